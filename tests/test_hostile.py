@@ -7,6 +7,8 @@ import resource
 import socket
 import struct
 import time
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FuturesTimeout
 
 import pytest
 
@@ -82,6 +84,58 @@ def test_client_that_never_reads_is_paused_and_then_closed(start):
     assert highest - before < 64 * MIB
     hungry.close()
     serves_others(server)
+
+
+@pytest.mark.duramen
+@pytest.mark.parametrize("level", ["memory", "synced"])
+def test_client_that_sends_a_whole_pipeline_before_it_reads(start, level):
+    """Neither the replies nor the requests fit into the sockets' buffers. Such a client waited for
+    ever for the server to receive, which waited for it to take replies (`output-stall` ended it).
+    redis-py's pipelines are sent in this way."""
+    server = start(level=level, memory="64mb")
+    with server.connect(timeout=120) as wire:
+        assert wire.call("SET", "kilobyte", "x" * 1_000) == b"OK"
+    with server.connect(timeout=120, receive_buffer=4096) as wire:
+        wire.send(encode("GET", "kilobyte") * 100_000 + encode("INCR", "n") * 400_000)
+        serves_others(server)
+        for _ in range(100_000):
+            assert len(wire.reply()) == 1_000
+        assert [wire.reply() for _ in range(400_000)] == list(range(1, 400_001))
+
+
+@pytest.mark.duramen
+def test_client_with_a_long_pipeline_continues_when_others_leave_room(start):
+    """The room for long pipelines is shared. A client that waits for it has no event of its own when
+    another client goes away."""
+    server = start("--pipeline-memory", "16mb", memory="64mb")
+    echo = encode("ECHO", "x" * 1_000)
+    first = server.connect(receive_buffer=4096, timeout=1)
+    with pytest.raises(TimeoutError):
+        first.send(echo * 100_000)
+    clients = server.info("clients")
+    buffered = sum(int(clients[f"duramen_{kind}_buffer_bytes"]) for kind in ("query", "output"))
+    assert 15 * MIB < buffered < 20 * MIB
+    second = server.connect(receive_buffer=4096, timeout=120)
+    with contextlib.closing(second), ThreadPoolExecutor() as pool:
+        sent = pool.submit(second.send, echo * 18_000)
+        with pytest.raises(FuturesTimeout):
+            sent.result(timeout=3)
+        first.close()
+        sent.result(timeout=harness.PATIENCE_S)  # before it has read anything
+        for _ in range(18_000):
+            assert len(second.reply()) == 1_000
+
+
+def test_client_that_ends_its_side_behind_a_long_pipeline_gets_its_replies(server):
+    with server.connect() as wire:
+        assert wire.call("SET", "kilobyte", "x" * 1_000) == b"OK"
+    with server.connect(receive_buffer=4096) as wire:
+        wire.send(encode("GET", "kilobyte") * 20_000)
+        wire.socket.shutdown(socket.SHUT_WR)
+        for _ in range(20_000):
+            assert len(wire.reply()) == 1_000
+        with pytest.raises(Closed):
+            wire.reply()
 
 
 def test_client_that_reads_late_gets_everything(server, wire):

@@ -11,6 +11,7 @@ use crate::error::ServerError;
 pub use duramen::DiskMode;
 pub use duramen_base::ids::Level;
 use duramen_base::limits::{MEMORY_BYTES_MIN, STORE_BYTES_MIN};
+use duramen_base::units::MIB;
 pub use duramen_engine::Mode;
 use duramen_wire::resp::Limits;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -130,6 +131,9 @@ pub struct ServerConfig {
     pub insecure_bind: bool,
     /// Above this many bytes of unsent replies, the server stops reading from the client.
     pub output_pause_bytes: usize,
+    /// Bytes of requests and replies of all clients up to which a client above that is still read
+    /// from; 0 = by memory size.
+    pub pipeline_bytes: u64,
     /// Above this many bytes of unsent replies, the client is closed.
     pub output_limit_bytes: usize,
     /// A client that takes none of its unsent replies for this long is closed; 0 = never.
@@ -196,6 +200,7 @@ impl Default for ServerConfig {
             requirepass: String::new(),
             insecure_bind: false,
             output_pause_bytes: 0,
+            pipeline_bytes: 0,
             output_limit_bytes: 0,
             output_stall_s: 0,
             reply_timeout_s: 0,
@@ -429,6 +434,14 @@ impl ServerConfig {
             None => self.mode == Mode::Store,
         };
         lasting.then(|| PathBuf::from(DIR_DEFAULT))
+    }
+
+    /// `pipeline-memory`, computed if it is 0.
+    pub fn pipeline_bytes_max(&self) -> u64 {
+        match self.pipeline_bytes {
+            0 => (self.memory_bytes / 8).clamp(16 * MIB, 256 * MIB),
+            bytes => bytes,
+        }
     }
 
     /// The level of a write that requests none.

@@ -56,6 +56,8 @@ pub(crate) struct Turn<'a> {
     pub(crate) input: &'a [u8],
     /// Replies are appended here.
     pub(crate) out: &'a mut Vec<u8>,
+    /// Length of `out` before this turn.
+    out_from: usize,
     /// Number of its frames that were answered. If some are left: flush `out`, then present the
     /// rest again.
     pub(crate) executed: usize,
@@ -67,6 +69,7 @@ impl<'a> Turn<'a> {
         Turn {
             client,
             input,
+            out_from: out.len(),
             out,
             executed: 0,
             halted: false,
@@ -190,7 +193,8 @@ impl Executor {
                     }
                 }
                 turn.executed += 1;
-                turn.halted = turn.out.len() > OUT_BYTES_PER_TURN || guard.take_waited();
+                let replies = turn.out.len() - turn.out_from;
+                turn.halted = replies > OUT_BYTES_PER_TURN || guard.take_waited();
                 if is_walk(&decoded[n]) {
                     end_long_turns(turns, started);
                 }

@@ -13,13 +13,14 @@
 //!   `output-limit`; both by `preauth-limit` before the password. Memory of buffers that is freed
 //!   is reported to the heap (`note_memory`).
 //! - I4: level-triggered: a connection is registered for reading unless it is paused, held, closing
-//!   or over `output-pause`, and for writing only while it has replies that may be sent. A socket
+//!   or behind with its replies (input::R1), and for writing only while it has replies that may be sent. A socket
 //!   that was not drained is reported again, after all others.
 //!
 //! **Concurrency.** Everything here belongs to one thread at a time (standby::Y1); other threads
 //! reach it through its mailbox.
 
 mod accept;
+mod backlog;
 mod connection;
 mod flash;
 mod hold;
@@ -456,12 +457,14 @@ impl Reactor {
 
     /// Registers for exactly the events that the connection waits for.
     fn watch_exactly(&mut self, token: Token, connection: &mut Connection) {
-        let output_pause = self.output_pause(connection);
         let mut wanted = epoll::EventFlags::empty();
         let reads = !connection.closing
             && connection.held.is_none()
-            && matches!(connection.waits_for, WaitsFor::Input | WaitsFor::Turn)
-            && connection.unsent_bytes() <= output_pause
+            && matches!(
+                connection.waits_for,
+                WaitsFor::Input | WaitsFor::Turn | WaitsFor::Output { ended: false }
+            )
+            && self.may_receive(connection)
             && self.stop_deadline.is_none();
         if reads {
             wanted |= epoll::EventFlags::IN;

@@ -483,7 +483,16 @@ pub static SETTINGS: &[Setting] = &[
         "bytes",
         "1mb",
         size!(output_pause_bytes as usize),
-        "Unsent output of a connection at which the server stops to read its requests until the client takes replies.",
+        "Unsent output of a connection at which the server reads its requests only within pipeline-memory, until the client takes replies.",
+    )
+    .runtime(),
+    row(
+        "pipeline-memory",
+        Kind::Size { min: 0, max: 64 * GIB },
+        "bytes",
+        "0",
+        size!(pipeline_bytes as u64),
+        "Requests and replies of all clients that are buffered for clients above output-pause, which send long pipelines before they read; 0 = an eighth of memory, 16mb to 256mb.",
     )
     .runtime(),
     row(

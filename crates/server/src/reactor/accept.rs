@@ -2,6 +2,7 @@
 //! fewest.
 
 use super::Reactor;
+use super::backlog::Backlog;
 use super::connection::{Connection, WaitsFor};
 use super::native::Native;
 use crate::seldom::seldom;
@@ -140,7 +141,7 @@ impl Reactor {
                 connection.waits_for = WaitsFor::Turn;
                 self.again.push(token);
             }
-            connection.input = received;
+            connection.input = Backlog::from(received);
         }
         self.slots.put(token, Box::new(connection));
         if self.stop_deadline.is_some() {

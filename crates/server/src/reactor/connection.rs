@@ -1,6 +1,7 @@
 //! One connection: its socket, its partial request, its unsent replies, and its state for the
 //! commands.
 
+use super::backlog::Backlog;
 use super::flash::Parked;
 use super::hold::HeldReplies;
 use super::native::Native;
@@ -20,7 +21,7 @@ pub(super) struct Connection {
     /// None: the protocol is RESP.
     pub(super) native: Option<Native>,
     /// Received but not executed yet; without memory if empty.
-    pub(super) input: Vec<u8>,
+    pub(super) input: Backlog,
     /// Replies; the kernel has taken the first `sent` bytes. Between rounds without memory if
     /// empty.
     pub(super) output: Vec<u8>,
@@ -58,8 +59,9 @@ pub(super) enum WaitsFor {
     /// The next round, and the release of its held replies: `input` has whole requests. Unless the
     /// connection is held, it is in the reactor's `again` list.
     Turn,
-    /// Its client must take replies: `input` has whole requests.
-    Output,
+    /// Its client must take replies, or other clients must leave room for more (input::R1). `input`
+    /// grows meanwhile, unless there is no room, or the client has sent all (`ended`).
+    Output { ended: bool },
     /// The end of `CLIENT PAUSE`, in milliseconds of the server's clock: `input` has whole
     /// requests, and the connection is in the reactor's `paused` list.
     Pause { until_ms: u64 },
@@ -95,7 +97,7 @@ impl Connection {
             record,
             parse: ParseState::new(),
             native: None,
-            input: Vec::new(),
+            input: Backlog::default(),
             output: Vec::new(),
             sent: 0,
             memory: 0,
@@ -147,22 +149,22 @@ impl Connection {
         }
     }
 
+    /// As [`drop_sent`](Self::drop_sent), unless the unsent part is much longer: moving that costs
+    /// more than the sent bytes take.
+    pub(super) fn fit_sent(&mut self) {
+        if self.sent >= self.output.len() / 8 {
+            self.drop_sent();
+        }
+    }
+
     /// Capacity of its buffers.
     pub(super) fn memory(&self) -> usize {
         self.input.capacity() + self.output.capacity()
     }
 
-    /// Gives back memory that the input does not need: a few bytes must not keep the memory of a
-    /// long request.
-    pub(super) fn fit_input(&mut self) {
-        if has_slack(&self.input, self.input.len()) {
-            self.input.shrink_to_fit();
-        }
-    }
-
-    /// As [`fit_input`](Self::fit_input), for replies that the client is slow to take.
+    /// Gives back memory that replies do not need which the client is slow to take.
     pub(super) fn fit_output(&mut self) {
-        if has_slack(&self.output, self.unsent_bytes()) {
+        if has_slack(self.output.capacity(), self.unsent_bytes()) {
             self.drop_sent();
             self.output.shrink_to_fit();
         }
@@ -213,8 +215,8 @@ impl Connection {
 const SLACK_BYTES: usize = 4 << 10;
 
 /// Whether a buffer is mostly empty.
-fn has_slack(buffer: &Vec<u8>, used: usize) -> bool {
-    buffer.capacity() > SLACK_BYTES.max(2 * used)
+pub(super) fn has_slack(capacity: usize, used: usize) -> bool {
+    capacity > SLACK_BYTES.max(2 * used)
 }
 
 /// Bounds the work that a flooding client causes at its own close.

@@ -1,6 +1,18 @@
 //! Receiving and parsing: from sockets into the thread's buffer, or into the connection's own
-//! buffer if a request is long.
+//! buffer if a request is long, or must wait.
+//!
+//! A client may send a long pipeline and read no reply before the last request is sent. It waits
+//! for us to receive, and we wait for it to take replies; so one side must keep the bytes.
+//!
+//! **Invariants**
+//! - R1: a connection whose unsent replies exceed `output-pause` runs its requests, and is received
+//!   from, only while the buffers of all connections together leave room (`pipeline-memory`):
+//!   requests run in the first half of it and up to [`AHEAD_PART`] of `output-limit`, so that a
+//!   later large reply still fits; they are received in all of it.
+//! - R2: a connection that waits for this room is looked at by each sweep: other clients leave
+//!   room without an event of its own.
 
+use super::backlog::Backlog;
 use super::connection::{Connection, WaitsFor};
 use super::round::{Ready, Recycled};
 use super::slots::Token;
@@ -18,6 +30,8 @@ const RECEIVE_BYTES: usize = 64 << 10;
 const JOIN_BYTES_MAX: usize = 16 << 10;
 /// Maximum memory that a long request reserves ahead of its bytes.
 const RESERVE_BYTES_MAX: usize = 1 << 20;
+/// See R1.
+const AHEAD_PART: usize = 16;
 /// Maximum requests of one connection that run in one turn.
 pub(super) const TURN_REQUESTS_MAX: usize = 1024;
 
@@ -74,6 +88,20 @@ enum Received {
     Failed,
 }
 
+impl Received {
+    fn new<T>(
+        received: rustix::io::Result<(usize, T)>,
+        source: impl FnOnce(usize) -> Source,
+    ) -> Received {
+        match received {
+            Ok((0, _)) => Received::End,
+            Ok((bytes, _)) => Received::Bytes(source(bytes)),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Received::Nothing,
+            Err(_) => Received::Failed,
+        }
+    }
+}
+
 impl Reactor {
     /// Receives once from a readable connection and puts it into the group if that completed a
     /// request.
@@ -87,11 +115,19 @@ impl Reactor {
         if connection.held.is_some() || connection.waits_for == WaitsFor::Flash {
             return self.mute(token, connection);
         }
-        // reactor::I4, for callers without an event of epoll; and bytes that a waiting connection
-        // sent earlier come first.
-        if !connection.interest.contains(EventFlags::IN) || connection.waits_for != WaitsFor::Input
-        {
+        // reactor::I4, for callers without an event of epoll.
+        if !connection.interest.contains(EventFlags::IN) {
             return self.slots.put(token, connection);
+        }
+        match connection.waits_for {
+            WaitsFor::Input if self.may_run(&connection) => {}
+            WaitsFor::Input => {
+                connection.waits_for = WaitsFor::Output { ended: false };
+                return self.receive_behind(token, connection);
+            }
+            WaitsFor::Output { .. } => return self.receive_behind(token, connection),
+            // Bytes that a waiting connection sent earlier come first.
+            _ => return self.slots.put(token, connection),
         }
         let before = connection.input.len();
         let received = self.receive_into(&mut connection);
@@ -102,11 +138,7 @@ impl Reactor {
                     Source::Shared(range) => range.len() - before,
                     Source::Own => connection.input.len() - before,
                 };
-                self.me().counters.net_input_bytes.add(received as u64);
-                let record = &connection.record;
-                record.active_at_ms.store(self.now_ms, Ordering::Relaxed);
-                let total = record.received_bytes.load(Ordering::Relaxed) + received as u64;
-                record.received_bytes.store(total, Ordering::Relaxed);
+                self.note_received(&connection, received);
                 self.parse(token, connection, source);
             }
             Received::Nothing => self.slots.put(token, connection),
@@ -118,45 +150,57 @@ impl Reactor {
         }
     }
 
+    fn note_received(&self, connection: &Connection, bytes: usize) {
+        self.me().counters.net_input_bytes.add(bytes as u64);
+        let record = &connection.record;
+        record.active_at_ms.store(self.now_ms, Ordering::Relaxed);
+        let total = record.received_bytes.load(Ordering::Relaxed) + bytes as u64;
+        record.received_bytes.store(total, Ordering::Relaxed);
+    }
+
+    /// Receives once behind the requests that wait until the client takes its replies.
+    fn receive_behind(&mut self, token: Token, mut connection: Box<Connection>) {
+        if !self.may_receive(&connection) {
+            return self.mute(token, connection);
+        }
+        let before = connection.input.len();
+        let received = receive_own(&mut connection, None);
+        self.note_memory(&mut connection);
+        match received {
+            Received::Bytes(_) => {
+                self.note_received(&connection, connection.input.len() - before);
+                // A client that still sends does not stall.
+                connection.taken_at_ms = self.now_ms;
+                self.settle(token, connection);
+            }
+            Received::Nothing => self.slots.put(token, connection),
+            Received::End => {
+                // Noticed again when its requests have run.
+                connection.waits_for = WaitsFor::Output { ended: true };
+                self.settle(token, connection);
+            }
+            Received::Failed => self.close_taken(token, connection),
+        }
+    }
+
     fn receive_into(&mut self, connection: &mut Connection) -> Received {
         let partial = connection.input.len();
         let left = self.left_for(connection);
-        let received = if partial <= JOIN_BYTES_MAX {
-            let start = self.input.used;
-            let end = start + partial + left.unwrap_or(RECEIVE_BYTES).min(RECEIVE_BYTES);
-            let room = self.input.bytes.get_mut(start + partial..end);
-            let room = room.expect("a group ends before the buffer does");
-            rustix::net::recv(&connection.fd, room, RecvFlags::empty()).map(|(bytes, _)| {
-                if partial > 0 && bytes > 0 {
-                    self.input.copy_in(&connection.input);
-                    connection.input = Vec::new();
-                }
-                (bytes, Source::Shared(start..start + partial + bytes))
-            })
-        } else {
-            let missing = connection.bytes_needed().saturating_sub(partial);
-            // The memory grows with the received bytes, not with the declared length.
-            let room = missing.clamp(
-                RECEIVE_BYTES,
-                partial.clamp(RECEIVE_BYTES, RESERVE_BYTES_MAX),
-            );
-            match left {
-                Some(left) => connection.input.reserve_exact(room.min(left)),
-                None => connection.input.reserve(room),
-            }
-            rustix::net::recv(
-                &connection.fd,
-                rustix::buffer::spare_capacity(&mut connection.input),
-                RecvFlags::empty(),
-            )
-            .map(|(bytes, _)| (bytes, Source::Own))
-        };
-        match received {
-            Ok((0, _)) => Received::End,
-            Ok((_, source)) => Received::Bytes(source),
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Received::Nothing,
-            Err(_) => Received::Failed,
+        if partial > JOIN_BYTES_MAX {
+            return receive_own(connection, left);
         }
+        let start = self.input.used;
+        let end = start + partial + left.unwrap_or(RECEIVE_BYTES).min(RECEIVE_BYTES);
+        let room = self.input.bytes.get_mut(start + partial..end);
+        let room = room.expect("a group ends before the buffer does");
+        let received = rustix::net::recv(&connection.fd, room, RecvFlags::empty());
+        Received::new(received, |bytes| {
+            if partial > 0 {
+                self.input.copy_in(connection.input.get());
+                connection.input = Backlog::default();
+            }
+            Source::Shared(start..start + partial + bytes)
+        })
     }
 
     /// Puts a connection with whole requests from the last round into the group.
@@ -173,11 +217,11 @@ impl Reactor {
         if connection.input.is_empty() || connection.closing {
             return self.settle(token, connection);
         }
-        if connection.unsent_bytes() > self.output_pause(&connection) {
-            // The client must take its replies first; `writable` continues the connection.
+        if !self.may_run(&connection) {
+            // The client must take its replies first; `writable` or a sweep continues the connection.
             // Meanwhile it keeps no fetched entries.
             self.unpark(&mut connection);
-            connection.waits_for = WaitsFor::Output;
+            connection.waits_for = WaitsFor::Output { ended: false };
             return self.settle(token, connection);
         }
         self.parse(token, connection, Source::Own);
@@ -194,7 +238,7 @@ impl Reactor {
         let mut requests = self.recycled.requests();
         let input = match &source {
             Source::Shared(range) => self.input.get(range),
-            Source::Own => &connection.input,
+            Source::Own => connection.input.get(),
         };
         let parsed = parse_requests(input, &limits, &mut connection.parse, &mut requests);
         let nothing = parsed
@@ -205,7 +249,7 @@ impl Reactor {
         if nothing {
             self.recycled.give_back(requests);
             if let Source::Shared(range) = &source {
-                connection.input = self.input.get(range).to_vec();
+                connection.input = Backlog::from(self.input.get(range));
             }
             return self.settle(token, connection);
         }
@@ -216,7 +260,7 @@ impl Reactor {
         if connection.output.is_empty() {
             connection.output = self.buffers.take();
         }
-        connection.drop_sent();
+        connection.fit_sent();
         self.ready.push(Ready {
             replies_from: connection.output.len(),
             token,
@@ -241,12 +285,70 @@ impl Reactor {
         Some(left.max(1)) // a request that is too long is known by its next byte
     }
 
-    /// Unsent output at which the connection's requests are not read any more.
-    pub(super) fn output_pause(&mut self, connection: &Connection) -> usize {
+    /// Whether the connection's requests run before its client takes more replies.
+    #[inline]
+    pub(super) fn may_run(&mut self, connection: &Connection) -> bool {
+        !self.is_behind(connection) || self.may_run_ahead(connection)
+    }
+
+    /// Whether the connection is received from before its client takes more replies.
+    #[inline]
+    pub(super) fn may_receive(&mut self, connection: &Connection) -> bool {
+        !self.is_behind(connection) || self.pipeline_room(connection) > 0
+    }
+
+    /// Whether its client takes its replies too slowly.
+    #[inline]
+    fn is_behind(&mut self, connection: &Connection) -> bool {
         let config = self.config.get(&self.shared);
-        match connection.client.is_authenticated() || config.requirepass.is_empty() {
+        let pause = match connection.client.is_authenticated() || config.requirepass.is_empty() {
             true => config.output_pause_bytes,
             false => config.output_pause_bytes.min(config.preauth_limit_bytes),
+        };
+        connection.unsent_bytes() > pause
+    }
+
+    #[cold]
+    fn may_run_ahead(&mut self, connection: &Connection) -> bool {
+        let config = self.config.get(&self.shared);
+        let (limit, half) = (config.output_limit_bytes, config.pipeline_bytes_max() / 2);
+        connection.unsent_bytes() <= limit / AHEAD_PART && self.pipeline_room(connection) > half
+    }
+
+    /// Bytes that may still be buffered for clients that do not take their replies (R1).
+    #[cold]
+    fn pipeline_room(&mut self, connection: &Connection) -> u64 {
+        let config = self.config.get(&self.shared);
+        if !connection.client.is_authenticated() && !config.requirepass.is_empty() {
+            return 0;
+        }
+        let buffered = self.shared.sum(|counters| &counters.query_buffer_bytes)
+            + self.shared.sum(|counters| &counters.output_buffer_bytes);
+        config.pipeline_bytes_max().saturating_sub(buffered)
+    }
+
+    /// Continues the connections for which there is room now (R2).
+    pub(super) fn resume_behind(&mut self, token: Token) {
+        let waits = |connection: &Connection| {
+            matches!(connection.waits_for, WaitsFor::Output { .. }) || connection.unsent_bytes() > 0
+        };
+        if !self.slots.get(token).is_some_and(waits) {
+            return;
+        }
+        let Some(mut connection) = self.slots.take(token) else {
+            return;
+        };
+        self.resume_run(token, &mut connection);
+        self.settle(token, connection);
+    }
+
+    /// Its requests run in the next round, if they waited for the client to take replies.
+    pub(super) fn resume_run(&mut self, token: Token, connection: &mut Connection) {
+        if matches!(connection.waits_for, WaitsFor::Output { .. }) && self.may_run(connection) {
+            connection.waits_for = WaitsFor::Turn;
+            if connection.held.is_none() {
+                self.again.push(token);
+            }
         }
     }
 
@@ -270,6 +372,27 @@ impl Reactor {
             }
         }
     }
+}
+
+/// Receives once into the connection's own buffer; at most `left` bytes.
+fn receive_own(connection: &mut Connection, left: Option<usize>) -> Received {
+    let partial = connection.input.len();
+    let missing = connection.bytes_needed().saturating_sub(partial);
+    // The memory grows with the received bytes, not with the declared length.
+    let room = missing.clamp(
+        RECEIVE_BYTES,
+        partial.clamp(RECEIVE_BYTES, RESERVE_BYTES_MAX),
+    );
+    let buffer = match left {
+        Some(left) => connection.input.with_exact_room(room.min(left)),
+        None => connection.input.with_room(room),
+    };
+    let received = rustix::net::recv(
+        &connection.fd,
+        rustix::buffer::spare_capacity(buffer),
+        RecvFlags::empty(),
+    );
+    Received::new(received, |_| Source::Own)
 }
 
 /// Length of the first `executed` requests of `input`; None: all of it.

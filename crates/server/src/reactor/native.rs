@@ -5,6 +5,7 @@
 //! An invalid frame ends the connection: the start of the next frame is not known.
 
 use super::Reactor;
+use super::backlog::Backlog;
 use super::connection::{Connection, WaitsFor};
 use super::input::{Source, TURN_REQUESTS_MAX};
 use super::slots::Token;
@@ -73,7 +74,7 @@ impl Reactor {
         let (turn, first) = (round.ready.len() as u32, round.frames.len());
         let input = match &source {
             Source::Shared(range) => self.input.get(range),
-            Source::Own => &connection.input,
+            Source::Own => connection.input.get(),
         };
         let (mut at, mut needed, mut broken) = (0, 0, None);
         while round.frames.len() - first < TURN_REQUESTS_MAX {
@@ -105,7 +106,7 @@ impl Reactor {
         }
         if count == 0 && broken.is_none() {
             if let Source::Shared(range) = &source {
-                connection.input = self.input.get(range).to_vec();
+                connection.input = Backlog::from(self.input.get(range));
             }
             return self.settle(token, connection);
         }
@@ -151,7 +152,7 @@ impl Reactor {
             } = &mut *one.connection;
             let input = match &one.source {
                 Source::Shared(range) => self.input.get(range),
-                Source::Own => input,
+                Source::Own => input.get(),
             };
             turns.push(Turn::new(client, input, output));
         }

@@ -88,13 +88,7 @@ impl Reactor {
         if !self.send(&mut connection) {
             return self.close_taken(token, connection);
         }
-        let output_pause = self.output_pause(&connection);
-        if connection.waits_for == WaitsFor::Output && connection.unsent_bytes() <= output_pause {
-            connection.waits_for = WaitsFor::Turn;
-            if connection.held.is_none() {
-                self.again.push(token);
-            }
-        }
+        self.resume_run(token, &mut connection);
         self.settle(token, connection);
     }
 

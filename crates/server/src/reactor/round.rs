@@ -1,5 +1,6 @@
 //! A group: connections whose requests run as one batch of the executor.
 
+use super::backlog::Backlog;
 use super::connection::{Connection, WaitsFor};
 use super::input::Source;
 use super::slots::Token;
@@ -94,16 +95,11 @@ impl Reactor {
                 output,
                 ..
             } = &mut **connection;
-            turns.push(Turn {
-                client,
-                requests,
-                input: match source {
-                    Source::Shared(range) => self.input.get(range),
-                    Source::Own => input,
-                },
-                out: output,
-                executed: 0,
-            });
+            let input = match source {
+                Source::Shared(range) => self.input.get(range),
+                Source::Own => input.get(),
+            };
+            turns.push(Turn::new(client, requests, input, output));
         }
         self.executor.run(&mut turns);
         self.holds.group_ran();
@@ -197,7 +193,7 @@ impl Reactor {
         connection.parse = ParseState::new();
         let input = match source {
             Source::Shared(range) => self.input.get(range),
-            Source::Own => &connection.input,
+            Source::Own => connection.input.get(),
         };
         super::input::bytes_of(limits, input, executed, &mut self.recycled)
     }
@@ -213,14 +209,11 @@ impl Reactor {
             (Source::Shared(range), Some(consumed)) => {
                 let rest = self.input.get(range).get(consumed..).unwrap_or_default();
                 if !rest.is_empty() {
-                    connection.input = rest.to_vec();
+                    connection.input = Backlog::from(rest);
                 }
             }
-            (Source::Own, Some(consumed)) if consumed < connection.input.len() => {
-                connection.input.drain(..consumed);
-                connection.fit_input();
-            }
-            (Source::Own, _) => connection.input = Vec::new(),
+            (Source::Own, Some(consumed)) => connection.input.consume(consumed),
+            (Source::Own, None) => connection.input = Backlog::default(),
             (Source::Shared(_), None) => {}
         }
     }

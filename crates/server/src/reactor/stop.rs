@@ -34,7 +34,7 @@ impl Reactor {
                 connection.unsent_bytes() > 0
                     || matches!(
                         connection.waits_for,
-                        WaitsFor::Turn | WaitsFor::Output | WaitsFor::Flash
+                        WaitsFor::Turn | WaitsFor::Output { .. } | WaitsFor::Flash
                     )
             })
         });

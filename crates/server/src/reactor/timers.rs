@@ -16,9 +16,7 @@ impl Reactor {
     /// Whether there is anything to check.
     fn sweeps(&mut self) -> bool {
         let config = self.config.get(&self.shared);
-        (config.timeout_s > 0 && self.slots.len() > 0)
-            || (config.output_stall_s > 0 && self.with_output > 0)
-            || self.has_strangers
+        (config.timeout_s > 0 && self.slots.len() > 0) || self.with_output > 0 || self.has_strangers
     }
 
     /// Longest time to sleep in the kernel; None = until an event.
@@ -77,7 +75,13 @@ impl Reactor {
     /// Called after each round.
     pub(super) fn sweep(&mut self) {
         if self.now_ms >= self.next_sweep_ms && self.sweeps() {
+            self.next_sweep_ms = self.now_ms + SWEEP_MS;
             self.close_late();
+            if self.with_output > 0 {
+                for token in self.slots.tokens() {
+                    self.resume_behind(token);
+                }
+            }
         }
         // Last, so that a pause that ends cannot make a client late.
         if !self.paused.is_empty() {
@@ -87,7 +91,6 @@ impl Reactor {
 
     /// Closes clients that are idle, stalled, or late with the password.
     fn close_late(&mut self) {
-        self.next_sweep_ms = self.now_ms + SWEEP_MS;
         let (timeout_ms, stall_ms, login_ms) = {
             let config = self.config.get(&self.shared);
             let login_s = match config.requirepass.is_empty() {
@@ -129,7 +132,10 @@ impl Reactor {
                 self.close(token);
             } else if timeout_ms > 0
                 && connection.held.is_none()
-                && matches!(connection.waits_for, WaitsFor::Input | WaitsFor::Output)
+                && matches!(
+                    connection.waits_for,
+                    WaitsFor::Input | WaitsFor::Output { .. }
+                )
                 && !connection.client.monitors()
                 && connection.record.idle_ms(self.now_ms) >= timeout_ms
             {

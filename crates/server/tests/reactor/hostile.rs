@@ -2,6 +2,7 @@
 
 use crate::support::{Raw, counter, request, start, wait_until};
 use std::io::{ErrorKind, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 #[test]
 fn garbage_gets_redis_protocol_errors() {
@@ -47,13 +48,14 @@ fn garbage_gets_redis_protocol_errors() {
     wait_until("they are gone", || server.shared().connected_clients() <= 1);
 }
 
-/// The server first stops reading from a client that sends and never reads, then closes it; other
-/// clients are not affected.
+/// The server stops reading from a client that sends and never reads, when its requests and replies
+/// fill `pipeline-memory`, then closes it; other clients are not affected.
 #[test]
 fn a_client_that_never_reads_is_bounded_and_cut() {
     let server = start(|config| {
         config.threads = 1;
         config.output_pause_bytes = 256 << 10;
+        config.pipeline_bytes = 2 << 20;
         config.output_limit_bytes = 64 << 20;
         config.output_stall_s = 1;
     });
@@ -76,11 +78,10 @@ fn a_client_that_never_reads_is_bounded_and_cut() {
                 other.ping();
                 let records = server.shared().clients();
                 for record in records {
-                    let held = record
-                        .output_bytes
-                        .load(std::sync::atomic::Ordering::Relaxed);
-                    // Unsent bytes beyond the pause: at most the replies to one turn.
-                    assert!(held < 4 << 20, "{held} bytes of unsent replies");
+                    let load = |bytes: &AtomicU64| bytes.load(Ordering::Relaxed);
+                    let held = load(&record.output_bytes) + load(&record.query_bytes);
+                    // At most `pipeline-memory`, the replies to one turn and one receive.
+                    assert!(held < 5 << 20, "{held} bytes of replies and requests");
                 }
             }
             Err(_) => return true,

@@ -1,7 +1,7 @@
 //! One group of requests: planned, hinted, executed.
 
 use super::admit::{self, Admitted};
-use super::{APPENDED_BYTES_PER_TURN, GROUP_REQUESTS, OUT_BYTES_PER_TURN, Turn};
+use super::{APPENDED_BYTES_PER_TURN, GROUP_REQUESTS, Turn};
 use crate::exec::commands::lookup::{self, Resolved};
 use crate::exec::request::context::Context;
 use crate::exec::request::routing::{self, NotServed};
@@ -443,9 +443,8 @@ impl Step<'_> {
                 }
             }
         }
-        let enough = OUT_BYTES_PER_TURN.min(env.local.room.bytes_max);
         if turn.client.verdict != Verdict::Open
-            || turn.out.len() > enough
+            || turn.has_enough_replies(env.local.room.bytes_max)
             || turn.client.appended_bytes > APPENDED_BYTES_PER_TURN
         {
             turn.client.halted = true;

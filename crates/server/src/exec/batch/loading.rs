@@ -1,8 +1,8 @@
 //! Requests that arrive while the data is being loaded: requests that need no data are answered,
 //! all others get an error that asks to wait.
 
+use super::Turn;
 use super::admit::{self, Admitted};
-use super::{OUT_BYTES_PER_TURN, Turn};
 use crate::exec::commands::lookup::{self, Resolved};
 use crate::exec::request::context::Context;
 use crate::exec::request::spec::{Access, Run, Spec, flag};
@@ -74,7 +74,7 @@ fn run_one(shared: &Shared, local: &mut Local, turn: &mut Turn<'_>) {
         turn.silence(start);
     }
     turn.executed += 1;
-    if turn.client.verdict != Verdict::Open || turn.out.len() > OUT_BYTES_PER_TURN {
+    if turn.client.verdict != Verdict::Open || turn.has_enough_replies(local.room.bytes_max) {
         turn.client.halted = true;
     }
 }

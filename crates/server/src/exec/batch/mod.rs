@@ -35,15 +35,39 @@ pub struct Turn<'a> {
     pub input: &'a [u8],
     /// Replies are appended here.
     pub out: &'a mut Vec<u8>,
+    /// Length of `out` before this turn.
+    out_from: usize,
     /// Number of `requests` that have run, in this round and earlier ones;
     /// [`Executor::run`](super::Executor::run) continues from here. If some are left afterwards:
-    /// flush `out`, then present the rest again (`out` grew beyond [`OUT_BYTES_PER_TURN`], the turn
-    /// appended more than `APPENDED_BYTES_PER_TURN` or took longer than `TURN_TIME`, a request does
+    /// flush `out`, then present the rest again (`out` grew by more than [`OUT_BYTES_PER_TURN`], the
+    /// turn appended more than `APPENDED_BYTES_PER_TURN` or took longer than `TURN_TIME`, a request does
     /// one part in each round, or the verdict is `Paused` or `Cold`).
     pub executed: usize,
 }
 
-impl Turn<'_> {
+impl<'a> Turn<'a> {
+    pub fn new(
+        client: &'a mut Client,
+        requests: &'a Requests,
+        input: &'a [u8],
+        out: &'a mut Vec<u8>,
+    ) -> Turn<'a> {
+        Turn {
+            client,
+            requests,
+            input,
+            out_from: out.len(),
+            out,
+            executed: 0,
+        }
+    }
+
+    /// Whether its replies so far are enough for one turn, or leave no room for more.
+    fn has_enough_replies(&self, bytes_max: usize) -> bool {
+        let bytes = self.out.len();
+        bytes - self.out_from > OUT_BYTES_PER_TURN || bytes > bytes_max
+    }
+
     /// Takes back the reply of a silent request, which begins at `start`.
     fn silence(&mut self, start: usize) {
         self.out.truncate(start);

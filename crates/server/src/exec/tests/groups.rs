@@ -14,12 +14,8 @@ fn round(executor: &mut Executor, clients: &mut [Client], inputs: &[String]) -> 
         .zip(&all)
         .zip(inputs)
         .zip(&mut outs)
-        .map(|(((client, requests), input), out)| Turn {
-            client,
-            requests,
-            input: input.as_bytes(),
-            out,
-            executed: 0,
+        .map(|(((client, requests), input), out)| {
+            Turn::new(client, requests, input.as_bytes(), out)
         })
         .collect();
     executor.run(&mut turns);
@@ -77,13 +73,8 @@ pub(super) fn turns(
     let (mut executed, mut turns) = (0, Vec::new());
     while executed < requests.len() {
         let mut out = Vec::new();
-        let mut turn = [Turn {
-            client,
-            requests: &requests,
-            input: input.as_bytes(),
-            out: &mut out,
-            executed,
-        }];
+        let mut turn = [Turn::new(client, &requests, input.as_bytes(), &mut out)];
+        turn[0].executed = executed;
         executor.run(&mut turn);
         let before = std::mem::replace(&mut executed, turn[0].executed);
         turns.push((executed - before, out));

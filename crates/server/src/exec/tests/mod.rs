@@ -161,13 +161,8 @@ pub(super) fn run(executor: &mut Executor, client: &mut Client, input: &[u8]) ->
     let mut out = Vec::new();
     let mut executed = 0;
     while executed < requests.len() {
-        let mut turn = [Turn {
-            client: &mut *client,
-            requests: &requests,
-            input,
-            out: &mut out,
-            executed,
-        }];
+        let mut turn = [Turn::new(&mut *client, &requests, input, &mut out)];
+        turn[0].executed = executed;
         executor.run(&mut turn);
         let progressed = turn[0].executed > executed;
         executed = turn[0].executed;

@@ -76,12 +76,8 @@ impl Bench {
             .iter_mut()
             .zip(&parsed)
             .zip(&mut outs)
-            .map(|(((client, input), requests), out)| Turn {
-                client,
-                requests,
-                input: input.as_bytes(),
-                out,
-                executed: 0,
+            .map(|(((client, input), requests), out)| {
+                Turn::new(client, requests, input.as_bytes(), out)
             })
             .collect();
         self.executor.run(&mut group);
