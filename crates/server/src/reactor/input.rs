@@ -218,8 +218,8 @@ impl Reactor {
             return self.settle(token, connection);
         }
         if !self.may_run(&connection) {
-            // The client must take its replies first; `writable` or a sweep continues the connection.
-            // Meanwhile it keeps no fetched entries.
+            // The client must take its replies first; `writable` or a sweep continues the
+            // connection. Meanwhile it keeps no fetched entries.
             self.unpark(&mut connection);
             connection.waits_for = WaitsFor::Output { ended: false };
             return self.settle(token, connection);
