@@ -39,6 +39,7 @@ use crate::frames::Frames;
 use crate::region::Region;
 use crate::replica::{Data, Decay, Replica, Staged};
 use crate::ring::Ring;
+use crate::speed::ReadSpeed;
 use crate::staging::Batch;
 use crate::types::{Chunk, Committed, Damaged, Geometry, Identity, Options, ReplicaId, Stats};
 
@@ -62,6 +63,8 @@ pub struct Backup {
     pub(crate) shown: Mutex<Stats>,
     /// The memory of its buffers.
     pub(crate) held: Arc<BufferBytes>,
+    /// Of the device, for reads.
+    pub(crate) speed: ReadSpeed,
     /// Memory that scrubbing reads into.
     pub(crate) scrubbing: Mutex<Buffer>,
     /// BufferBytes until [`leave`](Self::leave), or until this is dropped.

@@ -25,6 +25,7 @@ mod group;
 pub mod inspect;
 mod many;
 mod marks;
+mod measure;
 mod open;
 pub mod os;
 mod read;
@@ -36,6 +37,7 @@ mod ring;
 pub mod salvage;
 mod scan;
 mod scrub;
+mod speed;
 mod staging;
 mod types;
 

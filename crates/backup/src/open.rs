@@ -21,6 +21,7 @@ use crate::region::{self, Region};
 use crate::replica::Data;
 use crate::ring::{Live, Ring};
 use crate::scan::{self, Reader};
+use crate::speed::ReadSpeed;
 use crate::staging::Batch;
 use crate::types::{Expected, Geometry, Identity, Options, ReplicaId, ReplicaInfo, Stats};
 
@@ -193,6 +194,7 @@ impl Backup {
             straight: Mutex::new(()),
             state: Mutex::new(state),
             shown: Mutex::default(),
+            speed: ReadSpeed::default(),
             scrubbing: Mutex::new(Buffer::counted(0, &held)),
             lock: Mutex::new(Some(lock)),
         };

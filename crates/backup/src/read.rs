@@ -2,6 +2,7 @@
 
 use duramen_base::planted::{Bug, has_bug};
 use std::sync::PoisonError;
+use std::time::Instant;
 
 use duramen_base::ids::SegmentId;
 use duramen_format::frame::{SLOT_BYTES, slot_at};
@@ -102,7 +103,14 @@ impl Backup {
         let part = &mut into[..source.in_frame];
         let read = match how {
             _ if part.is_empty() => Ok(()),
-            ReadMode::Medium => self.frames.read_medium(source.at, part),
+            ReadMode::Medium => {
+                let begun = Instant::now();
+                let read = self.frames.read_medium(source.at, part);
+                if read.is_ok() {
+                    self.note_read(part.len() as u64, begun.elapsed());
+                }
+                read
+            }
             ReadMode::Usual => self.frames.read_at(source.at, part),
             ReadMode::Steps(step_bytes, before) => {
                 let mut steps = (0..).zip(part.chunks_mut(step_bytes));

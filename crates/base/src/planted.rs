@@ -133,6 +133,8 @@ pub enum Bug {
     LeaseIgnored,
     /// As before, by a new leader without the lease's length.
     LeaseForgotten,
+    /// The loads by which a recovery is partitioned end with their leader.
+    LoadsNotStored,
     /// A new leader calls stale what its predecessor had persisted, and the owner drops it.
     CompletionForgotten,
     /// A migration ends at a target that is not UP.

@@ -202,7 +202,7 @@ mod tests {
             read_bytes_per_s: 0,
             status: ServerStatus::Up,
             draining: false,
-            copyset: None,
+            unused: None,
         });
         let mut members = Members::new();
         members.apply(&ServerListUpdate::Full(

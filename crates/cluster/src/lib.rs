@@ -3,8 +3,9 @@
 //! [`control`] is the state of the control log; [`replication`] the order in which everything
 //! reaches the backups; [`rifl`] makes each request take effect once. [`coordinator`] manages
 //! membership and the ownership of tablets, and has dead servers' tablets recovered (`recovery`);
-//! [`membership`] and [`detector`] are a server's side of that. Their driver (the durable store, a
-//! node, the simulator) passes in events and executes effects. docs/protocols.md shows the
+//! [`membership`] and [`detector`] are a server's side of that; [`speed`] judges measurements of
+//! disks. Their driver (the durable store, a node, the simulator) passes in events and executes
+//! effects. docs/protocols.md shows the
 //! protocols as wholes. Times are microseconds of a monotonic clock of any origin.
 
 pub mod control;
@@ -16,3 +17,4 @@ pub mod placement;
 mod recovery;
 pub mod replication;
 pub mod rifl;
+pub mod speed;

@@ -6,7 +6,8 @@
 //!   With fewer servers than replicas a segment stays incomplete, and none of its writes is
 //!   acknowledged.
 //! - L2: of five random candidates, the one is chosen that would finish reading first if its master
-//!   crashed now.
+//!   crashed now: its disk's time for all first replicas that it has, and one more. A disk of
+//!   unknown speed counts as a usual one (speed::B2).
 //! - L3: copysets depend on the present members alone, not on the order of joins and crashes: all
 //!   masters compute the same ones. Server slots are numbers in base R; R slots that differ in one
 //!   digit alone form a group. So each server has one group per digit, and no two servers share
@@ -25,6 +26,7 @@
 //! Paper: [Ousterhout15 §7.1] randomisation with refinement; Cidon13 copysets by permutations, here
 //! from digits, so that joining servers change nothing for the others (docs/traps.md, trap 25).
 
+use crate::speed::usual;
 use duramen_base::random::{Random, mix};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -75,7 +77,7 @@ pub struct Member {
     pub address: String,
     /// Id of its data directory; 0: unknown.
     pub disk: u64,
-    /// Time in which it reads one segment, in microseconds.
+    /// Time in which it reads one segment, in microseconds; 0: unknown.
     pub read_us: u32,
 }
 
@@ -86,7 +88,7 @@ impl From<BackupId> for Member {
             rack: None,
             address: String::new(),
             disk: 0,
-            read_us: 1,
+            read_us: 0,
         }
     }
 }
@@ -148,7 +150,10 @@ pub struct Placement {
     random: Random,
     /// Copysets of the present members; empty if the layout has none.
     groups: Vec<Vec<BackupId>>,
+    /// Whether `groups` are of earlier members.
     stale: bool,
+    /// Reading time of a disk of unknown speed (L2), in microseconds; `None`: not computed yet.
+    usual_us: Option<u32>,
 }
 
 impl Placement {
@@ -164,6 +169,7 @@ impl Placement {
             random: Random::new(seed),
             groups: Vec::new(),
             stale: true,
+            usual_us: None,
         }
     }
 
@@ -197,7 +203,7 @@ impl Placement {
             }
         }
         self.members.insert(member.backup, member);
-        self.stale = true;
+        self.look_again();
     }
 
     /// Retires a backup: it is not chosen any more, and keeps its replicas.
@@ -206,7 +212,13 @@ impl Placement {
             self.retired.insert(backup, (member, false));
         }
         self.load.remove(&backup);
+        self.look_again();
+    }
+
+    /// The members have changed.
+    fn look_again(&mut self) {
         self.stale = true;
+        self.usual_us = None;
     }
 
     /// Removes a backup that is gone with its replicas.
@@ -361,12 +373,15 @@ impl Placement {
         if possible.is_empty() {
             return None;
         }
+        let known_us = self.members.values().map(|member| member.read_us);
+        let usual_us = *(self.usual_us).get_or_insert_with(|| usual(known_us).unwrap_or(1));
         let mut best: Option<(u64, BackupId)> = None;
         for _ in 0..CANDIDATES {
             let candidate = possible[self.random.index(possible.len())];
             let load = self.load.get(&candidate).copied().unwrap_or(0);
-            let read_us = self.known(candidate).map_or(1, |member| member.read_us);
-            let until = (u64::from(load) + 1) * u64::from(read_us.max(1));
+            let read_us = self.known(candidate).map_or(0, |member| member.read_us);
+            let read_us = if read_us == 0 { usual_us } else { read_us };
+            let until = (u64::from(load) + 1) * u64::from(read_us);
             if best.is_none_or(|(known, _)| until < known) {
                 best = Some((until, candidate));
             }

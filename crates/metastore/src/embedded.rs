@@ -12,7 +12,9 @@
 
 use crate::{unavailable, unusable};
 use duramen_base::private::make_file;
-use duramen_cluster::coordinator::store::{Batch, Contents, Error, MetaStore, Renewal, Term};
+use duramen_cluster::coordinator::store::{
+    Batch, Contents, Error, MetaStore, Renewal, Term, is_advice,
+};
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
 use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
@@ -20,6 +22,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 const STATE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("state");
+/// store::M4
+const ADVICE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("advice");
 const TERMS: TableDefinition<&str, u64> = TableDefinition::new("terms");
 
 /// Length of the magic number at the begin of a redb file.
@@ -99,6 +103,7 @@ impl Embedded {
         let transaction = database.begin_write()?;
         let term = {
             transaction.open_table(STATE)?;
+            transaction.open_table(ADVICE)?;
             let mut terms = transaction.open_table(TERMS)?;
             let term = terms.get("term")?.map_or(0, |term| term.value()) + 1;
             terms.insert("term", term)?;
@@ -113,11 +118,13 @@ impl Embedded {
             return Ok(Contents::new());
         };
         let transaction = database.begin_read()?;
-        let state = transaction.open_table(STATE)?;
         let mut contents = Contents::new();
-        for row in state.iter()? {
-            let (key, value) = row?;
-            contents.insert(key.value().to_vec(), value.value().to_vec());
+        for table in [STATE, ADVICE] {
+            let rows = transaction.open_table(table)?;
+            for row in rows.iter()? {
+                let (key, value) = row?;
+                contents.insert(key.value().to_vec(), value.value().to_vec());
+            }
         }
         Ok(contents)
     }
@@ -129,10 +136,16 @@ impl Embedded {
         let transaction = database.begin_write()?; // E2: synced by default
         {
             let mut state = transaction.open_table(STATE)?;
+            let mut advice = transaction.open_table(ADVICE)?;
             for (key, value) in batch.changes() {
+                let table = if is_advice(key) {
+                    &mut advice
+                } else {
+                    &mut state
+                };
                 match value {
-                    Some(value) => state.insert(key, value)?,
-                    None => state.remove(key)?,
+                    Some(value) => table.insert(key, value)?,
+                    None => table.remove(key)?,
                 };
             }
         }
@@ -288,6 +301,39 @@ mod tests {
         ));
         let damaged = redb::Error::Corrupted("a page".to_owned());
         assert!(matches!(trouble(damaged), Error::Unusable { .. }));
+    }
+
+    /// store::M4: an older program, which has the tables of state and terms alone, makes a store,
+    /// and leads with it again after a newer one; it neither sees the advice nor loses it.
+    #[test]
+    fn advice_is_kept_where_older_programs_do_not_look() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("coordinator.redb");
+        let older = |key: &[u8]| -> Result<Vec<Vec<u8>>, redb::Error> {
+            let database = Database::create(&path)?;
+            let transaction = database.begin_write()?;
+            transaction.open_table(STATE)?.insert(key, &b"1"[..])?;
+            transaction.open_table(TERMS)?.insert("term", 7)?;
+            transaction.commit()?;
+            let state = database.begin_read()?.open_table(STATE)?;
+            let keys = state.iter()?.map(|row| Ok(row?.0.value().to_vec()));
+            keys.collect()
+        };
+        assert_eq!(older(b"m").expect("it writes"), [b"m".to_vec()]);
+        let mut newer = Embedded::new(&path, "newer:1");
+        assert_eq!(newer.acquire(), Ok(Some(Term(8))));
+        let mut batch = Batch::default();
+        batch.put(b"s".to_vec(), b"2".to_vec());
+        batch.put(b"~l".to_vec(), b"3".to_vec());
+        newer.commit(&batch).expect("it leads");
+        drop(newer);
+        let state = [b"m", b"s", b"t"].map(|key| key.to_vec());
+        assert_eq!(older(b"t").expect("it writes"), state);
+        let mut newer = Embedded::new(&path, "newer:1");
+        assert_eq!(newer.acquire(), Ok(Some(Term(8))));
+        let all = newer.load().expect("it leads");
+        let keys: Vec<&[u8]> = all.keys().map(Vec::as_slice).collect();
+        assert_eq!(keys, [&b"m"[..], b"s", b"t", b"~l"]);
     }
 
     /// A coordinator whose first start was interrupted could not start again: redb gives the file

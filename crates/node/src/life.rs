@@ -337,8 +337,8 @@ impl Life {
     }
 }
 
-/// The placement data of a server with this request to enlist. Its own read rate does not matter to
-/// itself.
+/// The placement data of a server with this request to enlist. Its own disk's speed does not matter
+/// to itself.
 fn at(server: ServerId, enlist: &Enlist) -> placement::Member {
     placement::Member {
         rack: enlist.rack.clone(),
@@ -352,13 +352,13 @@ pub(crate) fn member_of(entry: &ServerEntry, settings: &ClusterSettings) -> plac
     let bytes = u64::from(settings.segment_bytes);
     let read_us = (bytes * MICROS_PER_SECOND)
         .checked_div(entry.read_bytes_per_s)
-        .unwrap_or(1);
+        .map_or(0, |us| us.max(1));
     placement::Member {
         backup: BackupId(entry.server.number()),
         rack: entry.rack.clone(),
         address: entry.addresses.native.clone(),
         disk: entry.disk,
-        read_us: u32::try_from(read_us).unwrap_or(u32::MAX).max(1),
+        read_us: u32::try_from(read_us).unwrap_or(u32::MAX),
     }
 }
 

@@ -1,9 +1,11 @@
-//! The sizes of this server's ranges, for the coordinator: it cuts a dead server's tablets by the
-//! last report.
+//! This server's reports to the coordinator: the sizes of its ranges, by which the tablets of a
+//! dead server are cut; its room, since nothing is moved to a server without room; the speed of its
+//! disk, by which masters place replicas.
 //!
-//! A job counts them from a sample from time to time; they are reported when they have changed, or
-//! the last report was not answered. Free room is reported too: nothing is moved to a server
-//! without room.
+//! A job counts the sizes from a sample from time to time. Sizes and room are reported when they
+//! have changed, or when the last report was not answered. The speed is reported as long as it is
+//! news for a reader of the server list (speed::B1), at most once in [`SPEED_AGAIN_US`]: an older
+//! coordinator answers that it does not understand it, and the list stays as it is.
 //!
 //! **Concurrency** none: one owner, the node.
 //!
@@ -17,6 +19,8 @@ use crate::requests::Token;
 use duramen::Store;
 use duramen_backup::Backup;
 use duramen_base::ids::{KeyRange, RouteHash, ServerId, TableId};
+use duramen_cluster::membership::Members;
+use duramen_cluster::speed::differs;
 use duramen_engine::RANGE_PARTS;
 use duramen_wire::native::message::{
     CoordinatorAnswer, RangeLoad, ServerRoom, TabletEntry, Tablets, ToCoordinator,
@@ -26,8 +30,11 @@ use std::sync::Arc;
 /// Time until the first count, and the interval of counts.
 const FIRST_US: u64 = 2_000_000;
 const COUNT_US: u64 = 10_000_000;
+/// Interval of the looks at the disk's speed, and the shortest time between two reports of it.
+const SPEED_US: u64 = 10_000_000;
+const SPEED_AGAIN_US: u64 = 60_000_000;
 
-/// The reports of sizes and room; see the module.
+/// The reports; see the module.
 pub(crate) struct Loads {
     due_us: u64,
     is_counting: bool,
@@ -36,6 +43,11 @@ pub(crate) struct Loads {
     room_every_us: u64,
     room_due_us: u64,
     room_told: Option<ServerRoom>,
+    speed_due_us: u64,
+    /// The numbers of the last reports of sizes and room: one that failed is sent again, and not
+    /// the other.
+    sizes_asked: u64,
+    room_asked: u64,
     next: u64,
 }
 
@@ -50,18 +62,21 @@ impl Loads {
             room_every_us: room_us,
             room_due_us: if room_us == 0 { u64::MAX } else { now_us },
             room_told: None,
+            speed_due_us: now_us + FIRST_US,
+            sizes_asked: 0,
+            room_asked: 0,
             next: 0,
         }
     }
 
     pub fn due_us(&self) -> u64 {
-        self.due_us.min(self.room_due_us)
+        self.due_us.min(self.room_due_us).min(self.speed_due_us)
     }
 
     pub fn poll(
         &mut self,
         now_us: u64,
-        me: ServerId,
+        (me, members): (ServerId, &Members),
         tablets: &Tablets,
         (store, backup): (&Arc<Store>, Option<&Backup>),
         out: &mut Effects,
@@ -71,22 +86,20 @@ impl Loads {
             let room = room(store, backup);
             if self.room_told != Some(room) {
                 self.room_told = Some(room);
-                self.next += 1;
-                let token = Token::Loads(self.next);
                 let server = me;
-                out.reports
-                    .push((token, ToCoordinator::Room { server, room }));
+                self.room_asked = self.tell(ToCoordinator::Room { server, room }, out);
             }
+        }
+        if now_us >= self.speed_due_us {
+            let is_told = self.tell_speed(me, members, backup, out);
+            self.speed_due_us = now_us + if is_told { SPEED_AGAIN_US } else { SPEED_US };
         }
         if let Some(loads) = self.counted.take()
             && loads != self.told
         {
             self.told.clone_from(&loads);
-            self.next += 1;
-            let token = Token::Loads(self.next);
             let server = me;
-            out.reports
-                .push((token, ToCoordinator::Loads { server, loads }));
+            self.sizes_asked = self.tell(ToCoordinator::Loads { server, loads }, out);
         }
         if now_us < self.due_us || self.is_counting {
             return;
@@ -109,10 +122,46 @@ impl Loads {
         self.counted = Some(loads);
     }
 
-    /// The answer of the coordinator; `None`: it was not reached.
-    pub fn answered(&mut self, answer: Option<&CoordinatorAnswer>) {
-        if !matches!(answer, Some(CoordinatorAnswer::Noted)) {
-            self.told.clear(); // it is reported again with the next count
+    /// Reports the disk's speed if it is news; returns whether it was.
+    fn tell_speed(
+        &mut self,
+        me: ServerId,
+        members: &Members,
+        backup: Option<&Backup>,
+        out: &mut Effects,
+    ) -> bool {
+        let bytes_per_s = backup.map_or(0, Backup::read_bytes_per_s);
+        let known = members.get(me).map(|entry| entry.read_bytes_per_s);
+        let is_news = known.is_some_and(|known| differs(known, bytes_per_s));
+        if is_news {
+            let server = me;
+            let question = ToCoordinator::ReadSpeed {
+                server,
+                bytes_per_s,
+            };
+            self.tell(question, out);
+        }
+        is_news
+    }
+
+    /// Sends a report, and returns its number.
+    fn tell(&mut self, question: ToCoordinator, out: &mut Effects) -> u64 {
+        self.next += 1;
+        out.reports.push((Token::Loads(self.next), question));
+        self.next
+    }
+
+    /// The coordinator's answer to the report with this number; `None`: it was not reached. A
+    /// report that was not noted is sent again when it is due, unless a later one of its kind was
+    /// sent.
+    pub fn answered(&mut self, number: u64, answer: Option<&CoordinatorAnswer>) {
+        if matches!(answer, Some(CoordinatorAnswer::Noted)) {
+            return;
+        }
+        if number == self.sizes_asked {
+            self.told.clear();
+        }
+        if number == self.room_asked {
             self.room_told = None;
         }
     }
@@ -168,6 +217,41 @@ fn part_range(part: usize) -> KeyRange {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A report of room that was not answered made the server report its sizes again, too.
+    #[test]
+    fn a_report_that_failed_is_sent_again_and_not_the_other() {
+        let (mut loads, mut out) = (Loads::new(0, 1), Effects::default());
+        let server = ServerId::new(1, 1);
+        let room = ServerRoom {
+            used_bytes: 1,
+            limit_bytes: 2,
+            replicas: 3,
+            segments_sharing_rack: 4,
+        };
+        let sizes = [RangeLoad {
+            table: TableId(1),
+            range: KeyRange::ALL,
+            bytes: 5,
+            records: 6,
+        }];
+        let noted = Some(&CoordinatorAnswer::Noted);
+        for (answers, again) in [
+            ([None, None], [true, true]),
+            ([noted, None], [false, true]),
+            ([None, noted], [true, false]),
+            ([noted, noted], [false, false]),
+        ] {
+            (loads.told, loads.room_told) = (sizes.to_vec(), Some(room));
+            let mut tell = || loads.tell(ToCoordinator::Room { server, room }, &mut out);
+            let (before, of_sizes, of_room) = (tell(), tell(), tell());
+            (loads.sizes_asked, loads.room_asked) = (of_sizes, of_room);
+            loads.answered(before, None); // a report of speed, or an earlier one
+            loads.answered(of_sizes, answers[0]);
+            loads.answered(of_room, answers[1]);
+            assert_eq!([loads.told.is_empty(), loads.room_told.is_none()], again);
+        }
+    }
 
     #[test]
     fn the_parts_are_the_whole_hash_space() {

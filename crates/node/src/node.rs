@@ -211,7 +211,7 @@ impl Node {
                 let tasks = life.needed.listed(token, answer, self.member.members());
                 out.extend(tasks.into_iter().map(NodeOutput::Keep));
             }
-            (Token::Loads(_), Some(life), answer) => life.loads.answered(answer),
+            (Token::Loads(number), Some(life), answer) => life.loads.answered(number, answer),
         }
     }
 
@@ -623,7 +623,7 @@ impl Node {
         let backup = self.options.backup.as_deref();
         life.loads.poll(
             now_us,
-            me,
+            (me, members),
             owned.latest(),
             (&life.store, backup),
             &mut effects,

@@ -26,7 +26,7 @@ pub(crate) fn entry(server: ServerId) -> ServerEntry {
         read_bytes_per_s: 0,
         status: ServerStatus::Up,
         draining: false,
-        copyset: None,
+        unused: None,
     }
 }
 

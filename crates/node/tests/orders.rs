@@ -64,7 +64,7 @@ fn enlisted() -> Member {
         read_bytes_per_s: 0,
         status: ServerStatus::Up,
         draining: false,
-        copyset: None,
+        unused: None,
     };
     let list = ServerList {
         version: ListVersion(3),

@@ -377,7 +377,6 @@ fn server_json(overview: &Overview, entry: &ServerEntry) -> Value {
         "master": entry.roles.master,
         "backup": entry.roles.backup,
         "rack": entry.rack,
-        "copyset": entry.copyset,
         "native": entry.addresses.native,
         "resp": entry.addresses.resp,
         "admin": entry.addresses.admin,

@@ -179,6 +179,43 @@ fn a_directory_is_gone_on_with() {
     assert!(Path::new(&dir).join("server-0.log").exists());
 }
 
+/// The speeds of the disks of all members that are up, in bytes per second.
+fn speeds(up: &Process) -> Vec<u64> {
+    let status = up.call(&["status", "--json"]).run().json();
+    let servers = status["servers"].as_array().expect("members").iter();
+    let up = servers.filter(|server| server["state"] == "up");
+    up.map(|server| server["read_bytes_per_s"].as_u64().expect("a number"))
+        .collect()
+}
+
+/// Every server joined with an unknown speed, whatever its disk. A new disk is measured by the
+/// scrubber once it has data, and one with data at the start, also without a scrubber.
+#[test]
+fn disks_are_measured_and_everybody_knows_their_speeds() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let dir = folder.path().join("trial").display().to_string();
+    let all_known = |up: &Process| {
+        let speeds = speeds(up);
+        speeds.len() == 3 && speeds.iter().all(|speed| *speed > 100_000)
+    };
+    for (round, scrub) in ["scrub-interval=20", "scrub-interval=0"].iter().enumerate() {
+        let mut up = up(&["--dir", &dir, "--set", scrub]);
+        if round == 0 {
+            assert_eq!(speeds(&up), [0, 0, 0], "nothing is on the disks");
+            let addresses: Vec<String> = up.said("resp").split(',').map(str::to_owned).collect();
+            let mut redis = Redis::new(&addresses);
+            let value = "v".repeat(60_000);
+            for n in 0..KEYS {
+                assert_eq!(redis.ask(&["SET", &format!("key{n}"), &value]), "OK");
+            }
+        }
+        until("the speeds of all disks are known", || all_known(&up));
+        up.terminate();
+        let (status, said) = up.wait();
+        assert_eq!(status.code(), Some(0), "{said}");
+    }
+}
+
 #[test]
 fn servers_go_with_it_however_it_goes() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -158,7 +158,7 @@ impl Coordinator {
 }
 
 fn load((id, server): (&ServerId, &Server)) -> ServerLoad {
-    let (bytes, records) = server.load;
+    let (bytes, records) = server.loads.sums();
     ServerLoad {
         server: *id,
         bytes,

@@ -136,7 +136,10 @@ impl Coordinator {
 
     /// Approximate bytes of a range, as its owner reports them.
     fn bytes_in(&self, table: TableId, range: KeyRange, owner: ServerId) -> u64 {
-        let loads = self.servers.get(&owner).map_or(&[][..], |s| &s.loads);
+        let loads = self
+            .servers
+            .get(&owner)
+            .map_or(&[][..], |s| s.loads.ranges());
         let of_table = loads.iter().filter(|load| load.table == table);
         let parts = of_table.filter_map(|load| {
             let common = load.range.intersection(&range)?;

@@ -23,6 +23,9 @@
 //! - K8: a denial waits for the store's confirmation that this coordinator leads: a leader that
 //!   slept has missed later changes, and a server that is told that something is over drops it, or
 //!   ends.
+//! - K9: loads, rooms and speeds are advice: they change what is efficient, never what is right. So
+//!   loads are stored coarsely and late ([`loads`]), and a store without them, or with old ones, is
+//!   whole.
 //!
 //! **Concurrency** one thread calls it. After a failure of the store, it refuses everything: make a
 //! new one from the stored state.
@@ -34,6 +37,7 @@ mod admin;
 mod callers;
 mod clients;
 mod foreign;
+mod loads;
 mod map;
 mod migrations;
 mod open;
@@ -56,9 +60,8 @@ use duramen_base::ids::{
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::random::Random;
 use duramen_wire::native::message::{
-    ClusterSettings, CoordinatorAnswer, FromCoordinator, MigrationStatus, RangeLoad,
-    RecoveryStatus, Refusal, ServerAnswer, ServerChange, ServerRoom, ServerStatus, TableEntry,
-    Tablets, ToCoordinator,
+    ClusterSettings, CoordinatorAnswer, FromCoordinator, MigrationStatus, RecoveryStatus, Refusal,
+    ServerAnswer, ServerChange, ServerRoom, ServerStatus, TableEntry, Tablets, ToCoordinator,
 };
 pub use open::OpenError;
 use pipeline::{Pipeline, Sealed};
@@ -170,9 +173,7 @@ struct Server {
     /// Its key in the set of masters; none if it is not in it.
     rank: Option<usize>,
     /// Its report about its tablets.
-    loads: Vec<RangeLoad>,
-    /// Their sums: bytes, records.
-    load: (u64, u64),
+    loads: loads::Loads,
     room: Option<ServerRoom>,
     /// Partitions that it recovers now.
     recovering: u32,
@@ -252,6 +253,7 @@ enum Timer {
     Probe,
     Roll,
     Clients,
+    Loads,
 }
 
 /// The coordinator; see the module.
@@ -292,6 +294,8 @@ pub struct Coordinator {
     client_ends: BTreeSet<(u64, ClientId)>,
     recoveries: BTreeMap<ServerId, Recovery>,
     ended: VecDeque<RecoveryStatus>,
+    /// Whether [`Timer::Loads`] is armed.
+    stores_loads: bool,
     roll: suspects::Roll,
 
     pipeline: Pipeline<Follows>,
@@ -414,6 +418,10 @@ impl Coordinator {
             ToCoordinator::Room { server, room } => {
                 self.by_member(sender, server, |this| this.room(server, room))
             }
+            ToCoordinator::ReadSpeed {
+                server,
+                bytes_per_s,
+            } => self.by_member(sender, server, |this| this.read_speed(server, bytes_per_s)),
             ToCoordinator::PartitionDone {
                 recovery,
                 partition,
@@ -566,6 +574,7 @@ impl Coordinator {
                 Timer::Probe => self.probe(),
                 Timer::Roll => self.roll_due(),
                 Timer::Clients => self.expire_clients(),
+                Timer::Loads => self.store_loads(),
             }
         }
     }

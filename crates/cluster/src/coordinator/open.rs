@@ -2,7 +2,7 @@
 
 use super::pipeline::Pipeline;
 use super::records::{self, Key, Meta, MigrationRecord, Origin, ServerRecord, TabletRecord};
-use super::store::Contents;
+use super::store::{Contents, is_advice};
 use super::{Config, Coordinator, Migration, Output, Timer};
 use crate::membership::Members;
 use duramen_base::ids::{ClientId, ClusterId, ListVersion, MapVersion, ServerId, TableId};
@@ -40,18 +40,21 @@ impl Coordinator {
         let damaged = |key: &[u8]| OpenError::Damaged {
             what: format!("key {}", key.escape_ascii()),
         };
+        let first = contents.keys().find(|key| !is_advice(key));
         if let Some(bytes) = contents.get(&Key::Meta.encode()) {
             new.meta = records::decode(bytes).ok_or_else(|| damaged(b"m"))?;
             new.check_meta()?;
-        } else if let Some(key) = contents.keys().next() {
+        } else if let Some(key) = first {
             return Err(damaged(key));
         }
         for (key, value) in contents {
             let known = Key::decode(key).and_then(|key| new.load(key, value));
-            known.ok_or_else(|| damaged(key))?;
+            if known.is_none() && !is_advice(key) {
+                return Err(damaged(key));
+            }
         }
         let has_id = new.id != ClusterId::NONE;
-        if !contents.is_empty() && new.meta.format >= records::WITH_ID && !has_id {
+        if first.is_some() && new.meta.format >= records::WITH_ID && !has_id {
             return Err(damaged(&Key::Id.encode()));
         }
         new.check_whole()?;
@@ -78,7 +81,7 @@ impl Coordinator {
                 map_version: MapVersion(0),
                 next_table: TableId(1),
                 next_client: ClientId(1),
-                next_copyset: 0,
+                unused: 0,
             },
             id: ClusterId::NONE,
             foreign: None,
@@ -102,6 +105,7 @@ impl Coordinator {
             client_ends: BTreeSet::new(),
             recoveries: BTreeMap::new(),
             ended: VecDeque::new(),
+            stores_loads: false,
             roll: super::suspects::Roll::default(),
             pipeline,
             step: Vec::new(),
@@ -171,6 +175,7 @@ impl Coordinator {
             Key::Client(id) => {
                 self.renew_client(id);
             }
+            Key::Loads(id) => self.adopt_loads(id, value),
         }
         Some(())
     }

@@ -12,12 +12,17 @@
 //! "b" table u32, first u64   TabletRecord
 //! "x" migration u64          MigrationRecord
 //! "c" client u64             nothing           a client's lease, its id alone
+//! "~l" server u64            list of RangeLoad coarse loads of a member's ranges
 //! ```
+//!
+//! Keys from "~" on are [advice](super::store::ADVICE): older programs leave them alone, so they
+//! need no new layout. Advice that cannot be decoded is left out.
 //!
 //! **Invariants**
 //! - R1: recoveries are not stored: a crashed server that still owns tablets is one.
 //! - R2: tablets of a table neither overlap nor leave gaps, from its creation to its end.
 
+use super::store::ADVICE;
 use duramen_base::ids::{
     ClientId, KeyRange, ListVersion, MapVersion, MigrationId, RecoveryId, RouteHash, SegmentId,
     ServerId, TableId,
@@ -40,7 +45,8 @@ pub(super) struct Meta {
     pub map_version: MapVersion,
     pub next_table: TableId,
     pub next_client: ClientId,
-    pub next_copyset: u32,
+    /// A counter of older programs, without effect.
+    pub unused: u32,
 }
 
 /// A member.
@@ -94,6 +100,7 @@ pub(super) enum Key {
     Tablet(TableId, RouteHash),
     Migration(MigrationId),
     Client(ClientId),
+    Loads(ServerId),
 }
 
 impl Key {
@@ -112,6 +119,7 @@ impl Key {
             Key::Tablet(id, first) => with(b'b', &[&id.0.to_be_bytes(), &first.0.to_be_bytes()]),
             Key::Migration(id) => with(b'x', &[&id.0.to_be_bytes()]),
             Key::Client(id) => with(b'c', &[&id.0.to_be_bytes()]),
+            Key::Loads(id) => with(ADVICE, &[b"l", &id.number().to_be_bytes()]),
         }
     }
 
@@ -119,7 +127,7 @@ impl Key {
         let (letter, rest) = key.split_first()?;
         let long = |bytes: &[u8]| bytes.try_into().ok().map(u64::from_be_bytes);
         let short = |bytes: &[u8]| bytes.try_into().ok().map(u32::from_be_bytes);
-        Some(match letter {
+        Some(match *letter {
             b'm' if rest.is_empty() => Key::Meta,
             b'i' if rest.is_empty() => Key::Id,
             b's' => Key::Server(ServerId::from_number(long(rest)?)),
@@ -131,6 +139,7 @@ impl Key {
             }
             b'x' => Key::Migration(MigrationId(long(rest)?)),
             b'c' => Key::Client(ClientId(long(rest)?)),
+            ADVICE => Key::Loads(ServerId::from_number(long(rest.strip_prefix(b"l")?)?)),
             _ => return None,
         })
     }
@@ -169,6 +178,7 @@ mod tests {
             Key::Server(ServerId::new(7, 2)),
             Key::Table(TableId(5)),
             Key::Migration(MigrationId(1 << 60)),
+            Key::Loads(ServerId::new(7, 2)),
         ];
         for key in keys {
             assert_eq!(Key::decode(&key.encode()), Some(key));

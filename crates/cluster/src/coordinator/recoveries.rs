@@ -171,7 +171,11 @@ impl Coordinator {
         });
         if let Err(missing) = judged {
             recovery.waits_for = Some(missing.to_string());
-        } else if let Some(log) = recovery.collected.whole(&recovery.images) {
+        } else if let Some(mut log) = recovery.collected.whole(&recovery.images) {
+            let speeds = self.speeds();
+            if let Some(recovery) = self.recoveries.get(&dead) {
+                recovery.collected.spread(&mut log, &speeds);
+            }
             self.begin_partitions(dead, log);
         }
     }
@@ -192,7 +196,10 @@ impl Coordinator {
             })
             .collect();
         let limits = self.partition_limits(dead, log.bytes());
-        let loads = self.servers.get(&dead).map_or(&[][..], |s| &s.loads);
+        let loads = self
+            .servers
+            .get(&dead)
+            .map_or(&[][..], |s| s.loads.ranges());
         let pieces = plan::cut(&tablets, loads, log.bytes(), limits);
         for piece in &pieces {
             let tablet = piece.tablet;
@@ -218,7 +225,10 @@ impl Coordinator {
     fn partition_limits(&self, dead: ServerId, log_bytes: u64) -> Limits {
         let settings = &self.meta.settings;
         let rooms: Vec<u64> = self.rooms_left().into_values().collect();
-        let load = self.servers.get(&dead).map_or(0, |server| server.load.0);
+        let load = self
+            .servers
+            .get(&dead)
+            .map_or(0, |server| server.loads.sums().0);
         let least = u64::from(settings.segment_bytes);
         let most = settings.partition_bytes;
         let bytes = plan::partition_bytes(log_bytes.max(load), &rooms, most, least);
@@ -522,7 +532,10 @@ impl Coordinator {
     /// Sets the pause before the next attempt.
     fn rest(&mut self, dead: ServerId) {
         let room = self.room_left();
-        let load = self.servers.get(&dead).map_or(0, |server| server.load.0);
+        let load = self
+            .servers
+            .get(&dead)
+            .map_or(0, |server| server.loads.sums().0);
         let Some(recovery) = self.recoveries.get_mut(&dead) else {
             return;
         };

@@ -1,12 +1,12 @@
 //! Members: enlisting, and the effects of a crash.
 
+use super::loads::Loads;
 use super::records::{Key, ServerRecord};
-use super::{Coordinator, Push, ReplyId, Server, Timer, invalid, refused};
+use super::{Coordinator, Push, ReplyId, Server, Timer, refused};
 use duramen_base::ids::{SegmentId, ServerId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::{
-    CoordinatorAnswer, Enlist, Enlisted, RangeLoad, Refusal, ServerChange, ServerEntry, ServerRoom,
-    ServerStatus,
+    CoordinatorAnswer, Enlist, Enlisted, Refusal, ServerChange, ServerEntry, ServerStatus,
 };
 
 /// Delay before a server that enlists with the disk of another one asks again: the other one is
@@ -16,8 +16,6 @@ const DISK_CHECK_MS: u32 = 300;
 const DOUBT_US: u64 = 2_000_000;
 /// Most servers stored that claim the end of one life. Others wait until one of these stops asking.
 const DOUBTS_MAX: usize = 16;
-/// Most ranges in a server's report of its load.
-const LOADS_MAX: usize = 1 << 16;
 
 /// The claim of a server that enlists that a life is over.
 pub(super) struct Doubt {
@@ -204,7 +202,7 @@ impl Coordinator {
                 read_bytes_per_s: enlist.read_bytes_per_s,
                 status: ServerStatus::Up,
                 draining: false,
-                copyset: None,
+                unused: None,
             },
             nonce: enlist.nonce,
             min_open: SegmentId::NONE,
@@ -214,7 +212,6 @@ impl Coordinator {
         self.nonces.insert(enlist.nonce, id);
         self.adopt(id, record);
         self.affect(id);
-        self.group_copysets();
         id
     }
 
@@ -230,8 +227,7 @@ impl Coordinator {
             check: None,
             doubts: Vec::new(),
             rank: None,
-            loads: Vec::new(),
-            load: (0, 0),
+            loads: Loads::default(),
             room: None,
             recovering: 0,
             busy_until_us: 0,
@@ -277,7 +273,6 @@ impl Coordinator {
         self.shares.forget(dead);
         self.abort_migrations_of(dead);
         self.forget_in_recoveries(dead);
-        self.ungroup(record.entry.copyset);
         self.recover(dead);
         let early = has_bug(Bug::RemovedTooEarly);
         if early && self.recoveries.contains_key(&dead) {
@@ -298,6 +293,9 @@ impl Coordinator {
             assert!(!server.is_up(), "K6: server {dead} is UP");
             self.nonces.remove(&server.record.nonce);
             self.delete(Key::Server(dead));
+            if server.loads.is_stored() {
+                self.delete(Key::Loads(dead));
+            }
             self.change_list(ServerChange::Removed(dead));
         }
     }
@@ -320,25 +318,6 @@ impl Coordinator {
         CoordinatorAnswer::Noted
     }
 
-    pub(super) fn loads(&mut self, server: ServerId, loads: Vec<RangeLoad>) -> CoordinatorAnswer {
-        if loads.len() > LOADS_MAX {
-            return invalid(format!("more than {LOADS_MAX} ranges"));
-        }
-        if let Some(member) = self.servers.get_mut(&server) {
-            let sum = |of: fn(&RangeLoad) -> u64| loads.iter().map(of).fold(0, u64::saturating_add);
-            member.load = (sum(|load| load.bytes), sum(|load| load.records));
-            member.loads = loads;
-        }
-        CoordinatorAnswer::Noted
-    }
-
-    pub(super) fn room(&mut self, server: ServerId, room: ServerRoom) -> CoordinatorAnswer {
-        if let Some(member) = self.servers.get_mut(&server) {
-            member.room = Some(room);
-        }
-        CoordinatorAnswer::Noted
-    }
-
     /// Changes a member's entry in the list.
     pub(super) fn change_member(&mut self, id: ServerId, change: impl FnOnce(&mut ServerEntry)) {
         if let Some(server) = self.servers.get_mut(&id) {
@@ -348,57 +327,6 @@ impl Coordinator {
             self.change_list(ServerChange::Changed(record.entry));
             self.rank(id);
         }
-    }
-
-    /// Forms groups of backups that keep replicas of the same segments, as long as there are enough
-    /// without a group.
-    fn group_copysets(&mut self) {
-        if self.meta.settings.copyset_scatter.is_none() {
-            return;
-        }
-        loop {
-            let mut group: Vec<(ServerId, Option<String>)> = Vec::new();
-            let mut free: Vec<ServerId> = self.up.clone();
-            free.retain(|id| {
-                let entry = &self.servers[id].record.entry;
-                entry.roles.backup && entry.copyset.is_none() && !entry.draining
-            });
-            free.sort();
-            while !free.is_empty() && group.len() < self.meta.settings.replicas as usize {
-                let id = free.swap_remove(self.random.index(free.len()));
-                let rack = self.servers[&id].record.entry.rack.clone();
-                if rack.is_none() || group.iter().all(|(_, other)| *other != rack) {
-                    group.push((id, rack));
-                }
-            }
-            if group.len() < self.meta.settings.replicas as usize || group.is_empty() {
-                return;
-            }
-            let number = self.meta.next_copyset;
-            self.meta.next_copyset += 1;
-            for (id, _) in group {
-                self.change_member(id, |entry| entry.copyset = Some(number));
-            }
-        }
-    }
-
-    /// A group has lost a member: the others join new groups. Their replicas stay where they are.
-    fn ungroup(&mut self, copyset: Option<u32>) {
-        if copyset.is_none() {
-            return;
-        }
-        let of_group =
-            |this: &Coordinator, id: &ServerId| this.servers[id].record.entry.copyset == copyset;
-        let left: Vec<ServerId> = self
-            .up
-            .iter()
-            .copied()
-            .filter(|id| of_group(self, id))
-            .collect();
-        for id in left {
-            self.change_member(id, |entry| entry.copyset = None);
-        }
-        self.group_copysets();
     }
 
     /// Continues the drains.

@@ -7,6 +7,9 @@
 //! - M2: batches of one term are stored in the order in which they were committed.
 //! - M3: a batch for which [`MetaStore::commit`] has returned `Ok` survives a power cut of the
 //!   store.
+//! - M4: keys that begin with [`ADVICE`] are part of batches and contents like all others, but are
+//!   kept at a place of their own, where programs that do not know them do not look. So such a
+//!   program can lead with this store, and the next one finds the advice as it was.
 //!
 //! **Concurrency** One thread calls one `MetaStore`; calls block. Several coordinators have one
 //! each.
@@ -41,6 +44,15 @@ impl Batch {
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
+}
+
+/// The first byte of keys of which older programs know nothing (M4): hints, without which the state
+/// is whole. No other key begins with it.
+pub const ADVICE: u8 = b'~';
+
+/// Whether a key is of advice (M4).
+pub fn is_advice(key: &[u8]) -> bool {
+    key.first() == Some(&ADVICE)
 }
 
 /// The whole stored state, by key.

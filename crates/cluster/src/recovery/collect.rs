@@ -46,6 +46,8 @@ use duramen_wire::native::message::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
+const MICROS_PER_SECOND: u64 = 1_000_000;
+
 /// The replicas of the backups that have answered. The cost of an answer depends on its own size,
 /// and not on that of the log: a large cluster's coordinator gets ten thousand of them.
 pub(crate) struct Collected {
@@ -394,6 +396,58 @@ impl Collected {
 
     fn replicas(&self, segment: SegmentId) -> &[(ServerId, ReplicaEntry)] {
         self.replicas.get(&segment).map_or(&[], Vec::as_slice)
+    }
+
+    /// Orders the sources of segments by the speeds of their disks, in bytes per second; empty: it
+    /// changes nothing. A segment with one primary is read there, where it is being read ahead.
+    /// Each of the others is read first where that read ends soonest, as replicas are placed
+    /// (placement::L2).
+    pub(crate) fn spread(&self, log: &mut Log, speeds: &BTreeMap<ServerId, u64>) {
+        if speeds.is_empty() {
+            return;
+        }
+        let mut segments: Vec<RecoverSegment> = log.segments.iter().cloned().collect();
+        let mut busy_us: BTreeMap<ServerId, u64> = BTreeMap::new();
+        let read_us = |segment: &RecoverSegment, at: &ServerId| {
+            let speed = speeds.get(at).map_or(1, |speed| (*speed).max(1));
+            u64::from(segment.certificate.length).saturating_mul(MICROS_PER_SECOND) / speed
+        };
+        let (first_read, others): (Vec<_>, Vec<_>) = segments
+            .iter_mut()
+            .map(|segment| (self.primaries(segment), segment))
+            .partition(|(primaries, _)| *primaries == 1);
+        for (_, segment) in first_read {
+            let us = read_us(segment, &segment.sources[0]);
+            *busy_us.entry(segment.sources[0]).or_default() += us;
+        }
+        for (primaries, segment) in others {
+            let count = if primaries > 1 {
+                primaries
+            } else {
+                segment.sources.len()
+            };
+            let end_us = |at: &ServerId| {
+                let busy_us = busy_us.get(at).copied().unwrap_or(0);
+                busy_us.saturating_add(read_us(segment, at))
+            };
+            let soonest = (0..count).min_by_key(|n| end_us(&segment.sources[*n]));
+            let soonest = soonest.expect("a segment has a source");
+            let at = segment.sources[soonest];
+            let until_us = end_us(&at);
+            busy_us.insert(at, until_us);
+            segment.sources[..=soonest].rotate_right(1);
+        }
+        log.segments = segments.into();
+    }
+
+    /// The number of a segment's sources that keep it as primary; these come first.
+    fn primaries(&self, segment: &RecoverSegment) -> usize {
+        let replicas = self.replicas(segment.segment);
+        let is_primary = |at: &&ServerId| {
+            let mut replicas = replicas.iter();
+            replicas.any(|(holder, entry)| holder == *at && entry.primary)
+        };
+        segment.sources.iter().take_while(is_primary).count()
     }
 
     /// The image of a listed segment that is replayed, and its holders; none if no backup has it

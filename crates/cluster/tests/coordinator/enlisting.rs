@@ -242,7 +242,7 @@ fn a_server_that_is_not_reached_is_no_member() {
     rig.create_table("a", 3);
     rig.be_good();
     let before = rig.status();
-    let copysets_and_all = before.list_version;
+    let before_all = before.list_version;
     for sign in [
         Some(Sign::Unknown),
         Some(Sign::Dead),
@@ -265,7 +265,7 @@ fn a_server_that_is_not_reached_is_no_member() {
         }
         rig.pong(&pings[0]); // too late
         let now = rig.status();
-        assert_eq!(now.list_version, copysets_and_all, "the list is as before");
+        assert_eq!(now.list_version, before_all, "the list is as before");
         assert_eq!(now.servers.len(), 3);
     }
     // When it is reached, it is a member.

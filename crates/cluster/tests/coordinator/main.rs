@@ -1,6 +1,8 @@
 //! The coordinator against servers that a test plays: membership, tables, recovery, failover.
 #![cfg(test)]
 
+mod advice;
+mod copysets;
 mod drains;
 mod enlisting;
 mod foreign;

@@ -589,45 +589,6 @@ fn clients_keep_their_leases_over_a_failover() {
     ));
 }
 
-#[test]
-fn copysets_are_disjoint_groups_over_racks() {
-    let mut settings = duramen_harness::settings();
-    settings.replicas = 3;
-    settings.copyset_scatter = Some(2);
-    let mut rig = Rig::with_settings(settings);
-    for n in 1..=13 {
-        let ToCoordinator::Enlist(mut request) = enlist(n, n, None) else {
-            panic!();
-        };
-        request.rack = Some(format!("rack {}", n % 4));
-        rig.ask(ServerId::NONE, ToCoordinator::Enlist(request));
-    }
-    let groups = |rig: &Rig| {
-        let mut groups: std::collections::BTreeMap<u32, Vec<Option<String>>> = Default::default();
-        for server in rig.status().servers {
-            if let Some(copyset) = server.copyset {
-                groups.entry(copyset).or_default().push(server.rack);
-            }
-        }
-        groups
-    };
-    let check = |rig: &Rig| {
-        let groups = groups(rig);
-        assert!(groups.len() >= 3, "{groups:?}");
-        for racks in groups.into_values() {
-            let mut distinct = racks.clone();
-            distinct.sort();
-            distinct.dedup();
-            assert_eq!((racks.len(), distinct.len()), (3, 3), "{racks:?}");
-        }
-    };
-    check(&rig);
-    let servers = rig.status().servers;
-    let member = servers.iter().find(|s| s.copyset.is_some()).unwrap().server;
-    rig.crash(member);
-    check(&rig);
-}
-
 /// After a report of a version that does not exist, the coordinator assumed for ever that the
 /// server had everything.
 #[test]

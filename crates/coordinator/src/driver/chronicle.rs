@@ -61,7 +61,7 @@ impl Chronicle {
                 tracing::info!(
                     server = %entry.server,
                     draining = entry.draining,
-                    copyset = entry.copyset,
+                    read_bytes_per_s = entry.read_bytes_per_s,
                     "a server is used differently"
                 );
             }

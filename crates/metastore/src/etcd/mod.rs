@@ -8,6 +8,7 @@
 //! term        the number of the last leadership
 //! step        how many changes the leader has made
 //! s/<key>     the state, key by key
+//! a/<key>     advice, key by key (store::M4)
 //! p/<number>  parts of a batch that is too large for one transaction
 //! commit      the number of parts, and the number of applied ones: the batch is committed, and is
 //!             being applied
@@ -40,7 +41,9 @@ mod http;
 mod renewal;
 
 use crate::unusable;
-use duramen_cluster::coordinator::store::{Batch, Contents, Error, MetaStore, Renewal, Term};
+use duramen_cluster::coordinator::store::{
+    Batch, Contents, Error, MetaStore, Renewal, Term, is_advice,
+};
 use gateway::{Gateway, Row, has_held, revision, rows, transaction};
 use http::encode;
 use renewal::{COMPACT_EVERY, EtcdRenewal};
@@ -378,7 +381,8 @@ impl MetaStore for Etcd {
     fn load(&mut self) -> Result<Contents, Error> {
         self.led(&[])?;
         self.redo()?;
-        let contents = self.read_all(b's')?;
+        let mut contents = self.read_all(b's')?;
+        contents.extend(self.read_all(b'a')?);
         self.led(&[])?; // it still leads: no other coordinator wrote meanwhile
         Ok(contents)
     }
@@ -387,7 +391,8 @@ impl MetaStore for Etcd {
         let mut bytes = 0;
         let mut operations = Vec::new();
         for (key, value) in batch.changes() {
-            let key = [b"s/", key].concat();
+            let place = if is_advice(key) { b"a/" } else { b"s/" };
+            let key = [place, key].concat();
             bytes += key.len() + value.map_or(0, <[u8]>::len);
             operations.push(match value {
                 Some(value) => self.put(&key, value),

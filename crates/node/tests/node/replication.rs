@@ -1,8 +1,10 @@
 //! Replicas on other servers, and the leases of their holders.
 
-use crate::net::{COORDINATOR, LEASE_MS, Net};
+use crate::net::{COORDINATOR, LEASE_MS, Net, settings};
+use duramen_backup::ReplicaId;
 use duramen_wire::native::message::Admin;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 #[test]
 fn what_is_acknowledged_is_on_two_other_servers_disks_whoever_crashes() {
@@ -103,4 +105,60 @@ fn scenario_27_a_zombie_reads_nothing_once_a_backup_has_said_so() {
         let store = net.servers[owner].store.as_ref().unwrap();
         assert!(store.log().unwrap().failure().is_some());
     }
+}
+
+/// Writes some segments, and returns the replicas that each other server has more.
+fn replicas_of_new_segments(net: &mut Net, owner: usize, round: u32) -> BTreeMap<usize, usize> {
+    let log = net.servers[owner].node.member().id().number();
+    let held = |net: &Net, n: usize| -> BTreeSet<ReplicaId> {
+        let replicas = net.servers[n].backup.replicas_of(log);
+        replicas.iter().map(|replica| replica.id()).collect()
+    };
+    let others = (0..net.servers.len()).filter(|n| *n != owner);
+    let before: BTreeMap<usize, BTreeSet<ReplicaId>> = others.map(|n| (n, held(net, n))).collect();
+    let value = vec![7; settings().segment_bytes as usize / 6];
+    for n in 0..50 {
+        let key = format!("round {round} key {n}").into_bytes();
+        assert!(net.write(owner, &key, &value), "write {n}");
+    }
+    let more =
+        |(n, known): (&usize, &BTreeSet<ReplicaId>)| (*n, held(net, *n).difference(known).count());
+    before.iter().map(more).collect()
+}
+
+/// Each server enlisted with an unknown speed, so placement was by count: a slow disk got as many
+/// replicas as a fast one, and made each recovery as slow as itself.
+#[test]
+fn masters_place_by_the_speeds_that_the_backups_measure() {
+    let mut net = Net::new(11, 5);
+    let owner = net.begin();
+    let even = replicas_of_new_segments(&mut net, owner, 1);
+    let all: usize = even.values().sum();
+    assert!(all >= 16, "{even:?}");
+    assert!(even.values().all(|count| *count >= all / 8), "{even:?}");
+    // The disks' first reads show that one of them is slow; one is not measured.
+    let others: Vec<usize> = even.keys().copied().collect();
+    let bytes = u64::from(settings().segment_bytes);
+    for (n, ms) in [(others[0], 80), (others[1], 8), (others[2], 8)] {
+        net.servers[n]
+            .backup
+            .note_read(bytes, Duration::from_millis(ms));
+    }
+    let speeds = |net: &Net, reader: usize| -> Vec<u64> {
+        let members = net.servers[reader].node.member().members();
+        let id = |n: &usize| net.servers[*n].node.member().id();
+        let speed = |n: &usize| members.get(id(n)).expect("a member").read_bytes_per_s;
+        others.iter().map(speed).collect()
+    };
+    let expected = [bytes * 25 / 2, bytes * 125, bytes * 125, 0];
+    let is_told = |net: &Net| (0..5).all(|reader| speeds(net, reader) == expected);
+    assert!(net.run(300_000_000, is_told), "{:?}", speeds(&net, owner));
+    let uneven = replicas_of_new_segments(&mut net, owner, 2);
+    let all: usize = uneven.values().sum();
+    assert!(all >= 16 && uneven[&others[0]] <= all / 12, "{uneven:?}");
+    // An unknown disk counts as a usual one.
+    assert!(uneven[&others[3]] >= all / 5, "{uneven:?}");
+    // Another leader has the speeds too.
+    net.change_leader();
+    assert!(net.run(10_000_000, |_| false) || is_told(&net));
 }

@@ -413,12 +413,17 @@ fn prepare(
         None => (None, None),
     };
     let workers = Workers::start(WORKERS, &handle)?;
-    let candidate = candidate(config, &home, settings, native, ports);
+    let speed = backup.as_ref().map_or(0, |backup| {
+        backup.measure_reads();
+        backup.read_bytes_per_s()
+    });
+    let candidate = candidate(config, &home, settings, native, ports, speed);
     tracing::info!(
         cluster = config.cluster,
         coordinator = config.coordinator,
         native = candidate.enlist.addresses.native,
         last = home.last.map(|last| last.to_string()),
+        read_bytes_per_s = speed,
         "enlisting"
     );
     let status = MemberStatus {
@@ -458,6 +463,7 @@ fn candidate(
     settings: &ClusterSettings,
     native: SocketAddr,
     ports: &Ports,
+    read_bytes_per_s: u64,
 ) -> Candidate {
     let host = config.announced_host();
     let host = match host.parse() {
@@ -481,7 +487,7 @@ fn candidate(
             },
             replaces: home.last,
             disk: home.disk,
-            read_bytes_per_s: 0,
+            read_bytes_per_s,
             segment_bytes: settings.segment_bytes,
         },
         coordinators: config.coordinators(),

@@ -47,7 +47,7 @@ fn server() -> ServerEntry {
         read_bytes_per_s: 1 << 30,
         status: ServerStatus::Up,
         draining: true,
-        copyset: Some(1),
+        unused: Some(1),
     }
 }
 
@@ -214,6 +214,10 @@ pub fn to_coordinator() -> Vec<ToCoordinator> {
     });
     all.push(ToCoordinator::MapChanges {
         since: MapVersion(4),
+    });
+    all.push(ToCoordinator::ReadSpeed {
+        server: LOG,
+        bytes_per_s: 1 << 30,
     });
     all
 }

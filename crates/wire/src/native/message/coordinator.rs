@@ -59,7 +59,8 @@ pub enum ToCoordinator {
         list_version: ListVersion,
         tablets_version: TabletsVersion,
     },
-    /// The amount of data in the sender's tablets, sent periodically. Not persisted. → `Noted`
+    /// The amount of data in the sender's tablets, sent periodically. Persisted coarsely, some time
+    /// later. → `Noted`
     Loads {
         server: ServerId,
         loads: Vec<RangeLoad>,
@@ -94,6 +95,10 @@ pub enum ToCoordinator {
     MapChanges { since: MapVersion },
     /// The sender's room, sent periodically. Not persisted. → `Noted`
     Room { server: ServerId, room: ServerRoom },
+    /// The measured speed of the sender's disk in bytes per second, sent when it has changed much;
+    /// the first one is in [`Enlist`]. → `Noted`. Older coordinators answer that it is not
+    /// understood.
+    ReadSpeed { server: ServerId, bytes_per_s: u64 },
 }
 
 /// See [`ToCoordinator::Enlist`].

@@ -45,14 +45,13 @@ pub struct ServerEntry {
     /// Random id that the server's disk got when it was initialized.
     pub disk: u64,
     /// Speed of the backup's disk in bytes per second, as measured by reading: placement prefers
-    /// fast disks. 0 = unknown.
+    /// fast disks. 0 = unknown; it counts as the usual one.
     pub read_bytes_per_s: u64,
     pub status: ServerStatus,
     /// It gets no new tablets and no new replicas, because it is to be stopped.
     pub draining: bool,
-    /// Servers with the same number store replicas of the same segments; `None`: replicas go to any
-    /// server.
-    pub copyset: Option<u32>,
+    /// A number of older coordinators, without effect: masters compute the copysets themselves.
+    pub unused: Option<u32>,
 }
 
 /// The whole server list.
@@ -186,7 +185,7 @@ pub enum ServerChange {
     Crashed(ServerId),
     /// Its log is not needed any more: backups free its replicas.
     Removed(ServerId),
-    /// Draining, copyset or disk speed of a member changed.
+    /// Draining or disk speed of a member changed.
     Changed(ServerEntry),
 }
 

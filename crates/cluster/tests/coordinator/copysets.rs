@@ -1,0 +1,125 @@
+//! The copysets of a cluster have one definition, `placement::copysets` of the server list. The
+//! coordinator formed groups of its own, which no master used.
+
+use crate::rig::{Rig, enlist};
+use duramen_base::ids::ServerId;
+use duramen_cluster::placement::{Layout, Member, Placement, copysets};
+use duramen_cluster::replication::BackupId;
+use duramen_wire::native::message::{ServerEntry, ServerStatus, ToCoordinator};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+const SCATTER: u32 = 4;
+
+/// A change of the cluster: a server joins in this rack, or the member at this place crashes.
+#[derive(Clone, Debug)]
+enum Change {
+    Joins(Option<u8>),
+    Crashes(usize),
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    prop_oneof![
+        3 => proptest::option::weighted(0.8, 0u8..5).prop_map(Change::Joins),
+        1 => (0usize..20).prop_map(Change::Crashes),
+    ]
+}
+
+fn member(entry: &ServerEntry) -> Member {
+    Member {
+        rack: entry.rack.clone(),
+        address: entry.addresses.native.clone(),
+        disk: entry.disk,
+        ..Member::from(BackupId(entry.server.number()))
+    }
+}
+
+fn up(rig: &Rig) -> BTreeMap<ServerId, Member> {
+    let servers = rig.status().servers;
+    let up = servers.iter().filter(|s| s.status == ServerStatus::Up);
+    up.map(|entry| (entry.server, member(entry))).collect()
+}
+
+/// A master's placement, as a node makes it from the server list.
+fn master_of(
+    id: ServerId,
+    list: &BTreeMap<ServerId, Member>,
+    replicas: usize,
+    layout: Layout,
+) -> Placement {
+    let mut master = Placement::new(layout, replicas, id.number());
+    master.set_master(list[&id].clone());
+    for (_, other) in list.iter().filter(|(other, _)| **other != id) {
+        master.add(other.clone());
+    }
+    master
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Each master of a random cluster, whenever it joined, places each segment in a copyset of the
+    /// server list without itself (placement::L3), and the list has no other groups.
+    #[test]
+    fn masters_use_the_copysets_of_the_server_list(
+        changes in proptest::collection::vec(change(), 4..24),
+        replicas in 2u32..4,
+    ) {
+        let mut settings = duramen_harness::settings();
+        settings.replicas = replicas;
+        settings.copyset_scatter = Some(SCATTER);
+        let layout = Layout::copysets(SCATTER, replicas);
+        let Layout::Copysets { groups } = layout else { panic!("copysets") };
+        let replicas = replicas as usize;
+        let mut rig = Rig::with_settings(settings);
+        let mut masters: BTreeMap<ServerId, Placement> = BTreeMap::new();
+        let mut before = up(&rig);
+        for (n, change) in (1..).zip(changes) {
+            match change {
+                Change::Joins(rack) => {
+                    let ToCoordinator::Enlist(mut request) = enlist(n, n, None) else {
+                        panic!("a request to enlist");
+                    };
+                    request.rack = rack.map(|rack| format!("rack {rack}"));
+                    rig.ask(ServerId::NONE, ToCoordinator::Enlist(request));
+                }
+                Change::Crashes(at) => {
+                    let Some(id) = before.keys().nth(at).copied() else { continue };
+                    rig.crash(id);
+                }
+            }
+            let list = up(&rig);
+            masters.retain(|id, _| list.contains_key(id));
+            for master in masters.values_mut() {
+                let gone = before.iter().filter(|(id, _)| !list.contains_key(id));
+                gone.for_each(|(_, member)| master.remove(member.backup));
+                let new = list.iter().filter(|(id, _)| !before.contains_key(id));
+                new.for_each(|(_, member)| master.add(member.clone()));
+            }
+            for id in list.keys() {
+                let made = || master_of(*id, &list, replicas, layout);
+                masters.entry(*id).or_insert_with(made);
+            }
+            before = list;
+        }
+        let none = BTreeSet::new();
+        for (id, master) in &mut masters {
+            let others = before.iter().filter(|(other, _)| *other != id);
+            let sets = copysets(others.map(|(_, member)| member), replicas, groups);
+            let sets: BTreeSet<BTreeSet<BackupId>> =
+                sets.into_iter().map(BTreeSet::from_iter).collect();
+            for _ in 0..20 {
+                let mut holding = Vec::new();
+                while holding.len() < replicas
+                    && let Some(chosen) = master.choose(&holding, &none)
+                {
+                    holding.push(chosen);
+                }
+                let is_set = sets.contains(&BTreeSet::from_iter(holding.iter().copied()));
+                prop_assert!(is_set || sets.is_empty(), "{id}: {holding:?} is in none of {sets:?}");
+            }
+        }
+        let servers = rig.status().servers;
+        prop_assert!(servers.iter().all(|entry| entry.unused.is_none()));
+    }
+}
