@@ -7,14 +7,15 @@
 //!   acknowledged.
 //! - L2: of five random candidates, the one is chosen that would finish reading first if its master
 //!   crashed now: its disk's time for all first replicas that it has, and one more. A disk of
-//!   unknown speed counts as a usual one (speed::B2).
+//!   unknown speed counts as a usual one (speed::B2), and no speed excludes a disk (speed::B3).
 //! - L3: copysets depend on the present members alone, not on the order of joins and crashes: all
 //!   masters compute the same ones. Server slots are numbers in base R; R slots that differ in one
 //!   digit alone form a group. So each server has one group per digit, and no two servers share
 //!   more than one group. A group begins when all its slots have been assigned. The place of a
 //!   crashed server is taken by the same stand-in in all its groups. So is the place of a server
 //!   whose rack the group has already, as long as there is another rack. A replica is outside of
-//!   the copysets only if none of their servers can take it.
+//!   the copysets only if none of their servers can take it, or if they could keep neither L4 nor
+//!   L6: these protect from the loss of one rack, which is likelier than that of *R* servers.
 //! - L4: no replica is in the master's own rack while a backup in another rack can take it: the
 //!   master's memory is one of the copies.
 //! - L5: a draining backup gets a replica only if no other backup can take it. Otherwise a segment
@@ -26,7 +27,7 @@
 //! Paper: [Ousterhout15 §7.1] randomisation with refinement; Cidon13 copysets by permutations, here
 //! from digits, so that joining servers change nothing for the others (docs/traps.md, trap 25).
 
-use crate::speed::usual;
+use crate::speed::{counted, usual};
 use duramen_base::random::{Random, mix};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -116,12 +117,12 @@ impl Member {
 struct Rank {
     /// L5.
     is_drained: bool,
-    /// L3.
-    copyset: InCopyset,
     /// Number of the segment's replicas in the same rack (L6).
     in_rack: usize,
     /// It is in the master's own rack (L4).
     is_near: bool,
+    /// L3.
+    copyset: InCopyset,
 }
 
 /// Whether a copyset has a backup and all present holders of the segment.
@@ -278,11 +279,11 @@ impl Placement {
             let in_rack = holders.iter().filter(|h| h.shares_rack_with(member));
             let rank = Rank {
                 is_drained,
+                in_rack: in_rack.count(),
+                is_near: self.is_near(member),
                 copyset: copysets.as_ref().map_or(InCopyset::Away, |of| {
                     of.get(&backup).copied().unwrap_or(InCopyset::No)
                 }),
-                in_rack: in_rack.count(),
-                is_near: self.is_near(member),
             };
             if best.is_none_or(|best| rank < best) {
                 best = Some(rank);
@@ -380,8 +381,8 @@ impl Placement {
             let candidate = possible[self.random.index(possible.len())];
             let load = self.load.get(&candidate).copied().unwrap_or(0);
             let read_us = self.known(candidate).map_or(0, |member| member.read_us);
-            let read_us = if read_us == 0 { usual_us } else { read_us };
-            let until = (u64::from(load) + 1) * u64::from(read_us);
+            let read_us = counted(read_us.into(), usual_us.into());
+            let until = (u64::from(load) + 1).saturating_mul(read_us);
             if best.is_none_or(|(known, _)| until < known) {
                 best = Some((until, candidate));
             }

@@ -8,8 +8,14 @@
 //! - B2: a disk of unknown speed counts as a usual one, the median of the known speeds: never as
 //!   the fastest, which would get most replicas, nor as the slowest, which would get none and so
 //!   would never be measured.
+//! - B3: no disk counts as more than [`TIMES_MOST`] times faster or slower than the usual one. A
+//!   wrong measurement, such as that of a disk that stood still for a moment at its start, neither
+//!   takes a healthy disk out of use nor brings all replicas to one disk.
 //!
 //! Paper: [Ousterhout15 §7.1]
+
+/// As disks with heads are to fast ones of flash.
+const TIMES_MOST: u64 = 16;
 
 /// Whether a measured speed is news for a reader that has `known` (B1).
 pub fn differs(known: u64, measured: u64) -> bool {
@@ -22,6 +28,15 @@ pub fn usual<T: Copy + Ord + Default>(all: impl Iterator<Item = T>) -> Option<T>
     let mut known: Vec<T> = all.filter(|one| *one != T::default()).collect();
     let middle = known.len().checked_sub(1)? / 2;
     Some(*known.select_nth_unstable(middle).1)
+}
+
+/// The speed, or reading time, by which a disk counts (B2, B3).
+pub fn counted(known: u64, usual: u64) -> u64 {
+    let least = (usual / TIMES_MOST).max(1);
+    match known {
+        0 => usual.max(1),
+        known => known.clamp(least, usual.saturating_mul(TIMES_MOST).max(least)),
+    }
 }
 
 #[cfg(test)]
@@ -43,5 +58,21 @@ mod tests {
         assert_eq!(usual([0u32, 7].into_iter()), Some(7));
         assert_eq!(usual([9u32, 0, 1, 5].into_iter()), Some(5));
         assert_eq!(usual([9u64, 1, 5, 7].into_iter()), Some(5));
+    }
+
+    #[test]
+    fn no_measurement_excludes_a_disk() {
+        assert_eq!(counted(0, 1_000), 1_000);
+        assert_eq!(counted(700, 1_000), 700);
+        assert_eq!(counted(1, 1_600), 100);
+        assert_eq!(counted(u64::MAX, 1_000), 16_000);
+        assert_eq!(counted(9, 1), 9);
+        for usual in [0, 1, u64::MAX] {
+            assert!(
+                [0, 1, u64::MAX]
+                    .iter()
+                    .all(|known| counted(*known, usual) > 0)
+            );
+        }
     }
 }

@@ -83,9 +83,35 @@ fn a_master_that_is_left_with_one_other_rack_goes_on_and_spreads_again() {
     }
 }
 
+/// speed::B3: a disk that stood still when it was measured, or one whose reads came from a cache.
+#[test]
+fn a_wrong_speed_neither_excludes_a_disk_nor_gives_it_everything() {
+    let first_replicas = |read_us: [u32; 4]| -> [usize; 4] {
+        let mut placement = Placement::new(Layout::Scatter, 1, 5);
+        for (slot, read_us) in (0..).zip(read_us) {
+            placement.add(Member {
+                read_us,
+                ..member(slot, None)
+            });
+        }
+        let chosen: Vec<u32> = (0..980)
+            .map(|_| place(&mut placement, 1)[0].slot())
+            .collect();
+        [0, 1, 2, 3].map(|slot| chosen.iter().filter(|at| **at == slot).count())
+    };
+    let slow = first_replicas([1_000, 1_000, 1_000, u32::MAX]);
+    assert!((18..=21).contains(&slow[3]), "{slow:?}"); // a share of 1 to 3 · 16
+    let fast = first_replicas([1_000, 1_000, 1_000, 1]);
+    assert!(fast[..3].iter().all(|count| *count >= 45), "{fast:?}");
+    // By speed: 4 to 2 to 1, and an unknown one as the usual one.
+    let mixed = first_replicas([1_000, 2_000, 4_000, 0]);
+    let expected = [436, 218, 109, 218];
+    let is_near = |(count, wanted): (&usize, usize)| count.abs_diff(wanted) <= wanted / 10 + 2;
+    assert!(mixed.iter().zip(expected).all(is_near), "{mixed:?}");
+}
+
 /// A model of the rules: the allowed placements of a new segment.
 struct Model<'a> {
-    layout: Layout,
     replicas: usize,
     own: Option<u64>,
     /// Slots and racks of the other living servers.
@@ -126,9 +152,6 @@ impl Model<'_> {
         assert_eq!(different, self.racks_most(), "L6: {case}: {holding:?}");
         let sharing = placement.sharing(holding.iter().copied());
         assert_eq!(sharing, holding.len() - different, "{case}: {holding:?}");
-        if !matches!(self.layout, Layout::Scatter) {
-            return; // a copyset avoids the master's rack only if one of them can
-        }
         // placement::L4: a replica is in the master's rack only if no other rack can take it.
         let elsewhere = self
             .others
@@ -182,7 +205,6 @@ fn every_small_cluster_places_where_enough_others_live() {
                         placement.remove(member(slot, None).backup);
                     }
                     let model = Model {
-                        layout,
                         replicas,
                         own: rack_of(0),
                         others: &others,
@@ -235,14 +257,14 @@ proptest! {
             .filter(|(at, _)| !gone.contains(at))
             .map(|(at, rack)| (at as u64 + 1, *rack))
             .collect();
-        let model = Model { layout, replicas, own: master_rack, others: &there };
+        let model = Model { replicas, own: master_rack, others: &there };
         for _ in 0..10 {
             model.judge(&mut placement, "drawn");
         }
     }
 }
 
-/// With copysets, too, as long as there is one without it.
+/// With copysets, too: a copyset without it is preferred.
 #[test]
 fn copysets_keep_away_from_the_masters_rack() {
     let mut placement = Placement::new(Layout::Copysets { groups: 2 }, 2, 1);

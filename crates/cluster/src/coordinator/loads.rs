@@ -7,14 +7,17 @@
 //!   ranges, which is deleted with the server.
 //! - W2: they are stored only if they have changed much since they were stored last: if more than a
 //!   quarter of the bytes, and more than a segment, are elsewhere. A server's record is written at
-//!   most once every [`STORE_US`], and a batch has at most [`SERVERS_AT_ONCE`] of them.
+//!   most once every [`STORE_US`]. A batch, at most one every [`NEXT_BATCH_US`], has those that
+//!   have waited longest, and at most [`SERVERS_AT_ONCE`] and about [`RANGES_AT_ONCE`] ranges. So
+//!   a cluster of any size writes at most 0.2 MB of them in a second: etcd keeps all that was
+//!   written in the last minutes.
 //!
 //! Paper: [Ousterhout15 §7.4] (tablet statistics); differs: they are in the coordinator's store and
 //! not in the master's log, as only the coordinator reads them.
 
 use super::records::{self, Key};
 use super::{Coordinator, Timer, invalid};
-use crate::speed::{differs, usual};
+use crate::speed::{counted, differs, usual};
 use duramen_base::ids::{KeyRange, ServerId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::{CoordinatorAnswer, RangeLoad, ServerRoom};
@@ -28,8 +31,10 @@ const STORED_LOADS_MAX: usize = 512;
 /// Shortest time between two writes of a server's loads, in microseconds. A report that changed
 /// much waits for it too, so that a table that is being filled is not stored at its begin.
 const STORE_US: u64 = 10_000_000;
-/// Most records in one batch: it must not delay other changes much.
+/// Most records in one batch, and the number of ranges from which on it gets no more records: it
+/// must not delay other changes much.
 const SERVERS_AT_ONCE: usize = 32;
+const RANGES_AT_ONCE: usize = 4096;
 /// Pause between two such batches, in microseconds.
 const NEXT_BATCH_US: u64 = 1_000_000;
 
@@ -112,15 +117,15 @@ impl Coordinator {
         CoordinatorAnswer::Noted
     }
 
-    /// The speeds of the disks of all servers that are UP, in bytes per second; a disk of unknown
-    /// speed counts as a usual one (speed::B2). Empty: none is known.
+    /// The speeds by which the disks of all servers that are UP count, in bytes per second
+    /// (speed::B2, speed::B3). Empty: none is known.
     pub(super) fn speeds(&self) -> BTreeMap<ServerId, u64> {
         let speed = |id: &ServerId| self.servers[id].record.entry.read_bytes_per_s;
         let Some(usual) = usual(self.up.iter().map(speed)) else {
             return BTreeMap::new();
         };
-        let or_usual = |id: &ServerId| Some(speed(id)).filter(|known| *known != 0).unwrap_or(usual);
-        self.up.iter().map(|id| (*id, or_usual(id))).collect()
+        let up = self.up.iter();
+        up.map(|id| (*id, counted(speed(id), usual))).collect()
     }
 
     /// One timer, for all servers.
@@ -134,19 +139,22 @@ impl Coordinator {
     pub(super) fn store_loads(&mut self) {
         self.stores_loads = false;
         let now_us = self.now_us;
-        let mut written = 0;
-        let mut records = Vec::new();
-        for (id, server) in &mut self.servers {
-            let loads = &mut server.loads;
-            let is_due = loads.due_us.is_some_and(|due_us| due_us <= now_us);
-            if is_due && written < SERVERS_AT_ONCE {
-                written += 1;
-                loads.due_us = None;
-                loads.stored = coarse(&loads.ranges);
-                records.push((*id, loads.stored.clone()));
+        let due = self.servers.iter();
+        let due = due.filter_map(|(id, server)| Some((server.loads.due_us?, *id)));
+        let mut due: Vec<(u64, ServerId)> = due.filter(|(at_us, _)| *at_us <= now_us).collect();
+        due.sort_unstable();
+        let mut ranges = 0;
+        for (_, id) in due.into_iter().take(SERVERS_AT_ONCE) {
+            let Some(server) = self.servers.get_mut(&id) else {
+                continue;
+            };
+            if ranges >= RANGES_AT_ONCE {
+                break;
             }
-        }
-        for (id, record) in records {
+            server.loads.due_us = None;
+            let record = coarse(&server.loads.ranges);
+            server.loads.stored.clone_from(&record);
+            ranges += record.len();
             match record.is_empty() {
                 true => self.delete(Key::Loads(id)),
                 false => self.put(Key::Loads(id), &record),

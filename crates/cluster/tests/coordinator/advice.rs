@@ -1,7 +1,7 @@
 //! The members' reports: loads of their ranges, which are stored, and speeds of their disks.
 
 use crate::rig::{Rig, Shelf, add_open, closed, enlist};
-use duramen_base::ids::{KeyRange, ServerId, TableId};
+use duramen_base::ids::{KeyRange, RouteHash, ServerId, TableId};
 use duramen_base::planted::{Bug, with_bug};
 use duramen_cluster::coordinator::store::{Batch, MetaStore, is_advice};
 use duramen_format::control::Record;
@@ -9,7 +9,7 @@ use duramen_wire::native::message::{
     CoordinatorAnswer, FromCoordinator, RangeLoad, RecoverTablet, Refusal, ServerChange,
     ServerListUpdate, ToCoordinator,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const MIB: u64 = 1 << 20;
 const SECOND: u64 = 1_000_000;
@@ -169,6 +169,38 @@ fn loads_of_many_servers_are_stored_some_at_a_time() {
         before = now;
     }
     assert_eq!((before, most), (80, 32));
+}
+
+/// loads::W2: long records are fewer in a batch, and those that have waited longest come first:
+/// servers that report changes all the time do not keep the others out.
+#[test]
+fn long_loads_are_stored_few_at_a_time_and_none_waits_for_ever() {
+    const SERVERS: usize = 60;
+    let mut rig = Rig::new();
+    let all = rig.enlist_some(SERVERS as u64);
+    rig.be_good();
+    let long = |bytes: u64| -> Vec<RangeLoad> {
+        let part = |n: u64| KeyRange::new(RouteHash(n << 40), RouteHash((n << 40) + 9));
+        let ranges = (0..512).map(|n| load(TableId(0), part(n), bytes));
+        ranges.collect()
+    };
+    let (mut known, mut seen) = (stored(&mut rig), BTreeSet::new());
+    for second in 0..24 {
+        for server in &all {
+            report(&mut rig, *server, long(MIB << second));
+        }
+        rig.live(SECOND);
+        let now = stored(&mut rig);
+        let written: Vec<&Vec<u8>> = now
+            .iter()
+            .filter(|(key, value)| known.get(*key) != Some(*value))
+            .map(|(key, _)| key)
+            .collect();
+        assert!(written.len() <= 2 * 8, "{} in a second", written.len());
+        seen.extend(written.into_iter().cloned());
+        known = now;
+    }
+    assert_eq!(seen.len(), SERVERS);
 }
 
 /// Advice of a newer program, of servers that an older program has removed meanwhile, or with other

@@ -59,7 +59,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     /// Each master of a random cluster, whenever it joined, places each segment in a copyset of the
-    /// server list without itself (placement::L3), and the list has no other groups.
+    /// server list without itself (placement::L3), and the list has no other groups. Only if each
+    /// copyset has a server in the master's own rack, a segment may have copies elsewhere instead
+    /// (placement::L4). No two are in one rack if there are as many racks (placement::L6).
     #[test]
     fn masters_use_the_copysets_of_the_server_list(
         changes in proptest::collection::vec(change(), 4..24),
@@ -105,7 +107,23 @@ proptest! {
         let none = BTreeSet::new();
         for (id, master) in &mut masters {
             let others = before.iter().filter(|(other, _)| *other != id);
-            let sets = copysets(others.map(|(_, member)| member), replicas, groups);
+            let others = || others.clone().map(|(_, member)| member);
+            let sets = copysets(others(), replicas, groups);
+            let rack_of: BTreeMap<BackupId, &str> = others()
+                .filter_map(|member| Some((member.backup, member.rack.as_deref()?)))
+                .collect();
+            let own = before[id].rack.as_deref();
+            let is_near = |backup: &BackupId| own.is_some() && rack_of.get(backup).copied() == own;
+            let is_away = |set: &Vec<BackupId>| !set.iter().any(is_near);
+            let has_away = sets.iter().any(is_away);
+            let racks = |backups: &[BackupId]| {
+                let named: BTreeSet<&str> =
+                    backups.iter().filter_map(|backup| rack_of.get(backup).copied()).collect();
+                named.len() + backups.iter().filter(|backup| !rack_of.contains_key(backup)).count()
+            };
+            let all: Vec<BackupId> = others().map(|member| member.backup).collect();
+            let elsewhere: Vec<BackupId> =
+                all.iter().copied().filter(|backup| !is_near(backup)).collect();
             let sets: BTreeSet<BTreeSet<BackupId>> =
                 sets.into_iter().map(BTreeSet::from_iter).collect();
             for _ in 0..20 {
@@ -116,7 +134,11 @@ proptest! {
                     holding.push(chosen);
                 }
                 let is_set = sets.contains(&BTreeSet::from_iter(holding.iter().copied()));
-                prop_assert!(is_set || sets.is_empty(), "{id}: {holding:?} is in none of {sets:?}");
+                let may_leave = sets.is_empty() || !has_away;
+                prop_assert!(is_set || may_leave, "{id}: {holding:?} is in none of {sets:?}");
+                prop_assert_eq!(racks(&holding), racks(&all).min(replicas), "L6: {}", id);
+                let must_be_near = racks(&elsewhere) < replicas;
+                prop_assert!(is_away(&holding) || must_be_near, "L4: {id}: {holding:?}");
             }
         }
         let servers = rig.status().servers;
