@@ -1,9 +1,9 @@
 //! An estimate of a device's speed, from the times of its reads.
 //!
-//! It is the mean of the times, not of the speeds: a recovery waits for the slow reads, however
-//! fast the others are. The mean decays: a read counts for an eighth of it. So a device that becomes
-//! slower, or is busy for a while, is noticed after some reads. A single slow read changes little:
-//! none counts as more than twice as slow as the mean.
+//! It is the mean of the times, not of the speeds: a recovery waits for the slow reads. The mean
+//! decays: a read counts for an eighth of it. So a device that becomes slower, or is busy for a
+//! while, is noticed after some reads. A single slow read changes little: none counts as more than
+//! twice as slow as the mean.
 //!
 //! **Concurrency**: any thread notes and reads; of two reads that are noted at once, one may not
 //! count.
