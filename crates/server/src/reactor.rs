@@ -10,8 +10,8 @@
 //!   handled only while those are empty.
 //! - I2: a connection without a partial request and without unsent replies owns no buffer.
 //! - I3: the memory of a connection is bounded: input by the request limit and `pipeline-memory`,
-//!   output by `output-limit`; both by `preauth-limit` before the password. Memory of buffers that is freed
-//!   is reported to the heap (`note_memory`).
+//!   output by `output-limit`; both by `preauth-limit` before the password. Memory of buffers that
+//!   is freed is reported to the heap (`note_memory`).
 //! - I4: level-triggered: a connection is registered for reading unless it is paused, held, closing
 //!   or behind with its replies (input::R1), and for writing only while it has replies that may be
 //!   sent. A socket that was not drained is reported again, after all others.
