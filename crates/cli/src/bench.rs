@@ -1,4 +1,7 @@
-//! `duramen bench load`: load on any server that speaks RESP, with latencies.
+//! `duramen bench`: load on any server that speaks RESP, with latencies; the ways of a native
+//! client to a server on its machine.
+
+mod local;
 
 use crate::failure::Failure;
 use duramen_load::{Access, Command, Distribution, Limit, Load, Outcome};
@@ -10,6 +13,8 @@ use std::time::Duration;
 pub(crate) enum BenchCommand {
     /// Load any server that speaks RESP, and print its throughput and latencies
     Load(LoadArgs),
+    /// Compare TCP with shared memory for a native client on the server's machine
+    Local(local::LocalArgs),
 }
 
 #[derive(clap::Args)]
@@ -97,7 +102,14 @@ fn exponent(text: &str) -> Result<f64, String> {
     fits.then_some(exponent).ok_or_else(wrong)
 }
 
-pub(crate) fn run(BenchCommand::Load(args): &BenchCommand) -> Result<(), Failure> {
+pub(crate) fn run(command: &BenchCommand) -> Result<(), Failure> {
+    match command {
+        BenchCommand::Load(args) => run_load(args),
+        BenchCommand::Local(args) => local::run(args),
+    }
+}
+
+fn run_load(args: &LoadArgs) -> Result<(), Failure> {
     let unmeasured = |error: duramen_load::Failure| Failure::Unmeasured(error.to_string());
     let load = load(args)?;
     if args.preload {

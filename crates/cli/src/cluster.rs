@@ -106,6 +106,15 @@ pub(crate) fn run(command: &ClusterCommand, args: &ClusterArgs) -> Result<(), Fa
     }
 }
 
+/// The options of a client of this cluster.
+pub(crate) fn options(args: &ClusterArgs) -> Result<Options, Failure> {
+    let mut options = Options::new(args.coordinator.iter().map(|address| address.trim()));
+    options.cluster = args.cluster.clone().unwrap_or_default();
+    options.token = token(args.cluster_token_file.as_deref()).map_err(Failure::Usage)?;
+    options.deadline = std::time::Duration::from_millis(args.timeout.ms);
+    Ok(options)
+}
+
 /// A cluster, as its coordinator reports it.
 pub(crate) struct Cluster {
     client: Client,
@@ -113,11 +122,7 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) fn open(args: &ClusterArgs) -> Result<Cluster, Failure> {
-        let mut options = Options::new(args.coordinator.iter().map(|address| address.trim()));
-        options.cluster = args.cluster.clone().unwrap_or_default();
-        options.token = token(args.cluster_token_file.as_deref()).map_err(Failure::Usage)?;
-        options.deadline = std::time::Duration::from_millis(args.timeout.ms);
-        let client = Client::new(options).map_err(|error| failure(&error))?;
+        let client = Client::new(options(args)?).map_err(|error| failure(&error))?;
         Ok(Cluster { client })
     }
 

@@ -1,7 +1,12 @@
 //! The options of a client.
 
 use crate::error::Error;
+use std::path::PathBuf;
 use std::time::Duration;
+
+/// As long as a server spins by default is too long for a client with other work: some sleeps and
+/// wake-ups of a thread.
+const SPIN: Duration = Duration::from_micros(50);
 
 /// Options of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +24,13 @@ pub struct Options {
     /// Writes take effect exactly once. If false, a write whose answer is lost may take effect
     /// twice.
     pub exactly_once: bool,
+    /// Directory of the servers' Unix sockets (their setting `native-socket-dir`): a server with a
+    /// socket there is reached through shared memory, any other by TCP.
+    pub socket_dir: Option<PathBuf>,
+    /// Longest time that a call spins for an answer in shared memory before it sleeps; it sleeps at
+    /// once if the last answer came later than that, or as many threads of the process spin as it
+    /// has cores, less one. Zero: never spin.
+    pub spin: Duration,
 }
 
 impl Options {
@@ -31,6 +43,8 @@ impl Options {
             deadline: Duration::from_secs(30),
             attempt: Duration::from_secs(1),
             exactly_once: true,
+            socket_dir: None,
+            spin: SPIN,
         }
     }
 

@@ -6,7 +6,6 @@
 //! | `many` | several reads at once, for a caller that waits for all of them |
 //! | `memory` | aligned memory, and spans widened to the alignment |
 //! | `open` | opens files with data, and nothing else |
-//! | `origin` | tells a forked process from its parent |
 //! | `parallel` | one large read or write in several parts at once |
 //! | `pool` | threads that read if there is no io_uring |
 //! | `ring` | io_uring |
@@ -18,7 +17,6 @@ mod error;
 mod many;
 mod memory;
 mod open;
-mod origin;
 mod parallel;
 mod pool;
 mod quiet;
@@ -30,7 +28,6 @@ pub use error::Error;
 pub use many::ManyReads;
 pub use memory::{ALIGNMENT_MAX, Aligned, Cut, SECTOR_BYTES, UNIT_BYTES};
 pub use open::{above_standard, open_data, open_to_read};
-pub use origin::Origin;
 pub use parallel::Parallel;
 pub use quiet::{foreign_signals, quietly};
 pub use spans::{Span, SpanReader};

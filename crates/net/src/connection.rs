@@ -54,6 +54,8 @@ pub(crate) enum Phase {
 pub(crate) struct Connection {
     pub id: ConnectionId,
     pub fd: OwnedFd,
+    /// It came by a Unix socket.
+    pub is_local: bool,
     pub side: Side,
     pub phase: Phase,
     /// Only in phase `Hello`.
@@ -112,6 +114,7 @@ impl Table {
         self.slots[slot].insert(Box::new(Connection {
             id: ConnectionId::new(slot, self.generations[slot]),
             fd,
+            is_local: false,
             side,
             phase,
             handshake: None,

@@ -19,8 +19,9 @@ use rustix::io::Errno;
 use rustix::time::Timespec;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs as _};
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -44,6 +45,9 @@ const ADDRESS_PATIENCE: Duration = Duration::from_millis(250);
 const LOOKUP_PATIENCE: Duration = Duration::from_millis(500);
 /// Pause of accepting when the system has no descriptors left.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
+
+/// The address of peers on Unix sockets, which have none.
+const LOCAL_PEER: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0));
 
 /// Limits of a hub.
 #[derive(Clone, Copy, Debug)]
@@ -133,6 +137,9 @@ pub struct Incoming {
     pub fd: OwnedFd,
     pub role: Role,
     pub peer: SocketAddr,
+    /// The socket is a Unix socket ([`Hub::listen_locally`]); `peer` is then the loopback address
+    /// with port 0.
+    pub is_local: bool,
     /// Bytes received after the handshake.
     pub received: Vec<u8>,
 }
@@ -194,6 +201,7 @@ enum Timer {
 struct Listener {
     fd: OwnedFd,
     is_resting: bool,
+    is_local: bool,
 }
 
 /// All connections of one thread: see the crate's documentation.
@@ -201,6 +209,9 @@ pub struct Hub<M> {
     options: Options,
     epoll: OwnedFd,
     handle: Handle<M>,
+    /// Before `listeners`: a socket's file is removed while the ports are still taken, so that it
+    /// is not the file of the next process on these ports.
+    socket_files: Vec<SocketFile>,
     listeners: Vec<Listener>,
     table: Table,
     links: Links,
@@ -234,6 +245,7 @@ impl<M: Send + 'static> Hub<M> {
             options,
             epoll,
             handle,
+            socket_files: Vec::new(),
             listeners: Vec::new(),
             table: Table::default(),
             links: Links::default(),
@@ -305,15 +317,32 @@ impl<M: Send + 'static> Hub<M> {
     /// # Errors
     /// The address is in use, or does not belong to this machine.
     pub fn listen(&mut self, address: SocketAddr) -> std::io::Result<SocketAddr> {
-        assert!(self.listeners.len() < LISTENERS_MAX, "a few listeners");
         let (fd, address) = socket::listen(address)?;
+        self.add_listener(fd, false)?;
+        Ok(address)
+    }
+
+    /// Accepts clients at this path, by a Unix socket that only this user may open. The file is
+    /// removed with the hub. To be called after [`listen`](Self::listen).
+    ///
+    /// # Errors
+    /// The path is too long, in use, or not in a directory that this process may write to.
+    pub fn listen_locally(&mut self, path: &Path) -> std::io::Result<()> {
+        let fd = socket::listen_locally(path)?;
+        self.socket_files.push(SocketFile(path.to_owned()));
+        self.add_listener(fd, true)
+    }
+
+    fn add_listener(&mut self, fd: OwnedFd, is_local: bool) -> std::io::Result<()> {
+        assert!(self.listeners.len() < LISTENERS_MAX, "a few listeners");
         let data = EventData::new_u64(LISTENER - self.listeners.len() as u64);
         epoll::add(&self.epoll, &fd, data, EventFlags::IN)?;
         self.listeners.push(Listener {
             fd,
             is_resting: false,
+            is_local,
         });
-        Ok(address)
+        Ok(())
     }
 
     /// Sends a question to `address` (`host:port`), on a connection with the role `role`. `request`
@@ -429,6 +458,7 @@ impl<M: Send + 'static> Hub<M> {
             role,
             peer,
             received,
+            ..
         } = incoming;
         let side = Side::Theirs {
             role: Some(role),
@@ -498,8 +528,10 @@ impl<M: Send + 'static> Hub<M> {
         for _ in 0..ACCEPTS_MAX {
             match socket::accept(&self.listeners[listener].fd) {
                 Ok((fd, peer)) => {
+                    let is_local = self.listeners[listener].is_local;
+                    let peer = peer.or(is_local.then_some(LOCAL_PEER));
                     let Some(peer) = peer else { continue };
-                    self.greet(fd, peer);
+                    self.greet(fd, peer, is_local);
                 }
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => {}
@@ -531,7 +563,7 @@ impl<M: Send + 'static> Hub<M> {
     }
 
     /// Nothing is sent before the other side has sent something (handshake::S2).
-    fn greet(&mut self, fd: OwnedFd, peer: SocketAddr) {
+    fn greet(&mut self, fd: OwnedFd, peer: SocketAddr, is_local: bool) {
         let nonce = match fresh_nonce() {
             Ok(nonce) => nonce,
             Err(error) => return self.warn(peer, &error.to_string()), // this closes it
@@ -545,6 +577,7 @@ impl<M: Send + 'static> Hub<M> {
         let connection = self.table.add(fd, side, phase, input, self.now);
         let handshake = Handshake::accept(self.options.role, nonce);
         connection.handshake = Some(Box::new(handshake));
+        connection.is_local = is_local;
         let id = connection.id;
         if self.watch(id, EventFlags::IN) {
             self.strangers.push_back(id);
@@ -694,6 +727,16 @@ impl<M: Send + 'static> Hub<M> {
             requests,
             reason,
         });
+    }
+}
+
+/// The file of a Unix socket; removed when dropped.
+struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // It fails only if a person has removed it.
+        let _ = std::fs::remove_file(&self.0);
     }
 }
 

@@ -1,10 +1,13 @@
 //! Sockets with the options of the native protocol.
 
+use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::ioctl;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, ipproto, sockopt};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::Path;
 use std::time::Duration;
 
 /// `linux/sockios.h`; the same on all architectures that this program is built for.
@@ -39,6 +42,24 @@ pub(crate) fn listen(address: SocketAddr) -> Result<(OwnedFd, SocketAddr), Errno
     rustix::net::listen(&listener, BACKLOG)?;
     let address = rustix::net::getsockname(&listener).and_then(TryInto::try_into)?;
     Ok((listener, address))
+}
+
+/// A listening Unix socket at this path, for this user alone. A socket there on which no process
+/// listens any more is replaced.
+pub(crate) fn listen_locally(path: &Path) -> Result<OwnedFd, Errno> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let unix = || rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket());
+    if is_socket && rustix::net::connect(unix()?, &address) == Err(Errno::CONNREFUSED) {
+        rustix::fs::unlink(path)?;
+    }
+    let listener = unix()?;
+    // Before the file exists: it gets this mode.
+    rustix::fs::fchmod(&listener, Mode::RUSR | Mode::WUSR)?;
+    rustix::net::bind(&listener, &address)?;
+    rustix::net::listen(&listener, BACKLOG)?;
+    Ok(listener)
 }
 
 /// The next connection.

@@ -97,6 +97,11 @@ pub struct ServerConfig {
     pub port: u16,
     /// Port of the native protocol, for members of a cluster. 0 = any free port.
     pub native_port: u16,
+    /// Directory of the Unix socket for native clients on this machine; empty = none.
+    pub native_socket_dir: String,
+    /// Clients that may have shared memory, and the size of each of their two rings.
+    pub local_clients: usize,
+    pub local_ring_bytes: usize,
     /// Addresses of coordinators, separated by commas; empty = not a member of a cluster.
     pub coordinator: String,
     pub cluster: String,
@@ -177,6 +182,9 @@ impl Default for ServerConfig {
             bind: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
             port: 0,
             native_port: 0,
+            native_socket_dir: String::new(),
+            local_clients: 0,
+            local_ring_bytes: 0,
             coordinator: String::new(),
             cluster: String::new(),
             cluster_token_file: String::new(),
@@ -394,6 +402,12 @@ impl ServerConfig {
         if !is_name {
             return refuse(format!(
                 "the cluster's name must have 1 to {CLUSTER_NAME_MAX} bytes, none of them blank"
+            ));
+        }
+        if !self.local_ring_bytes.is_power_of_two() {
+            return refuse(format!(
+                "local-ring-size {} is not a power of two, for example 256kb",
+                format_size(self.local_ring_bytes as u64)
             ));
         }
         if !self.master && !self.backup {

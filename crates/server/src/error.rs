@@ -18,6 +18,12 @@ pub enum ServerError {
         purpose: &'static str,
         source: std::io::Error,
     },
+    /// The Unix socket for clients on this machine cannot be made: choose another directory.
+    #[error("cannot listen on {} (native-socket-dir): {source}; name a directory with a short path to which this user may write", path.display())]
+    LocalSocket {
+        path: PathBuf,
+        source: std::io::Error,
+    },
     /// The system refused a resource that the server needs before it can serve.
     #[error("cannot {doing}: {source}")]
     System {

@@ -20,6 +20,8 @@ pub(crate) struct Footprint {
     /// Bytes of incomplete requests; bytes of replies that clients have not taken.
     pub query_bytes: u64,
     pub output_bytes: u64,
+    /// Memory shared with clients on this machine, which is not on the heap.
+    pub rings_bytes: u64,
     /// Everything else that is allocated; and memory that was freed but is kept.
     pub heap_bytes: u64,
     pub heap_free_bytes: u64,
@@ -40,6 +42,7 @@ impl Footprint {
             log_buffer_bytes_max: copies.bytes_max,
             query_bytes,
             output_bytes,
+            rings_bytes: shared.local.bytes(),
             heap_bytes: heap.used_bytes.saturating_sub(known), // Y1
             heap_free_bytes: heap.free_bytes,
             program_bytes: process::memory().map_or(0, |memory| memory.file_bytes),
@@ -56,7 +59,7 @@ impl Footprint {
 
     /// The parts with their names: `NAME_bytes` of `/memory`, and `duramen.NAME-bytes` of `MEMORY
     /// STATS` where Redis has no name for it.
-    pub fn parts(&self) -> [(&'static str, u64); 11] {
+    pub fn parts(&self) -> [(&'static str, u64); 12] {
         let report = &self.report;
         [
             ("live", report.live_bytes),
@@ -67,6 +70,7 @@ impl Footprint {
             ("log_buffer", self.log_buffer_bytes),
             ("query_buffer", self.query_bytes),
             ("output_buffer", self.output_bytes),
+            ("rings", self.rings_bytes),
             ("heap", self.heap_bytes),
             ("heap_free", self.heap_free_bytes),
             ("program", self.program_bytes),

@@ -26,6 +26,7 @@ mod flash;
 mod hold;
 mod input;
 mod listener;
+mod local;
 mod native;
 mod output;
 mod round;
@@ -42,12 +43,14 @@ use crate::clock;
 use crate::config::Poll;
 use crate::error::ServerError;
 use crate::exec::{Executor, Verdict};
+use crate::seldom::seldom;
 use crate::shared::{ConfigCache, Message, Running, Shared, Stop, ThreadShared};
 use accept::SpareFd;
 use connection::{Connection, WaitsFor};
 use flash::Flash;
 use hold::HeldConnections;
 use input::InputBuffer;
+use local::{LOOKS_AT_SOCKETS, ROUNDS_OF_RINGS};
 use output::BufferPool;
 use round::{Ready, Recycled};
 use rustix::event::epoll;
@@ -93,6 +96,10 @@ pub(crate) struct Reactor {
     buffers: BufferPool,
     /// Connections with whole requests that have not run: they continue without waiting for epoll.
     again: Vec<Token>,
+    /// Awake connections with shared memory (local::C1), and the rounds and looks that could do
+    /// without a system call.
+    awake: Vec<Token>,
+    looks: u32,
     /// Connections that `CLIENT PAUSE` holds back.
     paused: Vec<Token>,
     /// Connections whose replies wait for the log.
@@ -169,6 +176,8 @@ impl Reactor {
             recycled: Recycled::default(),
             buffers: BufferPool::default(),
             again: Vec::new(),
+            awake: Vec::new(),
+            looks: 0,
             paused: Vec::new(),
             holds: HeldConnections::default(),
             flash: Flash::default(),
@@ -278,6 +287,9 @@ impl Reactor {
     }
 
     fn connection_event(&mut self, token: Token, flags: epoll::EventFlags) {
+        if self.slots.get(token).is_some_and(|it| it.local().is_some()) {
+            return self.local_event(token, flags);
+        }
         if flags.contains(epoll::EventFlags::OUT) {
             self.writable(token);
         }
@@ -295,8 +307,12 @@ impl Reactor {
         if self.flash.is_busy() {
             self.start_fetches();
         }
+        self.look_at_rings();
         if !self.again.is_empty() {
             return self.poll_events(events, Some(ZERO));
+        }
+        if self.has_ready() {
+            return self.poll_sockets(events, ROUNDS_OF_RINGS);
         }
         let (poll, spin_us) = {
             let config = self.config.get(&self.shared);
@@ -304,7 +320,7 @@ impl Reactor {
         };
         match poll {
             Poll::Off => {}
-            Poll::Busy => return self.poll_events(events, Some(ZERO)),
+            Poll::Busy => return self.poll_sockets(events, LOOKS_AT_SOCKETS),
             Poll::Adaptive if self.spinner.is_candidate() => {
                 return self.spin_or_sleep(events, spin_us);
             }
@@ -314,7 +330,10 @@ impl Reactor {
     }
 
     fn sleep(&mut self, events: &mut Vec<epoll::Event>) {
-        let timeout = self.patience();
+        let timeout = match self.rings_may_sleep() {
+            true => self.patience(),
+            false => Some(ZERO),
+        };
         self.me().counters.sleeps.add(1);
         self.poll_events(events, timeout);
         if !self.holds.is_empty() {
@@ -346,7 +365,12 @@ impl Reactor {
         let started = Instant::now();
         let mut before = Duration::ZERO;
         for look in 0u32.. {
-            if look % LOOKS_AT_HOT == LOOKS_AT_HOT - 1 {
+            self.look_at_rings();
+            if self.has_ready() {
+                // A ring had input.
+            } else if !self.awake.is_empty() && (self.hot.is_none() || self.hot_is_local()) {
+                self.poll_sockets(events, LOOKS_AT_SOCKETS);
+            } else if look % LOOKS_AT_HOT == LOOKS_AT_HOT - 1 {
                 self.poll_events(events, Some(ZERO));
             } else if !self.holds.is_empty() || self.flash.is_busy() {
                 // The hot connection waits for a commit or for flash, and that is seen without a
@@ -479,7 +503,8 @@ impl Reactor {
             connection.interest = wanted;
             // This fails only for lack of kernel memory; then the sweep finds the connection
             // stalled.
-            let _ = epoll::modify(&self.epoll, &connection.fd, token.data(), wanted);
+            let watched = connection.watched(wanted);
+            let _ = epoll::modify(&self.epoll, &connection.fd, token.data(), watched);
         }
     }
 
@@ -491,6 +516,15 @@ impl Reactor {
 
     /// Ends a connection that is not in its slot.
     fn close_taken(&mut self, token: Token, mut connection: Box<Connection>) {
+        if connection.local().is_some_and(|local| local.is_corrupt) {
+            self.me().counters.protocol_errors.add(1);
+            seldom!(
+                warn,
+                client = connection.record.id,
+                "closing a client on this machine: {}",
+                duramen_shm::Corrupt
+            );
+        }
         self.unpark(&mut connection);
         if connection.interest.contains(epoll::EventFlags::OUT) {
             self.with_output -= 1;

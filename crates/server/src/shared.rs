@@ -18,6 +18,7 @@ mod commits;
 mod counters;
 pub(crate) mod error_names;
 pub(crate) mod figures;
+mod local;
 mod mailbox;
 mod member_clock;
 mod member_status;
@@ -32,6 +33,7 @@ pub use clients::{ClientRecord, ClientText, Registry};
 pub use commands::CommandState;
 pub use commits::Commits;
 pub use counters::{Counter, Family, Histogram, ThreadCounters};
+pub(crate) use local::{LocalRings, LocalUse};
 pub use mailbox::{Mailbox, Message};
 pub use member_clock::Clock;
 pub use member_status::MemberStatus;
@@ -74,8 +76,16 @@ pub struct ThreadShared {
 pub(crate) struct Incoming {
     pub(crate) fd: OwnedFd,
     pub(crate) peer: SocketAddr,
-    /// For the native protocol: the bytes received after the client's hello. None: RESP.
-    pub(crate) native: Option<Vec<u8>>,
+    /// None: RESP.
+    pub(crate) native: Option<NativeStart>,
+}
+
+/// The state of a native client's connection after both hellos.
+pub(crate) struct NativeStart {
+    /// Bytes received after the client's hello.
+    pub(crate) received: Vec<u8>,
+    /// Of a client on this machine: the memory for its frames.
+    pub(crate) rings: Option<LocalRings>,
 }
 
 impl ThreadShared {
@@ -162,6 +172,8 @@ pub struct Shared {
     on_change: OnceLock<settings::OnChange>,
     next_client_id: AtomicU64,
     connected: AtomicUsize,
+    /// Memory shared with clients on this machine.
+    pub(crate) local: Arc<LocalUse>,
     /// Number of threads that spin for work now.
     spinning: AtomicUsize,
     stop: AtomicU8,
@@ -213,6 +225,7 @@ impl Shared {
             on_change: OnceLock::new(),
             next_client_id: AtomicU64::new(1),
             connected: AtomicUsize::new(0),
+            local: Arc::default(),
             spinning: AtomicUsize::new(0),
             stop: AtomicU8::new(0),
             ending: Arc::default(),
@@ -370,14 +383,14 @@ impl Shared {
         if !self.enter(self.config().maxclients) {
             return false;
         }
-        let owner = &self.threads[self.least_connections(0)];
-        owner.connections_changed(1);
-        owner.hand_over(Incoming {
+        self.give(Incoming {
             fd,
             peer,
-            native: Some(received),
+            native: Some(NativeStart {
+                received,
+                rings: None,
+            }),
         });
-        owner.mailbox.post(Message::Wake);
         true
     }
 

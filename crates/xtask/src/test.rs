@@ -135,7 +135,7 @@ const CHECKERS: [&str; 2] = ["loom", "shuttle"];
 /// Interleavings: every test file `loom.rs` and `shuttle.rs`, each kind in a separate build.
 fn interleavings(tally: &mut Tally) -> Result<(), String> {
     for checker in CHECKERS {
-        for name in ["base", "engine"] {
+        for name in ["base", "engine", "shm"] {
             let file = format!("crates/{name}/tests/{checker}.rs");
             if !process::root().join(&file).exists() {
                 continue;

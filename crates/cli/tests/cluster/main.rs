@@ -3,6 +3,7 @@
 mod command;
 mod coordinator;
 mod etcd;
+mod local;
 mod process;
 mod redis;
 mod stop;

@@ -1,12 +1,15 @@
 //! One connection: a handshake, then one request and its answer at a time.
 
+use super::stream::Stream;
 use duramen_base::ids::ClusterId;
+use duramen_base::origin::Origin;
 use duramen_wire::native::codec::{
     Credentials, Frame, HEADER_BYTES, Handshake, HelloError, Parsed, Progress, Reply, Role,
     decode_reply, fresh_nonce, parse_frame,
 };
-use std::io::{ErrorKind, Read, Write};
+use std::io::ErrorKind;
 use std::net::{TcpStream, ToSocketAddrs};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Minimum bytes of one read.
@@ -20,7 +23,9 @@ const TRUSTED: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
 pub(super) struct Connection {
-    stream: TcpStream,
+    stream: Stream,
+    /// A forked process must not use its parent's connections.
+    origin: Origin,
     /// The socket's current timeout: setting it costs a system call.
     timeout: Duration,
     input: Vec<u8>,
@@ -66,13 +71,40 @@ impl Connection {
             return Err("no time is left".to_owned().into());
         }
         let stream = connect(address, timeout).map_err(|error| error.to_string())?;
-        let ready = stream
-            .set_nodelay(true)
-            .and_then(|()| stream.set_read_timeout(Some(timeout)))
-            .and_then(|()| stream.set_write_timeout(Some(timeout)));
+        let ready = stream.set_nodelay(true);
         ready.map_err(|error| error.to_string())?;
+        Connection::over(Stream::Tcp(stream), cluster, token, timeout)
+    }
+
+    /// As [`open`](Self::open), at a server's Unix socket; later frames pass through memory that
+    /// the server shares.
+    pub fn open_locally(
+        path: &Path,
+        cluster: &str,
+        token: &[u8],
+        timeout: Duration,
+        spin: Duration,
+    ) -> Result<Connection, Unopened> {
+        let deadline = Instant::now() + timeout;
+        let socket = duramen_shm::connect(path).map_err(|error| error.to_string())?;
+        let mut connection = Connection::over(Stream::Unix(socket), cluster, token, timeout)?;
+        // The last proof: the server shares its memory only then.
+        connection.transmit(deadline.saturating_duration_since(Instant::now()))?;
+        connection.stream = connection.stream.share(&connection.input, spin)?;
+        Ok(connection)
+    }
+
+    fn over(
+        stream: Stream,
+        cluster: &str,
+        token: &[u8],
+        timeout: Duration,
+    ) -> Result<Connection, Unopened> {
+        let limited = stream.limit(timeout);
+        limited.map_err(|error| error.to_string())?;
         let mut connection = Connection {
             stream,
+            origin: Origin::here(),
             timeout,
             input: Vec::new(),
             answer: 0,
@@ -125,7 +157,7 @@ impl Connection {
     /// Sends the written request.
     pub fn transmit(&mut self, timeout: Duration) -> Result<(), String> {
         self.limit(timeout)?;
-        let sent = self.stream.write_all(&self.output);
+        let sent = self.stream.send(&self.output, timeout);
         self.output.clear();
         self.output.shrink_to(KEPT_BYTES_MAX);
         sent.map_err(|error| format!("sending: {}", text(&error)))
@@ -161,16 +193,11 @@ impl Connection {
 
     /// Whether the other side has not closed the connection; checked only after some time without
     /// use.
-    pub fn is_open(&self) -> bool {
-        if self.used.elapsed() < TRUSTED {
-            return true;
-        }
-        if self.stream.set_nonblocking(true).is_err() {
+    pub fn is_open(&mut self) -> bool {
+        if self.origin.is_inherited() {
             return false;
         }
-        let peeked = self.stream.peek(&mut [0]);
-        let quiet = matches!(peeked, Err(error) if error.kind() == ErrorKind::WouldBlock);
-        self.stream.set_nonblocking(false).is_ok() && quiet
+        self.used.elapsed() < TRUSTED || self.stream.is_quiet()
     }
 
     fn limit(&mut self, timeout: Duration) -> Result<(), String> {
@@ -179,10 +206,7 @@ impl Connection {
         }
         // A timeout shorter than the current one must be set; a slightly longer one need not be.
         if timeout < self.timeout || timeout > self.timeout * 2 {
-            let set = self
-                .stream
-                .set_read_timeout(Some(timeout))
-                .and_then(|()| self.stream.set_write_timeout(Some(timeout)));
+            let set = self.stream.limit(timeout);
             set.map_err(|error| error.to_string())?;
             self.timeout = timeout;
         }
@@ -197,7 +221,7 @@ impl Connection {
         let old = self.input.len();
         // A long answer is read in larger and larger pieces as its bytes arrive.
         self.input.resize(old + old.max(READ_BYTES), 0);
-        let read = self.stream.read(&mut self.input[old..]);
+        let read = self.stream.receive(&mut self.input[old..], deadline);
         self.input
             .truncate(old + read.as_ref().copied().unwrap_or(0));
         match read {

@@ -7,7 +7,9 @@
 //! two thread switches per call.)
 
 mod connection;
+mod local;
 mod pool;
+mod stream;
 
 use crate::core::{Batch, CoordinatorRequest, Core, Next, Send, Settled, Work};
 use crate::error::Error;

@@ -3,8 +3,9 @@
 use super::connection::{Connection, Unopened};
 use crate::options::Options;
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Maximum idle connections per address: more than the number of simultaneously calling threads is
 /// useless.
@@ -13,6 +14,9 @@ const IDLE_MAX: usize = 128;
 pub(super) struct Pool {
     cluster: String,
     token: Vec<u8>,
+    /// See [`Options::socket_dir`].
+    socket_dir: Option<PathBuf>,
+    spin: Duration,
     idle: Mutex<HashMap<String, Vec<Connection>>>,
 }
 
@@ -21,6 +25,8 @@ impl Pool {
         Pool {
             cluster: options.cluster.clone(),
             token: options.token.clone(),
+            socket_dir: options.socket_dir.clone(),
+            spin: options.spin,
             idle: Mutex::new(HashMap::new()),
         }
     }
@@ -32,12 +38,32 @@ impl Pool {
     /// A connection to this address that the other side has not closed, as far as is visible: an
     /// idle one, or a new one.
     pub fn take(&self, address: &str, timeout: Duration) -> Result<Connection, Unopened> {
-        while let Some(connection) = self.pop(address) {
+        while let Some(mut connection) = self.pop(address) {
             if connection.is_open() {
                 return Ok(connection);
             }
         }
-        Connection::open(address, &self.cluster, &self.token, timeout)
+        let since = Instant::now();
+        self.open_locally(address, timeout).unwrap_or_else(|| {
+            let left = timeout.saturating_sub(since.elapsed());
+            Connection::open(address, &self.cluster, &self.token, left)
+        })
+    }
+
+    /// A connection through shared memory. `None`: the server has no socket on this machine, or no
+    /// more shared memory; TCP then either works or gives the reason.
+    fn open_locally(
+        &self,
+        address: &str,
+        timeout: Duration,
+    ) -> Option<Result<Connection, Unopened>> {
+        let path = self.socket_dir.as_ref()?.join(address);
+        let (cluster, token) = (&self.cluster, &self.token);
+        let opened = Connection::open_locally(&path, cluster, token, timeout, self.spin);
+        match opened {
+            Err(Unopened::Failed(_)) => None,
+            opened => Some(opened),
+        }
     }
 
     fn pop(&self, address: &str) -> Option<Connection> {

@@ -165,6 +165,10 @@ impl<M: Send + 'static> Hub<M> {
         };
         connection.handshake = None;
         match connection.side {
+            Side::Theirs { .. } if connection.is_local && role != Role::Client => {
+                let why = "only clients connect to this socket";
+                return self.refuse(id, Reason::Refused(why.to_owned()));
+            }
             Side::Theirs { peer, .. } if (self.options.hands_over)(role) => {
                 return self.hand_over(id, role, peer);
             }
@@ -196,7 +200,11 @@ impl<M: Send + 'static> Hub<M> {
         };
         // A connection dropped here leaves the epoll instance when its descriptor is closed.
         let Connection {
-            fd, input, output, ..
+            fd,
+            input,
+            output,
+            is_local,
+            ..
         } = *connection;
         if !output.is_empty() {
             return self.warn(peer, "it does not take its part of the handshake");
@@ -207,6 +215,7 @@ impl<M: Send + 'static> Hub<M> {
                 fd,
                 role,
                 peer,
+                is_local,
                 received,
             }));
         }

@@ -1,6 +1,7 @@
 //! Hubs that communicate with each other, and with misbehaving peers.
 
 mod ids;
+mod local;
 mod moving;
 mod names;
 mod strangers;

@@ -35,6 +35,7 @@ use duramen_wire::native::message::{
 };
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -138,6 +139,7 @@ impl Lifeline {
             native.get_or_insert(bound);
         }
         let native = native.expect("a server listens somewhere");
+        listen_locally(&config, &mut hub, native.port())?;
         let (opened, opens) = mpsc::channel();
         let (handle, shared) = (hub.handle(), Arc::clone(shared));
         let thread = spawn("node", move || {
@@ -457,6 +459,31 @@ fn prepare(
     }))
 }
 
+/// The address of a port as others know it.
+fn announced(config: &ServerConfig, port: u16) -> String {
+    let host = config.announced_host();
+    match host.parse() {
+        Ok(std::net::IpAddr::V6(ip)) => format!("[{ip}]:{port}"),
+        _ => format!("{host}:{port}"),
+    }
+}
+
+/// Makes the Unix socket for clients on this machine, if there is a directory for it. Its name is
+/// the native address that clients get from the coordinator.
+fn listen_locally(
+    config: &ServerConfig,
+    hub: &mut Hub<Mail>,
+    native_port: u16,
+) -> Result<(), ServerError> {
+    if config.native_socket_dir.is_empty() {
+        return Ok(());
+    }
+    let dir = Path::new(&config.native_socket_dir);
+    let path = dir.join(announced(config, native_port));
+    let made = std::fs::create_dir_all(dir).and_then(|()| hub.listen_locally(&path));
+    made.map_err(|source| ServerError::LocalSocket { path, source })
+}
+
 fn candidate(
     config: &ServerConfig,
     home: &Home,
@@ -465,12 +492,7 @@ fn candidate(
     ports: &Ports,
     read_bytes_per_s: u64,
 ) -> Candidate {
-    let host = config.announced_host();
-    let host = match host.parse() {
-        Ok(std::net::IpAddr::V6(ip)) => format!("[{ip}]"),
-        _ => host,
-    };
-    let at = |port: u16| format!("{host}:{port}");
+    let at = |port: u16| announced(config, port);
     Candidate {
         enlist: Enlist {
             nonce: home::random(),

@@ -286,9 +286,17 @@ impl NodeThread {
                 (Role::Replica, Some(keeper)) => keeper.tell(Order::Adopt(incoming)),
                 (Role::Client, _) if self.membership.is_some() => {
                     let net::Incoming {
-                        fd, peer, received, ..
+                        fd,
+                        peer,
+                        is_local,
+                        received,
+                        ..
                     } = incoming;
-                    self.parts.shared.hand_over_native(fd, peer, received);
+                    let shared = &self.parts.shared;
+                    match is_local {
+                        true => shared.hand_over_local(fd, peer),
+                        false => shared.hand_over_native(fd, peer, received),
+                    };
                 }
                 _ => {}
             },

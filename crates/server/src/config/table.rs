@@ -4,6 +4,7 @@ use super::{DiskMode, Kind, Level, LogFormat, Poll, ServerConfig, Setting, Value
 use duramen_base::limits::MEMORY_BYTES_MIN;
 use duramen_base::units::{GIB, KIB, MIB};
 use duramen_engine::Mode;
+use duramen_shm::{RING_BYTES_MAX, RING_BYTES_MIN};
 
 /// Accessors of a number: field, its type.
 macro_rules! number {
@@ -285,6 +286,31 @@ pub static SETTINGS: &[Setting] = &[
         "7379",
         number!(native_port as u16),
         "Port of the native protocol, which coordinator, other members and native clients use; 0 = any free one. Only a member of a cluster listens there.",
+    ),
+    row(
+        "native-socket-dir",
+        Kind::Text,
+        "",
+        "",
+        text!(native_socket_dir),
+        "Directory of a Unix socket, named after this member's native address, for native clients on this machine: their requests and replies pass through shared memory. Only this user may open it. Empty: none.",
+    ),
+    row(
+        "local-clients",
+        between(0, 65_536),
+        "connections",
+        "128",
+        number!(local_clients as usize),
+        "Maximum connections with shared memory, which takes twice local-ring-size for each; further clients use TCP.",
+    )
+    .runtime(),
+    row(
+        "local-ring-size",
+        Kind::Size { min: RING_BYTES_MIN as u64, max: RING_BYTES_MAX as u64 },
+        "bytes",
+        "256kb",
+        size!(local_ring_bytes as usize),
+        "Shared memory for requests of a client on this machine, and as much for its replies: a power of two. Longer ones pass in pieces.",
     ),
     row(
         "coordinator",

@@ -4,9 +4,10 @@
 use super::Reactor;
 use super::backlog::Backlog;
 use super::connection::{Connection, WaitsFor};
+use super::local::Local;
 use super::native::Native;
 use crate::seldom::seldom;
-use crate::shared::{ClientRecord, Incoming, Message};
+use crate::shared::{ClientRecord, Incoming, Message, NativeStart};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketFlags};
@@ -130,13 +131,24 @@ impl Reactor {
         } else {
             self.has_strangers = true;
         }
-        if let Some(received) = native {
+        if let Some(NativeStart { received, rings }) = native {
             self.me().counters.connections_accepted.add(1);
             connection.authenticate();
+            let mut local = rings.map(Local::new);
+            let lib_name = match &local {
+                Some(_) => "duramen-local",
+                None => "duramen",
+            };
             connection
                 .record
-                .change_text(|text| text.lib_name = "duramen".to_owned());
-            connection.native = Some(Native::default());
+                .change_text(|text| text.lib_name = lib_name.to_owned());
+            if let Some(local) = &mut local {
+                self.wake_local(token, local);
+            }
+            connection.native = Some(Native {
+                local,
+                ..Native::default()
+            });
             if !received.is_empty() {
                 connection.waits_for = WaitsFor::Turn;
                 self.again.push(token);

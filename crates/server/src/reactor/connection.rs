@@ -178,8 +178,18 @@ impl Connection {
             let all = self.unsent_bytes() == 0;
             return (if all { Sent::All } else { Sent::Part }, 0);
         }
-        let chunk = unsent.get(..SEND_BYTES_MAX).unwrap_or(unsent);
-        match rustix::net::send(&self.fd, chunk, SendFlags::NOSIGNAL) {
+        let local = self
+            .native
+            .as_mut()
+            .and_then(|native| native.local.as_mut());
+        let taken = match local {
+            Some(local) => local.send(&self.fd, unsent),
+            None => {
+                let chunk = unsent.get(..SEND_BYTES_MAX).unwrap_or(unsent);
+                rustix::net::send(&self.fd, chunk, SendFlags::NOSIGNAL)
+            }
+        };
+        match taken {
             Ok(bytes) => {
                 self.sent += bytes;
                 self.taken_at_ms = now_ms;

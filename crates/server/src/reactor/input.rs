@@ -19,6 +19,7 @@ use super::slots::Token;
 use super::{GROUP_INPUT_BYTES, GROUP_REQUESTS, Reactor};
 use duramen_wire::resp::{Consumed, Limits, ParseState, parse_requests};
 use rustix::event::epoll::EventFlags;
+use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -89,14 +90,11 @@ enum Received {
 }
 
 impl Received {
-    fn new<T>(
-        received: rustix::io::Result<(usize, T)>,
-        source: impl FnOnce(usize) -> Source,
-    ) -> Received {
+    fn new(received: Result<usize, Errno>, source: impl FnOnce(usize) -> Source) -> Received {
         match received {
-            Ok((0, _)) => Received::End,
-            Ok((bytes, _)) => Received::Bytes(source(bytes)),
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Received::Nothing,
+            Ok(0) => Received::End,
+            Ok(bytes) => Received::Bytes(source(bytes)),
+            Err(Errno::AGAIN | Errno::INTR) => Received::Nothing,
             Err(_) => Received::Failed,
         }
     }
@@ -193,7 +191,12 @@ impl Reactor {
         let end = start + partial + left.unwrap_or(RECEIVE_BYTES).min(RECEIVE_BYTES);
         let room = self.input.bytes.get_mut(start + partial..end);
         let room = room.expect("a group ends before the buffer does");
-        let received = rustix::net::recv(&connection.fd, room, RecvFlags::empty());
+        let received = match connection.native.as_mut().and_then(|it| it.local.as_mut()) {
+            Some(local) => local.receive(&connection.fd, room),
+            None => {
+                rustix::net::recv(&connection.fd, room, RecvFlags::empty()).map(|(bytes, _)| bytes)
+            }
+        };
         Received::new(received, |bytes| {
             if partial > 0 {
                 self.input.copy_in(connection.input.get());
@@ -383,15 +386,26 @@ fn receive_own(connection: &mut Connection, left: Option<usize>) -> Received {
         RECEIVE_BYTES,
         partial.clamp(RECEIVE_BYTES, RESERVE_BYTES_MAX),
     );
+    let Connection {
+        fd, native, input, ..
+    } = connection;
     let buffer = match left {
-        Some(left) => connection.input.with_exact_room(room.min(left)),
-        None => connection.input.with_room(room),
+        Some(left) => input.with_exact_room(room.min(left)),
+        None => input.with_room(room),
     };
-    let received = rustix::net::recv(
-        &connection.fd,
-        rustix::buffer::spare_capacity(buffer),
-        RecvFlags::empty(),
-    );
+    let received = match native.as_mut().and_then(|it| it.local.as_mut()) {
+        Some(local) => {
+            let before = buffer.len();
+            buffer.resize(buffer.capacity(), 0);
+            let received = local.receive(fd, buffer.get_mut(before..).unwrap_or_default());
+            buffer.truncate(before + received.unwrap_or(0));
+            received
+        }
+        None => {
+            let room = rustix::buffer::spare_capacity(buffer);
+            rustix::net::recv(fd, room, RecvFlags::empty()).map(|(bytes, _)| bytes)
+        }
+    };
     Received::new(received, |_| Source::Own)
 }
 

@@ -8,6 +8,7 @@ use super::Reactor;
 use super::backlog::Backlog;
 use super::connection::{Connection, WaitsFor};
 use super::input::{Source, TURN_REQUESTS_MAX};
+use super::local::Local;
 use super::slots::Token;
 use crate::native::{Executor, Framed, Turn, emptied};
 use crate::seldom::seldom;
@@ -18,10 +19,12 @@ use duramen_wire::native::codec::{
 };
 
 /// Additional state of a native client's connection.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Native {
     /// Length of the next frame in bytes, its header included; 0 = not known yet.
     pub(super) bytes_needed: usize,
+    /// Of a client on this machine: its frames come and go through this.
+    pub(super) local: Option<Local>,
 }
 
 /// A connection with frames to run.

@@ -106,6 +106,17 @@ impl Slots {
             .as_deref()
     }
 
+    /// As [`get`](Self::get).
+    pub(super) fn get_mut(&mut self, token: Token) -> Option<&mut Connection> {
+        self.entry(token)?.connection.as_deref_mut()
+    }
+
+    /// Whether the token's connection is not closed.
+    pub(super) fn is_used(&self, token: Token) -> bool {
+        let entry = self.slots.get(token.slot());
+        entry.is_some_and(|entry| entry.used && entry.generation == token.generation())
+    }
+
     /// Takes the connection out of its slot; the slot stays reserved for it.
     pub(super) fn take(&mut self, token: Token) -> Option<Box<Connection>> {
         self.entry(token)?.connection.take()

@@ -7,17 +7,20 @@ use duramen_base::ids::{
 use duramen_client::{Client, Options, Table};
 use duramen_node::{Clients, Map, Ranges, ReadUntil, View};
 use duramen_server::config::Level;
-use duramen_server::shared::{Clock, Membership};
+use duramen_server::shared::{ClientRecord, Clock, Membership};
 use duramen_server::{Server, ServerConfig};
+use duramen_shm::{Rings, receive_with_fd};
 use duramen_wire::native::codec::{
     Credentials, Handshake, PEER_FRAME_BYTES_MAX, Parsed, Question, Role, decode_question,
-    encode_coordinator_answer, fresh_nonce, parse_frame,
+    decode_rings, encode_coordinator_answer, fresh_nonce, parse_frame,
 };
 use duramen_wire::native::message::{
     Addresses, CoordinatorAnswer, TableEntry, TabletMap, TabletRoute, ToCoordinator,
 };
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -50,6 +53,8 @@ pub(crate) struct Cluster {
     pub(crate) table: TableId,
     native: SocketAddr,
     coordinator: SocketAddr,
+    /// The directory of its Unix socket.
+    sockets: tempfile::TempDir,
     stop: Arc<AtomicBool>,
 }
 
@@ -59,6 +64,7 @@ impl Drop for Cluster {
         for listener in [self.native, self.coordinator] {
             let _ = TcpStream::connect(listener);
         }
+        let _ = UnixStream::connect(self.socket_path());
     }
 }
 
@@ -124,6 +130,7 @@ impl Cluster {
         let cluster = Cluster {
             native: native.local_addr().expect("bound"),
             coordinator: coordinator.local_addr().expect("bound"),
+            sockets: tempfile::tempdir().expect("a directory"),
             stop: Arc::default(),
             server,
             membership,
@@ -183,6 +190,22 @@ impl Cluster {
                 }
             }
         });
+        let local = UnixListener::bind(self.socket_path()).expect("a short path");
+        let (shared, stop) = (self.server.shared().clone(), self.stop.clone());
+        std::thread::spawn(move || {
+            while let Ok((mut stream, _)) = local.accept() {
+                if stop.load(Ordering::SeqCst) {
+                    return;
+                }
+                let shared = shared.clone();
+                std::thread::spawn(move || {
+                    if greet(&mut stream, Role::Server).is_some() {
+                        stream.set_nonblocking(true).expect("non-blocking");
+                        shared.hand_over_local(stream.into(), ([127, 0, 0, 1], 0).into());
+                    }
+                });
+            }
+        });
         let (map, stop) = (self.map(), self.stop.clone());
         let next_client = Arc::new(AtomicU64::new(1));
         std::thread::spawn(move || {
@@ -198,6 +221,46 @@ impl Cluster {
 
     pub(crate) fn options(&self) -> Options {
         Options::new([self.coordinator.to_string()])
+    }
+
+    /// Options of a client that uses shared memory.
+    pub(crate) fn local_options(&self) -> Options {
+        Options {
+            socket_dir: Some(self.sockets.path().to_owned()),
+            // A slow machine must not make it use TCP.
+            attempt: DEADLINE,
+            ..self.options()
+        }
+    }
+
+    pub(crate) fn socket_path(&self) -> std::path::PathBuf {
+        self.sockets.path().join(self.native.to_string())
+    }
+
+    /// A connection with shared memory after the handshake, for bytes made by the test; and the
+    /// memory's descriptor.
+    pub(crate) fn raw_local(&self) -> (UnixStream, Rings, OwnedFd) {
+        let mut socket = UnixStream::connect(self.socket_path()).expect("connects");
+        socket.set_read_timeout(Some(DEADLINE)).expect("timeout");
+        let nonce = fresh_nonce().expect("random numbers");
+        let mut opening = Vec::new();
+        let handshake = Handshake::dial(Role::Client, nonce, &mut opening);
+        handshake
+            .run(US, opening, &mut socket)
+            .expect("a handshake");
+        let mut frame = [0; 256];
+        let (bytes, fd) = receive_with_fd(&socket, &mut frame).expect("a frame");
+        let ring_bytes = decode_rings(&frame[..bytes]).expect("the frame of the rings");
+        let fd = fd.expect("memory");
+        let rings = Rings::adopt(&fd, ring_bytes as usize).expect("the same memory");
+        (socket, rings, fd)
+    }
+
+    /// The number of clients with shared memory.
+    pub(crate) fn local_clients(&self) -> usize {
+        let clients = self.server.shared().clients();
+        let is_local = |client: &&Arc<ClientRecord>| client.text().lib_name == "duramen-local";
+        clients.iter().filter(is_local).count()
     }
 
     pub(crate) fn table(&self) -> Table {
@@ -220,7 +283,7 @@ impl Cluster {
 }
 
 /// The accepting side of the handshake; returns the bytes received after it.
-fn greet(stream: &mut TcpStream, role: Role) -> Option<Vec<u8>> {
+fn greet(stream: &mut (impl Read + Write), role: Role) -> Option<Vec<u8>> {
     let nonce = fresh_nonce().expect("random numbers");
     let handshake = Handshake::accept(role, nonce);
     let (_, rest) = handshake.run(US, Vec::new(), stream).ok()?;

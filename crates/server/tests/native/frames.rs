@@ -12,11 +12,11 @@ use duramen_wire::native::message::{
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-fn envelope(request: u64) -> Envelope {
+pub(super) fn envelope(request: u64) -> Envelope {
     Envelope::of_client(request, ME, MapVersion(7))
 }
 
-fn read(table: TableId, key: &[u8]) -> Single<'_> {
+pub(super) fn read(table: TableId, key: &[u8]) -> Single<'_> {
     Single {
         table,
         key,

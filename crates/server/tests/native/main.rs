@@ -2,6 +2,7 @@
 
 mod cluster;
 mod frames;
+mod local;
 
 use cluster::{Cluster, wait_until};
 use duramen_base::ids::Level;

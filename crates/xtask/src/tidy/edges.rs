@@ -23,7 +23,8 @@ const BELOW: &[(&str, &[&str])] = &[
     ),
     ("duramen-wire", &["duramen-format"]),
     ("duramen-net", &["duramen-wire"]),
-    ("duramen-client", &["duramen-wire"]),
+    ("duramen-shm", &["duramen-base"]),
+    ("duramen-client", &["duramen-wire", "duramen-shm"]),
     ("duramen-load", &["duramen-wire"]),
     (
         "duramen-coordinator",
@@ -37,6 +38,7 @@ const BELOW: &[(&str, &[&str])] = &[
             "duramen-metastore",
             "duramen-net",
             "duramen-client",
+            "duramen-shm",
             "duramen-disk",
         ],
     ),

@@ -23,6 +23,7 @@
 //! | 3 | `Peer` / `PeerAnswer`, by postcard |
 //! | 4 | `WriteReplica`, fixed / `PeerAnswer`, by postcard |
 //! | 5 | a proof, within a [`Handshake`] only |
+//! | 6 | the size of the rings, on a Unix socket only |
 //! | 16 | ping: empty |
 //! | 17 | one operation / its outcome |
 //! | 18 | several operations / their outcomes |
@@ -43,6 +44,7 @@ mod handshake;
 mod hello;
 mod many;
 mod operations;
+mod rings;
 
 pub use bodies::{Question, Reply, Trouble, decode_question, decode_reply, decode_request};
 pub use bodies::{
@@ -59,6 +61,7 @@ pub use operations::{
     append_outcome, encode_enumerate, encode_enumerate_problem, encode_outcome, encode_ping,
     encode_pong, encode_single, outcome_bytes, read_whole_outcome, single_bytes,
 };
+pub use rings::{RINGS_FRAME_BYTES, decode_rings, encode_rings};
 
 /// The protocol versions that this program supports. In version 1 each side sent its token to any
 /// listener. Version 2 has no cluster ids in its handshake, and is otherwise as version 3.

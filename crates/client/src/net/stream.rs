@@ -1,0 +1,90 @@
+//! The bytes of a connection: TCP, or memory that a server on this machine shares.
+
+use super::local::Local;
+use duramen_shm::{Rings, receive_with_fd};
+use duramen_wire::native::codec::{RINGS_FRAME_BYTES, decode_rings};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// A stream of bytes in each direction; reads and writes wait.
+#[derive(Debug)]
+pub(super) enum Stream {
+    Tcp(TcpStream),
+    /// During the handshake at a Unix socket.
+    Unix(UnixStream),
+    /// After it.
+    Local(Box<Local>),
+}
+
+impl Stream {
+    /// Replaces a Unix socket, at which the handshake is over, by the memory that the server shares
+    /// now. `input`: bytes that were received already; none is right.
+    pub fn share(&mut self, input: &[u8], spin: Duration) -> Result<Stream, String> {
+        let Stream::Unix(socket) = self else {
+            return Err("no Unix socket".to_owned());
+        };
+        let refused = || "the server shares no memory".to_owned();
+        let mut frame = [0; RINGS_FRAME_BYTES + 1];
+        let received = receive_with_fd(&*socket, &mut frame).map_err(|error| error.to_string())?;
+        let (bytes, Some(fd)) = received else {
+            return Err(refused());
+        };
+        let frame = frame.get(..bytes).filter(|_| input.is_empty());
+        let ring_bytes = frame.and_then(decode_rings).ok_or_else(refused)?;
+        let rings = Rings::adopt(&fd, ring_bytes as usize).map_err(|error| error.to_string())?;
+        let socket = socket.try_clone().map_err(|error| error.to_string())?;
+        Ok(Stream::Local(Box::new(Local::new(socket, rings, spin))))
+    }
+
+    /// Sets the longest time that a read or a write waits.
+    pub fn limit(&self, timeout: Duration) -> io::Result<()> {
+        let timeout = Some(timeout);
+        match self {
+            Stream::Tcp(stream) => {
+                stream.set_read_timeout(timeout)?;
+                stream.set_write_timeout(timeout)
+            }
+            Stream::Unix(socket) => {
+                socket.set_read_timeout(timeout)?;
+                socket.set_write_timeout(timeout)
+            }
+            Stream::Local(local) => local.limit(timeout),
+        }
+    }
+
+    /// Sends all bytes. `timeout`: in total with shared memory, of each write otherwise.
+    pub fn send(&mut self, bytes: &[u8], timeout: Duration) -> io::Result<()> {
+        match self {
+            Stream::Tcp(stream) => stream.write_all(bytes),
+            Stream::Unix(socket) => socket.write_all(bytes),
+            Stream::Local(local) => local.send(bytes, timeout),
+        }
+    }
+
+    /// Receives available bytes; 0: the other side has ended.
+    pub fn receive(&mut self, out: &mut [u8], deadline: Instant) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.read(out),
+            Stream::Unix(socket) => socket.read(out),
+            Stream::Local(local) => local.receive(out, deadline),
+        }
+    }
+
+    /// Whether the other side has not ended, and has sent nothing.
+    pub fn is_quiet(&mut self) -> bool {
+        match self {
+            Stream::Tcp(stream) => {
+                if stream.set_nonblocking(true).is_err() {
+                    return false;
+                }
+                let peeked = stream.peek(&mut [0]);
+                let quiet = matches!(peeked, Err(error) if error.kind() == ErrorKind::WouldBlock);
+                stream.set_nonblocking(false).is_ok() && quiet
+            }
+            Stream::Unix(_) => false,
+            Stream::Local(local) => local.is_quiet(),
+        }
+    }
+}
