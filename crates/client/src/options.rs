@@ -4,8 +4,8 @@ use crate::error::Error;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// As long as a server spins by default is too long for a client with other work: some sleeps and
-/// wake-ups of a thread.
+/// Some sleeps and wake-ups of a thread. A server spins for longer, but a client's processor may
+/// have other work.
 const SPIN: Duration = Duration::from_micros(50);
 
 /// Options of a client.
@@ -29,7 +29,7 @@ pub struct Options {
     pub socket_dir: Option<PathBuf>,
     /// Longest time that a call spins for an answer in shared memory before it sleeps; it sleeps at
     /// once if the last answer came later than that, or as many threads of the process spin as it
-    /// has cores, less one. Zero: never spin.
+    /// has cores, less one. Zero: never spin. While it spins, it does not notice a server's death.
     pub spin: Duration,
 }
 

@@ -6,9 +6,10 @@
 //!   side stores its counter, passes a fence, and loads the flag. The fences are SeqCst, so at
 //!   least one of the two sees what the other one stored. The side that sees the flag takes it back
 //!   with a swap and rings the bell: once per sleep.
-//! - M5: a writer sleeps only at a full ring, and is woken when at most half of the ring is left to
-//!   be read: so a long message costs one wake-up for each half ring, not one for each read. Every
-//!   reader that wants the rest of a message reads past the half.
+//! - M5: a writer sleeps while less than half of the ring is free, and is woken when half of it is:
+//!   so a long message costs one wake-up for each half ring, not one for each read, and a writer
+//!   that waits for a half has a bounded number of turns, however little its reader takes at a
+//!   time. Every reader that wants the rest of a message reads past the half.
 //!
 //! **Concurrency**: each counter has one writer. Both sides write the flags: 1 by the sleeper, 0 by
 //! either.
@@ -69,7 +70,7 @@ impl Control {
     pub fn took(&self, read: u64, left: u64, size: u64) -> bool {
         // Release: pairs with Acquire in `room`.
         self.read.0.store(read, Ordering::Release);
-        if left > size / 2 {
+        if size - left < wanted_room(size) {
             return false; // M5
         }
         fence(Ordering::SeqCst); // M4: pairs with the fence in `writer_may_sleep`
@@ -91,7 +92,7 @@ impl Control {
         Ok(may)
     }
 
-    /// Announces that the writer sleeps. `false`: it must not, because there is room.
+    /// Announces that the writer sleeps. `false`: it must not, because half of the ring is free.
     ///
     /// # Errors
     /// The other side wrote an impossible counter (shm::M1).
@@ -99,7 +100,7 @@ impl Control {
         // Relaxed: the fence orders it.
         self.writer_sleeps.0.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst); // M4: pairs with the fence in `took`
-        let may = self.room(written, size)? == 0;
+        let may = self.room(written, size)? < wanted_room(size); // M5
         if !may {
             self.writer_is_awake();
         }
@@ -119,6 +120,12 @@ impl Control {
         // Relaxed: as in `reader_is_awake`.
         self.writer_sleeps.0.store(0, Ordering::Relaxed);
     }
+}
+
+/// Free bytes for which a writer wakes: half of the ring.
+#[inline]
+fn wanted_room(size: u64) -> u64 {
+    size.div_ceil(2)
 }
 
 /// Whether the sleeper is to be woken; takes its flag back.

@@ -25,7 +25,7 @@
 //! - M2: bytes are copied out of the memory before anything looks at them, and the copy is the only
 //!   thing that is looked at.
 //!
-//! The memory keeps its size, so that no access to it faults (memory::M3), and no wake-up is lost
+//! The memory keeps its size, so that no access to it fails (memory::M3), and no wake-up is lost
 //! (control::M4).
 //!
 //! **Concurrency**: one process and, in it, one thread at a time for each side.
@@ -41,13 +41,16 @@ mod rings;
 mod socket;
 
 #[cfg(not(loom))]
+pub use memory::memory_bytes;
+#[cfg(not(loom))]
 pub use rings::{Moved, Rings};
 #[cfg(not(loom))]
 pub use socket::{bells, connect, receive_with_fd, ring_bell, send_with_fd};
 
-/// Smallest and largest ring, in bytes; a ring's size is a power of two between them.
+/// Smallest and largest ring, in bytes; a ring's size is a power of two between them. Making the
+/// largest takes milliseconds of a thread that has other work, and makes no message faster.
 pub const RING_BYTES_MIN: usize = 4 << 10;
-pub const RING_BYTES_MAX: usize = 64 << 20;
+pub const RING_BYTES_MAX: usize = 4 << 20;
 
 /// The other side wrote a counter that cannot be: end the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

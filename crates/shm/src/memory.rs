@@ -36,7 +36,8 @@ pub(crate) struct Memory {
 // SAFETY: the mapping belongs to no thread; `Memory` is its only handle in this process.
 unsafe impl Send for Memory {}
 
-fn total(ring_bytes: usize) -> usize {
+/// Bytes of the memory for one client.
+pub const fn memory_bytes(ring_bytes: usize) -> usize {
     HEAD_BYTES + 2 * ring_bytes
 }
 
@@ -45,7 +46,7 @@ impl Memory {
     /// of memory shows here.
     pub(crate) fn make(ring_bytes: usize) -> Result<(Memory, OwnedFd), Errno> {
         check(ring_bytes)?;
-        let bytes = total(ring_bytes) as u64;
+        let bytes = memory_bytes(ring_bytes) as u64;
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = rustix::fs::memfd_create("duramen-rings", flags)?;
         rustix::fs::ftruncate(&fd, bytes)?;
@@ -60,17 +61,22 @@ impl Memory {
         // M3
         let is_sealed = rustix::fs::fcntl_get_seals(fd)?.contains(SealFlags::SHRINK);
         let bytes = rustix::fs::fstat(fd)?.st_size;
-        if !is_sealed || usize::try_from(bytes) != Ok(total(ring_bytes)) {
+        if !is_sealed || usize::try_from(bytes) != Ok(memory_bytes(ring_bytes)) {
             return Err(Errno::INVAL);
         }
         Memory::map(fd, ring_bytes)
     }
 
+    /// All pages are mapped at once: they are resident from now on, and no request waits for a
+    /// page fault.
     fn map(fd: impl AsFd, ring_bytes: usize) -> Result<Memory, Errno> {
         let (null, access) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
+        let (bytes, flags) = (
+            memory_bytes(ring_bytes),
+            MapFlags::SHARED | MapFlags::POPULATE,
+        );
         // SAFETY: a new mapping at an address that the system chooses.
-        let base =
-            unsafe { rustix::mm::mmap(null, total(ring_bytes), access, MapFlags::SHARED, fd, 0)? };
+        let base = unsafe { rustix::mm::mmap(null, bytes, access, flags, fd, 0)? };
         let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
         Ok(Memory { base, ring_bytes })
     }
@@ -153,6 +159,7 @@ impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: the mapping is this handle's alone, and no reference into it outlives `self`.
         // It fails only for an address that is no mapping.
-        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), total(self.ring_bytes)) };
+        let _ =
+            unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), memory_bytes(self.ring_bytes)) };
     }
 }

@@ -171,8 +171,8 @@ impl Rings {
         control.reader_may_sleep(self.read, self.size())
     }
 
-    /// Announces that this side sleeps until there is room. `false`: there is some, and it must not
-    /// sleep.
+    /// Announces that this side sleeps until half of its ring is free. `false`: that is so, and it
+    /// must not sleep.
     ///
     /// # Errors
     /// The other side wrote an impossible counter.

@@ -59,7 +59,9 @@ pub fn receive_with_fd(
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut buffers = [IoSliceMut::new(bytes)];
     let flags = RecvFlags::CMSG_CLOEXEC;
-    let received = rustix::net::recvmsg(socket, &mut buffers, &mut control, flags)?;
+    let received = rustix::io::retry_on_intr(|| {
+        rustix::net::recvmsg(&socket, &mut buffers, &mut control, flags)
+    })?;
     let mut fd = None;
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(fds) = message {

@@ -73,11 +73,12 @@ fn a_sleeper_is_woken_once_and_a_full_ring_at_its_half() {
         !server.read(&mut out).expect("valid").wakes,
         "more than half is left"
     );
-    assert!(server.read(&mut [0]).expect("valid").wakes);
     assert!(
-        !client.may_sleep_for_room().expect("valid"),
-        "there is room"
+        client.may_sleep_for_room().expect("valid"),
+        "a writer waits for half, else a reader of single bytes keeps it busy"
     );
+    assert!(server.read(&mut [0]).expect("valid").wakes);
+    assert!(!client.may_sleep_for_room().expect("valid"), "half is free");
 }
 
 /// Overwrites a word of the shared memory, as a hostile side can.

@@ -26,6 +26,9 @@ pub(crate) struct LocalArgs {
     /// Value size in bytes
     #[arg(long, default_value_t = 100)]
     value: usize,
+    /// Measure SET instead of GET
+    #[arg(long)]
+    set: bool,
     /// Turns of each way
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
@@ -35,7 +38,7 @@ pub(crate) struct LocalArgs {
 }
 
 const HELP: &str = "\
-One connection with one GET at a time. `spins`: the client spins for an answer; `sleeps`: it sleeps
+One connection with one request at a time. `spins`: the client spins for an answer; `sleeps`: it sleeps
 at once. The server spins by its own settings `poll` and `poll-spin-us`.
 
 Exit codes: 0 measured, 1 could not measure, 2 wrong usage.";
@@ -61,7 +64,7 @@ pub(super) fn run(args: &LocalArgs) -> Result<(), Failure> {
     let turn = Duration::from_secs_f64(args.seconds);
     for _ in 0..args.rounds {
         for way in &mut ways {
-            way.turn(args.keys, turn)?;
+            way.turn(args.keys, args.set.then_some(&value), turn)?;
         }
     }
     let rate_of_tcp = ways[0].rate();
@@ -118,18 +121,22 @@ fn unmeasured(error: &Error) -> Failure {
 }
 
 impl Way {
-    fn turn(&mut self, keys: u64, turn: Duration) -> Result<(), Failure> {
+    /// Reads keys, or writes a value to them, for this time.
+    fn turn(&mut self, keys: u64, value: Option<&Vec<u8>>, turn: Duration) -> Result<(), Failure> {
         let names: Vec<String> = (0..keys).map(name).collect();
         let begun = Instant::now();
         let (mut last, mut requests) = (begun, 0u64);
         while last.duration_since(begun) < turn {
             // Neighbours in time are no neighbours in memory.
             let key = requests.wrapping_mul(0x9e37_79b9_7f4a_7c15) % keys;
-            let found = self.table.get(names[key as usize].as_bytes());
-            if found.map_err(|error| unmeasured(&error))?.is_none() {
-                return Err(Failure::Unmeasured(
-                    "a key that was written is absent".to_owned(),
-                ));
+            let key = names[key as usize].as_bytes();
+            let is_there = match value {
+                Some(value) => self.table.set(key, value).map(|_| true),
+                None => self.table.get(key).map(|found| found.is_some()),
+            };
+            if !is_there.map_err(|error| unmeasured(&error))? {
+                let absent = "a key that was written is absent";
+                return Err(Failure::Unmeasured(absent.to_owned()));
             }
             let now = Instant::now();
             self.latencies

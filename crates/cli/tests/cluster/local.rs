@@ -5,13 +5,26 @@ use crate::process::{DEADLINE, Process, signal};
 use crate::redis::Redis;
 use duramen_client::{Client, Options, Table};
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
-fn up(sockets: &Path) -> Process {
+fn up(sockets: &Path, more: &[&str]) -> Process {
     let set = format!("native-socket-dir={}", sockets.display());
     let args = ["up", "--servers", "3", "--memory", "64mb", "--set", &set];
-    Process::start(&[&args[..], &["--verdict-timeout", "3s"]].concat())
+    Process::start(&[&args[..], &["--verdict-timeout", "3s"], more].concat())
+}
+
+/// `duramen bench local` as a client that has one request at a time for very long.
+fn bench(up: &Process, sockets: &Path, value: &str) -> Child {
+    Command::new(DURAMEN)
+        .args(["bench", "local", "--seconds", "0.1", "--rounds", "100000"])
+        .arg("--socket-dir")
+        .arg(sockets)
+        .args(["--coordinator", &up.said("coordinator"), "--keys", "10"])
+        .args(["--value", value])
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the binary under test runs")
 }
 
 fn table(up: &Process, sockets: &Path) -> Table {
@@ -38,7 +51,7 @@ fn until(what: &str, mut is_true: impl FnMut() -> bool) {
     let since = Instant::now();
     while !is_true() {
         assert!(since.elapsed() < DEADLINE, "never: {what}");
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -46,7 +59,7 @@ fn until(what: &str, mut is_true: impl FnMut() -> bool) {
 fn clients_and_servers_that_are_killed_harm_nothing() {
     let folder = tempfile::tempdir().expect("a directory");
     let sockets = folder.path();
-    let up = up(sockets);
+    let up = up(sockets, &[]);
     let resp = up.said("resp");
     for native in up.said("native").split(',') {
         use std::os::unix::fs::PermissionsExt as _;
@@ -67,14 +80,7 @@ fn clients_and_servers_that_are_killed_harm_nothing() {
     let before = local_clients(&mut redis, &resp);
 
     // A client is killed amid its requests.
-    let mut bench = Command::new(DURAMEN)
-        .args(["bench", "local", "--seconds", "0.1", "--rounds", "100000"])
-        .arg("--socket-dir")
-        .arg(sockets)
-        .args(["--coordinator", &up.said("coordinator"), "--keys", "100"])
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("the binary under test runs");
+    let mut bench = bench(&up, sockets, "100");
     until("its clients have shared memory", || {
         local_clients(&mut redis, &resp) > before
     });
@@ -101,4 +107,94 @@ fn clients_and_servers_that_are_killed_harm_nothing() {
     // The killed server may not have come back: then its socket waits for its next start.
     let left = std::fs::read_dir(sockets).expect("the directory").count();
     assert!(left <= 1, "{left} sockets stay behind");
+}
+
+/// A client is stopped while the server has replies for it: it is closed, and nobody else waits. It
+/// continues when it runs again.
+#[test]
+fn a_stopped_client_is_closed_and_continues_later() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let sockets = folder.path();
+    let limits = ["--set", "output-stall=1", "--set", "local-ring-size=4kb"];
+    let up = up(sockets, &limits);
+    let resp = up.said("resp");
+    let mut redis = Redis::new(&resp.split(',').map(str::to_owned).collect::<Vec<_>>());
+    let mut bench = bench(&up, sockets, "1000000");
+    until("its clients have shared memory", || {
+        local_clients(&mut redis, &resp) > 0
+    });
+    // A reply is longer than a ring, so the server has unsent bytes almost whenever it is stopped.
+    let mut was_closed = false;
+    for _ in 0..20 {
+        let had = local_clients(&mut redis, &resp);
+        signal(bench.id(), "STOP");
+        let since = Instant::now();
+        while !was_closed && since.elapsed() < Duration::from_secs(5) {
+            assert_eq!(redis.ask(&["SET", "other", "goes on"]), "OK");
+            was_closed = local_clients(&mut redis, &resp) < had;
+        }
+        signal(bench.id(), "CONT");
+        if was_closed {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(37));
+    }
+    assert!(was_closed, "a stopped client with unsent replies stays");
+    until("it continues", || {
+        let gone = bench.try_wait().expect("it is ours");
+        assert_eq!(gone, None, "it ended instead of connecting again");
+        local_clients(&mut redis, &resp) > 0
+    });
+    bench.kill().expect("it is ours");
+    bench.wait().expect("it is ours");
+}
+
+/// Open descriptors of a process, and its resident bytes.
+fn held(pid: &str) -> (usize, usize) {
+    let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs");
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let kib = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<usize>().ok());
+    (descriptors.count(), kib.expect("a number") << 10)
+}
+
+/// Memory of a client, by the default of `local-ring-size`.
+const CLIENT_BYTES: usize = 512 << 10;
+
+#[test]
+fn a_thousand_connections_leave_nothing_behind() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let sockets = folder.path();
+    let up = up(sockets, &[]);
+    let resp = up.said("resp");
+    let mut redis = Redis::new(&resp.split(',').map(str::to_owned).collect::<Vec<_>>());
+    let pids = up.said("pids");
+    let sum = || {
+        let all = pids.split(',').map(held);
+        all.fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1))
+    };
+    let use_once = || {
+        let table = table(&up, sockets);
+        table.set(b"k", b"v").expect("written");
+        table
+    };
+    drop(use_once());
+    until("none is left", || local_clients(&mut redis, &resp) == 0);
+    let (descriptors, bytes) = sum();
+    let open: Vec<Table> = (0..100).map(|_| use_once()).collect();
+    assert_eq!(local_clients(&mut redis, &resp), 100);
+    let (_, bytes_of_open) = sum();
+    // The memory is resident from the beginning, as `/memory` says.
+    assert!(bytes_of_open - bytes > 95 * CLIENT_BYTES);
+    drop(open);
+    for _ in 0..1_000 {
+        drop(use_once());
+    }
+    until("none is left", || local_clients(&mut redis, &resp) == 0);
+    until("all descriptors are closed", || sum().0 <= descriptors);
+    let (_, bytes_after) = sum();
+    assert!(
+        bytes_after < bytes + 16 * CLIENT_BYTES,
+        "{bytes} bytes before, {bytes_after} after"
+    );
 }

@@ -90,7 +90,10 @@ impl Local {
     /// Waits for the event, the socket's end or, if it sleeps, any bell.
     fn wait(&mut self, awaited: Awaited, deadline: Instant) -> io::Result<()> {
         let since = Instant::now();
-        let came = self.last_wait <= self.spin && self.spin(awaited, since)?;
+        let until = since
+            .checked_add(self.spin)
+            .map_or(deadline, |it| it.min(deadline));
+        let came = self.last_wait <= self.spin && self.spin(awaited, until)?;
         if !came {
             self.sleep(awaited, deadline)?;
         }
@@ -106,8 +109,8 @@ impl Local {
         has_come.map_err(corrupt)
     }
 
-    /// Spins for at most `spin`. False: it has not come.
-    fn spin(&mut self, awaited: Awaited, since: Instant) -> io::Result<bool> {
+    /// Spins for a limited time. False: it has not come.
+    fn spin(&mut self, awaited: Awaited, until: Instant) -> io::Result<bool> {
         let Some(_right) = Spinning::begin() else {
             return Ok(false);
         };
@@ -118,7 +121,7 @@ impl Local {
                 }
                 std::hint::spin_loop();
             }
-            if since.elapsed() >= self.spin {
+            if Instant::now() >= until {
                 return Ok(false);
             }
         }

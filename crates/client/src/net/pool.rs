@@ -57,7 +57,12 @@ impl Pool {
         address: &str,
         timeout: Duration,
     ) -> Option<Result<Connection, Unopened>> {
-        let path = self.socket_dir.as_ref()?.join(address);
+        // An address with a slash would leave the directory.
+        let dir = self
+            .socket_dir
+            .as_ref()
+            .filter(|_| !address.contains('/'))?;
+        let path = dir.join(address);
         let (cluster, token) = (&self.cluster, &self.token);
         let opened = Connection::open_locally(&path, cluster, token, timeout, self.spin);
         match opened {

@@ -301,7 +301,7 @@ pub static SETTINGS: &[Setting] = &[
         "connections",
         "128",
         number!(local_clients as usize),
-        "Maximum connections with shared memory, which takes twice local-ring-size for each; further clients use TCP.",
+        "Maximum connections with shared memory, each of which takes twice local-ring-size and a page; further clients use TCP.",
     )
     .runtime(),
     row(

@@ -396,7 +396,9 @@ fn receive_own(connection: &mut Connection, left: Option<usize>) -> Received {
     let received = match native.as_mut().and_then(|it| it.local.as_mut()) {
         Some(local) => {
             let before = buffer.len();
-            buffer.resize(buffer.capacity(), 0);
+            // Only the room that this call uses is cleared: a long request has many such calls.
+            let room = local.readable().min(buffer.capacity() - before);
+            buffer.resize(before + room, 0);
             let received = local.receive(fd, buffer.get_mut(before..).unwrap_or_default());
             buffer.truncate(before + received.unwrap_or(0));
             received

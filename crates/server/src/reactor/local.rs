@@ -10,7 +10,8 @@
 //! - C3: a reply that does not fit is continued by the client's bell: `send` returns only when all
 //!   is written, or a bell for room was asked for.
 //! - C4: whatever the client writes, the thread neither waits for it nor panics; an impossible
-//!   counter ends the connection.
+//!   counter ends the connection. `send` continues only while half of the ring is free, so a client
+//!   that takes single bytes does not keep the thread (control::M5).
 
 use super::connection::{Connection, WaitsFor};
 use super::slots::Token;
@@ -69,7 +70,7 @@ impl Local {
         }
     }
 
-    /// As `send` of a socket, but it does not stop before the ring is full (C3).
+    /// As `send` of a socket, but it does not stop before the ring is half full (C3).
     pub(super) fn send(&mut self, socket: &OwnedFd, bytes: &[u8]) -> Result<usize, Errno> {
         let mut sent = 0;
         while let Some(rest) = bytes.get(sent..).filter(|rest| !rest.is_empty()) {
@@ -79,10 +80,10 @@ impl Local {
                 ring_bell(socket);
             }
             sent += moved.bytes;
-            if moved.bytes == 0 {
+            if sent < bytes.len() {
                 let may_sleep = self.memory.rings.may_sleep_for_room();
                 if self.checked(may_sleep)? {
-                    break;
+                    break; // C4
                 }
             }
         }
@@ -92,9 +93,13 @@ impl Local {
         }
     }
 
-    /// Whether the ring has bytes, or an impossible counter, which receiving finds.
+    /// Bytes that can be received now. 1 for an impossible counter, which receiving finds.
+    pub(super) fn readable(&mut self) -> usize {
+        self.memory.rings.readable().unwrap_or(1)
+    }
+
     fn has_input(&mut self) -> bool {
-        self.memory.rings.readable() != Ok(0)
+        self.readable() > 0
     }
 }
 

@@ -2,13 +2,15 @@
 //!
 //! **Invariants**
 //! - L1: at most `local-clients` clients have shared memory, and it is counted from before it is
-//!   made until it is unmapped here. It is resident all the time, so its size is its cost.
+//!   made until it is unmapped here. It is resident all the time, so its size is its cost. (A client
+//!   that does not run, or whose connection is idle, keeps its own mapping until it looks.)
 //!
 //! **Concurrency**: any thread; memory is made off the reactors, because that takes a tenth of a
 //! millisecond.
 
 use super::{Incoming, Message, NativeStart, Shared};
-use duramen_shm::{Rings, send_with_fd};
+use crate::seldom::seldom;
+use duramen_shm::{Rings, memory_bytes, send_with_fd};
 use duramen_wire::native::codec::{Envelope, Kind, Trouble, encode_rings, encode_trouble};
 use rustix::net::SendFlags;
 use std::io;
@@ -17,7 +19,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// A refused client connects by TCP, and tries this way again after this time.
+/// A refused client uses TCP. One that cannot may ask again after this time.
 const REFUSED_MS: u32 = 1_000;
 
 /// Shared memory in use (L1).
@@ -28,7 +30,7 @@ pub(crate) struct LocalUse {
 }
 
 impl LocalUse {
-    /// Bytes of all rings.
+    /// Bytes of all clients' shared memory.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -76,7 +78,7 @@ impl Shared {
         let rings = match self.share_rings(&fd) {
             Ok(rings) => rings,
             Err(error) => {
-                tracing::debug!("a client on this machine gets no shared memory: {error}");
+                seldom!(warn, "a client on this machine has to use TCP: {error}");
                 let mut frame = Vec::new();
                 let trouble = Trouble::Busy {
                     after_ms: REFUSED_MS,
@@ -104,8 +106,12 @@ impl Shared {
     fn share_rings(&self, socket: &OwnedFd) -> io::Result<LocalRings> {
         let config = self.config();
         let ring_bytes = config.local_ring_bytes;
-        let seat = Seat::take(&self.local, config.local_clients, 2 * ring_bytes as u64)
-            .ok_or_else(|| io::Error::other("local-clients have some"))?;
+        let seat = Seat::take(
+            &self.local,
+            config.local_clients,
+            memory_bytes(ring_bytes) as u64,
+        )
+        .ok_or_else(|| io::Error::other("all local-clients have shared memory"))?;
         let (rings, memory) = Rings::make(ring_bytes)?;
         let mut frame = Vec::new();
         encode_rings(&mut frame, ring_bytes as u32);

@@ -5,11 +5,12 @@ use super::frames::{envelope, read};
 use duramen_base::random::Random;
 use duramen_client::{Client, Options, Table};
 use duramen_server::config::Poll;
-use duramen_shm::{Rings, bells, ring_bell};
+use duramen_shm::{Rings, bells, memory_bytes, ring_bell};
 use duramen_wire::native::codec::{
     CLIENT_FRAME_BYTES_MAX, Parsed, Reply, decode_reply, encode_single, parse_frame,
 };
 use duramen_wire::native::message::{Answer, Outcome};
+use rustix::fs::FallocateFlags;
 use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
@@ -186,6 +187,27 @@ fn impossible_counters_end_their_connection_alone() {
     other.set(b"large", &[1; 3 * RING_BYTES]).expect("written");
     encode_single(&mut request, &envelope(1), &read(cluster.table, b"large"));
     send(&socket, &mut rings, &request);
+    ring_bell(&socket);
+    expect_end(&mut socket);
+    use_it(&other, "still");
+}
+
+/// A client cannot shorten the memory, but it can give back its pages: they read as zeros, so that
+/// counters fall.
+#[test]
+fn memory_that_its_client_empties_ends_that_client_alone() {
+    let cluster = start();
+    let other = table(cluster.local_options());
+    other.set(b"k", b"v").expect("written");
+    let (mut socket, mut rings, fd) = cluster.raw_local();
+    let mut request = Vec::new();
+    encode_single(&mut request, &envelope(1), &read(cluster.table, b"k"));
+    send(&socket, &mut rings, &request);
+    ring_bell(&socket);
+    wait_until("the reply", || rings.readable().expect("valid") > 0);
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let bytes = memory_bytes(RING_BYTES) as u64;
+    rustix::fs::fallocate(&fd, flags, 0, bytes).expect("emptied");
     ring_bell(&socket);
     expect_end(&mut socket);
     use_it(&other, "still");
