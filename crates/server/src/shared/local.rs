@@ -2,8 +2,8 @@
 //!
 //! **Invariants**
 //! - L1: at most `local-clients` clients have shared memory, and it is counted from before it is
-//!   made until it is unmapped here. It is resident all the time, so its size is its cost. (A client
-//!   that does not run, or whose connection is idle, keeps its own mapping until it looks.)
+//!   made until it is unmapped here. It is resident all the time, so its size is its cost. (A
+//!   client that does not run, or whose connection is idle, keeps its own mapping until it looks.)
 //!
 //! **Concurrency**: any thread; memory is made off the reactors, because that takes a tenth of a
 //! millisecond.
