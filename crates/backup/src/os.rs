@@ -19,10 +19,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use duramen_base::lock::{STORE_FILES, claim_alone, file_of_store, is_block_device, lock_alone};
+use duramen_base::open::{above_standard, open_data};
 use duramen_base::origin::Origin;
 use duramen_base::private;
-pub use duramen_disk::open_to_read;
-use duramen_disk::{Parallel, above_standard, open_data};
+use duramen_disk::Parallel;
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 

@@ -3,6 +3,7 @@
 pub mod ids;
 pub mod limits;
 pub mod lock;
+pub mod open;
 pub mod origin;
 pub mod planted;
 pub mod private;

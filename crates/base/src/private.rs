@@ -1,6 +1,8 @@
 //! Files and directories with data: other users of the machine can neither read them nor lock them.
 //! Existing ones keep their modes.
 
+use crate::open::open_data;
+use rustix::fs::OFlags;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -33,11 +35,11 @@ pub fn make_new_dir(path: &Path) -> io::Result<()> {
 /// As [`File::create`].
 ///
 /// # Errors
-/// Of the file system.
+/// As [`open_data`].
 pub fn make_file(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true);
-    options.mode(FILE_MODE).open(path)
+    open_data(options.mode(FILE_MODE), OFlags::empty(), path)
 }
 
 /// As [`File::create_new`].
@@ -47,7 +49,7 @@ pub fn make_file(path: &Path) -> io::Result<File> {
 pub fn make_new_file(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create_new(true);
-    options.mode(FILE_MODE).open(path)
+    open_data(options.mode(FILE_MODE), OFlags::empty(), path)
 }
 
 /// Whether all users of the machine can enter or list the directory.

@@ -9,8 +9,8 @@
 
 use crate::error::Error;
 use crate::memory::{ALIGNMENT_MAX, Aligned, BYTES_MAX, BYTES_MIN, Cut, SECTOR_BYTES, UNIT_BYTES};
-use crate::open::{open_data, open_to_read};
 use duramen_base::lock::{claim_alone, file_of_store, is_block_device, lock_alone};
+use duramen_base::open::{open_data, open_to_read};
 use duramen_base::private::FILE_MODE;
 use rustix::fs::{AtFlags, FallocateFlags, OFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;

@@ -5,7 +5,6 @@
 //! | `device` | a file or partition, without the page cache |
 //! | `many` | several reads at once, for a caller that waits for all of them |
 //! | `memory` | aligned memory, and spans widened to the alignment |
-//! | `open` | opens files with data, and nothing else |
 //! | `parallel` | one large read or write in several parts at once |
 //! | `pool` | threads that read if there is no io_uring |
 //! | `ring` | io_uring |
@@ -16,7 +15,6 @@ mod device;
 mod error;
 mod many;
 mod memory;
-mod open;
 mod parallel;
 mod pool;
 mod quiet;
@@ -27,7 +25,6 @@ pub use device::{Device, FileDevice, direct_alignment};
 pub use error::Error;
 pub use many::ManyReads;
 pub use memory::{ALIGNMENT_MAX, Aligned, Cut, SECTOR_BYTES, UNIT_BYTES};
-pub use open::{above_standard, open_data, open_to_read};
 pub use parallel::Parallel;
 pub use quiet::{foreign_signals, quietly};
 pub use spans::{Span, SpanReader};

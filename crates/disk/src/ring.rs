@@ -4,7 +4,7 @@
 //! **Invariants**
 //! - G1: a ring has as many entries as its owner has requests in flight, so each request finds one.
 
-use crate::open::DESCRIPTOR_MIN;
+use duramen_base::open::DESCRIPTOR_MIN;
 use io_uring::{IoUring, opcode, squeue, types};
 use std::fs::File;
 use std::io;

@@ -18,8 +18,8 @@
 //!   one of the two identities.
 
 use duramen_base::ids::{ClusterId, ServerId};
+use duramen_base::open::{open_data, open_to_read};
 use duramen_base::private::make_file;
-use duramen_disk::{open_data, open_to_read};
 use duramen_format::checksum::crc32c;
 use rustix::fs::OFlags;
 use std::fs::File;

@@ -28,7 +28,8 @@
 
 use crate::error::Error;
 use crate::layout::ALIGNMENT_MAX;
-use duramen_disk::{Aligned, direct_alignment, open_data, open_to_read};
+use duramen_base::open::{open_data, open_to_read};
+use duramen_disk::{Aligned, direct_alignment};
 use rustix::fs::OFlags;
 use std::cmp::Ordering;
 use std::fs::File;

@@ -9,7 +9,7 @@
 //!
 //! Paper: none; [Badam11 §3.2] protects each page.
 
-use duramen_disk::above_standard;
+use duramen_base::open::above_standard;
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;

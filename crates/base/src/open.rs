@@ -15,7 +15,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 /// The lowest descriptor that is not a standard one.
-pub(crate) const DESCRIPTOR_MIN: RawFd = libc::STDERR_FILENO + 1;
+pub const DESCRIPTOR_MIN: RawFd = libc::STDERR_FILENO + 1;
 
 /// Opens a file with these options, and with these flags in place of the options' own ones (P1,
 /// P2).
