@@ -335,25 +335,6 @@ impl Backup {
         })
     }
 
-    /// Reads a replica, verifies it, and appends the entries of each range to the bucket of the
-    /// same number.
-    ///
-    /// # Errors
-    /// As [`read_sorted`](Self::read_sorted).
-    pub fn read_filtered(
-        &self,
-        id: ReplicaId,
-        ranges: &[WantedKeys],
-        hasher: &KeyHasher,
-        buckets: &mut [Vec<u8>],
-    ) -> Result<ReplicaInfo, Error> {
-        let sorted = self.read_sorted(id, hasher, &mut Vec::new(), &Arc::default())?;
-        for (wanted, bucket) in ranges.iter().zip(buckets) {
-            bucket.extend_from_slice(sorted.range(wanted));
-        }
-        Ok(sorted.info)
-    }
-
     /// Visits every entry of a data segment.
     fn walk(
         &self,
