@@ -413,6 +413,8 @@ impl Backup {
     ) -> Result<Option<Fitting<'a>>, Error> {
         let capacity = self.geometry.segment_bytes;
         let replica = state.replicas.get(&id);
+        // A damaged replica is opened again, and never continued: its damage would be forgotten.
+        let replica = replica.filter(|replica| replica.damaged.is_none());
         let replica = replica.ok_or(Error::UnknownSegment {
             segment: id.segment,
         })?;

@@ -3,10 +3,14 @@
 //! A slot that was lost, with the commits that it replaced already gone, leaves an older slot that
 //! is as valid. The control log lists the certificates of closed data segments, so those would be
 //! missed. Nothing lists the length of an open segment, nor the control log itself.
+//!
+//! A replica that a restart has found damaged stays so until it is freed or opened again: the
+//! header is written again and the commits are trimmed, and its older slot is as valid as ever.
 
 use crate::backup::State;
+use crate::replica::Replica;
 use duramen_format::segment::Kind;
-use duramen_format::wal::{Header, MARKS_MAX, Mark};
+use duramen_format::wal::{Header, Held, MARKS_MAX, Mark};
 
 impl State {
     /// The header block with the present tail.
@@ -17,22 +21,30 @@ impl State {
         }
     }
 
-    /// wal::W6. Control segments first: there may be too many open replicas for one header.
+    /// wal::W6. Damaged replicas and control segments first: there may be too many open replicas for
+    /// one header.
     pub(crate) fn marks(&self) -> Vec<Mark> {
-        let control_first = [true, false];
-        let marks = control_first.into_iter().flat_map(|is_control| {
-            self.replicas.iter().filter_map(move |(id, replica)| {
-                let concerns = match is_control {
-                    true => replica.kind == Kind::Control,
-                    false => replica.kind != Kind::Control && !replica.closed,
+        let rank = |replica: &Replica| match (replica.damaged.is_some(), replica.kind) {
+            (true, _) => Some(0),
+            (false, Kind::Control) => Some(1),
+            (false, _) => (!replica.closed).then_some(2),
+        };
+        let marks = (0..=2).flat_map(|turn| {
+            let replicas = self.replicas.iter();
+            replicas.filter_map(move |(id, replica)| {
+                let held = match rank(replica).filter(|rank| *rank == turn)? {
+                    0 => Held::Lost(replica.epoch),
+                    _ => Held::Slot(
+                        self.frames
+                            .stamp(replica.frame.filter(|_| replica.in_slot)?),
+                    ),
                 };
-                let frame = replica.frame.filter(|_| concerns && replica.in_slot)?;
                 Some(Mark {
-                    frame,
+                    frame: replica.frame.unwrap_or(u32::MAX),
                     kind: replica.kind,
                     segment: id.segment,
                     log: id.log,
-                    stamp: self.frames.stamp(frame),
+                    held,
                 })
             })
         });

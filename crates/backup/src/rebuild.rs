@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use duramen_format::certificate::Certificate;
 use duramen_format::frame::{self, SLOT_BYTES, Slot, State};
-use duramen_format::wal::{Mark, Record};
+use duramen_format::wal::{Held, Mark, Record};
 
 use crate::buffer::Buffer;
 use crate::disk::BLOCK_BYTES;
@@ -353,27 +353,44 @@ impl<'a> Rebuild<'a> {
         None
     }
 
-    /// wal::W6: replicas whose newest slot is neither there nor replaced by a later one.
+    /// wal::W6: replicas whose newest slot is neither there nor replaced by a later one, and those
+    /// that an earlier restart has missed and nobody has opened again (U4).
     pub(crate) fn miss(&mut self, marks: &[Mark]) {
         for mark in marks {
-            let best = self.best.get(mark.frame as usize).copied().unwrap_or(0);
             let id = ReplicaId {
                 log: mark.log,
                 segment: mark.segment,
             };
-            let elsewhere = self.stamps.get(&id).copied().unwrap_or(0);
-            if best.max(elsewhere) >= mark.stamp {
+            let (is_there, epoch) = match mark.held {
+                Held::Slot(stamp) => {
+                    // No later slot may look as if it were the lost one.
+                    self.stamp = self.stamp.max(stamp);
+                    let best = self.best.get(mark.frame as usize).copied().unwrap_or(0);
+                    let elsewhere = self.stamps.get(&id).copied().unwrap_or(0);
+                    (best.max(elsewhere) >= stamp, 0)
+                }
+                Held::Lost(epoch) => {
+                    let found = self.replicas.get(&id);
+                    (found.is_some_and(|found| found.epoch > epoch), epoch)
+                }
+            };
+            if is_there {
                 continue;
             }
-            let lost = || Replica::new(mark.kind, 0, Data::Growing(Buffer::with_capacity(0)));
+            let lost = || Replica::new(mark.kind, epoch, Data::Growing(Buffer::with_capacity(0)));
             let replica = self.replicas.entry(id).or_insert_with(lost);
-            replica.damaged.get_or_insert_with(|| {
-                format!(
-                    "the newest slot of frame {} was lost, or the frames are an older copy",
-                    mark.frame
-                )
-            });
-            self.unknown.insert(mark.frame);
+            replica
+                .damaged
+                .get_or_insert_with(|| match self.geometry.frames > mark.frame {
+                    true => format!(
+                        "the newest slot of frame {} was lost, or the frames are an older copy",
+                        mark.frame
+                    ),
+                    false => "its slot was lost, or the frames are an older copy".to_owned(),
+                });
+            if mark.frame < self.geometry.frames {
+                self.unknown.insert(mark.frame);
+            }
         }
     }
 
@@ -405,6 +422,11 @@ impl<'a> Rebuild<'a> {
                 replica.damaged.get_or_insert_with(|| {
                     "its certificate covers less than its frame holds".to_owned()
                 });
+            }
+            if replica.damaged.is_some() {
+                // No flush will ever hold its bytes, so it must not keep commits from being
+                // trimmed. Its mark keeps it damaged (wal::W6).
+                replica.wal_from = None;
             }
         }
         let mut taken = self.unknown.clone();

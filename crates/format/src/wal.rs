@@ -46,7 +46,7 @@
 //!   generation before its first commit is written.
 //! - W6: a header has the stamps of slots that nothing else would miss: of open replicas, and of
 //!   control segments. Their commits may be gone. A frame whose slots are older, or blank, has lost
-//!   a write, or is an older copy.
+//!   a write, or is an older copy. Later headers repeat that of a replica for as long as it exists.
 
 use duramen_base::ids::SegmentId;
 
@@ -160,23 +160,38 @@ impl Salts {
     }
 }
 
-/// A slot that a restart must find, or one after it in the same frame (W6).
+/// A replica that would not be missed without its mark (W6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
+    /// `u32::MAX`: not known.
     pub frame: u32,
     pub kind: Kind,
     pub segment: SegmentId,
     pub log: u64,
-    pub stamp: u64,
+    pub held: Held,
+}
+
+/// The part of a marked replica that was there when the mark was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// A slot with this stamp: a restart must find it, or one after it in the same frame.
+    Slot(u64),
+    /// A restart did not find all of the instance with this replication epoch.
+    Lost(u64),
 }
 
 impl Mark {
     fn write_to(&self, at: usize, out: &mut Writer<'_>) {
+        let (is_lost, number) = match self.held {
+            Held::Slot(stamp) => (0, stamp),
+            Held::Lost(epoch) => (1, epoch),
+        };
         out.u32(at, self.frame)
             .u8(at + 4, self.kind as u8)
+            .u8(at + 5, is_lost)
             .u64(at + 8, self.segment.0)
             .u64(at + 16, self.log)
-            .u64(at + 24, self.stamp);
+            .u64(at + 24, number);
     }
 
     fn decode(block: &[u8], at: usize) -> Result<Mark, Damage> {
@@ -185,7 +200,11 @@ impl Mark {
             kind: Kind::from_number(u8_at(block, at + 4)).ok_or(Damage::Field)?,
             segment: SegmentId(u64_at(block, at + 8)),
             log: u64_at(block, at + 16),
-            stamp: u64_at(block, at + 24),
+            held: match (u8_at(block, at + 5), u64_at(block, at + 24)) {
+                (0, stamp) => Held::Slot(stamp),
+                (1, epoch) => Held::Lost(epoch),
+                _ => return Err(Damage::Field),
+            },
         })
     }
 
@@ -591,13 +610,22 @@ mod tests {
             end_lsn: 0,
             clock_ms: 7,
             salts: Salts(vec![(3, 0x3333), (5, 0x5555)]),
-            marks: vec![Mark {
-                frame: 8,
-                kind: Kind::Control,
-                segment: SegmentId(9),
-                log: 10,
-                stamp: 11,
-            }],
+            marks: vec![
+                Mark {
+                    frame: 8,
+                    kind: Kind::Control,
+                    segment: SegmentId(9),
+                    log: 10,
+                    held: Held::Slot(11),
+                },
+                Mark {
+                    frame: u32::MAX,
+                    kind: Kind::Head,
+                    segment: SegmentId(12),
+                    log: 13,
+                    held: Held::Lost(14),
+                },
+            ],
         };
         let block = header.encode();
         assert_eq!(
@@ -605,10 +633,14 @@ mod tests {
             b"\x08\0\0\0\x03\0\0\0\x09\0\0\0\0\0\0\0\x0a\0\0\0\0\0\0\0\x0b\0\0\0\0\0\0\0"
         );
         assert_eq!(
+            &block[2160..2192],
+            b"\xff\xff\xff\xff\x01\x01\0\0\x0c\0\0\0\0\0\0\0\x0d\0\0\0\0\0\0\0\x0e\0\0\0\0\0\0\0"
+        );
+        assert_eq!(
             &block[..112],
             b"DWAL\x02\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x04\0\0\0\0\0\0\0\0\x20\0\0\0\0\0\0\
               \0\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0\
-              \x07\0\0\0\0\0\0\0\x02\0\0\0\x01\0\0\0\
+              \x07\0\0\0\0\0\0\0\x02\0\0\0\x02\0\0\0\
               \x03\0\0\0\0\0\0\0\x33\x33\0\0\0\0\0\0\x05\0\0\0\0\0\0\0\x55\x55\0\0\0\0\0\0"
         );
         assert_eq!(Header::decode(&block).as_ref(), Ok(&header));

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use duramen_backup::{Backup, Chunk, Error, Expected, Geometry, Options, ReplicaInfo};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_format::certificate::Certificate;
+use duramen_format::frame::{SLOT_BYTES, Slot, slot_at};
 use duramen_format::segment::Kind;
 use duramen_sim::Random;
 use duramen_sim::disk::{Fault, SimDisk};
@@ -28,9 +29,20 @@ fn options() -> Options {
 }
 
 fn append(backup: &Backup, segment: u64, from: u32, to: u32, close: bool) {
+    append_at(backup, 1, segment, from, to, close).unwrap();
+}
+
+fn append_at(
+    backup: &Backup,
+    epoch: u64,
+    segment: u64,
+    from: u32,
+    to: u32,
+    close: bool,
+) -> Result<(), Error> {
     let chunk = Chunk {
         segment: SegmentId(segment),
-        epoch: 1,
+        epoch,
         kind: Kind::Head,
         offset: from,
         bytes: &content(segment, from, to),
@@ -38,7 +50,7 @@ fn append(backup: &Backup, segment: u64, from: u32, to: u32, close: bool) {
         open: from == 0,
         close,
     };
-    backup.stage(chunk).unwrap();
+    backup.stage(chunk)
 }
 
 /// A store with everything that can be in one: whole frames, a frame with an open part and a tail
@@ -254,6 +266,80 @@ fn a_damaged_store_goes_on() {
         }
     }
     assert!(opened > 300, "{opened} opened");
+}
+
+/// A store whose newest slot of a frame is blank or still the one before, and the segments that its
+/// start finds damaged.
+fn stores_with_a_lost_slot() -> Vec<(SimDisk, Vec<u64>)> {
+    let (base, lengths) = small_store(false);
+    let bytes = base.bytes_of("frames");
+    let mut stores = Vec::new();
+    for (frame, pair) in (0..SMALL.frames).zip(bytes.chunks_exact(2 * SLOT_BYTES as usize)) {
+        let (first, second) = pair.split_at(SLOT_BYTES as usize);
+        let stamp = |slot| Slot::decode(slot).map_or(0, |slot| slot.stamp);
+        let (newest, older) = match stamp(first) > stamp(second) {
+            true => (0, second),
+            false => (1, first),
+        };
+        for with in [older, &[0; SLOT_BYTES as usize]] {
+            let disk = base.copy(7);
+            disk.put("frames", slot_at(frame, newest), with);
+            let (_, found) = Backup::open_to_read(Arc::new(disk.copy(8)), &options()).unwrap();
+            let listed = found
+                .iter()
+                .filter(|info| info.damaged && lengths.contains_key(&info.segment.0));
+            let damaged: Vec<u64> = listed.map(|info| info.segment.0).collect();
+            if !damaged.is_empty() {
+                stores.push((disk, damaged));
+            }
+        }
+    }
+    stores
+}
+
+/// The first start after the loss noticed it. Its first commit wrote a header that asked for the
+/// older slot, so the next start found a shorter replica sound: a recovery lost acknowledged data.
+/// Where commits of the replica were left, they kept the whole log from being trimmed.
+#[test]
+fn what_was_lost_stays_lost_and_does_not_hold_up_the_log() {
+    let stores = stores_with_a_lost_slot();
+    assert!(stores.len() > 2, "{} stores", stores.len());
+    for (disk, damaged) in stores {
+        let open = || Backup::open(Arc::new(disk.clone()), &options(), &Expected::default());
+        let is_damaged = |found: &[ReplicaInfo], id: u64| {
+            let info = found.iter().find(|info| info.segment.0 == id);
+            info.is_some_and(|info| info.damaged)
+        };
+        for life in 0..3 {
+            let (backup, found) = open().unwrap();
+            for id in &damaged {
+                assert!(is_damaged(&found, *id), "segment {id} in life {life}");
+                let info = found.iter().find(|info| info.segment.0 == *id).unwrap();
+                let (from, to) = (info.length, info.length + 1);
+                let continued = append_at(&backup, info.epoch.max(1), *id, from, to, false);
+                assert!(matches!(continued, Err(Error::UnknownSegment { .. })));
+            }
+            // Several times the length of the log.
+            for n in 0..40 {
+                let id = 100 + life * 40 + n;
+                append(&backup, id, 0, 5_000, true);
+                backup.commit(Level::Synced).unwrap();
+                while backup.flush_step().unwrap() {}
+                backup.free(SegmentId(id)).unwrap();
+            }
+        }
+        // Opened again, and whole. The header may still have the mark.
+        let (backup, _) = open().unwrap();
+        for id in &damaged {
+            append_at(&backup, 2, *id, 0, 300, false).unwrap();
+        }
+        backup.commit(Level::Synced).unwrap();
+        drop(backup);
+        let (_, found) = open().unwrap();
+        for id in &damaged {
+            assert!(!is_damaged(&found, *id), "segment {id} was opened again");
+        }
+    }
 }
 
 /// Writes that go elsewhere, or nowhere, without an error. Acknowledged data may be lost, but each
