@@ -116,6 +116,9 @@ pub(crate) struct Reactor {
     hot: Option<Token>,
     now_ms: u64,
     next_sweep_ms: u64,
+    /// A client may be behind with its replies, and wait for room (input::R2).
+    has_behind: bool,
+    next_behind_ms: u64,
     /// There may be clients that must give a password within `login-timeout`.
     has_strangers: bool,
     /// Set by a graceful stop: the time at which clients that do not take their replies are given
@@ -188,6 +191,8 @@ impl Reactor {
             hot: None,
             now_ms: clock::coarse_ms(),
             next_sweep_ms: 0,
+            has_behind: false,
+            next_behind_ms: 0,
             has_strangers: false,
             stop_deadline: None,
             number,
@@ -525,6 +530,7 @@ impl Reactor {
                 duramen_shm::Corrupt
             );
         }
+        self.end_turn(&mut connection);
         self.unpark(&mut connection);
         if connection.interest.contains(epoll::EventFlags::OUT) {
             self.with_output -= 1;

@@ -52,7 +52,7 @@ use duramen_engine::flash::FlashStats;
 use duramen_engine::{Store, TableId};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -176,6 +176,8 @@ pub struct Shared {
     pub(crate) local: Arc<LocalUse>,
     /// Number of threads that spin for work now.
     spinning: AtomicUsize,
+    /// A connection has the turn of long pipelines (the reactor's input::R3).
+    pipeline_turn: AtomicBool,
     stop: AtomicU8,
     /// The reactor threads that run.
     pub(crate) ending: Arc<Ending>,
@@ -227,6 +229,7 @@ impl Shared {
             connected: AtomicUsize::new(0),
             local: Arc::default(),
             spinning: AtomicUsize::new(0),
+            pipeline_turn: AtomicBool::new(false),
             stop: AtomicU8::new(0),
             ending: Arc::default(),
             stuck_after_ms: AtomicU64::new(STUCK_AFTER_MS),
@@ -431,6 +434,16 @@ impl Shared {
 
     pub(crate) fn end_spin(&self) {
         self.spinning.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Requests the turn of long pipelines. `true`: call
+    /// [`end_pipeline_turn`](Self::end_pipeline_turn) afterwards.
+    pub(crate) fn take_pipeline_turn(&self) -> bool {
+        !self.pipeline_turn.swap(true, Ordering::Relaxed)
+    }
+
+    pub(crate) fn end_pipeline_turn(&self) {
+        self.pipeline_turn.store(false, Ordering::Relaxed);
     }
 
     /// All connections, ordered by id.

@@ -32,6 +32,8 @@ pub(super) struct Connection {
     pub(super) gave_up: bool,
     /// When the client last took replies, in milliseconds of the server's clock.
     pub(super) taken_at_ms: u64,
+    /// See input::R3.
+    pub(super) has_turn: bool,
     /// The events that epoll watches.
     pub(super) interest: EventFlags,
     /// Close when the replies are sent; nothing more is read.
@@ -103,6 +105,7 @@ impl Connection {
             memory: 0,
             gave_up: false,
             taken_at_ms: now_ms,
+            has_turn: false,
             interest: EventFlags::IN,
             closing: false,
             waits_for: WaitsFor::Input,

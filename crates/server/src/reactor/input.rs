@@ -9,8 +9,11 @@
 //!   from, only while the buffers of all connections together leave room (`pipeline-memory`):
 //!   requests run in the first half of it and up to [`AHEAD_PART`] of `output-limit`, so that a
 //!   later large reply still fits; they are received in all of it.
-//! - R2: a connection that waits for this room is looked at by each sweep: other clients leave
-//!   room without an event of its own.
+//! - R2: a connection that waits for this room is looked at every [`BEHIND_MS`]: other clients
+//!   leave room without an event of its own.
+//! - R3: one connection at a time may have as much again for itself (`Shared::take_pipeline_turn`).
+//!   Otherwise several could share the room, and each would wait for the rest of it. The turn ends
+//!   when its client has taken its replies down to `output-pause`, or is gone.
 
 use super::backlog::Backlog;
 use super::connection::{Connection, WaitsFor};
@@ -33,6 +36,8 @@ const JOIN_BYTES_MAX: usize = 16 << 10;
 const RESERVE_BYTES_MAX: usize = 1 << 20;
 /// See R1.
 const AHEAD_PART: usize = 16;
+/// See R2.
+pub(super) const BEHIND_MS: u64 = 100;
 /// Maximum requests of one connection that run in one turn.
 pub(super) const TURN_REQUESTS_MAX: usize = 1024;
 
@@ -117,12 +122,11 @@ impl Reactor {
         if !connection.interest.contains(EventFlags::IN) {
             return self.slots.put(token, connection);
         }
+        if connection.waits_for == WaitsFor::Input && !self.may_run(&mut connection) {
+            connection.waits_for = WaitsFor::Output { ended: false };
+        }
         match connection.waits_for {
-            WaitsFor::Input if self.may_run(&connection) => {}
-            WaitsFor::Input => {
-                connection.waits_for = WaitsFor::Output { ended: false };
-                return self.receive_behind(token, connection);
-            }
+            WaitsFor::Input => {}
             WaitsFor::Output { .. } => return self.receive_behind(token, connection),
             // Bytes that a waiting connection sent earlier come first.
             _ => return self.slots.put(token, connection),
@@ -158,7 +162,7 @@ impl Reactor {
 
     /// Receives once behind the requests that wait until the client takes its replies.
     fn receive_behind(&mut self, token: Token, mut connection: Box<Connection>) {
-        if !self.may_receive(&connection) {
+        if !self.may_receive(&mut connection) {
             return self.mute(token, connection);
         }
         let before = connection.input.len();
@@ -167,8 +171,10 @@ impl Reactor {
         match received {
             Received::Bytes(_) => {
                 self.note_received(&connection, connection.input.len() - before);
-                // A client that still sends does not stall.
-                connection.taken_at_ms = self.now_ms;
+                if self.pipeline_room(&mut connection) > 0 && !connection.has_turn {
+                    // A client that still sends does not stall, unless others need its room.
+                    connection.taken_at_ms = self.now_ms;
+                }
                 self.settle(token, connection);
             }
             Received::Nothing => self.slots.put(token, connection),
@@ -220,7 +226,7 @@ impl Reactor {
         if connection.input.is_empty() || connection.closing {
             return self.settle(token, connection);
         }
-        if !self.may_run(&connection) {
+        if !self.may_run(&mut connection) {
             // The client must take its replies first; `writable` or a sweep continues the
             // connection. Meanwhile it keeps no fetched entries.
             self.unpark(&mut connection);
@@ -290,29 +296,33 @@ impl Reactor {
 
     /// Whether the connection's requests run before its client takes more replies.
     #[inline]
-    pub(super) fn may_run(&mut self, connection: &Connection) -> bool {
+    pub(super) fn may_run(&mut self, connection: &mut Connection) -> bool {
         !self.is_behind(connection) || self.may_run_ahead(connection)
     }
 
     /// Whether the connection is received from before its client takes more replies.
     #[inline]
-    pub(super) fn may_receive(&mut self, connection: &Connection) -> bool {
+    pub(super) fn may_receive(&mut self, connection: &mut Connection) -> bool {
         !self.is_behind(connection) || self.pipeline_room(connection) > 0
     }
 
     /// Whether its client takes its replies too slowly.
     #[inline]
-    fn is_behind(&mut self, connection: &Connection) -> bool {
+    fn is_behind(&mut self, connection: &mut Connection) -> bool {
         let config = self.config.get(&self.shared);
         let pause = match connection.client.is_authenticated() || config.requirepass.is_empty() {
             true => config.output_pause_bytes,
             false => config.output_pause_bytes.min(config.preauth_limit_bytes),
         };
-        connection.unsent_bytes() > pause
+        let is_behind = connection.unsent_bytes() > pause;
+        if !is_behind && connection.has_turn {
+            self.end_turn(connection);
+        }
+        is_behind
     }
 
     #[cold]
-    fn may_run_ahead(&mut self, connection: &Connection) -> bool {
+    fn may_run_ahead(&mut self, connection: &mut Connection) -> bool {
         let config = self.config.get(&self.shared);
         let (limit, half) = (config.output_limit_bytes, config.pipeline_bytes_max() / 2);
         connection.unsent_bytes() <= limit / AHEAD_PART && self.pipeline_room(connection) > half
@@ -320,29 +330,51 @@ impl Reactor {
 
     /// Bytes that may still be buffered for clients that do not take their replies (R1).
     #[cold]
-    fn pipeline_room(&mut self, connection: &Connection) -> u64 {
+    fn pipeline_room(&mut self, connection: &mut Connection) -> u64 {
         let config = self.config.get(&self.shared);
         if !connection.client.is_authenticated() && !config.requirepass.is_empty() {
             return 0;
         }
+        self.has_behind = true;
         let buffered = self.shared.sum(|counters| &counters.query_buffer_bytes)
             + self.shared.sum(|counters| &counters.output_buffer_bytes);
-        config.pipeline_bytes_max().saturating_sub(buffered)
+        let bytes_max = config.pipeline_bytes_max();
+        match bytes_max.saturating_sub(buffered) {
+            0 if connection.has_turn || self.shared.take_pipeline_turn() => {
+                connection.has_turn = true; // R3
+                let own = connection.input.len() + connection.unsent_bytes();
+                let room = bytes_max.saturating_sub(own as u64);
+                if room == 0 {
+                    self.end_turn(connection); // It does not even fit alone.
+                }
+                room
+            }
+            room => room,
+        }
+    }
+
+    #[cold]
+    pub(super) fn end_turn(&self, connection: &mut Connection) {
+        if std::mem::take(&mut connection.has_turn) {
+            self.shared.end_pipeline_turn();
+        }
     }
 
     /// Continues the connections for which there is room now (R2).
-    pub(super) fn resume_behind(&mut self, token: Token) {
-        let waits = |connection: &Connection| {
-            matches!(connection.waits_for, WaitsFor::Output { .. }) || connection.unsent_bytes() > 0
-        };
-        if !self.slots.get(token).is_some_and(waits) {
-            return;
+    pub(super) fn resume_behind(&mut self) {
+        self.next_behind_ms = self.now_ms + BEHIND_MS;
+        self.has_behind = false;
+        for token in self.slots.tokens() {
+            let Some(mut connection) = self.slots.take(token) else {
+                continue;
+            };
+            if connection.unsent_bytes() > 0 && self.is_behind(&mut connection) {
+                self.resume_run(token, &mut connection);
+                self.settle(token, connection);
+            } else {
+                self.slots.put(token, connection);
+            }
         }
-        let Some(mut connection) = self.slots.take(token) else {
-            return;
-        };
-        self.resume_run(token, &mut connection);
-        self.settle(token, connection);
     }
 
     /// Its requests run in the next round, if they waited for the client to take replies.

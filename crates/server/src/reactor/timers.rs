@@ -2,6 +2,7 @@
 //! never wakes up.
 
 use super::connection::WaitsFor;
+use super::input::BEHIND_MS;
 use super::{Reactor, Timespec};
 use crate::seldom::seldom;
 use std::time::{Duration, Instant};
@@ -27,6 +28,9 @@ impl Reactor {
         };
         if self.sweeps() {
             at_most(Duration::from_millis(SWEEP_MS));
+        }
+        if self.has_behind {
+            at_most(Duration::from_millis(BEHIND_MS));
         }
         if let Some(until_ms) = self.first_pause_end() {
             // The clock of rounds is up to one tick behind.
@@ -77,11 +81,9 @@ impl Reactor {
         if self.now_ms >= self.next_sweep_ms && self.sweeps() {
             self.next_sweep_ms = self.now_ms + SWEEP_MS;
             self.close_late();
-            if self.with_output > 0 {
-                for token in self.slots.tokens() {
-                    self.resume_behind(token);
-                }
-            }
+        }
+        if self.has_behind && self.now_ms >= self.next_behind_ms {
+            self.resume_behind();
         }
         // Last, so that a pause that ends cannot make a client late.
         if !self.paused.is_empty() {
