@@ -56,6 +56,21 @@ impl Backup {
         shown.clone()
     }
 
+    /// As [`logs`](Self::logs), and whether each is fenced. `None`: the device allocates frames now,
+    /// which locks the state and may take long.
+    pub fn logs_now(&self) -> Option<Vec<(u64, bool)>> {
+        let state = self.state_within(FIGURES_WITHIN)?;
+        let logs = state.logs().into_iter();
+        let with_fence = logs.map(|log| (log, state.fenced.contains(&log)));
+        Some(with_fence.collect())
+    }
+
+    /// As [`replicas_of`](Self::replicas_of). `None`: as [`logs_now`](Self::logs_now).
+    pub fn replicas_now(&self, log: u64) -> Option<Vec<ReplicaInfo>> {
+        let state = self.state_within(FIGURES_WITHIN)?;
+        Some(state.replicas_of(log))
+    }
+
     fn state_within(&self, patience: Duration) -> Option<MutexGuard<'_, State>> {
         let begun = Instant::now();
         loop {

@@ -212,6 +212,27 @@ fn sorted(mut ranks: Vec<u128>) -> Vec<u128> {
     ordered
 }
 
+impl State {
+    pub(crate) fn logs(&self) -> Vec<u64> {
+        let mut logs: Vec<u64> = self.replicas.keys().map(|id| id.log).collect();
+        logs.dedup(); // they are ordered
+        logs
+    }
+
+    pub(crate) fn replicas_of(&self, log: u64) -> Vec<ReplicaInfo> {
+        let first = ReplicaId {
+            log,
+            segment: SegmentId::NONE,
+        };
+        self.replicas
+            .range(first..)
+            .take_while(|(id, _)| id.log == log)
+            .filter(|(_, replica)| replica.committed)
+            .map(|(id, replica)| replica.info(*id))
+            .collect()
+    }
+}
+
 impl Backup {
     /// Refuses writes, openings, closings and freeings of this log from now on, until the process
     /// ends. Everything acknowledged before is in [`replicas_of`](Self::replicas_of), and nothing
@@ -241,25 +262,12 @@ impl Backup {
 
     /// Logs with at least one replica here, in order.
     pub fn logs(&self) -> Vec<u64> {
-        let mut logs: Vec<u64> = self.state().replicas.keys().map(|id| id.log).collect();
-        logs.dedup(); // they are ordered
-        logs
+        self.state().logs()
     }
 
     /// Replicas of one log, by segment id.
     pub fn replicas_of(&self, log: u64) -> Vec<ReplicaInfo> {
-        let first = ReplicaId {
-            log,
-            segment: SegmentId::NONE,
-        };
-        let state = self.state();
-        state
-            .replicas
-            .range(first..)
-            .take_while(|(id, _)| id.log == log)
-            .filter(|(_, replica)| replica.committed)
-            .map(|(id, replica)| replica.info(*id))
-            .collect()
+        self.state().replicas_of(log)
     }
 
     /// As [`free`](Self::free), for a master's log.

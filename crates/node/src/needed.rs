@@ -79,19 +79,22 @@ impl Needed {
             return;
         }
         self.look_us = now_us + LOOK_US;
-        let logs: Vec<ServerId> = backup
-            .logs()
+        let Some(logs) = backup.logs_now() else {
+            return; // node_thread::X1: this thread does not wait for a device.
+        };
+        let logs: Vec<(ServerId, bool)> = logs
             .into_iter()
-            .map(ServerId::from_number)
-            .filter(|log| *log != me)
+            .map(|(log, is_fenced)| (ServerId::from_number(log), is_fenced))
+            .filter(|(log, _)| *log != me)
             .collect();
+        let is_here = |log: ServerId| logs.iter().any(|(here, _)| *here == log);
         self.masters
-            .retain(|log, _| members.is_up(*log) && logs.contains(log));
+            .retain(|log, _| members.is_up(*log) && is_here(*log));
         let mut unknown = Vec::new();
-        for log in logs {
+        for (log, is_fenced) in logs {
             if members.get(log).is_none() {
                 unknown.push(log);
-            } else if members.is_up(log) && !backup.is_fenced(log.number()) {
+            } else if members.is_up(log) && !is_fenced {
                 self.ask(now_us, log, backup, out);
             }
         }
@@ -112,7 +115,9 @@ impl Needed {
         if now_us < question.due_us {
             return;
         }
-        let held = backup.replicas_of(log.number());
+        let Some(held) = backup.replicas_now(log.number()) else {
+            return;
+        };
         let entries = held.iter().map(|replica| ReplicaEntry {
             segment: replica.segment,
             kind: replica.kind,

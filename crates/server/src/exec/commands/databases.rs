@@ -11,7 +11,7 @@
 
 use crate::exec::request::context::{Context, Done, Failure, SYNTAX};
 use crate::exec::request::databases::{self, in_range, parse_db, parse_index, table_for, table_in};
-use crate::exec::request::routing;
+use crate::exec::request::routing::{self, NotServed, UNSERVED};
 use crate::exec::request::spec::Access;
 use crate::exec::state::client::{Db, Flushing};
 use crate::shared::Membership;
@@ -125,7 +125,10 @@ pub(crate) fn swapdb(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
     ctx.ok()
 }
 
-/// FLUSHALL, FLUSHDB of a member. Not at one instant: keys written meanwhile may stay.
+const MOVED_MEANWHILE: &str = "TRYAGAIN tablets came to this server or left it meanwhile: their keys may not be deleted. Repeat the command on all servers";
+
+/// FLUSHALL, FLUSHDB of a member. Not at one instant: keys written meanwhile may stay. But all keys
+/// that were served here when it began are gone, if the reply is OK.
 fn flush_served(
     ctx: &mut Context<'_>,
     member: &Membership,
@@ -137,7 +140,9 @@ fn flush_served(
             "ERR a member of a cluster deletes its part of a table step by step, and so not inside MULTI",
         ));
     };
+    let now = ctx.local.view_to_tell(member).tablets_version();
     let begun = ctx.client.flushing.take();
+    let since = begun.map_or(now, |begun| begun.since);
     let first = begun.and_then(|begun| tables.iter().position(|table| *table == begun.table));
     let mut cursor = begun
         .filter(|_| first.is_some())
@@ -149,7 +154,11 @@ fn flush_served(
             (Err(failure), at) => {
                 // It continues from there only if it waits for flash.
                 let table = *table;
-                ctx.client.flushing = failure.cold().map(|_| Flushing { table, cursor: at });
+                ctx.client.flushing = failure.cold().map(|_| Flushing {
+                    table,
+                    cursor: at,
+                    since,
+                });
                 if at != cursor {
                     ctx.client.comes_further();
                 }
@@ -158,11 +167,18 @@ fn flush_served(
             (Ok(()), 0) => {}
             (Ok(()), cursor) => {
                 let table = *table;
-                ctx.client.flushing = Some(Flushing { table, cursor });
+                ctx.client.flushing = Some(Flushing {
+                    table,
+                    cursor,
+                    since,
+                });
                 return Err(Failure::GoesOn); // P3
             }
         }
         cursor = 0;
+    }
+    if ctx.local.view_to_tell(member).tablets_version() != since {
+        return Err(Failure::Text(MOVED_MEANWHILE));
     }
     if begun.is_some() {
         // No reply covers the deletions of earlier rounds yet.
@@ -202,7 +218,7 @@ fn flush_table(
             .try_for_each(|(hash, key)| remove(ctx, member, &mut guard, table, *hash, key));
         ctx.client.settle(&mut guard, level);
         if let Err(error) = done {
-            return (Err(error.into()), cursor);
+            return (Err(error), cursor);
         }
         cursor = next;
         *steps = steps.saturating_sub(1);
@@ -212,7 +228,7 @@ fn flush_table(
     }
 }
 
-/// Removes a key if it is served here.
+/// Removes a key if it is served here, or will be in a moment.
 fn remove(
     ctx: &mut Context<'_>,
     member: &Membership,
@@ -220,15 +236,17 @@ fn remove(
     table: TableId,
     hash: KeyHash,
     key: &[u8],
-) -> Result<(), Error> {
+) -> Done {
     loop {
-        if routing::one(ctx.local.view(member, guard), table, key, hash).is_err() {
-            return Ok(());
+        match routing::one(ctx.local.view(member, guard), table, key, hash) {
+            Err(NotServed::NotNow(UNSERVED)) => return Err(Failure::Text(MOVED_MEANWHILE)),
+            Err(_) => return Ok(()),
+            Ok(()) => {}
         }
         match guard.remove(table, hash, key) {
             // The guard has left the store, and the view has changed or is about to.
             Err(Error::TryAgain) => guard.renew(),
-            done => return done.map(|_| ()),
+            done => return Ok(done.map(|_| ())?),
         }
     }
 }

@@ -6,7 +6,7 @@ use super::watches::Watches;
 use crate::clock;
 use crate::heap;
 use crate::shared::{ClientRecord, Shared};
-use duramen_base::ids::Level;
+use duramen_base::ids::{Level, TabletsVersion};
 use duramen_engine::TableId;
 use duramen_wire::resp::{Protocol, Requests};
 use std::sync::Arc;
@@ -119,6 +119,8 @@ impl Mode {
 pub(crate) struct Flushing {
     pub(crate) table: TableId,
     pub(crate) cursor: u64,
+    /// The member's list of tablets when it began.
+    pub(crate) since: TabletsVersion,
 }
 
 /// State of the commands for one connection. Embedded in the reactor's connection.
