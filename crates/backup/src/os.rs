@@ -39,6 +39,8 @@ const BLOCK: usize = BLOCK_BYTES as usize;
 const STAT_BLOCK_BYTES: u64 = 512;
 /// `f_type` of OpenZFS.
 const ZFS: i64 = 0x2fc1_2fc1;
+/// `f_type` of btrfs.
+const BTRFS: i64 = 0x9123_683e;
 /// Bytes copied at once where the caller's memory is not aligned for the device.
 const BOUNCE_BYTES: usize = 1 << 20;
 /// Aligned buffers kept for reuse: one for each of the few threads that read at restart.
@@ -122,6 +124,7 @@ impl Disk for OsDisk {
             self.path.join(name)
         };
         let cached = self.open_with(&path, how, OFlags::empty())?;
+        write_in_place(&cached);
         let direct = self.open_with(&path, how, OFlags::DIRECT);
         let direct = match (self.mode, direct) {
             (_, Ok(file)) => Some(file),
@@ -589,6 +592,18 @@ fn is_cached(file: &fs::File, at: u64) -> bool {
 /// time, and refuses a reservation that is longer than its free space, whatever the file has.
 fn reserves(file: &fs::File) -> bool {
     rustix::fs::fstatfs(file).is_ok_and(|found| found.f_type != ZFS)
+}
+
+/// Makes btrfs overwrite an empty file in place, as other file systems do: otherwise each write
+/// needs new space, and a full disk would refuse deletions too. It then keeps no checksums of its
+/// own; the store has some for every byte.
+fn write_in_place(file: &fs::File) {
+    let is_btrfs = rustix::fs::fstatfs(file).is_ok_and(|found| found.f_type == BTRFS);
+    let is_empty = file.metadata().is_ok_and(|found| found.len() == 0);
+    if let (true, Ok(flags)) = (is_btrfs && is_empty, rustix::fs::ioctl_getflags(file)) {
+        // It is as before if the kernel refuses.
+        let _ = rustix::fs::ioctl_setflags(file, flags | rustix::fs::IFlags::NOCOW);
+    }
 }
 
 /// The first byte that was not written, or the length. Reserved space may count as a hole.
