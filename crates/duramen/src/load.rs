@@ -116,9 +116,16 @@ pub(crate) fn load(
         load.run(started, progress);
     } else {
         std::thread::scope(|scope| {
-            for _ in 0..wanted.min(segments.len()) {
-                scope.spawn(carry(|| load.run(started, progress)));
+            for _ in 1..wanted.min(segments.len()) {
+                let run = carry(|| load.run(started, progress));
+                if std::thread::Builder::new()
+                    .spawn_scoped(scope, run)
+                    .is_err()
+                {
+                    break; // The system allows no more threads.
+                }
             }
+            load.run(started, progress);
         });
     }
     let failed = load.failed.lock().expect("a load's failure").take();

@@ -142,11 +142,14 @@ pub(crate) fn system() -> String {
 /// Descriptors that the server needs beside its clients: listeners, epoll, mailboxes, log, admin
 /// connections.
 const OTHER_FILES: u64 = 128;
+/// Descriptors of a reactor thread.
+const FILES_PER_THREAD: u64 = 8;
 
 /// Raises the limit of open files for `maxclients`; returns the number of clients that fit, if the
 /// system allows fewer.
-pub(crate) fn raise_file_limit(maxclients: usize) -> Option<usize> {
-    let wanted = maxclients as u64 + OTHER_FILES;
+pub(crate) fn raise_file_limit(maxclients: usize, threads: usize) -> Option<usize> {
+    let others = OTHER_FILES + FILES_PER_THREAD * threads as u64;
+    let wanted = maxclients as u64 + others;
     let now = getrlimit(Resource::Nofile);
     let allowed = |limit: Option<u64>| limit.is_none_or(|limit| limit >= wanted);
     if allowed(now.current) {
@@ -182,5 +185,5 @@ pub(crate) fn raise_file_limit(maxclients: usize) -> Option<usize> {
         },
     );
     let current = getrlimit(Resource::Nofile).current.unwrap_or(wanted);
-    (current < wanted).then(|| current.saturating_sub(OTHER_FILES) as usize)
+    (current < wanted).then(|| current.saturating_sub(others) as usize)
 }

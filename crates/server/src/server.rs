@@ -71,7 +71,7 @@ fn fit_to_machine(config: &mut ServerConfig) -> Result<(), ServerError> {
         }
     }
     config.threads = config.reactor_threads();
-    if let Some(fit) = raise_file_limit(config.maxclients) {
+    if let Some(fit) = raise_file_limit(config.maxclients, config.threads) {
         tracing::warn!(
             maxclients = config.maxclients,
             fit,

@@ -1,7 +1,9 @@
 //! Reserved address space, and its backing with memory.
 
 use crate::Error;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::{
+    Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munlock, munmap,
+};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -38,11 +40,27 @@ impl Region {
             mmap_anonymous(
                 std::ptr::null_mut(),
                 mapping_bytes,
-                ProtFlags::READ | ProtFlags::WRITE,
+                ProtFlags::empty(),
                 flags,
             )
             .map_err(failed)?
         };
+        // In a program that has called `mlockall`, all of an accessible mapping would be resident,
+        // at once and for ever.
+        // SAFETY: the mapping just made, which nothing refers to.
+        let made_usable = unsafe {
+            let _ = munlock(mapping, mapping_bytes);
+            mprotect(
+                mapping,
+                mapping_bytes,
+                MprotectFlags::READ | MprotectFlags::WRITE,
+            )
+        };
+        if let Err(error) = made_usable {
+            // SAFETY: as above.
+            let _ = unsafe { munmap(mapping, mapping_bytes) };
+            return Err(failed(error));
+        }
         let base = mapping.cast::<u8>();
         let base = base.wrapping_add(base.align_offset(HUGE_PAGE_BYTES));
         let advice = if huge_pages {
@@ -83,9 +101,15 @@ impl Region {
     /// may use it meanwhile.
     pub fn decommit(&self, offset: usize, bytes: usize) {
         assert!(offset + bytes <= self.bytes);
+        let at = self.at(offset).cast();
         // SAFETY: inside the mapping; the caller owns the range.
-        unsafe { madvise(self.at(offset).cast(), bytes, Advice::LinuxDontNeed) }
-            .expect("MADV_DONTNEED on own memory");
+        let dropped = unsafe { madvise(at, bytes, Advice::LinuxDontNeed) };
+        if dropped.is_err() {
+            // The program has called `mlockall` since.
+            // SAFETY: as above.
+            unsafe { munlock(at, bytes).and_then(|()| madvise(at, bytes, Advice::LinuxDontNeed)) }
+                .expect("MADV_DONTNEED on own memory");
+        }
     }
 
     /// Backs the last of `bytes` at `offset`, and nothing behind it up to `all_bytes`: a huge page

@@ -120,7 +120,7 @@ impl Shared {
         config.check()?;
         self.check_level(&guard, &config)?;
         if config.maxclients > guard.maxclients
-            && let Some(fit) = raise_file_limit(config.maxclients)
+            && let Some(fit) = raise_file_limit(config.maxclients, config.threads)
         {
             return Err(ServerError::Config(format!(
                 "maxclients: the system allows this process open files for {fit} clients only (raise `ulimit -n`)"
