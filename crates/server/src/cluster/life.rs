@@ -260,7 +260,7 @@ impl<'a> Search<'a> {
     /// # Errors
     /// The reason why it did not give the settings.
     fn ask(&mut self, address: &str) -> Result<Option<ClusterSettings>, String> {
-        if self.silence.asks(address) {
+        if self.silence.asks(address, Instant::now()) {
             self.hub.close_links(address);
         }
         self.request += 1;
@@ -284,8 +284,9 @@ impl<'a> Search<'a> {
             let moving = self.hub.moving();
             if let Some(moving) = moving.iter().find(|moving| moving.request == request) {
                 moved = Instant::now();
-                if moving.has_received {
-                    self.silence.heard(address);
+                match moving.has_received {
+                    true => self.silence.heard(address),
+                    false => self.silence.sent(address, moved),
                 }
             }
             for event in events.drain(..) {
