@@ -1,8 +1,9 @@
 //! Opens files with data.
 //!
 //! **Invariants**
-//! - P1: to open a file never waits, and only a regular file or a block device is opened: a pipe
-//!   without a writer would block the thread for ever.
+//! - P1: only a regular file or a block device is opened, and to open it waits at most some seconds,
+//!   for a file server that has a lease on it: a pipe without a writer would block the thread for
+//!   ever.
 //! - P2: no descriptor is one of the three standard ones. In a program that was started with one of
 //!   them closed, the program's own output would go into the file.
 
@@ -13,9 +14,14 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// The lowest descriptor that is not a standard one.
 pub const DESCRIPTOR_MIN: RawFd = libc::STDERR_FILENO + 1;
+
+/// A file server with a lease on a file gives it back within this time.
+const LEASE_PATIENCE: Duration = Duration::from_secs(5);
+const LEASE_LOOK: Duration = Duration::from_millis(20);
 
 /// Opens a file with these options, and with these flags in place of the options' own ones (P1,
 /// P2).
@@ -24,7 +30,8 @@ pub const DESCRIPTOR_MIN: RawFd = libc::STDERR_FILENO + 1;
 /// Of the file system; it is neither a regular file nor a block device.
 pub fn open_data(options: &mut OpenOptions, flags: OFlags, path: &Path) -> io::Result<File> {
     let flags = flags | OFlags::NONBLOCK;
-    let opened = options.custom_flags(flags.bits().cast_signed()).open(path);
+    options.custom_flags(flags.bits().cast_signed());
+    let opened = while_leased(|| options.open(path));
     let file = match opened {
         Err(error) if Errno::from_io_error(&error) == Some(Errno::NXIO) => return Err(no_data()),
         opened => above_standard(opened?)?,
@@ -44,6 +51,22 @@ pub fn open_data(options: &mut OpenOptions, flags: OFlags, path: &Path) -> io::R
 /// As [`open_data`].
 pub fn open_to_read(path: &Path) -> io::Result<File> {
     open_data(File::options().read(true), OFlags::empty(), path)
+}
+
+/// Opens again until no lease is in the way: without waiting, the kernel only asks for it back.
+fn while_leased(mut open: impl FnMut() -> io::Result<File>) -> io::Result<File> {
+    let since = Instant::now();
+    loop {
+        match open() {
+            Err(error)
+                if error.kind() == io::ErrorKind::WouldBlock
+                    && since.elapsed() < LEASE_PATIENCE =>
+            {
+                std::thread::sleep(LEASE_LOOK);
+            }
+            opened => return opened,
+        }
+    }
 }
 
 fn no_data() -> io::Error {
@@ -81,6 +104,20 @@ mod tests {
         });
         let opened = opened.recv_timeout(Duration::from_secs(10));
         opened.expect("to open a file does not wait (P1)")
+    }
+
+    /// A file that a Samba server had open could not be opened any more.
+    #[test]
+    fn a_lease_is_waited_for() {
+        let mut left = 3;
+        let opened = while_leased(|| {
+            left -= 1;
+            match left {
+                0 => tempfile::tempfile(),
+                _ => Err(Errno::AGAIN.into()),
+            }
+        });
+        assert!(opened.is_ok(), "P1");
     }
 
     /// A pipe named `superblock` in a neighbour's folder blocked the first start of a server.

@@ -207,12 +207,12 @@ impl Placement {
         self.look_again();
     }
 
-    /// Retires a backup: it is not chosen any more, and keeps its replicas.
+    /// Retires a backup: it is not chosen any more, and keeps its replicas: when it is added
+    /// again, it is as full as before (L2).
     pub fn retire(&mut self, backup: BackupId) {
         if let Some(member) = self.members.remove(&backup) {
             self.retired.insert(backup, (member, false));
         }
-        self.load.remove(&backup);
         self.look_again();
     }
 
@@ -225,6 +225,7 @@ impl Placement {
     /// Removes a backup that is gone with its replicas.
     pub fn remove(&mut self, backup: BackupId) {
         self.retire(backup);
+        self.load.remove(&backup);
         let Some((gone, _)) = self.retired.remove(&backup) else {
             return;
         };

@@ -365,6 +365,29 @@ fn a_drained_backup_is_the_last_resort() {
 
 /// Of five candidates the one that would finish first: the fullest disk has little more than the
 /// average, and a slow one less.
+/// A slow backup that was taken back counted as empty, and got most of the new first replicas.
+#[test]
+fn a_backup_that_comes_back_with_its_replicas_is_as_full_as_before() {
+    let mut placement = Placement::new(Layout::Scatter, 1, 1);
+    for slot in 0..3 {
+        placement.add(member(slot, None));
+    }
+    let first = |placement: &mut Placement, segments: usize| {
+        let none = BTreeSet::new();
+        let chosen = (0..segments).filter_map(|_| placement.choose(&[], &none));
+        chosen.filter(|backup| backup.slot() == 0).count()
+    };
+    first(&mut placement, 300);
+    placement.retire(member(0, None).backup);
+    placement.add(member(0, None));
+    let back = first(&mut placement, 90);
+    assert!((20..=40).contains(&back), "{back} of 90");
+    placement.remove(member(0, None).backup);
+    placement.add(member(0, None));
+    let empty = first(&mut placement, 90);
+    assert!(empty > 70, "{empty} of 90: it has lost its replicas");
+}
+
 #[test]
 fn what_a_recovery_reads_is_spread_by_speed() {
     let mut placement = Placement::new(Layout::Scatter, 3, 2);

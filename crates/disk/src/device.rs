@@ -262,12 +262,25 @@ pub fn direct_alignment(file: &File) -> io::Result<usize> {
 }
 
 /// Makes a file at least `bytes` long and allocates its holes, so that no write runs out of space
-/// later. Some file systems cannot do so: there a file that is long enough stays as it is.
+/// later. On file systems that cannot do so, a file that is long enough stays as it is, and zeros
+/// are written behind a shorter one.
 fn allocate(file: &File, bytes: u64, found: u64) -> io::Result<()> {
     match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes) {
-        Err(Errno::OPNOTSUPP) if bytes <= found => Ok(()),
+        Err(Errno::OPNOTSUPP) => write_zeros(file, found, bytes),
         done => done.map_err(io::Error::from),
     }
+}
+
+/// Writes whole blocks of zeros behind the file's end. The length must be a multiple of a unit.
+fn write_zeros(file: &File, found: u64, bytes: u64) -> io::Result<()> {
+    let zeros = Aligned::zeroed(UNIT_BYTES);
+    let mut at = found.next_multiple_of(ALIGNMENT_MAX as u64);
+    while at < bytes {
+        let length = (bytes - at).min(UNIT_BYTES as u64) as usize;
+        file.write_all_at(&zeros.bytes()[..length], at)?;
+        at += length as u64;
+    }
+    Ok(())
 }
 
 impl Device for FileDevice {
@@ -301,5 +314,26 @@ impl Device for FileDevice {
 
     fn descriptor(&self) -> Option<RawFd> {
         Some(self.file.as_raw_fd())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file system without `fallocate` could not have a flash file.
+    #[test]
+    fn zeros_are_written_behind_what_a_file_has() {
+        let file = tempfile::tempfile().expect("a file");
+        let bytes = BYTES_MIN + UNIT_BYTES as u64;
+        file.write_all_at(b"content", 5_000).expect("written");
+        write_zeros(&file, 5_007, bytes).expect("written");
+        let mut all = vec![1; bytes as usize];
+        file.read_exact_at(&mut all, 0).expect("as long as wanted");
+        let (before, rest) = all.split_at(5_000);
+        let (content, zeros) = rest.split_at(7);
+        assert_eq!(content, b"content");
+        assert!(before.iter().chain(zeros).all(|byte| *byte == 0));
+        assert_eq!(file.metadata().expect("it is there").len(), bytes);
     }
 }

@@ -80,6 +80,9 @@ impl Addresses {
         if self.unknown.take().is_none() {
             return false;
         }
+        if self.trying.is_some_and(|at| !addresses.contains(&at)) {
+            self.good = None; // L1: the name has other addresses now
+        }
         let others = addresses.iter().filter(|at| Some(**at) != self.trying);
         self.left.extend(others);
         true
@@ -360,6 +363,29 @@ mod tests {
         let mut none = Addresses::default();
         none.begin(Vec::new());
         assert!(matches!(none.conclude(), Reason::Unreachable(_)));
+    }
+
+    /// The peer has moved to another address, which cannot be reached from here: the refusal at the
+    /// old one was its end.
+    #[test]
+    fn a_refusal_at_an_address_that_the_name_does_not_have_any_more_is_no_end() {
+        let [old, new]: [SocketAddr; 2] = [FIRST, SECOND].map(|at| at.parse().expect("one"));
+        let concluded = |found: SocketAddr| {
+            let mut addresses = Addresses::default();
+            addresses.begin(vec![old]);
+            addresses.next();
+            addresses.succeeded();
+            assert!(addresses.begin_unknown("slow"));
+            assert_eq!(addresses.next(), Some((old, false)));
+            assert!(addresses.learn(&[found]));
+            addresses.failed(Reason::NobodyListens);
+            if addresses.next().is_some() {
+                addresses.failed(Reason::NoHello);
+            }
+            addresses.conclude()
+        };
+        assert_eq!(concluded(new), Reason::NoHello, "L1");
+        assert_eq!(concluded(old), Reason::NobodyListens);
     }
 
     #[test]

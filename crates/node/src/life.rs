@@ -34,6 +34,8 @@ const BACK_MAX_US: u64 = 60_000_000;
 /// The same for a slow one: each time that it comes back costs some seconds of slow writes.
 const SLOW_BACK_US: u64 = 60_000_000;
 const SLOW_BACK_MAX_US: u64 = 16 * SLOW_BACK_US;
+/// A backup that works for this long after it was taken back begins anew with the shortest pause.
+const FORGOTTEN_US: u64 = 600_000_000;
 /// Longest time in which the open segments on a slow backup are closed, again and again.
 const LEAVING_US: u64 = 10_000_000;
 /// A slow backup that cannot be replaced is reported this often.
@@ -71,6 +73,12 @@ pub(crate) struct LostBackup {
     state: LostState,
 }
 
+impl LostBackup {
+    fn is_lost_for_now(&self) -> bool {
+        !matches!(self.state, LostState::TakenBack(_))
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LostState {
     /// The open segments there are being closed, until this time at the latest.
@@ -79,8 +87,8 @@ enum LostState {
     LeftAlone(u64),
     /// It was asked whether it works again.
     Probed,
-    /// It is used like any other backup, until it fails again.
-    TakenBack,
+    /// It is used like any other backup, until it fails again; forgotten at this time.
+    TakenBack(u64),
 }
 
 /// A job that failed.
@@ -183,7 +191,7 @@ impl Life {
     /// Whether the backup gets no requests now; it is [taken back](Self::take_back) later.
     pub fn is_lost_for_now(&self, server: ServerId) -> bool {
         let lost = self.lost.get(&server);
-        lost.is_some_and(|lost| lost.state != LostState::TakenBack)
+        lost.is_some_and(LostBackup::is_lost_for_now)
     }
 
     /// remote::Q5: all replicas of this log on a backup are lost; it gets no requests for a while,
@@ -288,7 +296,9 @@ impl Life {
     /// Closes the open segments on slow backups. Asks lost backups that are UP, after a while,
     /// whether they carry out requests again.
     pub fn take_back(&mut self, now_us: u64, members: &Members) {
-        self.lost.retain(|server, _| members.is_up(*server));
+        let is_over = |state| matches!(state, LostState::TakenBack(until_us) if until_us <= now_us);
+        self.lost
+            .retain(|server, lost| members.is_up(*server) && !is_over(lost.state));
         let log = self.store.log().expect("a member's store has a log");
         for (server, lost) in &mut self.lost {
             let backup = BackupId(server.number());
@@ -302,7 +312,7 @@ impl Life {
                     lost.state = LostState::Probed;
                     self.remote.probe(now_us, backup);
                 }
-                LostState::LeftAlone(_) | LostState::Probed | LostState::TakenBack => {}
+                LostState::LeftAlone(_) | LostState::Probed | LostState::TakenBack(_) => {}
             }
         }
     }
@@ -317,7 +327,7 @@ impl Life {
             lost.state = LostState::LeftAlone(now_us + lost.pause_us);
             return;
         }
-        lost.state = LostState::TakenBack;
+        lost.state = LostState::TakenBack(now_us + FORGOTTEN_US);
         self.remote.forget_pace(backup); // what was slow then
         let entry = members.get(server);
         if let Some(entry) = entry.filter(|entry| entry.roles.backup && !entry.draining) {
@@ -329,7 +339,7 @@ impl Life {
     /// others.
     pub fn slow_backups(&self) -> usize {
         let left = self.lost.iter();
-        let left = left.filter(|(_, lost)| lost.is_slow && lost.state != LostState::TakenBack);
+        let left = left.filter(|(_, lost)| lost.is_slow && lost.is_lost_for_now());
         let left = left.map(|(server, _)| *server);
         let slow = self.remote.slow();
         let slow = slow.iter().map(|slow| ServerId::from_number(slow.backup.0));
@@ -367,6 +377,32 @@ mod tests {
     use super::*;
     use crate::servers;
     use duramen_base::ids::Level;
+
+    /// Its pause was as long as after its last failure, however long ago that was.
+    #[test]
+    fn a_backup_that_has_worked_for_long_is_forgiven() {
+        let (me, other) = (ServerId::new(0, 1), ServerId::new(9, 1));
+        let members = servers::members(&[me, other]);
+        let backup = BackupId(other.number());
+        let begun = Life::begin(
+            0,
+            me,
+            servers::settings(),
+            &servers::options(None),
+            Arc::default(),
+        );
+        let (mut life, _) = begun.expect("it can be a member");
+        let mut fails_at = |now_us| {
+            life.take_back(now_us, &members);
+            life.lose(now_us, backup, &mut Vec::new());
+            let pause_us = life.lost[&other].pause_us;
+            life.is_back(now_us, backup, 0, &members);
+            pause_us
+        };
+        assert_eq!(fails_at(0), BACK_US);
+        assert_eq!(fails_at(FORGOTTEN_US - 1), 2 * BACK_US);
+        assert_eq!(fails_at(2 * FORGOTTEN_US), BACK_US);
+    }
 
     /// Copies were in the master's own rack: the log was not told its rack.
     #[test]

@@ -16,7 +16,8 @@
 //! - N6: a coordinator of an earlier term is not obeyed.
 //! - N10: a server never answers for another life at its address: that one would seem alive.
 //! - N11: a request is not repeated while its connection moves: a large answer, such as the map,
-//!   takes as long as the link needs, and repetitions would fill the link with more of them.
+//!   takes as long as the link needs, and repetitions would fill the link with more of them. A map
+//!   counts however late it comes.
 //!
 //! Paper: [Ousterhout15 §3, §7.2]; differs: tablets are told declaratively (docs/traps.md,
 //! trap 28), a server that is declared crashed ends itself when it is told so, and stops reads
@@ -330,6 +331,7 @@ impl Member {
                 }
             }
             Input::Answered { token, answer } => {
+                self.learn(&answer, out); // N11: also if it is asked for again
                 if let Some(asked) = self.asking.remove(&token) {
                     self.answered(now_us, asked.what, answer, out);
                 }
@@ -485,23 +487,12 @@ impl Member {
                     out.push(Output::StoreId { server });
                 }
             }
-            (Asking::Map, CoordinatorAnswer::Map(map)) => {
-                match Map::new(&map) {
-                    Ok(map) if map.version() >= self.map.version() => self.found(map, out),
-                    _ => {} // an older one, or none: ask later
-                }
-                self.map_again(now_us);
-            }
-            (Asking::Map, CoordinatorAnswer::MapStep(step)) => {
-                if step.since == self.map.version() {
-                    match self.map.step(&step) {
-                        Ok(map) => self.found(map, out),
-                        Err(_) => self.wants_whole_map = true, // two that do not fit
-                    }
-                }
-                self.map_again(now_us);
-            }
-            (Asking::Map, CoordinatorAnswer::MapIsCurrent) => self.map_again(now_us),
+            (
+                Asking::Map,
+                CoordinatorAnswer::Map(_)
+                | CoordinatorAnswer::MapStep(_)
+                | CoordinatorAnswer::MapIsCurrent,
+            ) => self.map_again(now_us),
             (_, CoordinatorAnswer::Refused(refusal)) => self.refused(now_us, asking, refusal, out),
             (Asking::Enlist | Asking::Map, _) => self.again_soon(asking, now_us),
             (Asking::Confirm, _) => {
@@ -514,6 +505,24 @@ impl Member {
                 self.again(asking, now_us + pause_us);
             }
             (Asking::Suspect(_), _) => {}
+        }
+    }
+
+    /// Takes the map from an answer that has one.
+    fn learn(&mut self, answer: &CoordinatorAnswer, out: &mut Vec<Output>) {
+        match answer {
+            _ if !matches!(self.phase, Phase::Member) => {} // nobody asked for one
+            CoordinatorAnswer::Map(map) => match Map::new(map) {
+                Ok(map) if map.version() >= self.map.version() => self.found(map, out),
+                _ => {} // an older one, or none: ask later
+            },
+            CoordinatorAnswer::MapStep(step) if step.since == self.map.version() => {
+                match self.map.step(step) {
+                    Ok(map) => self.found(map, out),
+                    Err(_) => self.wants_whole_map = true, // two that do not fit
+                }
+            }
+            _ => {}
         }
     }
 

@@ -1,7 +1,7 @@
 //! One member that receives messages chosen by a test, in the chosen order.
 
 use duramen_base::ids::{
-    KeyRange, ListVersion, RouteHash, SegmentId, ServerId, TableId, TabletsVersion,
+    KeyRange, ListVersion, MapVersion, RouteHash, SegmentId, ServerId, TableId, TabletsVersion,
 };
 use duramen_node::{Candidate, Input, Member, Order, Output, Purge, RequestId, Token};
 use duramen_wire::native::message::{
@@ -306,6 +306,29 @@ fn a_request_whose_connection_moves_is_not_repeated() {
     member.handle(10_000_000, Input::Answered { token, answer }, &mut out);
     member.handle(10_600_000, Input::Tick, &mut out);
     assert!(maps(&out).is_empty(), "its answer counts: {out:?}");
+}
+
+/// A map that took more than 30 s was dropped when it came, and a second one was under way.
+#[test]
+fn a_map_that_is_asked_for_again_counts_when_it_comes() {
+    let mut member = enlisted();
+    let asked = maps(&handle(&mut member, Input::IdStored { server: ME }));
+    assert!(!moves_until(&mut member, 31, asked[0]).is_empty());
+    let (token, map) = (
+        asked[0],
+        TabletMap {
+            version: MapVersion(7),
+            ..TabletMap::default()
+        },
+    );
+    let mut out = Vec::new();
+    let answer = CoordinatorAnswer::Map(map);
+    member.handle(40_000_000, Input::Answered { token, answer }, &mut out);
+    let views = out.iter().filter_map(|output| match output {
+        Output::View(view) => Some(view.map_version()),
+        _ => None,
+    });
+    assert_eq!(Vec::from_iter(views), [MapVersion(7)], "N11");
 }
 
 #[test]

@@ -158,7 +158,7 @@ pub struct ServerConfig {
     /// Longest time that a graceful stop waits for clients to take their replies.
     pub stop_timeout_ms: u64,
     pub log_format: LogFormat,
-    pub log_level: String,
+    pub log_level: &'static str,
     /// Empty = standard error.
     pub log_file: String,
 }
@@ -220,7 +220,7 @@ impl Default for ServerConfig {
             slowlog_max_len: 0,
             stop_timeout_ms: 0,
             log_format: LogFormat::Text,
-            log_level: String::new(),
+            log_level: "",
             log_file: String::new(),
         };
         for setting in SETTINGS {

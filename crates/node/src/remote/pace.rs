@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 pub(crate) const SLOW_US: u64 = 250_000;
 /// Least multiple of the others' median.
 const TIMES: u64 = 10;
-/// Shortest time for which it must have been slow, and fewest answers in it.
+/// Shortest time between the first and the last slow answer, and fewest slow answers.
 const LONG_US: u64 = 4_000_000;
 const ANSWERS: u32 = 4;
 /// Older figures of another backup say nothing about now.
@@ -26,9 +26,10 @@ struct Pace {
     heard_us: u64,
     /// The mean of the others at the last answer, if this backup was slow in comparison.
     others_us: Option<u64>,
-    /// When it became slow, and its answers since then.
-    since_us: u64,
-    answers: u32,
+    /// Its slow answers since its mean is slow, and when the first and the last of them came.
+    slow_answers: u32,
+    first_us: u64,
+    last_us: u64,
 }
 
 /// A slow backup.
@@ -54,8 +55,9 @@ impl Paces {
             mean_us: took_us,
             heard_us: now_us,
             others_us: None,
-            since_us: now_us,
-            answers: 0,
+            slow_answers: 0,
+            first_us: now_us,
+            last_us: now_us,
         });
         pace.heard_us = now_us;
         pace.mean_us = pace.mean_us - (pace.mean_us >> SHIFT) + (took_us >> SHIFT);
@@ -63,9 +65,14 @@ impl Paces {
         pace.others_us =
             others_us.filter(|others| mean_us >= SLOW_US.max(others.saturating_mul(TIMES)));
         if pace.others_us.is_none() {
-            (pace.since_us, pace.answers) = (now_us, 0);
-        } else {
-            pace.answers += 1;
+            pace.slow_answers = 0;
+        } else if took_us >= SLOW_US {
+            // Others do not count: one long stall keeps the mean slow for many of them.
+            if pace.slow_answers == 0 {
+                pace.first_us = now_us;
+            }
+            pace.slow_answers += 1;
+            pace.last_us = now_us;
         }
     }
 
@@ -88,7 +95,8 @@ impl Paces {
     /// Backups that have been slow for long.
     pub fn slow(&self) -> Vec<Slow> {
         let slow = self.known.iter().filter_map(|(backup, pace)| {
-            let is_long = pace.heard_us >= pace.since_us + LONG_US && pace.answers >= ANSWERS;
+            let is_long = pace.last_us >= pace.first_us + LONG_US;
+            let is_long = is_long && pace.slow_answers >= ANSWERS;
             Some(Slow {
                 backup: *backup,
                 mean_us: pace.mean_us,
@@ -133,6 +141,25 @@ mod tests {
         }
         assert!(found(4 * SECOND - 1, &[MS, MS, 700 * MS]).is_empty());
         assert!(found(20 * SECOND, &[700 * MS]).is_empty(), "no other");
+    }
+
+    /// The mean was slow for the four writes after the stall, which took some seconds.
+    #[test]
+    fn one_stall_of_a_quiet_log_does_not_make_it_slow() {
+        for writes in [1, 4] {
+            let mut paces = Paces::default();
+            for second in (2..60).step_by(2) {
+                let now_us = second * SECOND;
+                paces.stored(now_us, BackupId(0), MS);
+                paces.stored(now_us, BackupId(1), MS);
+                let stalls = second == 20;
+                for _ in 0..if stalls { writes } else { 1 } {
+                    let took_us = if stalls { 3_900 * MS } else { MS };
+                    paces.stored(now_us, BackupId(2), took_us);
+                }
+                assert!(paces.slow().is_empty(), "{writes} at {second} s");
+            }
+        }
     }
 
     #[test]

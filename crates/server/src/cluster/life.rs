@@ -49,6 +49,8 @@ const WORKERS: usize = 2;
 /// A coordinator that does not answer is asked again after this time, counted from the last
 /// movement of its connection (member::N11).
 const ASK_AGAIN: Duration = Duration::from_millis(500);
+/// And after this time although its connection moves: another coordinator may be faster.
+const PATIENCE_MAX: Duration = Duration::from_secs(30);
 /// An unchanged reason for waiting is logged again after this time.
 pub(super) const SAY_AGAIN: Duration = Duration::from_secs(30);
 /// Priority of threads whose delay other servers notice; effective only with the right to set it.
@@ -254,13 +256,13 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Asks one coordinator and waits until nothing has moved for [`ASK_AGAIN`]. `None`: a stop was
-    /// requested meanwhile.
+    /// Asks one coordinator and waits until nothing has moved for [`ASK_AGAIN`], at most
+    /// [`PATIENCE_MAX`]. `None`: a stop was requested meanwhile.
     ///
     /// # Errors
     /// The reason why it did not give the settings.
     fn ask(&mut self, address: &str) -> Result<Option<ClusterSettings>, String> {
-        if self.silence.asks(address) {
+        if self.silence.asks(address, Instant::now()) {
             self.hub.close_links(address);
         }
         self.request += 1;
@@ -273,10 +275,11 @@ impl<'a> Search<'a> {
             .ask(address, Role::Server, request, Payload::None, |out| {
                 encode_to_coordinator(out, &envelope, &ToCoordinator::Admin(Admin::Settings));
             });
-        let mut moved = Instant::now();
+        let begun = Instant::now();
+        let mut moved = begun;
         let mut why = None;
         let mut events = Vec::new();
-        while moved.elapsed() < ASK_AGAIN {
+        while moved.elapsed() < ASK_AGAIN && begun.elapsed() < PATIENCE_MAX {
             if self.shared.stopping() != Stop::No {
                 return Ok(None);
             }
@@ -284,8 +287,9 @@ impl<'a> Search<'a> {
             let moving = self.hub.moving();
             if let Some(moving) = moving.iter().find(|moving| moving.request == request) {
                 moved = Instant::now();
-                if moving.has_received {
-                    self.silence.heard(address);
+                match moving.has_received {
+                    true => self.silence.heard(address),
+                    false => self.silence.sent(address, moved),
                 }
             }
             for event in events.drain(..) {

@@ -623,10 +623,10 @@ pub static SETTINGS: &[Setting] = &[
         "",
         "info",
         (
-            |config| Value::Text(config.log_level.clone()),
+            |config| Value::Choice(config.log_level),
             |config, value| {
                 if let Value::Choice(name) = value {
-                    config.log_level = name.to_owned();
+                    config.log_level = name;
                 }
             },
         ),

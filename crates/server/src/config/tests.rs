@@ -16,6 +16,24 @@ fn every_default_parses_and_shows_back() {
     assert_eq!(config.port, 6379);
 }
 
+/// `CONFIG REWRITE` could not put `log-level` into the file.
+#[test]
+fn each_value_of_a_setting_can_be_set_in_another_configuration() {
+    for setting in SETTINGS {
+        let choices = match setting.kind {
+            Kind::Choice(names) => names,
+            Kind::Flag => &["yes", "no"],
+            _ => &[setting.default],
+        };
+        for choice in choices {
+            let (mut from, mut to) = (ServerConfig::default(), ServerConfig::default());
+            setting.apply(&mut from, choice).expect(setting.name);
+            (setting.set)(&mut to, (setting.get)(&from));
+            assert_eq!(to, from, "{} {choice}", setting.name);
+        }
+    }
+}
+
 #[test]
 fn names_are_unique() {
     let mut names: Vec<&str> = SETTINGS

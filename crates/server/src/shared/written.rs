@@ -111,6 +111,7 @@ impl Shared {
             while let Some(outcome) = file.next_rewrite() {
                 outcome.end(Err(text.clone())); // another client may wait for it too
             }
+            self.wake_for_commit();
             format!("ERR {text}")
         })?;
         Ok(outcome)
