@@ -39,8 +39,13 @@
  * System calls.  The kernel does not bring pages into RAM. A system call that gets an address of an
  * object (read(2), write(2), ...) fails with EFAULT, or does less (write(2) returns how much), if a
  * page of it is not in RAM, or if the call would write to a page that was not written to before.
- * The call never reads or leaves wrong data. Use ssd_pin around such calls, or a buffer of your
- * own.
+ * Use ssd_pin around such calls, or a buffer of your own. Without it a call through the page cache
+ * never reads or leaves wrong data. But one whose device reads or writes the object by itself
+ * (O_DIRECT, AIO, io_uring) may lose what it reads, and must have it.
+ *
+ * pthread_cond_wait, sem_wait and their kin are system calls on the condition variable or the
+ * semaphore: glibc ends the program if one fails with EFAULT. Keep these, and mutexes that threads
+ * wait for, outside of objects, or pin them.
  *
  * madvise(MADV_DONTNEED) and its kin give pages an earlier content, or zeros: do not use them here.
  *
