@@ -221,6 +221,17 @@ impl Core {
         self.appenders().chain(&self.context_counters)
     }
 
+    /// The head that a session of head `number` appends to now (space::S5).
+    #[inline(always)]
+    pub fn head_in_use(&self, number: usize) -> &Head {
+        let own = &self.heads[number];
+        if !self.space.is_scarce() {
+            return own;
+        }
+        let mut heads = self.heads.iter();
+        heads.find(|head| head.node == own.node).unwrap_or(own)
+    }
+
     /// Calls `work` with counters that no other thread uses meanwhile. `work` must not wait for
     /// another thread.
     pub fn as_guest<T>(&self, work: impl FnOnce(&Counters) -> T) -> T {
@@ -436,6 +447,28 @@ impl Core {
     /// Takes a window that is no segment yet. `None`: memory or disk has none. A window for a head
     /// has to be named, or given back, later.
     pub fn set_window_aside(&self, node: usize, purpose: Purpose) -> Option<u32> {
+        self.set_aside_by(purpose, |now_ms, tick| {
+            self.space
+                .acquire(node, purpose, &self.epochs, now_ms, tick)
+        })
+    }
+
+    /// As [`open_window`](Self::open_window), for tombstones of at least `bytes`, if that is what a
+    /// scarce store has beside the window for cleaning (space::S5).
+    pub fn open_short_window(&self, node: usize, bytes: usize, head: usize) -> Option<u32> {
+        let window = self.set_aside_by(Purpose::Tombstones, |now_ms, tick| {
+            self.space.acquire_short(node, bytes, now_ms, tick)
+        })?;
+        self.name_window(window, head);
+        Some(window)
+    }
+
+    /// `acquire` is called with the time of the clock and of the log.
+    fn set_aside_by(
+        &self,
+        purpose: Purpose,
+        acquire: impl FnOnce(u64, u64) -> Option<u32>,
+    ) -> Option<u32> {
         let swaps = self.log.as_ref().map(|log| log.swaps());
         let is_for_head = purpose.is_for_head();
         let has_room = |swaps: &Swaps| match is_for_head {
@@ -445,10 +478,7 @@ impl Core {
         if !swaps.is_none_or(has_room) {
             return None;
         }
-        let (now_ms, tick) = (self.clock.now_ms(), self.log_time());
-        let window = self
-            .space
-            .acquire(node, purpose, &self.epochs, now_ms, tick);
+        let window = acquire(self.clock.now_ms(), self.log_time());
         if window.is_none() && is_for_head {
             swaps.inspect(|swaps| swaps.give_back_room());
         }
