@@ -179,3 +179,42 @@ fn with_more_heads_a_store_with_full_flash_deletes() {
     };
     assert_eq!(restart(before, &[Shape { heads: 4, ..before }]), 1);
 }
+
+/// A log that was made for much memory has long segments, which it keeps. In little memory their
+/// heads and cleaners were counted as if they took short ones, so nothing was left for data: an
+/// almost empty store refused all writes.
+#[test]
+fn long_segments_leave_room_for_data_in_little_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let in_memory = |memory_mib| Shape {
+        memory_mib,
+        heads: 16,
+        cleaners: 4,
+        ..USUAL
+    };
+    let store = open(dir.path(), in_memory(3 << 10)).unwrap();
+    let mut session = store.session().unwrap();
+    for n in 0..1000 {
+        session.set(T, key(n), [1; 1000]).unwrap();
+    }
+    drop(session);
+    store.close().unwrap();
+    drop(store);
+    for memory_mib in [96, 128, 256, 512] {
+        let store = open(dir.path(), in_memory(memory_mib)).unwrap();
+        for n in 1000..1032 {
+            let mut session = store.session().unwrap();
+            session.set(T, key(n), [1; 1000]).unwrap();
+        }
+        store.close().unwrap();
+    }
+    let Err(Error::Engine(duramen_engine::Error::BudgetTooSmall { minimum, .. })) =
+        open(dir.path(), in_memory(64))
+    else {
+        panic!("64 MiB are too little for a few segments of 8 MiB");
+    };
+    assert!((70 * MIB..=128 * MIB).contains(&minimum), "{minimum}");
+    let store = open(dir.path(), in_memory(minimum / MIB)).unwrap();
+    let mut session = store.session().unwrap();
+    session.set(T, key(0), [2; 1000]).unwrap();
+}

@@ -4,6 +4,7 @@
 pub mod cleaning;
 pub mod cleared;
 pub mod watches;
+pub mod workers;
 
 use crate::counters::Counters;
 use crate::epoch::{Epochs, SESSIONS_MAX, SlotId, VISITORS};
@@ -14,26 +15,30 @@ use crate::index::{Index, Resources};
 use crate::log::{Log, Swaps};
 use crate::space::Purpose;
 use crate::space::segment::State;
-use crate::space::{SEGLET_BYTES, SEGMENT_HEADER_BYTES, Space};
+use crate::space::{SEGLET_BYTES, SEGMENT_HEADER_BYTES, Space, segment_bytes_of};
 use crate::table::Tables;
 use crate::topology::Topology;
 use crate::{Clock, Completions, Error, Mode, Options, TableId};
 use cleaning::{Context, Pacer, Tally};
 use cleared::Cleared;
-use duramen_base::limits::{MEMORY_BYTES_MIN, STORE_BYTES_MIN, TABLES_MAX};
+use duramen_base::limits::{STORE_BYTES_MIN, TABLES_MAX};
 use duramen_base::sync::{Mutex, fence};
 use duramen_base::ticks::Ticks;
+use duramen_base::units::MIB;
 use duramen_base::waits::{LongWait, NOTHING, Resource};
 use duramen_format::hash::KeyHasher;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, OnceLock};
 use watches::Watches;
+use workers::{Workers, open_segments};
 
 /// Maximum reads of the counters that hope for no writer in between; after them a sum is taken that
 /// may be too low.
 const LIVE_LOOKS_MAX: u32 = 8;
 /// Number of threads that can replay into side logs without waiting for each other's counters.
 const GUESTS_MAX: usize = 8;
+/// A store whose live data may take less than its memory divided by this is refused.
+const LIVE_PART_MIN: u64 = 8;
 /// Live data above this part of the segments' budget are refused (store mode): the cleaner needs
 /// some dead bytes to find.
 const LIVE_PART_MAX: f64 = 0.98;
@@ -118,17 +123,12 @@ impl Core {
         } else {
             options.heads
         };
-        // Many heads or cleaners on a small budget would leave nothing to clean: a head takes a
-        // segment, and so does its survivor, and so does a cleaner.
-        let bearable = (memory_bytes / (8 * MEMORY_BYTES_MIN / 32)) as usize;
-        let heads = heads.min(bearable).clamp(1, crate::log::HEADS_MAX);
         let nodes = topology.nodes();
-        let helpers = nodes.max(heads / 4);
-        let cleaners = options
-            .cleaners
-            .min(bearable.max(1))
-            .max(nodes * usize::from(options.cleaners > 0));
-        let contexts = cleaners + helpers;
+        let wanted = (heads, options.cleaners);
+        // A log may have been made with longer segments, for more memory.
+        let workers = Workers::borne(memory_bytes, segment_bytes_of(options), wanted, nodes);
+        let (heads, cleaners) = (workers.heads, workers.cleaners);
+        let contexts = workers.contexts();
         // Without a log deletes write nothing, but an update in a full store needs a window to
         // begin with.
         let tombstone_reserve = if options.log.is_some() {
@@ -198,8 +198,23 @@ impl Core {
                 minimum: overhead + STORE_BYTES_MIN,
             });
         }
+        core.check_live_limit(options.tiny)?;
         core.watch_flash(); // the share of promoted copies (promoted::P4)
         Ok(core)
+    }
+
+    /// Refuses memory in which the heads and cleaners leave almost nothing for data: the segments
+    /// of a log that was made for more memory may be too long for it.
+    fn check_live_limit(&self, tiny: bool) -> Result<(), Error> {
+        let bytes = self.space.budget.limit();
+        if tiny || self.live_limit() >= bytes / LIVE_PART_MIN {
+            return Ok(());
+        }
+        let taken = self.overhead + self.open_bytes();
+        Err(Error::BudgetTooSmall {
+            bytes,
+            minimum: (taken + STORE_BYTES_MIN).next_multiple_of(MIB),
+        })
     }
 
     pub fn resources(&self) -> Resources<'_> {
@@ -311,20 +326,21 @@ impl Core {
     /// Live bytes beyond which writes are refused. Leaves room for the heads, the survivors and
     /// their reserve, and a few dead bytes.
     pub fn live_limit(&self) -> u64 {
-        // Reserve windows are empty; open ones are half full on average. If the live data are more
-        // than cleaning can then pack, cleaning finds nothing to gain, and the write is refused.
+        // If the live data are more than cleaning can pack beside these, cleaning finds nothing to
+        // gain, and the write is refused.
+        let usable = self.segment_budget().saturating_sub(self.open_bytes());
+        (usable as f64 * LIVE_PART_MAX) as u64 + self.flash_capacity()
+    }
+
+    /// Bytes of the windows that heads, survivors and their reserves leave empty.
+    fn open_bytes(&self) -> u64 {
         let for_tombstones = if self.log.is_some() {
             self.heads.len()
         } else {
             self.space.nodes()
         };
-        let open = self.contexts.len()
-            + (self.heads.len() + self.contexts.len()).div_ceil(2)
-            + for_tombstones;
-        let usable = self
-            .segment_budget()
-            .saturating_sub((open * self.space.segment_bytes()) as u64);
-        (usable as f64 * LIVE_PART_MAX) as u64 + self.flash_capacity()
+        let open = open_segments(self.heads.len(), self.contexts.len(), for_tombstones);
+        (open * self.space.segment_bytes()) as u64
     }
 
     /// True if more is alive than writes may fill. Expired entries do not count as alive, even

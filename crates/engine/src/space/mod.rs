@@ -51,7 +51,7 @@ pub const SEGMENT_HEADER_BYTES: usize = duramen_format::segment::HEADER_BYTES;
 
 const SEGMENT_BYTES_MAX: u64 = 8 * MIB;
 /// Holds the longest entry (a little over 1 MiB) with room to spare.
-const SEGMENT_BYTES_MIN: u64 = 2 * MIB;
+pub const SEGMENT_BYTES_MIN: u64 = 2 * MIB;
 /// Number of segments at which heads and survivors are a small part of the budget.
 const SEGMENTS_WANTED: u64 = 512;
 /// Maximum windows of a log on a large disk, in multiples of the budget: the segment table is part
@@ -69,6 +69,27 @@ pub fn segment_bytes(memory_bytes: u64) -> u64 {
     (memory_bytes / SEGMENTS_WANTED)
         .next_power_of_two()
         .clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
+}
+
+/// Bytes of a segment in a store with these options.
+pub fn segment_bytes_of(options: &Options) -> u64 {
+    let bytes = options.memory_bytes;
+    let asked = options.log.as_ref().map_or(0, |log| log.segment_bytes);
+    if asked == 0 && options.tiny && options.flash.is_some() {
+        // For a test: enough segments for all users.
+        (bytes / 64)
+            .next_power_of_two()
+            .clamp(SEGLET_BYTES as u64, SEGMENT_BYTES_MIN)
+    } else if asked == 0 {
+        segment_bytes(bytes)
+    } else {
+        let minimum = match options.tiny {
+            true => SEGLET_BYTES as u64,
+            false => SEGMENT_BYTES_MIN,
+        };
+        let bytes = asked.next_power_of_two();
+        bytes.clamp(minimum, SEGMENT_BYTES_MAX)
+    }
 }
 
 /// The purpose of a window.
@@ -129,22 +150,7 @@ impl Space {
         tombstone_reserve: usize,
     ) -> Result<Space, Error> {
         let bytes = options.memory_bytes;
-        let asked = options.log.as_ref().map_or(0, |log| log.segment_bytes);
-        let segment_bytes = if asked == 0 && options.tiny && options.flash.is_some() {
-            // For a test: enough segments for all users.
-            (bytes / 64)
-                .next_power_of_two()
-                .clamp(SEGLET_BYTES as u64, SEGMENT_BYTES_MIN)
-        } else if asked == 0 {
-            segment_bytes(bytes)
-        } else {
-            let minimum = match options.tiny {
-                true => SEGLET_BYTES as u64,
-                false => SEGMENT_BYTES_MIN,
-            };
-            let bytes = asked.next_power_of_two();
-            bytes.clamp(minimum, SEGMENT_BYTES_MAX)
-        };
+        let segment_bytes = segment_bytes_of(options);
         let nodes = topology.nodes();
         // Twice the budget in address space: compacted segments leave the tails of their windows
         // unbacked. With a log more: memory may keep a short rest of every segment on disk in a
