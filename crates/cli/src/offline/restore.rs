@@ -8,6 +8,7 @@ use duramen_backup::disk::Disk;
 use duramen_backup::os::OsDisk;
 use duramen_backup::restore::Restore;
 use duramen_base::units::MIB;
+use duramen_engine::bytes_beside_data;
 use duramen_server::config::format_size;
 use serde_json::json;
 use std::process::ExitCode;
@@ -32,6 +33,10 @@ restore (no snapshot, in use, DIR is not empty, no room, no permission).";
 const INDEX_BYTES: u64 = 12;
 /// Largest part of memory, or of flash, for live data: cleaning needs the rest.
 const FULL_PERCENT: u64 = 85;
+/// Largest part of the memory that open segments leave, for live data.
+const CLEANED_PERCENT: u64 = 97;
+/// The usual number of cleaners.
+const CLEANERS: usize = 1;
 /// Part of `memory` that a server takes for its log buffer and heap.
 const BESIDE_BYTES: u64 = 16 * MIB;
 /// The smallest `memory` and `flash-size`, and the unit of the printed values.
@@ -49,13 +54,20 @@ struct ServerNeeds {
 }
 
 impl ServerNeeds {
-    fn of(found: &fsck::Summary) -> ServerNeeds {
+    /// For a server with this number of threads.
+    fn of(found: &fsck::Summary, threads: usize) -> ServerNeeds {
         let step = |bytes: u64| bytes.next_multiple_of(STEP_BYTES).max(STEP_BYTES);
         let data = found.bytes * 100 / FULL_PERCENT;
         let index = (found.objects + found.tombstones) * INDEX_BYTES;
         let least = (found.segment_bytes * SEGMENTS_MIN).max(STEP_BYTES);
+        let mut memory = step(data + index + BESIDE_BYTES).max(least);
+        // More memory bears more threads' segments, up to all of them.
+        let open = |memory| bytes_beside_data(memory, found.segment_bytes, threads, CLEANERS);
+        while found.bytes * 100 / CLEANED_PERCENT + index + BESIDE_BYTES + open(memory) > memory {
+            memory += STEP_BYTES;
+        }
         ServerNeeds {
-            memory: step(data + index + BESIDE_BYTES).max(least),
+            memory,
             memory_with_flash: step(index * 2 + BESIDE_BYTES + least),
             flash: step(data),
         }
@@ -127,7 +139,8 @@ fn damaged(args: &RestoreArgs, problems: &[String], is_begun: bool) -> ExitCode 
 }
 
 fn print(args: &RestoreArgs, found: &fsck::Summary, bytes: u64, seconds: f64) {
-    let needs = ServerNeeds::of(found);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let needs = ServerNeeds::of(found, threads);
     let dir = args.dir.display();
     if args.json {
         println!(
@@ -170,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_needed_follows_from_what_is_there() {
+    fn what_is_needed_follows_from_what_is_there_and_from_the_threads() {
         let found = |bytes, objects, segment_bytes| fsck::Summary {
             segments: 1,
             segment_bytes,
@@ -178,9 +191,9 @@ mod tests {
             objects,
             tombstones: 0,
         };
-        let small = ServerNeeds::of(&found(1000, 10, 2 * MIB));
+        let small = ServerNeeds::of(&found(1000, 10, 2 * MIB), 2);
         assert_eq!((small.memory, small.flash), (64 * MIB, 64 * MIB));
-        let large = ServerNeeds::of(&found(1000 * MIB, 1_000_000, 2 * MIB));
+        let large = ServerNeeds::of(&found(1000 * MIB, 1_000_000, 2 * MIB), 2);
         assert!(
             large.memory > 1200 * MIB && large.memory < 1400 * MIB,
             "{large:?}"
@@ -188,6 +201,11 @@ mod tests {
         assert!(large.memory_with_flash < 256 * MIB, "{large:?}");
         assert!(large.flash > 1100 * MIB, "{large:?}");
         // Long segments, from a server with much memory, need room for several of them.
-        assert_eq!(ServerNeeds::of(&found(1000, 10, 8 * MIB)).memory, 256 * MIB);
+        let long = |bytes, threads| ServerNeeds::of(&found(bytes, 10, 8 * MIB), threads).memory;
+        assert_eq!(long(1000, 2), 256 * MIB);
+        assert_eq!(long(1000, 64), 256 * MIB);
+        // Each thread has one open: many threads take a good part of the memory from data.
+        assert!(long(1000 * MIB, 2) < 1300 * MIB);
+        assert!(long(1000 * MIB, 16) > 1000 * MIB + 30 * 8 * MIB);
     }
 }

@@ -178,6 +178,7 @@ impl Cleaner {
     fn keep_house(&mut self, core: &Core) {
         core.watch_flash();
         core.watch_live_size();
+        core.space.tend_scarcity();
         core.arena.reap(core.epochs.quiet_before());
         core.defragment_index(self.number);
         core.arena.trim(&core.space.budget);

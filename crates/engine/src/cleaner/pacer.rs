@@ -338,12 +338,14 @@ impl Core {
         };
         let mut helpers = contexts.filter(|n| n % self.space.nodes() == node);
         let mut result = None;
-        // If one context has nothing to do, another may still have victims.
+        // If one context has nothing to do, another may still have victims. And if one gets no
+        // window, another may have the last one, and no thread of its own (space::S5).
         for n in helpers.clone() {
             if let Ok(mut context) = self.contexts[n].try_lock() {
-                result = Some(context.step(self, quota_bytes, me, alone));
-                if result != Some(Step::Idle) {
-                    return result;
+                match context.step(self, quota_bytes, me, alone) {
+                    Step::Worked => return Some(Step::Worked),
+                    Step::Blocked => result = Some(Step::Blocked),
+                    Step::Idle => result = result.or(Some(Step::Idle)),
                 }
             }
         }

@@ -4,6 +4,7 @@
 pub mod cleaning;
 pub mod cleared;
 pub mod watches;
+pub mod workers;
 
 use crate::counters::Counters;
 use crate::epoch::{Epochs, SESSIONS_MAX, SlotId, VISITORS};
@@ -14,26 +15,30 @@ use crate::index::{Index, Resources};
 use crate::log::{Log, Swaps};
 use crate::space::Purpose;
 use crate::space::segment::State;
-use crate::space::{SEGLET_BYTES, SEGMENT_HEADER_BYTES, Space};
+use crate::space::{SEGLET_BYTES, SEGMENT_HEADER_BYTES, Space, segment_bytes_of};
 use crate::table::Tables;
 use crate::topology::Topology;
 use crate::{Clock, Completions, Error, Mode, Options, TableId};
 use cleaning::{Context, Pacer, Tally};
 use cleared::Cleared;
-use duramen_base::limits::{MEMORY_BYTES_MIN, STORE_BYTES_MIN, TABLES_MAX};
+use duramen_base::limits::{STORE_BYTES_MIN, TABLES_MAX};
 use duramen_base::sync::{Mutex, fence};
 use duramen_base::ticks::Ticks;
+use duramen_base::units::MIB;
 use duramen_base::waits::{LongWait, NOTHING, Resource};
 use duramen_format::hash::KeyHasher;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, OnceLock};
 use watches::Watches;
+use workers::{Workers, open_segments};
 
 /// Maximum reads of the counters that hope for no writer in between; after them a sum is taken that
 /// may be too low.
 const LIVE_LOOKS_MAX: u32 = 8;
 /// Number of threads that can replay into side logs without waiting for each other's counters.
 const GUESTS_MAX: usize = 8;
+/// A store whose live data may take less than its memory divided by this is refused.
+const LIVE_PART_MIN: u64 = 8;
 /// Live data above this part of the segments' budget are refused (store mode): the cleaner needs
 /// some dead bytes to find.
 const LIVE_PART_MAX: f64 = 0.98;
@@ -118,17 +123,12 @@ impl Core {
         } else {
             options.heads
         };
-        // Many heads or cleaners on a small budget would leave nothing to clean: a head takes a
-        // segment, and so does its survivor, and so does a cleaner.
-        let bearable = (memory_bytes / (8 * MEMORY_BYTES_MIN / 32)) as usize;
-        let heads = heads.min(bearable).clamp(1, crate::log::HEADS_MAX);
         let nodes = topology.nodes();
-        let helpers = nodes.max(heads / 4);
-        let cleaners = options
-            .cleaners
-            .min(bearable.max(1))
-            .max(nodes * usize::from(options.cleaners > 0));
-        let contexts = cleaners + helpers;
+        let wanted = (heads, options.cleaners);
+        // A log may have been made with longer segments, for more memory.
+        let workers = Workers::borne(memory_bytes, segment_bytes_of(options), wanted, nodes);
+        let (heads, cleaners) = (workers.heads, workers.cleaners);
+        let contexts = workers.contexts();
         // Without a log deletes write nothing, but an update in a full store needs a window to
         // begin with.
         let tombstone_reserve = if options.log.is_some() {
@@ -198,8 +198,23 @@ impl Core {
                 minimum: overhead + STORE_BYTES_MIN,
             });
         }
+        core.check_live_limit(options.tiny)?;
         core.watch_flash(); // the share of promoted copies (promoted::P4)
         Ok(core)
+    }
+
+    /// Refuses memory in which the heads and cleaners leave almost nothing for data: the segments
+    /// of a log that was made for more memory may be too long for it.
+    fn check_live_limit(&self, tiny: bool) -> Result<(), Error> {
+        let bytes = self.space.budget.limit();
+        if tiny || self.live_limit() >= bytes / LIVE_PART_MIN {
+            return Ok(());
+        }
+        let taken = self.overhead + self.open_bytes();
+        Err(Error::BudgetTooSmall {
+            bytes,
+            minimum: (taken + STORE_BYTES_MIN).next_multiple_of(MIB),
+        })
     }
 
     pub fn resources(&self) -> Resources<'_> {
@@ -219,6 +234,17 @@ impl Core {
     /// Counters of all actors: those that append, then cleaning contexts.
     pub fn actors(&self) -> impl Iterator<Item = &Counters> {
         self.appenders().chain(&self.context_counters)
+    }
+
+    /// The head that a session of head `number` appends to now (space::S5).
+    #[inline(always)]
+    pub fn head_in_use(&self, number: usize) -> &Head {
+        let own = &self.heads[number];
+        if !self.space.is_scarce() {
+            return own;
+        }
+        let mut heads = self.heads.iter();
+        heads.find(|head| head.node == own.node).unwrap_or(own)
     }
 
     /// Calls `work` with counters that no other thread uses meanwhile. `work` must not wait for
@@ -300,20 +326,21 @@ impl Core {
     /// Live bytes beyond which writes are refused. Leaves room for the heads, the survivors and
     /// their reserve, and a few dead bytes.
     pub fn live_limit(&self) -> u64 {
-        // Reserve windows are empty; open ones are half full on average. If the live data are more
-        // than cleaning can then pack, cleaning finds nothing to gain, and the write is refused.
+        // If the live data are more than cleaning can pack beside these, cleaning finds nothing to
+        // gain, and the write is refused.
+        let usable = self.segment_budget().saturating_sub(self.open_bytes());
+        (usable as f64 * LIVE_PART_MAX) as u64 + self.flash_capacity()
+    }
+
+    /// Bytes of the windows that heads, survivors and their reserves leave empty.
+    fn open_bytes(&self) -> u64 {
         let for_tombstones = if self.log.is_some() {
             self.heads.len()
         } else {
             self.space.nodes()
         };
-        let open = self.contexts.len()
-            + (self.heads.len() + self.contexts.len()).div_ceil(2)
-            + for_tombstones;
-        let usable = self
-            .segment_budget()
-            .saturating_sub((open * self.space.segment_bytes()) as u64);
-        (usable as f64 * LIVE_PART_MAX) as u64 + self.flash_capacity()
+        let open = open_segments(self.heads.len(), self.contexts.len(), for_tombstones);
+        (open * self.space.segment_bytes()) as u64
     }
 
     /// True if more is alive than writes may fill. Expired entries do not count as alive, even
@@ -436,6 +463,28 @@ impl Core {
     /// Takes a window that is no segment yet. `None`: memory or disk has none. A window for a head
     /// has to be named, or given back, later.
     pub fn set_window_aside(&self, node: usize, purpose: Purpose) -> Option<u32> {
+        self.set_aside_by(purpose, |now_ms, tick| {
+            self.space
+                .acquire(node, purpose, &self.epochs, now_ms, tick)
+        })
+    }
+
+    /// As [`open_window`](Self::open_window), for tombstones of at least `bytes`, if that is what a
+    /// scarce store has beside the window for cleaning (space::S5).
+    pub fn open_short_window(&self, node: usize, bytes: usize, head: usize) -> Option<u32> {
+        let window = self.set_aside_by(Purpose::Tombstones, |now_ms, tick| {
+            self.space.acquire_short(node, bytes, now_ms, tick)
+        })?;
+        self.name_window(window, head);
+        Some(window)
+    }
+
+    /// `acquire` is called with the time of the clock and of the log.
+    fn set_aside_by(
+        &self,
+        purpose: Purpose,
+        acquire: impl FnOnce(u64, u64) -> Option<u32>,
+    ) -> Option<u32> {
         let swaps = self.log.as_ref().map(|log| log.swaps());
         let is_for_head = purpose.is_for_head();
         let has_room = |swaps: &Swaps| match is_for_head {
@@ -445,10 +494,7 @@ impl Core {
         if !swaps.is_none_or(has_room) {
             return None;
         }
-        let (now_ms, tick) = (self.clock.now_ms(), self.log_time());
-        let window = self
-            .space
-            .acquire(node, purpose, &self.epochs, now_ms, tick);
+        let window = acquire(self.clock.now_ms(), self.log_time());
         if window.is_none() && is_for_head {
             swaps.inspect(|swaps| swaps.give_back_room());
         }

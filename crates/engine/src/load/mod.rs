@@ -175,7 +175,7 @@ impl Store {
     pub fn loader(self: &Arc<Self>, listed: &[SegmentId], passes: &[Pass]) -> Loader {
         let log = self.core().log.as_deref().expect("a store with a log");
         log.set_loading(true);
-        self.core().space.set_loading(true);
+        self.core().space.begin_loading();
         log.swaps().restore(passes);
         let mut ranked = listed.to_vec();
         ranked.sort_unstable();
@@ -218,6 +218,8 @@ pub(super) struct Patience {
     flash_still: Duration,
     /// Bytes that cleaners had scanned when a segment was adopted last.
     scanned_before: u64,
+    /// Windows that the load leaves (space::S5).
+    spare: usize,
 }
 
 /// Numbers that change while some thread loads segments or makes room for them.
@@ -238,6 +240,7 @@ impl Patience {
             still: Duration::ZERO,
             flash_still: Duration::ZERO,
             scanned_before: seen.scanned_bytes,
+            spare: loader.core().space.spare_of_loading(),
         }
     }
 
@@ -580,6 +583,10 @@ impl Loader {
         duramen_base::sync::yield_now();
         if patience.lasts(self) {
             Ok(())
+        } else if patience.spare > 1 {
+            core.space.leave_less();
+            *patience = Patience::new(self);
+            Ok(())
         } else if core.is_demoting() || core.flash_has_failed() {
             Err(Error::FlashStuck)
         } else {
@@ -619,7 +626,7 @@ impl Loader {
         }
         drop(evicted);
         self.log().set_loading(false);
-        core.space.set_loading(false);
+        core.space.end_loading();
         core.wakeup.ring();
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Ok(LoadReport {

@@ -139,7 +139,7 @@ impl Session {
             core,
             slot: self.slot,
             me: self.me,
-            head: &core.heads[self.head],
+            head: core.head_in_use(self.head),
             tail: None,
             scratch: &mut self.scratch,
             carried: &mut self.carried,

@@ -48,6 +48,7 @@ pub(crate) fn roll(
     if core.refuses(purpose) {
         return Err(core.out_of_memory());
     }
+    core.space.tend_scarcity();
     let is_full = core.refuses(Purpose::Head);
     if tail.is_for_deletes() && purpose != Purpose::Tombstones && tail.fits(bytes) {
         if purpose != Purpose::Head {
@@ -72,6 +73,9 @@ pub(crate) fn roll(
     if window.is_none() && matches!(purpose, Purpose::Tombstones | Purpose::Rewrite) {
         for_deletes = true;
         window = core.open_window(head.node, purpose, head.number);
+    }
+    if window.is_none() && purpose == Purpose::Tombstones && core.space.is_scarce() {
+        window = core.open_short_window(head.node, needed, head.number);
     }
     let Some(window) = window else {
         return Ok(false);

@@ -12,6 +12,11 @@
 //! - S4: the last `reserve` free windows go to survivors only, so that cleaning can always start.
 //!   With a log, the windows just before these go to survivors and tombstones, so that deletes need
 //!   not wait for cleaning.
+//! - S5: a load may leave less than these reserves: it was asked for more heads or cleaners, or for
+//!   less memory. Then the store is *scarce* until the reserves are whole: all sessions of a node
+//!   append to its first head, and tombstones leave one window for cleaning. So two windows are
+//!   enough for deletes, and cleaning frees more than their tombstones take. A load leaves two if
+//!   it can, else one.
 //!
 //! **Layout**: a location is `region offset / 8`; the window number is the offset shifted by the
 //! segment's size, so an address alone identifies its segment. The first [`SEGMENT_HEADER_BYTES`]
@@ -31,7 +36,7 @@ use crate::epoch::Epochs;
 use crate::topology::Topology;
 use crate::{Error, Options};
 use budget::Budget;
-use duramen_base::sync::{AtomicBool, AtomicU32, Ordering};
+use duramen_base::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use duramen_base::units::MIB;
 use pool::Pool;
 use region::Region;
@@ -46,7 +51,7 @@ pub const SEGMENT_HEADER_BYTES: usize = duramen_format::segment::HEADER_BYTES;
 
 const SEGMENT_BYTES_MAX: u64 = 8 * MIB;
 /// Holds the longest entry (a little over 1 MiB) with room to spare.
-const SEGMENT_BYTES_MIN: u64 = 2 * MIB;
+pub const SEGMENT_BYTES_MIN: u64 = 2 * MIB;
 /// Number of segments at which heads and survivors are a small part of the budget.
 const SEGMENTS_WANTED: u64 = 512;
 /// Maximum windows of a log on a large disk, in multiples of the budget: the segment table is part
@@ -54,6 +59,8 @@ const SEGMENTS_WANTED: u64 = 512;
 const DISK_EXPANSION_MAX: u64 = 8;
 /// Locations have 38 bits of 8-byte units.
 const REGION_BYTES_MAX: u64 = 8 << 38;
+/// Windows that a load leaves on each node if it can (S5).
+const SPARE_OF_LOADING: usize = 2;
 /// At most half of the region.
 pub const MEMORY_BYTES_MAX: u64 = 1 << 40;
 
@@ -62,6 +69,27 @@ pub fn segment_bytes(memory_bytes: u64) -> u64 {
     (memory_bytes / SEGMENTS_WANTED)
         .next_power_of_two()
         .clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
+}
+
+/// Bytes of a segment in a store with these options.
+pub fn segment_bytes_of(options: &Options) -> u64 {
+    let bytes = options.memory_bytes;
+    let asked = options.log.as_ref().map_or(0, |log| log.segment_bytes);
+    if asked == 0 && options.tiny && options.flash.is_some() {
+        // For a test: enough segments for all users.
+        (bytes / 64)
+            .next_power_of_two()
+            .clamp(SEGLET_BYTES as u64, SEGMENT_BYTES_MIN)
+    } else if asked == 0 {
+        segment_bytes(bytes)
+    } else {
+        let minimum = match options.tiny {
+            true => SEGLET_BYTES as u64,
+            false => SEGMENT_BYTES_MIN,
+        };
+        let bytes = asked.next_power_of_two();
+        bytes.clamp(minimum, SEGMENT_BYTES_MAX)
+    }
 }
 
 /// The purpose of a window.
@@ -99,9 +127,11 @@ pub struct Space {
     pub durable: Arc<[AtomicU32]>,
     /// Windows per node that tombstones, and rewrites, may take beyond the limit of heads.
     tombstone_reserve: usize,
-    /// Segments are being loaded: the reserves of writers may be used, and fill up again
-    /// afterwards.
-    loading: AtomicBool,
+    /// Windows of each node that a load leaves; 0: no segments are being loaded. While they are,
+    /// the reserves of writers may be used, and fill up again afterwards.
+    loading: AtomicUsize,
+    /// The reserves have not been whole since the load (S5).
+    scarce: AtomicBool,
     pools: Box<[Pool]>,
     segment_bytes: usize,
     segment_shift: u32,
@@ -120,22 +150,7 @@ impl Space {
         tombstone_reserve: usize,
     ) -> Result<Space, Error> {
         let bytes = options.memory_bytes;
-        let asked = options.log.as_ref().map_or(0, |log| log.segment_bytes);
-        let segment_bytes = if asked == 0 && options.tiny && options.flash.is_some() {
-            // For a test: enough segments for all users.
-            (bytes / 64)
-                .next_power_of_two()
-                .clamp(SEGLET_BYTES as u64, SEGMENT_BYTES_MIN)
-        } else if asked == 0 {
-            segment_bytes(bytes)
-        } else {
-            let minimum = match options.tiny {
-                true => SEGLET_BYTES as u64,
-                false => SEGMENT_BYTES_MIN,
-            };
-            let bytes = asked.next_power_of_two();
-            bytes.clamp(minimum, SEGMENT_BYTES_MAX)
-        };
+        let segment_bytes = segment_bytes_of(options);
         let nodes = topology.nodes();
         // Twice the budget in address space: compacted segments leave the tails of their windows
         // unbacked. With a log more: memory may keep a short rest of every segment on disk in a
@@ -189,7 +204,8 @@ impl Space {
                 .map(|_| AtomicU32::new(0))
                 .collect(),
             tombstone_reserve,
-            loading: AtomicBool::new(false),
+            loading: AtomicUsize::new(0),
+            scarce: AtomicBool::new(false),
             segments: (0..windows).map(|_| Segment::default()).collect(),
             pools: pools.collect(),
             segment_shift: segment_bytes.trailing_zeros(),
@@ -285,14 +301,39 @@ impl Space {
             Purpose::Head | Purpose::Side | Purpose::Promoted => {
                 self.pools[node].reserve() + self.tombstone_reserve
             }
+            Purpose::Tombstones if self.is_scarce() => 1, // S5
             Purpose::Tombstones | Purpose::Rewrite => self.pools[node].reserve(),
             Purpose::Survivor | Purpose::Compacted => 0,
         }
     }
 
-    /// True if as many windows are free as there are contexts that clean (S4).
+    /// True if a survivor may take a window for good: it leaves one for each other context that
+    /// cleans (S4), or one for all of them (S5).
     pub fn reserve_is_whole(&self, node: usize) -> bool {
-        self.raw_free_windows(node) >= self.pools[node].reserve()
+        let whole = match self.is_scarce() {
+            true => 2,
+            false => self.pools[node].reserve(),
+        };
+        self.raw_free_windows(node) >= whole
+    }
+
+    #[inline(always)]
+    pub fn is_scarce(&self) -> bool {
+        // Relaxed: set before any session is used. A late look at its end does no harm.
+        self.scarce.load(Ordering::Relaxed)
+    }
+
+    /// Ends scarcity if the reserves are whole (S5). Called now and then.
+    pub fn tend_scarcity(&self) {
+        if self.is_scarce() && self.reserves_are_whole() {
+            self.scarce.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// True if windows are free for all contexts that clean and for the tombstones of all heads.
+    fn reserves_are_whole(&self) -> bool {
+        let is_whole = |node| self.raw_free_windows(node) >= self.reserve(node, Purpose::Head);
+        (0..self.nodes()).all(is_whole)
     }
 
     fn raw_free_windows(&self, node: usize) -> usize {
@@ -346,42 +387,77 @@ impl Space {
             self.budget.release(bytes as u64);
             return None;
         };
-        self.open_partial(window, bytes, now_ms, tick);
+        self.open_partial(window, State::Survivor, bytes, now_ms, tick);
         Some(window)
     }
 
-    /// Sets whether segments are being loaded. Afterwards, the reserves fill up again before a head
-    /// gets a window.
-    pub fn set_loading(&self, loading: bool) {
-        self.loading.store(loading, Ordering::Relaxed);
+    /// Takes what a scarce store has beside the window for cleaning, if that holds `bytes`: for
+    /// tombstones, when a whole window more is not free (S5).
+    pub fn acquire_short(&self, node: usize, bytes: usize, now_ms: u64, tick: u64) -> Option<u32> {
+        let _turn = self.pools[node].turn();
+        let spare = self.unbacked_reserve(node, Purpose::Tombstones);
+        let left = self.budget.free().saturating_sub(spare) as usize;
+        let got = (left.min(self.segment_bytes) / SEGLET_BYTES) * SEGLET_BYTES;
+        let is_enough = self.is_scarce() && got >= SEGMENT_HEADER_BYTES + bytes;
+        (is_enough && self.budget.charge_leaving(got as u64, spare)).then_some(())?;
+        let Some(window) = self.pools[node].take_unbacked() else {
+            self.budget.release(got as u64);
+            return None;
+        };
+        self.open_partial(window, State::Head, got, now_ms, tick);
+        Some(window)
     }
 
-    /// Bytes that a load leaves: one window, for compaction.
-    fn spare_of_loading(&self, node: usize) -> u64 {
-        match self.pools[node].backed() {
-            0 => self.segment_bytes as u64,
-            _ => 0,
-        }
+    /// Segments are being loaded from now on.
+    pub fn begin_loading(&self) {
+        self.loading.store(SPARE_OF_LOADING, Ordering::Relaxed);
+    }
+
+    /// The reserves fill up again before a head gets a window (S5).
+    pub fn end_loading(&self) {
+        self.loading.store(0, Ordering::Relaxed);
+        self.scarce
+            .store(!self.reserves_are_whole(), Ordering::Relaxed);
+    }
+
+    /// Windows of each node that the load leaves.
+    pub fn spare_of_loading(&self) -> usize {
+        self.loading.load(Ordering::Relaxed)
+    }
+
+    /// The load has no memory otherwise: it leaves one window, for compaction.
+    pub fn leave_less(&self) {
+        self.loading.store(1, Ordering::Relaxed);
+    }
+
+    /// Bytes of the budget that a load leaves for a node.
+    fn unbacked_spare(&self, node: usize) -> u64 {
+        let spare = self.spare_of_loading();
+        (spare.saturating_sub(self.pools[node].backed()) * self.segment_bytes) as u64
     }
 
     /// As [`acquire_partial`](Self::acquire_partial), for a segment that is loaded.
     pub fn acquire_for_loading(&self, node: usize, bytes: usize, now_ms: u64) -> Option<u32> {
         let bytes = bytes.next_multiple_of(SEGLET_BYTES).min(self.segment_bytes);
+        let spare = match self.spare_of_loading() {
+            SPARE_OF_LOADING => (0..self.nodes()).map(|n| self.unbacked_spare(n)).sum(),
+            _ => self.unbacked_spare(node),
+        };
         self.budget
-            .charge_leaving(bytes as u64, self.spare_of_loading(node))
+            .charge_leaving(bytes as u64, spare)
             .then_some(())?;
         let Some(window) = self.pools[node].take_unbacked() else {
             self.budget.release(bytes as u64);
             return None;
         };
-        self.open_partial(window, bytes, now_ms, 0);
+        self.open_partial(window, State::Survivor, bytes, now_ms, 0);
         Some(window)
     }
 
-    fn open_partial(&self, window: u32, bytes: usize, now_ms: u64, tick: u64) {
+    fn open_partial(&self, window: u32, state: State, bytes: usize, now_ms: u64, tick: u64) {
         let offset = self.offset_of(window);
         self.region.back_no_more(offset, bytes, self.segment_bytes); // S1
-        self.segments[window as usize].open(State::Survivor, bytes as u32, now_ms, tick);
+        self.segments[window as usize].open(state, bytes as u32, now_ms, tick);
     }
 
     /// Gives back a window that was acquired and that no other thread has seen.
@@ -402,9 +478,9 @@ impl Space {
     /// except during a load.
     #[must_use]
     pub fn charge_beside_segments(&self, bytes: u64) -> bool {
-        let loading = self.loading.load(Ordering::Relaxed);
+        let loading = self.spare_of_loading() > 0;
         let spare = (0..self.nodes()).map(|node| match loading {
-            true => self.spare_of_loading(node),
+            true => self.unbacked_spare(node),
             false => self.unbacked_reserve(node, Purpose::Head),
         });
         self.budget.charge_leaving(bytes, spare.sum())
