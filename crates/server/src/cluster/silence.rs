@@ -54,7 +54,7 @@ impl Silence {
 mod tests {
     use super::*;
 
-    /// A request that needed more than 5 s for its way was cut off by the next one, again and again.
+    /// A request that needed more than 5 s for its way was cut off by the next one, for ever.
     #[test]
     fn a_coordinator_that_takes_bytes_is_not_silent_for_a_while() {
         let mut silence = Silence::default();
