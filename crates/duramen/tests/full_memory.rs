@@ -200,7 +200,7 @@ fn long_segments_leave_room_for_data_in_little_memory() {
     drop(session);
     store.close().unwrap();
     drop(store);
-    for memory_mib in [96, 128, 256, 512] {
+    for memory_mib in [64, 96, 128, 256, 512] {
         let store = open(dir.path(), in_memory(memory_mib)).unwrap();
         for n in 1000..1032 {
             let mut session = store.session().unwrap();
@@ -209,11 +209,11 @@ fn long_segments_leave_room_for_data_in_little_memory() {
         store.close().unwrap();
     }
     let Err(Error::Engine(duramen_engine::Error::BudgetTooSmall { minimum, .. })) =
-        open(dir.path(), in_memory(64))
+        open(dir.path(), in_memory(48))
     else {
-        panic!("64 MiB are too little for a few segments of 8 MiB");
+        panic!("48 MiB are too little for a few segments of 8 MiB");
     };
-    assert!((70 * MIB..=128 * MIB).contains(&minimum), "{minimum}");
+    assert!((64 * MIB..=128 * MIB).contains(&minimum), "{minimum}");
     let store = open(dir.path(), in_memory(minimum / MIB)).unwrap();
     let mut session = store.session().unwrap();
     session.set(T, key(0), [2; 1000]).unwrap();

@@ -699,4 +699,47 @@ mod tests {
         let states = space.segments.iter().map(|segment| segment.state());
         assert!(states.into_iter().all(|state| state == State::Unbacked));
     }
+
+    /// S5: a load that left less than the reserves once left nothing for tombstones.
+    #[test]
+    fn a_load_leaves_windows_for_tombstones_and_cleaning_until_the_reserves_are_whole() {
+        let space = Space::new(&Options::new(16 * MIB), &Topology::single(), 3, 2).unwrap();
+        let epochs = Epochs::new(1, duramen_base::ticks::Ticks::counting());
+        let whole = space.segment_bytes();
+        space.begin_loading();
+        let load = |bytes| space.acquire_for_loading(0, bytes, 0);
+        let loaded: Vec<u32> = std::iter::from_fn(|| load(whole)).collect();
+        assert_eq!(loaded.len(), 6, "two windows are left");
+        space.leave_less();
+        assert!(load(whole * 3 / 4).is_some() && load(whole).is_none());
+        space.end_loading();
+        assert!(space.is_scarce());
+        let take = |purpose| space.acquire(0, purpose, &epochs, 0, 0);
+        assert_eq!(
+            (take(Purpose::Head), take(Purpose::Tombstones)),
+            (None, None)
+        );
+        assert!(space.acquire_short(0, whole / 2, 0, 0).is_none());
+        let short = space.acquire_short(0, whole / 8, 0, 0).unwrap();
+        let segment = &space.segments[short as usize];
+        assert_eq!(segment.committed_bytes() as usize, whole / 4);
+        assert_eq!(segment.state(), State::Head);
+        assert!(
+            space.acquire_short(0, 1, 0, 0).is_none(),
+            "one is for cleaning"
+        );
+        let clean = |window: u32| {
+            space.segments[window as usize].close();
+            assert!(space.segments[window as usize].claim());
+            space.retire(0, window, &epochs);
+            space.reap(0, &epochs);
+            space.tend_scarcity();
+        };
+        clean(loaded[0]);
+        assert!(take(Purpose::Tombstones).is_some() && take(Purpose::Tombstones).is_none());
+        loaded[1..4].iter().for_each(|window| clean(*window));
+        assert!(space.is_scarce());
+        clean(loaded[4]);
+        assert!(!space.is_scarce(), "five windows are free");
+    }
 }
