@@ -56,8 +56,8 @@ impl Backup {
         shown.clone()
     }
 
-    /// As [`logs`](Self::logs), and whether each is fenced. `None`: the device allocates frames now,
-    /// which locks the state and may take long.
+    /// As [`logs`](Self::logs), and whether each is fenced. `None`: the device allocates frames
+    /// now, which locks the state and may take long.
     pub fn logs_now(&self) -> Option<Vec<(u64, bool)>> {
         let state = self.state_within(FIGURES_WITHIN)?;
         let logs = state.logs().into_iter();

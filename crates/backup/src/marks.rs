@@ -21,8 +21,8 @@ impl State {
         }
     }
 
-    /// wal::W6. Damaged replicas and control segments first: there may be too many open replicas for
-    /// one header.
+    /// wal::W6. Damaged replicas and control segments first: there may be too many open replicas
+    /// for one header.
     pub(crate) fn marks(&self) -> Vec<Mark> {
         let rank = |replica: &Replica| match (replica.damaged.is_some(), replica.kind) {
             (true, _) => Some(0),

@@ -1,9 +1,9 @@
 //! A store whose memory is full, restarted with other options.
 //!
-//! The live data of a full store leave room for the windows of its heads and cleaners. With more of
-//! them, or with less memory, a start finds less room than their reserves. Then a head got no window
-//! for tombstones, cleaning freed none, as almost nothing was dead, and deletes were refused without
-//! end. But a full store becomes usable again only by deletes.
+//! The live data of a full store leave room for the windows of its heads and cleaners. With more
+//! of them, or with less memory, a start finds less room than their reserves. Then a head got no
+//! window for tombstones, cleaning freed none, as almost nothing was dead, and deletes were refused
+//! without end. But a full store becomes usable again only by deletes.
 
 #[allow(dead_code, reason = "other tests use the rest of it")]
 #[path = "common/tiered.rs"]
@@ -209,11 +209,11 @@ fn long_segments_leave_room_for_data_in_little_memory() {
         store.close().unwrap();
     }
     let Err(Error::Engine(duramen_engine::Error::BudgetTooSmall { minimum, .. })) =
-        open(dir.path(), in_memory(48))
+        open(dir.path(), in_memory(40))
     else {
-        panic!("48 MiB are too little for a few segments of 8 MiB");
+        panic!("40 MiB are too little for a few segments of 8 MiB");
     };
-    assert!((64 * MIB..=128 * MIB).contains(&minimum), "{minimum}");
+    assert!((48 * MIB..=128 * MIB).contains(&minimum), "{minimum}");
     let store = open(dir.path(), in_memory(minimum / MIB)).unwrap();
     let mut session = store.session().unwrap();
     session.set(T, key(0), [2; 1000]).unwrap();
