@@ -38,7 +38,8 @@ const SLOW_BACK_MAX_US: u64 = 16 * SLOW_BACK_US;
 const FORGOTTEN_US: u64 = 600_000_000;
 /// Longest time in which the open segments on a slow backup are closed, again and again.
 const LEAVING_US: u64 = 10_000_000;
-/// A slow backup that cannot be replaced is reported this often, and others that were slow are asked.
+/// A slow backup that cannot be replaced is reported this often; others that were slow are asked
+/// then.
 const SAY_SLOW_US: u64 = 60_000_000;
 
 /// The state of one membership.
