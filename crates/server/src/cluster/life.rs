@@ -262,7 +262,7 @@ impl<'a> Search<'a> {
     /// # Errors
     /// The reason why it did not give the settings.
     fn ask(&mut self, address: &str) -> Result<Option<ClusterSettings>, String> {
-        if self.silence.asks(address, Instant::now()) {
+        if self.silence.asks(address) {
             self.hub.close_links(address);
         }
         self.request += 1;
@@ -287,9 +287,8 @@ impl<'a> Search<'a> {
             let moving = self.hub.moving();
             if let Some(moving) = moving.iter().find(|moving| moving.request == request) {
                 moved = Instant::now();
-                match moving.has_received {
-                    true => self.silence.heard(address),
-                    false => self.silence.sent(address, moved),
+                if moving.has_received {
+                    self.silence.heard(address);
                 }
             }
             for event in events.drain(..) {

@@ -193,9 +193,8 @@ impl NodeThread {
                 Some(PendingCall::Peer(call)) => calls.push(*call),
                 Some(PendingCall::Coordinator(token, address)) => {
                     tokens.push(*token);
-                    match moving.has_received {
-                        true => self.silence.heard(address),
-                        false => self.silence.sent(address, Instant::now()),
+                    if moving.has_received {
+                        self.silence.heard(address);
                     }
                 }
                 None => {}
@@ -578,7 +577,7 @@ impl NodeThread {
     }
 
     fn ask_coordinator(&mut self, token: Token, address: &str, question: &ToCoordinator) {
-        if self.silence.asks(address, Instant::now()) {
+        if self.silence.asks(address) {
             self.parts.hub.close_links(address);
         }
         let request = self.asks(PendingCall::Coordinator(token, address.to_owned()));
