@@ -24,30 +24,37 @@ impl State {
     /// wal::W6. Damaged replicas and control segments first: there may be too many open replicas
     /// for one header.
     pub(crate) fn marks(&self) -> Vec<Mark> {
-        let rank = |replica: &Replica| match (replica.damaged.is_some(), replica.kind) {
-            (true, _) => Some(0),
-            (false, Kind::Control) => Some(1),
-            (false, _) => (!replica.closed).then_some(2),
-        };
-        let marks = (0..=2).flat_map(|turn| {
-            let replicas = self.replicas.iter();
-            replicas.filter_map(move |(id, replica)| {
-                let held = match rank(replica).filter(|rank| *rank == turn)? {
-                    0 => Held::Lost(replica.epoch),
-                    _ => Held::Slot(
-                        self.frames
-                            .stamp(replica.frame.filter(|_| replica.in_slot)?),
-                    ),
-                };
-                Some(Mark {
+        let mut ranked: Vec<(u8, Mark)> = self
+            .replicas
+            .iter()
+            .filter_map(|(id, replica)| {
+                let (rank, held) = self.rank(replica)?;
+                let mark = Mark {
                     frame: replica.frame.unwrap_or(u32::MAX),
                     kind: replica.kind,
                     segment: id.segment,
                     log: id.log,
                     held,
-                })
+                };
+                Some((rank, mark))
             })
-        });
+            .collect();
+        ranked.sort_by_key(|(rank, _)| *rank); // stable
+        let marks = ranked.into_iter().map(|(_, mark)| mark);
         marks.take(MARKS_MAX).collect()
+    }
+
+    /// The order of its mark, and the part of it that is there. `None`: it needs none.
+    fn rank(&self, replica: &Replica) -> Option<(u8, Held)> {
+        if replica.damaged.is_some() {
+            return Some((0, Held::Lost(replica.epoch)));
+        }
+        let rank = match replica.kind {
+            Kind::Control => 1,
+            _ if !replica.closed => 2,
+            _ => return None,
+        };
+        let frame = replica.frame.filter(|_| replica.in_slot)?;
+        Some((rank, Held::Slot(self.frames.stamp(frame))))
     }
 }

@@ -124,7 +124,9 @@ impl Disk for OsDisk {
             self.path.join(name)
         };
         let cached = self.open_with(&path, how, OFlags::empty())?;
-        write_in_place(&cached);
+        if how == OpenHow::Create {
+            write_in_place(&cached);
+        }
         let direct = self.open_with(&path, how, OFlags::DIRECT);
         let direct = match (self.mode, direct) {
             (_, Ok(file)) => Some(file),

@@ -379,18 +379,14 @@ impl<'a> Rebuild<'a> {
             }
             let lost = || Replica::new(mark.kind, epoch, Data::Growing(Buffer::with_capacity(0)));
             let replica = self.replicas.entry(id).or_insert_with(lost);
-            replica
-                .damaged
-                .get_or_insert_with(|| match self.geometry.frames > mark.frame {
-                    true => format!(
-                        "the newest slot of frame {} was lost, or the frames are an older copy",
-                        mark.frame
-                    ),
-                    false => "its slot was lost, or the frames are an older copy".to_owned(),
-                });
-            if mark.frame < self.geometry.frames {
-                self.unknown.insert(mark.frame);
-            }
+            let frame = Some(mark.frame).filter(|frame| *frame < self.geometry.frames);
+            replica.damaged.get_or_insert_with(|| match frame {
+                Some(frame) => format!(
+                    "the newest slot of frame {frame} was lost, or the frames are an older copy"
+                ),
+                None => "its slot was lost, or the frames are an older copy".to_owned(),
+            });
+            self.unknown.extend(frame);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Native clients on the servers' machine, through shared memory: real processes that are killed.
 
 use crate::command::DURAMEN;
-use crate::process::{DEADLINE, Process, signal};
+use crate::process::{DEADLINE, Process, signal, until};
 use crate::redis::Redis;
 use duramen_client::{Client, Options, Table};
 use std::path::Path;
@@ -45,14 +45,6 @@ fn local_clients(redis: &mut Redis, resp: &str) -> usize {
     lists
         .map(|list| list.matches("lib-name=duramen-local").count())
         .sum()
-}
-
-fn until(what: &str, mut is_true: impl FnMut() -> bool) {
-    let since = Instant::now();
-    while !is_true() {
-        assert!(since.elapsed() < DEADLINE, "never: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 #[test]

@@ -9,6 +9,15 @@ use std::time::{Duration, Instant};
 /// Longest wait; a longer one fails the test.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
+/// Waits until it holds.
+pub fn until(what: &str, mut is_true: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !is_true() {
+        assert!(since.elapsed() < DEADLINE, "never: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// A `duramen` that runs until it is ended, with the test at the latest.
 pub struct Process {
     child: Child,

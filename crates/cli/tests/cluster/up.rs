@@ -1,10 +1,9 @@
 //! `duramen up`: a cluster of real processes, its end and its restart.
 
 use crate::command::duramen;
-use crate::process::{DEADLINE, Process, signal};
+use crate::process::{Process, signal, until};
 use crate::redis::Redis;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 const KEYS: usize = 400;
 
@@ -25,15 +24,6 @@ fn pids(up: &Process) -> Vec<u32> {
 
 fn is_alive(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
-}
-
-/// Waits until it holds.
-fn until(what: &str, is_true: impl Fn() -> bool) {
-    let since = Instant::now();
-    while !is_true() {
-        assert!(since.elapsed() < DEADLINE, "never: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 fn fill(redis: &mut Redis) {

@@ -308,17 +308,13 @@ impl Reactor {
 
     /// Whether its client takes its replies too slowly.
     #[inline]
-    fn is_behind(&mut self, connection: &mut Connection) -> bool {
+    pub(super) fn is_behind(&mut self, connection: &Connection) -> bool {
         let config = self.config.get(&self.shared);
         let pause = match connection.client.is_authenticated() || config.requirepass.is_empty() {
             true => config.output_pause_bytes,
             false => config.output_pause_bytes.min(config.preauth_limit_bytes),
         };
-        let is_behind = connection.unsent_bytes() > pause;
-        if !is_behind && connection.has_turn {
-            self.end_turn(connection);
-        }
-        is_behind
+        connection.unsent_bytes() > pause
     }
 
     #[cold]
@@ -353,7 +349,6 @@ impl Reactor {
         }
     }
 
-    #[cold]
     pub(super) fn end_turn(&self, connection: &mut Connection) {
         if std::mem::take(&mut connection.has_turn) {
             self.shared.end_pipeline_turn();
@@ -365,14 +360,13 @@ impl Reactor {
         self.next_behind_ms = self.now_ms + BEHIND_MS;
         self.has_behind = false;
         for token in self.slots.tokens() {
-            let Some(mut connection) = self.slots.take(token) else {
+            let unsent = self.slots.get(token).map(Connection::unsent_bytes);
+            if unsent.is_none_or(|bytes| bytes == 0) {
                 continue;
-            };
-            if connection.unsent_bytes() > 0 && self.is_behind(&mut connection) {
+            }
+            if let Some(mut connection) = self.slots.take(token) {
                 self.resume_run(token, &mut connection);
                 self.settle(token, connection);
-            } else {
-                self.slots.put(token, connection);
             }
         }
     }

@@ -120,7 +120,8 @@ impl Connection {
         }
     }
 
-    fn may_receive(&self) -> bool {
+    /// Whether its ring is read now.
+    fn is_read(&self) -> bool {
         self.held.is_none()
             && self.waits_for == WaitsFor::Input
             && self.interest.contains(EventFlags::IN)
@@ -161,9 +162,9 @@ impl Reactor {
     /// The client is gone: its whole requests run, as those in a socket's buffer would.
     fn end_local(&mut self, token: Token) {
         while let Some(connection) = self.slots.get_mut(token) {
-            let may_receive = connection.may_receive();
+            let is_read = connection.is_read();
             let has_input = connection.local_mut().is_some_and(Local::has_input);
-            if !may_receive || !has_input {
+            if !is_read || !has_input {
                 return self.close(token);
             }
             self.receive(token);
@@ -187,8 +188,8 @@ impl Reactor {
         let Some(connection) = self.slots.get_mut(token) else {
             return self.slots.is_used(token);
         };
-        let may_receive = connection.may_receive();
-        if may_receive && connection.local_mut().is_some_and(Local::has_input) {
+        let is_read = connection.is_read();
+        if is_read && connection.local_mut().is_some_and(Local::has_input) {
             self.hot = Some(token);
             self.receive(token);
         }
@@ -203,7 +204,7 @@ impl Reactor {
             let Some(connection) = self.slots.get_mut(*token) else {
                 return self.slots.is_used(*token);
             };
-            if !connection.may_receive() {
+            if !connection.is_read() {
                 return true;
             }
             let Some(local) = connection.local_mut() else {

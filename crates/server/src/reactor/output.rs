@@ -126,6 +126,9 @@ impl Reactor {
             return self.close_taken(token, connection);
         }
         self.has_strangers |= !connection.client.is_authenticated(); // it may have sent `RESET`
+        if connection.has_turn && !self.is_behind(&connection) {
+            self.end_turn(&mut connection); // input::R3
+        }
         self.update_interest(token, &mut connection);
         self.note_memory(&mut connection);
         let (query, output) = (connection.input.len(), connection.unsent_bytes());

@@ -17,7 +17,9 @@ impl Reactor {
     /// Whether there is anything to check.
     fn sweeps(&mut self) -> bool {
         let config = self.config.get(&self.shared);
-        (config.timeout_s > 0 && self.slots.len() > 0) || self.with_output > 0 || self.has_strangers
+        (config.timeout_s > 0 && self.slots.len() > 0)
+            || (config.output_stall_s > 0 && self.with_output > 0)
+            || self.has_strangers
     }
 
     /// Longest time to sleep in the kernel; None = until an event.
@@ -79,7 +81,6 @@ impl Reactor {
     /// Called after each round.
     pub(super) fn sweep(&mut self) {
         if self.now_ms >= self.next_sweep_ms && self.sweeps() {
-            self.next_sweep_ms = self.now_ms + SWEEP_MS;
             self.close_late();
         }
         if self.has_behind && self.now_ms >= self.next_behind_ms {
@@ -93,6 +94,7 @@ impl Reactor {
 
     /// Closes clients that are idle, stalled, or late with the password.
     fn close_late(&mut self) {
+        self.next_sweep_ms = self.now_ms + SWEEP_MS;
         let (timeout_ms, stall_ms, login_ms) = {
             let config = self.config.get(&self.shared);
             let login_s = match config.requirepass.is_empty() {

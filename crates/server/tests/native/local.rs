@@ -102,6 +102,15 @@ fn a_hundred_clients_work_at_once_and_the_rest_use_tcp() {
     wait_until("all have left", || cluster.local_clients() == 0);
 }
 
+/// Requests 1 to `count`, each to read the key.
+fn reads(cluster: &Cluster, key: &[u8], count: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for request in 1..=count {
+        encode_single(&mut bytes, &envelope(request), &read(cluster.table, key));
+    }
+    bytes
+}
+
 fn send(socket: &UnixStream, rings: &mut Rings, bytes: &[u8]) {
     let (mut sent, until) = (0, Instant::now() + DEADLINE);
     while sent < bytes.len() {
@@ -121,10 +130,7 @@ fn a_pipeline_is_answered_in_order_however_it_is_cut() {
     cluster.table().set(b"k", &[7; 900]).expect("written");
     let (socket, mut rings, _fd) = cluster.raw_local();
     let mut random = Random::new(1);
-    let mut unsent = Vec::new();
-    for request in 1..=3_000 {
-        encode_single(&mut unsent, &envelope(request), &read(cluster.table, b"k"));
-    }
+    let mut unsent = reads(&cluster, b"k", 3_000);
     let (mut input, mut seen) = (Vec::new(), 0);
     let until = Instant::now() + DEADLINE;
     while seen < 3_000 {
@@ -183,10 +189,8 @@ fn impossible_counters_end_their_connection_alone() {
     // The counter of the replies' ring, while a reply is written.
     let (mut socket, mut rings, fd) = cluster.raw_local();
     poke(&fd, 512 + 128, &u64::MAX.to_ne_bytes());
-    let mut request = Vec::new();
     other.set(b"large", &[1; 3 * RING_BYTES]).expect("written");
-    encode_single(&mut request, &envelope(1), &read(cluster.table, b"large"));
-    send(&socket, &mut rings, &request);
+    send(&socket, &mut rings, &reads(&cluster, b"large", 1));
     ring_bell(&socket);
     expect_end(&mut socket);
     use_it(&other, "still");
@@ -200,9 +204,7 @@ fn memory_that_its_client_empties_ends_that_client_alone() {
     let other = table(cluster.local_options());
     other.set(b"k", b"v").expect("written");
     let (mut socket, mut rings, fd) = cluster.raw_local();
-    let mut request = Vec::new();
-    encode_single(&mut request, &envelope(1), &read(cluster.table, b"k"));
-    send(&socket, &mut rings, &request);
+    send(&socket, &mut rings, &reads(&cluster, b"k", 1));
     ring_bell(&socket);
     wait_until("the reply", || rings.readable().expect("valid") > 0);
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -260,15 +262,7 @@ fn a_client_that_takes_no_replies_is_paused_and_closed() {
     let other = table(cluster.local_options());
     other.set(b"large", &[1; 1 << 20]).expect("written");
     let (mut socket, mut rings, _fd) = cluster.raw_local();
-    let mut requests = Vec::new();
-    for request in 1..=100 {
-        encode_single(
-            &mut requests,
-            &envelope(request),
-            &read(cluster.table, b"large"),
-        );
-    }
-    send(&socket, &mut rings, &requests);
+    send(&socket, &mut rings, &reads(&cluster, b"large", 100));
     ring_bell(&socket);
     expect_end(&mut socket);
     use_it(&other, "still");
@@ -281,15 +275,7 @@ fn a_slow_reader_gets_all_its_replies() {
     let other = table(cluster.local_options());
     other.set(b"large", &[1; 1 << 20]).expect("written");
     let (socket, mut rings, _fd) = cluster.raw_local();
-    let mut requests = Vec::new();
-    for request in 1..=3 {
-        encode_single(
-            &mut requests,
-            &envelope(request),
-            &read(cluster.table, b"large"),
-        );
-    }
-    send(&socket, &mut rings, &requests);
+    send(&socket, &mut rings, &reads(&cluster, b"large", 3));
     ring_bell(&socket);
     let (mut total, until) = (0, Instant::now() + DEADLINE);
     let mut chunk = [0; 1_000];
@@ -310,8 +296,7 @@ fn a_client_that_ends_amid_a_request_is_forgotten() {
     let cluster = start();
     for _ in 0..20 {
         let (socket, mut rings, _fd) = cluster.raw_local();
-        let mut request = Vec::new();
-        encode_single(&mut request, &envelope(1), &read(cluster.table, b"k"));
+        let request = reads(&cluster, b"k", 1);
         send(&socket, &mut rings, &request[..request.len() - 1]);
         ring_bell(&socket);
     }

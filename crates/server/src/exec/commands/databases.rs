@@ -228,7 +228,7 @@ fn flush_table(
     }
 }
 
-/// Removes a key if it is served here, or will be in a moment.
+/// Removes a key if it is served here. An error if that is not decided now.
 fn remove(
     ctx: &mut Context<'_>,
     member: &Membership,
