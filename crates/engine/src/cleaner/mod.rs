@@ -56,6 +56,7 @@ pub fn start(core: &Arc<Core>) -> std::io::Result<Vec<JoinHandle<()>>> {
             std::thread::Builder::new()
                 .name(format!("cleaner-{number}"))
                 .spawn(carry(move || {
+                    core.topology.stay_on(number % core.topology.nodes());
                     Cleaner {
                         number,
                         housekept: Instant::now(),

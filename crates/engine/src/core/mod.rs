@@ -47,6 +47,7 @@ pub struct Core {
     pub mode: Mode,
     pub clock: Clock,
     pub hasher: KeyHasher,
+    pub topology: Topology,
     pub space: Space,
     pub arena: Arena,
     pub epochs: Epochs,
@@ -153,7 +154,8 @@ impl Core {
             mode: options.mode,
             clock: options.clock.clone(),
             hasher: KeyHasher::new(options.hash_seed.unwrap_or_else(random_seed)),
-            arena: Arena::new(memory_bytes / 2, options.huge_pages)?,
+            arena: Arena::new(memory_bytes / 2, options.huge_pages, topology)?,
+            topology: topology.clone(),
             tables: Tables::new(),
             heads: (0..heads)
                 .map(|n| Head {
@@ -236,15 +238,23 @@ impl Core {
         self.appenders().chain(&self.context_counters)
     }
 
-    /// The head that a session of head `number` appends to now (space::S5).
+    /// The head that a session of head `number` appends to now: one of the node on which its thread
+    /// runs, and the node's first one while memory is scarce (space::S5).
     #[inline(always)]
     pub fn head_in_use(&self, number: usize) -> &Head {
         let own = &self.heads[number];
-        if !self.space.is_scarce() {
+        let node = self.topology.local().unwrap_or(own.node);
+        if node == own.node && !self.space.is_scarce() {
             return own;
         }
-        let mut heads = self.heads.iter();
-        heads.find(|head| head.node == own.node).unwrap_or(own)
+        self.head_on(node, number).unwrap_or(own)
+    }
+
+    #[cold]
+    fn head_on(&self, node: usize, number: usize) -> Option<&Head> {
+        let heads = || self.heads.iter().filter(|head| head.node == node);
+        let number = if self.space.is_scarce() { 0 } else { number };
+        heads().nth(number % heads().count().max(1))
     }
 
     /// Calls `work` with counters that no other thread uses meanwhile. `work` must not wait for

@@ -12,6 +12,7 @@ use super::bucket::Bucket;
 use crate::Error;
 use crate::space::budget::Budget;
 use crate::space::region::{HUGE_PAGE_BYTES, Region};
+use crate::topology::Topology;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,9 +38,10 @@ struct State {
 
 impl Arena {
     /// `bytes`: address space, an upper limit of the memory of all indexes.
-    pub fn new(bytes: u64, huge_pages: bool) -> Result<Arena, Error> {
+    pub fn new(bytes: u64, huge_pages: bool, topology: &Topology) -> Result<Arena, Error> {
         let pages = (bytes as usize).div_ceil(HUGE_PAGE_BYTES).max(1);
         let region = Region::reserve(pages * HUGE_PAGE_BYTES, huge_pages)?;
+        topology.spread(region.at(0), pages * HUGE_PAGE_BYTES);
         let state = State {
             free: BTreeMap::from([(0, pages * LINES_PER_PAGE)]),
             committed: vec![false; pages],
@@ -216,7 +218,7 @@ mod tests {
     #[test]
     fn ranges_are_reused_and_pages_go_back() {
         let budget = Budget::new(8 * MIB);
-        let arena = Arena::new(64 * MIB, true).unwrap();
+        let arena = Arena::new(64 * MIB, true, &Topology::single()).unwrap();
         let page = LINES_PER_PAGE;
         let a = arena.allocate(page, |bytes| budget.charge(bytes)).unwrap();
         let b = arena.allocate(page, |bytes| budget.charge(bytes)).unwrap();

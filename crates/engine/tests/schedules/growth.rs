@@ -27,7 +27,7 @@ impl World {
         options.huge_pages = false;
         let world = World {
             partition: Partition::new(1),
-            arena: Arena::new(0, false).expect("a model arena"),
+            arena: Arena::new(0, false, &Topology::single()).expect("a model arena"),
             space: Space::new(&options, &Topology::single(), 0, 0).expect("address space"),
             epochs,
             slots,
