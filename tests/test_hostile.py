@@ -6,6 +6,7 @@ import random
 import resource
 import socket
 import struct
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -133,6 +134,53 @@ def test_clients_with_long_pipelines_get_the_room_in_turn(start):
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(run, range(8))) == [16_000_000] * 8
+
+
+@pytest.mark.duramen
+def test_clients_that_wait_for_the_room_of_slow_ones_do_not_stall(start):
+    """Two clients take their replies so slowly that they keep the room and its turn. Others that
+    waited for it were closed by `output-stall`, though it was the server that did not read."""
+    server = start("--output-stall", "4", "--pipeline-memory", "16mb", memory="64mb")
+    echo = encode("ECHO", "x" * 1_000)
+    over = threading.Event()
+
+    def take_slowly():
+        with server.connect(receive_buffer=4096, timeout=harness.PATIENCE_S) as wire:
+            wire.socket.setblocking(False)
+            rest = memoryview(echo * 30_000)
+            while not over.wait(0.2):
+                try:
+                    rest = rest[wire.socket.send(rest) :]
+                except BlockingIOError:
+                    pass
+                except ConnectionError:
+                    return
+                try:
+                    wire.socket.recv(20_000)
+                except BlockingIOError:
+                    pass
+                except ConnectionError:
+                    return
+
+    def run(_):
+        with server.connect(receive_buffer=4096, timeout=harness.PATIENCE_S) as wire:
+            wire.send(echo * 12_000)
+            return sum(len(wire.reply()) for _ in range(12_000))
+
+    with ThreadPoolExecutor(6) as pool:
+        slow = [pool.submit(take_slowly) for _ in range(2)]
+
+        def room_is_taken():
+            clients = server.info("clients")
+            return sum(int(clients[f"duramen_{kind}_buffer_bytes"]) for kind in ("query", "output")) > 14 * MIB
+
+        harness.wait_until(room_is_taken, "the slow clients have the room")
+        try:
+            assert list(pool.map(run, range(4))) == [12_000_000] * 4
+        finally:
+            over.set()
+        for one in slow:
+            one.result()
 
 
 def test_client_that_ends_its_side_behind_a_long_pipeline_gets_its_replies(server):

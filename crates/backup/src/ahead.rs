@@ -7,7 +7,7 @@
 //!
 //! **Invariants**
 //! - A1: segments kept in memory take at most the bytes that the owner allows at each read, and one
-//!   segment more for an unexpected request.
+//!   segment more for an unexpected request and for each read in progress.
 //! - A3: a segment that has been given completely is dropped, and its memory reused; for another
 //!   request it is read again. Nothing is read while [`UNASKED_BYTES_MAX`] bytes are in memory that
 //!   no master has requested.

@@ -60,7 +60,7 @@ pub struct Spare {
     free: Mutex<Vec<(Vec<u8>, Vec<Located>)>>,
 }
 
-/// Most that are kept: one is read after the other.
+/// Most that are kept: two are read at a time.
 const SPARE_MAX: usize = 2;
 
 impl Spare {

@@ -27,8 +27,8 @@
 //! - B12: a request to sync with a payload is a probe: it is answered after a write to the disk,
 //!   also if there was nothing to sync.
 //!
-//! **Concurrency** none: one owner. Replicas are read by [`read_step`](BackupService::read_step),
-//! one per call.
+//! **Concurrency** none: one owner. Replicas may be read on other threads
+//! ([`next_read`](BackupService::next_read)).
 //!
 //! Paper: [Ousterhout15 §4, §7.3], [Beineke18 §IV]; differs: fences and leases (docs/traps.md,
 //! traps 22 and 26).
@@ -117,8 +117,8 @@ struct Staged<T> {
 
 /// The backup service; see the module. `T` names the sender of a request.
 pub struct BackupService<T> {
-    backup: Arc<Backup>,
-    hasher: KeyHasher,
+    pub(crate) backup: Arc<Backup>,
+    pub(crate) hasher: KeyHasher,
     group: Group<u64>,
     /// The writes in the group, by number.
     staged: BTreeMap<u64, Staged<T>>,
@@ -138,9 +138,9 @@ pub struct BackupService<T> {
     /// Since when, in microseconds, each opening was refused for lack of room, and the reason;
     /// `None`: the last one was accepted.
     without_room: Option<(u64, String)>,
-    ahead: BTreeMap<ServerId, ReadAhead>,
-    scratch: Vec<u8>,
-    config: BackupConfig,
+    pub(crate) ahead: BTreeMap<ServerId, ReadAhead>,
+    pub(crate) scratch: Vec<u8>,
+    pub(crate) config: BackupConfig,
 }
 
 impl<T> BackupService<T> {
@@ -561,23 +561,6 @@ impl<T> BackupService<T> {
                 Err(_) => replicas.retain(|replica| replica.id() != id),
             }
         }
-    }
-
-    /// Reads one replica that a recovery waits for; returns whether there was one.
-    pub fn read_step(&mut self) -> bool {
-        // A share for each log: so none waits for memory of replicas that another one's masters do
-        // not request.
-        let bytes_max = self.config.ahead_bytes / self.ahead.len().max(1);
-        for ahead in self.ahead.values_mut() {
-            if let Some(id) = ahead.wanted(bytes_max) {
-                let spare = ahead.spare().clone();
-                let scratch = &mut self.scratch;
-                let read = self.backup.read_sorted(id, &self.hasher, scratch, &spare);
-                ahead.done(id.segment, read);
-                return true;
-            }
-        }
-        false
     }
 
     fn read(&mut self, read: &ReadReplica) -> (PeerAnswer, Slice) {

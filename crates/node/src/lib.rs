@@ -26,6 +26,7 @@ mod owned;
 mod ranges;
 mod recovery;
 mod remote;
+mod replica_reads;
 mod requests;
 pub mod serve;
 #[cfg(test)]
@@ -42,6 +43,7 @@ pub use node_types::{NodeInput, NodeOptions, NodeOutput};
 pub use order::{Order, Purge, Purging};
 pub use ranges::{NotATable, Ranges, Tenures};
 pub use recovery::PartitionProgress;
+pub use replica_reads::{ReplicaRead, ReplicaWasRead};
 pub use requests::{PeerCall, RequestId, Token};
 pub use serve::{ClientRequest, Clients, Hint, Servant, Views, WhenCold};
 pub use view::{Map, Owner, Route, View};

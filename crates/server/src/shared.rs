@@ -23,6 +23,7 @@ mod mailbox;
 mod member_clock;
 mod member_status;
 mod membership;
+mod pipeline_turn;
 mod settings;
 pub(crate) mod slow_log;
 pub(crate) mod totals;
@@ -38,6 +39,7 @@ pub use mailbox::{Mailbox, Message};
 pub use member_clock::Clock;
 pub use member_status::MemberStatus;
 pub use membership::{Membership, ViewCache};
+use pipeline_turn::PipelineTurn;
 pub use settings::{Changes, ConfigCache};
 pub use watch::Beat;
 pub(crate) use watch::{Ending, Running};
@@ -52,7 +54,7 @@ use duramen_engine::flash::FlashStats;
 use duramen_engine::{Store, TableId};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -176,8 +178,7 @@ pub struct Shared {
     pub(crate) local: Arc<LocalUse>,
     /// Number of threads that spin for work now.
     spinning: AtomicUsize,
-    /// A connection has the turn of long pipelines (the reactor's input::R3).
-    pipeline_turn: AtomicBool,
+    pub(crate) pipeline_turn: PipelineTurn,
     stop: AtomicU8,
     /// The reactor threads that run.
     pub(crate) ending: Arc<Ending>,
@@ -229,7 +230,7 @@ impl Shared {
             connected: AtomicUsize::new(0),
             local: Arc::default(),
             spinning: AtomicUsize::new(0),
-            pipeline_turn: AtomicBool::new(false),
+            pipeline_turn: PipelineTurn::default(),
             stop: AtomicU8::new(0),
             ending: Arc::default(),
             stuck_after_ms: AtomicU64::new(STUCK_AFTER_MS),
@@ -434,16 +435,6 @@ impl Shared {
 
     pub(crate) fn end_spin(&self) {
         self.spinning.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// Requests the turn of long pipelines. `true`: call
-    /// [`end_pipeline_turn`](Self::end_pipeline_turn) afterwards.
-    pub(crate) fn take_pipeline_turn(&self) -> bool {
-        !self.pipeline_turn.swap(true, Ordering::Relaxed)
-    }
-
-    pub(crate) fn end_pipeline_turn(&self) {
-        self.pipeline_turn.store(false, Ordering::Relaxed);
     }
 
     /// All connections, ordered by id.

@@ -1,18 +1,18 @@
 //! The keeper's thread: stores replicas for other masters, on its own connections.
 //!
 //! A round: receive from all connections, stage the writes, make one commit for all, answer all. So
-//! many masters share one write to the disk, and no ping waits for it.
+//! many masters share one write to the disk, and no ping waits for it. Two threads read replicas for
+//! recoveries: while one reads, the other orders entries [Ousterhout15 §7.4], and writes go on.
 //!
 //! **Invariants**
 //! - Z1: a request addressed to another life of this server, or one that comes after this life's
 //!   end, has no effect.
 //!
 //! **Concurrency**: the thread owns the backup's service. The node's thread sends it tasks by mail,
-//! in order.
-//! in order.
+//! in order. The readers mail their results.
 
 use super::life::{Mail, prefer};
-use super::workers::spawn;
+use super::workers::{Workers, spawn};
 use crate::clock::now_ms;
 use crate::error::ServerError;
 use crate::shared::Clock;
@@ -20,7 +20,7 @@ use crate::shared::Shared;
 use duramen_backup::Error;
 use duramen_base::ids::ServerId;
 use duramen_net::{ConnectionId, Event, Handle, Hub, Incoming, Message, Options, Payload};
-use duramen_node::{BackupService, NodeOutput, RequestId, Task};
+use duramen_node::{BackupService, NodeOutput, ReplicaWasRead, RequestId, Task};
 use duramen_wire::native::Slice;
 use duramen_wire::native::codec::{
     Envelope, Question, Role, Trouble, decode_question, encode_peer_answer, encode_trouble,
@@ -36,6 +36,8 @@ use std::time::{Duration, Instant};
 const OWN: u64 = 1 << 63;
 /// If new segments were refused for this long, in microseconds, the lack of room is not momentary.
 const REFUSES_FOR_US: u64 = 1_000_000;
+/// Replicas that are read for recoveries at the same time.
+const READERS: usize = 2;
 /// Pause after a commit for which there was no disk space.
 const FULL_AGAIN: Duration = Duration::from_millis(2);
 
@@ -48,6 +50,11 @@ pub(super) enum Order {
     },
     Task(Task),
     Adopt(Incoming),
+    /// A replica was read, with the reader's memory.
+    Read {
+        read: ReplicaWasRead,
+        scratch: Vec<u8>,
+    },
     /// The life is over.
     Stop,
 }
@@ -74,6 +81,7 @@ impl Keeper {
             source,
         })?;
         let handle = hub.handle();
+        let readers = Workers::start("reader", READERS, &handle)?;
         let thread = spawn("keeper", move || {
             prefer();
             Run {
@@ -81,6 +89,8 @@ impl Keeper {
                 node,
                 clock,
                 service: None,
+                readers,
+                scratches: vec![Vec::new(); READERS],
                 asked: HashMap::new(),
                 next: OWN,
                 full_until: Instant::now(),
@@ -116,6 +126,9 @@ struct Run {
     node: Handle<Mail>,
     clock: Clock,
     service: Option<(Box<BackupService<RequestId>>, ServerId)>,
+    readers: Workers<Order>,
+    /// Memory of the readers that have nothing to do.
+    scratches: Vec<Vec<u8>>,
     asked: HashMap<u64, (ConnectionId, Envelope)>,
     next: u64,
     /// The disk had no space: the next attempt is at this time.
@@ -132,15 +145,9 @@ impl Run {
 
     fn run(mut self) {
         let mut events = Vec::new();
-        let mut reads = false;
         loop {
-            let timeout = if reads {
-                Some(Duration::ZERO)
-            } else {
-                self.patience()
-            };
             self.shared.keeper.sleeps();
-            self.hub.poll(timeout, &mut events);
+            self.hub.poll(self.patience(), &mut events);
             self.shared.keeper.came_back(now_ms());
             let mut out = Vec::new();
             for event in events.drain(..) {
@@ -164,10 +171,23 @@ impl Run {
             if !self.settle() {
                 return;
             }
-            reads = self
-                .service
-                .as_mut()
-                .is_some_and(|(service, _)| service.read_step());
+            self.read_replicas();
+        }
+    }
+
+    /// Gives each reader that has nothing to do the next replica.
+    fn read_replicas(&mut self) {
+        let Some((service, _)) = &mut self.service else {
+            return;
+        };
+        while let Some(mut scratch) = self.scratches.pop() {
+            let Some(read) = service.next_read() else {
+                return self.scratches.push(scratch);
+            };
+            self.readers.give(move || {
+                let read = read.run(&mut scratch);
+                Order::Read { read, scratch }
+            });
         }
     }
 
@@ -183,6 +203,12 @@ impl Run {
         match order {
             Order::Opened { service, me } => self.service = Some((service, me)),
             Order::Adopt(incoming) => self.hub.adopt(incoming),
+            Order::Read { read, scratch } => {
+                self.scratches.push(scratch);
+                if let Some((service, _)) = &mut self.service {
+                    service.was_read(read);
+                }
+            }
             Order::Task(task) => {
                 let now_us = self.now_us();
                 if let Some((service, _)) = &mut self.service {

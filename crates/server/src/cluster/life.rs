@@ -417,7 +417,7 @@ fn prepare(
         }
         None => (None, None),
     };
-    let workers = Workers::start(WORKERS, &handle)?;
+    let workers = Workers::start("worker", WORKERS, &handle)?;
     let speed = backup.as_ref().map_or(0, |backup| {
         backup.measure_reads();
         backup.read_bytes_per_s()

@@ -59,7 +59,7 @@ pub(super) struct Parts {
     pub node: Node,
     pub clock: Clock,
     pub home: Home,
-    pub workers: Workers,
+    pub workers: Workers<Mail>,
     pub keeper: Option<Keeper>,
     /// Ends with the life.
     pub _chores: Option<Chores>,

@@ -12,23 +12,29 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A piece of work; its result goes to the node's thread.
-type Work = Box<dyn FnOnce() -> Mail + Send>;
+/// A piece of work; its result goes to the thread that gave it.
+type Work<M> = Box<dyn FnOnce() -> M + Send>;
 
-#[derive(Default)]
-struct Queue {
-    work: VecDeque<Work>,
+struct Queue<M> {
+    work: VecDeque<Work<M>>,
     is_over: bool,
 }
 
-#[derive(Default)]
-struct Bench {
-    queue: Mutex<Queue>,
+struct Bench<M> {
+    queue: Mutex<Queue<M>>,
     bell: Condvar,
 }
 
-impl Bench {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+impl<M> Bench<M> {
+    fn new() -> Arc<Bench<M>> {
+        let (work, is_over) = (VecDeque::new(), false);
+        Arc::new(Bench {
+            queue: Mutex::new(Queue { work, is_over }),
+            bell: Condvar::new(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue<M>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -45,24 +51,24 @@ pub(super) fn spawn(
     })
 }
 
-/// A few threads that execute the work they are given. Dropping it waits for work in progress; work
-/// not yet started is dropped.
-pub(super) struct Workers {
-    bench: Arc<Bench>,
+/// A few threads that execute the work they are given, and mail the results. Dropping it waits for
+/// work in progress; work not yet started is dropped.
+pub(super) struct Workers<M> {
+    bench: Arc<Bench<M>>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Workers {
-    pub fn start(count: usize, node: &Handle<Mail>) -> Result<Workers, ServerError> {
+impl<M: Send + 'static> Workers<M> {
+    pub fn start(name: &str, count: usize, owner: &Handle<M>) -> Result<Workers<M>, ServerError> {
         let mut workers = Workers {
-            bench: Arc::default(),
+            bench: Bench::new(),
             threads: Vec::new(),
         };
         for _ in 0..count {
-            let (bench, node) = (Arc::clone(&workers.bench), node.clone());
-            let thread = spawn("worker", move || {
+            let (bench, owner) = (Arc::clone(&workers.bench), owner.clone());
+            let thread = spawn(name, move || {
                 while let Some(work) = next(&bench) {
-                    node.tell(work());
+                    owner.tell(work());
                 }
             })?;
             workers.threads.push(thread);
@@ -70,13 +76,13 @@ impl Workers {
         Ok(workers)
     }
 
-    pub fn give(&self, work: impl FnOnce() -> Mail + Send + 'static) {
+    pub fn give(&self, work: impl FnOnce() -> M + Send + 'static) {
         self.bench.lock().work.push_back(Box::new(work));
         self.bench.bell.notify_one();
     }
 }
 
-fn next(bench: &Bench) -> Option<Work> {
+fn next<M>(bench: &Bench<M>) -> Option<Work<M>> {
     let mut queue = bench.lock();
     loop {
         if queue.is_over {
@@ -92,7 +98,7 @@ fn next(bench: &Bench) -> Option<Work> {
     }
 }
 
-impl Drop for Workers {
+impl<M> Drop for Workers<M> {
     fn drop(&mut self) {
         let mut queue = self.bench.lock();
         queue.is_over = true;

@@ -518,7 +518,7 @@ pub static SETTINGS: &[Setting] = &[
         "bytes",
         "0",
         size!(pipeline_bytes as u64),
-        "Requests and replies of all clients that are buffered for clients above output-pause, which send long pipelines before they read; 0 = an eighth of memory, 16mb to 256mb.",
+        "Requests and replies of all clients that are buffered for clients above output-pause, which send long pipelines before they read, and as much again for one of them; 0 = an eighth of memory, 16mb to 256mb.",
     )
     .runtime(),
     row(

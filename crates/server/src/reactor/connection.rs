@@ -32,8 +32,7 @@ pub(super) struct Connection {
     pub(super) gave_up: bool,
     /// When the client last took replies, in milliseconds of the server's clock.
     pub(super) taken_at_ms: u64,
-    /// See input::R3.
-    pub(super) has_turn: bool,
+    pub(super) turn: RoomTurn,
     /// The events that epoll watches.
     pub(super) interest: EventFlags,
     /// Close when the replies are sent; nothing more is read.
@@ -71,6 +70,18 @@ pub(super) enum WaitsFor {
     Flash,
 }
 
+/// Its part in the turn of the long pipelines (input::R3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RoomTurn {
+    None,
+    Waits,
+    Has {
+        since_ms: u64,
+        /// Bytes that its client had taken before.
+        sent_bytes: u64,
+    },
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
     All,
@@ -105,7 +116,7 @@ impl Connection {
             memory: 0,
             gave_up: false,
             taken_at_ms: now_ms,
-            has_turn: false,
+            turn: RoomTurn::None,
             interest: EventFlags::IN,
             closing: false,
             waits_for: WaitsFor::Input,
@@ -138,6 +149,14 @@ impl Connection {
 
     pub(super) fn unsent_bytes(&self) -> usize {
         self.output.len() - self.sent
+    }
+
+    /// Whether its client has sent bytes that are not received yet.
+    pub(super) fn has_unreceived(&mut self) -> bool {
+        match self.local_mut() {
+            Some(local) => local.readable() > 0,
+            None => rustix::io::ioctl_fionread(&self.fd).is_ok_and(|bytes| bytes > 0),
+        }
     }
 
     /// Drops the bytes that the kernel has taken: the output is then as long as its unsent part,

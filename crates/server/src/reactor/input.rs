@@ -11,12 +11,17 @@
 //!   later large reply still fits; they are received in all of it.
 //! - R2: a connection that waits for this room is looked at every [`BEHIND_MS`]: other clients
 //!   leave room without an event of its own.
-//! - R3: one connection at a time may have as much again for itself (`Shared::take_pipeline_turn`).
-//!   Otherwise several could share the room, and each would wait for the rest of it. The turn ends
-//!   when its client has taken its replies down to `output-pause`, or is gone.
+//! - R3: one connection at a time has a turn: it may have as much again for itself. Otherwise
+//!   several could share the room, and each would wait for the rest of it. Connections with bytes
+//!   to receive wait for the turn in the order of their requests, and do not stall meanwhile. The
+//!   turn ends when all that was received has run and is taken down to `output-pause`, so all
+//!   connections together never have more than twice the room.
+//! - R4: while others wait, the client that has the turn must take its replies: for each part of
+//!   the size of the room it has `output-stall`, and once more. If its pipeline does not fit even
+//!   alone, it must begin to take them within [`FULL_MS`]. Otherwise it is closed.
 
 use super::backlog::Backlog;
-use super::connection::{Connection, WaitsFor};
+use super::connection::{Connection, RoomTurn, WaitsFor};
 use super::round::{Ready, Recycled};
 use super::slots::Token;
 use super::{GROUP_INPUT_BYTES, GROUP_REQUESTS, Reactor};
@@ -38,6 +43,8 @@ const RESERVE_BYTES_MAX: usize = 1 << 20;
 const AHEAD_PART: usize = 16;
 /// See R2.
 pub(super) const BEHIND_MS: u64 = 100;
+/// See R4.
+const FULL_MS: u64 = 5_000;
 /// Maximum requests of one connection that run in one turn.
 pub(super) const TURN_REQUESTS_MAX: usize = 1024;
 
@@ -171,10 +178,7 @@ impl Reactor {
         match received {
             Received::Bytes(_) => {
                 self.note_received(&connection, connection.input.len() - before);
-                if self.pipeline_room(&mut connection) > 0 && !connection.has_turn {
-                    // A client that still sends does not stall, unless others need its room.
-                    connection.taken_at_ms = self.now_ms;
-                }
+                connection.taken_at_ms = self.now_ms; // a client that still sends does not stall
                 self.settle(token, connection);
             }
             Received::Nothing => self.slots.put(token, connection),
@@ -336,23 +340,73 @@ impl Reactor {
             + self.shared.sum(|counters| &counters.output_buffer_bytes);
         let bytes_max = config.pipeline_bytes_max();
         match bytes_max.saturating_sub(buffered) {
-            0 if connection.has_turn || self.shared.take_pipeline_turn() => {
-                connection.has_turn = true; // R3
+            0 if self.has_turn(connection) => {
                 let own = connection.input.len() + connection.unsent_bytes();
-                let room = bytes_max.saturating_sub(own as u64);
-                if room == 0 {
-                    self.end_turn(connection); // It does not even fit alone.
-                }
-                room
+                bytes_max.saturating_sub(own as u64)
             }
             room => room,
         }
     }
 
-    pub(super) fn end_turn(&self, connection: &mut Connection) {
-        if std::mem::take(&mut connection.has_turn) {
-            self.shared.end_pipeline_turn();
+    /// Whether the connection has the turn, for which it asks if it needs it (R3).
+    fn has_turn(&mut self, connection: &mut Connection) -> bool {
+        if matches!(connection.turn, RoomTurn::Has { .. }) {
+            return true;
         }
+        if !connection.has_unreceived() {
+            self.end_turn(connection); // it can take its replies
+            return false;
+        }
+        let has = self.shared.pipeline_turn.ask(connection.record.id);
+        connection.turn = match has {
+            true => RoomTurn::Has {
+                since_ms: self.now_ms,
+                sent_bytes: connection.record.sent_bytes.load(Ordering::Relaxed),
+            },
+            false => RoomTurn::Waits,
+        };
+        connection.taken_at_ms = self.now_ms;
+        has
+    }
+
+    /// Ends its turn, or its wait for it, if it does not need more room.
+    pub(super) fn settle_turn(&mut self, connection: &mut Connection) {
+        let needs = match connection.turn {
+            RoomTurn::None => return,
+            RoomTurn::Waits => self.is_behind(connection),
+            RoomTurn::Has { .. } => {
+                self.is_behind(connection)
+                    || connection.waits_for != WaitsFor::Input
+                    || connection.held.is_some()
+            }
+        };
+        if !needs {
+            self.end_turn(connection);
+        }
+    }
+
+    pub(super) fn end_turn(&self, connection: &mut Connection) {
+        if std::mem::replace(&mut connection.turn, RoomTurn::None) != RoomTurn::None {
+            self.shared.pipeline_turn.leave(connection.record.id);
+        }
+    }
+
+    /// Whether the connection keeps others waiting for the turn for too long (R4).
+    pub(super) fn keeps_turn_too_long(&self, connection: &Connection, stall_ms: u64) -> bool {
+        let RoomTurn::Has {
+            since_ms,
+            sent_bytes,
+        } = connection.turn
+        else {
+            return false;
+        };
+        let bytes_max = self.shared.config().pipeline_bytes_max().max(1);
+        let taken = connection.record.sent_bytes.load(Ordering::Relaxed) - sent_bytes;
+        let allowed_ms = stall_ms.saturating_add(stall_ms.saturating_mul(taken) / bytes_max);
+        let is_full = (connection.input.len() + connection.unsent_bytes()) as u64 >= bytes_max;
+        let since = |then_ms| self.now_ms.saturating_sub(then_ms);
+        (since(since_ms) >= allowed_ms || is_full && since(connection.taken_at_ms) >= FULL_MS)
+            && self.shared.pipeline_turn.is_wanted()
     }
 
     /// Continues the connections for which there is room now (R2).
@@ -360,8 +414,11 @@ impl Reactor {
         self.next_behind_ms = self.now_ms + BEHIND_MS;
         self.has_behind = false;
         for token in self.slots.tokens() {
-            let unsent = self.slots.get(token).map(Connection::unsent_bytes);
-            if unsent.is_none_or(|bytes| bytes == 0) {
+            let waits = self.slots.get(token).is_some_and(|connection| {
+                connection.unsent_bytes() > 0
+                    || matches!(connection.waits_for, WaitsFor::Output { .. })
+            });
+            if !waits {
                 continue;
             }
             if let Some(mut connection) = self.slots.take(token) {

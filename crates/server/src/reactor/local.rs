@@ -123,7 +123,10 @@ impl Connection {
     /// Whether its ring is read now.
     fn is_read(&self) -> bool {
         self.held.is_none()
-            && self.waits_for == WaitsFor::Input
+            && matches!(
+                self.waits_for,
+                WaitsFor::Input | WaitsFor::Output { ended: false }
+            )
             && self.interest.contains(EventFlags::IN)
     }
 }

@@ -108,6 +108,7 @@ impl Reactor {
         if !self.send(&mut connection) {
             return self.close_taken(token, connection);
         }
+        self.resume_run(token, &mut connection);
         self.settle(token, connection);
     }
 
@@ -126,9 +127,7 @@ impl Reactor {
             return self.close_taken(token, connection);
         }
         self.has_strangers |= !connection.client.is_authenticated(); // it may have sent `RESET`
-        if connection.has_turn && !self.is_behind(&connection) {
-            self.end_turn(&mut connection); // input::R3
-        }
+        self.settle_turn(&mut connection);
         self.update_interest(token, &mut connection);
         self.note_memory(&mut connection);
         let (query, output) = (connection.input.len(), connection.unsent_bytes());

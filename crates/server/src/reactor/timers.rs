@@ -117,7 +117,8 @@ impl Reactor {
             self.has_strangers |= is_stranger;
             let unsent = connection.sendable_bytes() > 0;
             let stalled_ms = self.now_ms.saturating_sub(connection.taken_at_ms);
-            if unsent && stall_ms > 0 && stalled_ms >= stall_ms {
+            let is_stalled = unsent && stalled_ms >= stall_ms;
+            if stall_ms > 0 && (is_stalled || self.keeps_turn_too_long(connection, stall_ms)) {
                 self.me().counters.output_closed.add(1);
                 seldom!(
                     warn,

@@ -94,6 +94,45 @@ fn a_client_that_never_reads_is_bounded_and_cut() {
     other.ping();
 }
 
+/// Each of these clients sends more than `pipeline-memory`, and reads nothing. Each once got the
+/// whole room for itself, one after the other, and kept it until `output-stall`.
+#[test]
+fn many_clients_that_never_read_share_one_bound() {
+    const HOGS: usize = 8;
+    let server = start(|config| {
+        config.threads = 2;
+        config.output_pause_bytes = 64 << 10;
+        config.pipeline_bytes = 2 << 20;
+        config.output_limit_bytes = 64 << 20;
+        config.output_stall_s = 1;
+    });
+    let asking = request(&[b"ECHO", &[b'x'; 10_000]]).repeat(500);
+    let mut hogs: Vec<(Raw, usize, bool)> = (0..HOGS)
+        .map(|_| {
+            let hog = Raw::connect(&server);
+            hog.0.set_nonblocking(true).expect("nonblocking");
+            (hog, 0, true)
+        })
+        .collect();
+    let mut most = 0;
+    wait_until("all hogs are cut", || {
+        for (hog, sent, is_open) in hogs.iter_mut().filter(|(_, _, is_open)| *is_open) {
+            match hog.0.write(&asking[*sent..]) {
+                Ok(bytes) => *sent = (*sent + bytes) % asking.len(),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                Err(_) => *is_open = false,
+            }
+        }
+        let held = counter(&server, |c| c.query_buffer_bytes.get())
+            + counter(&server, |c| c.output_buffer_bytes.get());
+        most = most.max(held);
+        hogs.iter().all(|(_, _, is_open)| !is_open)
+    });
+    // Twice the room; and of each client one receive and its replies.
+    assert!(most > 2 << 20, "{most}");
+    assert!(most < (4 << 20) + HOGS as u64 * (256 << 10), "{most}");
+}
+
 /// Output over the hard limit closes the connection at once, without waiting for the stall.
 #[test]
 fn output_over_the_limit_closes() {
