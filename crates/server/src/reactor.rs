@@ -309,10 +309,10 @@ impl Reactor {
     /// Fills `events`: at once if there is work left, after spinning if that pays, otherwise after
     /// sleeping in the kernel.
     fn wait(&mut self, events: &mut Vec<epoll::Event>) {
+        self.look_at_rings();
         if self.flash.is_busy() {
             self.start_fetches();
         }
-        self.look_at_rings();
         if !self.again.is_empty() {
             return self.poll_events(events, Some(ZERO));
         }

@@ -50,8 +50,8 @@ impl Pool {
         })
     }
 
-    /// A connection through shared memory. `None`: the server has no socket on this machine, or no
-    /// more shared memory; TCP then either works or gives the reason.
+    /// A connection through shared memory. `None`: the server has no socket on this machine, no
+    /// more shared memory, or does not answer; TCP then either works or gives the reason.
     fn open_locally(
         &self,
         address: &str,
@@ -64,7 +64,8 @@ impl Pool {
             .filter(|_| !address.contains('/'))?;
         let path = dir.join(address);
         let (cluster, token) = (&self.cluster, &self.token);
-        let opened = Connection::open_locally(&path, cluster, token, timeout, self.spin);
+        // A process that listens there and does not answer leaves time for TCP.
+        let opened = Connection::open_locally(&path, cluster, token, timeout / 2, self.spin);
         match opened {
             Err(Unopened::Failed(_)) => None,
             opened => Some(opened),
