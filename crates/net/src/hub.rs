@@ -36,6 +36,9 @@ const ACCEPTS_MAX: usize = 64;
 /// Each takes about 2 KiB for at most [`Limits::hello`]. More than all servers and many clients
 /// that reconnect at once.
 const STRANGERS_MAX: usize = 1024;
+/// They have at most this part of the descriptors that the process may open.
+const STRANGERS_PART: u64 = 8;
+const STRANGERS_MIN: u64 = 16;
 const SWEEP: Duration = Duration::from_secs(1);
 /// Time that a refused peer has to read the reason.
 const GOODBYE: Duration = Duration::from_secs(1);
@@ -84,13 +87,19 @@ impl Default for Limits {
             pause_bytes: 16 << 20,
             pause_questions: 4096,
             connections: 4096,
-            strangers: STRANGERS_MAX,
+            strangers: strangers_max(),
             hello: Duration::from_secs(3),
             patience: Duration::from_secs(10),
             retry_min: Duration::from_millis(10),
             retry_max: Duration::from_millis(250),
         }
     }
+}
+
+fn strangers_max() -> usize {
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let part = files.current.map_or(u64::MAX, |most| most / STRANGERS_PART);
+    STRANGERS_MAX.min(part.max(STRANGERS_MIN) as usize)
 }
 
 /// Options of a hub.
