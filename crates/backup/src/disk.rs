@@ -99,6 +99,13 @@ pub trait File: Send + Sync {
         self.read_at(at, into)
     }
 
+    /// Drops what the system keeps of the file in memory, as far as it is synced: later reads show
+    /// what is on the medium. After a failed sync that may be less than reads showed before (D3).
+    ///
+    /// # Errors
+    /// As the system gives them.
+    fn forget_cached(&self) -> io::Result<()>;
+
     /// Writes all of `bytes`. Places and lengths are multiples of [`BLOCK_BYTES`].
     ///
     /// # Errors
@@ -208,6 +215,10 @@ impl<F: Front> File for F {
 
     fn read_medium(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
         self.below().read_medium(at, into)
+    }
+
+    fn forget_cached(&self) -> io::Result<()> {
+        self.below().forget_cached()
     }
 
     fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {

@@ -169,14 +169,14 @@ impl Backup {
             _ => Box::new((disk.lock_files().map_err(lock_error(&place))?, lock)),
         };
         let look_ahead = !has_bug(Bug::NoLookAhead);
+        if how != OpenHow::Read {
+            settle_medium(&*disk, &place, &wal, &frames, &identity)?;
+        }
         let mut state = restore(&place, &wal, &frames, &identity, &geometry, look_ahead)?;
         if how == OpenHow::Read {
             state.failed = Some("it was opened to be read alone".to_owned());
-        } else {
-            sync_all(&*disk, &place, &wal, &frames)?;
-            if purpose == Purpose::Store {
-                fill_holes(&*disk, &place, &wal, &frames, &mut state.frames)?;
-            }
+        } else if purpose == Purpose::Store {
+            fill_holes(&*disk, &place, &wal, &frames, &mut state.frames)?;
         }
         let held = state.held.clone();
         let backup = Backup {
@@ -239,8 +239,32 @@ impl Backup {
     }
 }
 
-/// Makes the data of a killed process that are in the page cache alone durable, before new data
-/// depend on them: commits, slots, and of a creation the superblock and the names.
+/// Makes the medium agree with the reads that follow, before new data depend on them.
+///
+/// What a killed process left in the page cache alone is made durable. If that fails now, or failed
+/// for that process, then the cache shows bytes that are not on the medium, and no later sync
+/// writes them (trap 12): they are forgotten. After a clean end all was synced without an error, so
+/// the frames may be read from the cache.
+fn settle_medium(
+    disk: &dyn Disk,
+    place: &str,
+    wal: &Region,
+    frames: &Region,
+    identity: &Identity,
+) -> Result<(), Error> {
+    let synced = sync_all(disk, place, wal, frames);
+    let forgotten = wal.forget_cached().and_then(|()| {
+        let ended = scan::headers(wal, identity.server).0;
+        match ended.is_some_and(|header| header.end_lsn > 0) && synced.is_ok() {
+            true => Ok(()),
+            false => frames.forget_cached(),
+        }
+    });
+    synced?;
+    forgotten.map_err(|error| Error::io(place, "read the files anew", error))
+}
+
+/// Commits, slots, and of a creation the superblock and the names.
 fn sync_all(disk: &dyn Disk, place: &str, wal: &Region, frames: &Region) -> Result<(), Error> {
     region::superblock(disk, OpenHow::ReadWrite)
         .and_then(|superblock| superblock.sync())

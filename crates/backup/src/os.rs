@@ -500,6 +500,11 @@ impl File for OsFile {
         }
     }
 
+    fn forget_cached(&self) -> io::Result<()> {
+        rustix::fs::fadvise(&self.cached, 0, None, rustix::fs::Advice::DontNeed)?;
+        Ok(())
+    }
+
     fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         self.write_with(at, bytes, ReadWriteFlags::empty())
     }

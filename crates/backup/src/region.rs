@@ -62,6 +62,11 @@ impl Region {
         self.file.sync_data()
     }
 
+    /// As [`File::forget_cached`], of the whole file.
+    pub(crate) fn forget_cached(&self) -> io::Result<()> {
+        self.file.forget_cached()
+    }
+
     pub(crate) fn allocate(&self, at: u64, bytes: u64, zero: bool) -> io::Result<()> {
         self.file.allocate(self.start + at, bytes, zero)
     }

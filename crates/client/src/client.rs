@@ -45,6 +45,12 @@ impl Client {
         })
     }
 
+    /// Why the newest connection to a server uses TCP although there is an
+    /// [`Options::socket_dir`]. `None`: it uses shared memory, or there is no such directory.
+    pub fn why_not_local(&self) -> Option<String> {
+        self.shared.why_not_local()
+    }
+
     /// The table with this name.
     ///
     /// # Errors

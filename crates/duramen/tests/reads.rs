@@ -87,6 +87,10 @@ impl File for GatedFile {
         self.0.read_at(at, into)
     }
 
+    fn forget_cached(&self) -> io::Result<()> {
+        self.0.forget_cached()
+    }
+
     fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         self.0.write_at(at, bytes)
     }

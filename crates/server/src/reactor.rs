@@ -530,6 +530,10 @@ impl Reactor {
                 duramen_shm::Corrupt
             );
         }
+        // A server that stops lets its clients read their last replies.
+        if let (None, Some(local)) = (self.stop_deadline, connection.local()) {
+            local.give_back();
+        }
         self.end_turn(&mut connection);
         self.unpark(&mut connection);
         if connection.interest.contains(epoll::EventFlags::OUT) {

@@ -81,6 +81,19 @@ impl Memory {
         Ok(Memory { base, ring_bytes })
     }
 
+    /// Gives all pages back to the system; both sides read zeros afterwards.
+    pub(crate) fn give_back(&self) {
+        // SAFETY: the mapping is this handle's, and shared: its bytes may change at any time
+        // (shm::M2), and its words are atomics. It fails only for other kinds of mappings.
+        let _ = unsafe {
+            rustix::mm::madvise(
+                self.base.as_ptr().cast(),
+                memory_bytes(self.ring_bytes),
+                rustix::mm::Advice::LinuxRemove,
+            )
+        };
+    }
+
     pub(crate) fn ring_bytes(&self) -> usize {
         self.ring_bytes
     }

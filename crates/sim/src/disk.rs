@@ -336,6 +336,14 @@ impl Contents {
         }
     }
 
+    /// Reads show the medium, and the writes that are yet to reach it.
+    fn forget_cached(&mut self) {
+        self.seen.clone_from(&self.kept);
+        for write in &self.pending {
+            self.seen.put(write.at, &write.bytes);
+        }
+    }
+
     /// Puts this range on the medium, whatever is pending elsewhere.
     fn keep(&mut self, at: u64, bytes: &[u8]) {
         self.kept.put(at, bytes);
@@ -641,6 +649,15 @@ impl File for SimFile {
         }
     }
 
+    fn forget_cached(&self) -> io::Result<()> {
+        let mut state = self.disk.state();
+        if state.down {
+            return Err(gone());
+        }
+        state.contents(&self.name)?.forget_cached();
+        Ok(())
+    }
+
     fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         self.disk.state().write(&self.name, at, bytes, false)
     }
@@ -719,8 +736,12 @@ mod tests {
             file.write_at(0, &[1; 512]).unwrap();
             disk.inject(disk.operations(), Fault::Error);
             assert!(file.sync_data().is_err());
-            file.sync_data().unwrap_or_default();
+            assert_eq!(disk.bytes_of("f").first(), Some(&1), "the cache shows it");
+            file.sync_data().unwrap();
+            file.forget_cached().unwrap();
+            let seen = disk.bytes_of("f");
             disk.cut_power();
+            assert_eq!(disk.bytes_of("f"), seen);
             lost += u32::from(disk.bytes_of("f").first() != Some(&1));
         }
         assert!(lost > 0);

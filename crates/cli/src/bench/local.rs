@@ -38,8 +38,8 @@ pub(crate) struct LocalArgs {
 }
 
 const HELP: &str = "\
-One connection with one request at a time. `spins`: the client spins for an answer; `sleeps`: it sleeps
-at once. The server spins by its own settings `poll` and `poll-spin-us`.
+One connection with one request at a time. `spins`: the client spins for an answer;
+`sleeps`: it sleeps at once. The server spins by its own settings `poll` and `poll-spin-us`.
 
 Exit codes: 0 measured, 1 could not measure, 2 wrong usage.";
 
@@ -48,6 +48,7 @@ const SPIN: Duration = Duration::from_secs(1);
 
 struct Way {
     name: &'static str,
+    client: Client,
     table: Table,
     latencies: Latencies,
     /// Requests per second of each turn.
@@ -101,10 +102,12 @@ fn ways(args: &LocalArgs) -> Result<Vec<Way>, Failure> {
     ];
     all.into_iter()
         .map(|(name, options)| {
-            let table = Client::connect(options).and_then(|client| client.table(&args.table));
+            let client = Client::connect(options).map_err(|error| unmeasured(&error))?;
+            let table = client.table(&args.table);
             Ok(Way {
                 name,
                 table: table.map_err(|error| unmeasured(&error))?,
+                client,
                 latencies: Latencies::default(),
                 rates: Vec::new(),
             })
@@ -143,6 +146,10 @@ impl Way {
                 .record_ns(now.duration_since(last).as_nanos() as u64);
             last = now;
             requests += 1;
+        }
+        if let Some(why) = self.client.why_not_local() {
+            let why = format!("the server gave no shared memory: {why}");
+            return Err(Failure::Unmeasured(why));
         }
         self.rates
             .push(requests as f64 / last.duration_since(begun).as_secs_f64());

@@ -126,6 +126,11 @@ impl Shared {
         }
     }
 
+    /// See [`Client::why_not_local`](crate::Client::why_not_local).
+    pub fn why_not_local(&self) -> Option<String> {
+        self.pool.why_not_local()
+    }
+
     fn transmit(
         &self,
         batch: &Batch<'_>,
@@ -161,7 +166,7 @@ impl Shared {
         question: &ToCoordinator,
         timeout: Duration,
     ) -> Result<CoordinatorAnswer, Failure> {
-        let taken = self.pool.take(address, timeout);
+        let taken = self.pool.take_of_coordinator(address, timeout);
         let mut connection = taken.map_err(|unopened| match unopened {
             Unopened::Failed(why) => Failure::NotSent(why),
             Unopened::Foreign(why) => Failure::Never(Error::Refused(format!("{address}: {why}"))),

@@ -18,6 +18,8 @@ pub(super) struct Pool {
     socket_dir: Option<PathBuf>,
     spin: Duration,
     idle: Mutex<HashMap<String, Vec<Connection>>>,
+    /// Why the last new connection does not use shared memory.
+    not_local: Mutex<Option<String>>,
 }
 
 impl Pool {
@@ -28,6 +30,7 @@ impl Pool {
             socket_dir: options.socket_dir.clone(),
             spin: options.spin,
             idle: Mutex::new(HashMap::new()),
+            not_local: Mutex::new(None),
         }
     }
 
@@ -38,16 +41,38 @@ impl Pool {
     /// A connection to this address that the other side has not closed, as far as is visible: an
     /// idle one, or a new one.
     pub fn take(&self, address: &str, timeout: Duration) -> Result<Connection, Unopened> {
+        self.take_or(address, || {
+            let since = Instant::now();
+            self.open_locally(address, timeout).unwrap_or_else(|| {
+                self.open_by_tcp(address, timeout.saturating_sub(since.elapsed()))
+            })
+        })
+    }
+
+    /// As [`take`](Self::take); coordinators have no shared memory.
+    pub fn take_of_coordinator(
+        &self,
+        address: &str,
+        timeout: Duration,
+    ) -> Result<Connection, Unopened> {
+        self.take_or(address, || self.open_by_tcp(address, timeout))
+    }
+
+    fn open_by_tcp(&self, address: &str, timeout: Duration) -> Result<Connection, Unopened> {
+        Connection::open(address, &self.cluster, &self.token, timeout)
+    }
+
+    fn take_or(
+        &self,
+        address: &str,
+        open: impl FnOnce() -> Result<Connection, Unopened>,
+    ) -> Result<Connection, Unopened> {
         while let Some(mut connection) = self.pop(address) {
             if connection.is_open() {
                 return Ok(connection);
             }
         }
-        let since = Instant::now();
-        self.open_locally(address, timeout).unwrap_or_else(|| {
-            let left = timeout.saturating_sub(since.elapsed());
-            Connection::open(address, &self.cluster, &self.token, left)
-        })
+        open()
     }
 
     /// A connection through shared memory. `None`: the server has no socket on this machine, no
@@ -66,10 +91,21 @@ impl Pool {
         let (cluster, token) = (&self.cluster, &self.token);
         // A process that listens there and does not answer leaves time for TCP.
         let opened = Connection::open_locally(&path, cluster, token, timeout / 2, self.spin);
-        match opened {
-            Err(Unopened::Failed(_)) => None,
-            opened => Some(opened),
-        }
+        let (opened, failure) = match opened {
+            Err(Unopened::Failed(why)) => (None, Some(format!("{}: {why}", path.display()))),
+            opened => (Some(opened), None),
+        };
+        *self
+            .not_local
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = failure;
+        opened
+    }
+
+    /// See [`Client::why_not_local`](crate::Client::why_not_local).
+    pub fn why_not_local(&self) -> Option<String> {
+        let why = self.not_local.lock();
+        why.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn pop(&self, address: &str) -> Option<Connection> {

@@ -13,6 +13,7 @@
 
 use super::home::{self, Home, Size};
 use super::keeper::Keeper;
+use super::local_clients::LocalClients;
 use super::node_thread::{NodeThread, Parts};
 use super::silence::Silence;
 use super::workers::{Chores, Workers, spawn};
@@ -418,6 +419,10 @@ fn prepare(
         None => (None, None),
     };
     let workers = Workers::start("worker", WORKERS, &handle)?;
+    let has_socket = !config.native_socket_dir.is_empty();
+    let local = has_socket
+        .then(|| LocalClients::start(shared))
+        .transpose()?;
     let speed = backup.as_ref().map_or(0, |backup| {
         backup.measure_reads();
         backup.read_bytes_per_s()
@@ -453,6 +458,7 @@ fn prepare(
         clock,
         home,
         workers,
+        local,
         keeper,
         _chores: chores,
         scrub_ms,

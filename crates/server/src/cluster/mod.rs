@@ -6,6 +6,7 @@ mod home;
 mod identity;
 mod keeper;
 mod life;
+mod local_clients;
 mod node_thread;
 mod silence;
 mod workers;

@@ -13,6 +13,7 @@
 use super::home::Home;
 use super::keeper::{Keeper, Order};
 use super::life::{Mail, SAY_AGAIN, advised};
+use super::local_clients::LocalClients;
 use super::silence::Silence;
 use super::workers::{Chores, Workers};
 use crate::clock::now_ms;
@@ -60,6 +61,8 @@ pub(super) struct Parts {
     pub clock: Clock,
     pub home: Home,
     pub workers: Workers<Mail>,
+    /// None: there is no socket for clients on this machine.
+    pub local: Option<LocalClients>,
     pub keeper: Option<Keeper>,
     /// Ends with the life.
     pub _chores: Option<Chores>,
@@ -292,11 +295,10 @@ impl NodeThread {
                         received,
                         ..
                     } = incoming;
-                    let shared = &self.parts.shared;
-                    match is_local {
-                        true => shared.hand_over_local(fd, peer),
-                        false => shared.hand_over_native(fd, peer, received),
-                    };
+                    match &self.parts.local {
+                        Some(local) if is_local => local.take_over(fd, peer),
+                        _ => _ = self.parts.shared.hand_over_native(fd, peer, received),
+                    }
                 }
                 _ => {}
             },

@@ -173,7 +173,8 @@ impl Reactor {
             return self.mute(token, connection);
         }
         let before = connection.input.len();
-        let received = receive_own(&mut connection, None);
+        // Not all that the kernel has (R1).
+        let received = receive_own(&mut connection, Some(usize::MAX));
         self.note_memory(&mut connection);
         match received {
             Received::Bytes(_) => {
@@ -460,7 +461,8 @@ impl Reactor {
     }
 }
 
-/// Receives once into the connection's own buffer; at most `left` bytes.
+/// Receives once into the connection's own buffer; at most `left` bytes, or about as many as the
+/// buffer's size allows.
 fn receive_own(connection: &mut Connection, left: Option<usize>) -> Received {
     let partial = connection.input.len();
     let missing = connection.bytes_needed().saturating_sub(partial);

@@ -50,6 +50,11 @@ impl Local {
         }
     }
 
+    /// The connection ends: see shared::local::L2.
+    pub(super) fn give_back(&self) {
+        self.memory.rings.give_back();
+    }
+
     fn checked<T>(&mut self, result: Result<T, duramen_shm::Corrupt>) -> Result<T, Errno> {
         result.map_err(|_| {
             self.is_corrupt = true;

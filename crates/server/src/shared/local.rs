@@ -2,11 +2,14 @@
 //!
 //! **Invariants**
 //! - L1: at most `local-clients` clients have shared memory, and it is counted from before it is
-//!   made until it is unmapped here. It is resident all the time, so its size is its cost. (A
-//!   client that does not run, or whose connection is idle, keeps its own mapping until it looks.)
+//!   made until it is given back and unmapped here. It is resident all the time, so its size is its
+//!   cost.
+//! - L2: memory that is given back is the system's again, also if the client keeps its mapping, or
+//!   the descriptor. Otherwise the memory of clients that come and go would be charged to this
+//!   server's group, without a limit.
 //!
-//! **Concurrency**: any thread; memory is made off the reactors, because that takes a tenth of a
-//! millisecond.
+//! **Concurrency**: any thread; memory is made on a thread of its own, because that takes up to
+//! 10 ms.
 
 use super::{Incoming, Message, NativeStart, Shared};
 use crate::seldom::seldom;

@@ -290,6 +290,40 @@ fn a_slow_reader_gets_all_its_replies() {
     }
 }
 
+/// A pipeline that is sent before any reply is taken: its requests fit neither into the ring nor do
+/// its replies into half of `pipeline-memory`. Such a connection once stood still until
+/// `output-stall`, because nothing looked at its ring.
+#[test]
+fn a_long_pipeline_may_be_sent_before_its_replies_are_read() {
+    const COUNT: u64 = 12_000;
+    let cluster = start();
+    cluster.table().set(b"k", &[7; 1_000]).expect("written");
+    let (socket, mut rings, _fd) = cluster.raw_local();
+    send(&socket, &mut rings, &reads(&cluster, b"k", COUNT));
+    let (mut total, until) = (0, Instant::now() + DEADLINE);
+    let mut chunk = [0; RING_BYTES];
+    while total < COUNT as usize * 1_000 {
+        let moved = rings.read(&mut chunk).expect("valid");
+        if moved.wakes {
+            ring_bell(&socket);
+        }
+        total += moved.bytes;
+        assert!(Instant::now() < until, "{total} bytes of replies");
+    }
+}
+
+/// shared::local::L2
+#[test]
+fn memory_is_given_back_though_its_client_keeps_it() {
+    let cluster = start();
+    let (socket, rings, fd) = cluster.raw_local();
+    let blocks = || rustix::fs::fstat(&fd).expect("its length").st_blocks;
+    assert!(blocks() > 0);
+    drop(socket);
+    wait_until("the pages are gone", || blocks() == 0);
+    drop(rings);
+}
+
 /// A request is cut by the client's end: nothing of it takes effect, and the server goes on.
 #[test]
 fn a_client_that_ends_amid_a_request_is_forgotten() {

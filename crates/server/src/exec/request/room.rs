@@ -12,6 +12,8 @@ use duramen_wire::resp::Args;
 use duramen_wire::resp::number::parse_integer;
 use std::collections::HashMap;
 
+/// The text of the smallest integer.
+const INTEGER_BYTES: usize = 20;
 /// More bytes than the text of any number: the smallest float has 326 digits.
 const NUMBER_BYTES: usize = 400;
 /// Key and value of the object that SWAPDB writes (`databases`).
@@ -102,6 +104,18 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
                 let offset = parse_integer(arg(2)).and_then(|offset| usize::try_from(offset).ok());
                 let end = offset.unwrap_or(0).saturating_add(arg(3).len());
                 let bytes = self.value_bytes(table, arg(1)).max(end);
+                self.put(table, arg(1), bytes);
+            }
+            "incr" | "decr" | "incrby" | "decrby" | "duramen.incrby" => {
+                self.put(table, arg(1), INTEGER_BYTES);
+            }
+            "incrbyfloat" | "duramen.incrbyfloat" => self.put(table, arg(1), NUMBER_BYTES),
+            "append" => {
+                let bytes = self.value_bytes(table, arg(1)) + arg(2).len();
+                self.put(table, arg(1), bytes);
+            }
+            "expire" | "pexpire" | "expireat" | "pexpireat" | "persist" | "getex" => {
+                let bytes = self.value_bytes(table, arg(1));
                 self.put(table, arg(1), bytes);
             }
             _ => keys.for_each(|at| {

@@ -113,6 +113,34 @@ fn what_may_not_be_longer_than_a_segment_is_refused_as_a_whole() {
     s.expect("STRLEN key:0", ":1\r\n");
 }
 
+/// A pipeline of redis-py is a transaction. Each `INCR` of a key once counted the room of all those
+/// before it as well, so a few hundred of them were refused.
+#[test]
+fn many_small_changes_of_one_key_need_little_room() {
+    let mut s = logged(false);
+    let changes = [
+        "INCR n",
+        "DECRBY n 3",
+        "EXPIRE n 100",
+        "PERSIST n",
+        "GETEX n EX 100",
+        "APPEND text x",
+        "INCRBYFLOAT float 0.5",
+        "DURAMEN.INCRBY n 7",
+    ];
+    s.expect("MULTI", "+OK\r\n");
+    for _ in 0..1_000 {
+        for change in changes {
+            s.expect(change, "+QUEUED\r\n");
+        }
+    }
+    let reply = s.ask("EXEC");
+    assert!(reply.starts_with("*8000\r\n"), "{reply:.200}");
+    s.expect("GET n", "$4\r\n5000\r\n");
+    s.expect("STRLEN text", ":1000\r\n");
+    s.expect("GET float", "$3\r\n500\r\n");
+}
+
 /// When a disk became full in the middle of a command, the first part of the command once stayed
 /// done.
 #[test]
