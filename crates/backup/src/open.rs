@@ -241,10 +241,10 @@ impl Backup {
 
 /// Makes the medium agree with the reads that follow, before new data depend on them.
 ///
-/// What a killed process left in the page cache alone is made durable. If that fails now, or failed
-/// for that process, then the cache shows bytes that are not on the medium, and no later sync
-/// writes them (trap 12): they are forgotten. After a clean end all was synced without an error, so
-/// the frames may be read from the cache.
+/// The data of a killed process that are in the page cache alone are made durable. If that fails
+/// now, or failed for that process, then the cache shows bytes that are not on the medium, and no
+/// later sync writes them (trap 12): they are forgotten. After a clean end all was synced without
+/// an error, so the frames may be read from the cache.
 fn settle_medium(
     disk: &dyn Disk,
     place: &str,

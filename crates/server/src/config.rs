@@ -486,6 +486,8 @@ pub fn read_token(path: &Path) -> Result<Vec<u8>, ServerError> {
         path: path.to_owned(),
         source,
     })?;
+    // Some editors begin a file with the mark of UTF-8.
+    let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text);
     let token = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let token = token.trim_ascii();
     if token.is_empty() || token.len() > TOKEN_BYTES_MAX {

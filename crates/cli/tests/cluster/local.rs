@@ -71,6 +71,17 @@ fn clients_and_servers_that_are_killed_harm_nothing() {
     );
     let before = local_clients(&mut redis, &resp);
 
+    // A directory without a socket is not measured as if it were one.
+    let nowhere = Command::new(DURAMEN)
+        .args(["bench", "local", "--seconds", "0.1", "--rounds", "1"])
+        .args(["--coordinator", &up.said("coordinator"), "--keys", "10"])
+        .args(["--socket-dir", "/nonexistent"])
+        .output()
+        .expect("the binary under test runs");
+    let said = String::from_utf8_lossy(&nowhere.stderr);
+    assert_eq!(nowhere.status.code(), Some(1), "{said}");
+    assert!(said.contains("gave no shared memory"), "{said}");
+
     // A client is killed amid its requests.
     let mut bench = bench(&up, sockets, "100");
     until("its clients have shared memory", || {

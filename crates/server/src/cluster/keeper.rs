@@ -1,8 +1,8 @@
 //! The keeper's thread: stores replicas for other masters, on its own connections.
 //!
 //! A round: receive from all connections, stage the writes, make one commit for all, answer all. So
-//! many masters share one write to the disk, and no ping waits for it. Two threads read replicas for
-//! recoveries: while one reads, the other orders entries [Ousterhout15 §7.4], and writes go on.
+//! many masters share one write to the disk, and no ping waits for it. Two threads read replicas
+//! for recoveries: while one reads, the other orders entries [Ousterhout15 §7.4], and writes go on.
 //!
 //! **Invariants**
 //! - Z1: a request addressed to another life of this server, or one that comes after this life's

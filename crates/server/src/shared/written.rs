@@ -78,7 +78,9 @@ impl Shared {
         let thread = std::thread::Builder::new().name("stop".to_owned());
         if let Err(error) = thread.spawn(write) {
             self.ending.ask(false);
-            stopping.end(Err(format!("cannot start a thread: {error}")));
+            let why = format!("cannot start the thread that writes the rest: {error}");
+            seldom!(error, "not stopping: {why}");
+            stopping.end(Err(why));
         }
         Some(stopping)
     }
