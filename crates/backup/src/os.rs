@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use duramen_base::lock::{STORE_FILES, claim_alone, file_of_store, is_block_device, lock_alone};
-use duramen_base::open::{above_standard, open_data};
+use duramen_base::open::{above_standard, forget_cached, open_data};
 use duramen_base::origin::Origin;
 use duramen_base::private;
 use duramen_disk::Parallel;
@@ -501,8 +501,7 @@ impl File for OsFile {
     }
 
     fn forget_cached(&self) -> io::Result<()> {
-        rustix::fs::fadvise(&self.cached, 0, None, rustix::fs::Advice::DontNeed)?;
-        Ok(())
+        forget_cached(&self.cached)
     }
 
     fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {

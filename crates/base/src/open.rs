@@ -53,6 +53,17 @@ pub fn open_to_read(path: &Path) -> io::Result<File> {
     open_data(File::options().read(true), OFlags::empty(), path)
 }
 
+/// Drops the pages of a file that the system keeps in memory, as far as they are not dirty: later
+/// reads show the medium. After a sync that failed, in this process or an earlier one, pages are
+/// clean although they are not on the medium.
+///
+/// # Errors
+/// Of the file system.
+pub fn forget_cached(file: &File) -> io::Result<()> {
+    rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)?;
+    Ok(())
+}
+
 /// Opens again until no lease is in the way: without waiting, the kernel only asks for it back.
 fn while_leased(mut open: impl FnMut() -> io::Result<File>) -> io::Result<File> {
     let since = Instant::now();

@@ -9,8 +9,11 @@
 //!   that was interrupted leaves no file that a later start must refuse.
 //! - E4: a leader whose file was removed or replaced notices: redb would go on in a file that no
 //!   later start finds ([`check_place`](MetaStore::check_place)).
+//! - E5: redb reads the medium, not what a failed sync left in the page cache: a later sync would
+//!   not write that, and a power cut would show older pages below newer ones.
 
 use crate::{unavailable, unusable};
+use duramen_base::open::forget_cached;
 use duramen_base::private::make_file;
 use duramen_cluster::coordinator::store::{
     Batch, Contents, Error, MetaStore, Renewal, Term, is_advice,
@@ -73,6 +76,20 @@ impl Embedded {
         if never_made(&self.path)? {
             self.create()?;
         }
+        Ok(true)
+    }
+
+    /// E5. False: another process has the store open.
+    fn settle_medium(&self) -> std::io::Result<bool> {
+        let file = File::options().read(true).write(true).open(&self.path)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(false),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        // If this fails, an acquisition later finds the pages clean, and forgets them.
+        file.sync_all()?;
+        forget_cached(&file)?;
         Ok(true)
     }
 
@@ -216,6 +233,11 @@ impl MetaStore for Embedded {
         }
         let place = || file_at(&self.path).map_err(|error| named(error.into()));
         let before = place()?;
+        match self.settle_medium() {
+            Ok(true) => {}
+            Ok(false) => return Ok(None),
+            Err(error) => return Err(named(error.into())),
+        }
         match Database::open(&self.path) {
             Ok(database) => {
                 if place()? != before {
