@@ -16,8 +16,8 @@
 //!   to receive wait for the turn in the order of their requests, and do not stall meanwhile. The
 //!   turn ends when all that was received has run and is taken down to `output-pause`, so all
 //!   connections together never have more than twice the room.
-//! - R4: while others wait, the client that has the turn must take its replies: for each part of
-//!   the size of the room it has `output-stall`, and once more. If its pipeline does not fit even
+//! - R4: while others wait, the client that has the turn must take its replies, when there are any
+//!   to take: for each part of the size of the room it has `output-stall`, and once more. If its pipeline does not fit even
 //!   alone, it must begin to take them within [`FULL_MS`]. Otherwise it is closed.
 
 use super::backlog::Backlog;
@@ -334,6 +334,9 @@ impl Reactor {
     fn pipeline_room(&mut self, connection: &mut Connection) -> u64 {
         let config = self.config.get(&self.shared);
         if !connection.client.is_authenticated() && !config.requirepass.is_empty() {
+            if connection.turn == RoomTurn::Waits {
+                self.end_turn(connection);
+            }
             return 0;
         }
         self.has_behind = true;
@@ -372,16 +375,36 @@ impl Reactor {
 
     /// Ends its turn, or its wait for it, if it does not need more room.
     pub(super) fn settle_turn(&mut self, connection: &mut Connection) {
-        let needs = match connection.turn {
-            RoomTurn::None => return,
-            RoomTurn::Waits => self.is_behind(connection),
-            RoomTurn::Has { .. } => {
-                self.is_behind(connection)
-                    || connection.waits_for != WaitsFor::Input
-                    || connection.held.is_some()
+        if connection.turn == RoomTurn::None {
+            return;
+        }
+        let is_behind = self.is_behind(connection);
+        let sendable = connection.sendable_bytes();
+        let is_over = match &mut connection.turn {
+            RoomTurn::None => false,
+            // A connection that waits for something else does not ask, and would block the others.
+            RoomTurn::Waits => {
+                let asks = !connection.closing
+                    && connection.held.is_none()
+                    && matches!(
+                        connection.waits_for,
+                        WaitsFor::Input | WaitsFor::Turn | WaitsFor::Output { ended: false }
+                    );
+                !is_behind || !asks
+            }
+            RoomTurn::Has {
+                since_ms,
+                sent_bytes,
+            } => {
+                if sendable == 0 {
+                    // R4: its client cannot take anything.
+                    *since_ms = self.now_ms;
+                    *sent_bytes = connection.record.sent_bytes.load(Ordering::Relaxed);
+                }
+                !is_behind && connection.held.is_none() && connection.waits_for == WaitsFor::Input
             }
         };
-        if !needs {
+        if is_over {
             self.end_turn(connection);
         }
     }
@@ -407,6 +430,7 @@ impl Reactor {
         let is_full = (connection.input.len() + connection.unsent_bytes()) as u64 >= bytes_max;
         let since = |then_ms| self.now_ms.saturating_sub(then_ms);
         (since(since_ms) >= allowed_ms || is_full && since(connection.taken_at_ms) >= FULL_MS)
+            && connection.sendable_bytes() > 0
             && self.shared.pipeline_turn.is_wanted()
     }
 
