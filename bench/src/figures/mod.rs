@@ -5,6 +5,7 @@ mod cluster;
 mod durability;
 mod flash;
 mod growth;
+mod lfs;
 mod logging;
 mod memory;
 mod memory_cell;
@@ -22,7 +23,7 @@ use crate::harness::{Options, Report, Result, render};
 use std::path::PathBuf;
 
 /// All figures, in the order of the help; then helpers of them.
-pub static FIGURES: [Entry; 18] = [
+pub static FIGURES: [Entry; 19] = [
     entry::<ycsb::YcsbFigure>(),
     entry::<utilization::UtilizationFigure>(),
     entry::<cleaner_latency::CleanerLatencyFigure>(),
@@ -32,6 +33,7 @@ pub static FIGURES: [Entry; 18] = [
     entry::<durability::DurabilityFigure>(),
     entry::<logging::LoggingFigure>(),
     entry::<two_levels::TwoLevelsFigure>(),
+    entry::<lfs::LfsFigure>(),
     entry::<replay::ReplayFigure>(),
     entry::<cluster::ClusterFigure>(),
     entry::<scale::ScaleFigure>(),
