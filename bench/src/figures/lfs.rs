@@ -24,8 +24,10 @@ const PASS_VICTIMS_MAX: usize = 64;
 /// Cleaning ends when so many segments are clean, or a quarter of those that all objects leave.
 const CLEAN_SEGMENTS: usize = 10;
 /// Writes per object before the measurement, and in it. A cold object is written once in nine.
-const WARM_UP: usize = 45;
-const MEASURED: usize = 15;
+const WARM_UP: usize = 30;
+const MEASURED: usize = 10;
+/// The same with `--quick`, where the cost is not quite steady yet.
+const QUICK: (usize, usize) = (12, 4);
 const SEED: u64 = 1992;
 
 /// The age in the formula.
@@ -393,8 +395,8 @@ pub(super) struct LfsFigure {
         default_value = "10,20,30,40,50,60,70,75,80,85,90,95"
     )]
     pub percent: Vec<usize>,
-    /// Segments of the disk; with --quick a tenth of them
-    #[arg(long, default_value_t = 500)]
+    /// Segments of the disk; with --quick a fifth of them
+    #[arg(long, default_value_t = 250)]
     pub segments: usize,
 }
 
@@ -423,7 +425,7 @@ fn report(args: &LfsFigure, options: &Options) -> Report {
         Write cost: bytes written and read by all, per byte of new data; whoever cleans from memory reads nothing, which `written` counts.";
     let title = "Cleaning by cost and benefit, simulated";
     let mut report = Report::new("lfs", title, about, options);
-    let segments = options.size(args.segments, args.segments / 10).max(20);
+    let segments = options.size(args.segments, args.segments / 5).max(20);
     let cells = cells(args, options, segments);
     for pattern in [Pattern::HotAndCold, Pattern::Uniform] {
         let name = pattern.name();
@@ -449,15 +451,16 @@ fn report(args: &LfsFigure, options: &Options) -> Report {
         );
     }
     targets(&mut report, &cells);
+    let (warm_up, measured) = options.size((WARM_UP, MEASURED), QUICK);
     report.note(format!(
-        "{segments} segments of {SEGMENT_OBJECTS} objects, {WARM_UP} writes per object before {MEASURED} that are measured; a pass has at most \
+        "{segments} segments of {SEGMENT_OBJECTS} objects, {warm_up} writes per object before {measured} that are measured; a pass has at most \
          {PASS_SEGMENTS} segments of live objects, and cleaning goes on until {CLEAN_SEGMENTS} segments are clean. Seed {SEED}."
     ));
     report
 }
 
 fn cells(args: &LfsFigure, options: &Options, segments: usize) -> Vec<Cell> {
-    let writes = options.size((WARM_UP, MEASURED), (WARM_UP, MEASURED));
+    let writes = options.size((WARM_UP, MEASURED), QUICK);
     let mut jobs: Vec<(Pattern, usize, Policy)> = Vec::new();
     for pattern in [Pattern::HotAndCold, Pattern::Uniform] {
         for &percent in &args.percent {

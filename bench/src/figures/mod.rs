@@ -5,6 +5,7 @@ mod cluster;
 mod durability;
 mod flash;
 mod growth;
+mod hits;
 mod lfs;
 mod logging;
 mod memory;
@@ -23,7 +24,7 @@ use crate::harness::{Options, Report, Result, render};
 use std::path::PathBuf;
 
 /// All figures, in the order of the help; then helpers of them.
-pub static FIGURES: [Entry; 19] = [
+pub static FIGURES: [Entry; 20] = [
     entry::<ycsb::YcsbFigure>(),
     entry::<utilization::UtilizationFigure>(),
     entry::<cleaner_latency::CleanerLatencyFigure>(),
@@ -34,6 +35,7 @@ pub static FIGURES: [Entry; 19] = [
     entry::<logging::LoggingFigure>(),
     entry::<two_levels::TwoLevelsFigure>(),
     entry::<lfs::LfsFigure>(),
+    entry::<hits::HitsFigure>(),
     entry::<replay::ReplayFigure>(),
     entry::<cluster::ClusterFigure>(),
     entry::<scale::ScaleFigure>(),
