@@ -422,7 +422,7 @@ fn report(args: &LfsFigure, options: &Options) -> Report {
         differ in the age: of the youngest object in the segment (LFS's paper), of its live objects on average, or of the segment itself \
         (RAMCloud); `greedy` takes the emptiest. `sorted`: the live objects of a pass go to survivors by age; `victims sorted`: its victims are \
         emptied oldest first, and objects stay in the order of their segment; `unsorted`: as the victims were chosen. Hot and cold: 90 % of the writes go to 10 % of the objects. \
-        Write cost: bytes written and read by all, per byte of new data; whoever cleans from memory reads nothing, which `written` counts.";
+        Write cost: bytes written and read, per byte of new data; a cleaner whose segments are in memory reads nothing: `written` leaves reads out.";
     let title = "Cleaning by cost and benefit, simulated";
     let mut report = Report::new("lfs", title, about, options);
     let segments = options.size(args.segments, args.segments / 5).max(20);
@@ -454,7 +454,8 @@ fn report(args: &LfsFigure, options: &Options) -> Report {
     let (warm_up, measured) = options.size((WARM_UP, MEASURED), QUICK);
     report.note(format!(
         "{segments} segments of {SEGMENT_OBJECTS} objects, {warm_up} writes per object before {measured} that are measured; a pass has at most \
-         {PASS_SEGMENTS} segments of live objects, and cleaning goes on until {CLEAN_SEGMENTS} segments are clean. Seed {SEED}."
+         {} segments of live objects, and cleaning goes on until {CLEAN_SEGMENTS} segments are clean, or a quarter of those that all objects leave. Seed {SEED}.",
+        PASS_SEGMENTS.min(segments / 8)
     ));
     report
 }

@@ -38,6 +38,9 @@ pub(super) struct HitsFigure {
     /// The program `memcached`; by default the one on PATH
     #[arg(long, value_name = "FILE")]
     pub memcached: Option<PathBuf>,
+    /// Leaves out the real servers, which take most of the time
+    #[arg(long)]
+    pub no_servers: bool,
 }
 
 /// Hits of the second half of a trace.
@@ -161,6 +164,10 @@ fn report(args: &HitsFigure, options: &Options) -> Result<Report> {
 /// The servers that are installed; the others are noted.
 fn peers(args: &HitsFigure, report: &mut Report) -> Vec<Peer> {
     let mut peers = Vec::new();
+    if args.no_servers {
+        report.note("redis-server, memcached: SKIPPED, they were left out.");
+        return peers;
+    }
     match args.redis.clone().or_else(|| find_program("redis-server")) {
         Some(program) => {
             for policy in ["allkeys-lru", "allkeys-lfu"] {
