@@ -29,7 +29,7 @@ pub(super) struct HitsFigure {
     /// Number of keys; with --quick an eighth of them
     #[arg(long, default_value_t = 4_800_000)]
     pub keys: u32,
-    /// Number of requests of each trace, of which the second half is counted; with --quick a quarter
+    /// Requests of each trace, of which the second half counts; with --quick a quarter
     #[arg(long, default_value_t = 4_000_000)]
     pub requests: usize,
     /// The program `redis-server`; by default the one on PATH
