@@ -391,7 +391,7 @@ mod tests {
     #[test]
     fn s3_fifo_puts_what_comes_back_soon_into_the_main_queue() {
         let mut cache = S3Fifo::new(1000, 10 * (BYTES + S3_FIFO_OVERHEAD), of);
-        answers(&mut cache, &(0..10).collect::<Vec<u32>>());
+        answers(&mut cache, &(0..11).collect::<Vec<u32>>());
         assert_eq!(cache.states[0].0, Queue::Ghost);
         assert_eq!(answers(&mut cache, &[0]), "m");
         assert_eq!(cache.states[0].0, Queue::Main);
