@@ -5,6 +5,8 @@ mod cluster;
 mod durability;
 mod flash;
 mod growth;
+mod hits;
+mod lfs;
 mod logging;
 mod memory;
 mod memory_cell;
@@ -22,7 +24,7 @@ use crate::harness::{Options, Report, Result, render};
 use std::path::PathBuf;
 
 /// All figures, in the order of the help; then helpers of them.
-pub static FIGURES: [Entry; 18] = [
+pub static FIGURES: [Entry; 20] = [
     entry::<ycsb::YcsbFigure>(),
     entry::<utilization::UtilizationFigure>(),
     entry::<cleaner_latency::CleanerLatencyFigure>(),
@@ -32,6 +34,8 @@ pub static FIGURES: [Entry; 18] = [
     entry::<durability::DurabilityFigure>(),
     entry::<logging::LoggingFigure>(),
     entry::<two_levels::TwoLevelsFigure>(),
+    entry::<lfs::LfsFigure>(),
+    entry::<hits::HitsFigure>(),
     entry::<replay::ReplayFigure>(),
     entry::<cluster::ClusterFigure>(),
     entry::<scale::ScaleFigure>(),
