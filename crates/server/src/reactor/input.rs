@@ -17,8 +17,9 @@
 //!   turn ends when all that was received has run and is taken down to `output-pause`, so all
 //!   connections together never have more than twice the room.
 //! - R4: while others wait, the client that has the turn must take its replies, when there are any
-//!   to take: for each part of the size of the room it has `output-stall`, and once more. If its pipeline does not fit even
-//!   alone, it must begin to take them within [`FULL_MS`]. Otherwise it is closed.
+//!   to take: for each part of the size of the room it has `output-stall`, and once more. If its
+//!   pipeline does not fit even alone, it must begin to take them within [`FULL_MS`]. Otherwise it
+//!   is closed.
 
 use super::backlog::Backlog;
 use super::connection::{Connection, RoomTurn, WaitsFor};
