@@ -137,6 +137,19 @@ def test_clients_with_long_pipelines_get_the_room_in_turn(start):
 
 
 @pytest.mark.duramen
+def test_pause_longer_than_output_stall_closes_nobody(start):
+    """A paused client is not received from, so it may be unable to read: it is still sending."""
+    server = start("--output-stall", "1", "--output-pause", "16mb")
+    with server.connect() as other, server.connect(receive_buffer=4096, timeout=30) as wire:
+        assert other.call("SET", "big", "x" * MIB) == b"OK"
+        assert other.call("CLIENT", "PAUSE", 4_000, "WRITE") == b"OK"
+        wire.send(encode("GET", "big") * 12 + encode("SET", "k", "v"))
+        time.sleep(3)
+        assert [len(wire.reply()) for _ in range(12)] == [MIB] * 12
+        assert wire.reply() == b"OK"
+
+
+@pytest.mark.duramen
 def test_clients_that_wait_for_the_room_of_slow_ones_do_not_stall(start):
     """Two clients take their replies so slowly that they keep the room and its turn. Others that
     waited for it were closed by `output-stall`, though it was the server that did not read."""

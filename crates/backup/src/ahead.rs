@@ -11,7 +11,12 @@
 //! - A3: a segment that has been given completely is dropped, and its memory reused; for another
 //!   request it is read again. Nothing is read while [`UNASKED_BYTES_MAX`] bytes are in memory that
 //!   no master has requested.
-//! - A2: a replica that could not be read stays bad: no master waits for it twice.
+//! - A2: a replica that could not be read is bad until the recovery is tried anew: no master waits
+//!   for it twice.
+//! - A4: a segment that was requested stays until a part of it was given, and for
+//!   [`SHARED_US`], in which all masters that wait for it come back. Otherwise masters that wait
+//!   for different segments, in memory for one of them, would drop each other's for ever. A master
+//!   that does not come back holds the memory for [`KEPT_US`].
 //!
 //! **Concurrency**: none. The owner reads (without a lock on this) the replicas that
 //! [`wanted`](ReadAhead::wanted) names.
@@ -27,6 +32,11 @@ use crate::types::ReplicaId;
 
 /// Bytes read before the first request: enough that the disk is busy while entries are divided.
 const UNASKED_BYTES_MAX: usize = 32 << 20;
+
+/// See A4: four times the interval in which masters repeat their requests.
+const SHARED_US: u64 = 20_000;
+/// See A4.
+const KEPT_US: u64 = 1_000_000;
 
 /// The state of a segment.
 pub enum Lookup {
@@ -45,11 +55,30 @@ pub struct ReadAhead {
     /// Requested before their turn.
     urgent: BTreeSet<SegmentId>,
     reading: BTreeSet<SegmentId>,
-    /// Each with the number of its bytes that were given.
-    ready: BTreeMap<SegmentId, (Arc<Sorted>, usize)>,
+    /// Requested, and not in memory yet.
+    asked: BTreeSet<SegmentId>,
+    ready: BTreeMap<SegmentId, Ready>,
     bad: BTreeSet<SegmentId>,
     bytes: usize,
     spare: Arc<Spare>,
+}
+
+/// A segment in memory.
+struct Ready {
+    sorted: Arc<Sorted>,
+    /// Bytes that were given.
+    given: usize,
+    /// A master waited for it.
+    asked: bool,
+    since_us: u64,
+}
+
+impl Ready {
+    /// A4
+    fn may_go(&self, now_us: u64) -> bool {
+        let age_us = now_us.saturating_sub(self.since_us);
+        !self.asked || age_us >= KEPT_US || self.given > 0 && age_us >= SHARED_US
+    }
 }
 
 impl ReadAhead {
@@ -60,6 +89,7 @@ impl ReadAhead {
             queue: order.into(),
             urgent: BTreeSet::new(),
             reading: BTreeSet::new(),
+            asked: BTreeSet::new(),
             ready: BTreeMap::new(),
             bad: BTreeSet::new(),
             bytes: 0,
@@ -69,10 +99,13 @@ impl ReadAhead {
 
     /// The next replica to read; `None` while `bytes_max` bytes are kept in memory or nothing is
     /// left. The caller reports the end of the read to [`done`](Self::done).
-    pub fn wanted(&mut self, bytes_max: usize) -> Option<ReplicaId> {
-        let segment = match self.urgent.pop_first() {
+    pub fn wanted(&mut self, now_us: u64, bytes_max: usize) -> Option<ReplicaId> {
+        let segment = match self.urgent.first().copied() {
             Some(segment) => {
-                self.make_room(bytes_max);
+                if !self.make_room(now_us, bytes_max) {
+                    return None; // A4: requests come again
+                }
+                self.urgent.remove(&segment);
                 self.queue.retain(|queued| *queued != segment);
                 segment
             }
@@ -99,8 +132,8 @@ impl ReadAhead {
     }
 
     fn unasked_bytes(&self) -> usize {
-        let ready = self.ready.values().filter(|(_, given)| *given == 0);
-        ready.map(|(sorted, _)| sorted.memory_bytes()).sum()
+        let ready = self.ready.values().filter(|ready| ready.given == 0);
+        ready.map(|ready| ready.sorted.memory_bytes()).sum()
     }
 
     fn is_known(&self, segment: SegmentId) -> bool {
@@ -110,14 +143,21 @@ impl ReadAhead {
     }
 
     /// The read of a segment has ended.
-    pub fn done(&mut self, segment: SegmentId, result: Result<Sorted, Error>) {
+    pub fn done(&mut self, now_us: u64, segment: SegmentId, result: Result<Sorted, Error>) {
         if !self.reading.remove(&segment) {
             return;
         }
+        let asked = self.asked.remove(&segment);
         match result {
             Ok(sorted) => {
                 self.bytes += sorted.memory_bytes();
-                self.ready.insert(segment, (Arc::new(sorted), 0));
+                let ready = Ready {
+                    sorted: Arc::new(sorted),
+                    given: 0,
+                    asked,
+                    since_us: now_us,
+                };
+                self.ready.insert(segment, ready);
             }
             Err(_) => {
                 self.bad.insert(segment); // A2
@@ -125,14 +165,20 @@ impl ReadAhead {
         }
     }
 
+    /// The recovery is tried anew: replicas that could not be read are read again.
+    pub fn retry_bad(&mut self) {
+        self.bad.clear();
+    }
+
     /// The state of a segment. One that is not in memory is read next.
     pub fn get(&mut self, segment: SegmentId) -> Lookup {
-        if let Some((sorted, _)) = self.ready.get(&segment) {
-            return Lookup::Ready(sorted.clone());
+        if let Some(ready) = self.ready.get(&segment) {
+            return Lookup::Ready(ready.sorted.clone());
         }
         if self.bad.contains(&segment) {
             return Lookup::Bad;
         }
+        self.asked.insert(segment);
         if !self.reading.contains(&segment) {
             self.urgent.insert(segment);
         }
@@ -141,20 +187,20 @@ impl ReadAhead {
 
     /// Counts `bytes` bytes of a segment that were given to a master (A3).
     pub fn given(&mut self, segment: SegmentId, bytes: usize) {
-        let Some((sorted, given)) = self.ready.get_mut(&segment) else {
+        let Some(ready) = self.ready.get_mut(&segment) else {
             return;
         };
-        *given += bytes;
-        let all = (**sorted).as_ref().len();
-        if all > 0 && *given >= all {
+        ready.given += bytes;
+        let all = (*ready.sorted).as_ref().len();
+        if all > 0 && ready.given >= all {
             self.drop_segment(segment);
         }
     }
 
     /// Drops a segment that all masters have.
     pub fn drop_segment(&mut self, segment: SegmentId) {
-        if let Some((sorted, _)) = self.ready.remove(&segment) {
-            self.bytes -= sorted.memory_bytes();
+        if let Some(ready) = self.ready.remove(&segment) {
+            self.bytes -= ready.sorted.memory_bytes();
         }
     }
 
@@ -163,15 +209,17 @@ impl ReadAhead {
         self.bytes
     }
 
-    /// Drops the segment of which most was given: most masters that need it have it. It is read
-    /// again for a late request.
-    fn make_room(&mut self, bytes_max: usize) {
+    /// Drops segments until there is room, first those of which most was given: most masters that
+    /// need them have them. They are read again for late requests. False: none of them may go (A4).
+    fn make_room(&mut self, now_us: u64, bytes_max: usize) -> bool {
         while self.bytes >= bytes_max {
-            let given = self.ready.iter().max_by_key(|(_, (_, given))| *given);
-            let Some(segment) = given.map(|(segment, _)| *segment) else {
-                return;
+            let may_go = self.ready.iter().filter(|(_, ready)| ready.may_go(now_us));
+            let most = may_go.max_by_key(|(_, ready)| ready.given);
+            let Some(segment) = most.map(|(segment, _)| *segment) else {
+                return self.bytes == 0; // no memory is allowed
             };
             self.drop_segment(segment);
         }
+        true
     }
 }

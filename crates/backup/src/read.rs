@@ -189,6 +189,15 @@ impl Backup {
         error
     }
 
+    /// Replicas of a log that the device did not read count as readable again.
+    pub fn retry_unreadable(&self, log: u64) {
+        let mut state = self.state();
+        let of_log = state.replicas.iter_mut().filter(|(id, _)| id.log == log);
+        for (_, replica) in of_log {
+            replica.decay.take_if(|decay| decay.unreadable);
+        }
+    }
+
     /// Whether there is a replica of this segment, whole or not.
     pub fn holds(&self, segment: SegmentId) -> bool {
         self.state().replicas.contains_key(&self.own(segment))

@@ -11,8 +11,9 @@
 //! ```
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use duramen_base::planted::{Bug, has_bug};
 use duramen_base::units::MIB;
 use duramen_format::frame;
 
@@ -35,6 +36,9 @@ pub(crate) const RAW_WAL_AT: u64 = MIB;
 pub(crate) struct Region {
     file: Arc<dyn File>,
     start: u64,
+    /// Whether a sync has failed. Locked during each sync: of two at the same time the system
+    /// reports a failure to one alone.
+    sync_failed: Arc<Mutex<bool>>,
 }
 
 impl Region {
@@ -58,8 +62,18 @@ impl Region {
         self.file.write_durably(self.start + at, bytes)
     }
 
+    /// Syncs the file. After a failure no later sync succeeds (disk::D3).
     pub(crate) fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
+        let mut failed = self
+            .sync_failed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if *failed && !has_bug(Bug::SyncAgain) {
+            return Err(io::Error::other("an earlier sync failed"));
+        }
+        let synced = self.file.sync_data();
+        *failed |= synced.is_err();
+        synced
     }
 
     /// As [`File::forget_cached`], of the whole file.
@@ -92,6 +106,7 @@ pub(crate) fn superblock(disk: &dyn Disk, how: OpenHow) -> io::Result<Region> {
     Ok(Region {
         file: disk.open(SUPERBLOCK, how)?,
         start: 0,
+        sync_failed: Arc::default(),
     })
 }
 
@@ -100,6 +115,7 @@ pub(crate) fn wal(disk: &dyn Disk, how: OpenHow) -> io::Result<Region> {
     Ok(Region {
         file: disk.open(WAL, how)?,
         start: if disk.is_raw() { RAW_WAL_AT } else { 0 },
+        sync_failed: Arc::default(),
     })
 }
 
@@ -112,6 +128,7 @@ pub(crate) fn frames(disk: &dyn Disk, how: OpenHow, wal_bytes: u64) -> io::Resul
         } else {
             0
         },
+        sync_failed: Arc::default(),
     })
 }
 

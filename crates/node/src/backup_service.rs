@@ -494,6 +494,11 @@ impl<T> BackupService<T> {
             };
             return (ServerAnswer::Refused(refusal), Vec::new());
         }
+        // An error of the device may pass. Other bytes than the certified ones do not.
+        self.backup.retry_unreadable(log.number());
+        if let Some(ahead) = self.ahead.get_mut(&log) {
+            ahead.retry_bad();
+        }
         let mut replicas = self.backup.replicas_of(log.number());
         replicas.retain(|replica| !replica.damaged);
         let (control, payload) = self.newest_control(log, min_open, &mut replicas);

@@ -37,7 +37,7 @@ impl ReplicaRead {
 impl<T> BackupService<T> {
     /// The next replica to read, of those that recoveries wait for. The caller reports its end to
     /// [`was_read`](Self::was_read).
-    pub fn next_read(&mut self) -> Option<ReplicaRead> {
+    pub fn next_read(&mut self, now_us: u64) -> Option<ReplicaRead> {
         // A share for each log: so none waits for memory of replicas that another one's masters do
         // not request.
         let bytes_max = self.config.ahead_bytes / self.ahead.len().max(1);
@@ -45,7 +45,7 @@ impl<T> BackupService<T> {
         logs.find_map(|(log, ahead)| {
             Some(ReplicaRead {
                 log: *log,
-                id: ahead.wanted(bytes_max)?,
+                id: ahead.wanted(now_us, bytes_max)?,
                 backup: Arc::clone(&self.backup),
                 hasher: self.hasher.clone(),
                 spare: Arc::clone(ahead.spare()),
@@ -54,19 +54,19 @@ impl<T> BackupService<T> {
     }
 
     /// A read has ended. Its log may not be here any more.
-    pub fn was_read(&mut self, read: ReplicaWasRead) {
+    pub fn was_read(&mut self, now_us: u64, read: ReplicaWasRead) {
         if let Some(ahead) = self.ahead.get_mut(&read.log) {
-            ahead.done(read.id.segment, read.result);
+            ahead.done(now_us, read.id.segment, read.result);
         }
     }
 
     /// Reads one replica on this thread; returns whether there was one.
-    pub fn read_step(&mut self) -> bool {
-        let Some(read) = self.next_read() else {
+    pub fn read_step(&mut self, now_us: u64) -> bool {
+        let Some(read) = self.next_read(now_us) else {
             return false;
         };
         let read = read.run(&mut self.scratch);
-        self.was_read(read);
+        self.was_read(now_us, read);
         true
     }
 }

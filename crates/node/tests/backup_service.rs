@@ -459,7 +459,7 @@ fn a_recovery_reads_its_partition_whole_and_nothing_else() {
         ask_read(&mut rig, &read).0,
         PeerAnswer::NotYet { .. }
     ));
-    assert!(rig.service.read_step() && !rig.service.read_step());
+    assert!(rig.service.read_step(rig.now_us) && !rig.service.read_step(rig.now_us));
     let (mut found, answers) = read_all(&mut rig, &read);
     let hasher = KeyHasher::new(SEED);
     let mut expected = names.clone();
@@ -493,7 +493,7 @@ fn a_recovery_reads_its_partition_whole_and_nothing_else() {
         ask_read(&mut rig, &missing).0,
         PeerAnswer::NotYet { .. }
     ));
-    assert!(rig.service.read_step());
+    assert!(rig.service.read_step(rig.now_us));
     assert!(matches!(
         ask_read(&mut rig, &missing).0,
         PeerAnswer::Bad { .. }

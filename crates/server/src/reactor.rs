@@ -243,6 +243,7 @@ impl Reactor {
             }
         }
         self.close_all();
+        self.me().end_incoming();
         self.me().beat.sleeps(); // no thread is missed from now on
         true
     }
@@ -532,7 +533,7 @@ impl Reactor {
         }
         // A server that stops lets its clients read their last replies.
         if let (None, Some(local)) = (self.stop_deadline, connection.local()) {
-            local.give_back();
+            local.give_back(&connection.fd);
         }
         self.end_turn(&mut connection);
         self.unpark(&mut connection);

@@ -70,8 +70,8 @@ pub struct ThreadShared {
     pub clients: Registry,
     /// Number of these connections, and of those handed over but not yet taken.
     connections: AtomicUsize,
-    /// Sockets that other threads accepted for this thread.
-    incoming: Mutex<Vec<Incoming>>,
+    /// Sockets that other threads accepted for this thread; `None`: it has ended.
+    incoming: Mutex<Option<Vec<Incoming>>>,
 }
 
 /// An accepted socket, to be handed to the thread that will own it.
@@ -99,7 +99,7 @@ impl ThreadShared {
             commits: Commits::default(),
             clients: Registry::default(),
             connections: AtomicUsize::new(0),
-            incoming: Mutex::default(),
+            incoming: Mutex::new(Some(Vec::new())),
         })
     }
 
@@ -107,17 +107,26 @@ impl ThreadShared {
         self.connections.fetch_add(by as usize, Ordering::Relaxed);
     }
 
-    /// Called by any thread, which posts [`Message::Wake`] afterwards.
+    /// Called by any thread, which posts [`Message::Wake`] afterwards. Closes the socket if the
+    /// owning thread has ended.
     pub(crate) fn hand_over(&self, incoming: Incoming) {
-        self.lock_incoming().push(incoming);
+        if let Some(sockets) = &mut *self.lock_incoming() {
+            sockets.push(incoming);
+        }
     }
 
     /// Called by the owning thread: takes the sockets that were handed over.
     pub(crate) fn incoming(&self) -> Vec<Incoming> {
-        std::mem::take(&mut *self.lock_incoming())
+        let mut incoming = self.lock_incoming();
+        incoming.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    fn lock_incoming(&self) -> MutexGuard<'_, Vec<Incoming>> {
+    /// Called by the owning thread when it ends.
+    pub(crate) fn end_incoming(&self) {
+        *self.lock_incoming() = None;
+    }
+
+    fn lock_incoming(&self) -> MutexGuard<'_, Option<Vec<Incoming>>> {
         self.incoming.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

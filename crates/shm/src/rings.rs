@@ -54,6 +54,14 @@ impl Rings {
         Ok(Rings::new(memory, Ring::Server, Ring::Client))
     }
 
+    /// Whether the other side has taken all that this side wrote. Also true if it wrote an
+    /// impossible counter.
+    pub fn is_all_taken(&self) -> bool {
+        let control = self.memory.control(self.outgoing);
+        let room = control.room(self.written, self.size());
+        room.map_or(true, |room| room >= self.size())
+    }
+
     /// Gives the memory back to the system, also if the other side keeps its mapping: that reads
     /// zeros, which are impossible counters once bytes have passed. This side is not used
     /// afterwards.

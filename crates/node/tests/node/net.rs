@@ -347,7 +347,7 @@ impl Net {
                 store.log().unwrap().try_commit_here(Level::Synced);
             }
             if let Some(keeper) = &mut server.keeper {
-                while keeper.read_step() {}
+                while keeper.read_step(now_us) {}
                 if keeper.due_us().is_some_and(|due_us| due_us <= now_us) {
                     keeper.settle(&|| now_us, &mut out).unwrap();
                 }

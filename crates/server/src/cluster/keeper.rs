@@ -177,11 +177,12 @@ impl Run {
 
     /// Gives each reader that has nothing to do the next replica.
     fn read_replicas(&mut self) {
+        let now_us = self.now_us();
         let Some((service, _)) = &mut self.service else {
             return;
         };
         while let Some(mut scratch) = self.scratches.pop() {
-            let Some(read) = service.next_read() else {
+            let Some(read) = service.next_read(now_us) else {
                 return self.scratches.push(scratch);
             };
             self.readers.give(move || {
@@ -205,8 +206,9 @@ impl Run {
             Order::Adopt(incoming) => self.hub.adopt(incoming),
             Order::Read { read, scratch } => {
                 self.scratches.push(scratch);
+                let now_us = self.now_us();
                 if let Some((service, _)) = &mut self.service {
-                    service.was_read(read);
+                    service.was_read(now_us, read);
                 }
             }
             Order::Task(task) => {

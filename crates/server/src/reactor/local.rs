@@ -19,6 +19,7 @@ use super::{Reactor, ZERO};
 use crate::shared::LocalRings;
 use duramen_shm::{bells, ring_bell};
 use rustix::event::epoll::{Event, EventFlags};
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 
@@ -50,9 +51,12 @@ impl Local {
         }
     }
 
-    /// The connection ends: see shared::local::L2.
-    pub(super) fn give_back(&self) {
-        self.memory.rings.give_back();
+    /// The connection ends: see shared::local::L2. A client that is still there may take its last
+    /// replies.
+    pub(super) fn give_back(&self, socket: &OwnedFd) {
+        if self.memory.rings.is_all_taken() || is_hung_up(socket) {
+            self.memory.rings.give_back();
+        }
     }
 
     fn checked<T>(&mut self, result: Result<T, duramen_shm::Corrupt>) -> Result<T, Errno> {
@@ -106,6 +110,16 @@ impl Local {
     fn has_input(&mut self) -> bool {
         self.readable() > 0
     }
+}
+
+/// Whether the peer has closed its socket, not only its sending side.
+fn is_hung_up(socket: &OwnedFd) -> bool {
+    let mut events = [PollFd::new(socket, PollFlags::empty())];
+    let polled = rustix::event::poll(&mut events, Some(&ZERO));
+    polled.is_ok()
+        && events
+            .iter()
+            .any(|event| event.revents().contains(PollFlags::HUP))
 }
 
 impl Connection {

@@ -117,7 +117,8 @@ impl Reactor {
             self.has_strangers |= is_stranger;
             let unsent = connection.sendable_bytes() > 0;
             let stalled_ms = self.now_ms.saturating_sub(connection.taken_at_ms);
-            let is_stalled = unsent && stalled_ms >= stall_ms;
+            let is_paused = matches!(connection.waits_for, WaitsFor::Pause { .. });
+            let is_stalled = unsent && !is_paused && stalled_ms >= stall_ms;
             if stall_ms > 0 && (is_stalled || self.keeps_turn_too_long(connection, stall_ms)) {
                 self.me().counters.output_closed.add(1);
                 seldom!(
@@ -130,7 +131,7 @@ impl Reactor {
                 self.close(token);
             } else if is_stranger
                 // The requests of a paused client may hold the password.
-                && !matches!(connection.waits_for, WaitsFor::Pause { .. })
+                && !is_paused
                 && self.now_ms.saturating_sub(since_ms) >= login_ms
             {
                 self.me().counters.logins_timed_out.add(1);
@@ -162,6 +163,7 @@ impl Reactor {
                 WaitsFor::Pause { until_ms } if until_ms > now_ms => true,
                 WaitsFor::Pause { .. } => {
                     connection.waits_for = WaitsFor::Turn;
+                    connection.taken_at_ms = self.now_ms; // nothing was received from it
                     self.again.push(*token);
                     false
                 }

@@ -4,9 +4,9 @@
 //! - L1: at most `local-clients` clients have shared memory, and it is counted from before it is
 //!   made until it is given back and unmapped here. It is resident all the time, so its size is its
 //!   cost.
-//! - L2: memory that is given back is the system's again, also if the client keeps its mapping, or
-//!   the descriptor. Otherwise the memory of clients that come and go would be charged to this
-//!   server's group, without a limit.
+//! - L2: the memory of a client that has closed its socket, or has taken all replies, is the
+//!   system's again, also if the client keeps its mapping, or the descriptor. Otherwise the memory
+//!   of clients that come and go would be charged to this server's group, without a limit.
 //!
 //! **Concurrency**: any thread; memory is made on a thread of its own, because that takes up to
 //! 10 ms.

@@ -312,6 +312,23 @@ fn a_long_pipeline_may_be_sent_before_its_replies_are_read() {
     }
 }
 
+/// As over TCP: the requests run, and their replies are there until they are read.
+#[test]
+fn a_client_that_ends_its_sending_side_gets_its_replies() {
+    let cluster = start();
+    cluster.table().set(b"k", &[7; 1_000]).expect("written");
+    let (mut socket, mut rings, _fd) = cluster.raw_local();
+    send(&socket, &mut rings, &reads(&cluster, b"k", 10));
+    ring_bell(&socket);
+    socket
+        .shutdown(std::net::Shutdown::Write)
+        .expect("it is open");
+    expect_end(&mut socket);
+    let mut chunk = [0; RING_BYTES];
+    let moved = rings.read(&mut chunk).expect("valid");
+    assert!(moved.bytes > 10_000, "{} bytes of replies", moved.bytes);
+}
+
 /// shared::local::L2
 #[test]
 fn memory_is_given_back_though_its_client_keeps_it() {

@@ -37,7 +37,7 @@ impl World {
         let mut result = Ok(());
         let (mut took_us, mut steps) = (0, 0);
         if let Some(keeper) = &mut process.keeper {
-            while keeper.read_step() {
+            while keeper.read_step(now_us) {
                 steps += 1;
                 assert!(steps < STEPS_MAX, "server {n}: reading never ends");
             }

@@ -289,9 +289,9 @@ fn scenario_20_a_damaged_replica_is_bad_as_a_whole() {
     let mut ahead = ReadAhead::new(LOG, order);
     let mut scratch = Vec::new();
     let mut read_one = |ahead: &mut ReadAhead| {
-        let id = ahead.wanted(1)?;
+        let id = ahead.wanted(0, 1)?;
         let result = backup.read_sorted(id, &hasher, &mut scratch, &ahead.spare().clone());
-        ahead.done(id.segment, result);
+        ahead.done(0, id.segment, result);
         Some(id.segment)
     };
     assert!(matches!(ahead.get(SegmentId(5)), Lookup::NotYet));
@@ -318,10 +318,10 @@ fn what_was_given_is_read_again_for_the_late() {
     let mut ahead = ReadAhead::new(LOG, vec![SegmentId(4)]);
     let mut scratch = Vec::new();
     for _ in 0..3 {
-        let id = ahead.wanted(1 << 20).expect("to be read");
+        let id = ahead.wanted(0, 1 << 20).expect("to be read");
         let spare = ahead.spare().clone();
         let read = backup.read_sorted(id, &hasher, &mut scratch, &spare);
-        ahead.done(id.segment, read);
+        ahead.done(0, id.segment, read);
         let Lookup::Ready(sorted) = ahead.get(id.segment) else {
             panic!("it was read");
         };
@@ -332,9 +332,57 @@ fn what_was_given_is_read_again_for_the_late() {
         assert!(matches!(ahead.get(id.segment), Lookup::Ready(_)));
         ahead.given(id.segment, 1);
         assert_eq!(ahead.memory_bytes(), 0);
-        assert!(ahead.wanted(1 << 20).is_none(), "nobody waits for it");
+        assert!(ahead.wanted(0, 1 << 20).is_none(), "nobody waits for it");
         assert!(matches!(ahead.get(id.segment), Lookup::NotYet));
     }
+}
+
+/// ahead::A4: three masters wait for a segment each, and repeat their requests every 5 ms. There is
+/// memory for one, and two are read at a time. Each once dropped those of the others before their
+/// masters came back, for ever.
+#[test]
+fn segments_that_masters_wait_for_are_given_before_they_go() {
+    let hasher = KeyHasher::new(5);
+    let backup = open(&fresh_disk(3));
+    let segments = [4, 5, 6].map(SegmentId);
+    for SegmentId(segment) in segments {
+        write_closed(&backup, segment, &segment_of_entries(segment, 200));
+    }
+    let mut ahead = ReadAhead::new(LOG, Vec::new());
+    let (mut scratch, mut reading) = (Vec::new(), Vec::new());
+    let (mut waiting, mut reads) = (segments.to_vec(), 0);
+    for now_us in (0..1_000_000).step_by(1_000) {
+        for segment in segments.into_iter().filter(|_| now_us % 5_000 == 0) {
+            if !waiting.contains(&segment) {
+                continue;
+            }
+            if let Lookup::Ready(_) = ahead.get(segment) {
+                ahead.given(segment, 1); // another master needs the rest
+                waiting.retain(|waits| *waits != segment);
+            }
+        }
+        // A read takes a millisecond, and the next one begins when it ends.
+        for id in std::mem::take(&mut reading) {
+            let spare = ahead.spare().clone();
+            let read = backup.read_sorted(id, &hasher, &mut scratch, &spare);
+            ahead.done(now_us, id.segment, read);
+            reads += 1;
+        }
+        while reading.len() < 2
+            && let Some(id) = ahead.wanted(now_us, 1)
+        {
+            reading.push(id);
+        }
+    }
+    assert_eq!((waiting, reads), (Vec::new(), 3));
+    // A master that does not come back holds the memory for a second.
+    assert!(matches!(ahead.get(SegmentId(4)), Lookup::NotYet));
+    let id = ahead.wanted(2_000_000, 1).expect("the others may go");
+    let read = backup.read_sorted(id, &hasher, &mut scratch, &ahead.spare().clone());
+    ahead.done(2_000_000, id.segment, read);
+    assert!(matches!(ahead.get(SegmentId(5)), Lookup::NotYet));
+    assert!(ahead.wanted(2_900_000, 1).is_none());
+    assert!(ahead.wanted(3_000_000, 1).is_some());
 }
 
 /// Scenario 39: openings are refused before frames or the log run out, so all accepted ones can be
