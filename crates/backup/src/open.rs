@@ -169,10 +169,22 @@ impl Backup {
             _ => Box::new((disk.lock_files().map_err(lock_error(&place))?, lock)),
         };
         let look_ahead = !has_bug(Bug::NoLookAhead);
-        if how != OpenHow::Read {
-            settle_medium(&*disk, &place, &wal, &frames, &identity)?;
-        }
-        let mut state = restore(&place, &wal, &frames, &identity, &geometry, look_ahead)?;
+        let read = || restore(&place, &wal, &frames, &identity, &geometry, look_ahead);
+        let mut state = match how {
+            OpenHow::Read => read()?,
+            _ => {
+                let ended = settle_medium(&*disk, &place, &wal, &frames, &identity)?;
+                let state = read()?;
+                match ended.is_none_or(|lsn| lsn == state.ring.committed_lsn + 1) {
+                    true => state,
+                    false => {
+                        // It was closed, and used again.
+                        forget(&place, &frames)?;
+                        read()?
+                    }
+                }
+            }
+        };
         if how == OpenHow::Read {
             state.failed = Some("it was opened to be read alone".to_owned());
         } else if purpose == Purpose::Store {
@@ -244,24 +256,29 @@ impl Backup {
 /// The data of a killed process that are in the page cache alone are made durable. If that fails
 /// now, or failed for that process, then the cache shows bytes that are not on the medium, and no
 /// later sync writes them (trap 12): they are forgotten. After a clean end all was synced without
-/// an error, so the frames may be read from the cache.
+/// an error, so the frames may be read from the cache: then it returns the end's lsn.
 fn settle_medium(
     disk: &dyn Disk,
     place: &str,
     wal: &Region,
     frames: &Region,
     identity: &Identity,
-) -> Result<(), Error> {
+) -> Result<Option<u64>, Error> {
     let synced = sync_all(disk, place, wal, frames);
-    let forgotten = wal.forget_cached().and_then(|()| {
-        let ended = scan::headers(wal, identity.server).0;
-        match ended.is_some_and(|header| header.end_lsn > 0) && synced.is_ok() {
-            true => Ok(()),
-            false => frames.forget_cached(),
-        }
-    });
-    synced?;
-    forgotten.map_err(|error| Error::io(place, "read the files anew", error))
+    let forgotten = forget(place, wal);
+    let header = scan::headers(wal, identity.server).0;
+    let ended = header.filter(|header| header.end_lsn > 0 && synced.is_ok());
+    if ended.is_none() {
+        forget(place, frames)?;
+    }
+    synced.and(forgotten)?;
+    Ok(ended.map(|header| header.end_lsn))
+}
+
+fn forget(place: &str, region: &Region) -> Result<(), Error> {
+    region
+        .forget_cached()
+        .map_err(|error| Error::io(place, "read the files anew", error))
 }
 
 /// Commits, slots, and of a creation the superblock and the names.

@@ -262,11 +262,9 @@ impl SimDisk {
     pub fn flip(&self, name: &str, at: u64, bit: u8) {
         let mut state = self.state();
         if let Some(contents) = state.files.get_mut(name) {
-            for copy in [&mut contents.seen, &mut contents.kept] {
-                let mut byte = [0];
-                if copy.read(at, &mut byte) {
-                    copy.put(at, &[byte[0] ^ 1 << (bit % 8)]);
-                }
+            let mut byte = [0];
+            if contents.seen.read(at, &mut byte) {
+                contents.change(at, &[byte[0] ^ 1 << (bit % 8)]);
             }
         }
     }
@@ -293,8 +291,7 @@ impl SimDisk {
         if let Some(contents) = state.files.get_mut(name) {
             let end = (at as usize + bytes.len()).min(contents.seen.len());
             let bytes = &bytes[..end.saturating_sub(at as usize)];
-            contents.seen.put(at, bytes);
-            contents.kept.put(at, bytes);
+            contents.change(at, bytes);
         }
     }
 
@@ -327,6 +324,12 @@ impl Contents {
             at,
             bytes: bytes.to_vec(),
         });
+    }
+
+    /// Changes the medium, and so the reads; no earlier write comes later.
+    fn change(&mut self, at: u64, bytes: &[u8]) {
+        self.seen.put(at, bytes);
+        self.keep(at, bytes);
     }
 
     /// Moves all pending writes to the medium.

@@ -173,7 +173,8 @@ fn finds(bug: Bug, faults: &[Fault]) {
                 });
                 if !matches!(found, Ok(Ok(_))) {
                     // Without the bug this history passes: so the bug was found, and nothing else.
-                    crash_at(&base, seed, 150, Some((at, *fault))).expect("no bug");
+                    let without = crash_at(&base, seed, 150, Some((at, *fault)));
+                    must(seed, &format!("no bug, {fault:?} at {at}"), without);
                     return;
                 }
                 at += 1 + seed % 3;
