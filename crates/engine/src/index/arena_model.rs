@@ -5,6 +5,7 @@
 use super::bucket::Bucket;
 use crate::Error;
 use crate::space::budget::Budget;
+use crate::topology::Topology;
 use std::sync::Mutex;
 
 pub struct Arena {
@@ -20,7 +21,7 @@ struct State {
 }
 
 impl Arena {
-    pub fn new(_bytes: u64, _huge_pages: bool) -> Result<Arena, Error> {
+    pub fn new(_bytes: u64, _huge_pages: bool, _topology: &Topology) -> Result<Arena, Error> {
         Ok(Arena {
             state: Mutex::default(),
         })
