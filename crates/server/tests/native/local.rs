@@ -123,6 +123,21 @@ fn send(socket: &UnixStream, rings: &mut Rings, bytes: &[u8]) {
     }
 }
 
+/// Takes at least `bytes` bytes of replies, `at_once` of them at a time at most.
+fn take(socket: &UnixStream, rings: &mut Rings, bytes: usize, at_once: usize) {
+    let (mut total, until) = (0, Instant::now() + DEADLINE);
+    let mut chunk = vec![0; at_once];
+    while total < bytes {
+        let moved = rings.read(&mut chunk).expect("valid");
+        if moved.wakes {
+            ring_bell(socket);
+        }
+        total += moved.bytes;
+        assert!(Instant::now() < until, "{total} bytes of replies");
+        assert!(bells(socket), "the connection stays open");
+    }
+}
+
 /// Sends cut requests of reads while it reads the replies.
 #[test]
 fn a_pipeline_is_answered_in_order_however_it_is_cut() {
@@ -277,17 +292,7 @@ fn a_slow_reader_gets_all_its_replies() {
     let (socket, mut rings, _fd) = cluster.raw_local();
     send(&socket, &mut rings, &reads(&cluster, b"large", 3));
     ring_bell(&socket);
-    let (mut total, until) = (0, Instant::now() + DEADLINE);
-    let mut chunk = [0; 1_000];
-    while total < 3 << 20 {
-        let moved = rings.read(&mut chunk).expect("valid");
-        if moved.wakes {
-            ring_bell(&socket);
-        }
-        total += moved.bytes;
-        assert!(Instant::now() < until, "{total} bytes of replies");
-        assert!(bells(&socket), "the connection stays open");
-    }
+    take(&socket, &mut rings, 3 << 20, 1_000);
 }
 
 /// A pipeline that is sent before any reply is taken: its requests fit neither into the ring nor do
@@ -300,16 +305,7 @@ fn a_long_pipeline_may_be_sent_before_its_replies_are_read() {
     cluster.table().set(b"k", &[7; 1_000]).expect("written");
     let (socket, mut rings, _fd) = cluster.raw_local();
     send(&socket, &mut rings, &reads(&cluster, b"k", COUNT));
-    let (mut total, until) = (0, Instant::now() + DEADLINE);
-    let mut chunk = [0; RING_BYTES];
-    while total < COUNT as usize * 1_000 {
-        let moved = rings.read(&mut chunk).expect("valid");
-        if moved.wakes {
-            ring_bell(&socket);
-        }
-        total += moved.bytes;
-        assert!(Instant::now() < until, "{total} bytes of replies");
-    }
+    take(&socket, &mut rings, COUNT as usize * 1_000, RING_BYTES);
 }
 
 /// As over TCP: the requests run, and their replies are there until they are read.
