@@ -179,6 +179,7 @@ impl Backup {
                     true => state,
                     false => {
                         // It was closed, and used again.
+                        frames.trust_cache(false);
                         forget(&place, &frames)?;
                         read()?
                     }
@@ -255,8 +256,9 @@ impl Backup {
 ///
 /// The data of a killed process that are in the page cache alone are made durable. If that fails
 /// now, or failed for that process, then the cache shows bytes that are not on the medium, and no
-/// later sync writes them (trap 12): they are forgotten. After a clean end all was synced without
-/// an error, so the frames may be read from the cache: then it returns the end's lsn.
+/// later sync writes them (trap 12): reads go past the cache. It is emptied too, for file systems
+/// without such reads; pages that another process maps stay in it. After a clean end all was synced
+/// without an error, so the frames may be read from the cache: then it returns the end's lsn.
 fn settle_medium(
     disk: &dyn Disk,
     place: &str,
@@ -268,8 +270,9 @@ fn settle_medium(
     let forgotten = forget(place, wal);
     let header = scan::headers(wal, identity.server).0;
     let ended = header.filter(|header| header.end_lsn > 0 && synced.is_ok());
-    if ended.is_none() {
-        forget(place, frames)?;
+    match ended {
+        Some(_) => frames.trust_cache(true),
+        None => forget(place, frames)?,
     }
     synced.and(forgotten)?;
     Ok(ended.map(|header| header.end_lsn))

@@ -11,6 +11,8 @@
 //! ```
 
 use std::io;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use duramen_base::planted::{Bug, has_bug};
@@ -39,11 +41,33 @@ pub(crate) struct Region {
     /// Whether a sync has failed. Locked during each sync: of two at the same time the system
     /// reports a failure to one alone.
     sync_failed: Arc<Mutex<bool>>,
+    /// Whether the page cache is known to agree with the medium.
+    trusts_cache: Arc<AtomicBool>,
 }
 
 impl Region {
+    fn open(disk: &dyn Disk, name: &str, how: OpenHow, start: u64) -> io::Result<Region> {
+        Ok(Region {
+            file: disk.open(name, how)?,
+            start,
+            sync_failed: Arc::default(),
+            trusts_cache: Arc::default(),
+        })
+    }
+
+    /// Reads from the medium, until [`trust_cache`](Self::trust_cache).
     pub(crate) fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
-        self.file.read_at(self.start + at, into)
+        if self.trusts_cache.load(Relaxed) || has_bug(Bug::StaleCache) {
+            self.file.read_at(self.start + at, into)
+        } else {
+            self.read_medium(at, into)
+        }
+    }
+
+    /// Whether reads may be served from the page cache: after a clean end it holds what is on the
+    /// medium, after any other end it may not.
+    pub(crate) fn trust_cache(&self, trusts: bool) {
+        self.trusts_cache.store(trusts, Relaxed);
     }
 
     pub(crate) fn read_medium(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
@@ -103,33 +127,23 @@ impl Region {
 
 /// The superblock's region.
 pub(crate) fn superblock(disk: &dyn Disk, how: OpenHow) -> io::Result<Region> {
-    Ok(Region {
-        file: disk.open(SUPERBLOCK, how)?,
-        start: 0,
-        sync_failed: Arc::default(),
-    })
+    Region::open(disk, SUPERBLOCK, how, 0)
 }
 
 /// The region of the write-ahead log.
 pub(crate) fn wal(disk: &dyn Disk, how: OpenHow) -> io::Result<Region> {
-    Ok(Region {
-        file: disk.open(WAL, how)?,
-        start: if disk.is_raw() { RAW_WAL_AT } else { 0 },
-        sync_failed: Arc::default(),
-    })
+    let start = if disk.is_raw() { RAW_WAL_AT } else { 0 };
+    Region::open(disk, WAL, how, start)
 }
 
 /// The region of slots and frames.
 pub(crate) fn frames(disk: &dyn Disk, how: OpenHow, wal_bytes: u64) -> io::Result<Region> {
-    Ok(Region {
-        file: disk.open(FRAMES, how)?,
-        start: if disk.is_raw() {
-            raw_frames_at(wal_bytes)
-        } else {
-            0
-        },
-        sync_failed: Arc::default(),
-    })
+    let start = if disk.is_raw() {
+        raw_frames_at(wal_bytes)
+    } else {
+        0
+    };
+    Region::open(disk, FRAMES, how, start)
 }
 
 fn raw_frames_at(wal_bytes: u64) -> u64 {

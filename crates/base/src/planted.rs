@@ -87,6 +87,8 @@ pub enum Bug {
     TrimBeforeHeader,
     /// A failed sync is tried again, and the second success counts.
     SyncAgain,
+    /// A start after an unclean end reads the page cache, which may hold what a failed sync left.
+    StaleCache,
     /// Commits after one that can't be read are never searched.
     NoLookAhead,
     /// A commit for which the disk had no room counts as done.

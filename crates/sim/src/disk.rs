@@ -71,6 +71,8 @@ struct State {
     /// No call succeeds from now on.
     down: bool,
     locked: bool,
+    /// Another process maps the files: the page cache does not let go of their pages.
+    pinned: bool,
     capacity: u64,
     /// Names of the operations so far, for messages; `None`: not recorded.
     trace: Option<Vec<String>>,
@@ -169,6 +171,7 @@ impl SimDisk {
                 unreadable: Vec::new(),
                 down: false,
                 locked: false,
+                pinned: false,
                 capacity: capacity_bytes,
                 trace: Some(Vec::new()),
             })),
@@ -221,6 +224,12 @@ impl SimDisk {
     /// Whether a power cut or a kill has happened.
     pub fn is_down(&self) -> bool {
         self.state().down
+    }
+
+    /// From now on another process maps the files: pages that were read or written stay in the page
+    /// cache.
+    pub fn pin_cache(&self) {
+        self.state().pinned = true;
     }
 
     /// Cuts the power now.
@@ -339,12 +348,34 @@ impl Contents {
         }
     }
 
-    /// Reads show the medium, and the writes that are yet to reach it.
-    fn forget_cached(&mut self) {
-        self.seen.clone_from(&self.kept);
-        for write in &self.pending {
-            self.seen.put(write.at, &write.bytes);
+    /// Reads the medium, with the writes that are yet to reach it.
+    fn read_medium(&self, at: u64, into: &mut [u8]) -> bool {
+        let end = at + into.len() as u64;
+        if end > self.seen.len() as u64 {
+            return false;
         }
+        let kept = (self.kept.len() as u64).saturating_sub(at) as usize;
+        let (kept, grown) = into.split_at_mut(kept.min(into.len()));
+        grown.fill(0);
+        let read = self.kept.read(at, kept);
+        for write in &self.pending {
+            let from = at.max(write.at);
+            let to = end.min(write.at + write.bytes.len() as u64);
+            if from < to {
+                let source = (from - write.at) as usize..(to - write.at) as usize;
+                into[(from - at) as usize..(to - at) as usize].copy_from_slice(&write.bytes[source]);
+            }
+        }
+        read
+    }
+
+    /// The medium, with the writes that are yet to reach it.
+    fn medium(&self) -> Bytes {
+        let mut medium = self.kept.clone();
+        for write in &self.pending {
+            medium.put(write.at, &write.bytes);
+        }
+        medium
     }
 
     /// Puts this range on the medium, whatever is pending elsewhere.
@@ -632,8 +663,8 @@ struct SimFile {
     name: String,
 }
 
-impl File for SimFile {
-    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+impl SimFile {
+    fn read(&self, at: u64, into: &mut [u8], cached: bool) -> io::Result<()> {
         let mut state = self.disk.state();
         if state.down {
             return Err(gone());
@@ -645,11 +676,25 @@ impl File for SimFile {
             return Err(broken());
         }
         let contents = state.contents(&self.name)?;
-        if contents.seen.read(at, into) {
+        let read = match cached {
+            true => contents.seen.read(at, into),
+            false => contents.read_medium(at, into),
+        };
+        if read {
             Ok(())
         } else {
             Err(io::ErrorKind::UnexpectedEof.into())
         }
+    }
+}
+
+impl File for SimFile {
+    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        self.read(at, into, true)
+    }
+
+    fn read_medium(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        self.read(at, into, false)
     }
 
     fn forget_cached(&self) -> io::Result<()> {
@@ -657,7 +702,10 @@ impl File for SimFile {
         if state.down {
             return Err(gone());
         }
-        state.contents(&self.name)?.forget_cached();
+        if !state.pinned {
+            let contents = state.contents(&self.name)?;
+            contents.seen = contents.medium();
+        }
         Ok(())
     }
 

@@ -211,3 +211,9 @@ fn planted_trim_before_header_is_found() {
 fn planted_sync_again_is_found() {
     finds(Bug::SyncAgain, &[Fault::Error]);
 }
+
+/// A program that maps `wal` kept the pages that a device had lost.
+#[test]
+fn planted_stale_cache_is_found() {
+    finds(Bug::StaleCache, &[Fault::Error]);
+}

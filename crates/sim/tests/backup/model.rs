@@ -668,6 +668,9 @@ pub fn crash_at(
     let mut run = Run::new(disk, seed);
     if let Some((at, fault)) = fault {
         run.disk.inject(at, fault);
+        if at % 4 == 0 {
+            run.disk.pin_cache();
+        }
     }
     let mut failed = None;
     for _ in 0..steps {
