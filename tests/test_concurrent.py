@@ -410,7 +410,7 @@ def test_walks_of_a_transaction_have_an_end(server, wire, command):
 @pytest.mark.duramen
 def test_a_transaction_does_not_go_on_for_replies_that_nobody_gets(start):
     """An EXEC whose replies had passed `output-limit` went on encoding them for 23 s."""
-    server = start("--output-limit", "1mb", threads=1)
+    server = start("--output-limit", "4mb", threads=1)
     with server.connect() as wire, server.connect() as other:
         wire.pipeline([("MULTI",), *[("COMMAND", "DOCS")] * 1000, ("SET", "behind", "1")])
         wire.send(harness.encode("EXEC"))

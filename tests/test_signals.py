@@ -183,7 +183,7 @@ def test_hup_reads_the_configuration_file_again(tmp_path, config):
         process.send_signal(signal.SIGHUP)
         harness.wait_until(lambda: until in log.read_text()[len(before) :], f"the log says {until!r}")
 
-    config.write_text('maxclients = 100\ntimeout = 50\noutput-limit = "2mb"\n')
+    config.write_text('maxclients = 100\ntimeout = 50\noutput-limit = "8mb"\n')
     with open(log, "wb") as stderr, serve(tmp_path, "--config", config, stderr=stderr) as (process, port):
         assert ask(port, "CONFIG", "SET", "timeout", "70") == b"OK"
         changed = 'maxclients = 200\ntimeout = 50\noutput-limit = "16mb"\noutput-pause = "4mb"\nlog-level = "debug"\nargs-limit = 5000\n'

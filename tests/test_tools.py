@@ -142,12 +142,12 @@ def test_scan_prints_all_keys_beside_a_drain(up):
 
 def test_scan_prints_large_values(tmp_path):
     """The values of one batch were requested at once: beyond the server's output-limit that failed."""
-    with harness.Duramen(tmp_path, "--output-limit", "1mb", "--output-pause", "512kb", memory="64mb") as server:
+    with harness.Duramen(tmp_path, "--output-limit", "4mb", "--output-pause", "512kb", memory="128mb") as server:
         with server.connect() as wire:
-            wire.load([b"key:%d" % number for number in range(100)], b"v" * 100_000)
+            wire.load([b"key:%d" % number for number in range(100)], b"v" * 400_000)
         done = duramen("scan", "--values", "--port", server.port)
         assert done.returncode == 0, done
-        assert sorted(done.stdout.splitlines()) == sorted(f"key:{number}\t" + "v" * 100_000 for number in range(100))
+        assert sorted(done.stdout.splitlines()) == sorted(f"key:{number}\t" + "v" * 400_000 for number in range(100))
 
 
 def test_a_named_server_beats_a_coordinator_of_the_environment(up, tmp_path):

@@ -178,15 +178,22 @@ fn serve(
             "every write is acknowledged at level `memory`: it is in memory and nowhere else, and nothing survives the end of this process"
         );
     }
+    let mut has_lived = false;
     let result = loop {
         let born = Instant::now();
-        let lived = live(&mut config, file, started, &watcher);
-        let Err(ServerError::LifeOver { again: true, .. }) = lived else {
-            break lived;
-        };
+        match live(&mut config, file, started, &watcher) {
+            Err(ServerError::LifeOver { again: true, .. }) => {}
+            // The member served until now: it goes on without clients in shared memory.
+            Err(error @ ServerError::LocalSocket { .. }) if has_lived => {
+                tracing::warn!("clients on this machine connect over TCP from now on: {error}");
+                config.native_socket_dir.clear();
+            }
+            lived => break lived,
+        }
         if watcher.is_stopping() {
             break Ok(());
         }
+        has_lived = true;
         tracing::info!("this member enlists again");
         std::thread::sleep(LIFE_PAUSE.saturating_sub(born.elapsed()));
     };

@@ -363,7 +363,8 @@ impl Contents {
             let to = end.min(write.at + write.bytes.len() as u64);
             if from < to {
                 let source = (from - write.at) as usize..(to - write.at) as usize;
-                into[(from - at) as usize..(to - at) as usize].copy_from_slice(&write.bytes[source]);
+                into[(from - at) as usize..(to - at) as usize]
+                    .copy_from_slice(&write.bytes[source]);
             }
         }
         read

@@ -112,6 +112,38 @@ fn clients_and_servers_that_are_killed_harm_nothing() {
     assert!(left <= 1, "{left} sockets stay behind");
 }
 
+/// A member that was taken for crashed ended for good: its sockets' directory was gone.
+#[test]
+fn a_member_without_its_socket_directory_comes_back() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let sockets = folder.path().join("sockets");
+    let up = up(&sockets, &[]);
+    let resp = up.said("resp");
+    let (address, _) = resp.split_once(',').expect("three members");
+    let mut redis = Redis::new(&[address.to_owned()]);
+    let mut life = || {
+        let reply = redis.exchange(address, &["CLUSTER", "MYID"])?;
+        Some(reply.as_bytes()?.to_vec())
+    };
+    let first = life().expect("it serves");
+    let pid = up.said("pids").split(',').next().expect("a pid").to_owned();
+    let pid = pid.parse().expect("a pid");
+    signal(pid, "STOP");
+    std::fs::remove_dir_all(&sockets).expect("ours");
+    std::fs::write(&sockets, "in the way").expect("ours");
+    std::thread::sleep(Duration::from_secs(8));
+    signal(pid, "CONT");
+    until("it has another life", || {
+        life().is_some_and(|id| id != first)
+    });
+    let pids = std::fs::read_dir("/proc").expect("processes");
+    let name = pid.to_string();
+    assert!(
+        pids.flatten().any(|entry| entry.file_name() == *name),
+        "it is another process"
+    );
+}
+
 /// A client is stopped while the server has replies for it: it is closed, and nobody else waits. It
 /// continues when it runs again.
 #[test]

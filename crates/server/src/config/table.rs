@@ -523,7 +523,7 @@ pub static SETTINGS: &[Setting] = &[
     .runtime(),
     row(
         "output-limit",
-        Kind::Size { min: 64 * KIB, max: 64 * GIB },
+        Kind::Size { min: 4 * MIB, max: 64 * GIB },
         "bytes",
         "256mb",
         size!(output_limit_bytes as usize),
