@@ -184,33 +184,16 @@ fn client_tests(filters: &[&str], tally: &mut Tally) -> Result<(), String> {
     let python = python()?;
     build_clients()?;
     scrapers::provide(&built());
-    process::run(&mut process::cargo(&[
-        "build",
-        "--package",
-        "duramen-cli",
-        "--bin",
-        "duramen",
-        "--package",
-        "duramen-workload",
-        "--bin",
-        "duramen-workload",
-        "--quiet",
-    ]))?;
+    // The programs of the tests of all packages together: with fewer packages, cargo would build
+    // all libraries again, with other features.
+    let programs = ["build", "--workspace", "--bins", "--examples", "--quiet"];
+    process::run(&mut process::cargo(&programs))?;
     // A figure that is interrupted.
     let figures = ["build", "--quiet"];
     process::run(&mut process::cargo_of(process::FIGURES, &figures))?;
     // The page about the allocator installs it and compiles programs with it.
     let library = ["build", "--package", "duramen-alloc", "--quiet"];
     process::run(&mut process::cargo_of(process::HEAP, &library))?;
-    // Histories of simulated clusters, for the checker of real ones.
-    process::run(&mut process::cargo(&[
-        "build",
-        "--package",
-        "duramen-sim",
-        "--example",
-        "histories",
-        "--quiet",
-    ]))?;
     let mut command = pytest(&python);
     if !filters.is_empty() {
         command.args(["-k", &filters.join(" or ")]);
