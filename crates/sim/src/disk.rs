@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::bytes::Bytes;
 use duramen_backup::disk::{Disk, File, OpenHow};
 
 use duramen_base::random::Random;
@@ -76,81 +77,6 @@ struct State {
     capacity: u64,
     /// Names of the operations so far, for messages; `None`: not recorded.
     trace: Option<Vec<String>>,
-}
-
-/// Bytes of a page of a file.
-const PAGE_BYTES: usize = 4096;
-
-/// A file's bytes. Ranges that were never written cost nothing, and copies share pages.
-#[derive(Clone, Default)]
-struct Bytes {
-    /// `None`: zeros.
-    pages: Vec<Option<Arc<[u8; PAGE_BYTES]>>>,
-    length: usize,
-}
-
-impl Bytes {
-    fn len(&self) -> usize {
-        self.length
-    }
-
-    /// Grows with zeros.
-    fn resize(&mut self, length: usize) {
-        assert!(length >= self.length, "files only grow");
-        self.length = length;
-        self.pages.resize(length.div_ceil(PAGE_BYTES), None);
-    }
-
-    /// The pieces of a range: page, first byte in it, number of bytes, offset in the range.
-    fn pieces(at: usize, bytes: usize) -> impl Iterator<Item = (usize, usize, usize, usize)> {
-        let mut done = 0;
-        std::iter::from_fn(move || {
-            let left = bytes.checked_sub(done).filter(|left| *left > 0)?;
-            let (page, from) = ((at + done) / PAGE_BYTES, (at + done) % PAGE_BYTES);
-            let count = left.min(PAGE_BYTES - from);
-            let piece = (page, from, count, done);
-            done += count;
-            Some(piece)
-        })
-    }
-
-    /// Writes, and grows the file if necessary.
-    fn put(&mut self, at: u64, bytes: &[u8]) {
-        let at = at as usize;
-        if self.length < at + bytes.len() {
-            self.resize(at + bytes.len());
-        }
-        for (page, from, count, done) in Self::pieces(at, bytes.len()) {
-            let source = &bytes[done..done + count];
-            let page = &mut self.pages[page];
-            if page.is_none() && source.iter().all(|byte| *byte == 0) {
-                continue;
-            }
-            let page = page.get_or_insert_with(|| Arc::new([0; PAGE_BYTES]));
-            Arc::make_mut(page)[from..from + count].copy_from_slice(source);
-        }
-    }
-
-    /// Returns false if the file is shorter.
-    fn read(&self, at: u64, into: &mut [u8]) -> bool {
-        let at = at as usize;
-        if at + into.len() > self.length {
-            return false;
-        }
-        for (page, from, count, done) in Self::pieces(at, into.len()) {
-            match &self.pages[page] {
-                Some(page) => into[done..done + count].copy_from_slice(&page[from..from + count]),
-                None => into[done..done + count].fill(0),
-            }
-        }
-        true
-    }
-
-    fn to_vec(&self) -> Vec<u8> {
-        let mut all = vec![0; self.length];
-        assert!(self.read(0, &mut all));
-        all
-    }
 }
 
 /// A simulated disk. Clones are the same disk.
@@ -281,12 +207,8 @@ impl SimDisk {
     /// The offsets of a file's pages that hold anything but zeros.
     pub fn written(&self, name: &str) -> Vec<u64> {
         let state = self.state();
-        let pages = state.files.get(name).map(|contents| &contents.seen.pages);
-        let pages = pages.into_iter().flatten().enumerate();
-        pages
-            .filter(|(_, page)| page.is_some())
-            .map(|(n, _)| (n * PAGE_BYTES) as u64)
-            .collect()
+        let contents = state.files.get(name);
+        contents.map_or_else(Vec::new, |contents| contents.seen.written())
     }
 
     /// Drops all faults that have not happened yet; unreadable ranges stay unreadable.
