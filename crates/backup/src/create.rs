@@ -156,83 +156,99 @@ fn is_torn_header(block: &[u8]) -> bool {
     begins && is_zero(block.get(SECTOR_BYTES..block.len().saturating_sub(SECTOR_BYTES)))
 }
 
+/// Both copies of a superblock, as read.
+#[derive(Default)]
+struct Copies {
+    /// The newer valid one.
+    best: Option<Superblock>,
+    /// The version of one in another format.
+    other_version: Option<u16>,
+    damages: Vec<Damage>,
+}
+
+impl Copies {
+    fn read(region: &region::Region) -> Copies {
+        let mut copies = Copies::default();
+        for at in COPY_AT {
+            let mut block = vec![0; superblock::BLOCK_BYTES];
+            match region.read_at(at, &mut block) {
+                Ok(()) => copies.add(&block),
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    copies.damages.push(Damage::Blank);
+                }
+                Err(_) => copies.damages.push(Damage::Checksum),
+            }
+        }
+        copies
+    }
+
+    fn add(&mut self, block: &[u8]) {
+        match Superblock::decode(block) {
+            Ok(found) => {
+                let best = self.best.take();
+                let best = best.filter(|best| best.generation >= found.generation);
+                self.best = best.or(Some(found));
+            }
+            Err(Damage::Version { found }) => self.other_version = Some(found),
+            // A power cut lost the first sector, but not the others.
+            Err(Damage::Foreign) if block.iter().take(512).all(|byte| *byte == 0) => {
+                self.damages.push(Damage::Checksum);
+            }
+            Err(damage) => self.damages.push(damage),
+        }
+    }
+}
+
 /// Reads both copies of the superblock. `unused`: blank copies mean an unfinished creation, not
 /// damage.
 fn superblock_of(disk: &dyn Disk, place: &str, unused: bool) -> Result<Probe, Error> {
     let region = region::superblock(disk, OpenHow::Read)
         .map_err(|error| Error::io(place, "open the superblock", error))?;
-    let mut best: Option<Superblock> = None;
-    let mut damages = Vec::new();
-    let mut other = None;
-    for at in COPY_AT {
-        let mut block = vec![0; superblock::BLOCK_BYTES];
-        if let Err(error) = region.read_at(at, &mut block) {
-            let short = error.kind() == io::ErrorKind::UnexpectedEof;
-            damages.push(if short {
-                Damage::Blank
-            } else {
-                Damage::Checksum
+    let Copies {
+        best,
+        other_version,
+        damages,
+    } = Copies::read(&region);
+    let place = || place.to_owned();
+    let known = superblock::VERSION;
+    match (other_version, best) {
+        (Some(found), _) if found > known => {
+            let place = place();
+            return Err(Error::NewerFormat {
+                place,
+                found,
+                known,
             });
-            continue;
         }
-        match Superblock::decode(&block) {
-            Ok(found) => {
-                if best
-                    .as_ref()
-                    .is_none_or(|best| best.generation < found.generation)
-                {
-                    best = Some(found);
-                }
-            }
-            Err(Damage::Version { found }) => other = Some(found),
-            // A power cut lost the first sector, but not the others.
-            Err(Damage::Foreign) if block.iter().take(512).all(|byte| *byte == 0) => {
-                damages.push(Damage::Checksum);
-            }
-            Err(damage) => damages.push(damage),
+        (Some(found), _) => {
+            let place = place();
+            return Err(Error::OlderFormat {
+                place,
+                found,
+                known,
+            });
         }
+        (None, Some(found)) => return Ok(Probe::Store(found)),
+        (None, None) => {}
     }
     let foreign = damages.contains(&Damage::Foreign);
-    if let Some(found) = other {
-        let (place, known) = (place.to_owned(), superblock::VERSION);
-        return Err(if found > known {
-            Error::NewerFormat {
-                place,
-                found,
-                known,
-            }
-        } else {
-            Error::OlderFormat {
-                place,
-                found,
-                known,
-            }
-        });
-    }
-    if let Some(found) = best {
-        return Ok(Probe::Store(found));
-    }
     if unused && !foreign {
         return Ok(Probe::Empty); // K1: torn during the creation
     }
     // K2: only a copy has a superblock before it has a write-ahead log.
     let blank = damages.iter().all(|damage| *damage == Damage::Blank);
     if blank && !disk.is_raw() && region::wal(disk, OpenHow::Read).is_err() {
-        return Err(Error::Unfinished {
-            place: place.to_owned(),
-        });
+        return Err(Error::Unfinished { place: place() });
     }
     if foreign && (disk.is_raw() || !unused) {
-        return Err(Error::NotDuramen {
-            place: place.to_owned(),
-            found: "other data".to_owned(),
-        });
+        let found = "other data".to_owned();
+        let place = place();
+        return Err(Error::NotDuramen { place, found });
     }
+    let first = damages.first();
     Err(Error::DamagedSuperblock {
-        place: place.to_owned(),
-        reason: damages
-            .first()
-            .map_or_else(|| "unreadable".to_owned(), ToString::to_string),
+        place: place(),
+        reason: first.map_or_else(|| "unreadable".to_owned(), ToString::to_string),
     })
 }
 

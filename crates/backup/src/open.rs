@@ -8,7 +8,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use duramen_format::wal::{HEADER_AT, RING_AT};
+use duramen_format::wal::{HEADER_AT, Header, RING_AT};
 
 use crate::backup::{Backup, State};
 use crate::buffer::Buffer;
@@ -378,46 +378,13 @@ fn restore(
     look_ahead: bool,
 ) -> Result<State, Error> {
     let frames_bytes = measured(place, wal, frames, geometry)?;
-    let damaged = |lsn, offset| Error::DamagedWal {
-        place: place.to_owned(),
-        lsn,
-        offset,
-    };
-    let (header, _) = scan::headers(wal, identity.server);
-    let header = header.ok_or_else(|| damaged(0, 0))?;
-    let capacity = geometry.wal_bytes - RING_AT;
-    let numbers = [header.tail_lsn, header.generation, header.sequence];
-    let absurd = header.tail_lsn == 0 || numbers.iter().any(|number| *number > NUMBER_MAX);
-    if absurd || header.tail_at - RING_AT >= capacity {
-        return Err(damaged(header.tail_lsn, header.tail_at));
-    }
+    let header = newest_header(place, wal, identity, geometry)?;
     let mut rebuild = Rebuild::new(geometry);
     rebuild::slots(frames, geometry, &mut |found| {
         rebuild.slot(found);
         Ok(())
     })?;
-    let tail = header.tail_at - RING_AT;
-    let mut live = VecDeque::new();
-    let mut clock_ms = 0;
-    let mut reader = Reader::new(wal, geometry.wal_bytes);
-    let end = scan::scan(&mut reader, place, &header, look_ahead, &mut |found| {
-        for record in &found.records {
-            rebuild.record(found.commit.lsn, record);
-        }
-        clock_ms = found.commit.clock_ms;
-        live.push_back(Live {
-            lsn: found.commit.lsn,
-            start: tail + found.offset,
-            generation: found.commit.generation,
-        });
-        Ok(())
-    })?;
-    if end.generation > NUMBER_MAX {
-        return Err(damaged(end.lsn, tail + end.bytes));
-    }
-    let generation = end.generation.max(header.generation) + 1;
-    let mut salts = header.salts;
-    salts.add(generation, random());
+    let ring = restore_ring(place, wal, &header, geometry, look_ahead, &mut rebuild)?;
     rebuild.miss(&header.marks);
     let taken = rebuild.finish();
     let held = Arc::default();
@@ -442,21 +409,7 @@ fn restore(
             &taken,
             allocated.min(u64::from(geometry.frames)) as u32,
         ),
-        ring: Ring {
-            server: identity.server,
-            capacity,
-            generation,
-            salts,
-            begun: false,
-            head: tail + end.bytes,
-            tail,
-            committed_lsn: end.lsn - 1,
-            durable_lsn: end.lsn - 1,
-            sequence: header.sequence,
-            live,
-            clock_ms: clock_ms.max(header.clock_ms),
-            header_clock_ms: header.clock_ms,
-        },
+        ring,
         stamp: rebuild.stamp,
         replicas: rebuild.replicas,
         failed: None,
@@ -467,5 +420,79 @@ fn restore(
         fenced: BTreeSet::new(),
         scrub_after: ReplicaId::default(),
         stats: Stats::default(),
+    })
+}
+
+fn damaged(place: &str, lsn: u64, offset: u64) -> Error {
+    Error::DamagedWal {
+        place: place.to_owned(),
+        lsn,
+        offset,
+    }
+}
+
+/// The newer header of the write-ahead log, if its numbers can be those of a store.
+fn newest_header(
+    place: &str,
+    wal: &Region,
+    identity: &Identity,
+    geometry: &Geometry,
+) -> Result<Header, Error> {
+    let (header, _) = scan::headers(wal, identity.server);
+    let header = header.ok_or_else(|| damaged(place, 0, 0))?;
+    let numbers = [header.tail_lsn, header.generation, header.sequence];
+    let absurd = header.tail_lsn == 0 || numbers.iter().any(|number| *number > NUMBER_MAX);
+    if absurd || header.tail_at >= geometry.wal_bytes {
+        return Err(damaged(place, header.tail_lsn, header.tail_at));
+    }
+    Ok(header)
+}
+
+/// Scans the write-ahead log: its records go to `rebuild`. The ring continues behind its end, in a
+/// new generation.
+fn restore_ring(
+    place: &str,
+    wal: &Region,
+    header: &Header,
+    geometry: &Geometry,
+    look_ahead: bool,
+    rebuild: &mut Rebuild,
+) -> Result<Ring, Error> {
+    let tail = header.tail_at - RING_AT;
+    let mut live = VecDeque::new();
+    let mut clock_ms = 0;
+    let mut reader = Reader::new(wal, geometry.wal_bytes);
+    let end = scan::scan(&mut reader, place, header, look_ahead, &mut |found| {
+        for record in &found.records {
+            rebuild.record(found.commit.lsn, record);
+        }
+        clock_ms = found.commit.clock_ms;
+        live.push_back(Live {
+            lsn: found.commit.lsn,
+            start: tail + found.offset,
+            generation: found.commit.generation,
+        });
+        Ok(())
+    })?;
+    if end.generation > NUMBER_MAX {
+        return Err(damaged(place, end.lsn, tail + end.bytes));
+    }
+    let generation = end.generation.max(header.generation) + 1;
+    let mut salts = header.salts.clone();
+    salts.add(generation, random());
+    Ok(Ring {
+        server: header.server,
+        capacity: geometry.wal_bytes - RING_AT,
+        generation,
+        salts,
+        begun: false,
+        head: tail + end.bytes,
+        tail,
+        committed_lsn: end.lsn - 1,
+        durable_lsn: end.lsn - 1,
+        sequence: header.sequence,
+        live,
+        clock_ms: clock_ms.max(header.clock_ms),
+        header_clock_ms: header.clock_ms,
     })
 }
