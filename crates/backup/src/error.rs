@@ -193,13 +193,13 @@ impl Error {
     /// A file of a store could not be opened: a missing file is damage.
     pub(crate) fn opening(place: &str, file: &'static str, source: io::Error) -> Error {
         if source.kind() == io::ErrorKind::NotFound {
-            return Error::short(place, file, "it is gone".to_owned());
+            return Error::damaged_file(place, file, "it is gone".to_owned());
         }
         Error::io(place, "open the files", source)
     }
 
-    /// A file of a store is incomplete.
-    pub(crate) fn short(place: &str, file: &'static str, reason: String) -> Error {
+    /// A file of a store is incomplete, or of another time.
+    pub(crate) fn damaged_file(place: &str, file: &'static str, reason: String) -> Error {
         let place = place.to_owned();
         Error::DamagedFile {
             place,

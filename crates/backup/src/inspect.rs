@@ -208,7 +208,7 @@ impl Inspector {
     fn short_wal(&self) -> Option<Error> {
         let (here, whole) = (self.wal.bytes().ok()?, self.geometry.wal_bytes);
         let reason = format!("it has {here} bytes of {whole}");
-        (here < whole).then(|| Error::short(&self.place, region::WAL, reason))
+        (here < whole).then(|| Error::damaged_file(&self.place, region::WAL, reason))
     }
 
     /// Visits the slots of every frame.

@@ -349,7 +349,7 @@ fn measured(place: &str, wal: &Region, frames: &Region, geometry: &Geometry) -> 
         .map_err(|error| Error::io(place, "measure the write-ahead log", error))?;
     if wal_bytes < geometry.wal_bytes {
         let reason = format!("it has {wal_bytes} bytes of {}", geometry.wal_bytes);
-        return Err(Error::short(place, region::WAL, reason));
+        return Err(Error::damaged_file(place, region::WAL, reason));
     }
     let frames_bytes = frames
         .bytes()
@@ -363,7 +363,7 @@ pub(crate) fn check_slots(place: &str, frames_bytes: u64, frames: u32) -> Result
     let needed = duramen_format::frame::data_start(frames);
     if frames_bytes < needed {
         let reason = format!("it has {frames_bytes} bytes, and its slots alone take {needed}");
-        return Err(Error::short(place, region::FRAMES, reason));
+        return Err(Error::damaged_file(place, region::FRAMES, reason));
     }
     Ok(())
 }
@@ -385,6 +385,14 @@ fn restore(
         Ok(())
     })?;
     let ring = restore_ring(place, wal, &header, geometry, look_ahead, &mut rebuild)?;
+    if ring.committed_lsn < rebuild.durable_lsn && !has_bug(Bug::NoLookAhead) {
+        let (ends, durable) = (ring.committed_lsn, rebuild.durable_lsn);
+        let reason = format!(
+            "it ends with commit {ends}, and `{}` has commit {durable}: it is an older copy, or has lost its end",
+            region::FRAMES
+        );
+        return Err(Error::damaged_file(place, region::WAL, reason)); // frame::P3
+    }
     rebuild.miss(&header.marks);
     let taken = rebuild.finish();
     let held = Arc::default();

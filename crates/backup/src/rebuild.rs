@@ -148,6 +148,8 @@ pub(crate) struct Rebuild<'a> {
     /// Frames with two broken slots: their contents are unknown, so nothing overwrites them.
     unknown: BTreeSet<u32>,
     pub(crate) stamp: u64,
+    /// Commits up to this one were durable when a slot was written (frame::P3).
+    pub(crate) durable_lsn: u64,
     stamps: BTreeMap<ReplicaId, u64>,
     /// Replicas that were freed according to a slot, with their epochs: commits of such a replica
     /// up to that epoch do not count (U4).
@@ -165,6 +167,7 @@ impl<'a> Rebuild<'a> {
             best: vec![0; geometry.frames as usize],
             unknown: BTreeSet::new(),
             stamp: 0,
+            durable_lsn: 0,
             stamps: BTreeMap::new(),
             freed: BTreeMap::new(),
         }
@@ -180,6 +183,7 @@ impl<'a> Rebuild<'a> {
             return;
         };
         self.stamp = self.stamp.max(slot.stamp);
+        self.durable_lsn = self.durable_lsn.max(slot.lsn);
         self.best[found.frame as usize] = slot.stamp;
         let id = ReplicaId {
             log: slot.log,

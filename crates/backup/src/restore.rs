@@ -52,7 +52,7 @@ impl Parts {
         let here = wal.bytes().map_err(measure)?;
         if here < wal_bytes {
             let reason = format!("it has {here} bytes of {wal_bytes}");
-            return Err(Error::short(&place, region::WAL, reason));
+            return Err(Error::damaged_file(&place, region::WAL, reason));
         }
         // A device may be longer than its last frame.
         let whole = frame::data_start(superblock.frames)

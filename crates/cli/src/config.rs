@@ -9,7 +9,7 @@ use duramen_server::ServerConfig;
 use duramen_server::config::file::{self, Entry};
 use duramen_server::config::{Kind, MemoryLimit, SETTINGS, Setting, hint};
 use std::collections::{BTreeMap, HashMap};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -75,7 +75,7 @@ impl Loaded {
         // Other variables may be any bytes.
         let environment: HashMap<String, OsString> = environment
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
-            .filter(|(name, _)| name.starts_with("DURAMEN_"))
+            .filter(|(name, value)| name.starts_with("DURAMEN_") && !is_service_link(name, value))
             .collect();
         let mut loaded = Loaded {
             config: ServerConfig::default(),
@@ -283,6 +283,15 @@ impl Loaded {
         }
         self.warnings.sort();
     }
+}
+
+/// Whether a variable is one of those that Kubernetes sets in each container beside a Service whose
+/// name begins with `duramen`: `DURAMEN_PORT=tcp://10.0.0.1:6379`, `DURAMEN_SERVICE_HOST` and others.
+pub(crate) fn is_service_link(name: &str, value: &OsStr) -> bool {
+    let schemes = ["tcp://", "udp://", "sctp://"];
+    let has_scheme = |text: &str| schemes.iter().any(|scheme| text.starts_with(scheme));
+    let is_url = name.ends_with("_PORT") && value.to_str().is_some_and(has_scheme);
+    is_url || name.contains("_SERVICE_") || name.contains("_PORT_")
 }
 
 /// The flags of all settings.

@@ -118,8 +118,8 @@ pub fn salvage(
 ) -> Result<Salvaged, Error> {
     make_empty(to)?;
     let salvage = Salvage::new(&**from).map_err(Error::Disk)?;
-    let sound = check(from, salvage.identity().server);
-    let mut repair = Repair::new(&salvage, sound);
+    let checked = check(from, salvage.identity().server);
+    let mut repair = Repair::new(&salvage, checked);
     let listed: Vec<(SegmentId, Option<Listed>)> = repair.listed();
     let mut gaps = Vec::new();
     for (segment, listed) in &listed {
@@ -134,26 +134,41 @@ pub fn salvage(
     repair.write(to, unproved)
 }
 
-/// The replicas that a restart would find and `fsck` finds sound.
-type Sound = BTreeMap<SegmentId, ReplicaInfo>;
+/// The replicas that a restart would find.
+#[derive(Default)]
+struct Checked {
+    /// Those that `fsck` finds sound.
+    sound: BTreeMap<SegmentId, ReplicaInfo>,
+    /// The control segment that a restart reads, and its damage, if there is any.
+    newest_control: Option<(SegmentId, Option<String>)>,
+}
 
 /// Verifies every replica as `fsck` does.
 ///
 /// # Errors
 /// The reason why a restart would read none of them.
-fn check(disk: &Arc<dyn Disk>, server: u64) -> Result<Sound, String> {
-    let mut sound = Sound::new();
+fn check(disk: &Arc<dyn Disk>, server: u64) -> Result<Checked, String> {
+    let mut all = Checked::default();
     let checked = inspect::check_replicas(disk.clone(), &mut |_, _| {}, &mut |check, _| {
-        if check.problem.is_none() && check.info.log == server {
-            sound.insert(check.info.segment, check.info);
+        let info = check.info;
+        if info.log != server {
+            return;
+        }
+        let newest = all.newest_control.as_ref();
+        if info.kind == Kind::Control && newest.is_none_or(|(id, _)| *id < info.segment) {
+            let damage = check.problem.as_ref().map(DiskError::damage);
+            all.newest_control = Some((info.segment, damage));
+        }
+        if check.problem.is_none() {
+            all.sound.insert(info.segment, info);
         }
     });
-    checked.map(|()| sound).map_err(|error| error.damage())
+    checked.map(|()| all).map_err(|error| error.damage())
 }
 
 struct Repair<'a> {
     salvage: &'a Salvage,
-    sound: Sound,
+    checked: Checked,
     state: State,
     winners: Winners,
     version_max: u64,
@@ -162,9 +177,9 @@ struct Repair<'a> {
 }
 
 impl<'a> Repair<'a> {
-    fn new(salvage: &'a Salvage, sound: Result<Sound, String>) -> Repair<'a> {
+    fn new(salvage: &'a Salvage, checked: Result<Checked, String>) -> Repair<'a> {
         let wal_damage = salvage.wal_damage.clone();
-        let refusal = sound.as_ref().err().filter(|_| wal_damage.is_none());
+        let refusal = checked.as_ref().err().filter(|_| wal_damage.is_none());
         let mut repair = Repair {
             salvage,
             state: State::default(),
@@ -176,7 +191,7 @@ impl<'a> Repair<'a> {
                 wal_damage,
                 ..Salvaged::default()
             },
-            sound: sound.unwrap_or_default(),
+            checked: checked.unwrap_or_default(),
         };
         repair.read_control();
         repair
@@ -190,7 +205,11 @@ impl<'a> Repair<'a> {
             self.done.control_damage = Some("there is no control segment".to_owned());
             return;
         };
-        let sound = self.sound.get(&control).map(ReplicaInfo::certificate);
+        let sound = self
+            .checked
+            .sound
+            .get(&control)
+            .map(ReplicaInfo::certificate);
         let length = sound.map(|certificate| certificate.length);
         let remains = self.salvage.read(control, length);
         let mut state = State::default();
@@ -210,6 +229,12 @@ impl<'a> Repair<'a> {
         } else if !sound.is_some_and(|certificate| certificate.matches(&remains.bytes)) {
             let differs = || "it does not match its certificate".to_owned();
             self.done.control_damage.get_or_insert_with(differs);
+        } else if let Some((newest, damage)) = &self.checked.newest_control
+            && *newest > control
+        {
+            // A restart refuses to read an older one in its place.
+            let damage = damage.as_deref().unwrap_or("it cannot be read");
+            self.done.control_damage = Some(format!("the newest, {newest}: {damage}"));
         }
         self.state = state;
     }
@@ -233,7 +258,7 @@ impl<'a> Repair<'a> {
     /// not as it is listed.
     fn certificate(&self, segment: SegmentId, listed: &Listed) -> Option<Certificate> {
         listed.closed.or_else(|| {
-            let found = self.sound.get(&segment)?;
+            let found = self.checked.sound.get(&segment)?;
             let is_newest = found.closed || found.epoch >= listed.epoch;
             (is_newest && found.kind == listed.kind).then(|| found.certificate())
         })

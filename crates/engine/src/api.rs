@@ -258,6 +258,8 @@ pub enum Stamp {
     Absent {
         /// Number of removals before, among all keys that are counted together with this one.
         removals: u64,
+        /// Version of an expired object that is still there; 0: none is.
+        expired: u64,
     },
 }
 
@@ -268,7 +270,13 @@ impl Stamp {
     pub fn still_holds(&self, now: &Stamp) -> bool {
         match (self, now) {
             (Stamp::Present { version: then }, Stamp::Present { version }) => then == version,
-            (Stamp::Absent { removals: then }, Stamp::Absent { removals }) => then == removals,
+            (
+                Stamp::Absent {
+                    removals: then,
+                    expired: before,
+                },
+                Stamp::Absent { removals, expired },
+            ) => then == removals && (*expired == 0 || before == expired),
             _ => false,
         }
     }

@@ -510,6 +510,21 @@ fn stamps_change_with_every_write_and_delete() {
     }
     assert!(matches!(stamps[0], Stamp::Absent { .. }));
 
+    // One that came and expired meanwhile.
+    let before = guard.stamp(TABLE, hash, b"watched").unwrap();
+    let soon = guard.now_ms() + 1;
+    guard
+        .write(TABLE, hash, b"watched", b"1", Some(soon))
+        .unwrap();
+    drop(guard);
+    std::thread::sleep(std::time::Duration::from_millis(5));
+    let mut guard = session.pin();
+    let after = guard.stamp(TABLE, hash, b"watched").unwrap();
+    assert!(matches!(after, Stamp::Absent { .. }), "{after:?}");
+    assert!(!before.still_holds(&after), "{before:?} {after:?}");
+    assert!(after.still_holds(&after));
+    guard.remove(TABLE, hash, b"watched").unwrap();
+
     // Deletes of other keys do not change it, except those that are counted with it.
     let absent = guard
         .stamp(TABLE, guard.hash(b"absent"), b"absent")

@@ -292,6 +292,12 @@ impl ServerConfig {
                 self.admin_bind
             ));
         }
+        if !self.local_ring_bytes.is_power_of_two() {
+            return refuse(format!(
+                "local-ring-size {} is not a power of two, for example 256kb",
+                format_size(self.local_ring_bytes as u64)
+            ));
+        }
         if self.output_pause_bytes > self.output_limit_bytes {
             return refuse(format!(
                 "output-pause ({}) is above output-limit ({}): no client would ever be paused before it is closed",
@@ -402,12 +408,6 @@ impl ServerConfig {
         if !is_name {
             return refuse(format!(
                 "the cluster's name must have 1 to {CLUSTER_NAME_MAX} bytes, none of them blank"
-            ));
-        }
-        if !self.local_ring_bytes.is_power_of_two() {
-            return refuse(format!(
-                "local-ring-size {} is not a power of two, for example 256kb",
-                format_size(self.local_ring_bytes as u64)
             ));
         }
         if !self.master && !self.backup {

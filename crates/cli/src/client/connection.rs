@@ -1,5 +1,6 @@
 //! One blocking connection to a server.
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use duramen_wire::resp::{Reply, ReplyLimits, ReplyParser, RequestEncoder};
 
+use crate::config;
 use crate::failure::Failure;
 
 // The server's address and the user. The same for every command of a server: no doc comment,
@@ -25,7 +27,8 @@ pub(crate) struct ConnectArgs {
         short = 'p',
         global = true,
         env = "DURAMEN_PORT",
-        default_value_t = 6379
+        default_value_t = PORT_DEFAULT,
+        value_parser = parse_port
     )]
     pub(crate) port: u16,
     /// User to authenticate as.
@@ -43,6 +46,16 @@ pub(crate) struct ConnectArgs {
     /// Print JSON.
     #[arg(long, global = true)]
     pub(crate) json: bool,
+}
+
+const PORT_DEFAULT: u16 = 6379;
+
+/// A port. The variable may be one that Kubernetes has set: then it is as if there were none.
+fn parse_port(text: &str) -> Result<u16, String> {
+    if config::is_service_link("DURAMEN_PORT", OsStr::new(text)) {
+        return Ok(PORT_DEFAULT);
+    }
+    text.parse::<u16>().map_err(|error| error.to_string())
 }
 
 /// A time span, or 0.

@@ -51,6 +51,30 @@ fn flags_beat_environment_beats_file_beats_defaults() {
     assert_eq!(origin("maxclients"), "default");
 }
 
+/// Beside a Service named `duramen`, Kubernetes set `DURAMEN_PORT=tcp://…` in each container, and no
+/// server started again.
+#[test]
+fn variables_of_a_service_of_kubernetes_are_no_settings() {
+    let links = environment(&[
+        ("DURAMEN_PORT", "tcp://10.0.0.1:6379"),
+        ("DURAMEN_ADMIN_PORT", "tcp://10.0.0.1:8379"),
+        ("DURAMEN_PORT_6379_TCP", "tcp://10.0.0.1:6379"),
+        ("DURAMEN_PORT_6379_TCP_PROTO", "tcp"),
+        ("DURAMEN_SERVICE_HOST", "10.0.0.1"),
+        ("DURAMEN_SERVICE_PORT_RESP", "6379"),
+        ("DURAMEN_THREADS", "3"),
+    ]);
+    let loaded = Loaded::new(None, links, &Given::new()).expect("loads");
+    assert_eq!((loaded.config.port, loaded.config.threads), (6379, 3));
+    assert_eq!(loaded.warnings, Vec::<String>::new());
+    assert!(!is_service_link("DURAMEN_PORT", OsStr::new("7000")));
+    for setting in SETTINGS {
+        for name in setting.env_names() {
+            assert!(!is_service_link(&name, OsStr::new("1")), "{name}");
+        }
+    }
+}
+
 #[test]
 fn every_problem_of_a_file_is_named_with_its_line() {
     assert_eq!(

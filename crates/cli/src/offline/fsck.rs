@@ -27,7 +27,9 @@ struct Report {
     facts: Map<String, Value>,
     /// Counts of verified segments.
     counts: Counts,
-    /// The newest control log.
+    /// The newest control segment, readable or not: the one that a start reads.
+    newest_control: Option<SegmentId>,
+    /// Its state, if it can be read.
     control: Option<(SegmentId, State)>,
     /// Segments of the data that are damaged or missing, and their bytes.
     lost: (u64, u64),
@@ -228,6 +230,10 @@ impl Report {
 
     fn segment(&mut self, check: &ReplicaCheck, bytes: &[u8]) {
         let info = &check.info;
+        if info.kind == Kind::Control && self.newest_control.is_none_or(|id| id < info.segment) {
+            self.newest_control = Some(info.segment);
+            self.control = None; // a start reads no older one
+        }
         let mut found = FoundSegment {
             kind: info.kind,
             length: info.length,
@@ -242,15 +248,10 @@ impl Report {
             found.problems.push(text);
         } else if info.kind == Kind::Control {
             match State::replay(info.segment, bytes) {
-                Ok(state) => {
-                    if self
-                        .control
-                        .as_ref()
-                        .is_none_or(|(id, _)| *id < info.segment)
-                    {
-                        self.control = Some((info.segment, state));
-                    }
+                Ok(state) if self.newest_control == Some(info.segment) => {
+                    self.control = Some((info.segment, state));
                 }
+                Ok(_) => {}
                 Err(error) => found.problems.push(error.to_string()),
             }
         } else {
@@ -267,7 +268,8 @@ impl Report {
                 return self.notes.push("the store is empty".to_owned());
             }
             self.problems.push(
-                "no control log can be read: the segments of the data are not known".to_owned(),
+                "the newest control segment cannot be read: the segments of the data are not known"
+                    .to_owned(),
             );
             for found in self.segments.values() {
                 self.problems.extend(found.problems.iter().cloned());

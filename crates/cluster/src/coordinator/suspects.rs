@@ -242,7 +242,7 @@ impl Coordinator {
     /// Asks the servers for a sign of life (U3).
     pub(super) fn call_roll(&mut self) {
         let mut asked = self.up.clone();
-        asked.retain(|id| self.servers[id].push.is_welcome);
+        asked.retain(|id| self.servers[id].push.is_welcome && !self.is_emptied(*id));
         if asked.len() > ROLL_MAX {
             for n in 0..ROLL_MAX {
                 let other = n + self.random.index(asked.len() - n);
@@ -268,6 +268,11 @@ impl Coordinator {
             let question = FromCoordinator::Ping { nonce: number };
             self.ask(id, question, CallKind::Roll { number }, patience_us);
         }
+    }
+
+    /// Whether a server is being drained and owns nothing any more (V2).
+    fn is_emptied(&self, id: ServerId) -> bool {
+        self.servers[&id].record.entry.draining && self.tablets_owned(id) == 0
     }
 
     /// The end of a roll call's request.

@@ -353,6 +353,22 @@ fn a_rack_with_a_third_of_the_servers_is_judged() {
     assert_eq!(crashes(2, &[1], None, 3_000_000), 1);
 }
 
+/// Five of nine servers were drained and stopped together. From then on more than half of the
+/// servers did not answer, and the next death was never noticed.
+#[test]
+fn most_servers_may_be_drained_and_stopped_at_once() {
+    let mut rig = Rig::new();
+    let servers = rig.enlist_some(9);
+    rig.be_good();
+    for server in &servers[4..] {
+        rig.admin(Admin::Drain { server: *server });
+    }
+    rig.pass_without(5_000_000, &servers[4..], Some(Sign::Dead));
+    assert_eq!(rig.status().servers.len(), 4, "they are judged");
+    rig.pass_without(5_000_000, &servers[3..], Some(Sign::Dead));
+    assert_eq!(rig.status().servers.len(), 3, "and so is the next");
+}
+
 /// The power of most servers fails: none is declared crashed until some are back as new lives, and
 /// then the rest is.
 #[test]

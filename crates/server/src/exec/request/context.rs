@@ -1,7 +1,7 @@
 //! The context in which a command runs, and the reasons for its failure.
 
 use super::spec::Spec;
-use crate::exec::state::client::Client;
+use crate::exec::state::client::{Client, DROPPED};
 use crate::exec::state::local::Local;
 use crate::shared::Shared;
 use duramen_base::ids::Level;
@@ -99,6 +99,7 @@ impl Failure {
                 error @ (Error::DiskFull | Error::DiskFailed) => format!("MISCONF {error}"),
                 Error::TryAgain => format!("TRYAGAIN {error}"),
                 Error::Overflow => "ERR increment or decrement would overflow".to_string(),
+                Error::NoSuchTable(DROPPED) => "ERR the table of this database does not exist any more: choose another with SELECT or DURAMEN.USE".to_owned(),
                 Error::NoSuchTable(table) => format!(
                     "ERR table {table} does not exist any more: choose another with SELECT or DURAMEN.USE"
                 ),

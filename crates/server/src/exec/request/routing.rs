@@ -39,7 +39,7 @@ pub(crate) const UNSERVED: &str =
     "TRYAGAIN the keys are being recovered or moved, and no server serves them yet: send it again";
 const CLUSTER_DOWN: &str = "CLUSTERDOWN The cluster is down: this server is no member of it yet";
 const NO_TABLE: &str = "CLUSTERDOWN Hash slot not served: the cluster has no such table, or it has no tablets; make them with `duramen table create`";
-const NO_DATABASE: &str = "CLUSTERDOWN Hash slot not served: the cluster has no table db0; make it with `duramen table create db0`";
+pub(crate) const NO_DATABASE: &str = "CLUSTERDOWN Hash slot not served: the cluster has no table db0; make it with `duramen table create db0`";
 const NO_PORT: &str =
     "CLUSTERDOWN Hash slot not served: its server has no port for Redis clients (RESP)";
 

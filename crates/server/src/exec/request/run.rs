@@ -1,9 +1,10 @@
 //! One command: it is run, counted, and its failure becomes its reply.
 
 use super::context::{Context, Done, Failure};
+use super::routing::NO_DATABASE;
 use super::slow_timer;
 use super::spec::{Access, ONE_KEY, Run, flag};
-use crate::exec::state::client::Verdict;
+use crate::exec::state::client::{DROPPED, Verdict};
 use crate::seldom::seldom;
 use crate::shared::commands::global;
 use duramen_engine::{Error, KeyHash};
@@ -126,7 +127,12 @@ impl Context<'_> {
     }
 
     fn failure_text(&self, failure: &Failure) -> String {
+        let is_missing = |error: &Error| matches!(error, Error::NoSuchTable(DROPPED));
         match failure {
+            // Nobody has made it yet, or this member has not heard of it yet.
+            Failure::Engine(error) if is_missing(error) && self.shared.membership().is_some() => {
+                NO_DATABASE.to_owned()
+            }
             failure if !self.is_leaving(failure) => failure.text(),
             _ if self.may_be_half_done() => {
                 "ERR the keys left this server while this ran: some of it may be done".to_string()
