@@ -31,9 +31,9 @@ def duramen(*arguments, code=0, folder=None, prefix=()):
     return done.stdout + done.stderr
 
 
-def serve(*arguments, folder=None):
+def serve(*arguments, code=2, folder=None):
     """The message of a server that refuses to start."""
-    return duramen("serve", "--port", 0, "--admin=no", "--memory", "64mb", *arguments, code=2, folder=folder)
+    return duramen("serve", "--port", 0, "--admin=no", "--memory", "64mb", *arguments, code=code, folder=folder)
 
 
 def content(folder):
@@ -148,6 +148,25 @@ def test_restore_writes_over_nothing(snapshot, tmp_path):
     assert "in use" in duramen("restore", tmp_path / "data", tmp_path / "new", code=5)
     assert "none" in duramen("restore", tmp_path / "none", tmp_path / "new", code=5)
     assert not (tmp_path / "new").exists()
+
+
+def test_files_of_two_snapshots_are_not_restored(start, tmp_path):
+    """A backup job copied the files one by one while another snapshot took their place: `fsck` and
+    `restore` called the copy sound, and no server started with it."""
+    for life in range(3):
+        server = start("--wal-size", "16mb", dir=tmp_path / "data", level=None, memory="64mb")
+        with server.connect() as wire:
+            wire.load([b"k%d" % n for n in range(KEYS)], b"%d" % life * 1000)
+        assert server.stop() == 0
+        shutil.copytree(tmp_path / "data", tmp_path / f"life{life}")
+    shutil.copy(tmp_path / "life0" / "frames", tmp_path / "life2" / "frames")
+    mixed = tmp_path / "life2"
+    assert "newest control segment cannot be read" in duramen("fsck", mixed, code=1)
+    said = duramen("restore", mixed, tmp_path / "new", code=1)
+    assert "nothing was restored" in said
+    assert "newest control segment cannot be read" in serve("--dir", mixed, code=5)
+    said = duramen("fsck", "--repair", mixed, "--out", tmp_path / "repaired", code=1)
+    assert f"not proved: {KEYS} of them" in said
 
 
 def test_a_damaged_snapshot_is_not_restored(snapshot, tmp_path):

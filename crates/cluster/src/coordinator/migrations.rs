@@ -21,6 +21,9 @@ const DRAIN_AT_ONCE: usize = 2;
 /// drain waits.
 const DRAIN_REST_US: u64 = 1_000_000;
 const DRAIN_REST_DOUBLED_MAX: u32 = 6;
+/// Failures after which a drained server's tablet is cut in two, if it is longer than this.
+const HALVED_AFTER: u32 = 2;
+const HALVED_BYTES_MIN: u64 = 16 << 20;
 /// A target that failed to take a drained server's tablet gets no other one for this time.
 const DECLINED_US: u64 = 10_000_000;
 /// A tablet that neither side serves for longer counts as unserved.
@@ -195,6 +198,9 @@ impl Coordinator {
                     target.declined_until_us = self.now_us + DECLINED_US;
                 }
                 self.hold_back(record.from, (record.table, record.range.first));
+                if server == record.to {
+                    self.halve_stuck(record.from, record.table, record.range.first);
+                }
             }
             _ => return CoordinatorAnswer::Stale,
         }
@@ -219,6 +225,25 @@ impl Coordinator {
         // Other tablets need not wait for this one.
         self.arm(now_us + DRAIN_REST_US, Timer::Drain(server));
         self.arm(until_us, Timer::Drain(server));
+    }
+
+    /// Cuts a drained server's tablet that targets fail to take. Its keys that are overwritten
+    /// meanwhile take the target's room until the end of the move, so a smaller part may fit.
+    fn halve_stuck(&mut self, server: ServerId, table: TableId, first: RouteHash) {
+        let Some(source) = self.servers.get(&server) else {
+            return;
+        };
+        let held_back = source.held_back.get(&(table, first));
+        let is_stuck = held_back.is_some_and(|(failures, _)| *failures >= HALVED_AFTER);
+        let Some(tablet) = self.tablets.get(&(table, first)).filter(|_| is_stuck) else {
+            return;
+        };
+        let range = KeyRange::new(first, tablet.last);
+        let middle = first.slot() + (tablet.last.slot() - first.slot()).div_ceil(2);
+        if middle > first.slot() && self.bytes_in(table, range, server) > HALVED_BYTES_MIN {
+            // Refused at most while the tablet is recovered; then it is too late.
+            let _ = self.cut(table, RouteHash::first_of_slot(middle));
+        }
     }
 
     fn is_held_back(&self, server: ServerId, tablet: (TableId, RouteHash)) -> bool {

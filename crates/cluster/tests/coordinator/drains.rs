@@ -1,8 +1,10 @@
 //! Drains whose moves fail.
 
 use crate::rig::Rig;
-use duramen_base::ids::{SegmentId, ServerId};
-use duramen_wire::native::message::{Admin, MigrationOutcome, MigrationStatus, ToCoordinator};
+use duramen_base::ids::{KeyRange, SegmentId, ServerId};
+use duramen_wire::native::message::{
+    Admin, MigrationOutcome, MigrationStatus, RangeLoad, ToCoordinator,
+};
 
 const SECOND_US: u64 = 1_000_000;
 
@@ -90,4 +92,49 @@ fn other_tablets_of_a_drained_server_go_on() {
         rig.live(SECOND_US);
     }
     assert_eq!(owned(&rig), [stuck]);
+}
+
+/// A drain did not end while its tablet was overwritten fast: whatever was sent again took the
+/// target's room until the move's end, and each attempt failed.
+#[test]
+fn a_tablet_that_does_not_fit_is_moved_in_parts() {
+    let mut rig = Rig::new();
+    let servers = rig.enlist_some(3);
+    rig.create_table("a", 3);
+    rig.be_good();
+    let drained = servers[1];
+    let tablets = rig.leader.coordinator.status().tablets;
+    let tablet = tablets.into_iter().find(|tablet| tablet.owner == drained);
+    let tablet = tablet.expect("it owns one");
+    let load = RangeLoad {
+        table: tablet.table,
+        range: tablet.range,
+        bytes: 200 << 20,
+        records: 200 << 10,
+    };
+    let loads = vec![load];
+    let server = drained;
+    rig.ask(drained, ToCoordinator::Loads { server, loads });
+    rig.admin(Admin::Drain { server: drained });
+    let width = |range: &KeyRange| range.last.0 - range.first.0;
+    let mut parts = Vec::new();
+    for _ in 0..300 {
+        for migration in rig.leader.coordinator.status().migrations {
+            // Up to a third fits.
+            if width(&migration.range) > width(&tablet.range) / 3 {
+                let reason = "no room".to_owned();
+                let failed = MigrationOutcome::Failed { reason };
+                done(&mut rig, &migration, migration.to, failed);
+            } else {
+                parts.push(migration.range);
+                complete(&mut rig, &migration);
+            }
+            rig.be_good();
+        }
+        rig.live(SECOND_US);
+    }
+    assert_eq!(parts.len(), 4, "{parts:?}");
+    assert!(parts.iter().all(|part| part.first.0 % (1 << 50) == 0));
+    let owns = rig.leader.coordinator.status().tablets;
+    assert!(owns.iter().all(|tablet| tablet.owner != drained));
 }
