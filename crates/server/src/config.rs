@@ -8,6 +8,7 @@
 //! - I2: a value gets into a field only through [`Setting::apply`], which checks kind and range.
 
 use crate::error::ServerError;
+use crate::tier::FETCH_BYTES_MIN;
 pub use duramen::DiskMode;
 pub use duramen_base::ids::Level;
 use duramen_base::limits::{MEMORY_BYTES_MIN, STORE_BYTES_MIN};
@@ -60,6 +61,9 @@ pub enum LogFormat {
 /// The heap of a server that writes to a directory: buffers for the disk, and memory that was freed
 /// but is kept.
 const HEAP_BYTES: u64 = 8 << 20;
+/// Memory of a reactor thread that works on fetched entries: a reply and a changed value of the
+/// greatest length. The heap has room for those of two threads.
+const FETCH_WORK_BYTES: u64 = 2 << 20;
 
 /// All settings of one server. Sizes are in bytes; the name of a time ends with its unit.
 #[derive(Clone, Debug, PartialEq)]
@@ -247,13 +251,34 @@ impl ServerConfig {
     /// of the log buffer and the heap of a server with a directory that exceeds a tenth of
     /// `memory`. So the process stays within 1.1 times `memory` and 10 MB.
     pub(crate) fn engine_bytes(&self, fetch_bytes: usize) -> u64 {
-        let fetched = fetch_bytes * self.reactor_threads();
+        let threads = self.reactor_threads() as u64;
+        let fetched = match fetch_bytes as u64 {
+            0 => 0,
+            each => each * threads + FETCH_WORK_BYTES * threads.saturating_sub(2),
+        };
+        let taken = fetched + self.bytes_beside();
+        self.memory_bytes.saturating_sub(taken).max(STORE_BYTES_MIN)
+    }
+
+    /// The part of the log buffer and the heap that a tenth of `memory` has no room for.
+    fn bytes_beside(&self) -> u64 {
         let beside = match self.data_dir() {
             Some(_) => duramen_backup::Options::copies_of(self.memory_bytes) + HEAP_BYTES,
             None => 0,
         };
-        let taken = fetched as u64 + beside.saturating_sub(self.memory_bytes / 10);
-        self.memory_bytes.saturating_sub(taken).max(STORE_BYTES_MIN)
+        beside.saturating_sub(self.memory_bytes / 10)
+    }
+
+    /// Most reactor threads with which a server with flash stays within its memory, at least one:
+    /// each may fetch the longest entries, however small `memory` is.
+    pub(crate) fn threads_with_flash(&self) -> usize {
+        let each = FETCH_BYTES_MIN as u64;
+        let room = self
+            .memory_bytes
+            .saturating_sub(self.bytes_beside() + STORE_BYTES_MIN);
+        let fits = |threads: &u64| each * threads + FETCH_WORK_BYTES * (threads - 2) <= room;
+        let most = (3..=256).take_while(fits).last();
+        most.unwrap_or((room / each).clamp(1, 2)) as usize
     }
 
     /// Checks the combinations, which no single row of the table can check.

@@ -70,7 +70,20 @@ fn fit_to_machine(config: &mut ServerConfig) -> Result<(), ServerError> {
             Err(why) => return Err(ServerError::Config(why)),
         }
     }
+    let is_chosen = config.threads > 0;
     config.threads = config.reactor_threads();
+    let fit = config.threads_with_flash();
+    if !config.flash_file.is_empty() && config.threads > fit {
+        if is_chosen {
+            tracing::warn!(
+                threads = config.threads,
+                fit,
+                "with flash these threads may take more than `memory`: choose fewer, or more memory"
+            );
+        } else {
+            config.threads = fit;
+        }
+    }
     if let Some(fit) = raise_file_limit(config.maxclients, config.threads) {
         tracing::warn!(
             maxclients = config.maxclients,

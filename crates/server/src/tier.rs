@@ -26,7 +26,7 @@ use std::sync::Arc;
 /// All threads together may fetch into the memory budget divided by this.
 const FETCH_PART: u64 = 16;
 /// Least bytes that a thread may fetch at once: two of the largest entries.
-const FETCH_BYTES_MIN: usize = 2 * (KEY_BYTES_MAX + VALUE_BYTES_MAX + 4096);
+pub(crate) const FETCH_BYTES_MIN: usize = 2 * (KEY_BYTES_MAX + VALUE_BYTES_MAX + 4096);
 /// Most bytes that a thread may fetch at once: far more than any device works on at once.
 const FETCH_BYTES_MAX: usize = 64 << 20;
 

@@ -407,7 +407,7 @@ pub static SETTINGS: &[Setting] = &[
         "threads",
         "0",
         number!(threads as usize),
-        "Reactor threads; 0 = one per core.",
+        "Reactor threads; 0 = one per core; with flash, as many of them as `memory` has room for.",
     ),
     row(
         "restart-threads",
