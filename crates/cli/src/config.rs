@@ -286,7 +286,7 @@ impl Loaded {
 }
 
 /// Whether a variable is one of those that Kubernetes sets in each container beside a Service whose
-/// name begins with `duramen`: `DURAMEN_PORT=tcp://10.0.0.1:6379`, `DURAMEN_SERVICE_HOST` and others.
+/// name begins with `duramen`: `DURAMEN_PORT=tcp://10.0.0.1:6379`, `DURAMEN_SERVICE_HOST`.
 pub(crate) fn is_service_link(name: &str, value: &OsStr) -> bool {
     let schemes = ["tcp://", "udp://", "sctp://"];
     let has_scheme = |text: &str| schemes.iter().any(|scheme| text.starts_with(scheme));

@@ -8,10 +8,9 @@
 //! - I2: a value gets into a field only through [`Setting::apply`], which checks kind and range.
 
 use crate::error::ServerError;
-use crate::tier::FETCH_BYTES_MIN;
 pub use duramen::DiskMode;
 pub use duramen_base::ids::Level;
-use duramen_base::limits::{MEMORY_BYTES_MIN, STORE_BYTES_MIN};
+use duramen_base::limits::{KEY_BYTES_MAX, MEMORY_BYTES_MIN, STORE_BYTES_MIN, VALUE_BYTES_MAX};
 use duramen_base::units::MIB;
 pub use duramen_engine::Mode;
 use duramen_wire::resp::Limits;
@@ -61,6 +60,8 @@ pub enum LogFormat {
 /// The heap of a server that writes to a directory: buffers for the disk, and memory that was freed
 /// but is kept.
 const HEAP_BYTES: u64 = 8 << 20;
+/// Least bytes that a thread may fetch from flash at once: two of the largest entries.
+pub(crate) const FETCH_BYTES_MIN: usize = 2 * (KEY_BYTES_MAX + VALUE_BYTES_MAX + 4096);
 /// Memory of a reactor thread that works on fetched entries: a reply and a changed value of the
 /// greatest length. The heap has room for those of two threads.
 const FETCH_WORK_BYTES: u64 = 2 << 20;

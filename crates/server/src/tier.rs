@@ -11,10 +11,9 @@
 //! Paper: [Badam11 §3]; differs: segments move as a whole, and flash is not the durable place of
 //! anything.
 
-use crate::config::ServerConfig;
+use crate::config::{FETCH_BYTES_MIN, ServerConfig};
 use crate::error::ServerError;
 use crate::seldom::seldom;
-use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use duramen_disk::{Device, Error, FileDevice, SpanReader, UNIT_BYTES};
 use duramen_engine::flash::FlashOptions;
 use std::fs::Metadata;
@@ -25,8 +24,6 @@ use std::sync::Arc;
 
 /// All threads together may fetch into the memory budget divided by this.
 const FETCH_PART: u64 = 16;
-/// Least bytes that a thread may fetch at once: two of the largest entries.
-pub(crate) const FETCH_BYTES_MIN: usize = 2 * (KEY_BYTES_MAX + VALUE_BYTES_MAX + 4096);
 /// Most bytes that a thread may fetch at once: far more than any device works on at once.
 const FETCH_BYTES_MAX: usize = 64 << 20;
 

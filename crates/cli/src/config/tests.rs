@@ -51,8 +51,8 @@ fn flags_beat_environment_beats_file_beats_defaults() {
     assert_eq!(origin("maxclients"), "default");
 }
 
-/// Beside a Service named `duramen`, Kubernetes set `DURAMEN_PORT=tcp://…` in each container, and no
-/// server started again.
+/// Beside a Service named `duramen`, Kubernetes set `DURAMEN_PORT=tcp://…` in each container, and
+/// no server started again.
 #[test]
 fn variables_of_a_service_of_kubernetes_are_no_settings() {
     let links = environment(&[

@@ -270,7 +270,7 @@ impl Coordinator {
         }
     }
 
-    /// Whether a server is being drained and owns nothing any more (V2).
+    /// Whether a server is being drained and owns nothing any more (verdict::V2).
     fn is_emptied(&self, id: ServerId) -> bool {
         self.servers[&id].record.entry.draining && self.tablets_owned(id) == 0
     }
