@@ -10,8 +10,8 @@ use super::{Coordinator, Migration, Timer, invalid, refused};
 use duramen_base::ids::{KeyRange, MigrationId, RouteHash, SegmentId, ServerId, TableId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::{
-    AdminAnswer, CoordinatorAnswer, MigrationOutcome, MigrationPhase, MigrationStatus, Refusal,
-    ServerRoom,
+    AdminAnswer, CoordinatorAnswer, MigrationOutcome, MigrationPhase, MigrationStatus, NO_ROOM,
+    Refusal, ServerRoom,
 };
 
 /// Tablets that leave a drained server at a time.
@@ -198,7 +198,7 @@ impl Coordinator {
                     target.declined_until_us = self.now_us + DECLINED_US;
                 }
                 self.hold_back(record.from, (record.table, record.range.first));
-                if server == record.to {
+                if reason.starts_with(NO_ROOM) {
                     self.halve_stuck(record.from, record.table, record.range.first);
                 }
             }
@@ -227,7 +227,7 @@ impl Coordinator {
         self.arm(until_us, Timer::Drain(server));
     }
 
-    /// Cuts a drained server's tablet that targets fail to take. Its keys that are overwritten
+    /// Cuts a drained server's tablet for which targets have no room. Its keys that are overwritten
     /// meanwhile take the target's room until the end of the move, so a smaller part may fit.
     fn halve_stuck(&mut self, server: ServerId, table: TableId, first: RouteHash) {
         let Some(source) = self.servers.get(&server) else {

@@ -242,7 +242,7 @@ impl Coordinator {
     /// Asks the servers for a sign of life (U3).
     pub(super) fn call_roll(&mut self) {
         let mut asked = self.up.clone();
-        asked.retain(|id| self.servers[id].push.is_welcome && !self.is_emptied(*id));
+        asked.retain(|id| self.servers[id].push.is_welcome);
         if asked.len() > ROLL_MAX {
             for n in 0..ROLL_MAX {
                 let other = n + self.random.index(asked.len() - n);
@@ -272,7 +272,8 @@ impl Coordinator {
 
     /// Whether a server is being drained and owns nothing any more (verdict::V2).
     fn is_emptied(&self, id: ServerId) -> bool {
-        self.servers[&id].record.entry.draining && self.tablets_owned(id) == 0
+        let draining = |server: &super::Server| server.record.entry.draining;
+        self.servers.get(&id).is_some_and(draining) && self.tablets_owned(id) == 0
     }
 
     /// The end of a roll call's request.
@@ -289,6 +290,7 @@ impl Coordinator {
             Sounded::Silent | Sounded::Signed(Sign::Unknown) => {
                 self.roll.silent.insert(from);
             }
+            Sounded::Signed(Sign::Dead) if self.is_emptied(from) => self.roll.count.asked -= 1,
             Sounded::Answered(_) | Sounded::Signed(Sign::Dead) => {}
         }
         self.judge();

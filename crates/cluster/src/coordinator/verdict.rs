@@ -6,8 +6,9 @@
 //!   but [`UNKNOWN_CHANCES`] are needed.
 //! - V2: a leader gives verdicts as long as at least half of the servers that it asks for a sign of
 //!   life answer it. A leader that more than half do not answer is as likely cut off itself, and
-//!   cannot judge. It does not ask servers that are drained and own nothing: they are about to be
-//!   stopped, perhaps most of a cluster at once, and to call them crashed takes no tablet away.
+//!   cannot judge. A server that was drained, owns nothing, and whose process has ended does not
+//!   count as asked: most of a cluster may be drained and stopped at once. If it is silent, it
+//!   counts: silence may be the leader's own fault.
 //! - V3: a leader that no server answers and some server denies is wrong itself: another token,
 //!   another cluster, another version.
 //!

@@ -40,6 +40,8 @@ const KEYS_FEW: usize = 256;
 /// After so many rounds the lock comes with more keys, or, if more bytes than `LOCK_BYTES` are
 /// left, the migration is given up: more is written than can be sent.
 const ROUNDS_MAX: u32 = 16;
+/// A move whose target has not answered a single message for this long is given up.
+const UNHEARD_US: u64 = 10_000_000;
 /// Requests that are being executed become durable within about this time.
 const RECORDS_US: u64 = 2_000;
 
@@ -130,6 +132,8 @@ pub(super) struct Source {
     locked_us: Option<u64>,
     /// It is to be served again (migration::M8).
     unlocks: bool,
+    /// When the first message was sent. None: none was, or the target has answered one.
+    unheard_since_us: Option<u64>,
 }
 
 impl Source {
@@ -153,6 +157,7 @@ impl Source {
             is_announced: false,
             locked_us: None,
             unlocks: false,
+            unheard_since_us: None,
         }
     }
 
@@ -287,6 +292,9 @@ impl Source {
             entries,
             due_us: now_us,
         };
+        if self.next == 0 {
+            self.unheard_since_us = Some(now_us);
+        }
         self.flights.insert(self.next, flight);
         self.next += 1;
     }
@@ -300,6 +308,12 @@ impl Source {
         out: &mut Outputs,
     ) {
         self.watch_lock(now_us, out);
+        // Nothing is locked yet, and another target may be reached.
+        let is_unheard = |since_us: &mut u64| now_us > *since_us + UNHEARD_US;
+        if self.unheard_since_us.take_if(is_unheard).is_some() {
+            let reason = "the target does not answer this server".to_owned();
+            self.give_up(now_us, reason);
+        }
         if let Stage::GivenUp(reason, due_us) = &mut self.stage {
             if *due_us <= now_us {
                 *due_us = now_us + PATIENCE_US;
@@ -458,6 +472,9 @@ impl Source {
         let Some(flight) = self.flights.get_mut(&sequence) else {
             return;
         };
+        if answer.is_some() {
+            self.unheard_since_us = None;
+        }
         match answer {
             Some(PeerAnswer::Migrated { sequence: got }) if got == sequence => {
                 self.flights.remove(&sequence);
@@ -487,6 +504,7 @@ impl Source {
     /// (migration::M1), unless the last message was never sent, without which no migration is
     /// complete (migration::M3).
     fn give_up(&mut self, now_us: u64, reason: String) {
+        self.unheard_since_us = None;
         self.unlocks |= !matches!(self.stage, Stage::Sent);
         self.flights.clear();
         self.locked_us = None;

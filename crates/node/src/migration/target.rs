@@ -13,7 +13,8 @@ use duramen_base::ids::{KeyRange, MigrationId, SegmentId, ServerId, TableId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_engine::{SideCommit, SideLog, SidePlan};
 use duramen_wire::native::message::{
-    CoordinatorAnswer, MigrateEntries, MigrationOutcome, MigrationPhase, PeerAnswer, ToCoordinator,
+    CoordinatorAnswer, MigrateEntries, MigrationOutcome, MigrationPhase, NO_ROOM, PeerAnswer,
+    ToCoordinator,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -591,7 +592,7 @@ fn room_for(bytes: u64, side: &SideLog, store: &Arc<Store>) -> Result<()> {
         return Ok(());
     }
     Err(format!(
-        "no room: {bytes} bytes come, {used} are there, and {limit} may be"
+        "{NO_ROOM}: {bytes} bytes come, {used} are there, and {limit} may be"
     ))
 }
 

@@ -366,6 +366,26 @@ fn a_table_is_dropped_while_it_moves() {
     }
 }
 
+/// A drain waited without end for a target that its source did not reach.
+#[test]
+fn a_target_that_is_not_reached_is_given_up() {
+    let mut world = World::new(73, 4, 24);
+    let from = world.net.owner().unwrap();
+    let to = (from + 1) % 4;
+    world.fill();
+    world.net.cut(from, [to]);
+    world.move_to(to);
+    assert!(world.work_until(30_000_000, is_over));
+    let last = world.ended().pop().unwrap();
+    assert_eq!(last.phase, MigrationPhase::GivenUp);
+    assert!(last.reason.unwrap().contains("does not answer this server"));
+    world.net.cut.clear();
+    world.work(20);
+    assert_eq!(world.servers_of(RouteHash(1)), [from]);
+    world.check();
+    world.expect_right("at its source");
+}
+
 #[test]
 fn who_has_no_room_says_so() {
     let mut world = World::new(71, 4, 24);

@@ -146,13 +146,13 @@ pub enum PartitionOutcome {
 pub enum MigrationOutcome {
     /// The target has all entries, durably. `creation` as in
     /// [`TabletState::Normal`](super::TabletState::Normal).
-    Complete {
-        creation: SegmentId,
-    },
-    Failed {
-        reason: String,
-    },
+    Complete { creation: SegmentId },
+    /// A reason that begins with [`NO_ROOM`] means that a part of the tablet may fit.
+    Failed { reason: String },
 }
+
+/// The beginning of the reason of a target that has no room.
+pub const NO_ROOM: &str = "no room";
 
 /// The coordinator's answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
