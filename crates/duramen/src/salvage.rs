@@ -119,6 +119,12 @@ pub fn salvage(
     make_empty(to)?;
     let salvage = Salvage::new(&**from).map_err(Error::Disk)?;
     let checked = check(from, salvage.identity().server);
+    if checked.as_ref().is_ok_and(|checked| checked.has_others) {
+        return Err(Error::Misfit {
+            place: from.label(),
+            reason: "it has replicas of other servers' data: start the member, and its cluster makes those anew that are damaged".to_owned(),
+        });
+    }
     let mut repair = Repair::new(&salvage, checked);
     let listed: Vec<(SegmentId, Option<Listed>)> = repair.listed();
     let mut gaps = Vec::new();
@@ -141,6 +147,8 @@ struct Checked {
     sound: BTreeMap<SegmentId, ReplicaInfo>,
     /// The control segment that a restart reads, and its damage, if there is any.
     newest_control: Option<(SegmentId, Option<String>)>,
+    /// There are replicas of other servers' logs.
+    has_others: bool,
 }
 
 /// Verifies every replica as `fsck` does.
@@ -152,6 +160,7 @@ fn check(disk: &Arc<dyn Disk>, server: u64) -> Result<Checked, String> {
     let checked = inspect::check_replicas(disk.clone(), &mut |_, _| {}, &mut |check, _| {
         let info = check.info;
         if info.log != server {
+            all.has_others = true;
             return;
         }
         let newest = all.newest_control.as_ref();

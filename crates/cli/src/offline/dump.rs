@@ -4,8 +4,10 @@ use super::{Meter, StoreDirectory, StorePart};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use duramen_backup::Error;
+use duramen_backup::ReplicaInfo;
 use duramen_backup::inspect::{self, Inspector, ReplicaCheck};
-use duramen_cluster::control;
+use duramen_base::ids::SegmentId;
+use duramen_cluster::control::{self, State};
 use duramen_format::entry::{self, Entry, Kind as EntryKind};
 use duramen_format::segment::{HEADER_BYTES, Kind};
 use serde_json::{Value, json};
@@ -227,17 +229,40 @@ fn segments(
     out: &mut DumpOutput,
 ) -> Result<(), Error> {
     let mut meter = Meter::new("reading");
+    let mut unreadable = Vec::new();
+    let mut newest: Option<(SegmentId, Option<State>)> = None;
     inspect::check_replicas(
         place.disk.clone(),
         &mut |done, total| meter.show(done, total),
         &mut |check, bytes| {
-            let wanted = segment.is_none_or(|segment| segment == check.info.segment.0);
-            if wanted && !out.closed {
-                one_segment(check, bytes, out);
+            let ReplicaInfo { segment: id, .. } = check.info;
+            let is_control = check.info.kind == Kind::Control;
+            if is_control && newest.as_ref().is_none_or(|(newest, _)| *newest < id) {
+                newest = Some((id, State::replay(id, bytes).ok()));
             }
+            if segment.is_some_and(|segment| segment != id.0) || out.closed {
+                return;
+            }
+            if let Some(problem) = &check.problem {
+                unreadable.push((id, problem.to_string()));
+            }
+            one_segment(check, bytes, out);
         },
     )?;
     meter.clear();
+    for (id, problem) in unreadable {
+        let counts = match &newest {
+            Some((newest, Some(state))) => id == *newest || state.segments.contains_key(&id),
+            _ => true,
+        };
+        match counts {
+            true => out.damage(&problem),
+            false => out.line(
+                &format!("segment {id} is not part of the data any more: {problem}"),
+                json!({ "segment": id.0, "unlisted": problem }),
+            ),
+        }
+    }
     Ok(())
 }
 
@@ -262,8 +287,8 @@ fn one_segment(check: &ReplicaCheck, bytes: &[u8], out: &mut DumpOutput) {
             "place": format!("{:?}", info.place).to_lowercase(),
         }),
     );
-    if let Some(problem) = &check.problem {
-        return out.damage(&problem.to_string());
+    if check.problem.is_some() {
+        return; // it is shown when it is known whether the segment counts
     }
     if info.kind == Kind::Control {
         let shown = control::each_record(info.segment, bytes, |offset, record| {

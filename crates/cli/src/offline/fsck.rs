@@ -4,6 +4,7 @@
 //! something that a power cut may leave behind, or that a restart discards.
 
 use super::{Meter, StoreDirectory};
+use duramen_backup::ReplicaInfo;
 use duramen_backup::disk::Disk;
 use duramen_backup::inspect::{self, Inspector, ReplicaCheck};
 use duramen_base::ids::SegmentId;
@@ -18,6 +19,9 @@ use std::sync::Arc;
 
 /// Lines of a kind that are printed; the rest is counted.
 const SHOWN_MAX: usize = 100;
+/// The reason not to restore the directory of a member.
+const REPLICAS_ALONE: &str =
+    "it has replicas of other servers' data: the directory of a member is not a snapshot";
 
 /// Findings.
 #[derive(Default)]
@@ -33,8 +37,14 @@ struct Report {
     control: Option<(SegmentId, State)>,
     /// Segments of the data that are damaged or missing, and their bytes.
     lost: (u64, u64),
-    /// The segments that were found.
+    /// The segments of the server's own log that were found.
     segments: BTreeMap<SegmentId, FoundSegment>,
+    /// The server, which is the id of its own log.
+    own_log: u64,
+    /// The other logs of which it keeps replicas: a member of a cluster.
+    other_logs: BTreeSet<u64>,
+    /// The replicas of these, and those of them that cannot be read.
+    replicas: (u64, u64),
 }
 
 #[derive(Clone, Copy, Default)]
@@ -100,6 +110,9 @@ pub(super) fn check_copy(disk: &Arc<dyn Disk>, meter: &mut Meter) -> Result<Summ
         &mut |check, bytes| report.segment(check, bytes),
     );
     report.end(checked);
+    if !report.other_logs.is_empty() {
+        report.problems.push(REPLICAS_ALONE.to_owned());
+    }
     if !report.problems.is_empty() {
         return Err(report.problems);
     }
@@ -165,6 +178,7 @@ impl Report {
 
     fn store(&mut self, inspector: &Inspector) {
         let (identity, geometry) = (inspector.identity(), inspector.geometry());
+        self.own_log = identity.server;
         let store = json!({
             "cluster": identity.cluster,
             "server": format!("{:016x}", identity.server),
@@ -230,6 +244,9 @@ impl Report {
 
     fn segment(&mut self, check: &ReplicaCheck, bytes: &[u8]) {
         let info = &check.info;
+        if info.log != self.own_log {
+            return self.replica(check);
+        }
         if info.kind == Kind::Control && self.newest_control.is_none_or(|id| id < info.segment) {
             self.newest_control = Some(info.segment);
             self.control = None; // a start reads no older one
@@ -261,8 +278,32 @@ impl Report {
         self.segments.insert(info.segment, found);
     }
 
+    /// A replica of another server's log. That server alone knows whether it still counts.
+    fn replica(&mut self, check: &ReplicaCheck) {
+        let ReplicaInfo { log, segment, .. } = check.info;
+        self.other_logs.insert(log);
+        self.replicas.0 += 1;
+        if let Some(problem) = &check.problem {
+            self.replicas.1 += 1;
+            let problem = problem.damage();
+            self.notes
+                .push(format!("segment {segment} of log {log:016x}: {problem}"));
+        }
+    }
+
     /// Judges the segments: listed ones count, others do not.
     fn judge(&mut self) {
+        if !self.other_logs.is_empty() {
+            let (replicas, unreadable) = self.replicas;
+            let logs = self.other_logs.len();
+            self.facts.insert("replicas".to_owned(), json!(replicas));
+            self.notes.push(format!(
+                "{replicas} replicas of {logs} logs of other servers, {unreadable} of them unreadable: these servers know which of them count, and have others made"
+            ));
+            if self.segments.is_empty() {
+                return;
+            }
+        }
         let Some((control, state)) = self.control.take() else {
             if self.segments.is_empty() {
                 return self.notes.push("the store is empty".to_owned());

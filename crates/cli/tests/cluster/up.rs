@@ -167,6 +167,19 @@ fn a_directory_is_gone_on_with() {
         assert_eq!(status.code(), Some(0), "{said}");
     }
     assert!(Path::new(&dir).join("server-0.log").exists());
+    // `fsck` took the replicas of several logs for one, and called healthy members damaged.
+    for n in 0..3 {
+        let backup = Path::new(&dir).join(format!("server-{n}/backup"));
+        let backup = backup.display().to_string();
+        let fsck = duramen(&["fsck", &backup]).run();
+        assert!(fsck.out.ends_with("sound\n"), "{}", fsck.out);
+        assert!(fsck.out.contains("logs of other servers"));
+        let out = folder.path().join(format!("repaired-{n}"));
+        let out = out.display().to_string();
+        duramen(&["fsck", "--repair", &backup, "--out", &out])
+            .run()
+            .expect_error(5, "replicas of other servers' data");
+    }
 }
 
 /// The speeds of the disks of all members that are up, in bytes per second.
