@@ -357,7 +357,7 @@ fn misfit() -> Error {
 fn outcome(settled: Settled) -> Result<Outcome, Error> {
     match settled {
         Settled::Outcome(outcome) => Ok(outcome),
-        Settled::Objects(_) => Err(misfit()),
+        _ => Err(misfit()),
     }
 }
 

@@ -71,13 +71,18 @@ fn work<'a>(key: &'a [u8], operation: Operation<'a>) -> Work<'a> {
     })
 }
 
-fn batch<'a>(now_us: u64, works: &[Work<'a>]) -> Batch<'a> {
+fn batch<'a>(now_us: u64, works: &[Work<'a>]) -> Batch<Work<'a>> {
     Batch::new(now_us, DEADLINE, works.iter().copied())
 }
 
 /// Continues until a request is to be sent, answering questions for a lease (client 9 first, then
 /// 10 and so on) and for the map.
-fn send(core: &mut Core, now_us: &mut u64, batch: &mut Batch<'_>, newest: &TabletMap) -> Send {
+fn send(
+    core: &mut Core,
+    now_us: &mut u64,
+    batch: &mut Batch<Work<'_>>,
+    newest: &TabletMap,
+) -> Send {
     for _ in 0..1_000 {
         match core.next(*now_us, batch) {
             Next::Send(mut sends) if sends.len() == 1 => return sends.remove(0),
@@ -98,7 +103,7 @@ fn send(core: &mut Core, now_us: &mut u64, batch: &mut Batch<'_>, newest: &Table
     panic!("it never sends");
 }
 
-fn rpc(batch: &Batch<'_>, send: &Send) -> Rpc {
+fn rpc(batch: &Batch<Work<'_>>, send: &Send) -> Rpc {
     let mut frame = Vec::new();
     batch.encode(send, 1, &mut frame);
     let Ok(Parsed::Frame { frame, .. }) = parse_frame(&frame, PEER_FRAME_BYTES_MAX) else {
@@ -115,7 +120,7 @@ fn problem(problem: Problem<'_>) -> Reply<'_> {
     Reply::Client(Answer::Single(wire::Outcome::Problem(problem)))
 }
 
-fn result(batch: Batch<'_>) -> Result<Settled, Error> {
+fn result(batch: Batch<Work<'_>>) -> Result<Settled, Error> {
     batch.into_results().next().expect("one result")
 }
 

@@ -69,14 +69,14 @@ impl Shared {
     }
 
     /// A call that begins now.
-    pub fn batch<'a>(&self, work: impl IntoIterator<Item = Work<'a>>) -> Batch<'a> {
+    pub fn batch<'a>(&self, work: impl IntoIterator<Item = Work<'a>>) -> Batch<Work<'a>> {
         Batch::new(self.now_us(), self.options.deadline, work)
     }
 
     /// Executes a call's operations; returns the results in their order.
     pub fn run<'a>(
         &self,
-        mut batch: Batch<'a>,
+        mut batch: Batch<Work<'a>>,
     ) -> impl Iterator<Item = Result<Settled, Error>> + use<'a> {
         loop {
             let mut core = self.core();
@@ -101,7 +101,7 @@ impl Shared {
     }
 
     /// Sends all requests, then reads all answers.
-    fn send(&self, batch: &mut Batch<'_>, sends: &[Send]) {
+    fn send(&self, batch: &mut Batch<Work<'_>>, sends: &[Send]) {
         let deadline_us = batch.deadline_us();
         let mut under_way: Vec<(&Send, Connection)> = Vec::with_capacity(sends.len());
         for send in sends {
@@ -133,7 +133,7 @@ impl Shared {
 
     fn transmit(
         &self,
-        batch: &Batch<'_>,
+        batch: &Batch<Work<'_>>,
         send: &Send,
         deadline_us: u64,
     ) -> Result<Connection, String> {

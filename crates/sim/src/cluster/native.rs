@@ -65,7 +65,7 @@ struct Part {
 /// A native client; see the module.
 pub(super) struct Native {
     core: Core,
-    call: Option<(Batch<'static>, Vec<Part>, u64)>,
+    call: Option<(Batch<Work<'static>>, Vec<Part>, u64)>,
     /// Requests that are not answered yet.
     sent: BTreeMap<u64, Send>,
     asked: BTreeMap<u64, CoordinatorRequest>,
