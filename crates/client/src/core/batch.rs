@@ -5,7 +5,7 @@ use super::routes::{Route, Routes};
 use super::session::{SessionKey, Sessions};
 use crate::error::Error;
 use crate::outcome::{Object, Outcome};
-use duramen_base::ids::{ClientId, KeyRange, MapVersion, RouteHash, TableId};
+use duramen_base::ids::{ClientId, KeyRange, Level, MapVersion, RouteHash, TableId};
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use duramen_wire::native::codec;
 use duramen_wire::native::message::{Operation, Rpc, Single};
@@ -25,6 +25,39 @@ pub enum Work<'a> {
         cursor: u64,
         bytes_max: u32,
     },
+}
+
+impl<'a> Work<'a> {
+    /// An operation on this key of the table, without an id.
+    pub fn on(
+        table: TableId,
+        key: &'a [u8],
+        operation: Operation<'a>,
+        level: Option<Level>,
+    ) -> Work<'a> {
+        Work::Operation(Single {
+            table,
+            key,
+            operation,
+            level,
+            rpc: None,
+        })
+    }
+
+    /// Whether it may change an object.
+    pub fn mutates(&self) -> bool {
+        matches!(self, Work::Operation(single) if single.operation.mutates())
+    }
+
+    /// Where it is executed, by this map.
+    pub fn route(&self, routes: &Routes) -> Route {
+        let (table, hash) = match self {
+            Work::Operation(single) => (single.table, routes.hash(single.key)),
+            Work::Enumerate { table, range, .. } => (*table, range.first),
+            Work::Table(name) => return routes.table(name).map_or(Route::NoSuchTable, Route::Here),
+        };
+        routes.route(table, hash)
+    }
 }
 
 /// A piece of work with its bytes: borrowed, if the caller waits for the call, or owned.
@@ -246,7 +279,7 @@ impl<W: AsWork> CallPart<W> {
     }
 
     pub(super) fn mutates(&self) -> bool {
-        matches!(self.work.as_work(), Work::Operation(single) if single.operation.mutates())
+        self.work.as_work().mutates()
     }
 
     /// Whether it can be sent now.
@@ -260,14 +293,8 @@ impl<W: AsWork> CallPart<W> {
         }
     }
 
-    /// Where it is executed, by this map.
     pub(super) fn route(&self, routes: &Routes) -> Route {
-        let (table, hash) = match self.work.as_work() {
-            Work::Operation(single) => (single.table, routes.hash(single.key)),
-            Work::Enumerate { table, range, .. } => (table, range.first),
-            Work::Table(name) => return routes.table(name).map_or(Route::NoSuchTable, Route::Here),
-        };
-        routes.route(table, hash)
+        self.work.as_work().route(routes)
     }
 
     /// The name of its table, for texts.

@@ -14,7 +14,8 @@ mod stream;
 use crate::core::{Batch, CoordinatorRequest, Core, Next, Send, Settled, Work};
 use crate::error::Error;
 use crate::options::Options;
-use connection::{Connection, Unopened};
+use connection::Connection;
+pub(crate) use connection::{Unopened, unopened};
 use duramen_wire::native::codec::{
     CLIENT_FRAME_BYTES_MAX, Envelope, PEER_FRAME_BYTES_MAX, Reply, Trouble, encode_to_coordinator,
 };
@@ -252,7 +253,7 @@ impl Shared {
 }
 
 /// Reason why a coordinator gave no answer.
-enum Failure {
+pub(crate) enum Failure {
     /// The question was not sent. Another coordinator may answer, or this one later.
     NotSent(String),
     /// As `NotSent`, but the question may have arrived.
@@ -261,7 +262,7 @@ enum Failure {
 }
 
 impl Failure {
-    fn of(address: &str, trouble: &Trouble<'_>) -> Failure {
+    pub fn of(address: &str, trouble: &Trouble<'_>) -> Failure {
         match trouble {
             Trouble::WrongCluster { .. } | Trouble::NotPermitted { .. } => {
                 Failure::Never(Error::Refused(format!("{address}: {trouble}")))

@@ -1,0 +1,267 @@
+//! The way of operations from their callers to the driver, and the limit of operations in flight.
+//!
+//! An operation takes room when it is called and gives it back when it has ended. If there is no
+//! room, it waits in the order of the calls. A waiting operation belongs to its future: it leaves
+//! when that is dropped, so the waiting room never has more than its callers hold.
+//!
+//! **Invariants**
+//! - inbox::I1: at most `in_flight_max` operations are in flight, with at most
+//!   `in_flight_bytes_max` bytes, unless it is one alone.
+//! - inbox::I2: a driver that sleeps is woken by the first operation, address or end that comes.
+//! - inbox::I3: after [`Inbox::close`] nothing is taken any more, and nothing stays inside.
+
+use super::pending::{Call, Slot};
+use super::work::OwnedWork;
+use crate::error::Error;
+use crate::options::Options;
+use duramen_base::origin::Origin;
+use rustix::event::{EventfdFlags, eventfd};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Addresses of a lane's host name.
+pub(super) type Resolved = (usize, Result<Vec<SocketAddr>, String>);
+
+/// Operations and bytes, in flight or no longer so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Load {
+    pub calls: usize,
+    pub bytes: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct Inbox {
+    origin: Origin,
+    zero: Instant,
+    deadline: Duration,
+    max: Load,
+    /// Rung when the driver sleeps and has something to do (I2).
+    bell: OwnedFd,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    calls: Vec<Call>,
+    resolved: Vec<Resolved>,
+    /// Operations without room, by ticket.
+    waiting: BTreeMap<u64, Call>,
+    tickets: u64,
+    /// Operations that have room.
+    load: Load,
+    is_asleep: bool,
+    closed: Option<&'static str>,
+}
+
+impl State {
+    fn has_room(&self, bytes: usize, max: Load) -> bool {
+        let fits = self.load.bytes.saturating_add(bytes) <= max.bytes;
+        self.load.calls == 0 || (fits && self.load.calls < max.calls)
+    }
+
+    /// Takes an operation, or gives it a ticket for the waiting room.
+    fn admit(&mut self, call: Call, max: Load) -> Option<u64> {
+        if self.waiting.is_empty() && self.has_room(call.bytes(), max) {
+            self.take(call);
+            return None;
+        }
+        self.tickets += 1;
+        self.waiting.insert(self.tickets, call);
+        Some(self.tickets)
+    }
+
+    fn take(&mut self, call: Call) {
+        self.load.calls += 1;
+        self.load.bytes += call.bytes();
+        self.calls.push(call);
+    }
+}
+
+/// What a driver finds in its inbox.
+#[derive(Debug, Default)]
+pub(super) struct News {
+    pub calls: Vec<Call>,
+    pub resolved: Vec<Resolved>,
+    pub is_closed: bool,
+}
+
+impl Inbox {
+    pub fn new(options: &Options) -> std::io::Result<Inbox> {
+        Ok(Inbox {
+            origin: Origin::here(),
+            zero: Instant::now(),
+            deadline: options.deadline,
+            max: Load {
+                calls: options.in_flight_max,
+                bytes: options.in_flight_bytes_max,
+            },
+            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            state: Mutex::default(),
+        })
+    }
+
+    /// Microseconds since the client was made.
+    pub fn now_us(&self) -> u64 {
+        self.zero.elapsed().as_micros() as u64
+    }
+
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    pub fn is_inherited(&self) -> bool {
+        self.origin.is_inherited()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The error of an operation whose result is lost with the client.
+    pub fn lost(&self, may_be_done: bool) -> Error {
+        let why = match self.is_inherited() {
+            true => "this process was forked from the client's",
+            false => self.state().closed.unwrap_or("its thread has ended"),
+        };
+        match may_be_done {
+            true => Error::OutcomeUnknown {
+                deadline: self.deadline,
+                last: format!("the client has ended: {why}"),
+            },
+            false => Error::Closed(why),
+        }
+    }
+
+    /// As [`call`](Self::call), with one operation.
+    pub fn call_one(&self, work: OwnedWork) -> (Arc<Slot>, Option<u64>) {
+        if self.is_inherited() {
+            return (Slot::lost(), None);
+        }
+        let slot = Slot::in_flight();
+        let call = Call::new(work, self.now_us(), slot.clone());
+        let mut state = self.state();
+        if state.closed.is_some() {
+            drop(state); // and then the call, which ends (pending::P1)
+            return (slot, None);
+        }
+        let ticket = state.admit(call, self.max);
+        let wakes = ticket.is_none() && std::mem::take(&mut state.is_asleep);
+        drop(state);
+        self.ring(wakes);
+        (slot, ticket)
+    }
+
+    /// Takes operations in flight; returns their slots, and a ticket for each that has to wait.
+    pub fn call(&self, works: impl Iterator<Item = OwnedWork>) -> Vec<(Arc<Slot>, Option<u64>)> {
+        if self.is_inherited() {
+            return works.map(|_| (Slot::lost(), None)).collect();
+        }
+        let begun_us = self.now_us();
+        let calls = works.map(|work| {
+            let slot = Slot::in_flight();
+            (Call::new(work, begun_us, slot.clone()), slot)
+        });
+        let calls: Vec<(Call, Arc<Slot>)> = calls.collect();
+        let mut taken = Vec::with_capacity(calls.len());
+        let mut state = self.state();
+        if state.closed.is_some() {
+            drop(state);
+            taken.extend(calls.into_iter().map(|(_, slot)| (slot, None)));
+            return taken;
+        }
+        for (call, slot) in calls {
+            taken.push((slot, state.admit(call, self.max)));
+        }
+        let wakes = !state.calls.is_empty() && std::mem::take(&mut state.is_asleep);
+        drop(state);
+        self.ring(wakes);
+        taken
+    }
+
+    /// Takes an operation out of the waiting room, if it is there.
+    pub fn leave(&self, ticket: u64) -> Option<Call> {
+        self.state().waiting.remove(&ticket)
+    }
+
+    /// Ends the client, for the first reason given.
+    pub fn close(&self, why: &'static str) {
+        if self.is_inherited() {
+            return;
+        }
+        let mut state = self.state();
+        state.closed.get_or_insert(why);
+        let calls = std::mem::take(&mut state.calls);
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        self.ring(true);
+        drop((calls, waiting)); // their wakers run without the lock
+    }
+
+    pub fn resolved(&self, resolved: Resolved) {
+        let mut state = self.state();
+        state.resolved.push(resolved);
+        let wakes = std::mem::take(&mut state.is_asleep);
+        drop(state);
+        self.ring(wakes);
+    }
+
+    fn ring(&self, wakes: bool) {
+        if wakes {
+            // It fails only if the bell has rung very often and was not heard.
+            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// What has come since the last time.
+    pub fn take(&self) -> News {
+        let mut state = self.state();
+        state.is_asleep = false;
+        News {
+            calls: std::mem::take(&mut state.calls),
+            resolved: std::mem::take(&mut state.resolved),
+            is_closed: state.closed.is_some(),
+        }
+    }
+
+    /// Gives back the room of operations that have ended, to waiting ones.
+    pub fn release(&self, ended: Load) {
+        let mut state = self.state();
+        state.load.calls -= ended.calls;
+        state.load.bytes -= ended.bytes;
+        while let Some(bytes) = state.waiting.values().next().map(Call::bytes) {
+            if !state.has_room(bytes, self.max) {
+                break;
+            }
+            if let Some((_, call)) = state.waiting.pop_first() {
+                state.take(call);
+            }
+        }
+    }
+
+    /// Takes a waiting operation that was called this long ago, if there is one.
+    pub fn take_late(&self, begun_before_us: u64) -> Option<Call> {
+        let mut state = self.state();
+        let first = state.waiting.first_entry()?;
+        (first.get().begun_us <= begun_before_us).then(|| first.remove())
+    }
+
+    /// Whether the driver may sleep until the bell rings, and when the first waiting operation was
+    /// called.
+    pub fn may_sleep(&self) -> (bool, Option<u64>) {
+        let mut state = self.state();
+        let is_quiet = state.calls.is_empty() && state.resolved.is_empty();
+        state.is_asleep = is_quiet && state.closed.is_none();
+        let first = state.waiting.values().next();
+        (state.is_asleep, first.map(|call| call.begun_us))
+    }
+
+    /// Operations in flight, and those that wait.
+    #[cfg(test)]
+    pub fn load(&self) -> (Load, usize) {
+        let state = self.state();
+        (state.load, state.waiting.len())
+    }
+}
