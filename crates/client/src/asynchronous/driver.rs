@@ -46,6 +46,8 @@ pub(super) struct Driver {
     poller: Poller,
     core: Core,
     lanes: Lanes,
+    /// The address of operations whose tablets no server has.
+    nowhere: Arc<str>,
     running: HashMap<u64, Running>,
     batches: u64,
     /// When each batch is to be looked at again.
@@ -71,6 +73,7 @@ impl Driver {
             inbox,
             options,
             lanes: Lanes::default(),
+            nowhere: Arc::from(""),
             running: HashMap::new(),
             batches: 0,
             timers: BTreeSet::new(),
@@ -106,12 +109,11 @@ impl Driver {
     /// Puts an operation into the lane of its server, as the map has it.
     fn assign(&mut self, call: Call) {
         let class = Class::of(&call);
-        let lane = match call.as_work().route(self.core.routes()) {
-            Route::Owner {
-                server, address, ..
-            } => self.lanes.to(Peer::Server(server.slot, class), &address),
-            _ => self.lanes.to(Peer::Nowhere(class), &Arc::from("")),
+        let address = match call.as_work().route(self.core.routes()) {
+            Route::Owner { address, .. } => address,
+            _ => self.nowhere.clone(),
         };
+        let lane = self.lanes.to(Peer { address, class });
         self.lanes.all[lane].queue.push_back(call);
     }
 
@@ -235,19 +237,14 @@ impl Driver {
     }
 
     fn send(&mut self, now_us: u64, id: u64, running: &mut Running, send: Send) {
-        let peer = Peer::Server(send.server.slot, running.class);
-        let lane = self.lanes.to(peer, &send.address);
+        let lane = self.lanes.to(Peer {
+            address: send.address.clone(),
+            class: running.class,
+        });
         // D2
         self.lanes.all[running.lane].batches -= 1;
         self.lanes.all[lane].batches += 1;
         running.lane = lane;
-        if self.lanes.all[lane].address != send.address {
-            // Another life of the server; the requests to the former one, and this one, are
-            // repeated.
-            let why = "the server has another address".to_owned();
-            self.broken.push((lane, why.into()));
-            self.lanes.all[lane].address = send.address.clone();
-        }
         let expires_us = now_us + self.options.attempt.as_micros() as u64;
         let link = &mut self.lanes.all[lane].link;
         link.add(Flight::Request { batch: id, send }, expires_us);
@@ -264,8 +261,10 @@ impl Driver {
     }
 
     fn ask(&mut self, now_us: u64, ask: CoordinatorRequest) {
-        let lane = Peer::Coordinator(ask.address.clone());
-        let lane = self.lanes.to(lane, &ask.address);
+        let lane = self.lanes.to(Peer {
+            address: ask.address.clone(),
+            class: Class::Coordinator,
+        });
         let expires_us = now_us + self.options.attempt.as_micros() as u64;
         let link = &mut self.lanes.all[lane].link;
         link.add(Flight::Question(ask), expires_us);
@@ -309,7 +308,7 @@ impl Driver {
     }
 
     fn open(&mut self, lane: usize) {
-        let address = self.lanes.all[lane].address.to_string();
+        let address = self.lanes.all[lane].peer.address.to_string();
         if let Ok(address) = address.parse::<SocketAddr>() {
             return self.connect(lane, vec![address]);
         }
@@ -452,8 +451,8 @@ impl Driver {
             self.encode(now_us, lane);
         }
         let input = self.lanes.all[lane].link.take_input();
-        let limit = match self.lanes.all[lane].peer {
-            Peer::Coordinator(_) => PEER_FRAME_BYTES_MAX,
+        let limit = match self.lanes.all[lane].peer.class {
+            Class::Coordinator => PEER_FRAME_BYTES_MAX,
             _ => CLIENT_FRAME_BYTES_MAX,
         };
         let mut used = 0;
@@ -470,11 +469,11 @@ impl Driver {
     /// Handles an answer.
     fn answered(&mut self, now_us: u64, lane: usize, frame: &Frame<'_>) -> Result<(), Unopened> {
         let reply = decode_reply(frame).map_err(|error| error.to_string())?;
-        let Lane { link, address, .. } = &mut self.lanes.all[lane];
+        let Lane { link, peer, .. } = &mut self.lanes.all[lane];
         let Some(flight) = link.answered(frame.header.envelope.request) else {
             // An error to request 0 is an error to the handshake.
             return Err(match reply {
-                Reply::Trouble(trouble) => match Failure::of(address, &trouble) {
+                Reply::Trouble(trouble) => match Failure::of(&peer.address, &trouble) {
                     Failure::Never(error) => Unopened::Foreign(error.to_string()),
                     _ => Unopened::Failed(trouble.to_string()),
                 },

@@ -23,6 +23,8 @@ const BATCH_BYTES_MAX: usize = 256 << 10;
 pub(super) enum Class {
     Read,
     Write,
+    /// Questions to a coordinator.
+    Coordinator,
 }
 
 impl Class {
@@ -36,18 +38,15 @@ impl Class {
 
 /// The other side of a lane.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Peer {
-    /// The server in this slot.
-    Server(u32, Class),
-    Coordinator(Arc<str>),
-    /// No server has the tablet now.
-    Nowhere(Class),
+pub(super) struct Peer {
+    /// Empty: no server has the tablet now.
+    pub address: Arc<str>,
+    pub class: Class,
 }
 
 #[derive(Debug)]
 pub(super) struct Lane {
     pub peer: Peer,
-    pub address: Arc<str>,
     pub queue: VecDeque<Call>,
     /// Batches that are not done.
     pub batches: usize,
@@ -79,7 +78,7 @@ impl Lane {
     }
 }
 
-/// All lanes. There are few: two per slot of a server, and one per coordinator.
+/// All lanes. There are few: two per address of a server, and one per coordinator.
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
     pub all: Vec<Lane>,
@@ -88,7 +87,7 @@ pub(super) struct Lanes {
 
 impl Lanes {
     /// The number of the lane to this peer.
-    pub fn to(&mut self, peer: Peer, address: &Arc<str>) -> usize {
+    pub fn to(&mut self, peer: Peer) -> usize {
         if let Some(lane) = self.by_peer.get(&peer) {
             return *lane;
         }
@@ -96,7 +95,6 @@ impl Lanes {
         self.by_peer.insert(peer.clone(), lane);
         self.all.push(Lane {
             peer,
-            address: address.clone(),
             queue: VecDeque::new(),
             batches: 0,
             link: Link::default(),
