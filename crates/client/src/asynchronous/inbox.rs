@@ -265,3 +265,114 @@ impl Inbox {
         (state.load, state.waiting.len())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::pending::Pending;
+    use super::*;
+    use crate::core::{Settled, Work};
+    use crate::outcome::Outcome;
+    use duramen_base::ids::TableId;
+    use duramen_wire::native::message::{Condition, Expiry, Operation};
+    use std::future::Future as _;
+    use std::pin::Pin;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Context, Poll, Wake, Waker};
+
+    fn inbox(calls: usize, bytes: usize) -> Arc<Inbox> {
+        let mut options = Options::new(["a:1"]);
+        (options.in_flight_max, options.in_flight_bytes_max) = (calls, bytes);
+        Arc::new(Inbox::new(&options).expect("a descriptor"))
+    }
+
+    fn write(inbox: &Arc<Inbox>, value: &[u8]) -> Pending<Outcome> {
+        let operation = Operation::Write {
+            value,
+            condition: Condition::Always,
+            expiry: Expiry::Never,
+        };
+        let work = OwnedWork::of(Work::on(TableId(1), b"", operation, None));
+        let taken = inbox.call_one(work);
+        Pending::new(inbox.clone(), taken, true, Settled::into_outcome)
+    }
+
+    fn poll(pending: &mut Pending<Outcome>, waker: &Waker) -> Poll<Result<Outcome, Error>> {
+        Pin::new(pending).poll(&mut Context::from_waker(waker))
+    }
+
+    /// Counts its wakes, and panics.
+    struct Bad(AtomicUsize);
+
+    impl Wake for Bad {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            panic!("a waker that is wrong");
+        }
+    }
+
+    #[test]
+    fn room_is_given_in_the_order_of_the_calls() {
+        let inbox = inbox(3, 10);
+        let all = [4, 7, 1, 20, 1].map(|bytes| write(&inbox, &vec![0; bytes]));
+        let load = |calls, bytes| Load { calls, bytes };
+        assert_eq!(inbox.load(), (load(1, 4), 4), "the small ones do not pass");
+        let [first, second, third, long, last] = all;
+        drop(third);
+        assert_eq!(inbox.load(), (load(1, 4), 3), "it has left");
+        drop(first);
+        assert_eq!(inbox.load(), (load(1, 4), 3), "it goes on");
+        inbox.release(load(1, 4));
+        assert_eq!(inbox.load(), (load(1, 7), 2));
+        inbox.release(load(1, 7));
+        assert_eq!(inbox.load(), (load(1, 20), 1), "alone, whatever its length");
+        inbox.release(load(1, 20));
+        assert_eq!(inbox.load(), (load(1, 1), 0));
+        assert_eq!(inbox.take().calls.len(), 4);
+        drop((second, long, last));
+    }
+
+    #[test]
+    fn a_driver_that_loses_operations_ends_them() {
+        let inbox = inbox(10, 10);
+        let (mut sent, mut unsent) = (write(&inbox, b"s"), write(&inbox, b"u"));
+        let mut late = write(&inbox, &[0; 10]);
+        let bad = Arc::new(Bad(AtomicUsize::new(0)));
+        let waker = Waker::from(bad.clone());
+        for pending in [&mut sent, &mut unsent, &mut late] {
+            assert!(poll(pending, &waker).is_pending());
+        }
+        let mut news = inbox.take();
+        news.calls[0].is_started = true;
+        drop(news); // as a panic of the driver does
+        inbox.close("for a test");
+        assert_eq!(bad.0.load(Ordering::SeqCst), 3, "each was woken once");
+        let Poll::Ready(Err(Error::OutcomeUnknown { last, .. })) = poll(&mut sent, &waker) else {
+            panic!("it may have been executed");
+        };
+        assert!(last.contains("for a test"), "{last}");
+        for pending in [&mut unsent, &mut late, &mut write(&inbox, b"after")] {
+            let ended = poll(pending, &waker);
+            assert_eq!(ended, Poll::Ready(Err(Error::Closed("for a test"))));
+        }
+    }
+
+    #[test]
+    fn a_driver_that_sleeps_is_woken_once() {
+        let inbox = inbox(10, 10);
+        let heard = || rustix::io::read(inbox.bell(), &mut [0; 8]).is_ok();
+        let first = write(&inbox, b"");
+        assert!(!heard(), "it is awake");
+        assert_eq!(inbox.may_sleep(), (false, None), "it has something to do");
+        assert_eq!(inbox.take().calls.len(), 1);
+        assert_eq!(inbox.may_sleep(), (true, None));
+        let second = write(&inbox, b"");
+        assert!(heard());
+        let third = write(&inbox, b"");
+        assert!(!heard(), "it is awake already");
+        assert_eq!(inbox.take().calls.len(), 2);
+        assert!(inbox.may_sleep().0);
+        inbox.close("for a test");
+        assert!(heard());
+        drop((first, second, third));
+    }
+}
