@@ -31,7 +31,8 @@ pub struct Options {
     /// twice.
     pub exactly_once: bool,
     /// Directory of the servers' Unix sockets (their setting `native-socket-dir`): a server with a
-    /// socket there is reached through shared memory, any other by TCP.
+    /// socket there is reached through shared memory, any other by TCP. Asynchronous clients use
+    /// TCP alone.
     pub socket_dir: Option<PathBuf>,
     /// Longest time that a call spins for an answer in shared memory before it sleeps; it sleeps at
     /// once if the last answer came later than that, or as many threads of the process spin as it
