@@ -83,7 +83,9 @@ pub(super) fn run(args: &OutstandingArgs) -> Result<(), Failure> {
     let asynchronous = asynchronous.table_with_id(blocking.id());
     let value = vec![b'v'; args.value];
     let work = Work {
-        names: (0..args.keys).map(|key| format!("outstanding:{key}")).collect(),
+        names: (0..args.keys)
+            .map(|key| format!("outstanding:{key}"))
+            .collect(),
         value: args.set.then(|| value.clone()),
         turn: Duration::from_secs_f64(args.seconds),
     };
@@ -99,7 +101,11 @@ pub(super) fn run(args: &OutstandingArgs) -> Result<(), Failure> {
         }
         let rate_of_threads = threads.rate();
         for (name, mut way) in [("threads", threads), ("futures", futures)] {
-            print(args, *outstanding, &way.figures(name, *outstanding, rate_of_threads));
+            print(
+                args,
+                *outstanding,
+                &way.figures(name, *outstanding, rate_of_threads),
+            );
         }
     }
     Ok(())
@@ -123,7 +129,9 @@ fn print(args: &OutstandingArgs, outstanding: u32, figures: &Value) {
 fn is_there(found: Option<Object>) -> Result<(), Error> {
     match found {
         Some(_) => Ok(()),
-        None => Err(Error::Refused("a key that was written is absent".to_owned())),
+        None => Err(Error::Refused(
+            "a key that was written is absent".to_owned(),
+        )),
     }
 }
 

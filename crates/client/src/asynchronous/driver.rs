@@ -391,7 +391,7 @@ impl Driver {
         }
     }
 
-    /// How long there is nothing to do unless an event comes; `None`: without end.
+    /// Microseconds until there is something to do without an event; `None`: without end.
     fn timeout_us(&mut self, now_us: u64) -> Option<u64> {
         self.inbox.release(std::mem::take(&mut self.ended));
         let (may_sleep, waiting_us) = self.inbox.may_sleep();

@@ -80,7 +80,7 @@ impl State {
     }
 }
 
-/// What a driver finds in its inbox.
+/// The contents of an inbox.
 #[derive(Debug, Default)]
 pub(super) struct News {
     pub calls: Vec<Call>,
@@ -215,7 +215,7 @@ impl Inbox {
         }
     }
 
-    /// What has come since the last time.
+    /// Takes everything that has come since the last time.
     pub fn take(&self) -> News {
         let mut state = self.state();
         state.is_asleep = false;

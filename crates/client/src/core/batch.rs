@@ -49,7 +49,7 @@ impl<'a> Work<'a> {
         matches!(self, Work::Operation(single) if single.operation.mutates())
     }
 
-    /// Where it is executed, by this map.
+    /// The route to its server, by this map.
     pub fn route(&self, routes: &Routes) -> Route {
         let (table, hash) = match self {
             Work::Operation(single) => (single.table, routes.hash(single.key)),
