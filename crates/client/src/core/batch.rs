@@ -3,6 +3,7 @@
 use super::Send;
 use super::routes::{Route, Routes};
 use super::session::{SessionKey, Sessions};
+use super::settled::{Objects, Settled};
 use crate::error::Error;
 use crate::outcome::{Object, Outcome};
 use duramen_base::ids::{ClientId, KeyRange, Level, MapVersion, RouteHash, TableId};
@@ -69,23 +70,6 @@ impl AsWork for Work<'_> {
     fn as_work(&self) -> Work<'_> {
         *self
     }
-}
-
-/// A piece of an enumeration.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Objects {
-    /// The rest of the range, with the cursors from which to continue; empty: the end was reached.
-    pub rest: Vec<(KeyRange, u64)>,
-    /// Keys and their objects.
-    pub objects: Vec<(Vec<u8>, Object)>,
-}
-
-/// Result of a part.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Settled {
-    Outcome(Outcome),
-    Objects(Objects),
-    Table(TableId),
 }
 
 #[derive(Clone, Debug)]

@@ -32,10 +32,12 @@ mod batch;
 mod coordinators;
 mod routes;
 mod session;
+mod settled;
 
-pub use batch::{AsWork, Batch, CallPart, Objects, Settled, Work};
+pub use batch::{AsWork, Batch, CallPart, Work};
 pub use coordinators::Coordinators;
 pub use routes::{Route, Routes};
+pub use settled::{Objects, Settled};
 
 use crate::error::Error;
 use duramen_base::ids::{MapVersion, ServerId};
