@@ -1,7 +1,8 @@
 //! `duramen bench`: load on any server that speaks RESP, with latencies; the ways of a native
-//! client to a server on its machine.
+//! client to a server on its machine; its threads beside operations in flight.
 
 mod local;
+mod outstanding;
 
 use crate::failure::Failure;
 use duramen_load::{Access, Command, Distribution, Limit, Load, Outcome};
@@ -15,6 +16,8 @@ pub(crate) enum BenchCommand {
     Load(LoadArgs),
     /// Compare TCP with shared memory for a native client on the server's machine
     Local(local::LocalArgs),
+    /// Compare a native client's threads with as many operations in flight on one thread
+    Outstanding(outstanding::OutstandingArgs),
 }
 
 #[derive(clap::Args)]
@@ -106,6 +109,7 @@ pub(crate) fn run(command: &BenchCommand) -> Result<(), Failure> {
     match command {
         BenchCommand::Load(args) => run_load(args),
         BenchCommand::Local(args) => local::run(args),
+        BenchCommand::Outstanding(args) => outstanding::run(args),
     }
 }
 

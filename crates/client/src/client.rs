@@ -8,8 +8,8 @@ use crate::outcome::{Object, Outcome};
 use crate::scan::Scan;
 use duramen_base::ids::{Level, TableId};
 use duramen_wire::native::message::{
-    Admin, AdminAnswer, Amount, Condition, CoordinatorAnswer, Expiry, Operation, Single,
-    TableEntry, ToCoordinator,
+    Admin, AdminAnswer, Amount, Condition, CoordinatorAnswer, Expiry, Operation, TableEntry,
+    ToCoordinator,
 };
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -180,6 +180,16 @@ pub struct Write {
     pub level: Option<Level>,
 }
 
+impl Write {
+    pub(crate) fn operation(self, value: &[u8]) -> Operation<'_> {
+        Operation::Write {
+            value,
+            condition: self.condition,
+            expiry: self.expiry,
+        }
+    }
+}
+
 /// A table. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Table {
@@ -192,34 +202,23 @@ impl Table {
         self.id
     }
 
-    /// The operation in the form for [`Table::run`].
     fn single<'a>(&self, key: &'a [u8], operation: Operation<'a>) -> Work<'a> {
-        self.leveled(key, operation, None)
+        Work::on(self.id, key, operation, None)
     }
 
-    fn leveled<'a>(
+    fn many<'a, T>(
         &self,
-        key: &'a [u8],
-        operation: Operation<'a>,
-        level: Option<Level>,
-    ) -> Work<'a> {
-        Work::Operation(Single {
-            table: self.id,
-            key,
-            operation,
-            level,
-            rpc: None,
-        })
-    }
-
-    fn run<'a>(&self, work: impl IntoIterator<Item = Work<'a>>) -> Vec<Result<Outcome, Error>> {
+        work: impl IntoIterator<Item = Work<'a>>,
+        result: fn(Settled) -> Result<T, Error>,
+    ) -> Vec<Result<T, Error>> {
         let results = self.shared.run(self.shared.batch(work));
-        results.map(|result| outcome(result?)).collect()
+        results.map(|settled| result(settled?)).collect()
     }
 
-    fn one(&self, work: Work<'_>) -> Result<Outcome, Error> {
+    fn one<T>(&self, work: Work<'_>, result: fn(Settled) -> Result<T, Error>) -> Result<T, Error> {
         let mut results = self.shared.run(self.shared.batch([work]));
-        outcome(results.next().unwrap_or_else(|| Err(misfit()))?)
+        let settled = results.next().expect("a result of each operation");
+        result(settled?)
     }
 
     /// The object with this key.
@@ -227,7 +226,7 @@ impl Table {
     /// # Errors
     /// See [`Error`]; the same for all methods below.
     pub fn get(&self, key: &[u8]) -> Result<Option<Object>, Error> {
-        object(self.one(self.single(key, Operation::Read))?)
+        self.one(self.single(key, Operation::Read), Settled::into_object)
     }
 
     /// Writes an object; returns its version.
@@ -235,10 +234,8 @@ impl Table {
     /// # Errors
     /// As for [`Table::get`].
     pub fn set(&self, key: &[u8], value: &[u8]) -> Result<u64, Error> {
-        match self.write(key, value, Write::default())? {
-            Outcome::Written { version } => Ok(version),
-            _ => Err(misfit()),
-        }
+        let operation = Write::default().operation(value);
+        self.one(self.single(key, operation), Settled::into_version)
     }
 
     /// Writes an object with options; returns [`Outcome::Written`] or [`Outcome::ConditionFailed`].
@@ -246,12 +243,8 @@ impl Table {
     /// # Errors
     /// As for [`Table::get`].
     pub fn write(&self, key: &[u8], value: &[u8], write: Write) -> Result<Outcome, Error> {
-        let operation = Operation::Write {
-            value,
-            condition: write.condition,
-            expiry: write.expiry,
-        };
-        self.one(self.leveled(key, operation, write.level))
+        let work = Work::on(self.id, key, write.operation(value), write.level);
+        self.one(work, Settled::into_outcome)
     }
 
     /// Removes an object; returns the removed version, if there was one.
@@ -259,11 +252,9 @@ impl Table {
     /// # Errors
     /// As for [`Table::get`].
     pub fn remove(&self, key: &[u8]) -> Result<Option<u64>, Error> {
-        match self.remove_if(key, Condition::Always)? {
-            Outcome::Removed { version } => Ok(Some(version)),
-            Outcome::Absent => Ok(None),
-            _ => Err(misfit()),
-        }
+        let condition = Condition::Always;
+        let work = self.single(key, Operation::Remove { condition });
+        self.one(work, Settled::into_removed)
     }
 
     /// Removes an object if a condition holds; returns [`Outcome::Removed`], [`Outcome::Absent`] or
@@ -272,7 +263,8 @@ impl Table {
     /// # Errors
     /// As for [`Table::get`].
     pub fn remove_if(&self, key: &[u8], condition: Condition) -> Result<Outcome, Error> {
-        self.one(self.single(key, Operation::Remove { condition }))
+        let work = self.single(key, Operation::Remove { condition });
+        self.one(work, Settled::into_outcome)
     }
 
     /// Adds to the whole number in the object's text (absent: 0); returns the sum.
@@ -282,13 +274,8 @@ impl Table {
     /// 64 bits.
     pub fn increment(&self, key: &[u8], by: i64) -> Result<i64, Error> {
         let by = Amount::Integer(by);
-        match self.one(self.single(key, Operation::Increment { by }))? {
-            Outcome::Number {
-                value: Amount::Integer(sum),
-                ..
-            } => Ok(sum),
-            _ => Err(misfit()),
-        }
+        let work = self.single(key, Operation::Increment { by });
+        self.one(work, Settled::into_integer)
     }
 
     /// As [`Table::increment`], with floating point numbers.
@@ -297,13 +284,8 @@ impl Table {
     /// As for [`Table::get`]; or the value is not a number, or the sum is not finite.
     pub fn increment_float(&self, key: &[u8], by: f64) -> Result<f64, Error> {
         let by = Amount::Float(by);
-        match self.one(self.single(key, Operation::Increment { by }))? {
-            Outcome::Number {
-                value: Amount::Float(sum),
-                ..
-            } => Ok(sum),
-            _ => Err(misfit()),
-        }
+        let work = self.single(key, Operation::Increment { by });
+        self.one(work, Settled::into_float)
     }
 
     /// Several objects at once, read from all their servers in parallel. Each is read
@@ -312,8 +294,7 @@ impl Table {
         let reads = keys
             .iter()
             .map(|key| self.single(key.as_ref(), Operation::Read));
-        let outcomes = self.run(reads).into_iter();
-        outcomes.map(|outcome| object(outcome?)).collect()
+        self.many(reads, Settled::into_object)
     }
 
     /// Several writes at once, on all servers in parallel. Each takes effect independently, once,
@@ -323,23 +304,20 @@ impl Table {
         objects: &[(K, V)],
         write: Write,
     ) -> Vec<Result<Outcome, Error>> {
-        self.run(objects.iter().map(|(key, value)| {
-            let operation = Operation::Write {
-                value: value.as_ref(),
-                condition: write.condition,
-                expiry: write.expiry,
-            };
-            self.leveled(key.as_ref(), operation, write.level)
-        }))
+        let writes = objects.iter().map(|(key, value)| {
+            let operation = write.operation(value.as_ref());
+            Work::on(self.id, key.as_ref(), operation, write.level)
+        });
+        self.many(writes, Settled::into_outcome)
     }
 
     /// Several removals at once; as [`Table::set_many`].
     pub fn remove_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Outcome, Error>> {
         let condition = Condition::Always;
-        self.run(
-            keys.iter()
-                .map(|key| self.single(key.as_ref(), Operation::Remove { condition })),
-        )
+        let removals = keys
+            .iter()
+            .map(|key| self.single(key.as_ref(), Operation::Remove { condition }));
+        self.many(removals, Settled::into_outcome)
     }
 
     /// All objects, in no particular order. An object that exists from beginning to end is returned
@@ -347,24 +325,5 @@ impl Table {
     /// removed meanwhile may be returned or not.
     pub fn scan(&self) -> Scan<'_> {
         Scan::new(&self.shared, self.id)
-    }
-}
-
-fn misfit() -> Error {
-    Error::Refused("the server's answer does not fit the request".to_owned())
-}
-
-fn outcome(settled: Settled) -> Result<Outcome, Error> {
-    match settled {
-        Settled::Outcome(outcome) => Ok(outcome),
-        Settled::Objects(_) => Err(misfit()),
-    }
-}
-
-fn object(outcome: Outcome) -> Result<Option<Object>, Error> {
-    match outcome {
-        Outcome::Value(object) => Ok(Some(object)),
-        Outcome::Absent => Ok(None),
-        _ => Err(misfit()),
     }
 }

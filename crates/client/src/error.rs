@@ -46,6 +46,9 @@ pub enum Error {
     /// which program listens there.
     #[error("{address}: {reason}")]
     Protocol { address: String, reason: String },
+    /// The asynchronous client has ended, and the operation was not sent. Make another client.
+    #[error("the client has ended: {0}")]
+    Closed(&'static str),
     /// Check the options.
     #[error("options: {0}")]
     Options(String),

@@ -15,11 +15,12 @@
 //! A call returns when it is done, or when its deadline has passed. In between the client finds the
 //! key's owner, waits for recoveries, and follows moving tablets and changing coordinators. Every
 //! write takes effect exactly once, even if its answer was lost (RIFL). Any number of threads may
-//! share a [`Client`].
+//! share a [`Client`]. For many operations in flight per thread, see [`asynchronous`].
 //!
 //! [`core`] decides which requests are sent, to which server and when. It does no I/O: the
 //! simulator runs the same code.
 
+pub mod asynchronous;
 mod client;
 pub mod core;
 mod error;

@@ -8,6 +8,12 @@ use std::time::Duration;
 /// have other work.
 const SPIN: Duration = Duration::from_micros(50);
 
+/// Some times the operations that servers take from a client at once; each costs a client some
+/// hundred bytes.
+const IN_FLIGHT_MAX: usize = 65_536;
+/// 64 of the longest values.
+const IN_FLIGHT_BYTES_MAX: usize = 64 << 20;
+
 /// Options of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -25,12 +31,18 @@ pub struct Options {
     /// twice.
     pub exactly_once: bool,
     /// Directory of the servers' Unix sockets (their setting `native-socket-dir`): a server with a
-    /// socket there is reached through shared memory, any other by TCP.
+    /// socket there is reached through shared memory, any other by TCP. Asynchronous clients use
+    /// TCP alone.
     pub socket_dir: Option<PathBuf>,
     /// Longest time that a call spins for an answer in shared memory before it sleeps; it sleeps at
     /// once if the last answer came later than that, or as many threads of the process spin as it
     /// has cores, less one. Zero: never spin. While it spins, it does not notice a server's death.
     pub spin: Duration,
+    /// Maximum operations in flight of an asynchronous client; further ones wait.
+    pub in_flight_max: usize,
+    /// Maximum bytes of keys and values of the operations in flight of an asynchronous client;
+    /// further operations wait. A single operation may have more, and is then in flight alone.
+    pub in_flight_bytes_max: usize,
 }
 
 impl Options {
@@ -45,6 +57,8 @@ impl Options {
             exactly_once: true,
             socket_dir: None,
             spin: SPIN,
+            in_flight_max: IN_FLIGHT_MAX,
+            in_flight_bytes_max: IN_FLIGHT_BYTES_MAX,
         }
     }
 
@@ -58,6 +72,9 @@ impl Options {
         }
         if self.deadline.is_zero() || self.attempt.is_zero() {
             return wrong("deadline and attempt must be longer than nothing");
+        }
+        if self.in_flight_max == 0 || self.in_flight_bytes_max == 0 {
+            return wrong("an asynchronous client must have room for an operation");
         }
         Ok(())
     }

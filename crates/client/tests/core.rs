@@ -11,6 +11,7 @@ use duramen_wire::native::message::{
     self as wire, Addresses, Answer, Condition, CoordinatorAnswer, Expiry, Operation, Problem,
     Refusal, Request, Rpc, Single, TableEntry, TabletMap, TabletRoute, ToCoordinator,
 };
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 const TABLE: TableId = TableId(3);
@@ -71,13 +72,18 @@ fn work<'a>(key: &'a [u8], operation: Operation<'a>) -> Work<'a> {
     })
 }
 
-fn batch<'a>(now_us: u64, works: &[Work<'a>]) -> Batch<'a> {
+fn batch<'a>(now_us: u64, works: &[Work<'a>]) -> Batch<Work<'a>> {
     Batch::new(now_us, DEADLINE, works.iter().copied())
 }
 
 /// Continues until a request is to be sent, answering questions for a lease (client 9 first, then
 /// 10 and so on) and for the map.
-fn send(core: &mut Core, now_us: &mut u64, batch: &mut Batch<'_>, newest: &TabletMap) -> Send {
+fn send(
+    core: &mut Core,
+    now_us: &mut u64,
+    batch: &mut Batch<Work<'_>>,
+    newest: &TabletMap,
+) -> Send {
     for _ in 0..1_000 {
         match core.next(*now_us, batch) {
             Next::Send(mut sends) if sends.len() == 1 => return sends.remove(0),
@@ -98,7 +104,7 @@ fn send(core: &mut Core, now_us: &mut u64, batch: &mut Batch<'_>, newest: &Table
     panic!("it never sends");
 }
 
-fn rpc(batch: &Batch<'_>, send: &Send) -> Rpc {
+fn rpc(batch: &Batch<Work<'_>>, send: &Send) -> Rpc {
     let mut frame = Vec::new();
     batch.encode(send, 1, &mut frame);
     let Ok(Parsed::Frame { frame, .. }) = parse_frame(&frame, PEER_FRAME_BYTES_MAX) else {
@@ -115,7 +121,7 @@ fn problem(problem: Problem<'_>) -> Reply<'_> {
     Reply::Client(Answer::Single(wire::Outcome::Problem(problem)))
 }
 
-fn result(batch: Batch<'_>) -> Result<Settled, Error> {
+fn result(batch: Batch<Work<'_>>) -> Result<Settled, Error> {
     batch.into_results().next().expect("one result")
 }
 
@@ -350,4 +356,69 @@ fn what_no_try_changes_ends_at_once() {
         let error = result(batch).expect_err("it was refused");
         assert!(is_right(&error), "{error:?}");
     }
+}
+
+#[test]
+fn an_answer_after_the_deadline_changes_nothing() {
+    let (mut core, mut now_us) = (core(), 0);
+    let mut batch = batch(now_us, &[write(b"k")]);
+    let sent = send(&mut core, &mut now_us, &mut batch, &map(1, FIRST));
+    assert!(batch.is_awaited(&sent));
+    assert!(matches!(core.next(END_US, &mut batch), Next::Done));
+    assert!(!batch.is_awaited(&sent));
+    let taken: Vec<_> = batch.take_results().map(|(_, result)| result).collect();
+    assert!(
+        matches!(&taken[..], [Err(Error::OutcomeUnknown { .. })]),
+        "{taken:?}"
+    );
+    let written = Reply::Client(Answer::Single(wire::Outcome::Written { version: 1 }));
+    core.answered(END_US, &mut batch, &sent, written);
+    core.failed(END_US, &mut batch, &sent, "refused");
+    assert_eq!(batch.take_results().count(), 0, "it has ended already");
+    assert!(matches!(core.next(END_US, &mut batch), Next::Done));
+}
+
+#[test]
+fn operations_of_one_batch_end_at_their_own_deadlines() {
+    let mut core = core();
+    let reads = [(0, work(b"k", Operation::Read)), (7, write(b"k"))];
+    let mut batch = Batch::of_begun(7, DEADLINE, reads);
+    assert_eq!(batch.deadline_us(), END_US);
+    core.learn(map(2, ServerId::new(9, 9))); // a server without an address
+    let mut ended = Vec::new();
+    for now_us in [8, END_US, END_US + 7] {
+        core.next(now_us, &mut batch);
+        ended.push(batch.take_results().count());
+    }
+    assert_eq!(ended, [0, 1, 1]);
+}
+
+#[test]
+fn with_a_session_per_server_each_has_its_own_window() {
+    let mut newest = map(1, FIRST);
+    let (low, high) = KeyRange::ALL
+        .split(duramen_base::ids::RouteHash(u64::MAX / 2))
+        .expect("wide enough");
+    newest.tablets[0].range = low;
+    newest.tablets.push(TabletRoute {
+        range: high,
+        owner: SECOND,
+        ..newest.tablets[0]
+    });
+    let mut core = Core::new(vec!["a".to_owned()], true, 1_000_000, 7).with_session_per_server();
+    core.learn(newest.clone());
+    let mut now_us = 5;
+    let mut names = BTreeSet::new();
+    for n in 0..20u32 {
+        let key = n.to_le_bytes();
+        let mut batch = batch(now_us, &[write(&key)]);
+        let sent = send(&mut core, &mut now_us, &mut batch, &newest);
+        now_us += 1; // another lease has another client
+        let name = rpc(&batch, &sent);
+        assert_eq!(name.acknowledged, RpcId(0), "no answer has come");
+        assert!(names.insert((name.client, name.id)), "an id is used twice");
+        names.insert((name.client, RpcId(0)));
+    }
+    let clients = names.iter().filter(|(_, id)| *id == RpcId(0)).count();
+    assert_eq!((clients, names.len()), (2, 22));
 }

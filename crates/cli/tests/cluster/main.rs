@@ -1,5 +1,6 @@
 //! Clusters as processes: output and effects of the command line.
 
+mod asynchronous;
 mod command;
 mod coordinator;
 mod etcd;

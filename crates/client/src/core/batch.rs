@@ -1,10 +1,12 @@
 //! The operations of a call, and the state of each.
 
-use super::routes::Routes;
-use super::session::Session;
+use super::Send;
+use super::routes::{Route, Routes};
+use super::session::{SessionKey, Sessions};
+use super::settled::{Objects, Settled};
 use crate::error::Error;
 use crate::outcome::{Object, Outcome};
-use duramen_base::ids::{ClientId, KeyRange, MapVersion, RouteHash, TableId};
+use duramen_base::ids::{ClientId, KeyRange, Level, MapVersion, RouteHash, TableId};
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use duramen_wire::native::codec;
 use duramen_wire::native::message::{Operation, Rpc, Single};
@@ -13,6 +15,8 @@ use std::time::Duration;
 /// One piece of work.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Work<'a> {
+    /// The id of the table with this name.
+    Table(&'a str),
     /// The core assigns its `rpc`.
     Operation(Single<'a>),
     /// Objects of a range from `cursor` on (0: its beginning), as many as fit in one answer.
@@ -24,20 +28,48 @@ pub enum Work<'a> {
     },
 }
 
-/// A piece of an enumeration.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Objects {
-    /// The rest of the range, with the cursors from which to continue; empty: the end was reached.
-    pub rest: Vec<(KeyRange, u64)>,
-    /// Keys and their objects.
-    pub objects: Vec<(Vec<u8>, Object)>,
+impl<'a> Work<'a> {
+    /// An operation on this key of the table, without an id.
+    pub fn on(
+        table: TableId,
+        key: &'a [u8],
+        operation: Operation<'a>,
+        level: Option<Level>,
+    ) -> Work<'a> {
+        Work::Operation(Single {
+            table,
+            key,
+            operation,
+            level,
+            rpc: None,
+        })
+    }
+
+    /// Whether it may change an object.
+    pub fn mutates(&self) -> bool {
+        matches!(self, Work::Operation(single) if single.operation.mutates())
+    }
+
+    /// The route to its server, by this map.
+    pub fn route(&self, routes: &Routes) -> Route {
+        let (table, hash) = match self {
+            Work::Operation(single) => (single.table, routes.hash(single.key)),
+            Work::Enumerate { table, range, .. } => (*table, range.first),
+            Work::Table(name) => return routes.table(name).map_or(Route::NoSuchTable, Route::Here),
+        };
+        routes.route(table, hash)
+    }
 }
 
-/// Result of a part.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Settled {
-    Outcome(Outcome),
-    Objects(Objects),
+/// A piece of work with its bytes: borrowed, if the caller waits for the call, or owned.
+pub trait AsWork {
+    fn as_work(&self) -> Work<'_>;
+}
+
+impl AsWork for Work<'_> {
+    fn as_work(&self) -> Work<'_> {
+        *self
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -49,18 +81,23 @@ pub(super) enum State {
     },
     Sent,
     Done(Result<Settled, Error>),
+    /// Done, and its result was taken.
+    Taken,
 }
 
 /// One part of a call.
 #[derive(Clone, Debug)]
-pub struct CallPart<'a> {
-    pub(super) work: Work<'a>,
+pub struct CallPart<W> {
+    pub(super) work: W,
     pub(super) state: State,
     deadline: Duration,
+    deadline_us: u64,
     /// The tablet of its owner when it was last sent: an enumeration's range is limited to it.
     tablet: Option<KeyRange>,
     /// Its RPC id, and the acknowledgement sent with it last.
     rpc: Option<Rpc>,
+    /// The session that its RPC id is of.
+    session: SessionKey,
     /// Consecutive failures.
     failures: u32,
     /// Sent copies whose result is not known.
@@ -70,44 +107,55 @@ pub struct CallPart<'a> {
 
 /// The operations of a call.
 #[derive(Clone, Debug)]
-pub struct Batch<'a> {
-    pub(super) parts: Vec<CallPart<'a>>,
+pub struct Batch<W> {
+    pub(super) parts: Vec<CallPart<W>>,
     pub(super) begun_us: u64,
+    /// The earliest deadline of an operation that is not done.
     pub(super) deadline_us: u64,
 }
 
-impl<'a> Batch<'a> {
+impl<W: AsWork> Batch<W> {
     /// A call that begins now and may take `deadline`.
-    pub fn new(
+    pub fn new(now_us: u64, deadline: Duration, work: impl IntoIterator<Item = W>) -> Batch<W> {
+        let work = work.into_iter().map(|work| (now_us, work));
+        Batch::of_begun(now_us, deadline, work)
+    }
+
+    /// Operations that begin to be executed now. Each has the time at which it was called, and ends
+    /// `deadline` later.
+    pub fn of_begun(
         now_us: u64,
         deadline: Duration,
-        work: impl IntoIterator<Item = Work<'a>>,
-    ) -> Batch<'a> {
-        let parts = work.into_iter().map(|work| CallPart {
-            work,
-            state: check(&work).map_or_else(
+        work: impl IntoIterator<Item = (u64, W)>,
+    ) -> Batch<W> {
+        let deadline_us = u64::try_from(deadline.as_micros()).unwrap_or(u64::MAX);
+        let parts = work.into_iter().map(|(begun_us, work)| CallPart {
+            state: check(&work.as_work()).map_or_else(
                 || State::Open {
                     not_before_us: 0,
                     map: MapVersion(0),
                 },
                 |error| State::Done(Err(error)),
             ),
+            work,
             deadline,
+            deadline_us: begun_us.saturating_add(deadline_us),
             tablet: None,
             rpc: None,
+            session: SessionKey::default(),
             failures: 0,
             unanswered: 0,
             last: None,
         });
-        let deadline_us = u64::try_from(deadline.as_micros()).unwrap_or(u64::MAX);
+        let parts: Vec<CallPart<W>> = parts.collect();
         Batch {
-            parts: parts.collect(),
+            deadline_us: first_deadline_us(&parts),
+            parts,
             begun_us: now_us,
-            deadline_us: now_us.saturating_add(deadline_us),
         }
     }
 
-    /// The time at which the call ends, done or not.
+    /// The time at which the next operation ends, done or not.
     pub fn deadline_us(&self) -> u64 {
         self.deadline_us
     }
@@ -115,22 +163,46 @@ impl<'a> Batch<'a> {
     /// The results, in the order of the operations.
     ///
     /// # Panics
-    /// If the batch is not done.
-    pub fn into_results(self) -> impl Iterator<Item = Result<Settled, Error>> + use<'a> {
+    /// If the batch is not done, or a result was taken.
+    pub fn into_results(self) -> impl Iterator<Item = Result<Settled, Error>> + use<W> {
         self.parts.into_iter().map(|part| match part.state {
             State::Done(result) => result,
-            State::Open { .. } | State::Sent => panic!("results of a batch that is not done"),
+            _ => panic!("results of a batch that is not done"),
         })
     }
 
+    /// The results that have arrived since the last call, each once, with their operations.
+    pub fn take_results(&mut self) -> impl Iterator<Item = (&mut W, Result<Settled, Error>)> {
+        self.parts.iter_mut().filter_map(|part| {
+            if !matches!(part.state, State::Done(_)) {
+                return None;
+            }
+            match std::mem::replace(&mut part.state, State::Taken) {
+                State::Done(result) => Some((&mut part.work, result)),
+                _ => None,
+            }
+        })
+    }
+
+    /// Whether no operation of this request has ended since it was planned.
+    pub fn is_awaited(&self, send: &Send) -> bool {
+        let mut parts = send.parts.iter();
+        parts.all(|index| !self.parts[*index].is_done())
+    }
+
+    /// The part with this index, unless it is done (core::K5).
+    pub(super) fn open(&mut self, index: usize) -> Option<&mut CallPart<W>> {
+        let part = self.parts.get_mut(index)?;
+        (!part.is_done()).then_some(part)
+    }
+
     pub(super) fn is_done(&self) -> bool {
-        let mut parts = self.parts.iter();
-        parts.all(|part| matches!(part.state, State::Done(_)))
+        self.parts.iter().all(CallPart::is_done)
     }
 
     pub(super) fn mutates(&self) -> bool {
         let mut parts = self.parts.iter();
-        parts.any(|part| part.mutates() && !matches!(part.state, State::Done(_)))
+        parts.any(|part| part.mutates() && !part.is_done())
     }
 
     /// The time at which the next part can be tried again. Parts that can be tried already are not
@@ -143,23 +215,29 @@ impl<'a> Batch<'a> {
         times.min().unwrap_or(u64::MAX)
     }
 
-    /// Gives up all parts that are not done.
-    pub(super) fn end(&mut self, session: &mut Session, coordinators: Option<&str>) {
-        self.fail_open(session, |part| part.too_late(coordinators));
+    /// Gives up all parts whose deadline has passed.
+    pub(super) fn end(&mut self, now_us: u64, sessions: &mut Sessions, coordinators: Option<&str>) {
+        for part in &mut self.parts {
+            if !part.is_done() && now_us >= part.deadline_us {
+                let error = part.too_late(coordinators);
+                part.fail(sessions, error);
+            }
+        }
+        self.deadline_us = first_deadline_us(&self.parts);
     }
 
-    pub(super) fn fail_open(
-        &mut self,
-        session: &mut Session,
-        error: impl Fn(&CallPart<'_>) -> Error,
-    ) {
+    pub(super) fn fail_open(&mut self, sessions: &mut Sessions, error: &Error) {
         for part in &mut self.parts {
-            if !matches!(part.state, State::Done(_)) {
-                let error = error(part);
-                part.fail(session, error);
+            if !part.is_done() {
+                part.fail(sessions, error.clone());
             }
         }
     }
+}
+
+fn first_deadline_us<W: AsWork>(parts: &[CallPart<W>]) -> u64 {
+    let open = parts.iter().filter(|part| !part.is_done());
+    open.map(|part| part.deadline_us).min().unwrap_or(u64::MAX)
 }
 
 /// Reason why a piece of work fails without being sent.
@@ -179,9 +257,13 @@ fn check(work: &Work<'_>) -> Option<Error> {
     }
 }
 
-impl<'a> CallPart<'a> {
+impl<W: AsWork> CallPart<W> {
+    pub(super) fn is_done(&self) -> bool {
+        matches!(self.state, State::Done(_) | State::Taken)
+    }
+
     pub(super) fn mutates(&self) -> bool {
-        matches!(self.work, Work::Operation(single) if single.operation.mutates())
+        self.work.as_work().mutates()
     }
 
     /// Whether it can be sent now.
@@ -195,21 +277,26 @@ impl<'a> CallPart<'a> {
         }
     }
 
-    /// Table and route hash that decide its server.
-    pub(super) fn place(&self, routes: &Routes) -> (TableId, RouteHash) {
-        match self.work {
-            Work::Operation(single) => (single.table, routes.hash(single.key)),
-            Work::Enumerate { table, range, .. } => (table, range.first),
+    pub(super) fn route(&self, routes: &Routes) -> Route {
+        self.work.as_work().route(routes)
+    }
+
+    /// The name of its table, for texts.
+    pub(super) fn table_name(&self, routes: &Routes) -> String {
+        match self.work.as_work() {
+            Work::Operation(single) => routes.name(single.table),
+            Work::Enumerate { table, .. } => routes.name(table),
+            Work::Table(name) => name.to_owned(),
         }
     }
 
     /// Bytes that it adds to a request.
     pub(super) fn bytes(&self) -> usize {
-        match &self.work {
+        match self.work.as_work() {
             // The RPC id, which is assigned later, takes 24 bytes.
-            Work::Operation(single) => codec::single_bytes(single) + 24,
+            Work::Operation(single) => codec::single_bytes(&single) + 24,
             // An enumeration is sent alone.
-            Work::Enumerate { .. } => usize::MAX / 2,
+            Work::Enumerate { .. } | Work::Table(_) => usize::MAX / 2,
         }
     }
 
@@ -219,28 +306,36 @@ impl<'a> CallPart<'a> {
         KeyRange::new(range.first, range.last.min(tablet.last))
     }
 
+    /// The session of its RPC id, if it has one.
+    pub(super) fn session(&self) -> Option<SessionKey> {
+        self.rpc.map(|_| self.session)
+    }
+
     /// Assigns an RPC id if it needs one, and updates the acknowledgement; false: no id is
-    /// available.
-    pub(super) fn name(&mut self, now_us: u64, session: &mut Session) -> bool {
+    /// available. `key`: the session of a new id.
+    pub(super) fn name(&mut self, now_us: u64, sessions: &mut Sessions, key: SessionKey) -> bool {
         if !self.mutates() {
             return true;
         }
+        let key = self.session().unwrap_or(key);
+        let session = sessions.get(key);
         let named = match self.rpc {
             Some(rpc) => Some((rpc.client, rpc.id)),
             None => session.begin(now_us),
         };
+        self.session = key;
         self.rpc = named.map(|(client, id)| session.rpc(client, id));
         self.rpc.is_some()
     }
 
     /// Removes its RPC id.
-    pub(super) fn unname(&mut self) -> Option<ClientId> {
-        self.rpc.take().map(|rpc| rpc.client)
+    pub(super) fn unname(&mut self) -> Option<(SessionKey, ClientId)> {
+        self.rpc.take().map(|rpc| (self.session, rpc.client))
     }
 
     /// The operation in the form to be sent.
-    pub(super) fn single(&self) -> Option<Single<'a>> {
-        let Work::Operation(single) = self.work else {
+    pub(super) fn single(&self) -> Option<Single<'_>> {
+        let Work::Operation(single) = self.work.as_work() else {
             return None;
         };
         Some(Single {
@@ -282,17 +377,17 @@ impl<'a> CallPart<'a> {
         };
     }
 
-    pub(super) fn done(&mut self, session: &mut Session, outcome: Outcome) {
-        self.settle(session, Ok(Settled::Outcome(outcome)));
+    pub(super) fn done(&mut self, sessions: &mut Sessions, outcome: Outcome) {
+        self.settle(sessions, Ok(Settled::Outcome(outcome)));
     }
 
-    pub(super) fn fail(&mut self, session: &mut Session, error: Error) {
-        self.settle(session, Err(error));
+    pub(super) fn fail(&mut self, sessions: &mut Sessions, error: Error) {
+        self.settle(sessions, Err(error));
     }
 
-    fn settle(&mut self, session: &mut Session, result: Result<Settled, Error>) {
+    pub(super) fn settle(&mut self, sessions: &mut Sessions, result: Result<Settled, Error>) {
         if let Some(rpc) = self.rpc.take() {
-            session.done(rpc.client, rpc.id);
+            sessions.get(self.session).done(rpc.client, rpc.id);
         }
         self.state = State::Done(result);
     }
@@ -300,7 +395,7 @@ impl<'a> CallPart<'a> {
     /// Handles the answer to an enumeration, for a part of the range up to `last`.
     pub(super) fn objects(
         &mut self,
-        session: &mut Session,
+        sessions: &mut Sessions,
         last: RouteHash,
         next: Option<u64>,
         objects: &codec::Objects<'_>,
@@ -309,12 +404,12 @@ impl<'a> CallPart<'a> {
             address: String::new(),
             reason: reason.to_owned(),
         };
-        let Work::Enumerate { range, cursor, .. } = self.work else {
-            return self.fail(session, misfit("objects in answer to an operation"));
+        let Work::Enumerate { range, cursor, .. } = self.work.as_work() else {
+            return self.fail(sessions, misfit("objects in answer to an operation"));
         };
         // An answer that goes backwards would make it endless.
         if !self.clamped(range).contains(last) || next.is_some_and(|next| next <= cursor) {
-            return self.fail(session, misfit("objects of another range"));
+            return self.fail(sessions, misfit("objects of another range"));
         }
         let more = next.map(|next| (KeyRange::new(range.first, last), next));
         let after = last.next().filter(|first| *first <= range.last);
@@ -329,16 +424,16 @@ impl<'a> CallPart<'a> {
             (object.key.to_vec(), owned)
         });
         let objects = objects.collect();
-        self.settle(session, Ok(Settled::Objects(Objects { rest, objects })));
+        self.settle(sessions, Ok(Settled::Objects(Objects { rest, objects })));
     }
 
     pub(super) fn too_large(&self) -> Error {
-        let (key, value) = match self.work {
+        let (key, value) = match self.work.as_work() {
             Work::Operation(single) => match single.operation {
                 Operation::Write { value, .. } => (single.key.len(), value.len()),
                 _ => (single.key.len(), 0),
             },
-            Work::Enumerate { .. } => (0, 0),
+            Work::Enumerate { .. } | Work::Table(_) => (0, 0),
         };
         Error::TooLarge {
             what: "key and value",

@@ -20,8 +20,9 @@
 //!   to have been executed gets a new id.
 //! - K3: every failure only leads to another attempt, later and with a newer map, until the
 //!   deadline. An operation that no other attempt can complete ends at once.
-//! - K4: of all calls, one at a time asks the coordinator for the map, and one for the lease; the
+//! - K4: of all calls, one at a time asks the coordinator for the map, and one for each lease; the
 //!   others wait for the answer.
+//! - K5: an answer or a failure that comes after an operation has ended changes nothing of it.
 //!
 //! Times are microseconds of a monotonic clock.
 //!
@@ -31,13 +32,15 @@ mod batch;
 mod coordinators;
 mod routes;
 mod session;
+mod settled;
 
-pub use batch::{Batch, CallPart, Objects, Settled, Work};
+pub use batch::{AsWork, Batch, CallPart, Work};
 pub use coordinators::Coordinators;
 pub use routes::{Route, Routes};
+pub use settled::{Objects, Settled};
 
 use crate::error::Error;
-use duramen_base::ids::{ClientId, MapVersion, ServerId};
+use duramen_base::ids::{MapVersion, ServerId};
 use duramen_base::random::Random;
 use duramen_wire::native::codec::{
     Envelope, MultiRequest, PARTS_MAX, Reply, Trouble, encode_enumerate, encode_single,
@@ -45,7 +48,7 @@ use duramen_wire::native::codec::{
 use duramen_wire::native::message::{
     Answer, CoordinatorAnswer, Problem, Refusal, TabletMap, ToCoordinator,
 };
-use session::Session;
+use session::{SessionKey, Sessions};
 use std::sync::Arc;
 
 /// Maximum bytes of operations in one request: large enough to be efficient, small enough for a
@@ -108,10 +111,10 @@ pub struct CoordinatorRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequestKind {
     Map,
-    Lease,
+    Lease(SessionKey),
 }
 
-impl Batch<'_> {
+impl<W: AsWork> Batch<W> {
     /// Appends the frame of a planned request.
     pub fn encode(&self, send: &Send, request: u64, out: &mut Vec<u8>) {
         let envelope = Envelope::of_client(request, send.server, send.map);
@@ -123,7 +126,7 @@ impl Batch<'_> {
                 .for_each(|single| multi.push(&single));
             multi.finish();
         } else if let Some(part) = parts.next() {
-            match part.work {
+            match part.work.as_work() {
                 Work::Enumerate {
                     table,
                     range,
@@ -137,6 +140,7 @@ impl Batch<'_> {
                     let single = part.single().expect("an operation");
                     encode_single(out, &envelope, &single);
                 }
+                Work::Table(_) => unreachable!("no server is asked for a table's id"),
             }
         }
     }
@@ -146,7 +150,7 @@ impl Batch<'_> {
 #[derive(Debug)]
 pub struct Core {
     routes: Routes,
-    session: Session,
+    sessions: Sessions,
     coordinators: Coordinators,
     /// A call found that the map is outdated.
     map_wanted: bool,
@@ -156,7 +160,6 @@ pub struct Core {
     map_fresh_us: u64,
     /// A call is asking (K4), until this time at the latest.
     map_asked_until_us: u64,
-    lease_asked_until_us: u64,
     /// How long an answer of the coordinator is waited for.
     ask_timeout_us: u64,
     exactly_once: bool,
@@ -177,18 +180,25 @@ impl Core {
     ) -> Core {
         Core {
             routes: Routes::new(),
-            session: Session::default(),
+            sessions: Sessions::new(false),
             coordinators: Coordinators::new(coordinators),
             map_wanted: true,
             map_not_before_us: 0,
             map_fresh_us: 0,
             map_asked_until_us: 0,
-            lease_asked_until_us: 0,
             ask_timeout_us,
             exactly_once,
             random: Random::new(seed),
             refused: None,
         }
+    }
+
+    /// One session with a lease per server that the client writes to, instead of one for all: a
+    /// server that does not answer then holds up the writes of no other server (session::S3).
+    #[must_use]
+    pub fn with_session_per_server(mut self) -> Core {
+        self.sessions = Sessions::new(true);
+        self
     }
 
     pub fn routes(&self) -> &Routes {
@@ -213,29 +223,19 @@ impl Core {
     }
 
     /// The next step for this batch.
-    pub fn next(&mut self, now_us: u64, batch: &mut Batch<'_>) -> Next {
+    pub fn next<W: AsWork>(&mut self, now_us: u64, batch: &mut Batch<W>) -> Next {
         if let Some(error) = &self.refused {
-            let error = error.clone();
-            batch.fail_open(&mut self.session, |_| error.clone());
+            batch.fail_open(&mut self.sessions, error);
         }
         if now_us >= batch.deadline_us {
-            batch.end(&mut self.session, self.coordinators.last_trouble());
+            batch.end(now_us, &mut self.sessions, self.coordinators.last_trouble());
         }
         if batch.is_done() {
             return Next::Done;
         }
         let wants_ids = self.exactly_once && batch.mutates();
-        if wants_ids {
-            // In the first half of the lease there is nothing to ask; later, the next call that
-            // comes here renews it.
-            if let Some(client) = self.session.wants_lease(now_us) {
-                if now_us >= self.lease_asked_until_us {
-                    return self.ask_lease(now_us, client);
-                }
-                if client.is_none() && self.routes.version() != MapVersion(0) {
-                    return Self::wait(now_us, batch, self.lease_asked_until_us);
-                }
-            }
+        if wants_ids && let Some(next) = self.lease(now_us, batch) {
+            return next;
         }
         let sends = self.plan(now_us, batch, wants_ids);
         if !sends.is_empty() {
@@ -256,7 +256,52 @@ impl Core {
         self.ask_map(now_us)
     }
 
-    fn wait(now_us: u64, batch: &Batch<'_>, until_us: u64) -> Next {
+    /// The step for the leases that the batch needs; `None`: it has them.
+    fn lease<W: AsWork>(&mut self, now_us: u64, batch: &Batch<W>) -> Option<Next> {
+        if let Some(key) = self.sessions.common() {
+            return self.lease_of(now_us, batch, key);
+        }
+        let mut last = None;
+        for part in &batch.parts {
+            if part.is_done() || !part.mutates() {
+                continue;
+            }
+            let key = part.session().or_else(|| match part.route(&self.routes) {
+                Route::Owner { server, .. } => Some(self.sessions.key(server)),
+                _ => None,
+            });
+            if key.is_some() && key != last {
+                last = key;
+                let next = key.and_then(|key| self.lease_of(now_us, batch, key));
+                if next.is_some() {
+                    return next;
+                }
+            }
+        }
+        None
+    }
+
+    fn lease_of<W: AsWork>(
+        &mut self,
+        now_us: u64,
+        batch: &Batch<W>,
+        key: SessionKey,
+    ) -> Option<Next> {
+        // In the first half of the lease there is nothing to ask; later, the next call that comes
+        // here renews it.
+        let session = self.sessions.get(key);
+        let client = session.wants_lease(now_us)?;
+        let asked_until_us = session.asked_until_us;
+        if now_us >= asked_until_us {
+            session.asked_until_us = now_us + self.ask_timeout_us;
+            let question = ToCoordinator::ClientLease { client };
+            return Some(self.ask(now_us, question, RequestKind::Lease(key)));
+        }
+        let must_wait = client.is_none() && self.routes.version() != MapVersion(0);
+        must_wait.then(|| Self::wait(now_us, batch, asked_until_us))
+    }
+
+    fn wait<W: AsWork>(now_us: u64, batch: &Batch<W>, until_us: u64) -> Next {
         let next_try_us = batch.next_try_us(now_us);
         let until_us = until_us.min(next_try_us).min(batch.deadline_us);
         Next::Wait { until_us }
@@ -271,15 +316,6 @@ impl Core {
         self.ask(now_us, question, RequestKind::Map)
     }
 
-    fn ask_lease(&mut self, now_us: u64, client: Option<ClientId>) -> Next {
-        self.lease_asked_until_us = now_us + self.ask_timeout_us;
-        self.ask(
-            now_us,
-            ToCoordinator::ClientLease { client },
-            RequestKind::Lease,
-        )
-    }
-
     fn ask(&self, now_us: u64, question: ToCoordinator, what: RequestKind) -> Next {
         Next::Ask(CoordinatorRequest {
             address: self.coordinators.current(),
@@ -290,46 +326,35 @@ impl Core {
     }
 
     /// Groups the parts that can be sent now by server.
-    fn plan(&mut self, now_us: u64, batch: &mut Batch<'_>, wants_ids: bool) -> Vec<Send> {
+    fn plan<W: AsWork>(&mut self, now_us: u64, batch: &mut Batch<W>, wants_ids: bool) -> Vec<Send> {
         let map = self.routes.version();
         if map == MapVersion(0) {
             self.map_wanted = true;
             return Vec::new();
         }
+        let is_fresh = self.map_fresh_us >= batch.begun_us;
         let mut sends: Vec<Send> = Vec::new();
-        for index in 0..batch.parts.len() {
-            let part = &mut batch.parts[index];
+        for (index, part) in batch.parts.iter_mut().enumerate() {
             if !part.is_due(now_us, map) {
                 continue;
             }
-            let (table, hash) = part.place(&self.routes);
-            let (server, address, range) = match self.routes.route(table, hash) {
-                Route::Owner {
-                    server,
-                    address,
-                    range,
-                } => (server, address, range),
-                // The map may be older than the table.
-                Route::NoSuchTable if self.map_fresh_us >= batch.begun_us => {
-                    part.fail(&mut self.session, Error::NoSuchTable(table.to_string()));
-                    continue;
-                }
-                Route::NoTablets if self.map_fresh_us >= batch.begun_us => {
-                    let error = Error::NoTablets(self.routes.name(table));
-                    part.fail(&mut self.session, error);
-                    continue;
-                }
-                Route::NoSuchTable | Route::NoTablets | Route::NotServed => {
-                    self.later(now_us, &mut batch.parts[index]);
-                    continue;
-                }
+            let route = part.route(&self.routes);
+            let Route::Owner {
+                server,
+                address,
+                range,
+            } = route
+            else {
+                self.not_owned(now_us, part, &route, is_fresh);
+                continue;
             };
             let at = sends.iter().position(|send| send.server == server);
             let bytes = part.bytes();
             if at.is_some_and(|at| !sends[at].takes(bytes)) {
                 continue; // One request per server at a time; the rest is sent in the next round.
             }
-            if wants_ids && !part.name(now_us, &mut self.session) {
+            let key = self.sessions.key(server);
+            if wants_ids && !part.name(now_us, &mut self.sessions, key) {
                 // session::S3: too many are open. When others end, this one continues.
                 part.retry(now_us + PAUSE_US);
                 continue;
@@ -351,15 +376,44 @@ impl Core {
         sends
     }
 
+    /// Handles a part that no server has by the current map.
+    fn not_owned<W: AsWork>(
+        &mut self,
+        now_us: u64,
+        part: &mut CallPart<W>,
+        route: &Route,
+        is_fresh: bool,
+    ) {
+        match route {
+            Route::Here(table) => part.settle(&mut self.sessions, Ok(Settled::Table(*table))),
+            Route::NoSuchTable if is_fresh => {
+                let error = Error::NoSuchTable(part.table_name(&self.routes));
+                part.fail(&mut self.sessions, error);
+            }
+            Route::NoTablets if is_fresh => {
+                let error = Error::NoTablets(part.table_name(&self.routes));
+                part.fail(&mut self.sessions, error);
+            }
+            // The map may be older than the table.
+            _ => self.later(now_us, part),
+        }
+    }
+
     /// Handles a server's answer.
-    pub fn answered(&mut self, now_us: u64, batch: &mut Batch<'_>, send: &Send, reply: Reply<'_>) {
+    pub fn answered<W: AsWork>(
+        &mut self,
+        now_us: u64,
+        batch: &mut Batch<W>,
+        send: &Send,
+        reply: Reply<'_>,
+    ) {
         match reply {
             Reply::Client(Answer::Single(outcome)) if send.parts.len() == 1 => {
-                self.settle(now_us, &mut batch.parts[send.parts[0]], send, outcome);
+                self.settle(now_us, batch, send.parts[0], send, outcome);
             }
             Reply::Client(Answer::Multi(outcomes)) if send.parts.len() == outcomes.len() => {
                 for (index, outcome) in send.parts.iter().zip(outcomes.iter()) {
-                    self.settle(now_us, &mut batch.parts[*index], send, outcome);
+                    self.settle(now_us, batch, *index, send, outcome);
                 }
             }
             Reply::Client(Answer::Objects {
@@ -367,12 +421,13 @@ impl Core {
                 cursor,
                 objects,
             }) if send.parts.len() == 1 => {
-                let part = &mut batch.parts[send.parts[0]];
-                part.objects(&mut self.session, last, cursor, &objects);
+                if let Some(part) = batch.open(send.parts[0]) {
+                    part.objects(&mut self.sessions, last, cursor, &objects);
+                }
             }
             Reply::Client(Answer::Problem(problem)) => {
                 for index in &send.parts {
-                    self.problem(now_us, &mut batch.parts[*index], send, problem);
+                    self.problem(now_us, batch, *index, send, problem);
                 }
             }
             Reply::Trouble(trouble) => self.trouble(now_us, batch, send, trouble),
@@ -387,29 +442,45 @@ impl Core {
     }
 
     /// Handles a missing answer: the connection was refused or broke, or nothing arrived in time.
-    pub fn failed(&mut self, now_us: u64, batch: &mut Batch<'_>, send: &Send, why: &str) {
+    pub fn failed<W: AsWork>(&mut self, now_us: u64, batch: &mut Batch<W>, send: &Send, why: &str) {
         let last = format!("{} at {}: {why}", send.server, send.address);
         for index in &send.parts {
-            let part = &mut batch.parts[*index];
-            part.unanswered();
-            self.reroute(now_us, part, send, &last);
+            if let Some(part) = batch.open(*index) {
+                part.unanswered();
+                self.reroute(now_us, part, send, &last);
+            }
         }
     }
 
-    fn settle(
+    fn settle<W: AsWork>(
         &mut self,
         now_us: u64,
-        part: &mut CallPart<'_>,
+        batch: &mut Batch<W>,
+        index: usize,
         send: &Send,
         outcome: duramen_wire::native::message::Outcome<'_>,
     ) {
         match crate::outcome::Outcome::of(outcome) {
-            Ok(outcome) => part.done(&mut self.session, outcome),
-            Err(problem) => self.problem(now_us, part, send, problem),
+            Ok(outcome) => {
+                if let Some(part) = batch.open(index) {
+                    part.done(&mut self.sessions, outcome);
+                }
+            }
+            Err(problem) => self.problem(now_us, batch, index, send, problem),
         }
     }
 
-    fn problem(&mut self, now_us: u64, part: &mut CallPart<'_>, send: &Send, problem: Problem<'_>) {
+    fn problem<W: AsWork>(
+        &mut self,
+        now_us: u64,
+        batch: &mut Batch<W>,
+        index: usize,
+        send: &Send,
+        problem: Problem<'_>,
+    ) {
+        let Some(part) = batch.open(index) else {
+            return; // K5
+        };
         let error = match problem {
             Problem::UnknownTablet | Problem::UnknownTable => {
                 let last = format!("{} at {} does not own the key", send.server, send.address);
@@ -427,8 +498,8 @@ impl Core {
                 return;
             }
             Problem::LeaseExpired => {
-                if let Some(client) = part.unname() {
-                    self.session.ended(client);
+                if let Some((key, client)) = part.unname() {
+                    self.sessions.get(key).ended(client);
                 }
                 if part.is_known_undone() {
                     part.retry(now_us); // K2: with a new id.
@@ -445,10 +516,16 @@ impl Core {
                 Error::Refused(format!("{} at {}: {reason}", send.server, send.address))
             }
         };
-        part.fail(&mut self.session, error);
+        part.fail(&mut self.sessions, error);
     }
 
-    fn trouble(&mut self, now_us: u64, batch: &mut Batch<'_>, send: &Send, trouble: Trouble<'_>) {
+    fn trouble<W: AsWork>(
+        &mut self,
+        now_us: u64,
+        batch: &mut Batch<W>,
+        send: &Send,
+        trouble: Trouble<'_>,
+    ) {
         let error = match trouble {
             Trouble::Malformed { .. } | Trouble::WrongProtocol { .. } => Error::Protocol {
                 address: send.address.to_string(),
@@ -461,15 +538,17 @@ impl Core {
             | Trouble::NotServing { .. } => {
                 let last = format!("{} at {}: {trouble}", send.server, send.address);
                 for index in &send.parts {
-                    let part = &mut batch.parts[*index];
-                    self.reroute(now_us, part, send, &last);
+                    if let Some(part) = batch.open(*index) {
+                        self.reroute(now_us, part, send, &last);
+                    }
                 }
                 return;
             }
             Trouble::Busy { after_ms } => {
                 for index in &send.parts {
-                    let part = &mut batch.parts[*index];
-                    part.retry(now_us + micros(after_ms).max(PAUSE_US));
+                    if let Some(part) = batch.open(*index) {
+                        part.retry(now_us + micros(after_ms).max(PAUSE_US));
+                    }
                 }
                 return;
             }
@@ -477,14 +556,16 @@ impl Core {
         self.end(batch, send, &error);
     }
 
-    fn end(&mut self, batch: &mut Batch<'_>, send: &Send, error: &Error) {
+    fn end<W: AsWork>(&mut self, batch: &mut Batch<W>, send: &Send, error: &Error) {
         for index in &send.parts {
-            batch.parts[*index].fail(&mut self.session, error.clone());
+            if let Some(part) = batch.open(*index) {
+                part.fail(&mut self.sessions, error.clone());
+            }
         }
     }
 
     /// Retries by a newer map, as soon as that arrives.
-    fn reroute(&mut self, now_us: u64, part: &mut CallPart<'_>, send: &Send, last: &str) {
+    fn reroute<W: AsWork>(&mut self, now_us: u64, part: &mut CallPart<W>, send: &Send, last: &str) {
         self.map_wanted |= self.routes.version() == send.map;
         let failures = part.count_failure();
         let pause_us = self.pause_us(failures);
@@ -492,7 +573,7 @@ impl Core {
     }
 
     /// No server serves the key now: retries later.
-    fn later(&mut self, now_us: u64, part: &mut CallPart<'_>) {
+    fn later<W: AsWork>(&mut self, now_us: u64, part: &mut CallPart<W>) {
         self.map_wanted = true;
         let failures = part.count_failure();
         let pause_us = self.pause_us(failures);
@@ -519,8 +600,11 @@ impl Core {
                 self.map_not_before_us = now_us + self.pause_us(3);
             }
             CoordinatorAnswer::Lease { client, ttl_ms } => {
-                self.session.leased(ask.sent_us, client, ttl_ms);
-                self.lease_asked_until_us = 0;
+                if let RequestKind::Lease(key) = ask.what {
+                    let session = self.sessions.get(key);
+                    session.leased(ask.sent_us, client, ttl_ms);
+                    session.asked_until_us = 0;
+                }
                 self.coordinators.answered();
             }
             CoordinatorAnswer::Refused(refusal) => self.refusal(now_us, ask, refusal),
@@ -554,12 +638,12 @@ impl Core {
             // old lease end as unknown, by the masters' answers.
             (
                 Refusal::Invalid(_),
-                RequestKind::Lease,
+                RequestKind::Lease(key),
                 ToCoordinator::ClientLease {
                     client: Some(client),
                 },
             ) => {
-                self.session.ended(*client);
+                self.sessions.get(key).ended(*client);
                 self.ask_again(ask, now_us);
             }
             _ => self.refuse(Error::Refused(refusal.to_string())),
@@ -582,7 +666,7 @@ impl Core {
                 self.map_asked_until_us = 0;
                 self.map_not_before_us = at_us;
             }
-            RequestKind::Lease => self.lease_asked_until_us = at_us,
+            RequestKind::Lease(key) => self.sessions.get(key).asked_until_us = at_us,
         }
     }
 
@@ -592,8 +676,9 @@ impl Core {
         let failures = self.coordinators.failed(&ask.address, why);
         let pause_us = self.pause_us(failures);
         self.ask_again(ask, now_us + pause_us);
-        if ask.what == RequestKind::Lease {
-            self.session.renew_later(now_us + RENEW_AGAIN_US);
+        if let RequestKind::Lease(key) = ask.what {
+            let session = self.sessions.get(key);
+            session.renew_later(now_us + RENEW_AGAIN_US);
         }
     }
 }

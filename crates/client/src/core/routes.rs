@@ -15,6 +15,8 @@ pub enum Route {
         /// The tablet's range.
         range: KeyRange,
     },
+    /// The answer is in the map: the id of a table.
+    Here(TableId),
     /// The tablet is being recovered.
     NotServed,
     NoSuchTable,

@@ -1,4 +1,8 @@
-//! The client's lease and the ids of its requests.
+//! The client's leases and the ids of its requests.
+//!
+//! A client whose calls wait in threads has one session, with one lease. A client with many
+//! operations in flight has one per server: in a single session, a server that does not answer
+//! would soon hold up the writes of all others (S3).
 //!
 //! **Invariants**
 //! - S1: an id is used once, for one request.
@@ -9,14 +13,50 @@
 //!   the lease is not used.
 
 use super::micros;
-use duramen_base::ids::{ClientId, RpcId};
+use duramen_base::ids::{ClientId, RpcId, ServerId};
 use duramen_base::limits::RPC_WINDOW;
 use duramen_wire::native::message::Rpc;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Names a session of a client: the slot of its server, or 0 if it is for all servers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct SessionKey(u32);
+
+/// The sessions of a client.
+#[derive(Debug)]
+pub(super) struct Sessions {
+    per_server: bool,
+    all: BTreeMap<SessionKey, Session>,
+}
+
+impl Sessions {
+    pub fn new(per_server: bool) -> Sessions {
+        Sessions {
+            per_server,
+            all: BTreeMap::new(),
+        }
+    }
+
+    /// The session for requests to this server. A server that has restarted keeps its session.
+    pub fn key(&self, server: ServerId) -> SessionKey {
+        SessionKey(if self.per_server { server.slot } else { 0 })
+    }
+
+    /// The session of all servers, if there is only one.
+    pub fn common(&self) -> Option<SessionKey> {
+        (!self.per_server).then_some(SessionKey(0))
+    }
+
+    pub fn get(&mut self, key: SessionKey) -> &mut Session {
+        self.all.entry(key).or_default()
+    }
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Session {
     client: Option<ClientId>,
+    /// A call is asking for the lease (core::K4), until this time at the latest.
+    pub asked_until_us: u64,
     lease_until_us: u64,
     renew_at_us: u64,
     last: u64,
@@ -46,6 +86,7 @@ impl Session {
             // ended lease.
             *self = Session {
                 client: Some(client),
+                asked_until_us: self.asked_until_us,
                 ..Session::default()
             };
         }
@@ -62,7 +103,10 @@ impl Session {
     /// Notes that a server has reported the end of this client's lease.
     pub fn ended(&mut self, client: ClientId) {
         if self.client == Some(client) {
-            *self = Session::default();
+            *self = Session {
+                asked_until_us: self.asked_until_us,
+                ..Session::default()
+            };
         }
     }
 

@@ -38,7 +38,7 @@ pub(super) struct Connection {
 
 /// Reason why there is no connection.
 #[derive(Debug)]
-pub(super) enum Unopened {
+pub(crate) enum Unopened {
     /// A later attempt may succeed.
     Failed(String),
     /// The other side belongs to another cluster, has another version, or has another token.
@@ -234,7 +234,7 @@ impl Connection {
 }
 
 /// An error is foreign if no other attempt changes it and the user has to know it.
-fn unopened(error: HelloError) -> Unopened {
+pub(crate) fn unopened(error: HelloError) -> Unopened {
     let text = error.to_string();
     match error {
         HelloError::Token

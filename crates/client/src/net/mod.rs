@@ -14,7 +14,8 @@ mod stream;
 use crate::core::{Batch, CoordinatorRequest, Core, Next, Send, Settled, Work};
 use crate::error::Error;
 use crate::options::Options;
-use connection::{Connection, Unopened};
+use connection::Connection;
+pub(crate) use connection::{Unopened, unopened};
 use duramen_wire::native::codec::{
     CLIENT_FRAME_BYTES_MAX, Envelope, PEER_FRAME_BYTES_MAX, Reply, Trouble, encode_to_coordinator,
 };
@@ -69,14 +70,14 @@ impl Shared {
     }
 
     /// A call that begins now.
-    pub fn batch<'a>(&self, work: impl IntoIterator<Item = Work<'a>>) -> Batch<'a> {
+    pub fn batch<'a>(&self, work: impl IntoIterator<Item = Work<'a>>) -> Batch<Work<'a>> {
         Batch::new(self.now_us(), self.options.deadline, work)
     }
 
     /// Executes a call's operations; returns the results in their order.
     pub fn run<'a>(
         &self,
-        mut batch: Batch<'a>,
+        mut batch: Batch<Work<'a>>,
     ) -> impl Iterator<Item = Result<Settled, Error>> + use<'a> {
         loop {
             let mut core = self.core();
@@ -101,7 +102,7 @@ impl Shared {
     }
 
     /// Sends all requests, then reads all answers.
-    fn send(&self, batch: &mut Batch<'_>, sends: &[Send]) {
+    fn send(&self, batch: &mut Batch<Work<'_>>, sends: &[Send]) {
         let deadline_us = batch.deadline_us();
         let mut under_way: Vec<(&Send, Connection)> = Vec::with_capacity(sends.len());
         for send in sends {
@@ -133,7 +134,7 @@ impl Shared {
 
     fn transmit(
         &self,
-        batch: &Batch<'_>,
+        batch: &Batch<Work<'_>>,
         send: &Send,
         deadline_us: u64,
     ) -> Result<Connection, String> {
@@ -252,7 +253,7 @@ impl Shared {
 }
 
 /// Reason why a coordinator gave no answer.
-enum Failure {
+pub(crate) enum Failure {
     /// The question was not sent. Another coordinator may answer, or this one later.
     NotSent(String),
     /// As `NotSent`, but the question may have arrived.
@@ -261,7 +262,7 @@ enum Failure {
 }
 
 impl Failure {
-    fn of(address: &str, trouble: &Trouble<'_>) -> Failure {
+    pub fn of(address: &str, trouble: &Trouble<'_>) -> Failure {
         match trouble {
             Trouble::WrongCluster { .. } | Trouble::NotPermitted { .. } => {
                 Failure::Never(Error::Refused(format!("{address}: {trouble}")))

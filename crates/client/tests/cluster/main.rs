@@ -1,6 +1,7 @@
 //! The client against a cluster that loses answers, moves tablets, and partly fails: no call fails,
 //! and each write takes effect once.
 
+mod asynchronous;
 mod mock;
 
 use duramen_base::ids::ServerId;

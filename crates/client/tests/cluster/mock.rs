@@ -70,6 +70,8 @@ struct State {
 struct Node {
     address: String,
     stop: Arc<AtomicBool>,
+    /// It executes and answers nothing meanwhile.
+    is_frozen: Arc<AtomicBool>,
     streams: Arc<Mutex<Vec<TcpStream>>>,
 }
 
@@ -160,9 +162,11 @@ impl Cluster {
         let node = Node {
             address,
             stop: Arc::default(),
+            is_frozen: Arc::default(),
             streams: Arc::default(),
         };
         let (stop, streams, state) = (node.stop.clone(), node.streams.clone(), self.state.clone());
+        let is_frozen = node.is_frozen.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let Ok(stream) = stream else { return };
@@ -171,8 +175,8 @@ impl Cluster {
                 }
                 let ours = stream.try_clone().expect("a descriptor");
                 streams.lock().expect("no panic").push(ours);
-                let (state, stop) = (state.clone(), stop.clone());
-                std::thread::spawn(move || serve(stream, id, &state, &stop));
+                let (state, stop, is_frozen) = (state.clone(), stop.clone(), is_frozen.clone());
+                std::thread::spawn(move || serve(stream, id, &state, &stop, &is_frozen));
             }
         });
         node
@@ -204,6 +208,21 @@ impl Cluster {
             }
         }
         state.map.version.0 += 1;
+    }
+
+    /// A master executes and answers nothing, until it is thawed.
+    pub fn freeze(&self, index: usize, is_frozen: bool) {
+        let (_, node) = &self.masters[index];
+        node.is_frozen.store(is_frozen, Ordering::SeqCst);
+    }
+
+    /// The number of the master that owns this key of table `t`.
+    pub fn owner(&self, key: &[u8]) -> usize {
+        let hash = KeyHasher::new(SEED).route(key);
+        let state = self.state();
+        let owns = |id: ServerId| state.owned(id, TableId(0), hash).is_some();
+        let found = self.masters.iter().position(|(id, _)| owns(*id));
+        found.expect("a served key")
     }
 
     /// Assigns tablets without a server to the remaining masters in turn.
@@ -516,7 +535,13 @@ fn invalid(why: &str) -> CoordinatorAnswer {
 }
 
 /// Serves one connection until it ends.
-fn serve(mut stream: TcpStream, id: ServerId, state: &Mutex<State>, stop: &AtomicBool) {
+fn serve(
+    mut stream: TcpStream,
+    id: ServerId,
+    state: &Mutex<State>,
+    stop: &AtomicBool,
+    is_frozen: &AtomicBool,
+) {
     let handshake = Handshake::accept(Role::Server, fresh_nonce().expect("random numbers"));
     let (cluster, token) = ("mock", &b""[..]);
     let us = Credentials {
@@ -532,6 +557,9 @@ fn serve(mut stream: TcpStream, id: ServerId, state: &Mutex<State>, stop: &Atomi
         while let Ok(Parsed::Frame { frame, bytes }) = parse_frame(&input, CLIENT_FRAME_BYTES_MAX) {
             let question = decode_question(&frame).expect("a correct client");
             let envelope = frame.header.envelope;
+            while is_frozen.load(Ordering::SeqCst) && !stop.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
             if stop.load(Ordering::SeqCst) || !answer(id, state, &question, &envelope, &mut output)
             {
                 let _ = stream.shutdown(Shutdown::Both);

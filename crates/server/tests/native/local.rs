@@ -3,7 +3,8 @@
 use super::cluster::{Cluster, DEADLINE, wait_until};
 use super::frames::{envelope, read};
 use duramen_base::random::Random;
-use duramen_client::{Client, Options, Table};
+use duramen_client::asynchronous::{AsyncClient, wait};
+use duramen_client::{Client, Error, Options, Table};
 use duramen_server::config::Poll;
 use duramen_shm::{Rings, bells, memory_bytes, ring_bell};
 use duramen_wire::native::codec::{
@@ -396,4 +397,39 @@ fn a_forked_client_does_not_use_its_parents_memory() {
         cluster.local_clients() == 1
     });
     assert_eq!(get(b"k").as_deref(), Some(&b"v"[..]));
+}
+
+/// The thread of an asynchronous client does not exist in a forked process: its operations end
+/// there with an error, without a lock that the thread may have had, and go on in the parent.
+#[test]
+fn a_forked_process_does_not_have_its_parents_operations() {
+    let cluster = start();
+    let client = AsyncClient::new(cluster.options()).expect("a thread");
+    let table = wait(client.table("t")).expect("it has table t");
+    wait(table.set(b"k", b"v")).expect("written");
+    // Some are in flight whenever the process forks.
+    let writes: Vec<_> = (0..100).map(|_| table.increment(b"n", 1)).collect();
+    // SAFETY: the child takes no lock of another thread, and ends without running anything of its
+    // parent's.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "fork");
+    if child == 0 {
+        // SAFETY: it takes a number; the signal ends the process.
+        unsafe { libc::alarm(PATIENCE_SECONDS) };
+        let mut is_right = matches!(wait(table.get(b"k")), Err(Error::Closed(_)));
+        for write in writes {
+            is_right &= matches!(wait(write), Err(Error::OutcomeUnknown { .. }));
+        }
+        drop((table, client));
+        // SAFETY: it ends the process.
+        unsafe { libc::_exit(i32::from(!is_right)) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for this process's own child.
+    let waited = unsafe { libc::waitpid(child, &mut status, 0) };
+    assert_eq!((waited, status), (child, 0));
+    for write in writes {
+        wait(write).expect("executed");
+    }
+    assert_eq!(wait(table.increment(b"n", 0)), Ok(100));
 }

@@ -65,7 +65,7 @@ struct Part {
 /// A native client; see the module.
 pub(super) struct Native {
     core: Core,
-    call: Option<(Batch<'static>, Vec<Part>, u64)>,
+    call: Option<(Batch<Work<'static>>, Vec<Part>, u64)>,
     /// Requests that are not answered yet.
     sent: BTreeMap<u64, Send>,
     asked: BTreeMap<u64, CoordinatorRequest>,
@@ -333,7 +333,7 @@ impl World {
         for (part, result) in parts.into_iter().zip(results) {
             let found = match result {
                 Ok(Settled::Outcome(outcome)) => self.found(part.key, outcome),
-                Ok(Settled::Objects(_)) => None,
+                Ok(Settled::Objects(_) | Settled::Table(_)) => None,
                 Err(Error::OutcomeUnknown { .. }) => Some(Found::Nothing),
                 // An answer from the time when the table existed may have been lost.
                 Err(Error::NoSuchTable(_)) if self.may_be_denied(part.key) => Some(Found::Nothing),

@@ -1,0 +1,307 @@
+//! A connection that never blocks: it connects, shakes hands, and then carries many requests at
+//! once, whose answers may come in any order.
+//!
+//! **Invariants**
+//! - link::L1: each request that was added leaves once: with an answer, or when the link breaks.
+//! - link::L2: a request has an answer within the attempt's time, or the link breaks: a late
+//!   answer is never taken for another one.
+
+use crate::core::{CoordinatorRequest, Send};
+use crate::net::{Unopened, unopened};
+use duramen_base::ids::ClusterId;
+use duramen_wire::native::codec::{Credentials, Handshake, Progress, Role, fresh_nonce};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto, sockopt};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+/// Minimum bytes of one read.
+const READ_BYTES: usize = 64 << 10;
+/// A buffer that grew larger than this for one message is not kept.
+const KEPT_BYTES_MAX: usize = 1 << 20;
+/// Token of the inbox's bell; the others are numbers of lanes.
+pub(super) const BELL: u64 = u64::MAX;
+
+/// The driver's epoll instance.
+#[derive(Debug)]
+pub(super) struct Poller(OwnedFd);
+
+impl Poller {
+    pub fn new(bell: BorrowedFd<'_>) -> std::io::Result<Poller> {
+        let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&poller, bell, EventData::new_u64(BELL), EventFlags::IN)?;
+        Ok(Poller(poller))
+    }
+
+    /// Waits for events; `None`: without end.
+    pub fn wait(&self, timeout_us: Option<u64>, events: &mut Vec<epoll::Event>) {
+        events.clear();
+        let timeout = timeout_us.map(|us| rustix::event::Timespec {
+            tv_sec: (us / 1_000_000) as i64,
+            tv_nsec: (us % 1_000_000 * 1_000) as _,
+        });
+        // It fails if a signal comes; the driver then looks at everything again.
+        let room = rustix::buffer::spare_capacity(events);
+        let _ = epoll::wait(&self.0, room, timeout.as_ref());
+    }
+}
+
+/// A request whose answer is awaited.
+#[derive(Debug)]
+pub(super) enum Flight {
+    Request { batch: u64, send: Send },
+    Question(CoordinatorRequest),
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Closed,
+    /// The host's addresses are being looked up.
+    Resolving,
+    /// `rest`: addresses to be tried after this one.
+    Connecting {
+        fd: OwnedFd,
+        rest: Vec<SocketAddr>,
+    },
+    Shaking {
+        fd: OwnedFd,
+        handshake: Box<Handshake>,
+    },
+    Open(OwnedFd),
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Link {
+    state: State,
+    /// Requests without an answer, and the times at which they have waited for too long.
+    flights: BTreeMap<u64, (u64, Flight)>,
+    /// Those that are not encoded yet, because the link is not open.
+    unsent: Vec<u64>,
+    requests: u64,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    /// Bytes of `output` that the kernel has taken.
+    sent: usize,
+    watches_room: bool,
+}
+
+impl Link {
+    pub fn is_closed(&self) -> bool {
+        matches!(self.state, State::Closed)
+    }
+
+    pub fn is_open(&self) -> bool {
+        matches!(self.state, State::Open(_))
+    }
+
+    pub fn add(&mut self, flight: Flight, expires_us: u64) {
+        self.requests += 1;
+        self.flights.insert(self.requests, (expires_us, flight));
+        self.unsent.push(self.requests);
+    }
+
+    /// When the first request has waited for too long.
+    pub fn expires_us(&self) -> Option<u64> {
+        let (expires_us, _) = self.flights.values().next()?;
+        Some(*expires_us)
+    }
+
+    /// Encodes the requests that are not encoded yet. `encode` returns false if the request must
+    /// not be sent any more; such requests are returned.
+    pub fn encode(
+        &mut self,
+        mut encode: impl FnMut(u64, &Flight, &mut Vec<u8>) -> bool,
+    ) -> Vec<Flight> {
+        let mut dropped = Vec::new();
+        for request in std::mem::take(&mut self.unsent) {
+            let Some((_, flight)) = self.flights.get(&request) else {
+                continue;
+            };
+            if !encode(request, flight, &mut self.output) {
+                dropped.extend(self.answered(request));
+            }
+        }
+        dropped
+    }
+
+    /// Removes a request that is answered.
+    pub fn answered(&mut self, request: u64) -> Option<Flight> {
+        let (_, flight) = self.flights.remove(&request)?;
+        Some(flight)
+    }
+
+    /// Closes the connection; returns the requests that have no answer.
+    pub fn close(&mut self) -> Vec<Flight> {
+        let flights = std::mem::take(&mut self.flights);
+        *self = Link {
+            requests: self.requests,
+            ..Link::default()
+        };
+        flights.into_values().map(|(_, flight)| flight).collect()
+    }
+
+    /// Notes that the addresses are being looked up.
+    pub fn resolving(&mut self) {
+        self.state = State::Resolving;
+    }
+
+    pub fn is_resolving(&self) -> bool {
+        matches!(self.state, State::Resolving)
+    }
+
+    /// Begins to connect to the last of these addresses; the others follow if it refuses.
+    pub fn connect(
+        &mut self,
+        mut addresses: Vec<SocketAddr>,
+        poller: &Poller,
+        token: usize,
+    ) -> Result<(), Unopened> {
+        let mut last = "the name has no address".to_owned();
+        while let Some(address) = addresses.pop() {
+            match connect(address) {
+                Ok(fd) => {
+                    let data = EventData::new_u64(token as u64);
+                    let watched =
+                        epoll::add(&poller.0, &fd, data, EventFlags::IN | EventFlags::OUT);
+                    watched.map_err(|error| error.to_string())?;
+                    self.watches_room = true;
+                    let rest = addresses;
+                    self.state = State::Connecting { fd, rest };
+                    return Ok(());
+                }
+                Err(error) => last = std::io::Error::from(error).to_string(),
+            }
+        }
+        Err(last.into())
+    }
+
+    /// Handles the news that the socket has room: the connection is established, or refused.
+    pub fn connected(&mut self, poller: &Poller, token: usize) -> Result<(), Unopened> {
+        let State::Connecting { fd, rest } = &mut self.state else {
+            return Ok(());
+        };
+        let rest = std::mem::take(rest);
+        match sockopt::socket_error(&*fd).and_then(|result| result) {
+            Ok(()) => {}
+            Err(error) if rest.is_empty() => {
+                return Err(std::io::Error::from(error).to_string().into());
+            }
+            Err(_) => return self.connect(rest, poller, token),
+        }
+        let nodelay = sockopt::set_tcp_nodelay(&*fd, true);
+        nodelay.map_err(|error| error.to_string())?;
+        let nonce = fresh_nonce().map_err(|error| error.to_string())?;
+        let handshake = Box::new(Handshake::dial(Role::Client, nonce, &mut self.output));
+        if let State::Connecting { fd, .. } = std::mem::take(&mut self.state) {
+            self.state = State::Shaking { fd, handshake };
+        }
+        Ok(())
+    }
+
+    /// Receives the bytes that have arrived, or a large part of them. An end is an error.
+    pub fn receive(&mut self) -> Result<(), Unopened> {
+        let old = self.input.len();
+        // A long answer is read in larger and larger pieces as its bytes arrive.
+        self.input.resize(old + old.max(READ_BYTES), 0);
+        let received = match &self.state {
+            State::Shaking { fd, .. } | State::Open(fd) => {
+                rustix::net::recv(fd, &mut self.input[old..], RecvFlags::empty())
+            }
+            _ => Err(Errno::AGAIN),
+        };
+        let bytes = received.as_ref().map_or(0, |(bytes, _)| *bytes);
+        self.input.truncate(old + bytes);
+        match received {
+            Ok((0, _)) => Err("the connection was closed".to_owned().into()),
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            Err(error) => Err(format!("receiving: {}", std::io::Error::from(error)).into()),
+        }
+    }
+
+    /// Continues the handshake, if it is not over.
+    pub fn shake(&mut self, ours: Credentials<'_>) -> Result<(), Unopened> {
+        let State::Shaking { handshake, .. } = &mut self.state else {
+            return Ok(());
+        };
+        let progress = handshake.advance(ours, &self.input, &mut self.output);
+        match progress.map_err(unopened)? {
+            Progress::Waiting { used } => drop(self.input.drain(..used)),
+            Progress::Done { used, .. } => {
+                self.input.drain(..used);
+                if let State::Shaking { fd, .. } = std::mem::take(&mut self.state) {
+                    self.state = State::Open(fd);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The received bytes, to be given back by [`keep`](Self::keep).
+    pub fn take_input(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.input)
+    }
+
+    /// Gives back received bytes, of which the first `used` were used.
+    pub fn keep(&mut self, mut input: Vec<u8>, used: usize) {
+        input.drain(..used);
+        input.shrink_to(KEPT_BYTES_MAX);
+        self.input = input;
+    }
+
+    /// Sends what there is, as far as the kernel takes it.
+    pub fn flush(&mut self, poller: &Poller, token: usize) -> Result<(), Unopened> {
+        let (State::Shaking { fd, .. } | State::Open(fd)) = &self.state else {
+            return Ok(());
+        };
+        while self.sent < self.output.len() {
+            let rest = &self.output[self.sent..];
+            match rustix::net::send(fd, rest, SendFlags::NOSIGNAL) {
+                Ok(bytes) => self.sent += bytes,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Err(error) => {
+                    return Err(format!("sending: {}", std::io::Error::from(error)).into());
+                }
+            }
+        }
+        let needs_room = self.sent < self.output.len();
+        if !needs_room {
+            self.output.clear();
+            self.output.shrink_to(KEPT_BYTES_MAX);
+            self.sent = 0;
+        }
+        if needs_room != self.watches_room {
+            let flags = match needs_room {
+                true => EventFlags::IN | EventFlags::OUT,
+                false => EventFlags::IN,
+            };
+            let watched = epoll::modify(&poller.0, fd, EventData::new_u64(token as u64), flags);
+            watched.map_err(|error| error.to_string())?;
+            self.watches_room = needs_room;
+        }
+        Ok(())
+    }
+}
+
+/// The credentials of a client, for whichever cluster has this name.
+pub(super) fn credentials<'a>(cluster: &'a str, token: &'a [u8]) -> Credentials<'a> {
+    let id = ClusterId::NONE;
+    Credentials { cluster, token, id }
+}
+
+/// Starts to connect; the result is known when the socket has room.
+fn connect(address: SocketAddr) -> Result<OwnedFd, Errno> {
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let fd = rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
+    match rustix::net::connect(&fd, &address) {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(fd),
+        Err(error) => Err(error),
+    }
+}
