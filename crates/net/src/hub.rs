@@ -650,7 +650,7 @@ impl<M: Send + 'static> Hub<M> {
         };
         link.is_looking_up = false;
         if link.state != State::Resolving {
-            if let Ok(addresses) = addresses // link::L1
+            if let Ok(addresses) = addresses // net::link::L1
                 && !link.addresses.learn(&addresses)
             {
                 link.keep_found(self.now, addresses);
@@ -668,7 +668,7 @@ impl<M: Send + 'static> Hub<M> {
         self.try_next(number);
     }
 
-    /// A lookup takes long: uses the last good address, if there is one (link::L1).
+    /// A lookup takes long: uses the last good address, if there is one (net::link::L1).
     fn looks_up_long(&mut self, number: usize, at: Instant) {
         let link = self.links.try_get_mut(number);
         let is_late = |link: &&mut Link| link.state == State::Resolving && link.lookup_until <= at;

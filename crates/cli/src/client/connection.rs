@@ -50,8 +50,8 @@ pub(crate) struct ConnectArgs {
 
 const PORT_DEFAULT: u16 = 6379;
 
-/// A port. The variable may be one that Kubernetes has set: then it is as if there were none. (So is
-/// such a flag, as both come here.)
+/// A port. The variable may be one that Kubernetes has set: then it is as if there were none. So is
+/// such a flag, as both come here.
 fn parse_port(text: &str) -> Result<u16, String> {
     if config::is_service_link("DURAMEN_PORT", OsStr::new(text)) {
         return Ok(PORT_DEFAULT);

@@ -5,10 +5,10 @@
 //! flight, the fewer requests carry them.
 //!
 //! **Invariants**
-//! - driver::D1: the thread waits only in one place, for all sockets and times together.
-//! - driver::D2: a batch counts in the lane of the server that it was last sent to, so that a
+//! - D1: the thread waits only in one place, for all sockets and times together.
+//! - D2: a batch counts in the lane of the server that it was last sent to, so that a
 //!   server without answers stops its own lane alone.
-//! - driver::D3: a request is sent only while all of its operations wait for it (session::S2).
+//! - D3: a request is sent only while all of its operations wait for it (session::S2).
 
 use super::inbox::{Inbox, Load};
 use super::lanes::{Class, Lane, Lanes, Peer};

@@ -5,10 +5,10 @@
 //! when that is dropped, so the waiting room never has more than its callers hold.
 //!
 //! **Invariants**
-//! - inbox::I1: at most `in_flight_max` operations are in flight, with at most
+//! - I1: at most `in_flight_max` operations are in flight, with at most
 //!   `in_flight_bytes_max` bytes, unless it is one alone.
-//! - inbox::I2: a driver that sleeps is woken by the first operation, address or end that comes.
-//! - inbox::I3: after [`Inbox::close`] nothing is taken any more, and nothing stays inside.
+//! - I2: a driver that sleeps is woken by the first operation, address or end that comes.
+//! - I3: after [`Inbox::close`] nothing is taken any more, and nothing stays inside.
 
 use super::pending::{Call, Slot};
 use super::work::OwnedWork;

@@ -2,8 +2,8 @@
 //! once, whose answers may come in any order.
 //!
 //! **Invariants**
-//! - link::L1: each request that was added leaves once: with an answer, or when the link breaks.
-//! - link::L2: a request has an answer within the attempt's time, or the link breaks: a late
+//! - L1: each request that was added leaves once: with an answer, or when the link breaks.
+//! - L2: a request has an answer within the attempt's time, or the link breaks: a late
 //!   answer is never taken for another one.
 
 use crate::core::{CoordinatorRequest, Send};

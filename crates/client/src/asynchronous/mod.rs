@@ -27,8 +27,9 @@
 //! one key too. Wait for one before the next is called if their order matters.
 //!
 //! **Dropped futures.** An operation goes on when its future is dropped: a write takes effect once,
-//! or fails, and the program does not learn which. It keeps its id and its lease until it is answered, so it is
-//! never executed twice (RIFL). Only an operation that still waits for room is not sent any more.
+//! or fails, and the program does not learn which. It keeps its id and its lease until it is
+//! answered, so it is never executed twice (RIFL). Only an operation that still waits for room is
+//! not sent any more.
 //!
 //! **Limits.** [`Options::in_flight_max`](crate::Options::in_flight_max) and
 //! [`Options::in_flight_bytes_max`](crate::Options::in_flight_bytes_max). Beyond them an operation

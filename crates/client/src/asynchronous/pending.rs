@@ -1,10 +1,10 @@
 //! An operation in flight, as its caller sees it ([`Pending`]) and as the driver does ([`Call`]).
 //!
 //! **Invariants**
-//! - pending::P1: a call ends exactly once. A driver that loses one, even by a panic, ends it by
+//! - P1: a call ends exactly once. A driver that loses one, even by a panic, ends it by
 //!   dropping it.
-//! - pending::P2: no lock is held while a waker runs, and a waker that panics harms no other call.
-//! - pending::P3: in a forked process no lock is taken: a thread of the parent may have held it.
+//! - P2: no lock is held while a waker runs, and a waker that panics harms no other call.
+//! - P3: in a forked process no lock is taken: a thread of the parent may have held it.
 
 use super::inbox::Inbox;
 use super::work::OwnedWork;

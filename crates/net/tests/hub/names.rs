@@ -1,4 +1,4 @@
-//! A peer stays reachable while its name cannot be looked up (link::L1).
+//! A peer stays reachable while its name cannot be looked up (net::link::L1).
 
 use super::{answer, ask, hub, impatient, is_told, limits, until};
 use duramen_net::{Event, Hub, Options, Payload, Reason};
