@@ -96,7 +96,10 @@ fn tables_are_made_used_and_dropped() {
     s.expect("SELECT 5", "+OK\r\n");
     s.expect("SET k five", "+OK\r\n");
     s.expect("DURAMEN.TABLE DROP db5", "+OK\r\n");
-    s.expect_error("GET k", "ERR table");
+    s.expect_error(
+        "GET k",
+        "ERR the table of this database does not exist any more",
+    );
     s.expect("SELECT 5", "+OK\r\n");
     s.expect("GET k", "$-1\r\n");
     s.expect_error(
@@ -122,7 +125,10 @@ fn who_uses_a_dropped_table_does_not_write_to_another() {
     assert_eq!(meddle("DURAMEN.TABLE DROP old\r\n"), "+OK\r\n");
     meddle("DURAMEN.TABLE CREATE new\r\n");
     s.expect_error("SET k 2", "ERR table");
-    s.expect_error("GET k", "ERR table");
+    s.expect_error(
+        "GET k",
+        "ERR the table of this database does not exist any more",
+    );
     assert_eq!(meddle("DURAMEN.USE new\r\nDBSIZE\r\n"), "+OK\r\n:0\r\n");
 }
 
@@ -158,7 +164,10 @@ fn a_database_whose_table_is_gone_gets_another() {
     s.expect("SET k 1", "+OK\r\n");
     let dropped = s.server.shared.commands.table(5);
     s.expect("DURAMEN.TABLE DROP db5", "+OK\r\n");
-    s.expect_error("GET k", "ERR table");
+    s.expect_error(
+        "GET k",
+        "ERR the table of this database does not exist any more",
+    );
     s.server.shared.commands.set_table(5, dropped); // as the slower SELECT did
     s.expect("SELECT 5", "+OK\r\n");
     s.expect("GET k", "$-1\r\n");
