@@ -27,6 +27,7 @@ pub fn defaults(hash_seed: u64) -> ClusterSettings {
         partition_records: 1 << 20,
         rpc_window: 512,
         copyset_scatter: None,
+        zone_bytes: None,
     }
 }
 
@@ -96,6 +97,16 @@ pub fn check(settings: &ClusterSettings) -> Result<(), SettingsError> {
         let least = u64::from(settings.replicas).saturating_sub(1).max(1);
         within("copyset scatter width", scatter.into(), least, 10_000)?;
     }
+    if let Some(zone_bytes) = settings.zone_bytes {
+        if settings.copyset_scatter.is_some() {
+            return Err(SettingsError {
+                what: "layout",
+                must: "copysets or zones".to_owned(),
+                is: "both".to_owned(),
+            });
+        }
+        within("zone size", zone_bytes, 16 * segment_bytes, 1 << 40)?;
+    }
     Ok(())
 }
 
@@ -108,7 +119,7 @@ mod tests {
     #[test]
     fn defaults_are_right_and_each_wrong_setting_is_named() {
         assert_eq!(check(&defaults(1)), Ok(()));
-        let wrong: [(&str, Spoil); 8] = [
+        let wrong: [(&str, Spoil); 10] = [
             ("replicas", |s| s.replicas = 0),
             ("segment size", |s| s.segment_bytes = 3 << 20),
             ("segment size", |s| s.segment_bytes = 1 << 20),
@@ -117,6 +128,10 @@ mod tests {
             ("partition bytes", |s| s.partition_bytes = 0),
             ("rpc window", |s| s.rpc_window = 0),
             ("copyset scatter width", |s| s.copyset_scatter = Some(1)),
+            ("zone size", |s| s.zone_bytes = Some(16 << 20)),
+            ("layout", |s| {
+                (s.copyset_scatter, s.zone_bytes) = (Some(2), Some(1 << 30));
+            }),
         ];
         for (what, spoil) in wrong {
             let mut settings = defaults(1);

@@ -19,6 +19,8 @@ use std::sync::atomic::Ordering;
 /// Most calls with data, and most frees, in flight at once.
 const WRITES_MAX: usize = 16;
 const FREES_MAX: usize = 3;
+/// Fewest segments of a zone when the log is full: a pass needs several victims of one zone.
+const ZONE_SEGMENTS_MIN: u64 = 16;
 
 /// Options of a member's store.
 pub struct MemberOptions {
@@ -52,6 +54,14 @@ impl Store {
             group_bytes_max: 0, // each segment has replicas of its own
             ..LogOptions::new(options.log)
         };
+        let (layout, zones) = match options.layout {
+            Layout::Zones { zones } => {
+                let zones = zones.min(log.disk_segments_max / ZONE_SEGMENTS_MIN).max(1);
+                (Layout::Zones { zones }, zones)
+            }
+            layout => (layout, 0),
+        };
+        let log = LogOptions { zones, ..log };
         let engine = duramen_engine::Store::new(duramen_engine::Options {
             hash_seed: Some(options.hash_seed),
             log: Some(log),
@@ -63,7 +73,7 @@ impl Store {
             writes_max: WRITES_MAX,
             frees_max: FREES_MAX,
             coordinated: true,
-            layout: options.layout,
+            layout,
             ..Config::one_backup(
                 options.log,
                 options.segment_bytes,
@@ -108,6 +118,11 @@ impl LogWriter {
             Ok(level) => commit.master.acked(ticket, level),
             Err(why) => commit.master.rejected(ticket, why),
         });
+    }
+
+    /// A backup did not build a survivor, and is sent its bytes instead.
+    pub fn recipe_refused(&self, bytes: u64) {
+        self.durable.figures.note_refused_recipe(bytes);
     }
 
     /// None of these holders had the bytes of a closed segment for a call.

@@ -25,6 +25,7 @@ pub fn settings() -> ClusterSettings {
         partition_records: 1 << 20,
         rpc_window: 512,
         copyset_scatter: None,
+        zone_bytes: None,
     }
 }
 

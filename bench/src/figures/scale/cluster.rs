@@ -143,6 +143,7 @@ pub(super) fn settings(partition_bytes: u64, replicas: usize) -> ClusterSettings
         partition_records: 1 << 40,
         rpc_window: 512,
         copyset_scatter: None,
+        zone_bytes: None,
     }
 }
 
@@ -431,7 +432,7 @@ impl Cluster {
     pub fn place(&mut self) -> Vec<usize> {
         let mut chosen: Vec<BackupId> = Vec::new();
         while chosen.len() < self.replicas
-            && let Some(backup) = self.placement.choose(&chosen, &BTreeSet::new())
+            && let Some(backup) = self.placement.choose(SegmentId::NONE, &chosen, &BTreeSet::new())
         {
             chosen.push(backup);
         }

@@ -365,6 +365,7 @@ fn settings_json(settings: &ClusterSettings) -> Value {
         "partition_records": settings.partition_records,
         "rpc_window": settings.rpc_window,
         "copyset_scatter": settings.copyset_scatter,
+        "zone_bytes": settings.zone_bytes,
     })
 }
 

@@ -2,7 +2,7 @@
 //! coordinator formed groups of its own, which no master used.
 
 use crate::rig::{Rig, enlist};
-use duramen_base::ids::ServerId;
+use duramen_base::ids::{SegmentId, ServerId};
 use duramen_cluster::placement::{Layout, Member, Placement, copysets};
 use duramen_cluster::replication::BackupId;
 use duramen_wire::native::message::{ServerEntry, ServerStatus, ToCoordinator};
@@ -129,7 +129,7 @@ proptest! {
             for _ in 0..20 {
                 let mut holding = Vec::new();
                 while holding.len() < replicas
-                    && let Some(chosen) = master.choose(&holding, &none)
+                    && let Some(chosen) = master.choose(SegmentId::NONE, &holding, &none)
                 {
                     holding.push(chosen);
                 }

@@ -1,5 +1,8 @@
 //! Selection of victims by cost-benefit, with ages in log time.
 //!
+//! With zones a pass takes its victims from one zone, so that the backups of the zone have all of
+//! them: of all zones, from the one whose pass has the best ratio of benefit to cost.
+//!
 //! Paper: [Rumble14 §9] the corrected formula `(1 - u) · segmentAge / u`, where the age is that of
 //! the *segment*: survivors start young, so a segment that was just cleaned is left alone for a
 //! while. Differs: age counts bytes appended to the store, not seconds, so an idle night does not
@@ -11,6 +14,7 @@ use crate::log::Log;
 use crate::space::Purpose;
 use crate::space::segment::State;
 use crate::space::{SEGLET_BYTES, SEGMENT_HEADER_BYTES};
+use std::collections::BTreeMap;
 
 /// Victims per selection: enough to sort by age, few enough that the choice is fresh.
 const VICTIMS_MAX: usize = 16;
@@ -261,7 +265,7 @@ pub fn select_disk(
 ) -> Vec<u32> {
     let (now, now_ms) = (core.log_time(), core.clock.now_ms());
     let segment_bytes = core.space.segment_bytes() as u64;
-    let mut candidates: Vec<(f64, u32, u64)> = Vec::new();
+    let mut candidates: Vec<DiskCandidate> = Vec::new();
     for window in settled_windows(core, log, node) {
         let live = needed_bytes(core, log, window, now_ms);
         let u = live as f64 / segment_bytes as f64;
@@ -282,32 +286,85 @@ pub fn select_disk(
         }
     }
     candidates.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
-    let gains = |victims: usize, live: u64| victims as u64 > live.div_ceil(segment_bytes);
     let room = log.swaps().room_for_survivors().saturating_sub(1);
-    let live_max = (total / 8).clamp(1, PASS_SEGMENTS_MAX).min(room) * segment_bytes;
-    let (mut sum, mut count) = (0, 0);
-    let chosen: Vec<(f64, u32)> = candidates
-        .into_iter()
-        .take(PASS_VICTIMS_MAX)
-        .take_while(|(_, _, live)| {
-            // Nearly full segments free one only when there are many of them.
-            let wanted = sum + live <= live_max || !gains(count, sum);
-            let taken = wanted && sum + live <= room * segment_bytes;
-            (sum, count) = (sum + live, count + 1);
-            taken
-        })
-        .map(|(score, window, _)| (score, window))
-        .collect();
-    let live: u64 = chosen
-        .iter()
-        .map(|(_, window)| needed_bytes(core, log, *window, now_ms))
-        .sum();
-    if !oldest_first && !gains(chosen.len(), live) {
+    let limits = PassLimits {
+        live_max: (total / 8).clamp(1, PASS_SEGMENTS_MAX).min(room) * segment_bytes,
+        room: room * segment_bytes,
+        segment_bytes,
+    };
+    let zone_of = |window| log.zone_of(log.segment_of(window as usize));
+    let chosen = limits.best(candidates, log.zones(), zone_of);
+    if !oldest_first && !limits.gains(&chosen) {
         return select_to_merge(core, log, node, room);
     }
-    let mut victims = claim(core, chosen, PASS_VICTIMS_MAX, None);
+    let chosen = chosen.into_iter().map(|(score, window, _)| (score, window));
+    let mut victims = claim(core, chosen.collect(), PASS_VICTIMS_MAX, None);
     victims.sort_unstable_by_key(|window| core.space.segments[*window as usize].opened_tick());
     victims
+}
+
+/// Score, window and live bytes of a segment that may be a victim.
+type DiskCandidate = (f64, u32, u64);
+
+/// Limits of a pass, in bytes.
+struct PassLimits {
+    /// Live bytes that it moves, if it gains a segment with them.
+    live_max: u64,
+    /// Live bytes that there is room for.
+    room: u64,
+    segment_bytes: u64,
+}
+
+impl PassLimits {
+    /// True if these victims are more segments than their survivors.
+    fn gains(&self, victims: &[DiskCandidate]) -> bool {
+        let live: u64 = victims.iter().map(|(_, _, live)| live).sum();
+        victims.len() as u64 > live.div_ceil(self.segment_bytes)
+    }
+
+    /// The first candidates, as many as the limits allow.
+    fn pass(&self, mut candidates: Vec<DiskCandidate>) -> Vec<DiskCandidate> {
+        candidates.truncate(PASS_VICTIMS_MAX);
+        let mut sum = 0;
+        let taken = (0..candidates.len()).take_while(|count| {
+            // Nearly full segments free one only when there are many of them.
+            let (before, live) = (sum, candidates[*count].2);
+            sum += live;
+            let gains = *count as u64 > before.div_ceil(self.segment_bytes);
+            (sum <= self.live_max || !gains) && sum <= self.room
+        });
+        let taken = taken.count();
+        candidates.truncate(taken);
+        candidates
+    }
+
+    /// The best pass over segments of one zone. If none of these gains a segment, the best one over
+    /// all segments: the backups get its survivors as bytes. `candidates`: the best first.
+    fn best(
+        &self,
+        candidates: Vec<DiskCandidate>,
+        zones: u64,
+        zone_of: impl Fn(u32) -> u64,
+    ) -> Vec<DiskCandidate> {
+        if zones == 1 {
+            return self.pass(candidates);
+        }
+        let mut by_zone: BTreeMap<u64, Vec<DiskCandidate>> = BTreeMap::new();
+        for candidate in &candidates {
+            let of_zone = by_zone.entry(zone_of(candidate.1)).or_default();
+            of_zone.push(*candidate);
+        }
+        let passes = by_zone.into_values().map(|of_zone| self.pass(of_zone));
+        let best = passes
+            .filter(|pass| self.gains(pass))
+            .max_by(|a, b| mean_score(a).total_cmp(&mean_score(b)));
+        best.unwrap_or_else(|| self.pass(candidates))
+    }
+}
+
+fn mean_score(pass: &[DiskCandidate]) -> f64 {
+    let sum: f64 = pass.iter().map(|(score, _, _)| score).sum();
+    sum / pass.len().max(1) as f64
 }
 
 /// Claims victims of a pass that need not free a segment, on a disk without room for heads. It

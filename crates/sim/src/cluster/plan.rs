@@ -169,6 +169,8 @@ pub struct Plan {
     pub racks: usize,
     /// Replicas are placed in copysets of this scatter width; `None`: at random.
     pub copyset_scatter: Option<u32>,
+    /// Replicas are placed in zones of so many bytes; `None`: there are no zones.
+    pub zone_bytes: Option<u64>,
     pub clients: usize,
     /// Number of clients that follow redirections, as RESP clients do; the others are native.
     pub plain_clients: usize,
@@ -250,6 +252,7 @@ impl Plan {
             replicas,
             racks: 0,
             copyset_scatter: None,
+            zone_bytes: None,
             clients: 4,
             plain_clients: 2,
             keys: 12,

@@ -104,6 +104,7 @@ impl World {
             client_lease_ms: plan.client_lease_ms,
             partition_bytes: plan.partition_bytes,
             copyset_scatter: plan.copyset_scatter,
+            zone_bytes: plan.zone_bytes,
             ..duramen_harness::settings()
         }
     }

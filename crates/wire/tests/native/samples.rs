@@ -65,6 +65,7 @@ fn settings() -> ClusterSettings {
         partition_records: 2_000_000,
         rpc_window: 512,
         copyset_scatter: None,
+        zone_bytes: None,
     }
 }
 

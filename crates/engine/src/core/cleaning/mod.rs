@@ -8,7 +8,9 @@ pub mod shrink;
 use super::Core;
 use crate::epoch::SlotId;
 use crate::head::Tail;
+use crate::log::Trace;
 use duramen_base::ids::SegmentId;
+use duramen_format::recipe::{Fate, Parts};
 use fruitless::Fruitless;
 use remembered::Remembered;
 use shrink::Shrinker;
@@ -81,6 +83,8 @@ pub struct Current {
     pub dead: bool,
     /// Its bytes were read back from flash.
     pub warmed: bool,
+    /// The entries of its replicas; `None`: origins are not noted.
+    pub trace: Option<Trace>,
 }
 
 pub struct Context {
@@ -152,6 +156,23 @@ impl Context {
         self.current.as_ref().is_some_and(|current| current.warmed)
     }
 
+    /// An entry of the victim was copied to the survivor, with this fate.
+    pub fn copied(&mut self, fate: Fate) {
+        let Some(current) = &mut self.current else {
+            return;
+        };
+        let Some(trace) = &mut current.trace else {
+            return;
+        };
+        match (&mut self.pass, current.kind) {
+            (Some(pass), Kind::Combine) => match (trace.copied(fate), &mut pass.parts) {
+                (Some((at, fate)), Some(parts)) => parts.add(current.segment, at, fate),
+                _ => pass.parts = None,
+            },
+            _ => trace.compacted(fate),
+        }
+    }
+
     /// The lock owner number of this context.
     pub fn me(&self) -> u16 {
         self.slot.0 as u16 + 1
@@ -187,7 +208,9 @@ pub struct PassAtWork {
     /// tombstone may be dropped because of these victims alone.
     pub leaving: Vec<SegmentId>,
     pub survivors: Vec<SegmentId>,
-    /// Ids from here to `end` are for further survivors.
+    /// The origin of the open survivor's entries; `None`: unknown.
+    pub parts: Option<Parts>,
+    /// Ids from here to `end`, in steps of the number of zones, are for further survivors.
     pub next: u64,
     pub end: u64,
     pub goal: Goal,

@@ -217,6 +217,9 @@ pub struct ClusterSettings {
     pub rpc_window: u32,
     /// Scatter width for copysets; `None`: replicas go to any server.
     pub copyset_scatter: Option<u32>,
+    /// Bytes of a zone, the part of a master's log whose replicas are on the same backups; `None`:
+    /// there are no zones.
+    pub zone_bytes: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
