@@ -95,6 +95,7 @@ fn cluster(count: u64, level: Level, threads: bool) -> Cluster {
         segment_bytes,
         replicas: 3,
         layout: Layout::Scatter,
+        zone_bytes: None,
         backups: net.clone(),
     };
     let store = Store::open_member(options, threads).unwrap();

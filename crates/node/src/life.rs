@@ -123,6 +123,7 @@ impl Life {
             segment_bytes: settings.segment_bytes,
             replicas: replicas as usize,
             layout,
+            zone_bytes: settings.zone_bytes,
             backups: queue.clone(),
         };
         let backup = node.backup.clone();

@@ -703,6 +703,7 @@ impl Node {
         };
         match event {
             RemoteEvent::Answered(ticket, answer) => life.log().answered(ticket, answer),
+            RemoteEvent::RecipeRefused(bytes) => life.log().recipe_refused(bytes),
             RemoteEvent::NotFetched(ticket, holders) => life.log().not_fetched(ticket, &holders),
             RemoteEvent::Freed(backup, segment) => life.log().freed(backup, segment),
             RemoteEvent::Synced(backup) => life.log().synced(backup),

@@ -18,6 +18,8 @@
 //! - Q7: of the closed segments that are copied from one backup to another, whole, through this
 //!   server, [`COPIES_MAX`] are in flight: a dead backup may have had replicas of all segments. A
 //!   copy for which nothing has moved for [`COPY_US`] delays the others no longer.
+//! - Q10: a survivor is sent as a recipe first. A backup that cannot build it gets its bytes, in a
+//!   request with another name (Q2): the rules only see that one call takes longer.
 //! - Q8: a backup that is UP, but carries out no request of this log for some seconds, is
 //!   [`silent`](Remote::silent). Time does not count while no server at all answers this one. A
 //!   lost backup is taken back only after it has answered a [`probe`](Remote::probe), which is as
@@ -118,6 +120,8 @@ impl Backups for Queue {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum RemoteEvent {
     Answered(Ticket, Result<Level, Rejection>),
+    /// A backup could not build a survivor, and is sent these bytes.
+    RecipeRefused(u64),
     /// None of these holders had the bytes of a closed segment.
     NotFetched(Ticket, Vec<BackupId>),
     Freed(BackupId, SegmentId),
@@ -139,6 +143,13 @@ enum Request {
         write: WriteReplica,
         payload: Slice,
     },
+    /// As `Write`; the backup builds the bytes from the recipe, or is sent them.
+    Build {
+        ticket: Ticket,
+        write: WriteReplica,
+        recipe: Slice,
+        bytes: Slice,
+    },
     /// The bytes of `write`, from the last of `holders`.
     Fetch {
         ticket: Ticket,
@@ -159,9 +170,11 @@ impl Request {
     /// The work of the backup that has failed if there is no answer (Q8).
     fn need(&self) -> Option<Need> {
         match self {
-            Request::Write { .. } | Request::Fetch { .. } | Request::Free(_) | Request::Sync => {
-                Some(Need::Disk)
-            }
+            Request::Write { .. }
+            | Request::Build { .. }
+            | Request::Fetch { .. }
+            | Request::Free(_)
+            | Request::Sync => Some(Need::Disk),
             Request::Renew(_) => Some(Need::Lease),
             Request::Probe => None,
         }
@@ -372,6 +385,15 @@ impl Remote {
                 };
                 self.open(now_us, send.backup, request);
             }
+            Bytes::Built { recipe, bytes } => {
+                let request = Request::Build {
+                    ticket,
+                    write,
+                    recipe,
+                    bytes,
+                };
+                self.open(now_us, send.backup, request);
+            }
             Bytes::At(mut holders) => {
                 holders.reverse(); // the last one is asked
                 let Some(holder) = holders.last().copied() else {
@@ -423,7 +445,8 @@ impl Remote {
         };
         let (answer, payload) = match answer {
             Some((PeerAnswer::Fenced, _)) => {
-                if let Request::Write { ticket, .. } = open.request {
+                if let Request::Write { ticket, .. } | Request::Build { ticket, .. } = open.request
+                {
                     events.push(RemoteEvent::Answered(ticket, Err(Rejection::Fenced)));
                 }
                 return events.push(RemoteEvent::Fenced);
@@ -449,7 +472,31 @@ impl Remote {
                 }
                 events.push(RemoteEvent::Answered(ticket, Ok(level)));
             }
-            (Request::Write { ticket, .. }, PeerAnswer::Busy | PeerAnswer::Full) => {
+            (Request::Build { ticket, .. }, PeerAnswer::Stored { level, .. }) => {
+                events.push(RemoteEvent::Answered(ticket, Ok(level)));
+            }
+            (
+                Request::Build {
+                    ticket,
+                    write,
+                    bytes,
+                    ..
+                },
+                PeerAnswer::Bad { .. },
+            ) => {
+                events.push(RemoteEvent::RecipeRefused(bytes.len() as u64));
+                let payload = bytes;
+                let request = Request::Write {
+                    ticket,
+                    write,
+                    payload,
+                };
+                self.open(now_us, to, request);
+            }
+            (
+                Request::Write { ticket, .. } | Request::Build { ticket, .. },
+                PeerAnswer::Busy | PeerAnswer::Full,
+            ) => {
                 events.push(RemoteEvent::Answered(ticket, Err(Rejection::Busy)));
             }
             (fetch @ Request::Fetch { .. }, answer) => {
@@ -467,7 +514,14 @@ impl Remote {
                 events.push(RemoteEvent::Granted(to, sent_us))
             }
             (Request::Renew(_), _) => {} // no lease from that holder
-            (Request::Write { .. } | Request::Free(_) | Request::Sync | Request::Probe, _) => {
+            (
+                Request::Write { .. }
+                | Request::Build { .. }
+                | Request::Free(_)
+                | Request::Sync
+                | Request::Probe,
+                _,
+            ) => {
                 events.push(RemoteEvent::Lost(to));
             }
         }
@@ -593,6 +647,9 @@ fn question(log: ServerId, request: &Request) -> (Peer, Slice) {
     let question = match request {
         Request::Write { write, payload, .. } => {
             return (Peer::WriteReplica(*write), payload.clone());
+        }
+        Request::Build { write, recipe, .. } => {
+            return (Peer::BuildReplica(*write), recipe.clone());
         }
         Request::Fetch {
             write, certificate, ..

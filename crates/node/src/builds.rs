@@ -1,0 +1,208 @@
+//! Survivors that a backup builds from its own replicas: the backup service orders them, any thread
+//! builds them.
+//!
+//! **Invariants**
+//! - BU1: a survivor is built only from closed, verified replicas whose certificates are those that
+//!   the master named, and counts only with the certificate that the master named. So what is
+//!   stored is the survivor, byte for byte, whatever the replicas here were.
+//! - BU2: a built survivor is stored as if its bytes had arrived at that moment: the checks of a
+//!   write apply then, and the answer waits for its level on the device (backup_service::B1). It is
+//!   a new replica in a new frame; the replicas of its victims stay until the master frees them.
+//! - BU3: a survivor that was freed while it was being built is not stored.
+//! - BU4: one survivor is built at a time, and none while a recovery waits for a replica. It takes
+//!   the memory of two segments.
+//!
+//! Paper: [Beineke18 §VI]; differs: the reorganisation of a replica is ordered by the master, and
+//! is a new frame, so a torn one loses nothing.
+
+use crate::backup_service::{BackupService, Reply};
+use duramen_backup::{Backup, ReplicaId};
+use duramen_base::ids::ServerId;
+use duramen_base::planted::{Bug, has_bug};
+use duramen_format::certificate::Certificate;
+use duramen_format::recipe::{self, Build};
+use duramen_format::segment::Header;
+use duramen_wire::native::Slice;
+use duramen_wire::native::message::{PeerAnswer, Refusal, WriteReplica};
+use std::collections::VecDeque;
+
+/// Survivors that may wait to be built; masters send the bytes of further ones.
+const WAITING_MAX: usize = 256;
+/// Delay before a repeated request for a survivor that is being built.
+const AGAIN_MS: u32 = 50;
+
+/// A survivor that a master has ordered.
+struct Ordered<T> {
+    tag: T,
+    write: WriteReplica,
+    /// Empty once it is being built.
+    recipe: Vec<u8>,
+    is_cancelled: bool,
+}
+
+/// The survivors that wait; the first one may be being built.
+pub(crate) struct Builds<T> {
+    waiting: VecDeque<Ordered<T>>,
+    is_building: bool,
+}
+
+impl<T> Default for Builds<T> {
+    fn default() -> Builds<T> {
+        Builds {
+            waiting: VecDeque::new(),
+            is_building: false,
+        }
+    }
+}
+
+fn id_of(write: &WriteReplica) -> ReplicaId {
+    ReplicaId {
+        log: write.log.number(),
+        segment: write.segment,
+    }
+}
+
+impl<T> Builds<T> {
+    /// The replica is freed (BU3).
+    pub fn cancel(&mut self, id: ReplicaId) {
+        let ordered = self.waiting.iter_mut();
+        for ordered in ordered.filter(|ordered| id_of(&ordered.write) == id) {
+            ordered.is_cancelled = true;
+        }
+    }
+
+    /// The next survivor to build (BU4).
+    pub fn next(&mut self) -> Option<(WriteReplica, Vec<u8>)> {
+        let first = self.waiting.front_mut().filter(|_| !self.is_building)?;
+        self.is_building = true;
+        Some((first.write, std::mem::take(&mut first.recipe)))
+    }
+}
+
+/// A survivor that is to be built.
+pub(crate) struct BuildJob {
+    pub write: WriteReplica,
+    pub recipe: Vec<u8>,
+}
+
+impl BuildJob {
+    /// Builds the survivor. `scratch` grows to the size of a segment.
+    ///
+    /// # Errors
+    /// The reason why it cannot be built here, for people.
+    pub fn run(&self, backup: &Backup, scratch: &mut Vec<u8>) -> Result<Vec<u8>, String> {
+        let write = &self.write;
+        let header = Header {
+            kind: write.kind,
+            segment: write.segment,
+            log: write.log.number(),
+            head: 0,
+            capacity: write.capacity,
+        };
+        let mut build = Build::begin(&header);
+        scratch.resize(backup.geometry().segment_bytes as usize, 0);
+        let mut there = None;
+        for (part, certificate) in recipe::decode(&self.recipe).map_err(|e| e.to_string())? {
+            let id = ReplicaId {
+                log: write.log.number(),
+                segment: part.victim,
+            };
+            if there != Some(part.victim) {
+                let read = backup.read_of(id, scratch).map_err(|e| e.to_string())?;
+                let is_it = read.closed && read.certificate() == certificate; // BU1
+                if !is_it && !has_bug(Bug::BuildsFromStale) {
+                    return Err(format!("segment {} has another certificate", part.victim));
+                }
+                there = Some(part.victim);
+                scratch.truncate(read.length as usize);
+            }
+            let taken = build.take(&part, scratch);
+            taken.map_err(|e| format!("segment {}: {e}", part.victim))?;
+            scratch.resize(backup.geometry().segment_bytes as usize, 0);
+        }
+        Ok(build.end())
+    }
+}
+
+impl<T> BackupService<T> {
+    /// A master orders a survivor.
+    pub(crate) fn ask_build(
+        &mut self,
+        tag: T,
+        sender: ServerId,
+        write: &WriteReplica,
+        recipe: &[u8],
+        out: &mut Vec<Reply<T>>,
+    ) {
+        if let Err(answer) = self.may_write(sender, write) {
+            return out.push(reply(tag, answer));
+        }
+        let mut waiting = self.builds.waiting.iter();
+        if waiting.any(|ordered| ordered.write == *write && !ordered.is_cancelled) {
+            let answer = PeerAnswer::Refused(Refusal::NotReady {
+                after_ms: AGAIN_MS,
+                reason: "the survivor is being built".to_owned(),
+            });
+            return out.push(reply(tag, answer));
+        }
+        if self.builds.waiting.len() >= WAITING_MAX {
+            return out.push(reply(tag, bad("too many survivors wait to be built")));
+        }
+        self.builds.waiting.push_back(Ordered {
+            tag,
+            write: *write,
+            recipe: recipe.to_vec(),
+            is_cancelled: false,
+        });
+    }
+
+    /// The survivor that was being built is there, or cannot be built.
+    pub(crate) fn was_built(
+        &mut self,
+        now_us: u64,
+        built: Result<Vec<u8>, String>,
+        out: &mut Vec<Reply<T>>,
+    ) {
+        self.builds.is_building = false;
+        let Some(ordered) = self.builds.waiting.pop_front() else {
+            return;
+        };
+        let Ordered {
+            tag,
+            mut write,
+            is_cancelled,
+            ..
+        } = ordered;
+        let is_it = |bytes: &Vec<u8>| Some(Certificate::of(bytes)) == write.certificate; // BU1
+        let answer = match built {
+            _ if is_cancelled => bad("the survivor was freed"),
+            Ok(bytes) if is_it(&bytes) || has_bug(Bug::BuildsUnverified) => {
+                write.certificate = Some(Certificate::of(&bytes));
+                let sender = write.log;
+                if has_bug(Bug::BuiltNotStored) {
+                    let (level, leased) = (write.level, false);
+                    let answer = PeerAnswer::Stored { level, leased };
+                    return out.push(reply(tag, answer));
+                }
+                return self.write(now_us, tag, sender, &write, &bytes, out); // BU2
+            }
+            Ok(_) => bad("the survivor has another certificate"),
+            Err(reason) => bad(&reason),
+        };
+        out.push(reply(tag, answer));
+    }
+}
+
+fn reply<T>(tag: T, answer: PeerAnswer) -> Reply<T> {
+    Reply {
+        tag,
+        answer,
+        payload: Slice::default(),
+    }
+}
+
+fn bad(reason: &str) -> PeerAnswer {
+    PeerAnswer::Bad {
+        reason: reason.to_owned(),
+    }
+}
