@@ -12,7 +12,8 @@ use duramen_cluster::placement::{Layout, Member};
 use duramen_cluster::replication::{BackupId, Rejection, Ticket};
 use duramen_engine::{SidePlan, TableId};
 use duramen_format::entry::{self, Kind as EntryKind, NewObject};
-use duramen_format::segment::{HEADER_BYTES, Kind};
+use duramen_format::recipe::{self, Build};
+use duramen_format::segment::{HEADER_BYTES, Header, Kind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -78,10 +79,16 @@ struct Cluster {
     lost: Mutex<BTreeSet<BackupId>>,
     noted: Mutex<SegmentId>,
     fetched: AtomicUsize,
+    /// Replicas of survivors that backups have built.
+    built: AtomicUsize,
     _dirs: Vec<tempfile::TempDir>,
 }
 
 fn cluster(count: u64, level: Level, threads: bool) -> Cluster {
+    cluster_with(count, level, threads, None)
+}
+
+fn cluster_with(count: u64, level: Level, threads: bool, zone_bytes: Option<u64>) -> Cluster {
     let net = Arc::new(Net::default());
     let mut store = Options::memory(MEMORY);
     store.level = level;
@@ -95,7 +102,7 @@ fn cluster(count: u64, level: Level, threads: bool) -> Cluster {
         segment_bytes,
         replicas: 3,
         layout: Layout::Scatter,
-        zone_bytes: None,
+        zone_bytes,
         backups: net.clone(),
     };
     let store = Store::open_member(options, threads).unwrap();
@@ -128,6 +135,7 @@ fn cluster(count: u64, level: Level, threads: bool) -> Cluster {
         lost: Mutex::default(),
         noted: Mutex::default(),
         fetched: AtomicUsize::new(0),
+        built: AtomicUsize::new(0),
         _dirs: dirs,
     }
 }
@@ -176,6 +184,12 @@ impl Cluster {
         let fetched;
         let bytes: &[u8] = match &call.bytes {
             Bytes::Here(bytes) => bytes,
+            Bytes::Built { recipe, bytes } => {
+                let built = self.build(backup, bytes, recipe);
+                assert!(built == **bytes, "{} is built differently", send.segment);
+                fetched = built;
+                &fetched
+            }
             Bytes::At(holders) => {
                 fetched = self.fetch(holders, send.segment);
                 &fetched[send.from as usize..send.certificate.length as usize]
@@ -212,6 +226,21 @@ impl Cluster {
         let answered = group.run(backup, &|| 0).unwrap();
         while backup.flush_step().unwrap() {}
         Ok(answered[0].level)
+    }
+
+    /// The survivor that a backup builds from its own replicas.
+    fn build(&self, backup: &Backup, bytes: &[u8], recipe: &[u8]) -> Vec<u8> {
+        self.built.fetch_add(1, Ordering::Relaxed);
+        let mut build = Build::begin(&Header::decode(bytes).unwrap());
+        for (part, certificate) in recipe::decode(recipe).unwrap() {
+            let mut victim = vec![0; backup.geometry().segment_bytes as usize];
+            let segment = part.victim;
+            let read = backup.read_of(ReplicaId { log: LOG, segment }, &mut victim);
+            let read = read.unwrap();
+            assert_eq!(read.certificate(), certificate, "segment {segment}");
+            build.take(&part, &victim[..read.length as usize]).unwrap();
+        }
+        build.end()
     }
 
     fn fetch(&self, holders: &[BackupId], segment: SegmentId) -> Vec<u8> {
@@ -373,6 +402,37 @@ fn acknowledged_writes_are_recovered_whatever_was_lost_without_threads() {
         fetched > 0,
         "closed segments were made good for from others"
     );
+}
+
+/// Zones: the backups build most survivors; those that came in place of a lost one are sent the
+/// bytes. A recovery finds all acknowledged writes at any time.
+#[test]
+fn survivors_are_built_by_the_backups_of_their_zone() {
+    for seed in 0..3 {
+        let mut random = Random::new(seed);
+        let cluster = cluster_with(6, Level::Synced, false, Some(16 << 20));
+        let mut model = BTreeMap::new();
+        let ids: Vec<BackupId> = cluster.backups.keys().copied().collect();
+        for n in 0..1_500 {
+            let value = vec![b'a' + (n % 26) as u8; 50_000 + random.index(250_000)];
+            let key = write(&cluster, &mut random, random.clone().below(150), &value);
+            model.insert(key, value);
+            if n % 200 == 137 {
+                let gone = [ids[random.index(ids.len())]];
+                let is_whole = cluster.lost.lock().unwrap().is_empty();
+                let gone = if is_whole { &gone[..] } else { &[] };
+                assert!(cluster.recover(gone) == model, "seed {seed}, write {n}");
+            }
+            if n == 700 + 100 * seed {
+                cluster.lose(ids[random.index(ids.len())]);
+            }
+        }
+        let stats = cluster.store.stats().durability.expect("it has a log");
+        let built = cluster.built.load(Ordering::Relaxed);
+        println!("{built} built; {stats:?}");
+        assert!(built > 50 && stats.recipes_sent >= built as u64);
+        assert_eq!(stats.recipes_refused, 0);
+    }
 }
 
 /// Level buffered: acknowledged when it is on all replicas, synced a little later without another

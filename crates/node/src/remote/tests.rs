@@ -268,3 +268,59 @@ fn a_backup_that_grants_no_lease_is_silent_although_its_connection_moves() {
     assert!(remote.silent().contains(&HOLDER), "Q8");
     assert!(remote.calls.len() < 10, "the old ones are given up");
 }
+
+/// A survivor is sent as a recipe; the backup that cannot build it gets its bytes (Q10). Returns
+/// the requests, and what the store was told.
+fn recipe(answer: PeerAnswer) -> (Vec<PeerRequest>, Vec<RemoteEvent>) {
+    let queue = Arc::new(Queue::new(Arc::new(|| {})));
+    let mut remote = Remote::new(ME, 1 << 20, queue.clone());
+    queue.send(Call {
+        log: ME.number(),
+        send: Send {
+            ticket: Ticket(1),
+            backup: HOLDER,
+            segment: SegmentId(1),
+            kind: Kind::Survivor,
+            epoch: 0,
+            from: 0,
+            certificate: Certificate::of(b"survivor"),
+            open: true,
+            close: true,
+            primary: false,
+        },
+        level: Level::Synced,
+        bytes: Bytes::Built {
+            recipe: b"recipe"[..].into(),
+            bytes: b"survivor"[..].into(),
+        },
+    });
+    let (mut asked, mut events) = (polled(&mut remote, 0), Vec::new());
+    let answer = Some((answer, Slice::default()));
+    remote.answered(1, asked[0].call, answer, &mut events);
+    asked.extend(polled(&mut remote, 1));
+    (asked, events)
+}
+
+#[test]
+fn a_backup_that_cannot_build_a_survivor_gets_its_bytes() {
+    let level = Level::Synced;
+    let (asked, events) = recipe(PeerAnswer::Stored {
+        level,
+        leased: false,
+    });
+    assert!(matches!(&asked[..], [one] if *one.payload == *b"recipe"));
+    assert_eq!(events, [RemoteEvent::Answered(Ticket(1), Ok(level))]);
+    let (asked, events) = recipe(PeerAnswer::Bad {
+        reason: String::new(),
+    });
+    let [order, write] = &asked[..] else {
+        panic!("{} requests", asked.len());
+    };
+    assert!(matches!(order.question, Peer::BuildReplica(_)));
+    assert!(matches!(write.question, Peer::WriteReplica(_)) && *write.payload == *b"survivor");
+    assert!(order.call != write.call, "Q2");
+    assert_eq!(events, [RemoteEvent::RecipeRefused(8)]);
+    let (asked, events) = recipe(PeerAnswer::Fenced);
+    let fenced = RemoteEvent::Answered(Ticket(1), Err(Rejection::Fenced));
+    assert!(asked.len() == 1 && events == [fenced, RemoteEvent::Fenced]);
+}

@@ -559,6 +559,9 @@ impl World {
                 payload,
             } => {
                 let other: usize = address.parse().expect("servers have numbers");
+                if matches!(question, Peer::BuildReplica(_)) {
+                    self.coverage.fired(Class::Recipe);
+                }
                 self.asks_peer(n, call, (to, other), question, payload.to_vec());
             }
             NodeOutput::Answer {

@@ -158,6 +158,9 @@ pub enum Fault {
     EmptyTable,
 }
 
+/// Bytes of a zone: 16 segments.
+pub(super) const ZONE_BYTES: u64 = 1 << 20;
+
 /// All settings of a run: its faults, its network, its sizes.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -309,6 +312,7 @@ impl Plan {
         plan.tablets = 1 + random.below(servers as u64) as u32;
         plan.frames = [128, 128, 48, 20][random.below(4) as usize];
         plan.flash = seed % 3 == 2;
+        plan.draw_layout(seed);
         if profile == Profile::Mixed {
             plan.network(&mut random);
             plan.draw_faults(&mut random);
@@ -336,6 +340,12 @@ impl Plan {
             }
         }
         plan
+    }
+
+    /// Half of the seeds have zones.
+    fn draw_layout(&mut self, seed: u64) {
+        let has_zones = Random::new(seed ^ 0x7a6f_6e65).one_in(2);
+        self.zone_bytes = has_zones.then_some(ZONE_BYTES);
     }
 
     fn network(&mut self, random: &mut Random) {

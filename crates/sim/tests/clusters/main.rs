@@ -75,6 +75,7 @@ fn racks_that_are_too_few_hold_up_nobody() {
     let few_racks = |seed| Plan {
         racks: 1 + seed as usize % 2,
         copyset_scatter: (seed % 4 < 2).then_some(2),
+        zone_bytes: (seed % 4 == 2).then_some(1 << 20),
         ..Plan::of(Profile::Mixed, seed)
     };
     let budget = Budget::from_environment(200, Duration::from_secs(40));
