@@ -18,14 +18,15 @@
 //! - Q7: of the closed segments that are copied from one backup to another, whole, through this
 //!   server, [`COPIES_MAX`] are in flight: a dead backup may have had replicas of all segments. A
 //!   copy for which nothing has moved for [`COPY_US`] delays the others no longer.
-//! - Q10: a survivor is sent as a recipe first. A backup that cannot build it gets its bytes, in a
-//!   request with another name (Q2): the rules only see that one call takes longer.
 //! - Q8: a backup that is UP, but carries out no request of this log for some seconds, is
 //!   [`silent`](Remote::silent). Time does not count while no server at all answers this one. A
 //!   lost backup is taken back only after it has answered a [`probe`](Remote::probe), which is as
 //!   long as a write, and writes to the disk there.
 //! - Q9: a backup whose writes take much longer than those of the others is [`slow`](Remote::slow).
 //!   It keeps its replicas, and gets no new ones while others suffice.
+//! - Q10: a survivor is sent as a recipe first. A backup that cannot build it, or whose answer is
+//!   lost, gets its bytes, in a request with another name (Q2): the rules only see that one call
+//!   takes longer. An older server does not know recipes.
 //!
 //! **Concurrency**: [`Queue`] is shared and is held only to push or take.
 //!
@@ -451,6 +452,9 @@ impl Remote {
                 }
                 return events.push(RemoteEvent::Fenced);
             }
+            None if matches!(open.request, Request::Build { .. }) => {
+                return self.send_whole(now_us, open, events); // it may not know recipes
+            }
             None | Some((PeerAnswer::Refused(Refusal::NotReady { .. } | Refusal::NotUp(_)), _)) => {
                 open.due_us = now_us + REST_US;
                 self.calls.insert(call, open); // Q1
@@ -461,6 +465,10 @@ impl Remote {
         let (to, sent_us) = (open.to, open.sent_us.unwrap_or(0));
         if let Some(need) = open.request.need() {
             self.silence.answered(to, need);
+        }
+        let is_build = matches!(open.request, Request::Build { .. });
+        if is_build && matches!(answer, PeerAnswer::Bad { .. }) {
+            return self.send_whole(now_us, open, events);
         }
         match (open.request, answer) {
             (Request::Write { ticket, write, .. }, PeerAnswer::Stored { level, leased }) => {
@@ -474,24 +482,6 @@ impl Remote {
             }
             (Request::Build { ticket, .. }, PeerAnswer::Stored { level, .. }) => {
                 events.push(RemoteEvent::Answered(ticket, Ok(level)));
-            }
-            (
-                Request::Build {
-                    ticket,
-                    write,
-                    bytes,
-                    ..
-                },
-                PeerAnswer::Bad { .. },
-            ) => {
-                events.push(RemoteEvent::RecipeRefused(bytes.len() as u64));
-                let payload = bytes;
-                let request = Request::Write {
-                    ticket,
-                    write,
-                    payload,
-                };
-                self.open(now_us, to, request);
             }
             (
                 Request::Write { ticket, .. } | Request::Build { ticket, .. },
@@ -525,6 +515,27 @@ impl Remote {
                 events.push(RemoteEvent::Lost(to));
             }
         }
+    }
+
+    /// Q10: the bytes of a survivor take the place of its recipe.
+    fn send_whole(&mut self, now_us: u64, build: Open, events: &mut Vec<RemoteEvent>) {
+        let to = build.to;
+        let Request::Build {
+            ticket,
+            write,
+            bytes: payload,
+            ..
+        } = build.request
+        else {
+            unreachable!("only called with one");
+        };
+        events.push(RemoteEvent::RecipeRefused(payload.len() as u64));
+        let request = Request::Write {
+            ticket,
+            write,
+            payload,
+        };
+        self.open(now_us, to, request);
     }
 
     /// The bytes of a closed segment have arrived, or this holder does not have them.

@@ -182,7 +182,7 @@ impl Case {
 }
 
 /// Scenario 38: whatever the backup has instead of a victim, it builds nothing from it.
-fn scenario_38_stale_victims_are_not_used() {
+fn stale_victims_are_not_used() {
     let case = case();
     let shorter = segment(2, Kind::Head, &[20, 21]);
     let other = segment(2, Kind::Head, &[29, 21, 22]);
@@ -237,8 +237,8 @@ fn a_built_survivor_is_stored_before_it_counts() {
 }
 
 #[test]
-fn survivors_are_built_of_the_victims_that_the_master_named() {
-    scenario_38_stale_victims_are_not_used();
+fn scenario_38_survivors_are_built_of_the_victims_that_the_master_named() {
+    stale_victims_are_not_used();
     a_survivor_with_another_certificate_does_not_count();
     a_built_survivor_is_stored_before_it_counts();
 }
@@ -249,7 +249,7 @@ fn planted_bugs_of_builds_are_found() {
         let found = catch_unwind(AssertUnwindSafe(|| with_bug(bug, check)));
         assert!(found.is_err(), "{bug:?} is not found");
     };
-    finds(Bug::BuildsFromStale, scenario_38_stale_victims_are_not_used);
+    finds(Bug::BuildsFromStale, stale_victims_are_not_used);
     finds(Bug::BuildsUnverified, a_survivor_with_another_certificate_does_not_count);
     finds(Bug::BuiltNotStored, a_built_survivor_is_stored_before_it_counts);
 }

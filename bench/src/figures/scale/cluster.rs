@@ -19,6 +19,7 @@ use duramen_format::segment::{Header, Kind};
 use duramen_wire::native::codec::{Envelope, encode_coordinator_answer, encode_from_coordinator};
 use duramen_wire::native::message::{
     Addresses, Admin, ClusterSettings, Enlist, FromCoordinator, PartitionOutcome, ReplicaEntry,
+    ReplicaLayout,
     Replicas, Roles, ServerAnswer, ToCoordinator,
 };
 use std::cmp::Reverse;
@@ -142,8 +143,7 @@ pub(super) fn settings(partition_bytes: u64, replicas: usize) -> ClusterSettings
         partition_bytes,
         partition_records: 1 << 40,
         rpc_window: 512,
-        copyset_scatter: None,
-        zone_bytes: None,
+        layout: ReplicaLayout::Scatter,
     }
 }
 

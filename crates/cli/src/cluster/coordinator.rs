@@ -6,7 +6,7 @@ use crate::failure::EXIT_FAILED;
 use crate::signals::{self, Order};
 use clap::Args;
 use duramen_coordinator::{Error, Options, Role, Running, Stopper, StoreSpec};
-use duramen_wire::native::message::ClusterSettings;
+use duramen_wire::native::message::{ClusterSettings, ReplicaLayout};
 use signal_hook::iterator::Signals;
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::{SocketAddr, ToSocketAddrs as _};
@@ -171,8 +171,13 @@ impl SettingsArgs {
         if let Some(records) = self.partition_records {
             settings.partition_records = records;
         }
-        settings.copyset_scatter = self.copyset_scatter;
-        settings.zone_bytes = self.zone_size;
+        settings.layout = match (self.copyset_scatter, self.zone_size) {
+            (Some(scatter), _) => ReplicaLayout::Copysets { scatter },
+            (None, Some(bytes)) => ReplicaLayout::Zones {
+                mib: narrow(bytes.div_ceil(1 << 20)),
+            },
+            (None, None) => ReplicaLayout::Scatter,
+        };
         duramen_coordinator::check_settings(&settings).map_err(|error| error.to_string())?;
         Ok(settings)
     }

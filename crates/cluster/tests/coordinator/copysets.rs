@@ -5,7 +5,7 @@ use crate::rig::{Rig, enlist};
 use duramen_base::ids::{SegmentId, ServerId};
 use duramen_cluster::placement::{Layout, Member, Placement, copysets};
 use duramen_cluster::replication::BackupId;
-use duramen_wire::native::message::{ServerEntry, ServerStatus, ToCoordinator};
+use duramen_wire::native::message::{ReplicaLayout, ServerEntry, ServerStatus, ToCoordinator};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -69,7 +69,7 @@ proptest! {
     ) {
         let mut settings = duramen_harness::settings();
         settings.replicas = replicas;
-        settings.copyset_scatter = Some(SCATTER);
+        settings.layout = ReplicaLayout::Copysets { scatter: SCATTER };
         let layout = Layout::copysets(SCATTER, replicas);
         let Layout::Copysets { groups } = layout else { panic!("copysets") };
         let replicas = replicas as usize;

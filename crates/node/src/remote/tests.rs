@@ -272,6 +272,10 @@ fn a_backup_that_grants_no_lease_is_silent_although_its_connection_moves() {
 /// A survivor is sent as a recipe; the backup that cannot build it gets its bytes (Q10). Returns
 /// the requests, and what the store was told.
 fn recipe(answer: PeerAnswer) -> (Vec<PeerRequest>, Vec<RemoteEvent>) {
+    recipe_answered(Some(answer))
+}
+
+fn recipe_answered(answer: Option<PeerAnswer>) -> (Vec<PeerRequest>, Vec<RemoteEvent>) {
     let queue = Arc::new(Queue::new(Arc::new(|| {})));
     let mut remote = Remote::new(ME, 1 << 20, queue.clone());
     queue.send(Call {
@@ -295,7 +299,7 @@ fn recipe(answer: PeerAnswer) -> (Vec<PeerRequest>, Vec<RemoteEvent>) {
         },
     });
     let (mut asked, mut events) = (polled(&mut remote, 0), Vec::new());
-    let answer = Some((answer, Slice::default()));
+    let answer = answer.map(|answer| (answer, Slice::default()));
     remote.answered(1, asked[0].call, answer, &mut events);
     asked.extend(polled(&mut remote, 1));
     (asked, events)
@@ -320,6 +324,9 @@ fn a_backup_that_cannot_build_a_survivor_gets_its_bytes() {
     assert!(matches!(write.question, Peer::WriteReplica(_)) && *write.payload == *b"survivor");
     assert!(order.call != write.call, "Q2");
     assert_eq!(events, [RemoteEvent::RecipeRefused(8)]);
+    // An older server does not understand the request, or the connection broke.
+    let (asked, _) = recipe_answered(None);
+    assert!(matches!(&asked[..], [_, write] if *write.payload == *b"survivor"));
     let (asked, events) = recipe(PeerAnswer::Fenced);
     let fenced = RemoteEvent::Answered(Ticket(1), Err(Rejection::Fenced));
     assert!(asked.len() == 1 && events == [fenced, RemoteEvent::Fenced]);

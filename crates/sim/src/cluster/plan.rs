@@ -2,6 +2,7 @@
 
 use duramen_base::planted::Bug;
 use duramen_base::random::Random;
+use duramen_wire::native::message::ReplicaLayout;
 
 const MS: u64 = 1_000;
 const SECOND: u64 = 1_000_000;
@@ -158,8 +159,8 @@ pub enum Fault {
     EmptyTable,
 }
 
-/// Bytes of a zone: 16 segments.
-pub(super) const ZONE_BYTES: u64 = 1 << 20;
+/// Zones of 16 segments.
+pub const ZONES: ReplicaLayout = ReplicaLayout::Zones { mib: 1 };
 
 /// All settings of a run: its faults, its network, its sizes.
 #[derive(Clone, Debug)]
@@ -170,10 +171,8 @@ pub struct Plan {
     pub replicas: u32,
     /// Number of racks over which the servers are spread; 0: none.
     pub racks: usize,
-    /// Replicas are placed in copysets of this scatter width; `None`: at random.
-    pub copyset_scatter: Option<u32>,
-    /// Replicas are placed in zones of so many bytes; `None`: there are no zones.
-    pub zone_bytes: Option<u64>,
+    /// Places of replicas.
+    pub layout: ReplicaLayout,
     pub clients: usize,
     /// Number of clients that follow redirections, as RESP clients do; the others are native.
     pub plain_clients: usize,
@@ -254,8 +253,7 @@ impl Plan {
             coordinators: 2,
             replicas,
             racks: 0,
-            copyset_scatter: None,
-            zone_bytes: None,
+            layout: ReplicaLayout::Scatter,
             clients: 4,
             plain_clients: 2,
             keys: 12,
@@ -345,7 +343,9 @@ impl Plan {
     /// Half of the seeds have zones.
     fn draw_layout(&mut self, seed: u64) {
         let has_zones = Random::new(seed ^ 0x7a6f_6e65).one_in(2);
-        self.zone_bytes = has_zones.then_some(ZONE_BYTES);
+        if has_zones {
+            self.layout = ZONES;
+        }
     }
 
     fn network(&mut self, random: &mut Random) {

@@ -1,6 +1,6 @@
 //! Bugs that the simulator must find, each with the faults that expose it.
 
-use super::plan::{Fault, Plan, Profile, ZONE_BYTES};
+use super::plan::{Fault, Plan, Profile, ZONES};
 use duramen_base::planted::Bug;
 use duramen_base::random::Random;
 
@@ -149,7 +149,7 @@ impl Plan {
             self.plain_clients = 0;
         }
         if shape == Shape::Zones {
-            self.zone_bytes = Some(ZONE_BYTES);
+            self.layout = ZONES;
         }
         if shape == Shape::Full {
             self.frames = 26;

@@ -64,8 +64,7 @@ fn settings() -> ClusterSettings {
         partition_bytes: 500 << 20,
         partition_records: 2_000_000,
         rpc_window: 512,
-        copyset_scatter: None,
-        zone_bytes: None,
+        layout: ReplicaLayout::Scatter,
     }
 }
 
