@@ -1,6 +1,6 @@
 //! What cleaning costs a member's network and its backups' disks: replicas scattered over all
 //! backups, which get survivors as bytes, against zones, whose backups build survivors from
-//! recipes. Beineke18 §VI; Figures 12 to 14 have the same axes for its backups.
+//! recipes. Beineke18 §VIII; Figures 12 to 14 have the same axes for its backups.
 //!
 //! The member is real: its engine, its cleaner, the rules of replication. Its backups are maps in
 //! this process. They build survivors as real ones do, and check each against its certificate.
@@ -271,7 +271,11 @@ impl Load<'_> {
     }
 
     /// Writes these objects; returns the traffic so far.
-    fn write(&mut self, count: u64, mut next: impl FnMut(&mut Self, u64) -> u64) -> Result<Traffic> {
+    fn write(
+        &mut self,
+        count: u64,
+        mut next: impl FnMut(&mut Self, u64) -> u64,
+    ) -> Result<Traffic> {
         let engine = self.store.engine();
         let mut session = engine.session().doing("opening a session")?;
         let log = engine.log().expect("a member's store has a log");
@@ -427,13 +431,18 @@ fn report(args: &ZonesFigure, options: &Options) -> Result<Report> {
     report.table("Bytes of cleaning per byte of user data", rows.collect());
     for pattern in PATTERNS {
         let series = [false, true].map(|zones| {
-            let own = cells.iter().filter(move |cell| {
-                (cell.setting.pattern, cell.setting.zones) == (pattern, zones)
-            });
+            let own = cells
+                .iter()
+                .filter(move |cell| (cell.setting.pattern, cell.setting.zones) == (pattern, zones));
             Series {
                 name: if zones { "zones" } else { "scatter" }.to_owned(),
                 points: own
-                    .map(|cell| (cell.setting.percent as f64, cell.per_user_byte(|t| t.network)))
+                    .map(|cell| {
+                        (
+                            cell.setting.percent as f64,
+                            cell.per_user_byte(|t| t.network),
+                        )
+                    })
                     .collect(),
             }
         });

@@ -31,7 +31,7 @@
 //!
 //! Paper: [Ousterhout15 §7.1] randomisation with refinement; Cidon13 copysets by permutations, here
 //! from digits, so that joining servers change nothing for the others (docs/traps.md, trap 25);
-//! [Beineke18 §V] backup zones; differs: a zone is a part of the log, not of the keys.
+//! [Beineke18 §X] backup zones; differs: a zone is a part of the log, not of the keys.
 
 use crate::speed::{counted, usual};
 use duramen_base::ids::SegmentId;

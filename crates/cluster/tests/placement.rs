@@ -331,11 +331,20 @@ fn two_lives_of_one_machine_are_one_server() {
             Some(other.backup),
             "the new life does not get what the old one has"
         );
-        assert_eq!(placement.choose(SegmentId::NONE, &[old.backup, other.backup], &nobody), None);
+        assert_eq!(
+            placement.choose(SegmentId::NONE, &[old.backup, other.backup], &nobody),
+            None
+        );
         placement.remove(other.backup);
-        assert_eq!(placement.choose(SegmentId::NONE, &[old.backup], &nobody), None);
+        assert_eq!(
+            placement.choose(SegmentId::NONE, &[old.backup], &nobody),
+            None
+        );
         placement.add(moved.clone());
-        assert_eq!(placement.choose(SegmentId::NONE, &[old.backup], &nobody), Some(moved.backup));
+        assert_eq!(
+            placement.choose(SegmentId::NONE, &[old.backup], &nobody),
+            Some(moved.backup)
+        );
         placement.add(other.clone());
         assert_eq!(
             placement.choose(SegmentId::NONE, &[new.backup, moved.backup], &nobody),
@@ -369,15 +378,24 @@ fn a_drained_backup_is_the_last_resort() {
         placement.retire(drained.backup);
         let nobody = BTreeSet::new();
         for _ in 0..20 {
-            assert_eq!(placement.choose(SegmentId::NONE, &[], &nobody), Some(stays.backup));
+            assert_eq!(
+                placement.choose(SegmentId::NONE, &[], &nobody),
+                Some(stays.backup)
+            );
         }
         let second = placement.choose(SegmentId::NONE, &[stays.backup], &nobody);
         assert_eq!(second, Some(drained.backup), "L5");
         let refusing = BTreeSet::from([stays.backup]);
-        assert_eq!(placement.choose(SegmentId::NONE, &[], &refusing), Some(drained.backup));
+        assert_eq!(
+            placement.choose(SegmentId::NONE, &[], &refusing),
+            Some(drained.backup)
+        );
         // Not an older life of a machine, which may be over; nor one that is gone.
         placement.remove(drained.backup);
-        assert_eq!(placement.choose(SegmentId::NONE, &[stays.backup], &nobody), None);
+        assert_eq!(
+            placement.choose(SegmentId::NONE, &[stays.backup], &nobody),
+            None
+        );
     }
 }
 
@@ -416,7 +434,9 @@ fn what_a_recovery_reads_is_spread_by_speed() {
     }
     let mut primaries: BTreeMap<u32, u32> = BTreeMap::new();
     for _ in 0..4000 {
-        let first = placement.choose(SegmentId::NONE, &[], &BTreeSet::new()).expect("somebody");
+        let first = placement
+            .choose(SegmentId::NONE, &[], &BTreeSet::new())
+            .expect("somebody");
         *primaries.entry(first.slot()).or_default() += 1;
     }
     let time = |slot: &u32| primaries[slot] * if *slot < 5 { 400 } else { 100 };

@@ -100,7 +100,8 @@ fn joins_and_crashes_move_as_little_as_may_be() {
             assert!(new.is_empty() || new == [&members[9].backup]);
         }
         for set in &joined {
-            set.iter().for_each(|id| *shares.entry(*id).or_default() += 1);
+            set.iter()
+                .for_each(|id| *shares.entry(*id).or_default() += 1);
         }
         placement.remove(members[3].backup);
         for (before, after) in joined.iter().zip(sets(&mut placement, &nobody)) {
@@ -109,7 +110,10 @@ fn joins_and_crashes_move_as_little_as_may_be() {
         }
     }
     // 40 masters with 7 zones of 3 backups each, on 10 servers: 84 each.
-    assert!(shares.len() == 10 && shares.values().all(|n| (55..115).contains(n)), "{shares:?}");
+    assert!(
+        shares.len() == 10 && shares.values().all(|n| (55..115).contains(n)),
+        "{shares:?}"
+    );
 }
 
 /// placement::L2 within the zone: a recovery reads the first replicas, from all disks of the zone.
@@ -122,5 +126,8 @@ fn first_replicas_are_spread_over_the_backups_of_their_zone() {
         let holding = place(&mut placement, SegmentId(segment), &BTreeSet::new());
         *firsts.entry(holding[0]).or_default() += 1;
     }
-    assert!(firsts.values().all(|n| (110..170).contains(n)), "{firsts:?}");
+    assert!(
+        firsts.values().all(|n| (110..170).contains(n)),
+        "{firsts:?}"
+    );
 }

@@ -21,7 +21,7 @@
 //! - R2: burying twice is burying once. So it does not matter whether a compaction in memory buried
 //!   the entry before the pass did.
 //!
-//! Paper: [Beineke18 §VI] reorganisation by the backups; differs: the master decides what is dead,
+//! Paper: [Beineke18 §VIII] reorganisation by the backups; differs: the master decides what is dead,
 //! so backups need no versions of their own, and all replicas of a survivor are equal.
 
 use crate::certificate::Certificate;
@@ -94,7 +94,8 @@ impl Fates {
             return false;
         }
         self.count = n + 1;
-        self.bits.resize(self.count.div_ceil(PER_BYTE as u32) as usize, 0);
+        self.bits
+            .resize(self.count.div_ceil(PER_BYTE as u32) as usize, 0);
         self.bits[n as usize / PER_BYTE] |= (fate as u8) << (n as usize % PER_BYTE * 2);
         true
     }

@@ -308,7 +308,11 @@ impl<T> BackupService<T> {
         self.staged.insert(number, staged);
     }
 
-    pub(crate) fn may_write(&self, sender: ServerId, write: &WriteReplica) -> Result<(), PeerAnswer> {
+    pub(crate) fn may_write(
+        &self,
+        sender: ServerId,
+        write: &WriteReplica,
+    ) -> Result<(), PeerAnswer> {
         self.check_master(sender, write.log)?;
         let capacity = self.backup.geometry().segment_bytes;
         if write.open && write.capacity > capacity {

@@ -12,7 +12,7 @@
 //! - BU4: one survivor is built at a time, and none while a recovery waits for a replica. It takes
 //!   the memory of two segments.
 //!
-//! Paper: [Beineke18 §VI]; differs: the reorganisation of a replica is ordered by the master, and
+//! Paper: [Beineke18 §VIII]; differs: the reorganisation of a replica is ordered by the master, and
 //! is a new frame, so a torn one loses nothing.
 
 use crate::backup_service::{BackupService, Reply};

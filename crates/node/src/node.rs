@@ -129,7 +129,9 @@ impl Node {
     /// Bytes written to this member's disk since the start.
     pub fn backup_written_bytes(&self) -> u64 {
         let stats = self.options.backup.as_ref().map(|backup| backup.stats());
-        stats.map_or(0, |stats| stats.wal_written_bytes + stats.frame_written_bytes)
+        stats.map_or(0, |stats| {
+            stats.wal_written_bytes + stats.frame_written_bytes
+        })
     }
 
     /// The parts of this member's log that its backups do not have yet, for people.

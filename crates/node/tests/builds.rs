@@ -200,7 +200,8 @@ fn stale_victims_are_not_used() {
         }
         assert_eq!(rig.ask(&case.order(), &case.recipe), []);
         let answers = rig.build();
-        let is_refused = matches!(&answers[..], [PeerAnswer::Bad { reason }] if !reason.contains("survivor"));
+        let is_refused =
+            matches!(&answers[..], [PeerAnswer::Bad { reason }] if !reason.contains("survivor"));
         assert!(is_refused, "{answers:?}");
         assert_eq!(rig.stored_bytes(SegmentId(9)), None);
         // The bytes are taken as ever.
@@ -217,7 +218,10 @@ fn a_survivor_with_another_certificate_does_not_count() {
     wanted.certificate = Some(Certificate::of(&case.survivor[..64]));
     assert_eq!(rig.ask(&Peer::BuildReplica(wanted), &case.recipe), []);
     let answers = rig.build();
-    assert!(matches!(&answers[..], [PeerAnswer::Bad { .. }]), "{answers:?}");
+    assert!(
+        matches!(&answers[..], [PeerAnswer::Bad { .. }]),
+        "{answers:?}"
+    );
     assert_eq!(rig.commit(), []);
     assert_eq!(rig.stored_bytes(SegmentId(9)), None);
 }
@@ -250,8 +254,14 @@ fn planted_bugs_of_builds_are_found() {
         assert!(found.is_err(), "{bug:?} is not found");
     };
     finds(Bug::BuildsFromStale, stale_victims_are_not_used);
-    finds(Bug::BuildsUnverified, a_survivor_with_another_certificate_does_not_count);
-    finds(Bug::BuiltNotStored, a_built_survivor_is_stored_before_it_counts);
+    finds(
+        Bug::BuildsUnverified,
+        a_survivor_with_another_certificate_does_not_count,
+    );
+    finds(
+        Bug::BuiltNotStored,
+        a_built_survivor_is_stored_before_it_counts,
+    );
 }
 
 #[test]

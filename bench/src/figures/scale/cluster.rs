@@ -19,8 +19,7 @@ use duramen_format::segment::{Header, Kind};
 use duramen_wire::native::codec::{Envelope, encode_coordinator_answer, encode_from_coordinator};
 use duramen_wire::native::message::{
     Addresses, Admin, ClusterSettings, Enlist, FromCoordinator, PartitionOutcome, ReplicaEntry,
-    ReplicaLayout,
-    Replicas, Roles, ServerAnswer, ToCoordinator,
+    ReplicaLayout, Replicas, Roles, ServerAnswer, ToCoordinator,
 };
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
@@ -432,7 +431,9 @@ impl Cluster {
     pub fn place(&mut self) -> Vec<usize> {
         let mut chosen: Vec<BackupId> = Vec::new();
         while chosen.len() < self.replicas
-            && let Some(backup) = self.placement.choose(SegmentId::NONE, &chosen, &BTreeSet::new())
+            && let Some(backup) = self
+                .placement
+                .choose(SegmentId::NONE, &chosen, &BTreeSet::new())
         {
             chosen.push(backup);
         }

@@ -8,7 +8,7 @@
 //!   unknown, and survivors with entries of this window are sent as bytes.
 //! - OR2: the fates are charged to the budget; without room for them, the origin is unknown.
 //!
-//! Paper: [Beineke18 §VI]; differs: one memory of two bits per entry at the master, instead of
+//! Paper: [Beineke18 §VIII]; differs: one memory of two bits per entry at the master, instead of
 //! versions at each backup.
 
 use super::Log;
@@ -43,7 +43,8 @@ impl Log {
     }
 
     /// Sets the origin of a window that a compaction filled (OR2).
-    pub(crate) fn set_origin(&self, space: &Space, window: u32, origin: Option<Fates>) {
+    pub(crate) fn set_origin(&self, space: &Space, window: u32, mut origin: Option<Fates>) {
+        origin.iter_mut().for_each(Fates::shrink);
         let kept = origin.filter(|fates| space.budget.charge(fates.bytes()));
         let origin = kept.map_or(Origin::Unknown, Origin::Left);
         *self.windows[window as usize].origin.lock().expect("origin") = origin;

@@ -168,14 +168,21 @@ impl Device {
             return;
         };
         self.built += 1;
-        let certificate = |id: SegmentId| self.frames.get(&id.0).map(|bytes| Certificate::of(bytes));
+        let certificate =
+            |id: SegmentId| self.frames.get(&id.0).map(|bytes| Certificate::of(bytes));
         let recipe = parts.encode(certificate).expect("victims are on the disk");
         let header = Header::decode(ready.bytes).expect("a valid header");
         let mut build = Build::begin(&header);
         for (part, _) in recipe::decode(&recipe).expect("a recipe") {
-            build.take(&part, &self.frames[&part.victim.0]).expect("its victim");
+            build
+                .take(&part, &self.frames[&part.victim.0])
+                .expect("its victim");
         }
-        assert!(build.end() == ready.bytes, "{} is built differently", ready.segment);
+        assert!(
+            build.end() == ready.bytes,
+            "{} is built differently",
+            ready.segment
+        );
     }
 
     fn apply(&mut self, swap: &Swap) {

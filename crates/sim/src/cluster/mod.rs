@@ -29,5 +29,4 @@ mod world;
 
 pub use coverage::{Class, Coverage};
 pub use finish::{Outcome, run};
-pub use coverage::Class;
 pub use plan::{Fault, Plan, Profile, ZONES};

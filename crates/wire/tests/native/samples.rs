@@ -611,6 +611,7 @@ pub fn peer() -> Vec<(Peer, &'static [u8])> {
         ),
         (Peer::PutHeat, b"blocks"),
         (Peer::GetHeat { server: LOG }, b""),
+        (Peer::BuildReplica(write_replica()), b"recipe"),
     ]
 }
 
