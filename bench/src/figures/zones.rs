@@ -1,4 +1,4 @@
-//! What cleaning costs a member's network and its backups' disks: replicas scattered over all
+//! Cleaning's use of a member's network and of its backups' disks: replicas scattered over all
 //! backups, which get survivors as bytes, against zones, whose backups build survivors from
 //! recipes. Beineke18 §VIII; Figures 12 to 14 have the same axes for its backups.
 //!
@@ -331,7 +331,8 @@ fn run(setting: Setting) -> Result<Cell> {
     let entry_bytes = (KEY_BYTES + VALUE_BYTES + 16).next_multiple_of(8) + 8;
     let objects = setting.log_bytes * setting.percent / 100 / entry_bytes as u64;
     std::thread::scope(|scope| {
-        scope.spawn(|| serve(&store, &events, &disks));
+        let (its_store, its_disks) = (&store, &disks);
+        scope.spawn(move || serve(its_store, &events, its_disks));
         let mut load = Load {
             store: &store,
             disks: &disks,

@@ -1,4 +1,5 @@
-//! Placement: selects the backups for replicas: at random with refinement, in copysets, or by zones.
+//! Placement: selects the backups for replicas: at random with refinement, in copysets, or in
+//! zones.
 //!
 //! **Rules**
 //! - L1: the replicas of a segment are on different servers, none of them its master. Two lives of

@@ -21,8 +21,8 @@
 //! - R2: burying twice is burying once. So it does not matter whether a compaction in memory buried
 //!   the entry before the pass did.
 //!
-//! Paper: [Beineke18 §VIII] reorganisation by the backups; differs: the master decides what is dead,
-//! so backups need no versions of their own, and all replicas of a survivor are equal.
+//! Paper: [Beineke18 §VIII] reorganisation by the backups; differs: the master decides which entries
+//! are dead, so backups need no versions of their own, and all replicas of a survivor are equal.
 
 use crate::certificate::Certificate;
 use crate::entry::{self, Damage, Entry, Kind, NewTombstone};
@@ -34,7 +34,7 @@ const PART_BYTES: usize = 24;
 /// Fates in a byte.
 const PER_BYTE: usize = 4;
 
-/// What becomes of an entry of a segment that is cleaned.
+/// The fate of an entry of a segment that is cleaned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Fate {

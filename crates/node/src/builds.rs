@@ -15,35 +15,31 @@
 //! Paper: [Beineke18 §VIII]; differs: the reorganisation of a replica is ordered by the master, and
 //! is a new frame, so a torn one loses nothing.
 
-use crate::backup_service::{BackupService, Reply};
 use duramen_backup::{Backup, ReplicaId};
-use duramen_base::ids::ServerId;
 use duramen_base::planted::{Bug, has_bug};
-use duramen_format::certificate::Certificate;
 use duramen_format::recipe::{self, Build};
 use duramen_format::segment::Header;
-use duramen_wire::native::Slice;
-use duramen_wire::native::message::{PeerAnswer, Refusal, WriteReplica};
+use duramen_wire::native::message::WriteReplica;
 use std::collections::VecDeque;
 
 /// Survivors that may wait to be built; masters send the bytes of further ones.
-const WAITING_MAX: usize = 256;
+pub(crate) const WAITING_MAX: usize = 256;
 /// Delay before a repeated request for a survivor that is being built.
-const AGAIN_MS: u32 = 50;
+pub(crate) const AGAIN_MS: u32 = 50;
 
 /// A survivor that a master has ordered.
-struct Ordered<T> {
-    tag: T,
-    write: WriteReplica,
+pub(crate) struct Ordered<T> {
+    pub tag: T,
+    pub write: WriteReplica,
     /// Empty once it is being built.
-    recipe: Vec<u8>,
-    is_cancelled: bool,
+    pub recipe: Vec<u8>,
+    pub is_cancelled: bool,
 }
 
 /// The survivors that wait; the first one may be being built.
 pub(crate) struct Builds<T> {
-    waiting: VecDeque<Ordered<T>>,
-    is_building: bool,
+    pub waiting: VecDeque<Ordered<T>>,
+    pub is_building: bool,
 }
 
 impl<T> Default for Builds<T> {
@@ -121,88 +117,5 @@ impl BuildJob {
             scratch.resize(backup.geometry().segment_bytes as usize, 0);
         }
         Ok(build.end())
-    }
-}
-
-impl<T> BackupService<T> {
-    /// A master orders a survivor.
-    pub(crate) fn ask_build(
-        &mut self,
-        tag: T,
-        sender: ServerId,
-        write: &WriteReplica,
-        recipe: &[u8],
-        out: &mut Vec<Reply<T>>,
-    ) {
-        if let Err(answer) = self.may_write(sender, write) {
-            return out.push(reply(tag, answer));
-        }
-        let mut waiting = self.builds.waiting.iter();
-        if waiting.any(|ordered| ordered.write == *write && !ordered.is_cancelled) {
-            let answer = PeerAnswer::Refused(Refusal::NotReady {
-                after_ms: AGAIN_MS,
-                reason: "the survivor is being built".to_owned(),
-            });
-            return out.push(reply(tag, answer));
-        }
-        if self.builds.waiting.len() >= WAITING_MAX {
-            return out.push(reply(tag, bad("too many survivors wait to be built")));
-        }
-        self.builds.waiting.push_back(Ordered {
-            tag,
-            write: *write,
-            recipe: recipe.to_vec(),
-            is_cancelled: false,
-        });
-    }
-
-    /// The survivor that was being built is there, or cannot be built.
-    pub(crate) fn was_built(
-        &mut self,
-        now_us: u64,
-        built: Result<Vec<u8>, String>,
-        out: &mut Vec<Reply<T>>,
-    ) {
-        self.builds.is_building = false;
-        let Some(ordered) = self.builds.waiting.pop_front() else {
-            return;
-        };
-        let Ordered {
-            tag,
-            mut write,
-            is_cancelled,
-            ..
-        } = ordered;
-        let is_it = |bytes: &Vec<u8>| Some(Certificate::of(bytes)) == write.certificate; // BU1
-        let answer = match built {
-            _ if is_cancelled => bad("the survivor was freed"),
-            Ok(bytes) if is_it(&bytes) || has_bug(Bug::BuildsUnverified) => {
-                write.certificate = Some(Certificate::of(&bytes));
-                let sender = write.log;
-                if has_bug(Bug::BuiltNotStored) {
-                    let (level, leased) = (write.level, false);
-                    let answer = PeerAnswer::Stored { level, leased };
-                    return out.push(reply(tag, answer));
-                }
-                return self.write(now_us, tag, sender, &write, &bytes, out); // BU2
-            }
-            Ok(_) => bad("the survivor has another certificate"),
-            Err(reason) => bad(&reason),
-        };
-        out.push(reply(tag, answer));
-    }
-}
-
-fn reply<T>(tag: T, answer: PeerAnswer) -> Reply<T> {
-    Reply {
-        tag,
-        answer,
-        payload: Slice::default(),
-    }
-}
-
-fn bad(reason: &str) -> PeerAnswer {
-    PeerAnswer::Bad {
-        reason: reason.to_owned(),
     }
 }

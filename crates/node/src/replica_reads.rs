@@ -1,11 +1,15 @@
-//! Reading of replicas for recoveries, and building of survivors: the backup service names them, any
-//! thread reads and builds. Recoveries go first.
+//! Reading of replicas for recoveries, and building of survivors: the backup service names them,
+//! and any thread reads or builds. Recoveries go first.
 
 use crate::backup_service::{BackupService, Reply};
-use crate::builds::BuildJob;
+use crate::builds::{AGAIN_MS, BuildJob, Ordered, WAITING_MAX};
 use duramen_backup::{Backup, Error, ReplicaId, Sorted, Spare};
 use duramen_base::ids::ServerId;
+use duramen_base::planted::{Bug, has_bug};
+use duramen_format::certificate::Certificate;
 use duramen_format::hash::KeyHasher;
+use duramen_wire::native::Slice;
+use duramen_wire::native::message::{PeerAnswer, Refusal, WriteReplica};
 use std::sync::Arc;
 
 /// Replicas to be read.
@@ -103,5 +107,83 @@ impl<T> BackupService<T> {
         let read = read.run(&mut self.scratch);
         self.was_read(now_us, read, out);
         true
+    }
+}
+
+impl<T> BackupService<T> {
+    /// A master orders a survivor.
+    pub(crate) fn ask_build(
+        &mut self,
+        tag: T,
+        sender: ServerId,
+        write: &WriteReplica,
+        recipe: &[u8],
+        out: &mut Vec<Reply<T>>,
+    ) {
+        if let Err(answer) = self.may_write(sender, write) {
+            return out.push(reply(tag, answer));
+        }
+        let mut waiting = self.builds.waiting.iter();
+        if waiting.any(|ordered| ordered.write == *write && !ordered.is_cancelled) {
+            let answer = PeerAnswer::Refused(Refusal::NotReady {
+                after_ms: AGAIN_MS,
+                reason: "the survivor is being built".to_owned(),
+            });
+            return out.push(reply(tag, answer));
+        }
+        if self.builds.waiting.len() >= WAITING_MAX {
+            return out.push(reply(tag, bad("too many survivors wait to be built")));
+        }
+        self.builds.waiting.push_back(Ordered {
+            tag,
+            write: *write,
+            recipe: recipe.to_vec(),
+            is_cancelled: false,
+        });
+    }
+
+    /// The survivor that was being built is there, or cannot be built.
+    fn was_built(&mut self, now_us: u64, built: Result<Vec<u8>, String>, out: &mut Vec<Reply<T>>) {
+        self.builds.is_building = false;
+        let Some(ordered) = self.builds.waiting.pop_front() else {
+            return;
+        };
+        let Ordered {
+            tag,
+            mut write,
+            is_cancelled,
+            ..
+        } = ordered;
+        let is_it = |bytes: &Vec<u8>| Some(Certificate::of(bytes)) == write.certificate; // builds::BU1
+        let answer = match built {
+            _ if is_cancelled => bad("the survivor was freed"),
+            Ok(bytes) if is_it(&bytes) || has_bug(Bug::BuildsUnverified) => {
+                write.certificate = Some(Certificate::of(&bytes));
+                let sender = write.log;
+                if has_bug(Bug::BuiltNotStored) {
+                    let (level, leased) = (write.level, false);
+                    let answer = PeerAnswer::Stored { level, leased };
+                    return out.push(reply(tag, answer));
+                }
+                return self.write(now_us, tag, sender, &write, &bytes, out); // builds::BU2
+            }
+            Ok(_) => bad("the survivor has another certificate"),
+            Err(reason) => bad(&reason),
+        };
+        out.push(reply(tag, answer));
+    }
+}
+
+fn reply<T>(tag: T, answer: PeerAnswer) -> Reply<T> {
+    Reply {
+        tag,
+        answer,
+        payload: Slice::default(),
+    }
+}
+
+fn bad(reason: &str) -> PeerAnswer {
+    PeerAnswer::Bad {
+        reason: reason.to_owned(),
     }
 }

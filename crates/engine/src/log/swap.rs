@@ -51,6 +51,9 @@
 
 mod disk_room;
 mod evicted;
+mod survivors;
+
+pub use survivors::SurvivorReady;
 
 use super::relocate::Relocations;
 use super::{Log, Position};
@@ -78,18 +81,6 @@ impl Pass {
     fn has_survivor(&self, segment: u64) -> bool {
         (self.first.0..self.first.0 + u64::from(self.count)).contains(&segment)
     }
-}
-
-/// A closed survivor that needs a frame.
-#[derive(Clone, Debug)]
-pub struct SurvivorReady<'a> {
-    pub segment: SegmentId,
-    /// The entries of other segments' replicas that it consists of; `None`: that is not known.
-    pub parts: Option<Arc<Parts>>,
-    /// It is part of a side log.
-    pub is_side: bool,
-    /// The whole segment, header included; stable until it is reported durable.
-    pub bytes: &'a [u8],
 }
 
 /// The effect of a cleaning pass on the log, as one atomic record.
@@ -739,35 +730,6 @@ impl Log {
     /// True while the segment is part of the log on disk, or may become so (D1).
     pub fn is_durable_segment(&self, segment: SegmentId) -> bool {
         self.swaps().is_listed(segment)
-    }
-
-    /// The next closed survivor without a frame; the same one until
-    /// [`survivor_durable`](Self::survivor_durable).
-    pub fn next_survivor(&self) -> Option<SurvivorReady<'_>> {
-        let mut queues = self.swaps.queues();
-        let front = queues.survivors.front_mut()?;
-        front.handed = true;
-        Some(self.ready(front.clone()))
-    }
-
-    /// A closed survivor that was not handed out yet, for a consumer that writes several at once.
-    /// Each is returned once; [`survivor_durable`](Self::survivor_durable) may be called in any
-    /// order.
-    pub fn another_survivor(&self) -> Option<SurvivorReady<'_>> {
-        let mut queues = self.swaps.queues();
-        let mut waiting = queues.survivors.iter_mut();
-        let next = waiting.find(|survivor| !survivor.handed)?;
-        next.handed = true;
-        Some(self.ready(next.clone()))
-    }
-
-    fn ready(&self, survivor: Unwritten) -> SurvivorReady<'_> {
-        SurvivorReady {
-            segment: survivor.segment,
-            parts: survivor.parts,
-            is_side: self.swaps.is_held(survivor.window),
-            bytes: self.memory.slice(survivor.window, 0, survivor.length),
-        }
     }
 
     /// Segments of side logs that were given up since the last call. The caller frees the frames

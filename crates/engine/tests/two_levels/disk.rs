@@ -161,7 +161,7 @@ impl Writer {
 }
 
 impl Device {
-    /// What a backup builds of the victims' frames is the survivor (engine::log::origin::OR1).
+    /// A backup builds the survivor from the victims' frames (engine::log::origin::OR1).
     fn check_parts(&mut self, ready: &SurvivorReady<'_>) {
         let Some(parts) = &ready.parts else {
             self.sent += 1;

@@ -1,5 +1,5 @@
-//! Cleaning with zones: each survivor comes from one zone, and can be built from the replicas of its
-//! victims, whatever was compacted, expired, evicted or crashed before.
+//! Cleaning with zones: each survivor comes from one zone, and can be built from the replicas of
+//! its victims, whatever was compacted, expired, evicted or crashed before.
 
 use crate::model::{Plan, Went, run};
 

@@ -90,9 +90,9 @@ fn racks_that_are_too_few_hold_up_nobody() {
     assert!(summary.failures.is_empty());
 }
 
-/// Backups build survivors from their own replicas, while servers crash and lose power at any moment
-/// of it: no acknowledged write is lost, and no removed key comes back. `DURAMEN_SIM_FIRST` and the
-/// others as above.
+/// Backups build survivors from their own replicas, while servers crash and lose power at any
+/// moment of it: no acknowledged write is lost, and no removed key comes back. `DURAMEN_SIM_FIRST`
+/// and the others as above.
 #[test]
 fn scenario_37_38_zones_that_clean_lose_nothing_and_bring_nothing_back() {
     let budget = Budget::from_environment(60, Duration::from_secs(60));
