@@ -33,6 +33,8 @@ const REPLICAS: usize = 3;
 const BACKUPS: u64 = 5;
 /// A log in miniature: as many segments as one of 8 GB with segments of 8 MB has for 64 MB.
 const SEGMENT_BYTES: u32 = 64 << 10;
+/// 128 segments, as a zone of 1 GB has.
+const ZONE_BYTES: u64 = 128 * SEGMENT_BYTES as u64;
 const KEY_BYTES: usize = 16;
 const VALUE_BYTES: usize = 1_000;
 /// Writes that are in memory alone at most.
@@ -319,7 +321,7 @@ fn run(setting: Setting) -> Result<Cell> {
         segment_bytes: SEGMENT_BYTES,
         replicas: REPLICAS,
         layout: Layout::Scatter,
-        zone_bytes: setting.zones.then_some(setting.log_bytes / 16),
+        zone_bytes: setting.zones.then_some(ZONE_BYTES),
         backups: net.clone(),
     };
     let store = Store::open_member(options, true).doing("opening a member's store")?;
@@ -370,8 +372,8 @@ pub(super) struct ZonesFigure {
     /// Only these utilizations of the disk, in percent
     #[arg(long, value_delimiter = ',', default_value = "70,80,90")]
     pub percent: Vec<u64>,
-    /// Size of the log, in MB; with --quick a third of it
-    #[arg(long, default_value_t = 96)]
+    /// Size of the log, in MB; with --quick half of it
+    #[arg(long, default_value_t = 128)]
     pub log_mb: u64,
 }
 
@@ -389,7 +391,7 @@ fn report(args: &ZonesFigure, options: &Options) -> Result<Report> {
         the backups build its survivors from their own replicas. The engine, its cleaner and the rules of replication are real; the backups are maps \
         in memory, and the log is a miniature: segments of 64 KB. Bytes are per byte of user data, all replicas together.";
     let mut report = Report::new("zones", "Cleaning by the backups of a zone", about, options);
-    let log_bytes = options.size(args.log_mb, args.log_mb / 3).max(16) << 20;
+    let log_bytes = options.size(args.log_mb, args.log_mb / 2).max(16) << 20;
     let rounds = options.size((1.5, 1.5), (1.0, 0.7));
     let mut cells = Vec::new();
     for pattern in PATTERNS {
@@ -457,8 +459,9 @@ fn report(args: &ZonesFigure, options: &Options) -> Result<Report> {
     }
     targets(&mut report, &cells);
     report.note(format!(
-        "A log of {} MB, 16 zones; {} writes per object before {} that are measured. Seed {SEED}.",
+        "A log of {} MB, {} zones; {} writes per object before {} that are measured. Seed {SEED}.",
         log_bytes >> 20,
+        log_bytes / ZONE_BYTES,
         rounds.0,
         rounds.1
     ));

@@ -354,17 +354,35 @@ impl PassLimits {
             let of_zone = by_zone.entry(zone_of(candidate.1)).or_default();
             of_zone.push(*candidate);
         }
-        let passes = by_zone.into_values().map(|of_zone| self.pass(of_zone));
-        let best = passes
-            .filter(|pass| self.gains(pass))
-            .max_by(|a, b| mean_score(a).total_cmp(&mean_score(b)));
-        best.unwrap_or_else(|| self.pass(candidates))
+        let passes = by_zone.into_values().filter_map(|of_zone| {
+            let mut pass = self.pass(of_zone);
+            let (worth, count) = self.best_start(&pass)?;
+            pass.truncate(count);
+            Some((worth, pass))
+        });
+        let best = passes.max_by(|a, b| a.0.total_cmp(&b.0));
+        best.map_or_else(|| self.pass(candidates), |(_, pass)| pass)
     }
-}
 
-fn mean_score(pass: &[DiskCandidate]) -> f64 {
-    let sum: f64 = pass.iter().map(|(score, _, _)| score).sum();
-    sum / pass.len().max(1) as f64
+    /// The number of the first victims whose pass is worth most, and its worth: benefit to cost, as
+    /// of one segment, less the part of the freed bytes that the last survivor leaves unused. A
+    /// zone has fewer segments than the log, so a pass of the usual length would take some with
+    /// much live data. `None`: no start gains a segment.
+    fn best_start(&self, victims: &[DiskCandidate]) -> Option<(f64, usize)> {
+        let (mut benefit, mut live) = (0.0, 0);
+        let mut best: Option<(f64, usize)> = None;
+        for (count, (score, _, its)) in (1..).zip(victims) {
+            benefit += score * (*its as f64).max(1.0);
+            live += its;
+            let freed = (count as u64).saturating_sub(live.div_ceil(self.segment_bytes));
+            let dead = count as f64 - live as f64 / self.segment_bytes as f64;
+            let worth = benefit / (live as f64).max(1.0) * freed as f64 / dead;
+            if freed > 0 && best.is_none_or(|(known, _)| worth > known) {
+                best = Some((worth, count));
+            }
+        }
+        best
+    }
 }
 
 /// Claims victims of a pass that need not free a segment, on a disk without room for heads. It

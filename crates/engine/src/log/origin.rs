@@ -2,10 +2,11 @@
 //! it for each survivor, so that backups build the survivor from their own replicas of the victims.
 //!
 //! **Invariants**
-//! - OR1: as long as a window is not compacted, its bytes are those of the replicas (engine::log::L1). A
-//!   compaction notes the fate of each entry of the replicas, and keeps their order. If an entry
-//!   was moved out of order, because a transaction held its bucket (context::C3), the origin is
-//!   unknown, and survivors with entries of this window are sent as bytes.
+//! - OR1: as long as a window is not compacted, its bytes are those of the replicas
+//!   (engine::log::L1). A compaction notes the fate of each entry of the replicas, and keeps their
+//!   order. If an entry was moved out of order, because a transaction held its bucket
+//!   (context::C3), the origin is unknown, and survivors with entries of this window are sent as
+//!   bytes.
 //! - OR2: the fates are charged to the budget; without room for them, the origin is unknown.
 //!
 //! Paper: [Beineke18 §VIII]; differs: one memory of two bits per entry at the master, instead of

@@ -269,8 +269,8 @@ fn a_backup_that_grants_no_lease_is_silent_although_its_connection_moves() {
     assert!(remote.calls.len() < 10, "the old ones are given up");
 }
 
-/// A survivor is sent as a recipe; the backup that cannot build it gets its bytes (remote::Q10). Returns
-/// the requests, and what the store was told.
+/// A survivor is sent as a recipe; the backup that cannot build it gets its bytes (remote::Q10).
+/// Returns the requests, and what the store was told.
 fn recipe(answer: PeerAnswer) -> (Vec<PeerRequest>, Vec<RemoteEvent>) {
     recipe_answered(Some(answer))
 }

@@ -1,7 +1,7 @@
 //! Closed survivors that need frames, as the log's writer gets them.
 //!
-//! **Invariant**: the bytes of a survivor stay in place until the writer reports it durable (swap::D2,
-//! swap::D6).
+//! **Invariant**: the bytes of a survivor stay in place until the writer reports it durable
+//! (swap::D2, swap::D6).
 
 use super::{Log, Unwritten};
 use duramen_base::ids::SegmentId;
