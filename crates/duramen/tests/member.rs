@@ -93,6 +93,7 @@ fn cluster_with(count: u64, level: Level, threads: bool, zone_bytes: Option<u64>
     let mut store = Options::memory(MEMORY);
     store.level = level;
     store.engine.heads = 2;
+    store.engine.cleaners = usize::from(zone_bytes.is_none()); // else `clean` is the cleaner
     store.engine.huge_pages = false;
     let segment_bytes = duramen_engine::segment_bytes(MEMORY) as u32;
     let options = MemberOptions {
@@ -337,16 +338,32 @@ impl Cluster {
     }
 }
 
+/// Cleans some segments, and executes all events.
+fn clean(cluster: &Cluster, random: &mut Random) {
+    cluster.store.engine().clean_step(8 << 20);
+    cluster.settle(random, || cluster.net.events.lock().unwrap().is_empty());
+}
+
 /// Writes one key, and executes events until it is acknowledged.
 fn write(cluster: &Cluster, random: &mut Random, n: u64, value: &[u8]) -> Vec<u8> {
     let key = format!("key {}", n % 97).into_bytes();
-    let position = {
-        let mut session = cluster.store.engine().session().unwrap();
+    let mut session = cluster.store.engine().session().unwrap();
+    let mut attempts = 0;
+    let position = loop {
         let mut guard = session.pin();
         let hash = guard.hash(&key);
-        guard.write(T, hash, &key, value, None).unwrap();
-        guard.take_position()
+        match guard.write(T, hash, &key, value, None) {
+            Ok(_) => break guard.take_position(),
+            Err(error) => {
+                // Memory is free when the network, which is this thread, has carried survivors.
+                drop(guard);
+                attempts += 1;
+                assert!(attempts < 100, "{error}");
+                clean(cluster, random);
+            }
+        }
     };
+    drop(session);
     let log = cluster.store.log().unwrap();
     log.try_commit_here(Level::Synced);
     cluster.settle(random, || log.reached(&position) >= Level::Synced);

@@ -22,7 +22,8 @@
 //!   the entry before the pass did.
 //!
 //! Paper: [Beineke18 §VIII] reorganisation by the backups; differs: the master decides which
-//! entries are dead, so backups need no versions of their own, and all replicas of a survivor are equal.
+//! entries are dead, so backups need no versions of their own, and all replicas of a survivor are
+//! equal.
 
 use crate::certificate::Certificate;
 use crate::entry::{self, Damage, Entry, Kind, NewTombstone};
