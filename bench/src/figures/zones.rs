@@ -391,6 +391,7 @@ fn report(args: &ZonesFigure, options: &Options) -> Result<Report> {
         the backups build its survivors from their own replicas. The engine, its cleaner and the rules of replication are real; the backups are maps \
         in memory, and the log is a miniature: segments of 64 KB. Bytes are per byte of user data, all replicas together.";
     let mut report = Report::new("zones", "Cleaning by the backups of a zone", about, options);
+    report.level = "synced".to_owned();
     let log_bytes = options.size(args.log_mb, args.log_mb / 2).max(16) << 20;
     let rounds = options.size((1.5, 1.5), (1.0, 0.7));
     let mut cells = Vec::new();
