@@ -434,6 +434,9 @@ fn survivors_are_built_by_the_backups_of_their_zone() {
             let key = random.below(97);
             let key = write(&cluster, &mut random, key, &value);
             model.insert(key, value);
+            if n % 4 == 0 {
+                clean(&cluster, &mut random);
+            }
             if n % 200 == 137 {
                 let gone = [ids[random.index(ids.len())]];
                 let is_whole = cluster.lost.lock().unwrap().is_empty();
