@@ -10,6 +10,7 @@ mod lfs;
 mod logging;
 mod memory;
 mod memory_cell;
+mod postmark;
 mod recovery;
 mod replay;
 mod scale;
@@ -24,8 +25,9 @@ use crate::harness::{Options, Report, Result, render};
 use std::path::PathBuf;
 
 /// All figures, in the order of the help; then helpers of them.
-pub static FIGURES: [Entry; 20] = [
+pub static FIGURES: [Entry; 21] = [
     entry::<ycsb::YcsbFigure>(),
+    entry::<postmark::PostmarkFigure>(),
     entry::<utilization::UtilizationFigure>(),
     entry::<cleaner_latency::CleanerLatencyFigure>(),
     entry::<growth::GrowthFigure>(),
