@@ -14,6 +14,7 @@ mod postmark;
 mod recovery;
 mod replay;
 mod scale;
+mod selection;
 mod server;
 mod tier;
 mod two_levels;
@@ -25,7 +26,7 @@ use crate::harness::{Options, Report, Result, render};
 use std::path::PathBuf;
 
 /// All figures, in the order of the help; then helpers of them.
-pub static FIGURES: [Entry; 21] = [
+pub static FIGURES: [Entry; 22] = [
     entry::<ycsb::YcsbFigure>(),
     entry::<postmark::PostmarkFigure>(),
     entry::<utilization::UtilizationFigure>(),
@@ -37,6 +38,7 @@ pub static FIGURES: [Entry; 21] = [
     entry::<logging::LoggingFigure>(),
     entry::<two_levels::TwoLevelsFigure>(),
     entry::<lfs::LfsFigure>(),
+    entry::<selection::SelectionFigure>(),
     entry::<hits::HitsFigure>(),
     entry::<replay::ReplayFigure>(),
     entry::<cluster::ClusterFigure>(),
