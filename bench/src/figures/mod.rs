@@ -16,6 +16,7 @@ mod replay;
 mod scale;
 mod selection;
 mod server;
+mod stress;
 mod tier;
 mod two_levels;
 mod utilization;
@@ -26,13 +27,14 @@ use crate::harness::{Options, Report, Result, render};
 use std::path::PathBuf;
 
 /// All figures, in the order of the help; then helpers of them.
-pub static FIGURES: [Entry; 22] = [
+pub static FIGURES: [Entry; 23] = [
     entry::<ycsb::YcsbFigure>(),
     entry::<postmark::PostmarkFigure>(),
     entry::<utilization::UtilizationFigure>(),
     entry::<cleaner_latency::CleanerLatencyFigure>(),
     entry::<growth::GrowthFigure>(),
     entry::<memory::MemoryFigure>(),
+    entry::<stress::StressFigure>(),
     entry::<server::ServerFigure>(),
     entry::<durability::DurabilityFigure>(),
     entry::<logging::LoggingFigure>(),
