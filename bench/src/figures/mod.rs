@@ -2,6 +2,7 @@
 
 mod cleaner_latency;
 mod cluster;
+mod device;
 mod durability;
 mod flash;
 mod growth;
@@ -27,7 +28,7 @@ use crate::harness::{Options, Report, Result, render};
 use std::path::PathBuf;
 
 /// All figures, in the order of the help; then helpers of them.
-pub static FIGURES: [Entry; 23] = [
+pub static FIGURES: [Entry; 24] = [
     entry::<ycsb::YcsbFigure>(),
     entry::<postmark::PostmarkFigure>(),
     entry::<utilization::UtilizationFigure>(),
@@ -47,6 +48,7 @@ pub static FIGURES: [Entry; 23] = [
     entry::<scale::ScaleFigure>(),
     entry::<recovery::RecoveryFigure>(),
     entry::<tier::TierFigure>(),
+    entry::<device::DeviceFigure>(),
     entry::<flash::FlashArgs>(),
     entry::<Render>(),
     entry::<memory_cell::CellArgs>(),
