@@ -1,5 +1,6 @@
 //! One module per figure of `docs/benchmarks.md`, and their table.
 
+mod backup_memory;
 mod cleaner_latency;
 mod cluster;
 mod device;
@@ -28,7 +29,7 @@ use crate::harness::{Options, Report, Result, render};
 use std::path::PathBuf;
 
 /// All figures, in the order of the help; then helpers of them.
-pub static FIGURES: [Entry; 24] = [
+pub static FIGURES: [Entry; 25] = [
     entry::<ycsb::YcsbFigure>(),
     entry::<postmark::PostmarkFigure>(),
     entry::<utilization::UtilizationFigure>(),
@@ -39,6 +40,7 @@ pub static FIGURES: [Entry; 24] = [
     entry::<server::ServerFigure>(),
     entry::<durability::DurabilityFigure>(),
     entry::<logging::LoggingFigure>(),
+    entry::<backup_memory::BackupMemoryFigure>(),
     entry::<two_levels::TwoLevelsFigure>(),
     entry::<lfs::LfsFigure>(),
     entry::<selection::SelectionFigure>(),
