@@ -3,6 +3,7 @@
 mod backup_memory;
 mod cleaner_latency;
 mod cluster;
+mod components;
 mod device;
 mod durability;
 mod flash;
@@ -29,8 +30,9 @@ use crate::harness::{Options, Report, Result, render};
 use std::path::PathBuf;
 
 /// All figures, in the order of the help; then helpers of them.
-pub static FIGURES: [Entry; 25] = [
+pub static FIGURES: [Entry; 26] = [
     entry::<ycsb::YcsbFigure>(),
+    entry::<components::ComponentsFigure>(),
     entry::<postmark::PostmarkFigure>(),
     entry::<utilization::UtilizationFigure>(),
     entry::<cleaner_latency::CleanerLatencyFigure>(),
