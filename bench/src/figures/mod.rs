@@ -15,6 +15,7 @@ mod memory;
 mod memory_cell;
 mod postmark;
 mod recovery;
+mod reorganisation;
 mod replay;
 mod scale;
 mod selection;
@@ -30,7 +31,7 @@ use crate::harness::{Options, Report, Result, render};
 use std::path::PathBuf;
 
 /// All figures, in the order of the help; then helpers of them.
-pub static FIGURES: [Entry; 26] = [
+pub static FIGURES: [Entry; 27] = [
     entry::<ycsb::YcsbFigure>(),
     entry::<components::ComponentsFigure>(),
     entry::<postmark::PostmarkFigure>(),
@@ -45,6 +46,7 @@ pub static FIGURES: [Entry; 26] = [
     entry::<backup_memory::BackupMemoryFigure>(),
     entry::<two_levels::TwoLevelsFigure>(),
     entry::<lfs::LfsFigure>(),
+    entry::<reorganisation::ReorganisationFigure>(),
     entry::<selection::SelectionFigure>(),
     entry::<hits::HitsFigure>(),
     entry::<replay::ReplayFigure>(),
