@@ -125,10 +125,7 @@ fn who_uses_a_dropped_table_does_not_write_to_another() {
     assert_eq!(meddle("DURAMEN.TABLE DROP old\r\n"), "+OK\r\n");
     meddle("DURAMEN.TABLE CREATE new\r\n");
     s.expect_error("SET k 2", "ERR table");
-    s.expect_error(
-        "GET k",
-        "ERR the table of this database does not exist any more",
-    );
+    s.expect_error("GET k", "ERR table");
     assert_eq!(meddle("DURAMEN.USE new\r\nDBSIZE\r\n"), "+OK\r\n:0\r\n");
 }
 
