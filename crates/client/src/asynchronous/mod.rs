@@ -53,7 +53,7 @@
 //! operations pass through another thread, which costs more than TCP does, and with many operations
 //! in flight one system call carries many.
 //!
-//! Paper: the client library of [Ousterhout15], which has such operations; RIFL [Lee15 §4].
+//! Paper: the client library of [Ousterhout15 §2], which has such operations; RIFL [Lee15 §4].
 
 mod driver;
 mod inbox;
