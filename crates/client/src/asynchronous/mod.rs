@@ -43,8 +43,7 @@
 //!
 //! **Threads.** A client has one thread, named `duramen-client`, for all sockets; it ends with the
 //! last handle ([`AsyncClient`] or [`AsyncTable`]). Operations in flight then end with
-//! [`Error::Closed`], or with
-//! [`Error::OutcomeUnknown`] if they may have taken effect. The same
+//! [`Error::Closed`], or with [`Error::OutcomeUnknown`] if they may have taken effect. The same
 //! happens if the thread panics, and in a forked process, which must make a client of its own. A
 //! host name is looked up on a thread of its own, which ends with the lookup.
 //!
