@@ -129,7 +129,7 @@ impl Context<'_> {
     fn failure_text(&self, failure: &Failure) -> String {
         let is_missing = |error: &Error| matches!(error, Error::NoSuchTable(DROPPED));
         match failure {
-            // Nobody has made it yet, or this member has not heard of it yet.
+            // The coordinator has not made the table, or this member has not heard of it yet.
             Failure::Engine(error) if is_missing(error) && self.shared.membership().is_some() => {
                 NO_DATABASE.to_owned()
             }
