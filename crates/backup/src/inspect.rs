@@ -4,11 +4,13 @@
 //! Reads only. No check stops at the first problem. This shows the contents of the store;
 //! [`Backup::open_to_read`](crate::Backup::open_to_read) shows the result of a restart.
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use duramen_base::ids::SegmentId;
 use duramen_format::frame::Slot;
+use duramen_format::segment::Kind;
 use duramen_format::superblock::{self, COPY_AT, Superblock};
 use duramen_format::wal::{self, BLOCK_BYTES, Commit, HEADER_AT, Header, Record};
 
@@ -71,6 +73,8 @@ pub struct ReplicaCheck {
     pub info: ReplicaInfo,
     /// The damage of the replica, if there is any.
     pub problem: Option<Error>,
+    /// It is the newest control segment of its log, readable or not: the one that a start reads.
+    pub is_newest_control: bool,
 }
 
 impl Inspector {
@@ -258,6 +262,11 @@ fn check_as(
 ) -> Result<(), Error> {
     let (backup, replicas) = Backup::open_to_read_as(purpose, disk, &Options::default())?;
     let total = replicas.iter().map(|info| u64::from(info.length)).sum();
+    let mut newest: BTreeMap<u64, SegmentId> = BTreeMap::new();
+    for info in replicas.iter().filter(|info| info.kind == Kind::Control) {
+        let known = newest.entry(info.log).or_insert(info.segment);
+        *known = info.segment.max(*known);
+    }
     let mut done = 0;
     let mut bytes = vec![0; backup.geometry().segment_bytes as usize];
     for info in replicas {
@@ -266,7 +275,12 @@ fn check_as(
             None => &bytes[..info.length as usize],
             Some(_) => &[],
         };
-        visit(&ReplicaCheck { info, problem }, valid);
+        let check = ReplicaCheck {
+            info,
+            problem,
+            is_newest_control: newest.get(&info.log) == Some(&info.segment),
+        };
+        visit(&check, valid);
         done += u64::from(info.length);
         progress(done, total);
     }

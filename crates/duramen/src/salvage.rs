@@ -163,8 +163,7 @@ fn check(disk: &Arc<dyn Disk>, server: u64) -> Result<Checked, String> {
             all.has_others = true;
             return;
         }
-        let newest = all.newest_control.as_ref();
-        if info.kind == Kind::Control && newest.is_none_or(|(id, _)| *id < info.segment) {
+        if check.is_newest_control {
             let damage = check.problem.as_ref().map(DiskError::damage);
             all.newest_control = Some((info.segment, damage));
         }

@@ -85,7 +85,7 @@ pub(super) fn run(
         frames(&inspector, segment, &mut out);
     }
     if wanted(StorePart::Segments)
-        && let Err(error) = segments(place, segment, &mut out)
+        && let Err(error) = segments(place, inspector.identity().server, segment, &mut out)
     {
         out.damage(&error.to_string());
     }
@@ -225,20 +225,22 @@ fn frames(inspector: &Inspector, segment: Option<u64>, out: &mut DumpOutput) {
 
 fn segments(
     place: &StoreDirectory,
+    own_log: u64,
     segment: Option<u64>,
     out: &mut DumpOutput,
 ) -> Result<(), Error> {
     let mut meter = Meter::new("reading");
     let mut unreadable = Vec::new();
-    let mut newest: Option<(SegmentId, Option<State>)> = None;
+    let mut listed: Option<(SegmentId, State)> = None;
     inspect::check_replicas(
         place.disk.clone(),
         &mut |done, total| meter.show(done, total),
         &mut |check, bytes| {
-            let ReplicaInfo { segment: id, .. } = check.info;
-            let is_control = check.info.kind == Kind::Control;
-            if is_control && newest.as_ref().is_none_or(|(newest, _)| *newest < id) {
-                newest = Some((id, State::replay(id, bytes).ok()));
+            let ReplicaInfo {
+                log, segment: id, ..
+            } = check.info;
+            if check.is_newest_control && log == own_log {
+                listed = State::replay(id, bytes).ok().map(|state| (id, state));
             }
             if segment.is_some_and(|segment| segment != id.0) || out.closed {
                 return;
@@ -251,10 +253,9 @@ fn segments(
     )?;
     meter.clear();
     for (id, problem) in unreadable {
-        let counts = match &newest {
-            Some((newest, Some(state))) => id == *newest || state.segments.contains_key(&id),
-            _ => true,
-        };
+        let counts = listed
+            .as_ref()
+            .is_none_or(|(control, state)| id == *control || state.segments.contains_key(&id));
         match counts {
             true => out.damage(&problem),
             false => out.line(

@@ -31,9 +31,7 @@ struct Report {
     facts: Map<String, Value>,
     /// Counts of verified segments.
     counts: Counts,
-    /// The newest control segment, readable or not: the one that a start reads.
-    newest_control: Option<SegmentId>,
-    /// Its state, if it can be read.
+    /// The newest control segment, if it can be read.
     control: Option<(SegmentId, State)>,
     /// Segments of the data that are damaged or missing, and their bytes.
     lost: (u64, u64),
@@ -247,10 +245,6 @@ impl Report {
         if info.log != self.own_log {
             return self.replica(check);
         }
-        if info.kind == Kind::Control && self.newest_control.is_none_or(|id| id < info.segment) {
-            self.newest_control = Some(info.segment);
-            self.control = None; // a start reads no older one
-        }
         let mut found = FoundSegment {
             kind: info.kind,
             length: info.length,
@@ -265,7 +259,7 @@ impl Report {
             found.problems.push(text);
         } else if info.kind == Kind::Control {
             match State::replay(info.segment, bytes) {
-                Ok(state) if self.newest_control == Some(info.segment) => {
+                Ok(state) if check.is_newest_control => {
                     self.control = Some((info.segment, state));
                 }
                 Ok(_) => {}
