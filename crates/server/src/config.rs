@@ -239,6 +239,14 @@ impl Default for ServerConfig {
 }
 
 impl ServerConfig {
+    /// Longest spin of a thread that serves other members; zero: it sleeps at once.
+    pub(crate) fn longest_spin(&self) -> Duration {
+        match self.poll {
+            Poll::Off => Duration::ZERO,
+            Poll::Adaptive | Poll::Busy => Duration::from_micros(self.poll_spin_us),
+        }
+    }
+
     /// Number of reactor threads: `threads`, or one per core that this process may use.
     pub fn reactor_threads(&self) -> usize {
         if self.threads > 0 {
