@@ -16,6 +16,7 @@ pub use duramen_engine::Mode;
 use duramen_wire::resp::Limits;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 pub mod file;
 mod hints;
@@ -239,6 +240,14 @@ impl Default for ServerConfig {
 }
 
 impl ServerConfig {
+    /// Longest spin of a thread that serves other members; zero: it sleeps at once.
+    pub(crate) fn longest_spin(&self) -> Duration {
+        match self.poll {
+            Poll::Off => Duration::ZERO,
+            Poll::Adaptive | Poll::Busy => Duration::from_micros(self.poll_spin_us),
+        }
+    }
+
     /// Number of reactor threads: `threads`, or one per core that this process may use.
     pub fn reactor_threads(&self) -> usize {
         if self.threads > 0 {

@@ -31,7 +31,6 @@ mod native;
 mod output;
 mod round;
 mod slots;
-mod spin;
 mod standby;
 mod stop;
 mod timers;
@@ -47,6 +46,7 @@ use crate::seldom::seldom;
 use crate::shared::{ConfigCache, Message, Running, Shared, Stop, ThreadShared};
 use accept::SpareFd;
 use connection::{Connection, WaitsFor};
+use duramen_base::spin::{IdleMode, Spinner, Spinning};
 use flash::Flash;
 use hold::HeldConnections;
 use input::InputBuffer;
@@ -56,7 +56,6 @@ use round::{Ready, Recycled};
 use rustix::event::epoll;
 use rustix::time::Timespec;
 use slots::{Slots, Token};
-use spin::{IdleMode, Spinner};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -110,8 +109,6 @@ pub(crate) struct Reactor {
     with_output: usize,
     messages: Vec<Message>,
     spinner: Spinner,
-    /// Number of threads that can run at once.
-    cores: usize,
     /// The connection of the last round, if it was the only one: spinning polls it directly.
     hot: Option<Token>,
     now_ms: u64,
@@ -187,7 +184,6 @@ impl Reactor {
             with_output: 0,
             messages: Vec::new(),
             spinner: Spinner::default(),
-            cores: std::thread::available_parallelism().map_or(1, usize::from),
             hot: None,
             now_ms: clock::coarse_ms(),
             next_sweep_ms: 0,
@@ -351,9 +347,11 @@ impl Reactor {
     fn spin_or_sleep(&mut self, events: &mut Vec<epoll::Event>, spin_us: u64) {
         let since = Instant::now();
         let mut way = IdleMode::Sleep;
-        if self.spinner.pays(spin_us) && self.shared.begin_spin(self.cores) {
+        if self.spinner.pays(spin_us)
+            && let Some(right) = Spinning::begin()
+        {
             let found = self.spin(events, spin_us);
-            self.shared.end_spin();
+            drop(right);
             if found {
                 return;
             }

@@ -185,8 +185,6 @@ pub struct Shared {
     connected: AtomicUsize,
     /// Memory shared with clients on this machine.
     pub(crate) local: Arc<LocalUse>,
-    /// Number of threads that spin for work now.
-    spinning: AtomicUsize,
     pub(crate) pipeline_turn: PipelineTurn,
     stop: AtomicU8,
     /// The reactor threads that run.
@@ -238,7 +236,6 @@ impl Shared {
             next_client_id: AtomicU64::new(1),
             connected: AtomicUsize::new(0),
             local: Arc::default(),
-            spinning: AtomicUsize::new(0),
             pipeline_turn: PipelineTurn::default(),
             stop: AtomicU8::new(0),
             ending: Arc::default(),
@@ -429,21 +426,6 @@ impl Shared {
         (0..self.threads.len())
             .min_by_key(|thread| (connections(thread), *thread != preferred))
             .unwrap_or(preferred)
-    }
-
-    /// Requests the right to spin: one core always stays free of spinning threads. `true`: call
-    /// [`end_spin`](Self::end_spin) afterwards.
-    pub(crate) fn begin_spin(&self, cores: usize) -> bool {
-        let before = self.spinning.fetch_add(1, Ordering::Relaxed);
-        if before + 1 >= cores {
-            self.end_spin();
-            return false;
-        }
-        true
-    }
-
-    pub(crate) fn end_spin(&self) {
-        self.spinning.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// All connections, ordered by id.
