@@ -18,13 +18,14 @@ mod tier;
 mod two_levels;
 mod utilization;
 mod ycsb;
+mod zones;
 
 use crate::figure::{Entry, Figure, entry};
 use crate::harness::{Options, Report, Result, render};
 use std::path::PathBuf;
 
 /// All figures, in the order of the help; then helpers of them.
-pub static FIGURES: [Entry; 20] = [
+pub static FIGURES: [Entry; 21] = [
     entry::<ycsb::YcsbFigure>(),
     entry::<utilization::UtilizationFigure>(),
     entry::<cleaner_latency::CleanerLatencyFigure>(),
@@ -36,6 +37,7 @@ pub static FIGURES: [Entry; 20] = [
     entry::<two_levels::TwoLevelsFigure>(),
     entry::<lfs::LfsFigure>(),
     entry::<hits::HitsFigure>(),
+    entry::<zones::ZonesFigure>(),
     entry::<replay::ReplayFigure>(),
     entry::<cluster::ClusterFigure>(),
     entry::<scale::ScaleFigure>(),
