@@ -25,13 +25,14 @@ mod tier;
 mod two_levels;
 mod utilization;
 mod ycsb;
+mod zones;
 
 use crate::figure::{Entry, Figure, entry};
 use crate::harness::{Options, Report, Result, render};
 use std::path::PathBuf;
 
 /// All figures, in the order of the help; then helpers of them.
-pub static FIGURES: [Entry; 27] = [
+pub static FIGURES: [Entry; 28] = [
     entry::<ycsb::YcsbFigure>(),
     entry::<components::ComponentsFigure>(),
     entry::<postmark::PostmarkFigure>(),
@@ -49,6 +50,7 @@ pub static FIGURES: [Entry; 27] = [
     entry::<reorganisation::ReorganisationFigure>(),
     entry::<selection::SelectionFigure>(),
     entry::<hits::HitsFigure>(),
+    entry::<zones::ZonesFigure>(),
     entry::<replay::ReplayFigure>(),
     entry::<cluster::ClusterFigure>(),
     entry::<scale::ScaleFigure>(),

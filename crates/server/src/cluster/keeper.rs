@@ -211,7 +211,9 @@ impl Run {
                 self.scratches.push(scratch);
                 let now_us = self.now_us();
                 if let Some((service, _)) = &mut self.service {
-                    service.was_read(now_us, read);
+                    let mut replies = Vec::new();
+                    service.was_read(now_us, read, &mut replies);
+                    out.extend(replies.into_iter().map(NodeOutput::from));
                 }
             }
             Order::Task(task) => {

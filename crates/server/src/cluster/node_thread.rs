@@ -703,6 +703,7 @@ fn role_of(question: &Peer) -> Role {
         | Peer::GetHeat { .. }
         | Peer::RenewLease { .. } => Role::Server,
         Peer::WriteReplica(_)
+        | Peer::BuildReplica(_)
         | Peer::SyncReplicas { .. }
         | Peer::FreeReplicas { .. }
         | Peer::ReadReplica(_)
