@@ -15,6 +15,7 @@ mod config;
 mod documents;
 mod failure;
 mod log;
+mod notify;
 mod offline;
 mod serve;
 mod signals;
