@@ -6,7 +6,7 @@ mod watcher;
 
 use crate::config::{self, Given, Loaded};
 use crate::failure::EXIT_FAILED;
-use crate::log;
+use crate::{log, notify};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use duramen_server::config::{ConfigFile, Level, LogFormat};
 use duramen_server::{Addresses, Server, ServerConfig, ServerError};
@@ -275,6 +275,9 @@ const SAY_AFTER: Duration = Duration::from_millis(500);
 /// Waits until the data is loaded, and shows the progress; `false` = stopped meanwhile.
 fn load(server: &mut Server, dir: Option<&Path>) -> Result<bool, ServerError> {
     let Some(dir) = dir else {
+        if server.shared().config().is_member() {
+            notify::waiting("waiting until a coordinator accepts this member");
+        }
         return server.wait_loaded();
     };
     tracing::info!(dir = %dir.display(), "loading");
@@ -285,6 +288,7 @@ fn load(server: &mut Server, dir: Option<&Path>) -> Result<bool, ServerError> {
         let mut every = SAY_AFTER;
         while ended.recv_timeout(every) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
             let progress = shared.progress();
+            notify::loading(&progress);
             if live {
                 every = Duration::from_millis(100);
                 eprint!("\r\x1b[2Kloading: {progress}");

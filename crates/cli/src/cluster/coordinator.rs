@@ -3,6 +3,7 @@
 use super::{COORDINATOR_DEFAULT, size, status};
 use crate::arguments::Duration;
 use crate::failure::EXIT_FAILED;
+use crate::notify;
 use crate::signals::{self, Order};
 use clap::Args;
 use duramen_coordinator::{Error, Options, Role, Running, Stopper, StoreSpec};
@@ -282,6 +283,7 @@ fn serve(options: Options, mut signals: Signals) -> Result<(), Error> {
     let stopper = Arc::new(OnceLock::<Stopper>::new());
     let started = Arc::clone(&stopper);
     let reloads = signals::apart(|name| {
+        let _reported = notify::reloading();
         signals::reopen_log();
         tracing::info!("{name}: a coordinator has no settings to be read again");
     });
@@ -292,6 +294,7 @@ fn serve(options: Options, mut signals: Signals) -> Result<(), Error> {
                 (_, Order::Stop) if stops > 0 => std::process::exit(i32::from(EXIT_FAILED)),
                 (_, Order::Stop) => {
                     stops += 1;
+                    notify::stopping();
                     match started.get() {
                         Some(stopper) => stopper.stop(),
                         None => std::process::exit(0),
