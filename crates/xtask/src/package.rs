@@ -62,7 +62,7 @@ const CONFFILES: &str = "\
 /etc/logrotate.d/duramen
 ";
 
-const MAINTAINER: &str = "The developers of Duramen <duramen@packages.debian.org>";
+const MAINTAINER: &str = "The developers of Duramen <duramen@example.org>";
 
 const USAGE: &str = "\
 cargo xtask package [--binary FILE] [--out DIR] [--fast]
