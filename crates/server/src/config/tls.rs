@@ -6,7 +6,7 @@
 
 use super::ServerConfig;
 use crate::error::ServerError;
-use duramen_tls::{ClientAuth, Protocols, Settings};
+use duramen_tls::{ClientAuth, Identity, Protocols, Settings};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -121,6 +121,18 @@ impl ServerConfig {
             protocols,
             no_resumption: !self.tls_session_caching,
         })
+    }
+
+    /// Reads the files of TLS and checks them, if any port speaks TLS.
+    ///
+    /// # Errors
+    /// [`ServerError::Config`] names the file and the fault.
+    pub fn check_certificates(&self) -> Result<(), ServerError> {
+        if !self.wants_tls() {
+            return Ok(());
+        }
+        Identity::check(&self.tls_settings()?)
+            .map_err(|error| ServerError::Config(format!("TLS: {error}")))
     }
 
     pub(super) fn check_tls(&self) -> Result<(), ServerError> {
