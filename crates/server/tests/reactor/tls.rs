@@ -213,6 +213,41 @@ fn a_record_in_part_counts_as_received() {
     wait_until("nothing waits", || buffered() == 0);
 }
 
+/// tls::H3: handshakes that come all at once are done a few per round, between other work.
+#[test]
+fn a_round_does_few_handshakes() {
+    const CLIENTS: usize = 64;
+    let encrypted = Encrypted::start(|config| config.threads = 1);
+    let shared = encrypted.server.shared();
+    shared.stuck_after_ms.store(100, Ordering::Relaxed);
+    let mut first = encrypted.connect();
+    ping(&mut first);
+    let mut session = shared.store().session().expect("a session");
+    // The thread waits until this session has left the store.
+    let alone = session.pin_exclusive();
+    first.write_all(&request(&[b"GET", b"k"])).expect("sends");
+    wait_until("the thread waits", || shared.is_stuck());
+    let mut others = Vec::new();
+    for _ in 0..CLIENTS {
+        let mut other = encrypted.over(encrypted.socket());
+        other.conn.write_tls(&mut other.sock).expect("its hello");
+        others.push(other);
+    }
+    let rounds = || counter(&encrypted.server, |c| c.rounds.get());
+    let before = rounds();
+    drop(alone);
+    for other in &others {
+        let mut byte = [0];
+        assert_eq!(other.sock.peek(&mut byte).expect("it is answered"), 1);
+    }
+    let took = rounds() - before;
+    assert!(took >= CLIENTS as u64 / 8, "{CLIENTS} in {took} rounds");
+    for mut other in others {
+        ping(&mut other);
+    }
+    expect(&mut first, b"$-1\r\n");
+}
+
 fn read_all(mut socket: TcpStream) -> Vec<u8> {
     let mut got = Vec::new();
     let _ = socket.read_to_end(&mut got); // a reset is an end too
