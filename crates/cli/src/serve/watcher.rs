@@ -193,6 +193,9 @@ impl Watcher {
         let reloaded = Arc::clone(&seen);
         let reloads = signals::apart(move |name| {
             signals::reopen_log();
+            if let Some(shared) = reloaded.current() {
+                shared.reopen_audit_log();
+            }
             tracing::info!("{name}: opening the log file and reading the settings again");
             reloaded.reload();
         });

@@ -68,9 +68,10 @@ const REDIS: &[(&[&str], &str)] = &[
         ],
         "here it is `announce`",
     ),
+    (&["user"], "here it is `users`: each line is one user"),
     (
-        &["aclfile", "user", "rename-command"],
-        "there is one user: `requirepass` is the password",
+        &["rename-command"],
+        "a command is not renamed but denied: to the users of `aclfile`",
     ),
     (
         &[
@@ -80,10 +81,6 @@ const REDIS: &[(&[&str], &str)] = &[
             "tls-ca-cert-file",
         ],
         "connections are not encrypted: put a tunnel in front of the server",
-    ),
-    (
-        &["unixsocket", "unixsocketperm"],
-        "clients connect over TCP: `bind` and `port`",
     ),
     (
         &["include", "loadmodule"],

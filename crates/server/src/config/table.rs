@@ -1,6 +1,6 @@
 //! The table of settings: the single source of every name, unit, default, limit and explanation.
 
-use super::{DiskMode, Kind, Level, LogFormat, Poll, ServerConfig, Setting, Value};
+use super::{AuditKeys, DiskMode, Kind, Level, LogFormat, Poll, ServerConfig, Setting, Value};
 use duramen_base::limits::MEMORY_BYTES_MIN;
 use duramen_base::units::{GIB, KIB, MIB};
 use duramen_engine::Mode;
@@ -8,12 +8,12 @@ use duramen_shm::{RING_BYTES_MAX, RING_BYTES_MIN};
 
 /// Accessors of a number: field, its type.
 macro_rules! number {
-    ($field:ident as $t:ty) => {
+    ($($field:ident).+ as $t:ty) => {
         (
-            |config| Value::Number(config.$field as i64),
+            |config| Value::Number(config.$($field).+ as i64),
             |config, value| {
                 if let Value::Number(n) = value {
-                    config.$field = n as $t;
+                    config.$($field).+ = n as $t;
                 }
             },
         )
@@ -47,12 +47,12 @@ macro_rules! flag {
 }
 
 macro_rules! text {
-    ($field:ident) => {
+    ($($field:ident).+) => {
         (
-            |config| Value::Text(config.$field.clone()),
+            |config| Value::Text(config.$($field).+.clone()),
             |config, value| {
                 if let Value::Text(text) = value {
-                    config.$field = text;
+                    config.$($field).+ = text;
                 }
             },
         )
@@ -145,6 +145,19 @@ fn set_level(config: &mut ServerConfig, value: Value) {
     if let Value::Choice(name) = value {
         // `auto` is no level.
         config.level = Level::from_name(name);
+    }
+}
+
+const AUDIT_KEYS: [&str; 3] = ["none", "hashed", "plain"];
+
+fn show_audit_keys(config: &ServerConfig) -> Value {
+    Value::Choice(AUDIT_KEYS[config.access.audit_log_keys as usize])
+}
+
+fn set_audit_keys(config: &mut ServerConfig, value: Value) {
+    if let Value::Choice(name) = value {
+        let number = AUDIT_KEYS.iter().position(|known| *known == name);
+        config.access.audit_log_keys = AuditKeys::from_number(number.unwrap_or(0) as u32);
     }
 }
 
@@ -486,15 +499,83 @@ pub static SETTINGS: &[Setting] = &[
         "Connections the kernel may hold before they are accepted.",
     ),
     row(
+        "unixsocket",
+        Kind::Text,
+        "",
+        "",
+        text!(access.unixsocket),
+        "Path of a Unix socket for RESP clients on this machine; empty = none. A socket that a killed server of this user left is replaced, any other file is not.",
+    ),
+    row(
+        "unixsocketperm",
+        Kind::Text,
+        "",
+        "700",
+        text!(access.unixsocketperm),
+        "Permissions of unixsocket, as octal digits: who may open it.",
+    ),
+    row(
         "requirepass",
         Kind::Text,
         "",
         "",
         text!(requirepass),
-        "Password of the default user; empty = none.",
+        "Password of the default user, unless the users give it one; empty = none.",
     )
     .runtime()
     .secret(),
+    row(
+        "aclfile",
+        Kind::Text,
+        "",
+        "",
+        text!(access.aclfile),
+        "File of users, one a line as ACL LIST shows them: read at the start and by ACL LOAD, written by ACL SAVE. Empty = none.",
+    ),
+    row(
+        "users",
+        Kind::Lines,
+        "",
+        "",
+        text!(access.users),
+        "Users, one a line as in aclfile (`user alice on >password ~app:* +@read`); use this or aclfile.",
+    )
+    .secret(),
+    row(
+        "acllog-max-len",
+        between(0, 100_000),
+        "entries",
+        "128",
+        number!(access.acllog_max_len as usize),
+        "Maximum number of entries in the log of denied requests and failed logins (ACL LOG).",
+    )
+    .runtime(),
+    row(
+        "audit-log",
+        Kind::Text,
+        "",
+        "",
+        text!(access.audit_log),
+        "File to which a line of JSON is appended for each failed login, each denied request, and each request of audit-log-classes; SIGHUP opens it again. Empty = none.",
+    ),
+    row(
+        "audit-log-classes",
+        Kind::Text,
+        "",
+        "auth,admin",
+        text!(access.audit_log_classes),
+        "Classes of allowed requests in the audit log, separated by commas: auth (logins), admin, write, read, connection.",
+    )
+    .runtime(),
+    row(
+        "audit-log-keys",
+        Kind::Choice(&AUDIT_KEYS),
+        "",
+        "hashed",
+        (show_audit_keys, set_audit_keys),
+        "How the audit log shows the first key of a request: not at all, as a digest that can be compared within one run of the server, or as it is.",
+    )
+    .runtime(),
     row(
         "insecure-bind",
         Kind::Flag,
