@@ -16,7 +16,7 @@ use crate::harness::{Bound, Chart, Options, Random, Report, Result, Row, Series,
 use std::cmp::Reverse;
 
 /// Objects of 4 KB in a segment of 2 MB, as LFS had.
-const SEGMENT_OBJECTS: usize = 512;
+pub(super) const SEGMENT_OBJECTS: usize = 512;
 /// Live data of a pass, in segments: what is sorted together (RAMCloud).
 const PASS_SEGMENTS: usize = 10;
 /// Victims of a pass at most (Duramen).
@@ -24,17 +24,21 @@ const PASS_VICTIMS_MAX: usize = 64;
 /// Cleaning ends when so many segments are clean, or a quarter of those that all objects leave.
 const CLEAN_SEGMENTS: usize = 10;
 /// Writes per object before the measurement, and in it. A cold object is written once in nine.
-const WARM_UP: usize = 30;
-const MEASURED: usize = 10;
+pub(super) const WARM_UP: usize = 30;
+pub(super) const MEASURED: usize = 10;
 /// The same with `--quick`, where the cost is not quite steady yet.
-const QUICK: (usize, usize) = (12, 4);
+pub(super) const QUICK: (usize, usize) = (12, 4);
 const SEED: u64 = 1992;
 
 /// The age in the formula.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Age {
+pub(super) enum Age {
     /// None: the emptiest segments are cleaned.
     Greedy,
+    /// None: segments are cleaned at random.
+    Random,
+    /// The opening of the segment alone, whatever in it is live.
+    Oldest,
     /// The write of the youngest object that was put into the segment.
     Youngest,
     /// The mean of the writes of its live objects.
@@ -45,7 +49,7 @@ enum Age {
 
 /// The divisor of the formula.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cost {
+pub(super) enum Cost {
     /// Reading the segment and writing its live part: `1 + u`.
     ReadAndWrite,
     /// Writing its live part, as segments are in memory: `u`.
@@ -54,7 +58,7 @@ enum Cost {
 
 /// The order of a pass's live objects in survivors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Order {
+pub(super) enum Order {
     /// By the time of their last write.
     Objects,
     /// Victims by their opening, and the objects of each as they lie there.
@@ -65,14 +69,14 @@ enum Order {
 
 /// One curve.
 #[derive(Clone, Copy, Debug)]
-struct Policy {
-    name: &'static str,
-    age: Age,
-    cost: Cost,
-    order: Order,
+pub(super) struct Policy {
+    pub name: &'static str,
+    pub age: Age,
+    pub cost: Cost,
+    pub order: Order,
 }
 
-const fn lfs(name: &'static str, age: Age, order: Order) -> Policy {
+pub(super) const fn lfs(name: &'static str, age: Age, order: Order) -> Policy {
     let cost = Cost::ReadAndWrite;
     Policy {
         name,
@@ -84,7 +88,7 @@ const fn lfs(name: &'static str, age: Age, order: Order) -> Policy {
 
 const YOUNGEST: Policy = lfs("youngest object, sorted", Age::Youngest, Order::Objects);
 const SEGMENT: Policy = lfs("segment, sorted", Age::Segment, Order::Objects);
-const DURAMEN: Policy = Policy {
+pub(super) const DURAMEN: Policy = Policy {
     name: "segment / u, victims sorted (Duramen)",
     age: Age::Segment,
     cost: Cost::Write,
@@ -162,7 +166,7 @@ struct Object {
 
 /// Traffic, in objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Traffic {
+pub(super) struct Traffic {
     written: u64,
     /// Read by the cleaner: whole segments, unless nothing in them is live.
     read: u64,
@@ -171,17 +175,17 @@ struct Traffic {
 
 impl Traffic {
     /// The write cost of LFS: all traffic of the disk per byte of new data.
-    fn write_cost(&self) -> f64 {
+    pub(super) fn write_cost(&self) -> f64 {
         (self.written + self.read + self.moved) as f64 / self.written as f64
     }
 
     /// Written bytes per byte of new data, where segments are cleaned from memory.
-    fn written_per_byte(&self) -> f64 {
+    pub(super) fn written_per_byte(&self) -> f64 {
         (self.written + self.moved) as f64 / self.written as f64
     }
 }
 
-struct Simulation {
+pub(super) struct Simulation {
     policy: Policy,
     segment_objects: usize,
     segments: Vec<Segment>,
@@ -196,7 +200,12 @@ struct Simulation {
 
 impl Simulation {
     /// A disk with all objects written once, in their order.
-    fn new(policy: Policy, segments: usize, segment_objects: usize, objects: usize) -> Simulation {
+    pub(super) fn new(
+        policy: Policy,
+        segments: usize,
+        segment_objects: usize,
+        objects: usize,
+    ) -> Simulation {
         assert!(
             objects < segments.saturating_sub(2) * segment_objects,
             "open segments need room"
@@ -299,6 +308,10 @@ impl Simulation {
         let u = segment.live as f64 / self.segment_objects as f64;
         let age = match self.policy.age {
             Age::Greedy => return 1.0 - u,
+            Age::Random => {
+                return Random::new(self.now ^ segment.opened << 20).below(1 << 30) as f64;
+            }
+            Age::Oldest => return (self.now - segment.opened) as f64,
             Age::Youngest => self.now - segment.youngest,
             Age::Average => self.now - segment.written_sum / (segment.live as u64).max(1),
             Age::Segment => self.now - segment.opened,
@@ -371,15 +384,26 @@ impl Simulation {
     }
 
     /// Traffic of overwrites after as many that the effect of the beginning has gone.
-    fn run(mut self, pattern: Pattern, warm_up: usize, measured: usize) -> Traffic {
+    fn run(self, pattern: Pattern, warm_up: usize, measured: usize) -> Traffic {
         let mut random = Random::new(SEED);
+        let objects = self.objects.len() as u64;
+        self.run_with(|| pattern.next(objects, &mut random), warm_up, measured)
+    }
+
+    /// [`run`](Self::run), of the objects that `next` gives.
+    pub(super) fn run_with(
+        mut self,
+        mut next: impl FnMut() -> u32,
+        warm_up: usize,
+        measured: usize,
+    ) -> Traffic {
         let objects = self.objects.len();
         for _ in 0..objects * warm_up {
-            self.overwrite(pattern.next(objects as u64, &mut random));
+            self.overwrite(next());
         }
         self.traffic = Traffic::default();
         for _ in 0..objects * measured {
-            self.overwrite(pattern.next(objects as u64, &mut random));
+            self.overwrite(next());
         }
         self.traffic
     }

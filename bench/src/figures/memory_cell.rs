@@ -220,7 +220,7 @@ pub struct Measured {
 }
 
 /// The store of the objects.
-trait Heap {
+pub(super) trait Heap {
     /// Bytes of an object that count as live besides its value.
     const KEY_BYTES: u64;
     /// Stores a value of `bytes`; `None` = refused. The handle identifies it.
@@ -264,7 +264,7 @@ impl Heap for Malloc {
 }
 
 /// The engine; a handle is the number of the key.
-struct Log {
+pub(super) struct Log {
     store: Arc<Store>,
     session: Session,
     value: Vec<u8>,
@@ -273,13 +273,22 @@ struct Log {
 
 impl Log {
     fn new(budget_bytes: u64) -> Result<Log> {
-        let store = open(budget_bytes, 1)?;
+        Log::of(open(budget_bytes, 1)?, 0)
+    }
+
+    /// Objects written so far.
+    pub(super) fn written(&self, first_id: u64) -> u64 {
+        self.next_id - first_id
+    }
+
+    /// A writer of `store`, whose keys have numbers from `first_id` on.
+    pub(super) fn of(store: Arc<Store>, first_id: u64) -> Result<Log> {
         let session = store.session().doing("opening a session")?;
         Ok(Log {
             store,
             session,
             value: value(1 << 20),
-            next_id: 0,
+            next_id: first_id,
         })
     }
 }
@@ -322,13 +331,13 @@ impl Heap for Log {
 }
 
 /// The live objects. Its memory is touched before the baseline is taken, so that it does not count.
-struct Bookkeeping {
+pub(super) struct Bookkeeping {
     objects: Vec<(u64, u32)>,
     live_bytes: u64,
 }
 
 impl Bookkeeping {
-    fn new(objects_max: u64) -> Bookkeeping {
+    pub(super) fn new(objects_max: u64) -> Bookkeeping {
         let mut objects = vec![(1, 1); objects_max as usize + 16];
         objects.clear();
         Bookkeeping {
@@ -338,10 +347,10 @@ impl Bookkeeping {
     }
 }
 
-struct Cell<H: Heap> {
-    heap: H,
-    bookkeeping: Bookkeeping,
-    baseline: u64,
+pub(super) struct Cell<H: Heap> {
+    pub heap: H,
+    pub bookkeeping: Bookkeeping,
+    pub baseline: u64,
 }
 
 impl<H: Heap> Cell<H> {
@@ -376,7 +385,12 @@ impl<H: Heap> Cell<H> {
         })
     }
 
-    fn phases(&mut self, workload: &Workload, live_limit: u64, rng: &mut Random) -> bool {
+    pub(super) fn phases(
+        &mut self,
+        workload: &Workload,
+        live_limit: u64,
+        rng: &mut Random,
+    ) -> bool {
         if !self.allocate(&workload.before, live_limit, workload.churn, rng) {
             return false;
         }

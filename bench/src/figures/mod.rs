@@ -1,7 +1,10 @@
 //! One module per figure of `docs/benchmarks.md`, and their table.
 
+mod backup_memory;
 mod cleaner_latency;
 mod cluster;
+mod components;
+mod device;
 mod durability;
 mod flash;
 mod growth;
@@ -10,37 +13,50 @@ mod lfs;
 mod logging;
 mod memory;
 mod memory_cell;
+mod postmark;
 mod recovery;
+mod reorganisation;
 mod replay;
 mod scale;
+mod selection;
 mod server;
+mod stress;
 mod tier;
 mod two_levels;
 mod utilization;
 mod ycsb;
+mod zones;
 
 use crate::figure::{Entry, Figure, entry};
 use crate::harness::{Options, Report, Result, render};
 use std::path::PathBuf;
 
 /// All figures, in the order of the help; then helpers of them.
-pub static FIGURES: [Entry; 20] = [
+pub static FIGURES: [Entry; 28] = [
     entry::<ycsb::YcsbFigure>(),
+    entry::<components::ComponentsFigure>(),
+    entry::<postmark::PostmarkFigure>(),
     entry::<utilization::UtilizationFigure>(),
     entry::<cleaner_latency::CleanerLatencyFigure>(),
     entry::<growth::GrowthFigure>(),
     entry::<memory::MemoryFigure>(),
+    entry::<stress::StressFigure>(),
     entry::<server::ServerFigure>(),
     entry::<durability::DurabilityFigure>(),
     entry::<logging::LoggingFigure>(),
+    entry::<backup_memory::BackupMemoryFigure>(),
     entry::<two_levels::TwoLevelsFigure>(),
     entry::<lfs::LfsFigure>(),
+    entry::<reorganisation::ReorganisationFigure>(),
+    entry::<selection::SelectionFigure>(),
     entry::<hits::HitsFigure>(),
+    entry::<zones::ZonesFigure>(),
     entry::<replay::ReplayFigure>(),
     entry::<cluster::ClusterFigure>(),
     entry::<scale::ScaleFigure>(),
     entry::<recovery::RecoveryFigure>(),
     entry::<tier::TierFigure>(),
+    entry::<device::DeviceFigure>(),
     entry::<flash::FlashArgs>(),
     entry::<Render>(),
     entry::<memory_cell::CellArgs>(),

@@ -7,6 +7,7 @@
 //! updates replace the whole value.
 
 use crate::figure::Figure;
+use crate::harness::dash;
 use crate::harness::store::{self, BATCH, Shape, TABLE, key};
 use crate::harness::{
     Bound, Chart, Chooser, Contender, Distribution, Doing, Latencies, Options, Random, Report,
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant};
 
 /// The effect of an operation on its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Read,
     Update,
     /// Read-modify-write as one atomic step.
@@ -29,17 +30,17 @@ enum Kind {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Operation {
-    kind: Kind,
-    id: u64,
+pub(super) struct Operation {
+    pub kind: Kind,
+    pub id: u64,
 }
 
 /// A YCSB workload: the share of reads, and the kind of the others.
 #[derive(Clone, Copy, Debug)]
-struct Mix {
-    name: &'static str,
-    reads_percent: u64,
-    other: Kind,
+pub(super) struct Mix {
+    pub name: &'static str,
+    pub reads_percent: u64,
+    pub other: Kind,
 }
 
 const UPDATES: Mix = Mix {
@@ -73,7 +74,7 @@ const MIXES: [Mix; 5] = [
 ];
 
 /// One thread's access to a store under test.
-trait Worker: Send {
+pub(super) trait Worker: Send {
     /// Performs the operations; updates write `value`, reads copy into `out`.
     fn run(&mut self, operations: &[Operation; BATCH], value: &mut [u8], out: &mut [u8]);
     /// Performs one operation, as a caller without batches would.
@@ -81,7 +82,7 @@ trait Worker: Send {
 }
 
 struct Batched(Session);
-struct Single(Session);
+pub(super) struct Single(pub Session);
 
 impl Worker for Batched {
     fn run(&mut self, operations: &[Operation; BATCH], value: &mut [u8], out: &mut [u8]) {
@@ -166,17 +167,13 @@ fn increment_tail(value: &mut [u8]) {
     }
 }
 
-/// dashmap in its common use as a store: a fast hash, boxed values, reads copied out, updates that
-/// replace the box.
+/// dashmap: reads copied out, updates that replace the box.
 mod peer {
     use super::{BATCH, Kind, Operation, Worker, increment_tail, store};
-    use dashmap::DashMap;
-
-    type Hash = std::hash::BuildHasherDefault<rapidhash::fast::RapidHasher<'static>>;
-    pub(super) type Map = DashMap<u64, Box<[u8]>, Hash>;
+    use crate::harness::dash::{self, Map};
 
     pub(super) fn loaded(records: u64, value_bytes: usize) -> Map {
-        let map = Map::with_hasher(Hash::default());
+        let map = dash::new();
         std::thread::scope(|scope| {
             for n in 0..2 {
                 let map = &map;
@@ -227,11 +224,11 @@ mod peer {
 
 /// The settings of every worker of a run.
 #[derive(Clone)]
-struct Load {
-    mix: Mix,
-    chooser: Chooser,
-    value_bytes: usize,
-    duration: Duration,
+pub(super) struct Load {
+    pub mix: Mix,
+    pub chooser: Chooser,
+    pub value_bytes: usize,
+    pub duration: Duration,
 }
 
 impl Load {
@@ -249,7 +246,7 @@ impl Load {
 }
 
 /// Operations per second of all workers together.
-fn throughput(load: &Load, workers: Vec<impl Worker>) -> f64 {
+pub(super) fn throughput(load: &Load, workers: Vec<impl Worker>) -> f64 {
     let (stop, start) = (AtomicBool::new(false), Barrier::new(workers.len() + 1));
     std::thread::scope(|scope| {
         let threads: Vec<_> = workers
@@ -264,7 +261,8 @@ fn throughput(load: &Load, workers: Vec<impl Worker>) -> f64 {
                     let mut done = 0u64;
                     start.wait();
                     let begun = Instant::now();
-                    while !stop.load(Ordering::Relaxed) {
+                    // One group at least, however late this thread gets a processor.
+                    while done == 0 || !stop.load(Ordering::Relaxed) {
                         let operations = std::array::from_fn(|_| load.draw(&mut chooser, &mut rng));
                         worker.run(&operations, &mut value, &mut out);
                         black_box(&out);
@@ -332,7 +330,7 @@ fn sessions(store: &Arc<Store>, threads: usize) -> Result<Vec<Session>> {
 /// The stores of one value size, loaded.
 struct Stores {
     duramen: Arc<Store>,
-    dashmap: peer::Map,
+    dashmap: dash::Map,
 }
 
 impl Stores {

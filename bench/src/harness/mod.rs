@@ -2,6 +2,7 @@
 
 pub mod alternate;
 pub mod cgroup;
+pub mod dash;
 pub mod interrupt;
 pub mod machine;
 pub mod plot;

@@ -164,7 +164,7 @@ pub fn loaded<const KEY: usize>(shape: Shape) -> Result<Arc<Store>> {
         if off < 0.01 || attempt == 2 || stats.live_bytes == 0 {
             return Ok(store);
         }
-        beside_bytes = (budget_bytes - stats.segment_budget_bytes) as f64;
+        beside_bytes = (store.memory_bytes() - stats.segment_budget_bytes) as f64;
     }
     unreachable!("the loop ends by returning")
 }

@@ -10,6 +10,7 @@ pub mod planted;
 pub mod private;
 pub mod random;
 pub mod signals;
+pub mod spin;
 pub mod sync;
 pub mod ticks;
 pub mod units;

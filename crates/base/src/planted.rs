@@ -235,6 +235,12 @@ pub enum Bug {
     AsksEverSooner,
 
     // duramen-node: members, their recoveries and migrations.
+    /// builds::BU1: a survivor that was built counts, whatever its certificate is.
+    BuildsUnverified,
+    /// builds::BU1: a survivor is built from replicas with other certificates.
+    BuildsFromStale,
+    /// builds::BU2: a survivor that was built counts before it is stored.
+    BuiltNotStored,
     /// member::N2: ranges that a list takes away are not purged.
     NoPurge,
     /// member::N3: ranges that a list gives are served before it is applied.

@@ -23,10 +23,11 @@ macro_rules! eprintln {
     ($($arg:tt)*) => { $crate::say::error(format_args!("{}\n", format_args!($($arg)*))) };
 }
 
-/// Prints the line for which scripts wait. A pipe that nobody reads may be full, and a signal must
-/// stop the process nevertheless. A closed standard output, or a lack of threads, is no reason not
-/// to serve.
+/// Reports that the process serves: to its supervisor, and by the line for which scripts wait. A
+/// pipe that nobody reads may be full, and a signal must stop the process nevertheless. A closed
+/// standard output, or a lack of threads, is no reason not to serve.
 pub(crate) fn ready(words: String) {
+    crate::notify::ready(&words);
     let _ = std::thread::Builder::new().spawn(move || {
         let mut stdout = std::io::stdout();
         let _ = stdout.write_all(format!("ready {words}\n").as_bytes());

@@ -1,4 +1,5 @@
-//! Placement: selects the backups for replicas, either at random with refinement or in copysets.
+//! Placement: selects the backups for replicas: at random with refinement, in copysets, or in
+//! zones.
 //!
 //! **Rules**
 //! - L1: the replicas of a segment are on different servers, none of them its master. Two lives of
@@ -23,11 +24,18 @@
 //! - L6: racks are a preference, never a reason to wait. The replicas are in as many different
 //!   racks as possible, the master's own rack included (it is used before a rack is shared). With
 //!   fewer racks than replicas, some replicas share a rack, and racks have about equal numbers.
+//! - L7: with zones, a segment's number alone determines its zone, and the members alone determine
+//!   the backups of a zone: those with the lowest number from a hash of master, zone and server,
+//!   after L4 and L6. So the segments of a zone share their backups, and no state has to say so. A
+//!   server that joins takes over its share of the zones. A crashed one, or one that refuses, has
+//!   the same stand-in for the whole zone. L2 applies within the set: it chooses the first replica.
 //!
 //! Paper: [Ousterhout15 §7.1] randomisation with refinement; Cidon13 copysets by permutations, here
-//! from digits, so that joining servers change nothing for the others (docs/traps.md, trap 25).
+//! from digits, so that joining servers change nothing for the others (docs/traps.md, trap 25);
+//! [Beineke18 §X] backup zones; differs: a zone is a part of the log, not of the keys.
 
 use crate::speed::{counted, usual};
+use duramen_base::ids::SegmentId;
 use duramen_base::random::{Random, mix};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,6 +63,9 @@ pub enum Layout {
     /// In copysets, each server in `groups` of them: fewer sets of servers whose joint failure
     /// loses data.
     Copysets { groups: u32 },
+    /// In zones: the segments of a master whose numbers are equal modulo `zones` share their
+    /// backups, so that these can clean them on their own (docs/protocols.md, "Zones").
+    Zones { zones: u64 },
 }
 
 impl Layout {
@@ -121,19 +132,29 @@ struct Rank {
     in_rack: usize,
     /// It is in the master's own rack (L4).
     is_near: bool,
-    /// L3.
-    copyset: InCopyset,
+    /// L3, L7.
+    set: InSet,
 }
 
-/// Whether a copyset has a backup and all present holders of the segment.
+/// Whether a copyset has a backup and all present holders of the segment; or whether the segment's
+/// zone has the backup.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum InCopyset {
-    /// A copyset without a server in the master's rack has them; or there are no copysets.
+enum InSet {
+    /// A copyset without a server in the master's rack has them; or the zone has the backup; or
+    /// there are no sets.
     Away,
     /// Only copysets with a server in the master's rack have them.
     Near,
-    /// No copyset has them.
+    /// No copyset has them, or the zone does not have the backup.
     No,
+}
+
+/// The backups that a segment prefers.
+type Sets = BTreeMap<BackupId, InSet>;
+
+/// Whether a backup is preferred.
+fn has_in(sets: &Option<Sets>, backup: BackupId) -> bool {
+    sets.as_ref().is_some_and(|sets| sets.contains_key(&backup))
 }
 
 /// Chooses backups for one master.
@@ -149,10 +170,14 @@ pub struct Placement {
     /// Number of this master's replicas that a recovery would read from each backup.
     load: BTreeMap<BackupId, u32>,
     random: Random,
+    /// Differs between masters (L7).
+    seed: u64,
     /// Copysets of the present members; empty if the layout has none.
     groups: Vec<Vec<BackupId>>,
     /// Whether `groups` are of earlier members.
     stale: bool,
+    /// The backups of each zone that had a segment since the members changed.
+    zones: BTreeMap<u64, Vec<BackupId>>,
     /// Reading time of a disk of unknown speed (L2), in microseconds; `None`: not computed yet.
     usual_us: Option<u32>,
 }
@@ -168,8 +193,10 @@ impl Placement {
             retired: BTreeMap::new(),
             load: BTreeMap::new(),
             random: Random::new(seed),
+            seed,
             groups: Vec::new(),
             stale: true,
+            zones: BTreeMap::new(),
             usual_us: None,
         }
     }
@@ -219,6 +246,7 @@ impl Placement {
     /// The members have changed.
     fn look_again(&mut self) {
         self.stale = true;
+        self.zones.clear();
         self.usual_us = None;
     }
 
@@ -246,11 +274,19 @@ impl Placement {
     /// recovery reads the first replica of a segment.
     pub fn choose(
         &mut self,
+        segment: SegmentId,
         holding: &[BackupId],
         refusing: &BTreeSet<BackupId>,
     ) -> Option<BackupId> {
-        let possible = self.willing(holding, refusing);
-        let chosen = self.refine(possible)?;
+        let sets = self.sets_of(segment, holding);
+        let possible = self.willing(&sets, holding, refusing);
+        let is_first_of_zone = |id: &BackupId| holding.is_empty() && has_in(&sets, *id);
+        let chosen = match self.zone_of(segment) {
+            Some(zone) if !possible.iter().all(is_first_of_zone) => {
+                possible.into_iter().min_by_key(|id| self.drawn(zone, *id)) // L7
+            }
+            _ => self.refine(possible),
+        }?;
         if holding.is_empty() {
             *self.load.entry(chosen).or_default() += 1;
         }
@@ -259,12 +295,16 @@ impl Placement {
 
     /// Whether [`choose`](Self::choose) would find a backup.
     pub fn can_choose(&mut self, holding: &[BackupId], refusing: &BTreeSet<BackupId>) -> bool {
-        !self.willing(holding, refusing).is_empty()
+        !self.willing(&None, holding, refusing).is_empty()
     }
 
     /// The backups that may take one more replica (L1) and have the best rank.
-    fn willing(&mut self, holding: &[BackupId], refusing: &BTreeSet<BackupId>) -> Vec<BackupId> {
-        let copysets = self.copysets_of(holding);
+    fn willing(
+        &self,
+        sets: &Option<Sets>,
+        holding: &[BackupId],
+        refusing: &BTreeSet<BackupId>,
+    ) -> Vec<BackupId> {
         let holders: Vec<&Member> = holding.iter().filter_map(|id| self.known(*id)).collect();
         let members = self.members.values().map(|member| (member, false));
         let drained = self.retired.values();
@@ -282,8 +322,8 @@ impl Placement {
                 is_drained,
                 in_rack: in_rack.count(),
                 is_near: self.is_near(member),
-                copyset: copysets.as_ref().map_or(InCopyset::Away, |of| {
-                    of.get(&backup).copied().unwrap_or(InCopyset::No)
+                set: sets.as_ref().map_or(InSet::Away, |of| {
+                    of.get(&backup).copied().unwrap_or(InSet::No)
                 }),
             };
             if best.is_none_or(|best| rank < best) {
@@ -325,9 +365,12 @@ impl Placement {
     /// Backups for a new segment: as many as there are, at most `replicas`.
     fn place_new(&mut self) -> Vec<BackupId> {
         let mut holding = Vec::with_capacity(self.replicas);
-        while holding.len() < self.replicas
-            && let Some(next) = self.willing(&holding, &BTreeSet::new()).first()
-        {
+        while holding.len() < self.replicas {
+            let sets = self.sets_of(SegmentId::NONE, &holding);
+            let willing = self.willing(&sets, &holding, &BTreeSet::new());
+            let Some(next) = willing.first() else {
+                break;
+            };
             holding.push(*next);
         }
         holding
@@ -340,12 +383,52 @@ impl Placement {
         }
     }
 
-    /// The members of all copysets that contain all of `holding` (L3, L4); `None`: the layout has
-    /// no copysets.
-    fn copysets_of(&mut self, holding: &[BackupId]) -> Option<BTreeMap<BackupId, InCopyset>> {
+    /// The zone of a segment; `None`: the layout has no zones.
+    fn zone_of(&self, segment: SegmentId) -> Option<u64> {
+        match self.layout {
+            Layout::Zones { zones } => Some(segment.0 % zones.max(1)),
+            Layout::Scatter | Layout::Copysets { .. } => None,
+        }
+    }
+
+    /// The number by which a zone prefers backups: the lowest ones are its own (L7).
+    fn drawn(&self, zone: u64, backup: BackupId) -> u64 {
+        mix(mix(self.seed ^ mix(zone)) ^ u64::from(backup.slot()))
+    }
+
+    /// The backups that a segment prefers; `None`: the layout has no such preference.
+    fn sets_of(&mut self, segment: SegmentId, holding: &[BackupId]) -> Option<Sets> {
+        if let Some(zone) = self.zone_of(segment) {
+            let set = match self.zones.get(&zone) {
+                Some(set) => set,
+                None => {
+                    let set = self.set_of_zone(zone);
+                    self.zones.entry(zone).or_insert(set)
+                }
+            };
+            return Some(set.iter().map(|id| (*id, InSet::Away)).collect());
+        }
         let Layout::Copysets { groups } = self.layout else {
             return None;
         };
+        Some(self.copysets_of(groups, holding))
+    }
+
+    /// The backups of a zone (L7).
+    fn set_of_zone(&self, zone: u64) -> Vec<BackupId> {
+        let mut set = Vec::with_capacity(self.replicas);
+        while set.len() < self.replicas {
+            let willing = self.willing(&None, &set, &BTreeSet::new()).into_iter();
+            let Some(next) = willing.min_by_key(|id| self.drawn(zone, *id)) else {
+                break;
+            };
+            set.push(next);
+        }
+        set
+    }
+
+    /// The members of all copysets that contain all of `holding` (L3, L4).
+    fn copysets_of(&mut self, groups: u32, holding: &[BackupId]) -> Sets {
         if std::mem::take(&mut self.stale) {
             self.groups = copysets(self.members.values(), self.replicas, groups);
         }
@@ -354,15 +437,15 @@ impl Placement {
         for group in self.groups.iter().filter(has_all) {
             let mut members = group.iter().map(|id| &self.members[id]);
             let rank = match members.any(|member| self.is_near(member)) {
-                true => InCopyset::Near,
-                false => InCopyset::Away,
+                true => InSet::Near,
+                false => InSet::Away,
             };
             for id in group {
                 let known = found.entry(*id).or_insert(rank);
                 *known = rank.min(*known);
             }
         }
-        Some(found)
+        found
     }
 
     fn known(&self, backup: BackupId) -> Option<&Member> {

@@ -1,6 +1,7 @@
 //! Placement of replicas: racks, refinement, copysets; and the effect of copysets, by Monte-Carlo.
 //! Scenarios by their numbers in docs/traps.md, "Scenarios".
 
+use duramen_base::ids::SegmentId;
 use duramen_base::random::Random;
 use duramen_cluster::placement::{Layout, Member, Placement, copysets};
 use duramen_cluster::replication::BackupId;
@@ -16,10 +17,27 @@ fn member(slot: u64, rack: Option<u64>) -> Member {
     }
 }
 
+/// The layouts that the tests of all rules use.
+const LAYOUTS: [Layout; 4] = [
+    Layout::Scatter,
+    Layout::Copysets { groups: 1 },
+    Layout::Copysets { groups: 2 },
+    Layout::Zones { zones: 3 },
+];
+
 fn place(placement: &mut Placement, replicas: usize) -> Vec<BackupId> {
+    place_at(placement, SegmentId::NONE, replicas, &BTreeSet::new())
+}
+
+fn place_at(
+    placement: &mut Placement,
+    segment: SegmentId,
+    replicas: usize,
+    refusing: &BTreeSet<BackupId>,
+) -> Vec<BackupId> {
     let mut holding = Vec::new();
     while holding.len() < replicas
-        && let Some(chosen) = placement.choose(&holding, &BTreeSet::new())
+        && let Some(chosen) = placement.choose(segment, &holding, refusing)
     {
         holding.push(chosen);
     }
@@ -44,10 +62,10 @@ fn replicas_lie_in_different_racks_and_nobody_who_refuses_is_asked() {
         assert_eq!([0, 1, 2].map(in_rack), [2, 2, 2], "{holding:?}");
     }
     let refusing: BTreeSet<BackupId> = (0..8).map(|slot| member(slot, None).backup).collect();
-    let last = placement.choose(&[], &refusing);
+    let last = placement.choose(SegmentId::NONE, &[], &refusing);
     assert_eq!(last, Some(member(8, None).backup));
     placement.remove(member(8, None).backup);
-    assert_eq!(placement.choose(&[], &refusing), None);
+    assert_eq!(placement.choose(SegmentId::NONE, &[], &refusing), None);
 }
 
 /// Four servers in the racks a, a, b and c, two replicas. The server in b died, and the one in c
@@ -55,7 +73,11 @@ fn replicas_lie_in_different_racks_and_nobody_who_refuses_is_asked() {
 /// although the metric showed enough backups.
 #[test]
 fn a_master_that_is_left_with_one_other_rack_goes_on_and_spreads_again() {
-    for layout in [Layout::Scatter, Layout::copysets(2, 2)] {
+    for layout in [
+        Layout::Scatter,
+        Layout::copysets(2, 2),
+        Layout::Zones { zones: 3 },
+    ] {
         let mut placement = Placement::new(layout, 2, 1);
         placement.set_master(member(3, Some(2)));
         for (slot, rack) in [(0, 0), (1, 0), (2, 1)] {
@@ -191,11 +213,7 @@ fn every_small_cluster_places_where_enough_others_live() {
                     .filter(|slot| dead >> (slot - 1) & 1 == 0)
                     .map(|slot| (slot, rack_of(slot)))
                     .collect();
-                for (replicas, groups) in (1..=3).flat_map(|r| [(r, 0), (r, 1), (r, 2)]) {
-                    let layout = match groups {
-                        0 => Layout::Scatter,
-                        groups => Layout::Copysets { groups },
-                    };
+                for (replicas, layout) in (1..=3).flat_map(|r| LAYOUTS.map(|layout| (r, layout))) {
                     let mut placement = Placement::new(layout, replicas, racks);
                     placement.set_master(member(0, rack_of(0)));
                     for slot in 1..u64::from(count) {
@@ -230,14 +248,10 @@ proptest! {
         racks in proptest::collection::vec(proptest::option::weighted(0.8, 0u64..5), 1..14),
         master_rack in proptest::option::weighted(0.8, 0u64..5),
         replicas in 1usize..5,
-        groups in 0u32..3,
+        layout in proptest::sample::select(LAYOUTS.to_vec()),
         gone in proptest::collection::btree_set(0usize..14, 0..4),
         seed: u64,
     ) {
-        let layout = match groups {
-            0 => Layout::Scatter,
-            groups => Layout::Copysets { groups },
-        };
         let mut placement = Placement::new(layout, replicas, seed);
         let machine = |slot: u64, rack| Member { disk: slot + 1, ..member(slot, rack) };
         let me = machine(0, master_rack);
@@ -311,20 +325,29 @@ fn two_lives_of_one_machine_are_one_server() {
             );
         }
         let nobody = BTreeSet::new();
-        let chosen = placement.choose(&[old.backup], &nobody);
+        let chosen = placement.choose(SegmentId::NONE, &[old.backup], &nobody);
         assert_eq!(
             chosen,
             Some(other.backup),
             "the new life does not get what the old one has"
         );
-        assert_eq!(placement.choose(&[old.backup, other.backup], &nobody), None);
+        assert_eq!(
+            placement.choose(SegmentId::NONE, &[old.backup, other.backup], &nobody),
+            None
+        );
         placement.remove(other.backup);
-        assert_eq!(placement.choose(&[old.backup], &nobody), None);
+        assert_eq!(
+            placement.choose(SegmentId::NONE, &[old.backup], &nobody),
+            None
+        );
         placement.add(moved.clone());
-        assert_eq!(placement.choose(&[old.backup], &nobody), Some(moved.backup));
+        assert_eq!(
+            placement.choose(SegmentId::NONE, &[old.backup], &nobody),
+            Some(moved.backup)
+        );
         placement.add(other.clone());
         assert_eq!(
-            placement.choose(&[new.backup, moved.backup], &nobody),
+            placement.choose(SegmentId::NONE, &[new.backup, moved.backup], &nobody),
             None,
             "one directory"
         );
@@ -342,7 +365,11 @@ fn two_lives_of_one_machine_are_one_server() {
 /// incomplete, and neither the drain nor a write ever ended (seed 8 of the simulated cluster).
 #[test]
 fn a_drained_backup_is_the_last_resort() {
-    for layout in [Layout::Scatter, Layout::copysets(2, 2)] {
+    for layout in [
+        Layout::Scatter,
+        Layout::copysets(2, 2),
+        Layout::Zones { zones: 3 },
+    ] {
         let mut placement = Placement::new(layout, 2, 7);
         placement.set_master(member(0, None));
         let (stays, drained) = (member(1, None), member(2, None));
@@ -351,15 +378,24 @@ fn a_drained_backup_is_the_last_resort() {
         placement.retire(drained.backup);
         let nobody = BTreeSet::new();
         for _ in 0..20 {
-            assert_eq!(placement.choose(&[], &nobody), Some(stays.backup));
+            assert_eq!(
+                placement.choose(SegmentId::NONE, &[], &nobody),
+                Some(stays.backup)
+            );
         }
-        let second = placement.choose(&[stays.backup], &nobody);
+        let second = placement.choose(SegmentId::NONE, &[stays.backup], &nobody);
         assert_eq!(second, Some(drained.backup), "L5");
         let refusing = BTreeSet::from([stays.backup]);
-        assert_eq!(placement.choose(&[], &refusing), Some(drained.backup));
+        assert_eq!(
+            placement.choose(SegmentId::NONE, &[], &refusing),
+            Some(drained.backup)
+        );
         // Not an older life of a machine, which may be over; nor one that is gone.
         placement.remove(drained.backup);
-        assert_eq!(placement.choose(&[stays.backup], &nobody), None);
+        assert_eq!(
+            placement.choose(SegmentId::NONE, &[stays.backup], &nobody),
+            None
+        );
     }
 }
 
@@ -374,7 +410,7 @@ fn a_backup_that_comes_back_with_its_replicas_is_as_full_as_before() {
     }
     let first = |placement: &mut Placement, segments: usize| {
         let none = BTreeSet::new();
-        let chosen = (0..segments).filter_map(|_| placement.choose(&[], &none));
+        let chosen = (0..segments).filter_map(|_| placement.choose(SegmentId::NONE, &[], &none));
         chosen.filter(|backup| backup.slot() == 0).count()
     };
     first(&mut placement, 300);
@@ -398,7 +434,9 @@ fn what_a_recovery_reads_is_spread_by_speed() {
     }
     let mut primaries: BTreeMap<u32, u32> = BTreeMap::new();
     for _ in 0..4000 {
-        let first = placement.choose(&[], &BTreeSet::new()).expect("somebody");
+        let first = placement
+            .choose(SegmentId::NONE, &[], &BTreeSet::new())
+            .expect("somebody");
         *primaries.entry(first.slot()).or_default() += 1;
     }
     let time = |slot: &u32| primaries[slot] * if *slot < 5 { 400 } else { 100 };

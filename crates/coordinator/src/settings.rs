@@ -1,6 +1,6 @@
 //! Settings of a new cluster: their defaults and their limits.
 
-use duramen_wire::native::message::ClusterSettings;
+use duramen_wire::native::message::{ClusterSettings, ReplicaLayout};
 
 /// An error in the settings, for people.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -26,7 +26,7 @@ pub fn defaults(hash_seed: u64) -> ClusterSettings {
         partition_bytes: 128 << 20,
         partition_records: 1 << 20,
         rpc_window: 512,
-        copyset_scatter: None,
+        layout: ReplicaLayout::Scatter,
     }
 }
 
@@ -91,10 +91,13 @@ pub fn check(settings: &ClusterSettings) -> Result<(), SettingsError> {
         1 << 40,
     )?;
     within("rpc window", settings.rpc_window.into(), 1, 65_536)?;
-    if let Some(scatter) = settings.copyset_scatter {
+    if let Some(scatter) = settings.layout.copyset_scatter() {
         // Each group of `replicas` servers gives a scatter width of one less.
         let least = u64::from(settings.replicas).saturating_sub(1).max(1);
         within("copyset scatter width", scatter.into(), least, 10_000)?;
+    }
+    if let Some(zone_bytes) = settings.layout.zone_bytes() {
+        within("zone size", zone_bytes, 16 * segment_bytes, 1 << 40)?;
     }
     Ok(())
 }
@@ -108,7 +111,7 @@ mod tests {
     #[test]
     fn defaults_are_right_and_each_wrong_setting_is_named() {
         assert_eq!(check(&defaults(1)), Ok(()));
-        let wrong: [(&str, Spoil); 8] = [
+        let wrong: [(&str, Spoil); 9] = [
             ("replicas", |s| s.replicas = 0),
             ("segment size", |s| s.segment_bytes = 3 << 20),
             ("segment size", |s| s.segment_bytes = 1 << 20),
@@ -116,7 +119,10 @@ mod tests {
             ("read lease (ms)", |s| s.read_lease_ms = 0),
             ("partition bytes", |s| s.partition_bytes = 0),
             ("rpc window", |s| s.rpc_window = 0),
-            ("copyset scatter width", |s| s.copyset_scatter = Some(1)),
+            ("copyset scatter width", |s| {
+                s.layout = ReplicaLayout::Copysets { scatter: 1 };
+            }),
+            ("zone size", |s| s.layout = ReplicaLayout::Zones { mib: 16 }),
         ];
         for (what, spoil) in wrong {
             let mut settings = defaults(1);

@@ -19,6 +19,20 @@ use std::sync::atomic::Ordering;
 /// Most calls with data, and most frees, in flight at once.
 const WRITES_MAX: usize = 16;
 const FREES_MAX: usize = 3;
+/// Fewest segments of a zone when the log is full: a pass needs several victims of one zone.
+const ZONE_SEGMENTS_MIN: u64 = 16;
+/// Fewest zones of a log that is long enough: with one zone, all of it would be on a few disks, and
+/// a recovery would read from these alone.
+const ZONES_MIN: u64 = 8;
+
+/// Number of zones of a log with at most so many segments.
+fn zones_of(segments: u64, segment_bytes: u64, zone_bytes: u64) -> u64 {
+    let wanted = segments.saturating_mul(segment_bytes) / zone_bytes.max(1);
+    wanted
+        .max(ZONES_MIN)
+        .min(segments / ZONE_SEGMENTS_MIN)
+        .max(1)
+}
 
 /// Options of a member's store.
 pub struct MemberOptions {
@@ -32,6 +46,8 @@ pub struct MemberOptions {
     pub segment_bytes: u32,
     pub replicas: usize,
     pub layout: Layout,
+    /// Bytes of a zone; replaces `layout` ([`Layout::Zones`]).
+    pub zone_bytes: Option<u64>,
     pub backups: Arc<dyn Backups>,
 }
 
@@ -52,6 +68,13 @@ impl Store {
             group_bytes_max: 0, // each segment has replicas of its own
             ..LogOptions::new(options.log)
         };
+        let (layout, log) = match options.zone_bytes {
+            Some(zone_bytes) => {
+                let zones = zones_of(log.disk_segments_max, segment_bytes, zone_bytes);
+                (Layout::Zones { zones }, LogOptions { zones, ..log })
+            }
+            None => (options.layout, log),
+        };
         let engine = duramen_engine::Store::new(duramen_engine::Options {
             hash_seed: Some(options.hash_seed),
             log: Some(log),
@@ -63,7 +86,7 @@ impl Store {
             writes_max: WRITES_MAX,
             frees_max: FREES_MAX,
             coordinated: true,
-            layout: options.layout,
+            layout,
             ..Config::one_backup(
                 options.log,
                 options.segment_bytes,
@@ -108,6 +131,11 @@ impl LogWriter {
             Ok(level) => commit.master.acked(ticket, level),
             Err(why) => commit.master.rejected(ticket, why),
         });
+    }
+
+    /// A backup did not build a survivor, and is sent its bytes instead.
+    pub fn recipe_refused(&self, bytes: u64) {
+        self.durable.figures.note_refused_recipe(bytes);
     }
 
     /// None of these holders had the bytes of a closed segment for a call.

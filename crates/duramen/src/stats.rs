@@ -80,6 +80,12 @@ pub struct DurabilityStats {
     pub frame_written_bytes: u64,
     /// Appended by users since the start, headers included.
     pub appended_bytes: u64,
+    /// Of a cluster's member: sent to backups for survivors of cleaning passes, as bytes or as
+    /// recipes.
+    pub cleaning_network_bytes: u64,
+    /// Survivors sent as recipes, one for each replica; and those that a backup could not build.
+    pub recipes_sent: u64,
+    pub recipes_refused: u64,
     pub snapshot_running: bool,
     pub last_snapshot: Option<SystemTime>,
     /// `None` = there was none.

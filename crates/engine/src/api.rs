@@ -91,6 +91,10 @@ pub struct LogOptions {
     pub pending_passes_max: usize,
     /// False: no compaction; memory is cleaned only together with the disk. For comparison.
     pub two_levels: bool,
+    /// Number of zones: segments whose ids are equal modulo this number have their replicas on the
+    /// same backups. Each pass takes its victims from one zone, if one gains anything. 0 = there
+    /// are no zones, and no recipes of survivors.
+    pub zones: u64,
     /// Maximum bytes of a group, if that is more than a segment: everything that is collected at
     /// once must then become durable in one step.
     pub group_bytes_max: u64,
@@ -116,6 +120,7 @@ impl LogOptions {
             segment_bytes: 0,
             pending_passes_max: PENDING_PASSES_MAX,
             two_levels: true,
+            zones: 0,
             group_bytes_max: u64::MAX,
         }
     }

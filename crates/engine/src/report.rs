@@ -31,6 +31,7 @@ impl Store {
             segments_closed,
             segments_free: backed as u64 + retired,
             entries_expired: sum(|counters| counters.expired.load(Ordering::Relaxed)),
+            tombstone_bytes: core.tombstone_bytes(),
             entries_evicted: sum(|counters| counters.evicted.load(Ordering::Relaxed)),
             cleaner: cleaner_stats(core),
             writer_stalls: sum(|counters| counters.stalls.load(Ordering::Relaxed)),

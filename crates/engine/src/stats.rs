@@ -23,6 +23,8 @@ pub struct Stats {
     pub segments_free: u64,
     pub entries_expired: u64,
     pub entries_evicted: u64,
+    /// Bytes of tombstones in memory that no cleaner has dropped yet.
+    pub tombstone_bytes: u64,
     pub cleaner: CleanerStats,
     /// Number of times that a writer had to clean or to wait before it could append, and the time
     /// spent, in nanoseconds.

@@ -8,7 +8,7 @@ mod queue;
 pub use leader::{Leader, config};
 pub use queue::Queue;
 
-use duramen_wire::native::message::{Addresses, ClusterSettings, Enlist, Roles};
+use duramen_wire::native::message::{Addresses, ClusterSettings, Enlist, ReplicaLayout, Roles};
 
 /// Two replicas, small segments and partitions, pings every 100 ms, leases of half a second.
 pub fn settings() -> ClusterSettings {
@@ -24,7 +24,7 @@ pub fn settings() -> ClusterSettings {
         partition_bytes: 1 << 20,
         partition_records: 1 << 20,
         rpc_window: 512,
-        copyset_scatter: None,
+        layout: ReplicaLayout::Scatter,
     }
 }
 

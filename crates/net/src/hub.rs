@@ -1,6 +1,7 @@
 //! The hub: all connections of one thread, and their events.
 
 mod traffic;
+mod wait;
 
 use crate::connection::{Connection, ConnectionId, Phase, Side, Table};
 use crate::handle::Handle;
@@ -25,6 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use wait::Waits;
 
 const BELL: u64 = u64::MAX;
 /// Numbers of listeners count down from here.
@@ -234,6 +236,7 @@ pub struct Hub<M> {
     /// Events that occurred outside of `poll`.
     pending: Vec<Event<M>>,
     quiet: Quiet,
+    waits: Waits,
     now: Instant,
 }
 
@@ -265,6 +268,7 @@ impl<M: Send + 'static> Hub<M> {
             strangers: VecDeque::new(),
             pending: Vec::new(),
             quiet: Quiet::new(now),
+            waits: Waits::default(),
             now,
         })
     }
@@ -272,6 +276,11 @@ impl<M: Send + 'static> Hub<M> {
     /// A handle for other threads.
     pub fn handle(&self) -> Handle<M> {
         self.handle.clone()
+    }
+
+    /// Sets how long [`poll`](Self::poll) may spin before it sleeps, while that pays.
+    pub fn set_longest_spin(&mut self, longest: Duration) {
+        self.waits.longest_spin = longest;
     }
 
     /// Counts an invalid message of a peer ([`Options::offences`]). The hub itself counts hellos
@@ -492,9 +501,7 @@ impl<M: Send + 'static> Hub<M> {
         self.flush_dirty();
         let mut ready = Vec::with_capacity(EVENTS_MAX);
         let timeout = self.timeout(timeout);
-        // EINTR or any other error: an empty round, then the next one.
-        let spare = rustix::buffer::spare_capacity(&mut ready);
-        let _ = epoll::wait(&self.epoll, spare, timeout.as_ref());
+        self.waits.wait(&self.epoll, &mut ready, timeout);
         self.now = Instant::now();
         let mut is_told = false;
         for event in &ready {

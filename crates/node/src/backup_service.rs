@@ -33,6 +33,7 @@
 //! Paper: [Ousterhout15 §4, §7.3], [Beineke18 §IV]; differs: fences and leases (docs/traps.md,
 //! traps 22 and 26).
 
+use crate::builds::Builds;
 use crate::requests::RequestId;
 use duramen_backup::{
     Backup, Chunk, Error, Group, Lookup, ReadAhead, ReplicaId, ReplicaInfo, Sorted, WantedKeys,
@@ -139,6 +140,7 @@ pub struct BackupService<T> {
     /// `None`: the last one was accepted.
     without_room: Option<(u64, String)>,
     pub(crate) ahead: BTreeMap<ServerId, ReadAhead>,
+    pub(crate) builds: Builds<T>,
     pub(crate) scratch: Vec<u8>,
     pub(crate) config: BackupConfig,
 }
@@ -164,6 +166,7 @@ impl<T> BackupService<T> {
             refused_control: BTreeMap::new(),
             without_room: None,
             ahead: BTreeMap::new(),
+            builds: Builds::default(),
             scratch: Vec::new(),
             config,
         }
@@ -183,6 +186,9 @@ impl<T> BackupService<T> {
         let answer = match question {
             Peer::WriteReplica(write) => {
                 return self.write(now_us, tag, sender, write, payload, out);
+            }
+            Peer::BuildReplica(write) => {
+                return self.ask_build(tag, sender, write, payload, out);
             }
             Peer::SyncReplicas { log } => match self.check_master(sender, *log) {
                 Ok(()) => {
@@ -237,7 +243,7 @@ impl<T> BackupService<T> {
         Ok(())
     }
 
-    fn write(
+    pub(crate) fn write(
         &mut self,
         now_us: u64,
         tag: T,
@@ -283,6 +289,7 @@ impl<T> BackupService<T> {
             log,
             segment: write.segment,
         };
+        self.builds.cancel(id);
         if write.open {
             self.without_room = None;
             self.inherited.remove(&id);
@@ -302,7 +309,11 @@ impl<T> BackupService<T> {
         self.staged.insert(number, staged);
     }
 
-    fn may_write(&self, sender: ServerId, write: &WriteReplica) -> Result<(), PeerAnswer> {
+    pub(crate) fn may_write(
+        &self,
+        sender: ServerId,
+        write: &WriteReplica,
+    ) -> Result<(), PeerAnswer> {
         self.check_master(sender, write.log)?;
         let capacity = self.backup.geometry().segment_bytes;
         if write.open && write.capacity > capacity {
@@ -450,6 +461,7 @@ impl<T> BackupService<T> {
                 log: log.number(),
                 segment: *segment,
             };
+            self.builds.cancel(id);
             match self.backup.free_of(id) {
                 Ok(()) | Err(Error::UnknownSegment { .. }) => self.primaries.remove(&id),
                 Err(Error::Fenced { .. }) => return PeerAnswer::Fenced,
@@ -678,6 +690,7 @@ impl<T> BackupService<T> {
                 log: log.number(),
                 segment: replica.segment,
             };
+            self.builds.cancel(id);
             match self.backup.free_of(id) {
                 Ok(()) => freed += 1,
                 Err(Error::UnknownSegment { .. }) => {}

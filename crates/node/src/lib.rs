@@ -9,6 +9,7 @@
 //! (docs/protocols.md).
 
 mod backup_service;
+mod builds;
 mod effects;
 mod here;
 mod job;

@@ -112,7 +112,7 @@ impl Life {
     ) -> Result<(Life, NodeOutput), String> {
         let queue = Arc::new(Queue::new(node.wake.clone()));
         let replicas = settings.replicas;
-        let layout = match settings.copyset_scatter {
+        let layout = match settings.layout.copyset_scatter() {
             Some(width) => Layout::copysets(width, replicas),
             None => Layout::Scatter,
         };
@@ -123,6 +123,7 @@ impl Life {
             segment_bytes: settings.segment_bytes,
             replicas: replicas as usize,
             layout,
+            zone_bytes: settings.layout.zone_bytes(),
             backups: queue.clone(),
         };
         let backup = node.backup.clone();

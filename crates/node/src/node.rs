@@ -126,6 +126,14 @@ impl Node {
         self.life.as_ref().map_or(0, Life::slow_backups)
     }
 
+    /// Bytes written to this member's disk since the start.
+    pub fn backup_written_bytes(&self) -> u64 {
+        let stats = self.options.backup.as_ref().map(|backup| backup.stats());
+        stats.map_or(0, |stats| {
+            stats.wal_written_bytes + stats.frame_written_bytes
+        })
+    }
+
     /// The parts of this member's log that its backups do not have yet, for people.
     pub fn describe_log(&self) -> Option<String> {
         self.life.as_ref().map(|life| life.log().describe())
@@ -703,6 +711,7 @@ impl Node {
         };
         match event {
             RemoteEvent::Answered(ticket, answer) => life.log().answered(ticket, answer),
+            RemoteEvent::RecipeRefused(bytes) => life.log().recipe_refused(bytes),
             RemoteEvent::NotFetched(ticket, holders) => life.log().not_fetched(ticket, &holders),
             RemoteEvent::Freed(backup, segment) => life.log().freed(backup, segment),
             RemoteEvent::Synced(backup) => life.log().synced(backup),

@@ -24,6 +24,9 @@
 //!   long as a write, and writes to the disk there.
 //! - Q9: a backup whose writes take much longer than those of the others is [`slow`](Remote::slow).
 //!   It keeps its replicas, and gets no new ones while others suffice.
+//! - Q10: a survivor is sent as a recipe first. A backup that cannot build it, that has not built
+//!   it after [`BUILD_US`], or whose answer is lost, gets its bytes, in a request with another name
+//!   (Q2): the rules only see that one call takes longer. An older server does not know recipes.
 //!
 //! **Concurrency**: [`Queue`] is shared and is held only to push or take.
 //!
@@ -56,6 +59,9 @@ const REST_US: u64 = 50_000;
 /// See Q7.
 const COPIES_MAX: usize = 1;
 const COPY_US: u64 = 5_000_000;
+/// A survivor that its backup has not built after this time is sent as bytes (Q10): a recovery may
+/// keep the backup's readers busy for long. Less than the time after which a backup is silent.
+const BUILD_US: u64 = 2_000_000;
 /// Bytes of a probe: a path may pass small packets alone.
 const PROBE_BYTES: usize = 64 << 10;
 /// The request waits for its turn (Q7).
@@ -118,6 +124,8 @@ impl Backups for Queue {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum RemoteEvent {
     Answered(Ticket, Result<Level, Rejection>),
+    /// A backup could not build a survivor, and is sent these bytes.
+    RecipeRefused(u64),
     /// None of these holders had the bytes of a closed segment.
     NotFetched(Ticket, Vec<BackupId>),
     Freed(BackupId, SegmentId),
@@ -139,6 +147,13 @@ enum Request {
         write: WriteReplica,
         payload: Slice,
     },
+    /// As `Write`; the backup builds the bytes from the recipe, or is sent them.
+    Build {
+        ticket: Ticket,
+        write: WriteReplica,
+        recipe: Slice,
+        bytes: Slice,
+    },
     /// The bytes of `write`, from the last of `holders`.
     Fetch {
         ticket: Ticket,
@@ -159,9 +174,11 @@ impl Request {
     /// The work of the backup that has failed if there is no answer (Q8).
     fn need(&self) -> Option<Need> {
         match self {
-            Request::Write { .. } | Request::Fetch { .. } | Request::Free(_) | Request::Sync => {
-                Some(Need::Disk)
-            }
+            Request::Write { .. }
+            | Request::Build { .. }
+            | Request::Fetch { .. }
+            | Request::Free(_)
+            | Request::Sync => Some(Need::Disk),
             Request::Renew(_) => Some(Need::Lease),
             Request::Probe => None,
         }
@@ -372,6 +389,15 @@ impl Remote {
                 };
                 self.open(now_us, send.backup, request);
             }
+            Bytes::Built { recipe, bytes } => {
+                let request = Request::Build {
+                    ticket,
+                    write,
+                    recipe,
+                    bytes,
+                };
+                self.open(now_us, send.backup, request);
+            }
             Bytes::At(mut holders) => {
                 holders.reverse(); // the last one is asked
                 let Some(holder) = holders.last().copied() else {
@@ -423,13 +449,19 @@ impl Remote {
         };
         let (answer, payload) = match answer {
             Some((PeerAnswer::Fenced, _)) => {
-                if let Request::Write { ticket, .. } = open.request {
+                if let Request::Write { ticket, .. } | Request::Build { ticket, .. } = open.request
+                {
                     events.push(RemoteEvent::Answered(ticket, Err(Rejection::Fenced)));
                 }
                 return events.push(RemoteEvent::Fenced);
             }
             None | Some((PeerAnswer::Refused(Refusal::NotReady { .. } | Refusal::NotUp(_)), _)) => {
-                open.due_us = now_us + REST_US;
+                let is_build = matches!(open.request, Request::Build { .. });
+                let is_late = open.sent_us.is_some_and(|sent| sent + BUILD_US <= now_us);
+                if is_build && (is_late || answer.is_none()) {
+                    return self.send_whole(now_us, open, events); // it may not know recipes
+                }
+                open.due_us = now_us + if is_build { PATIENCE_US } else { REST_US };
                 self.calls.insert(call, open); // Q1
                 return;
             }
@@ -438,6 +470,10 @@ impl Remote {
         let (to, sent_us) = (open.to, open.sent_us.unwrap_or(0));
         if let Some(need) = open.request.need() {
             self.silence.answered(to, need);
+        }
+        let is_build = matches!(open.request, Request::Build { .. });
+        if is_build && matches!(answer, PeerAnswer::Bad { .. }) {
+            return self.send_whole(now_us, open, events);
         }
         match (open.request, answer) {
             (Request::Write { ticket, write, .. }, PeerAnswer::Stored { level, leased }) => {
@@ -449,7 +485,13 @@ impl Remote {
                 }
                 events.push(RemoteEvent::Answered(ticket, Ok(level)));
             }
-            (Request::Write { ticket, .. }, PeerAnswer::Busy | PeerAnswer::Full) => {
+            (Request::Build { ticket, .. }, PeerAnswer::Stored { level, .. }) => {
+                events.push(RemoteEvent::Answered(ticket, Ok(level)));
+            }
+            (
+                Request::Write { ticket, .. } | Request::Build { ticket, .. },
+                PeerAnswer::Busy | PeerAnswer::Full,
+            ) => {
                 events.push(RemoteEvent::Answered(ticket, Err(Rejection::Busy)));
             }
             (fetch @ Request::Fetch { .. }, answer) => {
@@ -467,10 +509,38 @@ impl Remote {
                 events.push(RemoteEvent::Granted(to, sent_us))
             }
             (Request::Renew(_), _) => {} // no lease from that holder
-            (Request::Write { .. } | Request::Free(_) | Request::Sync | Request::Probe, _) => {
+            (
+                Request::Write { .. }
+                | Request::Build { .. }
+                | Request::Free(_)
+                | Request::Sync
+                | Request::Probe,
+                _,
+            ) => {
                 events.push(RemoteEvent::Lost(to));
             }
         }
+    }
+
+    /// Q10: the bytes of a survivor take the place of its recipe.
+    fn send_whole(&mut self, now_us: u64, build: Open, events: &mut Vec<RemoteEvent>) {
+        let to = build.to;
+        let Request::Build {
+            ticket,
+            write,
+            bytes: payload,
+            ..
+        } = build.request
+        else {
+            unreachable!("only called with one");
+        };
+        events.push(RemoteEvent::RecipeRefused(payload.len() as u64));
+        let request = Request::Write {
+            ticket,
+            write,
+            payload,
+        };
+        self.open(now_us, to, request);
     }
 
     /// The bytes of a closed segment have arrived, or this holder does not have them.
@@ -593,6 +663,9 @@ fn question(log: ServerId, request: &Request) -> (Peer, Slice) {
     let question = match request {
         Request::Write { write, payload, .. } => {
             return (Peer::WriteReplica(*write), payload.clone());
+        }
+        Request::Build { write, recipe, .. } => {
+            return (Peer::BuildReplica(*write), recipe.clone());
         }
         Request::Fetch {
             write, certificate, ..

@@ -1,72 +1,201 @@
-//! Reading of replicas for recoveries: the backup service names them, any thread reads them.
+//! Reading of replicas for recoveries, and building of survivors: the backup service names them,
+//! and any thread reads or builds. Recoveries go first.
 
-use crate::backup_service::BackupService;
+use crate::backup_service::{BackupService, Reply};
+use crate::builds::{AGAIN_MS, BuildJob, Ordered};
 use duramen_backup::{Backup, Error, ReplicaId, Sorted, Spare};
 use duramen_base::ids::ServerId;
+use duramen_base::planted::{Bug, has_bug};
+use duramen_format::certificate::Certificate;
 use duramen_format::hash::KeyHasher;
+use duramen_wire::native::Slice;
+use duramen_wire::native::message::{PeerAnswer, Refusal, WriteReplica};
 use std::sync::Arc;
 
-/// A replica that a recovery waits for.
+/// Replicas to be read.
 pub struct ReplicaRead {
-    log: ServerId,
-    id: ReplicaId,
     backup: Arc<Backup>,
-    hasher: KeyHasher,
-    spare: Arc<Spare>,
+    work: Work,
+}
+
+enum Work {
+    /// A recovery waits for this one.
+    Sort {
+        log: ServerId,
+        id: ReplicaId,
+        hasher: KeyHasher,
+        spare: Arc<Spare>,
+    },
+    /// A survivor is built from others.
+    Build(BuildJob),
 }
 
 /// The end of a [`ReplicaRead`].
-pub struct ReplicaWasRead {
-    log: ServerId,
-    id: ReplicaId,
-    result: Result<Sorted, Error>,
+pub struct ReplicaWasRead(Done);
+
+enum Done {
+    Sorted {
+        log: ServerId,
+        id: ReplicaId,
+        result: Result<Sorted, Error>,
+    },
+    Built {
+        id: ReplicaId,
+        result: Result<Vec<u8>, String>,
+    },
 }
 
 impl ReplicaRead {
-    /// Reads the replica and orders its entries. `scratch` grows to the size of a segment.
+    /// Reads the replica and orders its entries, or builds a survivor. `scratch` grows to the size
+    /// of a segment.
     pub fn run(self, scratch: &mut Vec<u8>) -> ReplicaWasRead {
-        let (id, hasher) = (self.id, &self.hasher);
-        ReplicaWasRead {
-            log: self.log,
-            id,
-            result: self.backup.read_sorted(id, hasher, scratch, &self.spare),
-        }
+        ReplicaWasRead(match self.work {
+            Work::Sort {
+                log,
+                id,
+                hasher,
+                spare,
+            } => Done::Sorted {
+                log,
+                id,
+                result: self.backup.read_sorted(id, &hasher, scratch, &spare),
+            },
+            Work::Build(job) => Done::Built {
+                id: job.id(),
+                result: job.run(&self.backup, scratch),
+            },
+        })
     }
 }
 
 impl<T> BackupService<T> {
-    /// The next replica to read, of those that recoveries wait for. The caller reports its end to
-    /// [`was_read`](Self::was_read).
+    /// The next replica to read, of those that recoveries wait for, or the next survivor to build.
+    /// The caller reports its end to [`was_read`](Self::was_read).
     pub fn next_read(&mut self, now_us: u64) -> Option<ReplicaRead> {
         // A share for each log: so none waits for memory of replicas that another one's masters do
         // not request.
         let bytes_max = self.config.ahead_bytes / self.ahead.len().max(1);
         let mut logs = self.ahead.iter_mut();
-        logs.find_map(|(log, ahead)| {
-            Some(ReplicaRead {
+        let wanted = logs.find_map(|(log, ahead)| {
+            Some(Work::Sort {
                 log: *log,
                 id: ahead.wanted(now_us, bytes_max)?,
-                backup: Arc::clone(&self.backup),
                 hasher: self.hasher.clone(),
                 spare: Arc::clone(ahead.spare()),
             })
-        })
+        });
+        let work = wanted.or_else(|| self.builds.next().map(Work::Build))?;
+        let backup = Arc::clone(&self.backup);
+        Some(ReplicaRead { backup, work })
     }
 
-    /// A read has ended. Its log may not be here any more.
-    pub fn was_read(&mut self, now_us: u64, read: ReplicaWasRead) {
-        if let Some(ahead) = self.ahead.get_mut(&read.log) {
-            ahead.done(now_us, read.id.segment, read.result);
+    /// A read has ended. Its log may not be here any more. Answers to masters that wait for a
+    /// survivor are output here, or by [`run`](Self::run).
+    pub fn was_read(&mut self, now_us: u64, read: ReplicaWasRead, out: &mut Vec<Reply<T>>) {
+        match read.0 {
+            Done::Sorted { log, id, result } => {
+                if let Some(ahead) = self.ahead.get_mut(&log) {
+                    ahead.done(now_us, id.segment, result);
+                }
+            }
+            Done::Built { id, result } => {
+                if let Some(ordered) = self.builds.built(id) {
+                    self.was_built(now_us, ordered, result, out);
+                }
+            }
         }
     }
 
     /// Reads one replica on this thread; returns whether there was one.
-    pub fn read_step(&mut self, now_us: u64) -> bool {
+    pub fn read_step(&mut self, now_us: u64, out: &mut Vec<Reply<T>>) -> bool {
         let Some(read) = self.next_read(now_us) else {
             return false;
         };
         let read = read.run(&mut self.scratch);
-        self.was_read(now_us, read);
+        self.was_read(now_us, read, out);
         true
+    }
+}
+
+impl<T> BackupService<T> {
+    /// A master orders a survivor.
+    pub(crate) fn ask_build(
+        &mut self,
+        tag: T,
+        sender: ServerId,
+        write: &WriteReplica,
+        recipe: &[u8],
+        out: &mut Vec<Reply<T>>,
+    ) {
+        if let Err(answer) = self.may_write(sender, write) {
+            return out.push(reply(tag, answer));
+        }
+        if !write.open || !write.close || write.offset > 0 || write.certificate.is_none() {
+            return out.push(reply(tag, bad("only whole survivors are built")));
+        }
+        let mut waiting = self.builds.waiting.iter();
+        if waiting.any(|ordered| ordered.write == *write && !ordered.is_cancelled) {
+            let answer = PeerAnswer::Refused(Refusal::NotReady {
+                after_ms: AGAIN_MS,
+                reason: "the survivor is being built".to_owned(),
+            });
+            return out.push(reply(tag, answer));
+        }
+        if !self.builds.has_room(recipe.len()) {
+            return out.push(reply(tag, bad("too many survivors wait to be built")));
+        }
+        self.builds.waiting.push_back(Ordered {
+            tag,
+            write: *write,
+            recipe: recipe.to_vec(),
+            is_cancelled: false,
+        });
+    }
+
+    /// A survivor is built, or cannot be.
+    fn was_built(
+        &mut self,
+        now_us: u64,
+        ordered: Ordered<T>,
+        built: Result<Vec<u8>, String>,
+        out: &mut Vec<Reply<T>>,
+    ) {
+        let Ordered {
+            tag,
+            mut write,
+            is_cancelled,
+            ..
+        } = ordered;
+        let is_it = |bytes: &Vec<u8>| Some(Certificate::of(bytes)) == write.certificate; // builds::BU1
+        let answer = match built {
+            _ if is_cancelled => bad("the survivor was freed, or its bytes have come"),
+            Ok(bytes) if is_it(&bytes) || has_bug(Bug::BuildsUnverified) => {
+                write.certificate = Some(Certificate::of(&bytes));
+                let sender = write.log;
+                if has_bug(Bug::BuiltNotStored) {
+                    let (level, leased) = (write.level, false);
+                    let answer = PeerAnswer::Stored { level, leased };
+                    return out.push(reply(tag, answer));
+                }
+                return self.write(now_us, tag, sender, &write, &bytes, out); // builds::BU2
+            }
+            Ok(_) => bad("the survivor has another certificate"),
+            Err(reason) => bad(&reason),
+        };
+        out.push(reply(tag, answer));
+    }
+}
+
+fn reply<T>(tag: T, answer: PeerAnswer) -> Reply<T> {
+    Reply {
+        tag,
+        answer,
+        payload: Slice::default(),
+    }
+}
+
+fn bad(reason: &str) -> PeerAnswer {
+    PeerAnswer::Bad {
+        reason: reason.to_owned(),
     }
 }

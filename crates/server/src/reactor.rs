@@ -31,10 +31,10 @@ mod native;
 mod output;
 mod round;
 mod slots;
-mod spin;
 mod standby;
 mod stop;
 mod timers;
+mod tls;
 mod unix;
 
 pub(crate) use listener::{Listeners, bind};
@@ -49,6 +49,7 @@ use crate::seldom::seldom;
 use crate::shared::{ConfigCache, Message, Running, Shared, Stop, ThreadShared};
 use accept::SpareFd;
 use connection::{Connection, WaitsFor};
+use duramen_base::spin::{IdleMode, Spinner, Spinning};
 use flash::Flash;
 use hold::HeldConnections;
 use input::InputBuffer;
@@ -58,7 +59,6 @@ use round::{Ready, Recycled};
 use rustix::event::epoll;
 use rustix::time::Timespec;
 use slots::{Slots, Token};
-use spin::{IdleMode, Spinner};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -112,8 +112,6 @@ pub(crate) struct Reactor {
     with_output: usize,
     messages: Vec<Message>,
     spinner: Spinner,
-    /// Number of threads that can run at once.
-    cores: usize,
     /// The connection of the last round, if it was the only one: spinning polls it directly.
     hot: Option<Token>,
     now_ms: u64,
@@ -121,6 +119,10 @@ pub(crate) struct Reactor {
     /// A client may be behind with its replies, and wait for room (input::R2).
     has_behind: bool,
     next_behind_ms: u64,
+    /// There may be connections whose handshake of TLS is not over.
+    has_handshakes: bool,
+    /// Steps of handshakes that this round may still do (tls::H3).
+    handshakes_left: usize,
     /// There may be clients that must give a password within `login-timeout`.
     has_strangers: bool,
     /// Set by a graceful stop: the time at which clients that do not take their replies are given
@@ -161,7 +163,7 @@ impl Reactor {
         for (n, listener) in listeners.iter().enumerate() {
             epoll::add(
                 &epoll,
-                listener,
+                &listener.fd,
                 Token::listener(n).data(),
                 epoll::EventFlags::IN,
             )
@@ -189,12 +191,13 @@ impl Reactor {
             with_output: 0,
             messages: Vec::new(),
             spinner: Spinner::default(),
-            cores: std::thread::available_parallelism().map_or(1, usize::from),
             hot: None,
             now_ms: clock::coarse_ms(),
             next_sweep_ms: 0,
             has_behind: false,
             next_behind_ms: 0,
+            has_handshakes: false,
+            handshakes_left: 0,
             has_strangers: false,
             stop_deadline: None,
             number,
@@ -262,6 +265,7 @@ impl Reactor {
 
     /// Runs one round over the events of epoll and the work left from the last round.
     fn round(&mut self, events: &[epoll::Event]) {
+        self.allow_handshakes();
         // Spinning may have received already.
         let mut connections = self.ready.len() + self.native.len();
         if self.flash.is_busy() {
@@ -353,9 +357,11 @@ impl Reactor {
     fn spin_or_sleep(&mut self, events: &mut Vec<epoll::Event>, spin_us: u64) {
         let since = Instant::now();
         let mut way = IdleMode::Sleep;
-        if self.spinner.pays(spin_us) && self.shared.begin_spin(self.cores) {
+        if self.spinner.pays(spin_us)
+            && let Some(right) = Spinning::begin()
+        {
             let found = self.spin(events, spin_us);
-            self.shared.end_spin();
+            drop(right);
             if found {
                 return;
             }

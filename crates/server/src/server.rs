@@ -24,11 +24,22 @@ use std::time::Duration;
 /// The addresses at which a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addresses {
+    /// Without TLS.
     pub resp: Vec<SocketAddr>,
+    /// RESP with TLS.
+    pub tls: Vec<SocketAddr>,
     /// None = not a member of a cluster.
     pub native: Option<SocketAddr>,
     /// None = off.
     pub admin: Option<SocketAddr>,
+}
+
+impl Addresses {
+    /// The first RESP address, with TLS if there is such a port: the one that a member announces.
+    pub fn for_clients(&self) -> SocketAddr {
+        let first = self.tls.first().or(self.resp.first());
+        *first.expect("a server has a RESP port")
+    }
 }
 
 /// A server in this process. Dropping it stops it at once.
@@ -60,6 +71,8 @@ pub struct Server {
     life: Option<Lifeline>,
     /// Removes the Unix socket for RESP at the end.
     _socket: Option<SocketFile>,
+    /// Dropped with the server, to end the thread that reads certificates again.
+    certificates: Option<mpsc::Sender<()>>,
 }
 
 /// Judges the memory that the settings ask for, and fits the numbers of threads and of connections
@@ -125,11 +138,11 @@ impl Server {
         if let Some(dir) = config.data_dir() {
             config.dir = dir.display().to_string();
         }
-        let (mut listeners, resp) = bind(&config, config.threads)?;
+        let mut bound = bind(&config, config.threads)?;
         let mut socket = None;
         if let Some((listener, file)) = listen_at(&config)? {
             // One thread accepts; each connection goes to the thread that has the fewest.
-            listeners[0].push(listener);
+            bound.by_thread[0].push(listener);
             socket = Some(file);
         }
         let admin_listener = if config.admin {
@@ -138,21 +151,25 @@ impl Server {
             None
         };
         let shared = Shared::new(config, file, catalog())?;
+        shared.tls.load(&shared.config())?;
         let mut server = Server {
             shared: Arc::clone(&shared),
             addresses: Addresses {
-                resp,
+                resp: bound.plain,
+                tls: bound.tls,
                 native: None,
                 admin: None,
             },
-            threads: Vec::with_capacity(listeners.len()),
+            threads: Vec::with_capacity(bound.by_thread.len()),
             loader: None,
             admin: None,
             life: None,
             _socket: socket,
+            certificates: None,
         };
         // From here on an error drops `server`, which ends the threads that already run.
-        server.start_reactors(listeners)?;
+        server.start_reactors(bound.by_thread)?;
+        server.watch_certificates()?;
         if let Some(listener) = admin_listener {
             let admin = Admin::start(listener, Arc::clone(&shared))?;
             server.addresses.admin = Some(admin.address());
@@ -167,7 +184,7 @@ impl Server {
         let load: Box<dyn FnOnce() -> Result<(), ServerError> + Send> =
             if self.shared.config().is_member() {
                 let ports = Ports {
-                    resp: self.addresses.resp[0].port(),
+                    resp: self.addresses.for_clients().port(),
                     admin: self.addresses.admin.map(|address| address.port()),
                 };
                 let (life, native, opens) = Lifeline::begin(&self.shared, ports)?;
@@ -223,6 +240,25 @@ impl Server {
                 })
             })?;
         }
+        Ok(())
+    }
+
+    /// Starts the thread that reads certificates again when their files change.
+    fn watch_certificates(&mut self) -> Result<(), ServerError> {
+        if !self.shared.tls.are_used() {
+            return Ok(());
+        }
+        let (keep, ended) = mpsc::channel();
+        let certificates = Arc::clone(&self.shared.tls);
+        self.certificates = Some(keep);
+        // It is not waited for: the files may be on a disk that hangs.
+        std::thread::Builder::new()
+            .name("certificates".to_owned())
+            .spawn(move || certificates.watch(&ended))
+            .map_err(|source| ServerError::System {
+                doing: "start the thread that reads certificates",
+                source,
+            })?;
         Ok(())
     }
 

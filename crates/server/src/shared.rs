@@ -29,6 +29,7 @@ mod membership;
 mod pipeline_turn;
 mod settings;
 pub(crate) mod slow_log;
+mod tls;
 pub(crate) mod totals;
 mod watch;
 mod written;
@@ -44,6 +45,7 @@ pub use member_status::MemberStatus;
 pub use membership::{Membership, ViewCache};
 use pipeline_turn::PipelineTurn;
 pub use settings::{Changes, ConfigCache};
+pub use tls::Certificates;
 pub use watch::Beat;
 pub(crate) use watch::{Ending, Running};
 
@@ -57,6 +59,7 @@ use duramen_backup::{Backup, Copies};
 use duramen_base::ids::Level;
 use duramen_engine::flash::FlashStats;
 use duramen_engine::{Store, TableId};
+use duramen_tls::Session;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -83,6 +86,8 @@ pub struct ThreadShared {
 pub(crate) struct Incoming {
     pub(crate) fd: OwnedFd,
     pub(crate) peer: SocketAddr,
+    /// None: its bytes are not encrypted.
+    pub(crate) tls: Option<Box<Session>>,
     /// None: RESP.
     pub(crate) native: Option<NativeStart>,
 }
@@ -194,8 +199,7 @@ pub struct Shared {
     connected: AtomicUsize,
     /// Memory shared with clients on this machine.
     pub(crate) local: Arc<LocalUse>,
-    /// Number of threads that spin for work now.
-    spinning: AtomicUsize,
+    pub tls: Arc<Certificates>,
     pub(crate) pipeline_turn: PipelineTurn,
     stop: AtomicU8,
     /// The reactor threads that run.
@@ -254,7 +258,7 @@ impl Shared {
             next_client_id: AtomicU64::new(1),
             connected: AtomicUsize::new(0),
             local: Arc::default(),
-            spinning: AtomicUsize::new(0),
+            tls: Arc::default(),
             pipeline_turn: PipelineTurn::default(),
             stop: AtomicU8::new(0),
             ending: Arc::default(),
@@ -427,6 +431,7 @@ impl Shared {
         self.give(Incoming {
             fd,
             peer,
+            tls: None,
             native: Some(NativeStart {
                 received,
                 rings: None,
@@ -457,21 +462,6 @@ impl Shared {
         (0..self.threads.len())
             .min_by_key(|thread| (connections(thread), *thread != preferred))
             .unwrap_or(preferred)
-    }
-
-    /// Requests the right to spin: one core always stays free of spinning threads. `true`: call
-    /// [`end_spin`](Self::end_spin) afterwards.
-    pub(crate) fn begin_spin(&self, cores: usize) -> bool {
-        let before = self.spinning.fetch_add(1, Ordering::Relaxed);
-        if before + 1 >= cores {
-            self.end_spin();
-            return false;
-        }
-        true
-    }
-
-    pub(crate) fn end_spin(&self) {
-        self.spinning.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// All connections, ordered by id.

@@ -3,6 +3,8 @@
 mod bench;
 mod ci;
 mod fuzz;
+mod linters;
+mod package;
 mod process;
 mod release;
 mod repeat;
@@ -31,6 +33,8 @@ cargo xtask COMMAND
                     `--help` lists the arguments of `duramen-workload torture`
   bench [ARGS…]     a figure of docs/benchmarks.md from a release build; `--help` lists them
   release           the program to ship, at most 15 MB, and its debug lines: target/shipped
+  package [--binary FILE] [--out DIR] [--fast]
+                    Debian packages of the program to ship: target/packages
 ";
 
 fn main() -> ExitCode {
@@ -48,6 +52,7 @@ fn main() -> ExitCode {
         "torture" => torture::run(rest),
         "bench" => bench::run(rest),
         "release" => no_arguments(rest).and_then(|()| release::run()),
+        "package" => package::run(rest),
         "help" | "-h" | "--help" => {
             print!("{USAGE}");
             Ok(())

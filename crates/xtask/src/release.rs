@@ -1,5 +1,6 @@
 //! `cargo xtask release`: the program to ship, with its debug lines beside it.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::process;
@@ -10,25 +11,7 @@ const BYTES_MAX: u64 = 15_000_000;
 /// Builds `target/shipped/duramen` and `target/shipped/duramen.debug`. A backtrace of the program
 /// has the names of functions; with the second file beside it, files and lines too.
 pub(crate) fn run() -> Result<(), String> {
-    let build = ["build", "--release", "--package", "duramen-cli"];
-    process::run(&mut process::cargo(&build))?;
-    let built = process::target().join("release/duramen");
-    let folder = process::target().join("shipped");
-    std::fs::create_dir_all(&folder)
-        .map_err(|error| format!("cannot create {}: {error}", folder.display()))?;
-    let (shipped, lines) = (folder.join("duramen"), folder.join("duramen.debug"));
-    let mut keep = Command::new("objcopy");
-    keep.arg("--only-keep-debug").args([&built, &lines]);
-    process::run(&mut keep)?;
-    // The name of the file and its checksum become part of the program.
-    let mut link = std::ffi::OsString::from("--add-gnu-debuglink=");
-    link.push(&lines);
-    let mut strip = Command::new("objcopy");
-    strip
-        .arg("--strip-debug")
-        .arg(link)
-        .args([&built, &shipped]);
-    process::run(&mut strip)?;
+    let (shipped, _) = divide(&build()?, &process::target().join("shipped"))?;
     let bytes = std::fs::metadata(&shipped)
         .map_err(|error| format!("cannot look at {}: {error}", shipped.display()))?
         .len();
@@ -39,4 +22,28 @@ pub(crate) fn run() -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+/// Builds the program; returns its path.
+pub(crate) fn build() -> Result<PathBuf, String> {
+    let build = ["build", "--release", "--package", "duramen-cli"];
+    process::run(&mut process::cargo(&build))?;
+    Ok(process::target().join("release/duramen"))
+}
+
+/// Divides a program into one without debug lines and a file that has them; both go to `folder`.
+pub(crate) fn divide(built: &Path, folder: &Path) -> Result<(PathBuf, PathBuf), String> {
+    std::fs::create_dir_all(folder)
+        .map_err(|error| format!("cannot create {}: {error}", folder.display()))?;
+    let (shipped, lines) = (folder.join("duramen"), folder.join("duramen.debug"));
+    let mut keep = Command::new("objcopy");
+    keep.arg("--only-keep-debug").args([built, &lines]);
+    process::run(&mut keep)?;
+    // The name of the file and its checksum become part of the program.
+    let mut link = std::ffi::OsString::from("--add-gnu-debuglink=");
+    link.push(&lines);
+    let mut strip = Command::new("objcopy");
+    strip.arg("--strip-debug").arg(link).args([built, &shipped]);
+    process::run(&mut strip)?;
+    Ok((shipped, lines))
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::process::{self, go, once, section};
 use crate::repeat::{self, CargoFailures};
 use crate::tally::Tally;
-use crate::{scrapers, tidy, tools};
+use crate::{linters, scrapers, tidy, tools};
 
 /// Runs everything, or the tests that `filters` name; the last printed line is
 /// `N passed, N failed`.
@@ -184,6 +184,7 @@ fn client_tests(filters: &[&str], tally: &mut Tally) -> Result<(), String> {
     let python = python()?;
     build_clients()?;
     scrapers::provide(&built());
+    linters::provide(&built());
     // The programs of the tests of all packages together: with fewer packages, cargo would build
     // all libraries again, with other features.
     let programs = ["build", "--workspace", "--bins", "--examples", "--quiet"];
@@ -224,6 +225,10 @@ fn pytest(python: &Path) -> Command {
         .env(
             "DURAMEN_TEST_BENCH",
             process::target().join("debug/duramen-bench"),
+        )
+        .env(
+            "DURAMEN_TEST_XTASK",
+            std::env::current_exe().unwrap_or_default(),
         )
         .env("PATH", tools::path())
         .env("PYTHONDONTWRITEBYTECODE", "1")

@@ -79,6 +79,21 @@ pub(crate) fn provide() -> Result<(), String> {
     if !packages.contains(&"python3-venv") && !runs("python3", &["-c", "import venv, ensurepip"]) {
         packages.push("python3-venv");
     }
+    install(&packages)
+}
+
+/// Makes sure that the packages of these programs are installed.
+///
+/// # Errors
+/// As [`provide`].
+pub(crate) fn provide_these(tools: &[(&str, &'static str)]) -> Result<(), String> {
+    let missing = tools.iter().filter(|(program, _)| !is_here(program));
+    let packages: Vec<&str> = missing.map(|(_, package)| *package).collect();
+    install(&packages)
+}
+
+/// Installs packages by `apt-get`.
+fn install(packages: &[&str]) -> Result<(), String> {
     if packages.is_empty() {
         return Ok(());
     }
@@ -107,7 +122,7 @@ pub(crate) fn provide() -> Result<(), String> {
     apt(&["update", "-q"])
         .and_then(|()| {
             let mut arguments = vec!["install", "-y", "-q", "--no-install-recommends"];
-            arguments.extend(&packages);
+            arguments.extend(packages);
             apt(&arguments)
         })
         .map_err(|error| format!("{error}; {by_hand}"))

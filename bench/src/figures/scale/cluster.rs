@@ -19,7 +19,7 @@ use duramen_format::segment::{Header, Kind};
 use duramen_wire::native::codec::{Envelope, encode_coordinator_answer, encode_from_coordinator};
 use duramen_wire::native::message::{
     Addresses, Admin, ClusterSettings, Enlist, FromCoordinator, PartitionOutcome, ReplicaEntry,
-    Replicas, Roles, ServerAnswer, ToCoordinator,
+    ReplicaLayout, Replicas, Roles, ServerAnswer, ToCoordinator,
 };
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
@@ -142,7 +142,7 @@ pub(super) fn settings(partition_bytes: u64, replicas: usize) -> ClusterSettings
         partition_bytes,
         partition_records: 1 << 40,
         rpc_window: 512,
-        copyset_scatter: None,
+        layout: ReplicaLayout::Scatter,
     }
 }
 
@@ -431,7 +431,9 @@ impl Cluster {
     pub fn place(&mut self) -> Vec<usize> {
         let mut chosen: Vec<BackupId> = Vec::new();
         while chosen.len() < self.replicas
-            && let Some(backup) = self.placement.choose(&chosen, &BTreeSet::new())
+            && let Some(backup) = self
+                .placement
+                .choose(SegmentId::NONE, &chosen, &BTreeSet::new())
         {
             chosen.push(backup);
         }

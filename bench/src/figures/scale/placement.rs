@@ -7,6 +7,7 @@
 use super::costs::SEGMENT_BYTES;
 use super::machine::{SECOND, ns};
 use crate::harness::{Bound, Options, Random, Report, Row};
+use duramen_base::ids::SegmentId;
 use duramen_cluster::placement::{Layout, Member, Placement};
 use duramen_cluster::replication::BackupId;
 use std::collections::BTreeSet;
@@ -103,7 +104,7 @@ fn trial(way: Way, spread: f64, seed: u64) -> f64 {
         let disk = match way {
             Way::Random => rng.below(DISKS as u64) as usize,
             _ => {
-                let chosen = placement.choose(&[], &BTreeSet::new());
+                let chosen = placement.choose(SegmentId::NONE, &[], &BTreeSet::new());
                 chosen.map_or(0, |backup| backup.slot() as usize)
             }
         };

@@ -3,10 +3,11 @@
 use super::{COORDINATOR_DEFAULT, size, status};
 use crate::arguments::Duration;
 use crate::failure::EXIT_FAILED;
+use crate::notify;
 use crate::signals::{self, Order};
 use clap::Args;
 use duramen_coordinator::{Error, Options, Role, Running, Stopper, StoreSpec};
-use duramen_wire::native::message::ClusterSettings;
+use duramen_wire::native::message::{ClusterSettings, ReplicaLayout};
 use signal_hook::iterator::Signals;
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::{SocketAddr, ToSocketAddrs as _};
@@ -109,6 +110,10 @@ pub(crate) struct SettingsArgs {
     /// are rarer, and larger. Without, replicas go anywhere.
     #[arg(long, value_name = "N")]
     copyset_scatter: Option<u32>,
+    /// Keep each part of about this size of a server's log on the same servers, which then clean it
+    /// on their own: much less network traffic for cleaning. Without, replicas go anywhere.
+    #[arg(long, value_name = "SIZE", value_parser = size, conflicts_with = "copyset_scatter")]
+    zone_size: Option<u64>,
 }
 
 impl SettingsArgs {
@@ -137,6 +142,7 @@ impl SettingsArgs {
                 "--copyset-scatter",
                 self.copyset_scatter.map(|n| n.to_string()),
             ),
+            ("--zone-size", self.zone_size.map(|n| n.to_string())),
         ];
         let given = flags
             .into_iter()
@@ -166,7 +172,13 @@ impl SettingsArgs {
         if let Some(records) = self.partition_records {
             settings.partition_records = records;
         }
-        settings.copyset_scatter = self.copyset_scatter;
+        settings.layout = match (self.copyset_scatter, self.zone_size) {
+            (Some(scatter), _) => ReplicaLayout::Copysets { scatter },
+            (None, Some(bytes)) => ReplicaLayout::Zones {
+                mib: narrow(bytes.div_ceil(1 << 20)),
+            },
+            (None, None) => ReplicaLayout::Scatter,
+        };
         duramen_coordinator::check_settings(&settings).map_err(|error| error.to_string())?;
         Ok(settings)
     }
@@ -271,6 +283,7 @@ fn serve(options: Options, mut signals: Signals) -> Result<(), Error> {
     let stopper = Arc::new(OnceLock::<Stopper>::new());
     let started = Arc::clone(&stopper);
     let reloads = signals::apart(|name| {
+        let _reported = notify::reloading();
         signals::reopen_log();
         tracing::info!("{name}: a coordinator has no settings to be read again");
     });
@@ -281,6 +294,7 @@ fn serve(options: Options, mut signals: Signals) -> Result<(), Error> {
                 (_, Order::Stop) if stops > 0 => std::process::exit(i32::from(EXIT_FAILED)),
                 (_, Order::Stop) => {
                     stops += 1;
+                    notify::stopping();
                     match started.get() {
                         Some(stopper) => stopper.stop(),
                         None => std::process::exit(0),

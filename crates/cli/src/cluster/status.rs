@@ -364,7 +364,8 @@ fn settings_json(settings: &ClusterSettings) -> Value {
         "partition_bytes": settings.partition_bytes,
         "partition_records": settings.partition_records,
         "rpc_window": settings.rpc_window,
-        "copyset_scatter": settings.copyset_scatter,
+        "copyset_scatter": settings.layout.copyset_scatter(),
+        "zone_bytes": settings.layout.zone_bytes(),
     })
 }
 

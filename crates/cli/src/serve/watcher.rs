@@ -2,6 +2,7 @@
 
 use super::EXIT_STUCK;
 use crate::config::{Given, Loaded};
+use crate::notify;
 use crate::signals::{self, Order};
 use duramen_server::outcome::Outcome;
 use duramen_server::shared::{Shared, Stop};
@@ -126,7 +127,11 @@ impl LastSeen {
     fn reload(&self) {
         if let Some(sources) = self.sources.get() {
             let mut sources = sources.lock().unwrap_or_else(PoisonError::into_inner);
-            sources.reload(self.current().as_deref());
+            let shared = self.current();
+            sources.reload(shared.as_deref());
+            if let Some(shared) = shared {
+                shared.tls.reload();
+            }
         }
     }
 
@@ -158,9 +163,15 @@ impl LastSeen {
             (0, _) | (_, None) => {}
             (1, Some(shared)) => {
                 let stopping = shared.stop_written(Stop::Graceful, false);
+                if stopping.is_none() {
+                    notify::stopping();
+                }
                 *self.stopping.lock().unwrap_or_else(PoisonError::into_inner) = stopping;
             }
-            (_, Some(shared)) => shared.stop(Stop::AtOnce),
+            (_, Some(shared)) => {
+                notify::stopping();
+                shared.stop(Stop::AtOnce);
+            }
         }
     }
 
@@ -192,11 +203,14 @@ impl Watcher {
         let watched = Arc::clone(&seen);
         let reloaded = Arc::clone(&seen);
         let reloads = signals::apart(move |name| {
+            let _reported = notify::reloading();
             signals::reopen_log();
             if let Some(shared) = reloaded.current() {
                 shared.reopen_audit_log();
             }
-            tracing::info!("{name}: opening the log file and reading the settings again");
+            tracing::info!(
+                "{name}: opening the log file and reading settings and certificates again"
+            );
             reloaded.reload();
         });
         let thread = std::thread::spawn(move || {
@@ -222,6 +236,8 @@ impl Watcher {
 
     /// From now on there is something to be stopped: a signal lets the server end.
     pub(super) fn begin(&self, sources: Sources) {
+        let seen = Arc::clone(&self.seen);
+        notify::watch_over(move || seen.current().is_some_and(|shared| shared.is_stuck()));
         let first = self.seen.sources.set(Mutex::new(sources));
         assert!(first.is_ok(), "a process begins once");
     }

@@ -1,6 +1,7 @@
 //! One connection: a handshake, then one request and its answer at a time.
 
 use super::stream::Stream;
+use super::tcp::Tcp;
 use duramen_base::ids::ClusterId;
 use duramen_base::origin::Origin;
 use duramen_wire::native::codec::{
@@ -66,6 +67,7 @@ impl Connection {
         cluster: &str,
         token: &[u8],
         timeout: Duration,
+        spin: Duration,
     ) -> Result<Connection, Unopened> {
         if timeout.is_zero() {
             return Err("no time is left".to_owned().into());
@@ -73,7 +75,7 @@ impl Connection {
         let stream = connect(address, timeout).map_err(|error| error.to_string())?;
         let ready = stream.set_nodelay(true);
         ready.map_err(|error| error.to_string())?;
-        Connection::over(Stream::Tcp(stream), cluster, token, timeout)
+        Connection::over(Stream::Tcp(Tcp::new(stream, spin)), cluster, token, timeout)
     }
 
     /// As [`open`](Self::open), at a server's Unix socket; later frames pass through memory that

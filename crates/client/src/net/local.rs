@@ -1,11 +1,10 @@
 //! The client's side of memory that a server on this machine shares: spins for a short time, then
 //! sleeps at the socket until the server rings the bell.
 
+use duramen_base::spin::Spinning;
 use duramen_shm::{Corrupt, Rings, bells, ring_bell};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::net::UnixStream;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Looks at the ring between two looks at the clock.
@@ -157,31 +156,4 @@ impl Local {
 
 fn corrupt(error: Corrupt) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, error)
-}
-
-/// Threads of this process that spin now.
-static SPINNING: AtomicUsize = AtomicUsize::new(0);
-
-/// The right to spin; given back when dropped.
-struct Spinning;
-
-impl Spinning {
-    /// One core stays free of spinning threads, for the server or other work.
-    fn begin() -> Option<Spinning> {
-        static CORES: OnceLock<usize> = OnceLock::new();
-        let cores =
-            *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from));
-        // Relaxed: it counts, and orders nothing.
-        if SPINNING.fetch_add(1, Ordering::Relaxed) + 1 < cores {
-            return Some(Spinning);
-        }
-        SPINNING.fetch_sub(1, Ordering::Relaxed);
-        None
-    }
-}
-
-impl Drop for Spinning {
-    fn drop(&mut self) {
-        SPINNING.fetch_sub(1, Ordering::Relaxed);
-    }
 }

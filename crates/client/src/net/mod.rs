@@ -10,6 +10,7 @@ mod connection;
 mod local;
 mod pool;
 mod stream;
+mod tcp;
 
 use crate::core::{Batch, CoordinatorRequest, Core, Next, Send, Settled, Work};
 use crate::error::Error;

@@ -59,7 +59,7 @@ impl Pool {
     }
 
     fn open_by_tcp(&self, address: &str, timeout: Duration) -> Result<Connection, Unopened> {
-        Connection::open(address, &self.cluster, &self.token, timeout)
+        Connection::open(address, &self.cluster, &self.token, timeout, self.spin)
     }
 
     fn take_or(

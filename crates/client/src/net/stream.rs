@@ -1,17 +1,17 @@
 //! The bytes of a connection: TCP, or memory that a server on this machine shares.
 
 use super::local::Local;
+use super::tcp::Tcp;
 use duramen_shm::{Rings, receive_with_fd};
 use duramen_wire::native::codec::{RINGS_FRAME_BYTES, decode_rings};
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 /// A stream of bytes in each direction; reads and writes wait.
 #[derive(Debug)]
 pub(super) enum Stream {
-    Tcp(TcpStream),
+    Tcp(Tcp),
     /// During the handshake at a Unix socket.
     Unix(UnixStream),
     /// After it.
@@ -42,7 +42,7 @@ impl Stream {
     pub fn limit(&self, timeout: Duration) -> io::Result<()> {
         let timeout = Some(timeout);
         match self {
-            Stream::Tcp(stream) => {
+            Stream::Tcp(Tcp { stream, .. }) => {
                 stream.set_read_timeout(timeout)?;
                 stream.set_write_timeout(timeout)
             }
@@ -57,7 +57,7 @@ impl Stream {
     /// Sends all bytes. `timeout`: in total with shared memory, of each write otherwise.
     pub fn send(&mut self, bytes: &[u8], timeout: Duration) -> io::Result<()> {
         match self {
-            Stream::Tcp(stream) => stream.write_all(bytes),
+            Stream::Tcp(tcp) => tcp.stream.write_all(bytes),
             Stream::Unix(socket) => socket.write_all(bytes),
             Stream::Local(local) => local.send(bytes, timeout),
         }
@@ -66,7 +66,7 @@ impl Stream {
     /// Receives available bytes; 0: the other side has ended.
     pub fn receive(&mut self, out: &mut [u8], deadline: Instant) -> io::Result<usize> {
         match self {
-            Stream::Tcp(stream) => stream.read(out),
+            Stream::Tcp(tcp) => tcp.receive(out),
             Stream::Unix(socket) => socket.read(out),
             Stream::Local(local) => local.receive(out, deadline),
         }
@@ -75,7 +75,7 @@ impl Stream {
     /// Whether the other side has not ended, and has sent nothing.
     pub fn is_quiet(&mut self) -> bool {
         match self {
-            Stream::Tcp(stream) => {
+            Stream::Tcp(Tcp { stream, .. }) => {
                 if stream.set_nonblocking(true).is_err() {
                     return false;
                 }

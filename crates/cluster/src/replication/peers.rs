@@ -4,6 +4,7 @@ use super::segment::{Replica, Segment};
 use super::{BackupId, Found, InFlight, Kind, Level, Master, Placed, Rejection, SegmentId, Ticket};
 use crate::placement::Member;
 use duramen_base::planted::{Bug, has_bug};
+use duramen_format::certificate::Certificate;
 use std::collections::BTreeSet;
 
 impl Master {
@@ -243,6 +244,21 @@ impl Master {
         let whole = |replica: &&Replica| known.is_whole(replica.synced);
         let whole = known.replicas.iter().filter(whole);
         whole.map(|replica| replica.backup).collect()
+    }
+
+    /// Whether a backup has all of a closed segment, synced.
+    pub fn has_whole(&self, backup: BackupId, segment: SegmentId) -> bool {
+        let known = self.segments.get(&segment);
+        known.is_some_and(|known| {
+            let mut replicas = known.replicas.iter();
+            replicas.any(|replica| replica.backup == backup && known.is_whole(replica.synced))
+        })
+    }
+
+    /// The certificate of a closed segment.
+    pub fn closed_certificate(&self, segment: SegmentId) -> Option<Certificate> {
+        let known = self.segments.get(&segment)?;
+        known.closed.then_some(known.queued)
     }
 
     /// Whether a closed segment is on all its replicas, synced. One that is not known any more

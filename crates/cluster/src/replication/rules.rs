@@ -150,7 +150,7 @@ impl Master {
             let garbage = self.garbage.iter().filter(|_| !kept);
             let freed = self.freeing.iter().chain(garbage);
             avoided.extend(freed.filter(|(_, of)| *of == id).map(|(at, _)| *at));
-            let Some(backup) = self.placement.choose(&holding, &avoided) else {
+            let Some(backup) = self.placement.choose(id, &holding, &avoided) else {
                 break;
             };
             let mut replica = Replica::new(backup, segment.epoch);

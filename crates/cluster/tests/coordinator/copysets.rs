@@ -2,10 +2,10 @@
 //! coordinator formed groups of its own, which no master used.
 
 use crate::rig::{Rig, enlist};
-use duramen_base::ids::ServerId;
+use duramen_base::ids::{SegmentId, ServerId};
 use duramen_cluster::placement::{Layout, Member, Placement, copysets};
 use duramen_cluster::replication::BackupId;
-use duramen_wire::native::message::{ServerEntry, ServerStatus, ToCoordinator};
+use duramen_wire::native::message::{ReplicaLayout, ServerEntry, ServerStatus, ToCoordinator};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -69,7 +69,7 @@ proptest! {
     ) {
         let mut settings = duramen_harness::settings();
         settings.replicas = replicas;
-        settings.copyset_scatter = Some(SCATTER);
+        settings.layout = ReplicaLayout::Copysets { scatter: SCATTER };
         let layout = Layout::copysets(SCATTER, replicas);
         let Layout::Copysets { groups } = layout else { panic!("copysets") };
         let replicas = replicas as usize;
@@ -129,7 +129,7 @@ proptest! {
             for _ in 0..20 {
                 let mut holding = Vec::new();
                 while holding.len() < replicas
-                    && let Some(chosen) = master.choose(&holding, &none)
+                    && let Some(chosen) = master.choose(SegmentId::NONE, &holding, &none)
                 {
                     holding.push(chosen);
                 }

@@ -1,6 +1,6 @@
 //! Collects the figures of a store's durable side.
 
-use super::{Commit, Durable, Local};
+use super::{Bytes, Commit, Durable, Local};
 use crate::{DurabilityStats, Latency};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,6 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Figures {
     segments_listed: AtomicU64,
     appended_bytes: AtomicU64,
+    cleaning_network_bytes: AtomicU64,
+    recipes_sent: AtomicU64,
+    recipes_refused: AtomicU64,
 }
 
 impl Figures {
@@ -19,6 +22,27 @@ impl Figures {
         self.segments_listed.store(listed, Ordering::Relaxed);
         self.appended_bytes
             .store(commit.appended_bytes, Ordering::Relaxed);
+    }
+
+    /// A survivor of a pass is sent to a backup.
+    pub fn note_cleaning(&self, bytes: &Bytes) {
+        let sent = match bytes {
+            Bytes::Here(bytes) => bytes.len(),
+            Bytes::Built { recipe, .. } => {
+                self.recipes_sent.fetch_add(1, Ordering::Relaxed);
+                recipe.len()
+            }
+            Bytes::At(_) => 0, // it is read from another backup, as a lost replica is
+        };
+        self.cleaning_network_bytes
+            .fetch_add(sent as u64, Ordering::Relaxed);
+    }
+
+    /// A backup did not build a survivor, and is sent its bytes.
+    pub fn note_refused_recipe(&self, bytes: u64) {
+        self.recipes_refused.fetch_add(1, Ordering::Relaxed);
+        self.cleaning_network_bytes
+            .fetch_add(bytes, Ordering::Relaxed);
     }
 }
 
@@ -30,6 +54,9 @@ impl Durable {
             undurable_bytes: self.log().undurable_bytes(),
             segments_listed: self.figures.segments_listed.load(Ordering::Relaxed),
             appended_bytes: self.figures.appended_bytes.load(Ordering::Relaxed),
+            cleaning_network_bytes: self.figures.cleaning_network_bytes.load(Ordering::Relaxed),
+            recipes_sent: self.figures.recipes_sent.load(Ordering::Relaxed),
+            recipes_refused: self.figures.recipes_refused.load(Ordering::Relaxed),
             ..self.local().map_or_else(Default::default, Local::stats)
         }
     }

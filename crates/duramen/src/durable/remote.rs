@@ -40,6 +40,9 @@ const SPARE_UNIT: usize = 1 << 20;
 pub enum Bytes {
     /// The bytes themselves.
     Here(Slice),
+    /// A survivor, and the recipe with which a backup that has its victims builds it. A backup that
+    /// cannot build it gets the bytes.
+    Built { recipe: Slice, bytes: Slice },
     /// Not in memory any more: each of these backups has the whole segment, closed.
     At(Vec<BackupId>),
 }
@@ -93,11 +96,21 @@ pub(crate) struct Flight {
     wants_sync: bool,
     syncing: BTreeSet<BackupId>,
     /// Survivors that are being written.
-    survivors: BTreeMap<SegmentId, (Certificate, Slice)>,
+    survivors: BTreeMap<SegmentId, Survivor>,
     /// Memory for the next ones, because fresh memory is slow to touch.
     spare: Vec<Arc<Vec<u8>>>,
     /// The bytes of the last call: all replicas get the same bytes.
     last: Option<(SegmentId, u32, u32, Slice)>,
+}
+
+/// A survivor that is being written.
+struct Survivor {
+    certificate: Certificate,
+    bytes: Slice,
+    /// Its recipe and victims, if the origin of its entries is known.
+    recipe: Option<(Slice, Vec<SegmentId>)>,
+    /// It is a side log's, no pass filled it.
+    is_side: bool,
 }
 
 /// The data and records that must reach the replicas.
@@ -129,6 +142,13 @@ impl Part {
         self.ends.extend(other.ends);
         self.closed.extend(other.closed);
         self.records = self.records.max(other.records);
+    }
+}
+
+impl Flight {
+    fn is_pass_survivor(&self, segment: SegmentId) -> bool {
+        let survivor = self.survivors.get(&segment);
+        survivor.is_some_and(|survivor| !survivor.is_side)
     }
 }
 
@@ -289,6 +309,9 @@ impl Durable {
             self.engine.relocate(send.segment);
             return;
         };
+        if send.kind == Kind::Survivor && commit.flight.is_pass_survivor(send.segment) {
+            self.figures.note_cleaning(&bytes);
+        }
         // Sends that order other data are synced; data alone reaches the level of its group.
         let orders = send.kind != Kind::Head || send.open || send.close || send.epoch > 0;
         let level = match commit.flight.level {
@@ -310,6 +333,15 @@ impl Durable {
             return Some(Bytes::Here(Slice::default()));
         }
         let Commit { flight, master, .. } = commit;
+        if let Some(survivor) = flight.survivors.get(&segment)
+            && let Some((recipe, victims)) = &survivor.recipe
+            && send.open
+            && send.close
+            && victims.iter().all(|id| master.has_whole(send.backup, *id))
+        {
+            let (recipe, bytes) = (recipe.clone(), survivor.bytes.clone());
+            return Some(Bytes::Built { recipe, bytes });
+        }
         if let Some((known, at, end, bytes)) = &flight.last
             && (*known, *at, *end) == (segment, from, to)
         {
@@ -317,7 +349,7 @@ impl Durable {
         }
         let range = from as usize..to as usize;
         let bytes: Slice = match flight.survivors.get(&segment) {
-            Some((_, bytes)) => bytes.part(range),
+            Some(survivor) => survivor.bytes.part(range),
             _ if send.kind == Kind::Control => master.control_bytes(segment)[range].into(),
             _ => match self.log().unclosed_bytes(segment, from, to) {
                 Some(bytes) => bytes.into(),
@@ -363,8 +395,8 @@ impl Durable {
         } = commit;
         let written = flight.survivors.extract_if(.., |id, _| master.is_safe(*id));
         let mut any = false;
-        for (segment, (certificate, _)) in written {
-            survivors.insert(segment, certificate);
+        for (segment, survivor) in written {
+            survivors.insert(segment, survivor.certificate);
             log.survivor_durable(segment);
             any = true;
         }
@@ -376,8 +408,18 @@ impl Durable {
             master.opened(ready.segment, Kind::Survivor, 0);
             master.appended(ready.segment, certificate);
             master.closed(ready.segment);
-            let written = (certificate, copied(&mut flight.spare, ready.bytes));
-            flight.survivors.insert(ready.segment, written);
+            let recipe = ready.parts.as_deref().and_then(|parts| {
+                let recipe = parts.encode(|id| master.closed_certificate(id))?;
+                let victims: BTreeSet<SegmentId> = parts.victims().collect();
+                Some((recipe.into(), victims.into_iter().collect()))
+            });
+            let survivor = Survivor {
+                certificate,
+                bytes: copied(&mut flight.spare, ready.bytes),
+                recipe,
+                is_side: ready.is_side,
+            };
+            flight.survivors.insert(ready.segment, survivor);
             any = true;
         }
         if flight.survivors.is_empty() {

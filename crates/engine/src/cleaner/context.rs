@@ -24,11 +24,13 @@ use crate::core::Core;
 use crate::core::cleaning::{Context, Current, Kind, PlainPass, Tally};
 use crate::counters::add;
 use crate::index::bucket::{self, Locking, Slot, View};
+use crate::log::Trace;
 use crate::space::{Purpose, SEGLET_BYTES, SEGMENT_HEADER_BYTES, Space};
 use crate::{Mode, TableId};
 use duramen_base::ids::SegmentId;
 use duramen_base::sync::AtomicU64;
 use duramen_format::entry;
+use duramen_format::recipe::Fate;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -164,6 +166,7 @@ impl Context {
             announced: false,
             dead: live == 0,
             warmed,
+            trace: traced(core, window),
         });
         true
     }
@@ -330,7 +333,7 @@ impl Context {
         let committed = core.space.segments[current.window as usize].committed_bytes();
         let kept = match &core.log {
             Some(log) if current.kind == Kind::Compact => {
-                self.finish_compaction(core, log, &current)
+                self.finish_compaction(core, log, &mut current)
             }
             _ => 0,
         };
@@ -360,6 +363,7 @@ impl Context {
         let again_from = current.again.len().saturating_sub(GROUP);
         let again = current.again.split_off(again_from);
         let mut group: [Option<Candidate<'_>>; GROUP] = [const { None }; GROUP];
+        let mut origins: [Option<u32>; GROUP] = [None; GROUP];
         let mut at = from;
         for (n, place) in group.iter_mut().enumerate() {
             let here = again.get(n).copied().unwrap_or(at);
@@ -377,6 +381,7 @@ impl Context {
             let entry = unsafe { entry::parse_trusted(core.space.at(location)) };
             if again.is_empty() {
                 at += entry.padded_bytes;
+                origins[n] = current.trace.as_mut().map(Trace::advance);
             }
             // A dropped table, or a table that got the dropped one's id, does not point here.
             if let Ok(index) = core.tables.index(TableId(entry.table)) {
@@ -407,6 +412,7 @@ impl Context {
                 let counters = &core.context_counters[self.number];
                 core.count_cleared(&candidate.entry, candidate.location, counters); // cleared::K1
             }
+            self.set_origin(origins[n]);
             let cleaned = match (found, &core.log) {
                 (Some((view, place, slot)), _) => {
                     self.clean_entry(core, candidate, view, place, slot, me)
@@ -422,6 +428,9 @@ impl Context {
                 {
                     if again.is_empty() {
                         current.at = Space::offset(candidate.location);
+                        if let (Some(trace), Some(origin)) = (&mut current.trace, origins[n]) {
+                            trace.rewind(origin);
+                        }
                     } else {
                         current.again.extend_from_slice(&again[n..]);
                     }
@@ -435,6 +444,13 @@ impl Context {
             current.at = at;
         }
         Some((at - from).max(again.len() * SMALL_ENTRY_BYTES))
+    }
+
+    /// The entry of the replicas that is cleaned next; `None`: it is out of order, or not noted.
+    fn set_origin(&mut self, origin: Option<u32>) {
+        if let Some(trace) = self.current.as_mut().and_then(|c| c.trace.as_mut()) {
+            trace.set_at(origin);
+        }
     }
 
     /// Takes an expired or evicted entry out of the index. With a log, leaves its tombstone if one
@@ -551,6 +567,7 @@ impl Context {
                     self.survivor.record(&core.space);
                     core.space.segments[window as usize].note_expiry(bytes as u32, expires_at_ms);
                 }
+                self.copied(Fate::Kept);
                 counters.note_moved(core.space.window_of(candidate.location), bytes);
                 add(&core.tallies[self.number].bytes_relocated, bytes as u64);
                 Some(())
@@ -621,6 +638,12 @@ impl Context {
         add(&tally.compactions, 1);
         Some(())
     }
+}
+
+/// The origin of a victim's entries, if origins are noted.
+fn traced(core: &Core, window: u32) -> Option<Trace> {
+    let log = core.log.as_deref().filter(|log| log.has_origins())?;
+    Some(Trace::new(log.take_origin(&core.space, window)))
 }
 
 impl Current {

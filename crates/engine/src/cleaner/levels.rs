@@ -35,6 +35,7 @@ use crate::space::{Purpose, SEGMENT_HEADER_BYTES, Space};
 use duramen_base::ids::SegmentId;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_format::entry::{self, Entry, NewTombstone};
+use duramen_format::recipe::{Fate, Parts};
 use duramen_format::segment;
 use std::sync::atomic::Ordering;
 
@@ -155,9 +156,7 @@ impl Context {
         let windows = match goal {
             Goal::Relocate => select_wanted(core, log, self.node),
             Goal::Hollow => select_hollow_on_disk(core, log, self.node),
-            Goal::Free | Goal::Evict => {
-                select_disk(core, log, self.node, evict, &mut self.fruitless)
-            }
+            Goal::Free | Goal::Evict => select_disk(core, log, self.node, evict, &mut self.rounds),
         };
         let empty = swaps.take_empty();
         if windows.is_empty() && empty.is_empty() {
@@ -173,8 +172,9 @@ impl Context {
         let warm = warm.map(|window| log.segment_of(*window as usize));
         let leaving = warm.chain(empty.iter().copied()).collect();
         // Each survivor may have to be shorter than a window, when memory is very short.
-        let count = 4 * windows.len() as u64 + 4;
+        let count = (4 * windows.len() as u64 + 4) * log.zones();
         let first = log.new_segment_ids(count);
+        let zone = victims.first().map_or(0, |victim| log.zone_of(*victim));
         swaps.announce(
             Pass {
                 first,
@@ -194,7 +194,8 @@ impl Context {
             victims,
             leaving,
             survivors: Vec::new(),
-            next: first.0,
+            parts: None,
+            next: first.0 + (zone + log.zones() - log.zone_of(first)) % log.zones(),
             end: first.0 + count,
             goal,
             victim_bytes,
@@ -216,7 +217,7 @@ impl Context {
         if pass.goal == Goal::Free {
             let victims = (pass.victims.len() as u64, pass.victim_bytes);
             let survivors = (pass.survivors.len() as u64, pass.survivor_bytes);
-            self.fruitless.pass_ended(victims, survivors);
+            self.rounds.pass_ended(victims, survivors);
         }
         let swap = Swap {
             add: pass.survivors,
@@ -257,7 +258,8 @@ impl Context {
             if let Some(pass) = &mut self.pass {
                 pass.survivor_bytes += u64::from(length);
             }
-            log.swaps().closed_survivor(segment, window, length);
+            let parts = self.pass.as_mut().and_then(|pass| pass.parts.take());
+            log.swaps().closed_survivor(segment, window, length, parts);
             self.close_survivor(core);
         }
     }
@@ -280,6 +282,11 @@ impl Context {
                 (segment, segment::Kind::Head, Purpose::Compacted)
             }
         };
+        if let Some(full) = self.survivor.window() {
+            let full = &core.space.segments[full as usize];
+            let unused = full.committed_bytes().saturating_sub(full.appended_bytes());
+            self.rounds.note_unused(u64::from(unused));
+        }
         self.close_pass_survivor(core, log);
         self.leaves_reserve(core).then_some(())?;
         let window = core.open_window(self.node, purpose, 0).or_else(|| {
@@ -294,7 +301,8 @@ impl Context {
         log.give_window(&core.space, window, segment, header_kind, 0);
         self.survivor.roll(&core.space, window);
         if let (Some(pass), Kind::Combine) = (&mut self.pass, kind) {
-            pass.next += 1;
+            pass.next += log.zones();
+            pass.parts = log.has_origins().then(Parts::default);
             pass.survivors.push(segment);
             log.swaps().opened_survivor(segment);
             add(&core.tallies[self.number].survivors, 1);
@@ -304,7 +312,12 @@ impl Context {
 
     /// Ends the compaction of a segment: the new window replaces the victim's. Returns the bytes it
     /// keeps.
-    pub(super) fn finish_compaction(&mut self, core: &Core, log: &Log, current: &Current) -> u32 {
+    pub(super) fn finish_compaction(
+        &mut self,
+        core: &Core,
+        log: &Log,
+        current: &mut Current,
+    ) -> u32 {
         add(&core.tallies[self.number].compactions, 1);
         self.since_rescan += 1;
         let Some(window) = self.survivor.window() else {
@@ -314,6 +327,9 @@ impl Context {
         let old = &core.space.segments[current.window as usize];
         let new = &core.space.segments[window as usize];
         new.set_opened(old.opened_ms(), old.opened_tick());
+        if let Some(trace) = &mut current.trace {
+            log.set_origin(&core.space, window, trace.made.take());
+        }
         self.close_survivor(core);
         let kept = new.committed_bytes();
         assert!(kept <= old.committed_bytes(), "a compacted segment grew"); // V3
@@ -342,16 +358,7 @@ impl Context {
             }
             return Some(());
         }
-        let tombstone = NewTombstone {
-            table: entry.table,
-            version: if is_tombstone {
-                entry.version
-            } else {
-                entry.version - 1
-            },
-            key: entry.key,
-            victim: entry.victim,
-        };
+        let tombstone = NewTombstone::of_dead(entry);
         let bytes = tombstone.padded_bytes();
         debug_assert!(bytes <= entry.padded_bytes); // V3
         self.room_for(core, bytes)?;
@@ -359,6 +366,7 @@ impl Context {
         let at = core.space.at(Space::location(to));
         // SAFETY: bytes that this context just took in its own survivor.
         tombstone.write_to(unsafe { std::slice::from_raw_parts_mut(at, bytes) });
+        self.copied(Fate::Buried);
         if is_tombstone {
             counters.note_moved(from, bytes);
         } else {
@@ -379,6 +387,7 @@ impl Context {
             unsafe {
                 core.space.at(location).copy_to_nonoverlapping(to, bytes);
             }
+            self.copied(Fate::Kept);
         } else {
             sub(&counters.tombstones, bytes as u64);
         }

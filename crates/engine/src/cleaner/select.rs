@@ -1,16 +1,20 @@
 //! Selection of victims by cost-benefit, with ages in log time.
 //!
+//! With zones a pass takes its victims from one zone, so that the backups of the zone have all of
+//! them: of all zones, from the one whose pass has the best ratio of benefit to cost.
+//!
 //! Paper: [Rumble14 §9] the corrected formula `(1 - u) · segmentAge / u`, where the age is that of
 //! the *segment*: survivors start young, so a segment that was just cleaned is left alone for a
 //! while. Differs: age counts bytes appended to the store, not seconds, so an idle night does not
 //! make everything old.
 
 use crate::core::Core;
-use crate::core::cleaning::fruitless::{DIED_PART, Fruitless};
+use crate::core::cleaning::fruitless::{DIED_PART, Fruitless, Rounds};
 use crate::log::Log;
 use crate::space::Purpose;
 use crate::space::segment::State;
 use crate::space::{SEGLET_BYTES, SEGMENT_HEADER_BYTES};
+use std::collections::BTreeMap;
 
 /// Victims per selection: enough to sort by age, few enough that the choice is fresh.
 const VICTIMS_MAX: usize = 16;
@@ -181,6 +185,9 @@ fn is_where(core: &Core, window: u32, on_flash: bool) -> bool {
 const PASS_SEGMENTS_MAX: u64 = 10;
 /// Maximum victims of a pass: each nearly empty victim is quickly done, many are not.
 const PASS_VICTIMS_MAX: usize = 64;
+/// Cost of a pass besides its live bytes, in segments: its record, a sync of every replica, and the
+/// wait for both. Without it, a pass within a zone would take a single empty victim.
+const PASS_COST: f64 = 1.0 / 16.0;
 /// Segments compacted between two looks at everything.
 const COMPACTIONS_MAX: usize = 4;
 
@@ -257,11 +264,11 @@ pub fn select_disk(
     log: &Log,
     node: usize,
     oldest_first: bool,
-    fruitless: &mut Fruitless,
+    rounds: &mut Rounds,
 ) -> Vec<u32> {
     let (now, now_ms) = (core.log_time(), core.clock.now_ms());
     let segment_bytes = core.space.segment_bytes() as u64;
-    let mut candidates: Vec<(f64, u32, u64)> = Vec::new();
+    let mut candidates: Vec<DiskCandidate> = Vec::new();
     for window in settled_windows(core, log, node) {
         let live = needed_bytes(core, log, window, now_ms);
         let u = live as f64 / segment_bytes as f64;
@@ -274,40 +281,119 @@ pub fn select_disk(
         }
     }
     let total = candidates.len() as u64;
+    let mut in_zone = log.zones() > 1;
     if !oldest_first {
-        let may_gain = fruitless.may_gain(total, u64::MAX, core.died_bytes(), segment_bytes);
-        core.pacer.note_passes(!may_gain);
-        if !may_gain {
+        let next = rounds.next(in_zone, total, core.died_bytes(), segment_bytes);
+        core.pacer.note_passes(next.is_none());
+        let Some(reach) = next else {
             return Vec::new();
-        }
+        };
+        in_zone = reach;
     }
     candidates.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
-    let gains = |victims: usize, live: u64| victims as u64 > live.div_ceil(segment_bytes);
     let room = log.swaps().room_for_survivors().saturating_sub(1);
-    let live_max = (total / 8).clamp(1, PASS_SEGMENTS_MAX).min(room) * segment_bytes;
-    let (mut sum, mut count) = (0, 0);
-    let chosen: Vec<(f64, u32)> = candidates
-        .into_iter()
-        .take(PASS_VICTIMS_MAX)
-        .take_while(|(_, _, live)| {
-            // Nearly full segments free one only when there are many of them.
-            let wanted = sum + live <= live_max || !gains(count, sum);
-            let taken = wanted && sum + live <= room * segment_bytes;
-            (sum, count) = (sum + live, count + 1);
-            taken
-        })
-        .map(|(score, window, _)| (score, window))
-        .collect();
-    let live: u64 = chosen
-        .iter()
-        .map(|(_, window)| needed_bytes(core, log, *window, now_ms))
-        .sum();
-    if !oldest_first && !gains(chosen.len(), live) {
+    let limits = PassLimits {
+        live_max: (total / 8).clamp(1, PASS_SEGMENTS_MAX).min(room) * segment_bytes,
+        room: room * segment_bytes,
+        segment_bytes,
+        survivor_bytes: segment_bytes
+            .saturating_sub(SEGMENT_HEADER_BYTES as u64 + rounds.unused_bytes())
+            .max(1),
+    };
+    let zone_of = |window| log.zone_of(log.segment_of(window as usize));
+    let chosen = match in_zone {
+        true => limits.best_in_zone(candidates, zone_of),
+        false => limits.pass(candidates),
+    };
+    if !oldest_first && !limits.gains(&chosen) {
         return select_to_merge(core, log, node, room);
     }
-    let mut victims = claim(core, chosen, PASS_VICTIMS_MAX, None);
+    let chosen = chosen.into_iter().map(|(score, window, _)| (score, window));
+    let mut victims = claim(core, chosen.collect(), PASS_VICTIMS_MAX, None);
     victims.sort_unstable_by_key(|window| core.space.segments[*window as usize].opened_tick());
     victims
+}
+
+/// Score, window and live bytes of a segment that may be a victim.
+type DiskCandidate = (f64, u32, u64);
+
+/// Limits of a pass, in bytes.
+struct PassLimits {
+    /// Live bytes that it moves, if it gains a segment with them.
+    live_max: u64,
+    /// Live bytes that there is room for.
+    room: u64,
+    segment_bytes: u64,
+    /// Live bytes that fill a survivor: entries are not divided.
+    survivor_bytes: u64,
+}
+
+impl PassLimits {
+    /// True if these victims are more segments than their survivors.
+    fn gains(&self, victims: &[DiskCandidate]) -> bool {
+        let live: u64 = victims.iter().map(|(_, _, live)| live).sum();
+        victims.len() as u64 > live.div_ceil(self.segment_bytes)
+    }
+
+    /// The first candidates, as many as the limits allow.
+    fn pass(&self, mut candidates: Vec<DiskCandidate>) -> Vec<DiskCandidate> {
+        candidates.truncate(PASS_VICTIMS_MAX);
+        let mut sum = 0;
+        let taken = (0..candidates.len()).take_while(|count| {
+            // Nearly full segments free one only when there are many of them.
+            let (before, live) = (sum, candidates[*count].2);
+            sum += live;
+            let gains = *count as u64 > before.div_ceil(self.segment_bytes);
+            (sum <= self.live_max || !gains) && sum <= self.room
+        });
+        let taken = taken.count();
+        candidates.truncate(taken);
+        candidates
+    }
+
+    /// The best pass over segments of one zone. If none of these gains a segment, the best one over
+    /// all segments: the backups get its survivors as bytes. `candidates`: the best first.
+    fn best_in_zone(
+        &self,
+        candidates: Vec<DiskCandidate>,
+        zone_of: impl Fn(u32) -> u64,
+    ) -> Vec<DiskCandidate> {
+        let mut by_zone: BTreeMap<u64, Vec<DiskCandidate>> = BTreeMap::new();
+        for candidate in &candidates {
+            let of_zone = by_zone.entry(zone_of(candidate.1)).or_default();
+            of_zone.push(*candidate);
+        }
+        let passes = by_zone.into_values().filter_map(|of_zone| {
+            let mut pass = self.pass(of_zone);
+            let (worth, count) = self.best_start(&pass)?;
+            pass.truncate(count);
+            Some((worth, pass))
+        });
+        let best = passes.max_by(|a, b| a.0.total_cmp(&b.0));
+        best.map_or_else(|| self.pass(candidates), |(_, pass)| pass)
+    }
+
+    /// The number of the first victims whose pass is worth most, and its worth: benefit to cost,
+    /// less the part of the freed bytes that the last survivor leaves unused. A zone has fewer
+    /// segments than the log, so a pass of the usual length would take some with much live data.
+    /// `None`: no start gains a segment.
+    fn best_start(&self, victims: &[DiskCandidate]) -> Option<(f64, usize)> {
+        let segment_bytes = self.segment_bytes as f64;
+        let (mut benefit, mut live) = (0.0, 0);
+        let mut best: Option<(f64, usize)> = None;
+        for (count, (score, _, its)) in (1..).zip(victims) {
+            benefit += score * (*its as f64).max(1.0);
+            live += its;
+            let freed = (count as u64).saturating_sub(live.div_ceil(self.survivor_bytes));
+            let dead = count as f64 - live as f64 / segment_bytes;
+            let cost = live as f64 + PASS_COST * segment_bytes;
+            let worth = benefit / cost * freed as f64 / dead;
+            if freed > 0 && best.is_none_or(|(known, _)| worth > known) {
+                best = Some((worth, count));
+            }
+        }
+        best
+    }
 }
 
 /// Claims victims of a pass that need not free a segment, on a disk without room for heads. It
@@ -411,9 +497,79 @@ fn claim(
 
 #[cfg(test)]
 mod tests {
-    use super::{Mergeable, mergeable};
+    use super::{DiskCandidate, Mergeable, PassLimits, mergeable};
 
     const MB: u64 = 1 << 20;
+
+    /// Limits of a pass whose full survivors leave so many bytes unused.
+    fn limits(unused: u64) -> PassLimits {
+        PassLimits {
+            live_max: 10 * MB,
+            room: 20 * MB,
+            segment_bytes: MB,
+            survivor_bytes: MB - unused,
+        }
+    }
+
+    /// Segments of the same age, with so many live bytes each; the number of a window is its place.
+    fn candidates(live: &[u64]) -> Vec<DiskCandidate> {
+        let of = |(window, live): (u32, &u64)| {
+            let u = *live as f64 / MB as f64;
+            ((1.0 - u) / u.max(1e-6), window, *live)
+        };
+        let mut all: Vec<DiskCandidate> = (0..).zip(live).map(of).collect();
+        all.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
+        all
+    }
+
+    fn windows(pass: &[DiskCandidate]) -> Vec<u32> {
+        let mut windows: Vec<u32> = pass.iter().map(|(_, window, _)| *window).collect();
+        windows.sort_unstable();
+        windows
+    }
+
+    /// A pass within a zone took a single empty segment, as nothing is cheaper: each segment waited
+    /// for a Swap of its own, and the writers for all of them.
+    #[test]
+    fn empty_segments_of_a_zone_leave_together() {
+        let live = [0, 0, 400, 900, 0, 0, 300, 900];
+        let pass = limits(0).best_in_zone(candidates(&live), |window| u64::from(window / 4));
+        assert_eq!(pass.len(), 4, "{pass:?}");
+    }
+
+    #[test]
+    fn a_pass_takes_the_best_zone_or_all_if_none_gains() {
+        // The second zone has more dead bytes, the third one only in single segments.
+        let live = [700, 700, 700, 700, 500, 500, 500, 500, 10, 995, 995, 995];
+        let live = live.map(|kb| kb * MB / 1000);
+        let in_zone = |live: &[u64]| {
+            let zone_of = |window| u64::from(window / 4);
+            windows(&limits(0).best_in_zone(candidates(live), zone_of))
+        };
+        let best = in_zone(&live[..8]);
+        assert!(best.len() >= 2 && best.iter().all(|window| *window >= 4));
+        let of_three = in_zone(&live);
+        assert!(
+            of_three.iter().all(|window| window / 4 == of_three[0] / 4),
+            "{of_three:?}"
+        );
+        // Two segments of each zone fill two survivors, those of all zones free one.
+        let live = [600; 6].map(|kb| kb * MB / 1000);
+        let zone_of = |window| u64::from(window / 2);
+        let pass = limits(0).best_in_zone(candidates(&live), zone_of);
+        assert_eq!(windows(&pass), [0, 1, 2, 3, 4, 5]);
+    }
+
+    /// Three quarters are live: by their bytes, eight segments fit six survivors exactly, but with
+    /// large objects each survivor leaves some of its end unused.
+    #[test]
+    fn a_start_that_fits_only_to_the_byte_gains_nothing_with_large_objects() {
+        let live = [3 * MB / 4; 9];
+        let start = |unused| limits(unused).best_start(&candidates(&live));
+        assert_eq!(start(0).map(|(_, count)| count), Some(8));
+        assert_eq!(start(1000).map(|(_, count)| count), Some(9));
+        assert_eq!(start(MB / 4), None);
+    }
 
     /// Segments of which each is full, and of which this part of 1,000 is dead.
     fn with_dead(count: usize, dead: u64) -> Vec<Mergeable> {

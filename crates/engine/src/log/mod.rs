@@ -26,12 +26,14 @@
 mod group;
 #[cfg(any(loom, shuttle))]
 pub mod modelled;
+mod origin;
 mod position;
 mod relocate;
 mod removals;
 mod stream;
 mod swap;
 
+pub(crate) use origin::{Origin, Trace};
 pub use position::Position;
 pub(crate) use position::{HEADS_MAX, pack_place};
 pub use relocate::Relocation;
@@ -45,7 +47,7 @@ use crate::{Error, LogOptions, TableChange};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::sync::{
-    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering,
+    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering, coarse,
 };
 use duramen_base::waits::{LongWait, Resource};
 use duramen_format::segment::{Header, Kind};
@@ -106,6 +108,7 @@ struct Window {
     /// Start of the segment in its head's stream; unused for survivors.
     base: AtomicU64,
     stream: AtomicUsize,
+    origin: coarse::Mutex<Origin>,
 }
 
 /// The memory of all windows.
@@ -304,7 +307,8 @@ impl Log {
         kind: Kind,
         head: usize,
     ) {
-        self.adopt_window(window, segment);
+        drop(self.take_origin(space, window)); // nothing is copied into it yet (OR1)
+        self.name_window(window, segment);
         let header = Header {
             kind,
             segment,
@@ -315,8 +319,13 @@ impl Log {
         space.write_header(window, &header.encode());
     }
 
-    /// The window holds this segment, which is durable.
+    /// The window holds this segment, which is durable; a load may have changed its entries (OR1).
     pub(crate) fn adopt_window(&self, window: u32, segment: SegmentId) {
+        self.name_window(window, segment);
+        self.forget_origin(window);
+    }
+
+    fn name_window(&self, window: u32, segment: SegmentId) {
         self.set_segment(window as usize, segment);
         self.durable[window as usize].store(u32::MAX, Ordering::Relaxed);
     }

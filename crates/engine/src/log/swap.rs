@@ -51,12 +51,16 @@
 
 mod disk_room;
 mod evicted;
+mod survivors;
+
+pub use survivors::SurvivorReady;
 
 use super::relocate::Relocations;
 use super::{Log, Position};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::sync::coarse::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use duramen_format::recipe::Parts;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -77,14 +81,6 @@ impl Pass {
     fn has_survivor(&self, segment: u64) -> bool {
         (self.first.0..self.first.0 + u64::from(self.count)).contains(&segment)
     }
-}
-
-/// A closed survivor that needs a frame.
-#[derive(Clone, Copy, Debug)]
-pub struct SurvivorReady<'a> {
-    pub segment: SegmentId,
-    /// The whole segment, header included; stable until it is reported durable.
-    pub bytes: &'a [u8],
 }
 
 /// The effect of a cleaning pass on the log, as one atomic record.
@@ -127,9 +123,10 @@ struct Pending {
 }
 
 /// A closed survivor without a frame.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Unwritten {
     segment: SegmentId,
+    parts: Option<Arc<Parts>>,
     window: u32,
     length: u32,
     /// The consumer has got its bytes, and may be reading them.
@@ -430,12 +427,19 @@ impl Swaps {
     }
 
     /// A survivor is complete: its frame can be written. Called before its window is closed.
-    pub fn closed_survivor(&self, segment: SegmentId, window: u32, length: u32) {
+    pub fn closed_survivor(
+        &self,
+        segment: SegmentId,
+        window: u32,
+        length: u32,
+        parts: Option<Parts>,
+    ) {
         self.windows[window as usize]
             .unwritten
             .store(true, Ordering::Release);
         self.queues().survivors.push_back(Unwritten {
             segment,
+            parts: parts.map(Arc::new),
             window,
             length,
             handed: false,
@@ -726,38 +730,6 @@ impl Log {
     /// True while the segment is part of the log on disk, or may become so (D1).
     pub fn is_durable_segment(&self, segment: SegmentId) -> bool {
         self.swaps().is_listed(segment)
-    }
-
-    /// The next closed survivor without a frame; the same one until
-    /// [`survivor_durable`](Self::survivor_durable).
-    pub fn next_survivor(&self) -> Option<SurvivorReady<'_>> {
-        let ready = {
-            let mut queues = self.swaps.queues();
-            let front = queues.survivors.front_mut()?;
-            front.handed = true;
-            *front
-        };
-        Some(SurvivorReady {
-            segment: ready.segment,
-            bytes: self.memory.slice(ready.window, 0, ready.length),
-        })
-    }
-
-    /// A closed survivor that was not handed out yet, for a consumer that writes several at once.
-    /// Each is returned once; [`survivor_durable`](Self::survivor_durable) may be called in any
-    /// order.
-    pub fn another_survivor(&self) -> Option<SurvivorReady<'_>> {
-        let ready = {
-            let mut queues = self.swaps.queues();
-            let mut waiting = queues.survivors.iter_mut();
-            let next = waiting.find(|survivor| !survivor.handed)?;
-            next.handed = true;
-            *next
-        };
-        Some(SurvivorReady {
-            segment: ready.segment,
-            bytes: self.memory.slice(ready.window, 0, ready.length),
-        })
     }
 
     /// Segments of side logs that were given up since the last call. The caller frees the frames

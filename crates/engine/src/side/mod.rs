@@ -598,6 +598,7 @@ fn close(core: &Core, log: &Log, tail: &mut Tail) {
             log.segment_of(window as usize),
             window,
             core.space.segments[window as usize].appended_bytes(),
+            None,
         );
         core.space.cut_tail(window);
         tail.close(&core.space);

@@ -284,7 +284,9 @@ fn an_abort_leaves_nothing() {
         } else {
             None
         };
-        let bytes = ready.map(|ready| (ready.segment, ready.bytes.to_vec()));
+        let bytes = ready
+            .as_ref()
+            .map(|ready| (ready.segment, ready.bytes.to_vec()));
         if random.below(2) == 0 {
             side.abort().unwrap();
         } else {

@@ -6,8 +6,11 @@ use duramen_base::ids::{Level, SegmentId};
 use duramen_base::planted::carry;
 use duramen_engine::{
     Clock, Collected, FlashOptions, LoadError, Log, LogOptions, Mode, Options, Pass, Piece, Store,
-    Swap, TableChange, TableId,
+    SurvivorReady, Swap, TableChange, TableId,
 };
+use duramen_format::certificate::Certificate;
+use duramen_format::recipe::{self, Build};
+use duramen_format::segment::Header;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -23,6 +26,9 @@ pub struct Device {
     pub version_floor: u64,
     pub table_floor: u64,
     pub swaps: u64,
+    /// Survivors that backups could build, and those that they had to be sent.
+    pub built: u64,
+    pub sent: u64,
     /// The highest id that left the log.
     highest: u64,
 }
@@ -109,6 +115,7 @@ impl Writer {
         let Some(ready) = log.next_survivor() else {
             return false;
         };
+        self.device.check_parts(&ready);
         let bytes = ready.bytes.to_vec();
         self.device.frames.insert(ready.segment.0, bytes);
         self.framed = Some(ready.segment);
@@ -154,6 +161,30 @@ impl Writer {
 }
 
 impl Device {
+    /// A backup builds the survivor from the victims' frames (engine::log::origin::OR1).
+    fn check_parts(&mut self, ready: &SurvivorReady<'_>) {
+        let Some(parts) = &ready.parts else {
+            self.sent += 1;
+            return;
+        };
+        self.built += 1;
+        let certificate =
+            |id: SegmentId| self.frames.get(&id.0).map(|bytes| Certificate::of(bytes));
+        let recipe = parts.encode(certificate).expect("victims are on the disk");
+        let header = Header::decode(ready.bytes).expect("a valid header");
+        let mut build = Build::begin(&header);
+        for (part, _) in recipe::decode(&recipe).expect("a recipe") {
+            build
+                .take(&part, &self.frames[&part.victim.0])
+                .expect("its victim");
+        }
+        assert!(
+            build.end() == ready.bytes,
+            "{} is built differently",
+            ready.segment
+        );
+    }
+
     fn apply(&mut self, swap: &Swap) {
         self.swaps += 1;
         self.listed.extend(swap.add.iter().map(|id| id.0));
@@ -194,6 +225,7 @@ pub struct Setup {
     pub heads: usize,
     pub cleaners: usize,
     pub disk_segments_max: u64,
+    pub zones: u64,
     pub pending_passes_max: usize,
     pub two_levels: bool,
     pub mode: Mode,
@@ -215,6 +247,7 @@ impl Setup {
             heads: 2,
             cleaners: 0,
             disk_segments_max: 24,
+            zones: 0,
             pending_passes_max: 1,
             two_levels: true,
             mode: Mode::Store,
@@ -239,6 +272,7 @@ impl Setup {
                 first_segment: device.next_segment(),
                 version_floor: device.version_floor + 1,
                 disk_segments_max: self.disk_segments_max,
+                zones: self.zones,
                 pending_passes_max: self.pending_passes_max,
                 two_levels: self.two_levels,
                 expired_until_ms: self.expired_until_ms,

@@ -8,3 +8,4 @@ mod model;
 mod planted;
 mod restart;
 mod scenarios;
+mod zones;

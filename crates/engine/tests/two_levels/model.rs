@@ -194,6 +194,9 @@ impl History {
 #[derive(Debug, Default)]
 pub struct Went {
     pub swaps: u64,
+    /// As in [`Device`].
+    pub built: u64,
+    pub sent: u64,
     pub compactions: u64,
     pub crashes: u64,
     pub crashes_in_pass: u64,
@@ -274,7 +277,7 @@ pub fn run(seed: u64, plan: &Plan) -> Went {
         let device = running.crash();
         went.crashes += 1;
         went.crashes_in_pass += u64::from(!device.passes.is_empty());
-        went.swaps = device.swaps;
+        (went.swaps, went.built, went.sent) = (device.swaps, device.built, device.sent);
         let setup = plan.next_setup(&mut random);
         running = setup.start(device, plan.mistake, 1 + (seed % 3) as usize);
         went.evictions_at_load += u64::from(history.is_evicted(&running));

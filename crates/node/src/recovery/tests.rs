@@ -39,6 +39,7 @@ fn store() -> Arc<Store> {
         segment_bytes: duramen_engine::segment_bytes(memory) as u32,
         replicas: 1,
         layout: Layout::Scatter,
+        zone_bytes: None,
         backups: Arc::new(Nobody),
     };
     Store::open_member(options, false).unwrap()

@@ -268,3 +268,83 @@ fn a_backup_that_grants_no_lease_is_silent_although_its_connection_moves() {
     assert!(remote.silent().contains(&HOLDER), "Q8");
     assert!(remote.calls.len() < 10, "the old ones are given up");
 }
+
+/// A survivor is sent as a recipe, and the backup answers so after this time (remote::Q10). Returns
+/// the requests until then, and what the store was told.
+fn recipe_answered(answer: Option<PeerAnswer>, at_us: u64) -> (Vec<PeerRequest>, Vec<RemoteEvent>) {
+    let queue = Arc::new(Queue::new(Arc::new(|| {})));
+    let mut remote = Remote::new(ME, 1 << 20, queue.clone());
+    queue.send(Call {
+        log: ME.number(),
+        send: Send {
+            ticket: Ticket(1),
+            backup: HOLDER,
+            segment: SegmentId(1),
+            kind: Kind::Survivor,
+            epoch: 0,
+            from: 0,
+            certificate: Certificate::of(b"survivor"),
+            open: true,
+            close: true,
+            primary: false,
+        },
+        level: Level::Synced,
+        bytes: Bytes::Built {
+            recipe: b"recipe"[..].into(),
+            bytes: b"survivor"[..].into(),
+        },
+    });
+    let (mut asked, mut events) = (polled(&mut remote, 0), Vec::new());
+    let answer = answer.map(|answer| (answer, Slice::default()));
+    remote.answered(at_us, asked[0].call, answer, &mut events);
+    asked.extend(polled(&mut remote, at_us + 1));
+    (asked, events)
+}
+
+fn recipe(answer: PeerAnswer) -> (Vec<PeerRequest>, Vec<RemoteEvent>) {
+    recipe_answered(Some(answer), 1)
+}
+
+#[test]
+fn a_backup_that_cannot_build_a_survivor_gets_its_bytes() {
+    let level = Level::Synced;
+    let (asked, events) = recipe(PeerAnswer::Stored {
+        level,
+        leased: false,
+    });
+    assert!(matches!(&asked[..], [one] if *one.payload == *b"recipe"));
+    assert_eq!(events, [RemoteEvent::Answered(Ticket(1), Ok(level))]);
+    let (asked, events) = recipe(PeerAnswer::Bad {
+        reason: String::new(),
+    });
+    let [order, write] = &asked[..] else {
+        panic!("{} requests", asked.len());
+    };
+    assert!(matches!(order.question, Peer::BuildReplica(_)));
+    assert!(matches!(write.question, Peer::WriteReplica(_)) && *write.payload == *b"survivor");
+    assert!(order.call != write.call, "Q2");
+    assert_eq!(events, [RemoteEvent::RecipeRefused(8)]);
+    // An older server does not understand the request, or the connection broke.
+    let (asked, _) = recipe_answered(None, 1);
+    assert!(matches!(&asked[..], [_, write] if *write.payload == *b"survivor"));
+    let (asked, events) = recipe(PeerAnswer::Fenced);
+    let fenced = RemoteEvent::Answered(Ticket(1), Err(Rejection::Fenced));
+    assert!(asked.len() == 1 && events == [fenced, RemoteEvent::Fenced]);
+}
+
+/// A recovery kept the readers of a backup busy: survivors waited for it, and with them the writers
+/// of other members.
+#[test]
+fn a_survivor_that_is_not_built_in_time_is_sent_as_bytes() {
+    let not_yet = || {
+        Some(PeerAnswer::Refused(Refusal::NotReady {
+            after_ms: 50,
+            reason: String::new(),
+        }))
+    };
+    let (asked, events) = recipe_answered(not_yet(), BUILD_US - 1);
+    assert!(asked.len() == 1 && events.is_empty());
+    let (asked, events) = recipe_answered(not_yet(), BUILD_US);
+    assert!(matches!(&asked[..], [_, write] if *write.payload == *b"survivor"));
+    assert_eq!(events, [RemoteEvent::RecipeRefused(8)]);
+}

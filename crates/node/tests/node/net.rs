@@ -347,7 +347,9 @@ impl Net {
                 store.log().unwrap().try_commit_here(Level::Synced);
             }
             if let Some(keeper) = &mut server.keeper {
-                while keeper.read_step(now_us) {}
+                let mut replies = Vec::new();
+                while keeper.read_step(now_us, &mut replies) {}
+                out.extend(replies.into_iter().map(NodeOutput::from));
                 if keeper.due_us().is_some_and(|due_us| due_us <= now_us) {
                     keeper.settle(&|| now_us, &mut out).unwrap();
                 }

@@ -15,8 +15,7 @@ use super::life::{Mail, prefer};
 use super::workers::{Workers, spawn};
 use crate::clock::now_ms;
 use crate::error::ServerError;
-use crate::shared::Clock;
-use crate::shared::Shared;
+use crate::shared::{Clock, ConfigCache, Shared};
 use duramen_backup::Error;
 use duramen_base::ids::ServerId;
 use duramen_net::{ConnectionId, Event, Handle, Hub, Incoming, Message, Options, Payload};
@@ -95,6 +94,7 @@ impl Keeper {
                 next: OWN,
                 full_until: Instant::now(),
                 is_full: false,
+                config: ConfigCache::new(&shared),
                 shared: Arc::clone(&shared),
             }
             .run();
@@ -135,6 +135,7 @@ struct Run {
     full_until: Instant,
     /// The last commit failed for lack of space.
     is_full: bool,
+    config: ConfigCache,
     shared: Arc<Shared>,
 }
 
@@ -147,6 +148,8 @@ impl Run {
         let mut events = Vec::new();
         loop {
             self.shared.keeper.sleeps();
+            let spin = self.config.get(&self.shared).longest_spin();
+            self.hub.set_longest_spin(spin);
             self.hub.poll(self.patience(), &mut events);
             self.shared.keeper.came_back(now_ms());
             let mut out = Vec::new();
@@ -208,7 +211,9 @@ impl Run {
                 self.scratches.push(scratch);
                 let now_us = self.now_us();
                 if let Some((service, _)) = &mut self.service {
-                    service.was_read(now_us, read);
+                    let mut replies = Vec::new();
+                    service.was_read(now_us, read, &mut replies);
+                    out.extend(replies.into_iter().map(NodeOutput::from));
                 }
             }
             Order::Task(task) => {

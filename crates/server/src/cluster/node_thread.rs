@@ -221,8 +221,10 @@ impl NodeThread {
         self.could_read = can_read;
         if now_us >= self.look_us {
             self.look_us = now_us + LOOK_EVERY_US;
-            let scrub_ms = self.parts.shared.config().scrub_interval_ms;
+            let config = self.parts.shared.config();
+            let scrub_ms = config.scrub_interval_ms;
             self.parts.scrub_ms.store(scrub_ms, Ordering::Relaxed);
+            self.parts.hub.set_longest_spin(config.longest_spin());
             self.write_status();
             self.give_up_old(now_us);
             if self.membership.is_some() && !can_read {
@@ -701,6 +703,7 @@ fn role_of(question: &Peer) -> Role {
         | Peer::GetHeat { .. }
         | Peer::RenewLease { .. } => Role::Server,
         Peer::WriteReplica(_)
+        | Peer::BuildReplica(_)
         | Peer::SyncReplicas { .. }
         | Peer::FreeReplicas { .. }
         | Peer::ReadReplica(_)

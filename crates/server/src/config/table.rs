@@ -1,6 +1,8 @@
 //! The table of settings: the single source of every name, unit, default, limit and explanation.
 
-use super::{AuditKeys, DiskMode, Kind, Level, LogFormat, Poll, ServerConfig, Setting, Value};
+use super::{
+    AdminTls, ClientAuth, DiskMode, Kind, Level, LogFormat, Poll, ServerConfig, Setting, Value,
+};
 use duramen_base::limits::MEMORY_BYTES_MIN;
 use duramen_base::units::{GIB, KIB, MIB};
 use duramen_engine::Mode;
@@ -148,18 +150,7 @@ fn set_level(config: &mut ServerConfig, value: Value) {
     }
 }
 
-const AUDIT_KEYS: [&str; 3] = ["none", "hashed", "plain"];
-
-fn show_audit_keys(config: &ServerConfig) -> Value {
-    Value::Choice(AUDIT_KEYS[config.access.audit_log_keys as usize])
-}
-
-fn set_audit_keys(config: &mut ServerConfig, value: Value) {
-    if let Value::Choice(name) = value {
-        let number = AUDIT_KEYS.iter().position(|known| *known == name);
-        config.access.audit_log_keys = AuditKeys::from_number(number.unwrap_or(0) as u32);
-    }
-}
+mod access;
 
 /// Largest budget: the address space that a process can reserve on x86-64 with room for the rest.
 const MEMORY_BYTES_MAX: u64 = 64 << 40;
@@ -290,8 +281,79 @@ pub static SETTINGS: &[Setting] = &[
         "",
         "6379",
         number!(port as u16),
-        "RESP port; 0 = any free one.",
+        "RESP port without TLS; 0 = any free one, or, if there is a tls-port, none.",
     ),
+    row(
+        "tls-port",
+        between(0, 65_535),
+        "",
+        "0",
+        number!(tls_port as u16),
+        "RESP port with TLS; 0 = none. A member of a cluster announces it to clients instead of port.",
+    ),
+    row(
+        "tls-cert-file",
+        Kind::Text,
+        "",
+        "",
+        text!(tls_cert_file),
+        "File of the server's certificate and those between it and its authority, PEM. Read again when it changes.",
+    )
+    .runtime(),
+    row(
+        "tls-key-file",
+        Kind::Text,
+        "",
+        "",
+        text!(tls_key_file),
+        "File of the certificate's private key, PEM, without a password.",
+    )
+    .runtime(),
+    row(
+        "tls-ca-cert-file",
+        Kind::Text,
+        "",
+        "",
+        text!(tls_ca_cert_file),
+        "File of the certificates of authorities that clients' certificates are checked against, PEM.",
+    )
+    .runtime(),
+    row(
+        "tls-ca-cert-dir",
+        Kind::Text,
+        "",
+        "",
+        text!(tls_ca_cert_dir),
+        "Directory of such files.",
+    )
+    .runtime(),
+    row(
+        "tls-auth-clients",
+        Kind::Choice(ClientAuth::NAMES),
+        "",
+        "yes",
+        choice!(tls_auth_clients: ClientAuth::Yes => "yes", ClientAuth::No => "no", ClientAuth::Optional => "optional"),
+        "Whether clients must show a certificate at the ports with TLS; `optional`: they may show none.",
+    )
+    .runtime(),
+    row(
+        "tls-protocols",
+        Kind::Text,
+        "",
+        "",
+        text!(tls_protocols),
+        "Accepted versions of TLS, separated by spaces: TLSv1.2, TLSv1.3. Empty: both.",
+    )
+    .runtime(),
+    row(
+        "tls-session-caching",
+        Kind::Flag,
+        "",
+        "yes",
+        flag!(tls_session_caching),
+        "Give clients tickets, by which they continue an earlier session with a shorter handshake.",
+    )
+    .runtime(),
     row(
         "native-port",
         between(0, 65_535),
@@ -415,6 +477,14 @@ pub static SETTINGS: &[Setting] = &[
         "Port of admin HTTP; 0 = any free one.",
     ),
     row(
+        "admin-tls",
+        Kind::Choice(&["auto", "yes", "no"]),
+        "",
+        "auto",
+        choice!(admin_tls: AdminTls::Auto => "auto", AdminTls::Yes => "yes", AdminTls::No => "no"),
+        "Whether admin HTTP speaks TLS, with the same certificates; `auto`: if admin-bind is not loopback and there is a tls-cert-file.",
+    ),
+    row(
         "threads",
         between(0, 256),
         "threads",
@@ -498,22 +568,8 @@ pub static SETTINGS: &[Setting] = &[
         number!(tcp_backlog as u32),
         "Connections the kernel may hold before they are accepted.",
     ),
-    row(
-        "unixsocket",
-        Kind::Text,
-        "",
-        "",
-        text!(access.unixsocket),
-        "Path of a Unix socket for RESP clients on this machine; empty = none. A socket that a killed server of this user left is replaced, any other file is not.",
-    ),
-    row(
-        "unixsocketperm",
-        Kind::Text,
-        "",
-        "700",
-        text!(access.unixsocketperm),
-        "Permissions of unixsocket, as octal digits: who may open it.",
-    ),
+    access::UNIXSOCKET,
+    access::UNIXSOCKETPERM,
     row(
         "requirepass",
         Kind::Text,
@@ -524,58 +580,12 @@ pub static SETTINGS: &[Setting] = &[
     )
     .runtime()
     .secret(),
-    row(
-        "aclfile",
-        Kind::Text,
-        "",
-        "",
-        text!(access.aclfile),
-        "File of users, one a line as ACL LIST shows them: read at the start and by ACL LOAD, written by ACL SAVE. Empty = none.",
-    ),
-    row(
-        "users",
-        Kind::Lines,
-        "",
-        "",
-        text!(access.users),
-        "Users, one a line as in aclfile (`user alice on >password ~app:* +@read`); use this or aclfile.",
-    )
-    .secret(),
-    row(
-        "acllog-max-len",
-        between(0, 100_000),
-        "entries",
-        "128",
-        number!(access.acllog_max_len as usize),
-        "Maximum number of entries in the log of denied requests and failed logins (ACL LOG).",
-    )
-    .runtime(),
-    row(
-        "audit-log",
-        Kind::Text,
-        "",
-        "",
-        text!(access.audit_log),
-        "File to which a line of JSON is appended for each failed login, each denied request, and each request of audit-log-classes; SIGHUP opens it again. Empty = none.",
-    ),
-    row(
-        "audit-log-classes",
-        Kind::Text,
-        "",
-        "auth,admin",
-        text!(access.audit_log_classes),
-        "Classes of allowed requests in the audit log, separated by commas: auth (logins), admin, write, read, connection.",
-    )
-    .runtime(),
-    row(
-        "audit-log-keys",
-        Kind::Choice(&AUDIT_KEYS),
-        "",
-        "hashed",
-        (show_audit_keys, set_audit_keys),
-        "How the audit log shows the first key of a request: not at all, as a digest that can be compared within one run of the server, or as it is.",
-    )
-    .runtime(),
+    access::ACLFILE,
+    access::USERS,
+    access::ACLLOG_MAX_LEN,
+    access::AUDIT_LOG,
+    access::AUDIT_LOG_CLASSES,
+    access::AUDIT_LOG_KEYS,
     row(
         "insecure-bind",
         Kind::Flag,

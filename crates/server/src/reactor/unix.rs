@@ -6,6 +6,7 @@
 //! - X2: the file has its permissions before it can be opened, and is removed at the end, unless
 //!   another file has taken its place.
 
+use super::listener::Listener;
 use crate::config::ServerConfig;
 use crate::error::ServerError;
 use rustix::fs::Mode;
@@ -46,7 +47,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 /// [`ServerError::File`] with the reason.
 pub(crate) fn listen_at(
     config: &ServerConfig,
-) -> Result<Option<(OwnedFd, SocketFile)>, ServerError> {
+) -> Result<Option<(Listener, SocketFile)>, ServerError> {
     if config.access.unixsocket.is_empty() {
         return Ok(None);
     }
@@ -63,6 +64,10 @@ pub(crate) fn listen_at(
     let file = SocketFile {
         path,
         device_and_inode,
+    };
+    let listener = Listener {
+        fd: listener,
+        is_tls: false,
     };
     Ok(Some((listener, file)))
 }

@@ -9,7 +9,7 @@
 //! line only changes of users write. The locks guard cold paths.
 
 use super::{ClientRecord, Message, Shared};
-use crate::config::ServerConfig;
+use crate::config::{ClientAuth, ServerConfig};
 use crate::error::ServerError;
 use duramen_acl::{Catalog, Users};
 use std::collections::VecDeque;
@@ -105,7 +105,10 @@ impl AclState {
         state
             .load(&text, place, &config.requirepass)
             .map_err(ServerError::Config)?;
-        let is_remote = config.bind.iter().any(|address| !address.is_loopback());
+        let shows_certificate = config.tls_auth_clients == ClientAuth::Yes;
+        let is_remote = config.has_users()
+            && (config.serves_plain() || !shows_certificate)
+            && config.bind.iter().any(|address| !address.is_loopback());
         if is_remote && state.is_open() {
             return Err(ServerError::Config(
                 "refusing to listen beyond this machine while the default user needs no password: \

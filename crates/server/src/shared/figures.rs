@@ -122,7 +122,7 @@ const fn field<S>(info: &'static str, read: Read<S>) -> Figure<S> {
 /// Counters of the reactor threads: the metrics page has a series per thread, `INFO` their sum
 /// since `CONFIG RESETSTAT`.
 #[rustfmt::skip] // One row, one line: it is a table.
-pub(crate) static THREADS: [Figure<ThreadCounters>; 17] = [
+pub(crate) static THREADS: [Figure<ThreadCounters>; 20] = [
     counter("commands", "total_commands_processed", "Requests that ran, errors included.", |c| Count(c.commands.get())),
     counter("batches", "", "Batches that the requests ran in.", |c| Count(c.batches.get())),
     counter("command_errors", "total_error_replies", "Requests answered with an error.", |c| Count(c.errors.get())),
@@ -135,6 +135,9 @@ pub(crate) static THREADS: [Figure<ThreadCounters>; 17] = [
     counter("protocol_errors", "", "Connections closed because what they sent is not RESP.", |c| Count(c.protocol_errors.get())),
     counter("connections_idle_closed", "duramen_idle_disconnections", "Connections closed by `timeout`.", |c| Count(c.idle_closed.get())),
     counter("connections_login_timed_out", "duramen_login_timeouts", "Connections closed by `login-timeout`.", |c| Count(c.logins_timed_out.get())),
+    counter("tls_handshakes", "", "Handshakes of TLS that succeeded.", |c| Count(c.tls_handshakes.get())),
+    counter("tls_resumed", "", "Handshakes that continued an earlier session.", |c| Count(c.tls_resumed.get())),
+    counter("tls_failed", "", "Handshakes that failed or took too long.", |c| Count(c.tls_failed.get())),
     counter("connections_output_closed", "client_output_buffer_limit_disconnections", "Connections closed by `output-limit` or `output-stall`.", |c| Count(c.output_closed.get())),
     counter("replies_given_up", "", "Replies that became errors because backups did not acknowledge for `reply-timeout`.", |c| Count(c.replies_given_up.get())),
     counter("reactor_rounds", "", "Rounds of the event loop that found work.", |c| Count(c.rounds.get())),
@@ -190,12 +193,15 @@ pub(crate) static FLASH: [Figure<FlashStats>; 16] = [
 ];
 
 #[rustfmt::skip] // One row, one line: it is a table.
-pub(crate) static DURABILITY: [Figure<DurabilityStats>; 29] = [
+pub(crate) static DURABILITY: [Figure<DurabilityStats>; 32] = [
     counter("commits", "duramen_commits", "Groups of writes given to the disk.", |s| Count(s.commits)),
     counter("syncs", "duramen_syncs", "Times the disk was asked to make writes stable.", |s| Count(s.syncs)),
     counter("wal_written_bytes", "duramen_wal_written_bytes", "Bytes written to the write-ahead log.", |s| Count(s.wal_written_bytes)),
     counter("frame_written_bytes", "duramen_frame_written_bytes", "Bytes written to frames.", |s| Count(s.frame_written_bytes)),
     counter("log_appended_bytes", "", "Bytes appended to the durable log.", |s| Count(s.appended_bytes)),
+    counter("cleaning_network_bytes", "duramen_cleaning_network_bytes", "Of a member: bytes sent to its backups for cleaning, whole survivors and recipes.", |s| Count(s.cleaning_network_bytes)),
+    counter("recipes_sent", "duramen_recipes_sent", "Of a member: replicas of survivors that backups were asked to build.", |s| Count(s.recipes_sent)),
+    counter("recipes_refused", "duramen_recipes_refused", "Those of them that a backup could not build: it got the bytes.", |s| Count(s.recipes_refused)),
     counter("scrubbed_frames", "duramen_scrubbed_frames", "Frames that were read and verified.", |s| Count(s.scrubbed_frames)),
     counter("bad_frames", "duramen_bad_frames", "Frames found damaged.", |s| Count(s.bad_frames)),
     counter("scrub_repaired", "duramen_scrub_repaired", "Damaged frames whose data has been written elsewhere.", |s| Count(s.scrub_repaired)),
@@ -244,13 +250,14 @@ impl Member {
 }
 
 #[rustfmt::skip] // One row, one line: it is a table.
-pub(crate) static MEMBER: [Figure<Member>; 17] = [
+pub(crate) static MEMBER: [Figure<Member>; 18] = [
     gauge("cluster_servers_up", "duramen_servers_up", "Servers of the cluster that are up, as this member knows it.", |m| Count(m.status.servers_up as u64)),
     gauge("cluster_servers_crashed", "duramen_servers_crashed", "Servers that have crashed and are not recovered yet.", |m| Count(m.status.servers_crashed as u64)),
     gauge("cluster_enough_backups", "duramen_enough_backups", "1 while there are enough others for all replicas, else 0: then writes wait.", |m| Flag(m.status.enough_backups)),
     gauge("cluster_segments_sharing_rack", "duramen_segments_sharing_rack", "Segments of this member's log of which two copies lie in one rack: its loss may take them.", |m| Count(m.status.segments_sharing_rack as u64)),
     gauge("cluster_slow_backups", "duramen_slow_backups", "Other members that store this member's writes much more slowly than the others.", |m| Count(m.status.slow_backups as u64)),
     gauge("cluster_backup_full", "duramen_backup_full", "1 while this member's disk has no room for what other members write, else 0: they wait.", |m| Flag(m.status.backup_full)),
+    counter("cluster_backup_written_bytes", "duramen_backup_written_bytes", "Bytes written to this member's disk for other members.", |m| Count(m.status.backup_written_bytes)),
     gauge("cluster_replies_held_seconds", "duramen_replies_held_ms", "How long the oldest reply has waited for the backups or the lease; 0: none waits.", |m| Time(m.replies_held)),
     gauge("cluster_may_reply", "duramen_may_reply", "1 while this member holds its leases, else 0.", |m| Flag(m.may_reply)),
     gauge("cluster_tablets_served", "duramen_tablets_served", "Tablets that this member serves.", |m| Count(m.view.served().iter().len() as u64)),

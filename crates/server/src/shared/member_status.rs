@@ -32,6 +32,8 @@ pub struct MemberStatus {
     pub slow_backups: usize,
     /// Whether its disk has no room for other members' replicas: their writes wait.
     pub backup_full: bool,
+    /// Bytes written to its disk for other members since the start.
+    pub backup_written_bytes: u64,
     /// Partitions of crashed servers that are replayed here.
     pub recoveries: Vec<PartitionProgress>,
     /// Hot-key hints of other members that are stored here.
@@ -57,6 +59,7 @@ impl MemberStatus {
         self.enough_backups = placed.has_enough;
         self.segments_sharing_rack = placed.segments_sharing_rack;
         self.slow_backups = node.slow_backups();
+        self.backup_written_bytes = node.backup_written_bytes();
         self.recoveries = node.recoveries();
         self.hints = node.hints(now_us);
     }

@@ -7,4 +7,5 @@ mod limits;
 mod pipelines;
 mod stop;
 mod support;
+mod tls;
 mod users;

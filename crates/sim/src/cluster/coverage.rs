@@ -65,6 +65,9 @@ classes! {
     TableEmptied = "table emptied",
     FlashError = "error of a flash device",
     SlowFlash = "slow flash device",
+    /// A master ordered a survivor from a backup that has its victims.
+    Recipe = "survivor sent as a recipe",
+    RecipeRefused = "recipe refused or lost: bytes sent",
     /// A segment is on flash alone.
     Cold = "segment gone to flash",
 }

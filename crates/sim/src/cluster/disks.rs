@@ -37,10 +37,12 @@ impl World {
         let mut result = Ok(());
         let (mut took_us, mut steps) = (0, 0);
         if let Some(keeper) = &mut process.keeper {
-            while keeper.read_step(now_us) {
+            let mut replies = Vec::new();
+            while keeper.read_step(now_us, &mut replies) {
                 steps += 1;
                 assert!(steps < STEPS_MAX, "server {n}: reading never ends");
             }
+            out.extend(replies.into_iter().map(NodeOutput::from));
             if keeper.due_us().is_some_and(|due_us| due_us <= now_us) {
                 result = keeper.settle(&|| now_us, &mut out);
                 took_us = COMMIT_US + slow_us;

@@ -559,6 +559,7 @@ impl World {
                 payload,
             } => {
                 let other: usize = address.parse().expect("servers have numbers");
+                self.note_recipe(to, &question);
                 self.asks_peer(n, call, (to, other), question, payload.to_vec());
             }
             NodeOutput::Answer {
@@ -641,6 +642,20 @@ impl World {
         }
         self.stop(n, true);
         self.boot_after(n, AGAIN_US);
+    }
+
+    /// A survivor is sent as a recipe, or as bytes after its recipe was refused or lost.
+    fn note_recipe(&mut self, to: ServerId, question: &Peer) {
+        match question {
+            Peer::BuildReplica(write) => {
+                self.coverage.fired(Class::Recipe);
+                self.recipes.insert((write.log, to, write.segment));
+            }
+            Peer::WriteReplica(write) if self.recipes.remove(&(write.log, to, write.segment)) => {
+                self.coverage.fired(Class::RecipeRefused);
+            }
+            _ => {}
+        }
     }
 
     fn asks_peer(

@@ -29,4 +29,4 @@ mod world;
 
 pub use coverage::{Class, Coverage};
 pub use finish::{Outcome, run};
-pub use plan::{Fault, Plan, Profile};
+pub use plan::{Fault, Plan, Profile, ZONES};

@@ -2,6 +2,7 @@
 
 use duramen_base::planted::Bug;
 use duramen_base::random::Random;
+use duramen_wire::native::message::ReplicaLayout;
 
 const MS: u64 = 1_000;
 const SECOND: u64 = 1_000_000;
@@ -158,6 +159,9 @@ pub enum Fault {
     EmptyTable,
 }
 
+/// Zones of 16 segments.
+pub const ZONES: ReplicaLayout = ReplicaLayout::Zones { mib: 1 };
+
 /// All settings of a run: its faults, its network, its sizes.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -167,8 +171,8 @@ pub struct Plan {
     pub replicas: u32,
     /// Number of racks over which the servers are spread; 0: none.
     pub racks: usize,
-    /// Replicas are placed in copysets of this scatter width; `None`: at random.
-    pub copyset_scatter: Option<u32>,
+    /// Places of replicas.
+    pub layout: ReplicaLayout,
     pub clients: usize,
     /// Number of clients that follow redirections, as RESP clients do; the others are native.
     pub plain_clients: usize,
@@ -249,7 +253,7 @@ impl Plan {
             coordinators: 2,
             replicas,
             racks: 0,
-            copyset_scatter: None,
+            layout: ReplicaLayout::Scatter,
             clients: 4,
             plain_clients: 2,
             keys: 12,
@@ -306,6 +310,7 @@ impl Plan {
         plan.tablets = 1 + random.below(servers as u64) as u32;
         plan.frames = [128, 128, 48, 20][random.below(4) as usize];
         plan.flash = seed % 3 == 2;
+        plan.draw_layout(seed);
         if profile == Profile::Mixed {
             plan.network(&mut random);
             plan.draw_faults(&mut random);
@@ -333,6 +338,14 @@ impl Plan {
             }
         }
         plan
+    }
+
+    /// Half of the seeds have zones.
+    fn draw_layout(&mut self, seed: u64) {
+        let has_zones = Random::new(seed ^ 0x7a6f_6e65).one_in(2);
+        if has_zones {
+            self.layout = ZONES;
+        }
     }
 
     fn network(&mut self, random: &mut Random) {

@@ -1,6 +1,6 @@
 //! Bugs that the simulator must find, each with the faults that expose it.
 
-use super::plan::{Fault, Plan, Profile};
+use super::plan::{Fault, Plan, Profile, ZONES};
 use duramen_base::planted::Bug;
 use duramen_base::random::Random;
 
@@ -12,6 +12,8 @@ const SECOND: u64 = 1_000_000;
 pub enum Shape {
     /// All kinds of faults.
     Mixed,
+    /// As `ChurnAndCrashes`, with zones: backups build survivors.
+    Zones,
     /// Servers crash and return, one after the other, and two at once.
     Crashes,
     /// Many writes: segments are closed, cleaned, freed.
@@ -48,6 +50,7 @@ impl Shape {
     /// All shapes.
     pub const ALL: &'static [Shape] = &[
         Shape::Mixed,
+        Shape::Zones,
         Shape::Crashes,
         Shape::Churn,
         Shape::ChurnAndCrashes,
@@ -109,6 +112,7 @@ pub const ALL: &[(Bug, Shape)] = &[
     (Bug::SideForgetsTombstones, Shape::Crashes),
     (Bug::SideLastWins, Shape::Crashes),
     (Bug::SideNamesNoVictim, Shape::ChurnAndCrashes),
+    (Bug::BuiltNotStored, Shape::Zones),
 ];
 
 impl Plan {
@@ -144,11 +148,18 @@ impl Plan {
             self.duplicate_ppm = 200_000;
             self.plain_clients = 0;
         }
+        if shape == Shape::Zones {
+            self.layout = ZONES;
+        }
         if shape == Shape::Full {
             self.frames = 26;
         }
         match shape {
-            Shape::Churn | Shape::ChurnAndCrashes | Shape::RepetitionsAndChurn | Shape::Full => {
+            Shape::Churn
+            | Shape::ChurnAndCrashes
+            | Shape::Zones
+            | Shape::RepetitionsAndChurn
+            | Shape::Full => {
                 self.value_bytes = 14_000;
                 self.think_us = 6 * MS;
                 self.memory_bytes = 3 << 20;
@@ -225,7 +236,7 @@ impl Plan {
             clients: self.clients as u64,
         };
         let faults = match shape {
-            Shape::Crashes | Shape::ChurnAndCrashes => moment.crashes(random),
+            Shape::Crashes | Shape::ChurnAndCrashes | Shape::Zones => moment.crashes(random),
             Shape::Failovers => moment.failovers(random),
             _ => Vec::from_iter(moment.fault(shape, random).map(|fault| (0, fault))),
         };

@@ -103,7 +103,7 @@ impl World {
             read_lease_ms: plan.read_lease_ms,
             client_lease_ms: plan.client_lease_ms,
             partition_bytes: plan.partition_bytes,
-            copyset_scatter: plan.copyset_scatter,
+            layout: plan.layout,
             ..duramen_harness::settings()
         }
     }

@@ -156,6 +156,8 @@ pub struct World {
     pub(super) store_is_away: bool,
     pub(super) clients: Vec<Client>,
     pub(super) history: History,
+    /// Survivors that were sent as recipes: master, backup, segment.
+    pub(super) recipes: BTreeSet<(ServerId, ServerId, SegmentId)>,
     /// The newest term of all leaderships so far.
     pub(super) newest_term: Term,
     /// Violations of the rules so far.
@@ -221,6 +223,7 @@ impl World {
             store_is_away: false,
             clients,
             history: History::default(),
+            recipes: BTreeSet::new(),
             newest_term: Term::default(),
             violations: Vec::new(),
             askers: HashMap::new(),

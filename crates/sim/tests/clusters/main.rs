@@ -4,7 +4,8 @@ mod planted;
 mod silent;
 
 use duramen_sim::cluster::runs::{self, Budget};
-use duramen_sim::cluster::{Plan, Profile, planted as bugs, run};
+use duramen_sim::cluster::{Class, Plan, Profile, ZONES, planted as bugs, run};
+use duramen_wire::native::message::ReplicaLayout;
 use std::time::Duration;
 
 #[test]
@@ -74,7 +75,11 @@ fn restarts_with_other_settings_are_survived() {
 fn racks_that_are_too_few_hold_up_nobody() {
     let few_racks = |seed| Plan {
         racks: 1 + seed as usize % 2,
-        copyset_scatter: (seed % 4 < 2).then_some(2),
+        layout: match seed % 4 {
+            0 | 1 => ReplicaLayout::Copysets { scatter: 2 },
+            2 => ZONES,
+            _ => ReplicaLayout::Scatter,
+        },
         ..Plan::of(Profile::Mixed, seed)
     };
     let budget = Budget::from_environment(200, Duration::from_secs(40));
@@ -83,6 +88,24 @@ fn racks_that_are_too_few_hold_up_nobody() {
     let summary = runs::many(budget, first, few_racks);
     println!("{} runs, {} operations", summary.runs, summary.operations);
     assert!(summary.failures.is_empty());
+}
+
+/// Backups build survivors from their own replicas, while servers crash and lose power at any
+/// moment of it: no acknowledged write is lost, and no removed key comes back. `DURAMEN_SIM_FIRST`
+/// and the others as above.
+#[test]
+fn scenario_37_38_zones_that_clean_lose_nothing_and_bring_nothing_back() {
+    let budget = Budget::from_environment(60, Duration::from_secs(60));
+    let first = std::env::var("DURAMEN_SIM_FIRST").ok();
+    let first = first.and_then(|first| first.parse().ok()).unwrap_or(1);
+    let summary = runs::many(budget, first, |seed| Plan::shaped(bugs::Shape::Zones, seed));
+    println!("{} runs, {} operations", summary.runs, summary.operations);
+    println!("{}", summary.coverage);
+    assert!(summary.failures.is_empty());
+    assert!(summary.coverage.count(Class::Recipe) > 0);
+    if summary.runs >= 30 {
+        assert!(summary.coverage.count(Class::RecipeRefused) > 0);
+    }
 }
 
 /// A coordinator that is down is first started with an empty store. Members must continue as if it

@@ -35,6 +35,11 @@ fn simulated_old_attempt_that_counts_is_found() {
 }
 
 #[test]
+fn simulated_survivor_that_is_built_and_not_stored_is_found() {
+    find(Bug::BuiltNotStored, 1);
+}
+
+#[test]
 fn simulated_removal_that_is_too_early_is_found() {
     find(Bug::RemovedTooEarly, 1);
 }

@@ -8,7 +8,7 @@ use duramen_wire::native::codec::{
     decode_reply, encode_peer, encode_single, parse_frame, single_bytes,
 };
 use duramen_wire::native::message::{
-    Amount, Condition, Expiry, Operation, Peer, Request, Rpc, Single, WriteReplica,
+    Amount, Condition, Expiry, Operation, Peer, ReplicaLayout, Request, Rpc, Single, WriteReplica,
 };
 use proptest::prelude::*;
 
@@ -207,4 +207,24 @@ proptest! {
             prop_assert!(question.is_err() && answer.is_err());
         }
     }
+}
+
+/// Stored settings of builds without zones are read, and such builds take zones for copysets of a
+/// great width.
+#[test]
+fn a_layout_is_the_copysets_width_of_builds_without_zones() {
+    let layouts = [
+        (ReplicaLayout::Scatter, None),
+        (ReplicaLayout::Copysets { scatter: 4 }, Some(4)),
+        (ReplicaLayout::Zones { mib: 1024 }, Some((1 << 31) + 1024)),
+    ];
+    for (layout, width) in layouts {
+        let bytes = postcard::to_allocvec(&layout).unwrap();
+        assert_eq!(bytes, postcard::to_allocvec::<Option<u32>>(&width).unwrap());
+        assert_eq!(postcard::from_bytes::<ReplicaLayout>(&bytes), Ok(layout));
+    }
+    assert_eq!(
+        ReplicaLayout::Zones { mib: 1024 }.zone_bytes(),
+        Some(1 << 30)
+    );
 }

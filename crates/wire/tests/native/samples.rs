@@ -64,7 +64,7 @@ fn settings() -> ClusterSettings {
         partition_bytes: 500 << 20,
         partition_records: 2_000_000,
         rpc_window: 512,
-        copyset_scatter: None,
+        layout: ReplicaLayout::Scatter,
     }
 }
 
@@ -611,6 +611,7 @@ pub fn peer() -> Vec<(Peer, &'static [u8])> {
         ),
         (Peer::PutHeat, b"blocks"),
         (Peer::GetHeat { server: LOG }, b""),
+        (Peer::BuildReplica(write_replica()), b"recipe"),
     ]
 }
 

@@ -70,6 +70,7 @@ impl Child {
             .env_remove("DURAMEN_COORDINATOR")
             .env_remove("DURAMEN_CLUSTER")
             .env_remove("DURAMEN_CLUSTER_TOKEN_FILE")
+            .env_remove(crate::notify::SOCKET_ENV)
             .current_dir(log.parent().unwrap_or(Path::new(".")))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -51,9 +51,56 @@ impl Fruitless {
     }
 }
 
+/// The rounds of combined passes. With zones, each pass of a round takes its victims from one zone.
+/// A zone has few segments, so with large objects such a round may be fruitless although passes
+/// over all segments gain: then these follow.
+#[derive(Debug, Default)]
+pub struct Rounds {
+    in_zones: Fruitless,
+    over_all: Fruitless,
+    /// The last pass was chosen within a zone.
+    is_in_zone: bool,
+    /// Mean bytes that a full survivor left unused, because the next entry was too long.
+    unused_bytes: u64,
+}
+
+impl Rounds {
+    /// Whether the next pass takes its victims from one zone. `None`: no pass gains until more
+    /// entries have died.
+    pub fn next(
+        &mut self,
+        has_zones: bool,
+        candidates: u64,
+        died: u64,
+        segment_bytes: u64,
+    ) -> Option<bool> {
+        let may_gain =
+            |rounds: &mut Fruitless| rounds.may_gain(candidates, u64::MAX, died, segment_bytes);
+        self.is_in_zone = has_zones && may_gain(&mut self.in_zones);
+        (self.is_in_zone || may_gain(&mut self.over_all)).then_some(self.is_in_zone)
+    }
+
+    /// As [`Fruitless::pass_ended`], of the pass that was chosen last.
+    pub fn pass_ended(&mut self, victims: (u64, u64), survivors: (u64, u64)) {
+        match self.is_in_zone {
+            true => self.in_zones.pass_ended(victims, survivors),
+            false => self.over_all.pass_ended(victims, survivors),
+        }
+    }
+
+    /// A full survivor left so many bytes unused.
+    pub fn note_unused(&mut self, bytes: u64) {
+        self.unused_bytes = (self.unused_bytes * 7 + bytes).div_ceil(8);
+    }
+
+    pub fn unused_bytes(&self) -> u64 {
+        self.unused_bytes
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Fruitless;
+    use super::{Fruitless, Rounds};
 
     const MB: u64 = 1 << 20;
     const ALL: u64 = u64::MAX;
@@ -93,5 +140,22 @@ mod tests {
             fruitless.pass_ended((3, 3 * MB), survivors);
             assert!(fruitless.may_gain(12, ALL, 0, MB));
         }
+    }
+
+    /// Passes within zones that gain nothing are followed by passes over all segments, and these,
+    /// if they gain nothing either, by none.
+    #[test]
+    fn a_fruitless_round_in_zones_is_followed_by_one_over_all() {
+        let mut rounds = Rounds::default();
+        let mut reaches = Vec::new();
+        while let Some(in_zone) = rounds.next(true, 12, 0, MB) {
+            rounds.pass_ended((4, 4 * MB), (4, 4 * MB));
+            reaches.push(in_zone);
+            assert!(reaches.len() < 100, "they never end");
+        }
+        assert_eq!(reaches, [true, true, true, false, false, false]);
+        assert_eq!(rounds.next(true, 12, 12 * MB / 64, MB), Some(true));
+        let mut scattered = Rounds::default();
+        assert_eq!(scattered.next(false, 12, 0, MB), Some(false));
     }
 }

@@ -8,8 +8,10 @@ pub mod shrink;
 use super::Core;
 use crate::epoch::SlotId;
 use crate::head::Tail;
+use crate::log::Trace;
 use duramen_base::ids::SegmentId;
-use fruitless::Fruitless;
+use duramen_format::recipe::{Fate, Parts};
+use fruitless::{Fruitless, Rounds};
 use remembered::Remembered;
 use shrink::Shrinker;
 use std::collections::VecDeque;
@@ -81,6 +83,8 @@ pub struct Current {
     pub dead: bool,
     /// Its bytes were read back from flash.
     pub warmed: bool,
+    /// The entries of its replicas; `None`: origins are not noted.
+    pub trace: Option<Trace>,
 }
 
 pub struct Context {
@@ -92,8 +96,10 @@ pub struct Context {
     pub current: Option<Current>,
     /// The running combined pass; none without a log.
     pub pass: Option<PassAtWork>,
+    /// Rounds of combined passes.
+    pub rounds: Rounds,
+    /// Rounds without a log, of victims in memory and on flash.
     pub fruitless: Fruitless,
-    /// The same for victims on flash (without a log).
     pub fruitless_on_flash: Fruitless,
     /// The running pass, if it should gain something (without a log).
     pub plain_pass: Option<PlainPass>,
@@ -116,6 +122,7 @@ impl Context {
             victims: VecDeque::new(),
             current: None,
             pass: None,
+            rounds: Rounds::default(),
             fruitless: Fruitless::default(),
             fruitless_on_flash: Fruitless::default(),
             plain_pass: None,
@@ -150,6 +157,23 @@ impl Context {
     /// True if it has read a victim back: memory for one is set aside (engine::flash::F6).
     pub fn has_warmed(&self) -> bool {
         self.current.as_ref().is_some_and(|current| current.warmed)
+    }
+
+    /// An entry of the victim was copied to the survivor, with this fate.
+    pub fn copied(&mut self, fate: Fate) {
+        let Some(current) = &mut self.current else {
+            return;
+        };
+        let Some(trace) = &mut current.trace else {
+            return;
+        };
+        match (&mut self.pass, current.kind) {
+            (Some(pass), Kind::Combine) => match (trace.copied(fate), &mut pass.parts) {
+                (Some((at, fate)), Some(parts)) => parts.add(current.segment, at, fate),
+                _ => pass.parts = None,
+            },
+            _ => trace.compacted(fate),
+        }
     }
 
     /// The lock owner number of this context.
@@ -187,7 +211,9 @@ pub struct PassAtWork {
     /// tombstone may be dropped because of these victims alone.
     pub leaving: Vec<SegmentId>,
     pub survivors: Vec<SegmentId>,
-    /// Ids from here to `end` are for further survivors.
+    /// The origin of the open survivor's entries; `None`: unknown.
+    pub parts: Option<Parts>,
+    /// Ids from here to `end`, in steps of the number of zones, are for further survivors.
     pub next: u64,
     pub end: u64,
     pub goal: Goal,

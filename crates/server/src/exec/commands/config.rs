@@ -45,7 +45,6 @@ fn fixed(shared: &Shared, config: &ServerConfig) -> Vec<(&'static str, String)> 
         ("lazyfree-lazy-user-flush", "yes"),
         ("stop-writes-on-bgsave-error", "no"),
         ("replica-read-only", "yes"),
-        ("tls-port", "0"),
     ]
     .map(|(name, value)| (name, value.to_owned()))
     .into();

@@ -215,8 +215,67 @@ pub struct ClusterSettings {
     pub partition_records: u64,
     /// Maximum RPC ids per client that are not acknowledged.
     pub rpc_window: u32,
-    /// Scatter width for copysets; `None`: replicas go to any server.
-    pub copyset_scatter: Option<u32>,
+    /// Places of each master's replicas.
+    pub layout: ReplicaLayout,
+}
+
+/// Places of the replicas of a master's segments.
+///
+/// As bytes it is the scatter width of copysets, as in builds without zones: a width above
+/// [`ZONES`](Self::ZONES) stands for zones of the size above it in MiB.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Option<u32>", into = "Option<u32>")]
+pub enum ReplicaLayout {
+    /// Any servers.
+    #[default]
+    Scatter,
+    /// Fixed groups of servers, so that this many others share a server's replicas.
+    Copysets { scatter: u32 },
+    /// The same servers for each part of a log of so many MiB; they clean it on their own.
+    Zones { mib: u32 },
+}
+
+impl ReplicaLayout {
+    /// Widths up to this one are copysets.
+    const ZONES: u32 = 1 << 31;
+
+    /// Bytes of a zone; `None`: there are no zones.
+    pub fn zone_bytes(self) -> Option<u64> {
+        match self {
+            ReplicaLayout::Zones { mib } => Some(u64::from(mib) << 20),
+            ReplicaLayout::Scatter | ReplicaLayout::Copysets { .. } => None,
+        }
+    }
+
+    /// The scatter width of copysets; `None`: there are no copysets.
+    pub fn copyset_scatter(self) -> Option<u32> {
+        match self {
+            ReplicaLayout::Copysets { scatter } => Some(scatter),
+            ReplicaLayout::Scatter | ReplicaLayout::Zones { .. } => None,
+        }
+    }
+}
+
+impl From<Option<u32>> for ReplicaLayout {
+    fn from(width: Option<u32>) -> ReplicaLayout {
+        match width {
+            None => ReplicaLayout::Scatter,
+            Some(width) if width <= Self::ZONES => ReplicaLayout::Copysets { scatter: width },
+            Some(width) => ReplicaLayout::Zones {
+                mib: width - Self::ZONES,
+            },
+        }
+    }
+}
+
+impl From<ReplicaLayout> for Option<u32> {
+    fn from(layout: ReplicaLayout) -> Option<u32> {
+        match layout {
+            ReplicaLayout::Scatter => None,
+            ReplicaLayout::Copysets { scatter } => Some(scatter.min(ReplicaLayout::ZONES)),
+            ReplicaLayout::Zones { mib } => Some(ReplicaLayout::ZONES.saturating_add(mib.max(1))),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -52,6 +52,10 @@ pub enum Peer {
     PutHeat,
     /// The stored hot keys of a server. → `Heat`
     GetHeat { server: ServerId },
+    /// Build a whole survivor from replicas of its victims here, and store it as a `WriteReplica`
+    /// of its bytes would. Payload: a recipe of `duramen_format`. → as `WriteReplica`, or `Bad`: it
+    /// cannot be built here, send the bytes
+    BuildReplica(WriteReplica),
 }
 
 /// See [`Peer::WriteReplica`]. Idempotent: bytes that are stored already are not written again.

@@ -164,6 +164,10 @@ fn server(ctx: &Context<'_>, fields: &mut Fields) {
     );
     fields.add("io_threads_active", 0);
     fields.figures(&figures::SERVER, ctx.shared, &["duramen_threads"]);
+    if let Some(certificate) = ctx.shared.tls.certificate() {
+        let days = certificate.days_left();
+        fields.add("duramen_tls_certificate_days_left", days);
+    }
 }
 
 fn clients(ctx: &Context<'_>, fields: &mut Fields) {
@@ -405,6 +409,7 @@ fn cluster_section(ctx: &Context<'_>, fields: &mut Fields) {
         "duramen_segments_sharing_rack",
         "duramen_slow_backups",
         "duramen_backup_full",
+        "duramen_backup_written_bytes",
         "duramen_replies_held_ms",
         "duramen_offences",
         "duramen_recoveries",

@@ -211,6 +211,9 @@ fn own(stats: &DurabilityStats, fields: &mut Fields) {
         "duramen_segments_listed",
         "duramen_wal_written_bytes",
         "duramen_frame_written_bytes",
+        "duramen_cleaning_network_bytes",
+        "duramen_recipes_sent",
+        "duramen_recipes_refused",
     ];
     fields.figures(&figures::DURABILITY, stats, &names);
     let amplification = stats.write_amplification();

@@ -1,4 +1,5 @@
-//! When spinning pays: pure policy; its caller supplies the times.
+//! When a thread that waits should spin before it sleeps: the policy, whose caller supplies the
+//! times, and the right to spin, which a process gives to all of its threads but one core's.
 //!
 //! Waking a thread on an idle core costs tens of microseconds; another look costs less than one. So
 //! a thread may spin for a bounded time before it sleeps, if its next request came soon after the
@@ -13,7 +14,11 @@
 //!   comparison detects that.
 //!
 //! So an idle server sleeps after at most `poll-spin-us`, and uses no CPU.
+//!
+//! Paper: [Ousterhout15 §5.1] polling; differs: RAMCloud's threads never sleep.
 
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Score from which spinning is tried.
@@ -42,15 +47,44 @@ const GAP_NS_MAX: u64 = 1_000_000;
 /// meanwhile.
 const INTERRUPTED: Duration = Duration::from_micros(500);
 
+/// Threads of this process that spin now.
+static SPINNING: AtomicUsize = AtomicUsize::new(0);
+
+/// The right to spin; given back when dropped.
+#[derive(Debug)]
+pub struct Spinning(());
+
+impl Spinning {
+    /// `None`: as many threads of this process spin as it has cores, less one. One core stays free
+    /// for other work.
+    pub fn begin() -> Option<Spinning> {
+        static CORES: OnceLock<usize> = OnceLock::new();
+        let cores =
+            *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from));
+        // Relaxed: it counts, and orders nothing.
+        let right = (SPINNING.fetch_add(1, Ordering::Relaxed) + 1, Spinning(()));
+        (right.0 < cores).then_some(right.1)
+    }
+}
+
+impl Drop for Spinning {
+    fn drop(&mut self) {
+        SPINNING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The ways to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum IdleMode {
+pub enum IdleMode {
     /// Includes a spin in vain that was followed by sleep: the time until the request arrived
     /// counts.
     Spin,
     Sleep,
 }
 
-pub(super) struct Spinner {
+/// Decides between the ways, for one thread that waits.
+#[derive(Debug)]
+pub struct Spinner {
     score: u32,
     /// Moving average of connections per round, in sixteenths.
     connections: u32,
@@ -91,12 +125,12 @@ impl Default for Spinner {
 
 impl Spinner {
     /// Whether so few connections are active that spinning can pay.
-    pub(super) fn is_candidate(&self) -> bool {
+    pub fn is_candidate(&self) -> bool {
         self.connections <= CONNECTIONS_MAX * 16 && self.familiar >= FAMILIAR_MIN
     }
 
     /// Whether to spin now, for at most `spin_us`.
-    pub(super) fn pays(&mut self, spin_us: u64) -> bool {
+    pub fn pays(&mut self, spin_us: u64) -> bool {
         if spin_us == 0 || self.score < SCORE_SPIN || !self.is_candidate() {
             return false;
         }
@@ -135,7 +169,7 @@ impl Spinner {
     }
 
     /// A round served this many connections; `one` is the number of one of them.
-    pub(super) fn round_had(&mut self, connections: usize, one: u64) {
+    pub fn round_had(&mut self, connections: usize, one: u64) {
         let sample = (connections as u32).min(1024) * 16;
         self.connections = (self.connections * 7 + sample) / 8;
         let known = self.remembered.contains(&one);
@@ -147,7 +181,7 @@ impl Spinner {
     }
 
     /// Work arrived this long after the end of the last round.
-    pub(super) fn work_came_after(&mut self, waited: Duration, way: IdleMode, spin_us: u64) {
+    pub fn work_came_after(&mut self, waited: Duration, way: IdleMode, spin_us: u64) {
         let gap_ns = (waited.as_nanos() as u64).min(GAP_NS_MAX);
         if gap_ns / 1_000 <= spin_us {
             self.score = (self.score + 1).min(SCORE_MAX);
@@ -170,7 +204,7 @@ impl Spinner {
 
     /// One look took this long: if other threads ran on the CPU meanwhile, a trial of spinning ends
     /// here.
-    pub(super) fn look_took(&mut self, look: Duration) {
+    pub fn look_took(&mut self, look: Duration) {
         if look >= INTERRUPTED && self.preferred == IdleMode::Sleep && self.rounds < TRIAL_ROUNDS {
             self.rounds = TRIAL_ROUNDS;
             self.period_rounds = (self.period_rounds * 2).min(PERIOD_ROUNDS_MAX);
@@ -178,7 +212,7 @@ impl Spinner {
     }
 
     /// A whole spin found no work.
-    pub(super) fn gave_up(&mut self) {
+    pub fn gave_up(&mut self) {
         self.score = self.score.saturating_sub(2);
     }
 }
