@@ -270,6 +270,7 @@ impl Loaded {
                 FILE_ENV,
                 "DURAMEN_HOST",
                 "DURAMEN_PASSWORD",
+                "DURAMEN_PASSWORD_FILE",
                 "DURAMEN_USER",
                 "DURAMEN_TABLE",
             ];
@@ -315,7 +316,7 @@ pub(crate) fn setting_args() -> impl Iterator<Item = Arg> {
                 .value_name("CHOICE")
                 .value_parser(clap::builder::PossibleValuesParser::new(names)),
             Kind::Addresses { .. } => arg.value_name("ADDR"),
-            Kind::Text => arg.value_name("TEXT"),
+            Kind::Text | Kind::Lines => arg.value_name("TEXT"),
         };
         arg
     })

@@ -61,6 +61,46 @@ pub enum LogFormat {
     Json,
 }
 
+/// Names of the classes of requests that can be chosen for the audit log.
+pub const AUDIT_CLASSES: [&str; 5] = ["auth", "admin", "write", "read", "connection"];
+
+/// How the audit log shows keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AuditKeys {
+    None = 0,
+    /// As a keyed digest.
+    #[default]
+    Hashed = 1,
+    Plain = 2,
+}
+
+impl AuditKeys {
+    pub(crate) fn from_number(number: u32) -> AuditKeys {
+        match number {
+            2 => AuditKeys::Plain,
+            1 => AuditKeys::Hashed,
+            _ => AuditKeys::None,
+        }
+    }
+}
+
+/// Settings about the clients that may do something, and about their traces.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AccessConfig {
+    /// Path of the Unix socket for RESP; empty = none. Its permissions as octal digits.
+    pub unixsocket: String,
+    pub unixsocketperm: String,
+    /// File of users; empty = none.
+    pub aclfile: String,
+    /// Users, one a line, in the form of the file; empty = the default user alone.
+    pub users: String,
+    pub acllog_max_len: usize,
+    /// File of the audit log; empty = none.
+    pub audit_log: String,
+    pub audit_log_classes: String,
+    pub audit_log_keys: AuditKeys,
+}
+
 /// The heap of a server that writes to a directory: buffers for the disk, and memory that was freed
 /// but is kept.
 const HEAP_BYTES: u64 = 8 << 20;
@@ -155,6 +195,8 @@ pub struct ServerConfig {
     pub tcp_backlog: u32,
     /// Empty = no password.
     pub requirepass: String,
+    /// Users, the audit log, and the Unix socket.
+    pub access: AccessConfig,
     pub insecure_bind: bool,
     /// Above this many bytes of unsent replies, the server stops reading from the client.
     pub output_pause_bytes: usize,
@@ -237,6 +279,7 @@ impl Default for ServerConfig {
             tcp_keepalive_s: 0,
             tcp_backlog: 1,
             requirepass: String::new(),
+            access: AccessConfig::default(),
             insecure_bind: false,
             output_pause_bytes: 0,
             pipeline_bytes: 0,
@@ -337,9 +380,50 @@ impl ServerConfig {
                 format_size(self.output_limit_bytes as u64)
             ));
         }
+        if !self.access.aclfile.is_empty() && !self.access.users.is_empty() {
+            return refuse(
+                "users are configured by `aclfile` or by `users`, not by both: move them to the file"
+                    .to_owned(),
+            );
+        }
+        if self.unixsocket_mode().is_none() {
+            return refuse(format!(
+                "unixsocketperm `{}` is no octal mode, for example 700",
+                self.access.unixsocketperm
+            ));
+        }
+        if self.audit_classes().is_none() {
+            return refuse(format!(
+                "audit-log-classes `{}` must be names of {}, separated by commas",
+                self.access.audit_log_classes,
+                AUDIT_CLASSES.join(", ")
+            ));
+        }
         self.check_password()?;
         self.check_flash()?;
         self.check_member()
+    }
+
+    /// The permissions of the Unix socket; `None`: they are no octal mode.
+    pub(crate) fn unixsocket_mode(&self) -> Option<u32> {
+        let mode = u32::from_str_radix(&self.access.unixsocketperm, 8).ok();
+        mode.filter(|mode| *mode <= 0o777)
+    }
+
+    /// The classes of the audit log, one bit for each of [`AUDIT_CLASSES`]; `None`: a name is
+    /// unknown.
+    pub(crate) fn audit_classes(&self) -> Option<u32> {
+        let names = self.access.audit_log_classes.split([',', ' ']);
+        let names = names.filter(|name| !name.is_empty());
+        names.into_iter().try_fold(0, |bits, name| {
+            let bit = AUDIT_CLASSES.iter().position(|known| *known == name)?;
+            Some(bits | 1 << bit)
+        })
+    }
+
+    /// Whether users are configured: they, and not `requirepass` alone, decide about passwords.
+    pub(crate) fn has_users(&self) -> bool {
+        !self.access.aclfile.is_empty() || !self.access.users.is_empty()
     }
 
     /// Refuses a password that no client could give, because its `AUTH` would be too long.
@@ -557,6 +641,8 @@ pub enum Kind {
         one: bool,
     },
     Text,
+    /// Text of several lines.
+    Lines,
 }
 
 /// A setting's text, parsed and in range.

@@ -8,6 +8,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod admin;
+mod audit;
 mod clock;
 mod closing;
 pub mod cluster;

@@ -35,9 +35,11 @@ mod standby;
 mod stop;
 mod timers;
 mod tls;
+mod unix;
 
 pub(crate) use listener::{Listeners, bind};
 pub(crate) use standby::Standby;
+pub(crate) use unix::{SocketFile, listen_at};
 
 use crate::clock;
 use crate::config::Poll;
@@ -464,7 +466,7 @@ impl Reactor {
     fn look_again(&mut self) {
         self.adopt();
         // There may be a password, or a time for it, from now on.
-        self.has_strangers |= !self.config.get(&self.shared).requirepass.is_empty();
+        self.has_strangers |= !self.shared.acl.is_open();
         self.resume_paused(u64::MAX);
         if self.shared.stopping() == Stop::Graceful {
             self.begin_drain();

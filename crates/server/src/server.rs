@@ -6,9 +6,9 @@ use crate::cluster::{Lifeline, Ports, is_home};
 use crate::config::{ConfigFile, MemoryLimit, ServerConfig};
 use crate::durability::{Durability, Progress};
 use crate::error::ServerError;
-use crate::exec::{COMMANDS, restore_databases};
+use crate::exec::{catalog, restore_databases};
 use crate::process::raise_file_limit;
-use crate::reactor::{Listeners, Reactor, Standby, bind};
+use crate::reactor::{Listeners, Reactor, SocketFile, Standby, bind, listen_at};
 use crate::shared::{Shared, Stop};
 use crate::tier::Tier;
 use duramen_backup::Backup;
@@ -69,6 +69,8 @@ pub struct Server {
     admin: Option<Admin>,
     /// None = not a member of a cluster.
     life: Option<Lifeline>,
+    /// Removes the Unix socket for RESP at the end.
+    _socket: Option<SocketFile>,
     /// Dropped with the server, to end the thread that reads certificates again.
     certificates: Option<mpsc::Sender<()>>,
 }
@@ -136,13 +138,19 @@ impl Server {
         if let Some(dir) = config.data_dir() {
             config.dir = dir.display().to_string();
         }
-        let bound = bind(&config, config.threads)?;
+        let mut bound = bind(&config, config.threads)?;
+        let mut socket = None;
+        if let Some((listener, file)) = listen_at(&config)? {
+            // One thread accepts; each connection goes to the thread that has the fewest.
+            bound.by_thread[0].push(listener);
+            socket = Some(file);
+        }
         let admin_listener = if config.admin {
             Some(Admin::bind(&config)?)
         } else {
             None
         };
-        let shared = Shared::new(config, file, COMMANDS.len())?;
+        let shared = Shared::new(config, file, catalog())?;
         shared.tls.load(&shared.config())?;
         let mut server = Server {
             shared: Arc::clone(&shared),
@@ -156,6 +164,7 @@ impl Server {
             loader: None,
             admin: None,
             life: None,
+            _socket: socket,
             certificates: None,
         };
         // From here on an error drops `server`, which ends the threads that already run.

@@ -9,9 +9,11 @@
 //! **Concurrency.** Each [`Counter`] has one writer, its thread; any thread may read it. A client's
 //! [`ClientRecord`] is written by the thread that owns the connection, and any thread may read it.
 //! Locks here guard cold paths only (connect, disconnect, `CLIENT …`, `CONFIG SET`). They are held
-//! briefly, and a thread holds one at a time. One exception: `CONFIG REWRITE` holds the lock of the
-//! configuration file while it writes to disk, and takes the lock of the settings within it.
+//! briefly, and a thread holds one at a time. Exceptions: `CONFIG REWRITE` holds the lock of the
+//! configuration file while it writes to disk, and takes the lock of the settings within it; a
+//! change of `requirepass` takes the locks of the users within that of the settings.
 
+pub(crate) mod acl;
 mod clients;
 pub(crate) mod commands;
 mod commits;
@@ -19,6 +21,7 @@ mod counters;
 pub(crate) mod error_names;
 pub(crate) mod figures;
 mod local;
+mod logins;
 mod mailbox;
 mod member_clock;
 mod member_status;
@@ -46,10 +49,12 @@ pub use tls::Certificates;
 pub use watch::Beat;
 pub(crate) use watch::{Ending, Running};
 
+use crate::audit::Audit;
 use crate::config::{ConfigFile, ServerConfig};
 use crate::durability::{Durability, Progress};
 use crate::error::ServerError;
 use crate::tier::Tier;
+use duramen_acl::Catalog;
 use duramen_backup::{Backup, Copies};
 use duramen_base::ids::Level;
 use duramen_engine::flash::FlashStats;
@@ -175,6 +180,10 @@ pub struct Shared {
     /// cluster.
     pub(crate) keeper: Beat,
     pub(crate) node: Beat,
+    /// The users and their rights.
+    pub(crate) acl: acl::AclState,
+    pub(crate) logins: logins::Logins,
+    pub(crate) audit: Audit,
     /// State that the commands share beyond the store.
     pub commands: CommandState,
     pub started: Instant,
@@ -207,22 +216,29 @@ const STUCK_AFTER_MS: u64 = 5_000;
 const NOT_READY_AFTER_MS: u64 = 3_000;
 
 impl Shared {
-    /// Makes the state without data; [`serve`](Self::serve) adds the data. `commands`: number of
-    /// rows of the command table.
+    /// Makes the state without data; [`serve`](Self::serve) adds the data. `commands`:
+    /// the rows of the command table.
     ///
     /// # Errors
-    /// [`ServerError::System`] if a mailbox's eventfd cannot be made.
+    /// [`ServerError::System`] if a mailbox's eventfd cannot be made. [`ServerError::Config`] or
+    /// [`ServerError::File`]: the users are wrong.
     pub fn new(
         config: ServerConfig,
         config_file: Option<ConfigFile>,
-        commands: usize,
+        commands: Catalog,
     ) -> Result<Arc<Shared>, ServerError> {
         let threads = (0..config.reactor_threads())
             .map(|_| ThreadShared::new())
             .collect::<Result<Box<[_]>, ServerError>>()?;
+        let rows = commands.count();
+        let audit = Audit::start(&config)?;
+        let acl = acl::AclState::new(&config, commands)?;
         Ok(Arc::new_cyclic(|this| Shared {
             this: this.clone(),
-            commands: CommandState::new(threads.len(), commands),
+            acl,
+            logins: logins::Logins::default(),
+            audit,
+            commands: CommandState::new(threads.len(), rows),
             loaded: OnceLock::new(),
             progress: Mutex::default(),
             membership: OnceLock::new(),
@@ -383,6 +399,18 @@ impl Shared {
     /// The durable layer; None: the data is in memory only, or not loaded yet.
     pub fn durability(&self) -> Option<&Arc<Durability>> {
         self.loaded.get()?.durability.as_ref()
+    }
+
+    /// Opens the audit log again, after its file was renamed. Returns at once.
+    pub fn reopen_audit_log(&self) {
+        self.audit.reopen();
+    }
+
+    /// The name of a table; `None`: it does not exist, or the data is not loaded yet.
+    pub(crate) fn table_name(&self, table: TableId) -> Option<String> {
+        let tables = self.data()?.tables();
+        let found = tables.into_iter().find(|known| known.id == table);
+        found.map(|table| table.name)
     }
 
     pub fn next_client_id(&self) -> u64 {

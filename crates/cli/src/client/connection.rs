@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -32,11 +33,19 @@ pub(crate) struct ConnectArgs {
     )]
     pub(crate) port: u16,
     /// User to authenticate as.
-    #[arg(long, global = true, env = "DURAMEN_USER", requires = "password")]
+    #[arg(long, global = true, env = "DURAMEN_USER")]
     pub(crate) user: Option<String>,
     /// Password. Prefer the environment: other users of this machine can read command lines.
     #[arg(long, global = true, env = "DURAMEN_PASSWORD", hide_env_values = true)]
     pub(crate) password: Option<String>,
+    /// File whose first line is the password; it is used before --password.
+    #[arg(
+        long,
+        global = true,
+        env = "DURAMEN_PASSWORD_FILE",
+        value_name = "FILE"
+    )]
+    pub(crate) password_file: Option<PathBuf>,
     /// Table to work in, by name.
     #[arg(long, global = true, env = "DURAMEN_TABLE")]
     pub(crate) table: Option<String>,
@@ -68,6 +77,24 @@ fn parse_wait(text: &str) -> Result<super::Duration, String> {
 }
 
 impl ConnectArgs {
+    /// The password; `None`: there is none.
+    fn secret(&self) -> Result<Option<String>, Failure> {
+        let Some(file) = &self.password_file else {
+            return match (&self.user, &self.password) {
+                (Some(_), None) => Err(Failure::Usage(
+                    "--user needs a password: set DURAMEN_PASSWORD, or name a file by --password-file"
+                        .to_owned(),
+                )),
+                (_, password) => Ok(password.clone()),
+            };
+        };
+        let text = std::fs::read_to_string(file).map_err(|reason| Failure::Input {
+            what: format!("the password in {}", file.display()),
+            reason,
+        })?;
+        Ok(Some(text.lines().next().unwrap_or_default().to_owned()))
+    }
+
     /// Longest wait for the server; `None`: for ever.
     pub(crate) fn timeout(&self) -> Option<Duration> {
         (self.timeout.ms > 0).then(|| Duration::from_millis(self.timeout.ms))
@@ -116,7 +143,7 @@ impl Connection {
             request: Vec::new(),
             input: vec![0; READ_BYTES].into(),
         };
-        if let Some(password) = &args.password {
+        if let Some(password) = &args.secret()? {
             match &args.user {
                 Some(user) => connection.ask(&["AUTH", user, password])?,
                 None => connection.ask(&["AUTH", password])?,
@@ -217,14 +244,19 @@ fn dial(host: &str, port: u16) -> io::Result<TcpStream> {
 /// Adds the remedy to errors that the user can fix.
 fn with_advice(mut text: String) -> String {
     let advice = match text.split(' ').next() {
-        Some("NOAUTH") => "Give --password, or set DURAMEN_PASSWORD.",
+        Some("NOAUTH") => {
+            "Set DURAMEN_PASSWORD, or name a file by --password-file; --user names the user."
+        }
         Some("CROSSSLOT") => {
             "In a cluster, keys of one request have one slot: ask for them one by one, or give them a hash tag, as in {user:7}:name."
         }
         Some("TRYAGAIN" | "CLUSTERDOWN") => {
             "See `duramen status`; a longer --timeout waits for longer."
         }
-        Some("WRONGPASS") => "Check --user and --password (or DURAMEN_USER and DURAMEN_PASSWORD).",
+        Some("WRONGPASS") => {
+            "Check --user, and --password or --password-file (or DURAMEN_USER, DURAMEN_PASSWORD)."
+        }
+        Some("NOPERM") => "See `ACL GETUSER` for the rights of the user; --user names another.",
         Some("OOM") => {
             "Delete something, give the server more --memory, or start it with --mode cache."
         }

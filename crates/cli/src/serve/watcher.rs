@@ -205,6 +205,9 @@ impl Watcher {
         let reloads = signals::apart(move |name| {
             let _reported = notify::reloading();
             signals::reopen_log();
+            if let Some(shared) = reloaded.current() {
+                shared.reopen_audit_log();
+            }
             tracing::info!(
                 "{name}: opening the log file and reading settings and certificates again"
             );

@@ -36,7 +36,7 @@ pub fn load(path: &Path) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-pub(super) fn load_bytes(path: &Path) -> io::Result<Vec<u8>> {
+pub(crate) fn load_bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut most = File::open(path)?.take(FILE_BYTES_MAX + 1);
     most.read_to_end(&mut bytes)?;
@@ -335,14 +335,7 @@ fn add(text: &mut String, lines: &[String]) {
 
 /// Replaces the file by one with `text` and the same owner and permissions (I2).
 fn replace(path: &Path, text: &str) -> Result<(), ServerError> {
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    let mut name = std::ffi::OsString::from(".");
-    name.push(path.file_name().unwrap_or_default());
-    // A unique name: a file that a killed server left behind must not be in the way.
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let nanos = now.map_or(0, |since| since.as_nanos());
-    name.push(format!(".{}-{nanos}.tmp", std::process::id()));
-    let temporary = folder.join(name);
+    let temporary = beside(path);
     let mut options = OpenOptions::new();
     let file = options
         .write(true)
@@ -360,9 +353,48 @@ fn replace(path: &Path, text: &str) -> Result<(), ServerError> {
         let _ = std::fs::remove_file(&temporary);
         return done;
     }
-    File::open(folder)
+    sync_folder_of(path)
+}
+
+/// A name for a new file in the folder of `path`.
+fn beside(path: &Path) -> PathBuf {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    // A unique name: a file that a killed server left behind must not be in the way.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let nanos = now.map_or(0, |since| since.as_nanos());
+    name.push(format!(".{}-{nanos}.tmp", std::process::id()));
+    folder.join(name)
+}
+
+fn sync_folder_of(path: &Path) -> Result<(), ServerError> {
+    let folder = path.parent().filter(|folder| *folder != Path::new(""));
+    File::open(folder.unwrap_or(Path::new(".")))
         .and_then(|folder| folder.sync_all())
         .map_err(|source| failed("sync the folder of the rewritten", path, source))
+}
+
+/// Writes a file that only this user may read, completely or not at all: the old one stays until
+/// the new one is on disk. A link stays a link.
+pub(crate) fn write_private(path: &Path, text: &[u8]) -> Result<(), ServerError> {
+    let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let temporary = beside(&path);
+    let done = duramen_base::private::make_new_file(&temporary)
+        .and_then(|mut file| {
+            file.write_all(text)?;
+            file.sync_all()
+        })
+        .map_err(|source| failed("write a new file beside", &path, source))
+        .and_then(|()| {
+            std::fs::rename(&temporary, &path).map_err(|source| failed("replace", &path, source))
+        });
+    if done.is_err() {
+        // The first error is the one to report.
+        let _ = std::fs::remove_file(&temporary);
+        return done;
+    }
+    sync_folder_of(&path)
 }
 
 fn fill(mut file: File, like: &Path, text: &str) -> io::Result<()> {

@@ -68,9 +68,10 @@ const REDIS: &[(&[&str], &str)] = &[
         ],
         "here it is `announce`",
     ),
+    (&["user"], "here it is `users`: each line is one user"),
     (
-        &["aclfile", "user", "rename-command"],
-        "there is one user: `requirepass` is the password",
+        &["rename-command"],
+        "a command is not renamed but denied: to the users of `aclfile`",
     ),
     (
         &["tls-key-file-pass", "tls-client-key-file-pass"],
@@ -100,10 +101,6 @@ const REDIS: &[(&[&str], &str)] = &[
     (
         &["tls-auth-clients-user"],
         "a certificate admits to the port, and names no user: see `tls-auth-clients`",
-    ),
-    (
-        &["unixsocket", "unixsocketperm"],
-        "clients connect over TCP: `bind` and `port`",
     ),
     (
         &["include", "loadmodule"],

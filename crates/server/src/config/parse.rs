@@ -126,6 +126,8 @@ pub(super) fn parse(setting: &Setting, text: &str) -> Result<Value, ServerError>
             }
             Ok(Value::Text(text.to_owned()))
         }
+        Kind::Lines if text.contains('\0') => Err(refuse("must not contain NUL".to_owned())),
+        Kind::Lines => Ok(Value::Text(text.to_owned())),
     }
 }
 

@@ -10,12 +10,12 @@ use duramen_shm::{RING_BYTES_MAX, RING_BYTES_MIN};
 
 /// Accessors of a number: field, its type.
 macro_rules! number {
-    ($field:ident as $t:ty) => {
+    ($($field:ident).+ as $t:ty) => {
         (
-            |config| Value::Number(config.$field as i64),
+            |config| Value::Number(config.$($field).+ as i64),
             |config, value| {
                 if let Value::Number(n) = value {
-                    config.$field = n as $t;
+                    config.$($field).+ = n as $t;
                 }
             },
         )
@@ -49,12 +49,12 @@ macro_rules! flag {
 }
 
 macro_rules! text {
-    ($field:ident) => {
+    ($($field:ident).+) => {
         (
-            |config| Value::Text(config.$field.clone()),
+            |config| Value::Text(config.$($field).+.clone()),
             |config, value| {
                 if let Value::Text(text) = value {
-                    config.$field = text;
+                    config.$($field).+ = text;
                 }
             },
         )
@@ -149,6 +149,8 @@ fn set_level(config: &mut ServerConfig, value: Value) {
         config.level = Level::from_name(name);
     }
 }
+
+mod access;
 
 /// Largest budget: the address space that a process can reserve on x86-64 with room for the rest.
 const MEMORY_BYTES_MAX: u64 = 64 << 40;
@@ -566,16 +568,24 @@ pub static SETTINGS: &[Setting] = &[
         number!(tcp_backlog as u32),
         "Connections the kernel may hold before they are accepted.",
     ),
+    access::UNIXSOCKET,
+    access::UNIXSOCKETPERM,
     row(
         "requirepass",
         Kind::Text,
         "",
         "",
         text!(requirepass),
-        "Password of the default user; empty = none.",
+        "Password of the default user, unless the users give it one; empty = none.",
     )
     .runtime()
     .secret(),
+    access::ACLFILE,
+    access::USERS,
+    access::ACLLOG_MAX_LEN,
+    access::AUDIT_LOG,
+    access::AUDIT_LOG_CLASSES,
+    access::AUDIT_LOG_KEYS,
     row(
         "insecure-bind",
         Kind::Flag,

@@ -26,7 +26,8 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use commands::table::{COMMANDS, commands_since_start};
+pub(crate) use commands::acl::catalog;
+pub(crate) use commands::table::commands_since_start;
 pub(crate) use request::cold::{look_ahead, too_much};
 pub(crate) use request::databases::restore as restore_databases;
 pub(crate) use state::client::Mode;
@@ -107,6 +108,7 @@ impl Executor {
             ) {
                 turn.client.verdict = Verdict::Open;
             }
+            turn.client.renew(&self.shared);
         }
         let session = match &mut self.session {
             Some(session) => session,

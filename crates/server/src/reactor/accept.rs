@@ -7,6 +7,7 @@ use super::connection::{Connection, WaitsFor};
 use super::local::Local;
 use super::native::Native;
 use super::tls::Tls;
+use super::unix;
 use crate::seldom::seldom;
 use crate::shared::{ClientRecord, Incoming, Message, NativeStart};
 use rustix::event::epoll;
@@ -41,9 +42,9 @@ impl Reactor {
             let is_tls = socket.is_tls;
             match rustix::net::acceptfrom_with(&socket.fd, flags) {
                 Ok((fd, peer)) => {
-                    if let Some(peer) = peer.and_then(|peer| SocketAddr::try_from(peer).ok()) {
-                        self.welcome(fd, peer, is_tls);
-                    }
+                    // Only a client at the Unix socket has no address.
+                    let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+                    self.welcome(fd, peer.unwrap_or(unix::PEER), is_tls);
                 }
                 Err(Errno::MFILE | Errno::NFILE) => return self.turn_away_one(listener),
                 // The connection ended before it was accepted.
@@ -121,19 +122,23 @@ impl Reactor {
             tls,
             native,
         } = incoming;
-        let local = rustix::net::getsockname(&fd)
-            .and_then(TryInto::try_into)
-            .unwrap_or(peer);
+        let local: Result<SocketAddr, Errno> =
+            rustix::net::getsockname(&fd).and_then(TryInto::try_into);
+        let is_unix = local.is_err() && native.is_none();
         let (slot, token) = self.slots.reserve();
-        let record = Arc::new(ClientRecord::new(
+        let mut record = ClientRecord::new(
             self.shared.next_client_id(),
             self.number,
             slot,
             fd.as_raw_fd(),
             peer,
-            local,
+            local.unwrap_or(peer),
             self.now_ms,
-        ));
+        );
+        if is_unix {
+            record.socket = Some(self.config.get(&self.shared).access.unixsocket.clone());
+        }
+        let record = Arc::new(record);
         if epoll::add(&self.epoll, &fd, token.data(), epoll::EventFlags::IN).is_err() {
             self.slots.release(token);
             self.me().connections_changed(-1);
@@ -148,11 +153,9 @@ impl Reactor {
             self.has_handshakes = true;
             connection.tls = Some(Tls::new(session, self.now_ms));
         }
-        let config = self.config.get(&self.shared);
-        if config.requirepass.is_empty() {
-            connection.authenticate();
-        } else {
-            self.has_strangers = true;
+        match self.shared.acl.is_open() {
+            true => connection.log_in_by_default(&self.shared),
+            false => self.has_strangers = true,
         }
         if let Some(NativeStart { received, rings }) = native {
             self.me().counters.connections_accepted.add(1);

@@ -7,7 +7,7 @@ use super::hold::HeldReplies;
 use super::native::Native;
 use super::tls::Tls;
 use crate::exec::{Client, Mode};
-use crate::shared::ClientRecord;
+use crate::shared::{ClientRecord, Shared};
 use duramen_wire::resp::ParseState;
 use rustix::event::epoll::EventFlags;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
@@ -99,6 +99,12 @@ const SEND_BYTES_MAX: usize = 1 << 20;
 
 impl Connection {
     /// Its client needs no password.
+    pub(super) fn log_in_by_default(&mut self, shared: &Shared) {
+        self.client.log_in_by_default(shared);
+        self.mode = self.client.mode();
+    }
+
+    /// Its client is a native one, which has shown the token.
     pub(super) fn authenticate(&mut self) {
         self.client.authenticate();
         self.mode = self.client.mode();

@@ -312,10 +312,10 @@ impl Reactor {
     /// Bytes that may be received from a client that has not authenticated: here it never has more
     /// than `preauth-limit`, whether its requests run or not. None: it has authenticated.
     fn left_for(&mut self, connection: &Connection) -> Option<usize> {
-        let config = self.config.get(&self.shared);
-        if connection.client.is_authenticated() || config.requirepass.is_empty() {
+        if connection.client.is_authenticated() || self.shared.acl.is_open() {
             return None;
         }
+        let config = self.config.get(&self.shared);
         let left = config
             .preauth_limit_bytes
             .saturating_sub(connection.input.len());
@@ -338,7 +338,7 @@ impl Reactor {
     #[inline]
     pub(super) fn is_behind(&mut self, connection: &Connection) -> bool {
         let config = self.config.get(&self.shared);
-        let pause = match connection.client.is_authenticated() || config.requirepass.is_empty() {
+        let pause = match connection.client.is_authenticated() || self.shared.acl.is_open() {
             true => config.output_pause_bytes,
             false => config.output_pause_bytes.min(config.preauth_limit_bytes),
         };
@@ -356,7 +356,7 @@ impl Reactor {
     #[cold]
     fn pipeline_room(&mut self, connection: &mut Connection) -> u64 {
         let config = self.config.get(&self.shared);
-        if !connection.client.is_authenticated() && !config.requirepass.is_empty() {
+        if !connection.client.is_authenticated() && !self.shared.acl.is_open() {
             if connection.turn == RoomTurn::Waits {
                 self.end_turn(connection);
             }

@@ -99,7 +99,7 @@ impl Reactor {
         self.next_sweep_ms = self.now_ms + SWEEP_MS;
         let (timeout_ms, stall_ms, login_ms) = {
             let config = self.config.get(&self.shared);
-            let login_s = match config.requirepass.is_empty() {
+            let login_s = match self.shared.acl.is_open() {
                 true => 0,
                 false => config.login_timeout_s,
             };

@@ -18,6 +18,8 @@ pub struct ClientRecord {
     pub fd: i32,
     pub peer: SocketAddr,
     pub local: SocketAddr,
+    /// The path of the Unix socket by which it came; `peer` and `local` are loopback then.
+    pub socket: Option<String>,
     /// In milliseconds of the server's clock (`clock`).
     pub connected_at_ms: u64,
     /// When the client last sent or took bytes, in milliseconds of the server's clock. Written by
@@ -51,12 +53,15 @@ pub struct ClientRecord {
     text: Mutex<ClientText>,
 }
 
-/// Names that a client has set for itself.
+/// Names that a client has set for itself, and its user.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientText {
     pub name: String,
     pub lib_name: String,
     pub lib_version: String,
+    /// Name and id of its user; empty: it has not logged in, or is a native client.
+    pub user: String,
+    pub user_id: u64,
 }
 
 impl ClientRecord {
@@ -76,6 +81,7 @@ impl ClientRecord {
             fd,
             peer,
             local,
+            socket: None,
             connected_at_ms: now_ms,
             active_at_ms: AtomicU64::new(now_ms),
             query_bytes: AtomicU64::new(0),
@@ -92,6 +98,14 @@ impl ClientRecord {
             is_gone: AtomicBool::new(false),
             certificate: OnceLock::new(),
             text: Mutex::default(),
+        }
+    }
+
+    /// The addresses of the client and of the server, as `CLIENT LIST` shows them.
+    pub(crate) fn shown_addresses(&self) -> (String, String) {
+        match &self.socket {
+            Some(path) => (format!("{path}:0"), format!("{path}:0")),
+            None => (self.peer.to_string(), self.local.to_string()),
         }
     }
 

@@ -321,6 +321,13 @@ impl CommandState {
         self.monitors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Sends no more requests to these monitors.
+    pub(crate) fn end_monitors(&self, ended: &[Arc<ClientRecord>]) {
+        let mut monitors = self.monitors();
+        monitors.retain(|monitor| ended.iter().all(|ended| ended.id != monitor.id));
+        self.set_monitored(!monitors.is_empty());
+    }
+
     /// Sets whether there are monitors; to be called while [`monitors`](Self::monitors) is held.
     pub(crate) fn set_monitored(&self, monitored: bool) {
         if monitored {

@@ -140,6 +140,10 @@ impl Shared {
         if let Some(told) = self.on_change.get() {
             told(&config);
         }
+        if config.requirepass != guard.requirepass {
+            self.acl.require_password(&config.requirepass);
+        }
+        self.audit.configure(&config);
         *guard = Arc::new(config);
         drop(guard);
         self.config_generation.fetch_add(1, Ordering::Release);

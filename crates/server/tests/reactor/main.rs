@@ -8,3 +8,4 @@ mod pipelines;
 mod stop;
 mod support;
 mod tls;
+mod users;

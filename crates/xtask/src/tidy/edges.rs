@@ -9,6 +9,7 @@ use super::House;
 /// tests: see [`FOR_TESTS`].
 const BELOW: &[(&str, &[&str])] = &[
     ("duramen-base", &[]),
+    ("duramen-acl", &["duramen-base"]),
     ("duramen-disk", &["duramen-base"]),
     ("duramen-flash", &["duramen-disk"]),
     ("duramen-alloc", &["duramen-flash"]),
@@ -39,6 +40,7 @@ const BELOW: &[(&str, &[&str])] = &[
         "duramen-server",
         &[
             "duramen-node",
+            "duramen-acl",
             "duramen-metastore",
             "duramen-net",
             "duramen-client",

@@ -1,11 +1,14 @@
 //! Admission of requests: unknown names, missing passwords, MULTI, pauses, monitors, silent
 //! replies. Only requests off the fast path are checked here.
 
+use crate::audit::Outcome;
 use crate::clock;
 use crate::exec::commands::lookup::Resolved;
-use crate::exec::commands::monitor;
+use crate::exec::commands::{acl, monitor};
+use crate::exec::request::audit;
+use crate::exec::request::permit::{NO_AUTH, Permit, Refusal};
 use crate::exec::request::routing::NotServed;
-use crate::exec::request::spec::{Run, Spec, flag};
+use crate::exec::request::spec::{Kind, Spec, flag};
 use crate::exec::state::client::{Client, Verdict, gate};
 use crate::exec::state::local::Local;
 use crate::shared::Shared;
@@ -17,7 +20,7 @@ use duramen_wire::resp::{Args, Encoder};
 const WITHOUT_KEYS_MAX: usize = 1_024;
 
 pub(crate) enum Admitted {
-    Run(&'static Spec),
+    Run(Permit),
     /// Queued or refused; the reply is written.
     Answered,
     /// The server is paused for it; the client's verdict has the end of the pause.
@@ -66,14 +69,13 @@ pub(crate) fn admit(
             return refuse(shared, local, client, out, resolved.spec(), &text);
         }
     };
-    if !client.is_authenticated() && local.config(shared).requirepass.is_empty() {
-        client.authenticate();
+    if !client.is_authenticated() && shared.acl.is_open() {
+        client.log_in_by_default(shared);
     }
     if !client.is_authenticated() && !spec.has(flag::NO_AUTH) {
-        let text = "NOAUTH Authentication required.";
-        return refuse(shared, local, client, out, Some(spec), text);
+        return refuse(shared, local, client, out, Some(spec), NO_AUTH);
     }
-    if let Run::Refused(reason) = spec.run {
+    if let Kind::Refused(reason) = spec.kind() {
         let text = spec.refusal(reason);
         return refuse(shared, local, client, out, Some(spec), &text);
     }
@@ -81,6 +83,10 @@ pub(crate) fn admit(
         let text = "ERR Command not allowed inside a transaction";
         return refuse(shared, local, client, out, Some(spec), text);
     }
+    let permit = match Permit::check(spec, args, client, client.table(shared), shared) {
+        Ok(permit) => permit,
+        Err(refusal) => return deny(shared, local, client, args, out, spec, refusal),
+    };
     match place {
         Ok(()) => {}
         Err(NotServed::Refused(text)) => {
@@ -99,10 +105,37 @@ pub(crate) fn admit(
     if client.in_multi() && !spec.has(flag::NEVER_QUEUED) {
         return enqueue(shared, local, client, args, out, spec);
     }
+    if spec.is_audited(local.audited) {
+        audit::record(shared, client, spec, args, Outcome::Allowed);
+    }
     if shared.commands.gate() & global::MONITORED != 0 && !client.take_monitored() {
         monitor::feed(shared, client, spec, args);
     }
-    Admitted::Run(spec)
+    Admitted::Run(permit)
+}
+
+/// Refuses a request that the client's user may not make.
+#[cold]
+pub(crate) fn deny(
+    shared: &Shared,
+    local: &Local,
+    client: &mut Client,
+    args: &Args<'_>,
+    out: &mut Vec<u8>,
+    spec: &'static Spec,
+    refusal: Refusal,
+) -> Admitted {
+    let text = acl::refusal_text(refusal, client, spec);
+    if let Refusal::Denied(denied) = refusal {
+        let context = if client.in_multi() {
+            "multi"
+        } else {
+            "toplevel"
+        };
+        acl::note_denied(shared, client, spec, args, denied, context);
+        audit::record(shared, client, spec, args, Outcome::Denied);
+    }
+    refuse(shared, local, client, out, Some(spec), &text)
 }
 
 /// The error text for an unknown or malformed request.

@@ -4,9 +4,10 @@ use super::admit::{self, Admitted};
 use super::{APPENDED_BYTES_PER_TURN, GROUP_REQUESTS, Turn};
 use crate::exec::commands::lookup::{self, Resolved};
 use crate::exec::request::context::Context;
+use crate::exec::request::permit::Permit;
 use crate::exec::request::routing::{self, NotServed};
 use crate::exec::request::slow_timer;
-use crate::exec::request::spec::{Access, ONE_KEY, Run, Spec, flag};
+use crate::exec::request::spec::{Access, Kind, ONE_KEY, Spec, flag};
 use crate::exec::request::{ENTRIES_AHEAD, GROUP_KEYS, cold, databases};
 use crate::exec::state::client::{Client, Verdict};
 use crate::exec::state::local::Local;
@@ -282,8 +283,10 @@ impl Group {
                 {
                     let mut guard = session.pin_exclusive();
                     let mut access = Access::Guarded(&mut guard);
-                    if step.is_here(spec, env, turn, &mut access) {
-                        step.execute(spec, env, turn, access, true);
+                    if let Some(permit) = step.permit_again(spec, env, turn)
+                        && step.is_here(spec, env, turn, &mut access)
+                    {
+                        step.execute(permit, env, turn, access, true);
                         databases::observe(env.shared, env.local, turn.client, spec);
                         if turn.client.verdict == Verdict::Cold {
                             step.show_again(turn);
@@ -386,22 +389,22 @@ fn needs(resolved: &Resolved, client: &Client, keys: usize, local: &Local) -> St
     if client.in_multi() && !spec.has(flag::NEVER_QUEUED) {
         return StoreAccess::Nothing;
     }
-    match spec.run {
+    match spec.kind() {
         // cold::C1: they lock their keys, because nothing may happen between the lookup and the
         // change.
-        Run::Data(_) if keys != 1 && local.has_tier() && spec.changes_many() => StoreAccess::Guard,
-        Run::Data(_) | Run::Plain(_) | Run::Refused(_) => StoreAccess::Nothing,
+        Kind::Data if keys != 1 && local.has_tier() && spec.changes_many() => StoreAccess::Guard,
+        Kind::Data | Kind::Plain | Kind::Refused(_) => StoreAccess::Nothing,
         // A single key needs no lock.
-        Run::Atomic(_) if keys == 1 => StoreAccess::Nothing,
-        Run::Atomic(_) => StoreAccess::Guard,
-        Run::Store(_) | Run::Alone(_) => StoreAccess::Session,
+        Kind::Atomic if keys == 1 => StoreAccess::Nothing,
+        Kind::Atomic => StoreAccess::Guard,
+        Kind::Store | Kind::Alone => StoreAccess::Session,
     }
 }
 
 /// Whether the request needs no data.
 #[inline]
 fn is_plain(resolved: &Resolved) -> bool {
-    matches!(resolved, Resolved::Command(spec) if matches!(spec.run, Run::Plain(_)))
+    matches!(resolved, Resolved::Command(spec) if spec.kind() == Kind::Plain)
 }
 
 struct Step<'p> {
@@ -424,13 +427,17 @@ impl Step<'_> {
             Resolved::Command(spec)
                 if turn.client.gate == 0
                     && env.shared.commands.gate() == 0
-                    && !spec.is_refused() =>
+                    && !spec.is_refused()
+                    && !spec.is_audited(env.local.audited) =>
             {
                 if env.member.is_some() && !self.is_here(spec, env, turn, &mut access) {
                     return;
                 }
                 let has_own_guard = matches!(access, Access::Session(_));
-                let done = self.execute(spec, env, turn, access, false);
+                let Some(permit) = Permit::unrestricted(spec, turn.client) else {
+                    return; // the gate is 0, so there is one
+                };
+                let done = self.execute(permit, env, turn, access, false);
                 *ran += u64::from(done);
                 if has_own_guard {
                     // Databases may have been exchanged since the gate was looked at.
@@ -490,6 +497,28 @@ impl Step<'_> {
             return routing::one(view, table, key, *hash);
         }
         routing::find(view, guard.as_deref(), table, spec, &args, self.hashes)
+    }
+
+    /// The permit of a request that ran and must run again alone; `None`: it is refused now.
+    #[cold]
+    fn permit_again(
+        &self,
+        spec: &'static Spec,
+        env: &Environment<'_>,
+        turn: &mut Turn<'_>,
+    ) -> Option<Permit> {
+        let args = turn
+            .requests
+            .args(self.planned.request as usize, turn.input);
+        let table = turn.client.table(env.shared);
+        match Permit::check(spec, &args, turn.client, table, env.shared) {
+            Ok(permit) => Some(permit),
+            Err(refusal) => {
+                let (shared, local) = (env.shared, &*env.local);
+                admit::deny(shared, local, turn.client, &args, turn.out, spec, refusal);
+                None
+            }
+        }
     }
 
     /// Whether a request runs here. If not, it is answered, or will be presented again. Kept off
@@ -568,8 +597,9 @@ impl Step<'_> {
             &args,
             turn.out,
         ) {
-            Admitted::Run(spec) => {
-                let done = self.execute(spec, env, turn, access, false);
+            Admitted::Run(permit) => {
+                let spec = permit.spec();
+                let done = self.execute(permit, env, turn, access, false);
                 *ran += u64::from(done);
                 if !done {
                     return true; // it is made silent when it runs to its end
@@ -597,17 +627,19 @@ impl Step<'_> {
     #[inline]
     fn execute(
         &self,
-        spec: &'static Spec,
+        permit: Permit,
         env: &mut Environment<'_>,
         turn: &mut Turn<'_>,
         mut access: Access<'_, '_>,
         alone: bool,
     ) -> bool {
+        let spec = permit.spec();
         let appended = access.appended_bytes();
         let mut context = Context {
             args: turn
                 .requests
                 .args(self.planned.request as usize, turn.input),
+            permit,
             spec,
             table: turn.client.table(env.shared),
             client: turn.client,

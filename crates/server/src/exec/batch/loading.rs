@@ -5,7 +5,7 @@ use super::Turn;
 use super::admit::{self, Admitted};
 use crate::exec::commands::lookup::{self, Resolved};
 use crate::exec::request::context::Context;
-use crate::exec::request::spec::{Access, Run, Spec, flag};
+use crate::exec::request::spec::{Access, Kind, Spec, flag};
 use crate::exec::state::client::Verdict;
 use crate::exec::state::local::Local;
 use crate::shared::Shared;
@@ -47,11 +47,12 @@ fn run_one(shared: &Shared, local: &mut Local, turn: &mut Turn<'_>) {
         ),
     };
     match admitted {
-        Admitted::Run(spec) if runs_without_data(spec) => {
+        Admitted::Run(permit) if runs_without_data(permit.spec()) => {
             local.counters(shared).commands.add(1);
             let mut context = Context {
                 args,
-                spec,
+                permit,
+                spec: permit.spec(),
                 table: duramen_engine::TableId::DEFAULT,
                 client: turn.client,
                 out: turn.out,
@@ -81,6 +82,6 @@ fn run_one(shared: &Shared, local: &mut Local, turn: &mut Turn<'_>) {
 
 /// Whether a command works without data.
 fn runs_without_data(spec: &Spec) -> bool {
-    let plain = matches!(spec.run, Run::Plain(_) | Run::Refused(_)) || spec.name == "info";
+    let plain = matches!(spec.kind(), Kind::Plain | Kind::Refused(_)) || spec.name == "info";
     plain && spec.has(flag::LOADING)
 }

@@ -4,15 +4,14 @@ use super::table::COMMANDS;
 use crate::clock;
 use crate::exec::request::context::{Context, Done, Failure, SYNTAX};
 use crate::exec::state::client::{Verdict, shown};
-use crate::shared::{ClientRecord, Message};
+use crate::shared::{ClientRecord, Message, Shared};
 use duramen_engine::TableId;
 use duramen_wire::resp::number::parse_integer;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A client as one line of `CLIENT LIST`.
-fn line(ctx: &Context<'_>, record: &ClientRecord, now_ms: u64) -> String {
+pub(crate) fn line(shared: &Shared, record: &ClientRecord, now_ms: u64) -> String {
     let flags = record.flags.load(Relaxed);
     let mut letters = String::new();
     for (flag, letter) in [
@@ -28,6 +27,9 @@ fn line(ctx: &Context<'_>, record: &ClientRecord, now_ms: u64) -> String {
     if record.is_blocked.load(Relaxed) {
         letters.push('b');
     }
+    if record.socket.is_some() {
+        letters.push('U');
+    }
     if letters.is_empty() {
         letters.push('N');
     }
@@ -40,16 +42,15 @@ fn line(ctx: &Context<'_>, record: &ClientRecord, now_ms: u64) -> String {
         .get(record.last_command.load(Relaxed) as usize)
         .map_or("NULL", |spec| spec.name);
     let text = record.text();
+    let (peer, local) = record.shown_addresses();
     let table = TableId(record.table.load(Relaxed));
-    let db = ctx.shared.commands.db_of(table).map_or(-1, i64::from);
+    let db = shared.commands.db_of(table).map_or(-1, i64::from);
     let output_bytes = record.output_bytes.load(Relaxed);
     format!(
-        "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={letters} db={db} sub=0 psub=0 ssub=0 multi={queued} \
+        "id={} addr={peer} laddr={local} fd={} name={} age={} idle={} flags={letters} db={db} sub=0 psub=0 ssub=0 multi={queued} \
          watch={} qbuf={} qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl={output_bytes} oll=0 omem={output_bytes} \
-         tot-mem={} events=r cmd={command} user=default redir=-1 resp={} lib-name={} lib-ver={} tot-net-in={} tot-net-out={}",
+         tot-mem={} events=r cmd={command} user={} redir=-1 resp={} lib-name={} lib-ver={} tot-net-in={} tot-net-out={}",
         record.id,
-        record.peer,
-        record.local,
         record.fd,
         text.name,
         now_ms.saturating_sub(record.connected_at_ms) / 1000,
@@ -57,6 +58,10 @@ fn line(ctx: &Context<'_>, record: &ClientRecord, now_ms: u64) -> String {
         record.watched.load(Relaxed),
         record.query_bytes.load(Relaxed),
         record.query_bytes.load(Relaxed) + output_bytes,
+        match text.user.as_str() {
+            "" => duramen_acl::DEFAULT_USER,
+            user => user,
+        },
         record.protocol.load(Relaxed),
         text.lib_name,
         text.lib_version,
@@ -68,7 +73,7 @@ fn line(ctx: &Context<'_>, record: &ClientRecord, now_ms: u64) -> String {
 pub(crate) fn info(ctx: &mut Context<'_>) -> Done {
     let record = Arc::clone(ctx.client.record());
     ctx.client.publish(ctx.table);
-    let text = line(ctx, &record, clock::now_ms()) + "\n";
+    let text = line(ctx.shared, &record, clock::now_ms()) + "\n";
     ctx.reply().verbatim("txt", &text);
     Ok(())
 }
@@ -95,7 +100,7 @@ pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
     let now_ms = clock::now_ms();
     let mut text = String::new();
     for record in records {
-        text.push_str(&line(ctx, &record, now_ms));
+        text.push_str(&line(ctx.shared, &record, now_ms));
         text.push('\n');
     }
     ctx.reply().verbatim("txt", &text);
@@ -122,9 +127,11 @@ fn is_normal(kind: &[u8]) -> Result<bool, Failure> {
 #[derive(Default)]
 struct Filter {
     id: Option<u64>,
-    peer: Option<SocketAddr>,
-    local: Option<SocketAddr>,
-    /// A type, user or address that no client has.
+    /// As `CLIENT LIST` shows them.
+    peer: Option<String>,
+    local: Option<String>,
+    user: Option<String>,
+    /// A type that no client has.
     no_client: bool,
     age_s: Option<u64>,
     spare_me: bool,
@@ -134,20 +141,30 @@ impl Filter {
     fn means(&self, record: &ClientRecord, now_ms: u64) -> bool {
         !self.no_client
             && self.id.is_none_or(|id| id == record.id)
-            && self.peer.is_none_or(|peer| peer == record.peer)
-            && self.local.is_none_or(|local| local == record.local)
+            && self.means_address(record)
+            && self
+                .user
+                .as_ref()
+                .is_none_or(|user| *user == record.text().user)
             && self
                 .age_s
                 .is_none_or(|age_s| now_ms.saturating_sub(record.connected_at_ms) / 1000 >= age_s)
+    }
+
+    fn means_address(&self, record: &ClientRecord) -> bool {
+        if self.peer.is_none() && self.local.is_none() {
+            return true;
+        }
+        let (peer, local) = record.shown_addresses();
+        self.peer.as_ref().is_none_or(|wanted| *wanted == peer)
+            && self.local.as_ref().is_none_or(|wanted| *wanted == local)
     }
 }
 
 pub(crate) fn kill(ctx: &mut Context<'_>) -> Done {
     if ctx.args.len() == 3 {
-        let peer = address(&String::from_utf8_lossy(ctx.arg(2)));
         let filter = Filter {
-            peer,
-            no_client: peer.is_none(),
+            peer: Some(String::from_utf8_lossy(ctx.arg(2)).into_owned()),
             ..Filter::default()
         };
         if kill_all(ctx, &filter) == 0 {
@@ -158,12 +175,6 @@ pub(crate) fn kill(ctx: &mut Context<'_>) -> Done {
     let filter = parse_filter(ctx)?;
     let killed = kill_all(ctx, &filter);
     ctx.integer(killed)
-}
-
-/// An address, if it is written as `CLIENT LIST` shows it.
-fn address(text: &str) -> Option<SocketAddr> {
-    let parsed: SocketAddr = text.parse().ok()?;
-    (parsed.to_string() == text).then_some(parsed)
 }
 
 fn parse_filter(ctx: &Context<'_>) -> Result<Filter, Failure> {
@@ -182,15 +193,9 @@ fn parse_filter(ctx: &Context<'_>) -> Result<Filter, Failure> {
                 filter.id = Some(id.unsigned_abs());
             }
             b"type" => filter.no_client |= !is_normal(value)?,
-            b"addr" => {
-                filter.peer = address(&text);
-                filter.no_client |= filter.peer.is_none();
-            }
-            b"laddr" => {
-                filter.local = address(&text);
-                filter.no_client |= filter.local.is_none();
-            }
-            b"user" if value == b"default" => {}
+            b"addr" => filter.peer = Some(text),
+            b"laddr" => filter.local = Some(text),
+            b"user" if ctx.shared.acl.users().get(&text).is_some() => filter.user = Some(text),
             b"user" => return Err(format!("ERR No such user '{text}'").into()),
             b"maxage" => {
                 let age = parse_integer(value).filter(|age| *age > 0);

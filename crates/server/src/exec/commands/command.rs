@@ -1,11 +1,12 @@
 //! COMMAND: describes the commands of the command table.
 
-use super::glob::Pattern;
 use super::lookup::{self, Resolved};
 use super::scan::LONG_PATTERN;
 use super::table::COMMANDS;
 use crate::exec::request::context::{Context, Done, Failure, SYNTAX};
+use crate::exec::request::key_access::KeyAccess;
 use crate::exec::request::spec::{Group, Spec, flag};
+use duramen_base::glob::Pattern;
 use duramen_wire::resp::Encoder;
 
 /// Maximum number of names in one request, and of the commands and subcommands that they stand for.
@@ -193,57 +194,17 @@ fn tips(spec: &Spec) -> &'static [&'static str] {
     }
 }
 
-/// A command's access to a range of its keys, in Redis's words.
-type Access = &'static [&'static str];
-
-const RO: Access = &["RO"];
-const RO_ACCESS: Access = &["RO", "access"];
-const RW_UPDATE: Access = &["RW", "update"];
-const RW_ACCESS_UPDATE: Access = &["RW", "access", "update"];
-const RW_ACCESS_DELETE: Access = &["RW", "access", "delete"];
-const OW_INSERT: Access = &["OW", "insert"];
-const OW_UPDATE: Access = &["OW", "update"];
-
-/// A command's access to its first key, and to the second if that differs.
-fn access(spec: &Spec) -> (Access, Option<Access>) {
-    let first = match spec.name {
-        "rename" => return (RW_ACCESS_DELETE, Some(OW_UPDATE)),
-        "renamenx" => return (RW_ACCESS_DELETE, Some(OW_INSERT)),
-        "copy" => return (RO_ACCESS, Some(OW_UPDATE)),
-        "set" => &["RW", "access", "update", "variable_flags"],
-        "setnx" | "msetnx" => OW_INSERT,
-        "getset"
-        | "getex"
-        | "incr"
-        | "decr"
-        | "incrby"
-        | "decrby"
-        | "incrbyfloat"
-        | "move"
-        | "duramen.incrby"
-        | "duramen.incrbyfloat" => RW_ACCESS_UPDATE,
-        "getdel" => RW_ACCESS_DELETE,
-        "append" => &["RW", "insert"],
-        "setrange" | "expire" | "pexpire" | "expireat" | "pexpireat" | "persist" => RW_UPDATE,
-        "del" | "unlink" | "duramen.remove" | "duramen.mremove" => &["RM", "delete"],
-        "strlen" | "exists" | "touch" | "type" | "watch" => RO,
-        name if name.contains('|') => RO,
-        _ if spec.has(flag::READONLY) => RO_ACCESS,
-        _ => OW_UPDATE,
-    };
-    (first, None)
-}
-
-fn write_access(reply: &mut Encoder<'_>, access: Access) {
-    reply.set(access.len());
-    for name in access {
+fn write_access(reply: &mut Encoder<'_>, access: KeyAccess) {
+    let names: Vec<&str> = access.names().collect();
+    reply.set(names.len());
+    for name in names {
         reply.simple(name);
     }
 }
 
 fn write_key_specs(reply: &mut Encoder<'_>, spec: &Spec) {
     let (first, last) = (i64::from(spec.keys.first), i64::from(spec.keys.last));
-    match access(spec) {
+    match KeyAccess::declared(spec) {
         _ if first == 0 => reply.set(0),
         (access, None) => {
             reply.set(1);
@@ -259,7 +220,7 @@ fn write_key_specs(reply: &mut Encoder<'_>, spec: &Spec) {
     }
 }
 
-fn write_key_spec(reply: &mut Encoder<'_>, access: Access, first: i64, last: i64, step: u8) {
+fn write_key_spec(reply: &mut Encoder<'_>, access: KeyAccess, first: i64, last: i64, step: u8) {
     reply.map(3);
     reply.bulk(b"flags");
     write_access(reply, access);
@@ -357,29 +318,13 @@ pub(crate) fn getkeys(ctx: &mut Context<'_>) -> Done {
 
 pub(crate) fn getkeysandflags(ctx: &mut Context<'_>) -> Done {
     let (spec, keys) = inner(ctx)?;
-    let mut options = ctx.args.skip(5).into_iter();
-    let (mut first, second) = access(spec);
-    if spec.name == "set" {
-        let reads_too = options.any(|option| option.eq_ignore_ascii_case(b"get"));
-        first = if reads_too {
-            RW_ACCESS_UPDATE
-        } else {
-            OW_UPDATE
-        };
-    }
+    let args = ctx.args.skip(2);
     let mut reply = ctx.reply();
     reply.array(keys.len());
     for (n, key) in keys.into_iter().enumerate() {
         reply.array(2);
         reply.bulk(key);
-        write_access(
-            &mut reply,
-            if n == 0 {
-                first
-            } else {
-                second.unwrap_or(first)
-            },
-        );
+        write_access(&mut reply, KeyAccess::of(spec, &args, n));
     }
     Ok(())
 }

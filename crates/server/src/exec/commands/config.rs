@@ -1,12 +1,12 @@
 //! CONFIG: the settings of the running server, by their own names and by Redis's names.
 
-use super::glob::Pattern;
 use crate::config::{SETTINGS, ServerConfig, Setting};
 use crate::exec::request::context::{Context, Done, Failure};
 use crate::exec::state::client::Verdict;
 use crate::exec::state::wait::Until;
 use crate::shared::Shared;
 use crate::shared::totals::Totals;
+use duramen_base::glob::Pattern;
 use duramen_base::ids::Level;
 use duramen_engine::Mode;
 
@@ -45,7 +45,6 @@ fn fixed(shared: &Shared, config: &ServerConfig) -> Vec<(&'static str, String)> 
         ("lazyfree-lazy-user-flush", "yes"),
         ("stop-writes-on-bgsave-error", "no"),
         ("replica-read-only", "yes"),
-        ("unixsocket", ""),
     ]
     .map(|(name, value)| (name, value.to_owned()))
     .into();
@@ -208,6 +207,7 @@ fn text(bytes: &[u8]) -> String {
 pub(crate) fn resetstat(ctx: &mut Context<'_>) -> Done {
     ctx.count_up_to_now();
     Totals::reset(ctx.shared);
+    ctx.shared.acl.reset_counts();
     ctx.ok()
 }
 

@@ -1,8 +1,12 @@
 //! The connection itself: HELLO, AUTH, PING, ECHO, QUIT, RESET.
 
-use super::monitor;
+use super::{acl, monitor};
+use crate::audit::Outcome;
+use crate::clock;
+use crate::exec::request::audit;
 use crate::exec::request::context::{Context, Done, Failure, SYNTAX};
 use crate::exec::state::client::Verdict;
+use crate::exec::state::wait::Until;
 use duramen_wire::resp::Protocol;
 use duramen_wire::resp::number::parse_integer;
 
@@ -34,9 +38,7 @@ pub(crate) fn quit(ctx: &mut Context<'_>) -> Done {
 pub(crate) fn reset(ctx: &mut Context<'_>) -> Done {
     monitor::stop(ctx.shared, ctx.client);
     ctx.client.reset();
-    if ctx.local.config(ctx.shared).requirepass.is_empty() {
-        ctx.client.authenticate();
-    }
+    ctx.client.log_in_by_default(ctx.shared);
     ctx.out.extend_from_slice(b"+RESET\r\n");
     Ok(())
 }
@@ -45,9 +47,8 @@ pub(crate) fn auth(ctx: &mut Context<'_>) -> Done {
     if ctx.args.len() > 3 {
         return Err(SYNTAX);
     }
-    let required = ctx.local.config(ctx.shared).requirepass.clone();
     let (user, password) = match ctx.args.len() {
-        2 if required.is_empty() => {
+        2 if ctx.shared.acl.users().default_user().needs_no_password() => {
             return Err(Failure::Text(
                 "ERR AUTH <password> called without any password configured for the default user. Are you sure your \
                  configuration is correct?",
@@ -56,27 +57,50 @@ pub(crate) fn auth(ctx: &mut Context<'_>) -> Done {
         2 => (&b"default"[..], ctx.arg(1)),
         _ => (ctx.arg(1), ctx.arg(2)),
     };
-    check_password(&required, user, password)?;
-    ctx.client.authenticate();
+    log_in(ctx, user, password)?;
     ctx.ok()
 }
 
 const WRONG_PASSWORD: Failure =
     Failure::Text("WRONGPASS invalid username-password pair or user is disabled.");
 
-fn check_password(required: &str, user: &[u8], password: &[u8]) -> Done {
-    let right = user == b"default" && (required.is_empty() || same(required.as_bytes(), password));
-    if right { Ok(()) } else { Err(WRONG_PASSWORD) }
-}
+/// Its password was not looked at (`shared::logins`).
+const TOO_MANY_FAILED: Failure =
+    Failure::Text("ERR too many failed logins from this address: try again in some seconds");
 
-/// Compares in a time that does not depend on the position of the first difference.
-fn same(a: &[u8], b: &[u8]) -> bool {
-    let mut different = a.len() ^ b.len();
-    for (n, byte) in b.iter().enumerate() {
-        let expected = a.get(n).or(a.first()).copied().unwrap_or(0);
-        different |= usize::from(byte ^ expected);
+/// Gives the connection the rights of a user, if the password is right.
+fn log_in(ctx: &mut Context<'_>, user: &[u8], password: &[u8]) -> Done {
+    let address = ctx.client.record().peer.ip();
+    let now_ms = clock::now_ms();
+    if !ctx.shared.logins.may_try(address, now_ms) {
+        acl::note_failed_login(ctx.shared, ctx.client, ctx.args.name(), user);
+        return Err(TOO_MANY_FAILED);
     }
-    different == 0
+    let users = ctx.shared.acl.users();
+    let known = std::str::from_utf8(user)
+        .ok()
+        .and_then(|name| users.get(name));
+    // As long as for a user that exists.
+    let accepts = known.unwrap_or(users.default_user()).accepts(password);
+    match known {
+        Some(user) if accepts => {
+            ctx.shared.logins.succeeded(address);
+            ctx.client.log_in(user);
+            if ctx.shared.audit.classes() & 1 != 0 {
+                audit::record_login(ctx.shared, ctx.client, user.name(), Outcome::Allowed);
+            }
+            ctx.client.renew(ctx.shared);
+            Ok(())
+        }
+        _ => {
+            acl::note_failed_login(ctx.shared, ctx.client, ctx.args.name(), user);
+            if let Some(until_ms) = ctx.shared.logins.failed(address, now_ms) {
+                ctx.client.wait.then(Until::Time(until_ms), &[]);
+                ctx.client.verdict = Verdict::Held;
+            }
+            Err(WRONG_PASSWORD)
+        }
+    }
 }
 
 /// The parsed options of HELLO, before any is applied.
@@ -89,13 +113,11 @@ struct Hello<'a> {
 
 pub(crate) fn hello(ctx: &mut Context<'_>) -> Done {
     let hello = parse_hello(ctx)?;
-    let required = ctx.local.config(ctx.shared).requirepass.clone();
     if let Some((user, password)) = hello.auth {
-        check_password(&required, user, password)?;
-        ctx.client.authenticate();
+        log_in(ctx, user, password)?;
     }
-    if required.is_empty() {
-        ctx.client.authenticate();
+    if !ctx.client.is_authenticated() {
+        ctx.client.log_in_by_default(ctx.shared);
     }
     if !ctx.client.is_authenticated() {
         return Err(Failure::Text(

@@ -3,7 +3,6 @@
 //! Every result has the object version; the reply of a write has its level of durability. A reply
 //! is sent when that level is reached (`wait`), so it is the requested level.
 
-use super::glob::Pattern;
 use super::scan::{VALUES_PER_STEP, compiled, note_walked, parse_cursor, walk};
 use super::string;
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
@@ -11,6 +10,7 @@ use crate::exec::request::databases;
 use crate::exec::request::served_keys::ServedKeys;
 use crate::exec::request::spec::Access;
 use crate::exec::state::client::Db;
+use duramen_base::glob::Pattern;
 use duramen_base::ids::Level;
 use duramen_engine::{Condition, Error, Guard, KeyHash, Outcome, TableId};
 use duramen_wire::resp::Encoder;

@@ -1,5 +1,6 @@
 //! The commands, one file per family, and their table ([`table`]).
 
+pub(crate) mod acl;
 mod client;
 mod client_list;
 mod cluster;
@@ -12,7 +13,6 @@ mod durability;
 mod duramen;
 mod expire;
 mod float;
-mod glob;
 mod info;
 mod keys;
 mod latency;

@@ -74,7 +74,7 @@ fn line(client: &Client, spec: &Spec, args: &Args<'_>) -> Vec<u8> {
         "+{}.{:06} [{db} {}]",
         now.as_secs(),
         now.subsec_micros(),
-        client.record().peer
+        client.record().shown_addresses().0
     )
     .into_bytes();
     for (n, arg) in args.iter().enumerate() {

@@ -8,9 +8,9 @@
 //! - W2: a walk is charged for each entry that it looks at, whether it has expired or not, and for
 //!   empty buckets.
 
-use super::glob::Pattern;
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::exec::request::served_keys::ServedKeys;
+use duramen_base::glob::Pattern;
 use duramen_engine::{Error, Guard, KeyHash, Object, TableId};
 use duramen_wire::resp::number::{IntegerText, parse_integer};
 use duramen_wire::resp::{Encoder, Room};

@@ -5,13 +5,13 @@
 //! (`COMMAND`).
 
 use super::{
-    client, client_list, cluster, command, config, connection, databases, durability, duramen,
+    acl, client, client_list, cluster, command, config, connection, databases, durability, duramen,
     expire, info, keys as key_space, latency, memory, monitor, multi_key, scan, server, slowlog,
     string, transaction,
 };
-use crate::exec::request::spec::Run::{self, Alone, Atomic, Data, Plain, Refused, Store};
+use crate::exec::request::spec::Run::{Alone, Atomic, Data, Plain, Refused, Store};
 use crate::exec::request::spec::flag::*;
-use crate::exec::request::spec::{ALL_KEYS, Group, Keys, NO_KEYS, ONE_KEY, Spec, keys};
+use crate::exec::request::spec::{ALL_KEYS, Group, NO_KEYS, ONE_KEY, Spec, keys, row};
 use crate::shared::totals::{CommandTotals, Totals, counted};
 use crate::shared::{Family, Shared};
 
@@ -200,6 +200,20 @@ const ROWS: &[Spec] = &[
     row("duramen.table|drop", 3, WRITE | NO_MULTI | DANGEROUS, NO_KEYS, Group::Duramen, Family::Other, "0.1.0", "O(1)", "Drops a table and all its objects.", Alone(duramen::table_drop)),
     row("duramen.table|list", 2, READONLY, NO_KEYS, Group::Duramen, Family::Other, "0.1.0", "O(1)", "Returns names, ids, sizes and levels of all tables.", Store(duramen::table_list)),
     row("duramen.table|help", 2, NO_FLAGS, NO_KEYS, Group::Duramen, Family::Other, "0.1.0", "O(1)", "Lists the subcommands.", Store(duramen::table_help)),
+    row("acl", -2, CONTAINER, NO_KEYS, Group::Server, Family::Other, "6.0.0", "Depends on the subcommand", "A container for commands about users.", Plain(server::container)),
+    row("acl|cat", -2, NOSCRIPT | LOADING | STALE, NO_KEYS, Group::Server, Family::Other, "6.0.0", "O(1)", "Lists the categories, or the commands of one.", Plain(acl::cat)),
+    row("acl|deluser", -3, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "6.0.0", "O(1)", "Removes users and closes their connections.", Plain(acl::deluser)),
+    row("acl|dryrun", -4, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "7.0.0", "O(1).", "Tells whether a user may make a request, without making it.", Plain(acl::dryrun)),
+    row("acl|genpass", -2, NOSCRIPT | LOADING | STALE, NO_KEYS, Group::Server, Family::Other, "6.0.0", "O(1)", "Returns a new random password.", Plain(acl::genpass)),
+    row("acl|getuser", 3, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "6.0.0", "O(N)", "Returns the rights of a user.", Plain(acl::getuser)),
+    row("acl|help", 2, LOADING | STALE, NO_KEYS, Group::Server, Family::Other, "6.0.0", "O(1)", "Lists the subcommands.", Plain(acl::help)),
+    row("acl|list", 2, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "6.0.0", "O(N)", "Returns all users and their rights.", Plain(acl::list)),
+    row("acl|load", 2, ADMIN | NOSCRIPT | LOADING | STALE | NO_MULTI | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "6.0.0", "O(N)", "Reads the users from their file again.", Plain(acl::load)),
+    row("acl|log", -2, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "6.0.0", "O(N)", "Returns denied requests and failed logins.", Plain(acl::log)),
+    row("acl|save", 2, ADMIN | NOSCRIPT | LOADING | STALE | NO_MULTI | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "6.0.0", "O(N)", "Writes the users to their file.", Plain(acl::save)),
+    row("acl|setuser", -3, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "6.0.0", "O(N)", "Makes or changes a user.", Plain(acl::setuser)),
+    row("acl|users", 2, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "6.0.0", "O(N)", "Returns the names of all users.", Plain(acl::users)),
+    row("acl|whoami", 2, NOSCRIPT | LOADING | STALE, NO_KEYS, Group::Server, Family::Other, "6.0.0", "O(1)", "Returns the name of this connection's user.", Plain(acl::whoami)),
     row("module", -2, CONTAINER, NO_KEYS, Group::Server, Family::Other, "4.0.0", "Depends on the subcommand", "A container for commands about modules, of which there are none.", Plain(server::container)),
     row("module|list", 2, ADMIN | NOSCRIPT, NO_KEYS, Group::Server, Family::Other, "4.0.0", "O(1)", "Returns an empty list.", Plain(server::no_modules)),
     row("module|load", -3, ADMIN | NOSCRIPT | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "4.0.0", "O(1)", "Refused: there are no modules.", Plain(server::refuse_module)),
@@ -255,7 +269,6 @@ const ROWS: &[Spec] = &[
     no("pubsub", WHY_PUBSUB),
     no("replicaof", WHY_REPLICATION), no("slaveof", WHY_REPLICATION), no("replconf", WHY_REPLICATION),
     no("psync", WHY_REPLICATION), no("sync", WHY_REPLICATION), no("failover", WHY_REPLICATION),
-    no("acl", WHY_ACL),
     no("debug", WHY_DEBUG),
     no("duramen.tablet", WHY_TABLET),
 ];
@@ -278,7 +291,6 @@ const WHY_SCRIPT: &str = "there is no scripting";
 const WHY_PUBSUB: &str = "there is no publish and subscribe";
 const WHY_REPLICATION: &str =
     "a single server has no replicas; members of a cluster keep copies of each other's data";
-const WHY_ACL: &str = "access control lists come later; a password is set with requirepass";
 const WHY_DEBUG: &str = "debugging commands are not offered over the network";
 const WHY_TABLET: &str =
     "tablets are split and moved by `duramen tablet`, which asks the coordinator of a cluster";
@@ -309,46 +321,6 @@ pub(crate) fn commands_since_start(
     shared: &Shared,
 ) -> impl Iterator<Item = (&'static Spec, CommandTotals)> {
     COMMANDS.iter().zip(counted(shared))
-}
-
-#[allow(clippy::too_many_arguments)] // A row has as many columns as a table of commands needs.
-const fn row(
-    name: &'static str,
-    arity: i8,
-    flags: u32,
-    keys: Keys,
-    group: Group,
-    family: Family,
-    since: &'static str,
-    complexity: &'static str,
-    summary: &'static str,
-    run: Run,
-) -> Spec {
-    let sub = if is_sub(name.as_bytes()) { SUB } else { 0 };
-    Spec {
-        number: 0, // [`numbered`] sets it
-        name,
-        arity,
-        flags: flags | sub,
-        keys,
-        group,
-        family,
-        since,
-        complexity,
-        summary,
-        run,
-    }
-}
-
-const fn is_sub(name: &[u8]) -> bool {
-    let mut n = 0;
-    while n < name.len() {
-        if name[n] == b'|' {
-            return true;
-        }
-        n += 1;
-    }
-    false
 }
 
 /// A command that clients may know but that does not exist here. It accepts any arguments, so that

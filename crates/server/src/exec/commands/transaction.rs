@@ -10,13 +10,16 @@
 //! owner from changing.
 
 use super::lookup::{self, Resolved};
-use super::monitor;
+use super::{acl, monitor};
+use crate::audit::Outcome;
 use crate::exec::request::KEYS_KEPT;
+use crate::exec::request::audit;
 use crate::exec::request::context::{Context, Done, Failure};
 use crate::exec::request::databases;
+use crate::exec::request::permit::{self, Permit, Refusal};
 use crate::exec::request::room::Planner;
 use crate::exec::request::routing::RouteSearch;
-use crate::exec::request::spec::{Access, Run, Spec, flag};
+use crate::exec::request::spec::{Access, Spec, flag};
 use crate::exec::state::client::{Client, DROPPED, Db, Transaction, gate, shown};
 use crate::exec::state::local::Local;
 use crate::exec::state::watches::{WATCHED_BYTES_MAX, WATCHED_MAX, Watched, Watches};
@@ -530,6 +533,48 @@ fn used_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
+/// Checks a queued request again: a step before it, or another client, may have changed the rights
+/// of its user. `None`: it is refused, and answered.
+fn permit_of(ctx: &mut Context<'_>, step: &Step<'_>, table: TableId) -> Option<Permit> {
+    ctx.client.renew(ctx.shared);
+    let refusal = match Permit::check(step.spec, &step.args, ctx.client, table, ctx.shared) {
+        Ok(permit) => return Some(permit),
+        Err(refusal) => refusal,
+    };
+    let text = match refusal {
+        Refusal::LogIn => permit::NO_AUTH.to_owned(),
+        Refusal::Denied(denied) => {
+            acl::note_denied(
+                ctx.shared, ctx.client, step.spec, &step.args, denied, "multi",
+            );
+            audit::record(
+                ctx.shared,
+                ctx.client,
+                step.spec,
+                &step.args,
+                Outcome::Denied,
+            );
+            permit::late_denial_text(denied)
+        }
+    };
+    ctx.local.note_error(ctx.shared, &text);
+    let command = ctx.local.command(ctx.shared, step.spec.number);
+    command.rejected.add(1);
+    ctx.reply().error(text);
+    None
+}
+
+/// Shows a step to monitors and to the audit log.
+fn show(ctx: &Context<'_>, step: &Step<'_>) {
+    if step.spec.is_audited(ctx.local.audited) {
+        let (shared, client) = (ctx.shared, &*ctx.client);
+        audit::record(shared, client, step.spec, &step.args, Outcome::Allowed);
+    }
+    if ctx.shared.commands.gate() & global::MONITORED != 0 {
+        monitor::feed(ctx.shared, ctx.client, step.spec, &step.args);
+    }
+}
+
 /// `alone`: no other session is in the store, and no keys are locked.
 fn run_steps(
     ctx: &mut Context<'_>,
@@ -549,15 +594,17 @@ fn run_steps(
         if ctx.local.room.exceeded && only_answers(step.spec) {
             continue; // no client will see its reply
         }
-        if ctx.shared.commands.gate() & global::MONITORED != 0 {
-            monitor::feed(ctx.shared, ctx.client, step.spec, &step.args);
-        }
         if alone {
             ctx.local.exec_dbs = Some(ctx.shared.commands.tables()); // SWAPDB may have run before
         }
         let table = table_of(ctx.client, ctx.local);
+        let Some(permit) = permit_of(ctx, step, table) else {
+            continue;
+        };
+        show(ctx, step);
         let mut inner = Context {
             args: step.args,
+            permit,
             spec: step.spec,
             client: &mut *ctx.client,
             out: &mut *ctx.out,
@@ -590,9 +637,5 @@ fn run_steps(
         .counters(ctx.shared)
         .commands
         .add(steps.len() as u64);
-    debug_assert!(
-        steps
-            .iter()
-            .all(|step| !matches!(step.spec.run, Run::Refused(_)))
-    );
+    debug_assert!(steps.iter().all(|step| !step.spec.is_refused()));
 }

@@ -1,5 +1,6 @@
 //! The context in which a command runs, and the reasons for its failure.
 
+use super::permit::Permit;
 use super::spec::Spec;
 use crate::exec::state::client::{Client, DROPPED};
 use crate::exec::state::local::Local;
@@ -120,6 +121,9 @@ pub(crate) const TOO_LONG: Failure =
 /// One request, as the command that executes it sees it.
 pub(crate) struct Context<'a> {
     pub(crate) args: Args<'a>,
+    /// Of the check of its client's rights (permit::U1).
+    pub(crate) permit: Permit,
+    /// The permit's command.
     pub(crate) spec: &'static Spec,
     pub(crate) client: &'a mut Client,
     pub(crate) out: &'a mut Vec<u8>,

@@ -14,7 +14,7 @@
 
 use super::context::{Context, Failure};
 use super::routing::tells_of_data;
-use super::spec::{Run, Spec};
+use super::spec::{Kind, Spec};
 use crate::exec::state::client::{Client, DROPPED, Db};
 use crate::exec::state::local::Local;
 use crate::shared::Shared;
@@ -241,7 +241,7 @@ pub(crate) fn observe(shared: &Shared, local: &mut Local, client: &mut Client, r
 fn observe_slowly(shared: &Shared, local: &mut Local, client: &mut Client, spec: &Spec) {
     let commands = &shared.commands;
     // Transactions, COPY and MOVE may reach several databases.
-    let is_one = !matches!(spec.run, Run::Alone(_)) && !matches!(spec.name, "copy" | "move");
+    let is_one = spec.kind() != Kind::Alone && !matches!(spec.name, "copy" | "move");
     let db = match client.db {
         Db::Table(_) if is_one => return, // its table is behind no database
         Db::Number(db) => is_one.then_some(db),

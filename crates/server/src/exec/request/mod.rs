@@ -1,9 +1,12 @@
 //! One request: its command's description, the context in which it runs, and the services that
 //! commands share (routing in a cluster, entries on flash, room for writes, databases).
 
+pub(crate) mod audit;
 pub(crate) mod cold;
 pub(crate) mod context;
 pub(crate) mod databases;
+pub(crate) mod key_access;
+pub(crate) mod permit;
 pub(crate) mod room;
 pub(crate) mod routing;
 pub(crate) mod run;

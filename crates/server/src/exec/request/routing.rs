@@ -17,7 +17,7 @@
 //! of `duramen_node`).
 
 use super::context::Failure;
-use super::spec::{Run, Spec, flag};
+use super::spec::{Kind, Spec, flag};
 use crate::clock;
 use crate::exec::state::client::{Client, DROPPED, Verdict};
 use crate::exec::state::local::Local;
@@ -172,7 +172,7 @@ pub(crate) fn find(
 /// answer (membership::M2).
 #[inline]
 pub(crate) fn tells_of_data(spec: &Spec) -> bool {
-    let alone = matches!(spec.run, Run::Alone(_)) && spec.name != "info";
+    let alone = spec.kind() == Kind::Alone && spec.name != "info";
     spec.keys.first != 0 || spec.has(flag::WHOLE) || alone
 }
 

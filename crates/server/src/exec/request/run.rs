@@ -3,7 +3,7 @@
 use super::context::{Context, Done, Failure};
 use super::routing::NO_DATABASE;
 use super::slow_timer;
-use super::spec::{Access, ONE_KEY, Run, flag};
+use super::spec::{Access, Kind, ONE_KEY, Run, flag};
 use crate::exec::state::client::{DROPPED, Verdict};
 use crate::seldom::seldom;
 use crate::shared::commands::global;
@@ -61,7 +61,7 @@ impl Context<'_> {
 
     #[inline]
     fn dispatch(&mut self, access: Access<'_, '_>, hashes: &[KeyHash]) -> Done {
-        match (self.spec.run, access) {
+        match (self.permit.run(), access) {
             (Run::Data(run) | Run::Atomic(run), Access::Guarded(guard)) => {
                 guard.rewrites(self.spec.rewrites());
                 run(self, guard, hashes)
@@ -123,7 +123,7 @@ impl Context<'_> {
     /// Whether this is a command on several keys, each handled separately. Clients take `TRYAGAIN`
     /// for "nothing was done".
     fn may_be_half_done(&self) -> bool {
-        self.spec.keys != ONE_KEY && matches!(self.spec.run, Run::Data(_))
+        self.spec.keys != ONE_KEY && self.spec.kind() == Kind::Data
     }
 
     fn failure_text(&self, failure: &Failure) -> String {

@@ -104,7 +104,7 @@ fn push(shared: &Shared, local: &mut Local, client: &Client, args: Vec<Vec<u8>>,
         unix_s,
         took_us,
         args,
-        peer: client.record().peer.to_string(),
+        peer: client.record().shown_addresses().0,
         name: client.record().text().name,
     };
     log.next_id += 1;

@@ -2,6 +2,7 @@
 //! positions and function.
 
 use super::context::{Context, Done};
+use crate::config::AUDIT_CLASSES;
 use crate::shared::Family;
 use duramen_engine::{Guard, KeyHash, Session};
 
@@ -198,12 +199,55 @@ pub(crate) struct Spec {
     pub(crate) since: &'static str,
     pub(crate) complexity: &'static str,
     pub(crate) summary: &'static str,
-    pub(crate) run: Run,
+    /// Its function: reached by a [`Permit`](super::permit::Permit) alone (permit::U1).
+    pub(super) run: Run,
+}
+
+/// Where a command runs, without its function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Data,
+    Atomic,
+    Plain,
+    Store,
+    Alone,
+    Refused(&'static str),
 }
 
 impl Spec {
     pub(crate) fn has(&self, flags: u32) -> bool {
         self.flags & flags != 0
+    }
+
+    #[inline]
+    pub(crate) fn kind(&self) -> Kind {
+        match self.run {
+            Run::Data(_) => Kind::Data,
+            Run::Atomic(_) => Kind::Atomic,
+            Run::Plain(_) => Kind::Plain,
+            Run::Store(_) => Kind::Store,
+            Run::Alone(_) => Kind::Alone,
+            Run::Refused(reason) => Kind::Refused(reason),
+        }
+    }
+
+    /// The position of its class in [`AUDIT_CLASSES`]. Logins are recorded where they happen.
+    pub(crate) fn class(&self) -> Option<usize> {
+        const NAMED: [(u32, &str); 5] = [
+            (flag::NO_AUTH, ""),
+            (flag::ADMIN, "admin"),
+            (flag::WRITE, "write"),
+            (flag::READONLY, "read"),
+            (flag::CONNECTION, "connection"),
+        ];
+        let (_, name) = NAMED.iter().find(|(flag, _)| self.has(*flag))?;
+        AUDIT_CLASSES.iter().position(|known| known == name)
+    }
+
+    /// Whether it is of one of these classes.
+    #[inline]
+    pub(crate) fn is_audited(&self, classes: u32) -> bool {
+        classes != 0 && self.class().is_some_and(|class| classes & 1 << class != 0)
     }
 
     pub(crate) fn is_refused(&self) -> bool {
@@ -229,6 +273,9 @@ impl Spec {
             // Their first argument after the name selects the action.
             "hello" => n >= 2,
             "config|set" => n >= 3,
+            "acl|setuser" => n >= 3,
+            // The command whose rights are tested may be one of these.
+            "acl|dryrun" => n >= 4,
             _ => false,
         }
     }
@@ -270,6 +317,51 @@ impl Spec {
         let end = if first == 0 { 0 } else { (last + 1).min(args) };
         (first..end.max(first)).step_by(usize::from(self.keys.step).max(1))
     }
+}
+
+/// A row of the command table, without its number.
+#[allow(clippy::too_many_arguments)] // A row has as many columns as a table of commands needs.
+pub(crate) const fn row(
+    name: &'static str,
+    arity: i8,
+    flags: u32,
+    keys: Keys,
+    group: Group,
+    family: Family,
+    since: &'static str,
+    complexity: &'static str,
+    summary: &'static str,
+    run: Run,
+) -> Spec {
+    let sub = if is_sub(name.as_bytes()) {
+        flag::SUB
+    } else {
+        0
+    };
+    Spec {
+        number: 0, // the table sets it
+        name,
+        arity,
+        flags: flags | sub,
+        keys,
+        group,
+        family,
+        since,
+        complexity,
+        summary,
+        run,
+    }
+}
+
+const fn is_sub(name: &[u8]) -> bool {
+    let mut n = 0;
+    while n < name.len() {
+        if name[n] == b'|' {
+            return true;
+        }
+        n += 1;
+    }
+    false
 }
 
 /// Shown instead of a secret.

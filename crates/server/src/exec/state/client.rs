@@ -6,6 +6,7 @@ use super::watches::Watches;
 use crate::clock;
 use crate::heap;
 use crate::shared::{ClientRecord, Shared};
+use duramen_acl::User;
 use duramen_base::ids::{Level, TabletsVersion};
 use duramen_engine::TableId;
 use duramen_wire::resp::{Protocol, Requests};
@@ -36,7 +37,7 @@ pub enum Verdict {
 
 /// Bits of [`Client::gate`]: any value but 0 sends a request through all checks.
 pub(crate) mod gate {
-    /// It is not checked yet whether the client must give a password.
+    /// The client has no user yet.
     pub(crate) const STRANGER: u32 = 1;
     /// Between MULTI and EXEC.
     pub(crate) const MULTI: u32 = 1 << 1;
@@ -46,6 +47,8 @@ pub(crate) mod gate {
     pub(crate) const REPLY_SKIP: u32 = 1 << 3;
     /// Set by `CLIENT REPLY SKIP` itself, for the request after it.
     pub(crate) const REPLY_SKIP_NEXT: u32 = 1 << 4;
+    /// Its user may not do everything.
+    pub(crate) const RESTRICTED: u32 = 1 << 5;
 }
 
 /// Bits of `ClientRecord::flags`, for `CLIENT LIST`.
@@ -96,6 +99,8 @@ pub(crate) struct Mode {
     is_silent: bool,
     monitors: bool,
     is_stranger: bool,
+    /// Id of its user.
+    user: Option<u64>,
     /// The number of its `DISCARD`s: after one that it takes for failed it would go on queuing.
     discards: u64,
     /// The number of the transaction in which it is; 0: it is in none.
@@ -126,6 +131,10 @@ pub(crate) struct Flushing {
 /// State of the commands for one connection. Embedded in the reactor's connection.
 pub struct Client {
     record: Arc<ClientRecord>,
+    /// None: it has not logged in, or is a native client, which has shown the token.
+    user: Option<Arc<User>>,
+    /// The generation of its user (acl::V1).
+    acl_generation: u64,
     pub(crate) verdict: Verdict,
     /// No more of its requests run in this round.
     pub(crate) halted: bool,
@@ -165,6 +174,8 @@ impl Client {
     pub fn new(record: Arc<ClientRecord>) -> Client {
         Client {
             record,
+            user: None,
+            acl_generation: 0,
             verdict: Verdict::Open,
             halted: false,
             appended_bytes: 0,
@@ -218,9 +229,70 @@ impl Client {
         self.record.id
     }
 
-    /// The client gave the password, or needs none.
+    /// A native client, which has shown the cluster's token: it may do everything.
     pub fn authenticate(&mut self) {
-        self.gate &= !gate::STRANGER;
+        self.user = None;
+        self.gate &= !(gate::STRANGER | gate::RESTRICTED);
+    }
+
+    /// The client has the rights of this user from now on.
+    pub(crate) fn log_in(&mut self, user: &Arc<User>) {
+        self.record.change_text(|text| {
+            text.user = user.name().to_owned();
+            text.user_id = user.id();
+        });
+        self.set_user(user);
+    }
+
+    fn set_user(&mut self, user: &Arc<User>) {
+        self.gate &= !(gate::STRANGER | gate::RESTRICTED);
+        if !user.is_unrestricted() {
+            self.gate |= gate::RESTRICTED;
+        }
+        self.user = Some(Arc::clone(user));
+    }
+
+    /// The client has the rights of the default user, if that needs no password.
+    pub(crate) fn log_in_by_default(&mut self, shared: &Shared) {
+        let users = shared.acl.users();
+        if users.default_user().is_open() {
+            self.log_in(users.default_user());
+        }
+    }
+
+    pub(crate) fn user(&self) -> Option<&Arc<User>> {
+        self.user.as_ref()
+    }
+
+    /// The name of its user; Redis shows `default` for a client that has not logged in.
+    pub(crate) fn user_name(&self) -> String {
+        let name = self.user.as_ref().map(|user| user.name());
+        name.unwrap_or(duramen_acl::DEFAULT_USER).to_owned()
+    }
+
+    /// acl::V1: to be called before requests run. A client whose user is gone is closed.
+    #[inline]
+    pub(crate) fn renew(&mut self, shared: &Shared) {
+        let generation = shared.acl.generation();
+        if generation != self.acl_generation {
+            self.acl_generation = generation;
+            self.renew_user(shared);
+        }
+    }
+
+    #[cold]
+    fn renew_user(&mut self, shared: &Shared) {
+        let Some(user) = &self.user else {
+            return;
+        };
+        let users = shared.acl.users();
+        match users.get(user.name()).filter(|now| now.id() == user.id()) {
+            Some(user) => self.set_user(user),
+            None => {
+                self.verdict = Verdict::CloseNow;
+                self.halted = true;
+            }
+        }
     }
 
     pub(crate) fn in_multi(&self) -> bool {
@@ -295,6 +367,7 @@ impl Client {
             is_silent: self.gate & gate::REPLY_OFF != 0,
             monitors: self.monitors(),
             is_stranger: self.gate & gate::STRANGER != 0,
+            user: self.user.as_ref().map(|user| user.id()),
             discards: self.discards,
             transaction: if self.in_multi() {
                 self.transactions
@@ -321,9 +394,13 @@ impl Client {
             self.stranger_since_ms = clock::coarse_ms();
         }
         self.gate = gate::STRANGER;
+        self.user = None;
         self.db = Db::Number(0);
         self.set_protocol(Protocol::Resp2);
         self.show(shown::MONITOR | shown::NO_EVICT | shown::NO_TOUCH, false);
-        self.record.change_text(|text| text.name.clear());
+        self.record.change_text(|text| {
+            text.name.clear();
+            text.user.clear();
+        });
     }
 }

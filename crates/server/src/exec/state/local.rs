@@ -27,6 +27,8 @@ pub(crate) struct Local {
     pub(crate) not_now: bool,
     /// The server has a second tier.
     pub(crate) tier: bool,
+    /// The classes of requests that the audit log records; 0 = none.
+    pub(crate) audited: u32,
     /// Entries on flash that the keys of a failed command need (`cold`).
     pub(crate) colds: Vec<Cold>,
     /// A command of a transaction is running.
@@ -62,6 +64,7 @@ impl Local {
             needs_alone: false,
             not_now: false,
             tier: false,
+            audited: 0,
             colds: Vec::new(),
             in_exec: false,
             walked: 0,
@@ -100,6 +103,7 @@ impl Local {
     /// Reads the settings once for the whole group.
     pub(crate) fn begin_group(&mut self, shared: &Shared, now: Instant) {
         self.tier = shared.tier().is_some();
+        self.audited = shared.audit.classes();
         let config = self.config.get(shared);
         self.room.bytes_max = config.output_limit_bytes;
         self.slow_us = match config.slowlog_slower_than_us {

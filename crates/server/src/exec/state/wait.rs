@@ -52,6 +52,8 @@ pub(crate) enum Until {
     },
     /// SAVE: the snapshot is complete, or has failed.
     Job(Arc<Job>),
+    /// A failed login: this time, in milliseconds of the server's clock.
+    Time(u64),
     /// CLIENT KILL: these clients, by id, are gone.
     Gone(BTreeMap<u64, Arc<ClientRecord>>),
     /// SHUTDOWN: everything is on disk and the server stops, without a reply; or it runs on, with a
@@ -192,6 +194,10 @@ impl Wait {
                     deadline_ms: *deadline_ms,
                 }
             }
+            Until::Time(until_ms) if now_ms >= *until_ms => State::Over,
+            Until::Time(until_ms) => State::Waiting {
+                deadline_ms: *until_ms,
+            },
             Until::Job(job) => done(job.result()),
             Until::Rewritten(outcome) => done(outcome.result()),
             Until::Gone(killed) if killed.values().all(|client| client.is_gone()) => State::Over,

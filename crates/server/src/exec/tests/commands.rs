@@ -362,7 +362,6 @@ fn unknown_and_foreign_commands_are_named() {
         "CLUSTER INFO",
         "-ERR This instance has cluster support disabled\r\n",
     );
-    s.expect_error("ACL WHOAMI", "ERR ACL is not supported");
 }
 
 #[test]

@@ -17,7 +17,7 @@ fn loading(requirepass: &str) -> (Arc<Shared>, Executor, Client) {
         requirepass: requirepass.to_owned(),
         ..ServerConfig::default()
     };
-    let shared = Shared::new(config, None, crate::exec::COMMANDS.len()).expect("shared state");
+    let shared = Shared::new(config, None, crate::exec::catalog()).expect("shared state");
     let executor = Executor::new(Arc::clone(&shared), 0).expect("an executor");
     let address = "127.0.0.1:1".parse().expect("an address");
     let record = Arc::new(ClientRecord::new(1, 0, 0, 3, address, address, 1));

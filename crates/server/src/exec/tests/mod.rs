@@ -1,5 +1,6 @@
 //! Commands driven by RESP bytes, without sockets.
 
+mod acl;
 mod atomicity;
 mod cluster;
 mod commands;
@@ -52,7 +53,7 @@ impl Server {
             ..Options::new(64 << 20)
         })
         .expect("a store");
-        let shared = Shared::new(config, None, crate::exec::COMMANDS.len()).expect("shared state");
+        let shared = Shared::new(config, None, crate::exec::catalog()).expect("shared state");
         shared.serve(store, None);
         Server { shared, clock_ms }
     }

@@ -26,7 +26,7 @@ fn logged(spans: bool) -> Session {
         ..Options::new(128 << 20)
     })
     .expect("a store");
-    let shared = Shared::new(config, None, crate::exec::COMMANDS.len()).expect("shared state");
+    let shared = Shared::new(config, None, crate::exec::catalog()).expect("shared state");
     shared.serve(store, None);
     let server = Server {
         shared,

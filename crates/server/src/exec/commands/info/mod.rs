@@ -17,6 +17,7 @@ use crate::exec::request::databases;
 use crate::exec::request::spec::Access;
 use crate::process;
 use crate::shared::ClientRecord;
+use crate::shared::acl::Reason;
 use crate::shared::commands::DBS;
 use crate::shared::error_names;
 use crate::shared::figures::{self, Figure, Member};
@@ -268,6 +269,15 @@ fn stats(ctx: &Context<'_>, fields: &mut Fields) {
             "duramen_login_timeouts",
         ],
     );
+    for (name, reason) in [
+        ("acl_access_denied_auth", Reason::Auth),
+        ("acl_access_denied_cmd", Reason::Command),
+        ("acl_access_denied_key", Reason::Key),
+        ("acl_access_denied_channel", Reason::Channel),
+        ("duramen_acl_access_denied_table", Reason::Table),
+    ] {
+        fields.add(name, ctx.shared.acl.count(reason));
+    }
 }
 
 /// Fields of pub/sub, forks, migration, replicas, defragmentation, tracking and helper threads,

@@ -1,15 +1,17 @@
-//! Patterns of `KEYS`, `SCAN MATCH` and `CONFIG GET`: `*`, `?`, `[a-z]`, `[^a]`, `\x`, over bytes.
+//! Patterns of `KEYS`, `SCAN MATCH`, `CONFIG GET` and ACL rules: `*`, `?`, `[a-z]`, `[^a]`, `\x`,
+//! over bytes.
 //!
 //! A pattern is an automaton with one state for each element that matches a byte; a `*` lets a
 //! state persist. All states are the bits of a few words and process a byte at once: the time for a
 //! text is its length times the words of the pattern, for every text and pattern.
 
 /// Maximum length of a pattern in bytes: a byte of a key takes at most 16 steps.
-const PATTERN_BYTES_MAX: usize = 1024;
+pub const PATTERN_BYTES_MAX: usize = 1024;
 const WORD_BITS: usize = u64::BITS as usize;
 
 /// A pattern that can be matched against many texts.
-pub(crate) struct Pattern {
+#[derive(Clone, Debug)]
+pub struct Pattern {
     /// Number of elements that match a byte each.
     elements: usize,
     /// Number of words in a set of states.
@@ -22,7 +24,7 @@ pub(crate) struct Pattern {
 
 impl Pattern {
     /// `fold` ignores ASCII case. `None`: the pattern is longer than [`PATTERN_BYTES_MAX`].
-    pub(crate) fn new(text: &[u8], fold: bool) -> Option<Pattern> {
+    pub fn new(text: &[u8], fold: bool) -> Option<Pattern> {
         if text.len() > PATTERN_BYTES_MAX {
             return None;
         }
@@ -71,7 +73,7 @@ impl Pattern {
     }
 
     /// Whether the whole text matches.
-    pub(crate) fn matches(&self, text: &[u8]) -> bool {
+    pub fn matches(&self, text: &[u8]) -> bool {
         if text.len() < self.elements {
             return false;
         }
@@ -117,7 +119,7 @@ impl Pattern {
     }
 
     /// Maximum number of steps for a text of this many bytes.
-    pub(crate) fn steps(&self, text_bytes: usize) -> usize {
+    pub fn steps(&self, text_bytes: usize) -> usize {
         self.words * text_bytes
     }
 }

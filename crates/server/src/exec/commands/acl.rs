@@ -1,0 +1,447 @@
+//! ACL: users and their rights, with the replies of Redis 7.4.
+
+use super::client_list;
+use super::lookup::{self, Resolved};
+use super::table::COMMANDS;
+use crate::audit::Outcome;
+use crate::clock;
+use crate::exec::request::audit;
+use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER};
+use crate::exec::request::permit::{self, Refusal};
+use crate::exec::request::spec::{Spec, flag};
+use crate::exec::state::client::{Client, Verdict};
+use crate::exec::state::wait::Until;
+use crate::outcome;
+use crate::shared::Shared;
+use crate::shared::acl::{Denial, NO_FILE, Reason};
+use duramen_acl::{CATEGORIES, Catalog, Command, Denied, Selector, random_password};
+use duramen_wire::resp::number::parse_integer;
+use duramen_wire::resp::{Args, Encoder};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The commands, as rules of users see them.
+pub(crate) fn catalog() -> Catalog {
+    Catalog::new(COMMANDS.iter().map(|spec| Command {
+        name: spec.name,
+        categories: categories(spec),
+        is_free: spec.has(flag::NO_AUTH),
+    }))
+}
+
+fn categories(spec: &Spec) -> u32 {
+    let mut bits = 0;
+    let mut add = |name: &str| {
+        let bit = CATEGORIES.iter().position(|known| *known == name);
+        bits |= bit.map_or(0, |bit| 1 << bit);
+    };
+    for (bit, name) in flag::CATEGORIES {
+        if spec.has(*bit) {
+            add(name.trim_start_matches('@'));
+        }
+    }
+    if !spec.has(flag::FAST) && !spec.is_refused() {
+        add("slow");
+    }
+    bits
+}
+
+/// Logs and counts a denied request.
+#[cold]
+pub(crate) fn note_denied(
+    shared: &Shared,
+    client: &Client,
+    spec: &Spec,
+    args: &Args<'_>,
+    denied: Denied,
+    context: &'static str,
+) {
+    let object = |n| args.get(n).unwrap_or_default().to_vec();
+    let (reason, object) = match denied {
+        Denied::Command => (Reason::Command, spec.name.as_bytes().to_vec()),
+        Denied::Key(n) => (Reason::Key, object(n)),
+        Denied::Channel(n) => (Reason::Channel, object(n)),
+        Denied::Table(n) => (Reason::Table, object(n)),
+    };
+    note(shared, client, reason, object, client.user_name(), context);
+}
+
+/// Logs and counts a failed login.
+#[cold]
+pub(crate) fn note_failed_login(shared: &Shared, client: &Client, object: &[u8], user: &[u8]) {
+    let user = String::from_utf8_lossy(user);
+    let user = &user[..user.floor_char_boundary(USER_BYTES_MAX)];
+    audit::record_login(shared, client, user, Outcome::FailedLogin);
+    let object = object.to_vec();
+    note(
+        shared,
+        client,
+        Reason::Auth,
+        object,
+        user.to_owned(),
+        "toplevel",
+    );
+}
+
+fn note(
+    shared: &Shared,
+    client: &Client,
+    reason: Reason,
+    object: Vec<u8>,
+    user: String,
+    context: &'static str,
+) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now_ms = now.map_or(0, |now| now.as_millis() as u64);
+    let denial = Denial {
+        id: 0,
+        count: 1,
+        reason,
+        context,
+        object,
+        user,
+        client: client_list::line(shared, client.record(), clock::now_ms()),
+        created_ms: now_ms,
+        updated_ms: now_ms,
+    };
+    let len_max = shared.config().access.acllog_max_len;
+    shared.acl.note_denial(denial, len_max);
+}
+
+/// Maximum bytes of a user's name in the log: a failed login may name any.
+const USER_BYTES_MAX: usize = 128;
+
+pub(crate) fn whoami(ctx: &mut Context<'_>) -> Done {
+    let name = ctx.client.user_name();
+    ctx.bulk(name.as_bytes())
+}
+
+pub(crate) fn users(ctx: &mut Context<'_>) -> Done {
+    let users = ctx.shared.acl.users();
+    let mut reply = ctx.reply();
+    reply.array(users.iter().count());
+    for user in users.iter() {
+        reply.bulk(user.name().as_bytes());
+    }
+    Ok(())
+}
+
+pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
+    let users = ctx.shared.acl.users();
+    let mut reply = ctx.reply();
+    reply.array(users.iter().count());
+    for user in users.iter() {
+        reply.bulk(&user.print());
+    }
+    Ok(())
+}
+
+pub(crate) fn getuser(ctx: &mut Context<'_>) -> Done {
+    let users = ctx.shared.acl.users();
+    let name = std::str::from_utf8(ctx.arg(2)).unwrap_or_default();
+    let Some(user) = users.get(name) else {
+        return ctx.null();
+    };
+    let mut reply = ctx.reply();
+    reply.map(6);
+    reply.bulk(b"flags");
+    let flags = user.flags();
+    reply.set(flags.len());
+    for flag in flags {
+        reply.bulk(flag.as_bytes());
+    }
+    reply.bulk(b"passwords");
+    reply.array(user.passwords().len());
+    for password in user.passwords() {
+        reply.bulk(password.to_string().as_bytes());
+    }
+    write_selector(&mut reply, user.root());
+    reply.bulk(b"selectors");
+    reply.array(user.others().len());
+    for selector in user.others() {
+        reply.map(3);
+        write_selector(&mut reply, selector);
+    }
+    Ok(())
+}
+
+/// Redis's clients expect exactly these fields. The tables follow the keys.
+fn write_selector(reply: &mut Encoder<'_>, selector: &Selector) {
+    let (keys, tables) = (selector.keys(), selector.tables());
+    let blank: &[u8] = match keys.is_empty() || tables.is_empty() {
+        true => b"",
+        false => b" ",
+    };
+    reply.bulk(b"commands");
+    reply.bulk(selector.commands().as_bytes());
+    reply.bulk(b"keys");
+    reply.bulk(&[&keys, blank, &tables].concat());
+    reply.bulk(b"channels");
+    reply.bulk(&selector.channels());
+}
+
+/// In a cluster each member reads the users from its own file.
+fn not_in_cluster(ctx: &Context<'_>, what: &str) -> Done {
+    match ctx.shared.membership() {
+        None => Ok(()),
+        Some(_) => Err(format!(
+            "ERR ACL {what} would change this member alone, and this is a cluster: write the user \
+             to the `aclfile` of every member, and send ACL LOAD to each"
+        )
+        .into()),
+    }
+}
+
+pub(crate) fn setuser(ctx: &mut Context<'_>) -> Done {
+    not_in_cluster(ctx, "SETUSER")?;
+    let acl = &ctx.shared.acl;
+    let rules: Vec<&[u8]> = ctx.args.skip(3).into_iter().collect();
+    acl.change(|users| users.set(ctx.arg(2), rules.iter().copied(), acl.catalog()))
+        .map_err(|fault| Failure::from(format!("ERR {fault}")))?;
+    ctx.shared.users_changed();
+    ctx.client.renew(ctx.shared);
+    ctx.ok()
+}
+
+pub(crate) fn deluser(ctx: &mut Context<'_>) -> Done {
+    not_in_cluster(ctx, "DELUSER")?;
+    let names: Vec<&[u8]> = ctx.args.skip(2).into_iter().collect();
+    if names
+        .iter()
+        .any(|name| *name == duramen_acl::DEFAULT_USER.as_bytes())
+    {
+        return Err(Failure::Text("ERR The 'default' user cannot be removed"));
+    }
+    let removed: Result<i64, Failure> = ctx.shared.acl.change(|users| {
+        let names = names
+            .iter()
+            .filter_map(|name| std::str::from_utf8(name).ok());
+        Ok(names.filter(|name| users.remove(name)).count() as i64)
+    });
+    // As CLIENT KILL: the reply waits until none of their requests runs any more.
+    for record in ctx.shared.users_changed() {
+        if record.id == ctx.client.id() {
+            ctx.client.verdict = Verdict::CloseAfterReply;
+            continue;
+        }
+        ctx.client.wait.until_gone(record);
+        if ctx.client.verdict == Verdict::Open {
+            ctx.client.verdict = Verdict::Held;
+        }
+    }
+    ctx.integer(removed?)
+}
+
+/// Refuses more than one argument of a subcommand.
+fn at_most_one(ctx: &Context<'_>) -> Done {
+    if ctx.args.len() <= 3 {
+        return Ok(());
+    }
+    let sub = String::from_utf8_lossy(ctx.arg(1));
+    Err(
+        format!("ERR unknown subcommand or wrong number of arguments for '{sub}'. Try ACL HELP.")
+            .into(),
+    )
+}
+
+pub(crate) fn cat(ctx: &mut Context<'_>) -> Done {
+    at_most_one(ctx)?;
+    let Some(name) = ctx.args.get(2) else {
+        let mut reply = ctx.reply();
+        reply.array(CATEGORIES.len());
+        for category in CATEGORIES {
+            reply.bulk(category.as_bytes());
+        }
+        return Ok(());
+    };
+    let name = String::from_utf8_lossy(name);
+    let Some(commands) = ctx.shared.acl.catalog().in_category(&name) else {
+        let shown: String = name.chars().take(128).collect();
+        return Err(format!("ERR Unknown category '{shown}'").into());
+    };
+    let mut reply = ctx.reply();
+    reply.array(commands.len());
+    for spec in commands.iter().filter_map(|number| COMMANDS.get(*number)) {
+        reply.bulk(spec.name.as_bytes());
+    }
+    Ok(())
+}
+
+/// Entries that ACL LOG shows without a count; as in Redis.
+const LOG_SHOWN: usize = 10;
+
+pub(crate) fn log(ctx: &mut Context<'_>) -> Done {
+    at_most_one(ctx)?;
+    let count = match ctx.args.get(2) {
+        None => LOG_SHOWN,
+        Some(word) if word.eq_ignore_ascii_case(b"reset") => {
+            ctx.shared.acl.denials().clear();
+            return ctx.ok();
+        }
+        Some(text) => {
+            let count = parse_integer(text).ok_or(NOT_AN_INTEGER)?;
+            usize::try_from(count).unwrap_or(0)
+        }
+    };
+    let denials: Vec<Denial> = ctx
+        .shared
+        .acl
+        .denials()
+        .iter()
+        .take(count)
+        .cloned()
+        .collect();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now_ms = now.map_or(0, |now| now.as_millis() as u64);
+    let mut reply = ctx.reply();
+    reply.array(denials.len());
+    for denial in denials {
+        let age_s = now_ms.saturating_sub(denial.created_ms) as f64 / 1_000.0;
+        reply.map(10);
+        reply.bulk(b"count");
+        reply.integer(denial.count as i64);
+        for (field, text) in [
+            ("reason", denial.reason.name().as_bytes()),
+            ("context", denial.context.as_bytes()),
+            ("object", denial.object.as_slice()),
+            ("username", denial.user.as_bytes()),
+            ("age-seconds", format!("{age_s:.3}").as_bytes()),
+            ("client-info", denial.client.as_bytes()),
+        ] {
+            reply.bulk(field.as_bytes());
+            reply.bulk(text);
+        }
+        for (field, number) in [
+            ("entry-id", denial.id),
+            ("timestamp-created", denial.created_ms),
+            ("timestamp-last-updated", denial.updated_ms),
+        ] {
+            reply.bulk(field.as_bytes());
+            reply.integer(number as i64);
+        }
+    }
+    Ok(())
+}
+
+/// Bits of a password if no number is given; maximum bits. As in Redis.
+const PASSWORD_BITS: i64 = 256;
+const PASSWORD_BITS_MAX: i64 = 4096;
+
+pub(crate) fn genpass(ctx: &mut Context<'_>) -> Done {
+    at_most_one(ctx)?;
+    let bits = match ctx.args.get(2) {
+        None => PASSWORD_BITS,
+        Some(text) => parse_integer(text).ok_or(NOT_AN_INTEGER)?,
+    };
+    let bits = Some(bits).filter(|bits| (1..=PASSWORD_BITS_MAX).contains(bits));
+    let bits = bits.ok_or(Failure::Text(
+        "ERR ACL GENPASS argument must be the number of bits for the output password, a positive \
+         number up to 4096",
+    ))?;
+    let password = random_password(bits as usize)
+        .ok_or(Failure::Text("ERR the system has no random numbers"))?;
+    ctx.bulk(password.as_bytes())
+}
+
+pub(crate) fn dryrun(ctx: &mut Context<'_>) -> Done {
+    let users = ctx.shared.acl.users();
+    let name = String::from_utf8_lossy(ctx.arg(2)).into_owned();
+    let Some(user) = users.get(&name) else {
+        return Err(format!("ERR User '{name}' not found").into());
+    };
+    let args = ctx.args.skip(3);
+    let spec = match lookup::resolve(&args) {
+        Resolved::Command(spec) => spec,
+        Resolved::Arity(spec) => {
+            return Err(
+                format!("ERR wrong number of arguments for '{}' command", spec.name).into(),
+            );
+        }
+        _ => {
+            let command = String::from_utf8_lossy(ctx.arg(3));
+            return Err(format!("ERR Command '{command}' not found").into());
+        }
+    };
+    let Err(denied) = permit::allows(user, spec, &args, ctx.table, ctx.shared) else {
+        return ctx.ok();
+    };
+    let object = |n| String::from_utf8_lossy(args.get(n).unwrap_or_default());
+    let what = match denied {
+        Denied::Command => format!("run the '{}' command", spec.name),
+        Denied::Key(n) => format!("access the '{}' key", object(n)),
+        Denied::Channel(n) => format!("access the '{}' channel", object(n)),
+        Denied::Table(_) => "access the table".to_owned(),
+    };
+    let text = format!("User {name} has no permissions to {what}");
+    ctx.bulk(text.as_bytes())
+}
+
+pub(crate) fn load(ctx: &mut Context<'_>) -> Done {
+    in_background(ctx, Shared::load_users)
+}
+
+pub(crate) fn save(ctx: &mut Context<'_>) -> Done {
+    in_background(ctx, Shared::save_users)
+}
+
+/// Works with the file of users on a thread of its own; the reply waits for it.
+fn in_background(ctx: &mut Context<'_>, work: fn(&Shared) -> Result<(), String>) -> Done {
+    if !ctx.shared.acl.has_file() {
+        return Err(format!("ERR {NO_FILE}").into());
+    }
+    let outcome = Arc::new(outcome::Outcome::default());
+    let (shared, done) = (ctx.shared.this(), Arc::clone(&outcome));
+    let run = move || {
+        if let Some(shared) = shared {
+            done.end(work(&shared));
+            shared.wake_for_commit();
+        }
+    };
+    let thread = std::thread::Builder::new().name("aclfile".to_owned());
+    thread
+        .spawn(run)
+        .map_err(|error| Failure::from(format!("ERR cannot start a thread: {error}")))?;
+    ctx.ok()?;
+    ctx.client.wait.then(Until::Rewritten(outcome), b"+OK\r\n");
+    ctx.client.verdict = Verdict::Held;
+    Ok(())
+}
+
+/// The reply to a request that a user may not make.
+pub(crate) fn refusal_text(refusal: Refusal, client: &Client, spec: &Spec) -> String {
+    match refusal {
+        Refusal::LogIn => permit::NO_AUTH.to_owned(),
+        Refusal::Denied(denied) => permit::denial_text(denied, &client.user_name(), spec),
+    }
+}
+
+pub(crate) fn help(ctx: &mut Context<'_>) -> Done {
+    ctx.help(&[
+        "CAT [<category>]",
+        "    List all commands that belong to <category>, or all command categories",
+        "    when no category is specified.",
+        "DELUSER <username> [<username> ...]",
+        "    Delete a list of users.",
+        "DRYRUN <username> <command> [<arg> ...]",
+        "    Returns whether the user can execute the given command without executing the command.",
+        "GETUSER <username>",
+        "    Get the user's details.",
+        "GENPASS [<bits>]",
+        "    Generate a secure 256-bit user password. The optional `bits` argument can",
+        "    be used to specify a different size.",
+        "LIST",
+        "    Show users details in config file format.",
+        "LOAD",
+        "    Reload users from the ACL file.",
+        "LOG [<count> | RESET]",
+        "    Show the ACL log entries.",
+        "SAVE",
+        "    Save the current config to the ACL file.",
+        "SETUSER <username> <attribute> [<attribute> ...]",
+        "    Create or modify a user with the specified attributes.",
+        "USERS",
+        "    List all the registered usernames.",
+        "WHOAMI",
+        "    Return the current connection username.",
+    ])
+}

@@ -1,0 +1,90 @@
+//! A command's access to its keys, as the command table declares it: for `COMMAND`, and for the
+//! check of a user's rights.
+
+use super::spec::{Spec, flag};
+use duramen_wire::resp::Args;
+
+/// A set of Redis's flags of a key specification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeyAccess(u16);
+
+const RO: u16 = 1;
+const RW: u16 = 1 << 1;
+const OW: u16 = 1 << 2;
+const RM: u16 = 1 << 3;
+const ACCESS: u16 = 1 << 4;
+const UPDATE: u16 = 1 << 5;
+const INSERT: u16 = 1 << 6;
+const DELETE: u16 = 1 << 7;
+const VARIABLE: u16 = 1 << 8;
+
+const NAMES: [&str; 9] = [
+    "RO",
+    "RW",
+    "OW",
+    "RM",
+    "access",
+    "update",
+    "insert",
+    "delete",
+    "variable_flags",
+];
+
+impl KeyAccess {
+    /// A command's access to its first key, and to the second if that differs. A command that
+    /// writes and is not named here counts as one that reads too: it then needs more rights than
+    /// it should, and no less.
+    pub(crate) fn declared(spec: &Spec) -> (KeyAccess, Option<KeyAccess>) {
+        let (first, second) = match spec.name {
+            "rename" => (RW | ACCESS | DELETE, Some(OW | UPDATE)),
+            "renamenx" => (RW | ACCESS | DELETE, Some(OW | INSERT)),
+            "copy" => (RO | ACCESS, Some(OW | UPDATE)),
+            "set" => (RW | ACCESS | UPDATE | VARIABLE, None),
+            "setnx" | "msetnx" => (OW | INSERT, None),
+            "mset" | "setex" | "psetex" | "duramen.write" | "duramen.mwrite" => (OW | UPDATE, None),
+            "getdel" => (RW | ACCESS | DELETE, None),
+            "append" => (RW | INSERT, None),
+            "setrange" | "expire" | "pexpire" | "expireat" | "pexpireat" | "persist" => {
+                (RW | UPDATE, None)
+            }
+            "del" | "unlink" | "duramen.remove" | "duramen.mremove" => (RM | DELETE, None),
+            "strlen" | "exists" | "touch" | "type" | "watch" => (RO, None),
+            name if name.contains('|') && spec.has(flag::READONLY) => (RO, None),
+            _ if spec.has(flag::READONLY) => (RO | ACCESS, None),
+            _ => (RW | ACCESS | UPDATE, None),
+        };
+        (KeyAccess(first), second.map(KeyAccess))
+    }
+
+    /// The access of a request with these arguments to its key number `n`, from 0.
+    pub(crate) fn of(spec: &Spec, args: &Args<'_>, n: usize) -> KeyAccess {
+        let (first, second) = KeyAccess::declared(spec);
+        if first.0 & VARIABLE == 0 {
+            return second.filter(|_| n > 0).unwrap_or(first);
+        }
+        // SET: it reads the key if it returns the value or compares it.
+        let mut options = args.skip(3).into_iter();
+        let reads = |option: &[u8]| {
+            option.eq_ignore_ascii_case(b"get") || option.eq_ignore_ascii_case(b"ifeq")
+        };
+        KeyAccess(match options.any(reads) {
+            true => RW | ACCESS | UPDATE,
+            false => OW | UPDATE,
+        })
+    }
+
+    pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
+        let named = NAMES.iter().enumerate();
+        named
+            .filter(move |(bit, _)| self.0 & 1 << bit != 0)
+            .map(|(_, name)| *name)
+    }
+
+    /// The rights that it needs.
+    pub(crate) fn rights(self) -> duramen_acl::Access {
+        duramen_acl::Access {
+            reads: self.0 & ACCESS != 0,
+            writes: self.0 & (UPDATE | INSERT | DELETE) != 0,
+        }
+    }
+}

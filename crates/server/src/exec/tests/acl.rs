@@ -1,0 +1,310 @@
+//! Users: every command is checked, at queueing and in EXEC, and changed rights hold at once.
+
+use super::*;
+use crate::exec::WaitState;
+use crate::exec::commands::table::COMMANDS;
+use crate::exec::request::spec::{Spec, flag};
+
+/// A request with as few arguments as the command takes.
+fn shortest(spec: &Spec) -> String {
+    let words: Vec<&str> = spec.name.split('|').collect();
+    let args = usize::from(spec.arity.unsigned_abs()).max(words.len());
+    let mut request = words.join(" ");
+    for _ in words.len()..args {
+        request.push_str(" 1");
+    }
+    request
+}
+
+/// The commands that this server offers and that need a right.
+fn checked() -> impl Iterator<Item = &'static Spec> {
+    let is_request = |spec: &&Spec| !spec.has(flag::CONTAINER) || spec.name == "command";
+    COMMANDS
+        .iter()
+        .filter(|spec| !spec.is_refused() && !spec.has(flag::NO_AUTH))
+        .filter(is_request)
+}
+
+/// EXEC says that it has discarded the transaction, whatever the reason.
+fn abort(spec: &Spec) -> &'static str {
+    match spec.name {
+        "exec" => "EXECABORT Transaction discarded because of: ",
+        _ => "",
+    }
+}
+
+#[test]
+fn a_user_without_rights_may_run_no_command() {
+    let mut s = Server::session(1);
+    s.expect("ACL SETUSER poor on >p", "+OK\r\n");
+    s.expect("AUTH poor p", "+OK\r\n");
+    for spec in checked() {
+        let reply = s.ask(&shortest(spec));
+        let denied = format!(
+            "-{}NOPERM User poor has no permissions to run the '{}' command\r\n",
+            abort(spec),
+            spec.name
+        );
+        assert_eq!(reply, denied, "{}", spec.name);
+    }
+    s.expect("AUTH default x", "+OK\r\n");
+    let stats = s.ask("INFO stats");
+    let denied = format!("acl_access_denied_cmd:{}\r\n", checked().count());
+    assert!(stats.contains(&denied), "{stats}");
+    let log = s.ask("ACL LOG 1000");
+    let kept = checked().count().min(128);
+    assert!(log.starts_with(&format!("*{kept}\r\n")), "it is bounded");
+}
+
+#[test]
+fn a_user_without_keys_may_touch_none() {
+    let mut s = Server::session(1);
+    s.expect("ACL SETUSER poor on >p +@all", "+OK\r\n");
+    s.expect("AUTH poor p", "+OK\r\n");
+    for spec in checked().filter(|spec| spec.keys.first > 0) {
+        s.expect(
+            &shortest(spec),
+            "-NOPERM No permissions to access a key\r\n",
+        );
+    }
+}
+
+/// The categories of each command in one: a user with all of them but one may not run it.
+#[test]
+fn every_command_is_in_a_category_that_can_be_denied() {
+    let mut s = Server::session(1);
+    s.expect("ACL SETUSER poor on >p ~* +@all -@fast -@slow", "+OK\r\n");
+    s.expect("AUTH poor p", "+OK\r\n");
+    for spec in checked() {
+        s.expect_error(&shortest(spec), &format!("{}NOPERM User poor", abort(spec)));
+    }
+}
+
+#[test]
+fn keys_are_checked_by_access() {
+    let mut s = Server::session(1);
+    s.expect("MSET in:1 a out:1 b", "+OK\r\n");
+    let rules = "ACL SETUSER w on >p +@all -acl %R~in:* %W~out:*";
+    s.expect(rules, "+OK\r\n");
+    s.expect("AUTH w p", "+OK\r\n");
+    s.expect("GET in:1", "$1\r\na\r\n");
+    let denied = "-NOPERM No permissions to access a key\r\n";
+    for request in [
+        "GET out:1",
+        "SET in:1 x",
+        "SET out:1 x GET",
+        "SET out:1 x IFEQ b",
+        "MGET in:1 in:2 out:1",
+        "RENAME in:1 out:1",
+        "COPY out:1 in:1",
+        "INCR out:1",
+        "DEL in:1",
+        "GETDEL in:1",
+        "DURAMEN.WRITE in:1 x",
+        "DURAMEN.READ out:1",
+        "DURAMEN.MREMOVE out:1 in:1",
+        "EXISTS other",
+    ] {
+        s.expect(request, denied);
+    }
+    s.expect("COPY in:1 out:2", ":1\r\n");
+    s.expect("SET out:1 x", "+OK\r\n");
+    s.expect("EXISTS in:1 out:1", ":2\r\n");
+}
+
+#[test]
+fn tables_are_checked_by_name() {
+    let mut s = Server::session(1);
+    assert!(s.ask("DURAMEN.TABLE CREATE jobs").starts_with(':'));
+    s.expect(
+        "ACL SETUSER t on >p ~* +@all table:jobs table:db2",
+        "+OK\r\n",
+    );
+    let list = s.ask("ACL LIST");
+    assert!(
+        list.contains("~* resetchannels table:jobs table:db2 +@all"),
+        "{list}"
+    );
+    s.expect("AUTH t p", "+OK\r\n");
+    let denied = "-NOPERM No permissions to access a table\r\n";
+    for request in [
+        "GET a",
+        "SCAN 0",
+        "DBSIZE",
+        "FLUSHDB",
+        "FLUSHALL",
+        "SELECT 1",
+        "DURAMEN.USE default",
+        "DURAMEN.TABLE CREATE other",
+        "DURAMEN.TABLE DROP default",
+        "SWAPDB 0 2",
+    ] {
+        s.expect(request, denied);
+    }
+    s.expect("SELECT 2", "+OK\r\n");
+    s.expect("SET a 1", "+OK\r\n");
+    s.expect("MOVE a 0", denied);
+    s.expect("COPY a b DB 0", denied);
+    s.expect("COPY a b", ":1\r\n");
+    s.expect("DURAMEN.USE jobs", "+OK\r\n");
+    s.expect("SET a 1", "+OK\r\n");
+    s.expect("DBSIZE", ":1\r\n");
+}
+
+#[test]
+fn a_transaction_is_checked_when_it_is_queued_and_when_it_runs() {
+    let server = Server::new(1);
+    let (mut executor, mut client, mut admin) =
+        (server.executor(0), server.client(0), server.client(0));
+    let mut ask = |client: &mut Client, input: &str| {
+        run(&mut executor, client, format!("{input}\r\n").as_bytes())
+    };
+    ask(&mut admin, "ACL SETUSER u on >p ~a +@all");
+    ask(&mut client, "AUTH u p");
+    assert_eq!(ask(&mut client, "MULTI"), "+OK\r\n");
+    assert!(ask(&mut client, "SET b 1").starts_with("-NOPERM No permissions to access a key"));
+    assert!(ask(&mut client, "EXEC").starts_with("-EXECABORT"));
+    for request in ["MULTI", "SET a 1", "GET a", "DEL a"] {
+        ask(&mut client, request);
+    }
+    ask(&mut admin, "ACL SETUSER u -del resetkeys %W~a");
+    let reply = ask(&mut client, "EXEC");
+    let late = "-NOPERM ACLs rules changed between the moment the transaction was accumulated and \
+                the EXEC call. This command is no longer allowed for the following reason: ";
+    let expected = format!(
+        "*3\r\n+OK\r\n{late}no permission to touch the specified keys\r\n\
+         {late}no permission to execute the command or subcommand\r\n"
+    );
+    assert_eq!(reply, expected);
+    assert_eq!(
+        ask(&mut admin, "GET a"),
+        "$1\r\n1\r\n",
+        "it was not deleted"
+    );
+    // A step changes the rights of the steps after it.
+    ask(&mut admin, "ACL SETUSER u +@all ~*");
+    for request in ["MULTI", "ACL SETUSER u -get", "GET a"] {
+        ask(&mut client, request);
+    }
+    let reply = ask(&mut client, "EXEC");
+    assert!(
+        reply.starts_with("*2\r\n+OK\r\n-NOPERM ACLs rules changed"),
+        "{reply}"
+    );
+}
+
+#[test]
+fn changed_rights_hold_for_open_connections() {
+    let server = Server::new(1);
+    let (mut executor, mut client, mut admin) =
+        (server.executor(0), server.client(0), server.client(0));
+    let mut ask = |client: &mut Client, input: &str| {
+        run(&mut executor, client, format!("{input}\r\n").as_bytes())
+    };
+    ask(&mut admin, "ACL SETUSER u on >p ~* &* +@all");
+    assert_eq!(ask(&mut client, "AUTH u p"), "+OK\r\n");
+    assert_eq!(ask(&mut client, "SET a 1"), "+OK\r\n");
+    ask(&mut admin, "ACL SETUSER u -@write");
+    assert!(ask(&mut client, "SET a 2").starts_with("-NOPERM"));
+    ask(&mut admin, "ACL SETUSER u +@all");
+    assert_eq!(ask(&mut client, "SET a 2"), "+OK\r\n");
+    // A pipeline of the client itself: from the next request on.
+    let reply = ask(&mut client, "ACL SETUSER u -get\r\nGET a");
+    assert!(reply.starts_with("+OK\r\n-NOPERM User u"), "{reply}");
+    // A user that is off keeps its connections, as in Redis.
+    ask(&mut admin, "ACL SETUSER u off +@all");
+    assert_eq!(ask(&mut client, "GET a"), "$1\r\n2\r\n");
+    assert!(ask(&mut admin, "AUTH u p").starts_with("-WRONGPASS"));
+    assert_eq!(ask(&mut admin, "ACL WHOAMI"), "$7\r\ndefault\r\n");
+    assert_eq!(ask(&mut admin, "ACL DELUSER u"), ":1\r\n");
+    assert!(
+        admin.take_wait().has_own_end(),
+        "its reply waits until they are gone"
+    );
+    ask(&mut admin, "ACL SETUSER u on >p ~* +@all");
+    assert_eq!(
+        ask(&mut client, "GET a"),
+        "",
+        "another user of the same name"
+    );
+    assert_eq!(client.verdict(), Verdict::CloseNow);
+}
+
+#[test]
+fn the_default_user_decides_whether_connections_need_a_password() {
+    let server = Server::new(1);
+    let (mut executor, mut admin, mut open) =
+        (server.executor(0), server.client(0), server.client(0));
+    let mut ask = |client: &mut Client, input: &str| {
+        run(&mut executor, client, format!("{input}\r\n").as_bytes())
+    };
+    assert_eq!(ask(&mut open, "GET a"), "$-1\r\n");
+    assert_eq!(ask(&mut admin, "CONFIG SET requirepass hush"), "+OK\r\n");
+    let digest = duramen_acl::Digest::of(b"hush");
+    assert!(
+        ask(&mut admin, "ACL LIST")
+            .contains(&format!("user default on sanitize-payload #{digest} ~*"))
+    );
+    assert_eq!(
+        ask(&mut open, "GET a"),
+        "$-1\r\n",
+        "it has logged in before"
+    );
+    let mut late = server.client(0);
+    assert!(ask(&mut late, "GET a").starts_with("-NOAUTH"));
+    assert_eq!(ask(&mut late, "AUTH hush"), "+OK\r\n");
+    assert_eq!(ask(&mut late, "RESET"), "+RESET\r\n");
+    assert!(ask(&mut late, "GET a").starts_with("-NOAUTH"));
+    ask(&mut admin, "ACL SETUSER default off");
+    assert!(ask(&mut late, "AUTH hush").starts_with("-WRONGPASS"));
+    ask(&mut admin, "ACL SETUSER default on nopass -@all +get");
+    let mut limited = server.client(0);
+    assert_eq!(ask(&mut limited, "GET a"), "$-1\r\n");
+    assert!(ask(&mut limited, "SET a 1").starts_with("-NOPERM User default"));
+}
+
+/// The replies wait, the other clients do not.
+#[test]
+fn failed_logins_are_slowed() {
+    let mut s = Server::session(1);
+    s.expect("ACL SETUSER u on >p +@all ~*", "+OK\r\n");
+    for n in 0..6 {
+        s.expect_error("AUTH u wrong", "WRONGPASS");
+        let waits = s.client.take_wait();
+        assert_eq!(waits.has_own_end(), n == 5, "{n}");
+        if n == 5 {
+            let now_ms = crate::clock::now_ms();
+            let state = |now_ms| waits.state(|_| Level::Synced, None, now_ms);
+            assert!(matches!(state(now_ms), WaitState::Waiting { deadline_ms } if deadline_ms > 0));
+            assert_eq!(state(now_ms + 200), WaitState::Over);
+        }
+    }
+    s.expect("AUTH u p", "+OK\r\n");
+    s.expect_error("AUTH u wrong", "WRONGPASS");
+    assert!(
+        !s.client.take_wait().has_own_end(),
+        "a success ends the slowing"
+    );
+}
+
+#[test]
+fn denials_are_logged_and_grouped() {
+    let mut s = Server::session(1);
+    s.expect("ACL SETUSER u on >p ~a +get +acl", "+OK\r\n");
+    s.expect_error("AUTH u wrong", "WRONGPASS");
+    s.expect_error("AUTH u wrong", "WRONGPASS");
+    s.expect("AUTH u p", "+OK\r\n");
+    s.expect_error("GET b", "NOPERM");
+    s.expect_error("SET a 1", "NOPERM");
+    let log = s.ask("ACL LOG");
+    assert!(log.starts_with("*3\r\n"), "{log}");
+    for part in [
+        "$7\r\ncommand\r\n$7\r\ncontext\r\n$8\r\ntoplevel\r\n$6\r\nobject\r\n$3\r\nset\r\n",
+        "$3\r\nkey\r\n$7\r\ncontext\r\n$8\r\ntoplevel\r\n$6\r\nobject\r\n$1\r\nb\r\n",
+        "$5\r\ncount\r\n:2\r\n$6\r\nreason\r\n$4\r\nauth\r\n",
+    ] {
+        assert!(log.contains(part), "{part} in {log}");
+    }
+    s.expect("ACL LOG RESET", "+OK\r\n");
+    s.expect("ACL LOG", "*0\r\n");
+}

@@ -1,0 +1,321 @@
+//! The users of a running server, and the log of denied requests.
+//!
+//! **Invariants**
+//! - V1: a change makes another set of users and then another generation. A connection compares
+//!   the generation before each of its turns, so it has the new rights from its next turn on.
+//! - V2: a change is made completely or not at all (users::A1).
+//!
+//! **Concurrency.** Requests read [`AclState::generation`] and [`AclState::is_open`], whose cache
+//! line only changes of users write. The locks guard cold paths.
+
+use super::{ClientRecord, Message, Shared};
+use crate::config::{ClientAuth, ServerConfig};
+use crate::error::ServerError;
+use duramen_acl::{Catalog, Users};
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+/// Kinds of denials, for the counters of `INFO`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    Auth,
+    Command,
+    Key,
+    Channel,
+    Table,
+}
+
+impl Reason {
+    /// Its name in `ACL LOG`.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Reason::Auth => "auth",
+            Reason::Command => "command",
+            Reason::Key => "key",
+            Reason::Channel => "channel",
+            Reason::Table => "table",
+        }
+    }
+}
+
+/// An entry of `ACL LOG`: equal denials of a minute count as one.
+#[derive(Clone, Debug)]
+pub(crate) struct Denial {
+    pub(crate) id: u64,
+    pub(crate) count: u64,
+    pub(crate) reason: Reason,
+    /// `toplevel` or `multi`.
+    pub(crate) context: &'static str,
+    pub(crate) object: Vec<u8>,
+    pub(crate) user: String,
+    pub(crate) client: String,
+    pub(crate) created_ms: u64,
+    pub(crate) updated_ms: u64,
+}
+
+/// Equal denials within this time, in milliseconds, are one entry; as in Redis.
+const GROUPED_MS: u64 = 60_000;
+/// Maximum bytes of an object in the log.
+const OBJECT_BYTES_MAX: usize = 1024;
+
+/// Users, and what was denied to them.
+pub struct AclState {
+    catalog: Catalog,
+    users: RwLock<Arc<Users>>,
+    /// One change at a time.
+    changes: Mutex<()>,
+    /// Release in `change`, after the users are replaced; Acquire in `generation`.
+    generation: AtomicU64,
+    /// The default user needs no password. Relaxed: a connection that reads an old value is one
+    /// that came before the change.
+    is_open: AtomicBool,
+    /// The file of users; `None`: there is none.
+    file: Option<PathBuf>,
+    denials: Mutex<VecDeque<Denial>>,
+    next_denial: AtomicU64,
+    /// Denials by [`Reason`].
+    counts: [AtomicU64; 5],
+}
+
+impl AclState {
+    /// The users of the configuration: of `aclfile` or `users`, and the default user.
+    ///
+    /// # Errors
+    /// [`ServerError::Config`] or [`ServerError::File`]: a user is wrong, or the file cannot be
+    /// read.
+    pub(super) fn new(config: &ServerConfig, catalog: Catalog) -> Result<AclState, ServerError> {
+        let file = Some(&config.access.aclfile).filter(|name| !name.is_empty());
+        let state = AclState {
+            users: RwLock::new(Arc::new(Users::new(&catalog))),
+            catalog,
+            changes: Mutex::default(),
+            generation: AtomicU64::new(1),
+            is_open: AtomicBool::new(true),
+            file: file.map(PathBuf::from),
+            denials: Mutex::default(),
+            next_denial: AtomicU64::new(0),
+            counts: Default::default(),
+        };
+        let (text, place) = match &state.file {
+            Some(file) => (read(file)?, config.access.aclfile.as_str()),
+            None => (config.access.users.clone().into_bytes(), "users"),
+        };
+        state
+            .load(&text, place, &config.requirepass)
+            .map_err(ServerError::Config)?;
+        let shows_certificate = config.tls_auth_clients == ClientAuth::Yes;
+        let is_remote = config.has_users()
+            && (config.serves_plain() || !shows_certificate)
+            && config.bind.iter().any(|address| !address.is_loopback());
+        if is_remote && state.is_open() {
+            return Err(ServerError::Config(
+                "refusing to listen beyond this machine while the default user needs no password: \
+                 set `--requirepass`, or give it a password or `off` among the users"
+                    .to_owned(),
+            ));
+        }
+        Ok(state)
+    }
+
+    pub(crate) fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    /// Differs from an earlier value if users changed since.
+    #[inline]
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Whether connections need no password: the default user has none and is on.
+    #[inline]
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn users(&self) -> Arc<Users> {
+        let users = self.users.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&users)
+    }
+
+    /// Changes the users (V1, V2).
+    pub(crate) fn change<T, E>(
+        &self,
+        make: impl FnOnce(&mut Users) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let _one = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut users = Users::clone(&self.users());
+        let made = make(&mut users)?;
+        let is_open = users.default_user().is_open();
+        *self.users.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(users);
+        self.is_open.store(is_open, Ordering::Relaxed);
+        self.generation.fetch_add(1, Ordering::Release);
+        Ok(made)
+    }
+
+    /// Replaces all users by those of a file. `requirepass` is the default user's password unless
+    /// the file gives it one.
+    fn load(&self, text: &[u8], place: &str, requirepass: &str) -> Result<(), String> {
+        self.change(|users| {
+            let mut loaded = users
+                .load(text, place, &self.catalog)
+                .map_err(|fault| fault.to_string())?;
+            if loaded.default_user().is_open() && !requirepass.is_empty() {
+                require(&mut loaded, requirepass, &self.catalog);
+            }
+            *users = loaded;
+            Ok(())
+        })
+    }
+
+    /// `CONFIG SET requirepass`: the default user's only password; empty: it needs none.
+    pub(super) fn require_password(&self, password: &str) {
+        let done: Result<(), ()> = self.change(|users| {
+            require(users, password, &self.catalog);
+            Ok(())
+        });
+        debug_assert!(done.is_ok());
+    }
+
+    pub(crate) fn count(&self, reason: Reason) -> u64 {
+        self.counts[reason as usize].load(Ordering::Relaxed)
+    }
+
+    /// `CONFIG RESETSTAT`.
+    pub(crate) fn reset_counts(&self) {
+        self.counts
+            .iter()
+            .for_each(|count| count.store(0, Ordering::Relaxed));
+    }
+
+    pub(crate) fn denials(&self) -> MutexGuard<'_, VecDeque<Denial>> {
+        self.denials.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a denial to the counters and to the log, which keeps `len_max` entries.
+    pub(crate) fn note_denial(&self, mut denial: Denial, len_max: usize) {
+        self.counts[denial.reason as usize].fetch_add(1, Ordering::Relaxed);
+        denial.object.truncate(OBJECT_BYTES_MAX);
+        let mut denials = self.denials();
+        let is_same = |known: &Denial| {
+            known.reason == denial.reason
+                && known.context == denial.context
+                && known.user == denial.user
+                && known.object == denial.object
+                && denial.created_ms.saturating_sub(known.updated_ms) < GROUPED_MS
+        };
+        match denials.iter().position(is_same) {
+            Some(at) => {
+                if let Some(mut known) = denials.remove(at) {
+                    known.count += 1;
+                    known.updated_ms = denial.created_ms;
+                    known.client = denial.client;
+                    denials.push_front(known);
+                }
+            }
+            None => {
+                denial.id = self.next_denial.fetch_add(1, Ordering::Relaxed);
+                denials.push_front(denial);
+            }
+        }
+        denials.truncate(len_max);
+    }
+
+    /// Whether there is a file of users.
+    pub(crate) fn has_file(&self) -> bool {
+        self.file.is_some()
+    }
+}
+
+fn require(users: &mut Users, password: &str, catalog: &Catalog) {
+    let given = format!(">{password}");
+    let rules: [&[u8]; 2] = match password.is_empty() {
+        true => [b"resetpass", b"nopass"],
+        false => [b"resetpass", given.as_bytes()],
+    };
+    let set = users.set(duramen_acl::DEFAULT_USER.as_bytes(), rules, catalog);
+    debug_assert!(set.is_ok(), "these rules are right");
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, ServerError> {
+    crate::config::file::load_bytes(file).map_err(|source| ServerError::File {
+        doing: "read the users in",
+        path: file.to_owned(),
+        source,
+    })
+}
+
+impl Shared {
+    /// `ACL LOAD`: reads the file of users again. Blocks until it is read.
+    ///
+    /// # Errors
+    /// The text of the reply; nothing is changed.
+    pub(crate) fn load_users(&self) -> Result<(), String> {
+        let Some(file) = &self.acl.file else {
+            return Err(NO_FILE.to_owned());
+        };
+        let loaded = read(file)
+            .map_err(|error| error.to_string())
+            .and_then(|text| {
+                let place = file.display().to_string();
+                self.acl.load(&text, &place, &self.config().requirepass)
+            });
+        loaded.map_err(|faults| {
+            format!(
+                "{faults} WARNING: ACL errors detected, no change to the previously active ACL \
+                 rules was performed"
+            )
+        })?;
+        self.users_changed();
+        Ok(())
+    }
+
+    /// `ACL SAVE`: writes all users to the file. Blocks until it is on disk.
+    ///
+    /// # Errors
+    /// The text of the reply; the old file is complete.
+    pub(crate) fn save_users(&self) -> Result<(), String> {
+        let Some(file) = &self.acl.file else {
+            return Err(NO_FILE.to_owned());
+        };
+        let text = self.acl.users().print();
+        crate::config::file::write_private(file, &text).map_err(|error| {
+            tracing::warn!("ACL SAVE: {error}");
+            format!("There was an error trying to save the ACLs: {error}")
+        })
+    }
+
+    /// To be called after users changed: closes the connections of users that are gone and of
+    /// monitors whose users may not be monitors any more, and wakes all threads. Returns the closed
+    /// connections.
+    pub(crate) fn users_changed(&self) -> Vec<Arc<ClientRecord>> {
+        let users = self.acl.users();
+        let is_gone = |record: &Arc<ClientRecord>| {
+            let text = record.text();
+            let user = users.get(&text.user).map(|user| user.id());
+            !text.user.is_empty() && user != Some(text.user_id)
+        };
+        let may_monitor = |record: &Arc<ClientRecord>| {
+            let user = users.get(&record.text().user);
+            user.is_some_and(|user| user.has("monitor", self.acl.catalog()))
+        };
+        let mut monitors = self.commands.monitors().clone();
+        monitors.retain(|monitor| !may_monitor(monitor));
+        self.commands.end_monitors(&monitors);
+        let mut closed = self.clients();
+        closed.retain(is_gone);
+        closed.extend(monitors);
+        for record in &closed {
+            self.post(record, Message::Close { client: record.id });
+        }
+        self.post_all(&Message::Wake);
+        closed
+    }
+}
+
+/// Error reply: there is no file to load or save.
+pub(crate) const NO_FILE: &str = "This Redis instance is not configured to use an ACL file. You \
+may want to specify users via the ACL SETUSER command and then issue a CONFIG REWRITE (assuming \
+you have a Redis configuration file set) in order to store users in the Redis configuration.";

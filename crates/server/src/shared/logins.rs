@@ -1,0 +1,184 @@
+//! Failed logins are slowed, by address.
+//!
+//! The first failures of an address cost nothing. Each further one takes a turn, and the turns of
+//! an address follow one another, at growing intervals, however many connections it has. The reply
+//! to a failed login is sent at the end of its turn. A login that would wait for too long is
+//! refused without a look at its password, so more connections do not bring more guesses. No thread
+//! waits: the reply is held as one that waits for the disk.
+//!
+//! **Invariants**
+//! - G1: an address tries at most `FREE` + `BACKLOG_MS` / `DELAY_MS` passwords at once, and one per
+//!   `DELAY_MAX_MS` in the long run.
+//! - G2: an address is free again at the latest `BACKLOG_MS` + `FORGET_MS` after its last failure,
+//!   and at once after a success. So clients behind one address are not locked out for ever.
+//! - G3: the table has at most `ADDRESSES_MAX` entries. A full table forgets the oldest entry.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Mutex, PoisonError};
+
+/// Failures of an address that cost nothing: a person who mistypes does not wait.
+const FREE: u32 = 5;
+/// Interval of the turns after the free failures, in milliseconds; it doubles with each failure.
+const DELAY_MS: u64 = 100;
+const DELAY_MAX_MS: u64 = 3_200;
+/// Maximum time until the turn of a login, in milliseconds; a later one is refused.
+const BACKLOG_MS: u64 = 10_000;
+/// Time without failures after which an address is free again, in milliseconds.
+const FORGET_MS: u64 = 60_000;
+/// Some hundred KB.
+const ADDRESSES_MAX: usize = 4_096;
+
+#[derive(Clone, Copy, Debug)]
+struct Failures {
+    count: u32,
+    last_ms: u64,
+    /// End of the last turn, in milliseconds of the server's clock.
+    busy_until_ms: u64,
+}
+
+/// The addresses from which logins have failed. One lock: logins are rare, and failed ones are
+/// what this slows.
+#[derive(Debug, Default)]
+pub(crate) struct Logins {
+    addresses: Mutex<HashMap<IpAddr, Failures>>,
+}
+
+/// The part of an address that one owner has: a network of /64, in version 6.
+fn owner(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let network = address.to_bits() & !u128::from(u64::MAX);
+            IpAddr::V6(Ipv6Addr::from_bits(network))
+        }
+        address => address,
+    }
+}
+
+impl Logins {
+    /// Whether a password from this address is looked at now.
+    pub(crate) fn may_try(&self, address: IpAddr, now_ms: u64) -> bool {
+        let addresses = self.lock();
+        let known = addresses.get(&owner(address));
+        known.is_none_or(|known| known.busy_until_ms <= now_ms + BACKLOG_MS)
+    }
+
+    /// A login has failed. Returns the time before which its reply must not be sent; `None`: at
+    /// once.
+    pub(crate) fn failed(&self, address: IpAddr, now_ms: u64) -> Option<u64> {
+        let mut addresses = self.lock();
+        let address = owner(address);
+        if addresses.len() >= ADDRESSES_MAX && !addresses.contains_key(&address) {
+            addresses.retain(|_, known| !known.is_over(now_ms));
+        }
+        if addresses.len() >= ADDRESSES_MAX && !addresses.contains_key(&address) {
+            let oldest = addresses.iter().min_by_key(|(_, known)| known.last_ms);
+            if let Some(oldest) = oldest.map(|(address, _)| *address) {
+                addresses.remove(&oldest);
+            }
+        }
+        let known = addresses.entry(address).or_insert(Failures {
+            count: 0,
+            last_ms: now_ms,
+            busy_until_ms: 0,
+        });
+        if known.is_over(now_ms) {
+            known.count = 0;
+        }
+        known.count = known.count.saturating_add(1);
+        known.last_ms = now_ms;
+        let beyond = known.count.checked_sub(FREE + 1)?;
+        let delay_ms = DELAY_MS
+            .checked_shl(beyond)
+            .filter(|_| beyond < u64::BITS - 7)
+            .unwrap_or(DELAY_MAX_MS);
+        let turn_ms = known.busy_until_ms.max(now_ms) + delay_ms.min(DELAY_MAX_MS);
+        known.busy_until_ms = turn_ms;
+        Some(turn_ms)
+    }
+
+    /// A login from this address was right (G2).
+    pub(crate) fn succeeded(&self, address: IpAddr) {
+        self.lock().remove(&owner(address));
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<IpAddr, Failures>> {
+        self.addresses
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Failures {
+    fn is_over(&self, now_ms: u64) -> bool {
+        self.busy_until_ms <= now_ms && self.last_ms + FORGET_MS <= now_ms
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+    #[test]
+    fn failures_wait_longer_and_longer_and_a_success_ends_that() {
+        let logins = Logins::default();
+        for _ in 0..FREE {
+            assert_eq!(logins.failed(ADDRESS, 1_000), None);
+        }
+        let mut now_ms = 1_000;
+        for delay_ms in [100, 200, 400, 800, 1_600, 3_200, 3_200, 3_200] {
+            let turn_ms = logins.failed(ADDRESS, now_ms).expect("it waits");
+            assert_eq!(turn_ms - now_ms, delay_ms);
+            now_ms = turn_ms;
+        }
+        logins.succeeded(ADDRESS);
+        assert_eq!(logins.failed(ADDRESS, now_ms), None);
+    }
+
+    /// G1: many connections at once.
+    #[test]
+    fn more_connections_do_not_bring_more_guesses() {
+        let logins = Logins::default();
+        let mut tried = 0;
+        while logins.may_try(ADDRESS, 1_000) {
+            logins.failed(ADDRESS, 1_000);
+            tried += 1;
+            assert!(tried < 20, "{tried}");
+        }
+        let other = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+        assert!(logins.may_try(other, 1_000));
+        // A minute of guesses as fast as allowed.
+        let mut now_ms = 1_000;
+        let mut in_a_minute = 0;
+        while now_ms < 61_000 {
+            if logins.may_try(ADDRESS, now_ms) {
+                logins.failed(ADDRESS, now_ms);
+                in_a_minute += 1;
+            }
+            now_ms += 10;
+        }
+        assert!(in_a_minute <= 60_000 / DELAY_MAX_MS + 1, "{in_a_minute}");
+        // G2.
+        let free_ms = now_ms + BACKLOG_MS + DELAY_MAX_MS + FORGET_MS;
+        assert!(logins.may_try(ADDRESS, now_ms + DELAY_MAX_MS + 1));
+        assert_eq!(logins.failed(ADDRESS, free_ms), None);
+    }
+
+    #[test]
+    fn the_table_is_bounded() {
+        let logins = Logins::default();
+        for n in 0..2 * ADDRESSES_MAX as u32 {
+            let address = IpAddr::V4(std::net::Ipv4Addr::from_bits(n));
+            logins.failed(address, 1_000 + u64::from(n));
+        }
+        assert_eq!(logins.lock().len(), ADDRESSES_MAX);
+        // A network of version 6 is one owner.
+        let logins = Logins::default();
+        for n in 0..100 {
+            logins.failed(IpAddr::V6(Ipv6Addr::from_bits(1 << 100 | n)), 1_000);
+        }
+        assert_eq!(logins.lock().len(), 1);
+    }
+}
