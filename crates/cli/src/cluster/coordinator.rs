@@ -233,6 +233,7 @@ impl CoordinatorArgs {
             announce: self.announce.clone(),
             store: self.store.clone(),
             token: super::token(self.cluster_token_file.as_deref())?,
+            identity: None,
             settings: self.settings.settings()?,
             admin,
             show: |status| status::as_json(status).to_string(),

@@ -25,7 +25,10 @@ const BELOW: &[(&str, &[&str])] = &[
     ("duramen-net", &["duramen-wire", "duramen-tls"]),
     ("duramen-shm", &["duramen-base"]),
     ("duramen-tls", &[]),
-    ("duramen-client", &["duramen-wire", "duramen-shm", "duramen-tls"]),
+    (
+        "duramen-client",
+        &["duramen-wire", "duramen-shm", "duramen-tls"],
+    ),
     ("duramen-load", &["duramen-wire", "duramen-tls"]),
     (
         "duramen-coordinator",
