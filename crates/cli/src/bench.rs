@@ -5,9 +5,12 @@ mod local;
 mod outstanding;
 
 use crate::failure::Failure;
-use duramen_load::{Access, Command, Distribution, Limit, Load, Outcome};
+use duramen_load::{Access, Command, Distribution, Limit, Load, Outcome, Tls};
+use duramen_tls::{Identity, Settings};
 use serde_json::{Map, Value};
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 #[derive(clap::Subcommand)]
@@ -68,6 +71,18 @@ pub(crate) struct LoadArgs {
     /// Write every key once before measuring
     #[arg(long)]
     preload: bool,
+    /// Connect with TLS; the server's certificate is checked against --tls-ca-cert-file
+    #[arg(long, requires = "tls_ca_cert_file")]
+    tls: bool,
+    /// Certificates of the server's authority
+    #[arg(long, value_name = "FILE")]
+    tls_ca_cert_file: Option<PathBuf>,
+    /// Certificate to show to the server
+    #[arg(long, value_name = "FILE", requires = "tls_key_file")]
+    tls_cert_file: Option<PathBuf>,
+    /// Key of that certificate
+    #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
+    tls_key_file: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -134,9 +149,30 @@ fn run_load(args: &LoadArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// How to encrypt connections to `server`.
+fn tls(args: &LoadArgs, server: &str) -> Result<Option<Tls>, Failure> {
+    if !args.tls {
+        return Ok(None);
+    }
+    let path = |file: &Option<PathBuf>| file.clone().unwrap_or_default();
+    let identity = Identity::load(Settings {
+        certificate_file: path(&args.tls_cert_file),
+        key_file: path(&args.tls_key_file),
+        ca_file: path(&args.tls_ca_cert_file),
+        ..Settings::default()
+    });
+    let host = server.rsplit_once(':').map_or(server, |(host, _)| host);
+    Ok(Some(Tls {
+        identity: Arc::new(identity.map_err(|error| Failure::Usage(error.to_string()))?),
+        host: host.to_owned(),
+    }))
+}
+
 fn load(args: &LoadArgs) -> Result<Load, Failure> {
+    let server = args.server.clone().unwrap_or_else(usual);
     Ok(Load {
-        server: resolve(&args.server.clone().unwrap_or_else(usual))?,
+        tls: tls(args, &server)?,
+        server: resolve(&server)?,
         command: match args.command {
             CommandName::Get => Command::Get,
             CommandName::Set => Command::Set,

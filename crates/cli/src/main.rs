@@ -9,6 +9,7 @@ mod say;
 
 mod arguments;
 mod bench;
+mod cert;
 mod client;
 mod cluster;
 mod config;
@@ -89,6 +90,8 @@ enum Command {
     /// Show the log of a data directory that no server uses.
     #[command(subcommand)]
     Log(offline::LogCommand),
+    /// Make and show certificates for TLS.
+    Cert(cert::CertArgs),
     /// Measure a running server.
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -191,6 +194,7 @@ fn main() -> ExitCode {
         Command::Fsck(args) => return offline::fsck(&args),
         Command::Restore(args) => return offline::restore(&args),
         Command::Log(command) => return offline::log(&command),
+        Command::Cert(args) => cert::run(&args),
         Command::Bench(command) => bench::run(&command),
         Command::Completions(args) => documents::completions(&args, command()),
         Command::Man(args) => documents::man(&args, command()),

@@ -10,6 +10,7 @@ use crate::log;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use duramen_server::config::{ConfigFile, Level, LogFormat};
 use duramen_server::{Addresses, Server, ServerConfig, ServerError};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -28,6 +29,8 @@ that clients are served:
 
   ready resp=127.0.0.1:6379 native=- admin=127.0.0.1:8379
 
+and behind that tls=127.0.0.1:6380 if there is a port with TLS.
+
 EXAMPLES
   duramen serve --dir /var/lib/duramen --memory 4gb
   duramen restore duramen-data/snapshots/dump restored && duramen serve --dir restored
@@ -35,13 +38,15 @@ EXAMPLES
   duramen serve --level memory                no files: nothing survives the process
   duramen serve --port 0 --admin=no           any free port, no HTTP
   duramen serve --mode cache --memory 512mb   evict instead of refusing writes
+  duramen serve --tls-port 6380 --tls-cert-file server.crt --tls-key-file server.key \
+                --tls-ca-cert-file ca.crt     TLS beside plain; see `duramen cert init`
   duramen serve --coordinator 10.0.0.1:7400 --cluster NAME --dir /var/lib/duramen
                                               a member of a cluster
 
 SIGTERM or SIGINT stops the server after clients have received their replies; a second signal stops it
 at once, and so does the first one while settings are read. If a thread does not end within 5 s after
 --stop-timeout-ms, or 3 s after the second signal, the exit code is 6. SIGHUP opens --log-file again
-and reads the configuration file again. The server continues when its terminal is closed.
+and reads the configuration file and the TLS certificates again. The server continues when its terminal is closed.
 
 While data is being loaded, requests get the error LOADING, and INFO and http://ADMIN/loading show the
 progress.
@@ -220,7 +225,7 @@ fn live(
         .when_changed(|config| log::set_level(log_level(config)));
     watcher.watch(&server);
     let addresses = server.addresses();
-    config.port = addresses.resp[0].port();
+    config.port = addresses.resp.first().map_or(0, |resp| resp.port());
     config.native_port = addresses.native.map_or(0, |native| native.port());
     config.admin_port = addresses.admin.map_or(config.admin_port, |at| at.port());
     let dir = config.data_dir();
@@ -311,7 +316,17 @@ fn load(server: &mut Server, dir: Option<&Path>) -> Result<bool, ServerError> {
 
 /// Prints the line for which scripts wait.
 fn announce(addresses: &Addresses) {
-    let resp: Vec<String> = addresses.resp.iter().map(ToString::to_string).collect();
+    let list = |addresses: &[SocketAddr]| {
+        let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        match texts.is_empty() {
+            true => "-".to_owned(),
+            false => texts.join(","),
+        }
+    };
+    let tls = match addresses.tls.is_empty() {
+        true => String::new(),
+        false => format!(" tls={}", list(&addresses.tls)),
+    };
     let admin = addresses
         .admin
         .map_or("-".to_owned(), |address| address.to_string());
@@ -319,7 +334,7 @@ fn announce(addresses: &Addresses) {
         .native
         .map_or("-".to_owned(), |address| address.to_string());
     crate::say::ready(format!(
-        "resp={} native={native} admin={admin}",
-        resp.join(",")
+        "resp={} native={native} admin={admin}{tls}",
+        list(&addresses.resp)
     ));
 }

@@ -1,13 +1,15 @@
 //! One non-blocking connection with at most one pipeline of requests in flight.
 
 use super::native;
-use crate::{Doing, Failure, Result};
+use crate::{Doing, Failure, Result, Tls};
+use duramen_tls::{ROOM_BYTES_MIN, Received, Session};
 use duramen_wire::resp::{ReplySkipper, RequestEncoder};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 pub(super) struct Connection {
     pub(super) stream: TcpStream,
+    tls: Option<Box<Session>>,
     skipper: ReplySkipper,
     native: bool,
     output: Vec<u8>,
@@ -35,16 +37,18 @@ pub(super) struct Arrived {
 }
 
 impl Connection {
-    pub(super) fn open(server: SocketAddr, native: bool) -> Result<Connection> {
+    pub(super) fn open(server: SocketAddr, native: bool, tls: Option<&Tls>) -> Result<Connection> {
         let doing = || format!("connecting to {server}");
         let mut stream = TcpStream::connect(server).doing(doing())?;
         stream.set_nodelay(true).doing(doing())?;
         if native {
             native::greet(&mut stream)?;
         }
+        let tls = tls.map(|tls| shake(tls, &stream)).transpose()?;
         stream.set_nonblocking(true).doing(doing())?;
         Ok(Connection {
             stream,
+            tls,
             skipper: ReplySkipper::new(),
             native,
             output: Vec::new(),
@@ -84,6 +88,15 @@ impl Connection {
     pub(super) fn flush(&mut self) -> Result<()> {
         self.blocked = false;
         while let Some(rest) = self.output.get(self.sent..).filter(|rest| !rest.is_empty()) {
+            if let Some(session) = &mut self.tls {
+                let sent = session.send(&self.stream, rest);
+                self.sent += sent.doing("sending requests")?.plain;
+                self.blocked = session.unsent() > 0;
+                match self.blocked {
+                    true => break,
+                    false => continue,
+                }
+            }
             match self.stream.write(rest) {
                 Ok(bytes) => self.sent += bytes,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
@@ -103,7 +116,17 @@ impl Connection {
         loop {
             let kept = self.rest.len();
             buffer[..kept].copy_from_slice(&self.rest);
-            let bytes = match self.stream.read(&mut buffer[kept..]) {
+            let received = match &mut self.tls {
+                None => self.stream.read(&mut buffer[kept..]),
+                Some(session) => match session.receive(&self.stream, &mut buffer[kept..]) {
+                    Ok(Received::Plain(bytes)) => Ok(bytes),
+                    Ok(Received::Progress) => continue,
+                    Ok(Received::Nothing) => return Ok(arrived),
+                    Ok(Received::End) => Ok(0),
+                    Err(error) => return Err(Failure::new("waiting for replies", error)),
+                },
+            };
+            let bytes = match received {
                 Ok(0) => {
                     return Err(Failure::new(
                         "waiting for replies",
@@ -145,5 +168,20 @@ impl Connection {
                 return Ok(arrived);
             }
         }
+    }
+}
+
+/// The handshake, over a socket that still blocks.
+fn shake(tls: &Tls, stream: &TcpStream) -> Result<Box<Session>> {
+    let doing = || format!("the TLS handshake with {}", tls.host);
+    let session = tls.identity.client_session(&tls.host).doing(doing())?;
+    let mut session = Box::new(session);
+    let mut room = vec![0; ROOM_BYTES_MIN];
+    loop {
+        session.send(stream, &[]).doing(doing())?;
+        if !session.is_handshaking() {
+            return Ok(session);
+        }
+        session.receive(stream, &mut room).doing(doing())?;
     }
 }

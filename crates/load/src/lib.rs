@@ -22,7 +22,9 @@ pub use latency::{Latencies, Summary};
 pub use native::Native;
 pub use requests::{Access, Command, key, value};
 
+use duramen_tls::Identity;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
@@ -43,8 +45,18 @@ pub struct Load {
     pub limit: Limit,
     /// Requests per second offered by all connections together; `None` = closed loop.
     pub rate: Option<f64>,
+    /// TLS instead of plain bytes.
+    pub tls: Option<Tls>,
     /// The native protocol instead of RESP; with GET, SET and mixed alone.
     pub native: Option<Native>,
+}
+
+/// How connections are encrypted.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    pub identity: Arc<Identity>,
+    /// Name or address that the server's certificate must have.
+    pub host: String,
 }
 
 /// The end of a run.
@@ -89,6 +101,7 @@ impl Load {
             wait_replicas: 0,
             limit: Limit::Time(Duration::from_secs(2)),
             rate: None,
+            tls: None,
             native: None,
         }
     }

@@ -4,7 +4,8 @@
 //! **Concurrency.** Its own thread with a single-threaded tokio runtime. It reads counters that
 //! reactor threads write and never takes a lock that they wait for.
 //!
-//! It has no password and no TLS: it listens on loopback, and only reads.
+//! It has no password and only reads. On loopback it is plain; elsewhere it speaks TLS, or the
+//! operator has said `insecure-bind` (`config::tls::A1`).
 
 mod exposition;
 mod http;

@@ -13,6 +13,7 @@ pub use duramen_base::ids::Level;
 use duramen_base::limits::{KEY_BYTES_MAX, MEMORY_BYTES_MIN, STORE_BYTES_MIN, VALUE_BYTES_MAX};
 use duramen_base::units::MIB;
 pub use duramen_engine::Mode;
+pub use duramen_tls::ClientAuth;
 use duramen_wire::resp::Limits;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -22,12 +23,14 @@ mod hints;
 mod machine;
 mod parse;
 mod table;
+mod tls;
 
 pub use file::ConfigFile;
 pub use hints::{hint, redis_hint};
 pub use machine::MemoryLimit;
 pub use parse::{format_size, parse_size};
 pub use table::SETTINGS;
+pub use tls::{AdminTls, Exposed, check_exposed};
 
 /// The default data directory: below the working directory, so that a first try needs no
 /// preparation.
@@ -98,8 +101,20 @@ pub struct ServerConfig {
     pub scrub_interval_ms: u64,
     /// Addresses of the RESP port.
     pub bind: Vec<IpAddr>,
-    /// 0 = any free port.
+    /// Port without TLS. 0 = any free one, or none if there is a `tls_port`.
     pub port: u16,
+    /// RESP port with TLS; 0 = none.
+    pub tls_port: u16,
+    /// Certificate chain, its key, and the authorities that clients are checked against; empty =
+    /// none.
+    pub tls_cert_file: String,
+    pub tls_key_file: String,
+    pub tls_ca_cert_file: String,
+    pub tls_ca_cert_dir: String,
+    pub tls_auth_clients: ClientAuth,
+    /// Versions, separated by spaces; empty = all that are safe.
+    pub tls_protocols: String,
+    pub tls_session_caching: bool,
     /// Port of the native protocol, for members of a cluster. 0 = any free port.
     pub native_port: u16,
     /// Directory of the Unix socket for native clients on this machine; empty = none.
@@ -122,6 +137,7 @@ pub struct ServerConfig {
     pub admin: bool,
     pub admin_bind: IpAddr,
     pub admin_port: u16,
+    pub admin_tls: AdminTls,
     /// Reactor threads; 0 = one per available core.
     pub threads: usize,
     /// Threads that load the data at a start; 0 = two per core.
@@ -186,6 +202,14 @@ impl Default for ServerConfig {
             scrub_interval_ms: 0,
             bind: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
             port: 0,
+            tls_port: 0,
+            tls_cert_file: String::new(),
+            tls_key_file: String::new(),
+            tls_ca_cert_file: String::new(),
+            tls_ca_cert_dir: String::new(),
+            tls_auth_clients: ClientAuth::Yes,
+            tls_protocols: String::new(),
+            tls_session_caching: true,
             native_port: 0,
             native_socket_dir: String::new(),
             local_clients: 0,
@@ -200,6 +224,7 @@ impl Default for ServerConfig {
             admin: true,
             admin_bind: IpAddr::V4(Ipv4Addr::LOCALHOST),
             admin_port: 0,
+            admin_tls: AdminTls::Auto,
             threads: 0,
             restart_threads: 0,
             cleaners: 1,
@@ -288,36 +313,8 @@ impl ServerConfig {
     /// [`ServerError::Config`] names the settings that do not fit together, and the remedy.
     pub fn check(&self) -> Result<(), ServerError> {
         let refuse = |text: String| Err(ServerError::Config(text));
-        let open: Vec<String> = self
-            .bind
-            .iter()
-            .filter(|address| !address.is_loopback())
-            .map(IpAddr::to_string)
-            .collect();
-        if !open.is_empty() && !self.insecure_bind {
-            return refuse(format!(
-                "refusing to listen on {}: connections are not encrypted (TLS comes later), so anyone with access to \
-                 the network reads passwords and data; bind to 127.0.0.1, or accept the risk with `--insecure-bind`{}",
-                open.join(", "),
-                if self.requirepass.is_empty() {
-                    " and set `--requirepass`"
-                } else {
-                    ""
-                }
-            ));
-        }
-        if !open.is_empty() && self.requirepass.is_empty() {
-            return refuse(format!(
-                "refusing to listen on {} without a password: every client that reaches the port has full access; set `--requirepass`",
-                open.join(", ")
-            ));
-        }
-        if self.admin && !self.admin_bind.is_loopback() && !self.insecure_bind {
-            return refuse(format!(
-                "refusing to serve admin HTTP on {}: it has no password and no TLS; use 127.0.0.1, or accept the risk with `--insecure-bind`",
-                self.admin_bind
-            ));
-        }
+        self.check_tls()?;
+        self.check_addresses()?;
         if !self.local_ring_bytes.is_power_of_two() {
             return refuse(format!(
                 "local-ring-size {} is not a power of two, for example 256kb",

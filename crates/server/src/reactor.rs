@@ -35,6 +35,7 @@ mod spin;
 mod standby;
 mod stop;
 mod timers;
+mod tls;
 
 pub(crate) use listener::{Listeners, bind};
 pub(crate) use standby::Standby;
@@ -119,6 +120,10 @@ pub(crate) struct Reactor {
     /// A client may be behind with its replies, and wait for room (input::R2).
     has_behind: bool,
     next_behind_ms: u64,
+    /// There may be connections whose handshake of TLS is not over.
+    has_handshakes: bool,
+    /// Steps of handshakes that this round may still do (tls::H3).
+    handshakes_left: usize,
     /// There may be clients that must give a password within `login-timeout`.
     has_strangers: bool,
     /// Set by a graceful stop: the time at which clients that do not take their replies are given
@@ -159,7 +164,7 @@ impl Reactor {
         for (n, listener) in listeners.iter().enumerate() {
             epoll::add(
                 &epoll,
-                listener,
+                &listener.fd,
                 Token::listener(n).data(),
                 epoll::EventFlags::IN,
             )
@@ -193,6 +198,8 @@ impl Reactor {
             next_sweep_ms: 0,
             has_behind: false,
             next_behind_ms: 0,
+            has_handshakes: false,
+            handshakes_left: 0,
             has_strangers: false,
             stop_deadline: None,
             number,
@@ -260,6 +267,7 @@ impl Reactor {
 
     /// Runs one round over the events of epoll and the work left from the last round.
     fn round(&mut self, events: &[epoll::Event]) {
+        self.allow_handshakes();
         // Spinning may have received already.
         let mut connections = self.ready.len() + self.native.len();
         if self.flash.is_busy() {

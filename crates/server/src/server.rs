@@ -24,11 +24,22 @@ use std::time::Duration;
 /// The addresses at which a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addresses {
+    /// Without TLS.
     pub resp: Vec<SocketAddr>,
+    /// RESP with TLS.
+    pub tls: Vec<SocketAddr>,
     /// None = not a member of a cluster.
     pub native: Option<SocketAddr>,
     /// None = off.
     pub admin: Option<SocketAddr>,
+}
+
+impl Addresses {
+    /// The first RESP address, with TLS if there is such a port: the one that a member announces.
+    pub fn for_clients(&self) -> SocketAddr {
+        let first = self.tls.first().or(self.resp.first());
+        *first.expect("a server has a RESP port")
+    }
 }
 
 /// A server in this process. Dropping it stops it at once.
@@ -58,6 +69,8 @@ pub struct Server {
     admin: Option<Admin>,
     /// None = not a member of a cluster.
     life: Option<Lifeline>,
+    /// Dropped with the server, to end the thread that reads certificates again.
+    certificates: Option<mpsc::Sender<()>>,
 }
 
 /// Judges the memory that the settings ask for, and fits the numbers of threads and of connections
@@ -123,27 +136,31 @@ impl Server {
         if let Some(dir) = config.data_dir() {
             config.dir = dir.display().to_string();
         }
-        let (listeners, resp) = bind(&config, config.threads)?;
+        let bound = bind(&config, config.threads)?;
         let admin_listener = if config.admin {
             Some(Admin::bind(&config)?)
         } else {
             None
         };
         let shared = Shared::new(config, file, COMMANDS.len())?;
+        shared.tls.load(&shared.config())?;
         let mut server = Server {
             shared: Arc::clone(&shared),
             addresses: Addresses {
-                resp,
+                resp: bound.plain,
+                tls: bound.tls,
                 native: None,
                 admin: None,
             },
-            threads: Vec::with_capacity(listeners.len()),
+            threads: Vec::with_capacity(bound.by_thread.len()),
             loader: None,
             admin: None,
             life: None,
+            certificates: None,
         };
         // From here on an error drops `server`, which ends the threads that already run.
-        server.start_reactors(listeners)?;
+        server.start_reactors(bound.by_thread)?;
+        server.watch_certificates()?;
         if let Some(listener) = admin_listener {
             let admin = Admin::start(listener, Arc::clone(&shared))?;
             server.addresses.admin = Some(admin.address());
@@ -158,7 +175,7 @@ impl Server {
         let load: Box<dyn FnOnce() -> Result<(), ServerError> + Send> =
             if self.shared.config().is_member() {
                 let ports = Ports {
-                    resp: self.addresses.resp[0].port(),
+                    resp: self.addresses.for_clients().port(),
                     admin: self.addresses.admin.map(|address| address.port()),
                 };
                 let (life, native, opens) = Lifeline::begin(&self.shared, ports)?;
@@ -214,6 +231,25 @@ impl Server {
                 })
             })?;
         }
+        Ok(())
+    }
+
+    /// Starts the thread that reads certificates again when their files change.
+    fn watch_certificates(&mut self) -> Result<(), ServerError> {
+        if !self.shared.tls.are_used() {
+            return Ok(());
+        }
+        let (keep, ended) = mpsc::channel();
+        let certificates = Arc::clone(&self.shared.tls);
+        self.certificates = Some(keep);
+        // It is not waited for: the files may be on a disk that hangs.
+        std::thread::Builder::new()
+            .name("certificates".to_owned())
+            .spawn(move || certificates.watch(&ended))
+            .map_err(|source| ServerError::System {
+                doing: "start the thread that reads certificates",
+                source,
+            })?;
         Ok(())
     }
 

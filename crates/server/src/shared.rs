@@ -26,6 +26,7 @@ mod membership;
 mod pipeline_turn;
 mod settings;
 pub(crate) mod slow_log;
+mod tls;
 pub(crate) mod totals;
 mod watch;
 mod written;
@@ -41,6 +42,7 @@ pub use member_status::MemberStatus;
 pub use membership::{Membership, ViewCache};
 use pipeline_turn::PipelineTurn;
 pub use settings::{Changes, ConfigCache};
+pub use tls::Certificates;
 pub use watch::Beat;
 pub(crate) use watch::{Ending, Running};
 
@@ -52,6 +54,7 @@ use duramen_backup::{Backup, Copies};
 use duramen_base::ids::Level;
 use duramen_engine::flash::FlashStats;
 use duramen_engine::{Store, TableId};
+use duramen_tls::Session;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -78,6 +81,8 @@ pub struct ThreadShared {
 pub(crate) struct Incoming {
     pub(crate) fd: OwnedFd,
     pub(crate) peer: SocketAddr,
+    /// None: its bytes are not encrypted.
+    pub(crate) tls: Option<Box<Session>>,
     /// None: RESP.
     pub(crate) native: Option<NativeStart>,
 }
@@ -185,6 +190,7 @@ pub struct Shared {
     connected: AtomicUsize,
     /// Memory shared with clients on this machine.
     pub(crate) local: Arc<LocalUse>,
+    pub tls: Arc<Certificates>,
     /// Number of threads that spin for work now.
     spinning: AtomicUsize,
     pub(crate) pipeline_turn: PipelineTurn,
@@ -238,6 +244,7 @@ impl Shared {
             next_client_id: AtomicU64::new(1),
             connected: AtomicUsize::new(0),
             local: Arc::default(),
+            tls: Arc::default(),
             spinning: AtomicUsize::new(0),
             pipeline_turn: PipelineTurn::default(),
             stop: AtomicU8::new(0),
@@ -399,6 +406,7 @@ impl Shared {
         self.give(Incoming {
             fd,
             peer,
+            tls: None,
             native: Some(NativeStart {
                 received,
                 rings: None,

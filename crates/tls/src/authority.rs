@@ -4,9 +4,9 @@
 //! **Invariants**
 //! - A1: a key file has mode 0600 from its first byte on (`files::write`), and each file is there
 //!   as a whole or not at all.
-//! - A2: `ca.crt` has the certificate of the key in `ca.key`, also if a rotation was cut off. Beside
-//!   it stands at most one other, until [`Authority::forget_last`]: so certificates of both are
-//!   trusted while one replaces the other.
+//! - A2: `ca.crt` has the certificate of the key in `ca.key`, also if a rotation was cut off.
+//!   Beside it stands at most one other, until [`Authority::forget_last`]: so certificates of both
+//!   are trusted while one replaces the other.
 //! - A3: no file that is there is replaced, except by [`Authority::renew`] and
 //!   [`Authority::rotate`], which are asked for exactly that.
 

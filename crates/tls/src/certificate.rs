@@ -1,5 +1,5 @@
-//! What a certificate says: subject, names, validity. For errors, `duramen cert show`, metrics and
-//! the audit log; trust is decided by rustls alone.
+//! The content of a certificate: subject, names, validity. For errors, `duramen cert show`, metrics
+//! and the audit log; trust is decided by rustls alone.
 
 use crate::error::LoadError;
 use crate::files;

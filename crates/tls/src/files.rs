@@ -129,7 +129,7 @@ fn write_draft(draft: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// lib::T3.
+    /// tls::T3.
     #[test]
     fn a_private_file_is_never_readable_for_others() {
         let dir = tempfile::tempdir().expect("a folder");

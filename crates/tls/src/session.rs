@@ -6,14 +6,14 @@
 //! does not take.
 //!
 //! **Invariants**
-//! - S1: after each [`receive`](Session::receive), what the socket had given is either with the
+//! - E1: after each [`receive`](Session::receive), what the socket had given is either with the
 //!   caller, as plain bytes, or part of a record that has not come whole. So a caller may wait for
 //!   the socket's next event: no plain bytes wait inside.
-//! - S2: plain bytes are encrypted only when all earlier records have left, so a session keeps at
+//! - E2: plain bytes are encrypted only when all earlier records have left, so a session keeps at
 //!   most [`RECORDS_BYTES_MAX`] and the overhead of records.
-//! - S3: before the handshake is over the peer has sent at most [`HANDSHAKE_BYTES_MAX`] and what
+//! - E3: before the handshake is over the peer has sent at most [`HANDSHAKE_BYTES_MAX`] and what
 //!   one `receive` takes; then the session ends.
-//! - S4: updates of keys, renegotiations, empty records and warnings without data in between are
+//! - E4: updates of keys, renegotiations, empty records and warnings without data in between are
 //!   bounded by rustls; a peer that sends too many ends its session.
 
 use crate::certificate::Description;
@@ -278,7 +278,7 @@ impl Session {
             self.has_ended |= state?.peer_has_closed();
             loop {
                 let free = done.get_mut(plain..).unwrap_or_default();
-                debug_assert!(!free.is_empty(), "S1");
+                debug_assert!(!free.is_empty(), "E1");
                 match self.connection.reader().read(free) {
                     Ok(0) => break,
                     Ok(bytes) => plain += bytes,
@@ -291,7 +291,7 @@ impl Session {
             }
         }
         if self.is_handshaking() && self.handshake_bytes > HANDSHAKE_BYTES_MAX {
-            return Err(TlsError::LongHandshake); // S3
+            return Err(TlsError::LongHandshake); // E3
         }
         Ok(match plain {
             0 if self.has_ended => Received::End,
@@ -335,7 +335,7 @@ impl Session {
             if rest.is_empty() || self.is_handshaking() {
                 break;
             }
-            let taken = self.connection.writer().write(rest); // S2
+            let taken = self.connection.writer().write(rest); // E2
             match taken.map_err(|error| TlsError::Invalid(error.to_string()))? {
                 0 => break,
                 taken => sent.plain += taken,

@@ -1,4 +1,4 @@
-//! What a person sets about TLS: files and choices, not checked yet.
+//! Settings of TLS: files and choices, not checked yet.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;

@@ -154,7 +154,7 @@ fn carry(from: &mut End, to: &mut End, plain: &[u8]) {
             .expect("it is open")
             .plain;
         to.turn().expect("it is open");
-        assert!(from.session.unsent() < 2 * RECORDS_BYTES_MAX, "S2");
+        assert!(from.session.unsent() < 2 * RECORDS_BYTES_MAX, "session::E2");
     }
     assert!(to.received == plain, "other bytes arrived");
 }
@@ -370,7 +370,7 @@ fn plain_bytes_are_told_by_what_they_are() {
     assert!(matches!(told, TlsError::PlainServer), "{told}");
 }
 
-/// lib::T2: whatever comes, an error or silence is the result, and nothing grows.
+/// tls::T2: whatever comes, an error or silence is the result, and nothing grows.
 #[test]
 fn garbage_ends_a_session_and_nothing_else() {
     let (dir, _authority) = authority();
@@ -655,7 +655,7 @@ fn a_flood_of_key_updates_ends_the_session() {
     let mut theirs = End::new(server.server_session().expect("it has one"), theirs);
     let error = loop {
         match theirs.turn() {
-            Ok(_) => assert!(!theirs.has_ended, "S4"),
+            Ok(_) => assert!(!theirs.has_ended, "session::E4"),
             Err(error) => break error,
         }
         std::thread::sleep(Duration::from_micros(100));

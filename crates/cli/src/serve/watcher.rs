@@ -126,7 +126,11 @@ impl LastSeen {
     fn reload(&self) {
         if let Some(sources) = self.sources.get() {
             let mut sources = sources.lock().unwrap_or_else(PoisonError::into_inner);
-            sources.reload(self.current().as_deref());
+            let shared = self.current();
+            sources.reload(shared.as_deref());
+            if let Some(shared) = shared {
+                shared.tls.reload();
+            }
         }
     }
 
@@ -193,7 +197,9 @@ impl Watcher {
         let reloaded = Arc::clone(&seen);
         let reloads = signals::apart(move |name| {
             signals::reopen_log();
-            tracing::info!("{name}: opening the log file and reading the settings again");
+            tracing::info!(
+                "{name}: opening the log file and reading settings and certificates again"
+            );
             reloaded.reload();
         });
         let thread = std::thread::spawn(move || {

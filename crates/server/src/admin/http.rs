@@ -1,4 +1,4 @@
-//! Connections and routes of admin HTTP, with limits on both.
+//! Connections and routes of admin HTTP, with limits on both, over TLS if the settings say so.
 
 use super::exposition::Format;
 use super::metrics;
@@ -6,7 +6,7 @@ use crate::footprint::Footprint;
 use crate::process;
 use crate::seldom::seldom;
 use crate::shared::figures::{self, Member};
-use crate::shared::{Shared, Stop};
+use crate::shared::{Certificates, Shared, Stop};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -20,8 +20,12 @@ use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 /// Maximum number of connections. One more closes the oldest, so that a probe is answered beside
 /// any number of clients that never finish their request.
@@ -57,6 +61,8 @@ pub(super) async fn serve(
             return;
         }
     };
+    let encrypts = shared.config().admin_wants_tls();
+    let certificates = encrypts.then(|| Arc::clone(&shared.tls));
     let router = Router::new()
         .route("/", get(async || INDEX))
         .route("/metrics", get(metrics_page))
@@ -80,15 +86,17 @@ pub(super) async fn serve(
                 continue;
             }
         };
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEADERS_WITHIN)
-            .keep_alive(false)
-            .max_buf_size(HEADERS_BYTES_MAX)
-            .serve_connection(
-                TokioIo::new(stream),
-                TowerToHyperService::new(router.clone()),
-            );
+        let (router, certificates) = (router.clone(), certificates.clone());
+        let connection = async move {
+            match certificates {
+                None => serve_one(stream, router).await,
+                Some(certificates) => {
+                    if let Some(stream) = encrypted(stream, &certificates).await {
+                        serve_one(stream, router).await;
+                    }
+                }
+            }
+        };
         connections.retain(|connection| !connection.is_finished());
         if connections.len() == CONNECTIONS_MAX {
             connections.pop_front().inspect(AbortHandle::abort);
@@ -98,6 +106,37 @@ pub(super) async fn serve(
             let _ = tokio::time::timeout(CONNECTION_FOR, connection).await;
         });
         connections.push_back(task.abort_handle());
+    }
+}
+
+/// One connection, which serves one request.
+async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router) {
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADERS_WITHIN)
+        .keep_alive(false)
+        .max_buf_size(HEADERS_BYTES_MAX)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    // A client that breaks off is no error.
+    let _ = connection.await;
+}
+
+/// The connection after the handshake; `None`: there was none.
+async fn encrypted(stream: TcpStream, certificates: &Certificates) -> Option<TlsStream<TcpStream>> {
+    let peer = stream.peer_addr().ok()?;
+    let config = match certificates.config() {
+        Ok(config) => config,
+        Err(error) => {
+            seldom!(error, "no TLS for admin HTTP: {error}");
+            return None;
+        }
+    };
+    match TlsAcceptor::from(config).accept(stream).await {
+        Ok(stream) => Some(stream),
+        Err(error) => {
+            seldom!(info, %peer, "admin HTTP: no handshake of TLS: {error}");
+            None
+        }
     }
 }
 

@@ -63,6 +63,14 @@ impl Collector for Page {
             encode_all(&mut encoder, &figures::MEMBER, &member)?;
         }
         encode_all(&mut encoder, &figures::SERVER, shared)?;
+        if let Some(certificate) = shared.tls.certificate() {
+            gauge(
+                &mut encoder,
+                "tls_certificate_left_seconds",
+                "Time until the TLS certificate expires; negative: it has expired.",
+                certificate.seconds_left() as f64,
+            )?;
+        }
         build_info(&mut encoder)?;
         latency(&mut encoder, shared)
     }

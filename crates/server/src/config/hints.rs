@@ -73,13 +73,33 @@ const REDIS: &[(&[&str], &str)] = &[
         "there is one user: `requirepass` is the password",
     ),
     (
+        &["tls-key-file-pass", "tls-client-key-file-pass"],
+        "keys have no password: write one without it by openssl pkey, readable by the server alone, for `tls-key-file`",
+    ),
+    (
+        &["tls-client-cert-file", "tls-client-key-file"],
+        "a server shows the certificate in `tls-cert-file`, wherever it connects to",
+    ),
+    (
         &[
-            "tls-port",
-            "tls-cert-file",
-            "tls-key-file",
-            "tls-ca-cert-file",
+            "tls-ciphers",
+            "tls-ciphersuites",
+            "tls-prefer-server-ciphers",
+            "tls-dh-params-file",
         ],
-        "connections are not encrypted: put a tunnel in front of the server",
+        "suites and groups are not chosen: all that are offered are safe; `tls-protocols` chooses versions",
+    ),
+    (
+        &["tls-session-cache-size", "tls-session-cache-timeout"],
+        "the server keeps no sessions: `tls-session-caching` gives clients tickets, for up to 12 hours",
+    ),
+    (
+        &["tls-replication"],
+        "there are no replicas of single servers",
+    ),
+    (
+        &["tls-auth-clients-user"],
+        "a certificate admits to the port, and names no user: see `tls-auth-clients`",
     ),
     (
         &["unixsocket", "unixsocketperm"],

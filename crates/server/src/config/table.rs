@@ -1,6 +1,8 @@
 //! The table of settings: the single source of every name, unit, default, limit and explanation.
 
-use super::{DiskMode, Kind, Level, LogFormat, Poll, ServerConfig, Setting, Value};
+use super::{
+    AdminTls, ClientAuth, DiskMode, Kind, Level, LogFormat, Poll, ServerConfig, Setting, Value,
+};
 use duramen_base::limits::MEMORY_BYTES_MIN;
 use duramen_base::units::{GIB, KIB, MIB};
 use duramen_engine::Mode;
@@ -277,8 +279,79 @@ pub static SETTINGS: &[Setting] = &[
         "",
         "6379",
         number!(port as u16),
-        "RESP port; 0 = any free one.",
+        "RESP port without TLS; 0 = any free one, or, if there is a tls-port, none.",
     ),
+    row(
+        "tls-port",
+        between(0, 65_535),
+        "",
+        "0",
+        number!(tls_port as u16),
+        "RESP port with TLS; 0 = none. A member of a cluster announces it to clients instead of port.",
+    ),
+    row(
+        "tls-cert-file",
+        Kind::Text,
+        "",
+        "",
+        text!(tls_cert_file),
+        "File of the server's certificate and those between it and its authority, PEM. Read again when it changes.",
+    )
+    .runtime(),
+    row(
+        "tls-key-file",
+        Kind::Text,
+        "",
+        "",
+        text!(tls_key_file),
+        "File of the certificate's private key, PEM, without a password.",
+    )
+    .runtime(),
+    row(
+        "tls-ca-cert-file",
+        Kind::Text,
+        "",
+        "",
+        text!(tls_ca_cert_file),
+        "File of the certificates of authorities that clients' certificates are checked against, PEM.",
+    )
+    .runtime(),
+    row(
+        "tls-ca-cert-dir",
+        Kind::Text,
+        "",
+        "",
+        text!(tls_ca_cert_dir),
+        "Directory of such files.",
+    )
+    .runtime(),
+    row(
+        "tls-auth-clients",
+        Kind::Choice(ClientAuth::NAMES),
+        "",
+        "yes",
+        choice!(tls_auth_clients: ClientAuth::Yes => "yes", ClientAuth::No => "no", ClientAuth::Optional => "optional"),
+        "Whether clients must show a certificate at the ports with TLS; `optional`: they may show none.",
+    )
+    .runtime(),
+    row(
+        "tls-protocols",
+        Kind::Text,
+        "",
+        "",
+        text!(tls_protocols),
+        "Accepted versions of TLS, separated by spaces: TLSv1.2, TLSv1.3. Empty: both.",
+    )
+    .runtime(),
+    row(
+        "tls-session-caching",
+        Kind::Flag,
+        "",
+        "yes",
+        flag!(tls_session_caching),
+        "Give clients tickets, by which they continue an earlier session with a shorter handshake.",
+    )
+    .runtime(),
     row(
         "native-port",
         between(0, 65_535),
@@ -400,6 +473,14 @@ pub static SETTINGS: &[Setting] = &[
         "8379",
         number!(admin_port as u16),
         "Port of admin HTTP; 0 = any free one.",
+    ),
+    row(
+        "admin-tls",
+        Kind::Choice(&["auto", "yes", "no"]),
+        "",
+        "auto",
+        choice!(admin_tls: AdminTls::Auto => "auto", AdminTls::Yes => "yes", AdminTls::No => "no"),
+        "Whether admin HTTP speaks TLS, with the same certificates; `auto`: if admin-bind is not loopback and there is a tls-cert-file.",
     ),
     row(
         "threads",

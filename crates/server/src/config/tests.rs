@@ -182,6 +182,43 @@ fn combinations_that_do_not_fit_are_refused() {
     assert!(refusal(|c| c.output_limit_bytes = 1).contains("output-pause"));
 }
 
+/// tls::A1, for each port and each way out.
+#[test]
+fn open_addresses_need_encryption_and_proof() {
+    let check = |words: &str| {
+        let mut config = ServerConfig::default();
+        for word in words.split(' ') {
+            let (name, value) = word.split_once('=').expect("name=value");
+            let setting = Setting::find(name).expect(name);
+            setting.apply(&mut config, value).expect(word);
+        }
+        config.check().map_err(|error| error.to_string())
+    };
+    let refused = |words: &str| check(words).expect_err(words);
+    let files = "tls-cert-file=c tls-key-file=k tls-ca-cert-file=a";
+    let open = "bind=10.0.0.1";
+    check(&format!("{open} tls-port=1 port=0 {files}")).expect("a certificate is proof");
+    let words = format!("{open} tls-port=1 port=0 {files} tls-auth-clients=optional");
+    assert!(refused(&words).contains("without a password"));
+    check(&format!("{words} requirepass=x")).expect("a password is proof");
+    let both = format!("{open} tls-port=1 {files} requirepass=x");
+    assert!(
+        refused(&both).contains("not encrypted"),
+        "the plain port is on"
+    );
+    check(&format!("{both} insecure-bind=yes")).expect("it was accepted");
+    let member = format!("{open} tls-port=1 port=0 {files} coordinator=10.0.0.2:7400");
+    assert!(refused(&member).contains("the native protocol"));
+    assert!(refused(&format!("admin-bind=10.0.0.1 admin-tls=no {files}")).contains("admin HTTP"));
+    check(&format!("admin-bind=10.0.0.1 {files}")).expect("it speaks TLS by itself");
+    assert!(refused("tls-port=1").contains("duramen cert init"));
+    assert!(refused("admin-tls=yes").contains("admin-tls needs a certificate"));
+    let alone = "tls-port=1 tls-cert-file=c tls-key-file=k";
+    assert!(refused(alone).contains("tls-ca-cert-file"));
+    check(&format!("{alone} tls-auth-clients=no")).expect("no authority is needed");
+    assert!(refused(&format!("port=1 tls-port=1 {files}")).contains("are the same"));
+}
+
 /// With 16 threads a server of 64 MiB took 57 % more than its bound: each thread may fetch the
 /// longest entries.
 #[test]

@@ -6,6 +6,7 @@ use super::backlog::Backlog;
 use super::connection::{Connection, WaitsFor};
 use super::local::Local;
 use super::native::Native;
+use super::tls::Tls;
 use crate::seldom::seldom;
 use crate::shared::{ClientRecord, Incoming, Message, NativeStart};
 use rustix::event::epoll;
@@ -37,10 +38,11 @@ impl Reactor {
                 return;
             };
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-            match rustix::net::acceptfrom_with(socket, flags) {
+            let is_tls = socket.is_tls;
+            match rustix::net::acceptfrom_with(&socket.fd, flags) {
                 Ok((fd, peer)) => {
                     if let Some(peer) = peer.and_then(|peer| SocketAddr::try_from(peer).ok()) {
-                        self.welcome(fd, peer);
+                        self.welcome(fd, peer, is_tls);
                     }
                 }
                 Err(Errno::MFILE | Errno::NFILE) => return self.turn_away_one(listener),
@@ -51,15 +53,21 @@ impl Reactor {
         }
     }
 
-    fn welcome(&mut self, fd: OwnedFd, peer: SocketAddr) {
+    fn welcome(&mut self, fd: OwnedFd, peer: SocketAddr, is_tls: bool) {
         let maxclients = self.config.get(&self.shared).maxclients;
         if !self.shared.enter(maxclients) {
-            return self.reject(&fd, b"-ERR max number of clients reached\r\n");
+            return self.reject(&fd, is_tls, b"-ERR max number of clients reached\r\n");
         }
+        let tls = is_tls.then(|| self.new_session());
+        let Ok(tls) = tls.map_or(Ok(None), |made| made.ok_or(()).map(Some)) else {
+            self.shared.leave();
+            return self.reject(&fd, is_tls, b"");
+        };
         self.me().counters.connections_accepted.add(1);
         let incoming = Incoming {
             fd,
             peer,
+            tls,
             native: None,
         };
         let owner = self.shared.least_connections(self.number);
@@ -72,8 +80,11 @@ impl Reactor {
         }
     }
 
-    fn reject(&mut self, fd: &OwnedFd, why: &[u8]) {
+    fn reject(&mut self, fd: &OwnedFd, is_tls: bool, why: &[u8]) {
         self.me().counters.connections_rejected.add(1);
+        if is_tls {
+            return; // a text before the handshake would not be understood
+        }
         // A new socket has room for a line; if not, the close informs the peer.
         let _ = rustix::net::send(fd, why, SendFlags::NOSIGNAL);
     }
@@ -83,13 +94,14 @@ impl Reactor {
     fn turn_away_one(&mut self, listener: usize) {
         drop(self.spare.0.take());
         if let Some(socket) = self.listeners.get(listener)
-            && let Ok((fd, _)) = rustix::net::acceptfrom_with(socket, SocketFlags::CLOEXEC)
+            && let is_tls = socket.is_tls
+            && let Ok((fd, _)) = rustix::net::acceptfrom_with(&socket.fd, SocketFlags::CLOEXEC)
         {
             seldom!(
                 warn,
                 "out of file descriptors: a client was turned away (raise `ulimit -n`)"
             );
-            self.reject(&fd, b"-ERR server is out of file descriptors\r\n");
+            self.reject(&fd, is_tls, b"-ERR server is out of file descriptors\r\n");
         }
         self.spare = SpareFd::new();
     }
@@ -103,7 +115,12 @@ impl Reactor {
 
     /// Makes a connection from an accepted socket that is already counted.
     fn own(&mut self, incoming: Incoming) {
-        let Incoming { fd, peer, native } = incoming;
+        let Incoming {
+            fd,
+            peer,
+            tls,
+            native,
+        } = incoming;
         let local = rustix::net::getsockname(&fd)
             .and_then(TryInto::try_into)
             .unwrap_or(peer);
@@ -121,10 +138,16 @@ impl Reactor {
             self.slots.release(token);
             self.me().connections_changed(-1);
             self.shared.leave();
-            return self.reject(&fd, b"-ERR server is out of memory for connections\r\n");
+            let is_tls = tls.is_some();
+            let why = b"-ERR server is out of memory for connections\r\n";
+            return self.reject(&fd, is_tls, why);
         }
         self.me().clients.insert(Arc::clone(&record));
         let mut connection = Connection::new(fd, record, self.now_ms);
+        if let Some(session) = tls {
+            self.has_handshakes = true;
+            connection.tls = Some(Tls::new(session, self.now_ms));
+        }
         let config = self.config.get(&self.shared);
         if config.requirepass.is_empty() {
             connection.authenticate();

@@ -5,6 +5,7 @@ use super::backlog::Backlog;
 use super::flash::Parked;
 use super::hold::HeldReplies;
 use super::native::Native;
+use super::tls::Tls;
 use crate::exec::{Client, Mode};
 use crate::shared::ClientRecord;
 use duramen_wire::resp::ParseState;
@@ -18,6 +19,8 @@ pub(super) struct Connection {
     pub(super) client: Client,
     pub(super) record: Arc<ClientRecord>,
     pub(super) parse: ParseState,
+    /// None: its bytes are not encrypted.
+    pub(super) tls: Option<Tls>,
     /// None: the protocol is RESP.
     pub(super) native: Option<Native>,
     /// Received but not executed yet; without memory if empty.
@@ -109,6 +112,7 @@ impl Connection {
             client,
             record,
             parse: ParseState::new(),
+            tls: None,
             native: None,
             input: Backlog::default(),
             output: Vec::new(),
@@ -135,9 +139,14 @@ impl Connection {
         }
     }
 
-    /// Unsent replies that may be sent now.
+    /// Unsent replies that may be sent now, and encrypted bytes that the socket has not taken.
     pub(super) fn sendable_bytes(&self) -> usize {
-        if self.corked_until_ms > 0 {
+        self.sendable_plain() + self.encrypted_unsent()
+    }
+
+    /// Unsent replies that may be sent now, and are not encrypted if the connection has TLS.
+    fn sendable_plain(&self) -> usize {
+        if self.corked_until_ms > 0 || self.is_handshaking() {
             return 0;
         }
         let end = self
@@ -147,8 +156,9 @@ impl Connection {
         end - self.sent
     }
 
+    /// Replies, encrypted ones included, that the socket has not taken.
     pub(super) fn unsent_bytes(&self) -> usize {
-        self.output.len() - self.sent
+        self.output.len() - self.sent + self.encrypted_unsent()
     }
 
     /// Whether its client has sent bytes that are not received yet.
@@ -181,7 +191,7 @@ impl Connection {
 
     /// Capacity of its buffers.
     pub(super) fn memory(&self) -> usize {
-        self.input.capacity() + self.output.capacity()
+        self.input.capacity() + self.output.capacity() + self.encrypted_unsent()
     }
 
     /// Gives back memory that replies do not need which the client is slow to take.
@@ -194,7 +204,11 @@ impl Connection {
 
     /// Sends as much as the kernel takes, with one system call.
     pub(super) fn send(&mut self, now_ms: u64) -> (Sent, usize) {
-        let end = self.sent + self.sendable_bytes();
+        let sendable = self.sendable_plain();
+        if self.tls.is_some() {
+            return self.send_encrypted(sendable.min(SEND_BYTES_MAX), now_ms);
+        }
+        let end = self.sent + sendable;
         let unsent = self.output.get(self.sent..end).unwrap_or_default();
         if unsent.is_empty() {
             let all = self.unsent_bytes() == 0;
@@ -231,7 +245,10 @@ impl Connection {
 
     /// Ends the stream so that the peer still gets the last reply. Closing a socket with unread
     /// input resets the connection, and the reset may overtake the reply.
-    pub(super) fn say_goodbye(&self) {
+    pub(super) fn say_goodbye(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            tls.session.say_goodbye(&self.fd);
+        }
         let _ = rustix::net::shutdown(&self.fd, Shutdown::Write);
         let mut unread = [0u8; 4096];
         for _ in 0..GOODBYE_READS {

@@ -34,10 +34,10 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 /// Maximum bytes received from one connection in one round.
-const RECEIVE_BYTES: usize = 64 << 10;
+pub(super) const RECEIVE_BYTES: usize = 64 << 10;
 /// Partial requests up to this size are joined with their rest in the thread's buffer; longer ones
 /// grow in place.
-const JOIN_BYTES_MAX: usize = 16 << 10;
+pub(super) const JOIN_BYTES_MAX: usize = 16 << 10;
 /// Maximum memory that a long request reserves ahead of its bytes.
 const RESERVE_BYTES_MAX: usize = 1 << 20;
 /// See R1.
@@ -78,6 +78,19 @@ impl InputBuffer {
         self.used = range.end;
     }
 
+    /// Room for `bytes` behind `before` bytes that are not there yet.
+    pub(super) fn room(&mut self, before: usize, bytes: usize) -> &mut [u8] {
+        let start = self.used + before;
+        let room = self.bytes.get_mut(start..start + bytes);
+        room.expect("a group ends before the buffer does")
+    }
+
+    /// Puts `before` in front of the `received` bytes in the room; returns the range of both.
+    pub(super) fn join(&mut self, before: &[u8], received: usize) -> Range<usize> {
+        let range = self.copy_in(before);
+        range.start..range.end + received
+    }
+
     fn copy_in(&mut self, bytes: &[u8]) -> Range<usize> {
         let range = self.used..self.used + bytes.len();
         self.bytes[range.clone()].copy_from_slice(bytes);
@@ -94,9 +107,11 @@ pub(super) enum Source {
     Own,
 }
 
-enum Received {
+pub(super) enum Received {
     Bytes(Source),
     Nothing,
+    /// Bytes of TLS that are no data; some may have to be sent.
+    Progress,
     /// The peer has closed its side.
     End,
     Failed,
@@ -152,6 +167,7 @@ impl Reactor {
                 self.parse(token, connection, source);
             }
             Received::Nothing => self.slots.put(token, connection),
+            Received::Progress => self.settle(token, connection),
             Received::End if connection.unsent_bytes() > 0 => {
                 connection.closing = true;
                 self.settle(token, connection);
@@ -175,7 +191,10 @@ impl Reactor {
         }
         let before = connection.input.len();
         // Not all that the kernel has (R1).
-        let received = receive_own(&mut connection, Some(usize::MAX));
+        let received = match connection.tls {
+            None => receive_own(&mut connection, Some(usize::MAX)),
+            Some(_) => self.receive_encrypted(&mut connection, true, None),
+        };
         self.note_memory(&mut connection);
         match received {
             Received::Bytes(_) => {
@@ -184,6 +203,7 @@ impl Reactor {
                 self.settle(token, connection);
             }
             Received::Nothing => self.slots.put(token, connection),
+            Received::Progress => self.settle(token, connection),
             Received::End => {
                 // Noticed again when its requests have run.
                 connection.waits_for = WaitsFor::Output { ended: true };
@@ -196,13 +216,15 @@ impl Reactor {
     fn receive_into(&mut self, connection: &mut Connection) -> Received {
         let partial = connection.input.len();
         let left = self.left_for(connection);
+        if connection.tls.is_some() {
+            return self.receive_encrypted(connection, false, left);
+        }
         if partial > JOIN_BYTES_MAX {
             return receive_own(connection, left);
         }
         let start = self.input.used;
-        let end = start + partial + left.unwrap_or(RECEIVE_BYTES).min(RECEIVE_BYTES);
-        let room = self.input.bytes.get_mut(start + partial..end);
-        let room = room.expect("a group ends before the buffer does");
+        let bytes = left.unwrap_or(RECEIVE_BYTES).min(RECEIVE_BYTES);
+        let room = self.input.room(partial, bytes);
         let received = match connection.native.as_mut().and_then(|it| it.local.as_mut()) {
             Some(local) => local.receive(&connection.fd, room),
             None => {

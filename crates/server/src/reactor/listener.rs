@@ -7,21 +7,51 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
-/// The listeners of one thread.
-pub(crate) type Listeners = Vec<OwnedFd>;
+/// A listening socket of one thread.
+pub(crate) struct Listener {
+    pub(super) fd: OwnedFd,
+    /// Its clients speak TLS.
+    pub(super) is_tls: bool,
+}
 
-/// Binds `threads` listeners for each of the configured addresses; returns them by thread, and the
-/// actual addresses.
+/// The listeners of one thread.
+pub(crate) type Listeners = Vec<Listener>;
+
+/// The listeners of all threads, and their addresses.
+pub(crate) struct Bound {
+    pub(crate) by_thread: Vec<Listeners>,
+    pub(crate) plain: Vec<SocketAddr>,
+    pub(crate) tls: Vec<SocketAddr>,
+}
+
+/// Binds `threads` listeners for each of the configured addresses and ports.
 ///
 /// # Errors
 /// [`ServerError::Listen`] with the address.
-pub(crate) fn bind(
-    config: &ServerConfig,
-    threads: usize,
-) -> Result<(Vec<Listeners>, Vec<SocketAddr>), ServerError> {
+pub(crate) fn bind(config: &ServerConfig, threads: usize) -> Result<Bound, ServerError> {
     let mut by_thread: Vec<Listeners> = (0..threads).map(|_| Vec::new()).collect();
+    let (mut plain, mut tls) = (Vec::new(), Vec::new());
+    if config.serves_plain() {
+        plain = bind_port(config, config.port, false, &mut by_thread)?;
+    }
+    if config.tls_port != 0 {
+        tls = bind_port(config, config.tls_port, true, &mut by_thread)?;
+    }
+    Ok(Bound {
+        by_thread,
+        plain,
+        tls,
+    })
+}
+
+/// Binds listeners of one port for all threads; returns their addresses.
+fn bind_port(
+    config: &ServerConfig,
+    mut port: u16,
+    is_tls: bool,
+    by_thread: &mut [Listeners],
+) -> Result<Vec<SocketAddr>, ServerError> {
     let mut addresses = Vec::new();
-    let mut port = config.port;
     for ip in &config.bind {
         let mut address = SocketAddr::new(*ip, port);
         // Sockets with SO_REUSEPORT would silently share a port with another server of the same
@@ -29,17 +59,17 @@ pub(crate) fn bind(
         if address.port() != 0 {
             drop(listen(address, config, false).map_err(refused(address))?);
         }
-        for listeners in &mut by_thread {
-            let listener = listen(address, config, true).map_err(refused(address))?;
-            address = rustix::net::getsockname(&listener)
+        for listeners in &mut *by_thread {
+            let fd = listen(address, config, true).map_err(refused(address))?;
+            address = rustix::net::getsockname(&fd)
                 .and_then(TryInto::try_into)
                 .map_err(refused(address))?;
-            listeners.push(listener);
+            listeners.push(Listener { fd, is_tls });
         }
         port = address.port();
         addresses.push(address);
     }
-    Ok((by_thread, addresses))
+    Ok(addresses)
 }
 
 fn refused(address: SocketAddr) -> impl Fn(Errno) -> ServerError {

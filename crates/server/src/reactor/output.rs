@@ -115,6 +115,12 @@ impl Reactor {
     /// Last step after any work on a connection: closes it if that is due, or puts it back into its
     /// slot.
     pub(super) fn settle(&mut self, token: Token, mut connection: Box<Connection>) {
+        if connection.has_ended()
+            && connection.waits_for == WaitsFor::Input
+            && connection.held.is_none()
+        {
+            connection.closing = true; // tls::H1
+        }
         if connection.client.verdict() == Verdict::CloseNow
             || (connection.closing && connection.unsent_bytes() == 0)
         {
@@ -130,7 +136,7 @@ impl Reactor {
         self.settle_turn(&mut connection);
         self.update_interest(token, &mut connection);
         self.note_memory(&mut connection);
-        let (query, output) = (connection.input.len(), connection.unsent_bytes());
+        let (query, output) = (connection.query_bytes(), connection.unsent_bytes());
         self.account(&connection, query as u64, output as u64);
         self.slots.put(token, connection);
     }

@@ -3,6 +3,7 @@
 
 use super::connection::WaitsFor;
 use super::input::BEHIND_MS;
+use super::slots::Token;
 use super::{Reactor, Timespec};
 use crate::seldom::seldom;
 use std::time::{Duration, Instant};
@@ -20,6 +21,7 @@ impl Reactor {
         (config.timeout_s > 0 && self.slots.len() > 0)
             || (config.output_stall_s > 0 && self.with_output > 0)
             || self.has_strangers
+            || self.has_handshakes
     }
 
     /// Longest time to sleep in the kernel; None = until an event.
@@ -108,10 +110,22 @@ impl Reactor {
             )
         };
         self.has_strangers = false;
+        self.has_handshakes = false;
         for token in self.slots.tokens() {
             let Some(connection) = self.slots.get(token) else {
                 continue;
             };
+            if let Some(tls) = connection
+                .tls
+                .as_ref()
+                .filter(|_| connection.is_handshaking())
+            {
+                match tls.is_late(self.now_ms) {
+                    true => self.close_stalled_handshake(token),
+                    false => self.has_handshakes = true,
+                }
+                continue;
+            }
             let since_ms = connection.client.stranger_since_ms;
             let is_stranger = login_ms > 0 && !connection.client.is_authenticated();
             self.has_strangers |= is_stranger;
@@ -149,6 +163,12 @@ impl Reactor {
                 self.close(token);
             }
         }
+    }
+
+    /// See tls::H4.
+    fn close_stalled_handshake(&mut self, token: Token) {
+        self.me().counters.tls_failed.add(1);
+        self.close(token);
     }
 
     /// Continues the paused connections whose pause ends at or before `now_ms`; the executor may

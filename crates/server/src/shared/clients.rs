@@ -1,9 +1,10 @@
 //! The client registry: the connected clients, for `CLIENT LIST`, `CLIENT KILL` and the metrics.
 
+use duramen_tls::Description;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// One connection as other threads see it. The owning thread stores the fields once per round, not
 /// per request. All accesses are relaxed: a listing shows roughly the current state.
@@ -45,6 +46,8 @@ pub struct ClientRecord {
     /// The connection is closed: none of its requests runs any more. Release by the reactor, after
     /// the last one; Acquire by a thread that waits for it.
     is_gone: AtomicBool,
+    /// The certificate that the client showed; empty: none.
+    certificate: OnceLock<Box<Description>>,
     text: Mutex<ClientText>,
 }
 
@@ -87,6 +90,7 @@ impl ClientRecord {
             watched: AtomicU32::new(0),
             is_blocked: AtomicBool::new(false),
             is_gone: AtomicBool::new(false),
+            certificate: OnceLock::new(),
             text: Mutex::default(),
         }
     }
@@ -101,6 +105,16 @@ impl ClientRecord {
 
     pub fn change_text(&self, change: impl FnOnce(&mut ClientText)) {
         change(&mut self.text.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// The certificate that the client showed when it connected; None: it showed none.
+    pub fn certificate(&self) -> Option<&Description> {
+        self.certificate.get().map(|certificate| &**certificate)
+    }
+
+    /// Called by the owning thread when the handshake is over.
+    pub(crate) fn note_certificate(&self, certificate: Description) {
+        self.certificate.get_or_init(|| Box::new(certificate));
     }
 
     /// Called by the owning thread when it closes the connection.

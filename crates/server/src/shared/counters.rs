@@ -178,6 +178,10 @@ pub struct ThreadCounters {
     pub idle_closed: Counter,
     /// Clients that did not authenticate within `login-timeout`.
     pub logins_timed_out: Counter,
+    /// Handshakes of TLS that succeeded, those of them that continued a session, and failures.
+    pub tls_handshakes: Counter,
+    pub tls_resumed: Counter,
+    pub tls_failed: Counter,
     /// Closed by `output-limit` or `output-stall`.
     pub output_closed: Counter,
     /// Replies that waited for `reply-timeout` and became errors.

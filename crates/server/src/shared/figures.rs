@@ -122,7 +122,7 @@ const fn field<S>(info: &'static str, read: Read<S>) -> Figure<S> {
 /// Counters of the reactor threads: the metrics page has a series per thread, `INFO` their sum
 /// since `CONFIG RESETSTAT`.
 #[rustfmt::skip] // One row, one line: it is a table.
-pub(crate) static THREADS: [Figure<ThreadCounters>; 17] = [
+pub(crate) static THREADS: [Figure<ThreadCounters>; 20] = [
     counter("commands", "total_commands_processed", "Requests that ran, errors included.", |c| Count(c.commands.get())),
     counter("batches", "", "Batches that the requests ran in.", |c| Count(c.batches.get())),
     counter("command_errors", "total_error_replies", "Requests answered with an error.", |c| Count(c.errors.get())),
@@ -135,6 +135,9 @@ pub(crate) static THREADS: [Figure<ThreadCounters>; 17] = [
     counter("protocol_errors", "", "Connections closed because what they sent is not RESP.", |c| Count(c.protocol_errors.get())),
     counter("connections_idle_closed", "duramen_idle_disconnections", "Connections closed by `timeout`.", |c| Count(c.idle_closed.get())),
     counter("connections_login_timed_out", "duramen_login_timeouts", "Connections closed by `login-timeout`.", |c| Count(c.logins_timed_out.get())),
+    counter("tls_handshakes", "", "Handshakes of TLS that succeeded.", |c| Count(c.tls_handshakes.get())),
+    counter("tls_resumed", "", "Handshakes that continued an earlier session.", |c| Count(c.tls_resumed.get())),
+    counter("tls_failed", "", "Handshakes that failed or took too long.", |c| Count(c.tls_failed.get())),
     counter("connections_output_closed", "client_output_buffer_limit_disconnections", "Connections closed by `output-limit` or `output-stall`.", |c| Count(c.output_closed.get())),
     counter("replies_given_up", "", "Replies that became errors because backups did not acknowledge for `reply-timeout`.", |c| Count(c.replies_given_up.get())),
     counter("reactor_rounds", "", "Rounds of the event loop that found work.", |c| Count(c.rounds.get())),

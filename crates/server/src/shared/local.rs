@@ -97,6 +97,7 @@ impl Shared {
         self.give(Incoming {
             fd,
             peer,
+            tls: None,
             native: Some(NativeStart {
                 // Bells may have come, but no frames.
                 received: Vec::new(),

@@ -126,6 +126,9 @@ impl Shared {
                 "maxclients: the system allows this process open files for {fit} clients only (raise `ulimit -n`)"
             )));
         }
+        if config.tls_settings()? != guard.tls_settings()? {
+            self.tls.replace(&config)?;
+        }
         if let Some(log) = self.data().and_then(|store| store.log()) {
             self.commands.note_level(config.write_level());
             log.set_default_level(config.write_level());

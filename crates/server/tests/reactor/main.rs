@@ -7,3 +7,4 @@ mod limits;
 mod pipelines;
 mod stop;
 mod support;
+mod tls;

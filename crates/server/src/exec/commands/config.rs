@@ -46,7 +46,6 @@ fn fixed(shared: &Shared, config: &ServerConfig) -> Vec<(&'static str, String)> 
         ("stop-writes-on-bgsave-error", "no"),
         ("replica-read-only", "yes"),
         ("unixsocket", ""),
-        ("tls-port", "0"),
     ]
     .map(|(name, value)| (name, value.to_owned()))
     .into();

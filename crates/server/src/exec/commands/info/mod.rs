@@ -163,6 +163,10 @@ fn server(ctx: &Context<'_>, fields: &mut Fields) {
     );
     fields.add("io_threads_active", 0);
     fields.figures(&figures::SERVER, ctx.shared, &["duramen_threads"]);
+    if let Some(certificate) = ctx.shared.tls.certificate() {
+        let days = certificate.days_left();
+        fields.add("duramen_tls_certificate_days_left", days);
+    }
 }
 
 fn clients(ctx: &Context<'_>, fields: &mut Fields) {

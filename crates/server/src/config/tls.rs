@@ -1,0 +1,196 @@
+//! Settings of TLS, and the rule of addresses.
+//!
+//! **Invariant**
+//! - A1: a port that other machines can reach ([`check_exposed`]) is encrypted, or the operator has
+//!   said `insecure-bind`; and a client there must prove itself. Otherwise nothing starts.
+
+use super::ServerConfig;
+use crate::error::ServerError;
+use duramen_tls::{ClientAuth, Protocols, Settings};
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// Whether admin HTTP speaks TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdminTls {
+    /// Exactly if other machines can reach it and there is a certificate. On loopback, health
+    /// checks and scrapers need no certificates.
+    Auto,
+    Yes,
+    No,
+}
+
+/// A port and those who may reach it.
+#[derive(Clone, Copy, Debug)]
+pub struct Exposed<'a> {
+    /// The service there: `RESP`.
+    pub purpose: &'a str,
+    pub addresses: &'a [IpAddr],
+    pub is_encrypted: bool,
+    /// A client must prove itself by a password, a token or a certificate, or cannot do harm.
+    pub has_credentials: bool,
+    /// How to encrypt it, for the error's text.
+    pub encrypt: &'a str,
+    /// How to demand a proof, for the error's text.
+    pub protect: &'a str,
+}
+
+/// The rule of addresses (A1), for every port of a server, a coordinator or a tool. `insecure`: the
+/// option `insecure-bind`.
+///
+/// # Errors
+/// The fault and the ways out, as a text.
+pub fn check_exposed(port: &Exposed<'_>, insecure: bool) -> Result<(), String> {
+    let open: Vec<String> = port
+        .addresses
+        .iter()
+        .filter(|address| !address.is_loopback())
+        .map(IpAddr::to_string)
+        .collect();
+    let open = open.join(", ");
+    let Exposed {
+        purpose,
+        encrypt,
+        protect,
+        ..
+    } = port;
+    if open.is_empty() {
+        return Ok(());
+    }
+    if !port.is_encrypted && !insecure {
+        let protect = match port.has_credentials {
+            true => String::new(),
+            false => format!(" and {protect}"),
+        };
+        return Err(format!(
+            "refusing to serve {purpose} on {open}: connections are not encrypted, so anyone on the \
+             way reads passwords and data; {encrypt}, use 127.0.0.1, or accept the risk with \
+             `--insecure-bind`{protect}"
+        ));
+    }
+    if !port.has_credentials {
+        return Err(format!(
+            "refusing to serve {purpose} on {open} without a password: every client that reaches \
+             the port has full access; {protect}"
+        ));
+    }
+    Ok(())
+}
+
+/// The advice of RESP and admin HTTP.
+const ENCRYPT_RESP: &str = "serve TLS alone (`--tls-port 6379 --port 0`, with certificates by \
+                            `duramen cert init`)";
+const ENCRYPT_ADMIN: &str = "give it certificates (`--tls-cert-file`, see `duramen cert init`)";
+const PROTECT_RESP: &str = "set `--requirepass`";
+
+impl ServerConfig {
+    /// Whether there is a RESP port without TLS: `port 0` turns it off if there is one with TLS.
+    pub fn serves_plain(&self) -> bool {
+        self.port != 0 || self.tls_port == 0
+    }
+
+    /// Whether any port of RESP or admin HTTP speaks TLS.
+    pub fn wants_tls(&self) -> bool {
+        self.tls_port != 0 || self.admin_wants_tls()
+    }
+
+    pub fn admin_wants_tls(&self) -> bool {
+        match self.admin_tls {
+            _ if !self.admin => false,
+            AdminTls::Yes => true,
+            AdminTls::No => false,
+            AdminTls::Auto => !self.admin_bind.is_loopback() && !self.tls_cert_file.is_empty(),
+        }
+    }
+
+    /// The files and choices of TLS.
+    ///
+    /// # Errors
+    /// [`ServerError::Config`]: `tls-protocols` names an unknown version.
+    pub fn tls_settings(&self) -> Result<Settings, ServerError> {
+        let protocols: Protocols = self
+            .tls_protocols
+            .parse()
+            .map_err(|why| ServerError::Config(format!("tls-protocols: {why}")))?;
+        Ok(Settings {
+            certificate_file: PathBuf::from(&self.tls_cert_file),
+            key_file: PathBuf::from(&self.tls_key_file),
+            ca_file: PathBuf::from(&self.tls_ca_cert_file),
+            ca_dir: PathBuf::from(&self.tls_ca_cert_dir),
+            client_auth: self.tls_auth_clients,
+            protocols,
+            no_resumption: !self.tls_session_caching,
+        })
+    }
+
+    pub(super) fn check_tls(&self) -> Result<(), ServerError> {
+        let refuse = |text: &str| Err(ServerError::Config(text.to_owned()));
+        let settings = self.tls_settings()?;
+        if !self.wants_tls() {
+            return Ok(());
+        }
+        let option = match self.tls_port {
+            0 => "admin-tls",
+            _ => "tls-port",
+        };
+        if self.tls_cert_file.is_empty() || self.tls_key_file.is_empty() {
+            return Err(ServerError::Config(format!(
+                "{option} needs a certificate: set tls-cert-file and tls-key-file; `duramen cert init` makes them"
+            )));
+        }
+        if self.tls_port != 0 && self.tls_port == self.port {
+            return refuse("tls-port and port are the same: one of them must be another");
+        }
+        if self.tls_auth_clients != ClientAuth::No && !settings.has_authority() {
+            return refuse(
+                "clients must show a certificate, and there is no authority to check it against: set tls-ca-cert-file, or `tls-auth-clients no`",
+            );
+        }
+        Ok(())
+    }
+
+    /// The rule of addresses for all ports of this server.
+    pub(super) fn check_addresses(&self) -> Result<(), ServerError> {
+        let shows_certificate = self.tls_auth_clients == ClientAuth::Yes;
+        let has_password = !self.requirepass.is_empty();
+        let resp = Exposed {
+            purpose: "RESP",
+            addresses: &self.bind,
+            is_encrypted: false,
+            has_credentials: has_password,
+            encrypt: ENCRYPT_RESP,
+            protect: PROTECT_RESP,
+        };
+        let resp_tls = Exposed {
+            purpose: "RESP over TLS",
+            is_encrypted: true,
+            has_credentials: has_password || shows_certificate,
+            protect: "set `--requirepass` or `--tls-auth-clients yes`",
+            ..resp
+        };
+        let native = Exposed {
+            purpose: "the native protocol",
+            has_credentials: true,
+            encrypt: "let members talk in a network of their own",
+            ..resp
+        };
+        let admin = Exposed {
+            purpose: "admin HTTP",
+            addresses: std::slice::from_ref(&self.admin_bind),
+            is_encrypted: self.admin_wants_tls(),
+            has_credentials: true, // it only reads
+            encrypt: ENCRYPT_ADMIN,
+            protect: "",
+        };
+        let ports = [
+            (self.serves_plain(), resp),
+            (self.tls_port != 0, resp_tls),
+            (self.is_member(), native),
+            (self.admin, admin),
+        ];
+        for (_, port) in ports.iter().filter(|(is_served, _)| *is_served) {
+            check_exposed(port, self.insecure_bind).map_err(ServerError::Config)?;
+        }
+        Ok(())
+    }
+}
