@@ -2,9 +2,9 @@
 //!
 //! **Invariants**
 //! - C1: a channel keeps at most one received record that is not whole, and at most the records of
-//!   one batch that the socket has not taken (tls::session::S2): plain bytes wait in the output of
+//!   one batch that the socket has not taken (tls::session::E2): plain bytes wait in the output of
 //!   the connection, where the hub's limits count them.
-//! - C2: received records are decrypted in the round in which they came (tls::session::S1): none
+//! - C2: received records are decrypted in the round in which they came (tls::session::E1): none
 //!   of their bytes waits in the channel for an event.
 
 use crate::output::{Flushed, Output};

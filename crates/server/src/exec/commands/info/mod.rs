@@ -401,6 +401,7 @@ fn cluster_section(ctx: &Context<'_>, fields: &mut Fields) {
         "duramen_backup_full",
         "duramen_replies_held_ms",
         "duramen_offences",
+        "duramen_cluster_tls_failures",
         "duramen_recoveries",
     ];
     fields.figures(&figures::MEMBER, &member, &names);
