@@ -193,7 +193,7 @@ def test_hup_reads_the_configuration_file_again(tmp_path, config):
         assert "settings read again" in said and "maxclients output-pause output-limit log-level" in said
         assert "args-limit" in said.split("next start only")[1].splitlines()[0] or "args-limit" in said
         assert setting("args-limit") == b"1048576"
-        for mistake, until in [("maxclients = 0\n", "out of range"), ("maxclients = ", "not TOML"), ('bind = "0.0.0.0"\nmaxclients = 1\n', "refusing to listen")]:
+        for mistake, until in [("maxclients = 0\n", "out of range"), ("maxclients = ", "not TOML"), ('bind = "0.0.0.0"\nmaxclients = 1\n', "refusing to serve")]:
             reload(mistake, until)
             assert setting("maxclients") == b"200"
         reload(changed.replace("50", "60"), "settings read again")

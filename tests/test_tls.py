@@ -328,6 +328,20 @@ def test_what_does_not_fit_is_refused_with_a_way_out(certs, tmp_path):
     assert "admin HTTP" in text and "--tls-cert-file" in text, text
 
 
+def test_config_check_reads_the_certificates(certs, tmp_path):
+    def check(key):
+        (tmp_path / "duramen.toml").write_text(
+            f'tls-port = 6380\ntls-cert-file = "{certs}/server.crt"\ntls-key-file = "{certs}/{key}.key"\n'
+            f'tls-ca-cert-file = "{certs}/ca.crt"\n'
+        )
+        return subprocess.run([harness.BINARY, "config", "check"], capture_output=True, text=True,
+                              cwd=tmp_path, env=harness.environment({}), timeout=harness.PATIENCE_S)
+
+    assert check("server").returncode == 0
+    wrong = check("alice")
+    assert wrong.returncode == 2 and "alice.key does not belong" in wrong.stderr, wrong
+
+
 def test_an_open_address_needs_proof_from_clients(certs, tmp_path):
     port = harness.free_port()
     open_tls = [harness.BINARY, "serve", "--port", "0", "--admin=no", "--level", "memory", "--memory", "64mb",

@@ -409,6 +409,9 @@ pub(crate) fn run(args: ConfigArgs) -> ExitCode {
                     if let Err(problem) = judge_memory(&loaded.config) {
                         return refuse(&Problems(vec![problem]));
                     }
+                    if let Err(problem) = loaded.config.check_certificates() {
+                        return refuse(&Problems(vec![problem.to_string()]));
+                    }
                     println!("{}", loaded.summary());
                     ExitCode::SUCCESS
                 }

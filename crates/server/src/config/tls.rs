@@ -6,7 +6,7 @@
 
 use super::ServerConfig;
 use crate::error::ServerError;
-use duramen_tls::{ClientAuth, Protocols, Settings};
+use duramen_tls::{ClientAuth, Identity, Protocols, Settings};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -136,6 +136,22 @@ impl ServerConfig {
             ca_dir: path(&self.tls_ca_cert_dir),
             ..mutual
         })
+    }
+
+    /// Reads the files of TLS and checks them, if any port speaks TLS.
+    ///
+    /// # Errors
+    /// [`ServerError::Config`] names the file and the fault.
+    pub fn check_certificates(&self) -> Result<(), ServerError> {
+        let clients = match self.wants_tls() {
+            true => Some(self.tls_settings()?),
+            false => None,
+        };
+        for settings in [clients, self.cluster_tls_settings()].iter().flatten() {
+            Identity::check(settings)
+                .map_err(|error| ServerError::Config(format!("TLS: {error}")))?;
+        }
+        Ok(())
     }
 
     pub(super) fn check_tls(&self) -> Result<(), ServerError> {

@@ -191,6 +191,28 @@ fn records_may_come_byte_by_byte() {
     expect(&mut client, b":3000\r\n");
 }
 
+/// tls::H2: a part of a record is part of the query buffer.
+#[test]
+fn a_record_in_part_counts_as_received() {
+    let encrypted = Encrypted::start(|_| {});
+    let mut client = encrypted.over(encrypted.socket());
+    ping(&mut client);
+    let value = vec![b'v'; 10_000];
+    let set = request(&[b"SET", b"k", &value]);
+    client.conn.writer().write_all(&set).expect("it is open");
+    let mut record = Vec::new();
+    while client.conn.wants_write() {
+        client.conn.write_tls(&mut record).expect("to memory");
+    }
+    let (first, rest) = record.split_at(7_000);
+    client.sock.write_all(first).expect("sends");
+    let buffered = || counter(&encrypted.server, |c| c.query_buffer_bytes.get());
+    wait_until("it is counted", || buffered() == 7_000);
+    client.sock.write_all(rest).expect("sends");
+    expect(&mut client, b"+OK\r\n");
+    wait_until("nothing waits", || buffered() == 0);
+}
+
 fn read_all(mut socket: TcpStream) -> Vec<u8> {
     let mut got = Vec::new();
     let _ = socket.read_to_end(&mut got); // a reset is an end too
