@@ -16,6 +16,7 @@ pub(crate) use connection::{ConnectArgs, Connection};
 use router::Servers;
 
 use crate::arguments::Duration;
+use crate::cluster::tls::TlsArgs;
 use crate::cluster::{self, Cluster, ClusterArgs, ClusterTable, TableCommand};
 use crate::failure::{EXIT_CODES, Failure};
 
@@ -242,6 +243,8 @@ pub(crate) struct TableArgs {
         value_name = "FILE"
     )]
     cluster_token_file: Option<PathBuf>,
+    #[command(flatten)]
+    tls: TlsArgs,
     #[command(subcommand)]
     command: TableCommand,
 }
@@ -252,6 +255,7 @@ impl TableArgs {
             coordinator: self.coordinator.clone(),
             cluster: self.cluster.clone(),
             cluster_token_file: self.cluster_token_file.clone(),
+            tls: self.tls.clone(),
             timeout: Duration {
                 // 0 is for ever: a day is long enough.
                 ms: match connect.timeout.ms {

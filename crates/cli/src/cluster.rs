@@ -7,6 +7,7 @@ mod servers;
 mod status;
 mod table;
 mod tablet;
+pub(crate) mod tls;
 pub(crate) mod up;
 
 use crate::arguments::Duration;
@@ -51,6 +52,8 @@ pub(crate) struct ClusterArgs {
         value_name = "FILE"
     )]
     pub(crate) cluster_token_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) tls: tls::TlsArgs,
     /// Longest wait for the coordinator, a failover included.
     #[arg(long, global = true, default_value = "5s", value_name = "TIME")]
     pub(crate) timeout: Duration,
@@ -111,6 +114,7 @@ pub(crate) fn options(args: &ClusterArgs) -> Result<Options, Failure> {
     let mut options = Options::new(args.coordinator.iter().map(|address| address.trim()));
     options.cluster = args.cluster.clone().unwrap_or_default();
     options.token = token(args.cluster_token_file.as_deref()).map_err(Failure::Usage)?;
+    options.tls = args.tls.files().map_err(Failure::Usage)?;
     options.deadline = std::time::Duration::from_millis(args.timeout.ms);
     Ok(options)
 }
@@ -190,7 +194,7 @@ fn failure(error: &Error) -> Failure {
         Error::Deadline { deadline, last } => Failure::NoCoordinator {
             within: *deadline,
             tried: last.clone(),
-            advice: "Is one running there? Start one with `duramen coordinator`, or name others with --coordinator.",
+            advice: advice(last),
         },
         Error::OutcomeUnknown { deadline, last } => Failure::NoCoordinator {
             within: *deadline,
@@ -200,6 +204,18 @@ fn failure(error: &Error) -> Failure {
         Error::Options(why) => Failure::Usage(why.clone()),
         Error::Refused(why) => Failure::Coordinator(why.clone()),
         other => Failure::Coordinator(other.to_string()),
+    }
+}
+
+/// Advice about coordinators that did not answer, for this reason.
+fn advice(last: &str) -> &'static str {
+    match last.contains("TLS") || last.contains("certificate") {
+        true => {
+            "Are the certificates of this cluster, and valid? See --tls-cert-file, and `duramen cert show`."
+        }
+        false => {
+            "Is one running there? Start one with `duramen coordinator`, or name others with --coordinator."
+        }
     }
 }
 

@@ -36,12 +36,12 @@ impl Client {
     /// Makes a client that connects to no server until it is used.
     ///
     /// # Errors
-    /// [`Error::Options`].
+    /// [`Error::Options`]; also if the certificates cannot be used.
     pub fn new(options: Options) -> Result<Client, Error> {
         options.check()?;
         let seed = RandomState::new().hash_one(0);
         Ok(Client {
-            shared: Arc::new(Shared::new(options, seed)),
+            shared: Arc::new(Shared::new(options, seed)?),
         })
     }
 

@@ -21,6 +21,7 @@
 //! simulator runs the same code.
 
 pub mod asynchronous;
+mod certificates;
 mod client;
 pub mod core;
 mod error;
@@ -33,6 +34,6 @@ pub use client::{Client, Table, Write};
 pub use duramen_base::ids::{Level, TableId};
 pub use duramen_wire::native::message::{Admin, AdminAnswer, Amount, Condition, Expiry};
 pub use error::Error;
-pub use options::Options;
+pub use options::{Options, TlsFiles};
 pub use outcome::{Object, Outcome};
 pub use scan::Scan;

@@ -14,6 +14,17 @@ const IN_FLIGHT_MAX: usize = 65_536;
 /// 64 of the longest values.
 const IN_FLIGHT_BYTES_MAX: usize = 64 << 20;
 
+/// Files in PEM form with which a client and a cluster recognize each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The client's certificate, and those between it and the authority.
+    pub certificate: PathBuf,
+    /// Its private key, without a password.
+    pub key: PathBuf,
+    /// The cluster's own authority. Several may be in it.
+    pub ca: PathBuf,
+}
+
 /// Options of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -23,6 +34,10 @@ pub struct Options {
     pub cluster: String,
     /// The cluster's token, if it has one.
     pub token: Vec<u8>,
+    /// Certificates, for a cluster whose native ports have TLS. With them there is no connection
+    /// over TCP without TLS; each new connection uses the files as they are by then, so a
+    /// certificate that is renewed before it expires interrupts nothing. `None`: no TLS.
+    pub tls: Option<TlsFiles>,
     /// Maximum time of a call, failures and recoveries included.
     pub deadline: Duration,
     /// Maximum time to wait for one answer before the request is sent again.
@@ -53,6 +68,7 @@ impl Options {
             coordinators: coordinators.into_iter().map(Into::into).collect(),
             cluster: String::new(),
             token: Vec::new(),
+            tls: None,
             deadline: Duration::from_secs(30),
             attempt: Duration::from_secs(1),
             exactly_once: true,

@@ -7,7 +7,7 @@ mod wiring;
 
 use crate::keeper::{Keeper, LeaseEnd, Order};
 use crate::news::{Leads, News, Report};
-use crate::{Error, Options, Role, Running, StoreError, admin};
+use crate::{Error, Options, Role, Running, StoreError, admin, certificates};
 use chronicle::Chronicle;
 use duramen_base::ids::{ClusterId, ServerId};
 use duramen_cluster::coordinator::store::MetaStore;
@@ -17,7 +17,7 @@ use duramen_cluster::coordinator::{
 use duramen_net::{ConnectionId, Event, Hub};
 use duramen_wire::native::codec::Envelope;
 use duramen_wire::native::message::Refusal;
-use figures::Figures;
+use figures::{Figures, Refused};
 use resigning::Resigning;
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -128,6 +128,7 @@ impl Driver {
         make: impl FnOnce(&str, &str) -> Result<Box<dyn MetaStore>, StoreError>,
     ) -> Result<Running, Error> {
         let (hub, address, name) = listen(&options)?;
+        certificates::watch(options.identity.as_ref())?;
         let store = make(&name, &options.cluster).map_err(|error| Error::Store {
             store: options.store.to_string(),
             reason: error.to_string(),
@@ -579,11 +580,17 @@ impl Driver {
             State::Leading(leading) => leading.machine.unanswered(),
             _ => 0,
         };
-        let malformed = self.hub.offences();
+        let refused = Refused {
+            malformed: self.hub.offences(),
+            by_tls: self.hub.tls_failures(),
+        };
+        let identity = self.options.identity.as_ref();
+        let left_s = identity.and_then(|identity| identity.seconds_left());
+        let certificate = left_s.map(figures::of_certificate);
         Report {
             metrics: self
                 .figures
-                .text(status.as_ref(), &role, malformed, unanswered),
+                .text(status.as_ref(), &role, refused, unanswered, certificate),
             status: status.as_ref().map(self.options.show),
             mistaken: self.mistaken(),
             store_waits: match role {
@@ -607,6 +614,7 @@ fn listen(options: &Options) -> Result<(Hub<News>, SocketAddr, String), Error> {
     );
     hub_options.limits.connections = CONNECTIONS_MAX;
     hub_options.token.clone_from(&options.token);
+    hub_options.identity.clone_from(&options.identity);
     let mut hub = Hub::new(hub_options).map_err(system("make sockets"))?;
     let address = hub.listen(options.listen).map_err(|reason| Error::Listen {
         address: options.listen,

@@ -21,12 +21,14 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod admin;
+mod certificates;
 mod driver;
 mod keeper;
 mod news;
 mod settings;
 mod store;
 
+pub use certificates::reload as reload_certificates;
 pub use settings::{SettingsError, check as check_settings, defaults};
 pub use store::{StoreError, StoreSpec};
 
@@ -35,9 +37,10 @@ use news::News;
 use duramen_cluster::coordinator::OpenError;
 use duramen_cluster::coordinator::store::MetaStore;
 use duramen_net::Handle;
+use duramen_tls::Identity;
 use duramen_wire::native::message::{ClusterSettings, Overview};
 use std::net::SocketAddr;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 /// Parameters of a coordinator.
@@ -52,6 +55,9 @@ pub struct Options {
     /// Token that this coordinator and its servers, clients and tools prove to each other; empty:
     /// none.
     pub token: Vec<u8>,
+    /// Certificates for TLS: with them, servers, clients and tools must have one of the same
+    /// authority. The files are read again while it runs. `None`: TCP without TLS.
+    pub identity: Option<Arc<Identity>>,
     /// Settings of a new cluster; an existing cluster keeps its own.
     pub settings: ClusterSettings,
     /// Listening address of admin HTTP; `None`: no admin HTTP.

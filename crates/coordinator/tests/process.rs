@@ -35,6 +35,7 @@ fn options(store: &str) -> Options {
         announce: None,
         store: store.parse().expect("a store"),
         token: Vec::new(),
+        identity: None,
         settings,
         admin: Some("127.0.0.1:0".parse().expect("an address")),
         show: |overview| format!("{{\"cluster\":\"{}\"}}", overview.status.cluster),

@@ -1,7 +1,8 @@
 //! One connection of a hub: its state, and the table of all connections.
 
+use crate::channel::Channel;
 use crate::input::Input;
-use crate::output::Output;
+use crate::output::{Flushed, Output};
 use duramen_base::ids::ClusterId;
 use duramen_wire::native::codec::{Handshake, Role};
 use rustix::event::epoll::EventFlags;
@@ -56,6 +57,8 @@ pub(crate) struct Connection {
     pub fd: OwnedFd,
     /// It came by a Unix socket.
     pub is_local: bool,
+    /// None: the bytes on the socket are frames. With it they are TLS records.
+    pub channel: Option<Channel>,
     pub side: Side,
     pub phase: Phase,
     /// Only in phase `Hello`.
@@ -78,6 +81,20 @@ pub(crate) struct Connection {
 impl Connection {
     pub fn is_theirs(&self) -> bool {
         matches!(self.side, Side::Theirs { .. })
+    }
+
+    /// Bytes that the socket has not taken, encrypted or not.
+    pub fn unsent_bytes(&self) -> usize {
+        let encrypted = self.channel.as_ref().map_or(0, Channel::unsent_bytes);
+        encrypted + self.output.bytes()
+    }
+
+    /// Sends as much as the socket takes.
+    pub fn send(&mut self) -> Flushed {
+        match &mut self.channel {
+            Some(channel) => channel.flush(&self.fd, &mut self.output),
+            None => self.output.flush(&self.fd),
+        }
     }
 }
 
@@ -115,6 +132,7 @@ impl Table {
             id: ConnectionId::new(slot, self.generations[slot]),
             fd,
             is_local: false,
+            channel: None,
             side,
             phase,
             handshake: None,

@@ -1,8 +1,10 @@
 //! The hub: all connections of one thread, and their events.
 
+mod secure;
 mod traffic;
 mod wait;
 
+use crate::channel::Channel;
 use crate::connection::{Connection, ConnectionId, Phase, Side, Table};
 use crate::handle::Handle;
 use crate::input::{Buffers, Input, Message};
@@ -12,6 +14,7 @@ use crate::quiet::Quiet;
 use crate::resolve::Resolver;
 use crate::{Reason, socket};
 use duramen_base::ids::ClusterId;
+use duramen_tls::{Identity, Session};
 use duramen_wire::native::codec::{
     CLIENT_FRAME_BYTES_MAX, Credentials, Handshake, PEER_FRAME_BYTES_MAX, Role, fresh_nonce,
 };
@@ -35,8 +38,8 @@ const LISTENERS_MAX: usize = 64;
 const EVENTS_MAX: usize = 256;
 /// Maximum connections accepted from a listener in one round.
 const ACCEPTS_MAX: usize = 64;
-/// Each takes about 2 KiB for at most [`Limits::hello`]. More than all servers and many clients
-/// that reconnect at once.
+/// Each takes about 2 KiB, with TLS 20 KiB, for at most [`Limits::hello`]. More than all servers
+/// and many clients that reconnect at once.
 const STRANGERS_MAX: usize = 1024;
 /// They have at most this part of the descriptors that the process may open.
 const STRANGERS_PART: u64 = 8;
@@ -48,6 +51,9 @@ const GOODBYE: Duration = Duration::from_secs(1);
 const ADDRESS_PATIENCE: Duration = Duration::from_millis(250);
 /// Time for the lookup of a name, if there is the address of the last valid hello to use instead.
 const LOOKUP_PATIENCE: Duration = Duration::from_millis(500);
+/// Time for TLS handshakes in a round: a few of their steps, each of which takes up to 0.4 ms. So a
+/// ping waits no longer than a round of the node may take.
+const SHAKE_TIME: Duration = Duration::from_millis(1);
 /// Pause of accepting when the system has no descriptors left.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
@@ -117,6 +123,9 @@ pub struct Options {
     /// token.
     pub token: Vec<u8>,
     pub limits: Limits,
+    /// The certificates for TLS (net::W6); new connections use those that it has by then. `None`:
+    /// TCP without TLS.
+    pub identity: Option<Arc<Identity>>,
     /// Connections of these roles are not kept: they come out as [`Event::Handed`].
     pub hands_over: fn(Role) -> bool,
     /// Returns all addresses of `host:port`. It may take seconds: unless the host is an address, it
@@ -124,6 +133,9 @@ pub struct Options {
     pub resolve: fn(&str) -> std::io::Result<Vec<SocketAddr>>,
     /// Counts invalid frames of peers, and refused hellos. Hubs may share it.
     pub offences: Arc<AtomicU64>,
+    /// Counts connections, of both directions, that TLS ended: a certificate that is not accepted,
+    /// or a side without TLS.
+    pub tls_failures: Arc<AtomicU64>,
 }
 
 impl Options {
@@ -134,9 +146,11 @@ impl Options {
             cluster_id: ClusterId::NONE,
             token: Vec::new(),
             limits: Limits::default(),
+            identity: None,
             hands_over: |_| false,
             resolve: |address| Ok(address.to_socket_addrs()?.collect()),
             offences: Arc::default(),
+            tls_failures: Arc::default(),
         }
     }
 }
@@ -151,7 +165,9 @@ pub struct Incoming {
     /// The socket is a Unix socket ([`Hub::listen_locally`]); `peer` is then the loopback address
     /// with port 0.
     pub is_local: bool,
-    /// Bytes received after the handshake.
+    /// TLS, if the connection has it: the socket carries its records.
+    pub tls: Option<Box<Session>>,
+    /// Bytes received after the handshake, decrypted.
     pub received: Vec<u8>,
 }
 
@@ -227,6 +243,8 @@ pub struct Hub<M> {
     table: Table,
     links: Links,
     buffers: Buffers,
+    /// TLS records are received into this if a connection's own buffer has too little room.
+    room: Vec<u8>,
     resolver: Resolver,
     timers: BinaryHeap<Reverse<(Instant, Timer)>>,
     dirty: Vec<ConnectionId>,
@@ -262,6 +280,7 @@ impl<M: Send + 'static> Hub<M> {
             table: Table::default(),
             links: Links::default(),
             buffers: Buffers::default(),
+            room: Vec::new(),
             resolver: Resolver::default(),
             timers: BinaryHeap::from([Reverse((now + SWEEP, Timer::Sweep))]),
             dirty: Vec::new(),
@@ -297,6 +316,11 @@ impl<M: Send + 'static> Hub<M> {
     /// See [`Options::offences`].
     pub fn offences(&self) -> u64 {
         self.options.offences.load(Ordering::Relaxed)
+    }
+
+    /// See [`Options::tls_failures`].
+    pub fn tls_failures(&self) -> u64 {
+        self.options.tls_failures.load(Ordering::Relaxed)
     }
 
     /// See [`Options::cluster_id`].
@@ -417,7 +441,7 @@ impl<M: Send + 'static> Hub<M> {
         for link in self.links.asking() {
             if let State::Open(id) = link.state {
                 let connection = self.table.get_mut(id).expect("an open link has one");
-                let unsent = connection.output.bytes();
+                let unsent = connection.unsent_bytes();
                 link.moving(unsent + socket::unacknowledged(&connection.fd), &mut found);
             }
         }
@@ -446,7 +470,7 @@ impl<M: Send + 'static> Hub<M> {
         }
         found.unanswered = found.unanswered.saturating_sub(1);
         found.output.push(payload, encode);
-        if found.output.bytes() > limit {
+        if found.unsent_bytes() > limit {
             self.close_because(connection, Reason::Slow);
         } else {
             self.soil(connection);
@@ -475,6 +499,7 @@ impl<M: Send + 'static> Hub<M> {
             fd,
             role,
             peer,
+            tls,
             received,
             ..
         } = incoming;
@@ -483,7 +508,9 @@ impl<M: Send + 'static> Hub<M> {
             peer,
         };
         let input = Input::with(received);
-        let id = self.table.add(fd, side, Phase::Open, input, self.now).id;
+        let connection = self.table.add(fd, side, Phase::Open, input, self.now);
+        connection.channel = tls.map(Channel::adopted);
+        let id = connection.id;
         if self.watch(id, EventFlags::IN) {
             self.pending.push(Event::Accepted {
                 connection: id,
@@ -503,17 +530,20 @@ impl<M: Send + 'static> Hub<M> {
         let timeout = self.timeout(timeout);
         self.waits.wait(&self.epoll, &mut ready, timeout);
         self.now = Instant::now();
-        let mut is_told = false;
+        let (mut is_told, mut shaking) = (false, Vec::new());
         for event in &ready {
             let (data, flags) = (event.data.u64(), event.flags);
             if data == BELL {
                 is_told = true;
             } else if data > LISTENER - LISTENERS_MAX as u64 {
                 self.accept((LISTENER - data) as usize);
+            } else if self.shakes_hands(ConnectionId(data)) {
+                shaking.push((ConnectionId(data), flags));
             } else {
                 self.happened(ConnectionId(data), flags);
             }
         }
+        self.shake_hands(&shaking);
         if is_told {
             let told = self.handle.take();
             self.pending.extend(told.into_iter().map(Event::Mail));
@@ -584,6 +614,10 @@ impl<M: Send + 'static> Hub<M> {
             Ok(nonce) => nonce,
             Err(error) => return self.warn(peer, &error.to_string()), // this closes it
         };
+        let channel = match self.accept_tls(is_local) {
+            Ok(channel) => channel,
+            Err(why) => return self.warn(peer, &why), // this closes it
+        };
         self.let_a_stranger_go();
         socket::tune(&fd, self.options.limits.patience);
         let until = self.now + self.options.limits.hello;
@@ -594,6 +628,7 @@ impl<M: Send + 'static> Hub<M> {
         let handshake = Handshake::accept(self.options.role, nonce);
         connection.handshake = Some(Box::new(handshake));
         connection.is_local = is_local;
+        connection.channel = channel;
         let id = connection.id;
         if self.watch(id, EventFlags::IN) {
             self.strangers.push_back(id);

@@ -145,6 +145,16 @@ pub(crate) enum Received {
     Failed(Errno),
 }
 
+/// Receives once; also returns the number of bytes.
+pub(crate) fn receive_into(socket: impl AsFd, room: &mut [u8]) -> (Received, usize) {
+    match rustix::net::recv(socket, room, RecvFlags::DONTWAIT) {
+        Ok((0, _)) => (Received::End, 0),
+        Ok((bytes, _)) => (Received::Bytes, bytes),
+        Err(Errno::AGAIN | Errno::INTR) => (Received::Nothing, 0),
+        Err(errno) => (Received::Failed(errno), 0),
+    }
+}
+
 /// Received bytes that are not a whole frame yet.
 #[derive(Debug, Default)]
 pub(crate) struct Input {
@@ -182,6 +192,21 @@ impl Input {
 
     /// Receives once.
     pub fn receive(&mut self, socket: impl AsFd, buffers: &mut Buffers) -> Received {
+        let (received, bytes) = receive_into(socket, self.room(buffers));
+        self.end += bytes;
+        received
+    }
+
+    /// Receives once from a peer that has not proved itself: at most `most` of its bytes are kept
+    /// at a time.
+    pub fn receive_of_stranger(&mut self, socket: impl AsFd, most: usize) -> Received {
+        let (received, bytes) = receive_into(socket, self.room_of_stranger(most));
+        self.end += bytes;
+        received
+    }
+
+    /// The room for the next bytes; [`filled`](Self::filled) says how many came.
+    pub fn room(&mut self, buffers: &mut Buffers) -> &mut [u8] {
         self.make_room(buffers);
         // Receive only this frame's bytes if it is large: so the next frame begins in its own
         // buffer, and nothing is moved.
@@ -189,29 +214,28 @@ impl Input {
             true => (self.start + self.needed).min(self.buffer.len()),
             false => self.buffer.len(),
         };
-        self.receive_into(socket, until)
+        &mut self.buffer[self.end..until]
     }
 
-    /// Receives once from a peer that has not proved itself: at most `most` of its bytes are kept
-    /// at a time.
-    pub fn receive_of_stranger(&mut self, socket: impl AsFd, most: usize) -> Received {
+    /// As [`room`](Self::room), for a peer that has not proved itself.
+    pub fn room_of_stranger(&mut self, most: usize) -> &mut [u8] {
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
         self.buffer.resize(most.max(self.end), 0);
-        self.receive_into(socket, self.buffer.len())
+        &mut self.buffer[self.end..]
     }
 
-    fn receive_into(&mut self, socket: impl AsFd, until: usize) -> Received {
-        let room = &mut self.buffer[self.end..until];
-        match rustix::net::recv(socket, room, RecvFlags::DONTWAIT) {
-            Ok((0, _)) => Received::End,
-            Ok((bytes, _)) => {
-                self.end += bytes;
-                Received::Bytes
-            }
-            Err(Errno::AGAIN | Errno::INTR) => Received::Nothing,
-            Err(errno) => Received::Failed(errno),
-        }
+    /// Appends these bytes.
+    pub fn append(&mut self, bytes: &[u8]) {
+        self.buffer.truncate(self.end);
+        self.buffer.extend_from_slice(bytes);
+        self.end = self.buffer.len();
+    }
+
+    /// So many bytes were written into the room.
+    pub fn filled(&mut self, bytes: usize) {
+        self.end += bytes;
+        assert!(self.end <= self.buffer.len(), "no more than there was room");
     }
 
     /// Makes room for more bytes, as much as P1 allows; for a large frame, its payload will start

@@ -19,9 +19,16 @@
 //! - W5: strangers, that is peers that have not proved themselves, have at most
 //!   [`Limits::strangers`] connections, each for at most [`Limits::hello`] and with little memory,
 //!   and take no connection from other peers.
+//! - W6: with [`Options::identity`] every TCP connection is TLS 1.3, and both sides have a
+//!   certificate of the same CA; the dialler checks that the certificate is for the host that it
+//!   dialled. No byte of the native protocol is sent before that, and no failure leads to a
+//!   connection without it. Only a Unix socket, which its file's mode guards, stays without.
+//! - W7: TLS handshakes take a bounded part of each round ([`Hub::poll`]): pings, answers and
+//!   replicas on established connections do not wait for strangers that connect all at once.
 //!
 //! **Concurrency**: one owner per hub; any thread may use a [`Handle`].
 
+mod channel;
 mod connection;
 mod handle;
 mod hub;
@@ -82,6 +89,10 @@ pub enum Reason {
     /// The other side's reason for its refusal.
     #[error("refused: {0}")]
     Refused(String),
+    /// No TLS connection could be made, or it broke: a certificate that is expired, of another CA
+    /// or for another host, or a side without TLS.
+    #[error("TLS: {0}")]
+    Tls(String),
     #[error("a malformed frame: {0}")]
     Frame(#[from] FrameError),
     /// A question arrived where answers are expected, or the reverse.
@@ -111,8 +122,9 @@ impl Reason {
     }
 
     /// Whether the other side was reached but refused this one, or is a different one than
-    /// expected: another token, another cluster, another version.
+    /// expected: another token, cluster or version, or a certificate that is not accepted.
     pub fn is_denial(&self) -> bool {
-        matches!(self, Reason::Hello(_) | Reason::Token | Reason::Refused(_))
+        use Reason::{Hello, Refused, Tls, Token};
+        matches!(self, Hello(_) | Token | Refused(_) | Tls(_))
     }
 }

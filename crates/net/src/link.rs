@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 const IDLE: Duration = Duration::from_secs(60);
 /// The result of a lookup that no attempt waited for is used within this time.
 const FOUND: Duration = Duration::from_secs(10);
+/// A certificate that is not accepted is logged again after this time.
+const COMPLAIN_AGAIN: Duration = Duration::from_secs(10);
 /// Most addresses of dropped links that are kept: more than all servers of a cluster.
 const DROPPED_MAX: usize = 20_000;
 
@@ -152,6 +154,8 @@ pub(crate) struct Link {
     /// Consecutive attempts without any answer.
     failures: u32,
     pub retry: Instant,
+    /// When TLS failed and that was logged.
+    complained: Option<Instant>,
     used: Instant,
 }
 
@@ -190,6 +194,15 @@ impl Link {
         let found = self.found.take();
         let recent = found.filter(|(at, _)| now < *at + FOUND);
         recent.map(|(_, addresses)| addresses)
+    }
+
+    /// Whether a failure of TLS is to be logged now.
+    pub fn may_complain(&mut self, now: Instant) -> bool {
+        let may = self.complained.is_none_or(|at| now >= at + COMPLAIN_AGAIN);
+        if may {
+            self.complained = Some(now);
+        }
+        may
     }
 
     /// An answer arrived: the peer works.
@@ -256,6 +269,7 @@ impl Links {
             has_received: false,
             failures: 0,
             retry: now,
+            complained: None,
             used: now,
         };
         let free = self.links.iter().position(Option::is_none);

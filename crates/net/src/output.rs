@@ -131,7 +131,14 @@ impl Output {
         Flushed::All
     }
 
-    fn consume(&mut self, mut bytes: usize) {
+    /// Unsent bytes, as many as lie together; empty if there are none.
+    pub fn first(&self) -> &[u8] {
+        let first = self.pieces.front().map_or(&[][..], Payload::bytes);
+        &first[self.sent..]
+    }
+
+    /// The first unsent bytes, so many, were sent or encrypted.
+    pub fn consume(&mut self, mut bytes: usize) {
         self.bytes -= bytes;
         while let Some(first) = self.pieces.front() {
             let left = first.len() - self.sent;

@@ -156,6 +156,9 @@ pub struct ServerConfig {
     /// Versions, separated by spaces; empty = all that are safe.
     pub tls_protocols: String,
     pub tls_session_caching: bool,
+    /// TLS with certificates of both sides at the native port and on links to other members and
+    /// coordinators.
+    pub tls_cluster: bool,
     /// Port of the native protocol, for members of a cluster. 0 = any free port.
     pub native_port: u16,
     /// Directory of the Unix socket for native clients on this machine; empty = none.
@@ -253,6 +256,7 @@ impl Default for ServerConfig {
             tls_auth_clients: ClientAuth::Yes,
             tls_protocols: String::new(),
             tls_session_caching: true,
+            tls_cluster: false,
             native_port: 0,
             native_socket_dir: String::new(),
             local_clients: 0,

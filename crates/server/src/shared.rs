@@ -422,16 +422,23 @@ impl Shared {
         self.connected.load(Ordering::Relaxed)
     }
 
-    /// Takes over a native client's connection after both hellos. `received`: the bytes received
-    /// after the client's hello. False: there are too many clients.
-    pub fn hand_over_native(&self, fd: OwnedFd, peer: SocketAddr, received: Vec<u8>) -> bool {
+    /// Takes over a native client's connection after both hellos. `tls`: its session, if the
+    /// connection is encrypted. `received`: the bytes received after the client's hello, decrypted.
+    /// False: there are too many clients.
+    pub fn hand_over_native(
+        &self,
+        fd: OwnedFd,
+        peer: SocketAddr,
+        tls: Option<Box<Session>>,
+        received: Vec<u8>,
+    ) -> bool {
         if !self.enter(self.config().maxclients) {
             return false;
         }
         self.give(Incoming {
             fd,
             peer,
-            tls: None,
+            tls,
             native: Some(NativeStart {
                 received,
                 rings: None,

@@ -1,6 +1,6 @@
 //! Settings of TLS: files and choices, not checked yet.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// Whether a client must show a certificate that a trusted authority has signed.
@@ -128,6 +128,20 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Both sides must show a certificate of the same authority, by TLS 1.3, at each connection
+    /// anew: for ports of which only members of one cluster, its clients and its tools know.
+    pub fn mutual(certificate: &Path, key: &Path, ca: &Path) -> Settings {
+        Settings {
+            certificate_file: certificate.to_owned(),
+            key_file: key.to_owned(),
+            ca_file: ca.to_owned(),
+            ca_dir: PathBuf::new(),
+            client_auth: ClientAuth::Yes,
+            protocols: Protocols::TLS13,
+            no_resumption: true,
+        }
+    }
+
     /// Whether there is a certificate of its own.
     pub fn has_certificate(&self) -> bool {
         !self.certificate_file.as_os_str().is_empty() || !self.key_file.as_os_str().is_empty()

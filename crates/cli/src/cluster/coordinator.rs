@@ -1,5 +1,6 @@
 //! `duramen coordinator`: the process that holds the members and the owners of tablets.
 
+use super::tls::TlsArgs;
 use super::{COORDINATOR_DEFAULT, size, status};
 use crate::arguments::Duration;
 use crate::failure::EXIT_FAILED;
@@ -36,10 +37,12 @@ pub(crate) struct CoordinatorArgs {
     /// A file with the cluster's token, which servers, clients and tools must have as well.
     #[arg(long, env = "DURAMEN_CLUSTER_TOKEN_FILE", value_name = "FILE")]
     cluster_token_file: Option<PathBuf>,
+    #[command(flatten)]
+    tls: TlsArgs,
     /// Address of admin HTTP: /status /metrics /livez /readyz; `no`: none.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8400")]
     admin: String,
-    /// Allow addresses other than loopback although connections are not encrypted.
+    /// Allow addresses other than loopback although connections there are not encrypted.
     #[arg(long)]
     insecure_bind: bool,
     #[command(flatten)]
@@ -203,7 +206,8 @@ two or three coordinators on different machines: if the leader ends, another one
 seconds.
 
 SIGTERM or SIGINT ends it after it has stored the changes in progress; a second signal ends it at
-once. SIGHUP opens --log-file again. It continues when its terminal is closed.
+once. SIGHUP opens --log-file and reads the certificates again. It continues when its terminal is
+closed.
 
 Exit codes: 0 stopped by a signal, 2 wrong usage, 5 could not start: its store is in use, belongs to
 another cluster, or was written by a newer version.";
@@ -217,17 +221,17 @@ fn cluster_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// An address, which must be of loopback unless `insecure`.
-pub(crate) fn address(text: &str, insecure: bool) -> Result<SocketAddr, String> {
+/// An address, which must be of loopback unless `may_be_open`.
+pub(crate) fn address(text: &str, may_be_open: bool) -> Result<SocketAddr, String> {
     let mut found = text
         .to_socket_addrs()
         .map_err(|error| format!("`{text}` is no HOST:PORT: {error}"))?;
     let address = found
         .next()
         .ok_or_else(|| format!("`{text}` has no address"))?;
-    if !address.ip().is_loopback() && !insecure {
+    if !address.ip().is_loopback() && !may_be_open {
         return Err(format!(
-            "{address} is not loopback, and connections are not encrypted: use --insecure-bind if the network is your own"
+            "{address} is not loopback, and connections are not encrypted: give the coordinator certificates (--tls-cert-file; admin HTTP has no TLS), or use --insecure-bind if the network is your own"
         ));
     }
     Ok(address)
@@ -239,12 +243,15 @@ impl CoordinatorArgs {
             "no" => None,
             text => Some(address(text, self.insecure_bind)?),
         };
+        let identity = self.tls.identity()?;
+        let may_be_open = self.insecure_bind || identity.is_some();
         Ok(Options {
             cluster: self.cluster.clone(),
-            listen: address(&self.listen, self.insecure_bind)?,
+            listen: address(&self.listen, may_be_open)?,
             announce: self.announce.clone(),
             store: self.store.clone(),
             token: super::token(self.cluster_token_file.as_deref())?,
+            identity,
             settings: self.settings.settings()?,
             admin,
             show: |status| status::as_json(status).to_string(),
@@ -282,10 +289,14 @@ fn serve(options: Options, mut signals: Signals) -> Result<(), Error> {
     // Set when there is something to be stopped: its store may keep the start waiting for ever.
     let stopper = Arc::new(OnceLock::<Stopper>::new());
     let started = Arc::clone(&stopper);
-    let reloads = signals::apart(|name| {
+    let identity = options.identity.clone();
+    let reloads = signals::apart(move |name| {
         let _reported = notify::reloading();
         signals::reopen_log();
-        tracing::info!("{name}: a coordinator has no settings to be read again");
+        match &identity {
+            Some(identity) => duramen_coordinator::reload_certificates(identity),
+            None => tracing::info!("{name}: a coordinator has no settings to be read again"),
+        }
     });
     std::thread::spawn(move || {
         let mut stops = 0;

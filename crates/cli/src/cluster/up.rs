@@ -7,14 +7,17 @@
 //! - U3: server N of a new cluster is the member that `duramen status` calls N.1: they join one
 //!   after the other.
 
+mod certificates;
 mod child;
 mod ready;
 
 use super::coordinator::{LogArgs, SettingsArgs};
+use super::tls::{self, TlsArgs};
 use super::{Cluster, ClusterArgs, size, tablet::RESP_TABLE};
 use crate::arguments::Duration;
 use crate::failure::EXIT_FAILED;
 use crate::signals::Order;
+use certificates::{CLIENT, Certificates};
 use child::{Child, Ended};
 use clap::Args;
 use duramen_client::{Admin, AdminAnswer};
@@ -72,6 +75,9 @@ pub(crate) struct UpArgs {
     /// Name of the cluster.
     #[arg(long, value_name = "NAME", default_value = "local")]
     cluster: String,
+    /// Encrypt all native connections, with certificates that are made in the directory.
+    #[arg(long)]
+    tls: bool,
     #[command(flatten)]
     settings: SettingsArgs,
     #[command(flatten)]
@@ -85,6 +91,8 @@ EXAMPLES
   redis-cli -c -p 7001 set greeting hello
   kill -9 PID; redis-cli -c -p 7002 get greeting
   duramen up --dir trial                  the data is still there after a restart
+  duramen up --dir trial --tls            native connections are encrypted; clients and tools need
+                                          trial/tls/client.crt, client.key and ca.crt
 
 When all servers are up and database 0 is served, one line goes to standard output:
 
@@ -166,6 +174,8 @@ struct Up {
     dir: PathBuf,
     /// U2
     is_temporary: bool,
+    /// With --tls.
+    certificates: Option<Certificates>,
     coordinator: Option<Child>,
     servers: Vec<Child>,
 }
@@ -200,12 +210,23 @@ impl UpArgs {
                 .map_err(|error| format!("cannot make {}: {error}", dir.display())),
             None => new_directory(&std::env::temp_dir()),
         };
-        Ok(Up {
+        let mut up = Up {
             dir: made?,
             is_temporary: self.dir.is_none(),
+            certificates: None,
             coordinator: None,
             servers: Vec::new(),
-        })
+        };
+        if self.tls {
+            match Certificates::make(&up.dir, self.servers) {
+                Ok(made) => up.certificates = Some(made),
+                Err(why) => {
+                    up.stop(); // U2
+                    return Err(why);
+                }
+            }
+        }
+        Ok(up)
     }
 
     fn ports(&self, from: u16) -> Vec<u16> {
@@ -223,7 +244,7 @@ impl UpArgs {
         self.port.map_or(0, |from| from + more).to_string()
     }
 
-    fn coordinator(&self, dir: &Path) -> Vec<String> {
+    fn coordinator(&self, dir: &Path, certificates: Option<&Certificates>) -> Vec<String> {
         let store = format!("redb:{}", dir.join("coordinator").display());
         let listen = format!("127.0.0.1:{}", self.port(300));
         let mut words = vec!["coordinator".to_owned()];
@@ -238,10 +259,19 @@ impl UpArgs {
             words.extend([flag.to_owned(), value]);
         }
         words.extend(self.settings.words(self.memory));
+        if let Some(certificates) = certificates {
+            words.extend(tls::words(&certificates.of("coordinator")));
+        }
         words
     }
 
-    fn server(&self, n: u16, dir: &Path, coordinator: &str) -> Vec<String> {
+    fn server(
+        &self,
+        n: u16,
+        dir: &Path,
+        coordinator: &str,
+        certificates: Option<&Certificates>,
+    ) -> Vec<String> {
         let mut words = vec!["serve".to_owned()];
         let flags = [
             ("--coordinator", coordinator.to_owned()),
@@ -261,6 +291,10 @@ impl UpArgs {
             if let Some(value) = value {
                 words.extend([format!("--{name}"), value.clone()]);
             }
+        }
+        if let Some(certificates) = certificates {
+            words.extend(tls::words(&certificates.of(&certificates::server(n))));
+            words.push("--tls-cluster=yes".to_owned());
         }
         // A flag that takes yes or no needs its value after `=`.
         words.extend(
@@ -289,7 +323,7 @@ impl Up {
             );
         }
         let log = self.dir.join("coordinator.log");
-        let words = args.coordinator(&self.dir);
+        let words = args.coordinator(&self.dir, self.certificates.as_ref());
         self.coordinator = Some(Child::start("the coordinator", &words, &log)?);
         if !self.until_ready(until, signals)? {
             return Ok(false);
@@ -300,6 +334,7 @@ impl Up {
             coordinator: vec![address.clone()],
             cluster: Some(args.cluster.clone()),
             cluster_token_file: None,
+            tls: self.client_args(),
             timeout: Duration { ms: 10_000 },
             json: false,
         })
@@ -339,7 +374,7 @@ impl Up {
         let dir = self.dir.join(format!("server-{n}"));
         let log = self.dir.join(format!("server-{n}.log"));
         let is_new = !dir.join("member").exists();
-        let words = args.server(n, &dir, coordinator);
+        let words = args.server(n, &dir, coordinator, self.certificates.as_ref());
         let child = Child::start(&format!("server {n}"), &words, &log)?;
         self.servers.push(child);
         let is_member = |_: &mut Up| {
@@ -348,6 +383,14 @@ impl Up {
         };
         let what = format!("server {n} is a member");
         Ok(!is_new || self.until(&what, until, signals, is_member)?)
+    }
+
+    /// The certificate of this process.
+    fn client_args(&self) -> TlsArgs {
+        let certificates = self.certificates.as_ref();
+        certificates
+            .map(|made| TlsArgs::of(&made.of(CLIENT)))
+            .unwrap_or_default()
     }
 
     fn children(&mut self) -> impl Iterator<Item = &mut Child> {
@@ -417,7 +460,12 @@ impl Up {
         let port = first.rsplit(':').next().unwrap_or_default();
         eprintln!("\nup: redis-cli -c -p {port} set greeting hello");
         let coordinator = self.said("coordinator").join(",");
-        eprintln!("    duramen status --coordinator {coordinator}");
+        let tls = self.certificates.as_ref().map(|made| made.of(CLIENT));
+        let tls: String = tls
+            .iter()
+            .flat_map(tls::words)
+            .fold(String::new(), |all, word| all + " " + &word);
+        eprintln!("    duramen status --coordinator {coordinator}{tls}");
         for child in &self.servers {
             let address = child.said("resp").unwrap_or_default();
             eprintln!(

@@ -8,6 +8,7 @@ mod local;
 mod process;
 mod redis;
 mod stop;
+mod tls;
 mod up;
 
 use command::{CLOSED, duramen};

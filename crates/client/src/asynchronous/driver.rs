@@ -8,12 +8,13 @@
 //! - D1: the thread waits only in one place, for all sockets and times together.
 //! - D2: a batch counts in the lane of the server that it was last sent to, so that a
 //!   server without answers stops its own lane alone.
-//! - D3: a request is sent only while all of its operations wait for it (session::S2).
+//! - D3: a request is sent only while all of its operations wait for it (core::session::S2).
 
 use super::inbox::{Inbox, Load};
 use super::lanes::{Class, Lane, Lanes, Peer};
 use super::link::{BELL, Flight, Poller, credentials};
 use super::pending::Call;
+use crate::certificates::Certificates;
 use crate::core::{AsWork, Batch, CoordinatorRequest, Core, Next, Route, Send};
 use crate::error::Error;
 use crate::net::{Failure, Unopened};
@@ -43,6 +44,7 @@ struct Running {
 pub(super) struct Driver {
     inbox: Arc<Inbox>,
     options: Options,
+    certificates: Option<Certificates>,
     poller: Poller,
     core: Core,
     lanes: Lanes,
@@ -63,7 +65,12 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    pub fn new(options: Options, inbox: Arc<Inbox>, seed: u64) -> std::io::Result<Driver> {
+    pub fn new(
+        options: Options,
+        certificates: Option<Certificates>,
+        inbox: Arc<Inbox>,
+        seed: u64,
+    ) -> std::io::Result<Driver> {
         let ask_timeout_us = options.attempt.as_micros() as u64;
         let coordinators = options.coordinators.clone();
         let core = Core::new(coordinators, options.exactly_once, ask_timeout_us, seed);
@@ -72,6 +79,7 @@ impl Driver {
             core: core.with_session_per_server(),
             inbox,
             options,
+            certificates,
             lanes: Lanes::default(),
             nowhere: Arc::from(""),
             running: HashMap::new(),
@@ -432,10 +440,11 @@ impl Driver {
 
     /// Handles the events of a lane's connection.
     fn progress(&mut self, now_us: u64, lane: usize, flags: EventFlags) -> Result<(), Unopened> {
-        let link = &mut self.lanes.all[lane].link;
+        let Lane { link, peer, .. } = &mut self.lanes.all[lane];
         let ended = EventFlags::HUP | EventFlags::ERR;
         if flags.intersects(EventFlags::OUT | ended) {
-            link.connected(&self.poller, lane)?;
+            let address = &peer.address;
+            link.connected(&self.poller, lane, self.certificates.as_ref(), address)?;
         }
         if !flags.intersects(EventFlags::IN | ended) {
             return Ok(());

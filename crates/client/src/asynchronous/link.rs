@@ -6,9 +6,11 @@
 //! - L2: a request has an answer within the attempt's time, or the link breaks: a late
 //!   answer is never taken for another one.
 
+use crate::certificates::{Certificates, host};
 use crate::core::{CoordinatorRequest, Send};
 use crate::net::{Unopened, unopened};
 use duramen_base::ids::ClusterId;
+use duramen_tls::{Received, Session};
 use duramen_wire::native::codec::{Credentials, Handshake, Progress, Role, fresh_nonce};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
@@ -66,6 +68,8 @@ enum State {
         fd: OwnedFd,
         rest: Vec<SocketAddr>,
     },
+    /// The handshake of TLS.
+    Securing(OwnedFd),
     Shaking {
         fd: OwnedFd,
         handshake: Box<Handshake>,
@@ -76,6 +80,8 @@ enum State {
 #[derive(Debug, Default)]
 pub(super) struct Link {
     state: State,
+    /// TLS, from the moment when TCP is connected.
+    session: Option<Box<Session>>,
     /// Requests without an answer, and the times at which they have waited for too long.
     flights: BTreeMap<u64, (u64, Flight)>,
     /// Those that are not encoded yet, because the link is not open.
@@ -178,8 +184,15 @@ impl Link {
         Err(last.into())
     }
 
-    /// Handles the news that the socket has room: the connection is established, or refused.
-    pub fn connected(&mut self, poller: &Poller, token: usize) -> Result<(), Unopened> {
+    /// Handles the news that the socket has room: the connection is established, or refused. TLS
+    /// comes first, if there are certificates; the server's must be for the host in `address`.
+    pub fn connected(
+        &mut self,
+        poller: &Poller,
+        token: usize,
+        certificates: Option<&Certificates>,
+        address: &str,
+    ) -> Result<(), Unopened> {
         let State::Connecting { fd, rest } = &mut self.state else {
             return Ok(());
         };
@@ -193,9 +206,30 @@ impl Link {
         }
         let nodelay = sockopt::set_tcp_nodelay(&*fd, true);
         nodelay.map_err(|error| error.to_string())?;
-        let nonce = fresh_nonce().map_err(|error| error.to_string())?;
-        let handshake = Box::new(Handshake::dial(Role::Client, nonce, &mut self.output));
         if let State::Connecting { fd, .. } = std::mem::take(&mut self.state) {
+            self.state = State::Securing(fd);
+        }
+        if let Some(certificates) = certificates {
+            let session = certificates.newest().client_session(host(address));
+            self.session = Some(Box::new(session.map_err(|error| error.to_string())?));
+        }
+        self.begin_handshake()
+    }
+
+    /// Begins the handshake of the native protocol, once that of TLS is over.
+    fn begin_handshake(&mut self) -> Result<(), Unopened> {
+        let is_secured = self.session.as_ref().is_none_or(|it| !it.is_handshaking());
+        if !matches!(self.state, State::Securing(_)) || !is_secured {
+            return Ok(());
+        }
+        let nonce = fresh_nonce().map_err(|error| error.to_string())?;
+        let mut handshake = Box::new(Handshake::dial(Role::Client, nonce, &mut self.output));
+        if let Some(session) = &self.session {
+            let binding = session.channel_binding();
+            let none = || "the TLS channel has no exporter".to_owned();
+            handshake.bind(&binding.ok_or_else(none)?);
+        }
+        if let State::Securing(fd) = std::mem::take(&mut self.state) {
             self.state = State::Shaking { fd, handshake };
         }
         Ok(())
@@ -206,19 +240,17 @@ impl Link {
         let old = self.input.len();
         // A long answer is read in larger and larger pieces as its bytes arrive.
         self.input.resize(old + old.max(READ_BYTES), 0);
-        let received = match &self.state {
-            State::Shaking { fd, .. } | State::Open(fd) => {
-                rustix::net::recv(fd, &mut self.input[old..], RecvFlags::empty())
+        let room = &mut self.input[old..];
+        let received = match (&self.state, &mut self.session) {
+            (State::Securing(fd) | State::Shaking { fd, .. } | State::Open(fd), session) => {
+                receive(fd, session.as_deref_mut(), room)
             }
-            _ => Err(Errno::AGAIN),
+            _ => Ok(0),
         };
-        let bytes = received.as_ref().map_or(0, |(bytes, _)| *bytes);
-        self.input.truncate(old + bytes);
-        match received {
-            Ok((0, _)) => Err("the connection was closed".to_owned().into()),
-            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
-            Err(error) => Err(format!("receiving: {}", std::io::Error::from(error)).into()),
-        }
+        self.input
+            .truncate(old + received.as_ref().copied().unwrap_or(0));
+        received?;
+        self.begin_handshake()
     }
 
     /// Continues the handshake, if it is not over.
@@ -253,22 +285,24 @@ impl Link {
 
     /// Sends what there is, as far as the kernel takes it.
     pub fn flush(&mut self, poller: &Poller, token: usize) -> Result<(), Unopened> {
-        let (State::Shaking { fd, .. } | State::Open(fd)) = &self.state else {
+        let (State::Securing(fd) | State::Shaking { fd, .. } | State::Open(fd)) = &self.state
+        else {
             return Ok(());
         };
-        while self.sent < self.output.len() {
-            let rest = &self.output[self.sent..];
-            match rustix::net::send(fd, rest, SendFlags::NOSIGNAL) {
-                Ok(bytes) => self.sent += bytes,
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => break,
-                Err(error) => {
-                    return Err(format!("sending: {}", std::io::Error::from(error)).into());
-                }
+        let is_full = match &mut self.session {
+            Some(session) => {
+                let sent = session.send(fd, &self.output[self.sent..]);
+                self.sent += sent.map_err(|error| format!("sending: {error}"))?.plain;
+                session.unsent() > 0
             }
-        }
-        let needs_room = self.sent < self.output.len();
-        if !needs_room {
+            None => {
+                self.sent += send(fd, &self.output[self.sent..])?;
+                false
+            }
+        };
+        let is_sent = self.sent == self.output.len();
+        let needs_room = is_full || !is_sent;
+        if is_sent {
             self.output.clear();
             self.output.shrink_to(KEPT_BYTES_MAX);
             self.sent = 0;
@@ -284,6 +318,43 @@ impl Link {
         }
         Ok(())
     }
+}
+
+/// Receives once; returns the number of bytes, decrypted if there is TLS. An end is an error.
+fn receive(
+    fd: &OwnedFd,
+    session: Option<&mut Session>,
+    room: &mut [u8],
+) -> Result<usize, Unopened> {
+    let ended = || Err("the connection was closed".to_owned().into());
+    if let Some(session) = session {
+        return match session.receive(fd, room) {
+            Ok(Received::Plain(bytes)) => Ok(bytes),
+            Ok(Received::Progress | Received::Nothing) => Ok(0),
+            Ok(Received::End) => ended(),
+            Err(error) => Err(format!("TLS: {error}").into()),
+        };
+    }
+    match rustix::net::recv(fd, room, RecvFlags::empty()) {
+        Ok((0, _)) => ended(),
+        Ok((bytes, _)) => Ok(bytes),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(0),
+        Err(error) => Err(format!("receiving: {}", std::io::Error::from(error)).into()),
+    }
+}
+
+/// Sends as much as the kernel takes; returns the number of bytes.
+fn send(fd: &OwnedFd, bytes: &[u8]) -> Result<usize, Unopened> {
+    let mut sent = 0;
+    while sent < bytes.len() {
+        match rustix::net::send(fd, &bytes[sent..], SendFlags::NOSIGNAL) {
+            Ok(bytes) => sent += bytes,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => break,
+            Err(error) => return Err(format!("sending: {}", std::io::Error::from(error)).into()),
+        }
+    }
+    Ok(sent)
 }
 
 /// The credentials of a client, for whichever cluster has this name.

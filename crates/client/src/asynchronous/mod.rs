@@ -47,10 +47,10 @@
 //! happens if the thread panics, and in a forked process, which must make a client of its own. A
 //! host name is looked up on a thread of its own, which ends with the lookup.
 //!
-//! **Transports.** TCP alone. Shared memory ([`Options::socket_dir`](crate::Options::socket_dir))
-//! is for the blocking client, whose thread spins for the one answer that it needs. Here the
-//! operations pass through another thread, which costs more than TCP does, and with many operations
-//! in flight one system call carries many.
+//! **Transports.** TCP, with or without TLS. Shared memory
+//! ([`Options::socket_dir`](crate::Options::socket_dir)) is for the blocking client, whose thread
+//! spins for the one answer that it needs. Here the operations pass through another thread, which
+//! costs more than TCP does, and with many operations in flight one system call carries many.
 //!
 //! Paper: the client library of [Ousterhout15 §2], which has such operations; RIFL [Lee15 §4].
 
@@ -65,6 +65,7 @@ mod work;
 pub use pending::{Pending, PendingMany};
 pub use scan::AsyncScan;
 
+use crate::certificates::Certificates;
 use crate::client::Write;
 use crate::core::{Settled, Work};
 use crate::error::Error;
@@ -129,13 +130,15 @@ impl AsyncClient {
     /// Makes a client that connects to no server until it is used.
     ///
     /// # Errors
-    /// [`Error::Options`]; [`Error::Closed`] if the system gives no thread or descriptor.
+    /// [`Error::Options`], also if the certificates cannot be used; [`Error::Closed`] if the system
+    /// gives no thread or descriptor.
     pub fn new(options: Options) -> Result<AsyncClient, Error> {
         options.check()?;
         let seed = RandomState::new().hash_one(0);
         let lacks = |_| Error::Closed("the system gave no thread or descriptor");
         let inbox = Arc::new(Inbox::new(&options).map_err(lacks)?);
-        let driver = Driver::new(options, inbox.clone(), seed).map_err(lacks)?;
+        let certificates = Certificates::load(options.tls.as_ref())?;
+        let driver = Driver::new(options, certificates, inbox.clone(), seed).map_err(lacks)?;
         let handle = Arc::new(Handle {
             inbox: inbox.clone(),
         });

@@ -194,7 +194,7 @@ impl Core {
     }
 
     /// One session with a lease per server that the client writes to, instead of one for all: a
-    /// server that does not answer then holds up the writes of no other server (session::S3).
+    /// server that does not answer then holds up the writes of no other server (core::session::S3).
     #[must_use]
     pub fn with_session_per_server(mut self) -> Core {
         self.sessions = Sessions::new(true);
@@ -355,7 +355,7 @@ impl Core {
             }
             let key = self.sessions.key(server);
             if wants_ids && !part.name(now_us, &mut self.sessions, key) {
-                // session::S3: too many are open. When others end, this one continues.
+                // core::session::S3: too many are open. When others end, this one continues.
                 part.retry(now_us + PAUSE_US);
                 continue;
             }

@@ -2,8 +2,10 @@
 
 use super::stream::Stream;
 use super::tcp::Tcp;
+use crate::certificates::host;
 use duramen_base::ids::ClusterId;
 use duramen_base::origin::Origin;
+use duramen_tls::Identity;
 use duramen_wire::native::codec::{
     Credentials, Frame, HEADER_BYTES, Handshake, HelloError, Parsed, Progress, Reply, Role,
     decode_reply, fresh_nonce, parse_frame,
@@ -61,11 +63,12 @@ impl From<Unopened> for String {
 }
 
 impl Connection {
-    /// Connects; each side proves to the other that it has the token.
+    /// Connects; each side proves to the other that it has the token. `identity`: over TLS.
     pub fn open(
         address: &str,
         cluster: &str,
         token: &[u8],
+        identity: Option<&Identity>,
         timeout: Duration,
         spin: Duration,
     ) -> Result<Connection, Unopened> {
@@ -75,7 +78,12 @@ impl Connection {
         let stream = connect(address, timeout).map_err(|error| error.to_string())?;
         let ready = stream.set_nodelay(true);
         ready.map_err(|error| error.to_string())?;
-        Connection::over(Stream::Tcp(Tcp::new(stream, spin)), cluster, token, timeout)
+        let stream = match identity {
+            Some(identity) => Stream::encrypted(identity, host(address), stream, timeout)
+                .map_err(|error| text(&error))?,
+            None => Stream::Tcp(Tcp::new(stream, spin)),
+        };
+        Connection::over(stream, cluster, token, timeout)
     }
 
     /// As [`open`](Self::open), at a server's Unix socket; later frames pass through memory that
@@ -129,6 +137,9 @@ impl Connection {
         let deadline = Instant::now() + timeout;
         let nonce = fresh_nonce().map_err(|error| error.to_string())?;
         let mut handshake = Handshake::dial(Role::Client, nonce, &mut self.output);
+        if let Some(binding) = self.stream.binding().map_err(str::to_owned)? {
+            handshake.bind(&binding);
+        }
         loop {
             if !self.output.is_empty() {
                 self.transmit(deadline.saturating_duration_since(Instant::now()))?;
@@ -240,6 +251,7 @@ pub(crate) fn unopened(error: HelloError) -> Unopened {
     let text = error.to_string();
     match error {
         HelloError::Token
+        | HelloError::Encrypted
         | HelloError::WrongCluster { .. }
         | HelloError::NoCommonVersion { .. } => Unopened::Foreign(text),
         _ => Unopened::Failed(text),

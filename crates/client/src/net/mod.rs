@@ -44,17 +44,19 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
-    pub fn new(options: Options, seed: u64) -> Shared {
+    /// # Errors
+    /// [`Error::Options`]: the certificates cannot be used.
+    pub fn new(options: Options, seed: u64) -> Result<Shared, Error> {
         let ask_timeout_us = options.attempt.as_micros() as u64;
         let coordinators = options.coordinators.clone();
         let core = Core::new(coordinators, options.exactly_once, ask_timeout_us, seed);
-        Shared {
+        Ok(Shared {
             core: Mutex::new(core),
             news: Condvar::new(),
-            pool: Pool::new(&options),
+            pool: Pool::new(&options)?,
             origin: Instant::now(),
             options,
-        }
+        })
     }
 
     pub fn now_us(&self) -> u64 {

@@ -1,6 +1,8 @@
 //! The pool of idle connections.
 
 use super::connection::{Connection, Unopened};
+use crate::certificates::Certificates;
+use crate::error::Error;
 use crate::options::Options;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -14,6 +16,7 @@ const IDLE_MAX: usize = 128;
 pub(super) struct Pool {
     cluster: String,
     token: Vec<u8>,
+    certificates: Option<Certificates>,
     /// See [`Options::socket_dir`].
     socket_dir: Option<PathBuf>,
     spin: Duration,
@@ -23,15 +26,18 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    pub fn new(options: &Options) -> Pool {
-        Pool {
+    /// # Errors
+    /// [`Error::Options`]: the certificates cannot be used.
+    pub fn new(options: &Options) -> Result<Pool, Error> {
+        Ok(Pool {
             cluster: options.cluster.clone(),
             token: options.token.clone(),
+            certificates: Certificates::load(options.tls.as_ref())?,
             socket_dir: options.socket_dir.clone(),
             spin: options.spin,
             idle: Mutex::new(HashMap::new()),
             not_local: Mutex::new(None),
-        }
+        })
     }
 
     fn idle(&self) -> MutexGuard<'_, HashMap<String, Vec<Connection>>> {
@@ -59,7 +65,9 @@ impl Pool {
     }
 
     fn open_by_tcp(&self, address: &str, timeout: Duration) -> Result<Connection, Unopened> {
-        Connection::open(address, &self.cluster, &self.token, timeout, self.spin)
+        let identity = self.certificates.as_ref().map(Certificates::newest);
+        let (cluster, token) = (&self.cluster, &self.token);
+        Connection::open(address, cluster, token, identity, timeout, self.spin)
     }
 
     fn take_or(

@@ -1,10 +1,12 @@
-//! The bytes of a connection: TCP, or memory that a server on this machine shares.
+//! The bytes of a connection: TCP, TLS over TCP, or memory that a server on this machine shares.
 
 use super::local::Local;
 use super::tcp::Tcp;
 use duramen_shm::{Rings, receive_with_fd};
-use duramen_wire::native::codec::{RINGS_FRAME_BYTES, decode_rings};
+use duramen_tls::Identity;
+use duramen_wire::native::codec::{Binding, RINGS_FRAME_BYTES, decode_rings};
 use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -12,6 +14,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(super) enum Stream {
     Tcp(Tcp),
+    Tls(Box<duramen_tls::Stream>),
     /// During the handshake at a Unix socket.
     Unix(UnixStream),
     /// After it.
@@ -19,6 +22,32 @@ pub(super) enum Stream {
 }
 
 impl Stream {
+    /// A TLS connection over a new one of TCP, to a server whose certificate is for `host`.
+    pub fn encrypted(
+        identity: &Identity,
+        host: &str,
+        socket: TcpStream,
+        timeout: Duration,
+    ) -> io::Result<Stream> {
+        limit(&socket, Some(timeout))?;
+        let stream = duramen_tls::Stream::connect(identity, host, socket);
+        Ok(Stream::Tls(Box::new(stream?)))
+    }
+
+    /// The binding of a TLS channel.
+    ///
+    /// # Errors
+    /// TLS has none. That is a fault of TLS: nothing may be sent.
+    pub fn binding(&self) -> Result<Option<Binding>, &'static str> {
+        match self {
+            Stream::Tls(stream) => match stream.channel_binding() {
+                Some(binding) => Ok(Some(binding)),
+                None => Err("the TLS channel has no exporter"),
+            },
+            _ => Ok(None),
+        }
+    }
+
     /// Replaces a Unix socket, at which the handshake is over, by the memory that the server shares
     /// now. `input`: bytes that were received already; none is right.
     pub fn share(&mut self, input: &[u8], spin: Duration) -> Result<Stream, String> {
@@ -42,10 +71,8 @@ impl Stream {
     pub fn limit(&self, timeout: Duration) -> io::Result<()> {
         let timeout = Some(timeout);
         match self {
-            Stream::Tcp(Tcp { stream, .. }) => {
-                stream.set_read_timeout(timeout)?;
-                stream.set_write_timeout(timeout)
-            }
+            Stream::Tcp(tcp) => limit(&tcp.stream, timeout),
+            Stream::Tls(stream) => limit(stream.socket(), timeout),
             Stream::Unix(socket) => {
                 socket.set_read_timeout(timeout)?;
                 socket.set_write_timeout(timeout)
@@ -58,6 +85,10 @@ impl Stream {
     pub fn send(&mut self, bytes: &[u8], timeout: Duration) -> io::Result<()> {
         match self {
             Stream::Tcp(tcp) => tcp.stream.write_all(bytes),
+            Stream::Tls(stream) => {
+                stream.write_all(bytes)?;
+                stream.flush()
+            }
             Stream::Unix(socket) => socket.write_all(bytes),
             Stream::Local(local) => local.send(bytes, timeout),
         }
@@ -67,6 +98,7 @@ impl Stream {
     pub fn receive(&mut self, out: &mut [u8], deadline: Instant) -> io::Result<usize> {
         match self {
             Stream::Tcp(tcp) => tcp.receive(out),
+            Stream::Tls(stream) => stream.read(out),
             Stream::Unix(socket) => socket.read(out),
             Stream::Local(local) => local.receive(out, deadline),
         }
@@ -75,16 +107,25 @@ impl Stream {
     /// Whether the other side has not ended, and has sent nothing.
     pub fn is_quiet(&mut self) -> bool {
         match self {
-            Stream::Tcp(Tcp { stream, .. }) => {
-                if stream.set_nonblocking(true).is_err() {
-                    return false;
-                }
-                let peeked = stream.peek(&mut [0]);
-                let quiet = matches!(peeked, Err(error) if error.kind() == ErrorKind::WouldBlock);
-                stream.set_nonblocking(false).is_ok() && quiet
-            }
+            Stream::Tcp(tcp) => is_quiet(&tcp.stream),
+            Stream::Tls(stream) => is_quiet(stream.socket()),
             Stream::Unix(_) => false,
             Stream::Local(local) => local.is_quiet(),
         }
     }
+}
+
+fn limit(socket: &TcpStream, timeout: Option<Duration>) -> io::Result<()> {
+    socket.set_read_timeout(timeout)?;
+    socket.set_write_timeout(timeout)
+}
+
+/// Whether the socket has received nothing, not even an end.
+fn is_quiet(socket: &TcpStream) -> bool {
+    if socket.set_nonblocking(true).is_err() {
+        return false;
+    }
+    let peeked = socket.peek(&mut [0]);
+    let quiet = matches!(peeked, Err(error) if error.kind() == ErrorKind::WouldBlock);
+    socket.set_nonblocking(false).is_ok() && quiet
 }

@@ -5,6 +5,15 @@ use duramen_wire::native::message::{Overview, RecoveryPhase, ServerStatus};
 use std::fmt::Write as _;
 use std::time::Duration;
 
+/// Peers that were refused, as the hub counts them.
+#[derive(Clone, Copy)]
+pub(super) struct Refused {
+    /// Malformed frames, and hellos.
+    pub malformed: u64,
+    /// See [`duramen_net::Options::tls_failures`].
+    pub by_tls: u64,
+}
+
 /// Counters of the process, over all its leaderships.
 #[derive(Default)]
 pub(super) struct Figures {
@@ -44,14 +53,15 @@ impl Figures {
         self.since = None;
     }
 
-    /// `malformed`: malformed frames, counted by the hub. `unanswered`: servers that do not answer,
-    /// so many that the leader cannot judge.
+    /// `unanswered`: servers that do not answer, so many that the leader cannot judge.
+    /// `certificate`: see [`of_certificate`].
     pub(super) fn text(
         &self,
         overview: Option<&Overview>,
         role: &Role,
-        malformed: u64,
+        refused: Refused,
         unanswered: usize,
+        certificate: Option<String>,
     ) -> String {
         let mut text = format!(
             "# HELP duramen_coordinator_build_info 1; the labels say which program this is.\n\
@@ -61,7 +71,8 @@ impl Figures {
             std::env::consts::OS,
             std::env::consts::ARCH
         );
-        let mut metrics = self.of_process(role, malformed);
+        let mut metrics = self.of_process(role, refused);
+        metrics += &certificate.unwrap_or_default();
         if let Some(overview) = overview {
             metrics += &of_cluster(overview, unanswered);
         }
@@ -81,13 +92,16 @@ impl Figures {
     }
 
     /// One metric a line: its name, value and help.
-    fn of_process(&self, role: &Role, malformed: u64) -> String {
+    fn of_process(&self, role: &Role, refused: Refused) -> String {
+        let Refused { malformed, by_tls } = refused;
         format!(
             "leads {} 1 if this coordinator leads.\n\
              connections {} Connections of servers, clients and tools.\n\
              questions_total {} Questions that were asked here.\n\
              asked_total {} Questions that servers were asked.\n\
              malformed_total {malformed} Hellos and frames that were refused or invalid.\n\
+             tls_failures_total {by_tls} Connections that TLS ended: a certificate that is not \
+             accepted, or a side without TLS.\n\
              leaderships_total {} How often this process began to lead.\n\
              commits_total {} Changes that the store has.\n\
              commit_seconds_total {} Time that the store took for them.\n\
@@ -102,6 +116,11 @@ impl Figures {
             self.commit_longest.as_secs_f64(),
         )
     }
+}
+
+/// As [`Figures::of_process`], for the coordinator's certificate, which is valid for so long.
+pub(super) fn of_certificate(left_s: i64) -> String {
+    format!("tls_certificate_seconds_left {left_s} Time until the certificate expires.\n")
 }
 
 /// As [`Figures::of_process`], for a leader.

@@ -4,6 +4,7 @@ use super::{
     Credentials, Event, GOODBYE, Handshake, Hub, Incoming, SWEEP, Timer, fresh_nonce, not_connected,
 };
 use crate::Reason;
+use crate::channel::Channel;
 use crate::connection::{Connection, ConnectionId, Phase, Side};
 use crate::input::{Input, Message, Received};
 use crate::link::State;
@@ -21,7 +22,7 @@ use std::cmp::Reverse;
 use std::net::SocketAddr;
 
 /// Reason why an established connection broke. Only a reset is certainly caused by the other side.
-fn broken(errno: Errno) -> Reason {
+pub(super) fn broken(errno: Errno) -> Reason {
     match errno {
         Errno::CONNRESET | Errno::PIPE => Reason::Reset,
         _ => Reason::Broken(errno.to_string()),
@@ -58,7 +59,7 @@ impl<M: Send + 'static> Hub<M> {
             let until = until.max(self.now + self.options.limits.hello);
             connection.phase = Phase::Hello { until };
             self.timers.push(Reverse((until, Timer::Connection(id.0))));
-            return self.begin_handshake(id);
+            return self.begin(id);
         }
         if flags.contains(EventFlags::OUT) {
             self.flush(id);
@@ -72,6 +73,11 @@ impl<M: Send + 'static> Hub<M> {
         let Some(connection) = self.table.get_mut(id) else {
             return;
         };
+        // Further bytes of a refused peer are not even decrypted.
+        let is_closing = matches!(connection.phase, Phase::Closing { .. });
+        if connection.channel.is_some() && !is_closing {
+            return self.receive_records(id);
+        }
         let received = match connection.phase {
             Phase::Open => connection.input.receive(&connection.fd, &mut self.buffers),
             _ => connection
@@ -79,15 +85,27 @@ impl<M: Send + 'static> Hub<M> {
                 .receive_of_stranger(&connection.fd, HANDSHAKE_BYTES_MAX),
         };
         match received {
-            Received::Bytes => {
-                if let Side::Ours { link } = connection.side {
-                    self.links.get_mut(link).has_received = true;
-                }
-            }
+            Received::Bytes => self.has_received(id),
             Received::Nothing => return,
             Received::End => return self.close_because(id, Reason::Ended),
             Received::Failed(errno) => return self.close_because(id, broken(errno)),
         }
+        self.received(id);
+    }
+
+    /// Bytes of the other side have arrived: its process works.
+    pub(super) fn has_received(&mut self, id: ConnectionId) {
+        let connection = self.table.get_mut(id);
+        if let Some(Side::Ours { link }) = connection.map(|connection| &connection.side) {
+            self.links.get_mut(*link).has_received = true;
+        }
+    }
+
+    /// Bytes of the other side are in the connection's input.
+    pub(super) fn received(&mut self, id: ConnectionId) {
+        let Some(connection) = self.table.get_mut(id) else {
+            return;
+        };
         match connection.phase {
             Phase::Closing { .. } => connection.input = Input::default(),
             Phase::Hello { .. } => self.go_on_with_handshake(id),
@@ -98,8 +116,8 @@ impl<M: Send + 'static> Hub<M> {
 
     // --- handshakes
 
-    /// A link's connection is established.
-    fn begin_handshake(&mut self, id: ConnectionId) {
+    /// A link's connection is established, and encrypted if it is to be.
+    pub(super) fn begin_handshake(&mut self, id: ConnectionId) {
         let nonce = match fresh_nonce() {
             Ok(nonce) => nonce,
             Err(error) => return self.close_because(id, error.into()),
@@ -109,10 +127,12 @@ impl<M: Send + 'static> Hub<M> {
         };
         if let Side::Ours { link } = connection.side {
             let role = self.links.get_mut(link).role;
-            let handshake = &mut connection.handshake;
+            let mut handshake = None;
             connection.output.push(Payload::None, |out| {
-                *handshake = Some(Box::new(Handshake::dial(role, nonce, out)));
+                handshake = Some(Box::new(Handshake::dial(role, nonce, out)));
             });
+            connection.handshake = handshake;
+            self.bind(id);
         }
         self.flush(id);
     }
@@ -198,15 +218,16 @@ impl<M: Send + 'static> Hub<M> {
         let Some(connection) = self.table.take(id) else {
             return;
         };
+        let is_sent = connection.unsent_bytes() == 0;
         // A connection dropped here leaves the epoll instance when its descriptor is closed.
         let Connection {
             fd,
             input,
-            output,
+            channel,
             is_local,
             ..
         } = *connection;
-        if !output.is_empty() {
+        if !is_sent {
             return self.warn(peer, "it does not take its part of the handshake");
         }
         if epoll::delete(&self.epoll, &fd).is_ok() {
@@ -216,6 +237,7 @@ impl<M: Send + 'static> Hub<M> {
                 role,
                 peer,
                 is_local,
+                tls: channel.map(Channel::into_session),
                 received,
             }));
         }
@@ -228,7 +250,7 @@ impl<M: Send + 'static> Hub<M> {
         };
         let Side::Theirs { peer, .. } = connection.side else {
             // handshake::S4: queued bytes are sent, as far as the socket takes them at once.
-            let _ = connection.output.flush(&connection.fd);
+            let _ = connection.send();
             return self.close_because(id, reason);
         };
         let role = connection.handshake.as_ref().and_then(|shake| shake.role());
@@ -238,12 +260,7 @@ impl<M: Send + 'static> Hub<M> {
         connection.output.push(Payload::None, |out| {
             encode_trouble(out, &envelope, Kind::Ping as u16, &trouble);
         });
-        let until = self.now + GOODBYE;
-        connection.phase = Phase::Closing { until };
-        connection.handshake = None;
-        connection.input = Input::default();
-        self.timers.push(Reverse((until, Timer::Connection(id.0))));
-        self.flush(id);
+        self.say_goodbye(id);
         self.offended();
         match (reason, role) {
             (Reason::Hello(HelloError::OtherCluster { theirs, .. }), Some(role)) => {
@@ -254,6 +271,18 @@ impl<M: Send + 'static> Hub<M> {
                 });
             }
             _ => self.warn(peer, &text),
+        }
+    }
+
+    /// Sends the queued output to a peer that is refused, and gives it some time to read it.
+    pub(super) fn say_goodbye(&mut self, id: ConnectionId) {
+        let until = self.now + GOODBYE;
+        if let Some(connection) = self.table.get_mut(id) {
+            connection.phase = Phase::Closing { until };
+            connection.handshake = None;
+            connection.input = Input::default();
+            self.timers.push(Reverse((until, Timer::Connection(id.0))));
+            self.flush(id);
         }
     }
 
@@ -371,10 +400,13 @@ impl<M: Send + 'static> Hub<M> {
         if matches!(connection.phase, Phase::Connecting { .. }) {
             return;
         }
-        match connection.output.flush(&connection.fd) {
+        match connection.send() {
             Flushed::All => {
                 connection.moved = self.now;
                 if matches!(connection.phase, Phase::Closing { .. }) {
+                    if let Some(channel) = &mut connection.channel {
+                        channel.say_goodbye(&connection.fd);
+                    }
                     // The peer reads the reason, then the end. Until then its bytes are received
                     // and dropped; otherwise the reason might be lost.
                     let _ = rustix::net::shutdown(&connection.fd, Shutdown::Write);
@@ -406,7 +438,7 @@ impl<M: Send + 'static> Hub<M> {
         added.is_ok()
     }
 
-    fn update_interest(&mut self, id: ConnectionId) {
+    pub(super) fn update_interest(&mut self, id: ConnectionId) {
         let limits = &self.options.limits;
         let Some(connection) = self.table.get_mut(id) else {
             return;
@@ -416,12 +448,12 @@ impl<M: Send + 'static> Hub<M> {
         }
         let mut wanted = EventFlags::empty();
         let is_paused = connection.is_theirs()
-            && (connection.output.bytes() > limits.pause_bytes
+            && (connection.unsent_bytes() > limits.pause_bytes
                 || connection.unanswered > limits.pause_questions);
         if !is_paused {
             wanted |= EventFlags::IN;
         }
-        if !connection.output.is_empty() {
+        if connection.unsent_bytes() > 0 {
             wanted |= EventFlags::OUT;
         }
         if wanted != connection.interest {
@@ -451,8 +483,13 @@ impl<M: Send + 'static> Hub<M> {
                     other => other,
                 };
                 let is_clean = matches!(reason, Reason::Ended | Reason::Here);
-                let address = &self.links.get_mut(link).address;
-                if !is_clean && let Some(more) = self.quiet.says(self.now) {
+                let is_tls = matches!(reason, Reason::Tls(_));
+                let of_link = self.links.get_mut(link);
+                let complains = is_tls && of_link.may_complain(self.now);
+                let address = &of_link.address;
+                if complains {
+                    tracing::warn!(%address, "no connection can be made: {reason}");
+                } else if !is_clean && let Some(more) = self.quiet.says(self.now) {
                     tracing::debug!(%address, more, "a link is gone: {reason}");
                 }
                 let is_given_up = matches!(reason, Reason::Here | Reason::Slow);
@@ -466,7 +503,8 @@ impl<M: Send + 'static> Hub<M> {
                 role: Some(_),
                 peer,
             } => {
-                if matches!(reason, Reason::Frame(_) | Reason::Direction | Reason::Slow) {
+                use Reason::{Direction, Frame, Slow, Tls};
+                if matches!(reason, Frame(_) | Direction | Slow | Tls(_)) {
                     self.offended();
                     if let Some(more) = self.quiet.says(self.now) {
                         tracing::warn!(%peer, more, "a connection is closed: {reason}");
@@ -536,7 +574,7 @@ impl<M: Send + 'static> Hub<M> {
         let patience = self.options.limits.patience;
         let is_stalled = |connection: &&Connection| {
             connection.phase == Phase::Open
-                && !connection.output.is_empty()
+                && connection.unsent_bytes() > 0
                 && self.now.saturating_duration_since(connection.moved) > patience
         };
         let stalled = self.table.iter().filter(is_stalled);

@@ -5,6 +5,7 @@ mod local;
 mod moving;
 mod names;
 mod strangers;
+mod tls;
 
 use duramen_base::ids::{ClusterId, ListVersion, TabletsVersion};
 use duramen_net::{Event, Hub, Limits, Message, Options, Payload, Reason};

@@ -116,13 +116,15 @@ impl Lifeline {
         let config = shared.config();
         let token = config.cluster_token()?;
         let is_open = config.bind.iter().any(|ip| !ip.is_loopback());
-        if is_open && token.is_empty() {
+        let identity = shared.tls.cluster();
+        if is_open && token.is_empty() && identity.is_none() {
             tracing::warn!(
-                "every process that reaches the native port can read and write everything: keep the port behind a firewall, or give the cluster a token (cluster-token-file)"
+                "every process that reaches the native port can read and write everything: keep the port behind a firewall, or give the cluster certificates (tls-cluster) or a token (cluster-token-file)"
             );
         }
         let options = Options {
             token,
+            identity,
             hands_over: |role| matches!(role, Role::Replica | Role::Client),
             ..Options::new(Role::Server, &config.cluster)
         };

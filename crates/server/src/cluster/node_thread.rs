@@ -252,6 +252,7 @@ impl NodeThread {
             status.look_at(&self.parts.node, now_us);
             status.tablets_version = membership.view().tablets_version();
             status.offences = self.parts.hub.offences();
+            status.tls_failures = self.parts.hub.tls_failures();
             membership.set_status(status.clone());
         }
     }
@@ -294,12 +295,13 @@ impl NodeThread {
                         fd,
                         peer,
                         is_local,
+                        tls,
                         received,
                         ..
                     } = incoming;
                     match &self.parts.local {
                         Some(local) if is_local => local.take_over(fd, peer),
-                        _ => _ = self.parts.shared.hand_over_native(fd, peer, received),
+                        _ => _ = self.parts.shared.hand_over_native(fd, peer, tls, received),
                     }
                 }
                 _ => {}

@@ -355,6 +355,14 @@ pub static SETTINGS: &[Setting] = &[
     )
     .runtime(),
     row(
+        "tls-cluster",
+        Kind::Flag,
+        "",
+        "no",
+        flag!(tls_cluster),
+        "Encrypt the native protocol of a member: TLS 1.3, with the files above. Other members, coordinators, native clients and tools must show a certificate of the same authority, whatever tls-auth-clients says.",
+    ),
+    row(
         "native-port",
         between(0, 65_535),
         "",

@@ -209,6 +209,12 @@ fn open_addresses_need_encryption_and_proof() {
     check(&format!("{both} insecure-bind=yes")).expect("it was accepted");
     let member = format!("{open} tls-port=1 port=0 {files} coordinator=10.0.0.2:7400");
     assert!(refused(&member).contains("the native protocol"));
+    check(&format!("{member} tls-cluster=yes")).expect("every peer shows a certificate");
+    let cluster = "coordinator=127.0.0.1:7400 tls-cluster=yes";
+    assert!(refused(cluster).contains("tls-cluster needs a certificate"));
+    let half = format!("{cluster} tls-cert-file=c tls-key-file=k");
+    assert!(refused(&half).contains("tls-ca-cert-file"));
+    check(&format!("{cluster} {files}")).expect("all files are there");
     assert!(refused(&format!("admin-bind=10.0.0.1 admin-tls=no {files}")).contains("admin HTTP"));
     check(&format!("admin-bind=10.0.0.1 {files}")).expect("it speaks TLS by itself");
     assert!(refused("tls-port=1").contains("duramen cert init"));

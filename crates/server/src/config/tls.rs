@@ -123,21 +123,47 @@ impl ServerConfig {
         })
     }
 
+    /// As [`tls_settings`](Self::tls_settings), for the native protocol. None: `tls-cluster no`, or
+    /// this server is on its own.
+    pub fn cluster_tls_settings(&self) -> Option<Settings> {
+        if !self.tls_cluster || !self.is_member() {
+            return None;
+        }
+        let path = |text: &String| PathBuf::from(text);
+        let (certificate, key) = (path(&self.tls_cert_file), path(&self.tls_key_file));
+        let mutual = Settings::mutual(&certificate, &key, &path(&self.tls_ca_cert_file));
+        Some(Settings {
+            ca_dir: path(&self.tls_ca_cert_dir),
+            ..mutual
+        })
+    }
+
     /// Reads the files of TLS and checks them, if any port speaks TLS.
     ///
     /// # Errors
     /// [`ServerError::Config`] names the file and the fault.
     pub fn check_certificates(&self) -> Result<(), ServerError> {
-        if !self.wants_tls() {
-            return Ok(());
+        let clients = match self.wants_tls() {
+            true => Some(self.tls_settings()?),
+            false => None,
+        };
+        for settings in [clients, self.cluster_tls_settings()].iter().flatten() {
+            Identity::check(settings)
+                .map_err(|error| ServerError::Config(format!("TLS: {error}")))?;
         }
-        Identity::check(&self.tls_settings()?)
-            .map_err(|error| ServerError::Config(format!("TLS: {error}")))
+        Ok(())
     }
 
     pub(super) fn check_tls(&self) -> Result<(), ServerError> {
         let refuse = |text: &str| Err(ServerError::Config(text.to_owned()));
         let settings = self.tls_settings()?;
+        if let Some(cluster) = self.cluster_tls_settings()
+            && !(self.has_own_certificate() && cluster.has_authority())
+        {
+            return refuse(
+                "tls-cluster needs a certificate of the cluster's authority: set tls-cert-file, tls-key-file and tls-ca-cert-file; `duramen cert` makes them",
+            );
+        }
         if !self.wants_tls() {
             return Ok(());
         }
@@ -145,7 +171,7 @@ impl ServerConfig {
             0 => "admin-tls",
             _ => "tls-port",
         };
-        if self.tls_cert_file.is_empty() || self.tls_key_file.is_empty() {
+        if !self.has_own_certificate() {
             return Err(ServerError::Config(format!(
                 "{option} needs a certificate: set tls-cert-file and tls-key-file; `duramen cert init` makes them"
             )));
@@ -159,6 +185,10 @@ impl ServerConfig {
             );
         }
         Ok(())
+    }
+
+    fn has_own_certificate(&self) -> bool {
+        !self.tls_cert_file.is_empty() && !self.tls_key_file.is_empty()
     }
 
     /// The rule of addresses for all ports of this server.
@@ -183,8 +213,10 @@ impl ServerConfig {
         };
         let native = Exposed {
             purpose: "the native protocol",
+            is_encrypted: self.tls_cluster,
             has_credentials: true,
-            encrypt: "let members talk in a network of their own",
+            encrypt: "give members, coordinators and clients certificates and set \
+                      `--tls-cluster=yes`",
             ..resp
         };
         let admin = Exposed {

@@ -250,7 +250,7 @@ impl Member {
 }
 
 #[rustfmt::skip] // One row, one line: it is a table.
-pub(crate) static MEMBER: [Figure<Member>; 18] = [
+pub(crate) static MEMBER: [Figure<Member>; 19] = [
     gauge("cluster_servers_up", "duramen_servers_up", "Servers of the cluster that are up, as this member knows it.", |m| Count(m.status.servers_up as u64)),
     gauge("cluster_servers_crashed", "duramen_servers_crashed", "Servers that have crashed and are not recovered yet.", |m| Count(m.status.servers_crashed as u64)),
     gauge("cluster_enough_backups", "duramen_enough_backups", "1 while there are enough others for all replicas, else 0: then writes wait.", |m| Flag(m.status.enough_backups)),
@@ -266,6 +266,7 @@ pub(crate) static MEMBER: [Figure<Member>; 18] = [
     gauge("cluster_recoveries", "duramen_recoveries", "Partitions of crashed servers that are replayed here.", |m| Count(m.status.recoveries.len() as u64)),
     gauge("cluster_recovery_bytes", "", "Bytes that they have replayed so far.", |m| Count(m.status.recoveries.iter().map(|part| part.bytes).sum())),
     gauge("cluster_offences", "duramen_offences", "Hellos and frames on the native port that were refused or invalid.", |m| Count(m.status.offences)),
+    gauge("cluster_tls_failures", "duramen_cluster_tls_failures", "Native connections that TLS ended: a certificate that is not accepted, or a side without TLS.", |m| Count(m.status.tls_failures)),
     gauge("cluster_slowest_round_seconds", "", "Longest round of the thread that answers pings.", |m| Time(Duration::from_micros(m.status.slowest_round_us))),
     field("duramen_tablets_version", |m| Count(m.view.tablets_version().0)),
     field("duramen_replicas", |m| Count(m.status.replicas.into())),

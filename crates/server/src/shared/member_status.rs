@@ -40,6 +40,8 @@ pub struct MemberStatus {
     pub hints: Vec<HeldHint>,
     /// Number of other servers' hellos and frames that were refused or malformed.
     pub offences: u64,
+    /// Number of native connections, of both directions, that TLS ended.
+    pub tls_failures: u64,
     /// Longest round of the node's thread so far, in microseconds: a ping may have waited as long.
     pub slowest_round_us: u64,
 }

@@ -6,7 +6,7 @@
 
 use crate::config::ServerConfig;
 use crate::error::ServerError;
-use duramen_tls::{Description, Identity, LoadError, Reloaded, Session, rustls};
+use duramen_tls::{Description, Identity, LoadError, Reloaded, Session, Settings, rustls};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -21,10 +21,17 @@ const WARN_DAYS: i64 = 30;
 /// The certificates of one server; without TLS there are none.
 #[derive(Default)]
 pub struct Certificates {
-    identity: OnceLock<Identity>,
+    /// For RESP and admin HTTP.
+    clients: OnceLock<Loaded>,
+    /// For the native protocol: the same files, and each peer must show a certificate.
+    cluster: OnceLock<Loaded>,
     /// The days left when a warning was written.
     warned_at: AtomicI64,
-    /// The error of the last reload, so that it is logged once. Empty: it succeeded.
+}
+
+/// An identity, and the error of its last reload, so that it is logged once. Empty: it succeeded.
+struct Loaded {
+    identity: Arc<Identity>,
     last_error: Mutex<String>,
 }
 
@@ -32,44 +39,21 @@ fn refused(error: LoadError) -> ServerError {
     ServerError::Config(format!("TLS: {error}"))
 }
 
-impl Certificates {
-    /// Loads the files that `config` names, if any port speaks TLS. To be called once.
-    ///
-    /// # Errors
-    /// [`ServerError::Config`] names the file and the fault.
-    pub(crate) fn load(&self, config: &ServerConfig) -> Result<(), ServerError> {
-        if !config.wants_tls() {
-            return Ok(());
-        }
-        let identity = Identity::load(config.tls_settings()?).map_err(refused)?;
+impl Loaded {
+    fn new(settings: Settings) -> Result<Loaded, ServerError> {
+        let identity = Identity::load(settings).map_err(refused)?;
         for warning in identity.warnings() {
             tracing::warn!("TLS: {warning}");
         }
-        self.identity.get_or_init(|| identity);
-        self.warn_of_end();
-        Ok(())
+        Ok(Loaded {
+            identity: Arc::new(identity),
+            last_error: Mutex::default(),
+        })
     }
 
-    /// Takes the files and choices of changed settings.
-    ///
-    /// # Errors
-    /// [`ServerError::Config`]; then the last certificates stay in use.
-    pub(crate) fn replace(&self, config: &ServerConfig) -> Result<(), ServerError> {
-        let Some(identity) = self.identity.get() else {
-            return Ok(());
-        };
-        let reloaded = identity.replace(config.tls_settings()?).map_err(refused)?;
-        self.note(reloaded, identity);
-        Ok(())
-    }
-
-    /// Reads the files again. An error is logged once, and the last certificates stay in use.
-    pub fn reload(&self) {
-        let Some(identity) = self.identity.get() else {
-            return;
-        };
-        match identity.reload() {
-            Ok(reloaded) => self.note(reloaded, identity),
+    fn reload(&self) {
+        match self.identity.reload() {
+            Ok(reloaded) => self.note(reloaded),
             Err(error) => {
                 let text = error.to_string();
                 if self.set_error(text.clone()) != text {
@@ -77,7 +61,6 @@ impl Certificates {
                 }
             }
         }
-        self.warn_of_end();
     }
 
     fn set_error(&self, text: String) -> String {
@@ -88,21 +71,67 @@ impl Certificates {
         std::mem::replace(&mut last, text)
     }
 
-    fn note(&self, reloaded: Reloaded, identity: &Identity) {
+    fn note(&self, reloaded: Reloaded) {
         let had_error = !self.set_error(String::new()).is_empty();
         if reloaded == Reloaded::Same && !had_error {
             return;
         }
-        for warning in identity.warnings() {
+        for warning in self.identity.warnings() {
             tracing::warn!("TLS: {warning}");
         }
-        if let Some(certificate) = identity.certificate() {
+        if let Some(certificate) = self.identity.certificate() {
             tracing::info!(
                 subject = certificate.subject,
                 days_left = certificate.days_left(),
                 "TLS certificates were read: new connections use them"
             );
         }
+    }
+}
+
+impl Certificates {
+    /// Loads the files that `config` names, if any port speaks TLS. To be called once.
+    ///
+    /// # Errors
+    /// [`ServerError::Config`] names the file and the fault.
+    pub(crate) fn load(&self, config: &ServerConfig) -> Result<(), ServerError> {
+        if config.wants_tls() {
+            let loaded = Loaded::new(config.tls_settings()?)?;
+            self.clients.get_or_init(|| loaded);
+        }
+        if let Some(settings) = config.cluster_tls_settings() {
+            let loaded = Loaded::new(settings)?;
+            self.cluster.get_or_init(|| loaded);
+        }
+        self.warn_of_end();
+        Ok(())
+    }
+
+    /// Takes the files and choices of changed settings.
+    ///
+    /// # Errors
+    /// [`ServerError::Config`]; then the last certificates stay in use.
+    pub(crate) fn replace(&self, config: &ServerConfig) -> Result<(), ServerError> {
+        let clients = self.clients.get().zip(Some(config.tls_settings()?));
+        let cluster = self.cluster.get().zip(config.cluster_tls_settings());
+        let both = [clients, cluster];
+        for (_, settings) in both.iter().flatten() {
+            Identity::check(settings).map_err(refused)?;
+        }
+        for (loaded, settings) in both.into_iter().flatten() {
+            let reloaded = loaded.identity.replace(settings).map_err(refused)?;
+            loaded.note(reloaded);
+        }
+        Ok(())
+    }
+
+    /// Reads the files again. An error is logged once, and the last certificates stay in use.
+    pub fn reload(&self) {
+        let both = [&self.clients, &self.cluster];
+        both.into_iter()
+            .filter_map(OnceLock::get)
+            .for_each(Loaded::reload);
+        self.warn_of_end();
     }
 
     fn warn_of_end(&self) {
@@ -137,7 +166,13 @@ impl Certificates {
 
     /// Whether any port speaks TLS.
     pub fn are_used(&self) -> bool {
-        self.identity.get().is_some()
+        self.certificate().is_some()
+    }
+
+    /// The identity of the native ports and links. None: they are not encrypted.
+    pub(crate) fn cluster(&self) -> Option<Arc<Identity>> {
+        let loaded = self.cluster.get()?;
+        Some(Arc::clone(&loaded.identity))
     }
 
     /// A session for a client.
@@ -157,11 +192,13 @@ impl Certificates {
     }
 
     fn identity(&self) -> Result<&Identity, LoadError> {
-        self.identity.get().ok_or(LoadError::NoIdentity)
+        let loaded = self.clients.get().ok_or(LoadError::NoIdentity)?;
+        Ok(&loaded.identity)
     }
 
     /// The certificate in use; None: no port speaks TLS.
     pub fn certificate(&self) -> Option<Description> {
-        self.identity.get()?.certificate()
+        let loaded = self.clients.get().or(self.cluster.get())?;
+        loaded.identity.certificate()
     }
 }

@@ -186,7 +186,7 @@ impl Cluster {
                 if let Some(received) = greet(&mut stream, Role::Server) {
                     stream.set_nonblocking(true).expect("non-blocking");
                     stream.set_nodelay(true).expect("nodelay");
-                    shared.hand_over_native(stream.into(), peer, received);
+                    shared.hand_over_native(stream.into(), peer, None, received);
                 }
             }
         });

@@ -10,7 +10,8 @@ use duramen_base::ids::ClusterId;
 use duramen_format::checksum;
 use duramen_wire::native::codec::{
     Credentials, Envelope, HANDSHAKE_BYTES_MAX, HEADER_BYTES, Handshake, HelloError, Kind, Nonce,
-    OPENING_BYTES, Opening, Progress, Role, Trouble, encode_trouble, fresh_nonce, parse_opening,
+    OPENING_BYTES, Opening, Progress, Role, Trouble, encode_trouble, fresh_nonce, is_plain_opening,
+    parse_opening,
 };
 
 const TOKEN: &[u8] = b"a token that nobody guesses, of 44 bytes ...";
@@ -316,6 +317,36 @@ fn what_was_heard_before_proves_nothing_later() {
     assert_ne!(fresh_nonce(), fresh_nonce());
 }
 
+/// An attacker between both sides ends the TLS channel of each, with a certificate that it has
+/// stolen, and forwards the bytes: each side's proofs are for its own channel.
+#[test]
+fn a_forwarded_or_recorded_handshake_of_another_channel_proves_nothing() {
+    let bindings = [Some([7; 32]), Some([8; 32]), None];
+    for dialler in bindings {
+        for acceptor in bindings {
+            let (mut one, opening) = Side::dial(Role::Server, HERE, ONES);
+            let mut two = Side::accept(HERE, TWOS);
+            for (side, binding) in [(&mut one, dialler), (&mut two, acceptor)] {
+                if let Some(binding) = binding {
+                    side.handshake.bind(&binding);
+                }
+            }
+            let (said, _) = two.hear(&opening);
+            let (proof, step) = one.hear(&said);
+            assert_eq!(step, Ok(None));
+            let (said, step) = two.hear(&proof);
+            if dialler != acceptor {
+                assert_eq!((said, step), (Vec::new(), Err(HelloError::Token)), "S5");
+                continue;
+            }
+            assert_eq!(step, Ok(None));
+            let (name, step) = one.hear(&said);
+            assert_eq!(step, Ok(Some(Role::Server)));
+            assert_eq!(two.hear(&name).1, Ok(Some(Role::Server)));
+        }
+    }
+}
+
 /// The tag covers role and versions too: an attacker between both sides cannot change them
 /// unnoticed.
 #[test]
@@ -378,6 +409,9 @@ fn said_before_refusal() -> Vec<u8> {
 fn what_is_no_opening_is_refused_at_once() {
     assert_eq!(parse_opening(b"*1\r\n$4\r\nPING"), Err(HelloError::Magic));
     assert_eq!(parse_opening(b"D U"), Err(HelloError::Magic));
+    assert_eq!(parse_opening(b"\x16\x03\x01"), Err(HelloError::Encrypted));
+    assert!(is_plain_opening(b"D") && is_plain_opening(b"DURAMENN\x02"));
+    assert!(!is_plain_opening(b"") && !is_plain_opening(b"\x16\x03\x01"));
     let opening = said_before_refusal();
     for cut in 0..OPENING_BYTES {
         assert_eq!(parse_opening(&opening[..cut]), Ok(None));

@@ -14,8 +14,9 @@
 //! A proof is a frame of kind 5, an answer if the acceptor sends it; request, target and sender are
 //! 0. Its body is a tag of 32 bytes, the cluster's id of 16 bytes (big endian, 0 if it is unknown;
 //! absent in version 2), and the name up to the end. The tag is HMAC-SHA-256 with the token as its
-//! key (empty if the cluster has none) over: a label, one for each of the three proofs; both
-//! openings, the dialler's first; the bodies of the proofs before it; id and name.
+//! key (empty if the cluster has none) over: a label, one for each of the three proofs; on a TLS
+//! channel its binding; both openings, the dialler's first; the bodies of the proofs before it; id
+//! and name.
 //!
 //! **Invariants**
 //! - S1: the token is never sent, nor any data from which it could be computed except by guessing.
@@ -28,8 +29,12 @@
 //! - S4: two sides with different ids exchange no frames, whatever their names are. The dialler
 //!   sends its id before it closes the connection: the acceptor may have the wrong id.
 //!
-//! Not a goal: an attacker between both sides can forward the handshake and then read and change
-//! frames. Preventing that needs encryption.
+//! - S5: on a TLS channel every tag covers the channel's binding: 32 bytes that only the two ends
+//!   of the channel can compute (RFC 9266). So an attacker that ends the channel of each side and
+//!   forwards the bytes gets no valid tag, and a recorded handshake is valid nowhere else.
+//!
+//! Without TLS, an attacker between both sides can forward the handshake and then read and change
+//! frames.
 
 use super::bodies::{Reply, Trouble, decode_reply};
 use super::frame::{Builder, Envelope, Parsed, parse_frame};
@@ -57,6 +62,13 @@ pub const HANDSHAKE_BYTES_MAX: usize =
 const DIALLER: &[u8] = b"DURAMENN proof of who connected";
 const ACCEPTOR: &[u8] = b"DURAMENN proof of who accepted";
 const CLUSTER: &[u8] = b"DURAMENN name of who connected";
+
+/// Bytes of a channel's binding.
+pub const BINDING_BYTES: usize = 32;
+
+/// The value of a TLS channel's exporter with the label `EXPORTER-Channel-Binding` and no context
+/// (`tls-exporter` of RFC 9266).
+pub type Binding = [u8; BINDING_BYTES];
 
 /// Cluster and token, which both sides must have in common.
 #[derive(Clone, Copy, Debug)]
@@ -121,7 +133,7 @@ pub struct Handshake {
     /// The cluster's id that this side sent.
     told: ClusterId,
     stage: Stage,
-    /// Openings, and bodies of the proofs: the input of the next tag.
+    /// The channel's binding, openings, and bodies of the proofs: the input of the next tag.
     said: Vec<u8>,
 }
 
@@ -166,6 +178,19 @@ impl Handshake {
             stage: Stage::Opening,
             said: Vec::new(),
         }
+    }
+
+    /// Binds the handshake to the TLS channel that carries it (S5). To be called once, before the
+    /// first [`advance`](Self::advance).
+    ///
+    /// # Panics
+    /// If the handshake has begun: its first tag would lack the binding.
+    pub fn bind(&mut self, binding: &Binding) {
+        assert!(
+            self.said.is_empty(),
+            "a handshake is bound before it begins"
+        );
+        self.said.extend_from_slice(binding);
     }
 
     /// The other side's role, once its opening has arrived.

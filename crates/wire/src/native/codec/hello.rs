@@ -18,6 +18,8 @@ use super::{FrameError, PROTOCOL_MAX, PROTOCOL_MIN};
 use duramen_base::ids::ClusterId;
 
 const MAGIC: [u8; 8] = *b"DURAMENN";
+/// The first bytes of a TLS connection: a handshake record of version 3.x.
+const TLS_RECORD: [u8; 2] = [22, 3];
 /// Bytes of an opening.
 pub const OPENING_BYTES: usize = 48;
 /// Long enough that no two nonces are equal, and none can be guessed.
@@ -57,6 +59,11 @@ pub struct Opening {
 pub enum HelloError {
     #[error("the other side does not speak Duramen's native protocol")]
     Magic,
+    /// Its first bytes are a TLS record.
+    #[error(
+        "the other side speaks TLS, and this one is set up without TLS: give both sides certificates, or none"
+    )]
+    Encrypted,
     #[error("unknown role {found}")]
     Role { found: u8 },
     #[error("bytes 13 to 15 of an opening must be zero")]
@@ -112,6 +119,12 @@ impl Opening {
     }
 }
 
+/// Whether a side begins with the bytes of an opening: without TLS. For a port that expects TLS.
+pub fn is_plain_opening(input: &[u8]) -> bool {
+    let common = input.len().min(MAGIC.len());
+    common > 0 && input.get(..common) == MAGIC.get(..common)
+}
+
 /// Parses the opening at the beginning of untrusted `input`. `None`: more bytes must come, up to
 /// [`OPENING_BYTES`].
 ///
@@ -120,7 +133,10 @@ impl Opening {
 pub fn parse_opening(input: &[u8]) -> Result<Option<Opening>, HelloError> {
     let common = input.len().min(MAGIC.len());
     if input.get(..common) != MAGIC.get(..common) {
-        return Err(HelloError::Magic);
+        return Err(match input.starts_with(&TLS_RECORD) {
+            true => HelloError::Encrypted,
+            false => HelloError::Magic,
+        });
     }
     // The bytes after the versions depend on the version: an old opening may be shorter.
     let Some([min0, min1, max0, max1]) = input.get(8..).and_then(|rest| rest.first_chunk::<4>())

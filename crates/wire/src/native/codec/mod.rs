@@ -54,8 +54,12 @@ pub use bodies::{
 pub use frame::{
     Envelope, Frame, FrameError, HEADER_BYTES, Header, Parsed, parse_frame, payload_at,
 };
-pub use handshake::{Credentials, HANDSHAKE_BYTES_MAX, Handshake, Progress, fresh_nonce};
-pub use hello::{HelloError, NONCE_BYTES, Nonce, OPENING_BYTES, Opening, Role, parse_opening};
+pub use handshake::{
+    BINDING_BYTES, Binding, Credentials, HANDSHAKE_BYTES_MAX, Handshake, Progress, fresh_nonce,
+};
+pub use hello::{
+    HelloError, NONCE_BYTES, Nonce, OPENING_BYTES, Opening, Role, is_plain_opening, parse_opening,
+};
 pub use many::{MultiAnswer, MultiRequest, Objects, ObjectsAnswer, Outcomes, Parts};
 pub use operations::{
     append_outcome, encode_enumerate, encode_enumerate_problem, encode_outcome, encode_ping,

@@ -412,6 +412,7 @@ fn cluster_section(ctx: &Context<'_>, fields: &mut Fields) {
         "duramen_backup_written_bytes",
         "duramen_replies_held_ms",
         "duramen_offences",
+        "duramen_cluster_tls_failures",
         "duramen_recoveries",
     ];
     fields.figures(&figures::MEMBER, &member, &names);

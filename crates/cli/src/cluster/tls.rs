@@ -1,0 +1,123 @@
+//! The certificates of a command: the same options for coordinators and for all commands that ask
+//! one. Their names are those of a server's settings.
+
+use clap::Args;
+use duramen_client::TlsFiles;
+use duramen_tls::{Identity, Settings};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+// The same for each command: no doc comment, because clap would take it for a description.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct TlsArgs {
+    /// This program's certificate, in PEM form, for a cluster with TLS; with the two options below.
+    #[arg(
+        long,
+        global = true,
+        env = "DURAMEN_TLS_CERT_FILE",
+        value_name = "FILE"
+    )]
+    tls_cert_file: Option<PathBuf>,
+    /// Its private key, in PEM form, readable by this user alone.
+    #[arg(long, global = true, env = "DURAMEN_TLS_KEY_FILE", value_name = "FILE")]
+    tls_key_file: Option<PathBuf>,
+    /// Certificate of the cluster's own authority, in PEM form: the other side must have one of it.
+    #[arg(
+        long,
+        global = true,
+        env = "DURAMEN_TLS_CA_CERT_FILE",
+        value_name = "FILE"
+    )]
+    tls_ca_cert_file: Option<PathBuf>,
+}
+
+impl TlsArgs {
+    /// The files; `None`: connections without TLS.
+    ///
+    /// # Errors
+    /// Some of the options are missing: a side that is set up for TLS never does without.
+    pub(crate) fn files(&self) -> Result<Option<TlsFiles>, String> {
+        let options = [
+            ("--tls-cert-file", &self.tls_cert_file),
+            ("--tls-key-file", &self.tls_key_file),
+            ("--tls-ca-cert-file", &self.tls_ca_cert_file),
+        ];
+        let absent = |(_, file): &&(&str, &Option<PathBuf>)| file.is_none();
+        match (
+            &self.tls_cert_file,
+            &self.tls_key_file,
+            &self.tls_ca_cert_file,
+        ) {
+            (Some(certificate), Some(key), Some(ca)) => Ok(Some(TlsFiles {
+                certificate: certificate.clone(),
+                key: key.clone(),
+                ca: ca.clone(),
+            })),
+            (None, None, None) => Ok(None),
+            _ => {
+                let missing = options.iter().filter(absent).map(|(name, _)| *name);
+                let missing = missing.collect::<Vec<_>>().join(" and ");
+                Err(format!(
+                    "TLS to a cluster needs a certificate, its key and the authority: add {missing}"
+                ))
+            }
+        }
+    }
+
+    /// As [`files`](Self::files), loaded, for a process that listens.
+    ///
+    /// # Errors
+    /// As there, and if a file cannot be used.
+    pub(super) fn identity(&self) -> Result<Option<Arc<Identity>>, String> {
+        let Some(files) = self.files()? else {
+            return Ok(None);
+        };
+        let settings = Settings::mutual(&files.certificate, &files.key, &files.ca);
+        let identity = Identity::load(settings).map_err(|error| error.to_string())?;
+        Ok(Some(Arc::new(identity)))
+    }
+
+    /// The options of these files.
+    pub(crate) fn of(files: &TlsFiles) -> TlsArgs {
+        TlsArgs {
+            tls_cert_file: Some(files.certificate.clone()),
+            tls_key_file: Some(files.key.clone()),
+            tls_ca_cert_file: Some(files.ca.clone()),
+        }
+    }
+}
+
+/// The flags that pass these files to another process of this program.
+pub(super) fn words(files: &TlsFiles) -> impl Iterator<Item = String> {
+    let words = [
+        ("--tls-cert-file", &files.certificate),
+        ("--tls-key-file", &files.key),
+        ("--tls-ca-cert-file", &files.ca),
+    ];
+    let word = |(flag, file): (&str, &PathBuf)| [flag.to_owned(), file.display().to_string()];
+    words.map(word).into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_files_or_none() {
+        let file = |name: &str| Some(PathBuf::from(name));
+        assert_eq!(TlsArgs::default().files(), Ok(None));
+        let mut args = TlsArgs {
+            tls_cert_file: file("a"),
+            ..TlsArgs::default()
+        };
+        let why = args.files().expect_err("two are missing");
+        assert!(
+            why.contains("--tls-key-file and --tls-ca-cert-file"),
+            "{why}"
+        );
+        args.tls_key_file = file("b");
+        args.tls_ca_cert_file = file("c");
+        let files = args.files().expect("all are given").expect("TLS");
+        assert_eq!(TlsArgs::of(&files).files(), Ok(Some(files)));
+    }
+}
