@@ -10,9 +10,11 @@ mod flash;
 mod growth;
 mod hits;
 mod lfs;
+mod loaded;
 mod logging;
 mod memory;
 mod memory_cell;
+mod network;
 mod postmark;
 mod recovery;
 mod reorganisation;
@@ -25,13 +27,14 @@ mod tier;
 mod two_levels;
 mod utilization;
 mod ycsb;
+mod ycsb_servers;
 
 use crate::figure::{Entry, Figure, entry};
 use crate::harness::{Options, Report, Result, render};
 use std::path::PathBuf;
 
 /// All figures, in the order of the help; then helpers of them.
-pub static FIGURES: [Entry; 27] = [
+pub static FIGURES: [Entry; 30] = [
     entry::<ycsb::YcsbFigure>(),
     entry::<components::ComponentsFigure>(),
     entry::<postmark::PostmarkFigure>(),
@@ -41,6 +44,7 @@ pub static FIGURES: [Entry; 27] = [
     entry::<memory::MemoryFigure>(),
     entry::<stress::StressFigure>(),
     entry::<server::ServerFigure>(),
+    entry::<loaded::LoadedFigure>(),
     entry::<durability::DurabilityFigure>(),
     entry::<logging::LoggingFigure>(),
     entry::<backup_memory::BackupMemoryFigure>(),
@@ -51,6 +55,8 @@ pub static FIGURES: [Entry; 27] = [
     entry::<hits::HitsFigure>(),
     entry::<replay::ReplayFigure>(),
     entry::<cluster::ClusterFigure>(),
+    entry::<ycsb_servers::YcsbServersFigure>(),
+    entry::<network::NetworkFigure>(),
     entry::<scale::ScaleFigure>(),
     entry::<recovery::RecoveryFigure>(),
     entry::<tier::TierFigure>(),
