@@ -223,6 +223,11 @@ def test_an_interrupted_bench_leaves_nothing(tmp_path, number):
     "report, arguments, columns",
     [
         (
+            "timeline",
+            ["timeline", "--keys", "2000", "--window-ms", "60"],
+            ["all µs", "client: send", "server: waiting"],
+        ),
+        (
             "loaded",
             ["loaded", "--percent", "5,50", "--clients", "1,4", "--keys", "2000", "--window-ms", "60"],
             ["k operations/s", "GET p50 µs", "SET p99"],

@@ -24,6 +24,7 @@ mod selection;
 mod server;
 mod stress;
 mod tier;
+mod timeline;
 mod two_levels;
 mod utilization;
 mod ycsb;
@@ -34,7 +35,7 @@ use crate::harness::{Options, Report, Result, render};
 use std::path::PathBuf;
 
 /// All figures, in the order of the help; then helpers of them.
-pub static FIGURES: [Entry; 30] = [
+pub static FIGURES: [Entry; 31] = [
     entry::<ycsb::YcsbFigure>(),
     entry::<components::ComponentsFigure>(),
     entry::<postmark::PostmarkFigure>(),
@@ -44,6 +45,7 @@ pub static FIGURES: [Entry; 30] = [
     entry::<memory::MemoryFigure>(),
     entry::<stress::StressFigure>(),
     entry::<server::ServerFigure>(),
+    entry::<timeline::TimelineFigure>(),
     entry::<loaded::LoadedFigure>(),
     entry::<durability::DurabilityFigure>(),
     entry::<logging::LoggingFigure>(),
