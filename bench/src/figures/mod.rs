@@ -35,7 +35,7 @@ use crate::harness::{Options, Report, Result, render};
 use std::path::PathBuf;
 
 /// All figures, in the order of the help; then helpers of them.
-pub static FIGURES: [Entry; 31] = [
+pub static FIGURES: [Entry; 32] = [
     entry::<ycsb::YcsbFigure>(),
     entry::<components::ComponentsFigure>(),
     entry::<postmark::PostmarkFigure>(),
@@ -55,6 +55,7 @@ pub static FIGURES: [Entry; 31] = [
     entry::<reorganisation::ReorganisationFigure>(),
     entry::<selection::SelectionFigure>(),
     entry::<hits::HitsFigure>(),
+    entry::<hits::CacheWritesFigure>(),
     entry::<replay::ReplayFigure>(),
     entry::<cluster::ClusterFigure>(),
     entry::<ycsb_servers::YcsbServersFigure>(),
