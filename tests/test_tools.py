@@ -242,6 +242,7 @@ def test_an_interrupted_bench_leaves_nothing(tmp_path, number):
             ["ycsb-servers", "--percent", "50", "--memory", "64", "--window-ms", "60"],
             ["operations/s", "objects"],
         ),
+        ("cluster-sizes", ["cluster", "--only", "sizes"], ["value bytes", "p50 µs", "p99.9 µs"]),
         (
             "cache-writes",
             ["cache-writes", "--memory", "64", "--keys", "2000"],
