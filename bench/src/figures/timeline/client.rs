@@ -101,7 +101,7 @@ impl Client {
         })
     }
 
-    /// One request with a random key.
+    /// One request with a random key. `None`: its times are not known.
     ///
     /// # Errors
     /// The server refuses it, has not the key, or is gone.
@@ -134,7 +134,10 @@ impl Client {
                 return Err(Failure::new(doing(), reply));
             }
             if passed.replies == 1 {
-                let arrived = arrived.ok_or("the kernel noted no time").doing(doing())?;
+                // The first packets may come before the kernel has begun to note times.
+                let Some(arrived) = arrived else {
+                    return Ok(None);
+                };
                 let moments = [from, encoded, sent, arrived, received, now_ns()];
                 return Ok(Parts::between(moments));
             }
@@ -224,9 +227,10 @@ mod tests {
         std::thread::spawn(move || duramen_load::echo::serve(&listener));
         for request in [Request::Get, Request::Set] {
             let mut client = Client::connect(server, request, 100, 100).unwrap();
-            let mut seen = 0;
-            for _ in 0..200 {
+            let (mut seen, deadline) = (0, now_ns() + PATIENCE.as_nanos() as u64);
+            while seen < 100 {
                 let begun = now_ns();
+                assert!(begun < deadline, "{seen} requests had their times");
                 let parts = client.ask().unwrap();
                 let took = now_ns() - begun;
                 if let Some(parts) = parts {
@@ -234,7 +238,6 @@ mod tests {
                     seen += usize::from(parts.receive_ns > 0 && parts.send_ns > 0);
                 }
             }
-            assert!(seen > 100, "{seen} of 200");
         }
     }
 

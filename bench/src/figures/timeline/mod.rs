@@ -10,7 +10,7 @@
 mod client;
 
 use crate::figure::Figure;
-use crate::harness::{Chart, Doing, Options, Report, Result, Row, machine, progress};
+use crate::harness::{Chart, Doing, Failure, Options, Report, Result, Row, machine, progress};
 use crate::servers::{Cluster, Duramen, ProgramArgs, Programs, Redis, Scratch, Server, Up};
 use client::{Client, Parts, Request};
 use duramen_base::units::MIB;
@@ -287,6 +287,12 @@ fn measure(
     while begun.elapsed() < window {
         all.parts.extend(client.ask()?);
         all.requests += 1;
+    }
+    if all.parts.is_empty() {
+        return Err(Failure::new(
+            format!("timing requests to {}", side.name),
+            "the kernel noted no packet's arrival",
+        ));
     }
     all.server
         .add(&Account::of(&[side.server])?.since(&before.0));
