@@ -219,6 +219,55 @@ def test_an_interrupted_bench_leaves_nothing(tmp_path, number):
     assert list(scratch.iterdir()) == [] and processes_in(scratch) == [], said
 
 
+@pytest.mark.parametrize(
+    "report, arguments, columns",
+    [
+        (
+            "timeline",
+            ["timeline", "--keys", "2000", "--window-ms", "60"],
+            ["all µs", "client: send", "server: waiting"],
+        ),
+        (
+            "loaded",
+            ["loaded", "--percent", "5,50", "--clients", "1,4", "--keys", "2000", "--window-ms", "60"],
+            ["k operations/s", "GET p50 µs", "SET p99"],
+        ),
+        (
+            "network",
+            ["network", "--value-bytes", "1024", "--data", "1"],
+            ["updates/s", "of the own disk's"],
+        ),
+        (
+            "ycsb-servers",
+            ["ycsb-servers", "--percent", "50", "--memory", "64", "--window-ms", "60"],
+            ["operations/s", "objects"],
+        ),
+        ("cluster-sizes", ["cluster", "--only", "sizes"], ["value bytes", "p50 µs", "p99.9 µs"]),
+        (
+            "cache-writes",
+            ["cache-writes", "--memory", "64", "--keys", "2000"],
+            ["objects per MB", "k writes/s", "CPU µs"],
+        ),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+def test_a_figure_of_servers_has_its_rows(tmp_path, report, arguments, columns):
+    subprocess.run(
+        [harness.BENCH, *arguments, "--quick", "--rounds", "1", "--out", str(tmp_path)]
+        + ["--duramen", harness.BINARY]
+        + ([] if report == "cache-writes" else ["--dir", str(tmp_path / "scratch")]),
+        stdin=subprocess.DEVNULL,
+        check=True,
+        timeout=2 * harness.PATIENCE_S,
+    )
+    report = json.loads((tmp_path / f"{report}.json").read_text())
+    for table in report["tables"]:
+        assert len(table["rows"]) >= 2
+    for row in report["tables"][0]["rows"]:
+        assert all(row[column] is not None for column in columns), row
+    assert all((tmp_path / plot).exists() for plot in report["plots"])
+
+
 def test_an_interrupted_up_leaves_nothing(tmp_path):
     """It left the temporary directory."""
     up = subprocess.Popen(

@@ -10,9 +10,11 @@ mod flash;
 mod growth;
 mod hits;
 mod lfs;
+mod loaded;
 mod logging;
 mod memory;
 mod memory_cell;
+mod network;
 mod postmark;
 mod recovery;
 mod reorganisation;
@@ -22,9 +24,11 @@ mod selection;
 mod server;
 mod stress;
 mod tier;
+mod timeline;
 mod two_levels;
 mod utilization;
 mod ycsb;
+mod ycsb_servers;
 mod zones;
 
 use crate::figure::{Entry, Figure, entry};
@@ -32,7 +36,7 @@ use crate::harness::{Options, Report, Result, render};
 use std::path::PathBuf;
 
 /// All figures, in the order of the help; then helpers of them.
-pub static FIGURES: [Entry; 28] = [
+pub static FIGURES: [Entry; 33] = [
     entry::<ycsb::YcsbFigure>(),
     entry::<components::ComponentsFigure>(),
     entry::<postmark::PostmarkFigure>(),
@@ -42,6 +46,8 @@ pub static FIGURES: [Entry; 28] = [
     entry::<memory::MemoryFigure>(),
     entry::<stress::StressFigure>(),
     entry::<server::ServerFigure>(),
+    entry::<timeline::TimelineFigure>(),
+    entry::<loaded::LoadedFigure>(),
     entry::<durability::DurabilityFigure>(),
     entry::<logging::LoggingFigure>(),
     entry::<backup_memory::BackupMemoryFigure>(),
@@ -51,8 +57,11 @@ pub static FIGURES: [Entry; 28] = [
     entry::<selection::SelectionFigure>(),
     entry::<hits::HitsFigure>(),
     entry::<zones::ZonesFigure>(),
+    entry::<hits::CacheWritesFigure>(),
     entry::<replay::ReplayFigure>(),
     entry::<cluster::ClusterFigure>(),
+    entry::<ycsb_servers::YcsbServersFigure>(),
+    entry::<network::NetworkFigure>(),
     entry::<scale::ScaleFigure>(),
     entry::<recovery::RecoveryFigure>(),
     entry::<tier::TierFigure>(),

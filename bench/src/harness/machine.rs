@@ -92,17 +92,39 @@ pub fn cpu_ns(pid: u32) -> Result<u64> {
     if seen {
         return Ok(sum_ns);
     }
+    let ticks: u64 = user_and_kernel_ticks(pid)?.iter().sum();
+    Ok(ticks * 1_000_000_000 / rustix::param::clock_ticks_per_second())
+}
+
+/// Time for which threads of a process were ready to run and had no processor, since its start, in
+/// nanoseconds; 0 if the kernel does not count it. Threads that have ended do not count.
+pub fn waited_ns(pid: u32) -> Result<u64> {
+    let tasks = format!("/proc/{pid}/task");
+    let tasks = std::fs::read_dir(&tasks).doing(format!("reading {tasks}"))?;
+    let waited = tasks.flatten().filter_map(|task| {
+        let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
+        text.split_whitespace().nth(1)?.parse::<u64>().ok()
+    });
+    Ok(waited.sum())
+}
+
+/// Processor time of a process since its start in its own code, and in the kernel for it, in clock
+/// ticks of usually 10 ms: by samples, so only sums over many ticks mean something.
+pub fn user_and_kernel_ticks(pid: u32) -> Result<[u64; 2]> {
     let path = format!("/proc/{pid}/stat");
     let text = std::fs::read_to_string(&path).doing(format!("reading {path}"))?;
+    ticks_of(&text)
+        .ok_or("no times")
+        .doing(format!("reading {path}"))
+}
+
+/// User and kernel ticks of a `stat` file.
+fn ticks_of(stat: &str) -> Option<[u64; 2]> {
     // The command in brackets may contain blanks: count fields after it.
-    let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let ticks: u64 = fields
-        .split_whitespace()
-        .skip(11)
-        .take(2)
-        .filter_map(|n| n.parse::<u64>().ok())
-        .sum();
-    Ok(ticks * 1_000_000_000 / rustix::param::clock_ticks_per_second())
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut ticks = fields.split_whitespace().skip(11);
+    let mut next = || ticks.next()?.parse().ok();
+    Some([next()?, next()?])
 }
 
 /// Now, as `2026-11-21T10:59:00Z`.

@@ -30,6 +30,8 @@ pub struct Chart {
     y_scale: Scale,
     /// Names of the groups of bars; empty = lines.
     groups: Vec<String>,
+    /// A group's bars stand on each other.
+    stacked: bool,
     series: Vec<Series>,
 }
 
@@ -61,6 +63,7 @@ impl Chart {
             x_scale: Scale::Linear,
             y_scale: Scale::Linear,
             groups: Vec::new(),
+            stacked: false,
             series,
         }
     }
@@ -82,6 +85,29 @@ impl Chart {
         }
     }
 
+    /// One bar per group, of one part per series; the y axis must be linear.
+    pub fn stack(
+        title: &str,
+        y_label: &str,
+        groups: Vec<String>,
+        series: Vec<(String, Vec<f64>)>,
+    ) -> Chart {
+        Chart {
+            stacked: true,
+            ..Chart::bars(title, y_label, groups, series)
+        }
+    }
+
+    /// The values below series `n` in its group; 0 unless they are stacked.
+    fn below(&self, n: usize, group: f64) -> f64 {
+        let below = if self.stacked { n } else { 0 };
+        let points = self.series[..below]
+            .iter()
+            .flat_map(|series| &series.points);
+        let values = points.filter(|(x, y)| *x == group && y.is_finite());
+        values.map(|(_, y)| y).sum()
+    }
+
     pub fn scales(mut self, x_scale: Scale, y_scale: Scale) -> Chart {
         (self.x_scale, self.y_scale) = (x_scale, y_scale);
         self
@@ -98,17 +124,38 @@ impl Chart {
         Ok(svg)
     }
 
+    /// The ends of both axes, as places.
+    fn ends(&self) -> ((f64, f64), (f64, f64)) {
+        let xs = self.series.iter().flat_map(|series| &series.points);
+        let x = match self.groups.len() {
+            0 => range(self.x_scale, xs.map(|point| point.0)),
+            groups => (0.0, groups as f64),
+        };
+        let ys = self.series.iter().enumerate().flat_map(|(n, series)| {
+            let points = series.points.iter();
+            points.map(move |(x, y)| y + self.below(n, *x))
+        });
+        (x, range(self.y_scale, ys))
+    }
+
+    /// The corners of a bar of series `n`, from the axis `y_low` to the place `y`.
+    fn bar(&self, n: usize, group: f64, y_low: f64, y: f64) -> [(f64, f64); 2] {
+        let (place, side_by_side) = match self.stacked {
+            true => (0, 1),
+            false => (n, self.series.len()),
+        };
+        let width = BARS_WIDTH / side_by_side as f64;
+        let left = group + (1.0 - BARS_WIDTH) / 2.0 + width * place as f64;
+        let below = self.below(n, group);
+        [(left, y_low + below), (left + width, y + below)]
+    }
+
     fn draw(&self, backend: SVGBackend<'_>) -> std::result::Result<(), Box<dyn std::error::Error>> {
         let area = backend.into_drawing_area();
         area.fill(&WHITE)?;
         let (plot, legend) = area.split_horizontally(SIZE.0 - LEGEND_WIDTH);
-        let points = || self.series.iter().flat_map(|series| &series.points);
         let groups = self.groups.len();
-        let (x_low, x_high) = match groups {
-            0 => range(self.x_scale, points().map(|point| point.0)),
-            groups => (0.0, groups as f64),
-        };
-        let (y_low, y_high) = range(self.y_scale, points().map(|point| point.1));
+        let ((x_low, x_high), (y_low, y_high)) = self.ends();
         let mut chart = ChartBuilder::on(&plot)
             .caption(&self.title, ("sans-serif", 16))
             .margin(10)
@@ -140,19 +187,16 @@ impl Chart {
             let style = ("sans-serif", 12).into_text_style(&area).pos(middle);
             area.draw(&Text::new(name.clone(), (at.0, at.1 + 5), style))?;
         }
-        let bar = BARS_WIDTH / self.series.len().max(1) as f64;
         for (n, series) in self.series.iter().enumerate() {
             let colour = COLOURS[n % COLOURS.len()];
             let y = 20 + 18 * n as i32;
             legend.draw(&Rectangle::new([(4, y), (16, y + 12)], colour.filled()))?;
             legend.draw(&Text::new(series.name.clone(), (22, y), ("sans-serif", 12)))?;
             if groups > 0 {
-                let left = |group: f64| group + (1.0 - BARS_WIDTH) / 2.0 + bar * n as f64;
                 let values = series.points.iter();
                 let values = values.filter_map(|(x, y)| Some((*x, placed(self.y_scale, *y)?)));
                 chart.draw_series(values.map(|(group, y)| {
-                    let left = left(group);
-                    Rectangle::new([(left, y_low), (left + bar, y)], colour.filled())
+                    Rectangle::new(self.bar(n, group, y_low, y), colour.filled())
                 }))?;
                 continue;
             }
@@ -253,6 +297,20 @@ mod tests {
         // Background, one bar, one legend.
         assert_eq!(svg.matches("<rect").count(), 3, "{svg}");
         assert!(svg.contains("one") && svg.contains("two"));
+    }
+
+    #[test]
+    fn stacked_parts_stand_on_each_other() {
+        let groups = vec!["one".into(), "two".into()];
+        let parts = vec![
+            ("a".into(), vec![1.0, f64::NAN]),
+            ("b".into(), vec![2.0, 5.0]),
+        ];
+        let chart = Chart::stack("t", "y", groups, parts);
+        assert_eq!([chart.below(1, 0.0), chart.below(1, 1.0)], [1.0, 0.0]);
+        let svg = chart.to_svg().unwrap();
+        // Background, three parts, two legends.
+        assert_eq!(svg.matches("<rect").count(), 6, "{svg}");
     }
 
     #[test]

@@ -119,6 +119,15 @@ impl Scratch {
 impl Server {
     /// Starts `duramen serve` on a free port and reads the port from its `ready` line.
     pub fn duramen(name: &str, how: &Duramen) -> Result<Server> {
+        Server::serve(name, how, "store")
+    }
+
+    /// The same as a cache, which evicts.
+    pub fn duramen_cache(name: &str, how: &Duramen) -> Result<Server> {
+        Server::serve(name, how, "cache")
+    }
+
+    fn serve(name: &str, how: &Duramen, mode: &str) -> Result<Server> {
         let threads = how.threads.to_string();
         let mut command = Command::new(&how.program);
         command.args([
@@ -130,7 +139,7 @@ impl Server {
             "--admin-port",
             "0",
             "--mode",
-            "store",
+            mode,
         ]);
         command.args([
             "--memory",

@@ -21,6 +21,8 @@ pub(super) struct Connection {
     pub(super) waiting: u64,
     /// Requests of the pipeline in flight.
     pub(super) pipelined: u64,
+    /// Those of them that write.
+    pub(super) writes: u64,
     /// The time when it was sent, or due, in ticks.
     pub(super) since: u64,
     /// The kernel accepted only a part: wait until the socket is writable.
@@ -56,6 +58,7 @@ impl Connection {
             rest: Vec::new(),
             waiting: 0,
             pipelined: 0,
+            writes: 0,
             since: 0,
             blocked: false,
         })

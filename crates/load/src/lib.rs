@@ -77,6 +77,10 @@ pub struct Outcome {
     pub nulls: u64,
     pub seconds: f64,
     pub latencies: Latencies,
+    /// Of pipelines without a write; they are part of `latencies`.
+    pub read_latencies: Latencies,
+    /// Of pipelines of writes alone; they are part of `latencies`.
+    pub write_latencies: Latencies,
 }
 
 impl Outcome {
@@ -160,6 +164,8 @@ impl Load {
             all.nulls += part.nulls;
             all.seconds = all.seconds.max(part.seconds);
             all.latencies.add(&part.latencies);
+            all.read_latencies.add(&part.read_latencies);
+            all.write_latencies.add(&part.write_latencies);
         }
         if all.seconds == 0.0 {
             all.seconds = begun.elapsed().as_secs_f64();
@@ -203,6 +209,25 @@ mod tests {
                 assert_eq!((outcome.errors, outcome.nulls), (0, 0));
             }
         }
+    }
+
+    #[test]
+    fn latencies_of_reads_and_of_writes_are_apart() {
+        let mixed = Command::Mixed { reads_percent: 75 };
+        let mut load = Load::usual(server(), mixed, 1);
+        (load.connections, load.keys) = (4, 1000);
+        load.limit = Limit::Requests(2000);
+        let outcome = load.run().unwrap();
+        let (reads, writes) = (&outcome.read_latencies, &outcome.write_latencies);
+        assert_eq!(reads.count() + writes.count(), 2000);
+        assert!(reads.count() > 2 * writes.count() && writes.count() > 300);
+        load.pipeline = 64;
+        let outcome = load.run().unwrap();
+        let apart = outcome.read_latencies.count() + outcome.write_latencies.count();
+        assert!(
+            apart < outcome.requests,
+            "a pipeline of both kinds is neither"
+        );
     }
 
     #[test]

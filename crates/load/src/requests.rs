@@ -1,7 +1,7 @@
 //! The requests of the load, as bytes.
 
 use super::native::Native;
-use crate::{Chooser, Distribution, Random, fresh_seed};
+use crate::{Chooser, Distribution, Random, Zipf, fresh_seed};
 use duramen_wire::resp::RequestEncoder;
 
 /// The command of the requests.
@@ -25,6 +25,13 @@ pub enum Access {
     Sequential {
         from: u64,
     },
+    /// Each write adds the next key after the first `keys`; reads prefer the newest ones, by Zipf
+    /// with this exponent. The newest `unread` keys are not read, because their writes may still be
+    /// in flight. For `Mixed`, GET and SET.
+    Latest {
+        theta: f64,
+        unread: u64,
+    },
 }
 
 /// Encodes request after request.
@@ -34,11 +41,24 @@ pub(super) struct Source {
     rng: Random,
     value: Vec<u8>,
     native: Option<Native>,
+    /// Writes encoded so far.
+    pub(super) writes: u64,
 }
 
 enum Keys {
     Random(Box<Chooser>),
-    Sequential { next: u64, step: u64, end: u64 },
+    Sequential {
+        next: u64,
+        step: u64,
+        end: u64,
+    },
+    Latest {
+        ages: Zipf,
+        rng: Random,
+        next: u64,
+        step: u64,
+        unread: u64,
+    },
 }
 
 impl Source {
@@ -60,6 +80,13 @@ impl Source {
                 step: threads,
                 end: keys,
             },
+            Access::Latest { theta, unread } => Keys::Latest {
+                ages: Zipf::new(keys, theta),
+                rng: Random::new(fresh_seed()),
+                next: keys + thread,
+                step: threads,
+                unread,
+            },
         };
         Source {
             command,
@@ -67,6 +94,7 @@ impl Source {
             rng: Random::new(fresh_seed()),
             value: value(value_bytes),
             native: None,
+            writes: 0,
         }
     }
 
@@ -77,13 +105,14 @@ impl Source {
 
     /// Appends one request; false if a sequential source has ended.
     pub(super) fn encode(&mut self, out: &mut Vec<u8>) -> bool {
-        let Some(first) = self.next_key() else {
-            return false;
-        };
         let read = match self.command {
             Command::Mixed { reads_percent } => self.rng.below(100) < reads_percent,
-            command => matches!(command, Command::Get),
+            command => matches!(command, Command::Get | Command::Mget(_)),
         };
+        let Some(first) = self.keys.next(read) else {
+            return false;
+        };
+        self.writes += u64::from(!read);
         if let Some(native) = &self.native {
             let value = (!read).then_some(self.value.as_slice());
             native.encode(&text(first), value, out);
@@ -96,7 +125,7 @@ impl Source {
                 encoder.arg(b"MGET");
                 encoder.arg(&text(first));
                 for _ in 1..keys {
-                    encoder.arg(&text(self.keys.next().unwrap_or(first)));
+                    encoder.arg(&text(self.keys.next(true).unwrap_or(first)));
                 }
             }
             Command::Mset(keys) => {
@@ -105,7 +134,7 @@ impl Source {
                 encoder.arg(&text(first));
                 encoder.arg(&self.value);
                 for _ in 1..keys {
-                    encoder.arg(&text(self.keys.next().unwrap_or(first)));
+                    encoder.arg(&text(self.keys.next(false).unwrap_or(first)));
                     encoder.arg(&self.value);
                 }
             }
@@ -123,20 +152,29 @@ impl Source {
         }
         true
     }
-
-    fn next_key(&mut self) -> Option<u64> {
-        self.keys.next()
-    }
 }
 
 impl Keys {
-    fn next(&mut self) -> Option<u64> {
+    /// The key of a read or of a write.
+    fn next(&mut self, read: bool) -> Option<u64> {
         match self {
             Keys::Random(chooser) => Some(chooser.next_key()),
             Keys::Sequential { next, step, end } => {
                 let key = *next;
                 *next += *step;
                 (key < *end).then_some(key)
+            }
+            Keys::Latest {
+                ages,
+                rng,
+                next,
+                unread,
+                ..
+            } if read => Some(next.saturating_sub(1 + *unread + ages.rank(rng))),
+            Keys::Latest { next, step, .. } => {
+                let key = *next;
+                *next += *step;
+                Some(key)
             }
         }
     }
@@ -198,6 +236,34 @@ mod tests {
         for id in 0..3 {
             assert_eq!(all.matches(&format!("key:{id:012}")).count(), 1);
         }
+    }
+
+    #[test]
+    fn the_latest_keys_are_added_in_order_and_read_after_that() {
+        let (keys, unread) = (1000, 5);
+        let access = Access::Latest {
+            theta: 0.99,
+            unread,
+        };
+        let command = Command::Mixed { reads_percent: 50 };
+        let mut source = Source::new(command, access, keys, 2, 0, 1);
+        let (mut next, mut newest_reads, mut reads) = (keys, 0, 0);
+        for _ in 0..2000 {
+            let (mut out, writes) = (Vec::new(), source.writes);
+            assert!(source.encode(&mut out));
+            let bytes = String::from_utf8(out).unwrap();
+            let digits = bytes.split("key:").nth(1).unwrap();
+            let key: u64 = digits[..12].parse().unwrap();
+            if source.writes > writes {
+                assert_eq!(key, next, "a new key");
+                next += 1;
+            } else {
+                assert!(key < next - unread, "{key} may not be there yet");
+                reads += 1;
+                newest_reads += u32::from(key + unread + 10 >= next);
+            }
+        }
+        assert!(newest_reads * 4 > reads, "{newest_reads} of {reads}");
     }
 
     #[test]

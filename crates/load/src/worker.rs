@@ -136,9 +136,11 @@ impl<'a> Worker<'a> {
     fn send(&mut self, token: usize, since: u64) -> Result<()> {
         let wanted = (self.load.pipeline.max(1) as u64).min(self.left);
         let (source, connection) = (&mut self.source, &mut self.connections[token]);
+        let writes = source.writes;
         let sent = connection.send(since, self.load.wait_replicas, |out| {
             (0..wanted).take_while(|_| source.encode(out)).count() as u64
         })?;
+        connection.writes = source.writes - writes;
         self.left = if sent < wanted { 0 } else { self.left - sent };
         self.in_flight += usize::from(sent > 0);
         if connection.blocked {
@@ -196,6 +198,14 @@ impl<'a> Worker<'a> {
         let ns = clock::to_ns(now.saturating_sub(connection.since));
         let pipelined = connection.pipelined;
         self.outcome.latencies.record_many_ns(ns, pipelined);
+        let of_one_kind = match connection.writes {
+            0 => Some(&mut self.outcome.read_latencies),
+            writes if writes == pipelined => Some(&mut self.outcome.write_latencies),
+            _ => None,
+        };
+        if let Some(latencies) = of_one_kind {
+            latencies.record_many_ns(ns, pipelined);
+        }
         self.outcome.requests += pipelined;
         self.progress.fetch_add(pipelined, Ordering::Relaxed);
         self.in_flight -= 1;

@@ -7,6 +7,7 @@
 mod alarms;
 mod migration;
 mod reads;
+mod sizes;
 mod writes;
 
 use crate::figure::Figure;
@@ -31,6 +32,8 @@ pub(super) struct ClusterFigure {
 pub enum Part {
     /// Acknowledged writes per second with three replicas
     Writes,
+    /// Latency of one client by size of objects, with three replicas; a report of its own
+    Sizes,
     /// Reads per second of one member, natively and by RESP
     Reads,
     /// Latency of requests while a tablet moves to another server
@@ -43,7 +46,20 @@ impl Figure for ClusterFigure {
     const NAME: &'static str = "cluster";
 
     fn run(&self, options: &Options) -> Result<Vec<Report>> {
-        Ok(vec![report(self, options)?])
+        let mut reports = Vec::new();
+        if self.only != [Part::Sizes] {
+            reports.push(report(self, options)?);
+        }
+        if self.wants(Part::Sizes) {
+            reports.push(sizes::report(self, options)?);
+        }
+        Ok(reports)
+    }
+}
+
+impl ClusterFigure {
+    fn wants(&self, part: Part) -> bool {
+        self.only.is_empty() || self.only.contains(&part)
     }
 }
 
@@ -51,17 +67,16 @@ fn report(args: &ClusterFigure, options: &Options) -> Result<Report> {
     let about = "Clusters on loopback, all processes on one machine and one disk; 100-byte values and 16-byte keys unless said.";
     let mut report = Report::new("cluster", "Clusters", about, options);
     let programs = args.programs.find(&mut report)?;
-    let wanted = |part: Part| args.only.is_empty() || args.only.contains(&part);
-    if wanted(Part::Writes) {
+    if args.wants(Part::Writes) {
         writes::run(options, &programs, &mut report)?;
     }
-    if wanted(Part::Reads) {
+    if args.wants(Part::Reads) {
         reads::run(options, &programs, &mut report)?;
     }
-    if wanted(Part::Migration) {
+    if args.wants(Part::Migration) {
         migration::run(options, &programs, &mut report)?;
     }
-    if wanted(Part::Alarms) {
+    if args.wants(Part::Alarms) {
         alarms::run(options, args.minutes, &programs, &mut report)?;
     }
     Ok(report)

@@ -18,20 +18,24 @@ use std::time::Duration;
 const SHAPES: [(usize, usize); 3] = [(1, 1), (50, 1), (50, 16)];
 const KEYS: u64 = 100_000;
 /// Copies that are durable when a write is acknowledged.
-const COPIES: usize = 3;
+pub(super) const COPIES: usize = 3;
 
 /// A group that accepts writes at one address.
-struct Side {
-    name: &'static str,
+pub(super) struct Side {
+    pub(super) name: &'static str,
     acknowledged: &'static str,
-    address: SocketAddr,
-    wait_replicas: u32,
+    pub(super) address: SocketAddr,
+    pub(super) wait_replicas: u32,
     /// The group; one of the two is set.
     _cluster: Option<Cluster>,
     _redis: Option<RedisGroup>,
 }
 
-fn duramen(programs: &Programs, level: &'static str, name: &'static str) -> Result<Side> {
+pub(super) fn duramen(
+    programs: &Programs,
+    level: &'static str,
+    name: &'static str,
+) -> Result<Side> {
     let up = Up {
         program: programs.duramen.clone(),
         servers: COPIES + 1,
@@ -59,7 +63,7 @@ fn duramen(programs: &Programs, level: &'static str, name: &'static str) -> Resu
     })
 }
 
-fn redis(
+pub(super) fn redis(
     programs: &Programs,
     append: Redis,
     name: &'static str,

@@ -4,6 +4,9 @@
 mod peers;
 mod policies;
 mod traces;
+mod written;
+
+pub(super) use written::CacheWritesFigure;
 
 use crate::figure::Figure;
 use crate::harness::store::{TABLE, key};

@@ -3,7 +3,7 @@
 use super::traces::value_bytes;
 use super::{Count, Outcome};
 use crate::harness::{Doing, Failure, Result};
-use crate::servers::{Redis, Scratch, Server, client};
+use crate::servers::{Duramen, Redis, Scratch, Server, client};
 use duramen_base::units::MIB;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -21,18 +21,21 @@ pub(super) enum Peer {
     /// With its policy.
     Redis(PathBuf, &'static str),
     Memcached(PathBuf),
+    /// As a cache of its own, over loopback like the others.
+    Duramen(PathBuf),
 }
 
 /// A running server; dropping it ends the process.
-enum Running {
+pub(super) enum Running {
     Redis(
         Server,
         #[expect(dead_code, reason = "removed when dropped")] Scratch,
     ),
     Memcached(Memcached),
+    Duramen(Server),
 }
 
-struct Memcached {
+pub(super) struct Memcached {
     child: Child,
     address: SocketAddr,
 }
@@ -50,6 +53,7 @@ impl Peer {
         match self {
             Peer::Redis(_, policy) => format!("redis {policy}"),
             Peer::Memcached(_) => "memcached".to_owned(),
+            Peer::Duramen(_) => "duramen".to_owned(),
         }
     }
 
@@ -105,7 +109,11 @@ impl Peer {
         Ok(count.outcome(&self.name(), objects))
     }
 
-    fn start(&self, memory_bytes: u64) -> Result<Running> {
+    /// Starts it with one thread for requests.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub(super) fn start(&self, memory_bytes: u64) -> Result<Running> {
         match self {
             Peer::Redis(program, policy) => {
                 let scratch = Scratch::new(&std::env::temp_dir()).doing("making a directory")?;
@@ -117,31 +125,49 @@ impl Peer {
                 Ok(Running::Redis(server, scratch))
             }
             Peer::Memcached(program) => start_memcached(program, memory_bytes),
+            Peer::Duramen(program) => {
+                let how = Duramen {
+                    program: program.clone(),
+                    memory: format!("{}mb", memory_bytes / MIB),
+                    threads: 1,
+                    poll: "adaptive",
+                    dir: None,
+                    level: "memory",
+                    more: Vec::new(),
+                };
+                let server = Server::duramen_cache(&self.name(), &how)?;
+                Ok(Running::Duramen(server))
+            }
         }
     }
 
     fn encode_get(&self, key: u32, out: &mut Vec<u8>) {
         // A vector takes everything.
         let _ = match self {
-            Peer::Redis(..) => write!(out, "*2\r\n$3\r\nGET\r\n$16\r\n{key:016x}\r\n"),
+            Peer::Redis(..) | Peer::Duramen(_) => {
+                write!(out, "*2\r\n$3\r\nGET\r\n$16\r\n{key:016x}\r\n")
+            }
             Peer::Memcached(_) => write!(out, "get {key:016x}\r\n"),
         };
     }
 
-    fn encode_set(&self, key: u32, value: &[u8], out: &mut Vec<u8>) {
+    pub(super) fn encode_set(&self, key: u32, value: &[u8], out: &mut Vec<u8>) {
         let length = value.len();
         let _ = match self {
-            Peer::Redis(..) => write!(out, "*3\r\n$3\r\nSET\r\n$16\r\n{key:016x}\r\n${length}\r\n"),
+            Peer::Redis(..) | Peer::Duramen(_) => {
+                write!(out, "*3\r\n$3\r\nSET\r\n$16\r\n{key:016x}\r\n${length}\r\n")
+            }
             Peer::Memcached(_) => write!(out, "set {key:016x} 0 0 {length}\r\n"),
         };
         out.extend_from_slice(value);
         out.extend_from_slice(b"\r\n");
     }
 
-    fn stored(&self, replies: &mut impl BufRead) -> std::io::Result<()> {
+    /// Reads the reply to a write.
+    pub(super) fn stored(&self, replies: &mut impl BufRead) -> std::io::Result<()> {
         let line = line(replies)?;
         match self {
-            Peer::Redis(..) if line == "+OK" => Ok(()),
+            Peer::Redis(..) | Peer::Duramen(_) if line == "+OK" => Ok(()),
             // A size of which nothing is left to evict stays out.
             Peer::Memcached(_) if line == "STORED" || line.starts_with("SERVER_ERROR") => Ok(()),
             _ => Err(std::io::Error::other(line)),
@@ -151,7 +177,7 @@ impl Peer {
     fn found(&self, replies: &mut impl BufRead) -> std::io::Result<bool> {
         let first = line(replies)?;
         let length = match self {
-            Peer::Redis(..) => match first.strip_prefix('$') {
+            Peer::Redis(..) | Peer::Duramen(_) => match first.strip_prefix('$') {
                 Some("-1") => return Ok(false),
                 length => length.map(str::to_owned),
             },
@@ -209,16 +235,24 @@ fn start_memcached(program: &Path, memory_bytes: u64) -> Result<Running> {
 }
 
 impl Running {
-    fn address(&self) -> SocketAddr {
+    pub(super) fn address(&self) -> SocketAddr {
         match self {
-            Running::Redis(server, _) => server.address,
+            Running::Redis(server, _) | Running::Duramen(server) => server.address,
             Running::Memcached(server) => server.address,
         }
     }
 
-    fn objects(&self) -> Result<u64> {
+    pub(super) fn process_id(&self) -> u32 {
         match self {
-            Running::Redis(server, _) => {
+            Running::Redis(server, _) | Running::Duramen(server) => server.process_id(),
+            Running::Memcached(server) => server.child.id(),
+        }
+    }
+
+    /// Number of objects in it.
+    pub(super) fn objects(&self) -> Result<u64> {
+        match self {
+            Running::Redis(server, _) | Running::Duramen(server) => {
                 let size = client::ask(server.address, &["DBSIZE"])?.as_integer();
                 Ok(size.unwrap_or(0) as u64)
             }
