@@ -86,6 +86,8 @@ pub use duramen_backup::Mode as DiskMode;
 #[doc(inline)]
 pub use duramen_base::ids::{Level, TableId as Table};
 #[doc(inline)]
+pub use duramen_cipher::{KeyId, KeySource};
+
 pub use duramen_base::limits::{
     KEY_BYTES_MAX, STORE_BYTES_MIN as MEMORY_BYTES_MIN, TABLES_MAX, VALUE_BYTES_MAX,
 };

@@ -11,6 +11,8 @@
 //! Paper: [Badam11 §3]; differs: segments move as a whole, and flash is not the durable place of
 //! anything.
 
+mod encrypted;
+
 use crate::config::{FETCH_BYTES_MIN, ServerConfig};
 use crate::error::ServerError;
 use crate::seldom::seldom;
@@ -21,6 +23,8 @@ use std::os::fd::RawFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use encrypted::EncryptedDevice;
 
 /// All threads together may fetch into the memory budget divided by this.
 const FETCH_PART: u64 = 16;
@@ -75,6 +79,10 @@ impl Device for Reported {
     fn descriptor(&self) -> Option<RawFd> {
         self.0.descriptor()
     }
+
+    fn decrypt(&self, at: u64, bytes: &mut [u8]) {
+        self.0.decrypt(at, bytes);
+    }
 }
 
 impl std::fmt::Debug for Tier {
@@ -119,7 +127,11 @@ impl Tier {
                 "the file system of the flash file has no direct access: what lies there takes memory of the page cache too"
             );
         }
-        Ok(Some(Tier::new(Arc::new(device), path, config)))
+        let device: Arc<dyn Device> = match config.key_source() {
+            None => Arc::new(device),
+            Some(_) => Arc::new(EncryptedDevice::new(device)?),
+        };
+        Ok(Some(Tier::new(device, path, config)))
     }
 
     fn new(device: Arc<dyn Device>, path: PathBuf, config: &ServerConfig) -> Tier {

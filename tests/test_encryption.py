@@ -1,0 +1,303 @@
+"""Encryption at rest: nothing of the data is in any file, every start finds all of it again, and
+no start succeeds without the key."""
+
+import hashlib
+import os
+import pathlib
+import random
+import subprocess
+import threading
+import time
+
+import pytest
+
+import harness
+import test_member
+
+pytestmark = pytest.mark.duramen
+
+SECRET = b"the account number of a client "
+MIB = 1 << 20
+
+
+def tool(*arguments, code=0):
+    """Runs a command; what it printed, of both kinds."""
+    command = [harness.BINARY, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, env=harness.environment({}), timeout=120, check=False)
+    assert done.returncode == code, done
+    assert "panicked" not in done.stderr, done.stderr
+    return done.stdout + done.stderr
+
+
+def new_key(path):
+    """A new key file; its id."""
+    return tool("key", "init", path).splitlines()[0].rsplit(" ", 1)[1]
+
+
+@pytest.fixture
+def key(tmp_path):
+    path = tmp_path / "key"
+    new_key(path)
+    return path
+
+
+@pytest.fixture
+def encrypted(start, tmp_path, key):
+    """Starts an encrypted server; all servers of a test use the same directory unless a test names
+    another one."""
+
+    def start_one(*arguments, **options):
+        options = {"level": None, "dir": tmp_path / "data", "memory": "64mb", **options}
+        return start("--wal-size", "16mb", "--encryption-key-file", key, *arguments, **options)
+
+    return start_one
+
+
+def shown_in(folder, text=SECRET[:16]):
+    """The files below a folder that contain a text."""
+    paths = [path for path in pathlib.Path(folder).rglob("*") if path.is_file()]
+    return sorted(path.name for path in paths if text in path.read_bytes())
+
+
+def digests(folder):
+    paths = [path for path in pathlib.Path(folder).rglob("*") if path.is_file() and path.name != "LOCK"]
+    return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+def value(number, turn, size):
+    text = SECRET + b"%d.%d." % (number, turn)
+    return (text * (size // len(text) + 1))[:size]
+
+
+def write(wire, numbers, turn=0, size=2000):
+    numbers = list(numbers)
+    for begin in range(0, len(numbers), 500):
+        some = numbers[begin : begin + 500]
+        sets = [("SET", SECRET + b"%d" % number, value(number, turn, size)) for number in some]
+        assert wire.pipeline(sets) == [b"OK"] * len(some)
+
+
+def check(wire, numbers, turn=0, size=2000):
+    numbers = list(numbers)
+    for begin in range(0, len(numbers), 500):
+        some = numbers[begin : begin + 500]
+        found = wire.pipeline([("GET", SECRET + b"%d" % number) for number in some])
+        assert found == [value(number, turn, size) for number in some]
+
+
+def refusal(dir, *arguments):
+    command = [harness.BINARY, "serve", "--port", "0", "--admin=no", "--memory", "64mb", "--dir", dir, *arguments]
+    done = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, env=harness.environment({}), timeout=60, check=False
+    )
+    assert done.returncode == 5 and "panicked" not in done.stderr, done
+    return done.stderr
+
+
+def test_no_file_shows_anything_of_the_data(encrypted, start, tmp_path, key):
+    flash = ("--flash-file", tmp_path / "flash", "--flash-size", "256mb")
+    server = encrypted(*flash)
+    keys = range(50_000)
+    with server.connect() as wire:
+        write(wire, keys)
+        # A value that goes straight to its frame, and keys that are read often.
+        assert wire.call("SET", b"large", SECRET * 20_000) == b"OK"
+        check(wire, range(0, 50_000, 7))
+        check(wire, range(0, 50_000, 7))
+        assert wire.call("SAVE") == b"OK"
+        info = server.info("persistence")
+        assert info["duramen_encryption"] == "aes-256-xts"
+        assert info["duramen_encryption_key"] == tool("key", "show", tmp_path / "data").split()[-1]
+        assert int(server.info("everything")["duramen_flash_fetches"]) > 0
+        digits = key.read_text().strip().encode()
+        for shown in (wire.call("INFO", "everything"), repr(wire.call("CONFIG", "GET", "*")).encode()):
+            assert digits not in shown
+    assert shown_in(tmp_path) == []
+    assert server.stop() == 0
+    assert (tmp_path / "data" / "heat").stat().st_size > 0
+    assert shown_in(tmp_path) == []
+    server.start()
+    with server.connect() as wire:
+        check(wire, keys)
+        assert wire.call("GET", b"large") == SECRET * 20_000
+    server.kill()
+    # The test would find it. (On flash every segment is under a mask, also without encryption.)
+    plain = start("--wal-size", "16mb", *flash, level=None, dir=tmp_path / "plain", memory="64mb")
+    with plain.connect() as wire:
+        write(wire, keys)
+        assert wire.call("SAVE") == b"OK"
+    plain.kill()
+    assert {"frames", "wal"} <= set(shown_in(tmp_path))
+
+
+def test_killed_again_and_again_it_loses_nothing(encrypted):
+    server = encrypted()
+    chosen = random.Random(5)
+    for turn in range(8):
+        acknowledged = [0]
+
+        def work(turn=turn, acknowledged=acknowledged):
+            try:
+                with server.connect() as wire:
+                    for begin in range(0, 20_000, 100):
+                        write(wire, range(begin, begin + 100), turn, 300)
+                        acknowledged[0] = begin + 100
+            except (OSError, harness.Closed):
+                pass
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        time.sleep(chosen.uniform(0.05, 0.6))
+        server.kill()
+        thread.join()
+        server.start()
+        with server.connect() as wire:
+            check(wire, range(acknowledged[0]), turn, 300)
+
+
+def test_without_the_right_key_nothing_starts_and_nothing_is_touched(encrypted, tmp_path, key):
+    data = tmp_path / "data"
+    server = encrypted()
+    with server.connect() as wire:
+        write(wire, range(1000))
+    server.kill()
+    before = digests(data)
+    wrong = tmp_path / "wrong"
+    new_key(wrong)
+    loose = tmp_path / "loose"
+    loose.write_text(key.read_text())
+    loose.chmod(0o644)
+    short = tmp_path / "short"
+    short.write_text("0123\n")
+    short.chmod(0o600)
+    assert "no key is given. Name it by `encryption-key-file`" in refusal(data)
+    for given, words in [
+        (("--encryption-key-file", wrong), "Name the right one by `encryption-key-file`"),
+        (("--encryption-key-file", tmp_path / "lost"), "cannot read the encryption key in"),
+        (("--encryption-key-file", loose), f"chmod 600 {loose}"),
+        (("--encryption-key-file", short), "one line of 64 hexadecimal digits"),
+        (("--encryption-key-command", "exit 7"), "encryption-key-command failed: exit status: 7"),
+    ]:
+        said = refusal(data, *given)
+        assert words in said, said
+    for command in [("fsck", data), ("log", "dump", data), ("restore", data, tmp_path / "copy")]:
+        assert "no key is given" in tool(*command, code=5)
+        assert "Name the right one" in tool(*command, "--encryption-key-file", wrong, code=5)
+    assert digests(data) == before
+    # By the output of a command it opens.
+    server.arguments = ["--encryption-key-command", f"cat {key}"]
+    server.start()
+    with server.connect() as wire:
+        check(wire, range(1000))
+
+
+def test_a_plain_store_is_not_opened_with_a_key_but_encrypted_by_a_copy(start, encrypted, tmp_path, key):
+    plain = start("--wal-size", "16mb", level=None, dir=tmp_path / "plain", memory="64mb")
+    with plain.connect() as wire:
+        write(wire, range(1000))
+        assert plain.info("persistence")["duramen_encryption"] == "off"
+    assert plain.stop() == 0
+    before = digests(tmp_path / "plain")
+    said = refusal(tmp_path / "plain", "--encryption-key-file", key)
+    assert "is not encrypted" in said and "duramen restore" in said, said
+    assert digests(tmp_path / "plain") == before
+    tool("restore", tmp_path / "plain", tmp_path / "data", "--new-encryption-key-file", key)
+    assert shown_in(tmp_path / "data") == []
+    server = encrypted()
+    with server.connect() as wire:
+        check(wire, range(1000))
+    assert server.stop() == 0
+    tool("restore", tmp_path / "data", tmp_path / "again", "--encryption-key-file", key, "--decrypt")
+    assert "wal" in shown_in(tmp_path / "again") or "frames" in shown_in(tmp_path / "again")
+
+
+def test_the_key_is_rotated_while_the_server_runs_and_while_the_command_is_killed(encrypted, tmp_path, key):
+    data = tmp_path / "data"
+    server = encrypted()
+    chosen = random.Random(7)
+    ids = [tool("key", "show", data).split()[-1]]
+    with server.connect() as wire:
+        write(wire, range(2000))
+    for turn in range(6):
+        new = tmp_path / "key.new"
+        ids.append(new_key(new))
+        rotate = ["key", "rotate", data, "--encryption-key-file", key, "--new-encryption-key-file", new]
+        killed = subprocess.Popen([harness.BINARY, *map(str, rotate)], stdout=subprocess.DEVNULL)
+        time.sleep(chosen.uniform(0, 0.03))
+        killed.kill()
+        killed.wait()
+        assert tool("key", "show", data).split()[-1] in ids[-2:]
+        assert tool(*rotate).split()[-2] == ids[-1]
+        new.rename(key)
+        with server.connect() as wire:
+            check(wire, range(2000), turn)
+            write(wire, range(2000), turn + 1)
+            # A snapshot is made with the key that the file has now.
+            assert wire.call("SAVE") == b"OK"
+        assert tool("key", "show", data / "snapshots" / "dump").split()[-1] == ids[-1]
+        server.kill()
+        server.start()
+        with server.connect() as wire:
+            check(wire, range(2000), turn + 1)
+    server.kill()
+    other = tmp_path / "other"
+    new_key(other)
+    dump, copy = data / "snapshots" / "dump", tmp_path / "copy"
+    tool("restore", dump, copy, "--encryption-key-file", key, "--new-encryption-key-file", other)
+    assert tool("fsck", copy, "--encryption-key-file", other).count("problem") == 0
+    assert "Name the right one" in refusal(copy, "--encryption-key-file", key)
+
+
+def test_tampered_bytes_are_damage(encrypted, tmp_path, key):
+    server = encrypted()
+    data = tmp_path / "data"
+    with server.connect() as wire:
+        write(wire, range(20_000))
+    assert server.stop() == 0
+    tool("fsck", data, "--encryption-key-file", key)
+    frames = data / "frames"
+    with open(frames, "r+b") as file:
+        content = file.read()
+        # Behind the slots, in the middle of all blocks that were written.
+        written = [at for at in range(4 * MIB, len(content), 4096) if any(content[at : at + 4096])]
+        at = written[len(written) // 2]
+        file.seek(at + 100)
+        file.write(bytes([content[at + 100] ^ 1]))
+    assert "damaged" in tool("fsck", data, "--encryption-key-file", key, code=1)
+    repaired = tmp_path / "repaired"
+    tool("fsck", "--repair", data, "--out", repaired, "--encryption-key-file", key, code=1)
+    assert "encrypted with the key" in tool("key", "show", repaired)
+    assert shown_in(repaired) == []
+
+
+def test_a_cluster_of_encrypted_members_recovers_one(tmp_path, key):
+    made = test_member.Cluster(tmp_path, members=4, environment={"DURAMEN_ENCRYPTION_KEY_FILE": str(key)})
+    try:
+        made.write(SECRET.decode())
+        for member in made.members:
+            assert member.info("persistence")["duramen_encryption"] == "aes-256-xts"
+            assert 'duramen_encryption{key="' in member.page("/metrics")
+        victim = made.members[1]
+        victim.kill()
+        made.check(SECRET.decode())
+        victim.start()
+        made.check(SECRET.decode(), at=victim)
+        stored = [path for path in tmp_path.rglob("wal") if path.is_file()]
+        assert len(stored) == 4
+        for member in made.members:
+            assert shown_in(member.dir) == []
+        rotated = tmp_path / "key.new"
+        id = new_key(rotated)
+        for member in made.members:
+            rotate = ("--encryption-key-file", key, "--new-encryption-key-file", rotated)
+            assert id in tool("key", "rotate", member.dir, *rotate)
+        os.replace(rotated, key)
+        for process in [*made.members, made.coordinator]:
+            process.kill()
+        made.coordinator.start()
+        for member in made.members:
+            member.start()
+        made.check(SECRET.decode())
+        assert made.members[0].info("persistence")["duramen_encryption_key"] == id
+    finally:
+        made.close()
