@@ -24,6 +24,7 @@ const BELOW: &[(&str, &[&str])] = &[
     ("duramen-wire", &["duramen-format"]),
     ("duramen-net", &["duramen-wire"]),
     ("duramen-shm", &["duramen-base"]),
+    ("duramen-types", &["duramen-base"]),
     ("duramen-client", &["duramen-wire", "duramen-shm"]),
     ("duramen-load", &["duramen-wire"]),
     (
@@ -39,6 +40,7 @@ const BELOW: &[(&str, &[&str])] = &[
             "duramen-net",
             "duramen-client",
             "duramen-shm",
+            "duramen-types",
             "duramen-disk",
         ],
     ),
