@@ -38,6 +38,7 @@ fn forged(key: &[u8], value: &[u8], version: u64) -> Vec<u8> {
         key,
         value,
         victim: SegmentId::NONE,
+        is_typed: false,
     };
     let mut bytes = vec![0; object.padded_bytes()];
     object.write_to(&mut bytes);

@@ -201,6 +201,19 @@ pub struct Object<'a> {
     pub version: u64,
     /// Time of expiry, in milliseconds since the Unix epoch; `None` = never.
     pub expires_at_ms: Option<u64>,
+    /// The value is no plain string: its first byte is its type.
+    pub is_typed: bool,
+}
+
+impl Object<'_> {
+    /// The decision to store the content of the scratch buffer as a value of the same kind: typed,
+    /// or a plain string.
+    pub fn put_scratch(&self, expires_at_ms: Option<u64>) -> Decision<'static> {
+        match self.is_typed {
+            true => Decision::PutTyped { expires_at_ms },
+            false => Decision::PutScratch { expires_at_ms },
+        }
+    }
 }
 
 /// Decision of an [`update`](crate::Guard::update) about the key it was shown.
@@ -217,6 +230,8 @@ pub enum Decision<'v> {
     },
     /// Store the content of the closure's scratch buffer.
     PutScratch { expires_at_ms: Option<u64> },
+    /// As `PutScratch`, as a typed value ([`Object::is_typed`]): not empty.
+    PutTyped { expires_at_ms: Option<u64> },
 }
 
 /// Versions of an object before and after an operation.

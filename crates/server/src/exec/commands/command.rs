@@ -334,10 +334,10 @@ fn inner<'a>(ctx: &Context<'a>) -> Result<(&'static Spec, Vec<&'a [u8]>), Failur
         }
         _ => return Err(Failure::Text("ERR Invalid command specified")),
     };
-    if spec.keys.first == 0 {
+    if !spec.has_keys() {
         return Err(Failure::Text("ERR The command has no key arguments"));
     }
-    let positions = spec.key_positions(args.len());
+    let positions = spec.key_positions(&args);
     if positions.size_hint().0 > KEYS_MAX {
         return Err(Failure::Text("ERR the command has more than 1024 keys"));
     }

@@ -5,6 +5,8 @@
 //! become equal, so that the list stays true. Without redis-server on this machine the test prints
 //! SKIPPED.
 
+mod random;
+
 use duramen_server::{Server, ServerConfig};
 use duramen_wire::resp::ReplySkipper;
 use std::io::{ErrorKind, Read, Write};
@@ -13,7 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The form of this file is described in its first lines.
-const REQUESTS: &str = include_str!("differential_requests.txt");
+const REQUESTS: &str = include_str!("requests.txt");
 
 struct Redis {
     process: Child,
@@ -143,20 +145,25 @@ fn compare(sequence: &str, address: SocketAddr, redis: SocketAddr) -> Comparison
     said
 }
 
+fn duramen() -> Server {
+    let config = ServerConfig {
+        level: Some(duramen_server::config::Level::Memory),
+        port: 0,
+        threads: 2,
+        admin: false,
+        memory_bytes: 128 << 20,
+        ..ServerConfig::default()
+    };
+    Server::start(config).expect("a server")
+}
+
 #[test]
 fn replies_are_those_of_redis() {
     let Some(redis) = Redis::start() else {
         println!("SKIPPED: there is no redis-server on this machine");
         return;
     };
-    let config = ServerConfig {
-        level: Some(duramen_server::config::Level::Memory),
-        threads: 2,
-        admin: false,
-        memory_bytes: 128 << 20,
-        ..ServerConfig::default()
-    };
-    let server = Server::start(config).expect("a server");
+    let server = duramen();
     let address = server.addresses().resp[0];
     let (mut wrong, mut compared, mut differing) = (Vec::new(), 0, 0);
     let deadline = Instant::now() + Duration::from_secs(60);
