@@ -227,8 +227,9 @@ fn pytest(python: &Path) -> Command {
             process::target().join("debug/duramen-bench"),
         )
         .env(
+            // Not the program that runs here: building all programs may have replaced its file.
             "DURAMEN_TEST_XTASK",
-            std::env::current_exe().unwrap_or_default(),
+            process::target().join("debug/xtask"),
         )
         .env("PATH", tools::path())
         .env("PYTHONDONTWRITEBYTECODE", "1")
