@@ -123,7 +123,7 @@ fn totals(per_segment: f64, report: &mut Report) {
     );
     let budget = duramen_backup::Options::copies_of(1024 * MIB) / MIB;
     report.note(format!(
-        "Buffers for data in flight: {budget} MiB at most beside a store of 1 GiB, whatever the disk holds (`Options::copies_of` in `crates/backup/src/types.rs`). \
+        "Buffers for data in flight: {budget} MiB at most beside a store of 1 GiB, whatever the disk holds (`copies_of` in `crates/backup/src/types.rs`). \
          The paper's have 290 MB, and 3.1 MB for each zone of 256 MB: most of it versions, which the index of the master has here."
     ));
 }
