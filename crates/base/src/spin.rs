@@ -19,7 +19,7 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Score from which spinning is tried.
 const SCORE_SPIN: u32 = 2;
@@ -208,6 +208,25 @@ impl Spinner {
         if look >= INTERRUPTED && self.preferred == IdleMode::Sleep && self.rounds < TRIAL_ROUNDS {
             self.rounds = TRIAL_ROUNDS;
             self.period_rounds = (self.period_rounds * 2).min(PERIOD_ROUNDS_MAX);
+        }
+    }
+
+    /// Looks again and again until there is something, at most for the stated time.
+    pub fn spin<T>(&mut self, longest: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+        let since = Instant::now();
+        let mut before = Duration::ZERO;
+        loop {
+            let found = look();
+            let waited = since.elapsed();
+            self.look_took(waited - before);
+            before = waited;
+            if found.is_some() {
+                return found;
+            }
+            if waited >= longest {
+                self.gave_up();
+                return None;
+            }
         }
     }
 

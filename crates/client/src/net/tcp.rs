@@ -2,8 +2,9 @@
 //! ([`duramen_base::spin`]).
 
 use duramen_base::spin::{IdleMode, Spinner, Spinning};
+use rustix::io::Errno;
 use rustix::net::RecvFlags;
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, Read};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
@@ -30,43 +31,28 @@ impl Tcp {
         let spin_us = self.spin.as_micros() as u64;
         self.spinner.round_had(1, 0);
         let mut way = IdleMode::Sleep;
+        let mut received = None;
         if self.spinner.pays(spin_us)
             && let Some(_right) = Spinning::begin()
         {
             way = IdleMode::Spin;
-            if let Some(received) = self.spin(out, since) {
-                return received;
-            }
+            received = self.spin(out);
         }
-        let received = self.stream.read(out)?;
+        let received = received.unwrap_or_else(|| self.stream.read(out))?;
         self.spinner.work_came_after(since.elapsed(), way, spin_us);
         Ok(received)
     }
 
     /// Spins for a limited time. `None`: nothing has come.
-    fn spin(&mut self, out: &mut [u8], since: Instant) -> Option<io::Result<usize>> {
-        let mut before = Duration::ZERO;
-        loop {
-            let received = rustix::net::recv(&self.stream, &mut *out, RecvFlags::DONTWAIT);
-            let waited = since.elapsed();
-            self.spinner.look_took(waited - before);
-            before = waited;
-            match received.map(|(bytes, _)| bytes).map_err(io::Error::from) {
-                Ok(bytes) => {
-                    let spin_us = self.spin.as_micros() as u64;
-                    self.spinner
-                        .work_came_after(waited, IdleMode::Spin, spin_us);
-                    return Some(Ok(bytes));
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() != ErrorKind::WouldBlock => return Some(Err(error)),
-                Err(_) if waited < self.spin => {}
-                Err(_) => {
-                    self.spinner.gave_up();
-                    return None;
-                }
+    fn spin(&mut self, out: &mut [u8]) -> Option<io::Result<usize>> {
+        let stream = &self.stream;
+        self.spinner.spin(self.spin, || {
+            match rustix::net::recv(stream, &mut *out, RecvFlags::DONTWAIT) {
+                Ok((bytes, _)) => Some(Ok(bytes)),
+                Err(Errno::AGAIN | Errno::INTR) => None,
+                Err(error) => Some(Err(error.into())),
             }
-        }
+        })
     }
 }
 
@@ -84,13 +70,13 @@ mod tests {
         let mut tcp = Tcp::new(stream, Duration::from_millis(3));
         let mut out = [0; 8];
         let since = Instant::now();
-        assert!(tcp.spin(&mut out, since).is_none() && since.elapsed() >= tcp.spin);
+        assert!(tcp.spin(&mut out).is_none() && since.elapsed() >= tcp.spin);
         tcp.spin = Duration::from_secs(3600);
         other.write_all(b"abc").unwrap();
-        let received = tcp.spin(&mut out, Instant::now());
+        let received = tcp.spin(&mut out);
         assert_eq!(received.unwrap().unwrap(), 3);
         drop(other);
-        let received = tcp.spin(&mut out, Instant::now());
+        let received = tcp.spin(&mut out);
         assert_eq!(received.unwrap().unwrap(), 0);
     }
 }

@@ -43,20 +43,10 @@ impl Waits {
     fn spin(&mut self, epoll: &OwnedFd, ready: &mut Vec<Event>, timeout: Option<Timespec>) {
         let timeout = timeout.and_then(|it| Duration::try_from(it).ok());
         let longest = timeout.unwrap_or(Duration::MAX).min(self.longest_spin);
-        let since = Instant::now();
-        let mut before = Duration::ZERO;
-        loop {
+        self.spinner.spin(longest, || {
             poll(epoll, ready, Some(Timespec::default()));
-            let waited = since.elapsed();
-            self.spinner.look_took(waited - before);
-            before = waited;
-            if !ready.is_empty() {
-                return;
-            }
-            if waited >= longest {
-                return self.spinner.gave_up();
-            }
-        }
+            (!ready.is_empty()).then_some(())
+        });
     }
 }
 

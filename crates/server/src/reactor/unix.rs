@@ -83,7 +83,7 @@ fn listen(path: &Path, config: &ServerConfig) -> Result<OwnedFd, Errno> {
     let mode = Mode::from_raw_mode(config.unixsocket_mode().unwrap_or(0o700));
     rustix::fs::fchmod(&listener, mode)?;
     rustix::net::bind(&listener, &SocketAddrUnix::new(path)?)?;
-    // Nobody can connect before `listen`.
+    // No client can connect before `listen`.
     rustix::fs::chmod(path, mode)?;
     rustix::net::listen(&listener, config.tcp_backlog as i32)?;
     Ok(listener)
