@@ -400,6 +400,7 @@ fn cluster_section(ctx: &Context<'_>, fields: &mut Fields) {
     figures(&["duramen_tablets_served", "duramen_may_reply"]);
     fields.add("duramen_cluster", &status.cluster);
     fields.add("duramen_coordinator", &status.coordinator);
+    fields.add("duramen_users_revision", ctx.shared.acl.revision());
     let names = [
         "duramen_list_version",
         "duramen_replicas",
