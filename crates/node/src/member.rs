@@ -37,8 +37,9 @@ use duramen_base::random::Random;
 use duramen_cluster::detector::{Act, Detector};
 use duramen_cluster::membership::{Applied, Members};
 use duramen_wire::native::message::{
-    ClusterSettings, ClusterUsers, CoordinatorAnswer, Enlist, Enlisted, FromCoordinator, Peer, PeerAnswer,
-    Refusal, ServerAnswer, ServerChange, ServerListUpdate, ServerStatus, Shared, Tablets, ToCoordinator,
+    ClusterSettings, ClusterUsers, CoordinatorAnswer, Enlist, Enlisted, FromCoordinator, Peer,
+    PeerAnswer, Refusal, ServerAnswer, ServerChange, ServerListUpdate, ServerStatus, Shared,
+    Tablets, ToCoordinator,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;

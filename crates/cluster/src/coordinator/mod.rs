@@ -61,8 +61,9 @@ use duramen_base::ids::{
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::random::Random;
 use duramen_wire::native::message::{
-    ClusterSettings, ClusterUsers, CoordinatorAnswer, FromCoordinator, MigrationStatus, RecoveryStatus, Refusal,
-    ServerAnswer, ServerChange, ServerRoom, ServerStatus, Shared, TableEntry, Tablets, ToCoordinator,
+    ClusterSettings, ClusterUsers, CoordinatorAnswer, FromCoordinator, MigrationStatus,
+    RecoveryStatus, Refusal, ServerAnswer, ServerChange, ServerRoom, ServerStatus, Shared,
+    TableEntry, Tablets, ToCoordinator,
 };
 pub use open::OpenError;
 use pipeline::{Pipeline, Sealed};
@@ -234,16 +235,29 @@ struct Call {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CallKind {
-    Check { nonce: u64 },
-    Probe { nonce: u64 },
-    Roll { number: u64 },
-    Reach { nonce: u64 },
+    Check {
+        nonce: u64,
+    },
+    Probe {
+        nonce: u64,
+    },
+    Roll {
+        number: u64,
+    },
+    Reach {
+        nonce: u64,
+    },
     List(ListVersion),
     Tablets(TabletsVersion),
     /// Of this revision.
     Users(u64),
-    StartRead { dead: ServerId },
-    Recover { dead: ServerId, partition: u32 },
+    StartRead {
+        dead: ServerId,
+    },
+    Recover {
+        dead: ServerId,
+        partition: u32,
+    },
     Abort,
 }
 

@@ -87,7 +87,11 @@ fn all_servers_are_told_and_new_ones_too() {
     let mut all = all;
     all.push((new, 1));
     all.sort_unstable();
-    assert_eq!(told(&mut rig), all, "the new leader does not know who has them");
+    assert_eq!(
+        told(&mut rig),
+        all,
+        "the new leader does not know who has them"
+    );
 }
 
 #[test]

@@ -31,8 +31,8 @@ use duramen_wire::native::codec::{
     Envelope, HelloError, Reply, Role, decode_reply, encode_to_coordinator,
 };
 use duramen_wire::native::message::{
-    Addresses, Admin, AdminAnswer, ClusterSettings, ClusterUsers, CoordinatorAnswer, Enlist, Refusal, Roles,
-    ToCoordinator,
+    Addresses, Admin, AdminAnswer, ClusterSettings, ClusterUsers, CoordinatorAnswer, Enlist,
+    Refusal, Roles, ToCoordinator,
 };
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -75,6 +75,8 @@ pub(crate) enum Mail {
     Ask(CoordinatorQuestion),
     /// Whether the backup's disk has no room for other members' writes (`true`), or has room again.
     BackupFull(bool),
+    /// A replica on this member's disk was found damaged.
+    Damaged,
     /// The disk failed for good.
     Failed(String),
     /// The server ends.

@@ -351,6 +351,7 @@ impl NodeThread {
                 let address = asked.address.unwrap_or_else(here);
                 self.ask_coordinator(Asker::Thread(asked.answer), &address, &asked.question);
             }
+            Mail::Damaged => self.parts.status.damaged_replicas += 1,
             Mail::BackupFull(is_full) => self.parts.status.backup_full = is_full,
             Mail::Failed(reason) => self.end(false, reason),
             Mail::Stop => {}
@@ -746,6 +747,7 @@ fn role_of(question: &Peer) -> Role {
     match question {
         Peer::Ping { .. }
         | Peer::Needed { .. }
+        | Peer::Damaged { .. }
         | Peer::MigrateEntries(_)
         | Peer::PutHeat
         | Peer::GetHeat { .. }
@@ -758,4 +760,3 @@ fn role_of(question: &Peer) -> Role {
         | Peer::ReadSegment { .. } => Role::Replica,
     }
 }
-

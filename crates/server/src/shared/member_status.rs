@@ -32,6 +32,8 @@ pub struct MemberStatus {
     pub slow_backups: usize,
     /// Whether its disk has no room for other members' replicas: their writes wait.
     pub backup_full: bool,
+    /// Replicas on this member's disk that were found damaged in this life.
+    pub damaged_replicas: u64,
     /// Bytes written to its disk for other members since the start.
     pub backup_written_bytes: u64,
     /// Partitions of crashed servers that are replayed here.

@@ -623,6 +623,13 @@ pub fn peer() -> Vec<(Peer, &'static [u8])> {
         (Peer::PutHeat, b"blocks"),
         (Peer::GetHeat { server: LOG }, b""),
         (Peer::BuildReplica(write_replica()), b"recipe"),
+        (
+            Peer::Damaged {
+                log: LOG,
+                segments: vec![SegmentId(7)],
+            },
+            b"",
+        ),
     ]
 }
 

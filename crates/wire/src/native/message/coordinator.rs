@@ -1,8 +1,8 @@
 //! Questions to the coordinator.
 
 use super::{
-    Addresses, Admin, AdminAnswer, ClusterSettings, ClusterUsers, MapStep, MigrationPhase, RangeLoad, Refusal,
-    Roles, ServerRoom, Shared, SharedList, TabletMap,
+    Addresses, Admin, AdminAnswer, ClusterSettings, ClusterUsers, MapStep, MigrationPhase,
+    RangeLoad, Refusal, Roles, ServerRoom, Shared, SharedList, TabletMap,
 };
 use duramen_base::ids::{
     ClientId, ListVersion, MapVersion, MigrationId, RecoveryId, SegmentId, ServerId, TableId,

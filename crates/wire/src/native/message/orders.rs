@@ -1,6 +1,8 @@
 //! Questions of the coordinator to servers.
 
-use super::{ClusterSettings, ClusterUsers, Refusal, ServerListUpdate, Shared, TableEntry, TabletEntry};
+use super::{
+    ClusterSettings, ClusterUsers, Refusal, ServerListUpdate, Shared, TableEntry, TabletEntry,
+};
 use duramen_base::ids::{
     KeyRange, ListVersion, RecoveryId, SegmentId, ServerId, TableId, TabletsVersion,
 };

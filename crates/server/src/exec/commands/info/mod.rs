@@ -409,6 +409,7 @@ fn cluster_section(ctx: &Context<'_>, fields: &mut Fields) {
         "duramen_enough_backups",
         "duramen_segments_sharing_rack",
         "duramen_slow_backups",
+        "duramen_damaged_replicas",
         "duramen_backup_full",
         "duramen_backup_written_bytes",
         "duramen_replies_held_ms",
