@@ -61,6 +61,8 @@ pub(crate) struct Needed {
     masters: BTreeMap<ServerId, Question>,
     /// Logs that the coordinator was asked about, and the deadline of its answer.
     unknown: Option<(Token, Vec<ServerId>, u64)>,
+    /// Replicas that were damaged at the last look.
+    damaged: usize,
     look_us: u64,
     next: u64,
 }
@@ -68,6 +70,11 @@ pub(crate) struct Needed {
 impl Needed {
     pub fn due_us(&self) -> u64 {
         self.look_us
+    }
+
+    /// Number of replicas here that are damaged and not replaced yet.
+    pub fn damaged(&self) -> usize {
+        self.damaged
     }
 
     /// Sends the due requests.
@@ -149,7 +156,10 @@ impl Needed {
 
     /// U4.
     fn tell_of_damage(&mut self, now_us: u64, backup: &Backup, out: &mut Effects) {
-        let damaged = backup.damaged_now().unwrap_or_default();
+        let Some(damaged) = backup.damaged_now() else {
+            return;
+        };
+        self.damaged = damaged.len();
         for (log, question) in &mut self.masters {
             let of_log = damaged.iter().filter(|id| id.log == log.number());
             let segments: Vec<SegmentId> = of_log.map(|id| id.segment).collect();

@@ -121,6 +121,11 @@ impl Node {
         life.map(|life| life.log().placed()).unwrap_or_default()
     }
 
+    /// Number of other servers' replicas here that are damaged and not replaced yet.
+    pub fn damaged_replicas(&self) -> usize {
+        self.life.as_ref().map_or(0, |life| life.needed.damaged())
+    }
+
     /// Number of backups that are much slower than the others.
     pub fn slow_backups(&self) -> usize {
         self.life.as_ref().map_or(0, Life::slow_backups)

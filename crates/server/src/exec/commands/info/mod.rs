@@ -410,6 +410,7 @@ fn cluster_section(ctx: &Context<'_>, fields: &mut Fields) {
         "duramen_segments_sharing_rack",
         "duramen_slow_backups",
         "duramen_damaged_replicas",
+        "duramen_damaged_replicas_left",
         "duramen_backup_full",
         "duramen_backup_written_bytes",
         "duramen_replies_held_ms",
