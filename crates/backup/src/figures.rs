@@ -2,7 +2,8 @@
 
 use crate::backup::{Backup, State};
 use crate::error::Error;
-use crate::types::{Copies, ReplicaInfo, Stats};
+use crate::types::{Copies, ReplicaId, ReplicaInfo, Stats};
+use duramen_base::planted::{Bug, has_bug};
 use std::sync::{MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -69,6 +70,16 @@ impl Backup {
     pub fn replicas_now(&self, log: u64) -> Option<Vec<ReplicaInfo>> {
         let state = self.state_within(FIGURES_WITHIN)?;
         Some(state.replicas_of(log))
+    }
+
+    /// Replicas that are known to be damaged, of all logs. `None`: as
+    /// [`logs_now`](Self::logs_now).
+    pub fn damaged_now(&self) -> Option<Vec<ReplicaId>> {
+        let state = self.state_within(FIGURES_WITHIN)?;
+        let damaged = state.replicas.iter().filter(|(_, replica)| {
+            replica.committed && replica.damage().is_some() && !has_bug(Bug::DamageStays)
+        });
+        Some(damaged.map(|(id, _)| *id).collect())
     }
 
     fn state_within(&self, patience: Duration) -> Option<MutexGuard<'_, State>> {

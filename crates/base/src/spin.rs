@@ -152,6 +152,9 @@ impl Spinner {
 
     /// Ends a trial: chooses the better way.
     fn judge(&mut self) {
+        if self.spin_gap_ns == 0 || self.sleep_gap_ns == 0 {
+            return; // one of the ways was not tried: other threads had all rights to spin
+        }
         // Spinning must be clearly better, because it costs CPU. Waking an idle core at least
         // doubles the gap.
         let better = if self.spin_gap_ns <= self.sleep_gap_ns / 8 * 5 {
@@ -287,6 +290,18 @@ mod tests {
         assert!(serve(&mut spinner, 5_000, us(7), us(60)) > 4_500);
         serve(&mut spinner, 3 * PERIOD_ROUNDS_MIN, us(300), us(12));
         assert!(serve(&mut spinner, 5_000, us(300), us(12)) < 500);
+    }
+
+    /// Other threads have all rights to spin, so a trial compares nothing.
+    #[test]
+    fn a_way_that_was_not_tried_is_not_preferred() {
+        let mut spinner = Spinner::default();
+        for _ in 0..10_000 {
+            spinner.round_had(1, 7);
+            spinner.pays(SPIN_US);
+            spinner.work_came_after(us(50), IdleMode::Sleep, SPIN_US);
+        }
+        assert_eq!(spinner.preferred, IdleMode::Sleep);
     }
 
     #[test]

@@ -50,9 +50,9 @@ pub struct Options {
     /// TCP alone.
     pub socket_dir: Option<PathBuf>,
     /// Longest time that a call spins for an answer before it sleeps. It sleeps at once if as many
-    /// threads of the process spin as it has cores, less one; in shared memory, if the last answer
-    /// came later than that; over TCP, if spinning has not made answers come sooner. Zero: never
-    /// spin. While it spins in shared memory, it does not notice a server's death.
+    /// threads of the process spin as it has cores, less one, or if spinning has not made answers
+    /// come sooner. Zero: never spin. While it spins in shared memory, it does not notice a
+    /// server's death.
     pub spin: Duration,
     /// Maximum operations in flight of an asynchronous client; further ones wait.
     pub in_flight_max: usize,

@@ -212,6 +212,17 @@ impl LogWriter {
         (not_needed, counted)
     }
 
+    /// A backup has found its replicas of these segments damaged: others replace them. Returns
+    /// those that still count.
+    pub fn replace_damaged(&self, backup: BackupId, segments: &[SegmentId]) -> Vec<SegmentId> {
+        let mut counted = segments.to_vec();
+        self.hear(|commit| {
+            commit.master.replica_damaged(backup, segments);
+            counted.retain(|segment| commit.master.holds(backup, *segment));
+        });
+        counted
+    }
+
     /// Called from time to time (every 100 ms or so): backups that were short of room may get calls
     /// again.
     pub fn forgive(&self) {

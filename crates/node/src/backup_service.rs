@@ -221,6 +221,7 @@ impl<T> BackupService<T> {
             }
             Peer::Ping { .. }
             | Peer::Needed { .. }
+            | Peer::Damaged { .. }
             | Peer::MigrateEntries(_)
             | Peer::PutHeat
             | Peer::GetHeat { .. } => invalid("this is no question to a backup"),
@@ -506,6 +507,7 @@ impl<T> BackupService<T> {
             };
             return (ServerAnswer::Refused(refusal), Vec::new());
         }
+        self.builds.cancel_log(log);
         // An error of the device may pass. Other bytes than the certified ones do not.
         self.backup.retry_unreadable(log.number());
         if let Some(ahead) = self.ahead.get_mut(&log) {
@@ -645,6 +647,7 @@ impl<T> BackupService<T> {
         // Even if the staged chunks could not be committed now, the fence is set, and a recovery
         // asks again.
         let _ = self.backup.fence(log.number());
+        self.builds.cancel_log(log);
     }
 
     /// No replica of this log is needed any more: its server has left the list.
@@ -653,6 +656,7 @@ impl<T> BackupService<T> {
     /// [`Error::Failed`].
     pub fn removed(&mut self, log: ServerId) -> Result<u32, Error> {
         self.backup.fence(log.number())?; // what is under way does not come back, nor does anything later (B9)
+        self.builds.cancel_log(log);
         self.ahead.remove(&log);
         self.leases.forget(log.number());
         self.freed_control.remove(&log);

@@ -17,6 +17,7 @@
 //! is a new frame, so a torn one loses nothing.
 
 use duramen_backup::{Backup, ReplicaId};
+use duramen_base::ids::ServerId;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_format::recipe::{self, Build};
 use duramen_format::segment::Header;
@@ -76,6 +77,15 @@ impl<T> Builds<T> {
     pub fn cancel(&mut self, id: ReplicaId) {
         let ordered = self.waiting.iter_mut();
         for ordered in ordered.filter(|ordered| id_of(&ordered.write) == id) {
+            ordered.is_cancelled = true;
+            ordered.recipe = Vec::new(); // that is quickly built
+        }
+    }
+
+    /// The log is being recovered, or is gone: nothing of it is built any more.
+    pub fn cancel_log(&mut self, log: ServerId) {
+        let ordered = self.waiting.iter_mut();
+        for ordered in ordered.filter(|ordered| ordered.write.log == log) {
             ordered.is_cancelled = true;
             ordered.recipe = Vec::new(); // that is quickly built
         }

@@ -37,8 +37,9 @@ use duramen_base::random::Random;
 use duramen_cluster::detector::{Act, Detector};
 use duramen_cluster::membership::{Applied, Members};
 use duramen_wire::native::message::{
-    ClusterSettings, CoordinatorAnswer, Enlist, Enlisted, FromCoordinator, Peer, PeerAnswer,
-    Refusal, ServerAnswer, ServerChange, ServerListUpdate, ServerStatus, Tablets, ToCoordinator,
+    ClusterSettings, ClusterUsers, CoordinatorAnswer, Enlist, Enlisted, FromCoordinator, Peer,
+    PeerAnswer, Refusal, ServerAnswer, ServerChange, ServerListUpdate, ServerStatus, Shared,
+    Tablets, ToCoordinator,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -162,6 +163,8 @@ pub enum Output {
     Members(Vec<ServerChange>),
     /// The settings changed.
     Settings(ClusterSettings),
+    /// The users of the cluster, which may be those that are here, or older ones.
+    Users(Shared<ClusterUsers>),
     /// This life is over: nothing is served any more. `again`: enlist as a new one, in a new
     /// process or at once.
     Ended { again: bool, reason: String },
@@ -639,6 +642,10 @@ impl Member {
             FromCoordinator::Tablets(tablets) => self.tablets(request, tablets, out),
             FromCoordinator::Settings(settings) => {
                 out.push(Output::Settings(settings));
+                self.confirm(request, out);
+            }
+            FromCoordinator::Users(users) => {
+                out.push(Output::Users(users));
                 self.confirm(request, out);
             }
             question @ (FromCoordinator::StartRead { .. }

@@ -14,6 +14,8 @@
 //!   newer than the list here loses nothing.
 //! - U3: a request is repeated until it is answered, and again as long as some replica is
 //!   undecided; needed replicas are checked from time to time.
+//! - U4: a master is told again and again that a replica was found damaged, until the replica is
+//!   freed: the master counts it as whole, and does not make another one before.
 //!
 //! **Concurrency** none: one owner, the node.
 //!
@@ -23,7 +25,7 @@ use crate::backup_service::Task;
 use crate::effects::Effects;
 use crate::requests::{PeerCall, PeerRequest, Token};
 use duramen_backup::Backup;
-use duramen_base::ids::ServerId;
+use duramen_base::ids::{SegmentId, ServerId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_cluster::membership::Members;
 use duramen_cluster::replication::{BackupId, Found};
@@ -49,6 +51,8 @@ struct Question {
     replicas: Vec<ReplicaEntry>,
     /// When the next one leaves.
     due_us: u64,
+    /// When it may be told of damage again (U4).
+    damage_due_us: u64,
 }
 
 /// The requests about unneeded replicas; see the module.
@@ -57,6 +61,8 @@ pub(crate) struct Needed {
     masters: BTreeMap<ServerId, Question>,
     /// Logs that the coordinator was asked about, and the deadline of its answer.
     unknown: Option<(Token, Vec<ServerId>, u64)>,
+    /// Replicas that were damaged at the last look.
+    damaged: usize,
     look_us: u64,
     next: u64,
 }
@@ -64,6 +70,11 @@ pub(crate) struct Needed {
 impl Needed {
     pub fn due_us(&self) -> u64 {
         self.look_us
+    }
+
+    /// Number of replicas here that are damaged and not replaced yet.
+    pub fn damaged(&self) -> usize {
+        self.damaged
     }
 
     /// Sends the due requests.
@@ -98,6 +109,7 @@ impl Needed {
                 self.ask(now_us, log, backup, out);
             }
         }
+        self.tell_of_damage(now_us, backup, out);
         if has_bug(Bug::UnknownIsGone) {
             out.tasks.extend(unknown.iter().copied().map(Task::Removed));
         }
@@ -140,6 +152,33 @@ impl Needed {
             },
             payload: Slice::default(),
         });
+    }
+
+    /// U4.
+    fn tell_of_damage(&mut self, now_us: u64, backup: &Backup, out: &mut Effects) {
+        let Some(damaged) = backup.damaged_now() else {
+            return;
+        };
+        self.damaged = damaged.len();
+        for (log, question) in &mut self.masters {
+            let of_log = damaged.iter().filter(|id| id.log == log.number());
+            let segments: Vec<SegmentId> = of_log.map(|id| id.segment).collect();
+            if segments.is_empty() || now_us < question.damage_due_us {
+                continue;
+            }
+            question.damage_due_us = now_us + SOON_US;
+            question.due_us = question.due_us.min(now_us + SOON_US); // it will not be needed
+            self.next += 1;
+            out.requests.push(PeerRequest {
+                call: PeerCall::Needed(self.next), // its answer changes nothing here
+                to: *log,
+                question: Peer::Damaged {
+                    log: *log,
+                    segments,
+                },
+                payload: Slice::default(),
+            });
+        }
     }
 
     /// The answer of a master; `None`: it was not reached.

@@ -36,7 +36,7 @@ use crate::remote::RemoteEvent;
 use crate::requests::{PeerCall, PeerRequest, RequestId, Token};
 use crate::warmth::HeldHint;
 use duramen::internals::Position;
-use duramen_base::ids::{Level, ServerId, TabletsVersion};
+use duramen_base::ids::{Level, SegmentId, ServerId, TabletsVersion};
 use duramen_cluster::placement;
 use duramen_cluster::replication::{BackupId, Placed, Rejection, Ticket};
 use duramen_wire::native::Slice;
@@ -119,6 +119,11 @@ impl Node {
     pub fn placed(&self) -> Placed {
         let life = self.life.as_ref();
         life.map(|life| life.log().placed()).unwrap_or_default()
+    }
+
+    /// Number of other servers' replicas here that are damaged and not replaced yet.
+    pub fn damaged_replicas(&self) -> usize {
+        self.life.as_ref().map_or(0, |life| life.needed.damaged())
     }
 
     /// Number of backups that are much slower than the others.
@@ -325,6 +330,7 @@ impl Node {
         let answer = match question {
             _ if !is_here => PeerAnswer::Refused(Refusal::NotUp(target)), // D2
             Peer::Needed { log, replicas } => self.hand_back(sender, log, &replicas),
+            Peer::Damaged { log, segments } => self.replace_damaged(sender, log, &segments),
             Peer::MigrateEntries(message) => {
                 return self.entries_arrived(now_us, request, sender, message, payload, out);
             }
@@ -367,6 +373,24 @@ impl Node {
         let found = needed::found(sender, replicas);
         let (segments, counted) = life.log().hand_back(BackupId(sender.number()), &found);
         PeerAnswer::NotNeeded { segments, counted }
+    }
+
+    /// Replicas of this server's log that a backup has found damaged.
+    fn replace_damaged(
+        &self,
+        sender: ServerId,
+        log: ServerId,
+        segments: &[SegmentId],
+    ) -> PeerAnswer {
+        let Some(life) = self.life.as_ref().filter(|_| log == self.member.id()) else {
+            return PeerAnswer::Refused(Refusal::Invalid("this is another's log".to_owned()));
+        };
+        let backup = BackupId(sender.number());
+        let counted = life.log().replace_damaged(backup, segments);
+        PeerAnswer::NotNeeded {
+            segments: Vec::new(),
+            counted,
+        }
     }
 
     // --- the member's outputs
@@ -429,6 +453,7 @@ impl Node {
             Output::Purge(purge) => return self.held_purge = Some(purge),
             Output::Members(changes) => return self.members_changed(now_us, changes, out),
             Output::Settings(settings) => NodeOutput::Settings(settings),
+            Output::Users(users) => NodeOutput::Users(users),
             Output::Ended { again, reason } => {
                 self.end();
                 NodeOutput::Ended { again, reason }

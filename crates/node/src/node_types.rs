@@ -13,7 +13,7 @@ use duramen_backup::Backup;
 use duramen_base::ids::ServerId;
 use duramen_wire::native::Slice;
 use duramen_wire::native::message::{
-    ClusterSettings, Peer, PeerAnswer, ServerAnswer, ToCoordinator,
+    ClusterSettings, ClusterUsers, Peer, PeerAnswer, ServerAnswer, Shared, ToCoordinator,
 };
 use std::sync::Arc;
 
@@ -127,6 +127,8 @@ pub enum NodeOutput {
     Fails(String),
     /// The settings changed. Those of the log take effect in the next life.
     Settings(ClusterSettings),
+    /// The users of the cluster, which may be those that are here, or older ones.
+    Users(Shared<ClusterUsers>),
     /// This life is over. `again`: enlist as a new one.
     Ended { again: bool, reason: String },
 }

@@ -42,7 +42,7 @@ pub(crate) use local::{LocalRings, LocalUse};
 pub use mailbox::{Mailbox, Message};
 pub use member_clock::Clock;
 pub use member_status::MemberStatus;
-pub use membership::{Membership, ViewCache};
+pub use membership::{CoordinatorQuestion, Membership, ViewCache};
 use pipeline_turn::PipelineTurn;
 pub use settings::{Changes, ConfigCache};
 pub use tls::Certificates;

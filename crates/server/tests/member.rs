@@ -59,7 +59,12 @@ impl Member {
         };
         let read_until = Arc::<ReadUntil>::default();
         let clients = Clients::new(Arc::new(|| {}));
-        let membership = Membership::new(Clock::start(), read_until.clone(), clients);
+        let membership = Membership::new(
+            Clock::start(),
+            read_until.clone(),
+            clients,
+            Box::new(|_| {}),
+        );
         let membership = Arc::new(membership);
         shared.join(membership.clone());
         let entry = TableEntry {

@@ -1,7 +1,7 @@
 //! The client's side of memory that a server on this machine shares: spins for a short time, then
 //! sleeps at the socket until the server rings the bell.
 
-use duramen_base::spin::Spinning;
+use duramen_base::spin::{IdleMode, Spinner, Spinning};
 use duramen_shm::{Corrupt, Rings, bells, ring_bell};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::net::UnixStream;
@@ -18,8 +18,7 @@ pub(super) struct Local {
     rings: Rings,
     /// See `Options::spin`.
     spin: Duration,
-    /// How long the last wait took.
-    last_wait: Duration,
+    spinner: Spinner,
     /// The socket has ended: after the bytes in the ring nothing comes.
     has_ended: bool,
 }
@@ -37,7 +36,7 @@ impl Local {
             socket,
             rings,
             spin,
-            last_wait: Duration::ZERO,
+            spinner: Spinner::default(),
             has_ended: false,
         }
     }
@@ -89,14 +88,19 @@ impl Local {
     /// Waits for the event, the socket's end or, if it sleeps, any bell.
     fn wait(&mut self, awaited: Awaited, deadline: Instant) -> io::Result<()> {
         let since = Instant::now();
-        let until = since
-            .checked_add(self.spin)
-            .map_or(deadline, |it| it.min(deadline));
-        let came = self.last_wait <= self.spin && self.spin(awaited, until)?;
+        let spin_us = self.spin.as_micros() as u64;
+        self.spinner.round_had(1, 0);
+        let (mut way, mut came) = (IdleMode::Sleep, false);
+        if self.spinner.pays(spin_us)
+            && let Some(_right) = Spinning::begin()
+        {
+            way = IdleMode::Spin;
+            came = self.spin(awaited, deadline.saturating_duration_since(since))?;
+        }
         if !came {
             self.sleep(awaited, deadline)?;
         }
-        self.last_wait = since.elapsed();
+        self.spinner.work_came_after(since.elapsed(), way, spin_us);
         Ok(())
     }
 
@@ -109,21 +113,19 @@ impl Local {
     }
 
     /// Spins for a limited time. False: it has not come.
-    fn spin(&mut self, awaited: Awaited, until: Instant) -> io::Result<bool> {
-        let Some(_right) = Spinning::begin() else {
-            return Ok(false);
-        };
-        loop {
+    fn spin(&mut self, awaited: Awaited, left: Duration) -> io::Result<bool> {
+        let mut spinner = std::mem::take(&mut self.spinner);
+        let found = spinner.spin(self.spin.min(left), || {
             for _ in 0..LOOKS {
-                if self.has_come(awaited)? {
-                    return Ok(true);
+                match self.has_come(awaited) {
+                    Ok(false) => std::hint::spin_loop(),
+                    come => return Some(come),
                 }
-                std::hint::spin_loop();
             }
-            if Instant::now() >= until {
-                return Ok(false);
-            }
-        }
+            None
+        });
+        self.spinner = spinner;
+        found.unwrap_or(Ok(false))
     }
 
     /// Sleeps at the socket, at most for its timeout, unless the event has come.

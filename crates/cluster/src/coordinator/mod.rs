@@ -50,6 +50,7 @@ mod shares;
 pub mod store;
 mod suspects;
 mod tables;
+mod users;
 mod verdict;
 
 use crate::membership::Members;
@@ -60,8 +61,9 @@ use duramen_base::ids::{
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::random::Random;
 use duramen_wire::native::message::{
-    ClusterSettings, CoordinatorAnswer, FromCoordinator, MigrationStatus, RecoveryStatus, Refusal,
-    ServerAnswer, ServerChange, ServerRoom, ServerStatus, TableEntry, Tablets, ToCoordinator,
+    ClusterSettings, ClusterUsers, CoordinatorAnswer, FromCoordinator, MigrationStatus,
+    RecoveryStatus, Refusal, ServerAnswer, ServerChange, ServerRoom, ServerStatus, Shared,
+    TableEntry, Tablets, ToCoordinator,
 };
 pub use open::OpenError;
 use pipeline::{Pipeline, Sealed};
@@ -221,6 +223,7 @@ struct Follows {
     step: Option<(ListVersion, Vec<ServerChange>)>,
     tablets: Vec<(ServerId, Tablets)>,
     enlisted: Vec<(ReplyId, ServerId)>,
+    users: Option<Shared<ClusterUsers>>,
 }
 
 /// A request of the coordinator without an answer.
@@ -232,14 +235,29 @@ struct Call {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CallKind {
-    Check { nonce: u64 },
-    Probe { nonce: u64 },
-    Roll { number: u64 },
-    Reach { nonce: u64 },
+    Check {
+        nonce: u64,
+    },
+    Probe {
+        nonce: u64,
+    },
+    Roll {
+        number: u64,
+    },
+    Reach {
+        nonce: u64,
+    },
     List(ListVersion),
     Tablets(TabletsVersion),
-    StartRead { dead: ServerId },
-    Recover { dead: ServerId, partition: u32 },
+    /// Of this revision.
+    Users(u64),
+    StartRead {
+        dead: ServerId,
+    },
+    Recover {
+        dead: ServerId,
+        partition: u32,
+    },
     Abort,
 }
 
@@ -296,6 +314,7 @@ pub struct Coordinator {
     ended: VecDeque<RecoveryStatus>,
     /// Whether [`Timer::Loads`] is armed.
     stores_loads: bool,
+    users: users::Users,
     roll: suspects::Roll,
 
     pipeline: Pipeline<Follows>,
@@ -391,6 +410,11 @@ impl Coordinator {
                 self.ask_store(); // logs that are not in the list are dropped
                 CoordinatorAnswer::Servers(self.published.list())
             }
+            ToCoordinator::Users => {
+                self.ask_store(); // a new member serves with them (K8)
+                self.newest_users()
+            }
+            ToCoordinator::SetUsers(users) => self.set_users(users),
             ToCoordinator::Admin(admin) => self.administer(admin),
             ToCoordinator::ControlHead { server, min_open } if has_bug(Bug::HeadOfTheDead) => {
                 self.control_head(server, min_open)
@@ -508,6 +532,7 @@ impl Coordinator {
         match call.kind {
             CallKind::List(version) => self.list_told(call.to, version, answer),
             CallKind::Tablets(version) => self.tablets_told(call.to, version, answer),
+            CallKind::Users(revision) => self.users_told(call.to, revision, answer),
             CallKind::StartRead { dead } => self.collected(dead, call.to, answer),
             CallKind::Recover { dead, partition } => {
                 self.recover_answered(dead, partition, call.to, answer);
@@ -529,6 +554,9 @@ impl Coordinator {
         self.out.extend(held);
         for (server, tablets) in follows.tablets {
             self.set_tablets(server, tablets);
+        }
+        if let Some(users) = follows.users {
+            self.publish_users(users);
         }
     }
 
@@ -615,6 +643,7 @@ impl Coordinator {
             step: (!step.is_empty()).then_some((self.meta.list_version, step)),
             tablets,
             enlisted: std::mem::take(&mut self.enlisted),
+            users: self.users.changed(),
         };
         self.map_is_new = false;
         let (token, batch) = self.pipeline.seal(follows);

@@ -74,7 +74,7 @@ impl Coordinator {
             now_us,
             random: Random::new(config.seed),
             meta: Meta {
-                format: records::FORMAT,
+                format: records::WITH_ID,
                 cluster: config.cluster.clone(),
                 settings: config.settings.clone(),
                 list_version: ListVersion(0),
@@ -106,6 +106,7 @@ impl Coordinator {
             recoveries: BTreeMap::new(),
             ended: VecDeque::new(),
             stores_loads: false,
+            users: super::users::Users::default(),
             roll: super::suspects::Roll::default(),
             pipeline,
             step: Vec::new(),
@@ -175,6 +176,7 @@ impl Coordinator {
             Key::Client(id) => {
                 self.renew_client(id);
             }
+            Key::Users => self.users.adopt(records::decode(value)?),
             Key::Loads(id) => self.adopt_loads(id, value),
         }
         Some(())
@@ -206,7 +208,7 @@ impl Coordinator {
         if self.id == ClusterId::NONE {
             // A new store, or one of an older version.
             self.id = self.config.new_id;
-            self.meta.format = records::FORMAT;
+            self.meta.format = records::WITH_ID;
             let id = self.id;
             self.put(Key::Id, &id);
             self.put_meta();

@@ -1,9 +1,9 @@
-//! Sends servers the server list and their tablets until they have confirmed them.
+//! Sends servers the server list, their tablets and the users until they have confirmed them.
 //!
 //! **Invariants**
-//! - H1: only stored state is sent: the published list, and tablets as they were when their batch
-//!   was sealed.
-//! - H2: one list and one set of tablets are in flight per server; a newer one replaces an unsent
+//! - H1: only stored state is sent: the published list and users, and tablets as they were when
+//!   their batch was sealed.
+//! - H2: one list, one set of tablets and one set of users are in flight per server; a newer one replaces an unsent
 //!   one.
 
 use super::{CallKind, Coordinator, Server, Timer};
@@ -13,7 +13,7 @@ use duramen_wire::native::message::{
 };
 
 /// A server without an answer is sent it again after this time.
-const PATIENCE_US: u64 = 1_000_000;
+pub(super) const PATIENCE_US: u64 = 1_000_000;
 /// After a failed or refused request, after this time.
 const REST_US: u64 = 200_000;
 /// Steps that are kept: a server that is further behind gets the full list.
@@ -33,6 +33,9 @@ pub(super) struct Push {
     tablets: Option<Tablets>,
     tablets_confirmed: TabletsVersion,
     are_tablets_told: bool,
+    /// The revision of the users; 0: unknown, or it has its own.
+    pub users_confirmed: u64,
+    pub are_users_told: bool,
     /// It has its id: until then nothing is sent to it.
     pub is_welcome: bool,
     /// When it last answered a check.
@@ -92,13 +95,16 @@ impl Coordinator {
     /// Sends a server what it has not confirmed, unless that is in flight.
     pub(super) fn kick(&mut self, id: ServerId) {
         let newest = self.published.version();
+        let users = self.users.published().revision;
         let lacks = |server: &Server| {
             let push = &server.push;
             let told = push
                 .tablets
                 .as_ref()
                 .map_or(push.tablets_confirmed, |t| t.version);
-            let lacks = push.list_confirmed < newest || push.tablets_confirmed < told;
+            let lacks = push.list_confirmed < newest
+                || push.tablets_confirmed < told
+                || push.users_confirmed < users;
             lacks && push.is_welcome && server.is_up()
         };
         if !self.servers.get(&id).is_some_and(lacks) || !self.published.is_up(id) {
@@ -106,6 +112,7 @@ impl Coordinator {
         }
         self.kick_list(id);
         self.kick_tablets(id);
+        self.kick_users(id);
     }
 
     fn kick_list(&mut self, id: ServerId) {

@@ -12,6 +12,7 @@
 //! "b" table u32, first u64   TabletRecord
 //! "x" migration u64          MigrationRecord
 //! "c" client u64             nothing           a client's lease, its id alone
+//! "u"                        ClusterUsers      since layout 3
 //! "~l" server u64            list of RangeLoad coarse loads of a member's ranges
 //! ```
 //!
@@ -30,9 +31,11 @@ use duramen_base::ids::{
 use duramen_wire::native::message::{ClusterSettings, ServerEntry};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-/// Version of this layout. A newer one is refused. A store of layout 1 has no id; it gets one.
-pub(super) const FORMAT: u32 = 2;
+/// Newest layout. A newer one is refused. A store of layout 1 has no id; it gets one. A store has
+/// the oldest layout that fits it, so that an older program can go on with it.
+pub(super) const FORMAT: u32 = 3;
 pub(super) const WITH_ID: u32 = 2;
+pub(super) const WITH_USERS: u32 = 3;
 
 /// The state that belongs to no single server, table or client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,6 +103,7 @@ pub(super) enum Key {
     Tablet(TableId, RouteHash),
     Migration(MigrationId),
     Client(ClientId),
+    Users,
     Loads(ServerId),
 }
 
@@ -119,6 +123,7 @@ impl Key {
             Key::Tablet(id, first) => with(b'b', &[&id.0.to_be_bytes(), &first.0.to_be_bytes()]),
             Key::Migration(id) => with(b'x', &[&id.0.to_be_bytes()]),
             Key::Client(id) => with(b'c', &[&id.0.to_be_bytes()]),
+            Key::Users => with(b'u', &[]),
             Key::Loads(id) => with(ADVICE, &[b"l", &id.number().to_be_bytes()]),
         }
     }
@@ -139,6 +144,7 @@ impl Key {
             }
             b'x' => Key::Migration(MigrationId(long(rest)?)),
             b'c' => Key::Client(ClientId(long(rest)?)),
+            b'u' if rest.is_empty() => Key::Users,
             ADVICE => Key::Loads(ServerId::from_number(long(rest.strip_prefix(b"l")?)?)),
             _ => return None,
         })
@@ -175,6 +181,7 @@ mod tests {
             Key::Slot(8),
             Key::Meta,
             Key::Id,
+            Key::Users,
             Key::Server(ServerId::new(7, 2)),
             Key::Table(TableId(5)),
             Key::Migration(MigrationId(1 << 60)),

@@ -338,6 +338,24 @@ impl Master {
         }
     }
 
+    /// A backup has found its replicas of these segments damaged: they are lost, and freed when
+    /// there are enough others (replication::O8 to replication::O11). A data segment has to be
+    /// closed, and nothing of it on the way to that backup; the backup tells it again.
+    pub fn replica_damaged(&mut self, backup: BackupId, segments: &[SegmentId]) {
+        for id in segments {
+            let Some(segment) = self.segments.get_mut(id) else {
+                continue;
+            };
+            let rests = segment.close_recorded || segment.kind == Kind::Control;
+            let held = segment.replica_mut(backup);
+            if rests && held.is_some_and(|replica| replica.in_flight == 0) {
+                self.lose_replica(*id, backup);
+                self.garbage.push((backup, *id));
+                self.look_at_racks(*id);
+            }
+        }
+    }
+
     /// A backup that was restarted, and is known here under its new name, still has these replicas.
     /// Returns those that it may drop (replication::O12); closed ones of segments that lack a
     /// replica count again.

@@ -459,7 +459,7 @@ impl World {
                     .remove(&Source::Partition(recovery, partition));
                 confirmed(server)
             }
-            FromCoordinator::Settings(_) => confirmed(server),
+            FromCoordinator::Settings(_) | FromCoordinator::Users(_) => confirmed(server),
         };
         Some((answer, Vec::new()))
     }

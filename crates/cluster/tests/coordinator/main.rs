@@ -14,4 +14,5 @@ mod rig;
 mod scale;
 mod shares;
 mod tables;
+mod users;
 mod world;

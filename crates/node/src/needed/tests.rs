@@ -19,7 +19,7 @@ struct Rig {
     backup: Backup,
     members: Members,
     now_us: u64,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl Rig {
@@ -42,19 +42,43 @@ impl Rig {
             backup,
             members: members(&[ME, MASTER]),
             now_us: 0,
-            _dir: dir,
+            dir,
         }
     }
 
-    fn hold(&self, log: ServerId, segment: u64) {
-        let header = Header {
+    fn header(log: ServerId, segment: u64) -> Header {
+        Header {
             kind: Kind::Head,
             segment: SegmentId(segment),
             log: log.number(),
             head: 0,
             capacity: 1 << 16,
-        };
-        let bytes = header.encode();
+        }
+    }
+
+    fn hold(&self, log: ServerId, segment: u64) {
+        self.write(log, segment, false);
+    }
+
+    /// Changes a byte of a replica on the disk, and lets the backup find it.
+    fn damage(&self, log: ServerId, segment: u64) {
+        self.write(log, segment, true);
+        while self.backup.flush_step().unwrap() {}
+        let path = self.dir.path().join("store/frames");
+        let mut bytes = std::fs::read(&path).unwrap();
+        let header = Rig::header(log, segment).encode();
+        let mut places = bytes.windows(header.len());
+        let at = places.position(|place| place == header).expect("its frame");
+        bytes[at + header.len() - 1] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+        for _ in 0..100 {
+            let _ = self.backup.scrub_step();
+        }
+        assert_eq!(self.backup.take_damaged().len(), 1);
+    }
+
+    fn write(&self, log: ServerId, segment: u64, close: bool) {
+        let bytes = Rig::header(log, segment).encode();
         let chunk = Chunk {
             segment: SegmentId(segment),
             epoch: 0,
@@ -63,7 +87,7 @@ impl Rig {
             bytes: &bytes,
             certificate: Some(Certificate::of(&bytes)),
             open: true,
-            close: false,
+            close,
         };
         self.backup.stage_of(log.number(), chunk).unwrap();
         self.backup.commit(Level::Synced).unwrap();
@@ -101,6 +125,37 @@ fn late_answers() {
     assert_eq!((log, replicas.len()), (MASTER, 1));
     assert!(rig.poll(LOOK_US).requests.is_empty());
     assert_eq!(rig.poll(SOON_US).requests.len(), 1, "U3");
+}
+
+/// The master is told of a damaged replica at once, and again until it is freed (U4).
+#[test]
+fn damage_is_told_again_and_again() {
+    let mut rig = Rig::new();
+    rig.hold(MASTER, 7);
+    rig.hold(MASTER, 8);
+    let is_told = |out: &Effects| {
+        let mut requests = out.requests.iter();
+        requests.any(|request| {
+            let segments = vec![SegmentId(7)];
+            request.question
+                == Peer::Damaged {
+                    log: MASTER,
+                    segments,
+                }
+                && request.to == MASTER
+        })
+    };
+    assert!(!is_told(&rig.poll(0)));
+    rig.damage(MASTER, 7);
+    assert!(is_told(&rig.poll(LOOK_US)));
+    assert!(!is_told(&rig.poll(LOOK_US)), "the answer may come");
+    assert!(is_told(&rig.poll(SOON_US)));
+    let id = duramen_backup::ReplicaId {
+        log: MASTER.number(),
+        segment: SegmentId(7),
+    };
+    rig.backup.free_of(id).unwrap();
+    assert!(!is_told(&rig.poll(SOON_US)));
 }
 
 /// A server writes here before this one is told of it; another one is gone.

@@ -457,7 +457,7 @@ impl Net {
                 let delay_us = 100 + self.random.below(3_000);
                 self.at(delay_us, Event::ToNode(n, Some(life), done));
             }
-            NodeOutput::Settings(_) | NodeOutput::Fails(_) => {}
+            NodeOutput::Settings(_) | NodeOutput::Users(_) | NodeOutput::Fails(_) => {}
             NodeOutput::Ended { reason, .. } => self.servers[n].ended = Some(reason),
         }
     }

@@ -20,7 +20,7 @@ use super::workers::{Chores, Workers, spawn};
 use crate::config::ServerConfig;
 use crate::durability::warn_if_open_to_others;
 use crate::error::ServerError;
-use crate::shared::{Clock, MemberStatus};
+use crate::shared::{Clock, CoordinatorQuestion, MemberStatus};
 use crate::shared::{Shared, Stop};
 use crate::tier::Tier;
 use duramen_base::ids::{ClusterId, Level, ServerId};
@@ -31,8 +31,8 @@ use duramen_wire::native::codec::{
     Envelope, HelloError, Reply, Role, decode_reply, encode_to_coordinator,
 };
 use duramen_wire::native::message::{
-    Addresses, Admin, AdminAnswer, ClusterSettings, CoordinatorAnswer, Enlist, Refusal, Roles,
-    ToCoordinator,
+    Addresses, Admin, AdminAnswer, ClusterSettings, ClusterUsers, CoordinatorAnswer, Enlist,
+    Refusal, Roles, ToCoordinator,
 };
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -71,8 +71,12 @@ pub(crate) enum Mail {
     Adopted(ClusterId, std::io::Result<()>),
     /// Output of the keeper, to be sent by the node.
     Output(NodeOutput),
+    /// A question of another thread to the coordinator.
+    Ask(CoordinatorQuestion),
     /// Whether the backup's disk has no room for other members' writes (`true`), or has room again.
     BackupFull(bool),
+    /// A replica on this member's disk was found damaged.
+    Damaged,
     /// The disk failed for good.
     Failed(String),
     /// The server ends.
@@ -187,7 +191,13 @@ fn live(
     }
     // The receiver may be gone already.
     let settings = match Search::new(shared, &config, &mut hub).run() {
-        Ok(Some(settings)) => settings,
+        Ok(Some((settings, users))) => {
+            // Before any client is served.
+            if let Err(fault) = shared.adopt_users(&users) {
+                return drop(opened.send(Err(ServerError::Config(fault))));
+            }
+            settings
+        }
         Ok(None) => return,
         Err(error) => return drop(opened.send(Err(error))),
     };
@@ -205,7 +215,7 @@ fn live(
     }
 }
 
-/// The search for a coordinator that leads, which has the cluster's settings.
+/// The search for a coordinator that leads, which has the cluster's settings and users.
 struct Search<'a> {
     shared: &'a Shared,
     hub: &'a mut Hub<Mail>,
@@ -235,11 +245,11 @@ impl<'a> Search<'a> {
     }
 
     /// `None`: a stop was requested meanwhile.
-    fn run(mut self) -> Result<Option<ClusterSettings>, ServerError> {
+    fn run(mut self) -> Result<Option<(ClusterSettings, ClusterUsers)>, ServerError> {
         loop {
             let address = self.coordinators[self.at].clone();
-            let why = match self.ask(&address) {
-                Ok(settings) => return Ok(settings),
+            let why = match self.ask_both(&address) {
+                Ok(both) => return Ok(both),
                 Err(why) => why,
             };
             // A coordinator of another cluster never joins this one; but another coordinator in the
@@ -259,12 +269,38 @@ impl<'a> Search<'a> {
         }
     }
 
+    /// Asks one coordinator for the settings and the users. `None`: a stop was requested
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// The reason why it did not give them.
+    fn ask_both(
+        &mut self,
+        address: &str,
+    ) -> Result<Option<(ClusterSettings, ClusterUsers)>, String> {
+        let question = ToCoordinator::Admin(Admin::Settings);
+        let settings = match self.ask(address, &question)? {
+            Some(CoordinatorAnswer::Admin(AdminAnswer::Settings(settings))) => settings,
+            Some(other) => return Err(format!("an answer that does not fit: {other:?}")),
+            None => return Ok(None),
+        };
+        match self.ask(address, &ToCoordinator::Users)? {
+            Some(CoordinatorAnswer::Users(users)) => Ok(Some((settings, (*users).clone()))),
+            Some(other) => Err(format!("an answer that does not fit: {other:?}")),
+            None => Ok(None),
+        }
+    }
+
     /// Asks one coordinator and waits until nothing has moved for [`ASK_AGAIN`], at most
     /// [`PATIENCE_MAX`]. `None`: a stop was requested meanwhile.
     ///
     /// # Errors
-    /// The reason why it did not give the settings.
-    fn ask(&mut self, address: &str) -> Result<Option<ClusterSettings>, String> {
+    /// The reason why it did not answer.
+    fn ask(
+        &mut self,
+        address: &str,
+        question: &ToCoordinator,
+    ) -> Result<Option<CoordinatorAnswer>, String> {
         if self.silence.asks(address) {
             self.hub.close_links(address);
         }
@@ -276,7 +312,7 @@ impl<'a> Search<'a> {
         };
         self.hub
             .ask(address, Role::Server, request, Payload::None, |out| {
-                encode_to_coordinator(out, &envelope, &ToCoordinator::Admin(Admin::Settings));
+                encode_to_coordinator(out, &envelope, question);
             });
         let begun = Instant::now();
         let mut moved = begun;
@@ -303,8 +339,8 @@ impl<'a> Search<'a> {
                         ..
                     } if of == request => {
                         self.silence.heard(address);
-                        match self.settings_in(&message) {
-                            Ok(settings) => return Ok(Some(settings)),
+                        match self.answer_in(&message) {
+                            Ok(answer) => return Ok(Some(answer)),
                             Err(reason) => why = Some(reason),
                         }
                     }
@@ -329,16 +365,14 @@ impl<'a> Search<'a> {
         Err(why.unwrap_or_else(|| "no answer".to_owned()))
     }
 
-    /// The settings, or the reason why this answer has none.
-    fn settings_in(&mut self, answer: &Message) -> Result<ClusterSettings, String> {
-        match decode_reply(&answer.frame()) {
-            Ok(Reply::Coordinator(CoordinatorAnswer::Admin(AdminAnswer::Settings(settings)))) => {
-                Ok(settings)
-            }
+    /// The answer, or the reason why this message has none.
+    fn answer_in(&mut self, message: &Message) -> Result<CoordinatorAnswer, String> {
+        match decode_reply(&message.frame()) {
             Ok(Reply::Coordinator(CoordinatorAnswer::Refused(refusal))) => {
                 self.follow(&refusal);
                 Err(refusal.to_string())
             }
+            Ok(Reply::Coordinator(answer)) => Ok(answer),
             Ok(other) => Err(format!("an answer that does not fit: {other:?}")),
             Err(error) => Err(error.to_string()),
         }

@@ -39,7 +39,7 @@ use duramen_wire::native::message::{
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Sender, SyncSender};
 use std::time::{Duration, Instant};
 
 /// A longer round is logged, at level debug.
@@ -78,8 +78,15 @@ pub(super) struct Parts {
 /// A request sent by this member, with its kind of receiver.
 enum PendingCall {
     /// With its address.
-    Coordinator(Token, String),
+    Coordinator(Asker, String),
     Peer(PeerCall),
+}
+
+/// The part of this server that asks the coordinator.
+enum Asker {
+    Node(Token),
+    /// Another thread, which waits for the answer.
+    Thread(SyncSender<Result<CoordinatorAnswer, String>>),
 }
 
 /// A question from outside that waits for an answer.
@@ -194,8 +201,10 @@ impl NodeThread {
         for moving in self.parts.hub.moving() {
             match self.asked.get(&moving.request) {
                 Some(PendingCall::Peer(call)) => calls.push(*call),
-                Some(PendingCall::Coordinator(token, address)) => {
-                    tokens.push(*token);
+                Some(PendingCall::Coordinator(asker, address)) => {
+                    if let Asker::Node(token) = asker {
+                        tokens.push(*token);
+                    }
                     if moving.has_received {
                         self.silence.heard(address);
                     }
@@ -337,6 +346,12 @@ impl NodeThread {
             }
             Mail::Adopted(cluster_id, stored) => self.adopted(cluster_id, stored),
             Mail::Output(output) => self.obey(output),
+            Mail::Ask(asked) => {
+                let here = || self.parts.node.member().coordinator().to_owned();
+                let address = asked.address.unwrap_or_else(here);
+                self.ask_coordinator(Asker::Thread(asked.answer), &address, &asked.question);
+            }
+            Mail::Damaged => self.parts.status.damaged_replicas += 1,
             Mail::BackupFull(is_full) => self.parts.status.backup_full = is_full,
             Mail::Failed(reason) => self.end(false, reason),
             Mail::Stop => {}
@@ -438,8 +453,16 @@ impl NodeThread {
             self.hear_cluster_id(answer, cluster_id);
         }
         let input = match (asked, reply) {
-            (PendingCall::Coordinator(token, _), Ok(Reply::Coordinator(answer))) => {
+            (PendingCall::Coordinator(Asker::Node(token), _), Ok(Reply::Coordinator(answer))) => {
                 NodeInput::Member(Input::Answered { token, answer })
+            }
+            (PendingCall::Coordinator(Asker::Thread(to), _), reply) => {
+                let answer = match reply {
+                    Ok(Reply::Coordinator(answer)) => Ok(answer),
+                    Ok(other) => Err(format!("an answer that does not fit: {other:?}")),
+                    Err(error) => Err(error.to_string()),
+                };
+                return drop(to.try_send(answer)); // it may have given up
             }
             (PendingCall::Peer(call), Ok(Reply::Peer(answer))) => NodeInput::PeerAnswered {
                 call,
@@ -447,7 +470,7 @@ impl NodeThread {
             },
             (asked, reply) => {
                 tracing::debug!(?reply, "a question is not answered");
-                not_answered(&asked)
+                return self.not_answered(asked, "an answer that does not fit");
             }
         };
         self.tell(input);
@@ -514,7 +537,23 @@ impl NodeThread {
         self.silence.heard(address);
         for request in requests {
             if let Some(asked) = self.asked.remove(request) {
-                self.tell(not_answered(&asked));
+                self.not_answered(asked, &reason.to_string());
+            }
+        }
+    }
+
+    fn not_answered(&mut self, asked: PendingCall, reason: &str) {
+        match asked {
+            PendingCall::Coordinator(Asker::Node(token), _) => {
+                self.tell(NodeInput::Member(Input::Unanswered { token }));
+            }
+            // The thread may have given up.
+            PendingCall::Coordinator(Asker::Thread(to), _) => {
+                drop(to.try_send(Err(reason.to_owned())));
+            }
+            PendingCall::Peer(call) => {
+                let answer = None;
+                self.tell(NodeInput::PeerAnswered { call, answer });
             }
         }
     }
@@ -527,7 +566,7 @@ impl NodeThread {
                 token,
                 address,
                 question,
-            } => self.ask_coordinator(token, &address, &question),
+            } => self.ask_coordinator(Asker::Node(token), &address, &question),
             NodeOutput::AskPeer {
                 call,
                 to,
@@ -578,15 +617,20 @@ impl NodeThread {
             NodeOutput::Job(job) => self.parts.workers.give(move || Mail::JobDone(job.run())),
             NodeOutput::Fails(reason) => tracing::warn!("{reason}"),
             NodeOutput::Settings(settings) => self.parts.status.replicas = settings.replicas,
+            NodeOutput::Users(users) => {
+                if let Err(fault) = self.parts.shared.adopt_users(&users) {
+                    tracing::error!("the users before them stay in force: {fault}");
+                }
+            }
             NodeOutput::Ended { again, reason } => self.end(again, reason),
         }
     }
 
-    fn ask_coordinator(&mut self, token: Token, address: &str, question: &ToCoordinator) {
+    fn ask_coordinator(&mut self, asker: Asker, address: &str, question: &ToCoordinator) {
         if self.silence.asks(address) {
             self.parts.hub.close_links(address);
         }
-        let request = self.asks(PendingCall::Coordinator(token, address.to_owned()));
+        let request = self.asks(PendingCall::Coordinator(asker, address.to_owned()));
         let envelope = Envelope {
             request,
             target: ServerId::NONE,
@@ -648,7 +692,10 @@ impl NodeThread {
             thread.tell(Order::Opened { service, me });
         }
         let read_until = Arc::clone(self.parts.node.read_until());
-        let membership = Arc::new(Membership::new(self.parts.clock, read_until, clients));
+        let handle = self.parts.hub.handle();
+        let ask = Box::new(move |question| handle.tell(Mail::Ask(question)));
+        let membership = Membership::new(self.parts.clock, read_until, clients, ask);
+        let membership = Arc::new(membership);
         self.membership = Some(Arc::clone(&membership));
         let shared = &self.parts.shared;
         shared.join(membership);
@@ -700,6 +747,7 @@ fn role_of(question: &Peer) -> Role {
     match question {
         Peer::Ping { .. }
         | Peer::Needed { .. }
+        | Peer::Damaged { .. }
         | Peer::MigrateEntries(_)
         | Peer::PutHeat
         | Peer::GetHeat { .. }
@@ -710,17 +758,5 @@ fn role_of(question: &Peer) -> Role {
         | Peer::FreeReplicas { .. }
         | Peer::ReadReplica(_)
         | Peer::ReadSegment { .. } => Role::Replica,
-    }
-}
-
-fn not_answered(asked: &PendingCall) -> NodeInput {
-    match asked {
-        PendingCall::Coordinator(token, _) => {
-            NodeInput::Member(Input::Unanswered { token: *token })
-        }
-        PendingCall::Peer(call) => NodeInput::PeerAnswered {
-            call: *call,
-            answer: None,
-        },
     }
 }

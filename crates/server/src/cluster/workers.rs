@@ -5,6 +5,7 @@
 use super::life::Mail;
 use crate::error::ServerError;
 use duramen_backup::{Backup, Error};
+use duramen_base::ids::ServerId;
 use duramen_net::Handle;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -139,7 +140,7 @@ impl Chores {
         let is_over = Arc::new(AtomicBool::new(false));
         let over = Arc::clone(&is_over);
         let body = move || {
-            if let Err(error) = run(&backup, &scrub_ms, &over) {
+            if let Err(error) = run(&backup, &scrub_ms, &over, &node) {
                 node.tell(Mail::Failed(error.to_string()));
             }
         };
@@ -148,7 +149,12 @@ impl Chores {
     }
 }
 
-fn run(backup: &Backup, scrub_ms: &AtomicU64, is_over: &AtomicBool) -> Result<(), Error> {
+fn run(
+    backup: &Backup,
+    scrub_ms: &AtomicU64,
+    is_over: &AtomicBool,
+    node: &Handle<Mail>,
+) -> Result<(), Error> {
     let (mut scrubbed, mut named) = (Instant::now(), Instant::now());
     while !is_over.load(Ordering::Acquire) {
         backup.sync_ahead(SYNC_AHEAD_BYTES)?;
@@ -164,9 +170,15 @@ fn run(backup: &Backup, scrub_ms: &AtomicU64, is_over: &AtomicBool) -> Result<()
         }
         let every = Duration::from_millis(scrub_ms.load(Ordering::Relaxed));
         if !every.is_zero() && scrubbed.elapsed() >= every {
-            // Recoveries no longer use a damaged replica; its master makes another one.
+            // Recoveries do not use a damaged replica, and its master makes another one (needed::U4).
             let _ = backup.scrub_step();
             scrubbed = Instant::now();
+        }
+        for damaged in backup.take_damaged() {
+            let (log, segment) = (ServerId::from_number(damaged.log), damaged.segment);
+            let reason = damaged.reason;
+            node.tell(Mail::Damaged);
+            tracing::warn!(%log, %segment, reason, "a replica here is damaged; its master replaces it");
         }
     }
     Ok(())

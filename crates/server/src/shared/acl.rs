@@ -4,18 +4,22 @@
 //! - V1: a change makes another set of users and then another generation. A connection compares
 //!   the generation before each of its turns, so it has the new rights from its next turn on.
 //! - V2: a change is made completely or not at all (users::A1).
+//! - V3: once the coordinator of a cluster has users, a member has those alone, of a revision that
+//!   never becomes lower; and it has them before it serves a client.
 //!
 //! **Concurrency.** Requests read [`AclState::generation`] and [`AclState::is_open`], whose cache
 //! line only changes of users write. The locks guard cold paths.
 
-use super::{ClientRecord, Message, Shared};
+use super::{ClientRecord, Membership, Message, Shared};
 use crate::config::{ClientAuth, ServerConfig};
 use crate::error::ServerError;
 use duramen_acl::{Catalog, Users};
+use duramen_wire::native::message::{ClusterUsers, CoordinatorAnswer, ToCoordinator};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 /// Kinds of denials, for the counters of `INFO`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +61,8 @@ pub(crate) struct Denial {
 
 /// Equal denials within this time, in milliseconds, are one entry; as in Redis.
 const GROUPED_MS: u64 = 60_000;
+/// Time for a change of the users of a cluster: a new coordinator may have to be elected first.
+const CLUSTER_PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum bytes of an object in the log.
 const OBJECT_BYTES_MAX: usize = 1024;
 
@@ -71,6 +77,9 @@ pub struct AclState {
     /// The default user needs no password. Relaxed: a connection that reads an old value is one
     /// that came before the change.
     is_open: AtomicBool,
+    /// The revision of the cluster's users that are here (V3); 0: these are this server's own.
+    /// Changes under `changes`. Relaxed: for people, and under the lock.
+    revision: AtomicU64,
     /// The file of users; `None`: there is none.
     file: Option<PathBuf>,
     denials: Mutex<VecDeque<Denial>>,
@@ -93,6 +102,7 @@ impl AclState {
             changes: Mutex::default(),
             generation: AtomicU64::new(1),
             is_open: AtomicBool::new(true),
+            revision: AtomicU64::new(0),
             file: file.map(PathBuf::from),
             denials: Mutex::default(),
             next_denial: AtomicU64::new(0),
@@ -168,6 +178,37 @@ impl AclState {
             *users = loaded;
             Ok(())
         })
+    }
+
+    /// The revision of the cluster's users; 0: this server has its own.
+    pub(crate) fn revision(&self) -> u64 {
+        self.revision.load(Ordering::Relaxed)
+    }
+
+    /// The users, and their revision.
+    fn snapshot(&self) -> (u64, Arc<Users>) {
+        let _one = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        (self.revision(), self.users())
+    }
+
+    /// Takes over the users of the cluster; false: these or newer ones are here (V3).
+    fn adopt(&self, newest: &ClusterUsers) -> Result<bool, String> {
+        let adopted = self.change(|users| {
+            if newest.revision <= self.revision() {
+                return Err(None);
+            }
+            let place = format!("users of the cluster, revision {}", newest.revision);
+            *users = users
+                .load(&newest.rules, &place, &self.catalog)
+                .map_err(|fault| Some(fault.to_string()))?;
+            self.revision.store(newest.revision, Ordering::Relaxed);
+            Ok(())
+        });
+        match adopted {
+            Ok(()) => Ok(true),
+            Err(None) => Ok(false),
+            Err(Some(fault)) => Err(fault),
+        }
     }
 
     /// `CONFIG SET requirepass`: the default user's only password; empty: it needs none.
@@ -256,20 +297,93 @@ impl Shared {
         let Some(file) = &self.acl.file else {
             return Err(NO_FILE.to_owned());
         };
-        let loaded = read(file)
-            .map_err(|error| error.to_string())
-            .and_then(|text| {
-                let place = file.display().to_string();
-                self.acl.load(&text, &place, &self.config().requirepass)
-            });
+        let place = file.display().to_string();
+        let text = read(file).map_err(|error| error.to_string());
+        let loaded = text.and_then(|text| match self.membership() {
+            None => {
+                let requirepass = &self.config().requirepass;
+                self.acl.load(&text, &place, requirepass)?;
+                self.users_changed();
+                Ok(())
+            }
+            Some(membership) => {
+                let catalog = &self.acl.catalog;
+                let load = |users: &mut Users| {
+                    let loaded = users.load(&text, &place, catalog);
+                    *users = loaded.map_err(|fault| fault.to_string())?;
+                    Ok(())
+                };
+                self.change_cluster_users(membership, load).map(drop)
+            }
+        });
         loaded.map_err(|faults| {
             format!(
                 "{faults} WARNING: ACL errors detected, no change to the previously active ACL \
                  rules was performed"
             )
-        })?;
-        self.users_changed();
-        Ok(())
+        })
+    }
+
+    /// Takes over the users of the cluster, unless they or newer ones are here. Returns the clients
+    /// whose connections are being closed for it.
+    ///
+    /// # Errors
+    /// The reason why these users are not understood here; nothing is changed (V2).
+    pub(crate) fn adopt_users(
+        &self,
+        newest: &ClusterUsers,
+    ) -> Result<Vec<Arc<ClientRecord>>, String> {
+        if !self.acl.adopt(newest)? {
+            return Ok(Vec::new());
+        }
+        tracing::info!(
+            revision = newest.revision,
+            "the users of the cluster are in force"
+        );
+        Ok(self.users_changed())
+    }
+
+    /// Changes the users of the cluster by `make`, which may be called several times. Blocks until
+    /// the coordinator has stored them; then they are in force here, and the coordinator tells the
+    /// other members. Returns also the clients whose connections are being closed for it.
+    ///
+    /// # Errors
+    /// `make` has failed, or the coordinator has not answered: the text says whether it is known
+    /// that nothing was changed.
+    pub(crate) fn change_cluster_users<T>(
+        &self,
+        membership: &Membership,
+        make: impl Fn(&mut Users) -> Result<T, String>,
+    ) -> Result<(T, Vec<Arc<ClientRecord>>), String> {
+        let deadline = Instant::now() + CLUSTER_PATIENCE;
+        let mut closed = Vec::new();
+        loop {
+            let (revision, before) = self.acl.snapshot();
+            let mut users = Users::clone(&before);
+            let made = make(&mut users)?;
+            let rules = users.print();
+            if revision > 0 && rules == before.print() {
+                return Ok((made, closed));
+            }
+            let wanted = ClusterUsers {
+                revision: revision + 1,
+                rules,
+            };
+            let question = ToCoordinator::SetUsers(wanted.clone());
+            let answer = membership
+                .ask_coordinator(&question, deadline)
+                .map_err(|why| {
+                    format!("it is not known whether the users of the cluster changed: {why}")
+                })?;
+            let CoordinatorAnswer::Users(newest) = answer else {
+                return Err("the coordinator's answer does not fit".to_owned());
+            };
+            closed.extend(self.adopt_users(&newest)?);
+            if *newest == wanted {
+                return Ok((made, closed));
+            }
+            // Another change was first: `make` works on its result.
+        }
     }
 
     /// `ACL SAVE`: writes all users to the file. Blocks until it is on disk.

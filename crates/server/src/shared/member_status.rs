@@ -32,6 +32,10 @@ pub struct MemberStatus {
     pub slow_backups: usize,
     /// Whether its disk has no room for other members' replicas: their writes wait.
     pub backup_full: bool,
+    /// Replicas on this member's disk that were found damaged in this life.
+    pub damaged_replicas: u64,
+    /// Those that are not replaced yet.
+    pub damaged_left: usize,
     /// Bytes written to its disk for other members since the start.
     pub backup_written_bytes: u64,
     /// Partitions of crashed servers that are replayed here.
@@ -61,6 +65,7 @@ impl MemberStatus {
         self.enough_backups = placed.has_enough;
         self.segments_sharing_rack = placed.segments_sharing_rack;
         self.slow_backups = node.slow_backups();
+        self.damaged_left = node.damaged_replicas();
         self.backup_written_bytes = node.backup_written_bytes();
         self.recoveries = node.recoveries();
         self.hints = node.hints(now_us);

@@ -16,8 +16,25 @@
 
 use super::{Clock, MemberStatus};
 use duramen_node::{Clients, ReadUntil, View};
+use duramen_wire::native::message::{CoordinatorAnswer, Refusal, ToCoordinator};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, SyncSender};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+/// A question without an answer is asked again after this time.
+const ASK_AGAIN: Duration = Duration::from_secs(2);
+/// A question that was refused for now, or did not reach a coordinator, after this time.
+const ASK_PAUSE: Duration = Duration::from_millis(100);
+
+/// A question to the coordinator of a thread that waits for the answer.
+pub struct CoordinatorQuestion {
+    pub question: ToCoordinator,
+    /// `host:port` of the coordinator; `None`: the one that this member takes for the leader.
+    pub address: Option<String>,
+    /// Gets the answer, or the reason why there is none.
+    pub answer: SyncSender<Result<CoordinatorAnswer, String>>,
+}
 
 /// One life of a member: from the id that the coordinator assigned, to its end.
 pub struct Membership {
@@ -29,13 +46,20 @@ pub struct Membership {
     /// Time at which this life began.
     began_us: u64,
     clients: Arc<Clients>,
+    /// Sends a question to the coordinator, at once.
+    ask: Box<dyn Fn(CoordinatorQuestion) + Send + Sync>,
     status: RwLock<Arc<MemberStatus>>,
 }
 
 impl Membership {
     /// State before the first view: nothing is served. All parameters belong to the same node;
     /// `clients` came with its store.
-    pub fn new(clock: Clock, read_until: Arc<ReadUntil>, clients: Arc<Clients>) -> Membership {
+    pub fn new(
+        clock: Clock,
+        read_until: Arc<ReadUntil>,
+        clients: Arc<Clients>,
+        ask: Box<dyn Fn(CoordinatorQuestion) + Send + Sync>,
+    ) -> Membership {
         Membership {
             began_us: clock.now_us(),
             clock,
@@ -43,6 +67,7 @@ impl Membership {
             generation: AtomicU64::new(1),
             read_until,
             clients,
+            ask,
             status: RwLock::default(),
         }
     }
@@ -50,6 +75,42 @@ impl Membership {
     /// The remembered requests of native clients.
     pub fn clients(&self) -> &Arc<Clients> {
         &self.clients
+    }
+
+    /// Asks the coordinator that leads, until it has answered, at most until `deadline`. Blocks.
+    ///
+    /// # Errors
+    /// The reason why it has not answered: the question may have had its effect. Or it refuses.
+    pub fn ask_coordinator(
+        &self,
+        question: &ToCoordinator,
+        deadline: Instant,
+    ) -> Result<CoordinatorAnswer, String> {
+        let mut address = None;
+        let mut why = "no answer".to_owned();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(format!("the coordinator has not answered in time: {why}"));
+            }
+            let (to, answer) = mpsc::sync_channel(1);
+            (self.ask)(CoordinatorQuestion {
+                question: question.clone(),
+                address: address.take(),
+                answer: to,
+            });
+            match answer.recv_timeout(left.min(ASK_AGAIN)) {
+                Ok(Ok(CoordinatorAnswer::Refused(refusal))) => match refusal {
+                    Refusal::NotLeader { leader } => address = leader,
+                    Refusal::Invalid(why) => return Err(why),
+                    other => why = other.to_string(),
+                },
+                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err(reason)) => why = reason,
+                Err(_) => continue, // it has waited long enough
+            }
+            std::thread::sleep(ASK_PAUSE.min(left));
+        }
     }
 
     /// Microseconds on the node's clock.
@@ -132,6 +193,7 @@ mod tests {
             Clock::start(),
             Arc::default(),
             Clients::new(Arc::new(|| {})),
+            Box::new(|_| {}),
         );
         let mut cache = ViewCache::default();
         let at = |view: &View| matches!(view.route(TableId(1), RouteHash(0)), Route::ClusterDown);

@@ -126,6 +126,13 @@ impl Shared {
                 "maxclients: the system allows this process open files for {fit} clients only (raise `ulimit -n`)"
             )));
         }
+        if config.requirepass != guard.requirepass && self.acl.revision() > 0 {
+            return Err(ServerError::Config(
+                "requirepass: the coordinator keeps the users of this cluster, so set the password \
+                 by ACL SETUSER default resetpass >…"
+                    .to_owned(),
+            ));
+        }
         if config.tls_settings()? != guard.tls_settings()? {
             self.tls.replace(&config)?;
         }

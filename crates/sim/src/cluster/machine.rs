@@ -604,7 +604,7 @@ impl World {
                 let delay_us = 50 + self.random.below(2_000);
                 self.after(delay_us, Event::Job(n, generation, number));
             }
-            NodeOutput::Settings(_) => {}
+            NodeOutput::Settings(_) | NodeOutput::Users(_) => {}
             NodeOutput::Fails(why) => self.say(|| format!("server {n}: {why}")),
             NodeOutput::Ended { again, reason } => self.life_ends(n, again, &reason),
         }

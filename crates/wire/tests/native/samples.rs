@@ -219,6 +219,8 @@ pub fn to_coordinator() -> Vec<ToCoordinator> {
         server: LOG,
         bytes_per_s: 1 << 30,
     });
+    all.push(ToCoordinator::Users);
+    all.push(ToCoordinator::SetUsers(users()));
     all
 }
 
@@ -422,7 +424,15 @@ pub fn coordinator_answers() -> Vec<CoordinatorAnswer> {
         servers: vec![(LOG, addresses())],
     };
     all.push(CoordinatorAnswer::MapStep(step.into()));
+    all.push(CoordinatorAnswer::Users(users().into()));
     all
+}
+
+fn users() -> ClusterUsers {
+    ClusterUsers {
+        revision: 3,
+        rules: b"user ann on ~* +@all\n".to_vec(),
+    }
 }
 
 pub fn from_coordinator() -> Vec<FromCoordinator> {
@@ -499,6 +509,7 @@ pub fn from_coordinator() -> Vec<FromCoordinator> {
             recovery: RecoveryId(11),
             partition: 1,
         },
+        FromCoordinator::Users(users().into()),
     ]
 }
 
@@ -612,6 +623,13 @@ pub fn peer() -> Vec<(Peer, &'static [u8])> {
         (Peer::PutHeat, b"blocks"),
         (Peer::GetHeat { server: LOG }, b""),
         (Peer::BuildReplica(write_replica()), b"recipe"),
+        (
+            Peer::Damaged {
+                log: LOG,
+                segments: vec![SegmentId(7)],
+            },
+            b"",
+        ),
     ]
 }
 

@@ -273,6 +273,79 @@ fn a_replica_that_cannot_be_read_costs_no_other() {
     the_last_good_replica_is_kept();
 }
 
+/// A backup finds its replica damaged, which the master counts as whole. Another backup gets the
+/// bytes from a sound one; then the damaged replica is freed, and not before. Without another
+/// backup, the same one gets them again.
+#[test]
+fn a_damaged_replica_is_replaced() {
+    let (damaged, sound, third) = (BackupId(1), BackupId(2), BackupId(3));
+    assert_eq!(replaced(true), (vec![sound, third], vec![damaged]));
+    assert_eq!(replaced(false), (vec![sound, damaged], vec![]));
+}
+
+/// The holders of a segment after one of two replicas was found damaged, and the backups that have
+/// freed theirs.
+fn replaced(there_is_another: bool) -> (Vec<BackupId>, Vec<BackupId>) {
+    let segment = SegmentId(100);
+    let (damaged, sound, third) = (BackupId(1), BackupId(2), BackupId(3));
+    let config = Config {
+        replicas: 2,
+        ..config(false)
+    };
+    let mut master = Master::new(config, State::default(), &[damaged, sound], &[]);
+    let mut next = 0;
+    let certificate = Certificate {
+        length: 500,
+        crc: 7,
+    };
+    master.opened(segment, Kind::Head, 0);
+    master.appended(segment, certificate);
+    let mut freed = Vec::new();
+    let mut round = |master: &mut Master| {
+        for effect in polled(master, &mut next) {
+            match effect {
+                Effect::Send(send) => master.acked(send.ticket, Level::Synced),
+                Effect::Free {
+                    backup,
+                    segment: id,
+                } => {
+                    if id == segment {
+                        assert!(master.is_safe(segment), "the replacement is not there yet");
+                        freed.push(backup);
+                    }
+                    master.freed(backup, id);
+                }
+                _ => {}
+            }
+        }
+    };
+    for _ in 0..10 {
+        round(&mut master);
+    }
+    master.replica_damaged(damaged, &[segment, SegmentId(999)]);
+    assert!(
+        master.holds(damaged, segment),
+        "it is told again when the segment is closed"
+    );
+    master.closed(segment);
+    for _ in 0..10 {
+        round(&mut master);
+    }
+    assert!(master.is_safe(segment) && master.is_idle());
+
+    if there_is_another {
+        master.backup_up(third);
+    }
+    master.replica_damaged(damaged, &[segment]);
+    master.replica_damaged(damaged, &[segment]);
+    assert_eq!(master.holders(segment), [sound]);
+    for _ in 0..20 {
+        round(&mut master);
+    }
+    assert!(master.is_safe(segment) && master.is_idle());
+    (master.holders(segment), freed)
+}
+
 /// Backups in the racks a, a and b, the master in c. When the member in b dies, copies share a
 /// rack, which the status shows. When b is back, the control log and new segments are in different
 /// racks; data that was written meanwhile stays in place until it is cleaned.

@@ -11,14 +11,18 @@ use crate::exec::request::permit::{self, Refusal};
 use crate::exec::request::spec::{Spec, flag};
 use crate::exec::state::client::{Client, Verdict};
 use crate::exec::state::wait::Until;
-use crate::outcome;
 use crate::shared::Shared;
 use crate::shared::acl::{Denial, NO_FILE, Reason};
-use duramen_acl::{CATEGORIES, Catalog, Command, Denied, Selector, random_password};
+use duramen_acl::{CATEGORIES, Catalog, Command, Denied, Selector, Users, random_password};
 use duramen_wire::resp::number::parse_integer;
 use duramen_wire::resp::{Args, Encoder};
-use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+const OK: &[u8] = b"+OK\r\n";
+/// Time for the connections of removed users to end, and the interval of the looks at them.
+const CLOSING_MAX: Duration = Duration::from_secs(10);
+const CLOSING_LOOK: Duration = Duration::from_millis(1);
 
 /// The commands, as rules of users see them.
 pub(crate) fn catalog() -> Catalog {
@@ -180,44 +184,43 @@ fn write_selector(reply: &mut Encoder<'_>, selector: &Selector) {
     reply.bulk(&selector.channels());
 }
 
-/// In a cluster each member reads the users from its own file.
-fn not_in_cluster(ctx: &Context<'_>, what: &str) -> Done {
-    match ctx.shared.membership() {
-        None => Ok(()),
-        Some(_) => Err(format!(
-            "ERR ACL {what} would change this member alone, and this is a cluster: write the user \
-             to the `aclfile` of every member, and send ACL LOAD to each"
-        )
-        .into()),
-    }
-}
-
 pub(crate) fn setuser(ctx: &mut Context<'_>) -> Done {
-    not_in_cluster(ctx, "SETUSER")?;
-    let acl = &ctx.shared.acl;
-    let rules: Vec<&[u8]> = ctx.args.skip(3).into_iter().collect();
-    acl.change(|users| users.set(ctx.arg(2), rules.iter().copied(), acl.catalog()))
-        .map_err(|fault| Failure::from(format!("ERR {fault}")))?;
-    ctx.shared.users_changed();
-    ctx.client.renew(ctx.shared);
-    ctx.ok()
+    let rules = ctx.args.skip(3).into_iter();
+    if ctx.shared.membership().is_none() {
+        let acl = &ctx.shared.acl;
+        acl.change(|users| users.set(ctx.arg(2), rules, acl.catalog()))
+            .map_err(|fault| Failure::from(format!("ERR {fault}")))?;
+        ctx.shared.users_changed();
+        ctx.client.renew(ctx.shared);
+        return ctx.ok();
+    }
+    let name = ctx.arg(2).to_vec();
+    let rules: Vec<Vec<u8>> = rules.map(<[u8]>::to_vec).collect();
+    in_cluster(ctx, move |users, catalog| {
+        let rules = rules.iter().map(Vec::as_slice);
+        let set = users.set(&name, rules, catalog);
+        set.map(|()| OK.to_vec()).map_err(|fault| fault.to_string())
+    })
 }
 
 pub(crate) fn deluser(ctx: &mut Context<'_>) -> Done {
-    not_in_cluster(ctx, "DELUSER")?;
-    let names: Vec<&[u8]> = ctx.args.skip(2).into_iter().collect();
-    if names
-        .iter()
-        .any(|name| *name == duramen_acl::DEFAULT_USER.as_bytes())
-    {
+    let names = ctx.args.skip(2).into_iter();
+    let names: Vec<String> = names
+        .map(|name| String::from_utf8_lossy(name).into_owned())
+        .collect();
+    if names.iter().any(|name| name == duramen_acl::DEFAULT_USER) {
         return Err(Failure::Text("ERR The 'default' user cannot be removed"));
     }
-    let removed: Result<i64, Failure> = ctx.shared.acl.change(|users| {
-        let names = names
-            .iter()
-            .filter_map(|name| std::str::from_utf8(name).ok());
-        Ok(names.filter(|name| users.remove(name)).count() as i64)
-    });
+    let remove = move |users: &mut Users| {
+        let removed = names.iter().filter(|name| users.remove(name));
+        removed.count() as i64
+    };
+    if ctx.shared.membership().is_some() {
+        return in_cluster(ctx, move |users, _| {
+            Ok(format!(":{}\r\n", remove(users)).into_bytes())
+        });
+    }
+    let removed: Result<i64, Failure> = ctx.shared.acl.change(|users| Ok(remove(users)));
     // As CLIENT KILL: the reply waits until none of their requests runs any more.
     for record in ctx.shared.users_changed() {
         if record.id == ctx.client.id() {
@@ -230,6 +233,35 @@ pub(crate) fn deluser(ctx: &mut Context<'_>) -> Done {
         }
     }
     ctx.integer(removed?)
+}
+
+/// Changes the users of the whole cluster; `make` returns the reply. The reply waits until the
+/// coordinator has stored them, and none of the requests of removed users runs here any more.
+fn in_cluster(
+    ctx: &mut Context<'_>,
+    make: impl Fn(&mut Users, &Catalog) -> Result<Vec<u8>, String> + Send + 'static,
+) -> Done {
+    if ctx.local.in_exec {
+        return Err(Failure::Text(
+            "ERR the users of a cluster cannot be changed in a transaction",
+        ));
+    }
+    let own = ctx.client.id();
+    in_background(ctx, move |shared| {
+        let membership = shared.membership().ok_or("this is no member any more")?;
+        let catalog = shared.acl.catalog();
+        let (reply, closed) =
+            shared.change_cluster_users(membership, |users| make(users, catalog))?;
+        let deadline = Instant::now() + CLOSING_MAX;
+        let mut open = closed.iter().filter(|record| record.id != own);
+        while open.clone().any(|record| !record.is_gone()) && Instant::now() < deadline {
+            std::thread::sleep(CLOSING_LOOK);
+        }
+        match open.all(|record| record.is_gone()) {
+            true => Ok(reply),
+            false => Err("a connection of a removed user is not closed yet".to_owned()),
+        }
+    })
 }
 
 /// Refuses more than one argument of a subcommand.
@@ -377,32 +409,41 @@ pub(crate) fn dryrun(ctx: &mut Context<'_>) -> Done {
 }
 
 pub(crate) fn load(ctx: &mut Context<'_>) -> Done {
-    in_background(ctx, Shared::load_users)
+    with_file(ctx, Shared::load_users)
 }
 
 pub(crate) fn save(ctx: &mut Context<'_>) -> Done {
-    in_background(ctx, Shared::save_users)
+    with_file(ctx, Shared::save_users)
 }
 
-/// Works with the file of users on a thread of its own; the reply waits for it.
-fn in_background(ctx: &mut Context<'_>, work: fn(&Shared) -> Result<(), String>) -> Done {
+/// Works with the file of users.
+fn with_file(ctx: &mut Context<'_>, work: fn(&Shared) -> Result<(), String>) -> Done {
     if !ctx.shared.acl.has_file() {
         return Err(format!("ERR {NO_FILE}").into());
     }
-    let outcome = Arc::new(outcome::Outcome::default());
-    let (shared, done) = (ctx.shared.this(), Arc::clone(&outcome));
+    in_background(ctx, move |shared| work(shared).map(|()| OK.to_vec()))
+}
+
+/// Works on a thread of its own; the reply, which `work` returns, waits for it.
+fn in_background(
+    ctx: &mut Context<'_>,
+    work: impl FnOnce(&Shared) -> Result<Vec<u8>, String> + Send + 'static,
+) -> Done {
+    let reply = Arc::new(OnceLock::new());
+    let (shared, given) = (ctx.shared.this(), Arc::clone(&reply));
     let run = move || {
         if let Some(shared) = shared {
-            done.end(work(&shared));
+            // Nobody else gives it.
+            let _ = given.set(work(&shared));
             shared.wake_for_commit();
         }
     };
-    let thread = std::thread::Builder::new().name("aclfile".to_owned());
+    let thread = std::thread::Builder::new().name("users".to_owned());
     thread
         .spawn(run)
         .map_err(|error| Failure::from(format!("ERR cannot start a thread: {error}")))?;
     ctx.ok()?;
-    ctx.client.wait.then(Until::Rewritten(outcome), b"+OK\r\n");
+    ctx.client.wait.then(Until::Reply(reply), OK);
     ctx.client.verdict = Verdict::Held;
     Ok(())
 }

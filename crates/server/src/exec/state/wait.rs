@@ -18,7 +18,7 @@ use duramen_base::ids::Level;
 use duramen_engine::{Guard, Position};
 use duramen_wire::resp::{Encoder, Protocol};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// The conditions that replies wait for. The default is none.
 #[derive(Default)]
@@ -61,6 +61,8 @@ pub(crate) enum Until {
     Stop(Arc<Outcome>),
     /// CONFIG REWRITE: the file is written, or cannot be.
     Rewritten(Arc<Outcome>),
+    /// Work on a thread of its own: its reply, or the text of an error.
+    Reply(Arc<OnceLock<Result<Vec<u8>, String>>>),
 }
 
 /// The state of a wait.
@@ -200,6 +202,11 @@ impl Wait {
             },
             Until::Job(job) => done(job.result()),
             Until::Rewritten(outcome) => done(outcome.result()),
+            Until::Reply(given) => match given.get() {
+                None => State::Waiting { deadline_ms: 0 },
+                Some(Ok(reply)) => instead(reply.clone()),
+                Some(Err(why)) => instead(error(why)),
+            },
             Until::Gone(killed) if killed.values().all(|client| client.is_gone()) => State::Over,
             Until::Gone(_) => State::Waiting { deadline_ms: 0 },
             Until::Stop(stopping) => match stopping.result() {

@@ -39,7 +39,12 @@ impl Member {
         let until = Arc::new(ReadUntil::default());
         until.set(u64::MAX);
         let clients = Clients::new(Arc::new(|| {}));
-        let membership = Arc::new(Membership::new(Clock::start(), until, clients));
+        let membership = Arc::new(Membership::new(
+            Clock::start(),
+            until,
+            clients,
+            Box::new(|_| {}),
+        ));
         shared.join(Arc::clone(&membership));
         let entry = TableEntry {
             table,

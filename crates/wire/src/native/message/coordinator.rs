@@ -1,8 +1,8 @@
 //! Questions to the coordinator.
 
 use super::{
-    Addresses, Admin, AdminAnswer, ClusterSettings, MapStep, MigrationPhase, RangeLoad, Refusal,
-    Roles, ServerRoom, Shared, SharedList, TabletMap,
+    Addresses, Admin, AdminAnswer, ClusterSettings, ClusterUsers, MapStep, MigrationPhase,
+    RangeLoad, Refusal, Roles, ServerRoom, Shared, SharedList, TabletMap,
 };
 use duramen_base::ids::{
     ClientId, ListVersion, MapVersion, MigrationId, RecoveryId, SegmentId, ServerId, TableId,
@@ -99,6 +99,11 @@ pub enum ToCoordinator {
     /// the first one is in [`Enlist`]. → `Noted`. Older coordinators answer that it is not
     /// understood.
     ReadSpeed { server: ServerId, bytes_per_s: u64 },
+    /// The users of the cluster. → `Users`. Older coordinators answer that it is not understood.
+    Users,
+    /// Replaces the users if the newest revision is the one before that of these. → `Users`, the
+    /// newest: if those are others, another request was first, and this one has changed nothing.
+    SetUsers(ClusterUsers),
 }
 
 /// See [`ToCoordinator::Enlist`].
@@ -184,6 +189,7 @@ pub enum CoordinatorAnswer {
     Admin(AdminAnswer),
     Refused(Refusal),
     MapStep(Shared<MapStep>),
+    Users(Shared<ClusterUsers>),
 }
 
 /// A new member.

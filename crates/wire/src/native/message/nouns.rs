@@ -155,6 +155,28 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Shared<T> {
     }
 }
 
+/// The users of a cluster, of which the coordinator keeps the newest revision.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterUsers {
+    /// Grows by one with each change. 0: the coordinator has none, so each member has its own.
+    pub revision: u64,
+    /// A file of users: one line for each user, as `ACL LIST` shows it.
+    pub rules: Vec<u8>,
+}
+
+/// Maximum bytes of [`ClusterUsers::rules`].
+pub const CLUSTER_USERS_BYTES_MAX: usize = 1 << 20;
+
+/// Without the rules: they contain digests of passwords.
+impl std::fmt::Debug for ClusterUsers {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        to.debug_struct("ClusterUsers")
+            .field("revision", &self.revision)
+            .field("bytes", &self.rules.len())
+            .finish()
+    }
+}
+
 /// The server list, or its changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ServerListUpdate {

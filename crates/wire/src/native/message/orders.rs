@@ -1,6 +1,8 @@
 //! Questions of the coordinator to servers.
 
-use super::{ClusterSettings, Refusal, ServerListUpdate, Shared, TableEntry, TabletEntry};
+use super::{
+    ClusterSettings, ClusterUsers, Refusal, ServerListUpdate, Shared, TableEntry, TabletEntry,
+};
 use duramen_base::ids::{
     KeyRange, ListVersion, RecoveryId, SegmentId, ServerId, TableId, TabletsVersion,
 };
@@ -40,6 +42,9 @@ pub enum FromCoordinator {
         recovery: RecoveryId,
         partition: u32,
     },
+    /// The users of the cluster. An older revision changes nothing. → `Confirmed`. Older members
+    /// answer that it is not understood.
+    Users(Shared<ClusterUsers>),
 }
 
 /// See [`FromCoordinator::Tablets`].

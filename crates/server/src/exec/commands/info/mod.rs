@@ -400,6 +400,7 @@ fn cluster_section(ctx: &Context<'_>, fields: &mut Fields) {
     figures(&["duramen_tablets_served", "duramen_may_reply"]);
     fields.add("duramen_cluster", &status.cluster);
     fields.add("duramen_coordinator", &status.coordinator);
+    fields.add("duramen_users_revision", ctx.shared.acl.revision());
     let names = [
         "duramen_list_version",
         "duramen_replicas",
@@ -408,6 +409,8 @@ fn cluster_section(ctx: &Context<'_>, fields: &mut Fields) {
         "duramen_enough_backups",
         "duramen_segments_sharing_rack",
         "duramen_slow_backups",
+        "duramen_damaged_replicas",
+        "duramen_damaged_replicas_left",
         "duramen_backup_full",
         "duramen_backup_written_bytes",
         "duramen_replies_held_ms",

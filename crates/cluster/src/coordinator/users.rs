@@ -1,0 +1,104 @@
+//! The users of the cluster: stored, changed one after the other, told to all servers.
+//!
+//! The coordinator does not read their rules: the member that changes them has checked them.
+//!
+//! **Invariants**
+//! - E1: a change names the revision that it is made from, and fails if there is a newer one. So no
+//!   change of one administrator undoes that of another.
+//! - E2: a server gets every newest revision, or a later one, as long as it is UP.
+
+use super::push::PATIENCE_US;
+use super::records::{self, Key};
+use super::{CallKind, Coordinator, Timer, invalid};
+use duramen_base::ids::ServerId;
+use duramen_wire::native::message::{
+    CLUSTER_USERS_BYTES_MAX, ClusterUsers, CoordinatorAnswer, FromCoordinator, ServerAnswer, Shared,
+};
+
+/// The users: the newest, and those that are stored.
+#[derive(Default)]
+pub(super) struct Users {
+    newest: Shared<ClusterUsers>,
+    published: Shared<ClusterUsers>,
+}
+
+impl Users {
+    /// Takes over stored users.
+    pub(super) fn adopt(&mut self, users: ClusterUsers) {
+        self.newest = Shared::from(users);
+        self.published = self.newest.clone();
+    }
+
+    pub(super) fn published(&self) -> &Shared<ClusterUsers> {
+        &self.published
+    }
+
+    /// The newest, if they are not published.
+    pub(super) fn changed(&self) -> Option<Shared<ClusterUsers>> {
+        let is_new = self.newest.revision > self.published.revision;
+        is_new.then(|| self.newest.clone())
+    }
+}
+
+impl Coordinator {
+    /// E1.
+    pub(super) fn set_users(&mut self, users: ClusterUsers) -> CoordinatorAnswer {
+        if users.rules.len() > CLUSTER_USERS_BYTES_MAX {
+            return invalid(format!(
+                "the users of a cluster have at most {CLUSTER_USERS_BYTES_MAX} bytes"
+            ));
+        }
+        let newest = &self.users.newest;
+        if users.revision == newest.revision + 1 && users.rules != newest.rules {
+            self.put(Key::Users, &users);
+            self.meta.format = self.meta.format.max(records::WITH_USERS);
+            self.put_meta();
+            self.users.newest = Shared::from(users);
+        }
+        self.newest_users()
+    }
+
+    /// An answer, which leaves when they are stored.
+    pub(super) fn newest_users(&self) -> CoordinatorAnswer {
+        CoordinatorAnswer::Users(self.users.newest.clone())
+    }
+
+    /// These are stored: all servers get them.
+    pub(super) fn publish_users(&mut self, users: Shared<ClusterUsers>) {
+        self.users.published = users;
+        self.kick_all();
+    }
+
+    pub(super) fn kick_users(&mut self, id: ServerId) {
+        let users = self.users.published.clone();
+        let Some(server) = self.servers.get_mut(&id) else {
+            return;
+        };
+        if server.push.are_users_told || server.push.users_confirmed >= users.revision {
+            return;
+        }
+        server.push.are_users_told = true;
+        let kind = CallKind::Users(users.revision);
+        self.ask(id, FromCoordinator::Users(users), kind, PATIENCE_US);
+    }
+
+    pub(super) fn users_told(
+        &mut self,
+        id: ServerId,
+        revision: u64,
+        answer: Option<(ServerAnswer, Vec<u8>)>,
+    ) {
+        let Some(server) = self.servers.get_mut(&id) else {
+            return;
+        };
+        server.push.are_users_told = false;
+        match answer {
+            Some((ServerAnswer::Confirmed { .. }, _)) => {
+                server.push.users_confirmed = server.push.users_confirmed.max(revision);
+                self.kick(id);
+            }
+            // An older member never confirms them.
+            _ => self.arm(self.now_us + PATIENCE_US, Timer::Push(id)),
+        }
+    }
+}

@@ -1,0 +1,163 @@
+"""Users of a cluster: changed on any member, in force on all, kept through deaths."""
+
+import random
+import threading
+
+import pytest
+import redis
+
+from harness import wait_until
+from processes import Cluster
+
+pytestmark = pytest.mark.duramen
+
+# A change reaches the other members within this time, on two shared cores.
+SOON_S = 10
+
+
+def connect(member, user=None, password=None):
+    return redis.Redis(
+        port=member.port, username=user, password=password, decode_responses=True, socket_timeout=20, protocol=3
+    )
+
+
+def logs_in(member, user, password):
+    try:
+        with connect(member, user, password) as client:
+            return client.ping()
+    except (redis.exceptions.AuthenticationError, redis.exceptions.ConnectionError):
+        return False
+
+
+def revisions(members):
+    found = set()
+    for member in members:
+        with connect(member) as client:
+            found.add(int(client.info("cluster")["duramen_users_revision"]))
+    return found
+
+
+def await_users(members, user, password, may=True):
+    for member in members:
+        what = f"{member.name} {'lets in' if may else 'refuses'} {user}"
+        wait_until(lambda member=member: logs_in(member, user, password) == may, what, patience_s=SOON_S)
+
+
+@pytest.fixture
+def cluster(place):
+    with Cluster(place, 3, replicas=2) as cluster:
+        yield cluster
+
+
+def test_a_change_on_one_member_is_in_force_on_all(cluster):
+    one, two, three = cluster.members
+    assert revisions(cluster.members) == {0}, "each member has its own users"
+    with connect(one) as admin:
+        assert admin.execute_command("ACL", "SETUSER", "ann", "on", ">secret", "~app:*", "+@all", "-acl")
+        await_users(cluster.members, "ann", "secret")
+        with connect(three, "ann", "secret") as ann:
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                ann.acl_list()
+            with connect(two) as other:
+                assert other.execute_command("ACL", "SETUSER", "ann", "+acl|list")
+            wait_until(lambda: allowed(ann.acl_list), "the open connection has the new right", patience_s=SOON_S)
+            # The reply comes after the connections here are closed; those of others follow.
+            assert admin.acl_deluser("ann", "nobody") == 1
+            wait_until(lambda: not allowed(ann.ping), "the connection of a removed user ends", patience_s=SOON_S)
+        await_users(cluster.members, "ann", "secret", may=False)
+        with pytest.raises(redis.exceptions.ResponseError, match="modifier"):
+            admin.execute_command("ACL", "SETUSER", "ann", "+nonsense")
+        with pytest.raises(redis.exceptions.ResponseError, match="transaction"):
+            pipe = admin.pipeline(transaction=True)
+            pipe.execute_command("ACL", "SETUSER", "bob", "on")
+            pipe.execute()
+        with pytest.raises(redis.exceptions.ResponseError, match="coordinator keeps the users"):
+            admin.config_set("requirepass", "other")
+
+
+def allowed(request):
+    try:
+        request()
+        return True
+    except (redis.exceptions.NoPermissionError, redis.exceptions.ConnectionError):
+        return False
+
+
+def test_users_survive_deaths_and_a_restart_opens_nothing(cluster):
+    one, two, three = cluster.members
+    with connect(one) as admin:
+        admin.execute_command("ACL", "SETUSER", "ann", "on", ">secret", "~*", "+@all")
+        admin.execute_command("ACL", "SETUSER", "default", "off")
+    await_users(cluster.members, "ann", "secret")
+    two.kill()
+    cluster.coordinators[0].kill()
+    cluster.coordinators[0].start()
+    two.start()
+
+    def refuses_strangers():
+        """Never lets one in, from the first answer of the new life on."""
+        try:
+            with connect(two) as stranger:
+                stranger.ping()
+            pytest.fail("a stranger was let in")
+        except redis.exceptions.AuthenticationError:
+            return True
+        except redis.exceptions.ConnectionError:
+            return False
+
+    wait_until(refuses_strangers, "the member serves again", patience_s=60)
+    wait_until(lambda: logs_in(two, "ann", "secret"), "the member has the users", patience_s=60)
+    with connect(two, "ann", "secret") as ann:
+        wait_until(lambda: changed(ann, "bob"), "users can be changed again", patience_s=60)
+    await_users(cluster.members, "bob", "other")
+
+
+def changed(client, name):
+    try:
+        return client.execute_command("ACL", "SETUSER", name, "on", ">other", "+@all")
+    except redis.exceptions.ResponseError:
+        return False
+
+
+def test_administrators_on_all_members_undo_nothing(cluster):
+    dice = random.Random(5)
+    names = [f"user{number}" for number in range(24)]
+    dice.shuffle(names)
+    failures = []
+
+    def administer(member, own):
+        try:
+            with connect(member) as admin:
+                for name in own:
+                    admin.execute_command("ACL", "SETUSER", name, "on", ">secret", "+@all", "~*")
+        except redis.exceptions.RedisError as error:
+            failures.append(error)
+
+    shares = [names[n :: len(cluster.members)] for n in range(len(cluster.members))]
+    threads = [threading.Thread(target=administer, args=pair) for pair in zip(cluster.members, shares)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert not failures
+    wait_until(lambda: len(revisions(cluster.members)) == 1, "all have the same users", patience_s=SOON_S)
+    for member in cluster.members:
+        with connect(member) as client:
+            assert set(client.acl_users()) == {"default", *names}
+
+
+def test_load_replaces_the_users_of_all(place):
+    file = place / "users"
+    file.write_text("user default on nopass ~* &* +@all\nuser ann on >secret ~* +@all\n")
+    with Cluster(place, 3, replicas=2, options=("--aclfile", file)) as cluster:
+        one, two, _ = cluster.members
+        with connect(one) as admin:
+            admin.execute_command("ACL", "SETUSER", "bob", "on", ">other", "+@all")
+        await_users(cluster.members, "bob", "other")
+        with connect(two) as admin:
+            assert admin.acl_load()
+        await_users(cluster.members, "bob", "other", may=False)
+        await_users(cluster.members, "ann", "secret")
+        with connect(two) as admin:
+            file.write_text("user ann on >secret nonsense\n")
+            with pytest.raises(redis.exceptions.ResponseError, match="no change"):
+                admin.acl_load()
+        await_users(cluster.members, "ann", "secret")
