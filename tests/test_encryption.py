@@ -62,7 +62,7 @@ def shown_in(folder, text=SECRET[:16]):
 # Blocks that begin so are the store's own plain ones: slots, commits, segments, hints.
 MAGICS = (b"DSEG", b"DCMT", b"DFRM", b"DHOT")
 # Plain by design, in bytes from the start: they are read before there is a key.
-CLEAR = {"superblock": MIB, "wal": 8192, "LOCK": MIB, "identity": MIB}
+CLEAR = {"superblock": MIB, "wal": 8192, "LOCK": MIB, "member": MIB}
 
 
 def plain_blocks(folder):
@@ -175,8 +175,10 @@ def test_no_file_shows_anything_of_the_data(encrypted, start, tmp_path, key):
     with plain.connect() as wire:
         write(wire, keys)
         check(wire, range(0, 50_000, 7))
+        check(wire, range(0, 50_000, 7))
         assert wire.call("SAVE") == b"OK"
     assert plain.stop() == 0
+    assert (tmp_path / "plain" / "heat").stat().st_size > 0
     assert {"frames", "wal"} <= set(shown_in(tmp_path))
     assert plain_blocks(tmp_path / "plain" / "snapshots") == {"frames", "wal"}
     (tmp_path / "plain" / "snapshots").rename(tmp_path / "elsewhere")
