@@ -252,7 +252,9 @@ mod tests {
             let tier = Tier::open(&config).expect("opened").expect("a tier");
             let mut memory = duramen_disk::Aligned::zeroed(64 << 10);
             memory.bytes_mut()[100..120].copy_from_slice(SECRET);
-            tier.device.write_at(1 << 20, memory.bytes()).expect("written");
+            tier.device
+                .write_at(1 << 20, memory.bytes())
+                .expect("written");
             let file = std::fs::read(&path).expect("the file");
             let is_shown = file.windows(SECRET.len()).any(|some| some == SECRET);
             assert_eq!(is_shown, !is_encrypted);

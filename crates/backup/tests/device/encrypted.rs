@@ -226,7 +226,10 @@ fn exchanged_sectors_of_the_write_ahead_log_are_found() {
     let at = second_commit + 8192;
     exchange(&wal, at, at + 512);
     let refused = opened(keyed(folder.path(), Some(&key))).err();
-    assert!(matches!(refused, Some(Error::DamagedWal { .. })), "{refused:?}");
+    assert!(
+        matches!(refused, Some(Error::DamagedWal { .. })),
+        "{refused:?}"
+    );
     exchange(&wal, at, at + 512);
     assert!(opened(keyed(folder.path(), Some(&key))).is_ok());
 }
