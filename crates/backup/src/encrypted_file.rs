@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use duramen_cipher::{SECTOR_BYTES, SectorCipher};
 
 use crate::buffer::{Buffer, BufferBytes};
-use crate::disk::File;
+use crate::disk::{BLOCK_BYTES, File};
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
 /// Bytes encrypted and written at once: two parts side by side (`duramen_disk::Parallel`), and an
@@ -58,21 +58,35 @@ impl EncryptedFile {
         &self,
         at: u64,
         into: &mut [u8],
-        read: impl Fn(u64, &mut [u8]) -> io::Result<()>,
+        read: &dyn Fn(u64, &mut [u8]) -> io::Result<()>,
     ) -> io::Result<()> {
-        let is_whole = at.is_multiple_of(SECTOR) && into.len().is_multiple_of(SECTOR_BYTES);
-        if is_whole {
-            read(at, into)?;
-            self.decrypt(at, into);
+        let skip = (at % SECTOR) as usize;
+        if skip > 0 {
+            // Rare: frames and commits begin at blocks.
+            let mut whole = vec![0; skip + into.len()];
+            self.read_by(at - skip as u64, &mut whole, read)?;
+            into.copy_from_slice(&whole[skip..]);
             return Ok(());
         }
-        // Rare: frames and commits are read in blocks.
-        let skip = (at % SECTOR) as usize;
-        let start = at - skip as u64;
-        let mut whole = vec![0; (skip + into.len()).next_multiple_of(SECTOR_BYTES)];
-        read(start, &mut whole)?;
-        self.decrypt(start, &mut whole);
-        into.copy_from_slice(&whole[skip..skip + into.len()]);
+        let is_whole = into.len().is_multiple_of(SECTOR_BYTES);
+        let in_place = match is_whole {
+            true => into.len(),
+            false => into.len() - into.len() % BLOCK_BYTES as usize,
+        };
+        let (body, tail) = into.split_at_mut(in_place);
+        if !body.is_empty() {
+            read(at, body)?;
+            self.decrypt(at, body);
+        }
+        if !tail.is_empty() {
+            // Segments end anywhere: the last sector is needed as a whole.
+            let mut block = [0; BLOCK_BYTES as usize];
+            let block = &mut block[..tail.len().next_multiple_of(SECTOR_BYTES)];
+            let at = at + in_place as u64;
+            read(at, block)?;
+            self.decrypt(at, block);
+            tail.copy_from_slice(&block[..tail.len()]);
+        }
         Ok(())
     }
 
@@ -137,11 +151,11 @@ impl EncryptedFile {
 
 impl File for EncryptedFile {
     fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
-        self.read_by(at, into, |at, into| self.below.read_at(at, into))
+        self.read_by(at, into, &|at, into| self.below.read_at(at, into))
     }
 
     fn read_medium(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
-        self.read_by(at, into, |at, into| self.below.read_medium(at, into))
+        self.read_by(at, into, &|at, into| self.below.read_medium(at, into))
     }
 
     fn forget_cached(&self) -> io::Result<()> {
@@ -189,7 +203,7 @@ impl File for EncryptedFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::{BLOCK_BYTES, Disk, OpenHow};
+    use crate::disk::{Disk, OpenHow};
     use crate::os::OsDisk;
     use crate::region::FRAMES;
     use crate::types::Mode;

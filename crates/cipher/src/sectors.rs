@@ -22,7 +22,7 @@ pub const SECTOR_BYTES: usize = 512;
 pub(crate) const KEYS_BYTES: usize = 64;
 const BLOCK_BYTES: usize = 16;
 const BLOCKS: usize = SECTOR_BYTES / BLOCK_BYTES;
-/// Sectors whose first masks are computed together.
+/// Sectors that are encrypted together: AES is fastest for 64 blocks and more.
 const GROUP: usize = 8;
 
 type Masks = [u128; BLOCKS];
@@ -55,16 +55,13 @@ impl SectorCipher {
     pub fn encrypt(&self, at: u64, from: &[u8], into: &mut [u8]) {
         assert_eq!(from.len(), into.len(), "encryption keeps the length");
         let mut first = first_sector(at, from);
-        let (from, _) = from.as_chunks::<SECTOR_BYTES>();
+        into.copy_from_slice(from);
         let (into, _) = into.as_chunks_mut::<SECTOR_BYTES>();
-        for (from, into) in from.chunks(GROUP).zip(into.chunks_mut(GROUP)) {
-            let starts = self.first_masks(first);
-            for ((from, into), start) in from.iter().zip(into).zip(starts) {
-                let masks = masks(start);
-                let mut blocks = masked(from, &masks);
-                self.0.data.encrypt_blocks(&mut blocks);
-                put(&blocks, &masks, into);
-            }
+        for group in into.chunks_mut(GROUP) {
+            let masks = self.masks(first);
+            mask(group, &masks);
+            self.0.data.encrypt_blocks(blocks(group));
+            mask(group, &masks);
             first += GROUP as u64;
         }
     }
@@ -78,18 +75,26 @@ impl SectorCipher {
         let mut first = first_sector(at, bytes);
         let (sectors, _) = bytes.as_chunks_mut::<SECTOR_BYTES>();
         for group in sectors.chunks_mut(GROUP) {
-            let starts = self.first_masks(first);
-            for (sector, start) in group.iter_mut().zip(starts) {
-                if is_zero(sector) {
-                    continue; // X2
+            let mut blank = [false; GROUP];
+            for (blank, sector) in blank.iter_mut().zip(&*group) {
+                *blank = is_zero(sector);
+            }
+            if !blank[..group.len()].iter().all(|is| *is) {
+                let masks = self.masks(first);
+                mask(group, &masks);
+                self.0.data.decrypt_blocks(blocks(group));
+                mask(group, &masks);
+                for (sector, _) in group.iter_mut().zip(blank).filter(|(_, blank)| *blank) {
+                    sector.fill(0); // X2
                 }
-                let masks = masks(start);
-                let mut blocks = masked(sector, &masks);
-                self.0.data.decrypt_blocks(&mut blocks);
-                put(&blocks, &masks, sector);
             }
             first += GROUP as u64;
         }
+    }
+
+    /// The masks of a group of sectors.
+    fn masks(&self, first: u64) -> [Masks; GROUP] {
+        self.first_masks(first).map(masks)
     }
 
     /// The first masks of a group of sectors: their encrypted numbers.
@@ -119,24 +124,27 @@ fn is_zero(sector: &[u8; SECTOR_BYTES]) -> bool {
 /// The masks of a sector's blocks: each is the last one times alpha, in GF(2^128).
 fn masks(start: u128) -> Masks {
     const REDUCTION: u128 = 0x87;
-    let mut mask = start;
-    std::array::from_fn(|_| {
-        let this = mask;
-        mask = (mask << 1) ^ ((mask >> 127) * REDUCTION);
-        this
-    })
-}
-
-fn masked(sector: &[u8; SECTOR_BYTES], masks: &Masks) -> [Block; BLOCKS] {
-    let (words, _) = sector.as_chunks::<BLOCK_BYTES>();
-    std::array::from_fn(|n| Block::from((u128::from_le_bytes(words[n]) ^ masks[n]).to_le_bytes()))
-}
-
-fn put(blocks: &[Block; BLOCKS], masks: &Masks, into: &mut [u8; SECTOR_BYTES]) {
-    let (words, _) = into.as_chunks_mut::<BLOCK_BYTES>();
-    for ((word, block), mask) in words.iter_mut().zip(blocks).zip(masks) {
-        *word = (u128::from_le_bytes((*block).into()) ^ mask).to_le_bytes();
+    let mut masks = [start; BLOCKS];
+    for n in 1..BLOCKS {
+        let last = masks[n - 1];
+        masks[n] = (last << 1) ^ ((last >> 127) * REDUCTION);
     }
+    masks
+}
+
+/// Exclusive-or of each block with its mask.
+fn mask(sectors: &mut [[u8; SECTOR_BYTES]], masks: &[Masks; GROUP]) {
+    for (sector, masks) in sectors.iter_mut().zip(masks) {
+        let (words, _) = sector.as_chunks_mut::<BLOCK_BYTES>();
+        for (word, mask) in words.iter_mut().zip(masks) {
+            *word = (u128::from_le_bytes(*word) ^ mask).to_le_bytes();
+        }
+    }
+}
+
+fn blocks(sectors: &mut [[u8; SECTOR_BYTES]]) -> &mut [Block] {
+    let (words, _) = sectors.as_flattened_mut().as_chunks_mut::<BLOCK_BYTES>();
+    Block::cast_slice_from_core_mut(words)
 }
 
 #[cfg(test)]
