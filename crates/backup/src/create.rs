@@ -53,7 +53,7 @@ pub(crate) enum Probe {
     /// Nothing, or an interrupted creation.
     Empty,
     /// A store.
-    Store(Superblock),
+    Store(Box<Superblock>),
 }
 
 /// Detects the contents of a disk without writing.
@@ -231,7 +231,7 @@ fn superblock_of(disk: &dyn Disk, place: &str, unused: bool) -> Result<Probe, Er
                 known,
             });
         }
-        (None, Some(found)) => return Ok(Probe::Store(found)),
+        (None, Some(found)) => return Ok(Probe::Store(Box::new(found))),
         (None, None) => {}
     }
     let foreign = damages.contains(&Damage::Foreign);

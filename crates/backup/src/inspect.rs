@@ -99,7 +99,7 @@ impl Inspector {
         let Probe::Store(superblock) = create::probe(disk)? else {
             return Err(Error::Absent { place });
         };
-        let accepted = create::accept(disk, superblock, &Expected::default(), purpose)?;
+        let accepted = create::accept(disk, *superblock, &Expected::default(), purpose)?;
         let how = OpenHow::Read;
         let region = region::superblock(disk, how)
             .map_err(|error| Error::io(&place, "open the superblock", error))?;

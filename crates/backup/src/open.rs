@@ -159,7 +159,7 @@ impl Backup {
         let Probe::Store(superblock) = create::probe(&*disk)? else {
             return Err(Error::Absent { place });
         };
-        let accepted = create::accept(&*disk, superblock, expected, purpose)?;
+        let accepted = create::accept(&*disk, *superblock, expected, purpose)?;
         let held = Arc::default();
         let wal = accepted.wal(&*disk, how, &held)?;
         let frames = accepted.frames(&*disk, how, &held)?;

@@ -88,7 +88,7 @@ impl Restore {
         let Probe::Store(found) = create::probe(from)? else {
             return Err(Error::Absent { place });
         };
-        let found = create::accept(from, found, &Expected::default(), Purpose::Store)?;
+        let found = create::accept(from, *found, &Expected::default(), Purpose::Store)?;
         let parts = Parts::of(from, &found)?;
         is_free(&*to)?;
         let held = lock(&*to, &to.label())?;

@@ -58,9 +58,10 @@ pub struct Rotated {
 /// As [`Backup::open`]; [`Error::Absent`]; [`Error::Io`]: call it again.
 pub fn rotate(disk: &dyn Disk, new: &KeySource) -> Result<Rotated, Error> {
     let place = disk.label();
-    let Probe::Store(mut found) = create::probe(disk)? else {
+    let Probe::Store(found) = create::probe(disk)? else {
         return Err(Error::Absent { place });
     };
+    let mut found = *found;
     let new = new.read()?;
     let interrupted = found.encryption.is_some_and(|it| it.key == new.id().0);
     let opened = match interrupted {

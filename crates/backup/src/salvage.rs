@@ -88,7 +88,7 @@ impl Salvage {
         let Probe::Store(superblock) = create::probe(disk)? else {
             return Err(Error::Absent { place });
         };
-        let accepted = create::accept(disk, superblock, &Expected::default(), Purpose::Store)?;
+        let accepted = create::accept(disk, *superblock, &Expected::default(), Purpose::Store)?;
         let held = Arc::default();
         let wal = accepted.wal(disk, OpenHow::Read, &held);
         let mut salvage = Salvage {

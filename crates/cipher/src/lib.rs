@@ -25,4 +25,4 @@ mod text;
 pub use error::Error;
 pub use master::{KEY_TEXT_BYTES, KeyId, KeySource, MasterKey};
 pub use sectors::{SECTOR_BYTES, SectorCipher};
-pub use store_key::{NONCE_BYTES, OVERHEAD_BYTES, StoreKey, Wrapped};
+pub use store_key::{NONCE_BYTES, OVERHEAD_BYTES, Opened, StoreKey, Wrapped};

@@ -30,6 +30,9 @@ pub struct Wrapped {
     pub bytes: Vec<u8>,
 }
 
+/// The content of a box: the store key, and the secrets beside it.
+pub type Opened = (StoreKey, Zeroizing<Vec<u8>>);
+
 /// The key of one store.
 pub struct StoreKey(Guarded<[u8; KEY_BYTES]>);
 
@@ -76,7 +79,7 @@ impl StoreKey {
         wrapped: &Wrapped,
         by: &MasterKey,
         context: &[u8],
-    ) -> Result<Option<(StoreKey, Zeroizing<Vec<u8>>)>, Error> {
+    ) -> Result<Option<Opened>, Error> {
         let mut bytes = Zeroizing::new(wrapped.bytes.clone());
         let nonce = Nonce::assume_unique_for_key(wrapped.nonce);
         let opened = gcm(by).open_in_place(nonce, Aad::from(context), &mut bytes);
