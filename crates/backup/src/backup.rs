@@ -34,6 +34,7 @@ use duramen_format::wal::{self, COMMIT_BYTES, Commit, HEADER_AT, Header, RING_AT
 
 use crate::buffer::{Buffer, BufferBytes};
 use crate::disk::{BLOCK_BYTES, Disk};
+use crate::encryption::Ciphers;
 use crate::error::{Error, is_full};
 use crate::frames::Frames;
 use crate::region::Region;
@@ -59,6 +60,8 @@ pub struct Backup {
     pub(crate) flushing: Mutex<()>,
     pub(crate) straight: Mutex<()>,
     pub(crate) state: Mutex<State>,
+    /// `None`: the store is not encrypted.
+    pub(crate) ciphers: Option<Ciphers>,
     /// The counters that the last caller got.
     pub(crate) shown: Mutex<Stats>,
     /// The memory of its buffers.

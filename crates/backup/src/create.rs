@@ -9,15 +9,18 @@
 //!   cut short at any time is refused and never taken for an empty store.
 
 use std::io;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use duramen_format::frame;
 use duramen_format::superblock::{self, COPY_AT, Damage, Superblock};
 use duramen_format::wal::{self, HEADER_AT, Header, RING_AT, Salts};
 
+use crate::buffer::BufferBytes;
 use crate::disk::{BLOCK_BYTES, Disk, OpenHow};
+use crate::encryption::{self, Ciphers};
 use crate::error::Error;
-use crate::region::{self, FRAMES, LOCK, SUPERBLOCK, SUPERBLOCK_BYTES, WAL};
+use crate::region::{self, FRAMES, LOCK, Region, SUPERBLOCK, SUPERBLOCK_BYTES, WAL};
 use crate::scan;
 use crate::types::{Expected, Geometry, Identity, WAL_BYTES_MAX, WAL_BYTES_MIN};
 
@@ -50,7 +53,7 @@ pub(crate) enum Probe {
     /// Nothing, or an interrupted creation.
     Empty,
     /// A store.
-    Store(Superblock),
+    Store(Box<Superblock>),
 }
 
 /// Detects the contents of a disk without writing.
@@ -186,7 +189,7 @@ impl Copies {
         match Superblock::decode(block) {
             Ok(found) => {
                 let best = self.best.take();
-                let best = best.filter(|best| best.generation >= found.generation);
+                let best = best.filter(|best| !found.is_newer_than(best));
                 self.best = best.or(Some(found));
             }
             Err(Damage::Version { found }) => self.other_version = Some(found),
@@ -210,7 +213,7 @@ fn superblock_of(disk: &dyn Disk, place: &str, unused: bool) -> Result<Probe, Er
         damages,
     } = Copies::read(&region);
     let place = || place.to_owned();
-    let known = superblock::VERSION;
+    let known = superblock::VERSION_ENCRYPTED;
     match (other_version, best) {
         (Some(found), _) if found > known => {
             let place = place();
@@ -228,7 +231,7 @@ fn superblock_of(disk: &dyn Disk, place: &str, unused: bool) -> Result<Probe, Er
                 known,
             });
         }
-        (None, Some(found)) => return Ok(Probe::Store(found)),
+        (None, Some(found)) => return Ok(Probe::Store(Box::new(found))),
         (None, None) => {}
     }
     let foreign = damages.contains(&Damage::Foreign);
@@ -344,7 +347,9 @@ pub(crate) fn format(
         segment_bytes: geometry.segment_bytes,
         frames: geometry.frames,
         cluster: identity.cluster.clone(),
+        encryption: None,
     };
+    let superblock = encryption::begin(disk, superblock)?;
     if purpose == Purpose::Copy {
         write_first(disk, &place, &superblock)?; // K2
     }
@@ -453,22 +458,76 @@ fn now_ms() -> u64 {
         .map_or(0, |since| since.as_millis() as u64)
 }
 
-/// The geometry and identity in a superblock, if it is valid and belongs to the expected owner.
+/// A store whose superblock was accepted.
+pub(crate) struct Accepted {
+    pub(crate) identity: Identity,
+    pub(crate) geometry: Geometry,
+    /// With its secrets.
+    pub(crate) superblock: Superblock,
+    pub(crate) ciphers: Option<Ciphers>,
+}
+
+impl Accepted {
+    /// A copy of the superblock with the secrets of the accepted one, if they have one box.
+    pub(crate) fn revealed(&self, mut copy: Superblock) -> Superblock {
+        if copy.encryption == self.superblock.encryption {
+            copy.hash_seed = self.superblock.hash_seed;
+            copy.cluster.clone_from(&self.superblock.cluster);
+        }
+        copy
+    }
+
+    /// The region of the write-ahead log. `held` counts the memory of encrypted writes.
+    ///
+    /// # Errors
+    /// [`Error::DamagedFile`]: it is gone; [`Error::Io`].
+    pub(crate) fn wal(
+        &self,
+        disk: &dyn Disk,
+        how: OpenHow,
+        held: &Arc<BufferBytes>,
+    ) -> Result<Region, Error> {
+        let cipher = self.ciphers.as_ref().map(|ciphers| &ciphers.wal);
+        let opened = region::wal(disk, how).map(|wal| wal.encrypted(cipher, RING_AT, held));
+        opened.map_err(|error| Error::opening(&disk.label(), WAL, error))
+    }
+
+    /// The region of the frames, as [`wal`](Self::wal).
+    ///
+    /// # Errors
+    /// As [`wal`](Self::wal).
+    pub(crate) fn frames(
+        &self,
+        disk: &dyn Disk,
+        how: OpenHow,
+        held: &Arc<BufferBytes>,
+    ) -> Result<Region, Error> {
+        let cipher = self.ciphers.as_ref().map(|ciphers| &ciphers.frames);
+        let opened = region::frames(disk, how, self.geometry.wal_bytes);
+        opened
+            .map(|frames| frames.encrypted(cipher, 0, held))
+            .map_err(|error| Error::opening(&disk.label(), FRAMES, error))
+    }
+}
+
+/// The contents of a superblock, if it is valid and belongs to the expected owner.
 ///
 /// # Errors
 /// [`Error::Unfinished`], [`Error::OtherCluster`], [`Error::OtherServer`],
-/// [`Error::DamagedSuperblock`].
+/// [`Error::DamagedSuperblock`]; those of [`encryption::unlock`].
 pub(crate) fn accept(
-    place: &str,
-    found: &Superblock,
+    disk: &dyn Disk,
+    found: Superblock,
     expected: &Expected,
     purpose: Purpose,
-) -> Result<(Identity, Geometry), Error> {
+) -> Result<Accepted, Error> {
+    let place = &disk.label();
     if found.unfinished && purpose == Purpose::Store {
         return Err(Error::Unfinished {
             place: place.to_owned(),
         }); // K2
     }
+    let (found, ciphers) = encryption::unlock(disk, found)?;
     if let Some(cluster) = &expected.cluster
         && *cluster != found.cluster
     {
@@ -509,5 +568,10 @@ pub(crate) fn accept(
         wal_bytes: found.wal_bytes,
         frames: found.frames,
     };
-    Ok((identity, geometry))
+    Ok(Accepted {
+        identity,
+        geometry,
+        superblock: found,
+        ciphers,
+    })
 }

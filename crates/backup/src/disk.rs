@@ -16,6 +16,8 @@ use std::any::Any;
 use std::io;
 use std::sync::Arc;
 
+use duramen_cipher::KeySource;
+
 /// Smallest unit that a backup writes and aligns to, in bytes: O_DIRECT accepts it on every common
 /// device.
 pub const BLOCK_BYTES: u64 = 4096;
@@ -80,6 +82,11 @@ pub trait Disk: Send + Sync {
 
     /// The name of this disk in messages.
     fn label(&self) -> String;
+
+    /// The key of an encrypted store on it. `None`: the store is not encrypted.
+    fn key(&self) -> Option<&KeySource> {
+        None
+    }
 }
 
 /// An open file. All methods may be called from several threads at once.
@@ -293,5 +300,63 @@ impl<W: Fn(Arc<dyn File>) -> Arc<dyn File> + Send + Sync> Disk for Fronted<W> {
 
     fn label(&self) -> String {
         self.below.label()
+    }
+
+    fn key(&self) -> Option<&KeySource> {
+        self.below.key()
+    }
+}
+
+/// A disk whose store is encrypted.
+pub struct Keyed {
+    below: Arc<dyn Disk>,
+    key: KeySource,
+}
+
+impl Keyed {
+    /// `below` with a key; without one, `below` itself.
+    pub fn disk(below: Arc<dyn Disk>, key: Option<KeySource>) -> Arc<dyn Disk> {
+        match key {
+            Some(key) => Arc::new(Keyed { below, key }),
+            None => below,
+        }
+    }
+}
+
+impl Disk for Keyed {
+    fn open(&self, name: &str, how: OpenHow) -> io::Result<Arc<dyn File>> {
+        self.below.open(name, how)
+    }
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        self.below.names()
+    }
+
+    fn lock(&self) -> io::Result<Box<dyn Any + Send + Sync>> {
+        self.below.lock()
+    }
+
+    fn lock_files(&self) -> io::Result<Box<dyn Any + Send + Sync>> {
+        self.below.lock_files()
+    }
+
+    fn sync_dir(&self) -> io::Result<()> {
+        self.below.sync_dir()
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        self.below.free_bytes()
+    }
+
+    fn is_raw(&self) -> bool {
+        self.below.is_raw()
+    }
+
+    fn label(&self) -> String {
+        self.below.label()
+    }
+
+    fn key(&self) -> Option<&KeySource> {
+        Some(&self.key)
     }
 }

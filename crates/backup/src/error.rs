@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use duramen_base::ids::SegmentId;
+use duramen_cipher::KeyId;
 
 /// The reason why a backup did not do a request.
 #[derive(Debug, thiserror::Error)]
@@ -101,6 +102,28 @@ pub enum Error {
         doing: &'static str,
         advice: String,
     },
+    #[error(
+        "`{place}` is encrypted with the key {key}, and no key is given. Name it by `encryption-key-file` or `encryption-key-command`"
+    )]
+    Encrypted { place: String, key: KeyId },
+    #[error(
+        "`{place}` is encrypted with the key {key}, and the key {given} is given. Name the right one by `encryption-key-file` or `encryption-key-command`"
+    )]
+    OtherKey {
+        place: String,
+        key: KeyId,
+        given: KeyId,
+    },
+    #[error(
+        "`{place}` is not encrypted, and an encryption key is given. Leave out the key, or make an encrypted copy: `duramen restore {place} NEW --new-encryption-key-file FILE`"
+    )]
+    NotEncrypted { place: String },
+    #[error(
+        "the key of `{place}` does not open, although the key {key} is right: the superblock was changed, or is of another store. Restore the directory from a snapshot"
+    )]
+    DamagedKey { place: String, key: KeyId },
+    #[error(transparent)]
+    Key(#[from] duramen_cipher::Error),
     #[error(
         "`{place}` is in use by another server. Stop it first; two servers never share a directory"
     )]

@@ -99,8 +99,7 @@ impl Inspector {
         let Probe::Store(superblock) = create::probe(disk)? else {
             return Err(Error::Absent { place });
         };
-        let (identity, geometry) =
-            create::accept(&place, &superblock, &Expected::default(), purpose)?;
+        let accepted = create::accept(disk, *superblock, &Expected::default(), purpose)?;
         let how = OpenHow::Read;
         let region = region::superblock(disk, how)
             .map_err(|error| Error::io(&place, "open the superblock", error))?;
@@ -109,20 +108,19 @@ impl Inspector {
             .map(|at| {
                 let mut block = vec![0; superblock::BLOCK_BYTES];
                 match region.read_at(*at, &mut block) {
-                    Ok(()) => Superblock::decode(&block),
+                    Ok(()) => Superblock::decode(&block).map(|copy| accepted.revealed(copy)),
                     Err(_) => Err(superblock::Damage::Truncated { available: 0 }),
                 }
             })
             .collect();
-        let wal =
-            region::wal(disk, how).map_err(|error| Error::opening(&place, region::WAL, error))?;
-        let frames = region::frames(disk, how, geometry.wal_bytes)
-            .map_err(|error| Error::opening(&place, region::FRAMES, error))?;
+        let held = Arc::default();
+        let wal = accepted.wal(disk, how, &held)?;
+        let frames = accepted.frames(disk, how, &held)?;
         Ok(Inspector {
             place,
-            superblock,
-            identity,
-            geometry,
+            superblock: accepted.superblock,
+            identity: accepted.identity,
+            geometry: accepted.geometry,
             wal,
             frames,
             copies,

@@ -17,6 +17,8 @@ mod backup;
 mod buffer;
 mod create;
 pub mod disk;
+mod encrypted_file;
+mod encryption;
 mod error;
 mod figures;
 mod flush;
@@ -34,6 +36,7 @@ mod region;
 mod replica;
 pub mod restore;
 mod ring;
+mod rotation;
 pub mod salvage;
 mod scan;
 mod scrub;
@@ -46,6 +49,7 @@ pub use backup::Backup;
 pub use error::Error;
 pub use group::{Answered, Group};
 pub use many::{Sorted, Spare, WantedKeys};
+pub use rotation::{Rotated, key_of, rotate};
 pub use types::{
     Chunk, Committed, Copies, Damaged, Expected, Geometry, Identity, LogDamage, Mode, Options,
     Place, ReplicaId, ReplicaInfo, ScrubStep, Stats, WAL_BYTES_MIN,

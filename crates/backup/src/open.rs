@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use duramen_format::wal::{HEADER_AT, Header, RING_AT};
 
 use crate::backup::{Backup, State};
-use crate::buffer::Buffer;
-use crate::create::{self, Probe, Purpose};
+use crate::buffer::{Buffer, BufferBytes};
+use crate::create::{self, Accepted, Probe, Purpose};
 use crate::disk::{Disk, OpenHow};
 use crate::error::Error;
 use crate::frames::Frames;
@@ -159,17 +159,25 @@ impl Backup {
         let Probe::Store(superblock) = create::probe(&*disk)? else {
             return Err(Error::Absent { place });
         };
-        let (identity, geometry) = create::accept(&place, &superblock, expected, purpose)?;
-        let wal =
-            region::wal(&*disk, how).map_err(|error| Error::opening(&place, region::WAL, error))?;
-        let frames = region::frames(&*disk, how, geometry.wal_bytes)
-            .map_err(|error| Error::opening(&place, region::FRAMES, error))?;
+        let accepted = create::accept(&*disk, *superblock, expected, purpose)?;
+        let held = Arc::default();
+        let wal = accepted.wal(&*disk, how, &held)?;
+        let frames = accepted.frames(&*disk, how, &held)?;
+        let Accepted {
+            identity,
+            geometry,
+            ciphers,
+            ..
+        } = accepted;
         let lock = match how {
             OpenHow::Read => lock,
             _ => Box::new((disk.lock_files().map_err(lock_error(&place))?, lock)),
         };
         let look_ahead = !has_bug(Bug::NoLookAhead);
-        let read = || restore(&place, &wal, &frames, &identity, &geometry, look_ahead);
+        let read = || {
+            let state = restore(&place, &wal, &frames, &identity, &geometry, look_ahead)?;
+            Ok::<_, Error>(state.counted(&held))
+        };
         let mut state = match how {
             OpenHow::Read => read()?,
             _ => {
@@ -191,7 +199,6 @@ impl Backup {
         } else if purpose == Purpose::Store {
             fill_holes(&*disk, &place, &wal, &frames, &mut state.frames)?;
         }
-        let held = state.held.clone();
         let backup = Backup {
             disk,
             place,
@@ -199,6 +206,7 @@ impl Backup {
             options: *options,
             identity,
             geometry,
+            ciphers,
             wal,
             frames,
             committing: Mutex::new(Batch::new(&held)),
@@ -395,12 +403,6 @@ fn restore(
     }
     rebuild.miss(&header.marks);
     let taken = rebuild.finish();
-    let held = Arc::default();
-    for replica in rebuild.replicas.values_mut() {
-        if let Data::Growing(buffer) = &mut replica.data {
-            buffer.count(&held);
-        }
-    }
     let data = duramen_format::frame::data_start(geometry.frames);
     let allocated = frames_bytes.saturating_sub(data) / u64::from(geometry.segment_bytes);
     let needs = rebuild
@@ -424,11 +426,24 @@ fn restore(
         doomed: BTreeMap::new(),
         damaged: Vec::new(),
         pool: Vec::new(),
-        held,
+        held: Arc::default(),
         fenced: BTreeSet::new(),
         scrub_after: ReplicaId::default(),
         stats: Stats::default(),
     })
+}
+
+impl State {
+    /// With the buffers of its replicas counted by `held`.
+    fn counted(mut self, held: &Arc<BufferBytes>) -> State {
+        for replica in self.replicas.values_mut() {
+            if let Data::Growing(buffer) = &mut replica.data {
+                buffer.count(held);
+            }
+        }
+        self.held = held.clone();
+        self
+    }
 }
 
 fn damaged(place: &str, lsn: u64, offset: u64) -> Error {

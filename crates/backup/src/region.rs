@@ -17,9 +17,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::units::MIB;
+use duramen_cipher::SectorCipher;
 use duramen_format::frame;
 
+use crate::buffer::BufferBytes;
 use crate::disk::{Disk, File, OpenHow};
+use crate::encrypted_file::EncryptedFile;
 use crate::types::Geometry;
 
 /// Names of the files in a directory.
@@ -53,6 +56,22 @@ impl Region {
             sync_failed: Arc::default(),
             trusts_cache: Arc::default(),
         })
+    }
+
+    /// The region with everything from its byte `from` on encrypted; as it is, without a cipher.
+    /// `held` counts the memory that writes take.
+    pub(crate) fn encrypted(
+        mut self,
+        cipher: Option<&Arc<SectorCipher>>,
+        from: u64,
+        held: &Arc<BufferBytes>,
+    ) -> Region {
+        if let Some(cipher) = cipher {
+            let from = self.start + from;
+            let file = EncryptedFile::new(self.file, cipher.clone(), from, held.clone());
+            self.file = Arc::new(file);
+        }
+        self
     }
 
     /// Reads from the medium, until [`trust_cache`](Self::trust_cache).

@@ -2,7 +2,8 @@
 //!
 //! The last step turns the copy into a store, as for a snapshot (create::K2). If the copy was
 //! cut short before, servers refuse it, and the next restore overwrites it. Nothing else is ever
-//! overwritten.
+//! overwritten. The target's key decides whether the copy is encrypted: it always has a store key
+//! of its own (encryption::E2).
 
 use std::any::Any;
 use std::sync::Arc;
@@ -11,8 +12,9 @@ use duramen_base::units::MIB;
 use duramen_format::frame;
 use duramen_format::superblock::Superblock;
 
-use crate::create::{self, Probe, Purpose};
+use crate::create::{self, Accepted, Probe, Purpose};
 use crate::disk::{BLOCK_BYTES, Disk, OpenHow};
+use crate::encryption;
 use crate::error::Error;
 use crate::open::lock;
 use crate::region::{self, Region, SUPERBLOCK_BYTES};
@@ -26,7 +28,7 @@ const STEP_BYTES: u64 = 4 * MIB;
 pub struct Restore {
     from: Parts,
     to: Arc<dyn Disk>,
-    superblock: Superblock,
+    accepted: Accepted,
     resumed: bool,
     _lock: Box<dyn Any + Send + Sync>,
 }
@@ -41,13 +43,13 @@ struct Parts {
 }
 
 impl Parts {
-    fn of(disk: &dyn Disk, superblock: &Superblock) -> Result<Parts, Error> {
+    fn of(disk: &dyn Disk, accepted: &Accepted) -> Result<Parts, Error> {
         let place = disk.label();
+        let superblock = &accepted.superblock;
         let wal_bytes = superblock.wal_bytes;
-        let wal = region::wal(disk, OpenHow::Read)
-            .map_err(|error| Error::opening(&place, region::WAL, error))?;
-        let frames = region::frames(disk, OpenHow::Read, wal_bytes)
-            .map_err(|error| Error::opening(&place, region::FRAMES, error))?;
+        let held = Arc::default();
+        let wal = accepted.wal(disk, OpenHow::Read, &held)?;
+        let frames = accepted.frames(disk, OpenHow::Read, &held)?;
         let measure = |error| Error::io(&place, "measure the files", error);
         let here = wal.bytes().map_err(measure)?;
         if here < wal_bytes {
@@ -80,13 +82,13 @@ impl Restore {
     /// # Errors
     /// [`Error::Absent`], [`Error::NotDuramen`], [`Error::Unfinished`], damaged files: of `from`.
     /// [`Error::Exists`], [`Error::NotDuramen`], [`Error::Locked`], [`Error::TooSmall`],
-    /// [`Error::Permission`]: of `to`, which is unchanged.
+    /// [`Error::Permission`]: of `to`, which is unchanged. Those of both disks' keys.
     pub fn begin(from: &dyn Disk, to: Arc<dyn Disk>) -> Result<Restore, Error> {
         let place = from.label();
         let Probe::Store(found) = create::probe(from)? else {
             return Err(Error::Absent { place });
         };
-        create::accept(&place, &found, &Expected::default(), Purpose::Store)?;
+        let found = create::accept(from, *found, &Expected::default(), Purpose::Store)?;
         let parts = Parts::of(from, &found)?;
         is_free(&*to)?;
         let held = lock(&*to, &to.label())?;
@@ -106,13 +108,16 @@ impl Restore {
         let superblock = Superblock {
             unfinished: true,
             generation: create::RESTORED_GENERATION - 1,
-            ..found
+            ..found.superblock
         };
+        let superblock = encryption::begin(&*to, superblock)?;
         create::write_first(&*to, &place, &superblock)?; // create::K2
+        let expected = Expected::default();
+        let accepted = create::accept(&*to, superblock, &expected, Purpose::Copy)?;
         Ok(Restore {
             from: parts,
             to,
-            superblock,
+            accepted,
             resumed,
             _lock: held,
         })
@@ -134,10 +139,9 @@ impl Restore {
     /// [`Error::Io`] and [`Error::Full`]: the copy can be started again.
     pub fn copy(&self, progress: &mut dyn FnMut(u64)) -> Result<(), Error> {
         let place = self.to.label();
-        let creating = |error| Error::io(&place, "create the files", error);
-        let wal = region::wal(&*self.to, OpenHow::Create).map_err(creating)?;
-        let frames = region::frames(&*self.to, OpenHow::Create, self.superblock.wal_bytes)
-            .map_err(creating)?;
+        let held = Arc::default();
+        let wal = self.accepted.wal(&*self.to, OpenHow::Create, &held)?;
+        let frames = self.accepted.frames(&*self.to, OpenHow::Create, &held)?;
         let parts = [
             (&self.from.wal, &wal, self.from.wal_bytes),
             (&self.from.frames, &frames, self.from.frames_bytes),

@@ -9,8 +9,10 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use duramen_base::ids::SegmentId;
+use duramen_cipher::KeySource;
 use duramen_format::frame::{self, State};
 use duramen_format::segment::{HEADER_BYTES, Header as SegmentHeader, Kind};
 use duramen_format::wal::Record;
@@ -19,7 +21,7 @@ use crate::create::{self, Probe, Purpose};
 use crate::disk::{BLOCK_BYTES, Disk, OpenHow};
 use crate::error::Error;
 use crate::rebuild::{self, FoundSlot};
-use crate::region::{self, Region};
+use crate::region::Region;
 use crate::scan::{self, Reader};
 use crate::types::{Expected, Geometry, Identity};
 
@@ -31,6 +33,7 @@ pub struct Salvage {
     /// Bytes of the file with the write-ahead log.
     wal_there: u64,
     sources: BTreeMap<SegmentId, Source>,
+    key: Option<KeySource>,
     /// The last commit that was durable according to a frame.
     durable_lsn: u64,
     /// Damage of the write-ahead log: commits are missing.
@@ -85,26 +88,33 @@ impl Salvage {
         let Probe::Store(superblock) = create::probe(disk)? else {
             return Err(Error::Absent { place });
         };
-        let (identity, geometry) =
-            create::accept(&place, &superblock, &Expected::default(), Purpose::Store)?;
+        let accepted = create::accept(disk, *superblock, &Expected::default(), Purpose::Store)?;
+        let held = Arc::default();
+        let wal = accepted.wal(disk, OpenHow::Read, &held);
         let mut salvage = Salvage {
-            identity,
-            geometry,
-            frames: region::frames(disk, OpenHow::Read, geometry.wal_bytes).ok(),
+            frames: accepted.frames(disk, OpenHow::Read, &held).ok(),
+            identity: accepted.identity,
+            geometry: accepted.geometry,
             wal_there: 0,
             sources: BTreeMap::new(),
+            key: disk.key().cloned(),
             durable_lsn: 0,
             wal_damage: None,
         };
         salvage.take_slots();
-        match region::wal(disk, OpenHow::Read) {
+        match wal {
             Ok(wal) => {
                 salvage.wal_there = wal.bytes().unwrap_or(0);
                 salvage.take_commits(&wal, &place);
             }
-            Err(error) => salvage.wal_damage = Some(format!("the file `wal`: {error}")),
+            Err(error) => salvage.wal_damage = Some(error.damage()),
         }
         Ok(salvage)
+    }
+
+    /// The key of the store, if it is encrypted.
+    pub fn key(&self) -> Option<&KeySource> {
+        self.key.as_ref()
     }
 
     /// The owner of the store.

@@ -88,6 +88,9 @@ enum Command {
     Fsck(offline::FsckArgs),
     /// Copy a snapshot into a new data directory for a server, and verify the copy.
     Restore(offline::RestoreArgs),
+    /// Make, replace and show the key of an encrypted data directory.
+    #[command(subcommand)]
+    Key(offline::KeyCommand),
     /// Show the log of a data directory that no server uses.
     #[command(subcommand)]
     Log(offline::LogCommand),
@@ -194,6 +197,7 @@ fn main() -> ExitCode {
         Command::Config(args) => return config::run(args),
         Command::Fsck(args) => return offline::fsck(&args),
         Command::Restore(args) => return offline::restore(&args),
+        Command::Key(command) => return offline::key(&command),
         Command::Log(command) => return offline::log(&command),
         Command::Cert(args) => cert::run(&args),
         Command::Bench(command) => bench::run(&command),

@@ -2,19 +2,23 @@
 //! restore`.
 //!
 //! They read the directory, and never write to it: not even to the lock file, whose lock they hold
-//! meanwhile.
+//! meanwhile. Only `duramen key rotate` writes, to the superblock, also while a server runs.
 
 mod dump;
 mod fsck;
+mod key;
 mod repair;
 mod restore;
 
+pub(crate) use key::KeyCommand;
+
 use clap::{Args, Subcommand, ValueEnum};
 use duramen_backup::Mode;
-use duramen_backup::disk::Disk;
+use duramen_backup::disk::{Disk, Keyed};
 use duramen_backup::os::OsDisk;
 use duramen_base::lock::lock_alone;
 use duramen_base::open::open_to_read;
+use key::{KeyArgs, NewKeyArgs};
 use std::fs::{File, TryLockError};
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -42,6 +46,8 @@ pub(crate) struct FsckArgs {
     /// The new directory; it must not exist, or be empty.
     #[arg(long, value_name = "NEW", requires = "repair")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    key: KeyArgs,
 }
 
 const FSCK_HELP: &str = "\
@@ -57,6 +63,7 @@ EXAMPLES
   duramen fsck /var/lib/duramen
   duramen fsck --repair /var/lib/duramen --out /var/lib/duramen-repaired
   duramen fsck /backup/monday --json | jq .problems
+  duramen fsck /var/lib/duramen --encryption-key-file /etc/duramen/key
 
 Exit codes: 0 sound (--repair: all was copied and proved), 1 damaged (--repair: something is lost or
 unproved), 2 wrong usage, 5 cannot be read (no store, in use, no permission) or --repair could not
@@ -72,6 +79,13 @@ pub(crate) struct RestoreArgs {
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    key: KeyArgs,
+    #[command(flatten)]
+    new_key: NewKeyArgs,
+    /// Do not encrypt the copy of an encrypted snapshot.
+    #[arg(long, conflicts_with_all = ["new_encryption_key_file", "new_encryption_key_command"])]
+    decrypt: bool,
 }
 
 #[derive(Subcommand)]
@@ -94,6 +108,8 @@ pub(crate) struct DumpArgs {
     /// Print one JSON object per line.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    key: KeyArgs,
 }
 
 /// A part of a data directory.
@@ -109,7 +125,7 @@ enum StorePart {
 }
 
 pub(crate) fn fsck(args: &FsckArgs) -> ExitCode {
-    match StoreDirectory::open(&args.dir) {
+    match StoreDirectory::open(&args.dir, &args.key) {
         Ok((place, _)) => match &args.out {
             Some(out) => repair::run(&place, out, args.json),
             None => fsck::run(&place, args.json),
@@ -120,11 +136,18 @@ pub(crate) fn fsck(args: &FsckArgs) -> ExitCode {
 
 pub(crate) fn log(command: &LogCommand) -> ExitCode {
     let LogCommand::Dump(args) = command;
-    match StoreDirectory::open(&args.path) {
+    match StoreDirectory::open(&args.path, &args.key) {
         Ok((place, part)) => {
             let part = args.part.or(part);
             dump::run(&place, part, args.segment, args.json)
         }
+        Err(why) => cannot_look(&why),
+    }
+}
+
+pub(crate) fn key(command: &KeyCommand) -> ExitCode {
+    match key::run(command) {
+        Ok(()) => ExitCode::SUCCESS,
         Err(why) => cannot_look(&why),
     }
 }
@@ -151,12 +174,12 @@ struct StoreDirectory {
 
 impl StoreDirectory {
     /// The store at `path`, and the part of it that `path` names.
-    fn open(path: &Path) -> Result<(StoreDirectory, Option<StorePart>), String> {
+    fn open(path: &Path, key: &KeyArgs) -> Result<(StoreDirectory, Option<StorePart>), String> {
         let kind =
             std::fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
         if kind.is_dir() {
             let lock = lock(&path.join("LOCK"), path)?;
-            return Ok((StoreDirectory::new(path, Mode::Buffered, lock), None));
+            return Ok((StoreDirectory::new(path, Mode::Buffered, lock, key)?, None));
         }
         let part = match path.file_name().and_then(|name| name.to_str()) {
             Some("superblock") => Some(StorePart::Superblock),
@@ -168,18 +191,24 @@ impl StoreDirectory {
             && dir.join("superblock").exists()
         {
             let lock = lock(&dir.join("LOCK"), dir)?;
-            return Ok((StoreDirectory::new(dir, Mode::Buffered, lock), Some(part)));
+            let store = StoreDirectory::new(dir, Mode::Buffered, lock, key)?;
+            return Ok((store, Some(part)));
         }
         let lock = lock(path, path)?;
-        Ok((StoreDirectory::new(path, Mode::Raw, lock), None))
+        Ok((StoreDirectory::new(path, Mode::Raw, lock, key)?, None))
     }
 
-    fn new(path: &Path, mode: Mode, lock: Option<File>) -> StoreDirectory {
-        StoreDirectory {
+    fn new(
+        path: &Path,
+        mode: Mode,
+        lock: Option<File>,
+        key: &KeyArgs,
+    ) -> Result<StoreDirectory, String> {
+        Ok(StoreDirectory {
             path: path.to_owned(),
-            disk: Arc::new(OsDisk::new(path, mode)),
+            disk: Keyed::disk(Arc::new(OsDisk::new(path, mode)), key.source()?),
             _lock: lock,
-        }
+        })
     }
 }
 

@@ -61,6 +61,10 @@ pub trait Device: Send + Sync {
         None
     }
 
+    /// Makes plain bytes of those that were read from the [`descriptor`](Self::descriptor) at byte
+    /// `at`, for an encrypted device. They begin and end at multiples of its alignment.
+    fn decrypt(&self, _at: u64, _bytes: &mut [u8]) {}
+
     /// Reads all of `into` from byte `at` on, for any offset and any memory: reads outside of the
     /// device's alignment are widened, and copied.
     ///

@@ -223,7 +223,11 @@ impl SpanReader {
                 continue;
             }
             place.under = None;
-            let buffer = place.buffer.as_ref().expect("it came back (P1)");
+            let buffer = place.buffer.as_mut().expect("it came back (P1)");
+            if result.is_ok() && matches!(self.way, Way::Ring(_)) {
+                let read = &mut buffer.bytes_mut()[..cut.bytes];
+                self.device.decrypt(cut.at, read); // threads read by `read_at`
+            }
             let bytes = buffer.bytes();
             tell(Span {
                 tag,

@@ -11,6 +11,7 @@
 //! - H3: the file has at most one byte of 64 of the memory budget, hottest first. Writing it takes
 //!   at most a hundredth of a core's time and 1 MiB a second: the pause after it is long enough for
 //!   that.
+//! - H4: the file of an encrypted store is encrypted, block by block, at the places of its blocks.
 //!
 //! **Concurrency**: one thread (`duramen-heat`) refills, then writes; it holds no lock that another
 //! thread needs, and is pinned in the engine for moments only. The thread that closes the store
@@ -23,6 +24,7 @@ use crate::{DiskMode as Mode, Options};
 use duramen_base::ids::SegmentId;
 use duramen_base::private::make_file;
 use duramen_base::units::MIB;
+use duramen_cipher::SectorCipher;
 use duramen_engine::TableId;
 use duramen_engine::flash::{Heat as Reading, HotKey, Refill};
 use duramen_format::heat::{BLOCK_BYTES, Block, Kind, WORDS_MAX};
@@ -57,6 +59,8 @@ pub(crate) struct Heat {
     server: u64,
     bytes_max: u64,
     interval: Duration,
+    /// H4.
+    cipher: Option<Arc<SectorCipher>>,
     found: Found,
     /// H2: the file that was found is not used up.
     refills: AtomicBool,
@@ -91,19 +95,21 @@ impl Heat {
         options: &Options,
         engine: &Arc<duramen_engine::Store>,
         server: u64,
+        cipher: Option<Arc<SectorCipher>>,
     ) -> Option<Heat> {
         let dir = options.dir.clone()?;
         if !engine.has_flash() || options.mode == Mode::Raw {
             return None;
         }
         let bytes_max = options.engine.memory_bytes / MEMORY_PART;
-        let found = look(&dir.join(NAME), server, bytes_max);
+        let found = look(&dir.join(NAME), server, bytes_max, cipher.as_deref());
         engine.set_refill_left(found.keys);
         Some(Heat {
             dir,
             server,
             bytes_max,
             interval: options.heat_interval,
+            cipher,
             refills: AtomicBool::new(found.keys > 0),
             found,
             written: Mutex::default(),
@@ -163,7 +169,10 @@ impl Heat {
             if let Ok(Some(refill)) = engine.refill()
                 && let Ok(file) = File::open(self.dir.join(NAME))
             {
-                let blocks = file.take(self.bytes_max);
+                let blocks = Stored {
+                    file: file.take(self.bytes_max),
+                    cipher: self.cipher.as_deref(),
+                };
                 refill_from(engine, refill, blocks, self.server, self.found.keys, stop);
             }
             if stop() {
@@ -208,6 +217,7 @@ impl Heat {
         let temporary = self.dir.join(TEMPORARY);
         let file = BufWriter::with_capacity(16 * BLOCK_BYTES, make_file(&temporary)?);
         let mut blocks = Blocks::new(file, self.server, self.bytes_max);
+        blocks.cipher.clone_from(&self.cipher);
         let filled = self.fill(&mut blocks, reading, stop);
         let whole = filled.and_then(|whole| {
             if whole {
@@ -244,7 +254,7 @@ impl Heat {
 pub(crate) fn refill_from(
     engine: &Arc<duramen_engine::Store>,
     mut refill: Refill,
-    blocks: impl Read,
+    blocks: Stored<'_, impl Read>,
     server: u64,
     keys: u64,
     stop: &dyn Fn() -> bool,
@@ -283,7 +293,7 @@ pub(crate) fn refill_from(
 
 /// Number of keys of this server in these blocks.
 pub(crate) fn keys_in(blocks: &[u8], server: u64) -> u64 {
-    sum_up(blocks, server).keys
+    sum_up(Stored::plain(blocks), server).keys
 }
 
 /// Blocks for a file, or for other servers.
@@ -293,6 +303,8 @@ pub(crate) struct Blocks<W> {
     written_ms: u64,
     most: u64,
     written: u64,
+    /// H4; `None`: the blocks are not encrypted.
+    cipher: Option<Arc<SectorCipher>>,
     /// Keys of one heat, by table.
     open: BTreeMap<u32, Vec<u64>>,
 }
@@ -306,6 +318,7 @@ impl<W: Write> Blocks<W> {
             written_ms: now.map_or(0, |now| now.as_millis() as u64),
             most: bytes_max / BLOCK_BYTES as u64,
             written: 0,
+            cipher: None,
             open: BTreeMap::new(),
         }
     }
@@ -367,16 +380,39 @@ impl<W: Write> Blocks<W> {
             table,
             words,
         };
+        let at = self.written * BLOCK_BYTES as u64;
         self.written += 1;
-        self.file.write_all(&block.encode())
+        let block = block.encode();
+        let Some(cipher) = &self.cipher else {
+            return self.file.write_all(&block);
+        };
+        let mut encrypted = [0; BLOCK_BYTES];
+        cipher.encrypt(at, &block, &mut encrypted);
+        self.file.write_all(&encrypted)
+    }
+}
+
+/// Blocks in a file or in memory.
+pub(crate) struct Stored<'a, R> {
+    file: R,
+    cipher: Option<&'a SectorCipher>,
+}
+
+impl<R> Stored<'_, R> {
+    pub fn plain(file: R) -> Self {
+        Stored { file, cipher: None }
     }
 }
 
 /// Passes each block of a file, or `None` for an unusable one, to `show`, until `show` returns
 /// false.
-fn each_block(file: impl Read, mut show: impl FnMut(Option<Block>) -> bool) -> io::Result<()> {
-    let mut file = BufReader::with_capacity(16 * BLOCK_BYTES, file);
+fn each_block(
+    from: Stored<'_, impl Read>,
+    mut show: impl FnMut(Option<Block>) -> bool,
+) -> io::Result<()> {
+    let mut file = BufReader::with_capacity(16 * BLOCK_BYTES, from.file);
     let mut bytes = vec![0; BLOCK_BYTES];
+    let mut at = 0;
     loop {
         let mut filled = 0;
         while filled < BLOCK_BYTES {
@@ -387,6 +423,10 @@ fn each_block(file: impl Read, mut show: impl FnMut(Option<Block>) -> bool) -> i
                 Err(error) => return Err(error),
             }
         }
+        if let (Some(cipher), BLOCK_BYTES) = (from.cipher, filled) {
+            cipher.decrypt(at, &mut bytes);
+        }
+        at += BLOCK_BYTES as u64;
         if filled == 0 || !show(Block::decode(&bytes[..filled]).ok()) {
             return Ok(());
         }
@@ -394,7 +434,7 @@ fn each_block(file: impl Read, mut show: impl FnMut(Option<Block>) -> bool) -> i
 }
 
 /// Contents of the file at a path, if any, in its first bytes.
-fn look(path: &Path, server: u64, bytes_max: u64) -> Found {
+fn look(path: &Path, server: u64, bytes_max: u64, cipher: Option<&SectorCipher>) -> Found {
     let open = match std::fs::metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Found::default(),
         Err(error) => Err(error),
@@ -403,7 +443,10 @@ fn look(path: &Path, server: u64, bytes_max: u64) -> Found {
         Ok(_) => File::open(path),
     };
     match open {
-        Ok(file) => sum_up(file.take(bytes_max), server),
+        Ok(file) => {
+            let file = file.take(bytes_max);
+            sum_up(Stored { file, cipher }, server)
+        }
         Err(error) => Found {
             failed: Some(error.to_string()),
             ..Found::default()
@@ -411,7 +454,7 @@ fn look(path: &Path, server: u64, bytes_max: u64) -> Found {
     }
 }
 
-fn sum_up(file: impl Read, server: u64) -> Found {
+fn sum_up(file: Stored<'_, impl Read>, server: u64) -> Found {
     let mut found = Found::default();
     let read = each_block(file, |block| {
         found.blocks += 1;
@@ -433,13 +476,19 @@ fn sum_up(file: impl Read, server: u64) -> Found {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use duramen_cipher::StoreKey;
 
     const SERVER: u64 = 0xabcd_ef01_2345;
     const MOST: u64 = 1 << 20;
 
     /// Three blocks: segments, and keys of two heats.
     fn example() -> Vec<u8> {
+        encrypted_by(None)
+    }
+
+    fn encrypted_by(cipher: Option<Arc<SectorCipher>>) -> Vec<u8> {
         let mut blocks = Blocks::new(Vec::new(), SERVER, MOST);
+        blocks.cipher = cipher;
         blocks.put(Kind::Segments, 0, 0, vec![1, 2, 3]).unwrap();
         for (heat, keys) in [(3, 10), (1, 20)] {
             for hash in 0..keys {
@@ -454,7 +503,7 @@ mod tests {
     #[test]
     fn damage_takes_the_block_that_it_is_in_and_no_other() {
         let whole = example();
-        let all = sum_up(&whole[..], SERVER);
+        let all = sum_up(Stored::plain(&whole[..]), SERVER);
         assert_eq!((all.segments.len(), all.keys, all.blocks), (3, 30, 3));
         assert_eq!((all.unusable, &all.failed), (0, &None));
         let usable = |found: &Found| {
@@ -468,31 +517,49 @@ mod tests {
         for at in 0..whole.len() {
             let mut damaged = whole.clone();
             damaged[at] ^= 0x41;
-            let found = sum_up(&damaged[..], SERVER);
+            let found = sum_up(Stored::plain(&damaged[..]), SERVER);
             assert_eq!((found.unusable, usable(&found)), (1, 2), "byte {at}");
         }
         for length in 0..whole.len() {
-            let found = sum_up(&whole[..length], SERVER);
+            let found = sum_up(Stored::plain(&whole[..length]), SERVER);
             let parts = (length / BLOCK_BYTES) as u64;
             let cut = u64::from(!length.is_multiple_of(BLOCK_BYTES));
             assert_eq!((found.unusable, usable(&found)), (cut, parts), "{length}");
         }
     }
 
+    /// H4: with its cipher the file shows what a plain one does, without it nothing.
+    #[test]
+    fn the_file_of_an_encrypted_store_is_encrypted() {
+        let cipher = || Arc::new(StoreKey::random().unwrap().cipher("heat").unwrap());
+        let (right, wrong) = (cipher(), cipher());
+        let plain = example();
+        let file = encrypted_by(Some(right.clone()));
+        assert_eq!(file.len(), plain.len());
+        let read = |file: &[u8], cipher| sum_up(Stored { file, cipher }, SERVER);
+        assert_eq!(read(&file, Some(&*right)), read(&plain, None));
+        for cipher in [None, Some(&*wrong)] {
+            let found = read(&file, cipher);
+            assert_eq!((found.keys, found.unusable), (0, 3));
+        }
+        let cut = read(&file[..2 * BLOCK_BYTES + 5], Some(&*right));
+        assert_eq!((cut.keys, cut.unusable), (10, 1));
+    }
+
     #[test]
     fn what_is_of_another_store_or_no_file_is_told_and_not_used() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(NAME);
-        assert_eq!(look(&path, SERVER, MOST), Found::default());
+        assert_eq!(look(&path, SERVER, MOST, None), Found::default());
         std::fs::write(&path, example()).unwrap();
-        let found = look(&path, SERVER + 1, MOST);
+        let found = look(&path, SERVER + 1, MOST, None);
         assert_eq!((found.keys, found.blocks, found.unusable), (0, 3, 3));
         // No more than memory can use.
-        let found = look(&path, SERVER, 2 * BLOCK_BYTES as u64);
+        let found = look(&path, SERVER, 2 * BLOCK_BYTES as u64, None);
         assert_eq!((found.keys, found.blocks), (10, 2));
         std::fs::remove_file(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
-        assert!(look(&path, SERVER, MOST).failed.is_some());
+        assert!(look(&path, SERVER, MOST, None).failed.is_some());
     }
 
     #[test]
@@ -507,7 +574,7 @@ mod tests {
         }
         assert!(!blocks.has_room());
         let mut heats = Vec::new();
-        each_block(&blocks.file[..], |block| {
+        each_block(Stored::plain(&blocks.file[..]), |block| {
             heats.push(block.expect("whole").heat);
             true
         })

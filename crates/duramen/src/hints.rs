@@ -17,7 +17,7 @@
 
 use crate::Options;
 use crate::bell::Bell;
-use crate::heat::{Blocks, PAUSE_FACTOR, keys_in, refill_from};
+use crate::heat::{Blocks, PAUSE_FACTOR, Stored, keys_in, refill_from};
 use duramen_format::heat::{BLOCK_BYTES, HINT_BYTES_MAX};
 use duramen_wire::native::Slice;
 use std::collections::VecDeque;
@@ -111,7 +111,7 @@ impl Hints {
         // All sessions may be taken: then a read fetches each hot key.
         if let Ok(Some(refill)) = engine.refill() {
             engine.set_refill_left(keys);
-            refill_from(engine, refill, blocks, server, keys, stop);
+            refill_from(engine, refill, Stored::plain(blocks), server, keys, stop);
         }
         engine.end_refill();
     }

@@ -85,10 +85,11 @@ mod writer;
 pub use duramen_backup::Mode as DiskMode;
 #[doc(inline)]
 pub use duramen_base::ids::{Level, TableId as Table};
-#[doc(inline)]
 pub use duramen_base::limits::{
     KEY_BYTES_MAX, STORE_BYTES_MIN as MEMORY_BYTES_MIN, TABLES_MAX, VALUE_BYTES_MAX,
 };
+#[doc(inline)]
+pub use duramen_cipher::{KeyId, KeySource};
 pub use error::Error;
 pub use objects::{Condition, Expiry, Incremented, Outcome, Ttl, Value, Version};
 pub use options::Options;

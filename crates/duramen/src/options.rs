@@ -3,6 +3,7 @@
 use crate::DiskMode;
 use duramen_base::ids::Level;
 use duramen_base::units::{GIB, MIB};
+use duramen_cipher::KeySource;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -67,6 +68,9 @@ pub struct Options {
     /// Name of the cluster; a directory of another one is refused.
     #[doc(hidden)]
     pub cluster: String,
+    /// The key of an encrypted store; `None`: it is not encrypted.
+    #[doc(hidden)]
+    pub encryption_key: Option<KeySource>,
 }
 
 impl Options {
@@ -119,7 +123,24 @@ impl Options {
             restart_threads: 0,
             version_floor: 0,
             cluster: "duramen".to_owned(),
+            encryption_key: None,
         }
+    }
+
+    /// Encrypts everything that the store writes: its directory, which is created so, and its
+    /// snapshots. The key is read when the store is opened and for each snapshot; it is not kept. A
+    /// directory that is not encrypted, or that has another key, is refused.
+    ///
+    /// ```
+    /// # use duramen::{KeySource, Options};
+    /// let key = KeySource::File("/etc/app/key".into());
+    /// let options = Options::new("data", 64 << 20).encryption_key(key);
+    /// # let _ = options;
+    /// ```
+    #[must_use]
+    pub fn encryption_key(mut self, key: KeySource) -> Options {
+        self.encryption_key = Some(key);
+        self
     }
 
     /// The level at which a write is acknowledged, if neither its table nor its session sets one.

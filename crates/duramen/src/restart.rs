@@ -255,7 +255,8 @@ fn restart(
                 engine.restore_table(TableId(*table), &info.name, info.floor, info.level);
             restored.map_err(Error::from)?;
         }
-        let heat = Heat::new(options, &engine, backup.identity().server);
+        let server = backup.identity().server;
+        let heat = Heat::new(options, &engine, server, backup.heat_cipher());
         let manifest = load::Manifest {
             state: &state,
             listed: &listed,

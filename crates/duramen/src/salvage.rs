@@ -525,6 +525,7 @@ impl<'a> Repair<'a> {
         }
         options.version_floor = self.version_max.max(self.state.safe_version);
         options.engine.heads = 1;
+        options.encryption_key = self.salvage.key().cloned();
         options
     }
 }

@@ -1,6 +1,7 @@
 //! Figures of the durable side.
 
 use duramen_base::ids::Level;
+use duramen_cipher::KeyId;
 use std::time::{Duration, SystemTime};
 
 /// Whether the disk takes writes.
@@ -62,6 +63,8 @@ pub struct DurabilityStats {
     /// The store's default level.
     pub level: Level,
     pub disk: DiskState,
+    /// The id of the master key that opened the store; `None`: it is not encrypted.
+    pub encryption_key: Option<KeyId>,
     /// Appended, and not yet synced: the bytes of levels below `synced` that a power cut now could
     /// lose.
     pub undurable_bytes: u64,

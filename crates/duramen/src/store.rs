@@ -18,7 +18,7 @@ use crate::{
     reentrancy,
 };
 use duramen_backup::Copies;
-use duramen_backup::disk::Disk;
+use duramen_backup::disk::{Disk, Keyed};
 use duramen_backup::os::OsDisk;
 use duramen_base::ids::Level;
 use duramen_engine::Position;
@@ -129,8 +129,9 @@ impl Store {
         let Some(dir) = options.dir.clone() else {
             return Store::in_memory(&options);
         };
-        let disk = OsDisk::new(&dir, options.mode);
-        Store::open_on(Arc::new(disk), options, true, &progress)
+        let disk = Arc::new(OsDisk::new(&dir, options.mode));
+        let disk = Keyed::disk(disk, options.encryption_key.clone());
+        Store::open_on(disk, options, true, &progress)
     }
 
     fn in_memory(options: &Options) -> Result<Arc<Store>, Error> {
@@ -393,8 +394,10 @@ impl Store {
         dir: impl AsRef<Path>,
         progress: impl Fn(&Progress) + Send + Sync,
     ) -> Result<SnapshotReport, Error> {
-        let disk = OsDisk::new(dir.as_ref(), DiskMode::Buffered);
-        self.snapshot_to(Arc::new(disk), &progress)
+        let disk = Arc::new(OsDisk::new(dir.as_ref(), DiskMode::Buffered));
+        let durable = self.durable.as_ref();
+        let key = durable.and_then(|durable| durable.log.durable.options.encryption_key.clone());
+        self.snapshot_to(Keyed::disk(disk, key), &progress)
     }
 
     /// As [`snapshot`](Self::snapshot), to any empty disk.

@@ -12,6 +12,7 @@ pub use duramen::DiskMode;
 pub use duramen_base::ids::Level;
 use duramen_base::limits::{KEY_BYTES_MAX, MEMORY_BYTES_MIN, STORE_BYTES_MIN, VALUE_BYTES_MAX};
 use duramen_base::units::MIB;
+use duramen_cipher::KeySource;
 pub use duramen_engine::Mode;
 pub use duramen_tls::ClientAuth;
 use duramen_wire::resp::Limits;
@@ -135,6 +136,10 @@ pub struct ServerConfig {
     pub flash_file: String,
     /// Bytes of the flash file or partition that are used.
     pub flash_bytes: u64,
+    /// File with the key of an encrypted store; empty = none.
+    pub encryption_key_file: String,
+    /// Command whose output is that key; empty = none.
+    pub encryption_key_command: String,
     /// Directory for the copies that SAVE and BGSAVE write; empty = `snapshots` in the data
     /// directory.
     pub snapshot_dir: String,
@@ -244,6 +249,8 @@ impl Default for ServerConfig {
             disk_expansion_percent: 0,
             flash_file: String::new(),
             flash_bytes: 0,
+            encryption_key_file: String::new(),
+            encryption_key_command: String::new(),
             snapshot_dir: String::new(),
             scrub_interval_ms: 0,
             bind: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
@@ -405,6 +412,7 @@ impl ServerConfig {
         }
         self.check_password()?;
         self.check_flash()?;
+        self.check_encryption()?;
         self.check_member()
     }
 
@@ -474,6 +482,25 @@ impl ServerConfig {
             ),
             (false, _) => Ok(()),
         }
+    }
+
+    fn check_encryption(&self) -> Result<(), ServerError> {
+        if self.encryption_key_file.is_empty() || self.encryption_key_command.is_empty() {
+            return Ok(());
+        }
+        Err(ServerError::Config(
+            "encryption-key-file and encryption-key-command are both set: leave one of them out"
+                .to_owned(),
+        ))
+    }
+
+    /// The source of the key with which this server encrypts what it writes; `None`: it does not.
+    pub fn key_source(&self) -> Option<KeySource> {
+        if !self.encryption_key_file.is_empty() {
+            return Some(KeySource::File(PathBuf::from(&self.encryption_key_file)));
+        }
+        let command = &self.encryption_key_command;
+        (!command.is_empty()).then(|| KeySource::Command(command.clone()))
     }
 
     /// Whether this server is a member of a cluster, or wants to become one.

@@ -176,6 +176,7 @@ impl Durability {
             scrub_interval: Duration::from_millis(config.scrub_interval_ms),
             disk_expansion: config.disk_expansion_percent as f64 / 100.0,
             restart_threads: config.restart_threads,
+            encryption_key: config.key_source(),
             ..defaults
         };
         if let Ok(place) = SnapshotPaths::new(config, Target::Dump)

@@ -52,6 +52,9 @@ pub enum ServerError {
     /// in it was changed.
     #[error(transparent)]
     Backup(#[from] duramen_backup::Error),
+    /// There is no encryption key: do what the text says.
+    #[error(transparent)]
+    Key(#[from] duramen_cipher::Error),
     /// A member's life is over. `again`: start it again, in this process or another one; otherwise
     /// a person must look at the reason.
     #[error("this member's life is over: {reason}")]

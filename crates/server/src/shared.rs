@@ -57,6 +57,7 @@ use crate::tier::Tier;
 use duramen_acl::Catalog;
 use duramen_backup::{Backup, Copies};
 use duramen_base::ids::Level;
+use duramen_cipher::KeyId;
 use duramen_engine::flash::FlashStats;
 use duramen_engine::{Store, TableId};
 use duramen_tls::Session;
@@ -325,6 +326,14 @@ impl Shared {
         let kept = self.kept.get().and_then(Weak::upgrade);
         let kept = kept.map(|backup| backup.copies());
         own.into_iter().chain(kept).sum()
+    }
+
+    /// The id of the key that opened this server's own store, or the replicas that it keeps for
+    /// others; `None`: they are not encrypted.
+    pub fn encryption_key(&self) -> Option<KeyId> {
+        let own = || self.durability()?.stats().encryption_key;
+        let kept = || self.kept.get()?.upgrade()?.encryption_key();
+        own().or_else(kept)
     }
 
     /// Makes this server a member of a cluster. To be called once, before [`serve`](Self::serve).

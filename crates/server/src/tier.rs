@@ -11,6 +11,8 @@
 //! Paper: [Badam11 §3]; differs: segments move as a whole, and flash is not the durable place of
 //! anything.
 
+mod encrypted;
+
 use crate::config::{FETCH_BYTES_MIN, ServerConfig};
 use crate::error::ServerError;
 use crate::seldom::seldom;
@@ -21,6 +23,8 @@ use std::os::fd::RawFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use encrypted::EncryptedDevice;
 
 /// All threads together may fetch into the memory budget divided by this.
 const FETCH_PART: u64 = 16;
@@ -75,6 +79,10 @@ impl Device for Reported {
     fn descriptor(&self) -> Option<RawFd> {
         self.0.descriptor()
     }
+
+    fn decrypt(&self, at: u64, bytes: &mut [u8]) {
+        self.0.decrypt(at, bytes);
+    }
 }
 
 impl std::fmt::Debug for Tier {
@@ -119,7 +127,11 @@ impl Tier {
                 "the file system of the flash file has no direct access: what lies there takes memory of the page cache too"
             );
         }
-        Ok(Some(Tier::new(Arc::new(device), path, config)))
+        let device: Arc<dyn Device> = match config.key_source() {
+            None => Arc::new(device),
+            Some(_) => Arc::new(EncryptedDevice::new(device)?),
+        };
+        Ok(Some(Tier::new(device, path, config)))
     }
 
     fn new(device: Arc<dyn Device>, path: PathBuf, config: &ServerConfig) -> Tier {
@@ -225,6 +237,32 @@ mod tests {
                 .expect("none")
                 .is_none()
         );
+    }
+
+    #[test]
+    fn with_a_key_the_file_shows_nothing() {
+        const SECRET: &[u8] = b"a secret of a client";
+        for is_encrypted in [false, true] {
+            let dir = tempfile::tempdir().expect("a directory");
+            let path = dir.path().join("flash");
+            let mut config = config(&path);
+            if is_encrypted {
+                config.encryption_key_file = "read by the store alone".to_owned();
+            }
+            let tier = Tier::open(&config).expect("opened").expect("a tier");
+            let mut memory = duramen_disk::Aligned::zeroed(64 << 10);
+            memory.bytes_mut()[100..120].copy_from_slice(SECRET);
+            tier.device
+                .write_at(1 << 20, memory.bytes())
+                .expect("written");
+            let file = std::fs::read(&path).expect("the file");
+            let is_shown = file.windows(SECRET.len()).any(|some| some == SECRET);
+            assert_eq!(is_shown, !is_encrypted);
+            let mut found = duramen_disk::Aligned::zeroed(64 << 10);
+            let read = tier.device.read_at(1 << 20, found.bytes_mut());
+            read.expect("read");
+            assert!(found.bytes() == memory.bytes());
+        }
     }
 
     #[test]

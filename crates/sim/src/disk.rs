@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::bytes::Bytes;
 use duramen_backup::disk::{Disk, File, OpenHow};
+use duramen_cipher::KeySource;
 
 use duramen_base::random::Random;
 
@@ -83,12 +84,15 @@ struct State {
 #[derive(Clone)]
 pub struct SimDisk {
     state: Arc<Mutex<State>>,
+    /// Of the store on it, if that is encrypted.
+    key: Option<KeySource>,
 }
 
 impl SimDisk {
     /// An empty disk of this size.
     pub fn new(seed: u64, capacity_bytes: u64) -> SimDisk {
         SimDisk {
+            key: None,
             state: Arc::new(Mutex::new(State {
                 files: BTreeMap::new(),
                 random: Random::new(seed),
@@ -102,6 +106,12 @@ impl SimDisk {
                 trace: Some(Vec::new()),
             })),
         }
+    }
+
+    /// The same disk; a store on it is encrypted with this key.
+    #[must_use]
+    pub fn with_key(self, key: Option<KeySource>) -> SimDisk {
+        SimDisk { key, ..self }
     }
 
     /// The same disk; operations are counted but not recorded.
@@ -180,7 +190,7 @@ impl SimDisk {
             .iter()
             .map(|(name, contents)| (name.clone(), contents.copy()))
             .collect();
-        let copy = SimDisk::new(seed, state.capacity);
+        let copy = SimDisk::new(seed, state.capacity).with_key(self.key.clone());
         copy.state().files = files;
         copy
     }
@@ -566,6 +576,10 @@ impl Disk for SimDisk {
     fn free_bytes(&self) -> io::Result<u64> {
         let state = self.state();
         Ok(state.capacity.saturating_sub(state.used()))
+    }
+
+    fn key(&self) -> Option<&KeySource> {
+        self.key.as_ref()
     }
 
     fn label(&self) -> String {

@@ -6,16 +6,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use duramen_backup::disk::{Disk, File, Front, Fronted};
+use duramen_backup::disk::{Disk, File, Front, Fronted, Keyed};
 use duramen_backup::os::{OsDisk, is_copy, remove_copy};
 use duramen_backup::{
     Backup, Chunk, Error, Expected, Geometry, Identity, Mode, Options, Place, ReplicaInfo,
     ScrubStep,
 };
 use duramen_base::ids::{Level, SegmentId};
+use duramen_cipher::{KeySource, MasterKey};
 use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
 
+mod encrypted;
 mod forged;
 mod memory;
 
@@ -95,14 +97,18 @@ fn flush_all(backup: &Backup) {
 
 #[test]
 fn what_goes_in_comes_out_in_every_mode() {
-    for (mode, uring) in [
-        (Mode::Buffered, true),
-        (Mode::Direct, true),
-        (Mode::Direct, false),
-        (Mode::Raw, true),
+    let key = || KeySource::Held(Arc::new(MasterKey::random().unwrap()));
+    for (mode, uring, key) in [
+        (Mode::Buffered, true, None),
+        (Mode::Direct, true, None),
+        (Mode::Direct, false, None),
+        (Mode::Raw, true, None),
+        (Mode::Buffered, true, Some(key())),
+        (Mode::Direct, true, Some(key())),
+        (Mode::Raw, true, Some(key())),
     ] {
         let folder = tempfile::tempdir().unwrap();
-        let open = || disk(folder.path(), mode, uring);
+        let open = || Keyed::disk(disk(folder.path(), mode, uring), key.clone());
         let options = Options::default();
         let backup = Backup::create(open(), &options, &GEOMETRY, &identity()).unwrap();
         let writer = Writer { backup: &backup };

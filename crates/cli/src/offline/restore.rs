@@ -4,7 +4,7 @@
 use super::{Meter, RestoreArgs, StoreDirectory, fsck};
 use duramen_backup::Error::{DamagedFile, DamagedSuperblock};
 use duramen_backup::Mode;
-use duramen_backup::disk::Disk;
+use duramen_backup::disk::Keyed;
 use duramen_backup::os::OsDisk;
 use duramen_backup::restore::Restore;
 use duramen_base::units::MIB;
@@ -21,10 +21,14 @@ SNAPSHOT is not changed, and DIR is never overwritten. If the command is interru
 DIR; the same command starts again from the beginning. It prints how much memory, or memory and flash,
 a server needs for the data.
 
+The copy of an encrypted snapshot is encrypted with the same key, or with the new one that is named. A
+snapshot that is not encrypted is copied into an encrypted directory by --new-encryption-key-file.
+
 EXAMPLES
   duramen restore /backup/monday /var/lib/duramen
   duramen serve --dir /var/lib/duramen
   duramen restore duramen-data/snapshots/dump restored --json | jq .memory_bytes
+  duramen restore plain encrypted --new-encryption-key-file /etc/duramen/key
 
 Exit codes: 0 restored, 1 the snapshot is damaged (nothing is restored), 2 wrong usage, 5 cannot
 restore (no snapshot, in use, DIR is not empty, no room, no permission).";
@@ -77,14 +81,18 @@ impl ServerNeeds {
 /// Returns the exit code; an error: the reason why nothing was restored.
 pub(super) fn run(args: &RestoreArgs) -> Result<ExitCode, String> {
     let began = Instant::now();
-    let (place, part) = StoreDirectory::open(&args.snapshot)?;
+    let (place, part) = StoreDirectory::open(&args.snapshot, &args.key)?;
     if part.is_some() {
         return Err(format!(
             "`{}` is a file of a snapshot: name its directory",
             args.snapshot.display()
         ));
     }
-    let to: Arc<dyn Disk> = Arc::new(OsDisk::new(&args.dir, Mode::Buffered));
+    let key = match args.decrypt {
+        true => None,
+        false => args.new_key.source()?.or_else(|| place.disk.key().cloned()),
+    };
+    let to = Keyed::disk(Arc::new(OsDisk::new(&args.dir, Mode::Buffered)), key);
     let restore = match Restore::begin(&*place.disk, to) {
         Ok(restore) => restore,
         Err(error @ (DamagedFile { .. } | DamagedSuperblock { .. })) => {

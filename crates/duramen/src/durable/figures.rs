@@ -66,6 +66,7 @@ impl Local {
     fn stats(&self) -> DurabilityStats {
         let backup = self.backup.stats();
         DurabilityStats {
+            encryption_key: self.backup.encryption_key(),
             wal_bytes: backup.wal_bytes,
             wal_used_bytes: backup.wal_used_bytes,
             frames: u64::from(backup.frames),

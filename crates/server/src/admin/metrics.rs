@@ -58,6 +58,7 @@ impl Collector for Page {
         }
         if let Some(durability) = shared.durability() {
             encode_all(&mut encoder, &figures::DURABILITY, &durability.stats())?;
+            encryption(&mut encoder, shared)?;
         }
         if let Some(member) = Member::of(shared) {
             encode_all(&mut encoder, &figures::MEMBER, &member)?;
@@ -102,6 +103,16 @@ fn build_info(encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         ("arch", std::env::consts::ARCH),
     ];
     ConstGauge::new(1.0).encode(family.encode_family(&labels)?)
+}
+
+/// Whether the disk is encrypted, and with which key.
+fn encryption(encoder: &mut DescriptorEncoder<'_>, shared: &Shared) -> fmt::Result {
+    let help = "1 if everything on disk is encrypted, else 0; the label is the id of the key.";
+    let mut family = encoder.encode_descriptor("encryption", help, None, MetricType::Gauge)?;
+    let key = shared.encryption_key();
+    let value = f64::from(u8::from(key.is_some()));
+    let labels = [("key", key.map_or_else(String::new, |key| key.to_string()))];
+    ConstGauge::new(value).encode(family.encode_family(&labels)?)
 }
 
 pub(super) fn counter(

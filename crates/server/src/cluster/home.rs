@@ -13,17 +13,20 @@
 
 use super::identity::{self, Content, FILE};
 use crate::error::ServerError;
+use duramen_backup::disk::Keyed;
 use duramen_backup::os::OsDisk;
 use duramen_backup::{Backup, Error, Expected, Geometry, Identity, Mode};
 use duramen_base::ids::{ClusterId, ServerId};
 use duramen_base::private::make_dir;
 use duramen_base::units::MIB;
+use duramen_cipher::KeySource;
 use duramen_wire::native::message::ClusterSettings;
 use std::hash::{BuildHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const FOLDER: &str = "backup";
+/// The folder of the replicas for others, in a member's directory.
+pub const FOLDER: &str = "backup";
 /// Frames beyond the disk's share, for control segments and for replicas that are being replaced.
 const FRAMES_EXTRA: u64 = 16;
 
@@ -165,6 +168,7 @@ impl Home {
         &self,
         settings: &ClusterSettings,
         size: Size,
+        key: Option<KeySource>,
     ) -> Result<Arc<Backup>, ServerError> {
         let dir = self.dir.join(FOLDER);
         make_dir(&dir).map_err(|source| ServerError::File {
@@ -172,7 +176,7 @@ impl Home {
             path: dir.clone(),
             source,
         })?;
-        let disk = Arc::new(OsDisk::new(&dir, size.mode));
+        let disk = Keyed::disk(Arc::new(OsDisk::new(&dir, size.mode)), key);
         let options = duramen_backup::Options {
             frames_past_cache: true,
             memory_bytes: size.copies_bytes,

@@ -439,7 +439,10 @@ fn prepare(
     let tier = open_tier(config)?;
     let store = store_options(config, tier.as_ref());
     let size = size(config, settings, store.wal_bytes);
-    let backup = config.backup.then(|| home.open_backup(settings, size));
+    let key = || config.key_source();
+    let backup = config
+        .backup
+        .then(|| home.open_backup(settings, size, key()));
     let backup = backup.transpose()?;
     let handle = hub.handle();
     let clock = Clock::start();
@@ -597,6 +600,7 @@ fn store_options(config: &ServerConfig, tier: Option<&Tier>) -> duramen::Options
         disk_bytes: config.disk_bytes,
         disk_expansion: config.disk_expansion_percent as f64 / 100.0,
         cluster: config.cluster.clone(),
+        encryption_key: config.key_source(),
         ..defaults
     }
 }

@@ -243,6 +243,23 @@ pub static SETTINGS: &[Setting] = &[
         "Bytes of flash-file that are used; a file gets this length at the start.",
     ),
     row(
+        "encryption-key-file",
+        Kind::Text,
+        "",
+        "",
+        text!(encryption_key_file),
+        "File with the key that encrypts everything this server writes: log, frames, flash, snapshots. `duramen key init` makes it. No other user may read it. It is read at the start and for each snapshot. Empty = no encryption, or encryption-key-command.",
+    ),
+    row(
+        "encryption-key-command",
+        Kind::Text,
+        "",
+        "",
+        text!(encryption_key_command),
+        "Command for `sh` whose output is that key, in place of encryption-key-file: it can ask a key service. It must end within 30 s. Other users of the machine see it while it runs.",
+    )
+    .secret(),
+    row(
         "snapshot-dir",
         Kind::Text,
         "",

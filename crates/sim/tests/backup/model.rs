@@ -13,6 +13,7 @@ use duramen_backup::{
     Backup, Chunk, Error, Expected, Geometry, Identity, Options, ReplicaId, ReplicaInfo, ScrubStep,
 };
 use duramen_base::ids::{Level, SegmentId};
+use duramen_cipher::{KeySource, MasterKey};
 use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
 use duramen_sim::Random;
@@ -645,7 +646,17 @@ fn held(info: &ReplicaInfo) -> (SegmentId, u32, u32, bool) {
 
 /// A disk with an empty store on it.
 pub fn fresh_disk(seed: u64) -> SimDisk {
-    let disk = SimDisk::new(seed, 4 << 20);
+    fresh_disk_with(seed, None)
+}
+
+/// A key that was not used before.
+pub fn some_key() -> KeySource {
+    KeySource::Held(Arc::new(MasterKey::random().expect("random bytes")))
+}
+
+/// As [`fresh_disk`], encrypted with a key.
+pub fn fresh_disk_with(seed: u64, key: Option<KeySource>) -> SimDisk {
+    let disk = SimDisk::new(seed, 4 << 20).with_key(key);
     let made = Backup::create(Arc::new(disk.clone()), &options(), &GEOMETRY, &identity());
     drop(made.expect("a store is created"));
     disk

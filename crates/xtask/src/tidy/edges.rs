@@ -10,12 +10,16 @@ use super::House;
 const BELOW: &[(&str, &[&str])] = &[
     ("duramen-base", &[]),
     ("duramen-acl", &["duramen-base"]),
+    ("duramen-cipher", &["duramen-base"]),
     ("duramen-disk", &["duramen-base"]),
     ("duramen-flash", &["duramen-disk"]),
     ("duramen-alloc", &["duramen-flash"]),
     ("duramen-format", &["duramen-base"]),
     ("duramen-engine", &["duramen-format", "duramen-disk"]),
-    ("duramen-backup", &["duramen-format", "duramen-disk"]),
+    (
+        "duramen-backup",
+        &["duramen-format", "duramen-disk", "duramen-cipher"],
+    ),
     ("duramen-cluster", &["duramen-wire"]),
     ("duramen-metastore", &["duramen-cluster"]),
     (

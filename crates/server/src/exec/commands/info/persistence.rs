@@ -34,6 +34,13 @@ pub(crate) fn write(ctx: &Context<'_>, fields: &mut Fields) {
     if let Some(dir) = config.data_dir() {
         fields.add("duramen_dir", dir.display());
     }
+    match ctx.shared.encryption_key() {
+        Some(key) => {
+            fields.add("duramen_encryption", "aes-256-xts");
+            fields.add("duramen_encryption_key", key);
+        }
+        None => fields.add("duramen_encryption", "off"),
+    }
     own(&stats, fields);
     snapshot(job.as_deref(), fields);
 }
