@@ -1,9 +1,11 @@
 //! The rate at which a recovery master takes over another server's log: entries replayed into a
-//! side log, by one thread and by two.
+//! side log, by one thread and by two, by size of objects. Ousterhout15 §7.11, Table V.
 
 use crate::figure::Figure;
 use crate::harness::store::{self, TABLE};
-use crate::harness::{Bound, Doing, Options, Report, Result, Row, median, progress};
+use crate::harness::{
+    Bound, Chart, Doing, Options, Report, Result, Row, Scale, Series, median, progress,
+};
 use duramen_base::ids::SegmentId;
 use duramen_base::units::MIB;
 use duramen_engine::{LogOptions, Options as StoreOptions, SidePlan, Store};
@@ -21,23 +23,38 @@ const LARGE: (usize, &str) = (1000, "MB/s of 1 KB, one thread ≥ 500");
 
 /// Entries of another server's log replayed into a side log, by one thread and by two
 #[derive(Clone, Debug, clap::Args)]
-pub(super) struct ReplayFigure;
+pub(super) struct ReplayFigure {
+    /// Bytes of values; targets are those of 100 and 1,000
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "1,64,100,128,256,1000,1024,2048,4096"
+    )]
+    pub value_bytes: Vec<usize>,
+    /// Megabytes of entries of each size [default: 512; 64 with --quick]
+    #[arg(long, value_name = "MB")]
+    pub data: Option<u64>,
+}
 
 impl Figure for ReplayFigure {
     const NAME: &'static str = "replay";
 
     fn run(&self, options: &Options) -> Result<Vec<Report>> {
-        Ok(vec![report(options)?])
+        Ok(vec![report(self, options)?])
     }
 }
 
-fn report(options: &Options) -> Result<Report> {
+fn report(args: &ReplayFigure, options: &Options) -> Result<Report> {
     let about = "Entries of a dead server's log, in chunks of 1 MB and in random order of keys, are verified and replayed into a side log \
         of an empty store; every eighth key comes twice, with another version. Nothing is written to a disk. Rates count entries as they come.";
     let mut report = Report::new("replay", "Replay of a log into a side log", about, options);
     let mut rows = Vec::new();
-    for (value_bytes, target) in [SMALL, LARGE] {
-        let bytes = options.size(512, 64) * MIB;
+    let mut lines = ["one thread", "two threads"].map(|name| Series {
+        name: name.to_owned(),
+        points: Vec::new(),
+    });
+    for &value_bytes in &args.value_bytes {
+        let bytes = args.data.unwrap_or(options.size(512, 64)) * MIB;
         let chunks = chunks(bytes, value_bytes);
         let mut figures = [Vec::new(), Vec::new()];
         for _ in 0..options.rounds() {
@@ -45,7 +62,7 @@ fn report(options: &Options) -> Result<Report> {
                 figures.push(replay(&chunks, bytes, threads)?);
             }
         }
-        for (threads, figures) in (1..).zip(&figures) {
+        for (threads, figures) in (1usize..).zip(&figures) {
             let seconds = median(&figures.iter().map(|f| f.1).collect::<Vec<f64>>());
             let entries = figures.first().map_or(0, |f| f.0);
             let total: usize = chunks.iter().map(Vec::len).sum();
@@ -59,17 +76,18 @@ fn report(options: &Options) -> Result<Report> {
                     .number("M entries/s", entries_m, 3)
                     .number("MB/s", mb, 3),
             );
-            if threads == 1 {
-                let (figure, wanted) = if value_bytes == SMALL.0 {
-                    (entries_m, 1.0)
-                } else {
-                    (mb, 500.0)
-                };
-                report.target(target.to_owned(), figure, Bound::AtLeast(wanted));
+            lines[threads - 1].points.push((value_bytes as f64, mb));
+            if threads == 1 && value_bytes == SMALL.0 {
+                report.target(SMALL.1, entries_m, Bound::AtLeast(1.0));
+            }
+            if threads == 1 && value_bytes == LARGE.0 {
+                report.target(LARGE.1, mb, Bound::AtLeast(500.0));
             }
         }
     }
-    report.table("Replay", rows);
+    let chart = Chart::lines("Replay by size", "bytes of a value", "MB/s", lines.into());
+    report.plot("", &chart.scales(Scale::Log, Scale::Linear));
+    report.table("Replay (Table V)", rows);
     Ok(report)
 }
 
@@ -144,4 +162,27 @@ fn replay(chunks: &[Vec<u8>], bytes: u64, threads: usize) -> Result<(u64, f64)> 
     let seconds = begun.elapsed().as_secs_f64();
     replayed?;
     Ok((side.report().entries, seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    #[test]
+    fn a_tiny_run_has_every_row() {
+        let args = ReplayFigure {
+            value_bytes: vec![1, 100],
+            data: Some(1),
+        };
+        let mut options = Options::for_tests();
+        options.rounds = Some(1);
+        let report = report(&args, &options).unwrap();
+        assert_eq!(report.tables[0].rows.len(), 4, "by size and threads");
+        assert_eq!(report.targets.len(), 1, "of 100 B alone");
+        for row in &report.tables[0].rows {
+            let rate = row.get("M entries/s").and_then(Value::as_f64);
+            assert!(rate.is_some_and(|rate| rate > 0.0), "{row:?}");
+        }
+    }
 }

@@ -127,6 +127,34 @@ fn ticks_of(stat: &str) -> Option<[u64; 2]> {
     Some([next()?, next()?])
 }
 
+/// Processor time of some threads.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ThreadTimes {
+    pub cpu_ns: u64,
+    /// In their own code, and in the kernel: as of [`user_and_kernel_ticks`].
+    pub ticks: [u64; 2],
+}
+
+/// The threads of this process whose names begin so; all 0 if there is none.
+pub fn threads(name_begins: &str) -> ThreadTimes {
+    let mut sum = ThreadTimes::default();
+    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else {
+        return sum;
+    };
+    for task in tasks.flatten() {
+        let read = |file| std::fs::read_to_string(task.path().join(file)).unwrap_or_default();
+        if !read("comm").starts_with(name_begins) {
+            continue;
+        }
+        let ns = read("schedstat");
+        let ns = ns.split_whitespace().next().and_then(|ns| ns.parse().ok());
+        sum.cpu_ns += ns.unwrap_or(0u64);
+        let [user, kernel] = ticks_of(&read("stat")).unwrap_or_default();
+        sum.ticks = [sum.ticks[0] + user, sum.ticks[1] + kernel];
+    }
+    sum
+}
+
 /// Now, as `2026-11-21T10:59:00Z`.
 pub fn date_utc() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -162,6 +190,25 @@ mod tests {
         assert_eq!(format_utc(951_782_399), "2000-02-28T23:59:59Z");
         assert_eq!(format_utc(951_782_400), "2000-02-29T00:00:00Z");
         assert_eq!(format_utc(1_795_257_540), "2026-11-21T10:39:00Z");
+    }
+
+    #[test]
+    fn threads_are_told_apart_by_their_names() {
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let busy = || {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            };
+            let named = std::thread::Builder::new().name("machine-test-9".to_owned());
+            named.spawn_scoped(scope, busy).unwrap();
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+            while threads("machine-test-").cpu_ns == 0 && std::time::Instant::now() < deadline {}
+            let (seen, others) = (threads("machine-test-"), threads("no such thread"));
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert!(seen.cpu_ns > 0 && others.cpu_ns == 0);
+        });
     }
 
     #[test]
