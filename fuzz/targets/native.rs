@@ -97,10 +97,14 @@ fn reply(frame: &Frame<'_>) {
             outcomes.iter().for_each(|outcome| multi.push(&outcome));
             multi.finish();
         }
-        Reply::Client(Answer::Objects { next, objects }) => {
+        Reply::Client(Answer::Objects {
+            last,
+            cursor,
+            objects,
+        }) => {
             let mut answer = ObjectsAnswer::new(&mut out, &envelope);
             objects.iter().for_each(|object| answer.push(&object));
-            answer.finish(*next);
+            answer.finish(*last, *cursor);
         }
         Reply::Client(Answer::Problem(problem)) => {
             encode_enumerate_problem(&mut out, &envelope, problem);

@@ -122,7 +122,12 @@ impl Cluster {
         };
         let read_until = Arc::<ReadUntil>::default();
         read_until.set(u64::MAX);
-        let membership = Membership::new(Clock::start(), read_until.clone(), clients());
+        let membership = Membership::new(
+            Clock::start(),
+            read_until.clone(),
+            clients(),
+            Box::new(|_| {}),
+        );
         let membership = Arc::new(membership);
         shared.join(membership.clone());
         let listener = || TcpListener::bind("127.0.0.1:0").expect("a free port");
