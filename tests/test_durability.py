@@ -161,6 +161,33 @@ def test_everything_is_back_after_a_restart(durable, kill, mode):
             wire.call("DEL", "deleted")
 
 
+@pytest.mark.parametrize("kill", [True, False], ids=["kill -9", "SIGTERM"])
+def test_collections_are_back_after_a_restart(durable, kill):
+    server = durable()
+    with server.connect() as wire:
+        for n in range(50):
+            wire.call("HSET", f"hash:{n}", "field", n, "other", "x" * n)
+            wire.call("RPUSH", f"list:{n}", *range(n + 1))
+            wire.call("SADD", f"set:{n}", n, "member")
+            wire.call("ZADD", f"zset:{n}", n / 4, "member", "-inf", "first")
+            wire.call("LPOP", f"list:{n}")
+        wire.call("EXPIRE", "hash:1", 10_000)
+        wire.call("DEL", "set:2")
+    restart(server, kill)
+    with server.connect() as wire:
+        for n in range(50):
+            fields = [b"field", b"%d" % n, b"other", b"x" * n]
+            assert wire.call("HGETALL", f"hash:{n}") == fields
+            items = [b"%d" % i for i in range(1, n + 1)]
+            assert wire.call("LRANGE", f"list:{n}", 0, -1) == items
+            assert wire.call("ZRANGE", f"zset:{n}", 0, -1) == [b"first", b"member"]
+            assert wire.call("TYPE", f"set:{n}") == (b"none" if n == 2 else b"set")
+        assert wire.call("EXISTS", "list:0") == 0
+        assert 9_000 < wire.call("TTL", "hash:1") <= 10_000
+        with pytest.raises(ErrorReply, match="WRONGTYPE"):
+            wire.call("GET", "hash:0")
+
+
 def test_databases_tables_and_their_levels_are_back(durable):
     server = durable()
     with server.connect() as wire:

@@ -125,6 +125,7 @@ pub(super) fn chunks(bytes: u64, value_bytes: usize) -> Vec<Vec<u8>> {
             key: &key,
             value: &value,
             victim: SegmentId::NONE,
+            is_typed: false,
         };
         let at = chunk.len();
         chunk.resize(at + object.padded_bytes(), 0);

@@ -37,6 +37,12 @@ pub trait Request {
     /// Calls `look` with each key, its position and the access to it, until `look` returns false.
     fn each_key(&self, look: &mut dyn FnMut(usize, &[u8], Access) -> bool);
 
+    /// The position of an argument by which it may read any key; `None`: it reads those of
+    /// [`each_key`](Self::each_key) alone.
+    fn reads_any_key(&self) -> Option<usize> {
+        None
+    }
+
     /// As [`each_key`](Self::each_key), for channels; the last parameter: it is a pattern.
     fn each_channel(&self, look: &mut dyn FnMut(usize, &[u8], bool) -> bool) {
         let _ = look;
@@ -300,6 +306,10 @@ impl Selector {
                 denied = (!is_allowed).then_some(Denied::Key(position));
                 is_allowed
             });
+            let reads_all = |known: &KeyGlob| known.access.reads && known.glob.text == b"*";
+            if denied.is_none() && !keys.iter().any(reads_all) {
+                denied = request.reads_any_key().map(Denied::Key);
+            }
         }
         if denied.is_none()
             && let Some(channels) = &self.channels

@@ -99,7 +99,7 @@ mod tests {
         let said = |command: &str| read(command).unwrap_err().to_string();
         assert!(said(&format!("echo {text}; exit 3")).contains("exit status: 3"));
         assert!(said("echo abc").contains("the output of encryption-key-command is not"));
-        // An endless output is cut (text::T1), and its writer ends by SIGPIPE.
+        // An endless output is cut (cipher::text::T1), and its writer ends by SIGPIPE.
         assert!(said("exec yes").contains("encryption-key-command"));
     }
 

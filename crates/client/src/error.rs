@@ -21,6 +21,11 @@ pub enum Error {
         "the table `{0}` has no tablets, so no server has its keys: create them with `duramen table create {0}` or `Client::create_table`. (Redis clients of a cluster use the table `db0`)"
     )]
     NoTablets(String),
+    /// Use a Redis client for this key, or replace or remove it.
+    #[error(
+        "the key holds a hash, list, set or sorted set: only Redis's commands on it can read it"
+    )]
+    WrongType,
     #[error("the value is not a number")]
     NotANumber,
     #[error("the result would be beyond the range of numbers")]

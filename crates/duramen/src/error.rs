@@ -48,6 +48,11 @@ pub enum Error {
     /// At most [`TABLES_MAX`](crate::TABLES_MAX) at once.
     #[error("more than {limit} tables")]
     TooManyTables { limit: usize },
+    /// Redis's commands made it: it can be read by them alone. It can be replaced and removed.
+    #[error(
+        "the key holds a hash, list, set or sorted set: only Redis's commands on it can read it"
+    )]
+    WrongType,
     /// The value to be incremented is not a decimal integer of 64 bits.
     #[error("value is not an integer or out of range")]
     NotAnInteger,
@@ -136,6 +141,7 @@ impl From<duramen_engine::Error> for Error {
             Refusal::TableExists(name) => Error::TableExists(name),
             Refusal::BadTableName(name) => Error::BadTableName(name),
             Refusal::TooManyTables { limit } => Error::TooManyTables { limit },
+            Refusal::WrongType => Error::WrongType,
             Refusal::NotAnInteger => Error::NotAnInteger,
             Refusal::NotAFloat => Error::NotAFloat,
             Refusal::Overflow => Error::Overflow,

@@ -105,9 +105,7 @@ impl Session {
                     return Decision::Keep;
                 };
                 scratch.extend_from_slice(object.value);
-                Decision::PutScratch {
-                    expires_at_ms: expiry.at_ms(now_ms, object.expires_at_ms),
-                }
+                object.put_scratch(expiry.at_ms(now_ms, object.expires_at_ms))
             })?;
             Ok(changes)
         })

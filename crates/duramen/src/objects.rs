@@ -1,6 +1,6 @@
 //! Values, versions, conditions and expiries in the interface of a session.
 
-use duramen_engine::Object;
+use duramen_engine::{Error, Object};
 use std::fmt;
 use std::ops::Deref;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -53,12 +53,14 @@ pub struct Value {
 }
 
 impl Value {
-    pub(crate) fn of(object: Object<'_>) -> Value {
-        Value {
-            bytes: object.value.to_vec(),
+    /// # Errors
+    /// [`Error::WrongType`].
+    pub(crate) fn of(object: Object<'_>) -> Result<Value, Error> {
+        Ok(Value {
+            bytes: object.string()?.to_vec(),
             version: Version(object.version),
             expires_at: object.expires_at_ms.and_then(time_of),
-        }
+        })
     }
 }
 

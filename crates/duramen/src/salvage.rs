@@ -497,7 +497,13 @@ impl<'a> Repair<'a> {
                 let expires = (entry.expires_at_ms != 0).then_some(entry.expires_at_ms);
                 session.batch(|guard| {
                     let hash = guard.hash(entry.key);
-                    guard.write(table, hash, entry.key, entry.value, expires)
+                    guard.write_as(
+                        table,
+                        hash,
+                        entry.key,
+                        (entry.value, entry.is_typed),
+                        expires,
+                    )
                 })?;
                 self.done.keys += 1;
             }

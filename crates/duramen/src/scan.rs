@@ -47,7 +47,8 @@ pub struct Scan<'s> {
 }
 
 impl Session {
-    /// Walks over a table, in no order of keys: [`Scan`] describes the guarantees.
+    /// Walks over a table, in no order of keys: [`Scan`] describes the guarantees. Hashes, lists,
+    /// sets and sorted sets are left out: [`get`](Session::get) cannot read them either.
     ///
     /// ```
     /// # use duramen::{Options, Store, Table};
@@ -84,8 +85,10 @@ impl<'s> Scan<'s> {
         let mut found = Vec::new();
         let next = self.session.run(|guard| {
             guard.scan(table, cursor, most, |object| {
-                bytes += object.key.len() + object.value.len();
-                found.push((object.key.to_vec(), Value::of(object)));
+                if let Ok(value) = Value::of(object) {
+                    bytes += object.key.len() + value.len();
+                    found.push((object.key.to_vec(), value));
+                }
             })
         })?;
         self.next = (next != 0).then_some(next);

@@ -178,13 +178,13 @@ impl Session {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`], [`Error::Closed`], [`Error::Nested`]; [`Error::DiskFull`],
-    /// [`Error::DiskFailed`]: the result is not durable.
+    /// [`Error::WrongType`], [`Error::NoSuchTable`], [`Error::Closed`], [`Error::Nested`];
+    /// [`Error::DiskFull`], [`Error::DiskFailed`]: the result is not durable.
     pub fn get(&mut self, table: Table, key: impl AsRef<[u8]>) -> Result<Option<Value>, Error> {
         let key = key.as_ref();
         self.run(|guard| {
             let object = guard.read(table, guard.hash(key), key)?;
-            Ok(object.map(Value::of))
+            object.map(Value::of).transpose()
         })
     }
 
@@ -213,7 +213,8 @@ impl Session {
         let key = key.as_ref();
         self.batch(|guard| {
             let object = guard.read(table, guard.hash(key), key)?;
-            Ok(object.map(|object| show(object.value)))
+            let value = object.map(|object| object.string()).transpose()?;
+            Ok(value.map(show))
         })
     }
 
@@ -241,8 +242,10 @@ impl Session {
         let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
         self.run(|guard| {
             let mut values = Vec::with_capacity(keys.len());
-            guard.read_many(table, &keys, |_, found| values.push(found.map(Value::of)))?;
-            Ok(values)
+            guard.read_many(table, &keys, |_, found| {
+                values.push(found.map(Value::of).transpose());
+            })?;
+            values.into_iter().collect()
         })
     }
 
@@ -528,12 +531,15 @@ impl Session {
         let key = key.as_ref();
         self.run(|guard| {
             let hash = guard.hash(key);
-            let mut taken = None;
+            let mut taken = Ok(None);
             guard.update(table, hash, key, |found, _| {
-                taken = found.map(Value::of);
-                Decision::Remove
+                taken = found.map(Value::of).transpose();
+                match taken {
+                    Ok(_) => Decision::Remove,
+                    Err(_) => Decision::Keep,
+                }
             })?;
-            Ok(taken)
+            taken
         })
     }
 
@@ -612,28 +618,18 @@ impl Session {
         let (key, more) = (key.as_ref(), bytes.as_ref());
         self.run(|guard| {
             let hash = guard.hash(key);
-            let mut length = 0;
+            let mut length = Ok(0);
             guard.update(table, hash, key, |found, scratch| {
-                let old = found.map_or(&b""[..], |object| object.value);
-                length = old.len() + more.len();
-                if length <= VALUE_BYTES_MAX {
-                    scratch.extend_from_slice(old);
-                    scratch.extend_from_slice(more);
-                }
+                let old = found.map(|object| object.string()).transpose();
+                length = old.and_then(|old| appended(old.unwrap_or_default(), more, scratch));
                 match length {
-                    0..=VALUE_BYTES_MAX => Decision::PutScratch {
+                    Ok(_) => Decision::PutScratch {
                         expires_at_ms: found.and_then(|object| object.expires_at_ms),
                     },
-                    _ => Decision::Keep,
+                    Err(_) => Decision::Keep,
                 }
             })?;
-            match length {
-                0..=VALUE_BYTES_MAX => Ok(length),
-                bytes => Err(duramen_engine::Error::ValueTooLarge {
-                    bytes,
-                    limit: VALUE_BYTES_MAX,
-                }),
-            }
+            length
         })
     }
 
@@ -714,4 +710,16 @@ impl Session {
             }
         })
     }
+}
+
+/// Writes a value and the bytes that are appended to it; returns their number.
+fn appended(old: &[u8], more: &[u8], out: &mut Vec<u8>) -> Result<usize, duramen_engine::Error> {
+    let bytes = old.len() + more.len();
+    if bytes > VALUE_BYTES_MAX {
+        let limit = VALUE_BYTES_MAX;
+        return Err(duramen_engine::Error::ValueTooLarge { bytes, limit });
+    }
+    out.extend_from_slice(old);
+    out.extend_from_slice(more);
+    Ok(bytes)
 }

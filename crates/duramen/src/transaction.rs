@@ -60,7 +60,8 @@ enum Change {
 }
 
 /// A value, and its time of expiry, in milliseconds since the Unix epoch.
-type ValueWithExpiry<'a> = (&'a [u8], Option<u64>);
+/// `Err`: the value is no plain string.
+type ValueWithExpiry<'a> = (Result<&'a [u8], duramen_engine::Error>, Option<u64>);
 
 /// Result of an attempt.
 enum Attempt<T> {
@@ -307,11 +308,11 @@ impl Transaction<'_> {
             Some(Change::Put {
                 value,
                 expires_at_ms,
-            }) => Ok(Some((value, *expires_at_ms))),
+            }) => Ok(Some((Ok(value), *expires_at_ms))),
             None => {
                 let key = &self.keys[place];
                 let object = self.store.read(key)?;
-                Ok(object.map(|object| (object.value, object.expires_at_ms)))
+                Ok(object.map(|object| (object.string(), object.expires_at_ms)))
             }
         }
     }
@@ -333,10 +334,11 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NotInTransaction`], [`Error::NoSuchTable`].
+    /// [`Error::NotInTransaction`], [`Error::NoSuchTable`], [`Error::WrongType`].
     pub fn get(&self, table: Table, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>, Error> {
         let place = self.place(table, key.as_ref())?;
-        Ok(self.look(place)?.map(|(value, _)| value.to_vec()))
+        let value = self.look(place)?.map(|(value, _)| value).transpose()?;
+        Ok(value.map(<[u8]>::to_vec))
     }
 
     /// Whether the key exists, with this transaction's changes so far.
@@ -519,7 +521,7 @@ impl Transaction<'_> {
         let (old, expires_at_ms) = match self.look(place)? {
             None => (0, None),
             Some((value, expires_at_ms)) => {
-                let old = duramen_engine::parse_integer(value).ok_or(Error::NotAnInteger)?;
+                let old = duramen_engine::parse_integer(value?).ok_or(Error::NotAnInteger)?;
                 (old, expires_at_ms)
             }
         };

@@ -591,6 +591,7 @@ fn a_survivor_that_lost_all_its_replicas_before_its_swap_is_written_again() {
         key: b"key 1",
         value: &value,
         victim: SegmentId::NONE,
+        is_typed: false,
     };
     let mut bytes = vec![0; object.padded_bytes()];
     object.write_to(&mut bytes);

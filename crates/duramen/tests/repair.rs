@@ -38,6 +38,7 @@ fn forged(key: &[u8], value: &[u8], version: u64) -> Vec<u8> {
         key,
         value,
         victim: SegmentId::NONE,
+        is_typed: false,
     };
     let mut bytes = vec![0; object.padded_bytes()];
     object.write_to(&mut bytes);
@@ -161,7 +162,7 @@ fn entries_that_only_a_search_found_replace_none_and_are_not_proved() {
     ];
     let dir = store_with(&value_with(&entries, version));
     let kind = -((HEADER + FORGER.len()) as isize);
-    damage(dir.path(), kind, 0x40);
+    damage(dir.path(), kind, 0x80);
     let repaired = Repaired::of(dir.path());
     assert_eq!(repaired.get(b"balance").unwrap(), b"100");
     for key in [&b"balance"[..], b"dummy1", b"other99", b"last"] {
@@ -333,7 +334,7 @@ fn tables_without_a_list_keep_their_ids() {
     for file in ["frames", "wal"] {
         let path = dir.path().join(file);
         let mut bytes = std::fs::read(&path).unwrap();
-        let control = b"DSEG\x01\0\x03";
+        let control = b"DSEG\x02\0\x03";
         while let Some(at) = bytes.windows(7).position(|found| found == control) {
             bytes[at] = 0;
         }

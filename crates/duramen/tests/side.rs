@@ -36,6 +36,7 @@ fn fill(side: &SideLog, keys: u64, version: u64) {
             key: &key,
             value: &value,
             victim: SegmentId(99),
+            is_typed: false,
         };
         let mut bytes = vec![0; object.padded_bytes()];
         object.write_to(&mut bytes);

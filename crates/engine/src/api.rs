@@ -206,6 +206,31 @@ pub struct Object<'a> {
     pub version: u64,
     /// Time of expiry, in milliseconds since the Unix epoch; `None` = never.
     pub expires_at_ms: Option<u64>,
+    /// The value is no plain string: its first byte is its type.
+    pub is_typed: bool,
+}
+
+impl<'a> Object<'a> {
+    /// The value, if it is a plain string.
+    ///
+    /// # Errors
+    /// [`Error::WrongType`].
+    #[inline]
+    pub fn string(&self) -> Result<&'a [u8], Error> {
+        match self.is_typed {
+            false => Ok(self.value),
+            true => Err(Error::WrongType),
+        }
+    }
+
+    /// The decision to store the content of the scratch buffer as a value of the same kind: typed,
+    /// or a plain string.
+    pub fn put_scratch(&self, expires_at_ms: Option<u64>) -> Decision<'static> {
+        match self.is_typed {
+            true => Decision::PutTyped { expires_at_ms },
+            false => Decision::PutScratch { expires_at_ms },
+        }
+    }
 }
 
 /// Decision of an [`update`](crate::Guard::update) about the key it was shown.
@@ -222,6 +247,8 @@ pub enum Decision<'v> {
     },
     /// Store the content of the closure's scratch buffer.
     PutScratch { expires_at_ms: Option<u64> },
+    /// As `PutScratch`, as a typed value ([`Object::is_typed`]): not empty.
+    PutTyped { expires_at_ms: Option<u64> },
 }
 
 /// Versions of an object before and after an operation.
@@ -342,6 +369,11 @@ pub enum Error {
     /// A condition did not hold; `current` is the version found, `None` = absent.
     #[error("condition failed: the object's version is {current:?}")]
     ConditionFailed { current: Option<u64> },
+    /// The value is no plain string.
+    #[error(
+        "the key holds a hash, list, set or sorted set: only Redis's commands on it can read it"
+    )]
+    WrongType,
     #[error("value is not an integer or out of range")]
     NotAnInteger,
     #[error("value is not a valid float")]

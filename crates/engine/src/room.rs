@@ -42,6 +42,7 @@ impl Room {
             key,
             value: &[],
             victim: SegmentId(u64::MAX),
+            is_typed: false,
         };
         let bytes = (longest.padded_bytes() + value_bytes).next_multiple_of(ALIGN_BYTES);
         self.objects_bytes += bytes;

@@ -117,10 +117,15 @@ impl<'s> Guard<'s> {
                     value,
                     expires_at_ms,
                 } if !self.is_past(expires_at_ms) => (Some(value), expires_at_ms),
-                Decision::PutScratch { expires_at_ms } if !self.is_past(expires_at_ms) => {
+                Decision::PutScratch { expires_at_ms } | Decision::PutTyped { expires_at_ms }
+                    if !self.is_past(expires_at_ms) =>
+                {
                     (None, expires_at_ms)
                 }
-                Decision::Remove | Decision::Put { .. } | Decision::PutScratch { .. } => {
+                Decision::Remove
+                | Decision::Put { .. }
+                | Decision::PutScratch { .. }
+                | Decision::PutTyped { .. } => {
                     if self.remove_locked(table, index, (hash, key), locked)? {
                         return Ok(Outcome {
                             before,
@@ -148,7 +153,7 @@ impl<'s> Guard<'s> {
                 &locked,
                 key,
                 value.unwrap_or(&scratch),
-                expires_at_ms,
+                (expires_at_ms, matches!(decision, Decision::PutTyped { .. })),
             );
             *self.scratch = scratch;
             self.unlock(&locked);
@@ -312,8 +317,9 @@ impl<'s> Guard<'s> {
         locked: &Locked<'s>,
         key: &[u8],
         value: &[u8],
-        expires_at_ms: Option<u64>,
+        (expires_at_ms, is_typed): (Option<u64>, bool),
     ) -> Result<Put, Error> {
+        debug_assert!(!is_typed || !value.is_empty(), "a typed value has a type");
         if value.len() > VALUE_BYTES_MAX {
             return Err(Error::ValueTooLarge {
                 bytes: value.len(),
@@ -336,6 +342,7 @@ impl<'s> Guard<'s> {
             key,
             value,
             victim: SegmentId::NONE,
+            is_typed,
         };
         let log = self.core.log.as_deref();
         let tail = self.tail.as_mut().expect("locked before the bucket");
@@ -560,6 +567,27 @@ impl<'s> Guard<'s> {
         })
     }
 
+    /// As [`write`](Self::write), of a value that another object had.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn write_as(
+        &mut self,
+        table: TableId,
+        hash: KeyHash,
+        key: &[u8],
+        (value, is_typed): (&[u8], bool),
+        expires_at_ms: Option<u64>,
+    ) -> Result<Outcome, Error> {
+        if !is_typed {
+            return self.write(table, hash, key, value, expires_at_ms);
+        }
+        self.update(table, hash, key, |_, scratch| {
+            scratch.extend_from_slice(value);
+            Decision::PutTyped { expires_at_ms }
+        })
+    }
+
     /// Removes the object, if there is one. Never fails for want of memory.
     ///
     /// # Errors
@@ -623,7 +651,8 @@ impl<'s> Guard<'s> {
     /// Adds to a decimal integer (absent = 0), keeping the expiry.
     ///
     /// # Errors
-    /// [`Error::NotAnInteger`], [`Error::Overflow`]; otherwise as [`update`](Self::update).
+    /// [`Error::NotAnInteger`], [`Error::Overflow`], [`Error::WrongType`]; otherwise as
+    /// [`update`](Self::update).
     pub fn increment(
         &mut self,
         table: TableId,
@@ -644,7 +673,8 @@ impl<'s> Guard<'s> {
     /// shortest text that reads back as the same number.
     ///
     /// # Errors
-    /// [`Error::NotAFloat`], [`Error::NotFinite`]; otherwise as [`update`](Self::update).
+    /// [`Error::NotAFloat`], [`Error::NotFinite`], [`Error::WrongType`]; otherwise as
+    /// [`update`](Self::update).
     pub fn increment_float(
         &mut self,
         table: TableId,
@@ -678,7 +708,8 @@ impl<'s> Guard<'s> {
     ) -> Result<Incremented<T>, Error> {
         let mut result = Err(Error::NotAnInteger);
         let outcome = self.update(table, hash, key, |found, scratch| {
-            match next(found.map(|object| object.value)) {
+            let old = found.map(|object| object.string()).transpose();
+            match old.and_then(&next) {
                 Ok((value, text)) => {
                     result = Ok(value);
                     scratch.extend_from_slice(text.as_bytes());

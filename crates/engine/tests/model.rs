@@ -48,6 +48,7 @@ struct Expected {
     value: Vec<u8>,
     version: u64,
     expires_at_ms: Option<u64>,
+    is_typed: bool,
 }
 
 #[derive(Default)]
@@ -65,6 +66,16 @@ impl Model {
     }
 
     fn put(&mut self, key: &[u8], value: Vec<u8>, version: u64, expires_at_ms: Option<u64>) {
+        self.put_as(key, (value, false), version, expires_at_ms);
+    }
+
+    fn put_as(
+        &mut self,
+        key: &[u8],
+        (value, is_typed): (Vec<u8>, bool),
+        version: u64,
+        expires_at_ms: Option<u64>,
+    ) {
         let last = self.versions.insert(key.to_vec(), version).unwrap_or(0);
         assert!(version > last, "version {version} after {last}");
         self.objects.insert(
@@ -73,6 +84,7 @@ impl Model {
                 value,
                 version,
                 expires_at_ms,
+                is_typed,
             },
         );
     }
@@ -111,6 +123,7 @@ fn check(guard: &Guard<'_>, model: &Model, key: &[u8]) {
         "value of {key:?}"
     );
     assert_eq!(found.map(|o| o.version), expected.map(|e| e.version));
+    assert_eq!(found.map(|o| o.is_typed), expected.map(|e| e.is_typed));
     assert_eq!(
         found.and_then(|o| o.expires_at_ms),
         expected.and_then(|e| e.expires_at_ms)
@@ -135,11 +148,14 @@ fn run(session: &mut Session, clock: &AtomicU64, model: &mut Model, op: &Op) {
             let (key, value) = (key_of(*k), value_of(*v));
             let expires_at_ms = ttl.map(|ttl| now_ms + u64::from(ttl));
             let before = model.live(&key, now_ms).map(|e| e.version);
+            let is_typed = v.is_multiple_of(3) && !value.is_empty();
+            let hash = guard.hash(&key);
             let outcome = guard
-                .write(TABLE, guard.hash(&key), &key, &value, expires_at_ms)
+                .write_as(TABLE, hash, &key, (&value, is_typed), expires_at_ms)
                 .unwrap();
             assert_eq!(outcome.before, before);
-            model.put(&key, value, outcome.after.unwrap(), expires_at_ms);
+            let value = (value, is_typed);
+            model.put_as(&key, value, outcome.after.unwrap(), expires_at_ms);
         }
         Op::Remove(k) => {
             let key = key_of(*k);
@@ -198,15 +214,18 @@ fn append(guard: &mut Guard<'_>, model: &mut Model, key: &[u8], byte: u8) {
     let outcome = guard.update(TABLE, guard.hash(key), key, |found, scratch| {
         scratch.extend_from_slice(found.map_or(&[], |o| o.value));
         scratch.push(byte);
-        Decision::PutScratch {
-            expires_at_ms: found.and_then(|o| o.expires_at_ms),
-        }
+        let plain = Decision::PutScratch {
+            expires_at_ms: None,
+        };
+        found.map_or(plain, |o| o.put_scratch(o.expires_at_ms))
     });
     let old = model.live(key, guard.now_ms()).cloned();
     let expires_at_ms = old.as_ref().and_then(|e| e.expires_at_ms);
+    let is_typed = old.as_ref().is_some_and(|e| e.is_typed);
     let mut value = old.map_or(Vec::new(), |e| e.value);
     value.push(byte);
-    model.put(key, value, outcome.unwrap().after.unwrap(), expires_at_ms);
+    let value = (value, is_typed);
+    model.put_as(key, value, outcome.unwrap().after.unwrap(), expires_at_ms);
 }
 
 fn scan(guard: &Guard<'_>, model: &Model) {

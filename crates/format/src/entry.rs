@@ -23,7 +23,8 @@
 //! An entry with flag VICTIM has 8 more bytes at its very end, after the padding: the id of the
 //! segment with the version that it replaced (an *embedded tombstone*). Kinds: 1 = object, 2 =
 //! tombstone (no value, no expiry, always VICTIM), 3 = completion. Flags of byte 0: WIDE 8, EXPIRY
-//! 16, VICTIM 32.
+//! 16, VICTIM 32, TYPED 64: an object whose value is no plain string; its first byte is the type
+//! (crate `types`). Segments of version 1 have no typed objects.
 //!
 //! **Invariants**
 //! - F1: a small object (key < 256 B, value < 64 KiB, table < 256, no expiry) has a header of 16
@@ -64,6 +65,7 @@ const COMPLETION: u8 = Kind::Completion as u8;
 const FLAG_WIDE: u8 = 0b0000_1000;
 const FLAG_EXPIRY: u8 = 0b0001_0000;
 const FLAG_VICTIM: u8 = 0b0010_0000;
+const FLAG_TYPED: u8 = 0b0100_0000;
 
 /// The kind of an entry. Zero is no kind (F3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,6 +133,7 @@ impl<'a> Completion<'a> {
             key,
             value: self.result,
             victim: None,
+            is_typed: false,
         }
     }
 
@@ -159,6 +162,8 @@ pub struct NewObject<'a> {
     pub value: &'a [u8],
     /// The segment of the version that this one replaces, if it must be named; costs 8 bytes.
     pub victim: SegmentId,
+    /// The value is no plain string: its first byte is its type.
+    pub is_typed: bool,
 }
 
 /// The fields of a tombstone to be written.
@@ -182,6 +187,7 @@ impl NewTombstone<'_> {
             key: self.key,
             value: &[],
             victim: Some(self.victim),
+            is_typed: false,
         }
     }
 
@@ -210,6 +216,7 @@ impl NewObject<'_> {
             key: self.key,
             value: self.value,
             victim: (self.victim != SegmentId::NONE).then_some(self.victim),
+            is_typed: self.is_typed,
         }
     }
 
@@ -239,6 +246,7 @@ struct Raw<'a> {
     key: &'a [u8],
     value: &'a [u8],
     victim: Option<SegmentId>,
+    is_typed: bool,
 }
 
 impl Raw<'_> {
@@ -271,6 +279,9 @@ impl Raw<'_> {
         let mut total = self.padded_bytes();
         let out = &mut out[..total];
         let mut flags = self.kind as u8;
+        if self.is_typed {
+            flags |= FLAG_TYPED;
+        }
         if let Some(victim) = self.victim {
             flags |= FLAG_VICTIM;
             out[total - 8..].copy_from_slice(&victim.0.to_le_bytes());
@@ -322,6 +333,8 @@ pub struct Entry<'a> {
     pub value: &'a [u8],
     /// The segment of the version that this one replaced or killed; none if it need not be named.
     pub victim: SegmentId,
+    /// As [`NewObject::is_typed`].
+    pub is_typed: bool,
     /// Bytes of the entry in the log, padding included.
     pub padded_bytes: usize,
 }
@@ -345,6 +358,7 @@ pub struct Header {
     pub version: u64,
     pub has_expiry: bool,
     pub has_victim: bool,
+    pub is_typed: bool,
     pub key_start: usize,
     pub key_bytes: usize,
     pub value_bytes: usize,
@@ -358,6 +372,7 @@ impl Header {
         let flags = first as u8;
         let has_expiry = flags & FLAG_EXPIRY != 0;
         let has_victim = flags & FLAG_VICTIM != 0;
+        let is_typed = flags & FLAG_TYPED != 0;
         // The flag is 16: 8 bytes when set.
         let expiry_bytes = usize::from(flags & FLAG_EXPIRY) >> 1;
         // The caller has checked the kind, or wrote it.
@@ -373,6 +388,7 @@ impl Header {
                 version: first >> 8,
                 has_expiry,
                 has_victim,
+                is_typed,
                 key_start: SMALL_HEADER_BYTES + expiry_bytes,
                 key_bytes: (second >> 40) as usize & 0xff,
                 value_bytes: (second >> 48) as usize,
@@ -385,6 +401,7 @@ impl Header {
                 version: first >> 8,
                 has_expiry,
                 has_victim,
+                is_typed,
                 key_start: WIDE_HEADER_BYTES + expiry_bytes,
                 key_bytes: third as usize & 0xffff,
                 value_bytes: (third >> 32) as usize,
@@ -407,6 +424,8 @@ pub enum Damage {
     Kind { kind: u8 },
     #[error("the flags {flags:#04x} do not fit a tombstone, or it has a value")]
     Tombstone { flags: u8 },
+    #[error("the flags {flags:#04x} tell of a typed value, and the value is empty")]
+    Untyped { flags: u8 },
     #[error("the flags {flags:#04x} do not fit a completion, or its key has {key_bytes} bytes")]
     Completion { flags: u8, key_bytes: usize },
     #[error("the entry would take {needed} bytes, {available} are there")]
@@ -448,7 +467,7 @@ fn parse_with(bytes: &[u8], sums: bool) -> Result<Entry<'_>, Damage> {
     let first = word(0).ok_or(truncated(SMALL_HEADER_BYTES))?;
     let second = word(8).ok_or(truncated(SMALL_HEADER_BYTES))?;
     let flags = first as u8;
-    let known = flags & !(KIND_MASK | FLAG_WIDE | FLAG_EXPIRY | FLAG_VICTIM) == 0;
+    let known = flags & !(KIND_MASK | FLAG_WIDE | FLAG_EXPIRY | FLAG_VICTIM | FLAG_TYPED) == 0;
     if !known || !(1..=COMPLETION).contains(&(flags & KIND_MASK)) {
         return Err(Damage::Kind { kind: flags });
     }
@@ -475,16 +494,22 @@ fn parse_with(bytes: &[u8], sums: bool) -> Result<Entry<'_>, Damage> {
 #[inline(always)]
 fn check_shape(flags: u8, header: &Header) -> Result<(), Damage> {
     match header.kind {
+        // A typed value has its type.
+        Kind::Object if header.is_typed && header.value_bytes == 0 => {
+            Err(Damage::Untyped { flags })
+        }
         Kind::Object => Ok(()),
         Kind::Tombstone => {
-            if header.has_expiry || !header.has_victim || header.value_bytes != 0 {
+            let is_object = header.has_expiry || header.is_typed || header.value_bytes != 0;
+            if is_object || !header.has_victim {
                 return Err(Damage::Tombstone { flags });
             }
             Ok(())
         }
         Kind::Completion => {
             let key_bytes = header.key_bytes;
-            if header.has_expiry || header.has_victim || key_bytes != COMPLETION_KEY_BYTES {
+            let is_object = header.has_expiry || header.has_victim || header.is_typed;
+            if is_object || key_bytes != COMPLETION_KEY_BYTES {
                 return Err(Damage::Completion { flags, key_bytes });
             }
             Ok(())
@@ -546,209 +571,11 @@ pub unsafe fn parse_trusted<'a>(at: *const u8) -> Entry<'a> {
             key: std::slice::from_raw_parts(key, header.key_bytes),
             value: std::slice::from_raw_parts(key.add(header.key_bytes), header.value_bytes),
             victim: SegmentId(victim),
+            is_typed: header.is_typed,
             padded_bytes,
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn written(object: &NewObject<'_>) -> Vec<u8> {
-        // Old bytes in the buffer: padding must be written too.
-        let mut bytes = vec![0xee; object.padded_bytes()];
-        object.write_to(&mut bytes);
-        bytes
-    }
-
-    #[test]
-    fn small_object_has_sixteen_bytes_of_header() {
-        let object = NewObject {
-            table: 0,
-            version: 1,
-            expires_at_ms: None,
-            key: &[7; 16],
-            value: &[9; 96],
-            victim: SegmentId::NONE,
-        };
-        assert_eq!(object.padded_bytes(), 16 + 16 + 96); // F1
-    }
-
-    #[test]
-    fn golden_bytes_of_both_forms() {
-        let small = NewObject {
-            table: 3,
-            version: 0x0102,
-            expires_at_ms: None,
-            key: b"key",
-            value: b"value",
-            victim: SegmentId::NONE,
-        };
-        let bytes = written(&small);
-        assert_eq!(&bytes[..8], &[1, 2, 1, 0, 0, 0, 0, 0]);
-        assert_eq!(&bytes[12..], b"\x03\x03\x05\x00keyvalue");
-        let crc = crc32c::crc32c(b"\x01\x02\x01\0\0\0\0\0\0\0\0\0\x03\x03\x05\0keyvalue");
-        assert_eq!(&bytes[8..12], &crc.to_le_bytes());
-
-        let wide = NewObject {
-            table: 300,
-            version: 1,
-            expires_at_ms: Some(0x1122),
-            key: b"k",
-            value: b"",
-            victim: SegmentId::NONE,
-        };
-        let bytes = written(&wide);
-        assert_eq!(bytes[0], 1 | FLAG_WIDE | FLAG_EXPIRY);
-        assert_eq!(
-            &bytes[12..],
-            b"\x2c\x01\0\0\x01\0\0\0\0\0\0\0\x22\x11\0\0\0\0\0\0k\0\0\0\0\0\0\0"
-        );
-    }
-
-    #[test]
-    fn golden_bytes_of_victims_and_tombstones() {
-        let object = NewObject {
-            table: 3,
-            version: 2,
-            expires_at_ms: None,
-            key: b"key",
-            value: b"value",
-            victim: SegmentId(0x0a0b),
-        };
-        let bytes = written(&object);
-        assert_eq!(&bytes[..8], &[1 | FLAG_VICTIM, 2, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(
-            &bytes[12..],
-            b"\x03\x03\x05\x00keyvalue\x0b\x0a\0\0\0\0\0\0"
-        );
-        let tombstone = NewTombstone {
-            table: 3,
-            version: 2,
-            key: b"k",
-            victim: SegmentId(9),
-        };
-        let mut bytes = vec![0xee; tombstone.padded_bytes()];
-        tombstone.write_to(&mut bytes);
-        assert_eq!(&bytes[..8], &[2 | FLAG_VICTIM, 2, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(
-            &bytes[12..],
-            b"\x03\x01\x00\x00k\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0"
-        );
-        let entry = parse(&bytes).unwrap();
-        assert_eq!((entry.kind, entry.key), (Kind::Tombstone, &b"k"[..]));
-        assert_eq!((entry.version, entry.victim), (2, SegmentId(9)));
-        assert_eq!(entry.padded_bytes, 32);
-        // A tombstone without victim, or with a value, is refused, even with the right CRC.
-        for (flags, value_bytes) in [
-            (2, 0),
-            (2 | FLAG_VICTIM, 1),
-            (2 | FLAG_VICTIM | FLAG_EXPIRY, 0),
-        ] {
-            let mut wrong = bytes.clone();
-            (wrong[0], wrong[14]) = (flags, value_bytes);
-            wrong[8..12].fill(0);
-            let crc = crc32c::crc32c(&wrong);
-            wrong[8..12].copy_from_slice(&crc.to_le_bytes());
-            assert_eq!(parse(&wrong), Err(Damage::Tombstone { flags }));
-        }
-    }
-
-    #[test]
-    fn golden_bytes_of_completions() {
-        let completion = Completion {
-            table: 3,
-            route: RouteHash(0x0102_0304_0506_0708),
-            client: ClientId(0x11),
-            rpc: RpcId(0x22),
-            ack: RpcId(0x21),
-            result: b"done",
-        };
-        let mut bytes = vec![0xee; completion.padded_bytes()];
-        completion.write_to(&mut bytes);
-        assert_eq!(bytes.len(), 56);
-        assert_eq!(&bytes[..8], &[3, 0, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(&bytes[12..16], b"\x03\x20\x04\x00");
-        assert_eq!(
-            &bytes[16..],
-            b"\x08\x07\x06\x05\x04\x03\x02\x01\x11\0\0\0\0\0\0\0\x22\0\0\0\0\0\0\0\x21\0\0\0\0\0\0\0done\0\0\0\0"
-        );
-        let entry = parse(&bytes).unwrap();
-        assert_eq!(Completion::of(&entry), Some(completion));
-        let hasher = KeyHasher::new(1);
-        assert_eq!(entry.route(&hasher), completion.route);
-        // With another key, or an expiry, it is refused, even with the right CRC.
-        for (at, value) in [
-            (13, 31),
-            (0, COMPLETION | FLAG_EXPIRY),
-            (0, COMPLETION | FLAG_VICTIM),
-        ] {
-            let mut wrong = bytes.clone();
-            wrong[at] = value;
-            wrong[8..12].fill(0);
-            let crc = crc32c::crc32c(&wrong);
-            wrong[8..12].copy_from_slice(&crc.to_le_bytes());
-            assert!(matches!(parse(&wrong), Err(Damage::Completion { .. })));
-        }
-        for kind in [0, 4, 7] {
-            let mut wrong = bytes.clone();
-            wrong[0] = kind;
-            assert_eq!(parse(&wrong), Err(Damage::Kind { kind }));
-        }
-    }
-
-    #[test]
-    fn every_size_round_trips() {
-        let value: Vec<u8> = (0..70_000u32).map(|n| n as u8).collect();
-        for key_bytes in [0, 1, 7, 8, 15, 16, 255, 256, KEY_BYTES_MAX] {
-            for value_bytes in (0..40).chain([65_535, 65_536, 70_000]) {
-                for (table, expires_at_ms) in [
-                    (0, None),
-                    (255, Some(1)),
-                    (256, None),
-                    (u32::MAX, Some(u64::MAX)),
-                ] {
-                    let object = NewObject {
-                        table,
-                        version: VERSION_MAX,
-                        expires_at_ms,
-                        key: &value[..key_bytes],
-                        value: &value[..value_bytes],
-                        victim: SegmentId(value_bytes as u64 % 3),
-                    };
-                    let bytes = written(&object);
-                    let entry = parse(&bytes).unwrap();
-                    assert_eq!((entry.kind, entry.victim), (Kind::Object, object.victim));
-                    assert_eq!(entry.key, object.key);
-                    assert_eq!(entry.value, object.value);
-                    assert_eq!((entry.table, entry.version), (table, VERSION_MAX));
-                    assert_eq!(entry.expires_at_ms, expires_at_ms.unwrap_or(0));
-                    assert_eq!(entry.padded_bytes, bytes.len());
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn every_flipped_bit_and_every_cut_is_noticed() {
-        let object = NewObject {
-            table: 1,
-            version: 5,
-            expires_at_ms: Some(77),
-            key: b"some key",
-            value: b"value!",
-            victim: SegmentId(3),
-        };
-        let bytes = written(&object);
-        for bit in 0..bytes.len() * 8 {
-            let mut damaged = bytes.clone();
-            damaged[bit / 8] ^= 1 << (bit % 8);
-            assert!(parse(&damaged).is_err(), "bit {bit}");
-        }
-        for cut in 0..bytes.len() {
-            assert!(parse(&bytes[..cut]).is_err(), "cut at {cut}");
-        }
-        assert!(parse(&[0; 64]).is_err()); // F3
-    }
-}
+mod tests;

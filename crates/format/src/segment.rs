@@ -22,9 +22,9 @@ use crate::bytes::{Writer, is_sealed, u8_at, u16_at, u32_at, u64_at};
 
 /// Bytes of the header; the first entry starts here.
 pub const HEADER_BYTES: usize = 64;
-/// Version of the layout of segments and entries. A reader refuses greater ones
-/// (docs/data-on-disk.md).
-pub const VERSION: u16 = 1;
+/// Version of the layout of segments and entries: since 2 an object may be typed. A reader refuses
+/// greater ones (docs/data-on-disk.md).
+pub const VERSION: u16 = 2;
 const MAGIC: u32 = u32::from_le_bytes(*b"DSEG");
 
 /// The content of a segment.
@@ -79,7 +79,10 @@ pub enum Damage {
     NotASegment,
     #[error("the segment's header does not match its CRC32C")]
     Checksum,
-    #[error("the segment has format version {found}, this program knows versions up to {VERSION}")]
+    #[error(
+        "the segment has format version {found}, this program knows versions up to {VERSION}: use a \
+         newer Duramen"
+    )]
     Newer { found: u16 },
     #[error("unknown kind of segment {found}")]
     Kind { found: u8 },
@@ -147,7 +150,7 @@ mod tests {
         let block = EXAMPLE.encode();
         assert_eq!(
             &block[..32],
-            b"DSEG\x01\0\x02\0\x02\x01\0\0\0\0\0\0\x88\x77\x66\x55\x44\x33\x22\x11\x03\0\0\0\0\0\x80\0"
+            b"DSEG\x02\0\x02\0\x02\x01\0\0\0\0\0\0\x88\x77\x66\x55\x44\x33\x22\x11\x03\0\0\0\0\0\x80\0"
         );
         assert_eq!(block[32..60], [0; 28]);
         assert_eq!(block[60..], crc32c::crc32c(&block[..60]).to_le_bytes());
@@ -168,11 +171,15 @@ mod tests {
     }
 
     #[test]
-    fn newer_versions_are_named() {
-        let mut block = EXAMPLE.encode();
-        block[4] = 9;
-        let crc = crc32c::crc32c(&block[..60]);
-        block[60..].copy_from_slice(&crc.to_le_bytes());
-        assert_eq!(Header::decode(&block), Err(Damage::Newer { found: 9 }));
+    fn newer_versions_are_named_and_older_ones_are_read() {
+        let of_version = |version| {
+            let mut block = EXAMPLE.encode();
+            block[4] = version;
+            let crc = crc32c::crc32c(&block[..60]);
+            block[60..].copy_from_slice(&crc.to_le_bytes());
+            Header::decode(&block)
+        };
+        assert_eq!(of_version(9), Err(Damage::Newer { found: 9 }));
+        assert_eq!(of_version(1), Ok(EXAMPLE));
     }
 }

@@ -46,6 +46,7 @@ fn segment(id: u64, entries: &[Drawn]) -> Vec<u8> {
                     key,
                     value,
                     victim,
+                    is_typed: false,
                 };
                 bytes.resize(start + object.padded_bytes(), 0);
                 object.write_to(&mut bytes[start..]);

@@ -156,6 +156,7 @@ fn segment_of(segment: u64, keys: &[&str]) -> Vec<u8> {
             version: n as u64 + 1,
             expires_at_ms: None,
             victim: SegmentId::NONE,
+            is_typed: false,
         };
         let at = bytes.len();
         bytes.resize(at + object.padded_bytes(), 0);

@@ -143,6 +143,7 @@ fn segment(id: u64, kind: Kind, versions: &[u64]) -> Vec<u8> {
             version: *version,
             expires_at_ms: None,
             victim: SegmentId::NONE,
+            is_typed: false,
         };
         let at = bytes.len();
         bytes.resize(at + object.padded_bytes(), 0);

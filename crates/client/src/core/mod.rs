@@ -508,6 +508,7 @@ impl Core {
                 part.unknown("the client's lease has ended")
             }
             Problem::Stale => part.unknown("the answer was forgotten"),
+            Problem::WrongType => Error::WrongType,
             Problem::NotANumber => Error::NotANumber,
             Problem::Overflow => Error::Overflow,
             Problem::TooLarge => part.too_large(),

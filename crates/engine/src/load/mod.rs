@@ -503,6 +503,7 @@ impl Loader {
                 key: entry.key,
                 value: &[],
                 victim: entry.victim,
+                is_typed: false,
             };
             out.resize(object.padded_bytes(), 0);
             object.write_to(out);

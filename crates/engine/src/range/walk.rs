@@ -556,6 +556,7 @@ fn write(entry: &Entry<'_>, out: &mut Vec<u8>) {
         key: entry.key,
         value: entry.value,
         victim: SegmentId::NONE,
+        is_typed: entry.is_typed,
     };
     let start = out.len();
     out.resize(start + object.padded_bytes(), 0);

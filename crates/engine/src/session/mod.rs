@@ -406,6 +406,7 @@ impl<'s> Guard<'s> {
             value: entry.value,
             version: entry.version,
             expires_at_ms,
+            is_typed: entry.is_typed,
         })
     }
 

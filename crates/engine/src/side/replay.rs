@@ -389,6 +389,7 @@ impl Replay<'_> {
             key: entry.key,
             value: entry.value,
             victim,
+            is_typed: entry.is_typed,
         };
         let bytes = object.padded_bytes();
         if !self.tail.fits(bytes) {

@@ -30,6 +30,7 @@ pub fn object(name: &Name, version: u64, state: &State, victim: u64) -> Vec<u8> 
         key: &name.1,
         value: &state.value,
         victim: SegmentId(victim),
+        is_typed: false,
     };
     let mut bytes = vec![0; object.padded_bytes()];
     object.write_to(&mut bytes);

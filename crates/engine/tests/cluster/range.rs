@@ -26,6 +26,10 @@ fn key(n: u64) -> Vec<u8> {
     format!("key-{n}").into_bytes()
 }
 
+fn is_typed(key: &[u8]) -> bool {
+    key.last().is_some_and(|byte| byte.is_multiple_of(2))
+}
+
 fn keys_inside(seed: u64) -> impl Iterator<Item = Vec<u8>> {
     let hasher = KeyHasher::new(seed);
     (0..)
@@ -42,7 +46,8 @@ fn scenario_36_stable_objects_are_shown_exactly_once() {
         let stable: BTreeSet<Vec<u8>> = keys_inside(seed).take(5000).collect();
         let write = |guard: &mut duramen_engine::Guard<'_>, key: &[u8]| {
             let hash = guard.hash(key);
-            guard.write(TABLE, hash, key, b"value", None).unwrap();
+            let value = (&b"value"[..], is_typed(key));
+            guard.write_as(TABLE, hash, key, value, None).unwrap();
         };
         for key in &stable {
             write(&mut world.sessions[0].pin(), key);
@@ -74,6 +79,7 @@ fn scenario_36_stable_objects_are_shown_exactly_once() {
                 let guard = world.sessions[0].pin();
                 cursor = guard
                     .scan_range(TABLE, &RANGE, at, 10, |object| {
+                        assert_eq!(object.is_typed, is_typed(object.key));
                         *shown.entry(object.key.to_vec()).or_default() += 1;
                     })
                     .unwrap();
@@ -102,6 +108,7 @@ fn count(exported: &mut Vec<u8>, shown: &mut BTreeMap<Vec<u8>, u32>) {
     let mut at = 0;
     while at < exported.len() {
         let entry = duramen_format::entry::parse(&exported[at..]).unwrap();
+        assert_eq!(entry.is_typed, is_typed(entry.key));
         *shown.entry(entry.key.to_vec()).or_default() += 1;
         at += entry.padded_bytes;
     }

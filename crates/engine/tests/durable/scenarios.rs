@@ -250,6 +250,37 @@ fn scenario_18_a_key_made_again_after_a_crash_has_a_greater_version() {
     }
 }
 
+/// A store of a build from before typed objects: all its segments have version 1.
+#[test]
+fn segments_of_version_1_are_loaded_beside_those_of_today() {
+    let mut world = World::new(21, 2);
+    for n in 0..40 {
+        put(&mut world, n % 2, &format!("key-{n}"), &vec![1; 100_000]);
+    }
+    complete_everything(&mut world);
+    for (bytes, _) in world.consumer.lock().unwrap().disk.segments.values_mut() {
+        if let Some((header, sum)) = bytes
+            .get_mut(..64)
+            .and_then(|block| block.split_at_mut_checked(60))
+        {
+            header[4..6].copy_from_slice(&1u16.to_le_bytes());
+            sum.copy_from_slice(&crc32c::crc32c(header).to_le_bytes());
+        }
+    }
+    world.restart().unwrap();
+    for n in 0..40 {
+        let (found, _) = get(&mut world, n % 2, &format!("key-{n}"));
+        assert_eq!(found, Some(vec![1; 100_000]));
+        if n % 3 == 0 {
+            put(&mut world, n % 2, &format!("key-{n}"), b"new");
+        }
+    }
+    complete_everything(&mut world);
+    world.restart().unwrap();
+    assert_eq!(get(&mut world, 0, "key-3").0, Some(b"new".to_vec()));
+    assert_eq!(get(&mut world, 0, "key-4").0, Some(vec![1; 100_000]));
+}
+
 #[test]
 fn a_full_disk_refuses_writes_and_lets_reads_go_on() {
     let mut world = World::new(1, 1);

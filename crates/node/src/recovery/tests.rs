@@ -203,6 +203,7 @@ fn object(key: &[u8]) -> Vec<u8> {
         version: 3,
         expires_at_ms: None,
         victim: SegmentId::NONE,
+        is_typed: false,
     };
     let mut bytes = vec![0; object.padded_bytes()];
     object.write_to(&mut bytes);

@@ -1,5 +1,5 @@
 //! Enumerations: the served objects of a range, piece by piece, in the order of the index
-//! (serve::X6).
+//! (serve::X6). Objects that are no plain strings are left out: native clients cannot read them.
 
 use super::{NOT_SERVED_MS, Servant, WhenCold, answer_error, without};
 use crate::view::View;
@@ -233,7 +233,7 @@ impl Servant {
             let hash = guard.hash(object.key);
             // A cursor may be within a bucket, or within a bucket of another server's index.
             let hash = guard.route(hash, object.key).hash();
-            if hash >= cursor {
+            if hash >= cursor && !object.is_typed {
                 pieces.push(hash, &object);
             }
             pieces.bytes.len() < bytes_max

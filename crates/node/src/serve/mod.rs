@@ -392,10 +392,13 @@ impl Servant {
         let done = match (single.operation, single.rpc) {
             (Operation::Read, _) => match guard.read(single.table, hash, single.key) {
                 Ok(Some(object)) => {
-                    answer(&Outcome::Value {
-                        version: object.version,
-                        expires_at_ms: object.expires_at_ms,
-                        value: object.value,
+                    answer(&match object.string() {
+                        Ok(value) => Outcome::Value {
+                            version: object.version,
+                            expires_at_ms: object.expires_at_ms,
+                            value,
+                        },
+                        Err(_) => Outcome::Problem(Problem::WrongType),
                     });
                     Ok(())
                 }

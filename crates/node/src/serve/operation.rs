@@ -31,6 +31,7 @@ pub(super) fn apply(
     };
     match applied {
         Err(Error::NotAnInteger | Error::NotAFloat) => Ok(Outcome::Problem(Problem::NotANumber)),
+        Err(Error::WrongType) => Ok(Outcome::Problem(Problem::WrongType)),
         Err(Error::Overflow | Error::NotFinite) => Ok(Outcome::Problem(Problem::Overflow)),
         other => other,
     }

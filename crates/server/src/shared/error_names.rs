@@ -1,7 +1,7 @@
 //! Error replies by their first word, for `INFO errorstats`.
 
 /// The first words of this server's error replies. The first entry stands for all others.
-pub(crate) const NAMES: [&str; 15] = [
+pub(crate) const NAMES: [&str; 17] = [
     "ERR",
     "OOM",
     "MISCONF",
@@ -17,6 +17,8 @@ pub(crate) const NAMES: [&str; 15] = [
     "NOREPLICAS",
     "NOPERM",
     "BUSYKEY",
+    "WRONGTYPE",
+    "INVALIDOBJ",
 ];
 
 /// The position of an error's first word in [`NAMES`].

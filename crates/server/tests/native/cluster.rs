@@ -273,6 +273,22 @@ impl Cluster {
         client.table("t").expect("it has table t")
     }
 
+    /// The reply to an inline request of RESP on the table.
+    pub(crate) fn resp(&self, request: &str) -> String {
+        let address = self.server.addresses().resp[0];
+        let mut stream = TcpStream::connect(address).expect("connects");
+        stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
+        let requests = format!("DURAMEN.USE t\r\n{request}\r\nQUIT\r\n");
+        stream.write_all(requests.as_bytes()).expect("sent");
+        let mut replies = String::new();
+        stream.read_to_string(&mut replies).expect("replies");
+        let reply = replies.strip_prefix("+OK\r\n");
+        let reply = reply.and_then(|reply| reply.strip_suffix("+OK\r\n"));
+        reply
+            .unwrap_or_else(|| panic!("{request}: {replies}"))
+            .to_owned()
+    }
+
     /// A connection after the handshake, for frames made by the test.
     pub(crate) fn raw(&self) -> TcpStream {
         let mut stream = TcpStream::connect(self.native).expect("connects");

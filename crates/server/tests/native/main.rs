@@ -97,6 +97,34 @@ fn many_operations_and_enumerations_are_complete() {
     assert_eq!(table.scan().count(), 0);
 }
 
+/// Collections, which RESP clients make, are refused; they are replaced and removed as others are.
+#[test]
+fn collections_are_not_read() {
+    let cluster = Cluster::start(None);
+    let table = cluster.table();
+    table.set(b"string", b"value").expect("written");
+    for key in ["one", "two", "three"] {
+        assert_eq!(cluster.resp(&format!("HSET {key} field value")), ":1\r\n");
+    }
+    assert_eq!(table.get(b"one"), Err(Error::WrongType));
+    assert_eq!(table.increment(b"one", 1), Err(Error::WrongType));
+    assert_eq!(table.increment_float(b"one", 1.0), Err(Error::WrongType));
+    let many = table.get_many(&["one", "string"]);
+    assert_eq!(many[0], Err(Error::WrongType));
+    assert!(many[1].as_ref().is_ok_and(Option::is_some));
+    let scanned: Vec<Vec<u8>> = table
+        .scan()
+        .map(|object| object.expect("scanned").0)
+        .collect();
+    assert_eq!(scanned, [b"string".to_vec()]);
+    assert!(matches!(table.remove(b"one"), Ok(Some(_))));
+    table.set(b"two", b"now a string").expect("written");
+    let read = table.get(b"two").expect("read").expect("present");
+    assert_eq!(read.value, b"now a string");
+    assert_eq!(cluster.resp("TYPE two"), "+string\r\n");
+    assert_eq!(cluster.resp("HGET three field"), "$5\r\nvalue\r\n");
+}
+
 /// Values that are too many for one answer arrive nevertheless, in further answers.
 #[test]
 fn answers_that_would_be_too_long_are_cut() {

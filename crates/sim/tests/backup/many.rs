@@ -188,6 +188,7 @@ fn segment_of_entries(segment: u64, count: u32) -> Vec<u8> {
             key: format!("key {segment} {n}").as_bytes(),
             value: b"some value",
             victim: SegmentId::NONE,
+            is_typed: false,
         }
         .to_bytes();
         bytes.extend(object);

@@ -158,7 +158,11 @@ impl<'a> Encoder<'a> {
 
     /// A floating-point number.
     pub fn double(&mut self, value: f64) {
-        let text = format_double(value);
+        self.double_text(&format_double(value));
+    }
+
+    /// A floating-point number by its text.
+    pub fn double_text(&mut self, text: &str) {
         match self.protocol {
             Protocol::Resp2 => self.bulk(text.as_bytes()),
             Protocol::Resp3 => self.line(b',', text.as_bytes()),

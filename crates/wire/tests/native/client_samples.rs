@@ -82,6 +82,7 @@ pub fn problems() -> Vec<Problem<'static>> {
         Problem::Full { what: "memory" },
         Problem::Failed { reason: "disk" },
         Problem::InProgress { after_ms: 6 },
+        Problem::WrongType,
     ]
 }
 

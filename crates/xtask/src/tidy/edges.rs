@@ -30,6 +30,7 @@ const BELOW: &[(&str, &[&str])] = &[
     ("duramen-net", &["duramen-wire", "duramen-tls"]),
     ("duramen-shm", &["duramen-base"]),
     ("duramen-tls", &[]),
+    ("duramen-types", &["duramen-base"]),
     (
         "duramen-client",
         &["duramen-wire", "duramen-shm", "duramen-tls"],
@@ -50,6 +51,7 @@ const BELOW: &[(&str, &[&str])] = &[
             "duramen-client",
             "duramen-shm",
             "duramen-tls",
+            "duramen-types",
             "duramen-disk",
         ],
     ),

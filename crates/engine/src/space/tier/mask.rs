@@ -102,6 +102,7 @@ mod tests {
             key: b"key:000000000001",
             value: &[9; 100],
             victim: SegmentId::NONE,
+            is_typed: false,
         };
         let mut bytes = vec![0; object.padded_bytes()];
         object.write_to(&mut bytes);

@@ -252,7 +252,7 @@ fn enqueue(
 ) -> Admitted {
     let limit = local.config(shared).request_limit_bytes;
     if let Some(transaction) = &mut client.transaction {
-        let has_no_keys = spec.keys.first == 0 && spec.name != "select";
+        let has_no_keys = !spec.has_keys() && spec.name != "select";
         let without_keys = transaction.without_keys + usize::from(has_no_keys);
         if without_keys > WITHOUT_KEYS_MAX {
             let text = format!(

@@ -183,10 +183,10 @@ impl Group {
             self.tables.push(table);
             return 1;
         }
-        if spec.keys.first == 0 {
+        if !spec.has_keys() {
             return if spec.has(flag::FAST) { 0 } else { GROUP_KEYS };
         }
-        let positions = spec.key_positions(args.len());
+        let positions = spec.key_positions(args);
         let keys = positions.size_hint().0;
         if keys > GROUP_KEYS {
             return keys;
@@ -373,7 +373,7 @@ fn look_ahead(
         return;
     };
     let args = turn.requests.args(planned.request as usize, turn.input);
-    let keys = spec.key_positions(args.len()).zip(tables).zip(hashes);
+    let keys = spec.key_positions(&args).zip(tables).zip(hashes);
     for ((at, table), hash) in keys {
         let key = args.get(at).unwrap_or_default();
         if !cold::look_ahead(env.shared, guard, turn.client, (*table, *hash, key)) {
@@ -479,7 +479,7 @@ impl Step<'_> {
         turn: &Turn<'_>,
         access: &mut Access<'_, '_>,
     ) -> Result<(), NotServed> {
-        if spec.keys.first == 0 {
+        if !spec.has_keys() {
             return Ok(());
         }
         let table = turn.client.table(env.shared);
@@ -493,7 +493,11 @@ impl Step<'_> {
             None => env.local.view_to_tell(member),
         };
         if let [hash] = self.hashes {
-            let key = args.get(spec.keys.first.into()).unwrap_or_default();
+            let at = match spec.keys.first {
+                0 => spec.key_positions(&args).next().unwrap_or_default(),
+                first => first.into(),
+            };
+            let key = args.get(at).unwrap_or_default();
             return routing::one(view, table, key, *hash);
         }
         routing::find(view, guard.as_deref(), table, spec, &args, self.hashes)

@@ -149,7 +149,8 @@ fn tips(spec: &Spec) -> &'static [&'static str] {
             &["request_policy:multi_shard", "response_policy:agg_sum"]
         }
         "ttl" | "pttl" | "object|encoding" | "object|freq" | "object|idletime"
-        | "object|refcount" | "time" | "lastsave" | "client|info" | "client|list" => {
+        | "object|refcount" | "time" | "lastsave" | "client|info" | "client|list" | "dump"
+        | "hrandfield" | "hscan" | "spop" | "srandmember" | "sscan" | "zrandmember" | "zscan" => {
             &["nondeterministic_output"]
         }
         "randomkey" => &["request_policy:all_shards", "nondeterministic_output"],
@@ -177,7 +178,8 @@ fn tips(spec: &Spec) -> &'static [&'static str] {
             "request_policy:all_nodes",
             "response_policy:special",
         ],
-        "command" | "command|info" | "command|docs" | "command|list" => {
+        "command" | "command|info" | "command|docs" | "command|list" | "module|list"
+        | "hgetall" | "hkeys" | "hvals" | "sdiff" | "sinter" | "smembers" | "sunion" => {
             &["nondeterministic_output_order"]
         }
         "cluster|info"
@@ -202,48 +204,145 @@ fn write_access(reply: &mut Encoder<'_>, access: KeyAccess) {
     }
 }
 
+/// The place of keys in the arguments, as `COMMAND INFO` describes it.
+enum KeyPlace {
+    /// From an argument on, to the last one (counted from the first key, or from the end).
+    Range { first: i64, last: i64, step: i64 },
+    /// An argument has their number.
+    Counted { at: i64 },
+    /// Behind this word, which may stand from an argument on.
+    Keyword { word: &'static str, from: i64 },
+    /// Anywhere.
+    Unknown,
+}
+
+/// Redis's notes on the keys of a command; of SORT on those without a fixed place.
+fn note_on_keys(spec: &Spec, place: &KeyPlace, access: KeyAccess) -> Option<&'static str> {
+    let is_unknown = matches!(place, KeyPlace::Unknown);
+    Some(match spec.name {
+        "bitfield" => "This command allows both access and modification of the key",
+        "getex" => "RW and UPDATE because it changes the TTL",
+        "pfcount" => {
+            "RW because it may change the internal representation of the key, and propagate to replicas"
+        }
+        "set" => "RW and ACCESS due to the optional `GET` argument",
+        "sort" | "sort_ro" if is_unknown && access == KeyAccess::declared(spec).0 => SORT_PATTERNS,
+        "sort" if is_unknown => SORT_STORE,
+        _ => return None,
+    })
+}
+
+const SORT_PATTERNS: &str = "For the optional BY/GET keyword. It is marked 'unknown' because the key names derive from the content of the key we sort";
+const SORT_STORE: &str = "For the optional STORE keyword. It is marked 'unknown' because the keyword can appear anywhere in the argument array";
+
+fn key_places(spec: &Spec) -> Vec<(KeyAccess, KeyPlace)> {
+    let keys = spec.keys;
+    let (first, last, step) = (keys.first.into(), keys.last.into(), keys.step.into());
+    let (one, other) = KeyAccess::declared(spec);
+    let more = other.unwrap_or(one);
+    let range = |first: i64, last: i64| KeyPlace::Range {
+        first,
+        last: if last < 0 { last } else { last - first },
+        step,
+    };
+    let mut places = Vec::new();
+    match other {
+        _ if first == 0 => {}
+        Some(_) if last != first => {
+            places.push((one, range(first, first)));
+            places.push((more, range(first + 1, last)));
+        }
+        _ => places.push((one, range(first, last))),
+    }
+    if keys.count_at != 0 {
+        let at = keys.count_at.into();
+        places.push((more, KeyPlace::Counted { at }));
+    }
+    match spec.name {
+        "sort" => {
+            places.push((one, KeyPlace::Unknown));
+            places.push((more, KeyPlace::Unknown));
+        }
+        "sort_ro" => places.push((one, KeyPlace::Unknown)),
+        _ if keys.store_from != 0 => {
+            let from = keys.store_from.into();
+            for word in ["STORE", "STOREDIST"] {
+                places.push((more, KeyPlace::Keyword { word, from }));
+            }
+        }
+        _ => {}
+    }
+    places
+}
+
 fn write_key_specs(reply: &mut Encoder<'_>, spec: &Spec) {
-    let (first, last) = (i64::from(spec.keys.first), i64::from(spec.keys.last));
-    match KeyAccess::declared(spec) {
-        _ if first == 0 => reply.set(0),
-        (access, None) => {
-            reply.set(1);
-            // Counted from the first key, or from the end.
-            let last = if last < 0 { last } else { last - first };
-            write_key_spec(reply, access, first, last, spec.keys.step);
-        }
-        (one, Some(other)) => {
-            reply.set(2);
-            write_key_spec(reply, one, first, 0, 1);
-            write_key_spec(reply, other, last, 0, 1);
-        }
+    let places = key_places(spec);
+    reply.set(places.len());
+    for (access, place) in places {
+        write_key_spec(reply, spec, access, &place);
     }
 }
 
-fn write_key_spec(reply: &mut Encoder<'_>, access: KeyAccess, first: i64, last: i64, step: u8) {
-    reply.map(3);
+fn write_key_spec(reply: &mut Encoder<'_>, spec: &Spec, access: KeyAccess, place: &KeyPlace) {
+    let (search, begin, find, keys): (_, &[_], _, &[_]) = match place {
+        KeyPlace::Range { first, last, step } => (
+            "index",
+            &[("index", *first)],
+            "range",
+            &[("lastkey", *last), ("keystep", *step), ("limit", 0)],
+        ),
+        KeyPlace::Counted { at } => (
+            "index",
+            &[("index", *at)],
+            "keynum",
+            &[("keynumidx", 0), ("firstkey", 1), ("keystep", 1)],
+        ),
+        KeyPlace::Keyword { from, .. } => (
+            "keyword",
+            &[("startfrom", *from)],
+            "range",
+            &[("lastkey", 0), ("keystep", 1), ("limit", 0)],
+        ),
+        KeyPlace::Unknown => ("unknown", &[], "unknown", &[]),
+    };
+    let note = note_on_keys(spec, place, access);
+    reply.map(3 + usize::from(note.is_some()));
+    if let Some(note) = note {
+        reply.bulk(b"notes");
+        reply.bulk(note.as_bytes());
+    }
     reply.bulk(b"flags");
     write_access(reply, access);
-    reply.bulk(b"begin_search");
+    let word = match place {
+        KeyPlace::Keyword { word, .. } => Some(*word),
+        _ => None,
+    };
+    write_search(reply, "begin_search", search, word, begin);
+    write_search(reply, "find_keys", find, None, keys);
+}
+
+/// One half of a key specification: its type and its numbers, behind the keyword if there is one.
+fn write_search(
+    reply: &mut Encoder<'_>,
+    half: &str,
+    kind: &str,
+    keyword: Option<&str>,
+    numbers: &[(&str, i64)],
+) {
+    reply.bulk(half.as_bytes());
     reply.map(2);
     reply.bulk(b"type");
-    reply.bulk(b"index");
+    reply.bulk(kind.as_bytes());
     reply.bulk(b"spec");
-    reply.map(1);
-    reply.bulk(b"index");
-    reply.integer(first);
-    reply.bulk(b"find_keys");
-    reply.map(2);
-    reply.bulk(b"type");
-    reply.bulk(b"range");
-    reply.bulk(b"spec");
-    reply.map(3);
-    reply.bulk(b"lastkey");
-    reply.integer(last);
-    reply.bulk(b"keystep");
-    reply.integer(step.into());
-    reply.bulk(b"limit");
-    reply.integer(0);
+    reply.map(numbers.len() + usize::from(keyword.is_some()));
+    if let Some(keyword) = keyword {
+        reply.bulk(b"keyword");
+        reply.bulk(keyword.as_bytes());
+    }
+    for (name, number) in numbers {
+        reply.bulk(name.as_bytes());
+        reply.integer(*number);
+    }
 }
 
 pub(crate) fn docs(ctx: &mut Context<'_>) -> Done {
@@ -295,10 +394,10 @@ fn inner<'a>(ctx: &Context<'a>) -> Result<(&'static Spec, Vec<&'a [u8]>), Failur
         }
         _ => return Err(Failure::Text("ERR Invalid command specified")),
     };
-    if spec.keys.first == 0 {
+    if !spec.has_keys() {
         return Err(Failure::Text("ERR The command has no key arguments"));
     }
-    let positions = spec.key_positions(args.len());
+    let positions = spec.key_positions(&args);
     if positions.size_hint().0 > KEYS_MAX {
         return Err(Failure::Text("ERR the command has more than 1024 keys"));
     }

@@ -1,8 +1,12 @@
 //! `DURAMEN.*`: the RAMCloud interface for every language that has a RESP driver.
 //!
+//! They know strings alone: reading a hash, list, set or sorted set fails, a walk leaves it out,
+//! and a write replaces it.
+//!
 //! Every result has the object version; the reply of a write has its level of durability. A reply
 //! is sent when that level is reached (`wait`), so it is the requested level.
 
+use super::collection::{WRONG_TYPE, plain};
 use super::scan::{VALUES_PER_STEP, compiled, note_walked, parse_cursor, walk};
 use super::string;
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
@@ -17,18 +21,31 @@ use duramen_wire::resp::Encoder;
 use duramen_wire::resp::number::{IntegerText, parse_integer};
 
 pub(crate) fn read(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    read_one(ctx, guard, hashes[0], ctx.arg(1))
+    read_one(ctx, guard, hashes[0], ctx.arg(1), false)
 }
 
-fn read_one(ctx: &mut Context<'_>, guard: &Guard<'_>, hash: KeyHash, key: &[u8]) -> Done {
+/// `is_part`: a collection is an error within a reply.
+fn read_one(
+    ctx: &mut Context<'_>,
+    guard: &Guard<'_>,
+    hash: KeyHash,
+    key: &[u8],
+    is_part: bool,
+) -> Done {
     let counters = ctx.local.counters(ctx.shared);
     match guard.read(ctx.table, hash, key)? {
         Some(object) => {
             counters.keyspace_hits.add(1);
-            let mut reply = ctx.reply();
-            reply.array(2);
-            reply.bulk(object.value);
-            reply.integer(object.version as i64);
+            match plain(Some(object)) {
+                Ok(value) => {
+                    let mut reply = ctx.reply();
+                    reply.array(2);
+                    reply.bulk(value.unwrap_or_default());
+                    reply.integer(object.version as i64);
+                }
+                Err(_) if is_part => ctx.reply().error(WRONG_TYPE.text()),
+                Err(failure) => return Err(failure),
+            }
         }
         None => {
             counters.keyspace_misses.add(1);
@@ -42,7 +59,7 @@ pub(crate) fn mread(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
     ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
         ctx.reply().array(hashes.len());
         for (hash, key) in hashes.iter().zip(ctx.args.skip(1)) {
-            read_one(ctx, guard, *hash, key)?;
+            read_one(ctx, guard, *hash, key, true)?;
             ctx.fits()?;
         }
         Ok(())
@@ -298,10 +315,13 @@ pub(crate) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
         let steps = pattern.map_or(0, |pattern| pattern.steps(object.key.len()));
         matching += steps;
         let wanted = pattern.is_none_or(|pattern: &Pattern| pattern.matches(object.key));
-        if wanted && own.has(guard, object.key) {
+        if let Ok(value) = object.string()
+            && wanted
+            && own.has(guard, object.key)
+        {
             objects += 1;
             reply.bulk(object.key);
-            reply.bulk(object.value);
+            reply.bulk(value);
             reply.integer(object.version as i64);
             return object.key.len() + object.value.len();
         }

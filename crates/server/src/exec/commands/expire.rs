@@ -55,9 +55,7 @@ fn set_expiry(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hash: KeyHash, unit:
             return Decision::Remove;
         };
         scratch.extend_from_slice(object.value);
-        Decision::PutScratch {
-            expires_at_ms: Some(expires_at_ms),
-        }
+        object.put_scratch(Some(expires_at_ms))
     })?;
     ctx.integer(changed.into())
 }
@@ -136,9 +134,7 @@ pub(crate) fn persist(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Ke
             Some(object) if object.expires_at_ms.is_some() => {
                 changed = true;
                 scratch.extend_from_slice(object.value);
-                Decision::PutScratch {
-                    expires_at_ms: None,
-                }
+                object.put_scratch(None)
             }
             _ => Decision::Keep,
         }

@@ -10,7 +10,9 @@ use crate::exec::request::context::{Context, Done, Failure, NO_SUCH_KEY, NOT_AN_
 use crate::exec::request::databases::{DROPPED_NOW, parse_db, table_for, table_in};
 use crate::exec::request::routing;
 use crate::exec::request::spec::Access;
-use duramen_engine::{Guard, KeyHash, Room, TableId};
+use duramen_engine::{Guard, KeyHash, Object, Room, TableId};
+use duramen_types::table::{Hash, Set};
+use duramen_types::{Sorted, Text, Type};
 use duramen_wire::resp::number::parse_integer;
 
 const SAME_OBJECTS: Failure = Failure::Text("ERR source and destination objects are the same");
@@ -20,8 +22,16 @@ const EMBSTR_BYTES_MAX: usize = 44;
 pub(crate) fn type_of(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     let found = guard.read(ctx.table, hashes[0], ctx.arg(1))?;
     ctx.reply()
-        .simple(if found.is_some() { "string" } else { "none" });
+        .simple(found.map_or("none", |found| type_name(&found)));
     Ok(())
+}
+
+/// The name of an object's type.
+pub(crate) fn type_name(object: &Object<'_>) -> &'static str {
+    match Type::of(object.value) {
+        Some(kind) if object.is_typed => kind.name(),
+        _ => "string",
+    }
 }
 
 pub(crate) fn rename(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
@@ -56,12 +66,13 @@ fn rename_unless(
         if nx && guard.read(table, hashes[1], to)?.is_some() {
             return Ok(());
         }
-        let (value, expires_at_ms) = (source.value.to_vec(), source.expires_at_ms);
+        let (value, is_typed) = (source.value.to_vec(), source.is_typed);
+        let expires_at_ms = source.expires_at_ms;
         *room = Room::default();
         room.put(to, value.len());
         room.remove(from);
         ctx.set_aside(guard, *room)?;
-        guard.write(table, hashes[1], to, &value, expires_at_ms)?;
+        guard.write_as(table, hashes[1], to, (&value, is_typed), expires_at_ms)?;
         guard.remove(table, hashes[0], from)?;
         renamed = true;
         Ok(())
@@ -183,7 +194,8 @@ fn transfer_locked(
     if !target.replace && guard.read(table, to, target.key)?.is_some() {
         return ctx.integer(0);
     }
-    let (value, expires_at_ms) = (source.value.to_vec(), source.expires_at_ms);
+    let (value, is_typed) = (source.value.to_vec(), source.is_typed);
+    let expires_at_ms = source.expires_at_ms;
     *room = Room::default();
     room.put(target.key, value.len());
     if target.moves {
@@ -193,7 +205,7 @@ fn transfer_locked(
     if table != ctx.table {
         ctx.shared.commands.spread_exchange(ctx.table, table);
     }
-    guard.write(table, to, target.key, &value, expires_at_ms)?;
+    guard.write_as(table, to, target.key, (&value, is_typed), expires_at_ms)?;
     if target.moves {
         guard.remove(ctx.table, from, source_key)?;
     }
@@ -208,7 +220,9 @@ pub(crate) fn object_encoding(
     let Some(object) = guard.read(ctx.table, hashes[0], ctx.arg(2))? else {
         return ctx.null();
     };
-    let encoding = if parse_integer(object.value).is_some() {
+    let encoding = if object.is_typed {
+        encoding_of(object.value)?
+    } else if parse_integer(object.value).is_some() {
         "int"
     } else if object.value.len() <= EMBSTR_BYTES_MAX {
         "embstr"
@@ -216,6 +230,56 @@ pub(crate) fn object_encoding(
         "raw"
     };
     ctx.bulk(encoding.as_bytes())
+}
+
+/// Limits up to which Redis keeps a collection as one block of bytes, by its default settings.
+const LISTPACK_ELEMENTS_MAX: usize = 128;
+const LISTPACK_TEXT_BYTES_MAX: usize = 64;
+const LISTPACK_LIST_BYTES_MAX: usize = 8 << 10;
+const INTSET_ELEMENTS_MAX: usize = 512;
+
+/// The name that Redis 7.4 has for the form in which it would keep a new collection.
+fn encoding_of(value: &[u8]) -> Result<&'static str, Failure> {
+    let is_short = |text: &Text<'_>| text.len() <= LISTPACK_TEXT_BYTES_MAX;
+    let small = |len: usize, short: bool, large: &'static str| {
+        if len <= LISTPACK_ELEMENTS_MAX && short {
+            "listpack"
+        } else {
+            large
+        }
+    };
+    Ok(match Type::of(value) {
+        Some(Type::List) if value.len() > LISTPACK_LIST_BYTES_MAX => "quicklist",
+        Some(Type::List) => "listpack",
+        Some(Type::Hash) => {
+            let hash = Hash::of(Some(value))?;
+            let short = hash
+                .elements()
+                .iter()
+                .all(|(a, b)| is_short(a) && is_short(b));
+            small(hash.len(), short, "hashtable")
+        }
+        Some(Type::Set) => {
+            let set = Set::of(Some(value))?;
+            let mut members = set.elements().iter();
+            let integers = members
+                .clone()
+                .all(|(name, ())| parse_integer(&name.bytes()).is_some());
+            match integers && set.len() <= INTSET_ELEMENTS_MAX {
+                true => "intset",
+                false => small(
+                    set.len(),
+                    members.all(|(name, ())| is_short(name)),
+                    "hashtable",
+                ),
+            }
+        }
+        Some(Type::SortedSet) | None => {
+            let mut set = Sorted::of(Some(value))?;
+            let short = set.elements().iter().all(|(name, _)| is_short(name));
+            small(set.len(), short, "skiplist")
+        }
+    })
 }
 
 pub(crate) fn object_refcount(

@@ -200,14 +200,31 @@ mod tests {
 
     #[test]
     fn key_positions_follow_first_last_and_step() {
-        let positions = |name: &str, args| -> Vec<usize> {
-            find(name.as_bytes()).unwrap().key_positions(args).collect()
+        let positions = |request: &str| -> Vec<usize> {
+            let input = format!("{request}\r\n");
+            let requests = crate::exec::tests::parsed(input.as_bytes());
+            let args = requests.args(0, input.as_bytes());
+            match resolve(&args) {
+                Resolved::Command(spec) => spec.key_positions(&args).collect(),
+                _ => panic!("{request}"),
+            }
         };
-        assert_eq!(positions("get", 2), [1]);
-        assert_eq!(positions("mget", 4), [1, 2, 3]);
-        assert_eq!(positions("mset", 5), [1, 3]);
-        assert_eq!(positions("object|encoding", 3), [2]);
-        assert_eq!(positions("ping", 2), [0usize; 0]);
+        assert_eq!(positions("get a"), [1]);
+        assert_eq!(positions("mget a b c"), [1, 2, 3]);
+        assert_eq!(positions("mset a 1 b 2"), [1, 3]);
+        assert_eq!(positions("object encoding a"), [2]);
+        assert_eq!(positions("ping a"), [0usize; 0]);
+        assert_eq!(positions("bitop and to a b"), [2, 3, 4]);
+        assert_eq!(positions("lmpop 2 a b left"), [2, 3]);
+        assert_eq!(positions("zunionstore to 2 a b weights 1 2"), [1, 3, 4]);
+        for wrong in ["0", "-1", "4", "x", "99999999999999999999"] {
+            assert_eq!(positions(&format!("zunion {wrong} a b c")), [0usize; 0]);
+        }
+        assert_eq!(positions("sort a"), [1]);
+        assert_eq!(positions("sort a by store get store store to"), [1, 7]);
+        assert_eq!(positions("sort a limit 0 store store to"), [1, 6]);
+        assert_eq!(positions("georadius a 1 2 3 m store b storedist c"), [1, 9]);
+        assert_eq!(positions("georadius a 1 2 3 m store"), [1]);
     }
 
     #[test]

@@ -32,7 +32,7 @@ impl Context<'_> {
         }
         let mut own = std::mem::take(&mut self.local.hashes);
         own.clear();
-        for at in self.spec.key_positions(self.args.len()) {
+        for at in self.spec.key_positions(&self.args) {
             let hash = guard.hash(self.arg(at));
             if own.len() < BUCKETS_AHEAD {
                 guard.prefetch_bucket(self.table, hash);
@@ -199,8 +199,8 @@ pub(crate) fn mget(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHa
                 ctx.reply().array(hashes.len());
             }
             match found {
-                Some(object) => ctx.reply().bulk(object.value),
-                None => ctx.reply().null(),
+                Some(object) if !object.is_typed => ctx.reply().bulk(object.value),
+                _ => ctx.reply().null(),
             }
         })
     })

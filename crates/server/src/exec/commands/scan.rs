@@ -8,6 +8,7 @@
 //! - W2: a walk is charged for each entry that it looks at, whether it has expired or not, and for
 //!   empty buckets.
 
+use super::keys::type_name;
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::exec::request::served_keys::ServedKeys;
 use duramen_base::glob::Pattern;
@@ -40,8 +41,8 @@ struct Options {
     cursor: u64,
     pattern: Option<Pattern>,
     count: usize,
-    /// Only objects of another type: none matches, as all objects are strings.
-    of_other_type: bool,
+    /// Only objects whose type has this name, in lower case.
+    kind: Option<Vec<u8>>,
 }
 
 /// W1, inside EXEC: counts the entries that a walk has looked at.
@@ -76,7 +77,9 @@ pub(crate) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
     let next = walk(guard, ctx.table, from, count, step, |object| {
         let pattern = options.pattern.as_ref();
         let wanted = pattern.is_none_or(|pattern| pattern.matches(object.key));
-        if wanted && !options.of_other_type && own.has(guard, object.key) {
+        let kind = options.kind.as_ref();
+        let is_of_kind = kind.is_none_or(|kind| type_name(&object).as_bytes() == kind);
+        if wanted && is_of_kind && own.has(guard, object.key) {
             keys += 1;
             reply.bulk(object.key);
         } else if pattern.is_none() {
@@ -149,7 +152,7 @@ fn parse(ctx: &Context<'_>) -> Result<Options, Failure> {
         cursor,
         pattern: None,
         count: 10,
-        of_other_type: false,
+        kind: None,
     };
     let mut pattern = None;
     let mut rest = ctx.args.skip(2).into_iter();
@@ -164,7 +167,7 @@ fn parse(ctx: &Context<'_>) -> Result<Options, Failure> {
         } else if option.eq_ignore_ascii_case(b"match") {
             pattern = Some(value).filter(|pattern| *pattern != b"*");
         } else if option.eq_ignore_ascii_case(b"type") {
-            options.of_other_type = !value.eq_ignore_ascii_case(b"string");
+            options.kind = Some(value.to_ascii_lowercase());
         } else {
             return Err(SYNTAX);
         }

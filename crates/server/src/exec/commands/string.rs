@@ -1,5 +1,6 @@
 //! Strings: GET, SET and their relatives.
 
+use super::collection::{WRONG_TYPE, plain};
 use super::float::Float;
 use super::set_options::{self, EX, Expiry, PX, SetOptions, Unit, When};
 use crate::exec::request::context::{
@@ -13,8 +14,8 @@ use duramen_wire::resp::number::{parse_integer, write_integer};
 pub(crate) fn get(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     let found = guard.read(ctx.table, hashes[0], ctx.arg(1))?;
     note_read(ctx, found.is_some());
-    match found {
-        Some(object) => ctx.bulk(object.value),
+    match plain(found)? {
+        Some(value) => ctx.bulk(value),
         None => ctx.null(),
     }
 }
@@ -63,9 +64,14 @@ fn set_with_old(
     let (key, value, protocol) = (ctx.arg(1), ctx.arg(2), ctx.client.protocol);
     let start = ctx.out.len();
     let out = &mut *ctx.out;
-    let mut wrote = false;
+    let (mut wrote, mut is_wrong) = (false, false);
+    let needs_string = options.get || matches!(options.when, When::Equals(_));
     guard.update(ctx.table, hash, key, |found, _| {
         out.truncate(start);
+        is_wrong = needs_string && plain(found).is_err();
+        if is_wrong {
+            return Decision::Keep;
+        }
         if options.get {
             let mut reply = Encoder::new(out, protocol);
             match found {
@@ -89,6 +95,9 @@ fn set_with_old(
             expires_at_ms: if keep { kept } else { expires_at_ms },
         }
     })?;
+    if is_wrong {
+        return Err(WRONG_TYPE);
+    }
     match (options.get, wrote) {
         (true, _) => Ok(()),
         (false, true) => ctx.ok(),
@@ -146,16 +155,23 @@ fn replace(
     let (key, protocol) = (ctx.arg(1), ctx.client.protocol);
     let start = ctx.out.len();
     let out = &mut *ctx.out;
+    let mut done = Ok(());
     guard.update(ctx.table, hash, key, |found, _| {
         out.truncate(start);
-        let mut reply = Encoder::new(out, protocol);
-        match found {
-            Some(object) => reply.bulk(object.value),
-            None => reply.null(),
+        done = plain(found).map(|value| {
+            let mut reply = Encoder::new(out, protocol);
+            match value {
+                Some(value) => reply.bulk(value),
+                None => reply.null(),
+            }
+        });
+        if done.is_ok() {
+            decision
+        } else {
+            Decision::Keep
         }
-        decision
     })?;
-    Ok(())
+    done
 }
 
 pub(crate) fn getex(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
@@ -164,15 +180,20 @@ pub(crate) fn getex(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
         return get(ctx, guard, hashes);
     }
     let key = ctx.arg(1);
-    if guard.read(ctx.table, hashes[0], key)?.is_none() {
+    if plain(guard.read(ctx.table, hashes[0], key)?)?.is_none() {
         return ctx.null();
     }
     let expires_at_ms = expiry.at_ms(guard.now_ms(), ctx.spec.name)?;
     let protocol = ctx.client.protocol;
     let start = ctx.out.len();
     let out = &mut *ctx.out;
+    let mut done = Ok(());
     guard.update(ctx.table, hashes[0], key, |found, scratch| {
         out.truncate(start);
+        done = plain(found).map(|_| ());
+        if done.is_err() {
+            return Decision::Keep;
+        }
         let mut reply = Encoder::new(out, protocol);
         let Some(object) = found else {
             reply.null();
@@ -185,13 +206,14 @@ pub(crate) fn getex(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
         scratch.extend_from_slice(object.value);
         Decision::PutScratch { expires_at_ms }
     })?;
-    Ok(())
+    done
 }
 
 pub(crate) fn strlen(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     let found = guard.read(ctx.table, hashes[0], ctx.arg(1))?;
     note_read(ctx, found.is_some());
-    ctx.integer(found.map_or(0, |object| object.value.len() as i64))
+    let value = plain(found)?;
+    ctx.integer(value.map_or(0, |value| value.len() as i64))
 }
 
 pub(crate) fn getrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
@@ -199,7 +221,7 @@ pub(crate) fn getrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[K
     let end = parse_integer(ctx.arg(3)).ok_or(NOT_AN_INTEGER)?;
     let found = guard.read(ctx.table, hashes[0], ctx.arg(1))?;
     note_read(ctx, found.is_some());
-    let value = found.map_or(&b""[..], |object| object.value);
+    let value = plain(found)?.unwrap_or_default();
     ctx.bulk(slice(value, start, end))
 }
 
@@ -230,7 +252,13 @@ pub(crate) fn setrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[K
     let patch = ctx.arg(3);
     let mut result = Ok(0);
     guard.update(ctx.table, hashes[0], ctx.arg(1), |found, scratch| {
-        let old = found.map_or(&b""[..], |object| object.value);
+        let old = match plain(found) {
+            Ok(old) => old.unwrap_or_default(),
+            Err(failure) => {
+                result = Err(failure);
+                return Decision::Keep;
+            }
+        };
         if patch.is_empty() {
             result = Ok(old.len());
             return Decision::Keep;
@@ -256,7 +284,13 @@ pub(crate) fn append(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
     let tail = ctx.arg(2);
     let mut result = Ok(0);
     guard.update(ctx.table, hashes[0], ctx.arg(1), |found, scratch| {
-        let old = found.map_or(&b""[..], |object| object.value);
+        let old = match plain(found) {
+            Ok(old) => old.unwrap_or_default(),
+            Err(failure) => {
+                result = Err(failure);
+                return Decision::Keep;
+            }
+        };
         if old.len() + tail.len() > VALUE_BYTES_MAX {
             result = Err(TOO_LONG);
             return Decision::Keep;
@@ -311,9 +345,8 @@ pub(crate) fn add_integer(
 ) -> Result<(i64, u64), Failure> {
     let mut result = Ok(0);
     let outcome = guard.update(ctx.table, hash, ctx.arg(1), |found, scratch| {
-        result = found
-            .map_or(Some(0), |object| parse_integer(object.value))
-            .ok_or(NOT_AN_INTEGER)
+        result = plain(found)
+            .and_then(|value| value.map_or(Some(0), parse_integer).ok_or(NOT_AN_INTEGER))
             .and_then(|old| {
                 old.checked_add(by)
                     .ok_or(Failure::Text("ERR increment or decrement would overflow"))
@@ -347,11 +380,15 @@ pub(crate) fn add_float(
     guard: &mut Guard<'_>,
     hash: KeyHash,
 ) -> Result<(Vec<u8>, u64), Failure> {
-    let by = Float::parse(ctx.arg(2)).ok_or(NOT_A_FLOAT)?;
+    let by = Float::parse(ctx.arg(2));
     let mut result = Ok(Vec::new());
     let outcome = guard.update(ctx.table, hash, ctx.arg(1), |found, scratch| {
-        let old = found.map_or(Some(Float::Fixed(0)), |object| Float::parse(object.value));
-        let sum = old.ok_or(NOT_A_FLOAT).and_then(|old| {
+        let old = plain(found).and_then(|value| {
+            let old = value.map_or(Some(Float::Fixed(0)), Float::parse);
+            old.ok_or(NOT_A_FLOAT)
+        });
+        let sum = old.and_then(|old| {
+            let by = by.ok_or(NOT_A_FLOAT)?;
             old.add(by)
                 .ok_or(Failure::Text("ERR increment would produce NaN or Infinity"))
         });

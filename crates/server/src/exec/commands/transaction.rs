@@ -362,7 +362,7 @@ fn plan<'t>(
             table,
             target: other,
         });
-        for position in spec.key_positions(args.len()) {
+        for position in spec.key_positions(&args) {
             let key = args.get(position).unwrap_or_default();
             let hash = guard.hash(key);
             guard.prefetch_bucket(table, hash);
@@ -419,7 +419,7 @@ fn warm(
         return Ok(());
     }
     let declared = steps.iter().flat_map(|step| {
-        let positions = step.spec.key_positions(step.args.len());
+        let positions = step.spec.key_positions(&step.args);
         let own = hashes.get(step.hashes..).unwrap_or_default();
         let arg = |at: usize| step.args.get(at).unwrap_or_default();
         positions

@@ -24,7 +24,7 @@ pub(crate) fn record(
         return;
     }
     let class = spec.class().and_then(|class| AUDIT_CLASSES.get(class));
-    let key = spec.key_positions(args.len()).next();
+    let key = spec.key_positions(args).next();
     let key = key.and_then(|at| args.get(at));
     let shown = match spec.has(flag::ADMIN) {
         true => shown_args(spec, args),

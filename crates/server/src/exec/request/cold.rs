@@ -109,7 +109,7 @@ impl Context<'_> {
             return Ok(());
         }
         let (args, table) = (self.args, self.table);
-        let positions = self.spec.key_positions(args.len());
+        let positions = self.spec.key_positions(&args);
         let keys = hashes.iter().zip(positions);
         self.warm(
             guard,
@@ -187,7 +187,7 @@ impl Context<'_> {
     }
 
     fn look_for_own(&self, guard: &Guard<'_>, hashes: &[KeyHash], wanted: &mut Vec<Cold>) {
-        for (n, at) in self.spec.key_positions(self.args.len()).enumerate() {
+        for (n, at) in self.spec.key_positions(&self.args).enumerate() {
             let key = self.arg(at);
             let hash = hashes.get(n).copied().unwrap_or_else(|| guard.hash(key));
             if let Ok(Some(cold)) = guard.cold(self.table, hash, key) {

@@ -98,6 +98,9 @@ impl Failure {
                     "ERR string exceeds maximum allowed size: value of {bytes} bytes is longer than the limit of {limit}"
                 ),
                 error @ (Error::DiskFull | Error::DiskFailed) => format!("MISCONF {error}"),
+                Error::WrongType => {
+                    "WRONGTYPE Operation against a key holding the wrong kind of value".to_owned()
+                }
                 Error::TryAgain => format!("TRYAGAIN {error}"),
                 Error::Overflow => "ERR increment or decrement would overflow".to_string(),
                 Error::NoSuchTable(DROPPED) => "ERR the table of this database does not exist any more: choose another with SELECT or DURAMEN.USE".to_owned(),

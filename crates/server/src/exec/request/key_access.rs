@@ -41,14 +41,29 @@ impl KeyAccess {
             "copy" => (RO | ACCESS, Some(OW | UPDATE)),
             "set" => (RW | ACCESS | UPDATE | VARIABLE, None),
             "setnx" | "msetnx" => (OW | INSERT, None),
-            "mset" | "setex" | "psetex" | "duramen.write" | "duramen.mwrite" => (OW | UPDATE, None),
-            "getdel" => (RW | ACCESS | DELETE, None),
-            "append" => (RW | INSERT, None),
-            "setrange" | "expire" | "pexpire" | "expireat" | "pexpireat" | "persist" => {
-                (RW | UPDATE, None)
+            "mset" | "setex" | "psetex" | "restore" | "duramen.write" | "duramen.mwrite" => {
+                (OW | UPDATE, None)
             }
+            "getdel" | "lpop" | "rpop" | "lmpop" | "spop" | "zpopmin" | "zpopmax" | "zmpop" => {
+                (RW | ACCESS | DELETE, None)
+            }
+            "append" | "hsetnx" | "linsert" | "lpush" | "lpushx" | "rpush" | "rpushx" | "sadd"
+            | "pfadd" => (RW | INSERT, None),
+            "setrange" | "expire" | "pexpire" | "expireat" | "pexpireat" | "persist" | "geoadd"
+            | "hset" | "hmset" | "lset" | "zadd" => (RW | UPDATE, None),
+            "hdel" | "lrem" | "ltrim" | "srem" | "zrem" | "zremrangebylex" | "zremrangebyrank"
+            | "zremrangebyscore" => (RW | DELETE, None),
+            "lmove" | "rpoplpush" | "smove" => (RW | ACCESS | DELETE, Some(RW | INSERT)),
+            "bitop" | "geosearchstore" | "sdiffstore" | "sunionstore" | "zdiffstore"
+            | "zinterstore" | "zunionstore" | "zrangestore" => (OW | UPDATE, Some(RO | ACCESS)),
+            "sinterstore" => (RW | UPDATE, Some(RO | ACCESS)),
+            "sort" | "georadius" | "georadiusbymember" => (RO | ACCESS, Some(OW | UPDATE)),
+            "bitfield" => (RW | ACCESS | UPDATE | VARIABLE, None),
+            "pfcount" => (RW | ACCESS, None),
+            "pfmerge" => (RW | ACCESS | INSERT, Some(RO | ACCESS)),
             "del" | "unlink" | "duramen.remove" | "duramen.mremove" => (RM | DELETE, None),
-            "strlen" | "exists" | "touch" | "type" | "watch" => (RO, None),
+            "strlen" | "exists" | "touch" | "type" | "watch" | "hexists" | "hlen" | "hstrlen"
+            | "llen" | "scard" | "sismember" | "zcard" => (RO, None),
             name if name.contains('|') && spec.has(flag::READONLY) => (RO, None),
             _ if spec.has(flag::READONLY) => (RO | ACCESS, None),
             _ => (RW | ACCESS | UPDATE, None),
@@ -61,6 +76,12 @@ impl KeyAccess {
         let (first, second) = KeyAccess::declared(spec);
         if first.0 & VARIABLE == 0 {
             return second.filter(|_| n > 0).unwrap_or(first);
+        }
+        if spec.name == "bitfield" {
+            return KeyAccess(match changes_bits(args) {
+                true => RW | ACCESS | UPDATE,
+                false => RO | ACCESS,
+            });
         }
         // SET: it reads the key if it returns the value or compares it.
         let mut options = args.skip(3).into_iter();
@@ -87,4 +108,20 @@ impl KeyAccess {
             writes: self.0 & (UPDATE | INSERT | DELETE) != 0,
         }
     }
+}
+
+/// Whether a BITFIELD does more than GET.
+fn changes_bits(args: &Args<'_>) -> bool {
+    let mut rest = args.skip(2).into_iter();
+    while let Some(operation) = rest.next() {
+        let arguments = match operation.to_ascii_lowercase().as_slice() {
+            b"get" => 2,
+            b"overflow" => 1,
+            _ => return true,
+        };
+        if rest.by_ref().take(arguments).count() < arguments {
+            return true;
+        }
+    }
+    false
 }

@@ -7,7 +7,7 @@
 //!   so a change of rights holds for every request of a later turn.
 
 use super::key_access::KeyAccess;
-use super::spec::{Run, Spec, flag};
+use super::spec::{Run, Spec, flag, pattern_of_keys};
 use crate::exec::state::client::{Client, gate};
 use crate::shared::Shared;
 use duramen_acl::{Access, Denied, Request, User};
@@ -104,13 +104,20 @@ impl Request for Asked<'_> {
     }
 
     fn each_key(&self, look: &mut dyn FnMut(usize, &[u8], Access) -> bool) {
-        let positions = self.spec.key_positions(self.args.len()).enumerate();
+        let positions = self.spec.key_positions(self.args).enumerate();
         for (n, position) in positions {
             let key = self.args.get(position).unwrap_or_default();
             let access = KeyAccess::of(self.spec, self.args, n).rights();
             if !look(position, key, access) {
                 return;
             }
+        }
+    }
+
+    fn reads_any_key(&self) -> Option<usize> {
+        match self.spec.name {
+            "sort" | "sort_ro" => pattern_of_keys(self.args),
+            _ => None,
         }
     }
 
@@ -149,7 +156,7 @@ impl Request for Asked<'_> {
             "duramen.table|create" | "duramen.table|drop" | "duramen.table|id" => {
                 look(2, named(2));
             }
-            _ if self.spec.keys.first > 0 || self.spec.has(flag::KEYSPACE | flag::WHOLE) => {
+            _ if self.spec.has_keys() || self.spec.has(flag::KEYSPACE | flag::WHOLE) => {
                 self.selected(look);
             }
             _ => {}

@@ -16,6 +16,10 @@ use std::collections::HashMap;
 const INTEGER_BYTES: usize = 20;
 /// More bytes than the text of any number: the smallest float has 326 digits.
 const NUMBER_BYTES: usize = 400;
+/// A collection has at most this many bytes more for an element than the element's arguments.
+const ELEMENT_BYTES: usize = 16;
+/// A HyperLogLog, which may grow to that by any change; more than any number has.
+const LEAST_BYTES: usize = 12_304 + NUMBER_BYTES;
 /// Key and value of the object that SWAPDB writes (`databases`).
 const PLACES: (&[u8], usize) = (b"places", 4 * crate::shared::commands::DBS);
 
@@ -67,7 +71,7 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
         }
         let arg = |n: usize| args.get(n).unwrap_or_default();
         let given: usize = args.skip(1).into_iter().map(<[u8]>::len).sum();
-        let keys = spec.key_positions(args.len());
+        let keys = spec.key_positions(args);
         match spec.name {
             "swapdb" => self.room.put(PLACES.0, PLACES.1),
             "del" | "unlink" | "getdel" => keys.for_each(|at| {
@@ -118,10 +122,32 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
                 let bytes = self.value_bytes(table, arg(1));
                 self.put(table, arg(1), bytes);
             }
-            _ => keys.for_each(|at| {
-                let bytes = self.value_bytes(table, arg(at)) + given + NUMBER_BYTES;
-                self.put(table, arg(at), bytes);
-            }),
+            "setbit" => {
+                let bit = parse_integer(arg(2)).and_then(|bit| usize::try_from(bit).ok());
+                let bytes = self
+                    .value_bytes(table, arg(1))
+                    .max(bit.unwrap_or(0) / 8 + 1);
+                self.put(table, arg(1), bytes);
+            }
+            "bitfield" | "restore" => self.put(table, arg(1), VALUE_BYTES_MAX),
+            // The result goes into the second key, if there is one.
+            "sort" | "georadius" | "georadiusbymember" => {
+                if let Some(at) = keys.skip(1).last() {
+                    self.put(table, arg(at), VALUE_BYTES_MAX);
+                }
+            }
+            name => {
+                let keys: Vec<usize> = keys.collect();
+                let values = keys.iter().map(|at| self.value_bytes(table, arg(*at)));
+                let values: usize = values.sum();
+                if name.ends_with("store") || matches!(name, "bitop" | "pfmerge") {
+                    // A score may take 9 bytes instead of 1.
+                    let target = keys.first().copied().unwrap_or_default();
+                    return self.put(table, arg(target), 9 * values + LEAST_BYTES);
+                }
+                let bytes = values + given + ELEMENT_BYTES * args.len() + LEAST_BYTES;
+                keys.iter().for_each(|at| self.put(table, arg(*at), bytes));
+            }
         }
     }
 

@@ -157,7 +157,7 @@ pub(crate) fn find(
     hashes: &[KeyHash],
 ) -> Result<(), NotServed> {
     let mut search = RouteSearch::new(view);
-    for (n, at) in spec.key_positions(args.len()).enumerate() {
+    for (n, at) in spec.key_positions(args).enumerate() {
         let key = args.get(at).unwrap_or_default();
         match (hashes.get(n), guard) {
             (Some(hash), _) => search.key(table, key, *hash),
@@ -173,7 +173,7 @@ pub(crate) fn find(
 #[inline]
 pub(crate) fn tells_of_data(spec: &Spec) -> bool {
     let alone = spec.kind() == Kind::Alone && spec.name != "info";
-    spec.keys.first != 0 || spec.has(flag::WHOLE) || alone
+    spec.has_keys() || spec.has(flag::WHOLE) || alone
 }
 
 impl Client {

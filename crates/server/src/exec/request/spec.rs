@@ -5,6 +5,8 @@ use super::context::{Context, Done};
 use crate::config::AUDIT_CLASSES;
 use crate::shared::Family;
 use duramen_engine::{Guard, KeyHash, Session};
+use duramen_wire::resp::Args;
+use duramen_wire::resp::number::parse_integer;
 
 /// A request's access to the store.
 pub(crate) enum Access<'w, 'g> {
@@ -73,12 +75,16 @@ pub(crate) enum Run {
 }
 
 /// Positions of a command's keys: `first`, `last` (negative: counted from the end), `step`. `first`
-/// 0 = no keys.
+/// 0 = none of this kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Keys {
     pub(crate) first: u8,
     pub(crate) last: i8,
     pub(crate) step: u8,
+    /// The argument with the number of keys that follow it; 0 = none.
+    pub(crate) count_at: u8,
+    /// The first option, if one of them can be `STORE key` or `STOREDIST key`; 0 = none can.
+    pub(crate) store_from: u8,
 }
 
 pub(crate) const NO_KEYS: Keys = keys(0, 0, 0);
@@ -86,7 +92,30 @@ pub(crate) const ONE_KEY: Keys = keys(1, 1, 1);
 pub(crate) const ALL_KEYS: Keys = keys(1, -1, 1);
 
 pub(crate) const fn keys(first: u8, last: i8, step: u8) -> Keys {
-    Keys { first, last, step }
+    Keys {
+        first,
+        last,
+        step,
+        count_at: 0,
+        store_from: 0,
+    }
+}
+
+/// `first`: a key before the number of keys in argument `count_at`; 0 = none.
+pub(crate) const fn counted_keys(first: u8, count_at: u8) -> Keys {
+    let step = if first == 0 { 0 } else { 1 };
+    Keys {
+        count_at,
+        ..keys(first, first as i8, step)
+    }
+}
+
+/// One key, and perhaps `STORE key` from argument `from` on.
+pub(crate) const fn key_and_store(from: u8) -> Keys {
+    Keys {
+        store_from: from,
+        ..ONE_KEY
+    }
 }
 
 /// Bits of [`Spec::flags`]: the flags and the ACL categories that `COMMAND INFO` reports.
@@ -111,6 +140,15 @@ pub(crate) mod flag {
     pub(crate) const CONNECTION: u32 = 1 << 18;
     pub(crate) const TRANSACTION: u32 = 1 << 19;
     pub(crate) const DANGEROUS: u32 = 1 << 20;
+    pub(crate) const HASH: u32 = 1 << 21;
+    pub(crate) const LIST: u32 = 1 << 22;
+    pub(crate) const SET: u32 = 1 << 23;
+    pub(crate) const SORTED_SET: u32 = 1 << 25;
+    pub(crate) const BITMAP: u32 = 1 << 14;
+    pub(crate) const HYPERLOGLOG: u32 = 1 << 15;
+    pub(crate) const GEO: u32 = 1 << 30;
+    /// Its arguments tell where its keys are.
+    pub(crate) const MOVABLE: u32 = 1 << 31;
     /// Runs at once even between MULTI and EXEC.
     pub(crate) const NEVER_QUEUED: u32 = 1 << 24;
     /// May take long by its nature: timed by itself for the slow log.
@@ -137,6 +175,7 @@ pub(crate) mod flag {
         (NO_AUTH, "no_auth"),
         (NO_ASYNC_LOADING, "no_async_loading"),
         (NO_MULTI, "no_multi"),
+        (MOVABLE, "movablekeys"),
         (ALLOW_BUSY, "allow_busy"),
     ];
     /// ACL categories with their names in Redis.
@@ -144,7 +183,14 @@ pub(crate) mod flag {
         (KEYSPACE, "@keyspace"),
         (READONLY, "@read"),
         (WRITE, "@write"),
+        (SET, "@set"),
+        (SORTED_SET, "@sortedset"),
+        (LIST, "@list"),
+        (HASH, "@hash"),
         (STRING, "@string"),
+        (BITMAP, "@bitmap"),
+        (HYPERLOGLOG, "@hyperloglog"),
+        (GEO, "@geo"),
         (ADMIN, "@admin"),
         (FAST, "@fast"),
         (BLOCKING, "@blocking"),
@@ -159,6 +205,13 @@ pub(crate) mod flag {
 pub(crate) enum Group {
     Connection,
     String,
+    Hash,
+    List,
+    Set,
+    SortedSet,
+    Bitmap,
+    HyperLogLog,
+    Geo,
     Generic,
     Transactions,
     Server,
@@ -173,6 +226,13 @@ impl Group {
         match self {
             Group::Connection => "connection",
             Group::String => "string",
+            Group::Hash => "hash",
+            Group::List => "list",
+            Group::Set => "set",
+            Group::SortedSet => "sorted-set",
+            Group::Bitmap => "bitmap",
+            Group::HyperLogLog => "hyperloglog",
+            Group::Geo => "geo",
             Group::Generic => "generic",
             Group::Transactions => "transactions",
             Group::Server => "server",
@@ -306,17 +366,86 @@ impl Spec {
         }
     }
 
-    /// Argument numbers of the keys of a request with `args` arguments.
-    pub(crate) fn key_positions(&self, args: usize) -> impl Iterator<Item = usize> + use<> {
-        let first = usize::from(self.keys.first);
+    pub(crate) fn has_keys(&self) -> bool {
+        self.keys.first != 0 || self.keys.count_at != 0
+    }
+
+    /// Argument numbers of a request's keys.
+    #[inline]
+    pub(crate) fn key_positions(&self, args: &Args<'_>) -> impl Iterator<Item = usize> + use<> {
+        let (len, first) = (args.len(), usize::from(self.keys.first));
         let last = if self.keys.last < 0 {
-            args.saturating_sub(usize::from(self.keys.last.unsigned_abs()))
+            len.saturating_sub(usize::from(self.keys.last.unsigned_abs()))
         } else {
             usize::from(self.keys.last.unsigned_abs())
         };
-        let end = if first == 0 { 0 } else { (last + 1).min(args) };
-        (first..end.max(first)).step_by(usize::from(self.keys.step).max(1))
+        let end = if first == 0 { 0 } else { (last + 1).min(len) };
+        let fixed = (first..end.max(first)).step_by(usize::from(self.keys.step).max(1));
+        let (counted, stored) = match (self.keys.count_at, self.keys.store_from) {
+            (0, 0) => (0..0, None),
+            (count_at, from) => (counted(args, count_at), stored(args, from)),
+        };
+        fixed.chain(counted).chain(stored)
     }
+}
+
+/// Keys after their number. A number that is none, or too large, has no keys: the command fails.
+fn counted(args: &Args<'_>, count_at: u8) -> std::ops::Range<usize> {
+    let start = usize::from(count_at) + 1;
+    let count = match count_at {
+        0 => None,
+        at => parse_integer(args.get(at.into()).unwrap_or_default()),
+    };
+    let count = count
+        .and_then(|count| usize::try_from(count).ok())
+        .unwrap_or(0);
+    match args.len().checked_sub(start) {
+        Some(most) if count <= most => start..start + count,
+        _ => start..start,
+    }
+}
+
+/// Shows the options of SORT and GEORADIUS from argument `from` on, each in lower case, with the
+/// position of its first argument.
+fn each_option(args: &Args<'_>, from: usize, mut look: impl FnMut(&[u8], usize)) {
+    let mut at = from;
+    while let Some(option) = args.get(at) {
+        let option = option.to_ascii_lowercase();
+        look(&option, at + 1);
+        at += match option.as_slice() {
+            b"limit" => 3,
+            b"store" | b"storedist" | b"by" | b"get" | b"count" => 2,
+            _ => 1,
+        };
+    }
+}
+
+/// The key of the last option `STORE` or `STOREDIST`.
+fn stored(args: &Args<'_>, from: u8) -> Option<usize> {
+    let mut found = None;
+    if from != 0 {
+        each_option(args, from.into(), |option, at| {
+            if matches!(option, b"store" | b"storedist") && at < args.len() {
+                found = Some(at);
+            }
+        });
+    }
+    found
+}
+
+/// The position of a pattern by which SORT reads keys that the request does not name.
+pub(super) fn pattern_of_keys(args: &Args<'_>) -> Option<usize> {
+    let mut found = None;
+    each_option(args, 2, |option, at| {
+        let pattern = args.get(at).unwrap_or_default();
+        let reads = match option {
+            b"by" => pattern.contains(&b'*'),
+            b"get" => pattern != b"#",
+            _ => false,
+        };
+        found = found.or(reads.then_some(at));
+    });
+    found
 }
 
 /// A row of the command table, without its number.

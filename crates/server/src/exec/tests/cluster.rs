@@ -179,6 +179,43 @@ fn several_keys_must_be_of_one_slot() {
     session.expect(&format!("DEL {} {foreign}", many(&own)), CROSSED);
 }
 
+/// Keys after their number, and after STORE, are keys.
+#[test]
+fn all_keys_of_commands_on_types_are_routed() {
+    let mut member = Member::new(1);
+    member.tell_halves();
+    let (own, foreign) = keys();
+    let s = &mut member.session;
+    let moved = format!("-MOVED {} 10.0.0.1:6379\r\n", slot(foreign.as_bytes()));
+    const CROSSED: &str = "-CROSSSLOT Keys in request don't hash to the same slot\r\n";
+    s.expect(&format!("RPUSH {own} b a"), ":2\r\n");
+    for request in [
+        format!("LMPOP 1 {foreign} LEFT"),
+        format!("ZUNION 1 {foreign}"),
+        format!("SORT {foreign}"),
+        format!("GEOSEARCH {foreign} FROMLONLAT 1 1 BYRADIUS 1 m"),
+    ] {
+        s.expect(&request, &moved);
+    }
+    for request in [
+        format!("LMPOP 2 {own} {foreign} LEFT"),
+        format!("ZUNIONSTORE {own} 1 {foreign}"),
+        format!("SORT {own} ALPHA STORE {foreign}"),
+        format!("GEORADIUS {own} 1 1 1 m STORE {foreign}"),
+        format!("BITOP NOT {own} {foreign}"),
+        format!("SUNION {own} {foreign}"),
+    ] {
+        s.expect(&request, CROSSED);
+    }
+    s.expect(&format!("SORT {own} ALPHA STORE {{{own}}}to"), ":2\r\n");
+    s.expect_error(
+        &format!("SORT {own} BY w*"),
+        "ERR BY option of SORT is not allowed in cluster mode",
+    );
+    let popped = format!("*2\r\n${}\r\n{own}\r\n*1\r\n$1\r\nb\r\n", own.len());
+    s.expect(&format!("LMPOP 2 {{{own}}}none {own} LEFT"), &popped);
+}
+
 #[test]
 fn what_nobody_serves_waits_and_is_told_so_in_the_end() {
     let mut member = Member::new(1);

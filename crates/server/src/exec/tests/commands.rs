@@ -351,8 +351,8 @@ fn unknown_and_foreign_commands_are_named() {
         "-ERR unknown command 'client|getname', with args beginning with: \r\n",
     );
     s.expect_error(
-        "LPUSH l x",
-        "ERR LPUSH is not supported: it is a list command",
+        "BLPOP l x",
+        "ERR BLPOP is not supported: commands that wait",
     );
     s.expect_error(
         "EVAL x 0",

@@ -9,6 +9,7 @@ mod groups;
 mod loading;
 mod operations;
 mod room;
+mod types;
 mod waiting;
 mod walks;
 

@@ -69,6 +69,7 @@ const PROBLEM_TOO_LARGE: u16 = 8;
 const PROBLEM_FULL: u16 = 9;
 const PROBLEM_FAILED: u16 = 10;
 const PROBLEM_IN_PROGRESS: u16 = 11;
+const PROBLEM_WRONG_TYPE: u16 = 12;
 
 /// The part of an operation after its first 16 bytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -371,6 +372,7 @@ fn problem_parts<'a>(problem: &Problem<'a>) -> (u16, u32, &'a str) {
         Problem::Stale => (PROBLEM_STALE, 0, ""),
         Problem::LeaseExpired => (PROBLEM_LEASE_EXPIRED, 0, ""),
         Problem::NotANumber => (PROBLEM_NOT_A_NUMBER, 0, ""),
+        Problem::WrongType => (PROBLEM_WRONG_TYPE, 0, ""),
         Problem::Overflow => (PROBLEM_OVERFLOW, 0, ""),
         Problem::TooLarge => (PROBLEM_TOO_LARGE, 0, ""),
         Problem::Full { what } => (PROBLEM_FULL, 0, what),
@@ -445,6 +447,7 @@ fn read_problem<'a>(
         PROBLEM_STALE => Problem::Stale,
         PROBLEM_LEASE_EXPIRED => Problem::LeaseExpired,
         PROBLEM_NOT_A_NUMBER => Problem::NotANumber,
+        PROBLEM_WRONG_TYPE => Problem::WrongType,
         PROBLEM_OVERFLOW => Problem::Overflow,
         PROBLEM_TOO_LARGE => Problem::TooLarge,
         PROBLEM_FULL => Problem::Full { what: text },

@@ -5,6 +5,8 @@
 //! become equal, so that the list stays true. Without redis-server on this machine the test prints
 //! SKIPPED.
 
+mod random;
+
 use duramen_server::{Server, ServerConfig};
 use duramen_wire::resp::ReplySkipper;
 use std::io::{ErrorKind, Read, Write};
@@ -13,7 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The form of this file is described in its first lines.
-const REQUESTS: &str = include_str!("differential_requests.txt");
+const REQUESTS: &str = include_str!("requests.txt");
 
 struct Redis {
     process: Child,
@@ -143,20 +145,25 @@ fn compare(sequence: &str, address: SocketAddr, redis: SocketAddr) -> Comparison
     said
 }
 
+fn duramen() -> Server {
+    let config = ServerConfig {
+        level: Some(duramen_server::config::Level::Memory),
+        port: 0,
+        threads: 2,
+        admin: false,
+        memory_bytes: 128 << 20,
+        ..ServerConfig::default()
+    };
+    Server::start(config).expect("a server")
+}
+
 #[test]
 fn replies_are_those_of_redis() {
     let Some(redis) = Redis::start() else {
         println!("SKIPPED: there is no redis-server on this machine");
         return;
     };
-    let config = ServerConfig {
-        level: Some(duramen_server::config::Level::Memory),
-        threads: 2,
-        admin: false,
-        memory_bytes: 128 << 20,
-        ..ServerConfig::default()
-    };
-    let server = Server::start(config).expect("a server");
+    let server = duramen();
     let address = server.addresses().resp[0];
     let (mut wrong, mut compared, mut differing) = (Vec::new(), 0, 0);
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -185,4 +192,84 @@ fn replies_are_those_of_redis() {
         wrong.join("\n")
     );
     println!("{compared} requests, {differing} differences on purpose");
+}
+
+/// Commands of data, which are described as by Redis: arity, flags, keys, categories, tips. Not ZRANK
+/// and ZREVRANK, which take more arguments since Redis 7.2.
+const DESCRIBED: &str = "append bitcount bitfield bitfield_ro bitop bitpos copy decr decrby del dump \
+    exists expire expireat expiretime geoadd geodist geohash geopos georadius georadius_ro \
+    georadiusbymember georadiusbymember_ro geosearch geosearchstore get getbit getdel getex \
+    getrange getset hdel hexists hget hgetall hincrby hincrbyfloat hkeys hlen hmget hmset \
+    hrandfield hscan hset hsetnx hstrlen hvals incr incrby incrbyfloat lcs lindex linsert llen \
+    lmove lmpop lpop lpos lpush lpushx lrange lrem lset ltrim mget move mset msetnx object persist \
+    pexpire pexpireat pexpiretime pfadd pfcount pfmerge psetex pttl rename renamenx restore rpop \
+    rpoplpush rpush rpushx sadd scan scard sdiff sdiffstore set setbit setex setnx setrange sinter \
+    sintercard sinterstore sismember smembers smismember smove sort sort_ro spop srandmember srem \
+    sscan strlen substr sunion sunionstore touch ttl type unlink watch zadd zcard zcount zdiff \
+    zdiffstore zincrby zinter zintercard zinterstore zlexcount zmpop zmscore zpopmax zpopmin \
+    zrandmember zrange zrangebylex zrangebyscore zrangestore zrem zremrangebylex \
+    zremrangebyrank zremrangebyscore zrevrange zrevrangebylex zrevrangebyscore zscan \
+    zscore zunion zunionstore";
+
+/// Requests whose keys, and the access to each, are those of Redis.
+const KEYS_OF: &[&str] = &[
+    "LMPOP 2 a b LEFT",
+    "ZUNIONSTORE to 3 a b c WEIGHTS 1 2 3",
+    "ZINTERCARD 2 a b LIMIT 1",
+    "ZMPOP 1 a MIN",
+    "SORT a BY w* LIMIT 0 1 GET # GET b STORE to STORE other",
+    "SORT a",
+    "SORT a STORE to",
+    "GEORADIUS a 1 2 3 km COUNT 5 STOREDIST c",
+    "GEORADIUSBYMEMBER a m 3 km",
+    "GEOSEARCHSTORE to from FROMLONLAT 1 2 BYRADIUS 1 km",
+    "BITOP AND to a b c",
+    "BITFIELD a GET u8 0 GET u8 8",
+    "BITFIELD a GET u8 0 SET u8 8 1",
+    "SET a b",
+    "SET a b GET",
+    "PFMERGE to a b",
+    "PFCOUNT a b",
+    "SINTERCARD 2 a b",
+    "LCS a b LEN",
+    "RESTORE a 0 x",
+    "OBJECT ENCODING a",
+    "COPY a b",
+    "SMOVE a b m",
+    "RENAME a b",
+];
+
+#[test]
+fn commands_are_described_as_by_redis() {
+    let Some(redis) = Redis::start() else {
+        println!("SKIPPED: there is no redis-server on this machine");
+        return;
+    };
+    let server = duramen();
+    let mut ours = Peer::connect(server.addresses().resp[0]);
+    let mut theirs = Peer::connect(redis.address);
+    let names = DESCRIBED
+        .split_whitespace()
+        .map(|name| format!("COMMAND INFO {name}"));
+    let keys = KEYS_OF
+        .iter()
+        .map(|request| format!("COMMAND GETKEYSANDFLAGS {request}"));
+    let mut wrong = Vec::new();
+    for request in names.chain(keys) {
+        let (our, their) = (ours.ask(&request), theirs.ask(&request));
+        // The order of subcommands is that of a hash table there.
+        let is_container = request.ends_with(" object");
+        let same = match is_container {
+            true => random::unordered(&our) == random::unordered(&their),
+            false => our == their,
+        };
+        if !same {
+            wrong.push(format!(
+                "{request}\n   Duramen: {our:?}\n   Redis:   {their:?}"
+            ));
+        }
+    }
+    server.stop();
+    server.wait().expect("stops");
+    assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
 }

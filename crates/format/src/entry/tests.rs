@@ -1,0 +1,239 @@
+//! Golden bytes of entries, and damaged ones.
+
+use super::*;
+
+fn written(object: &NewObject<'_>) -> Vec<u8> {
+    // Old bytes in the buffer: padding must be written too.
+    let mut bytes = vec![0xee; object.padded_bytes()];
+    object.write_to(&mut bytes);
+    bytes
+}
+
+#[test]
+fn small_object_has_sixteen_bytes_of_header() {
+    let object = NewObject {
+        table: 0,
+        version: 1,
+        expires_at_ms: None,
+        key: &[7; 16],
+        value: &[9; 96],
+        victim: SegmentId::NONE,
+        is_typed: false,
+    };
+    assert_eq!(object.padded_bytes(), 16 + 16 + 96); // entry::F1
+}
+
+#[test]
+fn golden_bytes_of_both_forms() {
+    let small = NewObject {
+        table: 3,
+        version: 0x0102,
+        expires_at_ms: None,
+        key: b"key",
+        value: b"value",
+        victim: SegmentId::NONE,
+        is_typed: false,
+    };
+    let bytes = written(&small);
+    assert_eq!(&bytes[..8], &[1, 2, 1, 0, 0, 0, 0, 0]);
+    assert_eq!(&bytes[12..], b"\x03\x03\x05\x00keyvalue");
+    let crc = crc32c::crc32c(b"\x01\x02\x01\0\0\0\0\0\0\0\0\0\x03\x03\x05\0keyvalue");
+    assert_eq!(&bytes[8..12], &crc.to_le_bytes());
+
+    let wide = NewObject {
+        table: 300,
+        version: 1,
+        expires_at_ms: Some(0x1122),
+        key: b"k",
+        value: b"",
+        victim: SegmentId::NONE,
+        is_typed: false,
+    };
+    let bytes = written(&wide);
+    assert_eq!(bytes[0], 1 | FLAG_WIDE | FLAG_EXPIRY);
+    assert_eq!(
+        &bytes[12..],
+        b"\x2c\x01\0\0\x01\0\0\0\0\0\0\0\x22\x11\0\0\0\0\0\0k\0\0\0\0\0\0\0"
+    );
+}
+
+#[test]
+fn golden_bytes_of_victims_and_tombstones() {
+    let object = NewObject {
+        table: 3,
+        version: 2,
+        expires_at_ms: None,
+        key: b"key",
+        value: b"value",
+        victim: SegmentId(0x0a0b),
+        is_typed: false,
+    };
+    let bytes = written(&object);
+    assert_eq!(&bytes[..8], &[1 | FLAG_VICTIM, 2, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(
+        &bytes[12..],
+        b"\x03\x03\x05\x00keyvalue\x0b\x0a\0\0\0\0\0\0"
+    );
+    let tombstone = NewTombstone {
+        table: 3,
+        version: 2,
+        key: b"k",
+        victim: SegmentId(9),
+    };
+    let mut bytes = vec![0xee; tombstone.padded_bytes()];
+    tombstone.write_to(&mut bytes);
+    assert_eq!(&bytes[..8], &[2 | FLAG_VICTIM, 2, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(
+        &bytes[12..],
+        b"\x03\x01\x00\x00k\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0"
+    );
+    let entry = parse(&bytes).unwrap();
+    assert_eq!((entry.kind, entry.key), (Kind::Tombstone, &b"k"[..]));
+    assert_eq!((entry.version, entry.victim), (2, SegmentId(9)));
+    assert_eq!(entry.padded_bytes, 32);
+    // A tombstone without victim, or with a value, is refused, even with the right CRC.
+    for (flags, value_bytes) in [
+        (2, 0),
+        (2 | FLAG_VICTIM, 1),
+        (2 | FLAG_VICTIM | FLAG_EXPIRY, 0),
+    ] {
+        let mut wrong = bytes.clone();
+        (wrong[0], wrong[14]) = (flags, value_bytes);
+        wrong[8..12].fill(0);
+        let crc = crc32c::crc32c(&wrong);
+        wrong[8..12].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(parse(&wrong), Err(Damage::Tombstone { flags }));
+    }
+}
+
+/// A typed object is known by its flag; tombstones and completions have no type, and an empty
+/// value has none.
+#[test]
+fn golden_bytes_of_typed_objects() {
+    let mut object = NewObject {
+        table: 3,
+        version: 2,
+        expires_at_ms: None,
+        key: b"key",
+        value: b"\x01",
+        victim: SegmentId(9),
+        is_typed: true,
+    };
+    let bytes = written(&object);
+    assert_eq!(bytes[0], 1 | FLAG_VICTIM | FLAG_TYPED);
+    assert_eq!(bytes[0], 0b0110_0001);
+    let entry = parse(&bytes).unwrap();
+    assert!(entry.is_typed && entry.victim == SegmentId(9));
+    let mut wrong = bytes.clone();
+    (wrong[0], wrong[14], wrong[19]) = (TOMBSTONE | FLAG_VICTIM | FLAG_TYPED, 0, 0);
+    wrong[8..12].fill(0);
+    let crc = crc32c::crc32c(&wrong);
+    wrong[8..12].copy_from_slice(&crc.to_le_bytes());
+    assert!(matches!(parse(&wrong), Err(Damage::Tombstone { .. })));
+    object.value = b"";
+    assert!(matches!(
+        parse(&written(&object)),
+        Err(Damage::Untyped { .. })
+    ));
+    object.is_typed = false;
+    assert!(!parse(&written(&object)).unwrap().is_typed);
+}
+
+#[test]
+fn golden_bytes_of_completions() {
+    let completion = Completion {
+        table: 3,
+        route: RouteHash(0x0102_0304_0506_0708),
+        client: ClientId(0x11),
+        rpc: RpcId(0x22),
+        ack: RpcId(0x21),
+        result: b"done",
+    };
+    let mut bytes = vec![0xee; completion.padded_bytes()];
+    completion.write_to(&mut bytes);
+    assert_eq!(bytes.len(), 56);
+    assert_eq!(&bytes[..8], &[3, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(&bytes[12..16], b"\x03\x20\x04\x00");
+    assert_eq!(
+        &bytes[16..],
+        b"\x08\x07\x06\x05\x04\x03\x02\x01\x11\0\0\0\0\0\0\0\x22\0\0\0\0\0\0\0\x21\0\0\0\0\0\0\0done\0\0\0\0"
+    );
+    let entry = parse(&bytes).unwrap();
+    assert_eq!(Completion::of(&entry), Some(completion));
+    let hasher = KeyHasher::new(1);
+    assert_eq!(entry.route(&hasher), completion.route);
+    // With another key, or an expiry, it is refused, even with the right CRC.
+    for (at, value) in [
+        (13, 31),
+        (0, COMPLETION | FLAG_EXPIRY),
+        (0, COMPLETION | FLAG_VICTIM),
+    ] {
+        let mut wrong = bytes.clone();
+        wrong[at] = value;
+        wrong[8..12].fill(0);
+        let crc = crc32c::crc32c(&wrong);
+        wrong[8..12].copy_from_slice(&crc.to_le_bytes());
+        assert!(matches!(parse(&wrong), Err(Damage::Completion { .. })));
+    }
+    for kind in [0, 4, 7] {
+        let mut wrong = bytes.clone();
+        wrong[0] = kind;
+        assert_eq!(parse(&wrong), Err(Damage::Kind { kind }));
+    }
+}
+
+#[test]
+fn every_size_round_trips() {
+    let value: Vec<u8> = (0..70_000u32).map(|n| n as u8).collect();
+    for key_bytes in [0, 1, 7, 8, 15, 16, 255, 256, KEY_BYTES_MAX] {
+        for value_bytes in (0..40).chain([65_535, 65_536, 70_000]) {
+            for (table, expires_at_ms) in [
+                (0, None),
+                (255, Some(1)),
+                (256, None),
+                (u32::MAX, Some(u64::MAX)),
+            ] {
+                let object = NewObject {
+                    table,
+                    version: VERSION_MAX,
+                    expires_at_ms,
+                    key: &value[..key_bytes],
+                    value: &value[..value_bytes],
+                    victim: SegmentId(value_bytes as u64 % 3),
+                    is_typed: false,
+                };
+                let bytes = written(&object);
+                let entry = parse(&bytes).unwrap();
+                assert_eq!((entry.kind, entry.victim), (Kind::Object, object.victim));
+                assert_eq!(entry.key, object.key);
+                assert_eq!(entry.value, object.value);
+                assert_eq!((entry.table, entry.version), (table, VERSION_MAX));
+                assert_eq!(entry.expires_at_ms, expires_at_ms.unwrap_or(0));
+                assert_eq!(entry.padded_bytes, bytes.len());
+            }
+        }
+    }
+}
+
+#[test]
+fn every_flipped_bit_and_every_cut_is_noticed() {
+    let object = NewObject {
+        table: 1,
+        version: 5,
+        expires_at_ms: Some(77),
+        key: b"some key",
+        value: b"value!",
+        victim: SegmentId(3),
+        is_typed: false,
+    };
+    let bytes = written(&object);
+    for bit in 0..bytes.len() * 8 {
+        let mut damaged = bytes.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        assert!(parse(&damaged).is_err(), "bit {bit}");
+    }
+    for cut in 0..bytes.len() {
+        assert!(parse(&bytes[..cut]).is_err(), "cut at {cut}");
+    }
+    assert!(parse(&[0; 64]).is_err()); // entry::F3
+}

@@ -1,0 +1,433 @@
+//! Typed values under the keys of a request: reading them, changing one, changing several at one
+//! instant.
+//!
+//! - C1: a change of a collection is one write of its key, and keeps the expiry; a collection that
+//!   is stored as a result has none. A collection without elements is removed.
+//! - C2: a command on a type refuses a value of another type, before it has any effect.
+
+use super::scan;
+use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
+use crate::exec::request::spec::flag;
+use duramen_base::glob::Pattern;
+use duramen_engine::{Decision, Error, Guard, KeyHash, Object, Room};
+use duramen_types::{Part, Parts, Text, Type};
+use duramen_wire::resp::number::parse_integer;
+
+pub(crate) const WRONG_TYPE: Failure =
+    Failure::Text("WRONGTYPE Operation against a key holding the wrong kind of value");
+const NOT_POSITIVE: Failure = Failure::Text("ERR value is out of range, must be positive");
+
+impl From<duramen_types::Error> for Failure {
+    #[cold]
+    fn from(error: duramen_types::Error) -> Failure {
+        match error {
+            duramen_types::Error::WrongType => WRONG_TYPE,
+            error => format!("ERR {error}").into(),
+        }
+    }
+}
+
+/// The part of a value that a change sees and replaces.
+pub(crate) struct Root<'p, 's> {
+    old: Option<&'p [u8]>,
+    new: &'s mut Vec<u8>,
+    change: Change,
+}
+
+#[derive(Clone, Copy)]
+enum Change {
+    Keep,
+    Put,
+    Remove,
+}
+
+impl<'p> Parts<'p> for Root<'p, '_> {
+    fn get(&self, _: Part) -> Option<&'p [u8]> {
+        self.old
+    }
+
+    fn put(&mut self, _: Part) -> &mut Vec<u8> {
+        self.change = Change::Put;
+        self.new.clear();
+        self.new
+    }
+
+    fn remove(&mut self, _: Part) {
+        self.change = Change::Remove;
+    }
+}
+
+/// The bytes of a typed value; fails for a plain string (C2).
+pub(crate) fn typed(found: Option<Object<'_>>) -> Result<Option<&[u8]>, Failure> {
+    match found {
+        None => Ok(None),
+        Some(object) if object.is_typed => Ok(Some(object.value)),
+        Some(_) => Err(WRONG_TYPE),
+    }
+}
+
+/// The bytes of a plain string; fails for a typed value (C2).
+#[inline]
+pub(crate) fn plain(found: Option<Object<'_>>) -> Result<Option<&[u8]>, Failure> {
+    match found {
+        None => Ok(None),
+        Some(object) if !object.is_typed => Ok(Some(object.value)),
+        Some(_) => Err(WRONG_TYPE),
+    }
+}
+
+/// Reads argument 1, a typed value.
+pub(crate) fn read<'g>(
+    ctx: &Context<'_>,
+    guard: &'g Guard<'_>,
+    hashes: &[KeyHash],
+) -> Result<Option<&'g [u8]>, Failure> {
+    let [hash, ..] = hashes else { return Ok(None) };
+    let found = guard.read(ctx.table, *hash, ctx.arg(1))?;
+    let counters = ctx.local.counters(ctx.shared);
+    match found {
+        Some(_) => counters.keyspace_hits.add(1),
+        None => counters.keyspace_misses.add(1),
+    }
+    typed(found)
+}
+
+/// Changes argument 1, a typed value. `run` may be called again, so it must reset its own state.
+pub(crate) fn change<T>(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    mut run: impl FnMut(&mut Context<'_>, &mut Root<'_, '_>) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let (table, key) = (ctx.table, ctx.arg(1));
+    let hash = hashes.first().copied().unwrap_or_else(|| guard.hash(key));
+    let mut result = Err(SYNTAX);
+    guard.update(table, hash, key, |found, scratch| {
+        let mut change = Change::Keep;
+        result = typed(found).and_then(|old| {
+            let mut root = Root {
+                old,
+                new: scratch,
+                change,
+            };
+            let done = run(ctx, &mut root)?;
+            change = root.change;
+            Ok(done)
+        });
+        match change {
+            Change::Keep => Decision::Keep,
+            Change::Remove => Decision::Remove,
+            Change::Put => Decision::PutTyped {
+                expires_at_ms: found.and_then(|object| object.expires_at_ms),
+            },
+        }
+    })?;
+    result
+}
+
+/// The new value of one of the request's keys.
+pub(crate) struct Write {
+    /// Number of the key, in the order of key positions.
+    key: usize,
+    /// `None`: it is removed.
+    value: Option<Vec<u8>>,
+    is_typed: bool,
+    /// Where the expiry is taken from; `None`: it has none.
+    expires_at_ms: Option<u64>,
+}
+
+impl Write {
+    /// The result of a command: without expiry.
+    pub(crate) fn result(key: usize, value: Option<Vec<u8>>, is_typed: bool) -> Write {
+        Write {
+            key,
+            value,
+            is_typed,
+            expires_at_ms: None,
+        }
+    }
+
+    /// A plain string instead of the value that was found, with its expiry.
+    pub(crate) fn kept(key: usize, found: Option<Object<'_>>, value: Vec<u8>) -> Write {
+        Write {
+            key,
+            value: Some(value),
+            is_typed: false,
+            expires_at_ms: found.and_then(|object| object.expires_at_ms),
+        }
+    }
+
+    /// A change of the value that was found, by `run`; and its result.
+    pub(crate) fn change<T>(
+        key: usize,
+        found: Option<Object<'_>>,
+        run: impl FnOnce(&mut Root<'_, '_>) -> Result<T, Failure>,
+    ) -> Result<(Write, T), Failure> {
+        let mut new = Vec::new();
+        let mut root = Root {
+            old: typed(found)?,
+            new: &mut new,
+            change: Change::Keep,
+        };
+        let done = run(&mut root)?;
+        let change = root.change;
+        let value = match change {
+            Change::Put => Some(new),
+            Change::Remove => None,
+            Change::Keep => found.map(|object| object.value.to_vec()),
+        };
+        let write = Write {
+            key,
+            value,
+            is_typed: true,
+            expires_at_ms: found.and_then(|object| object.expires_at_ms),
+        };
+        Ok((write, done))
+    }
+
+    fn apply(self, ctx: &Context<'_>, guard: &mut Guard<'_>, hash: KeyHash, key: &[u8]) -> Done {
+        match self.value {
+            Some(value) => {
+                let value = (&value[..], self.is_typed);
+                guard.write_as(ctx.table, hash, key, value, self.expires_at_ms)?
+            }
+            None => guard.remove(ctx.table, hash, key)?,
+        };
+        Ok(())
+    }
+}
+
+/// Encodes a collection as a result: `None` if it is empty (C1).
+pub(crate) fn encoded(
+    store: impl FnOnce(&mut Root<'_, '_>) -> Result<(), duramen_types::Error>,
+) -> Result<Option<Vec<u8>>, Failure> {
+    let mut new = Vec::new();
+    let mut root = Root {
+        old: None,
+        new: &mut new,
+        change: Change::Keep,
+    };
+    store(&mut root)?;
+    Ok(matches!(root.change, Change::Put).then_some(new))
+}
+
+/// Runs a command on all its keys at one instant: it sees what is under each, replies, and returns
+/// its writes. `run` may be called again; the reply is reset before.
+pub(crate) fn at_once(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    mut run: impl FnMut(&mut Context<'_>, &[Option<Object<'_>>]) -> Result<Vec<Write>, Failure>,
+) -> Done {
+    let mut positions = ctx.spec.key_positions(&ctx.args);
+    if let (Some(at), None) = (positions.next(), positions.next()) {
+        let key = ctx.arg(at);
+        let hash = hashes.first().copied().unwrap_or_else(|| guard.hash(key));
+        return one_at_once(ctx, guard, hash, key, &mut run);
+    }
+    several_at_once(ctx, guard, hashes, |ctx, _, found| run(ctx, found))
+}
+
+/// As [`at_once`], for more than one key; `run` may read other keys.
+pub(crate) fn several_at_once(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    mut run: impl FnMut(
+        &mut Context<'_>,
+        &Guard<'_>,
+        &[Option<Object<'_>>],
+    ) -> Result<Vec<Write>, Failure>,
+) -> Done {
+    let start = ctx.out.len();
+    ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
+        let positions = ctx.spec.key_positions(&ctx.args);
+        let keys: Vec<&[u8]> = positions.map(|at| ctx.arg(at)).collect();
+        let places: Vec<_> = hashes.iter().map(|hash| (ctx.table, *hash)).collect();
+        ctx.locked_for_room(guard, &places, |ctx, guard, room| {
+            ctx.out.truncate(start);
+            ctx.warm_own(guard, hashes)?;
+            let read = |(hash, key): (&KeyHash, &&[u8])| guard.read(ctx.table, *hash, key);
+            let found: Result<Vec<_>, Error> = hashes.iter().zip(&keys).map(read).collect();
+            let writes = run(ctx, guard, &found?)?;
+            if writes.is_empty() {
+                return Ok(());
+            }
+            *room = Room::default();
+            for write in &writes {
+                let key = keys.get(write.key).copied().unwrap_or_default();
+                match &write.value {
+                    Some(value) => room.put(key, value.len()),
+                    None => room.remove(key),
+                }
+            }
+            ctx.set_aside(guard, *room)?;
+            for write in writes {
+                if let (Some(hash), Some(key)) = (hashes.get(write.key), keys.get(write.key)) {
+                    write.apply(ctx, guard, *hash, key)?;
+                }
+            }
+            Ok(())
+        })
+    })
+}
+
+/// [`at_once`] for a single key, which needs no lock.
+fn one_at_once(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hash: KeyHash,
+    key: &[u8],
+    run: &mut impl FnMut(&mut Context<'_>, &[Option<Object<'_>>]) -> Result<Vec<Write>, Failure>,
+) -> Done {
+    let table = ctx.table;
+    if ctx.spec.has(flag::READONLY) {
+        let found = guard.read(table, hash, key)?;
+        run(ctx, &[found])?;
+        return Ok(());
+    }
+    let (start, mut result) = (ctx.out.len(), Ok(()));
+    guard.update(table, hash, key, |found, scratch| {
+        ctx.out.truncate(start);
+        result = Ok(());
+        let writes = run(ctx, &[found]).unwrap_or_else(|failure| {
+            result = Err(failure);
+            Vec::new()
+        });
+        let Some(write) = writes.into_iter().next() else {
+            return Decision::Keep;
+        };
+        let expires_at_ms = write.expires_at_ms;
+        match write.value {
+            None => Decision::Remove,
+            Some(value) => {
+                scratch.extend_from_slice(&value);
+                match write.is_typed {
+                    true => Decision::PutTyped { expires_at_ms },
+                    false => Decision::PutScratch { expires_at_ms },
+                }
+            }
+        }
+    })?;
+    result
+}
+
+/// An optional number of elements, which is not negative.
+pub(crate) fn parse_count(text: &[u8]) -> Result<usize, Failure> {
+    let count = parse_integer(text).ok_or(NOT_POSITIVE)?;
+    usize::try_from(count).map_err(|_| NOT_POSITIVE)
+}
+
+/// A number of random elements: negative = with repetitions.
+pub(crate) fn parse_random_count(text: &[u8]) -> Result<i64, Failure> {
+    let count = parse_integer(text).ok_or(NOT_AN_INTEGER)?;
+    match count {
+        i64::MIN => Err(Failure::Text(
+            "ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807",
+        )),
+        count => Ok(count),
+    }
+}
+
+/// The argument `at`, a number of keys that follow it.
+pub(crate) fn parse_keys(
+    ctx: &Context<'_>,
+    at: usize,
+    too_few: impl Into<Failure>,
+    too_many: Failure,
+) -> Result<usize, Failure> {
+    let number = parse_integer(ctx.arg(at)).ok_or(NOT_AN_INTEGER);
+    let too_few = too_few.into();
+    let number = match number {
+        Ok(number) if number >= 1 => number,
+        Err(failure) if !matches!(too_few, Failure::Text(_)) => return Err(failure),
+        _ => return Err(too_few),
+    };
+    match usize::try_from(number) {
+        Ok(number) if number <= ctx.args.len() - at - 1 => Ok(number),
+        _ => Err(too_many),
+    }
+}
+
+/// Numbers of `wanted` random elements of `len`: different ones, or with repetitions if negative.
+pub(crate) fn random_places(ctx: &mut Context<'_>, len: usize, wanted: i64) -> Vec<usize> {
+    if len == 0 {
+        return Vec::new();
+    }
+    let random = &mut ctx.local.random;
+    let number = usize::try_from(wanted.unsigned_abs()).unwrap_or(usize::MAX);
+    if wanted < 0 {
+        // Each of them takes 4 bytes of reply at least.
+        let most = number.min(ctx.local.room.bytes_max / 4 + 1);
+        return (0..most).map(|_| random.index(len)).collect();
+    }
+    if number == 1 {
+        return vec![random.index(len)];
+    }
+    let mut places: Vec<usize> = (0..len).collect();
+    let number = number.min(len);
+    if number < len {
+        for at in 0..number {
+            let other = at + random.index(len - at);
+            places.swap(at, other);
+        }
+        places.truncate(number);
+    }
+    places
+}
+
+/// The options of HSCAN, SSCAN, ZSCAN.
+pub(crate) struct ScanOptions {
+    pattern: Option<Pattern>,
+    pub(crate) no_values: bool,
+}
+
+impl ScanOptions {
+    pub(crate) fn matches(&self, name: &Text<'_>) -> bool {
+        let pattern = self.pattern.as_ref();
+        pattern.is_none_or(|pattern| pattern.matches(&name.bytes()))
+    }
+}
+
+/// Parses the cursor of HSCAN, SSCAN, ZSCAN. A packed collection is shown in one step.
+pub(crate) fn parse_scan_cursor(ctx: &Context<'_>) -> Done {
+    scan::parse_cursor(ctx.arg(2)).map(|_| ())
+}
+
+/// Replies of HSCAN, SSCAN, ZSCAN for a key that does not exist.
+pub(crate) fn empty_scan(ctx: &mut Context<'_>) -> Done {
+    let mut reply = ctx.reply();
+    reply.array(2);
+    reply.bulk(b"0");
+    reply.array(0);
+    Ok(())
+}
+
+/// The options of HSCAN, SSCAN, ZSCAN. `kind`: only HSCAN may leave out values.
+pub(crate) fn parse_scan(ctx: &Context<'_>, kind: Type) -> Result<ScanOptions, Failure> {
+    let (mut pattern, mut no_values) = (None, false);
+    let mut rest = ctx.args.skip(3).into_iter();
+    while let Some(option) = rest.next() {
+        if option.eq_ignore_ascii_case(b"count") {
+            let count = parse_integer(rest.next().ok_or(SYNTAX)?).ok_or(NOT_AN_INTEGER)?;
+            if count < 1 {
+                return Err(SYNTAX);
+            }
+        } else if option.eq_ignore_ascii_case(b"match") {
+            pattern = Some(rest.next().ok_or(SYNTAX)?).filter(|pattern| *pattern != b"*");
+        } else if option.eq_ignore_ascii_case(b"novalues") {
+            if kind != Type::Hash {
+                return Err(Failure::Text(
+                    "ERR NOVALUES option can only be used in HSCAN",
+                ));
+            }
+            no_values = true;
+        } else {
+            return Err(SYNTAX);
+        }
+    }
+    Ok(ScanOptions {
+        pattern: scan::compiled(pattern)?,
+        no_values,
+    })
+}

@@ -1,0 +1,344 @@
+//! Sets.
+
+use super::collection::{
+    self, Write, at_once, change, encoded, parse_count, parse_keys, parse_random_count,
+    random_places, read, typed,
+};
+use crate::exec::request::context::{Context, Done, Failure, SYNTAX};
+use crate::exec::request::spec::flag;
+use duramen_base::limits::COLLECTION_ELEMENTS_MAX;
+use duramen_engine::{Guard, KeyHash, Object};
+use duramen_types::table::Set;
+use duramen_types::{Text, Type, count, find_at_most_once};
+use duramen_wire::resp::number::parse_integer;
+
+pub(crate) fn sadd(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let args = ctx.args;
+    let added = change(ctx, guard, hashes, |_, parts| {
+        let mut set = Set::load(parts)?;
+        set.expect(args.len() - 2);
+        let before = set.len();
+        for member in args.skip(2) {
+            set.insert(Text::of(member), ());
+        }
+        let added = set.len() - before;
+        if added > 0 {
+            set.store(parts)?;
+        }
+        Ok(added)
+    })?;
+    ctx.integer(added as i64)
+}
+
+pub(crate) fn srem(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let members: Vec<_> = ctx.args.skip(2).into_iter().map(Text::of).collect();
+    let removed = change(ctx, guard, hashes, |_, parts| {
+        let mut set = Set::load(parts)?;
+        let removed = set.remove(members.iter().copied());
+        if removed > 0 {
+            set.store(parts)?;
+        }
+        Ok(removed)
+    })?;
+    ctx.integer(removed as i64)
+}
+
+pub(crate) fn scard(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let value = read(ctx, guard, hashes)?;
+    let count = value.map_or(Ok(0), |value| count(value, Type::Set))?;
+    ctx.integer(count as i64)
+}
+
+pub(crate) fn sismember(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let found = match read(ctx, guard, hashes)? {
+        Some(value) => find_at_most_once::<()>(value, ctx.arg(2))?.is_some(),
+        None => false,
+    };
+    ctx.integer(found.into())
+}
+
+pub(crate) fn smismember(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let mut set = Set::of(read(ctx, guard, hashes)?)?;
+    let members = ctx.args.skip(2);
+    set.expect(members.len());
+    let mut reply = ctx.reply();
+    reply.array(members.len());
+    for member in members {
+        reply.integer(set.has(&Text::of(member)).into());
+    }
+    Ok(())
+}
+
+/// Replies with members, as a set.
+fn write_members(ctx: &mut Context<'_>, members: &[Text<'_>]) {
+    let mut reply = ctx.reply();
+    reply.set(members.len());
+    members
+        .iter()
+        .for_each(|member| reply.bulk(&member.bytes()));
+}
+
+pub(crate) fn smembers(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let set = Set::of(read(ctx, guard, hashes)?)?;
+    let members: Vec<_> = set.elements().iter().map(|(member, ())| *member).collect();
+    write_members(ctx, &members);
+    Ok(())
+}
+
+pub(crate) fn spop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let wanted = match ctx.args.len() {
+        2 => None,
+        3 => Some(parse_count(ctx.arg(2))?),
+        _ => return Err(SYNTAX),
+    };
+    let number = i64::try_from(wanted.unwrap_or(1)).unwrap_or(i64::MAX);
+    let popped: Vec<Vec<u8>> = change(ctx, guard, hashes, |ctx, parts| {
+        let mut set = Set::load(parts)?;
+        let places = random_places(ctx, set.len(), number);
+        let elements = set.elements();
+        let picked: Vec<_> = places.iter().filter_map(|at| elements.get(*at)).collect();
+        let picked: Vec<Text<'_>> = picked.into_iter().map(|(member, ())| *member).collect();
+        if !picked.is_empty() {
+            set.remove(picked.iter().copied());
+            set.store(parts)?;
+        }
+        Ok(picked
+            .iter()
+            .map(|member| member.bytes().to_vec())
+            .collect())
+    })?;
+    let mut reply = ctx.reply();
+    match (wanted, popped.first()) {
+        (None, None) => reply.null(),
+        (None, Some(member)) => reply.bulk(member),
+        (Some(_), _) => {
+            reply.set(popped.len());
+            popped.iter().for_each(|member| reply.bulk(member));
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn srandmember(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+) -> Done {
+    let wanted = match ctx.args.len() {
+        2 => None,
+        3 => Some(parse_random_count(ctx.arg(2))?),
+        _ => return Err(SYNTAX),
+    };
+    let set = Set::of(read(ctx, guard, hashes)?)?;
+    let places = random_places(ctx, set.len(), wanted.unwrap_or(1));
+    let mut reply = ctx.reply();
+    match wanted {
+        None if places.is_empty() => reply.null(),
+        None => {}
+        Some(_) => reply.array(places.len()),
+    }
+    for (member, ()) in places.iter().filter_map(|at| set.elements().get(*at)) {
+        reply.bulk(&member.bytes());
+    }
+    Ok(())
+}
+
+pub(crate) fn smove(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let member = Text::of(ctx.arg(3));
+    let is_same = ctx.arg(1) == ctx.arg(2);
+    at_once(ctx, guard, hashes, |ctx, found| {
+        let [source, target] = found else {
+            return Err(SYNTAX);
+        };
+        let Some(value) = typed(*source)? else {
+            ctx.integer(0)?;
+            return Ok(Vec::new());
+        };
+        let set = Set::of(Some(value))?;
+        let other = Set::of(typed(*target)?)?;
+        let is_member = set.has(&member);
+        ctx.integer(is_member.into())?;
+        if is_same || !is_member {
+            return Ok(Vec::new());
+        }
+        let (removed, _) = Write::change(0, *source, |parts| {
+            let mut set = Set::load(parts)?;
+            set.remove([member].into_iter());
+            Ok(set.store(parts)?)
+        })?;
+        if other.has(&member) {
+            return Ok(vec![removed]);
+        }
+        let (added, _) = Write::change(1, *target, |parts| {
+            let mut set = Set::load(parts)?;
+            set.insert(member, ());
+            Ok(set.store(parts)?)
+        })?;
+        Ok(vec![removed, added])
+    })
+}
+
+/// An operation on several sets.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Operation {
+    Union,
+    Intersection,
+    Difference,
+}
+
+/// Members that a result may have: a stored one as many as a collection has; a reply as many as fit
+/// into the output, each with 7 bytes at least.
+pub(crate) fn check_result(ctx: &Context<'_>, stores: bool, members: usize) -> Done {
+    match stores {
+        true if members > COLLECTION_ELEMENTS_MAX => Err(duramen_types::Error::Full.into()),
+        false if members > ctx.local.room.bytes_max / 7 => Err(ctx.too_long()),
+        _ => Ok(()),
+    }
+}
+
+/// Decodes one source after the other, since there may be many.
+fn combined<'g>(
+    ctx: &Context<'_>,
+    operation: Operation,
+    found: &[Option<Object<'g>>],
+) -> Result<Set<'g>, Failure> {
+    let mut sources = Vec::with_capacity(found.len());
+    for found in found {
+        let value = typed(*found)?;
+        let members = value.map_or(Ok(0), |value| count(value, Type::Set))?;
+        sources.push((members, value));
+    }
+    if operation == Operation::Intersection {
+        sources.sort_by_key(|(members, _)| *members);
+    }
+    let mut sources = sources.into_iter().map(|(_, value)| Set::of(value));
+    let mut result = sources.next().transpose()?.unwrap_or_default();
+    for other in sources {
+        let mut other = other?;
+        match operation {
+            Operation::Union => {
+                result.expect(other.len());
+                for (member, ()) in other.elements() {
+                    result.insert(*member, ());
+                }
+                check_result(ctx, ctx.spec.has(flag::WRITE), result.len())?;
+            }
+            _ if result.is_empty() => break,
+            _ => {
+                other.expect(result.len());
+                let keeps = operation == Operation::Intersection;
+                result.retain(|(member, ())| other.has(member) == keeps);
+            }
+        }
+    }
+    Ok(result)
+}
+
+fn combine(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    operation: Operation,
+) -> Done {
+    at_once(ctx, guard, hashes, |ctx, found| {
+        let set = combined(ctx, operation, found)?;
+        let members: Vec<_> = set.elements().iter().map(|(member, ())| *member).collect();
+        write_members(ctx, &members);
+        Ok(Vec::new())
+    })
+}
+
+/// As [`combine`], with the result in argument 1.
+fn combine_into(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    operation: Operation,
+) -> Done {
+    at_once(ctx, guard, hashes, |ctx, found| {
+        let set = combined(ctx, operation, found.get(1..).unwrap_or_default())?;
+        ctx.integer(set.len() as i64)?;
+        let value = encoded(|parts| set.store(parts))?;
+        Ok(vec![Write::result(0, value, true)])
+    })
+}
+
+pub(crate) fn sunion(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    combine(ctx, guard, hashes, Operation::Union)
+}
+
+pub(crate) fn sinter(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    combine(ctx, guard, hashes, Operation::Intersection)
+}
+
+pub(crate) fn sdiff(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    combine(ctx, guard, hashes, Operation::Difference)
+}
+
+pub(crate) fn sunionstore(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+) -> Done {
+    combine_into(ctx, guard, hashes, Operation::Union)
+}
+
+pub(crate) fn sinterstore(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+) -> Done {
+    combine_into(ctx, guard, hashes, Operation::Intersection)
+}
+
+pub(crate) fn sdiffstore(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    combine_into(ctx, guard, hashes, Operation::Difference)
+}
+
+/// The LIMIT of SINTERCARD and ZINTERCARD after their keys; 0: none.
+pub(crate) fn parse_limit(ctx: &Context<'_>, from: usize) -> Result<usize, Failure> {
+    let (mut limit, mut rest) = (0, ctx.args.skip(from).into_iter());
+    while let Some(option) = rest.next() {
+        if !option.eq_ignore_ascii_case(b"limit") {
+            return Err(SYNTAX);
+        }
+        let number = parse_integer(rest.next().ok_or(SYNTAX)?);
+        let number = number.and_then(|number| usize::try_from(number).ok());
+        limit = number.ok_or(Failure::Text("ERR LIMIT can't be negative"))?;
+    }
+    Ok(limit)
+}
+
+pub(crate) fn sintercard(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let too_few = Failure::Text("ERR numkeys should be greater than 0");
+    let too_many = Failure::Text("ERR Number of keys can't be greater than number of args");
+    let keys = parse_keys(ctx, 1, too_few, too_many)?;
+    let limit = parse_limit(ctx, 2 + keys)?;
+    at_once(ctx, guard, hashes, |ctx, found| {
+        let count = combined(ctx, Operation::Intersection, found)?.len();
+        let count = if limit > 0 { count.min(limit) } else { count };
+        ctx.integer(count as i64)?;
+        Ok(Vec::new())
+    })
+}
+
+pub(crate) fn sscan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    collection::parse_scan_cursor(ctx)?;
+    let Some(value) = read(ctx, guard, hashes)? else {
+        return collection::empty_scan(ctx);
+    };
+    let set = Set::of(Some(value))?;
+    let options = collection::parse_scan(ctx, Type::Set)?;
+    let shown = set.elements().iter();
+    let shown: Vec<_> = shown
+        .filter(|(member, ())| options.matches(member))
+        .collect();
+    let mut reply = ctx.reply();
+    reply.array(2);
+    reply.bulk(b"0");
+    reply.array(shown.len());
+    shown
+        .iter()
+        .for_each(|(member, ())| reply.bulk(&member.bytes()));
+    Ok(())
+}

@@ -1,0 +1,412 @@
+//! SORT, SORT_RO and LCS.
+//!
+//! BY and GET read keys that the request does not name. They are read while the request's keys are
+//! locked, but not locked themselves. In a cluster they may lie on another member, so they are
+//! refused.
+
+use super::collection::{WRONG_TYPE, Write, at_once, encoded, plain, several_at_once};
+use super::set::check_result;
+use super::zset::parse_score;
+use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
+use crate::exec::request::spec::flag;
+use duramen_base::limits::VALUE_BYTES_MAX;
+use duramen_engine::{Guard, KeyHash, Object};
+use duramen_types::lcs::{self, CELLS_MAX};
+use duramen_types::list::List;
+use duramen_types::table::{Hash, Set};
+use duramen_types::{Sorted, Text, Type};
+use duramen_wire::resp::number::parse_integer;
+use std::cmp::Ordering;
+
+/// Many elements may be sorted by the same long text.
+const TOO_LONG_WEIGHTS: Failure =
+    Failure::Text("ERR the texts to sort by are together longer than output-limit");
+
+/// The options of SORT.
+#[derive(Default)]
+struct Options<'a> {
+    by: Option<&'a [u8]>,
+    gets: Vec<&'a [u8]>,
+    limit: Option<(i64, i64)>,
+    descending: bool,
+    alphabetic: bool,
+    stores: bool,
+}
+
+fn parse<'a>(ctx: &Context<'a>) -> Result<Options<'a>, Failure> {
+    let mut options = Options::default();
+    let mut rest = ctx.args.skip(2).into_iter();
+    while let Some(option) = rest.next() {
+        match option.to_ascii_lowercase().as_slice() {
+            b"asc" => options.descending = false,
+            b"desc" => options.descending = true,
+            b"alpha" => options.alphabetic = true,
+            b"limit" => {
+                let (start, count) = (rest.next().ok_or(SYNTAX)?, rest.next().ok_or(SYNTAX)?);
+                let start = parse_integer(start).ok_or(NOT_AN_INTEGER)?;
+                options.limit = Some((start, parse_integer(count).ok_or(NOT_AN_INTEGER)?));
+            }
+            b"store" if ctx.spec.has(flag::WRITE) => {
+                rest.next().ok_or(SYNTAX)?;
+                options.stores = true;
+            }
+            b"by" => {
+                let pattern = rest.next().ok_or(SYNTAX)?;
+                if pattern.contains(&b'*') {
+                    ctx.not_in_cluster("BY option of SORT is")?;
+                }
+                options.by = Some(pattern);
+            }
+            b"get" => {
+                let pattern = rest.next().ok_or(SYNTAX)?;
+                if pattern != b"#" {
+                    ctx.not_in_cluster("GET option of SORT is")?;
+                }
+                options.gets.push(pattern);
+            }
+            _ => return Err(SYNTAX),
+        }
+    }
+    Ok(options)
+}
+
+/// The elements of a collection, and whether they are in the order of scores.
+fn elements(found: Option<Object<'_>>) -> Result<(Vec<Text<'_>>, bool), Failure> {
+    let Some(object) = found else {
+        return Ok((Vec::new(), false));
+    };
+    if !object.is_typed {
+        return Err(WRONG_TYPE);
+    }
+    let value = Some(object.value);
+    let names = match Type::of(object.value) {
+        Some(Type::List) => return Ok((List::of(value)?.items, true)),
+        Some(Type::Set) => {
+            let set = Set::of(value)?;
+            set.elements().iter().map(|(name, ())| *name).collect()
+        }
+        Some(Type::SortedSet) => {
+            let mut set = Sorted::of(value)?;
+            let names = set.elements().iter().map(|(name, _)| *name).collect();
+            return Ok((names, true));
+        }
+        _ => return Err(WRONG_TYPE),
+    };
+    Ok((names, false))
+}
+
+/// The key that a pattern means for an element, and the field in it: `*` stands for the element, and
+/// `->` is before a field. `None`: the pattern means no key.
+fn key_of<'p>(pattern: &'p [u8], element: &[u8]) -> Option<(Vec<u8>, Option<&'p [u8]>)> {
+    let star = pattern.iter().position(|byte| *byte == b'*')?;
+    let arrow = pattern
+        .windows(2)
+        .skip(star + 1)
+        .position(|pair| pair == b"->");
+    let arrow = arrow
+        .map(|at| at + star + 1)
+        .filter(|at| at + 2 < pattern.len());
+    let (key, field) = match arrow {
+        Some(at) => (&pattern[..at], Some(&pattern[at + 2..])),
+        None => (pattern, None),
+    };
+    Some(([&key[..star], element, &key[star + 1..]].concat(), field))
+}
+
+/// The value that a pattern means for an element.
+fn look_up(
+    ctx: &Context<'_>,
+    guard: &Guard<'_>,
+    pattern: &[u8],
+    element: &[u8],
+) -> Result<Option<Vec<u8>>, Failure> {
+    if pattern == b"#" {
+        return Ok(Some(element.to_vec()));
+    }
+    let Some((key, field)) = key_of(pattern, element) else {
+        return Ok(None);
+    };
+    let Some(object) = guard.read(ctx.table, guard.hash(&key), &key)? else {
+        return Ok(None);
+    };
+    Ok(match field {
+        None if !object.is_typed => Some(object.value.to_vec()),
+        Some(field) if object.is_typed && Type::of(object.value) == Some(Type::Hash) => {
+            let hash = Hash::of(Some(object.value))?;
+            hash.get(&Text::of(field)).map(|text| text.bytes().to_vec())
+        }
+        _ => None,
+    })
+}
+
+/// Has all entries on flash that patterns mean fetched together.
+fn warm(
+    ctx: &mut Context<'_>,
+    guard: &Guard<'_>,
+    patterns: &[&[u8]],
+    elements: &[Text<'_>],
+) -> Done {
+    if !ctx.local.has_tier() || patterns.is_empty() {
+        return Ok(());
+    }
+    let table = ctx.table;
+    let pairs = elements
+        .iter()
+        .flat_map(|element| patterns.iter().map(move |pattern| (element, *pattern)));
+    let keys: Vec<Vec<u8>> = pairs
+        .filter_map(|(element, pattern)| key_of(pattern, &element.bytes()))
+        .map(|(key, _)| key)
+        .collect();
+    let keys = keys.iter().map(|key| (table, guard.hash(key), &key[..]));
+    ctx.warm(guard, keys)
+}
+
+/// An element with the text or the number by which it is sorted.
+struct Weighted<'g> {
+    element: Text<'g>,
+    text: Option<Vec<u8>>,
+    number: f64,
+}
+
+fn weigh<'g>(
+    ctx: &Context<'_>,
+    guard: &Guard<'_>,
+    element: Text<'g>,
+    options: &Options<'_>,
+) -> Result<Weighted<'g>, Failure> {
+    let text = match options.by {
+        Some(pattern) => look_up(ctx, guard, pattern, &element.bytes())?,
+        None => Some(element.bytes().to_vec()),
+    };
+    let wrong = Failure::Text("ERR One or more scores can't be converted into double");
+    if options.alphabetic {
+        let number = 0.0;
+        return Ok(Weighted {
+            element,
+            text,
+            number,
+        });
+    }
+    let number = match text.as_deref() {
+        Some(text) if !text.is_empty() => parse_score(text).ok_or(wrong)?,
+        _ => 0.0,
+    };
+    let text = None;
+    Ok(Weighted {
+        element,
+        text,
+        number,
+    })
+}
+
+impl Options<'_> {
+    fn order(&self, a: &Weighted<'_>, b: &Weighted<'_>) -> Ordering {
+        let order = match self.alphabetic {
+            true => a.text.cmp(&b.text),
+            // There is no NaN; -0 is 0.
+            false => a.number.partial_cmp(&b.number).unwrap_or(Ordering::Equal),
+        };
+        // Equal ones are in the order of their bytes, so that each request sorts alike.
+        let order = order.then_with(|| a.element.compare(&b.element));
+        if self.descending {
+            order.reverse()
+        } else {
+            order
+        }
+    }
+
+    /// The sorted elements within the limit.
+    fn sorted<'g>(
+        &self,
+        ctx: &mut Context<'_>,
+        guard: &Guard<'_>,
+        found: Option<Object<'g>>,
+    ) -> Result<Vec<Text<'g>>, Failure> {
+        let (mut elements, is_ordered) = elements(found)?;
+        let is_unsorted = self.by.is_some_and(|pattern| !pattern.contains(&b'*'));
+        if !is_unsorted {
+            warm(ctx, guard, self.by.as_slice(), &elements)?;
+            let mut weighted = Vec::with_capacity(elements.len());
+            let mut bytes = 0;
+            for element in elements {
+                let next = weigh(ctx, guard, element, self)?;
+                bytes += next.text.as_ref().map_or(0, Vec::len);
+                if bytes > ctx.local.room.bytes_max {
+                    return Err(TOO_LONG_WEIGHTS);
+                }
+                weighted.push(next);
+            }
+            weighted.sort_by(|a, b| self.order(a, b));
+            elements = weighted.iter().map(|weighted| weighted.element).collect();
+        } else if is_ordered && self.descending && is_sorted_set(found) {
+            elements.reverse();
+        } else if !is_ordered && self.stores {
+            elements.sort_by(Text::compare); // the result is the same each time
+        }
+        if let Some((start, count)) = self.limit {
+            let start = usize::try_from(start).unwrap_or(0).min(elements.len());
+            elements.drain(..start);
+            elements.truncate(usize::try_from(count).unwrap_or(usize::MAX));
+        }
+        Ok(elements)
+    }
+}
+
+fn is_sorted_set(found: Option<Object<'_>>) -> bool {
+    found.and_then(|object| Type::of(object.value)) == Some(Type::SortedSet)
+}
+
+impl Options<'_> {
+    /// Whether a result is within the limit of a collection or of the output: many elements may get
+    /// the same large value.
+    fn check_size(&self, ctx: &Context<'_>, items: usize, bytes: usize) -> Done {
+        let most = match self.stores {
+            true => VALUE_BYTES_MAX,
+            false => ctx.local.room.bytes_max,
+        };
+        check_result(ctx, self.stores, items)?;
+        match bytes > most {
+            true if self.stores => Err(duramen_types::Error::Full.into()),
+            true => Err(ctx.too_long()),
+            false => Ok(()),
+        }
+    }
+
+    /// Sorts, and replies or returns the list to store.
+    fn run(
+        &self,
+        ctx: &mut Context<'_>,
+        guard: &Guard<'_>,
+        found: Option<Object<'_>>,
+    ) -> Result<Vec<Write>, Failure> {
+        let (mut results, mut bytes) = (Vec::<Option<Vec<u8>>>::new(), 0);
+        let elements = self.sorted(ctx, guard, found)?;
+        warm(ctx, guard, &self.gets, &elements)?;
+        for element in elements {
+            let element = element.bytes();
+            let start = results.len();
+            if self.gets.is_empty() {
+                results.push(Some(element.to_vec()));
+            }
+            for pattern in &self.gets {
+                results.push(look_up(ctx, guard, pattern, &element)?);
+            }
+            let new = results.iter().skip(start);
+            bytes += new
+                .map(|item| item.as_ref().map_or(0, Vec::len))
+                .sum::<usize>();
+            self.check_size(ctx, results.len(), bytes)?;
+        }
+        if self.stores {
+            let items = results
+                .iter()
+                .map(|item| item.as_deref().unwrap_or_default());
+            let list = List {
+                items: items.map(Text::of).collect(),
+            };
+            ctx.integer(list.items.len() as i64)?;
+            let value = encoded(|parts| list.store(parts))?;
+            return Ok(vec![Write::result(1, value, true)]);
+        }
+        let mut reply = ctx.reply();
+        reply.array(results.len());
+        for item in &results {
+            match item {
+                Some(item) => reply.bulk(item),
+                None => reply.null(),
+            }
+        }
+        Ok(Vec::new())
+    }
+}
+
+/// SORT and SORT_RO.
+pub(crate) fn sort(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let options = parse(ctx)?;
+    if options.stores {
+        return several_at_once(ctx, guard, hashes, |ctx, guard, found| {
+            options.run(ctx, guard, found.first().copied().flatten())
+        });
+    }
+    let key = ctx.arg(1);
+    let hash = hashes.first().copied().unwrap_or_else(|| guard.hash(key));
+    let found = guard.read(ctx.table, hash, key)?;
+    options.run(ctx, guard, found)?;
+    Ok(())
+}
+
+/// The options of LCS.
+#[derive(Default)]
+struct CommonOptions {
+    length: bool,
+    index: bool,
+    match_min: usize,
+    with_lengths: bool,
+}
+
+pub(crate) fn lcs(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let mut options = CommonOptions::default();
+    let mut rest = ctx.args.skip(3).into_iter();
+    while let Some(option) = rest.next() {
+        match option.to_ascii_lowercase().as_slice() {
+            b"idx" => options.index = true,
+            b"len" => options.length = true,
+            b"withmatchlen" => options.with_lengths = true,
+            b"minmatchlen" => {
+                let length = parse_integer(rest.next().ok_or(SYNTAX)?).ok_or(NOT_AN_INTEGER)?;
+                options.match_min = usize::try_from(length).unwrap_or(0);
+            }
+            _ => return Err(SYNTAX),
+        }
+    }
+    if options.index && options.length {
+        return Err(Failure::Text(
+            "ERR If you want both the length and indexes, please just use IDX.",
+        ));
+    }
+    at_once(ctx, guard, hashes, |ctx, found| {
+        let wrong = Failure::Text("ERR The specified keys must contain string values");
+        let [a, b] = found else { return Err(SYNTAX) };
+        let (Ok(a), Ok(b)) = (plain(*a), plain(*b)) else {
+            return Err(wrong);
+        };
+        let common = lcs::common(a.unwrap_or_default(), b.unwrap_or_default());
+        let common = common.ok_or_else(|| {
+            Failure::from(format!(
+                "ERR the strings are too long for LCS: the product of their lengths may be {CELLS_MAX}"
+            ))
+        })?;
+        write_common(ctx, &options, &common);
+        Ok(Vec::new())
+    })
+}
+
+fn write_common(ctx: &mut Context<'_>, options: &CommonOptions, common: &lcs::Common) {
+    let mut reply = ctx.reply();
+    if options.length {
+        return reply.integer(common.bytes.len() as i64);
+    }
+    if !options.index {
+        return reply.bulk(&common.bytes);
+    }
+    let runs = common
+        .runs
+        .iter()
+        .filter(|(a, _)| a.len() >= options.match_min);
+    reply.map(2);
+    reply.bulk(b"matches");
+    reply.array(runs.clone().count());
+    for (a, b) in runs {
+        reply.array(if options.with_lengths { 3 } else { 2 });
+        for range in [a, b] {
+            reply.array(2);
+            reply.integer(range.start as i64);
+            reply.integer(range.end as i64 - 1);
+        }
+        if options.with_lengths {
+            reply.integer(a.len() as i64);
+        }
+    }
+    reply.bulk(b"len");
+    reply.integer(common.bytes.len() as i64);
+}

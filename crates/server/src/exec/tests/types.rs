@@ -1,0 +1,253 @@
+//! Data types beyond strings: what holds for all of them. The replies of each command are compared
+//! with Redis's in `tests/differential`.
+
+use super::*;
+
+/// One command of each type that makes the value under `k`, and one that reads it.
+const MAKERS: [(&str, &str, &str); 4] = [
+    ("hash", "HSET k f 1", "HGETALL k"),
+    ("list", "RPUSH k a", "LRANGE k 0 -1"),
+    ("set", "SADD k a", "SMEMBERS k"),
+    ("zset", "ZADD k 1 a", "ZRANGE k 0 -1"),
+];
+const WRONG: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+
+#[test]
+fn a_command_of_another_type_is_refused_without_effect() {
+    let mut session = Server::session(1);
+    for (kind, make, read) in MAKERS {
+        session.ask("DEL k");
+        session.ask(make);
+        session.expect("TYPE k", &format!("+{kind}\r\n"));
+        let before = session.ask(read);
+        for request in [
+            "GET k",
+            "SET k v GET",
+            "GETSET k v",
+            "GETDEL k",
+            "GETEX k PERSIST",
+            "APPEND k v",
+            "STRLEN k",
+            "GETRANGE k 0 -1",
+            "SETRANGE k 0 v",
+            "INCR k",
+            "INCRBYFLOAT k 1",
+            "SETBIT k 0 1",
+            "BITCOUNT k",
+            "PFADD k a",
+            "PFMERGE other k",
+            "BITOP NOT other k",
+        ] {
+            session.expect_error(request, WRONG);
+        }
+        session.expect("MGET k", "*1\r\n$-1\r\n");
+        session.expect_error(
+            "LCS k k",
+            "ERR The specified keys must contain string values",
+        );
+        for (other, make, read) in MAKERS {
+            if other != kind {
+                session.expect_error(make, WRONG);
+                session.expect_error(read, WRONG);
+            }
+        }
+        assert_eq!(session.ask(read), before);
+        session.expect("EXISTS other", ":0\r\n");
+        session.expect("SET k v", "+OK\r\n");
+        session.expect_error(make, WRONG);
+        session.expect("GET k", "$1\r\nv\r\n");
+    }
+}
+
+/// collection::C1.
+#[test]
+fn a_change_keeps_the_expiry_and_a_result_has_none() {
+    let mut session = Server::session(1);
+    for (_, make, read) in MAKERS {
+        session.ask(make);
+        let before = session.ask(read);
+        session.expect("PEXPIREAT k 1700000060000", ":1\r\n");
+        session.ask(&make.replace(" a", " b").replace(" f ", " g "));
+        session.expect("PEXPIRETIME k", ":1700000060000\r\n");
+        session.expect("PERSIST k", ":1\r\n");
+        session.expect("PEXPIREAT k 1700000060000", ":1\r\n");
+        session.expect("COPY k other REPLACE", ":1\r\n");
+        session.expect("RENAME other third", "+OK\r\n");
+        session.expect("PEXPIRETIME third", ":1700000060000\r\n");
+        session.server.advance(60_000);
+        session.expect("EXISTS k third", ":0\r\n");
+        session.ask(make);
+        assert_eq!(session.ask(read), before, "it begins anew");
+        session.expect("PTTL k", ":-1\r\n");
+        session.server.clock_ms.store(START_MS, Ordering::Relaxed);
+        session.ask("DEL k");
+    }
+    session.ask("SADD a 1");
+    session.ask("SADD to 2");
+    session.ask("EXPIRE to 100");
+    session.expect("SUNIONSTORE to a", ":1\r\n");
+    session.expect("TTL to", ":-1\r\n");
+}
+
+/// types::Y3.
+#[test]
+fn a_collection_without_elements_is_gone() {
+    let mut session = Server::session(1);
+    for (make, empty) in [
+        ("HSET k f 1", "HDEL k f"),
+        ("RPUSH k a", "LPOP k"),
+        ("RPUSH k a", "LTRIM k 1 0"),
+        ("RPUSH k a", "LREM k 0 a"),
+        ("RPUSH k a", "RPOPLPUSH k other"),
+        ("SADD k a", "SREM k a"),
+        ("SADD k a", "SPOP k"),
+        ("SADD k a", "SMOVE k other2 a"),
+        ("SADD k a", "SINTERSTORE k k missing"),
+        ("ZADD k 1 a", "ZREM k a"),
+        ("ZADD k 1 a", "ZPOPMAX k"),
+        ("ZADD k 1 a", "ZREMRANGEBYSCORE k 0 2"),
+        ("ZADD k 1 a", "ZRANGESTORE k k 5 6"),
+        ("ZADD k 1 a", "ZDIFFSTORE k 2 k k"),
+    ] {
+        session.ask(make);
+        assert!(!session.ask(empty).starts_with('-'), "{empty}");
+        session.expect("EXISTS k", ":0\r\n");
+        session.expect("TYPE k", "+none\r\n");
+    }
+}
+
+/// types::Y4.
+#[test]
+fn a_full_collection_names_its_limit_and_stays() {
+    let mut session = Server::session(1);
+    let half = vec![b'x'; 600 << 10];
+    for (start, more) in [
+        (&["RPUSH", "k"][..], &["RPUSH", "k"][..]),
+        (&["HSET", "k", "f"], &["HSET", "k", "g"]),
+        (&["SADD", "k"], &["SADD", "k", "y"]),
+        (&["ZADD", "k", "1"], &["ZADD", "k", "1", "y", "2"]),
+    ] {
+        session.ask("DEL k");
+        let mut args: Vec<&[u8]> = start.iter().map(|word| word.as_bytes()).collect();
+        args.push(&half);
+        assert_eq!(session.ask_bytes(&args), ":1\r\n");
+        let mut other = half.clone();
+        other[0] = b'z';
+        let mut args: Vec<&[u8]> = more.iter().map(|word| word.as_bytes()).collect();
+        args.push(&other);
+        let reply = session.ask_bytes(&args);
+        assert!(
+            reply.starts_with("-ERR the collection would exceed the limit of 1048576 bytes"),
+            "{reply}"
+        );
+        let length = match start[0] {
+            "RPUSH" => session.ask("LLEN k"),
+            "HSET" => session.ask("HLEN k"),
+            "SADD" => session.ask("SCARD k"),
+            _ => session.ask("ZCARD k"),
+        };
+        assert_eq!(length, ":1\r\n");
+    }
+}
+
+#[test]
+fn transactions_change_all_types_at_once_and_watch_them() {
+    let mut session = Server::session(2);
+    let mut other = session.server.client(1);
+    let mut executor = session.server.executor(1);
+    session.ask("RPUSH l a b c");
+    session.expect("WATCH l", "+OK\r\n");
+    session.expect("MULTI", "+OK\r\n");
+    for request in [
+        "LMOVE l m LEFT RIGHT",
+        "ZADD z 0.1 a",
+        "ZUNIONSTORE u 2 z z",
+        "HINCRBY h f 5",
+        "BITFIELD b SET u8 100 7",
+        "LPUSH m x",
+        "INCR l",
+        "PFADD p a b c",
+        "SORT m ALPHA STORE sorted",
+        "SETBIT bit 9999 1",
+        "GEOADD g 1 2 a",
+        "GEORADIUS g 1 2 5 km STORE near",
+    ] {
+        session.expect(request, "+QUEUED\r\n");
+    }
+    let reply = session.ask("EXEC");
+    let expected = format!(
+        "*12\r\n$1\r\na\r\n:1\r\n:1\r\n:5\r\n*1\r\n:0\r\n:2\r\n-{WRONG}\r\n:1\r\n:2\r\n:0\r\n:1\r\n:1\r\n"
+    );
+    assert_eq!(reply, expected);
+    session.expect("LRANGE sorted 0 -1", "*2\r\n$1\r\na\r\n$1\r\nx\r\n");
+    session.expect("ZSCORE u a", "$3\r\n0.2\r\n");
+    session.ask("WATCH l");
+    run(&mut executor, &mut other, b"LSET l 0 changed\r\n");
+    session.ask("MULTI");
+    session.ask("DEL l");
+    session.expect("EXEC", "*-1\r\n");
+    session.expect("LLEN l", ":2\r\n");
+}
+
+#[test]
+fn scan_shows_the_keys_of_one_type() {
+    let mut session = Server::session(1);
+    session.ask("SET string 1");
+    for (kind, make, _) in MAKERS {
+        session.ask(&make.replace(" k", &format!(" {kind}")));
+    }
+    for kind in ["string", "hash", "list", "set", "zset"] {
+        let reply = session.ask(&format!("SCAN 0 COUNT 100 TYPE {kind}"));
+        let expected = format!("*2\r\n$1\r\n0\r\n*1\r\n${}\r\n{kind}\r\n", kind.len());
+        assert_eq!(reply, expected);
+    }
+    session.expect("SCAN 0 COUNT 100 TYPE stream", "*2\r\n$1\r\n0\r\n*0\r\n");
+}
+
+/// Redis 7.4's names; the random test compares with 7.0, which has others for lists and sets.
+#[test]
+fn encodings_have_the_names_of_redis() {
+    let mut session = Server::session(1);
+    let long = "x".repeat(65);
+    for (make, name) in [
+        ("HSET k a 1".to_owned(), "listpack"),
+        (format!("HSET k a {long}"), "hashtable"),
+        ("RPUSH k a".to_owned(), "listpack"),
+        (format!("RPUSH k {}", "y".repeat(9000)), "quicklist"),
+        ("SADD k 1 2 3".to_owned(), "intset"),
+        ("SADD k 1 a".to_owned(), "listpack"),
+        (format!("SADD k {long}"), "hashtable"),
+        ("ZADD k 1 a".to_owned(), "listpack"),
+        (format!("ZADD k 1 {long}"), "skiplist"),
+    ] {
+        session.ask("DEL k");
+        session.ask(&make);
+        let expected = format!("${}\r\n{name}\r\n", name.len());
+        assert_eq!(session.ask("OBJECT ENCODING k"), expected, "{make:.40}");
+    }
+}
+
+/// Commands and options of versions after 7.0, with which the random test compares.
+#[test]
+fn replies_of_newer_versions() {
+    let mut session = Server::session(1);
+    session.ask("ZADD z 1 a 0.1 b");
+    session.expect("ZRANK z a WITHSCORE", "*2\r\n:1\r\n$1\r\n1\r\n");
+    session.expect("ZREVRANK z b WITHSCORE", "*2\r\n:1\r\n$3\r\n0.1\r\n");
+    session.expect("ZRANK z c WITHSCORE", "*-1\r\n");
+    session.expect("ZINCRBY z 0.2 b", "$19\r\n0.30000000000000004\r\n");
+    session.ask("HSET h a 1 b 2");
+    session.expect(
+        "HSCAN h 0 NOVALUES",
+        "*2\r\n$1\r\n0\r\n*2\r\n$1\r\na\r\n$1\r\nb\r\n",
+    );
+    session.ask("SADD s a");
+    session.expect_error(
+        "SSCAN s 0 NOVALUES",
+        "ERR NOVALUES option can only be used in HSCAN",
+    );
+    session.expect_error(
+        "BITCOUNT missing x y",
+        "ERR value is not an integer or out of range",
+    );
+}

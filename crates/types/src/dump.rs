@@ -1,0 +1,588 @@
+//! Values in Redis's own serialization, that of `DUMP` and `RESTORE`.
+//!
+//! **Layout**: the type, the content, the version (2 bytes), CRC64 of all bytes before. Numbers are
+//! little endian, except lengths of 4 and 8 bytes.
+//!
+//! Written are the forms that every Redis since version 5 reads. Read are these and the ones that
+//! Redis writes since version 7: listpacks, quicklists of them, sets of integers, compressed
+//! strings. Older forms (ziplists) and streams are refused.
+//!
+//! - D1: a payload with more strings than a collection may have is refused before they are all
+//!   read, and so is a compressed string of more than [`STRING_BYTES_MAX`].
+
+use crate::list::List;
+use crate::table::{Hash, Set};
+use crate::{Part, Parts, Sorted, Text, Type};
+use duramen_base::limits::{COLLECTION_ELEMENTS_MAX, VALUE_BYTES_MAX};
+
+/// The version that is written: of Redis 5.
+const VERSION_WRITTEN: u16 = 9;
+/// The newest version that is read: of Redis 7.4.
+const VERSION_READ_MAX: u16 = 12;
+const FOOTER_BYTES: usize = 10;
+/// Longest string or block of a payload, decompressed.
+pub const STRING_BYTES_MAX: usize = 2 * VALUE_BYTES_MAX;
+
+const STRING: u8 = 0;
+const LIST: u8 = 1;
+const SET: u8 = 2;
+const HASH: u8 = 4;
+const SORTED_SET: u8 = 5;
+const SET_OF_INTEGERS: u8 = 11;
+const HASH_LISTPACK: u8 = 16;
+const SORTED_SET_LISTPACK: u8 = 17;
+const QUICKLIST: u8 = 18;
+const SET_LISTPACK: u8 = 20;
+
+/// Why a payload is no value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    #[error("DUMP payload version or checksum are wrong")]
+    Footer,
+    #[error("Bad data format")]
+    Format,
+    #[error(transparent)]
+    Collection(#[from] crate::Error),
+}
+
+/// A value: its bytes, and whether it is typed.
+pub type Value = (Vec<u8>, bool);
+
+/// The parts of a value that is built.
+#[derive(Default)]
+struct Built(Vec<u8>);
+
+impl<'p> Parts<'p> for Built {
+    fn get(&self, _: Part) -> Option<&'p [u8]> {
+        None
+    }
+
+    fn put(&mut self, _: Part) -> &mut Vec<u8> {
+        &mut self.0
+    }
+
+    fn remove(&mut self, _: Part) {}
+}
+
+/// Serializes a value.
+///
+/// # Errors
+/// [`crate::Error::Damaged`].
+pub fn dump(value: &[u8], is_typed: bool) -> Result<Vec<u8>, crate::Error> {
+    let mut out = Vec::with_capacity(value.len() + value.len() / 2 + FOOTER_BYTES);
+    match Type::of(value).filter(|_| is_typed) {
+        None => {
+            out.push(STRING);
+            write_string(&mut out, value);
+        }
+        Some(Type::List) => {
+            let list = List::of(Some(value))?;
+            write_head(&mut out, LIST, list.items.len());
+            list.items
+                .iter()
+                .for_each(|item| write_string(&mut out, &item.bytes()));
+        }
+        Some(Type::Set) => {
+            let set = Set::of(Some(value))?;
+            write_head(&mut out, SET, set.len());
+            for (member, ()) in set.elements() {
+                write_string(&mut out, &member.bytes());
+            }
+        }
+        Some(Type::Hash) => {
+            let hash = Hash::of(Some(value))?;
+            write_head(&mut out, HASH, hash.len());
+            for (field, value) in hash.elements() {
+                write_string(&mut out, &field.bytes());
+                write_string(&mut out, &value.bytes());
+            }
+        }
+        Some(Type::SortedSet) => {
+            let mut set = Sorted::of(Some(value))?;
+            write_head(&mut out, SORTED_SET, set.len());
+            for (member, score) in set.elements() {
+                write_string(&mut out, &member.bytes());
+                out.extend_from_slice(&score.to_le_bytes());
+            }
+        }
+    }
+    out.extend_from_slice(&VERSION_WRITTEN.to_le_bytes());
+    let crc = crc64(&out);
+    out.extend_from_slice(&crc.to_le_bytes());
+    Ok(out)
+}
+
+fn write_head(out: &mut Vec<u8>, kind: u8, count: usize) {
+    out.push(kind);
+    write_length(out, count);
+}
+
+fn write_length(out: &mut Vec<u8>, length: usize) {
+    match length {
+        0..64 => out.push(length as u8),
+        64..16_384 => out.extend_from_slice(&(length as u16 | 0x4000).to_be_bytes()),
+        _ => {
+            out.push(0x80);
+            out.extend_from_slice(&(length as u32).to_be_bytes());
+        }
+    }
+}
+
+fn write_string(out: &mut Vec<u8>, bytes: &[u8]) {
+    write_length(out, bytes.len());
+    out.extend_from_slice(bytes);
+}
+
+/// The value in a payload.
+///
+/// # Errors
+/// [`Error`].
+pub fn restore(payload: &[u8]) -> Result<Value, Error> {
+    let at = payload
+        .len()
+        .checked_sub(FOOTER_BYTES)
+        .ok_or(Error::Footer)?;
+    let (content, footer) = payload.split_at_checked(at).ok_or(Error::Footer)?;
+    let [low, high, crc @ ..] = *footer.first_chunk::<FOOTER_BYTES>().ok_or(Error::Footer)?;
+    let checked = payload.get(..at + 2).unwrap_or_default();
+    let is_known = u16::from_le_bytes([low, high]) <= VERSION_READ_MAX;
+    if !is_known || crc64(checked) != u64::from_le_bytes(crc) {
+        return Err(Error::Footer);
+    }
+    let mut input = Input { rest: content };
+    let value = value(&mut input)?;
+    match input.rest.is_empty() {
+        true => Ok(value),
+        false => Err(Error::Format),
+    }
+}
+
+fn value(input: &mut Input<'_>) -> Result<Value, Error> {
+    let kind = input.byte()?;
+    if kind == STRING {
+        let string = input.string()?;
+        return match string.len() <= VALUE_BYTES_MAX {
+            true => Ok((string, false)),
+            false => Err(Error::Collection(crate::Error::Full)),
+        };
+    }
+    let mut built = Built::default();
+    match kind {
+        LIST | QUICKLIST => {
+            let items = input.items(kind)?;
+            let items = items.iter().map(|item| Text::of(item)).collect();
+            List { items }.store(&mut built)?;
+        }
+        SET | SET_OF_INTEGERS | SET_LISTPACK => {
+            let items = input.items(kind)?;
+            let mut set = Set::default();
+            set.expect(items.len());
+            for item in &items {
+                if set.insert(Text::of(item), ()).is_some() {
+                    return Err(Error::Format);
+                }
+            }
+            set.store(&mut built)?;
+        }
+        HASH | HASH_LISTPACK => {
+            let items = input.items(kind)?;
+            let (pairs, []) = items.as_chunks::<2>() else {
+                return Err(Error::Format);
+            };
+            let mut hash = Hash::default();
+            hash.expect(pairs.len());
+            for [field, value] in pairs {
+                if hash.insert(Text::of(field), Text::of(value)).is_some() {
+                    return Err(Error::Format);
+                }
+            }
+            hash.store(&mut built)?;
+        }
+        SORTED_SET | SORTED_SET_LISTPACK => {
+            let scored = input.scored(kind)?;
+            let mut set = Sorted::default();
+            set.expect(scored.len());
+            for (member, score) in &scored {
+                if score.is_nan() || set.set(Text::of(member), *score).is_some() {
+                    return Err(Error::Format);
+                }
+            }
+            set.store(&mut built)?;
+        }
+        _ => return Err(Error::Format),
+    }
+    match built.0.is_empty() {
+        true => Err(Error::Format), // types::Y3
+        false => Ok((built.0, true)),
+    }
+}
+
+/// D1: adds a string. A hash has two for each element.
+fn add(items: &mut Vec<Vec<u8>>, item: Vec<u8>) -> Result<(), Error> {
+    if items.len() >= 2 * COLLECTION_ELEMENTS_MAX {
+        return Err(Error::Collection(crate::Error::Full));
+    }
+    items.push(item);
+    Ok(())
+}
+
+/// The rest of a payload.
+struct Input<'a> {
+    rest: &'a [u8],
+}
+
+/// A length, or the form of a string that is encoded otherwise.
+enum Length {
+    Of(usize),
+    Encoded(u8),
+}
+
+impl<'a> Input<'a> {
+    fn take(&mut self, bytes: usize) -> Result<&'a [u8], Error> {
+        let (taken, rest) = self.rest.split_at_checked(bytes).ok_or(Error::Format)?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
+        self.take(N)?.try_into().map_err(|_| Error::Format)
+    }
+
+    fn byte(&mut self) -> Result<u8, Error> {
+        let [byte] = self.array()?;
+        Ok(byte)
+    }
+
+    fn length_or_form(&mut self) -> Result<Length, Error> {
+        let first = self.byte()?;
+        let length = match first >> 6 {
+            0 => u64::from(first & 63),
+            1 => u64::from(first & 63) << 8 | u64::from(self.byte()?),
+            2 if first == 0x80 => u32::from_be_bytes(self.array()?).into(),
+            2 if first == 0x81 => u64::from_be_bytes(self.array()?),
+            3 => return Ok(Length::Encoded(first & 63)),
+            _ => return Err(Error::Format),
+        };
+        usize::try_from(length)
+            .map(Length::Of)
+            .map_err(|_| Error::Format)
+    }
+
+    fn length(&mut self) -> Result<usize, Error> {
+        match self.length_or_form()? {
+            Length::Of(length) => Ok(length),
+            Length::Encoded(_) => Err(Error::Format),
+        }
+    }
+
+    fn string(&mut self) -> Result<Vec<u8>, Error> {
+        let number: i64 = match self.length_or_form()? {
+            Length::Of(length) => return Ok(self.take(length)?.to_vec()),
+            Length::Encoded(0) => i8::from_le_bytes(self.array()?).into(),
+            Length::Encoded(1) => i16::from_le_bytes(self.array()?).into(),
+            Length::Encoded(2) => i32::from_le_bytes(self.array()?).into(),
+            Length::Encoded(3) => {
+                let (compressed, length) = (self.length()?, self.length()?);
+                let compressed = self.take(compressed)?;
+                return decompressed(compressed, length).ok_or(Error::Format);
+            }
+            Length::Encoded(_) => return Err(Error::Format),
+        };
+        Ok(number.to_string().into_bytes())
+    }
+
+    /// All strings of a list, set or hash.
+    fn items(&mut self, kind: u8) -> Result<Vec<Vec<u8>>, Error> {
+        let mut items = Vec::new();
+        match kind {
+            SET_OF_INTEGERS => integers(&self.string()?, &mut items)?,
+            HASH_LISTPACK | SET_LISTPACK | SORTED_SET_LISTPACK => {
+                listpack(&self.string()?, &mut items)?;
+            }
+            QUICKLIST => {
+                for _ in 0..self.length()? {
+                    match self.length()? {
+                        1 => add(&mut items, self.string()?)?,
+                        2 => listpack(&self.string()?, &mut items)?,
+                        _ => return Err(Error::Format),
+                    }
+                }
+            }
+            _ => {
+                let count = self.length()?;
+                let count = if kind == HASH {
+                    count.checked_mul(2)
+                } else {
+                    Some(count)
+                };
+                for _ in 0..count.ok_or(Error::Format)? {
+                    add(&mut items, self.string()?)?;
+                }
+            }
+        }
+        Ok(items)
+    }
+
+    fn scored(&mut self, kind: u8) -> Result<Vec<(Vec<u8>, f64)>, Error> {
+        let mut scored = Vec::new();
+        if kind == SORTED_SET {
+            for _ in 0..self.length()? {
+                scored.push((self.string()?, f64::from_le_bytes(self.array()?)));
+            }
+            return Ok(scored);
+        }
+        let items = self.items(kind)?;
+        let (pairs, []) = items.as_chunks::<2>() else {
+            return Err(Error::Format);
+        };
+        for [member, score] in pairs {
+            let score = std::str::from_utf8(score)
+                .ok()
+                .and_then(|text| text.parse().ok());
+            scored.push((member.clone(), score.ok_or(Error::Format)?));
+        }
+        Ok(scored)
+    }
+}
+
+/// A set of integers: their width and number, 4 bytes each, and the integers.
+fn integers(bytes: &[u8], items: &mut Vec<Vec<u8>>) -> Result<(), Error> {
+    let mut input = Input { rest: bytes };
+    let width = u32::from_le_bytes(input.array()?);
+    let count = u32::from_le_bytes(input.array()?);
+    for _ in 0..count {
+        let integer: i64 = match width {
+            2 => i16::from_le_bytes(input.array()?).into(),
+            4 => i32::from_le_bytes(input.array()?).into(),
+            8 => i64::from_le_bytes(input.array()?),
+            _ => return Err(Error::Format),
+        };
+        add(items, integer.to_string().into_bytes())?;
+    }
+    Ok(())
+}
+
+/// A listpack: its bytes (4), the number of elements (2), elements, 255. Each element ends with its
+/// own length, for reading backwards.
+fn listpack(bytes: &[u8], items: &mut Vec<Vec<u8>>) -> Result<(), Error> {
+    let mut input = Input { rest: bytes };
+    input.take(6)?;
+    while input.rest.first().is_some_and(|first| *first != 0xff) {
+        let before = input.rest.len();
+        let first = input.byte()?;
+        let integer: i64 = match first {
+            0..0x80 => first.into(),
+            0x80..0xc0 => {
+                add(items, input.take(usize::from(first & 63))?.to_vec())?;
+                skip_length(&mut input, before)?;
+                continue;
+            }
+            0xc0..0xe0 => {
+                let value = i64::from(first & 31) << 8 | i64::from(input.byte()?);
+                if value >= 1 << 12 {
+                    value - (1 << 13)
+                } else {
+                    value
+                }
+            }
+            0xe0..=0xf0 => {
+                let length = match first {
+                    0xf0 => u32::from_le_bytes(input.array()?) as usize,
+                    _ => usize::from(first & 15) << 8 | usize::from(input.byte()?),
+                };
+                add(items, input.take(length)?.to_vec())?;
+                skip_length(&mut input, before)?;
+                continue;
+            }
+            0xf1 => i16::from_le_bytes(input.array()?).into(),
+            0xf2 => {
+                let [a, b, c] = input.array()?;
+                (i32::from_le_bytes([0, a, b, c]) >> 8).into()
+            }
+            0xf3 => i32::from_le_bytes(input.array()?).into(),
+            0xf4 => i64::from_le_bytes(input.array()?),
+            _ => return Err(Error::Format),
+        };
+        add(items, integer.to_string().into_bytes())?;
+        skip_length(&mut input, before)?;
+    }
+    match input.rest {
+        [0xff] => Ok(()),
+        _ => Err(Error::Format),
+    }
+}
+
+/// Passes the length behind an element, which began when `before` bytes were left.
+fn skip_length(input: &mut Input<'_>, before: usize) -> Result<(), Error> {
+    let bytes = match before - input.rest.len() {
+        0..=127 => 1,
+        128..16_383 => 2,
+        16_383..2_097_151 => 3,
+        _ => 4,
+    };
+    input.take(bytes).map(|_| ())
+}
+
+/// Decompresses LZF: runs of literal bytes, and copies of earlier bytes.
+fn decompressed(mut bytes: &[u8], length: usize) -> Option<Vec<u8>> {
+    if length > STRING_BYTES_MAX {
+        return None; // D1
+    }
+    let mut out = Vec::with_capacity(length.min(bytes.len() * 8));
+    while let [control, rest @ ..] = bytes {
+        if *control < 32 {
+            let (literal, rest) = rest.split_at_checked(usize::from(*control) + 1)?;
+            out.extend_from_slice(literal);
+            bytes = rest;
+        } else {
+            let (mut copied, mut rest) = (usize::from(control >> 5), rest);
+            if copied == 7 {
+                let (more, after) = rest.split_first()?;
+                copied += usize::from(*more);
+                rest = after;
+            }
+            let (low, after) = rest.split_first()?;
+            let distance = (usize::from(control & 31) << 8 | usize::from(*low)) + 1;
+            let start = out.len().checked_sub(distance)?;
+            for at in start..start + copied + 2 {
+                out.push(*out.get(at)?);
+            }
+            bytes = after;
+        }
+        if out.len() > length {
+            return None;
+        }
+    }
+    (out.len() == length).then_some(out)
+}
+
+/// Jones' polynomial, its bits reversed.
+const POLYNOMIAL: u64 = 0x95ac_9329_ac4b_c9b5;
+
+// Evaluated by the compiler only, where an index out of range would not compile.
+#[allow(clippy::indexing_slicing)]
+const fn crc_table() -> [u64; 256] {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut crc = byte as u64;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 1 == 1 {
+                crc >> 1 ^ POLYNOMIAL
+            } else {
+                crc >> 1
+            };
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+}
+
+static CRC_TABLE: [u64; 256] = crc_table();
+
+fn crc64(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |crc, byte| {
+        let place = (crc as u8 ^ byte) as usize;
+        CRC_TABLE.get(place).copied().unwrap_or(0) ^ crc >> 8
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn payload(content: &[u8]) -> Vec<u8> {
+        let mut payload = [content, &12u16.to_le_bytes()].concat();
+        let crc = crc64(&payload);
+        payload.extend_from_slice(&crc.to_le_bytes());
+        payload
+    }
+
+    fn list(items: &[&[u8]]) -> Value {
+        let mut built = Built::default();
+        let items = items.iter().map(|item| Text::of(item)).collect();
+        List { items }.store(&mut built).unwrap();
+        (built.0, true)
+    }
+
+    #[test]
+    fn the_checksum_is_the_one_of_redis() {
+        assert_eq!(crc64(b"123456789"), 0xe9c6_d914_c4b8_d9ca);
+    }
+
+    #[test]
+    fn a_string_has_the_bytes_of_redis() {
+        let dumped = dump(b"value", false).unwrap();
+        assert_eq!(&dumped[..8], b"\0\x05value\x09");
+        assert_eq!(restore(&dumped), Ok((b"value".to_vec(), false)));
+    }
+
+    #[test]
+    fn forms_that_are_only_read() {
+        let listpack = b"\x1d\0\0\0\x06\0\x01\x01\x81a\x02\xc1\x00\x02\xdf\xff\x02\xf2\xff\xff\x7f\x04\xe0\x01b\x03\xff";
+        let block = [&b"\x12\x01\x02"[..], &[listpack.len() as u8], listpack].concat();
+        let items: [&[u8]; 6] = [b"1", b"a", b"256", b"-1", b"8388607", b"b"];
+        assert_eq!(restore(&payload(&block)), Ok(list(&items)));
+        // LZF: "a", then eight copies of it.
+        let compressed = b"\0\xc3\x05\x09\x00a\xe0\x00\x00";
+        assert_eq!(decompressed(b"\0a\xc0\0", 9), Some(b"aaaaaaaaa".to_vec()));
+        assert_eq!(
+            restore(&payload(b"\0\xc3\x04\x09\0a\xc0\0")),
+            Ok((b"aaaaaaaaa".to_vec(), false))
+        );
+        assert!(restore(&payload(compressed)).is_err());
+        assert_eq!(
+            restore(&payload(b"\0\xc0\xfe")),
+            Ok((b"-2".to_vec(), false))
+        );
+        let set = restore(&payload(b"\x0b\x0c\x02\0\0\0\x02\0\0\0\x01\0\xff\xff"))
+            .unwrap()
+            .0;
+        let set = Set::of(Some(&set)).unwrap();
+        assert!(set.has(&Text::Integer(1)) && set.has(&Text::Integer(-1)));
+    }
+
+    #[test]
+    fn damage_is_refused() {
+        let dumped = dump(b"value", false).unwrap();
+        for bit in 0..dumped.len() * 8 {
+            let mut damaged = dumped.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(restore(&damaged), Err(Error::Footer), "bit {bit}");
+        }
+        for content in [
+            &b""[..],
+            b"\x02\x00",
+            b"\x02\x02\x01a\x01a",
+            b"\x04\x01\x01a",
+            b"\x0a\x00",
+            b"\0\x01aa",
+        ] {
+            assert_eq!(
+                restore(&payload(content)),
+                Err(Error::Format),
+                "{content:?}"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_content_is_refused_or_read(content: Vec<u8>, kind in 0u8..22) {
+            let content = [&[kind], &content[..]].concat();
+            if let Ok((value, is_typed)) = restore(&payload(&content)) {
+                let again = dump(&value, is_typed).unwrap();
+                prop_assert_eq!(restore(&again), Ok((value, is_typed)));
+            }
+            let _ = restore(&content);
+            let mut items = Vec::new();
+            let _ = listpack(&content, &mut items);
+            let _ = integers(&content, &mut items);
+            let _ = decompressed(&content, 300);
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Sorted sets: members with a score, in the order of scores, and of bytes among equal scores.
+//!
+//! - S1: a stored sorted set is in that order, so ranges are found by halving.
+
+use crate::table::Table;
+use crate::text::Text;
+use crate::{Error, Parts};
+use std::cmp::Ordering;
+use std::ops::Range;
+
+/// An end of a range of scores.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ScoreEnd {
+    pub score: f64,
+    /// The score itself is outside.
+    pub is_open: bool,
+}
+
+/// An end of a range of members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LexEnd<'a> {
+    /// Before all members.
+    First,
+    /// After all members.
+    Last,
+    Closed(&'a [u8]),
+    Open(&'a [u8]),
+}
+
+/// A decoded sorted set.
+#[derive(Clone, Debug, Default)]
+pub struct Sorted<'a> {
+    table: Table<'a, f64>,
+    /// False: scores were changed since it was sorted.
+    is_sorted: bool,
+}
+
+fn order((name, score): &(Text<'_>, f64), (other, to): &(Text<'_>, f64)) -> Ordering {
+    let scores = score.partial_cmp(to).unwrap_or(Ordering::Equal);
+    scores.then_with(|| name.compare(other))
+}
+
+impl<'a> Sorted<'a> {
+    /// Decodes a packed value; without one the set is empty.
+    ///
+    /// # Errors
+    /// [`Error::WrongType`], [`Error::Damaged`].
+    pub fn of(value: Option<&'a [u8]>) -> Result<Sorted<'a>, Error> {
+        Ok(Sorted {
+            table: Table::of(value)?,
+            is_sorted: true,
+        })
+    }
+
+    /// As [`of`](Self::of), from the parts.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn load(parts: &impl Parts<'a>) -> Result<Sorted<'a>, Error> {
+        Ok(Sorted {
+            table: Table::load(parts)?,
+            is_sorted: true,
+        })
+    }
+
+    /// Replaces the set's parts, or removes them if it is empty.
+    ///
+    /// # Errors
+    /// [`Error::Full`].
+    pub fn store<'p>(&mut self, parts: &mut impl Parts<'p>) -> Result<(), Error> {
+        self.sort();
+        self.table.store(parts)
+    }
+
+    /// S1.
+    fn sort(&mut self) {
+        if !self.is_sorted {
+            self.table.retain(|_| true); // positions of an index do not survive
+            self.table.elements.sort_by(order);
+            self.is_sorted = true;
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// As [`Table::expect`].
+    pub fn expect(&mut self, calls: usize) {
+        self.table.expect(calls);
+    }
+
+    pub fn score(&self, name: &Text<'_>) -> Option<f64> {
+        self.table.get(name)
+    }
+
+    /// Sets a score, which is a number; returns the one before.
+    pub fn set(&mut self, name: Text<'a>, score: f64) -> Option<f64> {
+        debug_assert!(!score.is_nan());
+        let before = self.table.insert(name, score);
+        self.is_sorted &= before == Some(score);
+        before
+    }
+
+    /// Removes members; returns how many of them were there.
+    pub fn remove<'n>(&mut self, names: impl ExactSizeIterator<Item = Text<'n>>) -> usize {
+        self.table.remove(names)
+    }
+
+    /// Removes the members with these ranks.
+    pub fn remove_ranks(&mut self, ranks: Range<usize>) {
+        self.sort();
+        let mut rank = 0;
+        self.table.retain(|_| {
+            rank += 1;
+            !ranks.contains(&(rank - 1))
+        });
+    }
+
+    /// All members in order.
+    pub fn elements(&mut self) -> &[(Text<'a>, f64)] {
+        self.sort();
+        self.table.elements()
+    }
+
+    /// The position of a member in the order.
+    pub fn rank(&mut self, name: &Text<'_>) -> Option<usize> {
+        self.elements().iter().position(|(found, _)| found == name)
+    }
+
+    /// Ranks of the members with scores from `min` to `max`.
+    pub fn ranks_of_scores(&mut self, min: ScoreEnd, max: ScoreEnd) -> Range<usize> {
+        let elements = self.elements();
+        let start = elements.partition_point(|(_, score)| match min.is_open {
+            true => *score <= min.score,
+            false => *score < min.score,
+        });
+        let end = elements.partition_point(|(_, score)| match max.is_open {
+            true => *score < max.score,
+            false => *score <= max.score,
+        });
+        start..end.max(start)
+    }
+
+    /// Ranks of the members from `min` to `max`, if all scores are equal. Otherwise as Redis has it
+    /// for small sets: the members from the first that is not below `min` to the next that is above
+    /// `max`; none if the last of all is below `min` or the first above `max`. `reversed`: the same
+    /// from the other end.
+    pub fn ranks_of_members(
+        &mut self,
+        min: LexEnd<'_>,
+        max: LexEnd<'_>,
+        reversed: bool,
+    ) -> Range<usize> {
+        let elements = self.elements();
+        let is_above = |(name, _): &(Text<'_>, f64)| min.is_below(&name.bytes());
+        let is_below = |(name, _): &(Text<'_>, f64)| max.is_above(&name.bytes());
+        let (Some(first), Some(last)) = (elements.first(), elements.last()) else {
+            return 0..0;
+        };
+        if !is_below(first) || !is_above(last) || min.is_beyond(max) {
+            return 0..0;
+        }
+        if reversed {
+            let end = elements.iter().rposition(is_below).map_or(0, |at| at + 1);
+            let head = elements.get(..end).unwrap_or_default();
+            let outside = head.iter().rposition(|element| !is_above(element));
+            return outside.map_or(0, |at| at + 1)..end;
+        }
+        let start = elements.iter().position(is_above).unwrap_or(0);
+        let tail = elements.get(start..).unwrap_or_default();
+        let inside = tail.iter().position(|element| !is_below(element));
+        start..start + inside.unwrap_or(tail.len())
+    }
+}
+
+impl LexEnd<'_> {
+    /// As the lower end: whether a name is inside.
+    fn is_below(self, name: &[u8]) -> bool {
+        match self {
+            LexEnd::First => true,
+            LexEnd::Last => false,
+            LexEnd::Closed(end) => name >= end,
+            LexEnd::Open(end) => name > end,
+        }
+    }
+
+    /// As the upper end: whether a name is inside.
+    fn is_above(self, name: &[u8]) -> bool {
+        match self {
+            LexEnd::First => false,
+            LexEnd::Last => true,
+            LexEnd::Closed(end) => name <= end,
+            LexEnd::Open(end) => name < end,
+        }
+    }
+
+    /// Whether nothing is between this lower end and an upper one.
+    fn is_beyond(self, max: LexEnd<'_>) -> bool {
+        match (self, max) {
+            (LexEnd::Last, _) | (_, LexEnd::First) => true,
+            (LexEnd::First, _) | (_, LexEnd::Last) => false,
+            (LexEnd::Closed(min), LexEnd::Closed(max)) => min > max,
+            (LexEnd::Closed(min) | LexEnd::Open(min), LexEnd::Closed(max) | LexEnd::Open(max)) => {
+                min >= max
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Names with an item each: a second text in a hash, nothing in a set, a score in a sorted set.
+//!
+//! Elements keep the order in which they came.
+
+use crate::packed::{Item, Packed, store};
+use crate::text::Text;
+use crate::{Error, Part, Parts};
+use std::collections::{HashMap, HashSet};
+
+/// From this many comparisons on, an index of the names is cheaper than comparing.
+const COMPARISONS_MAX: usize = 4096;
+
+/// A decoded collection.
+#[derive(Clone, Debug)]
+pub struct Table<'a, I> {
+    pub(crate) elements: Vec<(Text<'a>, I)>,
+    /// Positions of all names; `None`: names are searched one by one.
+    index: Option<HashMap<Text<'a>, usize>>,
+}
+
+/// A set.
+pub type Set<'a> = Table<'a, ()>;
+/// A hash.
+pub type Hash<'a> = Table<'a, Text<'a>>;
+
+impl<I> Default for Table<'_, I> {
+    fn default() -> Self {
+        Table {
+            elements: Vec::new(),
+            index: None,
+        }
+    }
+}
+
+impl<'a, I: Item<'a>> Table<'a, I> {
+    /// Decodes a packed value; without one the collection is empty.
+    ///
+    /// # Errors
+    /// [`Error::WrongType`], [`Error::Damaged`].
+    pub fn of(value: Option<&'a [u8]>) -> Result<Table<'a, I>, Error> {
+        let elements = match value {
+            Some(value) => Packed::open(value, I::TYPE)?.decode()?,
+            None => Vec::new(),
+        };
+        Ok(Table {
+            elements,
+            index: None,
+        })
+    }
+
+    /// As [`of`](Self::of), from the parts.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn load(parts: &impl Parts<'a>) -> Result<Table<'a, I>, Error> {
+        Table::of(parts.get(Part::Root))
+    }
+
+    /// Replaces the collection's parts, or removes them if it is empty.
+    ///
+    /// # Errors
+    /// [`Error::Full`].
+    pub fn store<'p>(&self, parts: &mut impl Parts<'p>) -> Result<(), Error> {
+        store(&self.elements, parts)
+    }
+
+    pub fn len(&self) -> usize {
+        self.elements.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.elements.is_empty()
+    }
+
+    /// All elements in order.
+    pub fn elements(&self) -> &[(Text<'a>, I)] {
+        &self.elements
+    }
+
+    /// Prepares for this many calls of [`get`](Self::get) and [`insert`](Self::insert).
+    pub fn expect(&mut self, calls: usize) {
+        let comparisons = calls.saturating_mul(self.len() + calls);
+        if calls > 1 && comparisons > COMPARISONS_MAX && self.index.is_none() {
+            let names = self.elements.iter().map(|(name, _)| *name).zip(0..);
+            self.index = Some(names.collect());
+        }
+    }
+
+    fn position(&self, name: &Text<'_>) -> Option<usize> {
+        match &self.index {
+            Some(index) => index.get(name).copied(),
+            None => self.elements.iter().position(|(found, _)| found == name),
+        }
+    }
+
+    /// The item of a name.
+    pub fn get(&self, name: &Text<'_>) -> Option<I> {
+        let (_, item) = self.elements.get(self.position(name)?)?;
+        Some(*item)
+    }
+
+    pub fn has(&self, name: &Text<'_>) -> bool {
+        self.position(name).is_some()
+    }
+
+    /// Sets the item of a name; returns the item before.
+    pub fn insert(&mut self, name: Text<'a>, item: I) -> Option<I> {
+        let position = self.position(&name);
+        if let Some((_, place)) = position.and_then(|at| self.elements.get_mut(at)) {
+            return Some(std::mem::replace(place, item));
+        }
+        if let Some(index) = &mut self.index {
+            index.insert(name, self.elements.len());
+        }
+        self.elements.push((name, item));
+        None
+    }
+
+    /// Removes names; returns how many of them were there.
+    pub fn remove<'n>(&mut self, names: impl ExactSizeIterator<Item = Text<'n>>) -> usize {
+        let before = self.len();
+        self.index = None;
+        if names.len().saturating_mul(before) <= COMPARISONS_MAX || names.len() == 1 {
+            for name in names {
+                if let Some(position) = self.position(&name) {
+                    self.elements.remove(position);
+                }
+            }
+        } else {
+            let names: HashSet<Text<'_>> = names.collect();
+            self.elements.retain(|(name, _)| !names.contains(name));
+        }
+        before - self.len()
+    }
+
+    /// Keeps the elements for which `keep` is true.
+    pub fn retain(&mut self, keep: impl FnMut(&(Text<'a>, I)) -> bool) {
+        self.index = None;
+        self.elements.retain(keep);
+    }
+}
