@@ -194,8 +194,8 @@ fn replies_are_those_of_redis() {
     println!("{compared} requests, {differing} differences on purpose");
 }
 
-/// Commands of data, which are described as by Redis: arity, flags, keys, categories, tips. Not ZRANK
-/// and ZREVRANK, which take more arguments since Redis 7.2.
+/// Commands of data, which are described as by Redis: arity, flags, keys, categories, tips. Not
+/// ZRANK and ZREVRANK, which take more arguments since Redis 7.2.
 const DESCRIBED: &str = "append bitcount bitfield bitfield_ro bitop bitpos copy decr decrby del dump \
     exists expire expireat expiretime geoadd geodist geohash geopos georadius georadius_ro \
     georadiusbymember georadiusbymember_ro geosearch geosearchstore get getbit getdel getex \

@@ -24,8 +24,8 @@ const SEQUENCE: usize = 150;
 /// Commands by their arguments: `k` key of any type but HyperLogLogs and places, whose bytes and
 /// scores are not for other commands; `h l s z b p g` key of that type mostly; `H L S B G` key that
 /// was made for it (SORT gives a sorted set another order of ZSCAN in Redis); `Q` sorted set of one
-/// score; `f` field or member, `v` value, `n` small number, `i` index, `x` score, `a` end of a range
-/// of scores, `y` end of a range of members, `o` bit offset, `t` bit field type, `lon`/`lat`
+/// score; `f` field or member, `v` value, `n` small number, `i` index, `x` score, `a` end of a
+/// range of scores, `y` end of a range of members, `o` bit offset, `t` bit field type, `lon`/`lat`
 /// coordinates. `|` separates choices, `+` may be repeated, a `~` in front: in any order; other
 /// words are themselves.
 const TEMPLATES: &[&str] = &[
@@ -480,8 +480,8 @@ fn ask_all(peer: &mut Peer, steps: &[Step]) -> Vec<String> {
     replies
 }
 
-/// A reply in which forms are one that differ in Redis 7.0: it has one form of lists, and one of sets
-/// of strings, sorted sets have the large form once they were sorted, and strings are raw once they
+/// A reply in which forms are one that differ in Redis 7.0: it has one form of lists, and one of
+/// sets of strings, sorted sets have the large form once they were sorted, and strings are raw once they
 /// were changed.
 fn without_forms(reply: &str) -> String {
     let forms = [

@@ -95,8 +95,8 @@ fn elements(found: Option<Object<'_>>) -> Result<(Vec<Text<'_>>, bool), Failure>
     Ok((names, false))
 }
 
-/// The key that a pattern means for an element, and the field in it: `*` stands for the element, and
-/// `->` is before a field. `None`: the pattern means no key.
+/// The key that a pattern means for an element, and the field in it: `*` stands for the element,
+/// and `->` is before a field. `None`: the pattern means no key.
 fn key_of<'p>(pattern: &'p [u8], element: &[u8]) -> Option<(Vec<u8>, Option<&'p [u8]>)> {
     let star = pattern.iter().position(|byte| *byte == b'*')?;
     let arrow = pattern
