@@ -128,8 +128,7 @@ fn late_answers() {
 }
 
 /// The master is told of a damaged replica at once, and again until it is freed (U4).
-#[test]
-fn damage_is_told_again_and_again() {
+fn damaged() {
     let mut rig = Rig::new();
     rig.hold(MASTER, 7);
     rig.hold(MASTER, 8);
@@ -197,6 +196,16 @@ fn who_is_newer_than_the_list_here_loses_nothing() {
 #[test]
 fn a_late_answer_that_counts_is_found() {
     assert!(std::panic::catch_unwind(|| with_bug(Bug::LateAnswerCounts, late_answers)).is_err());
+}
+
+#[test]
+fn damage_is_told_again_and_again() {
+    damaged();
+}
+
+#[test]
+fn damage_that_is_not_told_is_found() {
+    assert!(std::panic::catch_unwind(|| with_bug(Bug::DamageStays, damaged)).is_err());
 }
 
 #[test]
