@@ -24,23 +24,22 @@
 //! after its leases by time.
 
 mod asked;
+mod events;
 
-use crate::order::{Order, Purge};
 use crate::owned::Owned;
-use crate::ranges::Ranges;
 use crate::requests::{RequestId, Token};
 use crate::view::{Map, View};
 use asked::Asked;
-use duramen_base::ids::{ListVersion, MapVersion, ServerId, TabletsVersion};
+use duramen_base::ids::{MapVersion, ServerId, TabletsVersion};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::random::Random;
 use duramen_cluster::detector::{Act, Detector};
 use duramen_cluster::membership::{Applied, Members};
 use duramen_wire::native::message::{
-    ClusterSettings, ClusterUsers, CoordinatorAnswer, Enlist, Enlisted, FromCoordinator, Peer,
-    PeerAnswer, Refusal, ServerAnswer, ServerChange, ServerListUpdate, ServerStatus, Shared,
-    Tablets, ToCoordinator,
+    CoordinatorAnswer, Enlist, Enlisted, FromCoordinator, Peer, PeerAnswer, Refusal, ServerAnswer,
+    ServerListUpdate, ServerStatus, Tablets, ToCoordinator,
 };
+pub use events::{Input, Output};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -59,116 +58,6 @@ const MAP_SOON_EACH_US: u64 = 200;
 const CONFIRM_US: u64 = 1_000_000;
 /// The same while other members would tell it (detector::F4).
 const CONFIRM_SELDOM_US: u64 = 10_000_000;
-
-/// An input of a member.
-#[derive(Clone, Debug)]
-pub enum Input {
-    /// A request of the coordinator. `sender` and `target`: of the frame.
-    Order {
-        request: RequestId,
-        sender: ServerId,
-        target: ServerId,
-        question: FromCoordinator,
-    },
-    /// Another server pings.
-    Pinged {
-        request: RequestId,
-        target: ServerId,
-        nonce: u64,
-    },
-    /// The coordinator's answer.
-    Answered {
-        token: Token,
-        answer: CoordinatorAnswer,
-    },
-    /// A server's answer to a ping.
-    Ponged {
-        nonce: u64,
-        /// The version of its list.
-        list_version: ListVersion,
-    },
-    /// No coordinator was reached, or the connection broke: there will be no answer.
-    Unanswered { token: Token },
-    /// These requests to the coordinator have no answer yet, but their connection has moved
-    /// something since the last such input.
-    Moving(Vec<Token>),
-    /// The connection to a server was refused or reset.
-    Unreachable { server: ServerId },
-    /// [`Output::StoreId`] is done, durably.
-    IdStored { server: ServerId },
-    /// [`Output::Obey`] is done.
-    Obeyed { version: TabletsVersion },
-    /// It has failed: a list that arrived meanwhile is tried in its place.
-    NotObeyed {
-        version: TabletsVersion,
-        reason: String,
-    },
-    /// Some time after that: the newest list is tried.
-    ObeyAgain,
-    /// [`Output::Purge`] is done.
-    Purged,
-    /// A recovery has ended here, and left objects of these ranges.
-    Left(Ranges),
-    /// The time of [`Member::due_us`] has come. May come at any time.
-    Tick,
-}
-
-/// An output of a member.
-#[derive(Clone, Debug)]
-pub enum Output {
-    /// Send a request to the coordinator at this address, `host:port`.
-    AskCoordinator {
-        token: Token,
-        address: String,
-        question: ToCoordinator,
-    },
-    /// Send a request to another server, at this address.
-    Ask {
-        to: ServerId,
-        address: String,
-        question: Peer,
-    },
-    /// Answer the coordinator.
-    Answer {
-        request: RequestId,
-        answer: ServerAnswer,
-    },
-    /// Answer a server.
-    AnswerPeer {
-        request: RequestId,
-        answer: PeerAnswer,
-    },
-    /// Pass this request to the backup service or to the recovery master, and their answer to the
-    /// sender. Its sender and target are right.
-    Delegate {
-        request: RequestId,
-        question: FromCoordinator,
-    },
-    /// Store this id for the next life, then pass in [`Input::IdStored`].
-    StoreId { server: ServerId },
-    /// It is a member: its log has this id, and its backups are found with these settings.
-    Joined {
-        server: ServerId,
-        settings: ClusterSettings,
-    },
-    /// From now on, requests are routed by this view.
-    View(Arc<View>),
-    /// [`Order::run`] it on a worker, then pass in [`Input::Obeyed`]. The next one comes only after
-    /// that.
-    Obey(Order),
-    /// [Begin](Purge::begin) it on a worker, run it slice by slice, then pass in [`Input::Purged`].
-    /// The next one comes only after that.
-    Purge(Purge),
-    /// The server list changed. For replication and the backup.
-    Members(Vec<ServerChange>),
-    /// The settings changed.
-    Settings(ClusterSettings),
-    /// The users of the cluster, which may be those that are here, or older ones.
-    Users(Shared<ClusterUsers>),
-    /// This life is over: nothing is served any more. `again`: enlist as a new one, in a new
-    /// process or at once.
-    Ended { again: bool, reason: String },
-}
 
 /// A server that wants to become a member.
 #[derive(Clone, Debug)]

@@ -21,6 +21,7 @@
 
 mod jobs;
 mod migrations;
+mod replicas;
 
 use crate::backup_service::Task;
 use crate::effects::Effects;
@@ -36,13 +37,13 @@ use crate::remote::RemoteEvent;
 use crate::requests::{PeerCall, PeerRequest, RequestId, Token};
 use crate::warmth::HeldHint;
 use duramen::internals::Position;
-use duramen_base::ids::{Level, SegmentId, ServerId, TabletsVersion};
+use duramen_base::ids::{Level, ServerId, TabletsVersion};
 use duramen_cluster::placement;
 use duramen_cluster::replication::{BackupId, Placed, Rejection, Ticket};
 use duramen_wire::native::Slice;
 use duramen_wire::native::message::{
     ClusterSettings, CoordinatorAnswer, FromCoordinator, Peer, PeerAnswer, Recover, Refusal,
-    ReplicaEntry, ServerAnswer, ServerChange, ServerStatus, ToCoordinator,
+    ServerAnswer, ServerChange, ServerStatus, ToCoordinator,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -363,34 +364,6 @@ impl Node {
             answer,
             payload: Slice::default(),
         });
-    }
-
-    /// Replicas of this server's log that a backup may drop, and those that count.
-    fn hand_back(&self, sender: ServerId, log: ServerId, replicas: &[ReplicaEntry]) -> PeerAnswer {
-        let Some(life) = self.life.as_ref().filter(|_| log == self.member.id()) else {
-            return PeerAnswer::Refused(Refusal::Invalid("this is another's log".to_owned()));
-        };
-        let found = needed::found(sender, replicas);
-        let (segments, counted) = life.log().hand_back(BackupId(sender.number()), &found);
-        PeerAnswer::NotNeeded { segments, counted }
-    }
-
-    /// Replicas of this server's log that a backup has found damaged.
-    fn replace_damaged(
-        &self,
-        sender: ServerId,
-        log: ServerId,
-        segments: &[SegmentId],
-    ) -> PeerAnswer {
-        let Some(life) = self.life.as_ref().filter(|_| log == self.member.id()) else {
-            return PeerAnswer::Refused(Refusal::Invalid("this is another's log".to_owned()));
-        };
-        let backup = BackupId(sender.number());
-        let counted = life.log().replace_damaged(backup, segments);
-        PeerAnswer::NotNeeded {
-            segments: Vec::new(),
-            counted,
-        }
     }
 
     // --- the member's outputs

@@ -3,8 +3,8 @@
 //! **Invariants**
 //! - H1: only stored state is sent: the published list and users, and tablets as they were when
 //!   their batch was sealed.
-//! - H2: one list, one set of tablets and one set of users are in flight per server; a newer one replaces an unsent
-//!   one.
+//! - H2: one list, one set of tablets and one set of users are in flight per server; a newer one
+//!   replaces an unsent one.
 
 use super::{CallKind, Coordinator, Server, Timer};
 use duramen_base::ids::{ListVersion, ServerId, TabletsVersion};

@@ -127,7 +127,7 @@ fn late_answers() {
     assert_eq!(rig.poll(SOON_US).requests.len(), 1, "U3");
 }
 
-/// The master is told of a damaged replica at once, and again until it is freed (U4).
+/// The master is told of a damaged replica at once, and again until it is freed (needed::U4).
 fn damaged() {
     let mut rig = Rig::new();
     rig.hold(MASTER, 7);

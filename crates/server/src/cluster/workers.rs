@@ -170,7 +170,7 @@ fn run(
         }
         let every = Duration::from_millis(scrub_ms.load(Ordering::Relaxed));
         if !every.is_zero() && scrubbed.elapsed() >= every {
-            // Recoveries do not use a damaged replica, and its master makes another one (needed::U4).
+            // No recovery uses a damaged replica; its master makes another one (needed::U4).
             let _ = backup.scrub_step();
             scrubbed = Instant::now();
         }
