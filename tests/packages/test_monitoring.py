@@ -35,8 +35,8 @@ def page(port):
 
 @pytest.fixture(scope="module")
 def metrics(tmp_path_factory):
-    """The names of all metrics: of a server with a directory and flash, of a coordinator, and of a
-    member."""
+    """The names of all metrics: of a server with a directory, flash and TLS, of a coordinator, and of
+    a member."""
     folder = tmp_path_factory.mktemp("metrics")
     listen, admin = harness.free_port(), harness.free_port()
     coordinator = subprocess.Popen(
@@ -47,8 +47,12 @@ def metrics(tmp_path_factory):
     try:
         assert coordinator.stdout.readline().startswith(b"ready ")
         flash = ("--flash-file", folder / "flash", "--flash-size", "64mb")
+        certs = folder / "certs"
+        run(harness.BINARY, "cert", "init", certs)
+        tls = ("--tls-port", harness.free_port(), "--tls-cert-file", certs / "server.crt")
+        tls += ("--tls-key-file", certs / "server.key", "--tls-ca-cert-file", certs / "ca.crt")
         member = ("--coordinator", f"127.0.0.1:{listen}", "--native-port", "0")
-        with harness.Duramen(folder, *flash, dir=folder / "single", memory="64mb") as single:
+        with harness.Duramen(folder, *flash, *tls, dir=folder / "single", memory="64mb") as single:
             with harness.Duramen(folder, *member, dir=folder / "member", memory="64mb", level=None) as one:
                 yield page(single.admin_port) | page(one.admin_port) | page(admin)
     finally:
@@ -89,7 +93,7 @@ def test_a_metric_that_does_not_exist_is_found(metrics):
 
 
 def test_promtool_accepts_the_rules():
-    assert "SUCCESS: 27 rules found" in promtool("check", "rules", RULES)
+    assert "SUCCESS: 28 rules found" in promtool("check", "rules", RULES)
 
 
 def test_the_alerts_fire_when_they_should():
