@@ -481,8 +481,8 @@ fn ask_all(peer: &mut Peer, steps: &[Step]) -> Vec<String> {
 }
 
 /// A reply in which forms are one that differ in Redis 7.0: it has one form of lists, and one of
-/// sets of strings, sorted sets have the large form once they were sorted, and strings are raw once they
-/// were changed.
+/// sets of strings. Sorted sets have the large form once they were sorted, and strings are raw once
+/// they were changed.
 fn without_forms(reply: &str) -> String {
     let forms = [
         ("$9\r\nquicklist", "$8\r\nlistpack"),

@@ -344,7 +344,7 @@ pub(crate) fn parse_keys(
         _ => return Err(too_few),
     };
     match usize::try_from(number) {
-        Ok(number) if number <= ctx.args.len() - at - 1 => Ok(number),
+        Ok(number) if number < ctx.args.len() - at => Ok(number),
         _ => Err(too_many),
     }
 }
