@@ -201,11 +201,13 @@ fn increment(guard: &mut Guard<'_>, model: &mut Model, key: &[u8], by: i64) {
     let number = old.as_ref().map_or(Some(0), |e| integer(&e.value));
     match guard.increment(TABLE, guard.hash(key), key, by) {
         Ok(done) => {
+            assert!(old.as_ref().is_none_or(|e| !e.is_typed));
             assert_eq!(Some(done.value), number.map(|old| old + by));
             let value = done.value.to_string().into_bytes();
             let expires_at_ms = old.and_then(|e| e.expires_at_ms);
             model.put(key, value, done.version, expires_at_ms);
         }
+        Err(Error::WrongType) => assert!(old.is_some_and(|e| e.is_typed)),
         Err(error) => assert_eq!((error, number), (Error::NotAnInteger, None)),
     }
 }
