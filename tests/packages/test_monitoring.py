@@ -52,7 +52,9 @@ def metrics(tmp_path_factory):
         tls = ("--tls-port", harness.free_port(), "--tls-cert-file", certs / "server.crt")
         tls += ("--tls-key-file", certs / "server.key", "--tls-ca-cert-file", certs / "ca.crt")
         member = ("--coordinator", f"127.0.0.1:{listen}", "--native-port", "0")
-        with harness.Duramen(folder, *flash, *tls, dir=folder / "single", memory="64mb") as single:
+        single = harness.Duramen(folder, *flash, *tls, dir=folder / "single", memory="64mb")
+        single.port = harness.free_port()  # with `tls-port`, `port 0` would turn it off
+        with single:
             with harness.Duramen(folder, *member, dir=folder / "member", memory="64mb", level=None) as one:
                 yield page(single.admin_port) | page(one.admin_port) | page(admin)
     finally:
