@@ -596,13 +596,13 @@ def reseal(superblock, at, new):
 @pytest.mark.parametrize(
     "at, new, words",
     [
-        (8, (3).to_bytes(2, "little"), ["format version 3", "versions up to 2", "newer Duramen"]),
-        (8, (1).to_bytes(2, "little"), ["format version 1", "before the first release", "version 2"]),
+        (8, (4).to_bytes(2, "little"), ["format version 4", "versions up to 3", "newer Duramen"]),
+        (8, (1).to_bytes(2, "little"), ["format version 1", "before the first release", "versions 2 to 3"]),
         (8, (65535).to_bytes(2, "little"), ["format version 65535", "newer Duramen"]),
         (64, (5).to_bytes(4, "little") + b"other", ["belongs to the cluster `other`", "Set the cluster's name"]),
         (24, bytes(8), None),
     ],
-    ids=["newer format", "newest format", "older format", "another cluster", "another hash seed"],
+    ids=["newer format", "older format", "newest format", "another cluster", "another hash seed"],
 )
 def test_a_directory_that_is_not_for_us_is_left_alone(durable, tmp_path, at, new, words):
     server = durable()

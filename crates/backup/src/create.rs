@@ -228,6 +228,7 @@ fn superblock_of(disk: &dyn Disk, place: &str, unused: bool) -> Result<Probe, Er
             return Err(Error::OlderFormat {
                 place,
                 found,
+                oldest: superblock::VERSION,
                 known,
             });
         }

@@ -45,11 +45,12 @@ pub enum Error {
         known: u16,
     },
     #[error(
-        "`{place}` has format version {found}, of a build before the first release; this program reads version {known}. Choose an empty directory, and copy the data by means of the build that wrote them"
+        "`{place}` has format version {found}, of a build before the first release; this program reads versions {oldest} to {known}. Choose an empty directory, and copy the data by means of the build that wrote them"
     )]
     OlderFormat {
         place: String,
         found: u16,
+        oldest: u16,
         known: u16,
     },
     #[error(
