@@ -5,7 +5,10 @@ import threading
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
+import harness
 from harness import wait_until
 from processes import Cluster
 
@@ -16,9 +19,10 @@ SOON_S = 10
 
 
 def connect(member, user=None, password=None):
-    return redis.Redis(
-        port=member.port, username=user, password=password, decode_responses=True, socket_timeout=20, protocol=3
-    )
+    # Each repeated login would be a failed one, which slows the next.
+    never = Retry(NoBackoff(), 0)
+    options = {"decode_responses": True, "socket_timeout": 20, "protocol": 3, "retry": never}
+    return redis.Redis(port=member.port, username=user, password=password, **options)
 
 
 def logs_in(member, user, password):
@@ -71,6 +75,8 @@ def test_a_change_on_one_member_is_in_force_on_all(cluster):
         await_users(cluster.members, "ann", "secret", may=False)
         with pytest.raises(redis.exceptions.ResponseError, match="modifier"):
             admin.execute_command("ACL", "SETUSER", "ann", "+nonsense")
+        with pytest.raises(redis.exceptions.ResponseError, match="Syntax|Error in ACL"):
+            admin.execute_command("ACL", "SETUSER", "ann", "+get|x\nuser eve on nopass ~* +@all")
         with pytest.raises(redis.exceptions.ResponseError, match="transaction"):
             pipe = admin.pipeline(transaction=True)
             pipe.execute_command("ACL", "SETUSER", "bob", "on")
@@ -98,6 +104,8 @@ def test_users_survive_deaths_and_a_restart_opens_nothing(cluster):
     cluster.coordinators[0].start()
     two.start()
 
+    early = wait_until(lambda: opened(two), "the member listens", patience_s=60)
+
     def refuses_strangers():
         """Never lets one in, from the first answer of the new life on."""
         try:
@@ -111,9 +119,19 @@ def test_users_survive_deaths_and_a_restart_opens_nothing(cluster):
 
     wait_until(refuses_strangers, "the member serves again", patience_s=60)
     wait_until(lambda: logs_in(two, "ann", "secret"), "the member has the users", patience_s=60)
+    # A connection from before keeps no rights, whatever the member's own configuration says.
+    with early, pytest.raises((OSError, harness.Closed, harness.ErrorReply)):
+        early.call("SET", "k", "v")
     with connect(two, "ann", "secret") as ann:
         wait_until(lambda: changed(ann, "bob"), "users can be changed again", patience_s=60)
     await_users(cluster.members, "bob", "other", is_open=False)
+
+
+def opened(member):
+    try:
+        return harness.Wire(member.port)
+    except OSError:
+        return None
 
 
 def changed(client, name):

@@ -257,7 +257,7 @@ impl Selector {
             if catalog.name(number).contains('|') {
                 return Err(RuleError::FirstArgOfSubcommand);
             }
-            if first.is_empty() {
+            if first.is_empty() || has_spaces(first.as_bytes()) {
                 return Err(RuleError::Syntax);
             }
             let firsts = self.first_args.entry(number).or_default();

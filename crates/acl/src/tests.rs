@@ -316,6 +316,42 @@ fn rule() -> impl Strategy<Value = String> {
     fixed.prop_map(str::to_owned)
 }
 
+fn hostile() -> impl Strategy<Value = String> {
+    let pieces = [
+        "(",
+        ")",
+        " ",
+        "\n",
+        "~a",
+        "~*",
+        "&c",
+        "+get",
+        "+select|0",
+        "+get|",
+        "x",
+        "+@all",
+        "user v",
+    ];
+    prop::collection::vec(prop::sample::select(pieces.to_vec()), 1..8).prop_map(|rule| rule.concat())
+}
+
+#[test]
+fn a_rule_cannot_end_its_user_or_its_selector() {
+    let catalog = catalog();
+    for rule in [
+        "+get|a b",
+        "+get|x\nuser eve on nopass ~* +@all",
+        "(~a) +get)",
+        "(~a +get|x))",
+        "((~a)",
+    ] {
+        let mut users = Users::new(&catalog);
+        let set = users.set(b"u", [rule.as_bytes()], &catalog);
+        assert!(set.is_err(), "{rule}");
+        assert!(users.get("u").is_none());
+    }
+}
+
 proptest! {
     /// users::A2. Rules that do not fit the user (a pattern after `*`) are left out.
     #[test]
@@ -339,6 +375,22 @@ proptest! {
                 "{}: {}", String::from_utf8_lossy(&one.print()), request
             );
         }
+    }
+
+    /// users::A2 for rules that are made to break it: with parentheses, spaces and ends of lines.
+    #[test]
+    fn no_rule_is_printed_as_something_else(rules in prop::collection::vec(hostile(), 1..4)) {
+        let catalog = catalog();
+        let mut users = Users::new(&catalog);
+        for rule in &rules {
+            let _ = users.set(b"u", [rule.as_bytes()], &catalog);
+        }
+        let loaded = users.load(&users.print(), "f", &catalog).expect("printed users are right");
+        prop_assert_eq!(loaded.print(), users.print());
+        prop_assert_eq!(
+            loaded.get("u").is_some_and(|user| user.is_unrestricted()),
+            users.get("u").is_some_and(|user| user.is_unrestricted())
+        );
     }
 
     /// No bytes of a file lead to a panic.

@@ -120,6 +120,10 @@ impl User {
                 let mut selector = Selector::new(catalog);
                 let inner = rule.get(1..rule.len() - 1).unwrap_or_default();
                 for rule in inner.split(|byte| *byte == b' ') {
+                    // Printed among others, such a rule would begin or end a selector.
+                    if rule.starts_with(b"(") || rule.ends_with(b")") {
+                        return Err(RuleError::Syntax);
+                    }
                     if !rule.is_empty() {
                         selector.apply(rule, catalog)?;
                     }

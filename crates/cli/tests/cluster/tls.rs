@@ -256,7 +256,7 @@ fn plain_clients_are_told_so(up: &Process, dir: &Path, client: &TlsFiles) {
     }
     let mut plain = options(up, client.clone());
     plain.tls = None;
-    plain.deadline = Duration::from_secs(1);
+    plain.deadline = Duration::from_secs(5);
     match Client::connect(plain) {
         Err(Error::Deadline { last, .. }) => assert!(last.contains("requires TLS"), "{last}"),
         other => panic!("{other:?}"),

@@ -414,7 +414,10 @@ impl Coordinator {
                 self.ask_store(); // a new member serves with them (K8)
                 self.newest_users()
             }
-            ToCoordinator::SetUsers(users) => self.set_users(users),
+            ToCoordinator::SetUsers(users) => {
+                self.ask_store(); // the answer may deny the change (K8)
+                self.set_users(users)
+            }
             ToCoordinator::Admin(admin) => self.administer(admin),
             ToCoordinator::ControlHead { server, min_open } if has_bug(Bug::HeadOfTheDead) => {
                 self.control_head(server, min_open)

@@ -349,8 +349,12 @@ impl Master {
             let rests = segment.close_recorded || segment.kind == Kind::Control;
             let held = segment.replica_mut(backup);
             if rests && held.is_some_and(|replica| replica.in_flight == 0) {
+                // A control segment goes when a newer one is there, and not before.
+                let may_go = segment.kind != Kind::Control;
                 self.lose_replica(*id, backup);
-                self.garbage.push((backup, *id));
+                if may_go {
+                    self.garbage.push((backup, *id));
+                }
                 self.look_at_racks(*id);
             }
         }

@@ -193,7 +193,7 @@ fn live(
     let settings = match Search::new(shared, &config, &mut hub).run() {
         Ok(Some((settings, users))) => {
             // Before any client is served.
-            if let Err(fault) = shared.adopt_users(&users) {
+            if let Err(fault) = shared.adopt_first_users(&users) {
                 return drop(opened.send(Err(ServerError::Config(fault))));
             }
             settings

@@ -63,6 +63,8 @@ pub(crate) struct Denial {
 const GROUPED_MS: u64 = 60_000;
 /// Time for a change of the users of a cluster: a new coordinator may have to be elected first.
 const CLUSTER_PATIENCE: Duration = Duration::from_secs(10);
+/// Pause after a change that came too late.
+const CLUSTER_PAUSE: Duration = Duration::from_millis(5);
 /// Maximum bytes of an object in the log.
 const OBJECT_BYTES_MAX: usize = 1024;
 
@@ -72,6 +74,9 @@ pub struct AclState {
     users: RwLock<Arc<Users>>,
     /// One change at a time.
     changes: Mutex<()>,
+    /// One change of the cluster's users by this server at a time. Held while it waits for the
+    /// coordinator, by threads that do nothing else.
+    cluster_changes: Mutex<()>,
     /// Release in `change`, after the users are replaced; Acquire in `generation`.
     generation: AtomicU64,
     /// The default user needs no password. Relaxed: a connection that reads an old value is one
@@ -100,6 +105,7 @@ impl AclState {
             users: RwLock::new(Arc::new(Users::new(&catalog))),
             catalog,
             changes: Mutex::default(),
+            cluster_changes: Mutex::default(),
             generation: AtomicU64::new(1),
             is_open: AtomicBool::new(true),
             revision: AtomicU64::new(0),
@@ -169,13 +175,7 @@ impl AclState {
     /// the file gives it one.
     fn load(&self, text: &[u8], place: &str, requirepass: &str) -> Result<(), String> {
         self.change(|users| {
-            let mut loaded = users
-                .load(text, place, &self.catalog)
-                .map_err(|fault| fault.to_string())?;
-            if loaded.default_user().is_open() && !requirepass.is_empty() {
-                require(&mut loaded, requirepass, &self.catalog);
-            }
-            *users = loaded;
+            *users = loaded(users, (text, place), requirepass, &self.catalog)?;
             Ok(())
         })
     }
@@ -270,6 +270,31 @@ impl AclState {
     }
 }
 
+/// The users of a file. `requirepass` is the default user's password unless the file gives it one.
+fn loaded(
+    before: &Users,
+    (text, place): (&[u8], &str),
+    requirepass: &str,
+    catalog: &Catalog,
+) -> Result<Users, String> {
+    let mut loaded = before
+        .load(text, place, catalog)
+        .map_err(|fault| fault.to_string())?;
+    if loaded.default_user().is_open() && !requirepass.is_empty() {
+        require(&mut loaded, requirepass, catalog);
+    }
+    Ok(loaded)
+}
+
+/// Refuses users whose printed rules would not make the same users: no member could read them.
+fn check_printed(users: &Users, rules: &[u8], catalog: &Catalog) -> Result<(), String> {
+    match users.load(rules, "the users", catalog) {
+        Ok(again) if again.print() == rules => Ok(()),
+        Ok(_) => Err("the printed rules of a user mean something else".to_owned()),
+        Err(fault) => Err(format!("the printed rules of a user are wrong: {fault}")),
+    }
+}
+
 fn require(users: &mut Users, password: &str, catalog: &Catalog) {
     let given = format!(">{password}");
     let rules: [&[u8]; 2] = match password.is_empty() {
@@ -308,9 +333,9 @@ impl Shared {
             }
             Some(membership) => {
                 let catalog = &self.acl.catalog;
+                let requirepass = &self.config().requirepass;
                 let load = |users: &mut Users| {
-                    let loaded = users.load(&text, &place, catalog);
-                    *users = loaded.map_err(|fault| fault.to_string())?;
+                    *users = loaded(users, (&text, &place), requirepass, catalog)?;
                     Ok(())
                 };
                 self.change_cluster_users(membership, load).map(drop)
@@ -324,23 +349,40 @@ impl Shared {
         })
     }
 
-    /// Takes over the users of the cluster, unless they or newer ones are here. Returns the clients
-    /// whose connections are being closed for it.
+    /// Takes over the users of the cluster, unless they or newer ones are here.
     ///
     /// # Errors
     /// The reason why these users are not understood here; nothing is changed (V2).
-    pub(crate) fn adopt_users(
-        &self,
-        newest: &ClusterUsers,
-    ) -> Result<Vec<Arc<ClientRecord>>, String> {
+    pub(crate) fn adopt_users(&self, newest: &ClusterUsers) -> Result<(), String> {
         if !self.acl.adopt(newest)? {
-            return Ok(Vec::new());
+            return Ok(());
         }
-        tracing::info!(
-            revision = newest.revision,
-            "the users of the cluster are in force"
-        );
-        Ok(self.users_changed())
+        let revision = newest.revision;
+        tracing::info!(revision, "the users of the cluster are in force");
+        let binds = &self.config().bind;
+        if self.acl.is_open() && binds.iter().any(|address| !address.is_loopback()) {
+            tracing::warn!(
+                "the default user of the cluster needs no password, and this member listens beyond \
+                 this machine"
+            );
+        }
+        self.users_changed();
+        Ok(())
+    }
+
+    /// Takes over the users of the cluster before the first client is served. Clients that came
+    /// before were let in by this member's own users: their connections are closed (V3).
+    ///
+    /// # Errors
+    /// As [`adopt_users`](Self::adopt_users).
+    pub(crate) fn adopt_first_users(&self, newest: &ClusterUsers) -> Result<(), String> {
+        self.adopt_users(newest)?;
+        if newest.revision > 0 {
+            for record in self.clients() {
+                self.post(&record, Message::Close { client: record.id });
+            }
+        }
+        Ok(())
     }
 
     /// Changes the users of the cluster by `make`, which may be called several times. Blocks until
@@ -356,15 +398,16 @@ impl Shared {
         make: impl Fn(&mut Users) -> Result<T, String>,
     ) -> Result<(T, Vec<Arc<ClientRecord>>), String> {
         let deadline = Instant::now() + CLUSTER_PATIENCE;
-        let mut closed = Vec::new();
+        let _one = self.acl.cluster_changes.lock();
         loop {
             let (revision, before) = self.acl.snapshot();
             let mut users = Users::clone(&before);
             let made = make(&mut users)?;
             let rules = users.print();
             if revision > 0 && rules == before.print() {
-                return Ok((made, closed));
+                return Ok((made, self.users_changed()));
             }
+            check_printed(&users, &rules, &self.acl.catalog)?;
             let wanted = ClusterUsers {
                 revision: revision + 1,
                 rules,
@@ -378,11 +421,13 @@ impl Shared {
             let CoordinatorAnswer::Users(newest) = answer else {
                 return Err("the coordinator's answer does not fit".to_owned());
             };
-            closed.extend(self.adopt_users(&newest)?);
+            self.adopt_users(&newest)?;
             if *newest == wanted {
-                return Ok((made, closed));
+                return Ok((made, self.users_changed()));
             }
-            // Another change was first: `make` works on its result.
+            // Another change was first: `make` works on its result. Or the coordinator does not
+            // know yet what this member knows.
+            std::thread::sleep(CLUSTER_PAUSE);
         }
     }
 
