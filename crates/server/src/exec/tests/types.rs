@@ -251,3 +251,46 @@ fn replies_of_newer_versions() {
         "ERR value is not an integer or out of range",
     );
 }
+
+/// A count of -9223372036854775807 once picked millions of places before the limit was met, and
+/// ZRANDMEMBER copied each of their members.
+#[test]
+fn random_elements_end_at_the_limit_of_the_output() {
+    let server = Server::with(ServerConfig {
+        level: Some(Level::Memory),
+        output_limit_bytes: 1 << 20,
+        ..ServerConfig::default()
+    });
+    let mut s = Session {
+        executor: server.executor(0),
+        client: server.client(0),
+        server,
+    };
+    for make in ["SADD s a", "HSET h a 1", "ZADD z 1 a"] {
+        s.expect(make, ":1\r\n");
+    }
+    for (command, options) in [
+        ("SRANDMEMBER s", ""),
+        ("HRANDFIELD h", ""),
+        ("HRANDFIELD h", " WITHVALUES"),
+        ("ZRANDMEMBER z", ""),
+        ("ZRANDMEMBER z", " WITHSCORES"),
+    ] {
+        let all = format!("{command} -9223372036854775807{options}");
+        s.expect_error(&all, "ERR the reply does not fit");
+        let elements = if options.is_empty() {
+            "$1\r\na\r\n"
+        } else {
+            "$1\r\na\r\n$1\r\n1\r\n"
+        };
+        let width = if options.is_empty() { 1 } else { 2 };
+        let reply = format!("*{}\r\n{}", 3 * width, elements.repeat(3));
+        s.expect(&format!("{command} -3{options}"), &reply);
+        let reply = format!("*{width}\r\n{elements}");
+        s.expect(&format!("{command} 3{options}"), &reply);
+        s.expect(&format!("{command} 0{options}"), "*0\r\n");
+        s.expect(command, "$1\r\na\r\n");
+        let of_none = format!("{}x -3{options}", command.trim_end_matches(['s', 'h', 'z']));
+        s.expect(&of_none, "*0\r\n");
+    }
+}
