@@ -22,6 +22,13 @@ use std::cmp::Ordering;
 const TOO_LONG_WEIGHTS: Failure =
     Failure::Text("ERR the texts to sort by are together longer than output-limit");
 
+/// Maximum bytes of the keys of patterns that are noted to be fetched from flash together.
+const WARM_BYTES_MAX: usize = 64 << 20;
+const TOO_MANY_KEYS: Failure =
+    Failure::Text("ERR the keys that SORT reads by its patterns are together longer than 64 MiB");
+/// The patterns without an option GET.
+const ITSELF: &[&[u8]] = &[b"#"];
+
 /// The options of SORT.
 #[derive(Default)]
 struct Options<'a> {
@@ -153,10 +160,14 @@ fn warm(
     let pairs = elements
         .iter()
         .flat_map(|element| patterns.iter().map(move |pattern| (element, *pattern)));
-    let keys: Vec<Vec<u8>> = pairs
-        .filter_map(|(element, pattern)| key_of(pattern, &element.bytes()))
-        .map(|(key, _)| key)
-        .collect();
+    let (mut keys, mut bytes) = (Vec::new(), 0);
+    for (key, _) in pairs.filter_map(|(element, pattern)| key_of(pattern, &element.bytes())) {
+        bytes += size_of::<Vec<u8>>() + key.len();
+        if bytes > WARM_BYTES_MAX {
+            return Err(TOO_MANY_KEYS);
+        }
+        keys.push(key);
+    }
     let keys = keys.iter().map(|key| (table, guard.hash(key), &key[..]));
     ctx.warm(guard, keys)
 }
@@ -284,18 +295,17 @@ impl Options<'_> {
         warm(ctx, guard, &self.gets, &elements)?;
         for element in elements {
             let element = element.bytes();
-            let start = results.len();
-            if self.gets.is_empty() {
-                results.push(Some(element.to_vec()));
+            let patterns = if self.gets.is_empty() {
+                ITSELF
+            } else {
+                &self.gets
+            };
+            for pattern in patterns {
+                let item = look_up(ctx, guard, pattern, &element)?;
+                bytes += item.as_ref().map_or(0, Vec::len);
+                results.push(item);
+                self.check_size(ctx, results.len(), bytes)?;
             }
-            for pattern in &self.gets {
-                results.push(look_up(ctx, guard, pattern, &element)?);
-            }
-            let new = results.iter().skip(start);
-            bytes += new
-                .map(|item| item.as_ref().map_or(0, Vec::len))
-                .sum::<usize>();
-            self.check_size(ctx, results.len(), bytes)?;
         }
         if self.stores {
             let items = results
