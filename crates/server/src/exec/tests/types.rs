@@ -252,20 +252,26 @@ fn replies_of_newer_versions() {
     );
 }
 
+/// A connection whose output is limited to 1 MiB.
+fn limited() -> Session {
+    let server = Server::with(ServerConfig {
+        level: Some(Level::Memory),
+        threads: 1,
+        output_limit_bytes: 1 << 20,
+        ..ServerConfig::default()
+    });
+    Session {
+        executor: server.executor(0),
+        client: server.client(0),
+        server,
+    }
+}
+
 /// A count of -9223372036854775807 once picked millions of places before the limit was met, and
 /// ZRANDMEMBER copied each of their members.
 #[test]
 fn random_elements_end_at_the_limit_of_the_output() {
-    let server = Server::with(ServerConfig {
-        level: Some(Level::Memory),
-        output_limit_bytes: 1 << 20,
-        ..ServerConfig::default()
-    });
-    let mut s = Session {
-        executor: server.executor(0),
-        client: server.client(0),
-        server,
-    };
+    let mut s = limited();
     for make in ["SADD s a", "HSET h a 1", "ZADD z 1 a"] {
         s.expect(make, ":1\r\n");
     }
@@ -293,4 +299,35 @@ fn random_elements_end_at_the_limit_of_the_output() {
         let of_none = format!("{}x -3{options}", command.trim_end_matches(['s', 'h', 'z']));
         s.expect(&of_none, "*0\r\n");
     }
+}
+
+#[test]
+fn sort_reads_fields_of_hashes() {
+    let mut s = Server::session(1);
+    s.expect("RPUSH l a b c", ":3\r\n");
+    s.expect("HSET h:a f 3 g x", ":2\r\n");
+    s.expect("HSET h:b f 1", ":1\r\n");
+    s.expect("HSET h:c f 2 g 7", ":2\r\n");
+    s.expect(
+        "SORT l BY h:*->f GET # GET h:*->g",
+        "*6\r\n$1\r\nb\r\n$-1\r\n$1\r\nc\r\n$1\r\n7\r\n$1\r\na\r\n$1\r\nx\r\n",
+    );
+}
+
+/// The values of one element were all copied before their limit was looked at.
+#[test]
+fn sort_ends_at_the_limit_of_its_result() {
+    let mut s = limited();
+    s.expect("RPUSH l a", ":1\r\n");
+    s.ask_bytes(&[b"SET", b"x:a", &vec![b'v'; 1 << 20]]);
+    let gets = "GET x:* ".repeat(3_000); // 3 GB
+    s.expect_error(
+        &format!("SORT l ALPHA {gets}STORE t"),
+        "ERR the collection would exceed",
+    );
+    s.expect("EXISTS t", ":0\r\n");
+    s.expect_error(
+        &format!("SORT l ALPHA {gets}"),
+        "ERR the reply does not fit",
+    );
 }
