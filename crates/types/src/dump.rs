@@ -8,7 +8,8 @@
 //! strings. Older forms (ziplists) and streams are refused.
 //!
 //! - D1: a payload with more strings than a collection may have is refused before they are all
-//!   read, and so is a compressed string of more than [`STRING_BYTES_MAX`].
+//!   read, and so is one whose strings and blocks are together, decompressed, longer than
+//!   [`DECODED_BYTES_MAX`].
 
 use crate::list::List;
 use crate::table::{Hash, Set};
@@ -20,8 +21,9 @@ const VERSION_WRITTEN: u16 = 9;
 /// The newest version that is read: of Redis 7.4.
 const VERSION_READ_MAX: u16 = 12;
 const FOOTER_BYTES: usize = 10;
-/// Longest string or block of a payload, decompressed.
-pub const STRING_BYTES_MAX: usize = 2 * VALUE_BYTES_MAX;
+/// Bytes of all strings and blocks of a payload, decompressed. The digits of an integer are less
+/// than three times as long as its form in a value.
+const DECODED_BYTES_MAX: usize = 3 * VALUE_BYTES_MAX;
 
 const STRING: u8 = 0;
 const LIST: u8 = 1;
@@ -149,7 +151,7 @@ pub fn restore(payload: &[u8]) -> Result<Value, Error> {
     if !is_known || crc64(checked) != u64::from_le_bytes(crc) {
         return Err(Error::Footer);
     }
-    let mut input = Input { rest: content };
+    let mut input = Input::of(content);
     let value = value(&mut input)?;
     match input.rest.is_empty() {
         true => Ok(value),
@@ -226,9 +228,11 @@ fn add(items: &mut Vec<Vec<u8>>, item: Vec<u8>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The rest of a payload.
+/// The rest of a payload, or of a block in it.
 struct Input<'a> {
     rest: &'a [u8],
+    /// Bytes that may be decoded yet (D1).
+    budget: usize,
 }
 
 /// A length, or the form of a string that is encoded otherwise.
@@ -238,6 +242,20 @@ enum Length {
 }
 
 impl<'a> Input<'a> {
+    fn of(bytes: &'a [u8]) -> Input<'a> {
+        Input {
+            rest: bytes,
+            budget: DECODED_BYTES_MAX,
+        }
+    }
+
+    /// D1: counts bytes that will be decoded.
+    fn spend(&mut self, bytes: usize) -> Result<(), Error> {
+        let left = self.budget.checked_sub(bytes);
+        self.budget = left.ok_or(Error::Collection(crate::Error::Full))?;
+        Ok(())
+    }
+
     fn take(&mut self, bytes: usize) -> Result<&'a [u8], Error> {
         let (taken, rest) = self.rest.split_at_checked(bytes).ok_or(Error::Format)?;
         self.rest = rest;
@@ -277,13 +295,17 @@ impl<'a> Input<'a> {
 
     fn string(&mut self) -> Result<Vec<u8>, Error> {
         let number: i64 = match self.length_or_form()? {
-            Length::Of(length) => return Ok(self.take(length)?.to_vec()),
+            Length::Of(length) => {
+                self.spend(length)?;
+                return Ok(self.take(length)?.to_vec());
+            }
             Length::Encoded(0) => i8::from_le_bytes(self.array()?).into(),
             Length::Encoded(1) => i16::from_le_bytes(self.array()?).into(),
             Length::Encoded(2) => i32::from_le_bytes(self.array()?).into(),
             Length::Encoded(3) => {
                 let (compressed, length) = (self.length()?, self.length()?);
                 let compressed = self.take(compressed)?;
+                self.spend(length)?;
                 return decompressed(compressed, length).ok_or(Error::Format);
             }
             Length::Encoded(_) => return Err(Error::Format),
@@ -327,6 +349,9 @@ impl<'a> Input<'a> {
         let mut scored = Vec::new();
         if kind == SORTED_SET {
             for _ in 0..self.length()? {
+                if scored.len() >= COLLECTION_ELEMENTS_MAX {
+                    return Err(Error::Collection(crate::Error::Full));
+                }
                 scored.push((self.string()?, f64::from_le_bytes(self.array()?)));
             }
             return Ok(scored);
@@ -347,7 +372,7 @@ impl<'a> Input<'a> {
 
 /// A set of integers: their width and number, 4 bytes each, and the integers.
 fn integers(bytes: &[u8], items: &mut Vec<Vec<u8>>) -> Result<(), Error> {
-    let mut input = Input { rest: bytes };
+    let mut input = Input::of(bytes);
     let width = u32::from_le_bytes(input.array()?);
     let count = u32::from_le_bytes(input.array()?);
     for _ in 0..count {
@@ -365,7 +390,7 @@ fn integers(bytes: &[u8], items: &mut Vec<Vec<u8>>) -> Result<(), Error> {
 /// A listpack: its bytes (4), the number of elements (2), elements, 255. Each element ends with its
 /// own length, for reading backwards.
 fn listpack(bytes: &[u8], items: &mut Vec<Vec<u8>>) -> Result<(), Error> {
-    let mut input = Input { rest: bytes };
+    let mut input = Input::of(bytes);
     input.take(6)?;
     while input.rest.first().is_some_and(|first| *first != 0xff) {
         let before = input.rest.len();
@@ -423,11 +448,9 @@ fn skip_length(input: &mut Input<'_>, before: usize) -> Result<(), Error> {
     input.take(bytes).map(|_| ())
 }
 
-/// Decompresses LZF: runs of literal bytes, and copies of earlier bytes.
+/// Decompresses LZF: runs of literal bytes, and copies of earlier bytes. Its caller has limited
+/// `length` (D1).
 fn decompressed(mut bytes: &[u8], length: usize) -> Option<Vec<u8>> {
-    if length > STRING_BYTES_MAX {
-        return None; // D1
-    }
     let mut out = Vec::with_capacity(length.min(bytes.len() * 8));
     while let [control, rest @ ..] = bytes {
         if *control < 32 {
@@ -544,6 +567,54 @@ mod tests {
             .0;
         let set = Set::of(Some(&set)).unwrap();
         assert!(set.has(&Text::Integer(1)) && set.has(&Text::Integer(-1)));
+    }
+
+    /// Each string may be long, and small compressed; but together they once needed gigabytes.
+    #[test]
+    fn all_strings_together_have_a_limit() {
+        let megabyte = {
+            let mut lzf = vec![0, b'a'];
+            let copies = (VALUE_BYTES_MAX - 1) / 264; // the longest copies
+            (0..copies).for_each(|_| lzf.extend([0xe0, 0xff, 0]));
+            let rest = VALUE_BYTES_MAX - 1 - copies * 264;
+            lzf.extend([0xe0, (rest - 9) as u8, 0]);
+            let mut out = vec![0xc3];
+            write_length(&mut out, lzf.len());
+            write_length(&mut out, VALUE_BYTES_MAX);
+            out.extend(lzf);
+            out
+        };
+        let full = Err(Error::Collection(crate::Error::Full));
+        let one = restore(&payload(&[&[STRING][..], &megabyte].concat())).unwrap();
+        assert_eq!(one.0.len(), VALUE_BYTES_MAX);
+        for kind in [LIST, SET, HASH] {
+            let content = [&[kind, 4][..], &megabyte.repeat(4)].concat();
+            assert_eq!(restore(&payload(&content)), full);
+        }
+        let block = [&[1][..], &megabyte].concat();
+        let blocks = [&[QUICKLIST, 4][..], &block.repeat(4)].concat();
+        assert_eq!(restore(&payload(&blocks)), full);
+        let (mut built, mut hash) = (Built::default(), Hash::default());
+        hash.expect(61_000);
+        for n in 0..61_000 {
+            let integer = Text::Integer(n - (1 << 54)); // 18 digits in 8 bytes
+            hash.insert(integer, integer);
+        }
+        hash.store(&mut built).unwrap();
+        let value = (built.0, true);
+        assert_eq!(restore(&dump(&value.0, true).unwrap()), Ok(value));
+    }
+
+    #[test]
+    fn a_sorted_set_has_a_limit_of_members() {
+        let mut content = Vec::new();
+        write_head(&mut content, SORTED_SET, COLLECTION_ELEMENTS_MAX + 1);
+        for n in 0..=COLLECTION_ELEMENTS_MAX {
+            write_string(&mut content, n.to_string().as_bytes());
+            content.extend([0; 8]);
+        }
+        let full = Err(Error::Collection(crate::Error::Full));
+        assert_eq!(restore(&payload(&content)), full);
     }
 
     #[test]

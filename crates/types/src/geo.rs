@@ -43,8 +43,10 @@ impl Place {
     }
 
     fn interleaved(&self, latitude_max: f64) -> u64 {
+        // The maximum itself is in the last cell (G1).
         let cell = |degrees: f64, max: f64| {
-            ((degrees + max) / (2.0 * max) * f64::from(1u32 << BITS)) as u64
+            let cell = ((degrees + max) / (2.0 * max) * f64::from(1u32 << BITS)) as u64;
+            cell.min((1 << BITS) - 1)
         };
         spread(cell(self.latitude, latitude_max)) | spread(cell(self.longitude, LONGITUDE_MAX)) << 1
     }
@@ -165,6 +167,16 @@ mod tests {
         assert_eq!(palermo.geohash(), "sqc8b49rny0");
         assert_eq!(catania.geohash(), "sqdtr74hyu0");
         assert_eq!(format!("{:.4}", palermo.metres_to(&catania)), "166274.1516");
+    }
+
+    #[test]
+    fn the_last_degree_is_in_the_last_cell() {
+        let corner = Place {
+            longitude: LONGITUDE_MAX,
+            latitude: LATITUDE_MAX,
+        };
+        assert_eq!(corner.score(), ((1u64 << 52) - 1) as f64);
+        assert!(Place::of_score(corner.score()).metres_to(&corner) < 1.0);
     }
 
     #[test]

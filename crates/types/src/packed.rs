@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A list has no fingerprints. Each element is a [`Text`], its name, followed in a hash by a second
-//! `Text`, and in a sorted set by its score: an integer, or 8 bytes of an `f64`.
+//! `Text`, and in a sorted set by its score: an integer, or 8 bytes of an `f64` that is no NaN.
 //!
 //! - P1: the names of a hash, set or sorted set are different.
 
@@ -63,7 +63,11 @@ impl<'a> Item<'a> for f64 {
     fn decode(bytes: &mut &'a [u8]) -> Option<f64> {
         match Text::decode(bytes)? {
             Text::Integer(integer) => Some(integer as f64),
-            Text::Bytes(bytes) => bytes.try_into().ok().map(f64::from_le_bytes),
+            Text::Bytes(bytes) => bytes
+                .try_into()
+                .ok()
+                .map(f64::from_le_bytes)
+                .filter(|score| !score.is_nan()),
         }
     }
 

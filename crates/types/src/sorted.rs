@@ -36,7 +36,8 @@ pub struct Sorted<'a> {
 }
 
 fn order((name, score): &(Text<'_>, f64), (other, to): &(Text<'_>, f64)) -> Ordering {
-    let scores = score.partial_cmp(to).unwrap_or(Ordering::Equal);
+    // -0 is 0. There is no NaN.
+    let scores = (score + 0.0).total_cmp(&(to + 0.0));
     scores.then_with(|| name.compare(other))
 }
 
@@ -209,5 +210,41 @@ impl LexEnd<'_> {
                 min >= max
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn minus_zero_is_zero_in_the_order() {
+        let mut set = Sorted::default();
+        for (name, score) in [
+            (&b"b"[..], -0.0),
+            (b"a", 0.0),
+            (b"c", f64::NEG_INFINITY),
+            (b"d", 1.0),
+        ] {
+            set.set(Text::of(name), score);
+        }
+        let names: Vec<_> = set.elements().iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, [&b"c"[..], b"a", b"b", b"d"].map(Text::of));
+    }
+
+    #[test]
+    fn a_score_that_is_no_number_is_damage() {
+        let mut value = vec![
+            crate::Type::SortedSet as u8,
+            1,
+            Text::of(b"a").fingerprint(),
+        ];
+        Text::of(b"a").encode(&mut value);
+        Text::Bytes(&f64::NAN.to_le_bytes()).encode(&mut value);
+        assert_eq!(Sorted::of(Some(&value)).err(), Some(Error::Damaged));
+        assert_eq!(
+            crate::find_at_most_once::<f64>(&value, b"a"),
+            Err(Error::Damaged)
+        );
     }
 }

@@ -5,6 +5,7 @@ use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNT
 use duramen_base::limits::VALUE_BYTES_MAX;
 use duramen_engine::{Decision, Guard, KeyHash};
 use duramen_types::bits::{self, Form, Operation, Overflow};
+use duramen_wire::resp::Args;
 use duramen_wire::resp::number::parse_integer;
 
 const BAD_OFFSET: Failure = Failure::Text("ERR bit offset is not an integer or out of range");
@@ -226,10 +227,10 @@ fn parse_form(text: &[u8]) -> Result<Form, Failure> {
     }
 }
 
-fn parse_steps(ctx: &Context<'_>, only_get: bool) -> Result<Vec<Step>, Failure> {
+fn parse_steps(args: &Args<'_>, only_get: bool) -> Result<Vec<Step>, Failure> {
     let (mut steps, mut overflow) = (Vec::new(), Overflow::Wrap);
-    let mut rest = ctx.args.skip(2).into_iter();
-    let mut left = ctx.args.len() - 2;
+    let mut rest = args.skip(2).into_iter();
+    let mut left = args.len() - 2;
     while let Some(name) = rest.next() {
         left -= 1;
         let name = name.to_ascii_lowercase();
@@ -276,6 +277,20 @@ fn parse_steps(ctx: &Context<'_>, only_get: bool) -> Result<Vec<Step>, Failure> 
     Ok(steps)
 }
 
+/// Bytes that a string has at least after BITFIELD with these arguments.
+pub(crate) fn bytes_of(args: &Args<'_>) -> usize {
+    let steps = parse_steps(args, false).unwrap_or_default(); // then it fails without effect
+    end_of(&steps).map_or(0, |end| end.div_ceil(8))
+}
+
+/// The end of the last field that is changed, in bits.
+fn end_of(steps: &[Step]) -> Option<usize> {
+    let changes = steps
+        .iter()
+        .filter(|step| !matches!(step.action, Action::Get));
+    changes.map(|step| step.at + step.form.bits as usize).max()
+}
+
 /// Runs one step on a string that is long enough; returns its reply.
 fn run_step(value: &mut [u8], step: &Step) -> Option<i128> {
     let old = bits::field(value, step.form, step.at);
@@ -296,12 +311,8 @@ fn run_steps(
     hashes: &[KeyHash],
     only_get: bool,
 ) -> Done {
-    let steps = parse_steps(ctx, only_get)?;
-    let ends = steps
-        .iter()
-        .filter(|step| !matches!(step.action, Action::Get));
-    let end = ends.map(|step| step.at + step.form.bits as usize).max();
-    let results: Vec<Option<i128>> = match end {
+    let steps = parse_steps(&ctx.args, only_get)?;
+    let results: Vec<Option<i128>> = match end_of(&steps) {
         Some(end) => change(ctx, guard, hashes, end.div_ceil(8), |value| {
             steps.iter().map(|step| run_step(value, step)).collect()
         })?,

@@ -11,6 +11,7 @@ use crate::exec::request::spec::flag;
 use duramen_base::glob::Pattern;
 use duramen_engine::{Decision, Error, Guard, KeyHash, Object, Room};
 use duramen_types::{Part, Parts, Text, Type};
+use duramen_wire::resp::Encoder;
 use duramen_wire::resp::number::parse_integer;
 
 pub(crate) const WRONG_TYPE: Failure =
@@ -349,18 +350,12 @@ pub(crate) fn parse_keys(
     }
 }
 
-/// Numbers of `wanted` random elements of `len`: different ones, or with repetitions if negative.
-pub(crate) fn random_places(ctx: &mut Context<'_>, len: usize, wanted: i64) -> Vec<usize> {
+/// Numbers of at most `number` different random elements of `len`.
+pub(crate) fn random_places(ctx: &mut Context<'_>, len: usize, number: usize) -> Vec<usize> {
     if len == 0 {
         return Vec::new();
     }
     let random = &mut ctx.local.random;
-    let number = usize::try_from(wanted.unsigned_abs()).unwrap_or(usize::MAX);
-    if wanted < 0 {
-        // Each of them takes 4 bytes of reply at least.
-        let most = number.min(ctx.local.room.bytes_max / 4 + 1);
-        return (0..most).map(|_| random.index(len)).collect();
-    }
     if number == 1 {
         return vec![random.index(len)];
     }
@@ -374,6 +369,35 @@ pub(crate) fn random_places(ctx: &mut Context<'_>, len: usize, wanted: i64) -> V
         places.truncate(number);
     }
     places
+}
+
+/// Replies with an array of `wanted` random elements: different ones, or with repetitions if
+/// negative. `write` writes one of them, which is `width` replies long.
+pub(crate) fn write_random<E>(
+    ctx: &mut Context<'_>,
+    elements: &[E],
+    wanted: i64,
+    width: usize,
+    mut write: impl FnMut(&mut Encoder<'_>, &E),
+) -> Done {
+    let number = usize::try_from(wanted.unsigned_abs()).unwrap_or(usize::MAX);
+    if wanted >= 0 || elements.is_empty() {
+        let places = random_places(ctx, elements.len(), number);
+        let mut reply = ctx.reply();
+        reply.array(width * places.len());
+        let picked = places.iter().filter_map(|at| elements.get(*at));
+        picked.for_each(|element| write(&mut reply, element));
+        return Ok(());
+    }
+    // As many as a client likes: each is drawn when it is written, as long as there is room.
+    ctx.reply().array(number.saturating_mul(width));
+    for _ in 0..number {
+        if let Some(element) = ctx.local.random.pick(elements) {
+            write(&mut ctx.reply(), element);
+        }
+        ctx.fits()?;
+    }
+    Ok(())
 }
 
 /// The options of HSCAN, SSCAN, ZSCAN.

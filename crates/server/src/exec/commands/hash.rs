@@ -1,6 +1,6 @@
 //! Hashes: fields with values.
 
-use super::collection::{self, change, parse_random_count, random_places, read};
+use super::collection::{self, change, parse_random_count, read, write_random};
 use super::float::Float;
 use crate::exec::request::context::{Context, Done, Failure, NOT_A_FLOAT, NOT_AN_INTEGER, SYNTAX};
 use duramen_engine::{Guard, KeyHash};
@@ -215,26 +215,29 @@ pub(crate) fn hrandfield(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &
         _ => return Err(SYNTAX),
     };
     let hash = Hash::of(read(ctx, guard, hashes)?)?;
-    let places = random_places(ctx, hash.len(), wanted.unwrap_or(1));
-    let picked = places.iter().filter_map(|at| hash.elements().get(*at));
-    let is_resp3 = ctx.client.protocol == Protocol::Resp3;
-    let mut reply = ctx.reply();
-    match (wanted, with_values) {
-        (None, _) if places.is_empty() => reply.null(),
-        (None, _) => {}
-        (_, true) if !is_resp3 => reply.array(2 * places.len()),
-        _ => reply.array(places.len()),
-    }
-    for (field, value) in picked {
-        if with_values && is_resp3 {
-            reply.array(2);
-        }
-        reply.bulk(&field.bytes());
-        if with_values {
-            reply.bulk(&value.bytes());
-        }
-    }
-    Ok(())
+    let Some(wanted) = wanted else {
+        return match ctx.local.random.pick(hash.elements()) {
+            Some((field, _)) => ctx.bulk(&field.bytes()),
+            None => ctx.null(),
+        };
+    };
+    let in_pairs = with_values && ctx.client.protocol == Protocol::Resp3;
+    let width = if with_values && !in_pairs { 2 } else { 1 };
+    write_random(
+        ctx,
+        hash.elements(),
+        wanted,
+        width,
+        |reply, (field, value)| {
+            if in_pairs {
+                reply.array(2);
+            }
+            reply.bulk(&field.bytes());
+            if with_values {
+                reply.bulk(&value.bytes());
+            }
+        },
+    )
 }
 
 pub(crate) fn hscan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {

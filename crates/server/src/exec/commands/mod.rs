@@ -1,7 +1,7 @@
 //! The commands, one file per family, and their table ([`table`]).
 
 pub(crate) mod acl;
-mod bitmap;
+pub(crate) mod bitmap;
 mod client;
 mod client_list;
 mod cluster;

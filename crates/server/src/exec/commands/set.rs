@@ -2,7 +2,7 @@
 
 use super::collection::{
     self, Write, at_once, change, encoded, parse_count, parse_keys, parse_random_count,
-    random_places, read, typed,
+    random_places, read, typed, write_random,
 };
 use crate::exec::request::context::{Context, Done, Failure, SYNTAX};
 use crate::exec::request::spec::flag;
@@ -91,7 +91,7 @@ pub(crate) fn spop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHa
         3 => Some(parse_count(ctx.arg(2))?),
         _ => return Err(SYNTAX),
     };
-    let number = i64::try_from(wanted.unwrap_or(1)).unwrap_or(i64::MAX);
+    let number = wanted.unwrap_or(1);
     let popped: Vec<Vec<u8>> = change(ctx, guard, hashes, |ctx, parts| {
         let mut set = Set::load(parts)?;
         let places = random_places(ctx, set.len(), number);
@@ -130,17 +130,15 @@ pub(crate) fn srandmember(
         _ => return Err(SYNTAX),
     };
     let set = Set::of(read(ctx, guard, hashes)?)?;
-    let places = random_places(ctx, set.len(), wanted.unwrap_or(1));
-    let mut reply = ctx.reply();
-    match wanted {
-        None if places.is_empty() => reply.null(),
-        None => {}
-        Some(_) => reply.array(places.len()),
-    }
-    for (member, ()) in places.iter().filter_map(|at| set.elements().get(*at)) {
+    let Some(wanted) = wanted else {
+        return match ctx.local.random.pick(set.elements()) {
+            Some((member, ())) => ctx.bulk(&member.bytes()),
+            None => ctx.null(),
+        };
+    };
+    write_random(ctx, set.elements(), wanted, 1, |reply, (member, ())| {
         reply.bulk(&member.bytes());
-    }
-    Ok(())
+    })
 }
 
 pub(crate) fn smove(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {

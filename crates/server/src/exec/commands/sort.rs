@@ -13,14 +13,25 @@ use duramen_base::limits::VALUE_BYTES_MAX;
 use duramen_engine::{Guard, KeyHash, Object};
 use duramen_types::lcs::{self, CELLS_MAX};
 use duramen_types::list::List;
-use duramen_types::table::{Hash, Set};
-use duramen_types::{Sorted, Text, Type};
+use duramen_types::table::Set;
+use duramen_types::{Sorted, Text, Type, find_at_most_once};
 use duramen_wire::resp::number::parse_integer;
 use std::cmp::Ordering;
 
 /// Many elements may be sorted by the same long text.
 const TOO_LONG_WEIGHTS: Failure =
     Failure::Text("ERR the texts to sort by are together longer than output-limit");
+
+/// Maximum bytes of the keys of patterns that are noted to be fetched from flash together.
+const WARM_BYTES_MAX: usize = 64 << 20;
+const TOO_MANY_KEYS: Failure =
+    Failure::Text("ERR the keys that SORT reads by its patterns are together longer than 64 MiB");
+/// Maximum bytes of all hashes that are searched for a field: about two seconds.
+const SEARCHED_BYTES_MAX: u64 = 4 << 30;
+const TOO_LONG_HASHES: Failure =
+    Failure::Text("ERR the hashes that SORT searches for fields are together longer than 4 GiB");
+/// The patterns without an option GET.
+const ITSELF: &[&[u8]] = &[b"#"];
 
 /// The options of SORT.
 #[derive(Default)]
@@ -113,12 +124,14 @@ fn key_of<'p>(pattern: &'p [u8], element: &[u8]) -> Option<(Vec<u8>, Option<&'p 
     Some(([&key[..star], element, &key[star + 1..]].concat(), field))
 }
 
-/// The value that a pattern means for an element.
+/// The value that a pattern means for an element. `searched`: the bytes of all hashes that were
+/// searched for a field until now.
 fn look_up(
     ctx: &Context<'_>,
     guard: &Guard<'_>,
     pattern: &[u8],
     element: &[u8],
+    searched: &mut u64,
 ) -> Result<Option<Vec<u8>>, Failure> {
     if pattern == b"#" {
         return Ok(Some(element.to_vec()));
@@ -132,8 +145,12 @@ fn look_up(
     Ok(match field {
         None if !object.is_typed => Some(object.value.to_vec()),
         Some(field) if object.is_typed && Type::of(object.value) == Some(Type::Hash) => {
-            let hash = Hash::of(Some(object.value))?;
-            hash.get(&Text::of(field)).map(|text| text.bytes().to_vec())
+            *searched += object.value.len() as u64;
+            if *searched > SEARCHED_BYTES_MAX {
+                return Err(TOO_LONG_HASHES);
+            }
+            let found = find_at_most_once::<Text<'_>>(object.value, field)?;
+            found.map(|text| text.bytes().to_vec())
         }
         _ => None,
     })
@@ -153,10 +170,14 @@ fn warm(
     let pairs = elements
         .iter()
         .flat_map(|element| patterns.iter().map(move |pattern| (element, *pattern)));
-    let keys: Vec<Vec<u8>> = pairs
-        .filter_map(|(element, pattern)| key_of(pattern, &element.bytes()))
-        .map(|(key, _)| key)
-        .collect();
+    let (mut keys, mut bytes) = (Vec::new(), 0);
+    for (key, _) in pairs.filter_map(|(element, pattern)| key_of(pattern, &element.bytes())) {
+        bytes += size_of::<Vec<u8>>() + key.len();
+        if bytes > WARM_BYTES_MAX {
+            return Err(TOO_MANY_KEYS);
+        }
+        keys.push(key);
+    }
     let keys = keys.iter().map(|key| (table, guard.hash(key), &key[..]));
     ctx.warm(guard, keys)
 }
@@ -173,9 +194,10 @@ fn weigh<'g>(
     guard: &Guard<'_>,
     element: Text<'g>,
     options: &Options<'_>,
+    searched: &mut u64,
 ) -> Result<Weighted<'g>, Failure> {
     let text = match options.by {
-        Some(pattern) => look_up(ctx, guard, pattern, &element.bytes())?,
+        Some(pattern) => look_up(ctx, guard, pattern, &element.bytes(), searched)?,
         None => Some(element.bytes().to_vec()),
     };
     let wrong = Failure::Text("ERR One or more scores can't be converted into double");
@@ -221,6 +243,7 @@ impl Options<'_> {
         ctx: &mut Context<'_>,
         guard: &Guard<'_>,
         found: Option<Object<'g>>,
+        searched: &mut u64,
     ) -> Result<Vec<Text<'g>>, Failure> {
         let (mut elements, is_ordered) = elements(found)?;
         let is_unsorted = self.by.is_some_and(|pattern| !pattern.contains(&b'*'));
@@ -229,7 +252,7 @@ impl Options<'_> {
             let mut weighted = Vec::with_capacity(elements.len());
             let mut bytes = 0;
             for element in elements {
-                let next = weigh(ctx, guard, element, self)?;
+                let next = weigh(ctx, guard, element, self, searched)?;
                 bytes += next.text.as_ref().map_or(0, Vec::len);
                 if bytes > ctx.local.room.bytes_max {
                     return Err(TOO_LONG_WEIGHTS);
@@ -280,22 +303,22 @@ impl Options<'_> {
         found: Option<Object<'_>>,
     ) -> Result<Vec<Write>, Failure> {
         let (mut results, mut bytes) = (Vec::<Option<Vec<u8>>>::new(), 0);
-        let elements = self.sorted(ctx, guard, found)?;
+        let mut searched = 0;
+        let elements = self.sorted(ctx, guard, found, &mut searched)?;
         warm(ctx, guard, &self.gets, &elements)?;
         for element in elements {
             let element = element.bytes();
-            let start = results.len();
-            if self.gets.is_empty() {
-                results.push(Some(element.to_vec()));
+            let patterns = if self.gets.is_empty() {
+                ITSELF
+            } else {
+                &self.gets
+            };
+            for pattern in patterns {
+                let item = look_up(ctx, guard, pattern, &element, &mut searched)?;
+                bytes += item.as_ref().map_or(0, Vec::len);
+                results.push(item);
+                self.check_size(ctx, results.len(), bytes)?;
             }
-            for pattern in &self.gets {
-                results.push(look_up(ctx, guard, pattern, &element)?);
-            }
-            let new = results.iter().skip(start);
-            bytes += new
-                .map(|item| item.as_ref().map_or(0, Vec::len))
-                .sum::<usize>();
-            self.check_size(ctx, results.len(), bytes)?;
         }
         if self.stores {
             let items = results

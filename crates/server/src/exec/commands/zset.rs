@@ -4,8 +4,8 @@
 //! [`zset_combine`](super::zset_combine).
 
 use super::collection::{
-    self, Write, at_once, change, parse_count, parse_keys, parse_random_count, random_places, read,
-    typed,
+    self, Write, at_once, change, parse_count, parse_keys, parse_random_count, read, typed,
+    write_random,
 };
 use crate::exec::request::context::{Context, Done, Failure, NOT_A_FLOAT, SYNTAX};
 use duramen_engine::{Guard, KeyHash};
@@ -413,22 +413,29 @@ pub(crate) fn zrandmember(
         _ => return Err(SYNTAX),
     };
     let mut set = Sorted::of(read(ctx, guard, hashes)?)?;
-    let places = random_places(ctx, set.len(), wanted.unwrap_or(1));
-    let elements = set.elements();
-    let picked: Vec<_> = places.iter().filter_map(|at| elements.get(*at)).collect();
-    if wanted.is_none() {
-        return match picked.first() {
+    let Some(wanted) = wanted else {
+        return match ctx.local.random.pick(set.elements()) {
             Some((member, _)) => ctx.bulk(&member.bytes()),
             None => ctx.null(),
         };
-    }
-    let picked: Scored = picked
-        .iter()
-        .map(|(m, score)| (m.bytes().to_vec(), *score))
-        .collect();
-    let members = picked.iter().map(|(member, score)| (&member[..], *score));
-    write_scored(ctx, members, with_scores);
-    Ok(())
+    };
+    let in_pairs = with_scores && ctx.client.protocol == Protocol::Resp3;
+    let width = if with_scores && !in_pairs { 2 } else { 1 };
+    write_random(
+        ctx,
+        set.elements(),
+        wanted,
+        width,
+        |reply, (member, score)| {
+            if in_pairs {
+                reply.array(2);
+            }
+            reply.bulk(&member.bytes());
+            if with_scores {
+                reply.double(*score);
+            }
+        },
+    )
 }
 
 pub(crate) fn zscan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {

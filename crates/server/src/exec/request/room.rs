@@ -6,6 +6,7 @@
 //! part of a segment; no bound may be too low.
 
 use super::spec::{Spec, flag};
+use crate::exec::commands::bitmap;
 use duramen_base::limits::VALUE_BYTES_MAX;
 use duramen_engine::{Guard, Room, TableId};
 use duramen_wire::resp::Args;
@@ -18,8 +19,12 @@ const INTEGER_BYTES: usize = 20;
 const NUMBER_BYTES: usize = 400;
 /// A collection has at most this many bytes more for an element than the element's arguments.
 const ELEMENT_BYTES: usize = 16;
-/// A HyperLogLog, which may grow to that by any change; more than any number has.
-const LEAST_BYTES: usize = 12_304 + NUMBER_BYTES;
+/// Type and number of elements, at the head of a collection.
+const HEAD_BYTES: usize = 4;
+/// A score in a sorted set.
+const SCORE_BYTES: usize = 9;
+/// A HyperLogLog, which may grow to that by any change.
+const LEAST_BYTES: usize = 12_304;
 /// Key and value of the object that SWAPDB writes (`databases`).
 const PLACES: (&[u8], usize) = (b"places", 4 * crate::shared::commands::DBS);
 
@@ -74,12 +79,15 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
         let keys = spec.key_positions(args);
         match spec.name {
             "swapdb" => self.room.put(PLACES.0, PLACES.1),
-            "del" | "unlink" | "getdel" => keys.for_each(|at| {
+            "del" | "unlink" => keys.for_each(|at| {
                 self.values.insert((table, arg(at)), 0);
                 self.room.remove(arg(at));
             }),
-            "duramen.remove" | "duramen.mremove" => keys.for_each(|at| self.room.remove(arg(at))),
-            "set" | "getset" if args.len() == 3 => {
+            // Without effect on a collection, so it makes no value shorter for certain.
+            "getdel" | "duramen.remove" | "duramen.mremove" => {
+                keys.for_each(|at| self.room.remove(arg(at)));
+            }
+            "set" if args.len() == 3 => {
                 let bytes = given.min(VALUE_BYTES_MAX);
                 self.values.insert((table, arg(1)), bytes);
                 self.room.put(arg(1), bytes);
@@ -129,29 +137,50 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
                     .max(bit.unwrap_or(0) / 8 + 1);
                 self.put(table, arg(1), bytes);
             }
-            "bitfield" | "restore" => self.put(table, arg(1), VALUE_BYTES_MAX),
+            "bitfield" => {
+                let bytes = self.value_bytes(table, arg(1)).max(bitmap::bytes_of(args));
+                self.put(table, arg(1), bytes);
+            }
+            "restore" => self.put(table, arg(1), VALUE_BYTES_MAX),
             // The result goes into the second key, if there is one.
             "sort" | "georadius" | "georadiusbymember" => {
                 if let Some(at) = keys.skip(1).last() {
                     self.put(table, arg(at), VALUE_BYTES_MAX);
                 }
             }
-            name => {
-                let keys: Vec<usize> = keys.collect();
-                let values = keys.iter().map(|at| self.value_bytes(table, arg(*at)));
-                let values: usize = values.sum();
-                if name.ends_with("store") || matches!(name, "bitop" | "pfmerge") {
-                    // A score may take 9 bytes instead of 1.
-                    let target = keys.first().copied().unwrap_or_default();
-                    return self.put(table, arg(target), 9 * values + LEAST_BYTES);
-                }
-                let bytes = values + given + ELEMENT_BYTES * args.len() + LEAST_BYTES;
-                keys.iter().for_each(|at| self.put(table, arg(*at), bytes));
+            "pfadd" => {
+                let bytes = self.value_bytes(table, arg(1)).max(LEAST_BYTES);
+                self.put(table, arg(1), bytes);
             }
+            _ => self.add_collections(spec, args, table),
         }
     }
 
-    /// Maximum length that the value of a key may have by now.
+    /// As [`add`](Self::add), for a command that changes collections, or stores a combination of
+    /// several values.
+    fn add_collections(&mut self, spec: &Spec, args: &Args<'k>, table: TableId) {
+        let arg = |n: usize| args.get(n).unwrap_or_default();
+        let keys: Vec<usize> = spec.key_positions(args).collect();
+        if let Some(more) = growth(spec.name, args) {
+            for at in keys {
+                let bytes = self.value_bytes(table, arg(at)) + more;
+                self.put(table, arg(at), bytes);
+            }
+            return;
+        }
+        let values = keys.iter().map(|at| self.value_bytes(table, arg(*at)));
+        let values: usize = values.sum();
+        if spec.name.ends_with("store") || matches!(spec.name, "bitop" | "pfmerge") {
+            // A score may take 9 bytes instead of 1.
+            let target = keys.first().copied().unwrap_or_default();
+            return self.put(table, arg(target), 9 * values + LEAST_BYTES);
+        }
+        let given: usize = args.skip(1).into_iter().map(<[u8]>::len).sum();
+        let bytes = values + given + ELEMENT_BYTES * args.len() + NUMBER_BYTES;
+        keys.iter().for_each(|at| self.put(table, arg(*at), bytes));
+    }
+
+    /// Maximum length that the value of a key may have by now, without the head of a collection.
     fn value_bytes(&self, table: TableId, key: &'k [u8]) -> usize {
         if let Some(bytes) = self.values.get(&(table, key)) {
             return *bytes;
@@ -167,6 +196,106 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
         let bytes = bytes.min(VALUE_BYTES_MAX);
         let known = self.value_bytes(table, key).max(bytes);
         self.values.insert((table, key), known);
-        self.room.put(key, bytes);
+        self.room
+            .put(key, (bytes + HEAD_BYTES).min(VALUE_BYTES_MAX));
+    }
+}
+
+/// Maximum number of bytes by which a command makes each of its collections longer, without their
+/// heads; `None`: that depends on the values.
+fn growth(name: &str, args: &Args<'_>) -> Option<usize> {
+    let arg = |n: usize| text_bytes(args.get(n).unwrap_or_default());
+    let all = || args.skip(2).into_iter().map(text_bytes).sum::<usize>();
+    Some(match name {
+        "hdel" | "lpop" | "rpop" | "ltrim" | "lrem" | "lmpop" | "srem" | "spop" | "zrem"
+        | "zpopmin" | "zpopmax" | "zmpop" | "zremrangebyrank" | "zremrangebyscore"
+        | "zremrangebylex" => 0,
+        "sadd" | "hset" | "hmset" | "hsetnx" | "lpush" | "rpush" | "lpushx" | "rpushx" => all(),
+        "lset" | "smove" => arg(3),
+        "linsert" => arg(4),
+        "hincrby" => arg(2) + text_bytes(&[b'0'; INTEGER_BYTES]),
+        "hincrbyfloat" => arg(2) + text_bytes(&[b'0'; NUMBER_BYTES]),
+        "zadd" | "zincrby" => scored_bytes(args, name == "zincrby"),
+        "geoadd" => all() + SCORE_BYTES * (args.len() / 3),
+        "rpoplpush" | "lmove" if args.get(1) == args.get(2) => 0,
+        _ => return None,
+    })
+}
+
+/// Maximum number of bytes of a string in a collection, with its fingerprint.
+fn text_bytes(text: &[u8]) -> usize {
+    let length_bytes = match text.len() {
+        0..64 => 1,
+        64..8192 => 2,
+        _ => 3,
+    };
+    text.len() + length_bytes + 1
+}
+
+/// The growth by scores and members in turn at the end of a request; options are before them.
+/// `adds`: the scores are added to those of the set, and a sum may be longer than both.
+fn scored_bytes(args: &Args<'_>, adds: bool) -> usize {
+    let is_incr = |arg: &[u8]| arg.eq_ignore_ascii_case(b"incr");
+    let adds = adds || args.skip(2).into_iter().any(is_incr);
+    let bytes = args.skip(2).into_iter().enumerate().map(|(n, arg)| {
+        let is_member = (args.len() - 3 - n).is_multiple_of(2);
+        match parse_integer(arg) {
+            _ if is_member => text_bytes(arg),
+            Some(_) if !adds => arg.len().min(SCORE_BYTES),
+            _ => SCORE_BYTES,
+        }
+    });
+    bytes.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use duramen_types::table::Hash;
+    use duramen_types::{Part, Parts, Sorted, Text};
+
+    #[derive(Default)]
+    struct Built(Vec<u8>);
+
+    impl<'p> Parts<'p> for Built {
+        fn get(&self, _: Part) -> Option<&'p [u8]> {
+            None
+        }
+
+        fn put(&mut self, _: Part) -> &mut Vec<u8> {
+            &mut self.0
+        }
+
+        fn remove(&mut self, _: Part) {}
+    }
+
+    /// The bound of an element holds for what is really written.
+    #[test]
+    fn no_element_is_longer_than_its_bound() {
+        let long = [b'x'; 70_000];
+        let numbers = [
+            "0",
+            "-9",
+            "99",
+            "2305843009213693951",
+            "-4611686018427387904",
+        ];
+        let texts = [0, 1, 63, 64, 8191, 8192, 70_000].map(|bytes| &long[..bytes]);
+        for text in numbers.map(str::as_bytes).into_iter().chain(texts) {
+            let (mut built, mut hash) = (Built::default(), Hash::default());
+            hash.insert(Text::of(text), Text::of(text));
+            hash.store(&mut built).unwrap();
+            assert!(
+                built.0.len() <= HEAD_BYTES + 2 * text_bytes(text),
+                "{text:.40?}"
+            );
+            for score in [0.1, 9e15, -9e15, f64::INFINITY, 1.0] {
+                let (mut built, mut set) = (Built::default(), Sorted::default());
+                set.set(Text::of(text), score);
+                set.store(&mut built).unwrap();
+                let most = HEAD_BYTES + text_bytes(text) + SCORE_BYTES;
+                assert!(built.0.len() <= most, "{text:.40?} {score}");
+            }
+        }
     }
 }

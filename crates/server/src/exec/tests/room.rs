@@ -8,6 +8,11 @@ use std::collections::BTreeMap;
 /// A server whose log writer is the test: nothing becomes durable. `spans`: a group may be longer
 /// than a segment.
 fn logged(spans: bool) -> Session {
+    logged_in(spans, 2 << 20)
+}
+
+/// As [`logged`], with segments of so many bytes.
+fn logged_in(spans: bool, segment_bytes: u64) -> Session {
     let config = ServerConfig {
         level: Some(Level::Memory),
         dir: "nowhere".to_owned(),
@@ -20,10 +25,11 @@ fn logged(spans: bool) -> Session {
         cleaners: 0,
         log: Some(LogOptions {
             level: Level::Memory,
+            segment_bytes,
             group_bytes_max: if spans { u64::MAX } else { 0 },
             ..LogOptions::new(7)
         }),
-        ..Options::new(128 << 20)
+        ..Options::new(64 * segment_bytes)
     })
     .expect("a store");
     let shared = Shared::new(config, None, crate::exec::catalog()).expect("shared state");
@@ -139,6 +145,72 @@ fn many_small_changes_of_one_key_need_little_room() {
     s.expect("GET n", "$4\r\n5000\r\n");
     s.expect("STRLEN text", ":1000\r\n");
     s.expect("GET float", "$3\r\n500\r\n");
+}
+
+/// Each change of a collection once counted 12,704 bytes more for those before it on the same key,
+/// so 36 of them were refused.
+#[test]
+fn many_small_changes_of_one_collection_need_little_room() {
+    let mut s = logged_in(false, 8 << 20);
+    for (make, count) in [
+        ("SADD s member", "SCARD s"),
+        ("HSET h field", "HLEN h"),
+        ("RPUSH l element", "LLEN l"),
+        ("ZADD z 1 member", "ZCARD z"),
+        ("PFADD p element", "EXISTS p s h l z"),
+    ] {
+        s.expect("MULTI", "+OK\r\n");
+        // PFADD may write 12 KiB each time.
+        let changes = if make.starts_with("PF") { 300 } else { 1_000 };
+        for n in 0..changes {
+            let value = if make.starts_with('H') { " v" } else { "" };
+            s.expect(
+                &format!("{make}{n}{value}").replace("member", "m"),
+                "+QUEUED\r\n",
+            );
+        }
+        let reply = s.ask("EXEC");
+        assert!(
+            reply.starts_with(&format!("*{changes}\r\n")),
+            "{make}: {reply:.200}"
+        );
+        let wanted = if make.starts_with("PF") { 5 } else { 1_000 };
+        assert_eq!(s.number(count), wanted, "{make}");
+    }
+    s.expect("MULTI", "+OK\r\n");
+    for n in 0..150 {
+        for removal in [
+            format!("SREM s m{n}"),
+            format!("HDEL h field{n}"),
+            "LPOP l".to_owned(),
+            "ZPOPMIN z".to_owned(),
+            "BITFIELD b SET u8 #7 1".to_owned(),
+        ] {
+            s.expect(&removal, "+QUEUED\r\n");
+        }
+    }
+    let reply = s.ask("EXEC");
+    assert!(reply.starts_with("*750\r\n"), "{reply:.200}");
+    s.expect("STRLEN b", ":8\r\n");
+    s.expect("SCARD s", ":850\r\n");
+}
+
+/// GETDEL and GETSET once counted as done for certain; but they fail on a collection, which stays
+/// as long as it is.
+#[test]
+fn what_fails_on_a_collection_makes_no_bound_lower() {
+    let mut s = logged(false);
+    let value = vec![b'v'; 1_000_000];
+    s.ask_bytes(&[b"HSET", b"h", b"f", &value]);
+    for first in ["GETDEL h", "GETSET h v"] {
+        s.expect("MULTI", "+OK\r\n");
+        s.ask(first);
+        for n in 0..9 {
+            s.ask(&format!("HSET h f{n} v"));
+        }
+        s.expect_error("EXEC", "EXECABORT");
+        s.expect("HLEN h", ":1\r\n");
+    }
 }
 
 /// When a disk became full in the middle of a command, the first part of the command once stayed

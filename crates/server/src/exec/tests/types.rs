@@ -251,3 +251,83 @@ fn replies_of_newer_versions() {
         "ERR value is not an integer or out of range",
     );
 }
+
+/// A connection whose output is limited to 1 MiB.
+fn limited() -> Session {
+    let server = Server::with(ServerConfig {
+        level: Some(Level::Memory),
+        threads: 1,
+        output_limit_bytes: 1 << 20,
+        ..ServerConfig::default()
+    });
+    Session {
+        executor: server.executor(0),
+        client: server.client(0),
+        server,
+    }
+}
+
+/// A count of -9223372036854775807 once picked millions of places before the limit was met, and
+/// ZRANDMEMBER copied each of their members.
+#[test]
+fn random_elements_end_at_the_limit_of_the_output() {
+    let mut s = limited();
+    for make in ["SADD s a", "HSET h a 1", "ZADD z 1 a"] {
+        s.expect(make, ":1\r\n");
+    }
+    for (command, options) in [
+        ("SRANDMEMBER s", ""),
+        ("HRANDFIELD h", ""),
+        ("HRANDFIELD h", " WITHVALUES"),
+        ("ZRANDMEMBER z", ""),
+        ("ZRANDMEMBER z", " WITHSCORES"),
+    ] {
+        let all = format!("{command} -9223372036854775807{options}");
+        s.expect_error(&all, "ERR the reply does not fit");
+        let elements = if options.is_empty() {
+            "$1\r\na\r\n"
+        } else {
+            "$1\r\na\r\n$1\r\n1\r\n"
+        };
+        let width = if options.is_empty() { 1 } else { 2 };
+        let reply = format!("*{}\r\n{}", 3 * width, elements.repeat(3));
+        s.expect(&format!("{command} -3{options}"), &reply);
+        let reply = format!("*{width}\r\n{elements}");
+        s.expect(&format!("{command} 3{options}"), &reply);
+        s.expect(&format!("{command} 0{options}"), "*0\r\n");
+        s.expect(command, "$1\r\na\r\n");
+        let of_none = format!("{}x -3{options}", command.trim_end_matches(['s', 'h', 'z']));
+        s.expect(&of_none, "*0\r\n");
+    }
+}
+
+#[test]
+fn sort_reads_fields_of_hashes() {
+    let mut s = Server::session(1);
+    s.expect("RPUSH l a b c", ":3\r\n");
+    s.expect("HSET h:a f 3 g x", ":2\r\n");
+    s.expect("HSET h:b f 1", ":1\r\n");
+    s.expect("HSET h:c f 2 g 7", ":2\r\n");
+    s.expect(
+        "SORT l BY h:*->f GET # GET h:*->g",
+        "*6\r\n$1\r\nb\r\n$-1\r\n$1\r\nc\r\n$1\r\n7\r\n$1\r\na\r\n$1\r\nx\r\n",
+    );
+}
+
+/// The values of one element were all copied before their limit was looked at.
+#[test]
+fn sort_ends_at_the_limit_of_its_result() {
+    let mut s = limited();
+    s.expect("RPUSH l a", ":1\r\n");
+    s.ask_bytes(&[b"SET", b"x:a", &vec![b'v'; 1 << 20]]);
+    let gets = "GET x:* ".repeat(3_000); // 3 GB
+    s.expect_error(
+        &format!("SORT l ALPHA {gets}STORE t"),
+        "ERR the collection would exceed",
+    );
+    s.expect("EXISTS t", ":0\r\n");
+    s.expect_error(
+        &format!("SORT l ALPHA {gets}"),
+        "ERR the reply does not fit",
+    );
+}
