@@ -332,7 +332,8 @@ fn hostile() -> impl Strategy<Value = String> {
         "+@all",
         "user v",
     ];
-    prop::collection::vec(prop::sample::select(pieces.to_vec()), 1..8).prop_map(|rule| rule.concat())
+    prop::collection::vec(prop::sample::select(pieces.to_vec()), 1..8)
+        .prop_map(|rule| rule.concat())
 }
 
 #[test]
