@@ -1,7 +1,8 @@
 //! Membership: enlisting, the server list, watching other members, and the tablets of this server.
 //!
 //! A state machine without I/O: [`Member::handle`] takes an event and returns actions, in order.
-//! Work that takes time or touches the store is returned as an [`Order`] for a worker.
+//! Work that takes time or touches the store is returned as an [`Order`](crate::order::Order) for a
+//! worker.
 //!
 //! **Invariants**
 //! - N1: nothing is sent or done under a new id before that id is stored: after a crash the next
