@@ -196,23 +196,30 @@ def test_no_core_dump_shows_the_key(encrypted, key):
     assert shown_in_memory(server, digits.encode(), bytes.fromhex(digits)) == []
 
 
+def writer(server, turn, most):
+    """A thread that writes values of this turn until the server is killed, and the number of those
+    that were acknowledged, in a list."""
+    acknowledged = [0]
+
+    def work():
+        try:
+            with server.connect() as wire:
+                for begin in range(0, most, 100):
+                    write(wire, range(begin, begin + 100), turn, 300)
+                    acknowledged[0] = begin + 100
+        except (OSError, harness.Closed):
+            pass
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread, acknowledged
+
+
 def test_killed_again_and_again_it_loses_nothing(encrypted):
     server = encrypted()
     chosen = random.Random(5)
     for turn in range(8):
-        acknowledged = [0]
-
-        def work(turn=turn, acknowledged=acknowledged):
-            try:
-                with server.connect() as wire:
-                    for begin in range(0, 20_000, 100):
-                        write(wire, range(begin, begin + 100), turn, 300)
-                        acknowledged[0] = begin + 100
-            except (OSError, harness.Closed):
-                pass
-
-        thread = threading.Thread(target=work)
-        thread.start()
+        thread, acknowledged = writer(server, turn, 20_000)
         time.sleep(chosen.uniform(0.05, 0.6))
         server.kill()
         thread.join()
@@ -321,19 +328,7 @@ def test_the_key_is_rotated_under_load_and_both_processes_are_killed(encrypted, 
     chosen = random.Random(9)
     used, ids = [], [tool("key", "show", data).split()[-1]]
     for turn in range(8):
-        acknowledged = [0]
-
-        def work(turn=turn, acknowledged=acknowledged):
-            try:
-                with server.connect() as wire:
-                    for begin in range(0, 200_000, 100):
-                        write(wire, range(begin, begin + 100), turn, 300)
-                        acknowledged[0] = begin + 100
-            except (OSError, harness.Closed):
-                pass
-
-        thread = threading.Thread(target=work)
-        thread.start()
+        thread, acknowledged = writer(server, turn, 200_000)
         time.sleep(chosen.uniform(0.05, 0.3))
         old = tmp_path / f"key.{turn}"
         old.write_bytes(key.read_bytes())

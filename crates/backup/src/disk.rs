@@ -261,11 +261,17 @@ impl<F: Front> File for F {
 pub struct Fronted<W> {
     below: Arc<dyn Disk>,
     wrap: W,
+    /// None: that of the disk below.
+    key: Option<KeySource>,
 }
 
 impl<W: Fn(Arc<dyn File>) -> Arc<dyn File> + Send + Sync> Fronted<W> {
     pub fn new(below: Arc<dyn Disk>, wrap: W) -> Fronted<W> {
-        Fronted { below, wrap }
+        Fronted {
+            below,
+            wrap,
+            key: None,
+        }
     }
 }
 
@@ -303,60 +309,18 @@ impl<W: Fn(Arc<dyn File>) -> Arc<dyn File> + Send + Sync> Disk for Fronted<W> {
     }
 
     fn key(&self) -> Option<&KeySource> {
-        self.below.key()
+        self.key.as_ref().or_else(|| self.below.key())
     }
 }
 
-/// A disk whose store is encrypted.
-pub struct Keyed {
-    below: Arc<dyn Disk>,
-    key: KeySource,
-}
-
-impl Keyed {
-    /// `below` with a key; without one, `below` itself.
-    pub fn disk(below: Arc<dyn Disk>, key: Option<KeySource>) -> Arc<dyn Disk> {
-        match key {
-            Some(key) => Arc::new(Keyed { below, key }),
-            None => below,
-        }
-    }
-}
-
-impl Disk for Keyed {
-    fn open(&self, name: &str, how: OpenHow) -> io::Result<Arc<dyn File>> {
-        self.below.open(name, how)
-    }
-
-    fn names(&self) -> io::Result<Vec<String>> {
-        self.below.names()
-    }
-
-    fn lock(&self) -> io::Result<Box<dyn Any + Send + Sync>> {
-        self.below.lock()
-    }
-
-    fn lock_files(&self) -> io::Result<Box<dyn Any + Send + Sync>> {
-        self.below.lock_files()
-    }
-
-    fn sync_dir(&self) -> io::Result<()> {
-        self.below.sync_dir()
-    }
-
-    fn free_bytes(&self) -> io::Result<u64> {
-        self.below.free_bytes()
-    }
-
-    fn is_raw(&self) -> bool {
-        self.below.is_raw()
-    }
-
-    fn label(&self) -> String {
-        self.below.label()
-    }
-
-    fn key(&self) -> Option<&KeySource> {
-        Some(&self.key)
+/// `below` with a key, so that its store is encrypted; without one, `below` itself.
+pub fn keyed(below: Arc<dyn Disk>, key: Option<KeySource>) -> Arc<dyn Disk> {
+    match key {
+        None => below,
+        key => Arc::new(Fronted {
+            below,
+            wrap: |file| file,
+            key,
+        }),
     }
 }

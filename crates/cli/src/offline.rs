@@ -14,7 +14,7 @@ pub(crate) use key::KeyCommand;
 
 use clap::{Args, Subcommand, ValueEnum};
 use duramen_backup::Mode;
-use duramen_backup::disk::{Disk, Keyed};
+use duramen_backup::disk::{Disk, keyed};
 use duramen_backup::os::OsDisk;
 use duramen_base::lock::lock_alone;
 use duramen_base::open::open_to_read;
@@ -206,7 +206,7 @@ impl StoreDirectory {
     ) -> Result<StoreDirectory, String> {
         Ok(StoreDirectory {
             path: path.to_owned(),
-            disk: Keyed::disk(Arc::new(OsDisk::new(path, mode)), key.source()?),
+            disk: keyed(Arc::new(OsDisk::new(path, mode)), key.source()?),
             _lock: lock,
         })
     }

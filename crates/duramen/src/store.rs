@@ -18,7 +18,7 @@ use crate::{
     reentrancy,
 };
 use duramen_backup::Copies;
-use duramen_backup::disk::{Disk, Keyed};
+use duramen_backup::disk::{Disk, keyed};
 use duramen_backup::os::OsDisk;
 use duramen_base::ids::Level;
 use duramen_engine::Position;
@@ -130,7 +130,7 @@ impl Store {
             return Store::in_memory(&options);
         };
         let disk = Arc::new(OsDisk::new(&dir, options.mode));
-        let disk = Keyed::disk(disk, options.encryption_key.clone());
+        let disk = keyed(disk, options.encryption_key.clone());
         Store::open_on(disk, options, true, &progress)
     }
 
@@ -397,7 +397,7 @@ impl Store {
         let disk = Arc::new(OsDisk::new(dir.as_ref(), DiskMode::Buffered));
         let durable = self.durable.as_ref();
         let key = durable.and_then(|durable| durable.log.durable.options.encryption_key.clone());
-        self.snapshot_to(Keyed::disk(disk, key), &progress)
+        self.snapshot_to(keyed(disk, key), &progress)
     }
 
     /// As [`snapshot`](Self::snapshot), to any empty disk.

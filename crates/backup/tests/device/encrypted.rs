@@ -17,7 +17,7 @@ fn key() -> KeySource {
 
 fn keyed(dir: &Path, key: Option<&KeySource>) -> Arc<dyn Disk> {
     let disk = Arc::new(OsDisk::new(dir, Mode::Buffered));
-    Keyed::disk(disk, key.cloned())
+    duramen_backup::disk::keyed(disk, key.cloned())
 }
 
 fn secrets(length: usize) -> Vec<u8> {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use duramen_backup::disk::{Disk, File, Front, Fronted, Keyed};
+use duramen_backup::disk::{Disk, File, Front, Fronted, keyed};
 use duramen_backup::os::{OsDisk, is_copy, remove_copy};
 use duramen_backup::{
     Backup, Chunk, Error, Expected, Geometry, Identity, Mode, Options, Place, ReplicaInfo,
@@ -108,7 +108,7 @@ fn what_goes_in_comes_out_in_every_mode() {
         (Mode::Raw, true, Some(key())),
     ] {
         let folder = tempfile::tempdir().unwrap();
-        let open = || Keyed::disk(disk(folder.path(), mode, uring), key.clone());
+        let open = || keyed(disk(folder.path(), mode, uring), key.clone());
         let options = Options::default();
         let backup = Backup::create(open(), &options, &GEOMETRY, &identity()).unwrap();
         let writer = Writer { backup: &backup };

@@ -1,7 +1,7 @@
 //! `duramen key`: makes, replaces and shows the key of an encrypted data directory.
 
 use clap::{Args, Subcommand};
-use duramen_backup::disk::{Disk, Keyed};
+use duramen_backup::disk::{Disk, keyed};
 use duramen_backup::os::OsDisk;
 use duramen_backup::{Mode, key_of, rotate};
 use duramen_base::private::make_new_file;
@@ -175,5 +175,5 @@ fn store_at(path: &Path, key: Option<KeySource>) -> Result<Arc<dyn Disk>, String
         true => OsDisk::new(path, Mode::Buffered),
         false => OsDisk::new(path, Mode::Raw),
     };
-    Ok(Keyed::disk(Arc::new(disk), key))
+    Ok(keyed(Arc::new(disk), key))
 }

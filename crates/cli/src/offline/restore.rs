@@ -4,7 +4,7 @@
 use super::{Meter, RestoreArgs, StoreDirectory, fsck};
 use duramen_backup::Error::{DamagedFile, DamagedSuperblock};
 use duramen_backup::Mode;
-use duramen_backup::disk::Keyed;
+use duramen_backup::disk::keyed;
 use duramen_backup::os::OsDisk;
 use duramen_backup::restore::Restore;
 use duramen_base::units::MIB;
@@ -92,7 +92,7 @@ pub(super) fn run(args: &RestoreArgs) -> Result<ExitCode, String> {
         true => None,
         false => args.new_key.source()?.or_else(|| place.disk.key().cloned()),
     };
-    let to = Keyed::disk(Arc::new(OsDisk::new(&args.dir, Mode::Buffered)), key);
+    let to = keyed(Arc::new(OsDisk::new(&args.dir, Mode::Buffered)), key);
     let restore = match Restore::begin(&*place.disk, to) {
         Ok(restore) => restore,
         Err(error @ (DamagedFile { .. } | DamagedSuperblock { .. })) => {

@@ -13,7 +13,7 @@
 
 use super::identity::{self, Content, FILE};
 use crate::error::ServerError;
-use duramen_backup::disk::Keyed;
+use duramen_backup::disk::keyed;
 use duramen_backup::os::OsDisk;
 use duramen_backup::{Backup, Error, Expected, Geometry, Identity, Mode};
 use duramen_base::ids::{ClusterId, ServerId};
@@ -176,7 +176,7 @@ impl Home {
             path: dir.clone(),
             source,
         })?;
-        let disk = Keyed::disk(Arc::new(OsDisk::new(&dir, size.mode)), key);
+        let disk = keyed(Arc::new(OsDisk::new(&dir, size.mode)), key);
         let options = duramen_backup::Options {
             frames_past_cache: true,
             memory_bytes: size.copies_bytes,

@@ -433,7 +433,7 @@ fn in_background(
     let (shared, given) = (ctx.shared.this(), Arc::clone(&reply));
     let run = move || {
         if let Some(shared) = shared {
-            // Nobody else gives it.
+            // It is empty: this thread alone sets it.
             let _ = given.set(work(&shared));
             shared.wake_for_commit();
         }

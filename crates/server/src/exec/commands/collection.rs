@@ -330,6 +330,21 @@ pub(crate) fn parse_random_count(text: &[u8]) -> Result<i64, Failure> {
     }
 }
 
+/// The COUNT of LMPOP and ZMPOP, from argument `from` on; 1 without one.
+pub(crate) fn parse_pop_count(ctx: &Context<'_>, from: usize) -> Result<usize, Failure> {
+    let mut wanted = None;
+    let mut rest = ctx.args.skip(from).into_iter();
+    while let Some(option) = rest.next() {
+        if wanted.is_some() || !option.eq_ignore_ascii_case(b"count") {
+            return Err(SYNTAX);
+        }
+        let count = parse_integer(rest.next().ok_or(SYNTAX)?).filter(|count| *count > 0);
+        let count = count.and_then(|count| usize::try_from(count).ok());
+        wanted = Some(count.ok_or(Failure::Text("ERR count should be greater than 0"))?);
+    }
+    Ok(wanted.unwrap_or(1))
+}
+
 /// The argument `at`, a number of keys that follow it.
 pub(crate) fn parse_keys(
     ctx: &Context<'_>,

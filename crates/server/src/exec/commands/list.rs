@@ -1,6 +1,8 @@
 //! Lists, without waiting for elements.
 
-use super::collection::{Write, at_once, change, parse_count, parse_keys, read, typed};
+use super::collection::{
+    Write, at_once, change, parse_count, parse_keys, parse_pop_count, read, typed,
+};
 use crate::exec::request::context::{Context, Done, Failure, NO_SUCH_KEY, NOT_AN_INTEGER, SYNTAX};
 use duramen_engine::{Guard, KeyHash};
 use duramen_types::list::{self, End, List};
@@ -373,23 +375,13 @@ pub(crate) fn lmpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
     let too_few = Failure::Text("ERR numkeys should be greater than 0");
     let keys = parse_keys(ctx, 1, too_few, SYNTAX)?;
     let end = parse_end(ctx.args.get(2 + keys).ok_or(SYNTAX)?)?;
-    let mut wanted = None;
-    let mut rest = ctx.args.skip(3 + keys).into_iter();
-    while let Some(option) = rest.next() {
-        if wanted.is_some() || !option.eq_ignore_ascii_case(b"count") {
-            return Err(SYNTAX);
-        }
-        let count = parse_integer(rest.next().ok_or(SYNTAX)?).filter(|count| *count > 0);
-        let count = count.and_then(|count| usize::try_from(count).ok());
-        wanted = Some(count.ok_or(Failure::Text("ERR count should be greater than 0"))?);
-    }
+    let wanted = parse_pop_count(ctx, 3 + keys)?;
     at_once(ctx, guard, hashes, |ctx, found| {
         for (n, found) in found.iter().enumerate() {
             if typed(*found)?.is_none() {
                 continue;
             }
-            let (write, items) =
-                Write::change(n, *found, |parts| pop_some(parts, end, wanted.unwrap_or(1)))?;
+            let (write, items) = Write::change(n, *found, |parts| pop_some(parts, end, wanted))?;
             let key = ctx.arg(2 + n);
             let mut reply = ctx.reply();
             reply.array(2);

@@ -4,14 +4,13 @@
 //! [`zset_combine`](super::zset_combine).
 
 use super::collection::{
-    self, Write, at_once, change, parse_count, parse_keys, parse_random_count, read, typed,
-    write_random,
+    self, Write, at_once, change, parse_count, parse_keys, parse_pop_count, parse_random_count,
+    read, typed, write_random,
 };
 use crate::exec::request::context::{Context, Done, Failure, NOT_A_FLOAT, SYNTAX};
 use duramen_engine::{Guard, KeyHash};
 use duramen_types::{Sorted, Text, Type, count, find_at_most_once};
 use duramen_wire::resp::Protocol;
-use duramen_wire::resp::number::parse_integer;
 
 /// Members with scores, apart from the value that they were in.
 pub(crate) type Scored = Vec<(Vec<u8>, f64)>;
@@ -360,16 +359,7 @@ pub(crate) fn zmpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
         end if end.eq_ignore_ascii_case(b"max") => true,
         _ => return Err(SYNTAX),
     };
-    let mut wanted = None;
-    let mut rest = ctx.args.skip(3 + keys).into_iter();
-    while let Some(option) = rest.next() {
-        if wanted.is_some() || !option.eq_ignore_ascii_case(b"count") {
-            return Err(SYNTAX);
-        }
-        let count = parse_integer(rest.next().ok_or(SYNTAX)?).filter(|count| *count > 0);
-        let count = count.and_then(|count| usize::try_from(count).ok());
-        wanted = Some(count.ok_or(Failure::Text("ERR count should be greater than 0"))?);
-    }
+    let wanted = parse_pop_count(ctx, 3 + keys)?;
     at_once(ctx, guard, hashes, |ctx, found| {
         for (n, found) in found.iter().enumerate() {
             if typed(*found)?.is_none() {
@@ -377,7 +367,7 @@ pub(crate) fn zmpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
             }
             let (write, popped) = Write::change(n, *found, |parts| {
                 let mut set = Sorted::load(parts)?;
-                let popped = pop_some(&mut set, highest, wanted.unwrap_or(1));
+                let popped = pop_some(&mut set, highest, wanted);
                 set.store(parts)?;
                 Ok(popped)
             })?;
