@@ -75,9 +75,9 @@ pub(super) struct YcsbServersFigure {
     /// Utilizations of memory, in percent
     #[arg(long, value_delimiter = ',', default_value = "75,90")]
     pub percent: Vec<u64>,
-    /// Megabytes of memory of a server [default: 512; 128 with --quick]
-    #[arg(long, value_name = "MB")]
-    pub memory: Option<u64>,
+    /// Megabytes of memory of a server; with fewer than 256 it has too few segments to clean at 90 %
+    #[arg(long, value_name = "MB", default_value_t = 512)]
+    pub memory: u64,
     /// Milliseconds of a measurement [default: 3000; 600 with --quick]
     #[arg(long, value_name = "MS")]
     pub window_ms: Option<u64>,
@@ -124,7 +124,7 @@ fn report(args: &YcsbServersFigure, options: &Options) -> Result<Report> {
     let mut report = Report::new("ycsb-servers", "YCSB on servers", about, options);
     report.level = "buffered".to_owned();
     let programs = args.programs.find(&mut report)?;
-    let sides = sides(args, &programs, options)?;
+    let sides = sides(args, &programs)?;
     let window = Duration::from_millis(args.window_ms.unwrap_or(options.size(3000, 600)));
     let mut rows = Vec::new();
     let mut bars: Vec<(String, Vec<f64>)> = Vec::new();
@@ -169,11 +169,10 @@ fn report(args: &YcsbServersFigure, options: &Options) -> Result<Report> {
 }
 
 /// All groups, those of Duramen first.
-fn sides(args: &YcsbServersFigure, programs: &Programs, options: &Options) -> Result<Vec<Side>> {
-    let megabytes = args.memory.unwrap_or(options.size(512, 128));
+fn sides(args: &YcsbServersFigure, programs: &Programs) -> Result<Vec<Side>> {
     let mut sides = Vec::new();
     for &percent in &args.percent {
-        sides.push(duramen(programs, megabytes, percent)?);
+        sides.push(duramen(programs, args.memory, percent)?);
     }
     let keys = sides.iter().map(|side| side.keys).max().unwrap_or(1);
     let valkey = args

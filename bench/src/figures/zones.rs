@@ -373,7 +373,7 @@ pub(super) struct ZonesFigure {
     #[arg(long, value_delimiter = ',', default_value = "70,80,90")]
     pub percent: Vec<u64>,
     /// Size of the log, in MB; with --quick half of it
-    #[arg(long, default_value_t = 128)]
+    #[arg(long, default_value_t = 96)]
     pub log_mb: u64,
 }
 

@@ -133,12 +133,12 @@ pub(crate) fn check_length(
     Err(Error::Misfit {
         place: place.to_owned(),
         reason: format!(
-            "a log of {} GiB with segments of {} MiB is too long, {} GiB is the most: less `flash-size`, \
+            "a log of {} MiB with segments of {} KiB is too long, {} MiB is the most: less `flash-size`, \
              `disk-size` or `disk-expansion` makes it shorter; a new one has longer segments with more \
              `memory`, up to 8 MiB from 2 GiB on",
-            wanted.saturating_mul(segment_bytes).div_ceil(1 << 30),
-            segment_bytes >> 20,
-            (most * segment_bytes) >> 30,
+            wanted.saturating_mul(segment_bytes).div_ceil(1 << 20),
+            segment_bytes >> 10,
+            (most * segment_bytes) >> 20,
         ),
     })
 }
