@@ -75,7 +75,7 @@ pub(super) struct YcsbServersFigure {
     /// Utilizations of memory, in percent
     #[arg(long, value_delimiter = ',', default_value = "75,90")]
     pub percent: Vec<u64>,
-    /// Megabytes of memory of a server; with fewer than 256 it has too few segments to clean at 90 %
+    /// Megabytes of memory of a server; fewer than 256 are too few segments to clean at 90 %
     #[arg(long, value_name = "MB", default_value_t = 512)]
     pub memory: u64,
     /// Milliseconds of a measurement [default: 3000; 600 with --quick]
