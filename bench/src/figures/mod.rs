@@ -25,6 +25,7 @@ mod server;
 mod stress;
 mod tier;
 mod timeline;
+mod tls;
 mod two_levels;
 mod utilization;
 mod ycsb;
@@ -36,7 +37,7 @@ use crate::harness::{Options, Report, Result, render};
 use std::path::PathBuf;
 
 /// All figures, in the order of the help; then helpers of them.
-pub static FIGURES: [Entry; 33] = [
+pub static FIGURES: [Entry; 34] = [
     entry::<ycsb::YcsbFigure>(),
     entry::<components::ComponentsFigure>(),
     entry::<postmark::PostmarkFigure>(),
@@ -48,6 +49,7 @@ pub static FIGURES: [Entry; 33] = [
     entry::<server::ServerFigure>(),
     entry::<timeline::TimelineFigure>(),
     entry::<loaded::LoadedFigure>(),
+    entry::<tls::TlsFigure>(),
     entry::<durability::DurabilityFigure>(),
     entry::<logging::LoggingFigure>(),
     entry::<backup_memory::BackupMemoryFigure>(),

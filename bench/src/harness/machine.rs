@@ -180,6 +180,15 @@ fn format_utc(seconds: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}Z")
 }
 
+/// Raises the limit of open descriptors as far as the system allows: here, and in processes that
+/// are started later.
+pub fn raise_file_limit() -> Result<()> {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).doing("raising the limit of open files")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

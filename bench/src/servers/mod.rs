@@ -117,7 +117,7 @@ impl Scratch {
 }
 
 impl Server {
-    /// Starts `duramen serve` on a free port and reads the port from its `ready` line.
+    /// Starts `duramen serve` on a free port and waits for its `ready` line.
     pub fn duramen(name: &str, how: &Duramen) -> Result<Server> {
         Server::serve(name, how, "store")
     }
@@ -129,13 +129,17 @@ impl Server {
 
     fn serve(name: &str, how: &Duramen, mode: &str) -> Result<Server> {
         let threads = how.threads.to_string();
+        // With a port for TLS, 0 would mean that there is no other one.
+        let port = Server::free_address()
+            .doing("looking for a free port")?
+            .port();
         let mut command = Command::new(&how.program);
         command.args([
             "serve",
             "--level",
             how.level,
             "--port",
-            "0",
+            &port.to_string(),
             "--admin-port",
             "0",
             "--mode",
@@ -205,8 +209,19 @@ impl Server {
 
     /// Starts redis-server on a free port, with its files in `dir`.
     pub fn redis(program: &Path, append: Redis, dir: &Path) -> Result<Server> {
+        Server::redis_with(append.name(), program, append, dir, &[])
+    }
+
+    /// The same, with a name and further arguments.
+    pub fn redis_with(
+        name: &str,
+        program: &Path,
+        append: Redis,
+        dir: &Path,
+        more: &[String],
+    ) -> Result<Server> {
         let described = format!("starting {}", program.display());
-        let address = free_address().doing(&described)?;
+        let address = Server::free_address().doing(&described)?;
         let port = address.port().to_string();
         let mut command = Command::new(program);
         command.args(["--port", &port, "--bind", "127.0.0.1", "--save", ""]);
@@ -217,7 +232,7 @@ impl Server {
             }
             Redis::Always => command.args(["--appendonly", "yes", "--appendfsync", "always"]),
         };
-        command.args(["--maxclients", "20000"]);
+        command.args(["--maxclients", "20000"]).args(more);
         let begun = Instant::now();
         let child = command
             .current_dir(dir)
@@ -226,7 +241,7 @@ impl Server {
             .stderr(Stdio::null())
             .spawn()
             .doing(&described)?;
-        Server::answering(append.name(), child, address, begun)
+        Server::answering(name, child, address, begun)
     }
 
     fn answering(name: &str, child: Child, address: SocketAddr, begun: Instant) -> Result<Server> {
@@ -253,6 +268,11 @@ impl Server {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// An address on loopback that no socket has now.
+    pub fn free_address() -> std::io::Result<SocketAddr> {
+        TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
     }
 
     pub fn process_id(&self) -> u32 {
@@ -318,10 +338,6 @@ fn private_bytes(id: u32) -> u64 {
         .filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok())
         .sum::<u64>()
         * 1024
-}
-
-fn free_address() -> std::io::Result<SocketAddr> {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }
 
 /// The program `duramen`: the named one, or one beside this program, or on `PATH`.

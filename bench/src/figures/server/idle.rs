@@ -1,7 +1,7 @@
 //! The cost of a server at rest, and its start time.
 
 use super::{ADAPTIVE, OFF, REDIS, start_all, start_duramen};
-use crate::harness::{Bound, Doing, Options, Report, Result, Row, median, progress};
+use crate::harness::{Bound, Doing, Options, Report, Result, Row, machine, median, progress};
 use crate::servers::{Programs, Server};
 use duramen_base::units::{GIB, MIB};
 use duramen_load::{Command, Limit, Load};
@@ -72,7 +72,7 @@ fn idle_percent(server: &Server, window: Duration) -> Result<f64> {
 
 /// Growth of RSS by connections that sent one PING and then nothing.
 fn bytes_per_connection(server: &Server) -> Result<f64> {
-    raise_file_limit()?;
+    machine::raise_file_limit()?;
     let before = server.rss_bytes()?;
     // One fewer, because a server may still count the connection of the load before as open.
     let wanted = IDLE_CONNECTIONS - 1;
@@ -91,12 +91,4 @@ fn bytes_per_connection(server: &Server) -> Result<f64> {
     }
     let after = server.rss_bytes()?;
     Ok(after.saturating_sub(before) as f64 / wanted as f64)
-}
-
-/// Descriptors for 10,000 connections, here and (inherited) in servers started later.
-fn raise_file_limit() -> Result<()> {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    setrlimit(Resource::Nofile, limit).doing("raising the limit of open files")
 }
