@@ -1,5 +1,6 @@
 /* A packet cache, as network accelerators have [Badam11 §5.3]: packets are found by the SHA-1 of their contents; the least recently used
- * ones leave. The index and the order of use are in malloc's memory; each packet is an object of its own.
+ * ones leave. The index and the order of use are in malloc's memory; each packet is an object of its own. Built with -DDIRECT, packets
+ * are put and got by direct calls instead (Figure 5(a)).
  *
  * A packet that is found is compared with what was looked for, byte by byte.
  */
@@ -46,12 +47,14 @@ static void sha1(const unsigned char *bytes, size_t length, unsigned char hash[H
     for (int i = 0; i < HASH_BYTES; i++) hash[i] = (unsigned char)(state[i / 4] >> (8 * (3 - i % 4)));
 }
 
-/* ---- the cache ---- */
-
 struct entry {
     unsigned char hash[HASH_BYTES];
     uint32_t length;
+#ifdef DIRECT
+    uint32_t packet; /* the object's number */
+#else
     unsigned char *packet;
+#endif
     struct entry *next; /* in its bucket */
     struct entry *newer, *older;
 };
@@ -61,6 +64,7 @@ struct shard {
     pthread_mutex_t lock;
     struct entry **buckets;
     size_t buckets_count, entries, most;
+    size_t spare; /* number of an object that left; `most`: none */
     struct entry *newest, *oldest;
     uint64_t evicted;
 };
@@ -77,11 +81,67 @@ static struct entry **bucket_of(struct shard *shard, const unsigned char *hash) 
     return &shard->buckets[number % shard->buckets_count];
 }
 
+/* ---- a packet as an object ---- */
+
+#ifdef DIRECT
+
+static void open_objects(uint64_t data_bytes) {
+    if (flag_flash[0] == '\0') die("--flash FILE is needed");
+    uint64_t each = ((uint64_t)flag_packets + SHARDS - 1) / SHARDS;
+    if (direct_open(flag_flash, flash_bytes(data_bytes), (uint64_t)flag_ram_mb << 20, (uint32_t)(SHARDS * each), (size_t)flag_most) != 0)
+        exit(1);
+}
+
+/* A shard's packets have numbers of their own; the one of a packet that left is `spare`. */
+static void make_object(struct shard *shard, struct entry *entry, const unsigned char *packet) {
+    size_t number = shard->entries < shard->spare ? shard->entries : shard->spare;
+    entry->packet = (uint32_t)((size_t)(shard - shards) * shard->most + number);
+    if (direct_put(entry->packet, packet, entry->length) != 0) exit(1);
+}
+
+static int is_object(const struct entry *entry, const unsigned char *packet) {
+    static __thread unsigned char copy[PACKET_BYTES_MOST];
+    int found = direct_get(entry->packet, copy, entry->length);
+    if (found < 0) exit(1);
+    return found && memcmp(copy, packet, entry->length) == 0;
+}
+
+static void drop_object(struct shard *shard, struct entry *entry) {
+    shard->spare = entry->packet % shard->most;
+    if (direct_remove(entry->packet) != 0) exit(1);
+}
+
+#else
+
+static void open_objects(uint64_t data_bytes) {
+    open_memory(data_bytes);
+}
+
+static void make_object(struct shard *shard, struct entry *entry, const unsigned char *packet) {
+    (void)shard;
+    entry->packet = new_object(entry->length);
+    memcpy(entry->packet, packet, entry->length);
+}
+
+static int is_object(const struct entry *entry, const unsigned char *packet) {
+    return memcmp(entry->packet, packet, entry->length) == 0;
+}
+
+static void drop_object(struct shard *shard, struct entry *entry) {
+    (void)shard;
+    delete_object(entry->packet);
+}
+
+#endif
+
+/* ---- the cache ---- */
+
 static void open_cache(void) {
     for (size_t i = 0; i < SHARDS; i++) {
         struct shard *shard = &shards[i];
         pthread_mutex_init(&shard->lock, NULL);
         shard->most = ((size_t)flag_packets + SHARDS - 1) / SHARDS;
+        shard->spare = shard->most;
         shard->buckets_count = shard->most + 1;
         shard->buckets = must_have(calloc(shard->buckets_count, sizeof *shard->buckets));
     }
@@ -113,7 +173,7 @@ static void evict_oldest(struct shard *shard) {
     unlink_use(shard, entry);
     shard->entries--;
     shard->evicted++;
-    delete_object(entry->packet);
+    drop_object(shard, entry);
     free(entry);
 }
 
@@ -123,7 +183,7 @@ static int get(const unsigned char *hash, const unsigned char *packet, size_t le
     pthread_mutex_lock(&shard->lock);
     struct entry *entry = find(shard, hash);
     if (entry != NULL) {
-        if (entry->length != length || memcmp(entry->packet, packet, length) != 0) die("a packet is not what it was");
+        if (entry->length != length || !is_object(entry, packet)) die("a packet is not what it was");
         unlink_use(shard, entry);
         link_use(shard, entry);
     }
@@ -139,8 +199,7 @@ static void put(const unsigned char *hash, const unsigned char *packet, size_t l
         struct entry *entry = must_have(calloc(1, sizeof *entry));
         memcpy(entry->hash, hash, HASH_BYTES);
         entry->length = (uint32_t)length;
-        entry->packet = new_object(length);
-        memcpy(entry->packet, packet, length);
+        make_object(shard, entry, packet);
         struct entry **bucket = bucket_of(shard, hash);
         entry->next = *bucket;
         *bucket = entry;
@@ -194,7 +253,7 @@ int main(int argc, char **argv) {
     sha1((const unsigned char *)"abc", 3, hash);
     if (memcmp(hash, "\xa9\x99\x3e\x36\x47\x06\x81\x6a\xba\x3e\x25\x71\x78\x50\xc2\x6c\x9c\xd0\xd8\x9d", HASH_BYTES) != 0)
         die("this SHA-1 is none");
-    open_memory((uint64_t)flag_packets * (uint64_t)(flag_most + 64));
+    open_objects((uint64_t)flag_packets * (uint64_t)(flag_most + 64));
     open_cache();
     uint64_t begun = now_ns();
     while (packets_made < (uint64_t)flag_packets) {

@@ -1,7 +1,8 @@
 /* What the examples share: options, where objects lie, threads that repeat an operation, and the line of JSON at the end.
  *
  * Built with -DPLAIN_MALLOC a program needs no library, and its objects come from malloc: this macro is all there is to it. Else
- * --memory chooses: opp (ssd_oalloc: an object is read, cached and written alone), mp (ssd_malloc: pages are) or malloc.
+ * --memory chooses: opp (ssd_oalloc: an object is read, cached and written alone), mp (ssd_malloc: pages are) or malloc. Built with
+ * -DDIRECT as well, a program that knows it gets and puts its objects by calls of duramen_direct.
  */
 #ifndef TOOL_H
 #define TOOL_H
@@ -24,6 +25,9 @@
 
 #ifndef PLAIN_MALLOC
 #include <duramen_alloc.h>
+#endif
+#ifdef DIRECT
+#include <duramen_direct.h>
 #endif
 
 #define MAYBE_UNUSED __attribute__((unused))
@@ -60,19 +64,27 @@ struct flag {
 
 static long flag_threads = 1, flag_operations = 100000, flag_warm_up, flag_writes = 50, flag_seed;
 static const char *flag_flash = "";
-#ifdef PLAIN_MALLOC
+#ifdef DIRECT
+static const char *flag_memory = "direct";
+#elif defined PLAIN_MALLOC
 static const char *flag_memory = "malloc";
 #else
 static const char *flag_memory = "opp";
-static long flag_flash_mb, flag_ram_mb = 64, flag_page_buffer_kb;
+static long flag_page_buffer_kb, flag_faults;
+#endif
+#if !defined PLAIN_MALLOC || defined DIRECT
+static long flag_flash_mb, flag_ram_mb = 64;
 #endif
 
 static const struct flag COMMON_FLAGS[] = {
     {"--memory", "opp, mp or malloc (default opp, if the library is there)", NULL, &flag_memory, 0, 0},
     {"--flash", "the flash file, for opp and mp; for others, where bytes written are counted", NULL, &flag_flash, 0, 0},
-#ifndef PLAIN_MALLOC
+#if !defined PLAIN_MALLOC || defined DIRECT
     {"--flash-mb", "its length in MiB (default 4 times the data)", &flag_flash_mb, NULL, 1, 1l << 30},
     {"--ram-mb", "RAM for opp and mp, in MiB (default 64)", &flag_ram_mb, NULL, 5, 1l << 30},
+#endif
+#ifndef PLAIN_MALLOC
+    {"--faults", "1 = by userfaultfd, 2 = by mprotect (default: the library's choice)", &flag_faults, NULL, 0, 2},
     {"--page-buffer-kb", "of that, for pages in use, in KiB (default: the library's)", &flag_page_buffer_kb, NULL, 0, 1l << 30},
 #endif
     {"--threads", "threads that work at once (default 1)", &flag_threads, NULL, 1, 256},
@@ -123,6 +135,13 @@ static void read_flags(int argc, char **argv, const char *about, const struct fl
 enum memory { MALLOC, OPP, MP, OTHER };
 static enum memory memory_kind = MALLOC;
 
+#if !defined PLAIN_MALLOC || defined DIRECT
+/* Bytes of the flash file for so many bytes of data. */
+static uint64_t flash_bytes(uint64_t data_bytes) {
+    return flag_flash_mb != 0 ? (uint64_t)flag_flash_mb << 20 : data_bytes * 4 + (64 << 20);
+}
+#endif
+
 /* Begins with the memory that was chosen, for so many bytes of data. Exit code 77: this kernel cannot do it. */
 MAYBE_UNUSED static void open_memory(uint64_t data_bytes) {
     if (strcmp(flag_memory, "malloc") == 0) {
@@ -135,12 +154,12 @@ MAYBE_UNUSED static void open_memory(uint64_t data_bytes) {
     memory_kind = strcmp(flag_memory, "opp") == 0 ? OPP : strcmp(flag_memory, "mp") == 0 ? MP : OTHER;
     if (memory_kind == OTHER) die("--memory is opp, mp or malloc, not %s", flag_memory);
     if (flag_flash[0] == '\0') die("--flash FILE is needed with --memory %s", flag_memory);
-    uint64_t flash = flag_flash_mb != 0 ? (uint64_t)flag_flash_mb << 20 : data_bytes * 4 + (64 << 20);
     struct ssd_options options = {
         .flash_file = flag_flash,
-        .flash_bytes = flash,
+        .flash_bytes = flash_bytes(data_bytes),
         .ram_bytes = (uint64_t)flag_ram_mb << 20,
         .page_buffer_bytes = (uint64_t)flag_page_buffer_kb << 10,
+        .faults = (uint32_t)flag_faults,
     };
     int code = ssd_init(&options);
     if (code != SSD_OK) {
@@ -295,6 +314,15 @@ static struct counts count_all(void) {
         counts.from_cache = stats.from_cache;
         counts.from_flash = stats.from_flash;
     }
+#endif
+#ifdef DIRECT
+    struct direct_stats direct;
+    direct_stats(&direct);
+    counts.flash_written = direct.flash_written_bytes;
+    counts.flash_relocated = direct.flash_relocated_bytes;
+    counts.written_objects = direct.written_objects;
+    counts.from_cache = direct.from_cache;
+    counts.from_flash = direct.from_flash;
 #endif
     return counts;
 }

@@ -19,23 +19,31 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 /// The directory, the chunks and the free addresses; see the file's head.
 pub(crate) struct Atm {
-    /// By granule: 1 + index in `chunks`; 0: no chunk. Zeros that are never written take no memory.
+    /// By granule: 1 + index in `chunks.all`; 0: no chunk. Zeros that are never written take no
+    /// memory.
     directory: Counters<AtomicU32>,
-    chunks: RwLock<Vec<Option<Arc<Chunk>>>>,
+    chunks: RwLock<Chunks>,
     addresses: Mutex<Addresses>,
+}
+
+#[derive(Default)]
+struct Chunks {
+    all: Vec<Option<Arc<Chunk>>>,
+    /// Indexes in `all` without a chunk: a million chunks are added without a search for each.
+    free: Vec<usize>,
 }
 
 /// The directory, locked for look-ups.
 pub(crate) struct Look<'a> {
     directory: &'a [AtomicU32],
-    chunks: RwLockReadGuard<'a, Vec<Option<Arc<Chunk>>>>,
+    chunks: RwLockReadGuard<'a, Chunks>,
 }
 
 impl Look<'_> {
     pub fn chunk(&self, page: u64) -> Option<&Chunk> {
         let granule = self.directory.get((page / GRANULE_PAGES) as usize)?;
         let number = granule.load(Ordering::Acquire).checked_sub(1)?;
-        self.chunks.get(number as usize)?.as_deref()
+        self.chunks.all.get(number as usize)?.as_deref()
     }
 
     pub fn place(&self, page: u64) -> Option<Place> {
@@ -70,12 +78,20 @@ impl Atm {
         let granule = self.directory.all().get((page / GRANULE_PAGES) as usize)?;
         let number = granule.load(Ordering::Acquire).checked_sub(1)?;
         let chunks = self.chunks.read().unwrap_or_else(PoisonError::into_inner);
-        chunks.get(number as usize)?.clone()
+        chunks.all.get(number as usize)?.clone()
     }
 
     /// Unit of a page, without a reference count, for which all processors would compete.
     pub fn place(&self, page: u64) -> Option<Place> {
         self.look().place(page)
+    }
+
+    /// As [`place`](Self::place), of a page whose object is handed out.
+    pub fn used_place(&self, page: u64) -> Option<Place> {
+        let look = self.look();
+        let chunk = look.chunk(page)?;
+        let place = chunk.place(page)?;
+        chunk.is_used_page(page).then_some(place)
     }
 
     /// For several look-ups at once.
@@ -141,15 +157,14 @@ impl Atm {
     /// Assigns a chunk's addresses to it (T1).
     pub fn add(&self, chunk: Arc<Chunk>) {
         let mut chunks = self.chunks.write().unwrap_or_else(PoisonError::into_inner);
-        let free = chunks.iter().position(Option::is_none);
-        let number = free.unwrap_or_else(|| {
-            chunks.push(None);
-            chunks.len() - 1
+        let number = chunks.free.pop().unwrap_or_else(|| {
+            chunks.all.push(None);
+            chunks.all.len() - 1
         });
         for granule in Atm::granules(&chunk) {
             self.directory.all()[granule].store(number as u32 + 1, Ordering::Release);
         }
-        chunks[number] = Some(chunk);
+        chunks.all[number] = Some(chunk);
     }
 
     /// Removes a chunk; its addresses may then be returned.
@@ -157,8 +172,10 @@ impl Atm {
         let mut chunks = self.chunks.write().unwrap_or_else(PoisonError::into_inner);
         for granule in Atm::granules(chunk) {
             let number = self.directory.all()[granule].swap(0, Ordering::AcqRel);
-            if let Some(number) = number.checked_sub(1) {
-                chunks[number as usize] = None;
+            if let Some(number) = number.checked_sub(1).map(|number| number as usize)
+                && chunks.all[number].take().is_some()
+            {
+                chunks.free.push(number);
             }
         }
     }
@@ -171,7 +188,7 @@ impl Atm {
 
     pub fn all(&self) -> Vec<Arc<Chunk>> {
         let chunks = self.chunks.read().unwrap_or_else(PoisonError::into_inner);
-        chunks.iter().flatten().cloned().collect()
+        chunks.all.iter().flatten().cloned().collect()
     }
 
     /// Restores these chunks from a checkpoint; all other addresses are free.
@@ -223,6 +240,11 @@ mod tests {
             atm.give_back(chunks[n].first, chunks[n].pages());
         }
         assert_eq!(atm.reserve(20 * GRANULE_PAGES), Some(chunks[8].first));
+        let again = Arc::new(Chunk::new(20, chunks[8].first, 1280, 128, Kind::Array));
+        atm.add(again);
+        assert_eq!(atm.chunk(chunks[9].first - 1).unwrap().table, 20);
+        let known = atm.chunks.read().unwrap().all.len();
+        assert_eq!(known, 10, "the index of a removed chunk is used again");
         assert!(atm.chunk(1 << 40).is_none());
     }
 }

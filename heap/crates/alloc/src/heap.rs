@@ -266,14 +266,7 @@ impl Heap {
     /// Serves an access to the arena that the processor could not make.
     pub fn fault(&self, address: usize, write: Option<bool>) -> Fault {
         let page = self.page_of(address);
-        let look = self.atm.look();
-        let chunk = look.chunk(page);
-        let place = chunk.and_then(|chunk| {
-            let place = chunk.place(page)?;
-            chunk.is_used_page(page).then_some(place)
-        });
-        drop(look);
-        let Some(place) = place else {
+        let Some(place) = self.atm.used_place(page) else {
             return Fault::NotOurs;
         };
         match self.bring(page, &place, write) {

@@ -35,6 +35,7 @@
 //! | `signal` | the fault handler |
 //! | `checkpoint` | the heap's state for a later life |
 //! | `session` | the functions for programs; `c`: the same for C |
+//! | `measured` | parts of the library alone, for measurements |
 //!
 //! **Concurrency** any thread may call anything, except [`close`] and [`restore`], during which no
 //! other thread of the program may use the library.
@@ -57,6 +58,8 @@ mod evict;
 mod heap;
 mod malloc;
 mod mapping;
+#[doc(hidden)]
+pub mod measured;
 mod memory;
 mod oalloc;
 mod pager;
@@ -73,9 +76,3 @@ pub use session::{
     Options, Stats, calloc, checkpoint, close, free, init, malloc, oalloc, pin, realloc, restore,
     root, set_root, stats, stride, unpin, usable_bytes,
 };
-
-/// The RAM object cache alone, for measurements: no part of the interface.
-#[doc(hidden)]
-pub mod measured {
-    pub use crate::cache::{Cache, Counts};
-}

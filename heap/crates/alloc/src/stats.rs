@@ -68,10 +68,7 @@ impl Heap {
     }
 
     pub fn pin_page(&self, page: u64, write: bool) -> Result<(), Error> {
-        let chunk = self.atm.chunk(page);
-        let chunk = chunk.filter(|chunk| chunk.is_used_page(page));
-        let place = chunk.and_then(|chunk| chunk.place(page));
-        let place = place.ok_or(Error::BadPointer {
+        let place = self.atm.used_place(page).ok_or(Error::BadPointer {
             address: self.address_of(page),
             why: "nothing is allocated there",
         })?;

@@ -184,6 +184,13 @@ fn an_array_by_objects() {
 }
 
 #[test]
+fn an_array_by_objects_with_either_mechanism() {
+    for faults in ["1", "2"] {
+        by_library("array", "opp", &[&ARRAY[..], &["--faults", faults]].concat());
+    }
+}
+
+#[test]
 fn an_array_by_pages() {
     by_library("array", "mp", &ARRAY);
 }
@@ -245,6 +252,23 @@ fn pages_by_the_kernel_alone() {
     if let Some(line) = example.measure(&arguments) {
         assert_eq!(number(&line, "writes"), 3000.0);
     }
+}
+
+/// Each access of the program faults, or it fails by itself.
+#[test]
+fn costs_of_faults_and_of_reads() {
+    let Some(example) = Example::build("costs", &["-std=gnu11", "-DPLAIN_MALLOC"]) else {
+        return;
+    };
+    for kind in ["userfaultfd", "mprotect", "small", "huge"] {
+        let arguments = ["--memory", kind, "--data-mb", "64", "--operations", "5"];
+        if let Some(line) = example.measure(&arguments) {
+            assert_eq!(number(&line, "accesses"), 5.0 * 1024.0);
+            assert!(number(&line, "access_ns") > 0.0, "{line}");
+        }
+    }
+    let unknown = example.run(&["--memory", "opp"]);
+    assert_eq!(unknown.status.code(), Some(1), "{unknown:?}");
 }
 
 #[test]
