@@ -14,8 +14,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
     ];
     process::run(&mut process::cargo(&server))?;
     if arguments.first().is_some_and(|figure| figure == "flash") {
-        let library = ["build", "--release", "--package", "duramen-alloc"];
-        process::run(&mut process::cargo_of(process::HEAP, &library))?;
+        let libraries = ["build", "--release", "--workspace"];
+        process::run(&mut process::cargo_of(process::HEAP, &libraries))?;
     }
     let mut command = process::cargo_of(process::FIGURES, &["run", "--release", "--quiet", "--"]);
     process::run(command.args(arguments))

@@ -14,6 +14,7 @@ const BELOW: &[(&str, &[&str])] = &[
     ("duramen-disk", &["duramen-base"]),
     ("duramen-flash", &["duramen-disk"]),
     ("duramen-alloc", &["duramen-flash"]),
+    ("duramen-direct", &["duramen-alloc"]),
     ("duramen-format", &["duramen-base"]),
     ("duramen-engine", &["duramen-format", "duramen-disk"]),
     (
