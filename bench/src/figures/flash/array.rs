@@ -1,5 +1,4 @@
-//! Random accesses to an array [Badam11 §5.1], and the cost of a page that is in RAM [Badam11 §4,
-//! Table 4].
+//! Random accesses to an array [Badam11 §5.1].
 
 use super::tool::{Bench, Run, arguments, data_bytes};
 use super::{FlashArgs, RAM_PERCENT};
@@ -169,48 +168,5 @@ pub fn sizes(args: &FlashArgs, bench: &Bench) -> Result<Report> {
         }
     }
     report.table("Random accesses, 50 % writes", rows);
-    Ok(report)
-}
-
-/// Table 4.
-pub fn machinery(args: &FlashArgs, bench: &Bench) -> Result<Report> {
-    let about = "One thread; all data are in RAM, as objects of the cache, but not as pages: each access brings a page and another one leaves. \
-        `the kernel alone`: a fault by userfaultfd, a page copied, and pages taken away 32 at a time, without a library.";
-    let title = "Flash as memory: what a page costs that is in RAM";
-    let mut report = Report::new("flash-machinery", title, about, &args.options);
-    let operations = args.options.size(500_000, 50_000);
-    let counts = [("operations", operations), ("warm-up", operations / 5)];
-    let bare = bench.run("pairs", "pages", 64 * MIB, &arguments(&counts))?;
-    let bare_us = bare
-        .first()
-        .map_or(f64::NAN, |run| 1e6 / run.number("per_second"));
-    let mut rows = vec![
-        Row::new()
-            .with("what", "the kernel alone")
-            .number("µs", bare_us, 3),
-    ];
-    let mut given = arguments(&counts);
-    given.extend(arguments(&[
-        ("data-mb", 4),
-        ("size", SMALL_BYTES),
-        ("page-buffer-kb", 512),
-    ]));
-    given.extend(["--write-steps".to_owned(), "0,100".to_owned()]);
-    bench.clear();
-    for run in &bench.run("array", "opp", 64 * MIB, &given)? {
-        let us = 1e6 / run.number("per_second");
-        let share = run.number("write_percent");
-        let what = format!("an object of 128 bytes, {share} % writes");
-        rows.push(
-            Row::new()
-                .with("what", what)
-                .number("µs", us, 3)
-                .number("of the kernel alone", us / bare_us, 3)
-                .number("from the cache", run.each("from_cache"), 3),
-        );
-        let target = format!("page from RAM and back / the kernel alone, {share} % writes ≤ 1.3");
-        report.target(target, us / bare_us, Bound::AtMost(1.3));
-    }
-    report.table("Costs (Table 4)", rows);
     Ok(report)
 }

@@ -8,10 +8,13 @@
 mod array;
 mod cache;
 mod lru;
+mod machinery;
 mod memcached;
+mod packets;
 mod programs;
 mod restart;
 mod swap;
+mod throttled;
 mod tool;
 
 use crate::harness::{Options, Report, Result};
@@ -26,7 +29,8 @@ pub struct FlashArgs {
     /// Parent of flash files and swap: on the device to be measured
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// The library `libduramen_alloc.a`; by default the one beside this program
+    /// The library `libduramen_alloc.a`, with `libduramen_direct.a` beside it; by default the one
+    /// beside this program
     #[arg(long, value_name = "FILE")]
     pub library: Option<PathBuf>,
     /// The directory from `heap/crates/alloc/examples/memcached/build`; without it memcached is
@@ -48,23 +52,26 @@ pub enum Part {
     Array,
     /// The same with 512 bytes, 1 KB and 2 KB, half of them writes
     Sizes,
-    /// Table 4: the cost of a page that is in RAM
+    /// Table 4: the cost of a page that is in RAM, step by step
     Machinery,
     /// The RAM object cache: S3-FIFO against least recently used
     Cache,
-    /// Figures 5 and 6: B+tree, packet cache, HashCache
+    /// Figure 5(a): a packet cache by direct calls, by objects, by pages and by swap
+    Packets,
+    /// Figures 5(b) and 6: B+tree, HashCache
     Programs,
     /// Restart from a checkpoint
     Restart,
-    /// Figure 4: memcached with its slabs replaced
+    /// Figure 4: memcached with its slabs replaced, by size, by instances and by device
     Memcached,
 }
 
-const PARTS: [Part; 7] = [
+const PARTS: [Part; 8] = [
     Part::Array,
     Part::Sizes,
     Part::Machinery,
     Part::Cache,
+    Part::Packets,
     Part::Programs,
     Part::Restart,
     Part::Memcached,
@@ -93,7 +100,8 @@ pub fn run(args: &FlashArgs) -> Result<Vec<Report>> {
         let report = match part {
             Part::Array => array::shares(args, &bench)?,
             Part::Sizes => array::sizes(args, &bench)?,
-            Part::Machinery => array::machinery(args, &bench)?,
+            Part::Machinery => machinery::run(args, &bench)?,
+            Part::Packets => packets::run(args, &bench)?,
             Part::Programs => programs::run(args, &bench)?,
             Part::Restart => restart::run(args, &bench)?,
             Part::Cache => continue,

@@ -1,5 +1,4 @@
-//! A B+tree, a packet cache and HashCache's index [Badam11 §5.3-5.5] by objects, by pages and by
-//! swap.
+//! A B+tree and HashCache's index [Badam11 §5.4, §5.5] by objects, by pages and by swap.
 
 use super::tool::{Bench, Run, arguments, data_bytes};
 use super::{FlashArgs, RAM_PERCENT};
@@ -16,10 +15,10 @@ fn ways(bench: &Bench) -> &'static [(&'static str, &'static str)] {
 /// Runs the part.
 pub fn run(args: &FlashArgs, bench: &Bench) -> Result<Report> {
     let about = "The programs of `heap/crates/alloc/examples`, eight threads, RAM 8 % of the data: a B+tree with nodes of 25 keys (lookups and replaced \
-        values), a cache of packets of 100 to 1,500 bytes by their SHA-1 (lookups and inserts), HashCache's index of sets of 128 bytes \
+        values), HashCache's index of sets of 128 bytes \
         (lookups, which note what was used last, and inserts). Half of the operations write. `working set`: so many sets, at random places, can be \
         looked up with less than one miss in a hundred; one thread.";
-    let title = "Flash as memory: B+tree, packet cache, HashCache";
+    let title = "Flash as memory: B+tree, HashCache";
     let mut report = Report::new("flash-programs", title, about, &args.options);
     let data = data_bytes(args) / 2;
     let operations = args.options.size(120_000, 30_000);
@@ -35,11 +34,6 @@ pub fn run(args: &FlashArgs, bench: &Bench) -> Result<Report> {
     let loads = [
         tree(4, 328),
         tree(64, 1824),
-        (
-            "packets".to_owned(),
-            "packets",
-            [("packets", data / 800), ("least", 100)],
-        ),
         (
             "HashCache".to_owned(),
             "hashcache",
@@ -67,7 +61,7 @@ pub fn run(args: &FlashArgs, bench: &Bench) -> Result<Report> {
             }
         }
     }
-    report.table("Programs (Figure 5, §5.4, §5.5)", rows);
+    report.table("Programs (Figure 5b, §5.5)", rows);
     let rows = working_sets(bench, data, ram)?;
     report.table("Working sets of HashCache (Figure 6)", rows);
     Ok(report)

@@ -12,11 +12,13 @@ use std::process::{Command, Stdio};
 
 /// RAM of a program beside the library's budget: its code, stacks, and page tables, for which the
 /// library leaves up to 8 MiB.
-pub const BESIDE_BYTES: u64 = 12 * MIB;
+const BESIDE_BYTES: u64 = 12 * MIB;
 /// The same for a program without the library: RAM that it does not need is left for its data.
 const PLAIN_BESIDE_BYTES: u64 = 4 * MIB;
 /// Programs that are built.
-const PROGRAMS: [&str; 5] = ["array", "btree", "packets", "hashcache", "pairs"];
+const PROGRAMS: [&str; 6] = ["array", "btree", "packets", "hashcache", "pairs", "costs"];
+/// The program that is built by direct calls as well, and the name of that one.
+const DIRECT: (&str, &str) = ("packets", "packets-direct");
 
 /// The state shared by all parts.
 pub struct Bench {
@@ -85,10 +87,10 @@ impl Bench {
         self.swap_bytes.is_some()
     }
 
-    /// A swap file, which is removed when this is dropped: other runs must not swap during their
-    /// measurement.
-    pub fn swap(&self) -> Result<Option<Swap>> {
-        let swap = |bytes| Swap::new(self.scratch.path(), bytes);
+    /// A swap file of `bytes`, or of as many as the programs need, which is removed when this is
+    /// dropped: other runs must not swap during their measurement.
+    pub fn swap_of(&self, bytes: u64) -> Result<Option<Swap>> {
+        let swap = |least: u64| Swap::new(self.scratch.path(), least.max(bytes));
         self.swap_bytes.map(swap).transpose()
     }
 
@@ -118,19 +120,30 @@ impl Bench {
         ram_bytes: u64,
         arguments: &[String],
     ) -> Result<Vec<Run>> {
+        self.run_beside(name, memory, (ram_bytes, 0), arguments)
+    }
+
+    /// As [`run`](Self::run), with `more_bytes` of RAM for other data of the program.
+    pub fn run_beside(
+        &self,
+        name: &str,
+        memory: &str,
+        (ram_bytes, more_bytes): (u64, u64),
+        arguments: &[String],
+    ) -> Result<Vec<Run>> {
         let _swap = if memory == "malloc" {
-            self.swap()?
+            self.swap_of(0)?
         } else {
             None
         };
-        let by_library = matches!(memory, "opp" | "mp");
+        let by_library = matches!(memory, "opp" | "mp" | "direct");
         let beside = if by_library {
             BESIDE_BYTES
         } else {
             PLAIN_BESIDE_BYTES
         };
-        let limit =
-            Group::new(ram_bytes + beside).doing("making a memory cgroup (are you root?)")?;
+        let limit = Group::new(ram_bytes + more_bytes + beside)
+            .doing("making a memory cgroup (are you root?)")?;
         // A program that swaps has no flash file: the counted device is that of the swap file.
         let flash = if memory == "malloc" {
             self.scratch.path().to_path_buf()
@@ -180,34 +193,48 @@ pub fn arguments(pairs: &[(&str, u64)]) -> Vec<String> {
     each.collect()
 }
 
-/// Builds the programs against the library.
+/// Builds the programs against the libraries.
 fn build(library: Option<&Path>, into: &Path) -> Result<BTreeMap<&'static str, PathBuf>> {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../heap/crates/alloc");
     let beside = std::env::current_exe().doing("finding this program")?;
     let beside = beside.with_file_name("libduramen_alloc.a");
     let library = library.unwrap_or(&beside);
-    if !library.exists() {
-        let how =
-            "it is not there; build it first (in heap/: cargo build --release -p duramen-alloc)";
-        return Err(Failure::new(library.display().to_string(), how));
+    let direct = library.with_file_name("libduramen_direct.a");
+    for library in [library, &direct] {
+        if !library.exists() {
+            let how =
+                "it is not there; build it first (in heap/: cargo build --release --workspace)";
+            return Err(Failure::new(library.display().to_string(), how));
+        }
     }
     let mut built = BTreeMap::new();
     for name in PROGRAMS {
-        let program = into.join(name);
-        let output = Command::new("cc")
-            .args(["-O2", "-std=gnu11", "-I"])
-            .arg(sources.join("include"))
-            .arg(sources.join(format!("examples/{name}.c")))
-            .arg(library)
-            .args(["-lpthread", "-ldl", "-lm", "-o"])
-            .arg(&program)
-            .output()
-            .doing("running the C compiler, cc")?;
-        if !output.status.success() {
-            let error = String::from_utf8_lossy(&output.stderr).into_owned();
-            return Err(Failure::new(format!("building {name}.c"), error));
-        }
-        built.insert(name, program);
+        built.insert(name, compile(name, &[], library, &into.join(name))?);
     }
+    let (source, name) = DIRECT;
+    let flags = ["-DPLAIN_MALLOC", "-DDIRECT"];
+    built.insert(name, compile(source, &flags, &direct, &into.join(name))?);
     Ok(built)
+}
+
+/// Compiles a program of the heap's examples; returns its path.
+fn compile(source: &str, flags: &[&str], library: &Path, program: &Path) -> Result<PathBuf> {
+    let heap = Path::new(env!("CARGO_MANIFEST_DIR")).join("../heap/crates");
+    let output = Command::new("cc")
+        .args(["-O2", "-std=gnu11"])
+        .args(flags)
+        .arg("-I")
+        .arg(heap.join("alloc/include"))
+        .arg("-I")
+        .arg(heap.join("direct/include"))
+        .arg(heap.join(format!("alloc/examples/{source}.c")))
+        .arg(library)
+        .args(["-lpthread", "-ldl", "-lm", "-o"])
+        .arg(program)
+        .output()
+        .doing("running the C compiler, cc")?;
+    if !output.status.success() {
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(Failure::new(format!("building {source}.c"), error));
+    }
+    Ok(program.to_owned())
 }
