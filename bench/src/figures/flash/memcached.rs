@@ -3,11 +3,11 @@
 //!
 //! **Invariants**
 //! - M1: all instances of a way together have the same RAM, whatever the way and the number of
-//!   instances: they share one memory cgroup. What the library may use is what an instance does not
-//!   need beside its slabs.
+//!   instances: they share one memory cgroup. The library may use the part that an instance does
+//!   not need beside its slabs.
 
 use super::swap::Swap;
-use super::throttled::{Throttled, X25_E};
+use super::throttled::{INTEL_SSD, Throttled};
 use super::tool::{Bench, Run, arguments, data_bytes, said};
 use super::{FlashArgs, RAM_PERCENT};
 use crate::harness::{Bound, Doing, Failure, Group, Report, Result, Row, progress};
@@ -229,16 +229,13 @@ fn measured(
     row: Row,
 ) -> Result<(Row, Option<Sum>)> {
     let row = row.number("RAM MB", load.ram_bytes as f64 / MIB as f64, 4);
-    match instances_of(bench, built, way, load) {
-        Err(failure) if way.swaps() => {
-            progress!("{failure}");
-            Ok((row.with("k/s", "ended by the limit"), None))
+    Ok(match instances_of(bench, built, way, load)? {
+        Some(runs) => {
+            let sum = Sum(runs);
+            (sum.row(row), Some(sum))
         }
-        runs => {
-            let sum = Sum(runs?);
-            Ok((sum.row(row), Some(sum)))
-        }
-    }
+        None => (row.with("k/s", "ended by the limit"), None),
+    })
 }
 
 /// All ways with a load; adds their rows. The rate of each; NaN: ended by the limit.
@@ -327,20 +324,20 @@ fn by_device(args: &FlashArgs, bench: &Bench, built: &Path, report: &mut Report)
     all_ways(bench, built, &load, ("device", "as it is"), &mut rows)?;
     devices.push(device_row(args, bench, "as it is")?);
     // Flash file and swap file, each with room to spare.
-    match Throttled::new(&X25_E, 16 * data_bytes(args) + 512 * MIB) {
+    match Throttled::new(&INTEL_SSD, 16 * data_bytes(args) + 512 * MIB) {
         Ok(throttled) => {
             let on_it = FlashArgs {
                 dir: Some(throttled.path().to_owned()),
                 ..args.clone()
             };
             let bench = Bench::new(&on_it)?;
-            let rates = all_ways(&bench, built, &load, ("device", X25_E.name), &mut rows)?;
-            devices.push(device_row(args, &bench, X25_E.name)?);
+            let rates = all_ways(&bench, built, &load, ("device", INTEL_SSD.name), &mut rows)?;
+            devices.push(device_row(args, &bench, INTEL_SSD.name)?);
             for (way, rate) in Way::all(&bench).iter().zip(&rates).skip(1) {
                 report.target(
                     format!(
                         "OPP / {}, on a device {} ≥ {} (paper)",
-                        way.shown, X25_E.name, way.paper.1
+                        way.shown, INTEL_SSD.name, way.paper.1
                     ),
                     rates[0] / rate,
                     Bound::AtLeast(way.paper.1),
@@ -385,8 +382,8 @@ fn device_row(args: &FlashArgs, bench: &Bench, name: &str) -> Result<Row> {
 }
 
 /// Starts the instances of a way, which divide data, RAM and operations among themselves; the
-/// results of their loads.
-fn instances_of(bench: &Bench, built: &Path, way: &Way, load: &Load) -> Result<Vec<Run>> {
+/// results of their loads. `None`: Linux ended an instance with swap by the limit of memory.
+fn instances_of(bench: &Bench, built: &Path, way: &Way, load: &Load) -> Result<Option<Vec<Run>>> {
     let _swap: Option<Swap> = match way.swaps() {
         true => bench.swap_of(2 * load.data_bytes)?,
         false => None,
@@ -415,7 +412,13 @@ fn instances_of(bench: &Bench, built: &Path, way: &Way, load: &Load) -> Result<V
             .args(&given);
         command
     });
-    at_once(loads.collect(), way.shown)
+    match at_once(loads.collect(), way.shown) {
+        Err(failure) if way.swaps() => {
+            progress!("{failure}");
+            Ok(None)
+        }
+        runs => runs.map(Some),
+    }
 }
 
 /// Runs loads, all at once; their results.

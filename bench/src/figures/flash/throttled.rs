@@ -27,9 +27,9 @@ pub struct Rates {
     pub written_bytes: u64,
 }
 
-/// Intel X25-E [Badam11 Table 3]: reads and writes of 512 bytes, bytes of reads of 4 KiB; bytes
+/// Intel's `X25-E` [Badam11 Table 3]: reads and writes of 512 bytes, bytes of reads of 4 KiB; bytes
 /// written by its data sheet.
-pub const X25_E: Rates = Rates {
+pub const INTEL_SSD: Rates = Rates {
     name: "as an Intel X25-E",
     reads: 44_000,
     read_bytes: 26_000 * 4096,

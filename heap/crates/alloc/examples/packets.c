@@ -88,7 +88,8 @@ static struct entry **bucket_of(struct shard *shard, const unsigned char *hash) 
 static void open_objects(uint64_t data_bytes) {
     if (flag_flash[0] == '\0') die("--flash FILE is needed");
     uint64_t each = ((uint64_t)flag_packets + SHARDS - 1) / SHARDS;
-    if (direct_open(flag_flash, flash_bytes(data_bytes), (uint64_t)flag_ram_mb << 20, (uint32_t)(SHARDS * each), (size_t)flag_most) != 0)
+    if (direct_open(flag_flash, flash_bytes(data_bytes), (uint64_t)flag_ram_mb << 20, (uint32_t)(SHARDS * each), (size_t)flag_least,
+                    (size_t)flag_most) != 0)
         exit(1);
 }
 

@@ -186,7 +186,11 @@ fn an_array_by_objects() {
 #[test]
 fn an_array_by_objects_with_either_mechanism() {
     for faults in ["1", "2"] {
-        by_library("array", "opp", &[&ARRAY[..], &["--faults", faults]].concat());
+        by_library(
+            "array",
+            "opp",
+            &[&ARRAY[..], &["--faults", faults]].concat(),
+        );
     }
 }
 

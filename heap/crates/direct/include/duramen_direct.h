@@ -8,9 +8,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Comes first, once. Objects have numbers below `objects` and at most so many bytes. 0, or -1. */
+/* Comes first, once. Objects have numbers below `objects`, and lengths within these bounds; objects
+ * of one length take less RAM. 0, or -1. */
 int direct_open(const char *flash_file, uint64_t flash_bytes, uint64_t ram_bytes, uint32_t objects,
-                size_t object_bytes_max);
+                size_t object_bytes_min, size_t object_bytes_max);
 
 /* Writes an object, which has no content yet or one of the same length. 0, or -1. */
 int direct_put(uint32_t object, const void *bytes, size_t length);

@@ -31,12 +31,14 @@ pub unsafe extern "C" fn direct_open(
     flash_bytes: u64,
     ram_bytes: u64,
     objects: u32,
+    object_bytes_min: usize,
     object_bytes_max: usize,
 ) -> c_int {
     // SAFETY: the caller's promise.
     let file = unsafe { CStr::from_ptr(flash_file) };
     let file = Path::new(OsStr::from_bytes(file.to_bytes()));
-    let made = Objects::create(file, flash_bytes, ram_bytes, objects, object_bytes_max);
+    let lengths = object_bytes_min..=object_bytes_max;
+    let made = Objects::create(file, flash_bytes, ram_bytes, objects, lengths);
     code(made, |made| {
         assert!(OBJECTS.set(made).is_ok(), "direct_open is called once");
         0

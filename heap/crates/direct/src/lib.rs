@@ -7,7 +7,7 @@
 //!
 //! **Concurrency** any thread may call anything; calls for one object are ordered by the caller.
 //!
-//! Paper: [Badam11 §5.3, Figure 5(a)], which compares with get and put of its authors' earlier work.
+//! Paper: [Badam11 §5.3, Figure 5(a)], which compares with get and put of an earlier paper.
 
 mod c;
 
@@ -15,6 +15,7 @@ use duramen_alloc::measured::Cache;
 use duramen_disk::FileDevice;
 use duramen_flash::{BLOCK_BYTES, ObjectStore, Owner, Scratch};
 use std::cell::RefCell;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,8 +25,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const IMAGES: u64 = 11;
 const BYTES_PER_BLOCK: u64 = 40;
 const THREAD_BYTES: u64 = 512 << 10;
-/// Bytes of RAM for each object: its place and its length on flash.
-const ENTRY_BYTES: u64 = 8;
+/// Bytes of RAM for each object: its place on flash; and as many for its length.
+const ENTRY_BYTES: u64 = 4;
 /// Smallest useful cache.
 const CACHE_BYTES_MIN: u64 = 1 << 20;
 /// The one table.
@@ -71,7 +72,8 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// No objects yet, with names below `objects`. The data of the flash file are given up.
+    /// No objects yet, with names below `objects`, of lengths up to the last of `lengths`; if that
+    /// is the first as well, all have this length. The data of the flash file are given up.
     ///
     /// # Errors
     /// [`Error::Budget`]; of the file and of the system.
@@ -80,13 +82,15 @@ impl Objects {
         flash_bytes: u64,
         ram_bytes: u64,
         objects: u32,
-        object_bytes_max: usize,
+        lengths: RangeInclusive<usize>,
     ) -> Result<Objects, Error> {
+        let (one_length, object_bytes_max) = (lengths.start() == lengths.end(), *lengths.end());
+        let entry_bytes = if one_length { 1 } else { 2 } * ENTRY_BYTES;
         let blocks = flash_bytes / BLOCK_BYTES as u64;
         let beside = IMAGES * BLOCK_BYTES as u64
             + blocks * BYTES_PER_BLOCK
             + THREAD_BYTES
-            + u64::from(objects) * ENTRY_BYTES;
+            + u64::from(objects) * entry_bytes;
         let needed_bytes = beside + CACHE_BYTES_MIN;
         if ram_bytes < needed_bytes {
             return Err(Error::Budget {
@@ -96,7 +100,11 @@ impl Objects {
         }
         let device = Arc::new(FileDevice::open(flash_file, flash_bytes)?);
         let store = ObjectStore::create(duramen_flash::Options { device })?;
-        store.add_table(TABLE, objects, object_bytes_max)?;
+        if one_length {
+            store.add_table_of(TABLE, objects, object_bytes_max)?;
+        } else {
+            store.add_table(TABLE, objects, object_bytes_max)?;
+        }
         Ok(Objects {
             cache: Cache::new(ram_bytes - beside).map_err(Error::Memory)?,
             store,
@@ -191,7 +199,7 @@ mod tests {
     fn objects_are_what_was_put_last() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("flash");
-        let objects = Objects::create(&file, 64 << 20, 5 << 20, OBJECTS, LONGEST).unwrap();
+        let objects = Objects::create(&file, 64 << 20, 5 << 20, OBJECTS, 1..=LONGEST).unwrap();
         for name in 0..OBJECTS {
             objects.put(name, &value(name, 0)).unwrap();
         }
@@ -219,7 +227,7 @@ mod tests {
     fn too_little_ram_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("flash");
-        let refused = Objects::create(&file, 64 << 20, 2 << 20, OBJECTS, LONGEST);
+        let refused = Objects::create(&file, 64 << 20, 2 << 20, OBJECTS, 1..=LONGEST);
         assert!(matches!(refused, Err(Error::Budget { .. })));
         assert!(!file.exists(), "nothing was made");
     }

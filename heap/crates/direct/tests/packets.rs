@@ -13,7 +13,9 @@ fn library() -> PathBuf {
         name.starts_with("libduramen_direct") && name.ends_with(".a")
     });
     let age = |path: &PathBuf| path.metadata().unwrap().modified().unwrap();
-    paths.max_by_key(age).expect("cargo builds it with the test")
+    paths
+        .max_by_key(age)
+        .expect("cargo builds it with the test")
 }
 
 /// A number of the program's line.
