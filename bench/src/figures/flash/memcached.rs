@@ -324,7 +324,7 @@ fn by_device(args: &FlashArgs, bench: &Bench, built: &Path, report: &mut Report)
     all_ways(bench, built, &load, ("device", "as it is"), &mut rows)?;
     devices.push(device_row(args, bench, "as it is")?);
     // Flash file and swap file, each with room to spare.
-    match Throttled::new(&INTEL_SSD, 16 * data_bytes(args) + 512 * MIB) {
+    match Throttled::new(&INTEL_SSD, 24 * data_bytes(args) + 1024 * MIB) {
         Ok(throttled) => {
             let on_it = FlashArgs {
                 dir: Some(throttled.path().to_owned()),
