@@ -4,10 +4,11 @@
 //! **Concurrency.** Its own thread with a single-threaded tokio runtime. It reads counters that
 //! reactor threads write and never takes a lock that they wait for.
 //!
-//! It has no password and only reads. On loopback it is plain; elsewhere it speaks TLS, or the
+//! It only reads. Its users are those of the RESP port ([`guard`]). On loopback it is plain; elsewhere it speaks TLS, or the
 //! operator has said `insecure-bind` (`config::tls::A1`).
 
 mod exposition;
+mod guard;
 mod http;
 mod metrics;
 mod process_metrics;

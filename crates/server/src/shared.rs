@@ -21,12 +21,12 @@ mod counters;
 pub(crate) mod error_names;
 pub(crate) mod figures;
 mod local;
-mod logins;
 mod mailbox;
 mod member_clock;
 mod member_status;
 mod membership;
 mod pipeline_turn;
+mod refusals;
 mod settings;
 pub(crate) mod slow_log;
 mod tls;
@@ -44,6 +44,7 @@ pub use member_clock::Clock;
 pub use member_status::MemberStatus;
 pub use membership::{CoordinatorQuestion, Membership, ViewCache};
 use pipeline_turn::PipelineTurn;
+pub(crate) use refusals::Origin;
 pub use settings::{Changes, ConfigCache};
 pub use tls::Certificates;
 pub use watch::Beat;
@@ -54,7 +55,7 @@ use crate::config::{ConfigFile, ServerConfig};
 use crate::durability::{Durability, Progress};
 use crate::error::ServerError;
 use crate::tier::Tier;
-use duramen_acl::Catalog;
+use duramen_acl::{Catalog, Logins};
 use duramen_backup::{Backup, Copies};
 use duramen_base::ids::Level;
 use duramen_cipher::KeyId;
@@ -183,7 +184,7 @@ pub struct Shared {
     pub(crate) node: Beat,
     /// The users and their rights.
     pub(crate) acl: acl::AclState,
-    pub(crate) logins: logins::Logins,
+    pub(crate) logins: Logins,
     pub(crate) audit: Audit,
     /// State that the commands share beyond the store.
     pub commands: CommandState,
@@ -237,7 +238,7 @@ impl Shared {
         Ok(Arc::new_cyclic(|this| Shared {
             this: this.clone(),
             acl,
-            logins: logins::Logins::default(),
+            logins: Logins::default(),
             audit,
             commands: CommandState::new(threads.len(), rows),
             loaded: OnceLock::new(),

@@ -8,7 +8,11 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 fn start() -> Server {
-    Server::start(ServerConfig {
+    start_with(|_| {})
+}
+
+fn start_with(change: impl FnOnce(&mut ServerConfig)) -> Server {
+    let mut config = ServerConfig {
         level: Some(duramen_server::config::Level::Memory),
         port: 0,
         admin_port: 0,
@@ -17,8 +21,9 @@ fn start() -> Server {
         huge_pages: false,
         output_pause_bytes: 64 << 20,
         ..ServerConfig::default()
-    })
-    .expect("server starts")
+    };
+    change(&mut config);
+    Server::start(config).expect("server starts")
 }
 
 fn exchange(server: &Server, request: &str) -> String {
@@ -195,4 +200,107 @@ fn a_server_with_a_stuck_thread_is_not_alive() {
     let mut reply = [0; 5];
     stuck.read_exact(&mut reply).expect("reads");
     assert_eq!(&reply, b"+OK\r\n");
+}
+
+/// A page with the value of `Authorization`: its status and head.
+fn get_as(server: &Server, path: &str, login: &str) -> (String, String) {
+    let reply = exchange(
+        server,
+        &format!("GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: {login}\r\n\r\n"),
+    );
+    let status = reply.split(' ').nth(1).expect("status");
+    (status.to_owned(), reply)
+}
+
+// Users and passwords in base64.
+const WATCH: &str = "Basic d2F0Y2g6c2VjcmV0"; // watch:secret
+const GUEST: &str = "Basic Z3Vlc3Q6c2VjcmV0"; // guest:secret
+const WRONG: &str = "Basic d2F0Y2g6Z3Vlc3M="; // watch:guess
+
+fn guarded() -> Server {
+    start_with(|config| {
+        config.requirepass = "secret".to_owned();
+        config.access.users = "user watch on >secret +info\n\
+                               user guest on >secret ~* +@all -info"
+            .to_owned();
+    })
+}
+
+#[test]
+fn pages_need_a_user_that_may_run_info_and_probes_need_none() {
+    let server = guarded();
+    for path in ["/metrics", "/memory", "/loading", "/cluster"] {
+        let (status, body) = get(&server, path);
+        assert_eq!((status.as_str(), body.as_str()), ("401", "log in\n"));
+        let (status, reply) = get_as(&server, path, "Bearer x");
+        assert_eq!(status, "401");
+        assert!(reply.to_lowercase().contains("www-authenticate: basic realm"));
+        let (status, reply) = get_as(&server, path, GUEST);
+        assert_eq!(status, "403", "{reply}");
+        assert!(reply.contains("+info"), "{reply}");
+        let expected = if path == "/cluster" { "404" } else { "200" };
+        assert_eq!(get_as(&server, path, WATCH).0, expected);
+        // The default user, by its password alone.
+        assert_eq!(get_as(&server, path, "Basic OnNlY3JldA==").0, expected);
+    }
+    for path in ["/livez", "/readyz", "/"] {
+        assert_eq!(get(&server, path).0, "200");
+    }
+    let log = resp(&server, "AUTH secret\r\nACL LOG\r\n", "cmd=NULL|name=admin-http");
+    assert!(log.contains("guest"), "{log}");
+}
+
+/// Sends requests and reads until one of the texts, separated by `|`, has come.
+fn resp(server: &Server, requests: &str, until: &str) -> String {
+    let mut client = TcpStream::connect(server.addresses().resp[0]).expect("connects");
+    let timeout = Some(Duration::from_secs(60));
+    client.set_read_timeout(timeout).expect("timeout");
+    client.write_all(requests.as_bytes()).expect("sends");
+    let mut text = String::new();
+    let mut room = [0; 4096];
+    while !until.split('|').any(|end| text.contains(end)) {
+        let bytes = client.read(&mut room).expect("reads");
+        assert_ne!(bytes, 0, "it ended after {text}");
+        text.push_str(&String::from_utf8_lossy(&room[..bytes]));
+    }
+    text
+}
+
+#[test]
+fn failed_logins_of_http_and_resp_slow_each_other() {
+    let server = guarded();
+    for _ in 0..5 {
+        assert_eq!(get_as(&server, "/metrics", WRONG).0, "401");
+    }
+    let began = Instant::now();
+    assert_eq!(get_as(&server, "/metrics", WRONG).0, "401");
+    assert!(began.elapsed() >= Duration::from_millis(100), "it is slowed");
+    let began = Instant::now();
+    resp(&server, "AUTH watch guess\r\n", "-WRONGPASS");
+    assert!(began.elapsed() >= Duration::from_millis(200), "as the next one");
+    assert_eq!(get_as(&server, "/metrics", WATCH).0, "200");
+    // Many at once: the turns of all of them would take longer than a login may wait.
+    let statuses: Vec<String> = std::thread::scope(|scope| {
+        let logins: Vec<_> = (0..24)
+            .map(|_| scope.spawn(|| exchange(&server, &format!(
+                "GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: {WRONG}\r\n\r\n"
+            ))))
+            .collect();
+        let status = |reply: String| reply.split(' ').nth(1).unwrap_or_default().to_owned();
+        logins.into_iter().map(|login| status(login.join().expect("no panic"))).collect()
+    });
+    assert!(statuses.iter().any(|status| status == "429"), "{statuses:?}");
+    assert_eq!(get_as(&server, "/metrics", WATCH).0, "429");
+    assert_eq!(get(&server, "/livez").0, "200");
+}
+
+#[test]
+fn a_default_user_without_a_password_reads_all_unless_it_may_not() {
+    let server = start_with(|config| {
+        config.access.users = "user default on nopass ~* +@all -info\n\
+                               user watch on >secret +info"
+            .to_owned();
+    });
+    assert_eq!(get(&server, "/metrics").0, "401");
+    assert_eq!(get_as(&server, "/metrics", WATCH).0, "200");
 }

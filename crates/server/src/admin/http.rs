@@ -1,17 +1,20 @@
-//! Connections and routes of admin HTTP, with limits on both, over TLS if the settings say so.
+//! Connections and routes of admin HTTP, with limits on both, over TLS if the settings say so, to
+//! users that may read them.
 
 use super::exposition::Format;
+use super::guard::{Guard, Peer, admit};
 use super::metrics;
 use crate::footprint::Footprint;
 use crate::process;
 use crate::seldom::seldom;
 use crate::shared::figures::{self, Member};
 use crate::shared::{Certificates, Shared, Stop};
-use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::{Extension, Router};
 use duramen_engine::Store;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -46,6 +49,9 @@ duramen admin
 /loading   how far the loading of the data is, as JSON
 /cluster   how this member of a cluster is, as JSON
 /memory    where the memory is, as JSON; /memory?segments=1 lists every segment
+
+All but /livez and /readyz ask for a login (HTTP Basic) if the default user needs a password; the
+user needs the right +info.
 ";
 
 /// Serves until `stopped` resolves or its sender is dropped.
@@ -63,30 +69,23 @@ pub(super) async fn serve(
     };
     let encrypts = shared.config().admin_wants_tls();
     let certificates = encrypts.then(|| Arc::clone(&shared.tls));
-    let router = Router::new()
-        .route("/", get(async || INDEX))
-        .route("/metrics", get(metrics_page))
-        .route("/livez", get(live))
-        .route("/readyz", get(ready))
-        .route("/loading", get(loading))
-        .route("/cluster", get(cluster))
-        .route("/memory", get(memory))
-        .with_state(shared);
+    let router = router(shared);
     let mut connections: VecDeque<AbortHandle> = VecDeque::new();
     loop {
         let accepted = tokio::select! {
             _ = &mut stopped => return,
             accepted = listener.accept() => accepted,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 seldom!(warn, "admin HTTP cannot accept: {error}");
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
         };
-        let (router, certificates) = (router.clone(), certificates.clone());
+        let router = router.clone().layer(Extension(Peer(peer)));
+        let certificates = certificates.clone();
         let connection = async move {
             match certificates {
                 None => serve_one(stream, router).await,
@@ -107,6 +106,24 @@ pub(super) async fn serve(
         });
         connections.push_back(task.abort_handle());
     }
+}
+
+/// All pages. Those that tell of the server's work need the right to `INFO`; probes need no login.
+fn router(shared: Arc<Shared>) -> Router {
+    let guard = Guard {
+        shared: Arc::clone(&shared),
+        command: "info",
+    };
+    Router::new()
+        .route("/metrics", get(metrics_page))
+        .route("/loading", get(loading))
+        .route("/cluster", get(cluster))
+        .route("/memory", get(memory))
+        .route_layer(from_fn_with_state(guard, admit))
+        .route("/", get(async || INDEX))
+        .route("/livez", get(live))
+        .route("/readyz", get(ready))
+        .with_state(shared)
 }
 
 /// One connection, which serves one request.

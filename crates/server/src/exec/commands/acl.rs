@@ -3,16 +3,14 @@
 use super::client_list;
 use super::lookup::{self, Resolved};
 use super::table::COMMANDS;
-use crate::audit::Outcome;
 use crate::clock;
-use crate::exec::request::audit;
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER};
 use crate::exec::request::permit::{self, Refusal};
 use crate::exec::request::spec::{Spec, flag};
 use crate::exec::state::client::{Client, Verdict};
 use crate::exec::state::wait::Until;
-use crate::shared::Shared;
 use crate::shared::acl::{Denial, NO_FILE, Reason};
+use crate::shared::{Origin, Shared};
 use duramen_acl::{CATEGORIES, Catalog, Command, Denied, Selector, Users, random_password};
 use duramen_wire::resp::number::parse_integer;
 use duramen_wire::resp::{Args, Encoder};
@@ -50,6 +48,18 @@ fn categories(spec: &Spec) -> u32 {
     bits
 }
 
+/// A client, for the logs of logins and denied requests.
+#[cold]
+pub(crate) fn origin(shared: &Shared, client: &Client) -> Origin {
+    let record = client.record();
+    Origin {
+        user: client.user_name(),
+        address: record.shown_addresses().0,
+        client: client.id(),
+        line: client_list::line(shared, record, clock::now_ms()),
+    }
+}
+
 /// Logs and counts a denied request.
 #[cold]
 pub(crate) fn note_denied(
@@ -67,53 +77,8 @@ pub(crate) fn note_denied(
         Denied::Channel(n) => (Reason::Channel, object(n)),
         Denied::Table(n) => (Reason::Table, object(n)),
     };
-    note(shared, client, reason, object, client.user_name(), context);
+    shared.note_denial(origin(shared, client), reason, object, context);
 }
-
-/// Logs and counts a failed login.
-#[cold]
-pub(crate) fn note_failed_login(shared: &Shared, client: &Client, object: &[u8], user: &[u8]) {
-    let user = String::from_utf8_lossy(user);
-    let user = &user[..user.floor_char_boundary(USER_BYTES_MAX)];
-    audit::record_login(shared, client, user, Outcome::FailedLogin);
-    let object = object.to_vec();
-    note(
-        shared,
-        client,
-        Reason::Auth,
-        object,
-        user.to_owned(),
-        "toplevel",
-    );
-}
-
-fn note(
-    shared: &Shared,
-    client: &Client,
-    reason: Reason,
-    object: Vec<u8>,
-    user: String,
-    context: &'static str,
-) {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now_ms = now.map_or(0, |now| now.as_millis() as u64);
-    let denial = Denial {
-        id: 0,
-        count: 1,
-        reason,
-        context,
-        object,
-        user,
-        client: client_list::line(shared, client.record(), clock::now_ms()),
-        created_ms: now_ms,
-        updated_ms: now_ms,
-    };
-    let len_max = shared.config().access.acllog_max_len;
-    shared.acl.note_denial(denial, len_max);
-}
-
-/// Maximum bytes of a user's name in the log: a failed login may name any.
-const USER_BYTES_MAX: usize = 128;
 
 pub(crate) fn whoami(ctx: &mut Context<'_>) -> Done {
     let name = ctx.client.user_name();

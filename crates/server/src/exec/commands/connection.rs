@@ -3,10 +3,10 @@
 use super::{acl, monitor};
 use crate::audit::Outcome;
 use crate::clock;
-use crate::exec::request::audit;
 use crate::exec::request::context::{Context, Done, Failure, SYNTAX};
 use crate::exec::state::client::Verdict;
 use crate::exec::state::wait::Until;
+use duramen_acl::LoginError;
 use duramen_wire::resp::Protocol;
 use duramen_wire::resp::number::parse_integer;
 
@@ -64,37 +64,35 @@ pub(crate) fn auth(ctx: &mut Context<'_>) -> Done {
 const WRONG_PASSWORD: Failure =
     Failure::Text("WRONGPASS invalid username-password pair or user is disabled.");
 
-/// Its password was not looked at (`shared::logins`).
+/// Its password was not looked at (`duramen_acl::Logins`).
 const TOO_MANY_FAILED: Failure =
     Failure::Text("ERR too many failed logins from this address: try again in some seconds");
 
 /// Gives the connection the rights of a user, if the password is right.
 fn log_in(ctx: &mut Context<'_>, user: &[u8], password: &[u8]) -> Done {
-    let address = ctx.client.record().peer.ip();
-    let now_ms = clock::now_ms();
-    if !ctx.shared.logins.may_try(address, now_ms) {
-        acl::note_failed_login(ctx.shared, ctx.client, ctx.args.name(), user);
-        return Err(TOO_MANY_FAILED);
-    }
-    let users = ctx.shared.acl.users();
-    let known = std::str::from_utf8(user)
-        .ok()
-        .and_then(|name| users.get(name));
-    // As long as for a user that exists.
-    let accepts = known.unwrap_or(users.default_user()).accepts(password);
-    match known {
-        Some(user) if accepts => {
-            ctx.shared.logins.succeeded(address);
+    let (shared, address) = (ctx.shared, ctx.client.record().peer.ip());
+    let users = shared.acl.users();
+    let login = (user, password);
+    match shared
+        .logins
+        .log_in(&users, address, login, clock::now_ms())
+    {
+        Ok(user) => {
             ctx.client.log_in(user);
-            if ctx.shared.audit.classes() & 1 != 0 {
-                audit::record_login(ctx.shared, ctx.client, user.name(), Outcome::Allowed);
+            if shared.audit.classes() & 1 != 0 {
+                let origin = acl::origin(shared, ctx.client);
+                shared.record_login(&origin, user.name(), Outcome::Allowed);
             }
-            ctx.client.renew(ctx.shared);
+            ctx.client.renew(shared);
             Ok(())
         }
-        _ => {
-            acl::note_failed_login(ctx.shared, ctx.client, ctx.args.name(), user);
-            if let Some(until_ms) = ctx.shared.logins.failed(address, now_ms) {
+        Err(error) => {
+            let origin = acl::origin(shared, ctx.client);
+            shared.note_failed_login(&origin, ctx.args.name(), user);
+            let LoginError::Wrong { until_ms } = error else {
+                return Err(TOO_MANY_FAILED);
+            };
+            if let Some(until_ms) = until_ms {
                 ctx.client.wait.then(Until::Time(until_ms), &[]);
                 ctx.client.verdict = Verdict::Held;
             }

@@ -42,24 +42,6 @@ pub(crate) fn record(
     });
 }
 
-/// Records a login, or a failed one with the name that it gave.
-#[cold]
-pub(crate) fn record_login(shared: &Shared, client: &Client, user: &str, outcome: Outcome) {
-    if !shared.audit.is_on() {
-        return;
-    }
-    shared.audit.add(Record {
-        user: user.to_owned(),
-        address: client.record().shown_addresses().0,
-        client: client.id(),
-        command: "auth",
-        class: AUDIT_CLASSES[0],
-        outcome,
-        key: None,
-        args: Vec::new(),
-    });
-}
-
 /// The arguments after the name, without secrets (audit::L2).
 fn shown_args(spec: &Spec, args: &Args<'_>) -> Vec<String> {
     let numbered = args.iter().enumerate().skip(1).take(ARGS_MAX);

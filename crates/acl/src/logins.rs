@@ -3,8 +3,8 @@
 //! The first failures of an address cost nothing. Each further one takes a turn, and the turns of
 //! an address follow one another, at growing intervals, however many connections it has. The reply
 //! to a failed login is sent at the end of its turn. A login that would wait for too long is
-//! refused without a look at its password, so more connections do not bring more guesses. No thread
-//! waits: the reply is held as one that waits for the disk.
+//! refused without a look at its password, so more connections do not bring more guesses. The
+//! caller holds the reply until the end of the turn.
 //!
 //! **Invariants**
 //! - G1: an address tries at most `FREE` + `BACKLOG_MS` / `DELAY_MS` passwords at once, and one per
@@ -13,9 +13,11 @@
 //!   and at once after a success. So clients behind one address are not locked out for ever.
 //! - G3: the table has at most `ADDRESSES_MAX` entries. A full table forgets the oldest entry.
 
+use crate::user::User;
+use crate::users::Users;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Failures of an address that cost nothing: a person who mistypes does not wait.
 const FREE: u32 = 5;
@@ -40,8 +42,20 @@ struct Failures {
 /// The addresses from which logins have failed. One lock: logins are rare, and failed ones are
 /// what this slows.
 #[derive(Debug, Default)]
-pub(crate) struct Logins {
+pub struct Logins {
     addresses: Mutex<HashMap<IpAddr, Failures>>,
+}
+
+/// Reason why a login failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LoginError {
+    /// The password was not looked at.
+    #[error("too many failed logins from this address: try again in some seconds")]
+    TooMany,
+    /// `until_ms`: the time before which the reply must not be sent, on the clock of
+    /// [`Logins::log_in`]. `None`: it may be sent at once.
+    #[error("invalid username-password pair or user is disabled.")]
+    Wrong { until_ms: Option<u64> },
 }
 
 /// The part of an address that one owner has: a network of /64, in version 6.
@@ -56,8 +70,38 @@ fn owner(address: IpAddr) -> IpAddr {
 }
 
 impl Logins {
+    /// The user of this name, if it accepts the password. `now_ms`: milliseconds on a clock of the
+    /// caller, the same for all calls.
+    ///
+    /// # Errors
+    /// [`LoginError`].
+    pub fn log_in<'u>(
+        &self,
+        users: &'u Users,
+        address: IpAddr,
+        (name, password): (&[u8], &[u8]),
+        now_ms: u64,
+    ) -> Result<&'u Arc<User>, LoginError> {
+        if !self.may_try(address, now_ms) {
+            return Err(LoginError::TooMany);
+        }
+        let known = std::str::from_utf8(name).ok();
+        let known = known.and_then(|name| users.get(name));
+        // As long as for a user that exists.
+        let accepts = known.unwrap_or(users.default_user()).accepts(password);
+        match known.filter(|_| accepts) {
+            Some(user) => {
+                self.succeeded(address);
+                Ok(user)
+            }
+            None => Err(LoginError::Wrong {
+                until_ms: self.failed(address, now_ms),
+            }),
+        }
+    }
+
     /// Whether a password from this address is looked at now.
-    pub(crate) fn may_try(&self, address: IpAddr, now_ms: u64) -> bool {
+    fn may_try(&self, address: IpAddr, now_ms: u64) -> bool {
         let addresses = self.lock();
         let known = addresses.get(&owner(address));
         known.is_none_or(|known| known.busy_until_ms <= now_ms + BACKLOG_MS)
@@ -65,7 +109,7 @@ impl Logins {
 
     /// A login has failed. Returns the time before which its reply must not be sent; `None`: at
     /// once.
-    pub(crate) fn failed(&self, address: IpAddr, now_ms: u64) -> Option<u64> {
+    fn failed(&self, address: IpAddr, now_ms: u64) -> Option<u64> {
         let mut addresses = self.lock();
         let address = owner(address);
         if addresses.len() >= ADDRESSES_MAX && !addresses.contains_key(&address) {
@@ -98,7 +142,7 @@ impl Logins {
     }
 
     /// A login from this address was right (G2).
-    pub(crate) fn succeeded(&self, address: IpAddr) {
+    fn succeeded(&self, address: IpAddr) {
         self.lock().remove(&owner(address));
     }
 
@@ -118,6 +162,7 @@ impl Failures {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog::Catalog;
 
     const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
@@ -164,6 +209,28 @@ mod tests {
         let free_ms = now_ms + BACKLOG_MS + DELAY_MAX_MS + FORGET_MS;
         assert!(logins.may_try(ADDRESS, now_ms + DELAY_MAX_MS + 1));
         assert_eq!(logins.failed(ADDRESS, free_ms), None);
+    }
+
+    #[test]
+    fn a_login_needs_the_right_password_of_a_user_that_is_on() {
+        let catalog = Catalog::new([]);
+        let mut users = Users::new(&catalog);
+        for (name, rules) in [("ann", [&b"on"[..], b">secret"]), ("bob", [b"off", b">secret"])] {
+            users.set(name.as_bytes(), rules, &catalog).expect("right");
+        }
+        let logins = Logins::default();
+        let log_in = |name: &[u8], password: &[u8]| {
+            let user = logins.log_in(&users, ADDRESS, (name, password), 1_000);
+            user.map(|user| user.name().to_owned())
+        };
+        let wrong = Err(LoginError::Wrong { until_ms: None });
+        assert_eq!(log_in(b"ann", b"guess"), wrong);
+        assert_eq!(log_in(b"bob", b"secret"), wrong, "it is off");
+        assert_eq!(log_in(b"eve", b"secret"), wrong);
+        assert_eq!(log_in(b"\xff", b"secret"), wrong);
+        assert_eq!(log_in(b"ann", b"secret"), Ok("ann".to_owned()));
+        while log_in(b"ann", b"guess") != Err(LoginError::TooMany) {}
+        assert_eq!(log_in(b"ann", b"secret"), Err(LoginError::TooMany));
     }
 
     #[test]

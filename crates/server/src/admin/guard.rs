@@ -1,0 +1,143 @@
+//! Logins of admin HTTP: the users of the RESP port, by HTTP Basic.
+//!
+//! **Invariants**
+//! - G1: a guarded page is made only after the check: for a user that may run the page's command.
+//!   A request without a login has the rights of the default user, if that needs no password.
+//! - G2: a failed login is slowed, counted and recorded as one of the RESP port, together with
+//!   those of the same address there.
+
+use crate::audit::{Outcome, Record};
+use crate::clock::now_ms;
+use crate::shared::acl::Reason;
+use crate::shared::{Origin, Shared};
+use axum::Extension;
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use duramen_acl::basic::{CHALLENGE, Login, parse};
+use duramen_acl::{LoginError, User};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The name of this port in the logs.
+const PORT: &str = "admin-http";
+
+/// The address of the client of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Peer(pub(super) SocketAddr);
+
+/// Guards some pages.
+#[derive(Clone)]
+pub(super) struct Guard {
+    pub(super) shared: Arc<Shared>,
+    /// The command that a user must be allowed to run.
+    pub(super) command: &'static str,
+}
+
+/// Serves a request of a user that may run the command, and refuses any other (G1).
+pub(super) async fn admit(
+    State(guard): State<Guard>,
+    Extension(Peer(peer)): Extension<Peer>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let value = request.headers().get(header::AUTHORIZATION);
+    let login = value.map(|value| parse(value.as_bytes()));
+    match guard.user(login, peer) {
+        Ok(user) => match guard.allows(&user, value.is_some(), peer) {
+            Ok(()) => next.run(request).await,
+            Err(refused) => refused,
+        },
+        Err((refused, wait)) => {
+            tokio::time::sleep(wait).await;
+            refused
+        }
+    }
+}
+
+/// Asks for a login.
+fn challenge(text: &'static str) -> Response {
+    let challenge = [(header::WWW_AUTHENTICATE, CHALLENGE)];
+    (StatusCode::UNAUTHORIZED, challenge, text).into_response()
+}
+
+impl Guard {
+    /// The user of a request, or the refusal and the time before which it must not be sent.
+    /// `login`: `None`: there is none; `Some(None)`: it is malformed.
+    fn user(
+        &self,
+        login: Option<Option<Login>>,
+        peer: SocketAddr,
+    ) -> Result<Arc<User>, (Response, Duration)> {
+        let (shared, users) = (&self.shared, self.shared.acl.users());
+        let Some(login) = login else {
+            let default = users.default_user();
+            let is_open = default.is_open().then(|| Arc::clone(default));
+            return is_open.ok_or_else(|| (challenge("log in\n"), Duration::ZERO));
+        };
+        let Some(Login { user, password }) = login else {
+            let refused = challenge("this is no login of HTTP Basic\n");
+            return Err((refused, Duration::ZERO));
+        };
+        let now_ms = now_ms();
+        let known = shared
+            .logins
+            .log_in(&users, peer.ip(), (&user, &password), now_ms);
+        known.map(Arc::clone).map_err(|error| {
+            shared.note_failed_login(&origin(peer, ""), PORT.as_bytes(), &user);
+            match error {
+                LoginError::TooMany => {
+                    let text = "too many failed logins from this address: try again in some seconds\n";
+                    let refused = (StatusCode::TOO_MANY_REQUESTS, text).into_response();
+                    (refused, Duration::ZERO)
+                }
+                LoginError::Wrong { until_ms } => {
+                    let wait_ms = until_ms.map_or(0, |until_ms| until_ms.saturating_sub(now_ms));
+                    let refused = challenge("wrong user or password, or the user is off\n");
+                    (refused, Duration::from_millis(wait_ms))
+                }
+            }
+        })
+    }
+
+    /// Whether a user may run the command; if not, the refusal. A client that has given no login is
+    /// asked for one.
+    fn allows(&self, user: &User, has_login: bool, peer: SocketAddr) -> Result<(), Response> {
+        let Guard { shared, command } = self;
+        if user.has(command, shared.acl.catalog()) {
+            return Ok(());
+        }
+        let origin = origin(peer, user.name());
+        if shared.audit.is_on() {
+            shared.audit.add(Record {
+                user: origin.user.clone(),
+                address: origin.address.clone(),
+                client: origin.client,
+                command,
+                class: "other",
+                outcome: Outcome::Denied,
+                key: None,
+                args: Vec::new(),
+            });
+        }
+        shared.note_denial(origin, Reason::Command, command.as_bytes().to_vec(), PORT);
+        Err(match has_login {
+            false => challenge("log in\n"),
+            true => {
+                let text = format!("user {} needs the right +{command}\n", user.name());
+                (StatusCode::FORBIDDEN, text).into_response()
+            }
+        })
+    }
+}
+
+fn origin(peer: SocketAddr, user: &str) -> Origin {
+    Origin {
+        user: user.to_owned(),
+        address: peer.to_string(),
+        client: 0,
+        line: format!("addr={peer} name={PORT} user={user}"),
+    }
+}
