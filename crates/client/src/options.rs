@@ -1,6 +1,7 @@
 //! The options of a client.
 
 use crate::error::Error;
+use crate::login::Login;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -34,6 +35,8 @@ pub struct Options {
     pub cluster: String,
     /// The cluster's token, if it has one.
     pub token: Vec<u8>,
+    /// The user whose rights the client has. `None`: the default user's, if that needs no password.
+    pub login: Option<Login>,
     /// Certificates, for a cluster whose native ports have TLS. With them there is no connection
     /// over TCP without TLS; each new connection uses the files as they are by then, so a
     /// certificate that is renewed before it expires interrupts nothing. `None`: no TLS.
@@ -68,6 +71,7 @@ impl Options {
             coordinators: coordinators.into_iter().map(Into::into).collect(),
             cluster: String::new(),
             token: Vec::new(),
+            login: None,
             tls: None,
             deadline: Duration::from_secs(30),
             attempt: Duration::from_secs(1),
@@ -87,6 +91,7 @@ impl Options {
         if self.cluster.len() > 255 || self.token.len() > 1024 {
             return wrong("a cluster's name has at most 255 bytes, a token 1024");
         }
+        self.login.as_ref().map_or(Ok(()), Login::check)?;
         if self.deadline.is_zero() || self.attempt.is_zero() {
             return wrong("deadline and attempt must be longer than nothing");
         }

@@ -365,21 +365,24 @@ impl Driver {
     }
 
     fn failed(&mut self, now_us: u64, flight: Flight, why: &Unopened) {
-        let (Unopened::Failed(text) | Unopened::Foreign(text)) = why;
+        let (Unopened::Failed(text) | Unopened::Foreign(text) | Unopened::Denied(text)) = why;
         match flight {
             Flight::Request { batch, send } => {
                 if let Some(running) = self.running.get_mut(&batch) {
-                    self.core.failed(now_us, &mut running.batch, &send, text);
+                    let running = &mut running.batch;
+                    match why {
+                        Unopened::Denied(_) => self.core.denied(now_us, running, &send, text),
+                        _ => self.core.failed(now_us, running, &send, text),
+                    }
                     self.ready.push(batch);
                 }
             }
             Flight::Question(ask) => {
+                let error = || Error::Refused(format!("{}: {text}", ask.address));
                 match why {
                     Unopened::Failed(_) => self.core.coordinator_failed(now_us, &ask, text),
-                    Unopened::Foreign(_) => {
-                        let error = Error::Refused(format!("{}: {text}", ask.address));
-                        self.core.refuse(error);
-                    }
+                    Unopened::Foreign(_) => self.core.refuse(error()),
+                    Unopened::Denied(_) => self.core.deny_question(now_us, &ask, error()),
                 }
                 self.ready_all();
             }
@@ -452,7 +455,7 @@ impl Driver {
         link.receive()?;
         let ours = credentials(&self.options.cluster, &self.options.token);
         let was_open = link.is_open();
-        link.shake(ours)?;
+        link.shake(ours, self.options.login.as_ref())?;
         if !link.is_open() {
             return Ok(());
         }
@@ -483,7 +486,9 @@ impl Driver {
             // An error to request 0 is an error to the handshake.
             return Err(match reply {
                 Reply::Trouble(trouble) => match Failure::of(&peer.address, &trouble) {
-                    Failure::Never(error) => Unopened::Foreign(error.to_string()),
+                    Failure::Never(error) | Failure::Denied(error) => {
+                        Unopened::Foreign(error.to_string())
+                    }
                     _ => Unopened::Failed(trouble.to_string()),
                 },
                 _ => Unopened::Failed("an answer to another request".to_owned()),
@@ -503,6 +508,9 @@ impl Driver {
                     }
                     Reply::Trouble(trouble) => match Failure::of(&ask.address, &trouble) {
                         Failure::Never(error) => self.core.refuse(error),
+                        Failure::Denied(error) => {
+                            self.core.deny_question(now_us, &ask, error);
+                        }
                         Failure::NotSent(why) | Failure::Again(why) => {
                             self.core.coordinator_failed(now_us, &ask, &why);
                         }

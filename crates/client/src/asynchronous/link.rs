@@ -8,10 +8,14 @@
 
 use crate::certificates::{Certificates, host};
 use crate::core::{CoordinatorRequest, Send};
+use crate::login::{Login, accepted};
 use crate::net::{Unopened, unopened};
 use duramen_base::ids::ClusterId;
 use duramen_tls::{Received, Session};
-use duramen_wire::native::codec::{Credentials, Handshake, Progress, Role, fresh_nonce};
+use duramen_wire::native::codec::{
+    CLIENT_FRAME_BYTES_MAX, Credentials, Handshake, Parsed, Progress, Role, decode_reply,
+    fresh_nonce, parse_frame,
+};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto, sockopt};
@@ -23,6 +27,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 const READ_BYTES: usize = 64 << 10;
 /// A buffer that grew larger than this for one message is not kept.
 const KEPT_BYTES_MAX: usize = 1 << 20;
+/// Number of the login: no request has it.
+const LOGIN_REQUEST: u64 = u64::MAX;
 /// Token of the inbox's bell; the others are numbers of lanes.
 pub(super) const BELL: u64 = u64::MAX;
 
@@ -74,6 +80,8 @@ enum State {
         fd: OwnedFd,
         handshake: Box<Handshake>,
     },
+    /// Waits for the answer to the login.
+    LoggingIn(OwnedFd),
     Open(OwnedFd),
 }
 
@@ -242,9 +250,13 @@ impl Link {
         self.input.resize(old + old.max(READ_BYTES), 0);
         let room = &mut self.input[old..];
         let received = match (&self.state, &mut self.session) {
-            (State::Securing(fd) | State::Shaking { fd, .. } | State::Open(fd), session) => {
-                receive(fd, session.as_deref_mut(), room)
-            }
+            (
+                State::Securing(fd)
+                | State::Shaking { fd, .. }
+                | State::LoggingIn(fd)
+                | State::Open(fd),
+                session,
+            ) => receive(fd, session.as_deref_mut(), room),
             _ => Ok(0),
         };
         self.input
@@ -253,10 +265,14 @@ impl Link {
         self.begin_handshake()
     }
 
-    /// Continues the handshake, if it is not over.
-    pub fn shake(&mut self, ours: Credentials<'_>) -> Result<(), Unopened> {
+    /// Continues the handshake and the login, if they are not over.
+    pub fn shake(
+        &mut self,
+        ours: Credentials<'_>,
+        login: Option<&Login>,
+    ) -> Result<(), Unopened> {
         let State::Shaking { handshake, .. } = &mut self.state else {
-            return Ok(());
+            return self.hear_login();
         };
         let progress = handshake.advance(ours, &self.input, &mut self.output);
         match progress.map_err(unopened)? {
@@ -264,9 +280,32 @@ impl Link {
             Progress::Done { used, .. } => {
                 self.input.drain(..used);
                 if let State::Shaking { fd, .. } = std::mem::take(&mut self.state) {
-                    self.state = State::Open(fd);
+                    self.state = match login {
+                        None => State::Open(fd),
+                        Some(login) => {
+                            login.encode(LOGIN_REQUEST, &mut self.output);
+                            State::LoggingIn(fd)
+                        }
+                    };
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Takes the answer to the login, if it has come.
+    fn hear_login(&mut self) -> Result<(), Unopened> {
+        if !matches!(self.state, State::LoggingIn(_)) {
+            return Ok(());
+        }
+        let parsed = parse_frame(&self.input, CLIENT_FRAME_BYTES_MAX);
+        let Parsed::Frame { frame, bytes } = parsed.map_err(|error| error.to_string())? else {
+            return Ok(());
+        };
+        accepted(&decode_reply(&frame).map_err(|error| error.to_string())?)?;
+        self.input.drain(..bytes);
+        if let State::LoggingIn(fd) = std::mem::take(&mut self.state) {
+            self.state = State::Open(fd);
         }
         Ok(())
     }
@@ -285,7 +324,10 @@ impl Link {
 
     /// Sends what there is, as far as the kernel takes it.
     pub fn flush(&mut self, poller: &Poller, token: usize) -> Result<(), Unopened> {
-        let (State::Securing(fd) | State::Shaking { fd, .. } | State::Open(fd)) = &self.state
+        let (State::Securing(fd)
+        | State::Shaking { fd, .. }
+        | State::LoggingIn(fd)
+        | State::Open(fd)) = &self.state
         else {
             return Ok(());
         };

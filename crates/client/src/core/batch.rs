@@ -228,8 +228,8 @@ impl<W: AsWork> Batch<W> {
 
     pub(super) fn fail_open(&mut self, sessions: &mut Sessions, error: &Error) {
         for part in &mut self.parts {
-            if !part.is_done() {
-                part.fail(sessions, error.clone());
+            if matches!(part.state, State::Open { .. }) {
+                part.refuse(sessions, error);
             }
         }
     }
@@ -383,6 +383,15 @@ impl<W: AsWork> CallPart<W> {
 
     pub(super) fn fail(&mut self, sessions: &mut Sessions, error: Error) {
         self.settle(sessions, Err(error));
+    }
+
+    /// Ends it with a refusal of the client, before another copy was sent (core::K1).
+    pub(super) fn refuse(&mut self, sessions: &mut Sessions, error: &Error) {
+        let error = match self.is_known_undone() || !self.mutates() {
+            true => error.clone(),
+            false => self.unknown(&error.to_string()),
+        };
+        self.fail(sessions, error);
     }
 
     pub(super) fn settle(&mut self, sessions: &mut Sessions, result: Result<Settled, Error>) {

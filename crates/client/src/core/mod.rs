@@ -57,6 +57,8 @@ const REQUEST_BYTES_MAX: usize = 1 << 20;
 /// First pause after a failure; it doubles with each further failure up to the maximum.
 const PAUSE_US: u64 = 1_000;
 const PAUSE_MAX_US: u64 = 100_000;
+/// Time for which calls end at once after the client's user was refused.
+const DENIED_US: u64 = 1_000_000;
 /// Pause before the next request for a lease that could not be renewed.
 const RENEW_AGAIN_US: u64 = 5_000_000;
 
@@ -164,8 +166,9 @@ pub struct Core {
     ask_timeout_us: u64,
     exactly_once: bool,
     random: Random,
-    /// A refusal by the coordinator that no other attempt changes.
-    refused: Option<Error>,
+    /// A refusal by the coordinator or of a login, and the time until which every call ends with
+    /// it.
+    refused: Option<(Error, u64)>,
 }
 
 impl Core {
@@ -224,8 +227,8 @@ impl Core {
 
     /// The next step for this batch.
     pub fn next<W: AsWork>(&mut self, now_us: u64, batch: &mut Batch<W>) -> Next {
-        if let Some(error) = &self.refused {
-            batch.fail_open(&mut self.sessions, error);
+        if let Some(error) = self.refused(now_us).cloned() {
+            batch.fail_open(&mut self.sessions, &error);
         }
         if now_us >= batch.deadline_us {
             batch.end(now_us, &mut self.sessions, self.coordinators.last_trouble());
@@ -653,12 +656,38 @@ impl Core {
 
     /// The cluster refuses this client: every call ends with this error.
     pub fn refuse(&mut self, error: Error) {
-        self.refused = Some(error);
+        self.refused = Some((error, u64::MAX));
     }
 
-    /// See [`Core::refuse`].
-    pub fn refused(&self) -> Option<&Error> {
-        self.refused.as_ref()
+    /// The cluster refuses the client's user: every call ends with this error, for
+    /// [`DENIED_US`]. Users may change, and more logins that fail would slow this machine's others.
+    pub fn deny(&mut self, now_us: u64, error: Error) {
+        if self.refused(now_us).is_none() {
+            self.refused = Some((error, now_us + DENIED_US));
+        }
+    }
+
+    /// As [`deny`](Self::deny), by the coordinator, which has not answered this question for it.
+    pub fn deny_question(&mut self, now_us: u64, ask: &CoordinatorRequest, error: Error) {
+        self.ask_again(ask, now_us + DENIED_US);
+        self.deny(now_us, error);
+    }
+
+    /// As [`deny`](Self::deny), by the server of this request.
+    pub fn denied<W: AsWork>(&mut self, now_us: u64, batch: &mut Batch<W>, send: &Send, why: &str) {
+        let error = Error::Refused(format!("{} at {}: {why}", send.server, send.address));
+        for index in &send.parts {
+            if let Some(part) = batch.open(*index) {
+                part.refuse(&mut self.sessions, &error);
+            }
+        }
+        self.deny(now_us, error);
+    }
+
+    /// See [`Core::refuse`] and [`Core::deny`].
+    pub fn refused(&self, now_us: u64) -> Option<&Error> {
+        let (error, until_us) = self.refused.as_ref()?;
+        (now_us < *until_us).then_some(error)
     }
 
     fn ask_again(&mut self, ask: &CoordinatorRequest, at_us: u64) {

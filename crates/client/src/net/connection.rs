@@ -3,11 +3,12 @@
 use super::stream::Stream;
 use super::tcp::Tcp;
 use crate::certificates::host;
+use crate::login::{Login, accepted};
 use duramen_base::ids::ClusterId;
 use duramen_base::origin::Origin;
 use duramen_tls::Identity;
 use duramen_wire::native::codec::{
-    Credentials, Frame, HEADER_BYTES, Handshake, HelloError, Parsed, Progress, Reply, Role,
+    CLIENT_FRAME_BYTES_MAX, Credentials, Frame, HEADER_BYTES, Handshake, HelloError, Parsed, Progress, Reply, Role,
     decode_reply, fresh_nonce, parse_frame,
 };
 use std::io::ErrorKind;
@@ -46,6 +47,8 @@ pub(crate) enum Unopened {
     Failed(String),
     /// The other side belongs to another cluster, has another version, or has another token.
     Foreign(String),
+    /// The login is refused: the user or the password is wrong.
+    Denied(String),
 }
 
 impl From<String> for Unopened {
@@ -57,7 +60,7 @@ impl From<String> for Unopened {
 impl From<Unopened> for String {
     fn from(why: Unopened) -> String {
         match why {
-            Unopened::Failed(why) | Unopened::Foreign(why) => why,
+            Unopened::Failed(why) | Unopened::Foreign(why) | Unopened::Denied(why) => why,
         }
     }
 }
@@ -155,6 +158,16 @@ impl Connection {
                 }
             }
         }
+    }
+
+    /// Logs in; to be called once, before all requests.
+    pub fn log_in(mut self, login: &Login, timeout: Duration) -> Result<Connection, Unopened> {
+        let request = self.next_request();
+        login.encode(request, &mut self.output);
+        self.transmit(timeout)?;
+        accepted(&self.receive(timeout, CLIENT_FRAME_BYTES_MAX)?)?;
+        self.consumed();
+        Ok(self)
     }
 
     pub fn next_request(&mut self) -> u64 {

@@ -111,7 +111,12 @@ impl Shared {
         for send in sends {
             match self.transmit(batch, send, deadline_us) {
                 Ok(connection) => under_way.push((send, connection)),
-                Err(why) => self.core().failed(self.now_us(), batch, send, &why),
+                Err(Unopened::Denied(why)) => {
+                    self.core().denied(self.now_us(), batch, send, &why);
+                }
+                Err(Unopened::Failed(why) | Unopened::Foreign(why)) => {
+                    self.core().failed(self.now_us(), batch, send, &why);
+                }
             }
         }
         for (send, mut connection) in under_way {
@@ -140,7 +145,7 @@ impl Shared {
         batch: &Batch<Work<'_>>,
         send: &Send,
         deadline_us: u64,
-    ) -> Result<Connection, String> {
+    ) -> Result<Connection, Unopened> {
         let timeout = self.until(deadline_us).min(self.options.attempt);
         let mut connection = self.pool.take(&send.address, timeout)?;
         let request = connection.next_request();
@@ -159,6 +164,7 @@ impl Shared {
             Err(Failure::NotSent(why) | Failure::Again(why)) => {
                 core.coordinator_failed(now_us, ask, &why);
             }
+            Err(Failure::Denied(error)) => core.deny_question(now_us, ask, error),
             Err(Failure::Never(error)) => core.refuse(error),
         }
     }
@@ -174,6 +180,7 @@ impl Shared {
         let mut connection = taken.map_err(|unopened| match unopened {
             Unopened::Failed(why) => Failure::NotSent(why),
             Unopened::Foreign(why) => Failure::Never(Error::Refused(format!("{address}: {why}"))),
+            Unopened::Denied(why) => Failure::Denied(Error::Refused(format!("{address}: {why}"))),
         })?;
         let envelope = Envelope {
             request: connection.next_request(),
@@ -211,13 +218,17 @@ impl Shared {
             }
             let address = {
                 let mut core = self.core();
-                if let Some(error) = core.refused() {
+                if let Some(error) = core.refused(self.now_us()) {
                     return Err(error.clone());
                 }
                 core.coordinators().current()
             };
             let timeout = self.until(deadline_us).min(self.options.attempt);
             match self.exchange(&address, question, timeout) {
+                Err(Failure::Denied(error)) => {
+                    self.core().deny(self.now_us(), error.clone());
+                    return Err(error);
+                }
                 Err(Failure::Never(error)) => return Err(error),
                 Err(Failure::NotSent(why)) => {
                     self.core().coordinators().failed(&address, &why);
@@ -261,14 +272,19 @@ pub(crate) enum Failure {
     NotSent(String),
     /// As `NotSent`, but the question may have arrived.
     Again(String),
+    /// The user may not do this, or its login is refused. Its rights may change.
+    Denied(Error),
     Never(Error),
 }
 
 impl Failure {
     pub fn of(address: &str, trouble: &Trouble<'_>) -> Failure {
         match trouble {
-            Trouble::WrongCluster { .. } | Trouble::NotPermitted { .. } => {
+            Trouble::WrongCluster { .. } => {
                 Failure::Never(Error::Refused(format!("{address}: {trouble}")))
+            }
+            Trouble::NotPermitted { .. } => {
+                Failure::Denied(Error::Refused(format!("{address}: {trouble}")))
             }
             Trouble::Malformed { .. } | Trouble::WrongProtocol { .. } => {
                 Failure::Never(Error::Protocol {

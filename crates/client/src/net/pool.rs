@@ -3,6 +3,7 @@
 use super::connection::{Connection, Unopened};
 use crate::certificates::Certificates;
 use crate::error::Error;
+use crate::login::Login;
 use crate::options::Options;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ const IDLE_MAX: usize = 128;
 pub(super) struct Pool {
     cluster: String,
     token: Vec<u8>,
+    login: Option<Login>,
     certificates: Option<Certificates>,
     /// See [`Options::socket_dir`].
     socket_dir: Option<PathBuf>,
@@ -32,6 +34,7 @@ impl Pool {
         Ok(Pool {
             cluster: options.cluster.clone(),
             token: options.token.clone(),
+            login: options.login.clone(),
             certificates: Certificates::load(options.tls.as_ref())?,
             socket_dir: options.socket_dir.clone(),
             spin: options.spin,
@@ -67,7 +70,16 @@ impl Pool {
     fn open_by_tcp(&self, address: &str, timeout: Duration) -> Result<Connection, Unopened> {
         let identity = self.certificates.as_ref().map(Certificates::newest);
         let (cluster, token) = (&self.cluster, &self.token);
-        Connection::open(address, cluster, token, identity, timeout, self.spin)
+        let since = Instant::now();
+        let opened = Connection::open(address, cluster, token, identity, timeout, self.spin)?;
+        self.log_in(opened, timeout.saturating_sub(since.elapsed()))
+    }
+
+    fn log_in(&self, opened: Connection, timeout: Duration) -> Result<Connection, Unopened> {
+        match &self.login {
+            Some(login) => opened.log_in(login, timeout),
+            None => Ok(opened),
+        }
     }
 
     fn take_or(
@@ -98,7 +110,8 @@ impl Pool {
         let path = dir.join(address);
         let (cluster, token) = (&self.cluster, &self.token);
         // A process that listens there and does not answer leaves time for TCP.
-        let opened = Connection::open_locally(&path, cluster, token, timeout / 2, self.spin);
+        let opened = Connection::open_locally(&path, cluster, token, timeout / 2, self.spin)
+            .and_then(|opened| self.log_in(opened, timeout / 2));
         let (opened, failure) = match opened {
             Err(Unopened::Failed(why)) => (None, Some(format!("{}: {why}", path.display()))),
             opened => (Some(opened), None),

@@ -16,11 +16,12 @@
 
 use super::cursor::Cursor;
 use super::frame::Builder;
+use super::login::decode_login;
 use super::many::{read_multi_outcomes, read_objects, read_parts};
 use super::operations::{read_enumerate, read_single, read_whole_outcome};
 use super::{BodyError, Envelope, Frame, Kind};
 use crate::native::message::{
-    Answer, CoordinatorAnswer, FromCoordinator, Peer, PeerAnswer, Recover, Request, ServerAnswer,
+    Answer, CoordinatorAnswer, FromCoordinator, Login, Peer, PeerAnswer, Recover, Request, ServerAnswer,
     ToCoordinator, WriteReplica,
 };
 use duramen_base::ids::{Level, SegmentId, ServerId};
@@ -36,6 +37,7 @@ pub enum Question<'a> {
     FromCoordinator(FromCoordinator),
     Peer(Peer),
     Client(Request<'a>),
+    Login(Login<'a>),
 }
 
 /// Any answer.
@@ -45,6 +47,7 @@ pub enum Reply<'a> {
     Server(ServerAnswer),
     Peer(PeerAnswer),
     Client(Answer<'a>),
+    LoggedIn,
     Trouble(Trouble<'a>),
 }
 
@@ -69,7 +72,8 @@ pub enum Trouble<'a> {
     /// Ask again after this time.
     #[error("overloaded: ask again in {after_ms} ms")]
     Busy { after_ms: u32 },
-    /// The hello's token is wrong.
+    /// The hello's token is wrong, or the client has to log in, or its login is wrong, or its user
+    /// may not do this.
     #[error("not permitted: {reason}")]
     NotPermitted { reason: &'a str },
 }
@@ -361,9 +365,11 @@ pub fn decode_request<'a>(frame: &Frame<'a>) -> Result<Option<Request<'a>>, Body
         }
         Kind::Multi => Request::Multi(read_parts(body)?),
         Kind::Enumerate => read_enumerate(body)?,
-        Kind::ToCoordinator | Kind::FromCoordinator | Kind::Peer | Kind::WriteReplica => {
-            return Ok(None);
-        }
+        Kind::ToCoordinator
+        | Kind::FromCoordinator
+        | Kind::Peer
+        | Kind::WriteReplica
+        | Kind::Login => return Ok(None),
     }))
 }
 
@@ -374,6 +380,9 @@ pub fn decode_request<'a>(frame: &Frame<'a>) -> Result<Option<Request<'a>>, Body
 pub fn decode_question<'a>(frame: &Frame<'a>) -> Result<Question<'a>, BodyError> {
     if let Some(request) = decode_request(frame)? {
         return Ok(Question::Client(request));
+    }
+    if let Some(login) = decode_login(frame)? {
+        return Ok(Question::Login(login));
     }
     let kind = kind_of(frame)?;
     let body = frame.body;
@@ -391,7 +400,7 @@ pub fn decode_question<'a>(frame: &Frame<'a>) -> Result<Question<'a>, BodyError>
             message => Question::Peer(message),
         },
         Kind::WriteReplica => Question::Peer(Peer::WriteReplica(read_write_replica(body)?)),
-        Kind::Ping | Kind::Single | Kind::Multi | Kind::Enumerate => {
+        Kind::Ping | Kind::Single | Kind::Multi | Kind::Enumerate | Kind::Login => {
             unreachable!("a client's request was decoded above")
         }
     })
@@ -422,5 +431,9 @@ pub fn decode_reply<'a>(frame: &Frame<'a>) -> Result<Reply<'a>, BodyError> {
         Kind::Single => Reply::Client(Answer::Single(read_whole_outcome(body)?)),
         Kind::Multi => Reply::Client(Answer::Multi(read_multi_outcomes(body)?)),
         Kind::Enumerate => Reply::Client(read_objects(body)?),
+        Kind::Login => {
+            Cursor::new(kind, body).end()?;
+            Reply::LoggedIn
+        }
     })
 }

@@ -28,6 +28,7 @@
 //! | 17 | one operation / its outcome |
 //! | 18 | several operations / their outcomes |
 //! | 19 | enumeration / objects |
+//! | 20 | login / empty |
 //!
 //! **Invariants**
 //! - N1: nothing is allocated for a length before the bytes have arrived, unless the length is
@@ -42,6 +43,7 @@ mod cursor;
 mod frame;
 mod handshake;
 mod hello;
+mod login;
 mod many;
 mod operations;
 mod rings;
@@ -60,6 +62,7 @@ pub use handshake::{
 pub use hello::{
     HelloError, NONCE_BYTES, Nonce, OPENING_BYTES, Opening, Role, is_plain_opening, parse_opening,
 };
+pub use login::{LOGIN_BYTES_MAX, decode_login, encode_logged_in, encode_login};
 pub use many::{MultiAnswer, MultiRequest, Objects, ObjectsAnswer, Outcomes, Parts};
 pub use operations::{
     append_outcome, encode_enumerate, encode_enumerate_problem, encode_outcome, encode_ping,
@@ -91,10 +94,11 @@ pub enum Kind {
     Single = 17,
     Multi = 18,
     Enumerate = 19,
+    Login = 20,
 }
 
 impl Kind {
-    const ALL: [Kind; 8] = [
+    const ALL: [Kind; 9] = [
         Kind::ToCoordinator,
         Kind::FromCoordinator,
         Kind::Peer,
@@ -103,6 +107,7 @@ impl Kind {
         Kind::Single,
         Kind::Multi,
         Kind::Enumerate,
+        Kind::Login,
     ];
 
     /// The kind with this number.

@@ -17,6 +17,22 @@ pub struct Rpc {
     pub acknowledged: RpcId,
 }
 
+/// The user of a client, from the answer on: the rights of all its later requests on this
+/// connection. → `LoggedIn`, or [`Trouble::NotPermitted`](crate::native::codec::Trouble)
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Login<'a> {
+    pub user: &'a [u8],
+    pub password: &'a [u8],
+}
+
+/// Without the password.
+impl std::fmt::Debug for Login<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let user = String::from_utf8_lossy(self.user);
+        f.debug_struct("Login").field("user", &user).finish()
+    }
+}
+
 /// The condition of a mutation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Condition {

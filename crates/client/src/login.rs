@@ -1,0 +1,65 @@
+//! The login of a client at each new connection.
+
+use crate::error::Error;
+use crate::net::Unopened;
+use duramen_wire::native::codec::{
+    Envelope, LOGIN_BYTES_MAX, Reply, Trouble, encode_login,
+};
+use duramen_wire::native::message;
+
+/// A user of the cluster, whose rights the client has. Without a login it has those of the default
+/// user, if that needs no password.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Login {
+    pub user: String,
+    pub password: String,
+}
+
+/// Without the password.
+impl std::fmt::Debug for Login {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Login").field("user", &self.user).finish()
+    }
+}
+
+impl Login {
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.user.len() > LOGIN_BYTES_MAX || self.password.len() > LOGIN_BYTES_MAX {
+            let why = format!("a user's name and a password have at most {LOGIN_BYTES_MAX} bytes");
+            return Err(Error::Options(why));
+        }
+        Ok(())
+    }
+
+    /// Appends the frame, with this number.
+    pub(crate) fn encode(&self, request: u64, out: &mut Vec<u8>) {
+        let envelope = Envelope {
+            request,
+            ..Envelope::default()
+        };
+        let login = message::Login {
+            user: self.user.as_bytes(),
+            password: self.password.as_bytes(),
+        };
+        encode_login(out, &envelope, &login);
+    }
+}
+
+/// Whether the other side has accepted the login.
+pub(crate) fn accepted(reply: &Reply<'_>) -> Result<(), Unopened> {
+    match reply {
+        Reply::LoggedIn => Ok(()),
+        Reply::Trouble(Trouble::NotPermitted { reason }) => {
+            Err(Unopened::Denied((*reason).to_owned()))
+        }
+        Reply::Trouble(Trouble::Malformed { .. }) => Err(Unopened::Foreign(
+            "the other side is too old to know users of native clients: update it, or connect \
+             without a login"
+                .to_owned(),
+        )),
+        Reply::Trouble(trouble) => Err(Unopened::Failed(trouble.to_string())),
+        _ => Err(Unopened::Failed(
+            "an answer that does not fit a login".to_owned(),
+        )),
+    }
+}
