@@ -13,13 +13,19 @@
 //!   request is presented again unchanged, with the requests behind it on its connection
 //!   (`exec::request::cold`, `reactor::flash`). The bytes that it may have fetched are bounded.
 //!
+//! - Y5: a request runs only with the rights of its client's user ([`rights`]); a client whose user
+//!   is gone runs nothing, and is closed.
+//!
 //! **Concurrency**: it belongs to its thread.
 //!
 //! Paper: [Ousterhout15 §3]
 
+mod rights;
+
 use crate::durability::Durability;
 use crate::exec::look_ahead;
-use crate::exec::{Client, OUT_BYTES_PER_TURN, TURN_TIME};
+use crate::exec::Verdict as ClientVerdict;
+use crate::exec::{Client, OUT_BYTES_PER_TURN, TURN_TIME, WaitUntil};
 use crate::shared::Shared;
 use crate::shared::{Membership, ViewCache};
 use duramen_base::ids::ServerId;
@@ -27,9 +33,12 @@ use duramen_engine::{Guard, Session};
 use duramen_node::serve::HINTS;
 use duramen_node::{ClientRequest, Hint, Servant, View, Views, WhenCold};
 use duramen_wire::native::codec::{
-    BodyError, Envelope, Frame, Header, Trouble, decode_request, encode_trouble,
+    BodyError, CLIENT_FRAME_BYTES_MAX, Envelope, Frame, Header, MultiAnswer, MultiRequest, Parsed,
+    Parts, Reply, Trouble, decode_login, decode_reply, decode_request, encode_logged_in,
+    encode_trouble, outcome_bytes, parse_frame,
 };
-use duramen_wire::native::message::{Request, Single};
+use duramen_wire::native::message::{Answer, Login, Outcome, Problem, Request, Single};
+use rights::{Refusal, Verdict};
 use std::ops::Range;
 use std::time::Instant;
 
@@ -80,6 +89,7 @@ impl<'a> Turn<'a> {
 /// The decoded content of a frame.
 enum Decoded<'a> {
     Request(ClientRequest<'a>),
+    Login(Login<'a>),
     /// A message that is not a client's request.
     Foreign,
     Malformed(BodyError),
@@ -145,6 +155,7 @@ impl Executor {
             return turn_away(turns, frames);
         };
         let mut round = Round {
+            shared,
             servant: self
                 .servant
                 .get_or_insert_with(|| Servant::new(membership.clients().clone())),
@@ -157,7 +168,8 @@ impl Executor {
         };
         let started = Instant::now();
         for turn in &mut *turns {
-            turn.client.begin_native();
+            turn.client.begin_native(shared);
+            turn.halted |= turn.client.verdict() == ClientVerdict::CloseNow; // Y5
         }
         for group in frames.chunks(GROUP_REQUESTS) {
             let mut guard = session.pin();
@@ -182,10 +194,11 @@ impl Executor {
                 }
                 match &decoded[n] {
                     Decoded::Request(asked) => {
-                        if !round.serve(&mut guard, asked, turn) {
+                        if !round.admit(&mut guard, asked, &framed.header, turn) {
                             continue;
                         }
                     }
+                    Decoded::Login(login) => log_in(shared, login, &framed.header, turn),
                     Decoded::Foreign => refuse(turn.out, &framed.header, &FOREIGN),
                     Decoded::Malformed(error) => {
                         let reason = &error.to_string();
@@ -194,7 +207,7 @@ impl Executor {
                 }
                 turn.executed += 1;
                 let replies = turn.out.len() - turn.out_from;
-                turn.halted = replies > OUT_BYTES_PER_TURN || guard.take_waited();
+                turn.halted |= replies > OUT_BYTES_PER_TURN || guard.take_waited();
                 if is_walk(&decoded[n]) {
                     end_long_turns(turns, started);
                 }
@@ -231,6 +244,7 @@ fn is_walk(decoded: &Decoded<'_>) -> bool {
 
 /// The state that the requests of one round share.
 struct Round<'a> {
+    shared: &'a Shared,
     servant: &'a mut Servant,
     seen: CurrentView<'a>,
     now_us: u64,
@@ -238,7 +252,66 @@ struct Round<'a> {
     fetch_bytes: Option<usize>,
 }
 
+/// Most bytes of the outcome of an operation that is refused, or to be sent again.
+const REFUSAL_BYTES_MAX: usize = 96;
+
 impl Round<'_> {
+    /// Runs a request as far as its client's user may run it (Y5). Returns whether it was answered.
+    #[inline]
+    fn admit(
+        &mut self,
+        guard: &mut Guard<'_>,
+        asked: &ClientRequest<'_>,
+        header: &Header,
+        turn: &mut Turn<'_>,
+    ) -> bool {
+        match rights::check(self.shared, turn.client, &asked.request) {
+            Verdict::Allowed => self.serve(guard, asked, turn),
+            Verdict::Refused(reason) => {
+                let reason = &reason;
+                refuse(turn.out, header, &Trouble::NotPermitted { reason });
+                true
+            }
+            Verdict::Parts(parts, refused) => {
+                self.serve_parts(guard, asked, (parts, &refused), turn)
+            }
+        }
+    }
+
+    /// Runs the operations of a request that are not refused, as one request, and answers all.
+    /// Returns whether it was answered.
+    #[cold]
+    fn serve_parts(
+        &mut self,
+        guard: &mut Guard<'_>,
+        asked: &ClientRequest<'_>,
+        (parts, refused): (Parts<'_>, &[Option<Refusal>]),
+        turn: &mut Turn<'_>,
+    ) -> bool {
+        let mut bytes = Vec::new();
+        let mut multi = MultiRequest::new(&mut bytes, &asked.envelope);
+        for (single, refusal) in parts.iter().zip(refused) {
+            if refusal.is_none() {
+                multi.push(&single);
+            }
+        }
+        multi.finish();
+        let Ok(Parsed::Frame { frame, .. }) = parse_frame(&bytes, usize::MAX) else {
+            unreachable!("it was written above");
+        };
+        let Ok(Some(request)) = decode_request(&frame) else {
+            unreachable!("it was written above");
+        };
+        let allowed = ClientRequest { request, ..*asked };
+        let before = turn.out.len();
+        if !self.serve(guard, &allowed, turn) {
+            return false;
+        }
+        let answer = turn.out.split_off(before);
+        merge(&answer, refused, turn.out);
+        true
+    }
+
     /// Runs a request, or parks it until its entries are fetched. Returns whether it was answered.
     #[inline]
     fn serve(
@@ -295,6 +368,52 @@ impl Round<'_> {
     }
 }
 
+/// Appends the answer to a request of which some operations were refused. `answer`: the frame that
+/// answers the others.
+fn merge(answer: &[u8], refused: &[Option<Refusal>], out: &mut Vec<u8>) {
+    let Ok(Parsed::Frame { frame, .. }) = parse_frame(answer, usize::MAX) else {
+        unreachable!("a whole frame was written");
+    };
+    let Ok(Reply::Client(Answer::Multi(outcomes))) = decode_reply(&frame) else {
+        // A reason for which none of them was served.
+        return out.extend_from_slice(answer);
+    };
+    let mut outcomes = outcomes.iter();
+    let mut merged = MultiAnswer::new(out, &frame.header.envelope);
+    let again = Outcome::Problem(Problem::Retry { after_ms: 0 });
+    for (n, refusal) in refused.iter().enumerate() {
+        let outcome = match refusal {
+            Some(reason) => Outcome::Problem(Problem::Failed { reason }),
+            None => outcomes.next().unwrap_or(again),
+        };
+        let left = (refused.len() - n) * REFUSAL_BYTES_MAX;
+        let room = CLIENT_FRAME_BYTES_MAX.saturating_sub(merged.body_bytes() + left);
+        match refusal.is_some() || outcome_bytes(&outcome) <= room {
+            true => merged.push(&outcome),
+            false => merged.push(&again),
+        }
+    }
+    merged.finish();
+}
+
+/// Answers a login. A failed one is answered late, and the client's later requests wait.
+#[cold]
+fn log_in(shared: &Shared, login: &Login<'_>, header: &Header, turn: &mut Turn<'_>) {
+    let Err((reason, until_ms)) = rights::log_in(shared, turn.client, login) else {
+        let envelope = Envelope {
+            request: header.envelope.request,
+            ..Envelope::default()
+        };
+        return encode_logged_in(turn.out, &envelope);
+    };
+    let reason = &reason;
+    refuse(turn.out, header, &Trouble::NotPermitted { reason });
+    if let Some(until_ms) = until_ms {
+        turn.client.wait.then(WaitUntil::Time(until_ms), &[]);
+        turn.halted = true;
+    }
+}
+
 /// Notes the flash entries that a request needs; it stands behind a request that waits for flash.
 #[cold]
 fn ahead_of(shared: &Shared, guard: &Guard<'_>, client: &mut Client, decoded: &Decoded<'_>) {
@@ -333,7 +452,11 @@ fn decode<'a>(guard: &Guard<'_>, framed: &Framed, input: &'a [u8]) -> Decoded<'a
             request,
             hint: Hint::new(guard, &request),
         }),
-        Ok(None) => Decoded::Foreign,
+        Ok(None) => match decode_login(&frame) {
+            Ok(Some(login)) => Decoded::Login(login),
+            Ok(None) => Decoded::Foreign,
+            Err(error) => Decoded::Malformed(error),
+        },
         Err(error) => Decoded::Malformed(error),
     }
 }

@@ -26,13 +26,17 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use commands::acl::catalog;
+pub use commands::acl::catalog;
+pub(crate) use commands::acl::origin as client_origin;
+pub(crate) use commands::lookup::find as find_command;
 pub(crate) use commands::table::commands_since_start;
 pub(crate) use request::cold::{look_ahead, too_much};
 pub(crate) use request::databases::restore as restore_databases;
+pub(crate) use request::spec::Spec;
 pub(crate) use state::client::Mode;
 pub use state::client::{Client, Verdict};
 pub(crate) use state::parking::{Unfetched, bytes_of};
+pub(crate) use state::wait::Until as WaitUntil;
 pub use state::wait::{State as WaitState, Wait};
 
 use crate::error::ServerError;

@@ -159,7 +159,6 @@ impl Reactor {
         }
         if let Some(NativeStart { received, rings }) = native {
             self.me().counters.connections_accepted.add(1);
-            connection.authenticate();
             let mut local = rings.map(Local::new);
             let lib_name = match &local {
                 Some(_) => "duramen-local",

@@ -104,12 +104,6 @@ impl Connection {
         self.mode = self.client.mode();
     }
 
-    /// Its client is a native one, which has shown the token.
-    pub(super) fn authenticate(&mut self) {
-        self.client.authenticate();
-        self.mode = self.client.mode();
-    }
-
     pub(super) fn new(fd: OwnedFd, record: Arc<ClientRecord>, now_ms: u64) -> Connection {
         let client = Client::new(Arc::clone(&record));
         Connection {

@@ -10,6 +10,7 @@ use super::connection::{Connection, WaitsFor};
 use super::input::{Source, TURN_REQUESTS_MAX};
 use super::local::Local;
 use super::slots::Token;
+use crate::exec::Verdict;
 use crate::native::{Executor, Framed, Turn, emptied};
 use crate::seldom::seldom;
 use duramen_base::ids::ServerId;
@@ -199,6 +200,9 @@ impl Reactor {
             mut more,
             ..
         } = ready;
+        if connection.client.verdict() == Verdict::CloseNow {
+            return self.close_taken(token, connection);
+        }
         let kept = self.take_back(&mut connection, executed);
         self.hold(token, &mut connection, replies_from);
         if let Some(next) = frames.get(executed) {

@@ -59,7 +59,7 @@ pub struct ClientText {
     pub name: String,
     pub lib_name: String,
     pub lib_version: String,
-    /// Name and id of its user; empty: it has not logged in, or is a native client.
+    /// Name and id of its user; empty: it has not logged in.
     pub user: String,
     pub user_id: u64,
 }

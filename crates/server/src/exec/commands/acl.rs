@@ -23,7 +23,7 @@ const CLOSING_MAX: Duration = Duration::from_secs(10);
 const CLOSING_LOOK: Duration = Duration::from_millis(1);
 
 /// The commands, as rules of users see them.
-pub(crate) fn catalog() -> Catalog {
+pub fn catalog() -> Catalog {
     Catalog::new(COMMANDS.iter().map(|spec| Command {
         name: spec.name,
         categories: categories(spec),

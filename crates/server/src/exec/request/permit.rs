@@ -8,7 +8,7 @@
 
 use super::key_access::KeyAccess;
 use super::spec::{Run, Spec, flag, pattern_of_keys};
-use crate::exec::state::client::{Client, gate};
+use crate::exec::state::client::Client;
 use crate::shared::Shared;
 use duramen_acl::{Access, Denied, Request, User};
 use duramen_engine::TableId;
@@ -33,7 +33,7 @@ impl Permit {
     /// For a client whose user may do everything: one test.
     #[inline]
     pub(crate) fn unrestricted(spec: &'static Spec, client: &Client) -> Option<Permit> {
-        (client.gate & (gate::STRANGER | gate::RESTRICTED) == 0).then_some(Permit(spec))
+        client.is_unrestricted().then_some(Permit(spec))
     }
 
     /// Checks a request on `table`, which the client has selected.

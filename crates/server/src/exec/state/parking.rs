@@ -166,10 +166,11 @@ impl Client {
     /// To be called before a turn's requests run: the client waits for nothing. For native clients,
     /// whose requests run elsewhere.
     #[inline]
-    pub(crate) fn begin_native(&mut self) {
+    pub(crate) fn begin_native(&mut self, shared: &Shared) {
         if self.verdict == Verdict::Cold {
             self.verdict = Verdict::Open;
         }
+        self.renew(shared);
     }
 
     pub(crate) fn is_cold(&self) -> bool {
