@@ -324,12 +324,10 @@ impl Selector {
             });
         }
         if denied.is_none()
-            && let Some(tables) = &self.tables
+            && self.tables.is_some()
         {
             request.each_table(&mut |position, table| {
-                let is_named = |known: &Glob, name: &str| known.compiled.matches(name.as_bytes());
-                let is_allowed =
-                    table.is_some_and(|name| tables.iter().any(|known| is_named(known, name)));
+                let is_allowed = table.is_some_and(|name| self.has_table(name));
                 denied = (!is_allowed).then_some(Denied::Table(position));
                 is_allowed
             });
@@ -341,6 +339,13 @@ impl Selector {
     pub(crate) fn has(&self, command: usize) -> bool {
         let word = self.allowed.get(command / 64).copied().unwrap_or(0);
         word >> (command % 64) & 1 == 1
+    }
+
+    /// Whether it allows this table.
+    pub(crate) fn has_table(&self, name: &str) -> bool {
+        let is_it = |known: &Glob| known.compiled.matches(name.as_bytes());
+        let tables = self.tables.as_ref();
+        tables.is_none_or(|tables| tables.iter().any(is_it))
     }
 
     fn allows_command(&self, request: &dyn Request, catalog: &Catalog) -> bool {

@@ -264,6 +264,7 @@ impl TableArgs {
                 },
             },
             json: connect.json,
+            login: connect.login.clone(),
         };
         let asked = ClusterTable {
             command: &self.command,

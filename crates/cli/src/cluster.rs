@@ -12,6 +12,7 @@ pub(crate) mod up;
 
 use crate::arguments::Duration;
 use crate::failure::Failure;
+use crate::login::LoginArgs;
 use clap::{Args, Subcommand};
 use duramen_client::{Admin, AdminAnswer, Client, Error, Options};
 use duramen_wire::native::message::{Overview, PAGE_TABLETS_MAX, Status};
@@ -60,6 +61,8 @@ pub(crate) struct ClusterArgs {
     /// Print JSON.
     #[arg(long, global = true)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) login: LoginArgs,
 }
 
 /// Reads the token in a file, as servers do; empty if there is no file.
@@ -115,6 +118,7 @@ pub(crate) fn options(args: &ClusterArgs) -> Result<Options, Failure> {
     options.cluster = args.cluster.clone().unwrap_or_default();
     options.token = token(args.cluster_token_file.as_deref()).map_err(Failure::Usage)?;
     options.tls = args.tls.files().map_err(Failure::Usage)?;
+    options.login = args.login.login()?;
     options.deadline = std::time::Duration::from_millis(args.timeout.ms);
     Ok(options)
 }
@@ -202,6 +206,9 @@ fn failure(error: &Error) -> Failure {
             advice: "The request may have been carried out: see `duramen status`.",
         },
         Error::Options(why) => Failure::Usage(why.clone()),
+        Error::Refused(why) if why.contains("log in") => Failure::Coordinator(format!(
+            "{why}\nName one by --user, with DURAMEN_PASSWORD or --password-file."
+        )),
         Error::Refused(why) => Failure::Coordinator(why.clone()),
         other => Failure::Coordinator(other.to_string()),
     }

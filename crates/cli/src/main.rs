@@ -16,6 +16,7 @@ mod config;
 mod documents;
 mod failure;
 mod log;
+mod login;
 mod notify;
 mod offline;
 mod serve;

@@ -1,13 +1,23 @@
-//! Admin HTTP of a coordinator: `/status` `/metrics` `/livez` `/readyz`.
+//! Admin HTTP of a coordinator: `/status` `/metrics` `/livez` `/readyz`, over TLS if there are
+//! certificates for it.
 //!
 //! **Invariants**
-//! - A1: a peer has [`PATIENCE`] to send its request, of which at most [`HEAD_BYTES_MAX`] are read;
-//!   one write waits as long at most; more than [`AT_ONCE`] peers at a time are turned away.
+//! - A1: a peer has [`PATIENCE`] to send its request, TLS's handshake included, of which at most
+//!   [`HEAD_BYTES_MAX`] are read, and as long to take the answer; more than [`AT_ONCE`] peers at a
+//!   time are turned away.
+//! - A2: `/status` and `/metrics` are for users of the cluster that may run `INFO`. As long as the
+//!   cluster has no users, a peer on TLS must show a certificate of the authority for them.
+//! - A3: a failed login is answered at once, so that it keeps no place; the address has to wait
+//!   until it may try again (`duramen_acl::Logins`).
 
+use crate::guard::{Guard, Refused};
 use crate::news::{News, Report, ask_report};
 use crate::{Error, Role};
+use duramen_acl::basic;
 use duramen_net::Handle;
-use std::io::{Read as _, Write as _};
+use duramen_tls::Identity;
+use duramen_tls::rustls::{ServerConnection, StreamOwned};
+use std::io::{Error as IoError, ErrorKind, Read, Result as IoResult, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,23 +29,37 @@ const AT_ONCE: usize = 16;
 /// for its cluster.
 const STORE_PATIENCE: Duration = Duration::from_secs(5);
 
+/// What the pages are made of.
+pub(crate) struct Context {
+    pub(crate) driver: Handle<News>,
+    pub(crate) guard: Arc<Guard>,
+    /// `None`: HTTP without TLS.
+    pub(crate) identity: Option<Arc<Identity>>,
+}
+
+/// Status code, kind of content, and content.
+type Page = (u16, &'static str, String);
+
+const TEXT: &str = "text/plain; charset=utf-8";
+
 /// Serves for the process's lifetime; returns the real address.
-pub(crate) fn listen(address: SocketAddr, driver: Handle<News>) -> Result<SocketAddr, Error> {
+pub(crate) fn listen(address: SocketAddr, context: Context) -> Result<SocketAddr, Error> {
     let failed = |reason| Error::Listen { address, reason };
     let listener = TcpListener::bind(address).map_err(failed)?;
     let real = listener.local_addr().map_err(failed)?;
+    let context = Arc::new(context);
     let serve = move || {
         let busy = Arc::new(());
         for stream in listener.incoming().flatten() {
             if Arc::strong_count(&busy) > AT_ONCE {
                 continue; // which closes it
             }
-            let (driver, busy) = (driver.clone(), Arc::clone(&busy));
+            let (context, busy) = (Arc::clone(&context), Arc::clone(&busy));
             // If no thread can be started, the peer is turned away.
             let _ = std::thread::Builder::new()
                 .name("admin".to_owned())
                 .spawn(move || {
-                    let _ = answer(stream, &driver);
+                    let _ = context.serve(stream);
                     drop(busy);
                 });
         }
@@ -50,66 +74,191 @@ pub(crate) fn listen(address: SocketAddr, driver: Handle<News>) -> Result<Socket
     Ok(real)
 }
 
-fn answer(mut stream: TcpStream, driver: &Handle<News>) -> std::io::Result<()> {
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let head = read_head(&mut stream)?;
-    let mut words = head.split(' ');
-    let (method, path) = (words.next(), words.next().unwrap_or_default());
-    let path = path.split('?').next().unwrap_or_default();
-    let (code, kind, body) = match method {
-        Some("GET") => page(path, driver),
-        _ => (405, "text/plain", "only GET is answered\n".to_owned()),
-    };
-    let reason = match code {
-        200 => "OK",
-        404 => "Not Found",
-        405 => "Method Not Allowed",
-        _ => "Service Unavailable",
-    };
-    let head = format!(
-        "HTTP/1.1 {code} {reason}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-        body.len()
-    );
-    stream.write_all(head.as_bytes())?;
-    stream.write_all(body.as_bytes())
+/// A socket whose reads and writes end at a time (A1).
+struct Timed {
+    stream: TcpStream,
+    until: Instant,
 }
 
-/// The request's head, cut off at [`HEAD_BYTES_MAX`]. Longer than [`PATIENCE`]: an error.
-fn read_head(stream: &mut TcpStream) -> std::io::Result<String> {
-    let until = Instant::now() + PATIENCE;
+impl Timed {
+    fn new(stream: TcpStream) -> Timed {
+        Timed {
+            stream,
+            until: Instant::now() + PATIENCE,
+        }
+    }
+
+    fn left(&self) -> IoResult<Option<Duration>> {
+        match self.until.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => Err(ErrorKind::TimedOut.into()),
+            left => Ok(Some(left)),
+        }
+    }
+
+    /// The time for the answer begins.
+    fn renew(&mut self) {
+        self.until = Instant::now() + PATIENCE;
+    }
+}
+
+impl Read for Timed {
+    fn read(&mut self, bytes: &mut [u8]) -> IoResult<usize> {
+        loop {
+            self.stream.set_read_timeout(self.left()?)?;
+            match self.stream.read(bytes) {
+                // The process was stopped and continued.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                read => return read,
+            }
+        }
+    }
+}
+
+impl Write for Timed {
+    fn write(&mut self, bytes: &[u8]) -> IoResult<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> IoResult<()> {
+        self.stream.flush()
+    }
+}
+
+/// The peer of a connection.
+#[derive(Clone, Copy)]
+struct Peer {
+    address: SocketAddr,
+    /// On TLS: whether it has shown a certificate of the authority.
+    certificate: Option<bool>,
+}
+
+impl Context {
+    fn serve(&self, stream: TcpStream) -> IoResult<()> {
+        let address = stream.peer_addr()?;
+        let mut socket = Timed::new(stream);
+        let Some(identity) = &self.identity else {
+            let head = read_head(&mut socket)?;
+            let peer = Peer {
+                address,
+                certificate: None,
+            };
+            let answer = self.answer(&head, peer);
+            socket.renew();
+            return socket.write_all(&answer);
+        };
+        let config = identity.server_config().map_err(IoError::other)?;
+        let connection = ServerConnection::new(config).map_err(IoError::other)?;
+        let mut tls = StreamOwned::new(connection, socket);
+        tls.conn.complete_io(&mut tls.sock)?;
+        let certificates = tls.conn.peer_certificates();
+        let peer = Peer {
+            address,
+            certificate: Some(certificates.is_some_and(|shown| !shown.is_empty())),
+        };
+        let head = read_head(&mut tls)?;
+        let answer = self.answer(&head, peer);
+        tls.sock.renew();
+        tls.write_all(&answer)?;
+        tls.conn.send_close_notify();
+        tls.flush()
+    }
+
+    /// The answer to a request with this head.
+    fn answer(&self, head: &str, peer: Peer) -> Vec<u8> {
+        let mut words = head.split(' ');
+        let (method, path) = (words.next(), words.next().unwrap_or_default());
+        let path = path.split('?').next().unwrap_or_default();
+        let (code, kind, body) = match method {
+            Some("GET") => self.page(path, header(head, "authorization"), peer),
+            _ => (405, TEXT, "only GET is answered\n".to_owned()),
+        };
+        let (reason, more) = match code {
+            200 => ("OK", String::new()),
+            401 => (
+                "Unauthorized",
+                format!("WWW-Authenticate: {}\r\n", basic::CHALLENGE),
+            ),
+            403 => ("Forbidden", String::new()),
+            404 => ("Not Found", String::new()),
+            405 => ("Method Not Allowed", String::new()),
+            _ => ("Service Unavailable", String::new()),
+        };
+        let bytes = body.len();
+        let answer = format!(
+            "HTTP/1.1 {code} {reason}\r\nContent-Type: {kind}\r\nContent-Length: {bytes}\r\n\
+             {more}Connection: close\r\n\r\n{body}"
+        );
+        answer.into_bytes()
+    }
+
+    fn page(&self, path: &str, login: Option<&str>, peer: Peer) -> Page {
+        let known = ["/livez", "/readyz", "/metrics", "/status"];
+        if !known.contains(&path) {
+            return (404, TEXT, format!("here are {}\n", known.join(" ")));
+        }
+        let is_probe = ["/livez", "/readyz"].contains(&path);
+        if !is_probe && let Err(refused) = self.admit(login, peer) {
+            return refused;
+        }
+        let Some(report) = ask_report(&self.driver) else {
+            return (503, TEXT, "the coordinator does not answer\n".to_owned());
+        };
+        shown(path, report)
+    }
+
+    /// Checks the user of a request (A2). `login`: the header `Authorization`.
+    fn admit(&self, login: Option<&str>, peer: Peer) -> Result<(), Page> {
+        let page = |refused| match refused {
+            Refused::Reading => (503, TEXT, "the users are being read\n".to_owned()),
+            Refused::LogIn => (401, TEXT, "log in\n".to_owned()),
+            Refused::Denied(why) => (403, TEXT, format!("{why}\n")),
+        };
+        let Some(users) = self.guard.users().map_err(page)? else {
+            return match peer.certificate {
+                None | Some(true) => Ok(()),
+                Some(false) => Err((403, TEXT, "show a certificate of the cluster\n".to_owned())),
+            };
+        };
+        let Some(login) = login else {
+            let default = users.default_user();
+            let has_right = default.is_open() && self.guard.may_see(default).is_ok();
+            return has_right.then_some(()).ok_or(page(Refused::LogIn));
+        };
+        let login = basic::parse(login.as_bytes()).ok_or(page(Refused::LogIn))?;
+        let pair = (login.user.as_slice(), login.password.as_slice());
+        let user = self
+            .guard
+            .log_in(&users, peer.address, pair)
+            .map_err(|refused| match refused {
+                Refused::Denied(why) => (401, TEXT, format!("{why}\n")),
+                other => page(other),
+            })?;
+        self.guard.may_see(&user).map_err(page)
+    }
+}
+
+/// The value of a header in the head of a request. `name`: in lower case.
+fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+    let mut pairs = head.lines().skip(1).filter_map(|line| line.split_once(':'));
+    let found = pairs.find(|(known, _)| known.eq_ignore_ascii_case(name));
+    found.map(|(_, value)| value.trim())
+}
+
+/// The request's head, cut off at [`HEAD_BYTES_MAX`].
+fn read_head(stream: &mut impl Read) -> IoResult<String> {
     let mut head = Vec::new();
     let mut piece = [0; 1024];
     while head.len() < HEAD_BYTES_MAX && !head.windows(4).any(|end| end == b"\r\n\r\n") {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(std::io::ErrorKind::TimedOut.into());
-        }
-        stream.set_read_timeout(Some(left))?;
-        match stream.read(&mut piece) {
-            Ok(0) => break,
-            Ok(bytes) => head.extend_from_slice(&piece[..bytes]),
-            // The process was stopped and continued.
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+        match stream.read(&mut piece)? {
+            0 => break,
+            bytes => head.extend_from_slice(&piece[..bytes]),
         }
     }
     Ok(String::from_utf8_lossy(&head).into_owned())
 }
 
-fn page(path: &str, driver: &Handle<News>) -> (u16, &'static str, String) {
-    const TEXT: &str = "text/plain; charset=utf-8";
-    let known = ["/livez", "/readyz", "/metrics", "/status"];
-    if !known.contains(&path) {
-        return (404, TEXT, format!("here are {}\n", known.join(" ")));
-    }
-    let Some(report) = ask_report(driver) else {
-        return (503, TEXT, "the coordinator does not answer\n".to_owned());
-    };
-    shown(path, report)
-}
-
-fn shown(path: &str, report: Report) -> (u16, &'static str, String) {
-    const TEXT: &str = "text/plain; charset=utf-8";
+fn shown(path: &str, report: Report) -> Page {
     const JSON: &str = "application/json";
     match (path, report.role, report.status) {
         ("/livez" | "/readyz", ..) if report.store_waits > STORE_PATIENCE => {
@@ -160,13 +309,21 @@ mod tests {
         assert_eq!(page("/metrics", 6), 200);
     }
 
+    #[test]
+    fn headers_are_found_in_any_case() {
+        let head = "GET /metrics HTTP/1.1\r\nHost: x\r\nAUTHORIZATION:  Basic QQ== \r\n\r\n";
+        assert_eq!(header(head, "authorization"), Some("Basic QQ=="));
+        assert_eq!(header(head, "accept"), None);
+    }
+
     /// A peer that sent a byte each second kept its thread for two hours: 16 of them kept `/livez`
     /// from everybody else.
     #[test]
     fn a_request_that_trickles_in_has_an_end() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (mut stream, _) = listener.accept().unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        let mut stream = Timed::new(stream);
         let start = Instant::now();
         let sender = std::thread::spawn(move || {
             while start.elapsed() < 5 * PATIENCE && peer.write_all(b"x").is_ok() {

@@ -2,7 +2,7 @@
 //!
 //! **Concurrency** a thread of its own reads the files: a slow disk delays no answer.
 
-use crate::Error;
+use crate::{Error, Options};
 use duramen_tls::{Identity, Reloaded};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -14,20 +14,24 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 const LEFT_MIN_S: i64 = 30 * 86_400;
 
 /// Looks at the files, if there are any, for as long as the coordinator runs.
-pub(crate) fn watch(identity: Option<&Arc<Identity>>) -> Result<(), Error> {
-    let Some(identity) = identity else {
+pub(crate) fn watch(options: &Options) -> Result<(), Error> {
+    let all = [&options.identity, &options.admin_identity];
+    let all: Vec<&Arc<Identity>> = all.into_iter().flatten().collect();
+    // Both have the same files.
+    all.first().copied().map_or((), |first| say(first));
+    let watched: Vec<Weak<Identity>> = all.into_iter().map(Arc::downgrade).collect();
+    if watched.is_empty() {
         return Ok(());
-    };
-    say(identity);
-    let watched = Arc::downgrade(identity);
+    }
     let thread = std::thread::Builder::new().name("certificates".to_owned());
     let started = thread.spawn(move || {
         loop {
             std::thread::sleep(LOOK_EVERY);
-            match Weak::upgrade(&watched) {
-                Some(identity) => reload(&identity),
-                None => return,
+            let all: Vec<_> = watched.iter().filter_map(Weak::upgrade).collect();
+            if all.is_empty() {
+                return;
             }
+            all.iter().for_each(|identity| reload(identity));
         }
     });
     let failed = |reason| Error::System {

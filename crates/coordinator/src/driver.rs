@@ -1,20 +1,24 @@
 //! The driver: the thread that owns the sockets and the state machine.
 
 mod chronicle;
+mod clients;
 mod figures;
 mod resigning;
 mod wiring;
 
+use crate::guard::Guard;
 use crate::keeper::{Keeper, LeaseEnd, Order};
 use crate::news::{Leads, News, Report};
 use crate::{Error, Options, Role, Running, StoreError, admin, certificates};
 use chronicle::Chronicle;
+use clients::Client;
 use duramen_base::ids::{ClusterId, ServerId};
 use duramen_cluster::coordinator::store::MetaStore;
 use duramen_cluster::coordinator::{
     CallId, Config, Coordinator, Input, OpenError, Output, ReplyId,
 };
 use duramen_net::{ConnectionId, Event, Hub};
+use duramen_wire::native::codec as net;
 use duramen_wire::native::codec::Envelope;
 use duramen_wire::native::message::Refusal;
 use figures::{Figures, Refused};
@@ -22,6 +26,8 @@ use resigning::Resigning;
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -85,6 +91,8 @@ struct LogTimes {
     refused: Option<Instant>,
     /// A server belongs to another cluster.
     foreign: Option<Instant>,
+    /// A client has no right to what it asked.
+    denied: Option<Instant>,
 }
 
 /// Whether a problem is logged now: at most once in [`LOG_AGAIN`]. `last`: as in [`LogTimes`].
@@ -101,6 +109,8 @@ pub(crate) struct Driver {
     options: Options,
     name: String,
     hub: Hub<News>,
+    guard: Arc<Guard>,
+    clients: HashMap<ConnectionId, Client>,
     orders: Sender<Order>,
     lease_end: LeaseEnd,
     origin: Instant,
@@ -128,14 +138,22 @@ impl Driver {
         make: impl FnOnce(&str, &str) -> Result<Box<dyn MetaStore>, StoreError>,
     ) -> Result<Running, Error> {
         let (hub, address, name) = listen(&options)?;
-        certificates::watch(options.identity.as_ref())?;
+        certificates::watch(&options)?;
         let store = make(&name, &options.cluster).map_err(|error| Error::Store {
             store: options.store.to_string(),
             reason: error.to_string(),
         })?;
         let handle = hub.handle();
+        let guard = Guard::start((options.catalog)(), handle.clone())?;
         let http = match options.admin {
-            Some(address) => Some(admin::listen(address, handle.clone())?),
+            Some(address) => {
+                let context = admin::Context {
+                    driver: handle.clone(),
+                    guard: Arc::clone(&guard),
+                    identity: options.admin_identity.clone(),
+                };
+                Some(admin::listen(address, context)?)
+            }
             None => None,
         };
         let origin = Instant::now();
@@ -155,6 +173,8 @@ impl Driver {
             options,
             name: name.clone(),
             hub,
+            guard,
+            clients: HashMap::new(),
             orders,
             lease_end,
             origin,
@@ -250,9 +270,9 @@ impl Driver {
         match event {
             Event::Question {
                 connection,
+                role,
                 message,
-                ..
-            } => self.on_request(connection, &message),
+            } => self.on_request(connection, role, &message),
             Event::Answer {
                 request, message, ..
             } => self.answered(request, &message),
@@ -262,8 +282,18 @@ impl Driver {
             Event::Unanswered {
                 requests, reason, ..
             } => self.unanswered(&requests, &reason),
-            Event::Accepted { .. } => self.figures.connections += 1,
-            Event::Closed { reason, .. } => {
+            Event::Accepted {
+                connection,
+                role,
+                peer,
+            } => {
+                self.figures.connections += 1;
+                if role == net::Role::Client {
+                    self.clients.insert(connection, Client::new(peer));
+                }
+            }
+            Event::Closed { connection, reason } => {
+                self.clients.remove(&connection);
                 self.figures.connections = self.figures.connections.saturating_sub(1);
                 tracing::debug!("a connection is gone: {reason}");
             }
@@ -290,6 +320,7 @@ impl Driver {
                 self.end(Err(Error::Store { store, reason }));
             }
             News::Resigned => self.end(Ok(())),
+            News::Users => self.users_changed(),
             News::Report(to) => {
                 // The admin thread may have given up.
                 let _ = to.try_send(self.report());
@@ -349,6 +380,8 @@ impl Driver {
                 }));
                 self.tell(Role::Leader);
                 self.execute(outputs);
+                self.note_users();
+                self.users_changed();
             }
             Err(reason) => self.refuse(reason),
         }
@@ -428,6 +461,14 @@ impl Driver {
                 self.resigning.judges();
             }
             self.execute(outputs);
+            self.note_users();
+        }
+    }
+
+    /// Tells the guard of the users in the store.
+    fn note_users(&self) {
+        if let State::Leading(leading) = &self.state {
+            self.guard.want(leading.machine.users());
         }
     }
 
@@ -583,6 +624,8 @@ impl Driver {
         let refused = Refused {
             malformed: self.hub.offences(),
             by_tls: self.hub.tls_failures(),
+            logins: self.guard.failed_logins.load(Ordering::Relaxed),
+            denied: self.guard.denied.load(Ordering::Relaxed),
         };
         let identity = self.options.identity.as_ref();
         let left_s = identity.and_then(|identity| identity.seconds_left());
@@ -602,7 +645,7 @@ impl Driver {
     }
 }
 
-fn system(doing: &'static str) -> impl Fn(std::io::Error) -> Error {
+pub(crate) fn system(doing: &'static str) -> impl Fn(std::io::Error) -> Error {
     move |reason| Error::System { doing, reason }
 }
 

@@ -15,7 +15,7 @@
 //!
 //! **Concurrency** two threads: the *driver* owns the sockets and the state machine, the *keeper*
 //! owns the store and may block in it. They communicate through a channel and the hub's handle. The
-//! *admin* thread gets reports from the driver.
+//! *admin* thread gets reports from the driver. The *users* thread reads the rules of users.
 
 // The print macros of the standard library panic if the output cannot be written.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
@@ -23,6 +23,7 @@
 mod admin;
 mod certificates;
 mod driver;
+mod guard;
 mod keeper;
 mod news;
 mod settings;
@@ -34,6 +35,7 @@ pub use store::{StoreError, StoreSpec};
 
 use news::News;
 
+use duramen_acl::Catalog;
 use duramen_cluster::coordinator::OpenError;
 use duramen_cluster::coordinator::store::MetaStore;
 use duramen_net::Handle;
@@ -62,6 +64,10 @@ pub struct Options {
     pub settings: ClusterSettings,
     /// Listening address of admin HTTP; `None`: no admin HTTP.
     pub admin: Option<SocketAddr>,
+    /// Certificates for admin HTTP; `None`: HTTP without TLS.
+    pub admin_identity: Option<Arc<Identity>>,
+    /// The commands that rules of users may name.
+    pub catalog: fn() -> Catalog,
     /// Renders the cluster for admin HTTP: JSON, in one line.
     pub show: fn(&Overview) -> String,
 }

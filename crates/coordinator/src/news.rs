@@ -27,6 +27,8 @@ pub(crate) enum News {
     Unusable(String),
     /// The keeper has ended after an [`Order::Stop`](crate::keeper::Order::Stop).
     Resigned,
+    /// Other users are in force.
+    Users,
     Report(SyncSender<Report>),
     Stop,
 }

@@ -1,5 +1,6 @@
 //! Tests of coordinators with real sockets, around stores that the tests control.
 
+use duramen_acl::{Catalog, Command};
 use duramen_base::ids::ServerId;
 use duramen_client::{Admin, AdminAnswer, Client, Error as ClientError, Options as ClientOptions};
 use duramen_cluster::coordinator::store::{
@@ -38,8 +39,20 @@ fn options(store: &str) -> Options {
         identity: None,
         settings,
         admin: Some("127.0.0.1:0".parse().expect("an address")),
+        admin_identity: None,
+        catalog,
         show: |overview| format!("{{\"cluster\":\"{}\"}}", overview.status.cluster),
     }
+}
+
+/// The commands that the rules of these tests name.
+fn catalog() -> Catalog {
+    let names = ["info", "duramen.table|create", "duramen.table|drop"];
+    Catalog::new(names.map(|name| Command {
+        name,
+        categories: 0,
+        is_free: false,
+    }))
 }
 
 /// A store that several coordinators share, with a lease of `lease_ms` milliseconds. The test

@@ -21,7 +21,7 @@ mod run;
 mod torture;
 
 use clap::Parser;
-use duramen_client::{Client, Options, Table};
+use duramen_client::{Client, Login, Options, Table};
 use history::{Clock, Record};
 use run::{Plan, Summary, Worker};
 use serde_json::{Value, json};
@@ -47,7 +47,10 @@ struct Arguments {
     cluster: String,
     #[arg(long, default_value = "db0")]
     table: String,
-    /// Password that RESP clients send with AUTH; empty: none.
+    /// User of all clients, if they have a password.
+    #[arg(long, default_value = "default")]
+    user: String,
+    /// Password with which clients log in; empty: none.
     #[arg(long, default_value = "")]
     password: String,
     #[arg(long, default_value_t = 8)]
@@ -113,8 +116,13 @@ impl Workload {
         let mut table = None;
         for number in 0..arguments.native_clients {
             if number % NATIVE_SHARE == 0 {
+                let login = Login {
+                    user: arguments.user.clone(),
+                    password: arguments.password.clone(),
+                };
                 let options = Options {
                     cluster: arguments.cluster.clone(),
+                    login: Some(login).filter(|login| !login.password.is_empty()),
                     deadline: patience,
                     ..Options::new(arguments.coordinator.clone())
                 };
@@ -125,7 +133,10 @@ impl Workload {
             let native = ask::Native(table.clone().expect("just made"));
             workers.push(Worker::new(number, Box::new(native)));
         }
-        let guide = resp::Guide::new(arguments.resp.clone(), arguments.password.clone());
+        let guide = resp::Guide::new(
+            arguments.resp.clone(),
+            (arguments.user.clone(), arguments.password.clone()),
+        );
         let timeout = Duration::from_millis(arguments.timeout_ms);
         if arguments.resp_clients > 0 && arguments.resp.is_empty() {
             return Err("RESP clients need --resp".to_owned());

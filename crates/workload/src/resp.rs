@@ -41,16 +41,16 @@ pub(crate) enum Failure {
 #[derive(Clone, Debug)]
 pub(crate) struct Guide {
     seeds: Vec<String>,
-    /// Empty: none.
-    password: String,
+    /// A user and its password; an empty password: none.
+    login: (String, String),
     slots: Arc<Mutex<HashMap<u16, String>>>,
 }
 
 impl Guide {
-    pub(crate) fn new(seeds: Vec<String>, password: String) -> Guide {
+    pub(crate) fn new(seeds: Vec<String>, login: (String, String)) -> Guide {
         Guide {
             seeds,
-            password,
+            login,
             slots: Arc::default(),
         }
     }
@@ -155,7 +155,7 @@ impl Client {
         let link = match self.links.entry(address.to_owned()) {
             std::collections::hash_map::Entry::Occupied(link) => link.into_mut(),
             std::collections::hash_map::Entry::Vacant(place) => {
-                let link = Link::open(address, patience, &self.guide.password)
+                let link = Link::open(address, patience, &self.guide.login)
                     .map_err(|error| Failure::NotDone(format!("{address}: {error}")))?;
                 place.insert(link)
             }
@@ -225,7 +225,11 @@ struct Link {
 }
 
 impl Link {
-    fn open(address: &str, patience: Duration, password: &str) -> io::Result<Link> {
+    fn open(
+        address: &str,
+        patience: Duration,
+        (user, password): &(String, String),
+    ) -> io::Result<Link> {
         let to = address.to_socket_addrs()?.next();
         let to = to.ok_or_else(|| io::Error::other("no such address"))?;
         let stream = TcpStream::connect_timeout(&to, patience)?;
@@ -237,7 +241,10 @@ impl Link {
         };
         if !password.is_empty() {
             let mut request = Vec::new();
-            encode(&mut request, &[b"AUTH", password.as_bytes()]);
+            encode(
+                &mut request,
+                &[b"AUTH", user.as_bytes(), password.as_bytes()],
+            );
             link.stream.get_mut().write_all(&request)?;
             if let Reply::Error(refusal) = link.reply()? {
                 return Err(io::Error::other(refusal));

@@ -4,7 +4,6 @@ use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -12,6 +11,7 @@ use duramen_wire::resp::{Reply, ReplyLimits, ReplyParser, RequestEncoder};
 
 use crate::config;
 use crate::failure::Failure;
+use crate::login::LoginArgs;
 
 // The server's address and the user. The same for every command of a server: no doc comment,
 // because clap would take it for the description of each of them.
@@ -32,20 +32,6 @@ pub(crate) struct ConnectArgs {
         value_parser = parse_port
     )]
     pub(crate) port: u16,
-    /// User to authenticate as.
-    #[arg(long, global = true, env = "DURAMEN_USER")]
-    pub(crate) user: Option<String>,
-    /// Password. Prefer the environment: other users of this machine can read command lines.
-    #[arg(long, global = true, env = "DURAMEN_PASSWORD", hide_env_values = true)]
-    pub(crate) password: Option<String>,
-    /// File whose first line is the password; it is used before --password.
-    #[arg(
-        long,
-        global = true,
-        env = "DURAMEN_PASSWORD_FILE",
-        value_name = "FILE"
-    )]
-    pub(crate) password_file: Option<PathBuf>,
     /// Table to work in, by name.
     #[arg(long, global = true, env = "DURAMEN_TABLE")]
     pub(crate) table: Option<String>,
@@ -55,6 +41,8 @@ pub(crate) struct ConnectArgs {
     /// Print JSON.
     #[arg(long, global = true)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) login: LoginArgs,
 }
 
 const PORT_DEFAULT: u16 = 6379;
@@ -77,24 +65,6 @@ fn parse_wait(text: &str) -> Result<super::Duration, String> {
 }
 
 impl ConnectArgs {
-    /// The password; `None`: there is none.
-    fn secret(&self) -> Result<Option<String>, Failure> {
-        let Some(file) = &self.password_file else {
-            return match (&self.user, &self.password) {
-                (Some(_), None) => Err(Failure::Usage(
-                    "--user needs a password: set DURAMEN_PASSWORD, or name a file by --password-file"
-                        .to_owned(),
-                )),
-                (_, password) => Ok(password.clone()),
-            };
-        };
-        let text = std::fs::read_to_string(file).map_err(|reason| Failure::Input {
-            what: format!("the password in {}", file.display()),
-            reason,
-        })?;
-        Ok(Some(text.lines().next().unwrap_or_default().to_owned()))
-    }
-
     /// Longest wait for the server; `None`: for ever.
     pub(crate) fn timeout(&self) -> Option<Duration> {
         (self.timeout.ms > 0).then(|| Duration::from_millis(self.timeout.ms))
@@ -143,8 +113,8 @@ impl Connection {
             request: Vec::new(),
             input: vec![0; READ_BYTES].into(),
         };
-        if let Some(password) = &args.secret()? {
-            match &args.user {
+        if let Some(password) = &args.login.secret()? {
+            match args.login.user() {
                 Some(user) => connection.ask(&["AUTH", user, password])?,
                 None => connection.ask(&["AUTH", password])?,
             };

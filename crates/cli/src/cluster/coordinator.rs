@@ -42,6 +42,10 @@ pub(crate) struct CoordinatorArgs {
     /// Address of admin HTTP: /status /metrics /livez /readyz; `no`: none.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8400")]
     admin: String,
+    /// Whether admin HTTP speaks TLS, with the certificates above; `auto`: if other machines can
+    /// reach it and there are certificates. Its clients need none of their own if they log in.
+    #[arg(long, default_value = "auto", value_parser = ["auto", "yes", "no"])]
+    admin_tls: String,
     /// Allow addresses other than loopback although connections there are not encrypted.
     #[arg(long)]
     insecure_bind: bool,
@@ -221,17 +225,21 @@ fn cluster_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// An address, which must be of loopback unless `may_be_open`.
-pub(crate) fn address(text: &str, may_be_open: bool) -> Result<SocketAddr, String> {
+/// An address, which must be of loopback unless `may_be_open`; `option` is its name.
+pub(crate) fn address(
+    option: &str,
+    text: &str,
+    may_be_open: impl FnOnce(SocketAddr) -> bool,
+) -> Result<SocketAddr, String> {
     let mut found = text
         .to_socket_addrs()
         .map_err(|error| format!("`{text}` is no HOST:PORT: {error}"))?;
     let address = found
         .next()
         .ok_or_else(|| format!("`{text}` has no address"))?;
-    if !address.ip().is_loopback() && !may_be_open {
+    if !address.ip().is_loopback() && !may_be_open(address) {
         return Err(format!(
-            "{address} is not loopback, and connections are not encrypted: give the coordinator certificates (--tls-cert-file; admin HTTP has no TLS), or use --insecure-bind if the network is your own"
+            "{option} {address} is not loopback, and connections there are not encrypted: give certificates (--tls-cert-file), or use --insecure-bind if the network is your own"
         ));
     }
     Ok(address)
@@ -239,21 +247,33 @@ pub(crate) fn address(text: &str, may_be_open: bool) -> Result<SocketAddr, Strin
 
 impl CoordinatorArgs {
     fn options(&self) -> Result<Options, String> {
+        let identity = self.tls.identity()?;
+        let encrypts = |address: SocketAddr| match self.admin_tls.as_str() {
+            "auto" => identity.is_some() && !address.ip().is_loopback(),
+            choice => choice == "yes",
+        };
         let admin = match self.admin.as_str() {
             "no" => None,
-            text => Some(address(text, self.insecure_bind)?),
+            text => Some(address("--admin", text, |address| {
+                self.insecure_bind || encrypts(address)
+            })?),
         };
-        let identity = self.tls.identity()?;
-        let may_be_open = self.insecure_bind || identity.is_some();
+        let admin_identity = match admin.is_some_and(encrypts) {
+            true => Some(self.tls.identity_for_browsers()?),
+            false => None,
+        };
+        let may_be_open = |_| self.insecure_bind || identity.is_some();
         Ok(Options {
             cluster: self.cluster.clone(),
-            listen: address(&self.listen, may_be_open)?,
+            listen: address("--listen", &self.listen, may_be_open)?,
             announce: self.announce.clone(),
             store: self.store.clone(),
             token: super::token(self.cluster_token_file.as_deref())?,
             identity,
             settings: self.settings.settings()?,
             admin,
+            admin_identity,
+            catalog: duramen_server::exec::catalog,
             show: |status| status::as_json(status).to_string(),
         })
     }
@@ -289,13 +309,15 @@ fn serve(options: Options, mut signals: Signals) -> Result<(), Error> {
     // Set when there is something to be stopped: its store may keep the start waiting for ever.
     let stopper = Arc::new(OnceLock::<Stopper>::new());
     let started = Arc::clone(&stopper);
-    let identity = options.identity.clone();
+    let identities = [options.identity.clone(), options.admin_identity.clone()];
     let reloads = signals::apart(move |name| {
         let _reported = notify::reloading();
         signals::reopen_log();
-        match &identity {
-            Some(identity) => duramen_coordinator::reload_certificates(identity),
-            None => tracing::info!("{name}: a coordinator has no settings to be read again"),
+        if identities.iter().all(Option::is_none) {
+            tracing::info!("{name}: a coordinator has no settings to be read again");
+        }
+        for identity in identities.iter().flatten() {
+            duramen_coordinator::reload_certificates(identity);
         }
     });
     std::thread::spawn(move || {

@@ -3,7 +3,7 @@
 
 use clap::Args;
 use duramen_client::TlsFiles;
-use duramen_tls::{Identity, Settings};
+use duramen_tls::{ClientAuth, Identity, Protocols, Settings};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -75,6 +75,22 @@ impl TlsArgs {
         let settings = Settings::mutual(&files.certificate, &files.key, &files.ca);
         let identity = Identity::load(settings).map_err(|error| error.to_string())?;
         Ok(Some(Arc::new(identity)))
+    }
+
+    /// As [`identity`](Self::identity), for HTTP: peers may show no certificate.
+    ///
+    /// # Errors
+    /// As there, and if there are no files.
+    pub(super) fn identity_for_browsers(&self) -> Result<Arc<Identity>, String> {
+        let files = self.files()?;
+        let files = files.ok_or("--admin-tls yes needs certificates: add --tls-cert-file")?;
+        let settings = Settings {
+            client_auth: ClientAuth::Optional,
+            protocols: Protocols::default(),
+            ..Settings::mutual(&files.certificate, &files.key, &files.ca)
+        };
+        let identity = Identity::load(settings).map_err(|error| error.to_string())?;
+        Ok(Arc::new(identity))
     }
 
     /// The options of these files.

@@ -16,6 +16,7 @@ use super::tls::{self, TlsArgs};
 use super::{Cluster, ClusterArgs, size, tablet::RESP_TABLE};
 use crate::arguments::Duration;
 use crate::failure::EXIT_FAILED;
+use crate::login::LoginArgs;
 use crate::signals::Order;
 use certificates::{CLIENT, Certificates};
 use child::{Child, Ended};
@@ -337,6 +338,7 @@ impl Up {
             tls: self.client_args(),
             timeout: Duration { ms: 10_000 },
             json: false,
+            login: LoginArgs::default(),
         })
         .map_err(|error| error.to_string())?;
         for n in 0..args.servers {

@@ -41,6 +41,11 @@ impl Users {
 }
 
 impl Coordinator {
+    /// The newest users that are stored.
+    pub fn users(&self) -> &Shared<ClusterUsers> {
+        self.users.published()
+    }
+
     /// E1.
     pub(super) fn set_users(&mut self, users: ClusterUsers) -> CoordinatorAnswer {
         if users.rules.len() > CLUSTER_USERS_BYTES_MAX {

@@ -12,6 +12,10 @@ pub(super) struct Refused {
     pub malformed: u64,
     /// See [`duramen_net::Options::tls_failures`].
     pub by_tls: u64,
+    /// Failed logins.
+    pub logins: u64,
+    /// Requests of users without the right to them.
+    pub denied: u64,
 }
 
 /// Counters of the process, over all its leaderships.
@@ -93,7 +97,12 @@ impl Figures {
 
     /// One metric a line: its name, value and help.
     fn of_process(&self, role: &Role, refused: Refused) -> String {
-        let Refused { malformed, by_tls } = refused;
+        let Refused {
+            malformed,
+            by_tls,
+            logins,
+            denied,
+        } = refused;
         format!(
             "leads {} 1 if this coordinator leads.\n\
              connections {} Connections of servers, clients and tools.\n\
@@ -102,6 +111,8 @@ impl Figures {
              malformed_total {malformed} Hellos and frames that were refused or invalid.\n\
              tls_failures_total {by_tls} Connections that TLS ended: a certificate that is not \
              accepted, or a side without TLS.\n\
+             failed_logins_total {logins} Logins with a wrong user or password.\n\
+             denied_total {denied} Requests of users that have no right to them.\n\
              leaderships_total {} How often this process began to lead.\n\
              commits_total {} Changes that the store has.\n\
              commit_seconds_total {} Time that the store took for them.\n\

@@ -22,7 +22,7 @@ impl Call {
 
 impl Driver {
     /// coordinator::D4: handles a request.
-    pub(super) fn on_request(&mut self, connection: ConnectionId, message: &Message) {
+    pub(super) fn on_request(&mut self, connection: ConnectionId, role: Role, message: &Message) {
         self.figures.questions += 1;
         let frame = message.frame();
         let envelope = frame.header.envelope;
@@ -32,7 +32,12 @@ impl Driver {
         };
         let kind = frame.header.kind;
         match decode_question(&frame) {
-            Ok(Question::ToCoordinator(question)) => self.consider(asker, question),
+            Ok(Question::ToCoordinator(question)) => {
+                if role != Role::Client || self.admits(connection, envelope, &question) {
+                    self.consider(asker, question);
+                }
+            }
+            Ok(Question::Login(login)) => self.log_in(connection, envelope, &login),
             Ok(Question::Client(Request::Ping)) => {
                 let back = self.back(&envelope);
                 self.hub
@@ -82,7 +87,7 @@ impl Driver {
     }
 
     /// The envelope of an answer.
-    fn back(&self, to: &Envelope) -> Envelope {
+    pub(super) fn back(&self, to: &Envelope) -> Envelope {
         Envelope {
             request: to.request,
             target: to.sender,
@@ -90,7 +95,7 @@ impl Driver {
         }
     }
 
-    fn send_trouble(&mut self, asker: &Asker, kind: u16, trouble: &Trouble<'_>) {
+    pub(super) fn send_trouble(&mut self, asker: &Asker, kind: u16, trouble: &Trouble<'_>) {
         let back = self.back(&asker.envelope);
         self.hub.reply(asker.connection, Payload::None, |out| {
             encode_trouble(out, &back, kind, trouble);

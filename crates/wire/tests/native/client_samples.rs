@@ -4,7 +4,12 @@ use crate::samples::OTHER;
 use duramen_base::ids::{ClientId, Level, RpcId, TableId};
 use duramen_wire::native::codec::Trouble;
 use duramen_wire::native::message::{
-    Amount, Condition, Expiry, Object, Operation, Outcome, Problem, Rpc, Single,
+    Amount, Condition, Expiry, Login, Object, Operation, Outcome, Problem, Rpc, Single,
+};
+
+pub const LOGIN: Login<'static> = Login {
+    user: b"ann",
+    password: b"open sesame",
 };
 
 pub fn singles() -> Vec<Single<'static>> {

@@ -153,6 +153,10 @@ fn client_messages_come_back() {
         decode_reply(&frame("pong-00")),
         Ok(Reply::Client(Answer::Pong))
     );
+    let login = decode_question(&frame("login-00"));
+    assert_eq!(login, Ok(Question::Login(samples::LOGIN)));
+    assert!(!format!("{login:?}").contains("sesame"));
+    assert_eq!(decode_reply(&frame("logged-in-00")), Ok(Reply::LoggedIn));
     let Ok(Question::Client(Request::Multi(parts))) = decode_question(&frame("multi-00")) else {
         panic!("no multi request");
     };

@@ -5,8 +5,9 @@ use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
 use duramen_wire::native::codec::{
     Envelope, MultiAnswer, MultiRequest, ObjectsAnswer, encode_coordinator_answer,
-    encode_enumerate, encode_enumerate_problem, encode_from_coordinator, encode_outcome,
-    encode_peer, encode_peer_answer, encode_ping, encode_pong, encode_server_answer, encode_single,
+    encode_enumerate, encode_enumerate_problem, encode_from_coordinator, encode_logged_in,
+    encode_login, encode_outcome, encode_peer, encode_peer_answer, encode_ping, encode_pong,
+    encode_server_answer, encode_single,
     encode_to_coordinator, encode_trouble,
 };
 use duramen_wire::native::message::*;
@@ -769,6 +770,12 @@ fn client_frames() -> Vec<NamedFrame> {
             let mut answer = ObjectsAnswer::new(out, envelope);
             objects().iter().for_each(|object| answer.push(object));
             answer.finish(RouteHash(99), *cursor);
+        }),
+        framed("login", vec![LOGIN], |out, login| {
+            encode_login(out, envelope, login);
+        }),
+        framed("logged-in", vec![()], |out, ()| {
+            encode_logged_in(out, envelope)
         }),
     ]
     .concat()

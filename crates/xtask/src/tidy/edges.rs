@@ -39,7 +39,12 @@ const BELOW: &[(&str, &[&str])] = &[
     ("duramen-load", &["duramen-wire", "duramen-tls"]),
     (
         "duramen-coordinator",
-        &["duramen-metastore", "duramen-net", "duramen-client"],
+        &[
+            "duramen-metastore",
+            "duramen-net",
+            "duramen-client",
+            "duramen-acl",
+        ],
     ),
     ("duramen-node", &["duramen"]),
     (

@@ -351,7 +351,8 @@ const ROWS: &[Spec] = &[
     no("replicaof", WHY_REPLICATION), no("slaveof", WHY_REPLICATION), no("replconf", WHY_REPLICATION),
     no("psync", WHY_REPLICATION), no("sync", WHY_REPLICATION), no("failover", WHY_REPLICATION),
     no("debug", WHY_DEBUG),
-    no("duramen.tablet", WHY_TABLET),
+    tool("duramen.tablet", WHY_TABLET), tool("duramen.drain", WHY_DRAIN),
+    tool("duramen.crash", WHY_CRASH),
 ];
 
 // Reasons for refusing a command.
@@ -366,6 +367,10 @@ const WHY_REPLICATION: &str =
 const WHY_DEBUG: &str = "debugging commands are not offered over the network";
 const WHY_TABLET: &str =
     "tablets are split and moved by `duramen tablet`, which asks the coordinator of a cluster";
+const WHY_DRAIN: &str =
+    "members are emptied by `duramen drain`, which asks the coordinator of a cluster";
+const WHY_CRASH: &str =
+    "members are declared dead by `duramen crash`, which asks the coordinator of a cluster";
 
 /// The command table; a command's position is its number.
 pub(crate) static COMMANDS: [Spec; ROWS.len()] = numbered(ROWS);
@@ -393,6 +398,15 @@ pub(crate) fn commands_since_start(
     shared: &Shared,
 ) -> impl Iterator<Item = (&'static Spec, CommandTotals)> {
     COMMANDS.iter().zip(counted(shared))
+}
+
+/// A command of a tool, which the coordinator of a cluster obeys, and no server: it is here so that
+/// rules of users can name it.
+const fn tool(name: &'static str, why: &'static str) -> Spec {
+    Spec {
+        flags: ADMIN | DANGEROUS,
+        ..no(name, why)
+    }
 }
 
 /// A command that clients may know but that does not exist here. It accepts any arguments, so that
