@@ -12,7 +12,7 @@ use duramen_server::{Server, ServerConfig};
 use duramen_shm::{Rings, receive_with_fd};
 use duramen_wire::native::codec::{
     Credentials, Handshake, PEER_FRAME_BYTES_MAX, Parsed, Question, Role, decode_question,
-    decode_rings, encode_coordinator_answer, fresh_nonce, parse_frame,
+    decode_rings, encode_coordinator_answer, encode_logged_in, fresh_nonce, parse_frame,
 };
 use duramen_wire::native::message::{
     Addresses, CoordinatorAnswer, TableEntry, TabletMap, TabletRoute, ToCoordinator,
@@ -319,6 +319,12 @@ fn coordinate(mut stream: TcpStream, map: &TabletMap, next_client: &AtomicU64) {
         let mut output = Vec::new();
         while let Ok(Parsed::Frame { frame, bytes }) = parse_frame(&input, PEER_FRAME_BYTES_MAX) {
             let answer = match decode_question(&frame).expect("a question") {
+                // As a coordinator without users.
+                Question::Login(_) => {
+                    encode_logged_in(&mut output, &frame.header.envelope);
+                    input.drain(..bytes);
+                    continue;
+                }
                 Question::ToCoordinator(ToCoordinator::Map { since, .. }) => {
                     if since == map.version {
                         CoordinatorAnswer::MapIsCurrent

@@ -3,6 +3,7 @@
 mod cluster;
 mod frames;
 mod local;
+mod users;
 
 use cluster::{Cluster, wait_until};
 use duramen_base::ids::Level;
