@@ -14,6 +14,7 @@
 //! change of `requirepass` takes the locks of the users within that of the settings.
 
 pub(crate) mod acl;
+mod background;
 mod clients;
 pub(crate) mod commands;
 mod commits;
@@ -34,6 +35,7 @@ pub(crate) mod totals;
 mod watch;
 mod written;
 
+pub(crate) use background::Background;
 pub use clients::{ClientRecord, ClientText, Registry};
 pub use commands::CommandState;
 pub use commits::Commits;
@@ -186,6 +188,8 @@ pub struct Shared {
     pub(crate) acl: acl::AclState,
     pub(crate) logins: Logins,
     pub(crate) audit: Audit,
+    /// The thread for commands whose work takes long.
+    pub(crate) background: Background,
     /// State that the commands share beyond the store.
     pub commands: CommandState,
     pub started: Instant,
@@ -240,6 +244,7 @@ impl Shared {
             acl,
             logins: Logins::default(),
             audit,
+            background: Background::new("commands"),
             commands: CommandState::new(threads.len(), rows),
             loaded: OnceLock::new(),
             progress: Mutex::default(),

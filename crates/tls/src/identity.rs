@@ -34,6 +34,12 @@ pub enum Reloaded {
     New,
 }
 
+/// Files that were loaded and checked as a whole: see [`Identity::prepare`].
+pub struct Prepared {
+    settings: Settings,
+    current: Current,
+}
+
 /// Certificate, key and authorities of this process for one purpose.
 pub struct Identity {
     /// Held during a load.
@@ -78,21 +84,30 @@ impl Identity {
         self.load_again(&settings)
     }
 
-    /// As [`reload`](Self::reload), with other files or choices.
+    /// Loads other files or choices, to be [installed](Self::install) later, without reading a file
+    /// then.
     ///
     /// # Errors
-    /// [`LoadError`]; then the last files and choices stay in use (I1).
-    pub fn replace(&self, settings: Settings) -> Result<Reloaded, LoadError> {
+    /// [`LoadError`].
+    pub fn prepare(settings: Settings) -> Result<Prepared, LoadError> {
+        let current = Current::load(&settings)?;
+        Ok(Prepared { settings, current })
+    }
+
+    /// From now on these are in use for later sessions.
+    pub fn install(&self, prepared: Prepared) -> Reloaded {
+        let Prepared { settings, current } = prepared;
         let mut last = self.lock();
-        let reloaded = match *last == settings {
-            true => self.load_again(&settings)?,
+        let is_same =
+            *last == settings && current.digest.as_ref() == self.current().digest.as_ref();
+        *last = settings;
+        match is_same {
+            true => Reloaded::Same,
             false => {
-                self.set(Current::load(&settings)?);
+                self.set(current);
                 Reloaded::New
             }
-        };
-        *last = settings;
-        Ok(reloaded)
+        }
     }
 
     fn load_again(&self, settings: &Settings) -> Result<Reloaded, LoadError> {
@@ -102,14 +117,6 @@ impl Identity {
         }
         self.set(loaded);
         Ok(Reloaded::New)
-    }
-
-    /// Loads the files as [`replace`](Self::replace) would, and changes nothing.
-    ///
-    /// # Errors
-    /// [`LoadError`].
-    pub fn check(settings: &Settings) -> Result<(), LoadError> {
-        Current::load(settings).map(|_| ())
     }
 
     fn lock(&self) -> MutexGuard<'_, Settings> {

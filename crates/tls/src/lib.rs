@@ -30,7 +30,7 @@ mod stream;
 pub use authority::{Authority, Issued, MakeError, Request};
 pub use certificate::{Description, Descriptions};
 pub use error::{LoadError, Plain, TlsError};
-pub use identity::{Identity, Reloaded};
+pub use identity::{Identity, Prepared, Reloaded};
 pub use session::{
     HANDSHAKE_BYTES_MAX, RECORDS_BYTES_MAX, ROOM_BYTES_MIN, Received, Sent, Session,
 };

@@ -5,6 +5,7 @@
 //!   settings are checked together, so [`ServerConfig::check`] allows every state that is ever
 //!   visible.
 
+use super::tls::NewCertificates;
 use super::{Message, Shared};
 use crate::config::{SETTINGS, ServerConfig, Setting};
 use crate::error::ServerError;
@@ -48,7 +49,8 @@ impl Shared {
         self.set_configs(&[(setting, text)])
     }
 
-    /// `CONFIG SET`: changes settings of the running server, all of them or none (J1).
+    /// `CONFIG SET`: changes settings of the running server, all of them or none (J1). A change of
+    /// TLS reads files: not on a thread that serves clients.
     ///
     /// # Errors
     /// [`ServerError::Config`]: a value is wrong, or a setting cannot change while the server runs.
@@ -92,7 +94,8 @@ impl Shared {
             .partition(|setting| setting.runtime);
         let mut made = Vec::new();
         self.change(|config| {
-            for setting in live {
+            made.clear();
+            for setting in &live {
                 let value = (setting.get)(now);
                 if (setting.get)(config) != value {
                     (setting.set)(config, value);
@@ -110,10 +113,12 @@ impl Shared {
         Ok(Changes { made, later })
     }
 
+    /// `make` may be called twice.
     fn change(
         &self,
-        make: impl FnOnce(&mut ServerConfig) -> Result<(), ServerError>,
+        mut make: impl FnMut(&mut ServerConfig) -> Result<(), ServerError>,
     ) -> Result<(), ServerError> {
+        let certificates = self.prepare_certificates(&mut make)?;
         let mut guard = self.config.write().unwrap_or_else(PoisonError::into_inner);
         let mut config = ServerConfig::clone(&guard);
         make(&mut config)?;
@@ -133,8 +138,14 @@ impl Shared {
                     .to_owned(),
             ));
         }
-        if config.tls_settings()? != guard.tls_settings()? {
-            self.tls.replace(&config)?;
+        let settings = config.tls_settings()?;
+        if settings != guard.tls_settings()? {
+            let certificates = certificates.filter(|certificates| certificates.are_of(&settings));
+            let certificates = certificates.ok_or_else(|| {
+                let why = "the settings of TLS were changed at the same time: try again";
+                ServerError::Config(why.to_owned())
+            })?;
+            self.tls.install(certificates);
         }
         if let Some(log) = self.data().and_then(|store| store.log()) {
             self.commands.note_level(config.write_level());
@@ -156,6 +167,24 @@ impl Shared {
         self.config_generation.fetch_add(1, Ordering::Release);
         self.post_all(&Message::Wake);
         Ok(())
+    }
+
+    /// Reads the files of changed settings of TLS, before the settings are locked: a slow disk must
+    /// delay no thread that reads a setting. `None`: these settings do not change.
+    fn prepare_certificates(
+        &self,
+        make: impl FnOnce(&mut ServerConfig) -> Result<(), ServerError>,
+    ) -> Result<Option<NewCertificates>, ServerError> {
+        let before = self.config();
+        let mut config = ServerConfig::clone(&before);
+        make(&mut config)?;
+        match config.tls_settings()? != before.tls_settings()? {
+            true => {
+                config.check()?;
+                self.tls.prepare(&config).map(Some)
+            }
+            false => Ok(None),
+        }
     }
 
     /// Refuses a level above `memory` for a server without a data directory.

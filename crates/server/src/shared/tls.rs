@@ -6,7 +6,9 @@
 
 use crate::config::ServerConfig;
 use crate::error::ServerError;
-use duramen_tls::{Description, Identity, LoadError, Reloaded, Session, Settings, rustls};
+use duramen_tls::{
+    Description, Identity, LoadError, Prepared, Reloaded, Session, Settings, rustls,
+};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -27,6 +29,20 @@ pub struct Certificates {
     cluster: OnceLock<Loaded>,
     /// The days left when a warning was written.
     warned_at: AtomicI64,
+}
+
+/// The loaded files of changed settings.
+pub(crate) struct NewCertificates {
+    settings: Settings,
+    clients: Option<Prepared>,
+    cluster: Option<Prepared>,
+}
+
+impl NewCertificates {
+    /// Whether they are those of these settings.
+    pub(crate) fn are_of(&self, settings: &Settings) -> bool {
+        self.settings == *settings
+    }
 }
 
 /// An identity, and the error of its last reload, so that it is logged once. Empty: it succeeded.
@@ -107,22 +123,31 @@ impl Certificates {
         Ok(())
     }
 
-    /// Takes the files and choices of changed settings.
+    /// Reads the files of changed settings.
     ///
     /// # Errors
-    /// [`ServerError::Config`]; then the last certificates stay in use.
-    pub(crate) fn replace(&self, config: &ServerConfig) -> Result<(), ServerError> {
-        let clients = self.clients.get().zip(Some(config.tls_settings()?));
-        let cluster = self.cluster.get().zip(config.cluster_tls_settings());
-        let both = [clients, cluster];
-        for (_, settings) in both.iter().flatten() {
-            Identity::check(settings).map_err(refused)?;
+    /// [`ServerError::Config`]: they cannot be used.
+    pub(crate) fn prepare(&self, config: &ServerConfig) -> Result<NewCertificates, ServerError> {
+        let settings = config.tls_settings()?;
+        let clients = self.clients.get().map(|_| settings.clone());
+        let cluster = self.cluster.get().and(config.cluster_tls_settings());
+        let prepare = |settings| Identity::prepare(settings).map_err(refused);
+        Ok(NewCertificates {
+            settings,
+            clients: clients.map(prepare).transpose()?,
+            cluster: cluster.map(prepare).transpose()?,
+        })
+    }
+
+    /// Takes over the files and choices of changed settings. Reads no file.
+    pub(crate) fn install(&self, new: NewCertificates) {
+        let both = [
+            self.clients.get().zip(new.clients),
+            self.cluster.get().zip(new.cluster),
+        ];
+        for (loaded, prepared) in both.into_iter().flatten() {
+            loaded.note(loaded.identity.install(prepared));
         }
-        for (loaded, settings) in both.into_iter().flatten() {
-            let reloaded = loaded.identity.replace(settings).map_err(refused)?;
-            loaded.note(reloaded);
-        }
-        Ok(())
     }
 
     /// Reads the files again. An error is logged once, and the last certificates stay in use.

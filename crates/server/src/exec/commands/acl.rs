@@ -4,20 +4,18 @@ use super::client_list;
 use super::lookup::{self, Resolved};
 use super::table::COMMANDS;
 use crate::clock;
+use crate::exec::request::background::{self, OK};
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER};
 use crate::exec::request::permit::{self, Refusal};
 use crate::exec::request::spec::{Spec, flag};
 use crate::exec::state::client::{Client, Verdict};
-use crate::exec::state::wait::Until;
 use crate::shared::acl::{Denial, NO_FILE, Reason};
 use crate::shared::{Origin, Shared};
 use duramen_acl::{CATEGORIES, Catalog, Command, Denied, Selector, Users, random_password};
 use duramen_wire::resp::number::parse_integer;
 use duramen_wire::resp::{Args, Encoder};
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-const OK: &[u8] = b"+OK\r\n";
 /// Time for the connections of removed users to end, and the interval of the looks at them.
 const CLOSING_MAX: Duration = Duration::from_secs(10);
 const CLOSING_LOOK: Duration = Duration::from_millis(1);
@@ -212,7 +210,7 @@ fn in_cluster(
         ));
     }
     let own = ctx.client.id();
-    in_background(ctx, move |shared| {
+    background::run(ctx, move |shared| {
         let membership = shared.membership().ok_or("this is no member any more")?;
         let catalog = shared.acl.catalog();
         let (reply, closed) =
@@ -386,31 +384,7 @@ fn with_file(ctx: &mut Context<'_>, work: fn(&Shared) -> Result<(), String>) -> 
     if !ctx.shared.acl.has_file() {
         return Err(format!("ERR {NO_FILE}").into());
     }
-    in_background(ctx, move |shared| work(shared).map(|()| OK.to_vec()))
-}
-
-/// Works on a thread of its own; the reply, which `work` returns, waits for it.
-fn in_background(
-    ctx: &mut Context<'_>,
-    work: impl FnOnce(&Shared) -> Result<Vec<u8>, String> + Send + 'static,
-) -> Done {
-    let reply = Arc::new(OnceLock::new());
-    let (shared, given) = (ctx.shared.this(), Arc::clone(&reply));
-    let run = move || {
-        if let Some(shared) = shared {
-            // It is empty: this thread alone sets it.
-            let _ = given.set(work(&shared));
-            shared.wake_for_commit();
-        }
-    };
-    let thread = std::thread::Builder::new().name("users".to_owned());
-    thread
-        .spawn(run)
-        .map_err(|error| Failure::from(format!("ERR cannot start a thread: {error}")))?;
-    ctx.ok()?;
-    ctx.client.wait.then(Until::Reply(reply), OK);
-    ctx.client.verdict = Verdict::Held;
-    Ok(())
+    background::run(ctx, move |shared| work(shared).map(|()| OK.to_vec()))
 }
 
 /// The reply to a request that a user may not make.

@@ -1,6 +1,8 @@
 //! CONFIG: the settings of the running server, by their own names and by Redis's names.
 
 use crate::config::{SETTINGS, ServerConfig, Setting};
+use crate::error::ServerError;
+use crate::exec::request::background::{self, OK};
 use crate::exec::request::context::{Context, Done, Failure};
 use crate::exec::state::client::Verdict;
 use crate::exec::state::wait::Until;
@@ -172,10 +174,32 @@ pub(crate) fn set(ctx: &mut Context<'_>) -> Done {
             None => check_fixed(ctx.shared, &trial, name, value)?,
         }
     }
+    let failed = |error: ServerError| format!("CONFIG SET failed - {error}");
+    if changes.iter().any(|(setting, _)| reads_files(setting)) {
+        if ctx.local.in_exec {
+            let text = "ERR CONFIG SET of tls-* reads files, which a transaction does not wait for";
+            return Err(Failure::Text(text));
+        }
+        let changes = changes.into_iter();
+        let owned: Vec<(&Setting, String)> = changes
+            .map(|(setting, value)| (setting, value.to_owned()))
+            .collect();
+        return background::run(ctx, move |shared| {
+            let changes = owned.iter();
+            let changes: Vec<_> = changes.map(|(name, value)| (*name, &**value)).collect();
+            shared.set_configs(&changes).map_err(failed)?;
+            Ok(OK.to_vec())
+        });
+    }
     ctx.shared
         .set_configs(&changes)
-        .map_err(|error| Failure::from(format!("ERR CONFIG SET failed - {error}")))?;
+        .map_err(|error| Failure::from(format!("ERR {}", failed(error))))?;
     ctx.ok()
+}
+
+/// Whether a change of a setting reads files.
+fn reads_files(setting: &Setting) -> bool {
+    setting.name.starts_with("tls-")
 }
 
 /// A fixed parameter may be set to its current value.

@@ -2,6 +2,7 @@
 //! commands share (routing in a cluster, entries on flash, room for writes, databases).
 
 pub(crate) mod audit;
+pub(crate) mod background;
 pub(crate) mod cold;
 pub(crate) mod context;
 pub(crate) mod databases;
