@@ -255,6 +255,29 @@ fn a_file_is_taken_as_a_whole_and_its_faults_have_lines() {
     assert_eq!(lines, ["f:1:", "f:2:", "f:4:", "f:5:", "f:6:"], "{faults}");
 }
 
+/// users::A5: one server sees both changes, another only their result.
+#[test]
+fn a_user_that_was_made_again_is_another_one_everywhere() {
+    let catalog = catalog();
+    let rules: [&[u8]; 2] = [b"on", b">secret"];
+    let mut here = Users::new(&catalog);
+    here.set(b"u", rules, &catalog).expect("right rules");
+    let load = |before: &Users, text: &[u8]| before.load(text, "f", &catalog).expect("printed");
+    let there = load(&Users::new(&catalog), &here.print_with_ids());
+    let id = |users: &Users| users.get("u").expect("it is there").id();
+    assert_eq!(id(&there), id(&here));
+    here.set(b"u", [&b"+get"[..]], &catalog).expect("a right rule");
+    assert_eq!(id(&load(&there, &here.print_with_ids())), id(&there), "it was changed");
+    assert!(here.remove("u"));
+    here.set(b"u", rules, &catalog).expect("right rules");
+    let after = load(&there, &here.print_with_ids());
+    assert_eq!(id(&after), id(&here));
+    assert_ne!(id(&after), id(&there), "its connections are closed");
+    assert_eq!(after.print_with_ids(), here.print_with_ids());
+    // Without ids, as older programs print it: what is there is the same user.
+    assert_eq!(id(&load(&there, &here.print())), id(&there));
+}
+
 #[test]
 fn the_default_user_stays() {
     let catalog = catalog();

@@ -4,12 +4,15 @@
 //! - A1: rules are applied to a copy: a user or a file with one wrong rule changes nothing.
 //! - A2: the printed rules of a user, applied to a new user, make an equal user.
 //! - A3: no password is kept or printed: only its SHA-256.
+//! - A5: a user that was removed and made again has another id, on every server that loads the users
+//!   printed with their ids, whatever it has loaded before.
 
 use crate::DEFAULT_USER;
 use crate::catalog::Catalog;
 use crate::selector::{RuleError, has_spaces};
 use crate::user::User;
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
 /// All users; one of them is [`DEFAULT_USER`]. A change makes another set, which shares the users
@@ -17,7 +20,6 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Users {
     users: BTreeMap<String, Arc<User>>,
-    next_id: u64,
 }
 
 /// Error: a rule of a user is wrong. Nothing is changed.
@@ -78,14 +80,13 @@ pub fn joined_selectors<'a>(
 impl Users {
     /// The default user alone: it may do everything, without a password.
     pub fn new(catalog: &Catalog) -> Users {
-        let mut default = User::new(DEFAULT_USER, 0, catalog);
+        let mut default = User::new(DEFAULT_USER, DEFAULT_ID, catalog);
         for rule in [&b"on"[..], b"nopass", b"~*", b"&*", b"+@all"] {
             let applied = default.apply(rule, catalog);
             debug_assert!(applied.is_ok(), "a fixed rule is right");
         }
         Users {
             users: BTreeMap::from([(DEFAULT_USER.to_owned(), Arc::new(default))]),
-            next_id: 1,
         }
     }
 
@@ -121,7 +122,7 @@ impl Users {
         let name = name.ok_or(Fault::Name)?;
         let mut user = match self.get(name) {
             Some(user) => User::clone(user),
-            None => User::new(name, self.next_id, catalog),
+            None => User::new(name, fresh_id(), catalog),
         };
         let rules = joined_selectors(rules)?;
         for rule in &rules {
@@ -135,7 +136,6 @@ impl Users {
                 "the rules of a user have at most {RULES_BYTES_MAX} bytes"
             )));
         }
-        self.next_id = self.next_id.max(user.id() + 1);
         self.users.insert(name.to_owned(), Arc::new(user));
         Ok(())
     }
@@ -146,21 +146,24 @@ impl Users {
     }
 
     /// The users that the lines of a file describe: `user NAME RULES…`, comments with `#`, blank
-    /// lines. Without a line for it, the default user is as in [`new`](Self::new). Users that exist
-    /// now keep their ids. `place` names the file in errors.
+    /// lines. Without a line for it, the default user is as in [`new`](Self::new). A user has the id
+    /// of the comment before its line ([`print_with_ids`](Self::print_with_ids)), else the id that it
+    /// has now, if it exists. `place` names the file in errors.
     ///
     /// # Errors
     /// [`Fault::File`] with every wrong line (A1).
     pub fn load(&self, text: &[u8], place: &str, catalog: &Catalog) -> Result<Users, Fault> {
         let mut loaded = Users::new(catalog);
-        loaded.next_id = self.next_id;
+        let mut id = None;
         let mut names: Vec<&[u8]> = Vec::new();
         let mut faults = Vec::new();
         for (n, line) in text.split(|byte| *byte == b'\n').enumerate() {
             let line = line.trim_ascii();
             if line.is_empty() || line.starts_with(b"#") {
+                id = parse_id(line).or(id);
                 continue;
             }
+            let id = id.take();
             let mut words = line
                 .split(|byte| *byte == b' ' || *byte == b'\t')
                 .filter(|word| !word.is_empty());
@@ -179,7 +182,7 @@ impl Users {
             }
             names.push(name);
             // A line describes the whole user.
-            loaded.take_over(name, self, catalog);
+            loaded.take_over(name, id, self, catalog);
             if let Err(why) = loaded.set(name, words, catalog) {
                 fault(match why {
                     Fault::Rule { why, rule } => format!("{why} ('{rule}')"),
@@ -193,16 +196,17 @@ impl Users {
         }
     }
 
-    /// Makes a user without rights, with the id that it has in `before`.
-    fn take_over(&mut self, name: &[u8], before: &Users, catalog: &Catalog) {
+    /// Makes a user without rights, with this id, or the one that it has in `before`.
+    fn take_over(&mut self, name: &[u8], id: Option<u64>, before: &Users, catalog: &Catalog) {
         let Ok(name) = std::str::from_utf8(name) else {
             return;
         };
-        let id = match before.get(name) {
-            Some(known) => known.id(),
-            None => self.next_id,
+        let id = match (id, before.get(name)) {
+            _ if name == DEFAULT_USER => DEFAULT_ID,
+            (Some(id), _) => id,
+            (None, Some(known)) => known.id(),
+            (None, None) => fresh_id(),
         };
-        self.next_id = self.next_id.max(id + 1);
         let user = Arc::new(User::new(name, id, catalog));
         self.users.insert(name.to_owned(), user);
     }
@@ -216,6 +220,41 @@ impl Users {
         }
         text
     }
+
+    /// As [`print`](Self::print), with the id of each user in a comment before its line, which older
+    /// programs skip. Loaded elsewhere, it makes users that are the same for their connections.
+    pub fn print_with_ids(&self) -> Vec<u8> {
+        let mut text = Vec::new();
+        for user in self.iter() {
+            if user.id() != DEFAULT_ID {
+                text.extend_from_slice(ID_COMMENT);
+                text.extend_from_slice(format!("{:x}\n", user.id()).as_bytes());
+            }
+            text.extend(user.print());
+            text.push(b'\n');
+        }
+        text
+    }
+}
+
+/// Id of the default user, which is never removed.
+const DEFAULT_ID: u64 = 0;
+/// Before the hexadecimal digits of a user's id.
+const ID_COMMENT: &[u8] = b"#:";
+/// Bits of an id: so many that two users of one name never have the same, and few for a text.
+const ID_BITS: u32 = 40;
+
+/// A random id for a new user: another than those of all users that had its name, on any server of
+/// its cluster.
+fn fresh_id() -> u64 {
+    // Each `RandomState` has random keys of its own.
+    let random = RandomState::new().hash_one(0u8);
+    (random >> (u64::BITS - ID_BITS)).max(1)
+}
+
+fn parse_id(comment: &[u8]) -> Option<u64> {
+    let digits = std::str::from_utf8(comment.strip_prefix(ID_COMMENT)?).ok()?;
+    u64::from_str_radix(digits, 16).ok().filter(|id| *id != DEFAULT_ID)
 }
 
 /// A rule for an error text; a password is not shown.

@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::login::LoginArgs;
 use clap::{Args, Subcommand};
 use duramen_client::{Admin, AdminAnswer, Client, Error, Options};
-use duramen_wire::native::message::{Overview, PAGE_TABLETS_MAX, Status};
+use duramen_wire::native::message::{MembersHealth, Overview, PAGE_TABLETS_MAX, Status};
 use serde_json::Value;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -144,6 +144,16 @@ impl Cluster {
         match self.ask(Admin::Overview)? {
             AdminAnswer::Overview(overview) => Ok(*overview),
             other => Err(unfit(&other)),
+        }
+    }
+
+    /// The state of the members; `None`: the coordinator is too old to tell it.
+    pub(crate) fn health(&self) -> Result<Option<MembersHealth>, Failure> {
+        match self.client.admin(Admin::Members) {
+            Ok(AdminAnswer::Members(health)) => Ok(Some(health)),
+            Ok(other) => Err(unfit(&other)),
+            Err(Error::Protocol { .. }) => Ok(None),
+            Err(error) => Err(failure(&error)),
         }
     }
 

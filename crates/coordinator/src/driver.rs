@@ -3,6 +3,7 @@
 mod chronicle;
 mod clients;
 mod figures;
+mod members;
 mod resigning;
 mod wiring;
 
@@ -22,6 +23,7 @@ use duramen_wire::native::codec as net;
 use duramen_wire::native::codec::Envelope;
 use duramen_wire::native::message::Refusal;
 use figures::{Figures, Refused};
+use members::Certificates;
 use resigning::Resigning;
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -111,6 +113,7 @@ pub(crate) struct Driver {
     hub: Hub<News>,
     guard: Arc<Guard>,
     clients: HashMap<ConnectionId, Client>,
+    certificates: Certificates,
     orders: Sender<Order>,
     lease_end: LeaseEnd,
     origin: Instant,
@@ -175,6 +178,7 @@ impl Driver {
             hub,
             guard,
             clients: HashMap::new(),
+            certificates: Certificates::default(),
             orders,
             lease_end,
             origin,
@@ -290,10 +294,13 @@ impl Driver {
                 self.figures.connections += 1;
                 if role == net::Role::Client {
                     self.clients.insert(connection, Client::new(peer));
+                } else if let Some(shown) = self.hub.peer_certificate(connection) {
+                    self.certificates.accepted(connection, shown.not_after);
                 }
             }
             Event::Closed { connection, reason } => {
                 self.clients.remove(&connection);
+                self.certificates.closed(connection);
                 self.figures.connections = self.figures.connections.saturating_sub(1);
                 tracing::debug!("a connection is gone: {reason}");
             }
@@ -611,7 +618,8 @@ impl Driver {
         }
     }
 
-    fn report(&self) -> Report {
+    fn report(&mut self) -> Report {
+        let health = self.members_health().unwrap_or_default();
         let (role, status) = match &self.state {
             State::Leading(leading) => (Role::Leader, Some(leading.machine.overview())),
             State::Standby { leader } => (Role::Standby(leader.clone()), None),
@@ -631,10 +639,14 @@ impl Driver {
         let left_s = identity.and_then(|identity| identity.seconds_left());
         let certificate = left_s.map(figures::of_certificate);
         Report {
-            metrics: self
-                .figures
-                .text(status.as_ref(), &role, refused, unanswered, certificate),
-            status: status.as_ref().map(self.options.show),
+            metrics: self.figures.text(
+                status.as_ref().map(|status| (status, &health)),
+                &role,
+                refused,
+                unanswered,
+                certificate,
+            ),
+            status: status.map(|status| (self.options.show)(&status, &health)),
             mistaken: self.mistaken(),
             store_waits: match role {
                 Role::Leader => self.figures.store_waits(self.origin.elapsed()),

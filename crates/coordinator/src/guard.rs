@@ -214,7 +214,8 @@ fn command_of(admin: &Admin) -> (&'static str, Option<&str>) {
         | Admin::Recoveries
         | Admin::Overview
         | Admin::Tablets { .. }
-        | Admin::Settings => (SEES, None),
+        | Admin::Settings
+        | Admin::Members => (SEES, None),
     }
 }
 

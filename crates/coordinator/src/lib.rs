@@ -40,7 +40,7 @@ use duramen_cluster::coordinator::OpenError;
 use duramen_cluster::coordinator::store::MetaStore;
 use duramen_net::Handle;
 use duramen_tls::Identity;
-use duramen_wire::native::message::{ClusterSettings, Overview};
+use duramen_wire::native::message::{ClusterSettings, MembersHealth, Overview};
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -69,7 +69,7 @@ pub struct Options {
     /// The commands that rules of users may name.
     pub catalog: fn() -> Catalog,
     /// Renders the cluster for admin HTTP: JSON, in one line.
-    pub show: fn(&Overview) -> String,
+    pub show: fn(&Overview, &MembersHealth) -> String,
 }
 
 /// Why a coordinator did not start, or ended by itself.

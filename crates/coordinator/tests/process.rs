@@ -41,7 +41,7 @@ fn options(store: &str) -> Options {
         admin: Some("127.0.0.1:0".parse().expect("an address")),
         admin_identity: None,
         catalog,
-        show: |overview| format!("{{\"cluster\":\"{}\"}}", overview.status.cluster),
+        show: |overview, _| format!("{{\"cluster\":\"{}\"}}", overview.status.cluster),
     }
 }
 

@@ -8,7 +8,7 @@
 //!   of their bytes waits in the channel for an event.
 
 use crate::output::{Flushed, Output};
-use duramen_tls::{Identity, Received, Session, TlsError};
+use duramen_tls::{Description, Identity, Received, Session, TlsError};
 use duramen_wire::native::codec::Binding;
 use rustix::io::Errno;
 use std::os::fd::AsFd;
@@ -69,6 +69,11 @@ impl Channel {
     /// `None` before the handshake is over.
     pub fn binding(&self) -> Option<Binding> {
         self.session.channel_binding()
+    }
+
+    /// The certificate of the other side; `None` before the handshake is over.
+    pub fn peer(&self) -> Option<Description> {
+        self.session.peer()
     }
 
     /// Encrypted bytes that the socket has not taken.

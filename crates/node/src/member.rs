@@ -265,6 +265,17 @@ impl Member {
                 self.owned.stain(&ranges);
                 out.extend(self.owned.next_purge().map(Output::Purge));
             }
+            Input::UsersTaken {
+                request,
+                fault: None,
+            } => self.confirm(request, out),
+            Input::UsersTaken {
+                request,
+                fault: Some(fault),
+            } => {
+                let answer = ServerAnswer::Refused(Refusal::Invalid(fault));
+                out.push(Output::Answer { request, answer });
+            }
             Input::Tick => self.tick(now_us, out),
         }
     }
@@ -534,10 +545,7 @@ impl Member {
                 out.push(Output::Settings(settings));
                 self.confirm(request, out);
             }
-            FromCoordinator::Users(users) => {
-                out.push(Output::Users(users));
-                self.confirm(request, out);
-            }
+            FromCoordinator::Users(users) => out.push(Output::Users { request, users }),
             question @ (FromCoordinator::StartRead { .. }
             | FromCoordinator::Recover(_)
             | FromCoordinator::AbortRecovery { .. }) => {

@@ -426,7 +426,7 @@ impl Node {
             Output::Purge(purge) => return self.held_purge = Some(purge),
             Output::Members(changes) => return self.members_changed(now_us, changes, out),
             Output::Settings(settings) => NodeOutput::Settings(settings),
-            Output::Users(users) => NodeOutput::Users(users),
+            Output::Users { request, users } => NodeOutput::Users { request, users },
             Output::Ended { again, reason } => {
                 self.end();
                 NodeOutput::Ended { again, reason }

@@ -127,8 +127,12 @@ pub enum NodeOutput {
     Fails(String),
     /// The settings changed. Those of the log take effect in the next life.
     Settings(ClusterSettings),
-    /// The users of the cluster, which may be those that are here, or older ones.
-    Users(Shared<ClusterUsers>),
+    /// Take over these users of the cluster, which may be those that are here, or older ones; then
+    /// pass in [`Input::UsersTaken`](crate::Input::UsersTaken).
+    Users {
+        request: RequestId,
+        users: Shared<ClusterUsers>,
+    },
     /// This life is over. `again`: enlist as a new one.
     Ended { again: bool, reason: String },
 }

@@ -274,7 +274,7 @@ impl CoordinatorArgs {
             admin,
             admin_identity,
             catalog: duramen_server::exec::catalog,
-            show: |status| status::as_json(status).to_string(),
+            show: |status, health| status::as_json(status, Some(health)).to_string(),
         })
     }
 }

@@ -5,12 +5,13 @@ use crate::failure::Failure;
 use clap::Args;
 use duramen_base::ids::ServerId;
 use duramen_wire::native::message::{
-    ClusterSettings, MigrationPhase, MigrationStatus, Overview, RecoveryPhase, RecoveryStatus,
+    ClusterSettings, MemberHealth, MembersHealth, MigrationPhase, MigrationStatus, Overview, RecoveryPhase, RecoveryStatus,
     ServerEntry, ServerShare, ServerStatus, Status,
 };
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 #[derive(Args)]
 pub(crate) struct StatusArgs {
@@ -53,19 +54,22 @@ fn seconds(text: &str) -> Result<f64, String> {
 pub(crate) fn run(args: &StatusArgs, cluster: &Cluster, json: bool) -> Result<(), Failure> {
     let Some(seconds) = args.watch else {
         let status = look(args, cluster, json)?;
-        return say(json, &text(&status), &as_json(&status));
+        let (overview, health) = &status;
+        let json_of = as_json(overview, health.as_ref());
+        return say(json, &text(overview, health.as_ref()), &json_of);
     };
     let live = !json && io::stdout().is_terminal();
     loop {
         // A failover may come in between: `--watch` then prints a message and continues.
         match look(args, cluster, json) {
-            Ok(status) if live => {
+            Ok((overview, health)) if live => {
                 // Cursor home; each line is cleared at its end, and the rest below the last one.
-                let page = text(&status).replace('\n', "\x1b[K\n");
+                let page = text(&overview, health.as_ref()).replace('\n', "\x1b[K\n");
                 say(false, &format!("\x1b[H{page}\x1b[J"), &Value::Null)?;
             }
-            Ok(status) => {
-                say(json, &text(&status), &as_json(&status))?;
+            Ok((overview, health)) => {
+                let (health, overview) = (health.as_ref(), &overview);
+                say(json, &text(overview, health), &as_json(overview, health))?;
                 if !json {
                     io::stdout().write_all(b"\n").map_err(Failure::stdout)?;
                 }
@@ -77,18 +81,22 @@ pub(crate) fn run(args: &StatusArgs, cluster: &Cluster, json: bool) -> Result<()
     }
 }
 
+/// A cluster, and the state of its members; `None`: the coordinator is too old to tell it.
+type Seen = (Overview, Option<MembersHealth>);
+
 /// Fetches tablets only if they are shown.
-fn look(args: &StatusArgs, cluster: &Cluster, json: bool) -> Result<Overview, Failure> {
+fn look(args: &StatusArgs, cluster: &Cluster, json: bool) -> Result<Seen, Failure> {
     let overview = cluster.overview()?;
+    let health = cluster.health()?;
     let most = if json {
         TABLETS_SHOWN_JSON
     } else {
         TABLETS_SHOWN
     };
     if args.tablets || overview.tablets <= most {
-        return cluster.whole();
+        return Ok((cluster.whole()?, health));
     }
-    Ok(overview)
+    Ok((overview, health))
 }
 
 /// Whether all tablets are included, and not only counted.
@@ -96,7 +104,7 @@ fn is_whole(overview: &Overview) -> bool {
     overview.status.tablets.len() as u64 >= overview.tablets
 }
 
-fn text(overview: &Overview) -> String {
+fn text(overview: &Overview, health: Option<&MembersHealth>) -> String {
     let mut out = String::new();
     let status = &overview.status;
     let _ = writeln!(
@@ -114,7 +122,7 @@ fn text(overview: &Overview) -> String {
         settings.read_lease_ms
     );
     out.push('\n');
-    servers(&mut out, overview);
+    servers(&mut out, overview, health);
     out.push('\n');
     out.push_str(&table::lines(overview));
     out.push('\n');
@@ -178,7 +186,49 @@ fn load(status: &Status, entry: &ServerEntry) -> (u64, u64) {
     found.map_or((0, 0), |load| (load.bytes, load.records))
 }
 
-fn servers(out: &mut String, overview: &Overview) {
+/// The state of a member, if it is known.
+fn of_member(health: Option<&MembersHealth>, server: ServerId) -> Option<&MemberHealth> {
+    let mut members = health?.members.iter();
+    members.find(|member| member.server == server)
+}
+
+/// Certificates that are valid for longer are not mentioned.
+const CERTIFICATE_DAYS: i64 = 30;
+
+/// Days until a moment in seconds since the Unix epoch.
+fn days_left(at_s: i64) -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    (at_s - now.map_or(0, |now| now.as_secs() as i64)).div_euclid(86_400)
+}
+
+/// What a person should know of a member, one line each.
+fn concerns(health: Option<&MembersHealth>, server: ServerId) -> Vec<String> {
+    let (Some(all), Some(member)) = (health, of_member(health, server)) else {
+        return Vec::new();
+    };
+    let mut lines = Vec::new();
+    let (newest, own) = (all.users_revision, member.users_revision);
+    match &member.users_fault {
+        Some(fault) => lines.push(format!(
+            "has the users of revision {own}: its program does not understand those of revision \
+             {newest}: {fault}"
+        )),
+        None if own < newest => lines.push(format!(
+            "has not confirmed the users of revision {newest} yet, but of {own}"
+        )),
+        None => {}
+    }
+    match member.certificate_expires_s.map(days_left) {
+        Some(days) if days < 0 => lines.push("its certificate has expired".to_owned()),
+        Some(days) if days < CERTIFICATE_DAYS => {
+            lines.push(format!("its certificate expires in {days} days"));
+        }
+        _ => {}
+    }
+    lines
+}
+
+fn servers(out: &mut String, overview: &Overview, health: Option<&MembersHealth>) {
     let status = &overview.status;
     let _ = writeln!(
         out,
@@ -212,6 +262,9 @@ fn servers(out: &mut String, overview: &Overview) {
         }
         if let Some(why) = share.waits_for {
             let _ = writeln!(out, "         is not drained further: {why}");
+        }
+        for line in concerns(health, entry.server) {
+            let _ = writeln!(out, "         {line}");
         }
     }
     if status.servers.is_empty() {
@@ -327,7 +380,7 @@ fn span(ms: u64) -> String {
     }
 }
 
-pub(super) fn as_json(overview: &Overview) -> Value {
+pub(super) fn as_json(overview: &Overview, health: Option<&MembersHealth>) -> Value {
     let status = &overview.status;
     let tablets = is_whole(overview).then(|| {
         let all = status.tablets.iter().map(|t| tablet::as_json(status, t));
@@ -341,7 +394,10 @@ pub(super) fn as_json(overview: &Overview) -> Value {
         "list_version": status.list_version.0,
         "map_version": status.map_version.0,
         "settings": settings_json(&status.settings),
-        "servers": list(status.servers.iter().map(|e| server_json(overview, e)).collect()),
+        "users_revision": health.map(|health| health.users_revision),
+        "servers": list(
+            status.servers.iter().map(|e| server_json(overview, health, e)).collect(),
+        ),
         "tables": list(status.tables.iter().map(|t| table::as_json(overview, t)).collect()),
         "tablets": tablets,
         "tablets_count": overview.tablets,
@@ -369,8 +425,13 @@ fn settings_json(settings: &ClusterSettings) -> Value {
     })
 }
 
-fn server_json(overview: &Overview, entry: &ServerEntry) -> Value {
+fn server_json(
+    overview: &Overview,
+    health: Option<&MembersHealth>,
+    entry: &ServerEntry,
+) -> Value {
     let (bytes, records) = load(&overview.status, entry);
+    let member = of_member(health, entry.server);
     let share = share(overview, entry.server);
     json!({
         "server": entry.server.to_string(),
@@ -390,6 +451,9 @@ fn server_json(overview: &Overview, entry: &ServerEntry) -> Value {
         "bytes": bytes,
         "records": records,
         "read_bytes_per_s": entry.read_bytes_per_s,
+        "users_revision": member.map(|member| member.users_revision),
+        "users_fault": member.and_then(|member| member.users_fault.clone()),
+        "certificate_expires_unix_s": member.and_then(|member| member.certificate_expires_s),
     })
 }
 
@@ -440,6 +504,29 @@ mod tests {
         assert_eq!(span(1234), "1.2s");
         assert_eq!(span(61_000), "61s");
         assert_eq!(span(6_000_000), "100m");
+    }
+
+    #[test]
+    fn members_with_old_users_or_old_certificates_are_named() {
+        let server = ServerId::new(0, 1);
+        let days = |days: i64| Some(days * 86_400 + 3_600 - days_left(0) * 86_400);
+        let member = |revision, fault: Option<&str>, certificate_expires_s| MembersHealth {
+            users_revision: 7,
+            members: vec![MemberHealth {
+                server,
+                users_revision: revision,
+                users_fault: fault.map(str::to_owned),
+                certificate_expires_s,
+            }],
+        };
+        let lines = |health: MembersHealth| concerns(Some(&health), server);
+        assert_eq!(lines(member(7, None, None)), [""; 0]);
+        assert_eq!(lines(member(7, None, days(300))), [""; 0]);
+        let lagging = lines(member(6, None, days(5)));
+        assert!(lagging[0].contains("has not confirmed") && lagging[1].contains("expires in"));
+        let refusing = lines(member(6, Some("Unknown command"), days(-2)));
+        assert!(refusing[0].contains("Unknown command") && refusing[1].contains("has expired"));
+        assert_eq!(concerns(None, server), [""; 0]);
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub(super) struct Push {
     /// The revision of the users; 0: unknown, or it has its own.
     pub users_confirmed: u64,
     pub are_users_told: bool,
+    /// Why the server does not understand the newest users that it was told.
+    pub users_fault: Option<String>,
     /// It has its id: until then nothing is sent to it.
     pub is_welcome: bool,
     /// When it last answered a check.

@@ -5,15 +5,22 @@
 //! **Invariants**
 //! - E1: a change names the revision that it is made from, and fails if there is a newer one. So no
 //!   change of one administrator undoes that of another.
-//! - E2: a server gets every newest revision, or a later one, as long as it is UP.
+//! - E2: a server gets every newest revision, or a later one, as long as it is UP. One that does not
+//!   understand it, because its program is older, does not confirm it, and the status shows that.
 
 use super::push::PATIENCE_US;
 use super::records::{self, Key};
 use super::{CallKind, Coordinator, Timer, invalid};
 use duramen_base::ids::ServerId;
 use duramen_wire::native::message::{
-    CLUSTER_USERS_BYTES_MAX, ClusterUsers, CoordinatorAnswer, FromCoordinator, ServerAnswer, Shared,
+    CLUSTER_USERS_BYTES_MAX, ClusterUsers, CoordinatorAnswer, FromCoordinator, MemberHealth,
+    MembersHealth, Refusal, ServerAnswer, Shared,
 };
+
+/// A server that does not understand the users is told again after this time: they may change.
+const REFUSED_US: u64 = 10_000_000;
+/// Most bytes of the reason that are kept.
+const FAULT_BYTES_MAX: usize = 1024;
 
 /// The users: the newest, and those that are stored.
 #[derive(Default)]
@@ -44,6 +51,21 @@ impl Coordinator {
     /// The newest users that are stored.
     pub fn users(&self) -> &Shared<ClusterUsers> {
         self.users.published()
+    }
+
+    /// The state of each server that is UP, as far as the rules of the cluster know it.
+    pub fn members_health(&self) -> MembersHealth {
+        let up = self.up.iter().filter_map(|id| Some((*id, self.servers.get(id)?)));
+        let members = up.map(|(server, known)| MemberHealth {
+            server,
+            users_revision: known.push.users_confirmed,
+            users_fault: known.push.users_fault.clone(),
+            certificate_expires_s: None,
+        });
+        MembersHealth {
+            users_revision: self.users.published.revision,
+            members: members.collect(),
+        }
     }
 
     /// E1.
@@ -100,7 +122,13 @@ impl Coordinator {
         match answer {
             Some((ServerAnswer::Confirmed { .. }, _)) => {
                 server.push.users_confirmed = server.push.users_confirmed.max(revision);
+                server.push.users_fault = None;
                 self.kick(id);
+            }
+            Some((ServerAnswer::Refused(Refusal::Invalid(mut fault)), _)) => {
+                fault.truncate(fault.floor_char_boundary(FAULT_BYTES_MAX));
+                server.push.users_fault = Some(fault);
+                self.arm(self.now_us + REFUSED_US, Timer::Push(id));
             }
             // An older member never confirms them.
             _ => self.arm(self.now_us + PATIENCE_US, Timer::Push(id)),

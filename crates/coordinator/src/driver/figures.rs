@@ -1,9 +1,9 @@
 //! Metrics of a coordinator, in the text format of Prometheus.
 
 use crate::Role;
-use duramen_wire::native::message::{Overview, RecoveryPhase, ServerStatus};
+use duramen_wire::native::message::{MembersHealth, Overview, RecoveryPhase, ServerStatus};
 use std::fmt::Write as _;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Peers that were refused, as the hub counts them.
 #[derive(Clone, Copy)]
@@ -61,7 +61,7 @@ impl Figures {
     /// `certificate`: see [`of_certificate`].
     pub(super) fn text(
         &self,
-        overview: Option<&Overview>,
+        cluster: Option<(&Overview, &MembersHealth)>,
         role: &Role,
         refused: Refused,
         unanswered: usize,
@@ -77,8 +77,9 @@ impl Figures {
         );
         let mut metrics = self.of_process(role, refused);
         metrics += &certificate.unwrap_or_default();
-        if let Some(overview) = overview {
+        if let Some((overview, health)) = cluster {
             metrics += &of_cluster(overview, unanswered);
+            metrics += &of_members(health);
         }
         for metric in metrics.lines() {
             let mut parts = metric.splitn(3, ' ');
@@ -132,6 +133,33 @@ impl Figures {
 /// As [`Figures::of_process`], for the coordinator's certificate, which is valid for so long.
 pub(super) fn of_certificate(left_s: i64) -> String {
     format!("tls_certificate_seconds_left {left_s} Time until the certificate expires.\n")
+}
+
+/// As [`Figures::of_process`], for the members of a leader.
+fn of_members(health: &MembersHealth) -> String {
+    let members = health.members.iter();
+    let lacking = members.filter(|member| member.users_revision < health.users_revision);
+    let members = health.members.iter();
+    let refusing = members.filter(|member| member.users_fault.is_some());
+    let mut text = format!(
+        "users_revision {} Newest revision of the users of the cluster; 0: there are none.\n\
+         members_without_users {} Members that have not confirmed the newest users.\n\
+         members_refusing_users {} Members whose program does not understand the newest users: the \
+         users before them are in force there.\n",
+        health.users_revision,
+        lacking.count(),
+        refusing.count(),
+    );
+    let members = health.members.iter();
+    if let Some(first_s) = members.filter_map(|one| one.certificate_expires_s).min() {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let left_s = first_s - now.map_or(0, |now| now.as_secs() as i64);
+        text += &format!(
+            "member_certificate_seconds_left {left_s} Time until the first certificate of a member \
+             expires, as of its newest connection.\n"
+        );
+    }
+    text
 }
 
 /// As [`Figures::of_process`], for a leader.

@@ -10,7 +10,7 @@ use duramen_wire::native::codec::{
     encode_coordinator_answer, encode_from_coordinator, encode_pong, encode_trouble,
 };
 use duramen_wire::native::message::{
-    CoordinatorAnswer, FromCoordinator, Refusal, Request, ServerAnswer, ToCoordinator,
+    AdminAnswer, CoordinatorAnswer, FromCoordinator, Refusal, Request, ServerAnswer, ToCoordinator,
 };
 
 impl Call {
@@ -33,6 +33,9 @@ impl Driver {
         let kind = frame.header.kind;
         match decode_question(&frame) {
             Ok(Question::ToCoordinator(question)) => {
+                if role == Role::Server {
+                    self.certificates.asked(connection, envelope.sender);
+                }
                 if role != Role::Client || self.admits(connection, envelope, &question) {
                     self.consider(asker, question);
                 }
@@ -114,9 +117,17 @@ impl Driver {
     }
 
     pub(super) fn answer(&mut self, reply: ReplyId, answer: &CoordinatorAnswer) {
-        if let Some(asker) = self.askers.remove(&reply) {
-            self.send_answer(&asker, answer);
+        let Some(asker) = self.askers.remove(&reply) else {
+            return;
+        };
+        // The rules of the cluster know no certificates.
+        if let CoordinatorAnswer::Admin(AdminAnswer::Members(_)) = answer
+            && let Some(health) = self.members_health()
+        {
+            let answer = CoordinatorAnswer::Admin(AdminAnswer::Members(health));
+            return self.send_answer(&asker, &answer);
         }
+        self.send_answer(&asker, answer);
     }
 
     pub(super) fn ask(

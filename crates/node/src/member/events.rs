@@ -60,6 +60,12 @@ pub enum Input {
     Purged,
     /// A recovery has ended here, and left objects of these ranges.
     Left(Ranges),
+    /// The users of [`Output::Users`] are in force, or newer ones. `fault`: they are not understood
+    /// here, and those before them stay.
+    UsersTaken {
+        request: RequestId,
+        fault: Option<String>,
+    },
     /// The time of [`Member::due_us`](super::Member::due_us) has come. May come at any time.
     Tick,
 }
@@ -114,8 +120,12 @@ pub enum Output {
     Members(Vec<ServerChange>),
     /// The settings changed.
     Settings(ClusterSettings),
-    /// The users of the cluster, which may be those that are here, or older ones.
-    Users(Shared<ClusterUsers>),
+    /// Take over these users of the cluster, which may be those that are here, or older ones; then
+    /// pass in [`Input::UsersTaken`].
+    Users {
+        request: RequestId,
+        users: Shared<ClusterUsers>,
+    },
     /// This life is over: nothing is served any more. `again`: enlist as a new one, in a new
     /// process or at once.
     Ended { again: bool, reason: String },

@@ -457,7 +457,12 @@ impl Net {
                 let delay_us = 100 + self.random.below(3_000);
                 self.at(delay_us, Event::ToNode(n, Some(life), done));
             }
-            NodeOutput::Settings(_) | NodeOutput::Users(_) | NodeOutput::Fails(_) => {}
+            NodeOutput::Users { request, .. } => {
+                let fault = None;
+                let taken = NodeInput::Member(Input::UsersTaken { request, fault });
+                self.at(1_000, Event::ToNode(n, Some(life), taken));
+            }
+            NodeOutput::Settings(_) | NodeOutput::Fails(_) => {}
             NodeOutput::Ended { reason, .. } => self.servers[n].ended = Some(reason),
         }
     }

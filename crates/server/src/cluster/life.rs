@@ -75,6 +75,8 @@ pub(crate) enum Mail {
     Ask(CoordinatorQuestion),
     /// Whether the backup's disk has no room for other members' writes (`true`), or has room again.
     BackupFull(bool),
+    /// The users of the cluster are in force, or the reason why they are not understood.
+    UsersTaken(RequestId, Option<String>),
     /// A replica on this member's disk was found damaged.
     Damaged,
     /// The disk failed for good.

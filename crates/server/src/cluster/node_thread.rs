@@ -20,7 +20,7 @@ use crate::clock::now_ms;
 use crate::durability::Durability;
 use crate::error::ServerError;
 use crate::shared::{Clock, MemberStatus, Membership};
-use crate::shared::{Message, Shared, Stop};
+use crate::shared::{Background, Message, Shared, Stop};
 use crate::tier::Tier;
 use duramen::Store;
 use duramen_base::ids::{ClusterId, ServerId};
@@ -34,7 +34,8 @@ use duramen_wire::native::codec::{
     encode_peer, encode_peer_answer, encode_server_answer, encode_to_coordinator, encode_trouble,
 };
 use duramen_wire::native::message::{
-    CoordinatorAnswer, Peer, PeerAnswer, Refusal, TableEntry, ToCoordinator,
+    ClusterUsers, CoordinatorAnswer, Peer, PeerAnswer, Refusal, Shared as Encoded, TableEntry,
+    ToCoordinator,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -117,6 +118,8 @@ pub(super) struct NodeThread {
     foreign: Option<Instant>,
     /// Whether the cluster's id is being stored.
     adopts: bool,
+    /// The thread that takes over the users of the cluster.
+    users: Background,
 }
 
 /// Answers a question that arrives before there is a node: the sender must try again.
@@ -146,6 +149,7 @@ impl NodeThread {
             waits: None,
             foreign: None,
             adopts: false,
+            users: Background::new("users"),
         }
     }
 
@@ -350,6 +354,10 @@ impl NodeThread {
                 let here = || self.parts.node.member().coordinator().to_owned();
                 let address = asked.address.unwrap_or_else(here);
                 self.ask_coordinator(Asker::Thread(asked.answer), &address, &asked.question);
+            }
+            Mail::UsersTaken(request, fault) => {
+                let taken = Input::UsersTaken { request, fault };
+                self.tell(NodeInput::Member(taken));
             }
             Mail::Damaged => self.parts.status.damaged_replicas += 1,
             Mail::BackupFull(is_full) => self.parts.status.backup_full = is_full,
@@ -617,12 +625,24 @@ impl NodeThread {
             NodeOutput::Job(job) => self.parts.workers.give(move || Mail::JobDone(job.run())),
             NodeOutput::Fails(reason) => tracing::warn!("{reason}"),
             NodeOutput::Settings(settings) => self.parts.status.replicas = settings.replicas,
-            NodeOutput::Users(users) => {
-                if let Err(fault) = self.parts.shared.adopt_users(&users) {
-                    tracing::error!("the users before them stay in force: {fault}");
-                }
-            }
+            NodeOutput::Users { request, users } => self.take_users(request, users),
             NodeOutput::Ended { again, reason } => self.end(again, reason),
+        }
+    }
+
+    /// Takes over the users of the cluster, on another thread (X1).
+    fn take_users(&mut self, request: RequestId, users: Encoded<ClusterUsers>) {
+        let (shared, owner) = (Arc::clone(&self.parts.shared), self.parts.hub.handle());
+        let given = self.users.give(move || {
+            let fault = shared.adopt_users(&users).err();
+            if let Some(fault) = &fault {
+                tracing::error!("the users before them stay in force: {fault}");
+            }
+            owner.tell(Mail::UsersTaken(request, fault));
+        });
+        if let Err(why) = given {
+            let reason = &why;
+            self.trouble(request, &Trouble::NotServing { reason });
         }
     }
 

@@ -147,8 +147,9 @@ impl ServerConfig {
             true => Some(self.tls_settings()?),
             false => None,
         };
-        for settings in [clients, self.cluster_tls_settings()].iter().flatten() {
-            Identity::check(settings)
+        let all = [clients, self.cluster_tls_settings()];
+        for settings in all.into_iter().flatten() {
+            Identity::prepare(settings)
                 .map_err(|error| ServerError::Config(format!("TLS: {error}")))?;
         }
         Ok(())

@@ -289,7 +289,7 @@ fn loaded(
 /// Refuses users whose printed rules would not make the same users: no member could read them.
 fn check_printed(users: &Users, rules: &[u8], catalog: &Catalog) -> Result<(), String> {
     match users.load(rules, "the users", catalog) {
-        Ok(again) if again.print() == rules => Ok(()),
+        Ok(again) if again.print_with_ids() == rules => Ok(()),
         Ok(_) => Err("the printed rules of a user mean something else".to_owned()),
         Err(fault) => Err(format!("the printed rules of a user are wrong: {fault}")),
     }
@@ -403,8 +403,8 @@ impl Shared {
             let (revision, before) = self.acl.snapshot();
             let mut users = Users::clone(&before);
             let made = make(&mut users)?;
-            let rules = users.print();
-            if revision > 0 && rules == before.print() {
+            let rules = users.print_with_ids();
+            if revision > 0 && rules == before.print_with_ids() {
                 return Ok((made, self.users_changed()));
             }
             check_printed(&users, &rules, &self.acl.catalog)?;

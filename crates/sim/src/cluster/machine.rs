@@ -604,7 +604,12 @@ impl World {
                 let delay_us = 50 + self.random.below(2_000);
                 self.after(delay_us, Event::Job(n, generation, number));
             }
-            NodeOutput::Settings(_) | NodeOutput::Users(_) => {}
+            NodeOutput::Settings(_) => {}
+            NodeOutput::Users { request, .. } => {
+                let fault = None;
+                let taken = Input::UsersTaken { request, fault };
+                self.later_within(n, 1_000, NodeInput::Member(taken));
+            }
             NodeOutput::Fails(why) => self.say(|| format!("server {n}: {why}")),
             NodeOutput::Ended { again, reason } => self.life_ends(n, again, &reason),
         }

@@ -54,6 +54,8 @@ pub enum Admin {
     },
     /// → `Settings`
     Settings,
+    /// → `Members`. Older coordinators answer that it is not understood.
+    Members,
 }
 
 /// Maximum tablets that one [`Admin::Status`] reports.
@@ -75,6 +77,28 @@ pub enum AdminAnswer {
     Overview(Box<Overview>),
     Tablets(TabletPage),
     Settings(ClusterSettings),
+    Members(MembersHealth),
+}
+
+/// The state of the members that are UP, beside their data.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MembersHealth {
+    /// The newest revision of the cluster's users; 0: it has none.
+    pub users_revision: u64,
+    pub members: Vec<MemberHealth>,
+}
+
+/// See [`MembersHealth`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberHealth {
+    pub server: ServerId,
+    /// The newest revision of the users that it has confirmed; 0: none.
+    pub users_revision: u64,
+    /// Why it does not understand newer ones, for people: those before them are in force there.
+    pub users_fault: Option<String>,
+    /// When the certificate of its newest connection to this coordinator expires, in seconds since
+    /// the Unix epoch. `None`: there is no TLS, or it has not connected yet.
+    pub certificate_expires_s: Option<i64>,
 }
 
 /// A summary of the cluster; its size does not depend on the number of tablets.

@@ -1,0 +1,122 @@
+//! The certificates of the members' connections, for the status.
+
+use super::{Driver, State};
+use duramen_base::ids::ServerId;
+use duramen_net::ConnectionId;
+use duramen_wire::native::message::MembersHealth;
+use std::collections::HashMap;
+
+/// When the certificates of members expire, in seconds since the Unix epoch. Empty without TLS.
+#[derive(Default)]
+pub(super) struct Certificates {
+    connections: HashMap<ConnectionId, i64>,
+    /// Of the newest connection of each member that has asked something.
+    servers: HashMap<ServerId, i64>,
+}
+
+impl Certificates {
+    /// A member has connected, with this certificate.
+    pub(super) fn accepted(&mut self, connection: ConnectionId, expires_s: i64) {
+        self.connections.insert(connection, expires_s);
+    }
+
+    pub(super) fn closed(&mut self, connection: ConnectionId) {
+        self.connections.remove(&connection);
+    }
+
+    /// This member asks something on a connection.
+    pub(super) fn asked(&mut self, connection: ConnectionId, server: ServerId) {
+        if let Some(expires_s) = self.connections.get(&connection) {
+            self.servers.insert(server, *expires_s);
+        }
+    }
+
+    /// Adds them to the health of the members, and forgets those of others.
+    fn add_to(&mut self, health: &mut MembersHealth) {
+        for member in &mut health.members {
+            member.certificate_expires_s = self.servers.get(&member.server).copied();
+        }
+        let members = &health.members;
+        let is_member = |server: &ServerId| members.iter().any(|member| member.server == *server);
+        self.servers.retain(|server, _| is_member(server));
+    }
+}
+
+impl Driver {
+    /// `None`: this coordinator does not lead.
+    pub(super) fn members_health(&mut self) -> Option<MembersHealth> {
+        let State::Leading(leading) = &self.state else {
+            return None;
+        };
+        let mut health = leading.machine.members_health();
+        self.certificates.add_to(&mut health);
+        Some(health)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use duramen_net::{Event, Hub, Options, Payload};
+    use duramen_wire::native::codec::{Envelope, Role, encode_ping};
+    use duramen_wire::native::message::MemberHealth;
+    use std::time::Duration;
+
+    /// Ids of two connections.
+    fn connections() -> [ConnectionId; 2] {
+        let hub = |role| Hub::<()>::new(Options::new(role, "x")).expect("sockets");
+        let mut listening = hub(Role::Coordinator);
+        let address = listening.listen("127.0.0.1:0".parse().expect("an address"));
+        let address = address.expect("a free port").to_string();
+        let mut peers = [hub(Role::Server), hub(Role::Server)];
+        for peer in &mut peers {
+            peer.ask(&address, Role::Server, 1, Payload::None, |out| {
+                encode_ping(out, &Envelope::default());
+            });
+        }
+        let (mut found, mut events) = (Vec::new(), Vec::new());
+        while found.len() < 2 {
+            for peer in &mut peers {
+                peer.poll(Some(Duration::ZERO), &mut Vec::new());
+            }
+            listening.poll(Some(Duration::from_millis(1)), &mut events);
+            found.extend(events.drain(..).filter_map(|event| match event {
+                Event::Accepted { connection, .. } => Some(connection),
+                _ => None,
+            }));
+        }
+        [found[0], found[1]]
+    }
+
+    #[test]
+    fn the_newest_connection_of_a_member_counts() {
+        let [first, second] = connections();
+        let (one, other) = (ServerId::new(0, 1), ServerId::new(1, 1));
+        let mut certificates = Certificates::default();
+        let shown = |certificates: &mut Certificates| {
+            let members = [one].map(|server| MemberHealth {
+                server,
+                users_revision: 0,
+                users_fault: None,
+                certificate_expires_s: None,
+            });
+            let mut health = MembersHealth {
+                users_revision: 0,
+                members: members.to_vec(),
+            };
+            certificates.add_to(&mut health);
+            health.members[0].certificate_expires_s
+        };
+        assert_eq!(shown(&mut certificates), None);
+        certificates.accepted(first, 100);
+        certificates.asked(first, one);
+        certificates.asked(first, other);
+        assert_eq!(shown(&mut certificates), Some(100));
+        assert_eq!(certificates.servers.len(), 1, "the other is no member");
+        certificates.accepted(second, 200);
+        certificates.closed(first);
+        assert_eq!(shown(&mut certificates), Some(100), "it has asked nothing there");
+        certificates.asked(second, one);
+        assert_eq!(shown(&mut certificates), Some(200));
+    }
+}
