@@ -286,6 +286,16 @@ mod tests {
         assert_eq!(guard.denied.load(Ordering::Relaxed), 3);
     }
 
+    /// A client that could set users would have the rights of all of them.
+    #[test]
+    fn clients_ask_nothing_that_is_for_members() {
+        let users = ClusterUsers::default();
+        assert!(!is_for_clients(&ToCoordinator::Users));
+        assert!(!is_for_clients(&ToCoordinator::SetUsers(users)));
+        assert!(is_for_clients(&ToCoordinator::Admin(Admin::Overview)));
+        assert!(is_for_clients(&ToCoordinator::ClientLease { client: None }));
+    }
+
     /// U1, U2.
     #[test]
     fn users_that_cannot_be_read_open_nothing_and_change_nothing() {

@@ -2,7 +2,9 @@
 
 use duramen_acl::{Catalog, Command};
 use duramen_base::ids::ServerId;
-use duramen_client::{Admin, AdminAnswer, Client, Error as ClientError, Options as ClientOptions};
+use duramen_client::{
+    Admin, AdminAnswer, Client, Error as ClientError, Login, Options as ClientOptions,
+};
 use duramen_cluster::coordinator::store::{
     Batch, Contents, Error, Memory, MetaStore, Renewal, Term,
 };
@@ -13,7 +15,7 @@ use duramen_wire::native::codec::{
     encode_server_answer, encode_to_coordinator,
 };
 use duramen_wire::native::message::{
-    ClusterSettings, CoordinatorAnswer, Enlist, FromCoordinator, ServerAnswer, ServerStatus,
+    ClusterSettings, ClusterUsers, CoordinatorAnswer, Enlist, FromCoordinator, ServerAnswer, ServerStatus,
     Status, ToCoordinator,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -637,6 +639,77 @@ fn strange_questions_are_answered_and_hurt_nobody() {
             "{page}"
         );
     }
+    running.stopper().stop();
+    running.wait().expect("it ends as told");
+}
+
+/// Clients, tools and admin HTTP obey the users that a member has set; members go on without.
+#[test]
+fn clients_have_to_log_in_once_the_cluster_has_users() {
+    use std::io::{Read as _, Write as _};
+    let folder = tempfile::tempdir().expect("a folder");
+    let running = start(options(&format!("redb:{}", folder.path().display()))).expect("it starts");
+    let client = |login: Option<(&str, &str)>| {
+        let mut options = ClientOptions::new([running.name().to_owned()]);
+        options.deadline = DEADLINE;
+        options.login = login.map(|(user, password)| Login {
+            user: user.to_owned(),
+            password: password.to_owned(),
+        });
+        Client::new(options).expect("right options")
+    };
+    let admin = |login: &str| {
+        let address = running.admin().expect("admin HTTP");
+        let mut stream = std::net::TcpStream::connect(address).expect("it listens");
+        let request = format!("GET /metrics HTTP/1.1\r\n{login}\r\n");
+        stream.write_all(request.as_bytes()).expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        answer.split(' ').nth(1).expect("a status").to_owned()
+    };
+    // Without users: a login changes nothing, as members may have users of their own.
+    let early = client(Some(("ann", "secret")));
+    assert_eq!(status(&early).cluster, "trial");
+    assert_eq!(admin(""), "200");
+    let rules = "user default off\nuser ann on >secret +info\nuser bob on >secret +@all";
+    let mut server = Server::new(&running);
+    assert!(matches!(server.enlist(5), CoordinatorAnswer::Enlisted(_)));
+    let set = ToCoordinator::SetUsers(ClusterUsers {
+        revision: 1,
+        rules: rules.as_bytes().to_vec(),
+    });
+    assert!(matches!(server.ask(&set), CoordinatorAnswer::Users(_)));
+    let stranger = client(None);
+    let until = Instant::now() + DEADLINE;
+    let why = loop {
+        match stranger.admin(Admin::Status) {
+            Err(error) => break error.to_string(),
+            Ok(_) => assert!(Instant::now() < until, "the users are read soon"),
+        }
+    };
+    assert!(why.contains("log in"), "{why}");
+    // The connection from before logs in again.
+    assert_eq!(status(&early).cluster, "trial");
+    let create = Admin::CreateTable {
+        name: "t".to_owned(),
+        servers: 1,
+        level: None,
+    };
+    let why = early.admin(create.clone()).expect_err("ann only sees");
+    assert!(why.to_string().contains("duramen.table|create"), "{why}");
+    let created = client(Some(("bob", "secret"))).admin(create);
+    assert!(matches!(created, Ok(AdminAnswer::Table(_))), "{created:?}");
+    let began = Instant::now();
+    let why = client(Some(("bob", "guess"))).admin(Admin::Status);
+    let why = why.expect_err("a wrong password").to_string();
+    assert!(why.contains("invalid username-password pair"), "{why}");
+    assert!(began.elapsed() < DEADLINE / 2, "it is not tried until the deadline");
+    // ann:secret, ann:guess.
+    assert_eq!(admin(""), "401");
+    assert_eq!(admin("Authorization: Basic YW5uOnNlY3JldA==\r\n"), "200");
+    assert_eq!(admin("Authorization: Basic YW5uOmd1ZXNz\r\n"), "401");
+    // Members have no user.
+    assert!(matches!(server.ask(&ToCoordinator::Users), CoordinatorAnswer::Users(_)));
     running.stopper().stop();
     running.wait().expect("it ends as told");
 }

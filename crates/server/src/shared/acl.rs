@@ -6,6 +6,8 @@
 //! - V2: a change is made completely or not at all (users::A1).
 //! - V3: once the coordinator of a cluster has users, a member has those alone, of a revision that
 //!   never becomes lower; and it has them before it serves a client.
+//! - V4: until a member has heard from its coordinator, its own configuration decides, as far as
+//!   that asks for a password: a default user without one may run no administrative command.
 //!
 //! **Concurrency.** Requests read [`AclState::generation`] and [`AclState::is_open`], whose cache
 //! line only changes of users write. The locks guard cold paths.
@@ -85,6 +87,9 @@ pub struct AclState {
     /// The revision of the cluster's users that are here (V3); 0: these are this server's own.
     /// Changes under `changes`. Relaxed: for people, and under the lock.
     revision: AtomicU64,
+    /// The coordinator of the cluster has told its users, or that it has none. Relaxed: it is set
+    /// before a client is served.
+    has_heard: AtomicBool,
     /// The file of users; `None`: there is none.
     file: Option<PathBuf>,
     denials: Mutex<VecDeque<Denial>>,
@@ -109,6 +114,7 @@ impl AclState {
             generation: AtomicU64::new(1),
             is_open: AtomicBool::new(true),
             revision: AtomicU64::new(0),
+            has_heard: AtomicBool::new(false),
             file: file.map(PathBuf::from),
             denials: Mutex::default(),
             next_denial: AtomicU64::new(0),
@@ -377,12 +383,19 @@ impl Shared {
     /// As [`adopt_users`](Self::adopt_users).
     pub(crate) fn adopt_first_users(&self, newest: &ClusterUsers) -> Result<(), String> {
         self.adopt_users(newest)?;
+        self.acl.has_heard.store(true, Ordering::Relaxed);
         if newest.revision > 0 {
             for record in self.clients() {
                 self.post(&record, Message::Close { client: record.id });
             }
         }
         Ok(())
+    }
+
+    /// Whether administrative commands must wait until the coordinator has told the users (V4).
+    pub(crate) fn waits_for_users(&self) -> bool {
+        let has_heard = self.acl.has_heard.load(Ordering::Relaxed);
+        !has_heard && self.acl.is_open() && self.config().is_member()
     }
 
     /// Changes the users of the cluster by `make`, which may be called several times. Blocks until

@@ -1,5 +1,7 @@
 //! Requests that arrive while the data is being loaded: requests that need no data are answered,
-//! all others get an error that asks to wait.
+//! all others get an error that asks to wait. A member of a cluster that has not heard from its
+//! coordinator yet, and whose own configuration lets any client in, obeys no administrative command
+//! (acl::V4).
 
 use super::Turn;
 use super::admit::{self, Admitted};
@@ -35,6 +37,11 @@ fn run_one(shared: &Shared, local: &mut Local, turn: &mut Turn<'_>) {
                 shared.progress()
             );
             admit::refuse(shared, local, turn.client, turn.out, Some(spec), &text)
+        }
+        Resolved::Command(spec) if spec.has(flag::ADMIN) && shared.waits_for_users() => {
+            let text = "LOADING this member has not heard from its coordinator yet, and so does not \
+                        know which users may do this; until then it needs a requirepass of its own";
+            admit::refuse(shared, local, turn.client, turn.out, Some(spec), text)
         }
         _ => admit::admit(
             &resolved,

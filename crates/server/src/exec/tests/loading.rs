@@ -7,16 +7,21 @@ use crate::durability::Progress;
 use crate::exec::Client;
 use crate::shared::{ClientRecord, Shared};
 use duramen_engine::{Options, Store};
+use duramen_wire::native::message::ClusterUsers;
 use std::sync::Arc;
 use std::time::Duration;
 
 fn loading(requirepass: &str) -> (Arc<Shared>, Executor, Client) {
-    let config = ServerConfig {
+    loading_with(|config| config.requirepass = requirepass.to_owned())
+}
+
+fn loading_with(change: impl FnOnce(&mut ServerConfig)) -> (Arc<Shared>, Executor, Client) {
+    let mut config = ServerConfig {
         level: Some(Level::Memory),
         threads: 1,
-        requirepass: requirepass.to_owned(),
         ..ServerConfig::default()
     };
+    change(&mut config);
     let shared = Shared::new(config, None, crate::exec::catalog()).expect("shared state");
     let executor = Executor::new(Arc::clone(&shared), 0).expect("an executor");
     let address = "127.0.0.1:1".parse().expect("an address");
@@ -33,6 +38,31 @@ fn serve(shared: &Shared) {
     })
     .expect("a store");
     shared.serve(store, None);
+}
+
+/// acl::V4: a stranger could stop a member that waited for its coordinator, or read its settings.
+#[test]
+fn a_member_obeys_no_stranger_before_it_has_heard_who_may_command() {
+    let commands = b"CONFIG GET port\r\nCONFIG SET maxclients 50\r\nSHUTDOWN\r\nACL SETUSER u on\r\n\
+                     MULTI\r\nCONFIG GET port\r\nEXEC\r\nINFO server\r\n";
+    let member = |requirepass: &str| {
+        loading_with(|config| {
+            config.coordinator = "127.0.0.1:1".to_owned();
+            config.requirepass = requirepass.to_owned();
+        })
+    };
+    let (shared, mut executor, mut client) = member("");
+    let text = run(&mut executor, &mut client, commands);
+    let waits = text.matches("-LOADING this member has not heard").count();
+    assert_eq!(waits, 5, "{text}");
+    assert!(text.contains("-EXECABORT") && text.contains("# Server"), "{text}");
+    // Once it has heard that there are none, its own users decide.
+    shared
+        .adopt_first_users(&ClusterUsers::default())
+        .expect("none");
+    assert!(!shared.waits_for_users());
+    // A password of its own decides before.
+    assert!(!member("secret").0.waits_for_users());
 }
 
 #[test]
