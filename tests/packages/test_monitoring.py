@@ -95,7 +95,7 @@ def test_a_metric_that_does_not_exist_is_found(metrics):
 
 
 def test_promtool_accepts_the_rules():
-    assert "SUCCESS: 28 rules found" in promtool("check", "rules", RULES)
+    assert "SUCCESS: 30 rules found" in promtool("check", "rules", RULES)
 
 
 def test_the_alerts_fire_when_they_should():
