@@ -1,7 +1,10 @@
 """Admin HTTP: /metrics, /livez, /readyz, /memory."""
 
+import base64
 import json
 import re
+import shutil
+import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -127,3 +130,80 @@ def test_clients_that_never_finish_their_request_do_not_delay_a_probe(server):
     finally:
         for wire in halves:
             wire.close()
+
+
+USERS = "user default off\nuser watch on >open-sesame +info\nuser guest on >open-sesame ~* +@all -info\n"
+
+
+@pytest.fixture
+def guarded(start, tmp_path):
+    """A server whose pages need a user; it has an audit log."""
+    (tmp_path / "users").write_text(USERS)
+    return start("--aclfile", tmp_path / "users", "--audit-log", tmp_path / "audit.jsonl")
+
+
+def code(server, path, user=None, password="open-sesame"):
+    """The status code of a page."""
+    request = urllib.request.Request(f"http://127.0.0.1:{server.admin_port}{path}")
+    if user:
+        login = base64.b64encode(f"{user}:{password}".encode()).decode()
+        request.add_header("Authorization", f"Basic {login}")
+    try:
+        with urllib.request.urlopen(request, timeout=harness.PATIENCE_S) as answer:
+            return answer.status
+    except urllib.error.HTTPError as refused:
+        return refused.code
+
+
+def test_pages_need_a_user_with_the_right_to_info(guarded, tmp_path):
+    for path in ("/metrics", "/memory", "/loading"):
+        assert code(guarded, path) == 401
+        assert code(guarded, path, "watch") == 200
+        assert code(guarded, path, "guest") == 403
+        assert code(guarded, path, "watch", "guess") == 401 == code(guarded, path, "default")
+        with guarded.connect() as wire:  # a right password ends the wait of the address
+            wire.call("AUTH", "watch", "open-sesame")
+    assert code(guarded, "/livez") == 200 == code(guarded, "/readyz")
+
+    def lines():
+        found = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+        return {(line["outcome"], line["user"], line["command"]) for line in found}
+
+    expected = {("failed-login", "watch", "auth"), ("denied", "guest", "info")}
+    harness.wait_until(lambda: expected <= lines(), "the audit log has them")
+    assert "open-sesame" not in (tmp_path / "audit.jsonl").read_text()
+
+
+def test_failed_logins_at_the_admin_port_are_slowed_and_delay_no_probe(guarded):
+    for _ in range(5):
+        assert code(guarded, "/metrics", "watch", "guess") == 401
+    slow = [time.monotonic()]
+    for _ in range(3):
+        assert code(guarded, "/metrics", "watch", "guess") == 401
+        slow.append(time.monotonic())
+    assert slow[-1] - slow[0] >= 0.65, "100, 200 and 400 ms"
+    guesses = []
+    harness.in_threads(24, lambda _: guesses.append(attempt(guarded)))
+    assert 429 in guesses, guesses
+    begun = time.monotonic()
+    assert code(guarded, "/livez") == 200 and time.monotonic() - begun < 2
+
+
+def attempt(server):
+    try:
+        return code(server, "/metrics", "watch", "guess")
+    except OSError:
+        return None  # its turn would have come later than a connection may last
+
+
+def test_curl_logs_in(guarded, tmp_path):
+    curl = shutil.which("curl")
+    if not curl:
+        pytest.skip("needs curl")
+    url = f"http://127.0.0.1:{guarded.admin_port}/metrics"
+    run = lambda *words: subprocess.run([curl, "-sS", *words, url], capture_output=True, text=True, timeout=60)  # noqa: E731
+    assert "duramen_connected_clients" in run("--user", "watch:open-sesame").stdout
+    assert run().stdout == "log in\n"
+    assert "+info" in run("--user", "guest:open-sesame").stdout
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login watch password open-sesame\n")
+    assert "duramen_connected_clients" in run("--netrc-file", tmp_path / "netrc").stdout

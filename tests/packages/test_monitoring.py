@@ -38,20 +38,21 @@ def metrics(tmp_path_factory):
     """The names of all metrics: of a server with a directory, flash and TLS, of a coordinator, and of
     a member."""
     folder = tmp_path_factory.mktemp("metrics")
+    certs = folder / "certs"
+    run(harness.BINARY, "cert", "init", certs)
+    files = ("--tls-cert-file", certs / "server.crt", "--tls-key-file", certs / "server.key")
+    files += ("--tls-ca-cert-file", certs / "ca.crt")
     listen, admin = harness.free_port(), harness.free_port()
     coordinator = subprocess.Popen(
         [harness.BINARY, "coordinator", "--listen", f"127.0.0.1:{listen}", "--admin", f"127.0.0.1:{admin}"]
-        + ["--store", f"redb:{folder}/store", "--replicas", "1", "--log-file", folder / "coordinator.log"],
+        + ["--store", f"redb:{folder}/store", "--replicas", "1", "--log-file", folder / "coordinator.log", *files],
         stdout=subprocess.PIPE,
     )
     try:
         assert coordinator.stdout.readline().startswith(b"ready ")
         flash = ("--flash-file", folder / "flash", "--flash-size", "64mb")
-        certs = folder / "certs"
-        run(harness.BINARY, "cert", "init", certs)
-        tls = ("--tls-port", harness.free_port(), "--tls-cert-file", certs / "server.crt")
-        tls += ("--tls-key-file", certs / "server.key", "--tls-ca-cert-file", certs / "ca.crt")
-        member = ("--coordinator", f"127.0.0.1:{listen}", "--native-port", "0")
+        tls = ("--tls-port", harness.free_port(), *files)
+        member = ("--coordinator", f"127.0.0.1:{listen}", "--native-port", "0", "--tls-cluster", "yes", *files)
         single = harness.Duramen(folder, *flash, *tls, dir=folder / "single", memory="64mb")
         single.port = harness.free_port()  # with `tls-port`, `port 0` would turn it off
         with single:
