@@ -65,7 +65,14 @@ mod tests {
         assert_eq!(login("Basic YTpiOmM="), pair("a", "b:c"));
         assert_eq!(login("Basic OnNlY3JldA=="), pair("default", "secret"));
         assert_eq!(login("Basic YTo="), pair("a", ""));
-        for wrong in ["", "Basic", "Basic ", "Bearer QTpi", "Basic !!", "Basic QQ=="] {
+        for wrong in [
+            "",
+            "Basic",
+            "Basic ",
+            "Bearer QTpi",
+            "Basic !!",
+            "Basic QQ==",
+        ] {
             assert_eq!(login(wrong), None, "{wrong}");
         }
         assert_eq!(login(&format!("Basic {}", "QTpi".repeat(4096))), None);

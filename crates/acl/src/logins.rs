@@ -215,7 +215,10 @@ mod tests {
     fn a_login_needs_the_right_password_of_a_user_that_is_on() {
         let catalog = Catalog::new([]);
         let mut users = Users::new(&catalog);
-        for (name, rules) in [("ann", [&b"on"[..], b">secret"]), ("bob", [b"off", b">secret"])] {
+        for (name, rules) in [
+            ("ann", [&b"on"[..], b">secret"]),
+            ("bob", [b"off", b">secret"]),
+        ] {
             users.set(name.as_bytes(), rules, &catalog).expect("right");
         }
         let logins = Logins::default();

@@ -323,9 +323,7 @@ impl Selector {
                 is_allowed
             });
         }
-        if denied.is_none()
-            && self.tables.is_some()
-        {
+        if denied.is_none() && self.tables.is_some() {
             request.each_table(&mut |position, table| {
                 let is_allowed = table.is_some_and(|name| self.has_table(name));
                 denied = (!is_allowed).then_some(Denied::Table(position));

@@ -266,8 +266,13 @@ fn a_user_that_was_made_again_is_another_one_everywhere() {
     let there = load(&Users::new(&catalog), &here.print_with_ids());
     let id = |users: &Users| users.get("u").expect("it is there").id();
     assert_eq!(id(&there), id(&here));
-    here.set(b"u", [&b"+get"[..]], &catalog).expect("a right rule");
-    assert_eq!(id(&load(&there, &here.print_with_ids())), id(&there), "it was changed");
+    here.set(b"u", [&b"+get"[..]], &catalog)
+        .expect("a right rule");
+    assert_eq!(
+        id(&load(&there, &here.print_with_ids())),
+        id(&there),
+        "it was changed"
+    );
     assert!(here.remove("u"));
     here.set(b"u", rules, &catalog).expect("right rules");
     let after = load(&there, &here.print_with_ids());

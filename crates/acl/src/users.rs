@@ -254,7 +254,9 @@ fn fresh_id() -> u64 {
 
 fn parse_id(comment: &[u8]) -> Option<u64> {
     let digits = std::str::from_utf8(comment.strip_prefix(ID_COMMENT)?).ok()?;
-    u64::from_str_radix(digits, 16).ok().filter(|id| *id != DEFAULT_ID)
+    u64::from_str_radix(digits, 16)
+        .ok()
+        .filter(|id| *id != DEFAULT_ID)
 }
 
 /// A rule for an error text; a password is not shown.

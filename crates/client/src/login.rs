@@ -2,9 +2,7 @@
 
 use crate::error::Error;
 use crate::net::Unopened;
-use duramen_wire::native::codec::{
-    Envelope, LOGIN_BYTES_MAX, Reply, Trouble, encode_login,
-};
+use duramen_wire::native::codec::{Envelope, LOGIN_BYTES_MAX, Reply, Trouble, encode_login};
 use duramen_wire::native::message;
 
 /// A user of the cluster, whose rights the client has. Without a login it has those of the default

@@ -227,13 +227,13 @@ impl Context {
         };
         let login = basic::parse(login.as_bytes()).ok_or(page(Refused::LogIn))?;
         let pair = (login.user.as_slice(), login.password.as_slice());
-        let user = self
-            .guard
-            .log_in(&users, peer.address, pair)
-            .map_err(|refused| match refused {
-                Refused::Denied(why) => (401, TEXT, format!("{why}\n")),
-                other => page(other),
-            })?;
+        let user =
+            self.guard
+                .log_in(&users, peer.address, pair)
+                .map_err(|refused| match refused {
+                    Refused::Denied(why) => (401, TEXT, format!("{why}\n")),
+                    other => page(other),
+                })?;
         self.guard.may_see(&user).map_err(page)
     }
 }

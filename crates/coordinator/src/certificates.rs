@@ -18,7 +18,9 @@ pub(crate) fn watch(options: &Options) -> Result<(), Error> {
     let all = [&options.identity, &options.admin_identity];
     let all: Vec<&Arc<Identity>> = all.into_iter().flatten().collect();
     // Both have the same files.
-    all.first().copied().map_or((), |first| say(first));
+    if let Some(first) = all.first() {
+        say(first);
+    }
     let watched: Vec<Weak<Identity>> = all.into_iter().map(Arc::downgrade).collect();
     if watched.is_empty() {
         return Ok(());

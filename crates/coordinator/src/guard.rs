@@ -308,7 +308,10 @@ mod tests {
         read(&guard, &mut hub, 2, "user bob on >secret +info");
         let names = |guard: &Guard| {
             let users = guard.users().expect("read").expect("some");
-            users.iter().map(|user| user.name().to_owned()).collect::<Vec<_>>()
+            users
+                .iter()
+                .map(|user| user.name().to_owned())
+                .collect::<Vec<_>>()
         };
         assert_eq!(names(&guard), ["bob", "default"]);
         read(&guard, &mut hub, 3, "user eve on >secret +of-a-newer-build");

@@ -15,8 +15,8 @@ use duramen_wire::native::codec::{
     encode_server_answer, encode_to_coordinator,
 };
 use duramen_wire::native::message::{
-    ClusterSettings, ClusterUsers, CoordinatorAnswer, Enlist, FromCoordinator, ServerAnswer, ServerStatus,
-    Status, ToCoordinator,
+    ClusterSettings, ClusterUsers, CoordinatorAnswer, Enlist, FromCoordinator, ServerAnswer,
+    ServerStatus, Status, ToCoordinator,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -703,13 +703,19 @@ fn clients_have_to_log_in_once_the_cluster_has_users() {
     let why = client(Some(("bob", "guess"))).admin(Admin::Status);
     let why = why.expect_err("a wrong password").to_string();
     assert!(why.contains("invalid username-password pair"), "{why}");
-    assert!(began.elapsed() < DEADLINE / 2, "it is not tried until the deadline");
+    assert!(
+        began.elapsed() < DEADLINE / 2,
+        "it is not tried until the deadline"
+    );
     // ann:secret, ann:guess.
     assert_eq!(admin(""), "401");
     assert_eq!(admin("Authorization: Basic YW5uOnNlY3JldA==\r\n"), "200");
     assert_eq!(admin("Authorization: Basic YW5uOmd1ZXNz\r\n"), "401");
     // Members have no user.
-    assert!(matches!(server.ask(&ToCoordinator::Users), CoordinatorAnswer::Users(_)));
+    assert!(matches!(
+        server.ask(&ToCoordinator::Users),
+        CoordinatorAnswer::Users(_)
+    ));
     running.stopper().stop();
     running.wait().expect("it ends as told");
 }

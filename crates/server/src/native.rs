@@ -23,8 +23,8 @@
 mod rights;
 
 use crate::durability::Durability;
-use crate::exec::look_ahead;
 use crate::exec::Verdict as ClientVerdict;
+use crate::exec::look_ahead;
 use crate::exec::{Client, OUT_BYTES_PER_TURN, TURN_TIME, WaitUntil};
 use crate::shared::Shared;
 use crate::shared::{Membership, ViewCache};

@@ -234,7 +234,11 @@ fn pages_need_a_user_that_may_run_info_and_probes_need_none() {
         assert_eq!((status.as_str(), body.as_str()), ("401", "log in\n"));
         let (status, reply) = get_as(&server, path, "Bearer x");
         assert_eq!(status, "401");
-        assert!(reply.to_lowercase().contains("www-authenticate: basic realm"));
+        assert!(
+            reply
+                .to_lowercase()
+                .contains("www-authenticate: basic realm")
+        );
         let (status, reply) = get_as(&server, path, GUEST);
         assert_eq!(status, "403", "{reply}");
         assert!(reply.contains("+info"), "{reply}");
@@ -246,7 +250,11 @@ fn pages_need_a_user_that_may_run_info_and_probes_need_none() {
     for path in ["/livez", "/readyz", "/"] {
         assert_eq!(get(&server, path).0, "200");
     }
-    let log = resp(&server, "AUTH secret\r\nACL LOG\r\n", "cmd=NULL|name=admin-http");
+    let log = resp(
+        &server,
+        "AUTH secret\r\nACL LOG\r\n",
+        "cmd=NULL|name=admin-http",
+    );
     assert!(log.contains("guest"), "{log}");
 }
 
@@ -274,22 +282,38 @@ fn failed_logins_of_http_and_resp_slow_each_other() {
     }
     let began = Instant::now();
     assert_eq!(get_as(&server, "/metrics", WRONG).0, "401");
-    assert!(began.elapsed() >= Duration::from_millis(100), "it is slowed");
+    assert!(
+        began.elapsed() >= Duration::from_millis(100),
+        "it is slowed"
+    );
     let began = Instant::now();
     resp(&server, "AUTH watch guess\r\n", "-WRONGPASS");
-    assert!(began.elapsed() >= Duration::from_millis(200), "as the next one");
+    assert!(
+        began.elapsed() >= Duration::from_millis(200),
+        "as the next one"
+    );
     assert_eq!(get_as(&server, "/metrics", WATCH).0, "200");
     // Many at once: the turns of all of them would take longer than a login may wait.
-    let statuses: Vec<String> = std::thread::scope(|scope| {
-        let logins: Vec<_> = (0..24)
-            .map(|_| scope.spawn(|| exchange(&server, &format!(
+    let statuses: Vec<String> =
+        std::thread::scope(|scope| {
+            let logins: Vec<_> =
+                (0..24)
+                    .map(|_| {
+                        scope.spawn(|| exchange(&server, &format!(
                 "GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: {WRONG}\r\n\r\n"
-            ))))
-            .collect();
-        let status = |reply: String| reply.split(' ').nth(1).unwrap_or_default().to_owned();
-        logins.into_iter().map(|login| status(login.join().expect("no panic"))).collect()
-    });
-    assert!(statuses.iter().any(|status| status == "429"), "{statuses:?}");
+            )))
+                    })
+                    .collect();
+            let status = |reply: String| reply.split(' ').nth(1).unwrap_or_default().to_owned();
+            logins
+                .into_iter()
+                .map(|login| status(login.join().expect("no panic")))
+                .collect()
+        });
+    assert!(
+        statuses.iter().any(|status| status == "429"),
+        "{statuses:?}"
+    );
     assert_eq!(get_as(&server, "/metrics", WATCH).0, "429");
     assert_eq!(get(&server, "/livez").0, "200");
 }

@@ -5,8 +5,8 @@ use crate::failure::Failure;
 use clap::Args;
 use duramen_base::ids::ServerId;
 use duramen_wire::native::message::{
-    ClusterSettings, MemberHealth, MembersHealth, MigrationPhase, MigrationStatus, Overview, RecoveryPhase, RecoveryStatus,
-    ServerEntry, ServerShare, ServerStatus, Status,
+    ClusterSettings, MemberHealth, MembersHealth, MigrationPhase, MigrationStatus, Overview,
+    RecoveryPhase, RecoveryStatus, ServerEntry, ServerShare, ServerStatus, Status,
 };
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -425,11 +425,7 @@ fn settings_json(settings: &ClusterSettings) -> Value {
     })
 }
 
-fn server_json(
-    overview: &Overview,
-    health: Option<&MembersHealth>,
-    entry: &ServerEntry,
-) -> Value {
+fn server_json(overview: &Overview, health: Option<&MembersHealth>, entry: &ServerEntry) -> Value {
     let (bytes, records) = load(&overview.status, entry);
     let member = of_member(health, entry.server);
     let share = share(overview, entry.server);

@@ -266,11 +266,7 @@ impl Link {
     }
 
     /// Continues the handshake and the login, if they are not over.
-    pub fn shake(
-        &mut self,
-        ours: Credentials<'_>,
-        login: Option<&Login>,
-    ) -> Result<(), Unopened> {
+    pub fn shake(&mut self, ours: Credentials<'_>, login: Option<&Login>) -> Result<(), Unopened> {
         let State::Shaking { handshake, .. } = &mut self.state else {
             return self.hear_login();
         };

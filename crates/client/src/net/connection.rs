@@ -8,8 +8,8 @@ use duramen_base::ids::ClusterId;
 use duramen_base::origin::Origin;
 use duramen_tls::Identity;
 use duramen_wire::native::codec::{
-    CLIENT_FRAME_BYTES_MAX, Credentials, Frame, HEADER_BYTES, Handshake, HelloError, Parsed, Progress, Reply, Role,
-    decode_reply, fresh_nonce, parse_frame,
+    CLIENT_FRAME_BYTES_MAX, Credentials, Frame, HEADER_BYTES, Handshake, HelloError, Parsed,
+    Progress, Reply, Role, decode_reply, fresh_nonce, parse_frame,
 };
 use std::io::ErrorKind;
 use std::net::{TcpStream, ToSocketAddrs};

@@ -41,9 +41,7 @@ impl Coordinator {
             Admin::Recoveries => {
                 CoordinatorAnswer::Admin(AdminAnswer::Recoveries(self.recovery_statuses()))
             }
-            Admin::Members => {
-                CoordinatorAnswer::Admin(AdminAnswer::Members(self.members_health()))
-            }
+            Admin::Members => CoordinatorAnswer::Admin(AdminAnswer::Members(self.members_health())),
             Admin::CrashServer { server } => {
                 if !self.is_up(server) {
                     return invalid(format!("server {server} is not UP"));

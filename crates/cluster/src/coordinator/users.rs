@@ -55,7 +55,10 @@ impl Coordinator {
 
     /// The state of each server that is UP, as far as the rules of the cluster know it.
     pub fn members_health(&self) -> MembersHealth {
-        let up = self.up.iter().filter_map(|id| Some((*id, self.servers.get(id)?)));
+        let up = self
+            .up
+            .iter()
+            .filter_map(|id| Some((*id, self.servers.get(id)?)));
         let members = up.map(|(server, known)| MemberHealth {
             server,
             users_revision: known.push.users_confirmed,

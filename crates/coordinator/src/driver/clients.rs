@@ -52,7 +52,11 @@ impl Driver {
                 connection,
                 envelope,
             };
-            return self.send_trouble(&asker, Kind::Login as u16, &Trouble::NotPermitted { reason });
+            return self.send_trouble(
+                &asker,
+                Kind::Login as u16,
+                &Trouble::NotPermitted { reason },
+            );
         };
         let users = match self.state {
             State::Leading(_) => self.guard.users(),

@@ -115,7 +115,11 @@ mod tests {
         assert_eq!(certificates.servers.len(), 1, "the other is no member");
         certificates.accepted(second, 200);
         certificates.closed(first);
-        assert_eq!(shown(&mut certificates), Some(100), "it has asked nothing there");
+        assert_eq!(
+            shown(&mut certificates),
+            Some(100),
+            "it has asked nothing there"
+        );
         certificates.asked(second, one);
         assert_eq!(shown(&mut certificates), Some(200));
     }

@@ -89,7 +89,8 @@ impl Guard {
             shared.note_failed_login(&origin(peer, ""), PORT.as_bytes(), &user);
             match error {
                 LoginError::TooMany => {
-                    let text = "too many failed logins from this address: try again in some seconds\n";
+                    let text =
+                        "too many failed logins from this address: try again in some seconds\n";
                     let refused = (StatusCode::TOO_MANY_REQUESTS, text).into_response();
                     (refused, Duration::ZERO)
                 }

@@ -26,7 +26,7 @@ use crate::tier::Tier;
 use duramen_base::ids::{ClusterId, Level, ServerId};
 use duramen_base::units::MIB;
 use duramen_net::{Event, Handle, Hub, Message, Options, Payload, Reason};
-use duramen_node::{Candidate, JobDone, Node, NodeOptions, NodeOutput};
+use duramen_node::{Candidate, JobDone, Node, NodeOptions, NodeOutput, RequestId};
 use duramen_wire::native::codec::{
     Envelope, HelloError, Reply, Role, decode_reply, encode_to_coordinator,
 };

@@ -47,11 +47,7 @@ pub(super) enum Verdict<'a> {
 
 /// Checks a request. A refused part is counted and recorded.
 #[inline]
-pub(super) fn check<'a>(
-    shared: &Shared,
-    client: &Client,
-    request: &Request<'a>,
-) -> Verdict<'a> {
+pub(super) fn check<'a>(shared: &Shared, client: &Client, request: &Request<'a>) -> Verdict<'a> {
     match client.is_unrestricted() && shared.audit.classes() == 0 {
         true => Verdict::Allowed,
         false => check_user(shared, client, request),
@@ -180,7 +176,9 @@ impl<'a> Wanted<'a> {
             return;
         }
         let class = self.spec.class().and_then(|class| AUDIT_CLASSES.get(class));
-        let key = self.key.map(|key| key[..key.len().min(KEY_BYTES_MAX)].to_vec());
+        let key = self
+            .key
+            .map(|key| key[..key.len().min(KEY_BYTES_MAX)].to_vec());
         shared.audit.add(Record {
             user: client.user_name(),
             address: client.record().shown_addresses().0,
@@ -239,10 +237,7 @@ pub(super) fn log_in(
     let users = shared.acl.users();
     let address = client.record().peer.ip();
     let pair = (login.user, login.password);
-    match shared
-        .logins
-        .log_in(&users, address, pair, clock::now_ms())
-    {
+    match shared.logins.log_in(&users, address, pair, clock::now_ms()) {
         Ok(user) => {
             client.log_in(user);
             if shared.audit.classes() & 1 != 0 {

@@ -65,7 +65,10 @@ mod tests {
         let refused = loop {
             let done = done.clone();
             let number = given;
-            let me = move || done.send((number, std::thread::current().id())).expect("kept");
+            let me = move || {
+                done.send((number, std::thread::current().id()))
+                    .expect("kept")
+            };
             match background.give(me) {
                 Ok(()) => given += 1,
                 Err(why) => break why,

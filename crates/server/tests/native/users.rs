@@ -71,7 +71,10 @@ fn has_the_rights_of_ann(ann: &Table, root: &Table) {
     let refused = refusal(ann.scan().next().expect("an answer"));
     assert!(refused.contains("'scan'"), "{refused}");
     assert!(ann.remove(b"app:1").expect("it may remove").is_some());
-    assert_eq!(root.get(b"other").expect("read").expect("there").value, b"v");
+    assert_eq!(
+        root.get(b"other").expect("read").expect("there").value,
+        b"v"
+    );
 }
 
 #[test]
@@ -93,7 +96,9 @@ fn clients_with_shared_memory_have_users_too() {
         deadline: Duration::from_secs(5),
         ..cluster.local_options()
     };
-    let table = Client::connect(unknown).expect("the coordinator").table("t");
+    let table = Client::connect(unknown)
+        .expect("the coordinator")
+        .table("t");
     let refused = refusal(table.expect("table t").get(b"k"));
     assert!(refused.contains("log in"), "{refused}");
 }
@@ -134,7 +139,8 @@ fn an_enumeration_needs_the_right_to_read_all_keys() {
     let cluster = start();
     let root = table_of(cluster.options(), "root");
     for n in 0..20 {
-        root.set(format!("app:{n}").as_bytes(), b"v").expect("written");
+        root.set(format!("app:{n}").as_bytes(), b"v")
+            .expect("written");
     }
     let reader = table_of(cluster.options(), "reader");
     assert_eq!(reader.scan().filter(Result::is_ok).count(), 20);
@@ -146,7 +152,12 @@ fn an_enumeration_needs_the_right_to_read_all_keys() {
 #[test]
 fn a_wrong_login_is_refused_at_once_and_no_more_often_than_it_must() {
     let cluster = start();
-    for wrong in [login("ann", "guess"), login("eve", "secret"), login("idle", "secret"), None] {
+    for wrong in [
+        login("ann", "guess"),
+        login("eve", "secret"),
+        login("idle", "secret"),
+        None,
+    ] {
         let options = Options {
             login: wrong.clone(),
             ..cluster.options()
@@ -160,7 +171,10 @@ fn a_wrong_login_is_refused_at_once_and_no_more_often_than_it_must() {
             None => "log in",
         };
         assert!(why.contains(expected), "{why}");
-        assert!(began.elapsed() < DEADLINE / 2, "it was not tried until the deadline");
+        assert!(
+            began.elapsed() < DEADLINE / 2,
+            "it was not tried until the deadline"
+        );
     }
     // A thousand calls are no thousand logins.
     let options = Options {
@@ -172,7 +186,9 @@ fn a_wrong_login_is_refused_at_once_and_no_more_often_than_it_must() {
     for _ in 0..1_000 {
         refusal(table.get(b"app:1"));
     }
-    table_of(cluster.options(), "ann").set(b"app:1", b"v").expect("its address may log in");
+    table_of(cluster.options(), "ann")
+        .set(b"app:1", b"v")
+        .expect("its address may log in");
 }
 
 #[test]
@@ -190,7 +206,10 @@ fn an_asynchronous_client_logs_in() {
     let client = AsyncClient::new(options("guess")).expect("the coordinator");
     let table = wait(client.table("t")).expect("table t");
     let refused = refusal(wait(table.get(b"app:1")));
-    assert!(refused.contains("invalid username-password pair"), "{refused}");
+    assert!(
+        refused.contains("invalid username-password pair"),
+        "{refused}"
+    );
 }
 
 /// A login and requests behind it in one piece; a ping needs no user.
@@ -240,6 +259,12 @@ fn a_login_holds_from_the_next_request_on() {
             input.drain(..bytes);
         }
     }
-    let expected = ["pong", "not permitted", "logged in", "outcome", "not permitted"];
+    let expected = [
+        "pong",
+        "not permitted",
+        "logged in",
+        "outcome",
+        "not permitted",
+    ];
     assert_eq!(answers, expected);
 }

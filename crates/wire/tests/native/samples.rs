@@ -7,8 +7,7 @@ use duramen_wire::native::codec::{
     Envelope, MultiAnswer, MultiRequest, ObjectsAnswer, encode_coordinator_answer,
     encode_enumerate, encode_enumerate_problem, encode_from_coordinator, encode_logged_in,
     encode_login, encode_outcome, encode_peer, encode_peer_answer, encode_ping, encode_pong,
-    encode_server_answer, encode_single,
-    encode_to_coordinator, encode_trouble,
+    encode_server_answer, encode_single, encode_to_coordinator, encode_trouble,
 };
 use duramen_wire::native::message::*;
 

@@ -403,19 +403,20 @@ pub(crate) fn commands_since_start(
 /// A command of a tool, which the coordinator of a cluster obeys, and no server: it is here so that
 /// rules of users can name it.
 const fn tool(name: &'static str, why: &'static str) -> Spec {
-    Spec {
-        flags: ADMIN | DANGEROUS,
-        ..no(name, why)
-    }
+    absent(name, ADMIN | DANGEROUS, why)
 }
 
 /// A command that clients may know but that does not exist here. It accepts any arguments, so that
 /// clients always get the reason.
 const fn no(name: &'static str, why: &'static str) -> Spec {
+    absent(name, NO_FLAGS, why)
+}
+
+const fn absent(name: &'static str, flags: u32, why: &'static str) -> Spec {
     row(
         name,
         -1,
-        NO_FLAGS,
+        flags,
         NO_KEYS,
         Group::Foreign,
         Family::Other,

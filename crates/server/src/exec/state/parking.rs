@@ -2,6 +2,7 @@
 //! (`request::cold`).
 
 use super::client::{Client, Verdict};
+use crate::shared::Shared;
 use duramen_engine::TableId;
 use duramen_engine::flash::Cold;
 use duramen_node::WhenCold;

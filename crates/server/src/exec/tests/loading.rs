@@ -43,7 +43,8 @@ fn serve(shared: &Shared) {
 /// acl::V4: a stranger could stop a member that waited for its coordinator, or read its settings.
 #[test]
 fn a_member_obeys_no_stranger_before_it_has_heard_who_may_command() {
-    let commands = b"CONFIG GET port\r\nCONFIG SET maxclients 50\r\nSHUTDOWN\r\nACL SETUSER u on\r\n\
+    let commands =
+        b"CONFIG GET port\r\nCONFIG SET maxclients 50\r\nSHUTDOWN\r\nACL SETUSER u on\r\n\
                      MULTI\r\nCONFIG GET port\r\nEXEC\r\nINFO server\r\n";
     let member = |requirepass: &str| {
         loading_with(|config| {
@@ -55,7 +56,10 @@ fn a_member_obeys_no_stranger_before_it_has_heard_who_may_command() {
     let text = run(&mut executor, &mut client, commands);
     let waits = text.matches("-LOADING this member has not heard").count();
     assert_eq!(waits, 5, "{text}");
-    assert!(text.contains("-EXECABORT") && text.contains("# Server"), "{text}");
+    assert!(
+        text.contains("-EXECABORT") && text.contains("# Server"),
+        "{text}"
+    );
     // Once it has heard that there are none, its own users decide.
     shared
         .adopt_first_users(&ClusterUsers::default())

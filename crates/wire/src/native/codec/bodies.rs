@@ -21,8 +21,8 @@ use super::many::{read_multi_outcomes, read_objects, read_parts};
 use super::operations::{read_enumerate, read_single, read_whole_outcome};
 use super::{BodyError, Envelope, Frame, Kind};
 use crate::native::message::{
-    Answer, CoordinatorAnswer, FromCoordinator, Login, Peer, PeerAnswer, Recover, Request, ServerAnswer,
-    ToCoordinator, WriteReplica,
+    Answer, CoordinatorAnswer, FromCoordinator, Login, Peer, PeerAnswer, Recover, Request,
+    ServerAnswer, ToCoordinator, WriteReplica,
 };
 use duramen_base::ids::{Level, SegmentId, ServerId};
 use duramen_format::certificate::Certificate;
