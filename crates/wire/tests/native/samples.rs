@@ -221,6 +221,7 @@ pub fn to_coordinator() -> Vec<ToCoordinator> {
     });
     all.push(ToCoordinator::Users);
     all.push(ToCoordinator::SetUsers(users()));
+    all.push(ToCoordinator::Admin(Admin::Members));
     all
 }
 
@@ -425,7 +426,27 @@ pub fn coordinator_answers() -> Vec<CoordinatorAnswer> {
     };
     all.push(CoordinatorAnswer::MapStep(step.into()));
     all.push(CoordinatorAnswer::Users(users().into()));
+    all.push(CoordinatorAnswer::Admin(AdminAnswer::Members(health())));
     all
+}
+
+fn health() -> MembersHealth {
+    let understands = MemberHealth {
+        server: LOG,
+        users_revision: 7,
+        users_fault: None,
+        certificate_expires_s: Some(1_800_000_000),
+    };
+    let refuses = MemberHealth {
+        server: OTHER,
+        users_revision: 6,
+        users_fault: Some("Unknown command".into()),
+        certificate_expires_s: None,
+    };
+    MembersHealth {
+        users_revision: 7,
+        members: vec![understands, refuses],
+    }
 }
 
 fn users() -> ClusterUsers {
