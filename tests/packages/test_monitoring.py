@@ -52,7 +52,7 @@ def metrics(tmp_path_factory):
         assert coordinator.stdout.readline().startswith(b"ready ")
         flash = ("--flash-file", folder / "flash", "--flash-size", "64mb")
         tls = ("--tls-port", harness.free_port(), *files)
-        member = ("--coordinator", f"127.0.0.1:{listen}", "--native-port", "0", "--tls-cluster", "yes", *files)
+        member = ("--coordinator", f"127.0.0.1:{listen}", "--native-port", "0", "--tls-cluster=yes", *files)
         single = harness.Duramen(folder, *flash, *tls, dir=folder / "single", memory="64mb")
         single.port = harness.free_port()  # with `tls-port`, `port 0` would turn it off
         with single:
