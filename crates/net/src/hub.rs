@@ -14,7 +14,7 @@ use crate::quiet::Quiet;
 use crate::resolve::Resolver;
 use crate::{Reason, socket};
 use duramen_base::ids::ClusterId;
-use duramen_tls::{Description, Identity, Session};
+use duramen_tls::{Identity, Session};
 use duramen_wire::native::codec::{
     CLIENT_FRAME_BYTES_MAX, Credentials, Handshake, PEER_FRAME_BYTES_MAX, Role, fresh_nonce,
 };
@@ -475,11 +475,6 @@ impl<M: Send + 'static> Hub<M> {
         } else {
             self.soil(connection);
         }
-    }
-
-    /// The certificate of the other side of a connection; `None`: it has no TLS, or is gone.
-    pub fn peer_certificate(&mut self, connection: ConnectionId) -> Option<Description> {
-        self.table.get_mut(connection)?.channel.as_ref()?.peer()
     }
 
     /// Ends an accepted connection at once.

@@ -6,7 +6,7 @@ use crate::Reason;
 use crate::channel::Channel;
 use crate::connection::{ConnectionId, Phase, Side};
 use crate::output::Payload;
-use duramen_tls::{Plain, ROOM_BYTES_MIN, Received, TlsError};
+use duramen_tls::{Description, Plain, ROOM_BYTES_MIN, Received, TlsError};
 use duramen_wire::native::codec::{Envelope, Kind, Opening, Trouble, encode_trouble, fresh_nonce};
 use rustix::event::epoll::EventFlags;
 use std::sync::atomic::Ordering;
@@ -18,6 +18,11 @@ const ROOM_BYTES: usize = 2 * ROOM_BYTES_MIN;
 const PLAIN: &str = "this port requires TLS: set tls-cert-file, tls-key-file and tls-ca-cert-file";
 
 impl<M: Send + 'static> Hub<M> {
+    /// The certificate of the other side of a connection; `None`: it has no TLS, or is gone.
+    pub fn peer_certificate(&mut self, connection: ConnectionId) -> Option<Description> {
+        self.table.get_mut(connection)?.channel.as_ref()?.peer()
+    }
+
     /// The channel of a new incoming connection (net::W6).
     ///
     /// # Errors

@@ -431,21 +431,19 @@ pub fn coordinator_answers() -> Vec<CoordinatorAnswer> {
 }
 
 fn health() -> MembersHealth {
-    let understands = MemberHealth {
-        server: LOG,
-        users_revision: 7,
-        users_fault: None,
-        certificate_expires_s: Some(1_800_000_000),
-    };
-    let refuses = MemberHealth {
-        server: OTHER,
-        users_revision: 6,
-        users_fault: Some("Unknown command".into()),
-        certificate_expires_s: None,
-    };
+    let member =
+        |server, users_revision, fault: Option<&str>, certificate_expires_s| MemberHealth {
+            server,
+            users_revision,
+            users_fault: fault.map(str::to_owned),
+            certificate_expires_s,
+        };
     MembersHealth {
         users_revision: 7,
-        members: vec![understands, refuses],
+        members: vec![
+            member(LOG, 7, None, Some(1_800_000_000)),
+            member(OTHER, 6, Some("Unknown command"), None),
+        ],
     }
 }
 
