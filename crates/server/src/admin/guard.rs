@@ -36,6 +36,31 @@ pub(super) struct Guard {
     pub(super) command: &'static str,
 }
 
+/// Reason why a page is not served.
+enum Refusal {
+    /// The client is asked for a login, with this text.
+    LogIn(&'static str),
+    TooMany,
+    /// Its user may not see the page.
+    Forbidden(String),
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        match self {
+            Refusal::LogIn(text) => {
+                let challenge = [(header::WWW_AUTHENTICATE, CHALLENGE)];
+                (StatusCode::UNAUTHORIZED, challenge, text).into_response()
+            }
+            Refusal::TooMany => {
+                let text = "too many failed logins from this address: try again in some seconds\n";
+                (StatusCode::TOO_MANY_REQUESTS, text).into_response()
+            }
+            Refusal::Forbidden(text) => (StatusCode::FORBIDDEN, text).into_response(),
+        }
+    }
+}
+
 /// Serves a request of a user that may run the command, and refuses any other (G1).
 pub(super) async fn admit(
     State(guard): State<Guard>,
@@ -48,19 +73,13 @@ pub(super) async fn admit(
     match guard.user(login, peer) {
         Ok(user) => match guard.allows(&user, value.is_some(), peer) {
             Ok(()) => next.run(request).await,
-            Err(refused) => refused,
+            Err(refusal) => refusal.into_response(),
         },
-        Err((refused, wait)) => {
+        Err((refusal, wait)) => {
             tokio::time::sleep(wait).await;
-            refused
+            refusal.into_response()
         }
     }
-}
-
-/// Asks for a login.
-fn challenge(text: &'static str) -> Response {
-    let challenge = [(header::WWW_AUTHENTICATE, CHALLENGE)];
-    (StatusCode::UNAUTHORIZED, challenge, text).into_response()
 }
 
 impl Guard {
@@ -70,16 +89,16 @@ impl Guard {
         &self,
         login: Option<Option<Login>>,
         peer: SocketAddr,
-    ) -> Result<Arc<User>, (Response, Duration)> {
+    ) -> Result<Arc<User>, (Refusal, Duration)> {
         let (shared, users) = (&self.shared, self.shared.acl.users());
+        let at_once = |text| (Refusal::LogIn(text), Duration::ZERO);
         let Some(login) = login else {
             let default = users.default_user();
             let is_open = default.is_open().then(|| Arc::clone(default));
-            return is_open.ok_or_else(|| (challenge("log in\n"), Duration::ZERO));
+            return is_open.ok_or(at_once("log in\n"));
         };
         let Some(Login { user, password }) = login else {
-            let refused = challenge("this is no login of HTTP Basic\n");
-            return Err((refused, Duration::ZERO));
+            return Err(at_once("this is no login of HTTP Basic\n"));
         };
         let now_ms = now_ms();
         let known = shared
@@ -87,25 +106,18 @@ impl Guard {
             .log_in(&users, peer.ip(), (&user, &password), now_ms);
         known.map(Arc::clone).map_err(|error| {
             shared.note_failed_login(&origin(peer, ""), PORT.as_bytes(), &user);
-            match error {
-                LoginError::TooMany => {
-                    let text =
-                        "too many failed logins from this address: try again in some seconds\n";
-                    let refused = (StatusCode::TOO_MANY_REQUESTS, text).into_response();
-                    (refused, Duration::ZERO)
-                }
-                LoginError::Wrong { until_ms } => {
-                    let wait_ms = until_ms.map_or(0, |until_ms| until_ms.saturating_sub(now_ms));
-                    let refused = challenge("wrong user or password, or the user is off\n");
-                    (refused, Duration::from_millis(wait_ms))
-                }
-            }
+            let LoginError::Wrong { until_ms } = error else {
+                return (Refusal::TooMany, Duration::ZERO);
+            };
+            let wait_ms = until_ms.map_or(0, |until_ms| until_ms.saturating_sub(now_ms));
+            let refusal = Refusal::LogIn("wrong user or password, or the user is off\n");
+            (refusal, Duration::from_millis(wait_ms))
         })
     }
 
     /// Whether a user may run the command; if not, the refusal. A client that has given no login is
     /// asked for one.
-    fn allows(&self, user: &User, has_login: bool, peer: SocketAddr) -> Result<(), Response> {
+    fn allows(&self, user: &User, has_login: bool, peer: SocketAddr) -> Result<(), Refusal> {
         let Guard { shared, command } = self;
         if user.has(command, shared.acl.catalog()) {
             return Ok(());
@@ -125,10 +137,9 @@ impl Guard {
         }
         shared.note_denial(origin, Reason::Command, command.as_bytes().to_vec(), PORT);
         Err(match has_login {
-            false => challenge("log in\n"),
+            false => Refusal::LogIn("log in\n"),
             true => {
-                let text = format!("user {} needs the right +{command}\n", user.name());
-                (StatusCode::FORBIDDEN, text).into_response()
+                Refusal::Forbidden(format!("user {} needs the right +{command}\n", user.name()))
             }
         })
     }
