@@ -4,8 +4,8 @@
 //! - A1: rules are applied to a copy: a user or a file with one wrong rule changes nothing.
 //! - A2: the printed rules of a user, applied to a new user, make an equal user.
 //! - A3: no password is kept or printed: only its SHA-256.
-//! - A5: a user that was removed and made again has another id, on every server that loads the users
-//!   printed with their ids, whatever it has loaded before.
+//! - A5: a user that was removed and made again has another id, on every server that loads the
+//!   users printed with their ids, whatever it has loaded before.
 
 use crate::DEFAULT_USER;
 use crate::catalog::Catalog;
@@ -146,9 +146,9 @@ impl Users {
     }
 
     /// The users that the lines of a file describe: `user NAME RULES…`, comments with `#`, blank
-    /// lines. Without a line for it, the default user is as in [`new`](Self::new). A user has the id
-    /// of the comment before its line ([`print_with_ids`](Self::print_with_ids)), else the id that it
-    /// has now, if it exists. `place` names the file in errors.
+    /// lines. Without a line for it, the default user is as in [`new`](Self::new). A user has the
+    /// id of the comment before its line ([`print_with_ids`](Self::print_with_ids)), else the id
+    /// that it has now, if it exists. `place` names the file in errors.
     ///
     /// # Errors
     /// [`Fault::File`] with every wrong line (A1).
@@ -221,8 +221,9 @@ impl Users {
         text
     }
 
-    /// As [`print`](Self::print), with the id of each user in a comment before its line, which older
-    /// programs skip. Loaded elsewhere, it makes users that are the same for their connections.
+    /// As [`print`](Self::print), with the id of each user in a comment before its line, which
+    /// older programs skip. Loaded elsewhere, it makes users that are the same for their
+    /// connections.
     pub fn print_with_ids(&self) -> Vec<u8> {
         let mut text = Vec::new();
         for user in self.iter() {

@@ -1,8 +1,7 @@
 //! The login of a client at each new connection.
 
 use crate::error::Error;
-use crate::net::Unopened;
-use duramen_wire::native::codec::{Envelope, LOGIN_BYTES_MAX, Reply, Trouble, encode_login};
+use duramen_wire::native::codec::{Envelope, LOGIN_BYTES_MAX, encode_login};
 use duramen_wire::native::message;
 
 /// A user of the cluster, whose rights the client has. Without a login it has those of the default
@@ -40,24 +39,5 @@ impl Login {
             password: self.password.as_bytes(),
         };
         encode_login(out, &envelope, &login);
-    }
-}
-
-/// Whether the other side has accepted the login.
-pub(crate) fn accepted(reply: &Reply<'_>) -> Result<(), Unopened> {
-    match reply {
-        Reply::LoggedIn => Ok(()),
-        Reply::Trouble(Trouble::NotPermitted { reason }) => {
-            Err(Unopened::Denied((*reason).to_owned()))
-        }
-        Reply::Trouble(Trouble::Malformed { .. }) => Err(Unopened::Foreign(
-            "the other side is too old to know users of native clients: update it, or connect \
-             without a login"
-                .to_owned(),
-        )),
-        Reply::Trouble(trouble) => Err(Unopened::Failed(trouble.to_string())),
-        _ => Err(Unopened::Failed(
-            "an answer that does not fit a login".to_owned(),
-        )),
     }
 }

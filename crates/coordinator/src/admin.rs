@@ -29,7 +29,7 @@ const AT_ONCE: usize = 16;
 /// for its cluster.
 const STORE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What the pages are made of.
+/// The sources of the pages.
 pub(crate) struct Context {
     pub(crate) driver: Handle<News>,
     pub(crate) guard: Arc<Guard>,

@@ -10,7 +10,7 @@ mod wiring;
 use crate::guard::Guard;
 use crate::keeper::{Keeper, LeaseEnd, Order};
 use crate::news::{Leads, News, Report};
-use crate::{Error, Options, Role, Running, StoreError, admin, certificates};
+use crate::{Error, Options, Role, Running, StoreError, admin, certificates, system};
 use chronicle::Chronicle;
 use clients::Client;
 use duramen_base::ids::{ClusterId, ServerId};
@@ -655,10 +655,6 @@ impl Driver {
             role,
         }
     }
-}
-
-pub(crate) fn system(doing: &'static str) -> impl Fn(std::io::Error) -> Error {
-    move |reason| Error::System { doing, reason }
 }
 
 /// The sockets, the real address of the listening one, and the name under which others reach it.

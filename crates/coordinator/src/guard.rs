@@ -12,7 +12,7 @@
 //! second, and the driver must answer pings meanwhile.
 
 use crate::news::News;
-use crate::{Error, driver::system};
+use crate::{Error, system};
 use duramen_acl::{Catalog, LoginError, Logins, User, Users};
 use duramen_net::Handle;
 use duramen_wire::native::message::{Admin, ClusterUsers, Shared, ToCoordinator};

@@ -207,6 +207,10 @@ impl Stopper {
     }
 }
 
+fn system(doing: &'static str) -> impl Fn(std::io::Error) -> Error {
+    move |reason| Error::System { doing, reason }
+}
+
 fn listen_advice(address: SocketAddr, reason: &std::io::Error) -> &'static str {
     match reason.kind() {
         std::io::ErrorKind::PermissionDenied if address.port() < 1024 => {

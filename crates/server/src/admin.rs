@@ -4,8 +4,8 @@
 //! **Concurrency.** Its own thread with a single-threaded tokio runtime. It reads counters that
 //! reactor threads write and never takes a lock that they wait for.
 //!
-//! It only reads. Its users are those of the RESP port ([`guard`]). On loopback it is plain; elsewhere it speaks TLS, or the
-//! operator has said `insecure-bind` (`config::tls::A1`).
+//! It only reads. Its users are those of the RESP port ([`guard`]). On loopback it is plain;
+//! elsewhere it speaks TLS, or the operator has said `insecure-bind` (`config::tls::A1`).
 
 mod exposition;
 mod guard;

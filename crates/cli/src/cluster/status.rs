@@ -201,7 +201,7 @@ fn days_left(at_s: i64) -> i64 {
     (at_s - now.map_or(0, |now| now.as_secs() as i64)).div_euclid(86_400)
 }
 
-/// What a person should know of a member, one line each.
+/// The concerns of a person about a member, one line each.
 fn concerns(health: Option<&MembersHealth>, server: ServerId) -> Vec<String> {
     let (Some(all), Some(member)) = (health, of_member(health, server)) else {
         return Vec::new();

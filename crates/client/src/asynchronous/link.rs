@@ -8,8 +8,8 @@
 
 use crate::certificates::{Certificates, host};
 use crate::core::{CoordinatorRequest, Send};
-use crate::login::{Login, accepted};
-use crate::net::{Unopened, unopened};
+use crate::login::Login;
+use crate::net::{Unopened, logged_in, unopened};
 use duramen_base::ids::ClusterId;
 use duramen_tls::{Received, Session};
 use duramen_wire::native::codec::{
@@ -298,7 +298,7 @@ impl Link {
         let Parsed::Frame { frame, bytes } = parsed.map_err(|error| error.to_string())? else {
             return Ok(());
         };
-        accepted(&decode_reply(&frame).map_err(|error| error.to_string())?)?;
+        logged_in(&decode_reply(&frame).map_err(|error| error.to_string())?)?;
         self.input.drain(..bytes);
         if let State::LoggingIn(fd) = std::mem::take(&mut self.state) {
             self.state = State::Open(fd);

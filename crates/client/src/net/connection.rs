@@ -3,13 +3,13 @@
 use super::stream::Stream;
 use super::tcp::Tcp;
 use crate::certificates::host;
-use crate::login::{Login, accepted};
+use crate::login::Login;
 use duramen_base::ids::ClusterId;
 use duramen_base::origin::Origin;
 use duramen_tls::Identity;
 use duramen_wire::native::codec::{
     CLIENT_FRAME_BYTES_MAX, Credentials, Frame, HEADER_BYTES, Handshake, HelloError, Parsed,
-    Progress, Reply, Role, decode_reply, fresh_nonce, parse_frame,
+    Progress, Reply, Role, Trouble, decode_reply, fresh_nonce, parse_frame,
 };
 use std::io::ErrorKind;
 use std::net::{TcpStream, ToSocketAddrs};
@@ -165,7 +165,7 @@ impl Connection {
         let request = self.next_request();
         login.encode(request, &mut self.output);
         self.transmit(timeout)?;
-        accepted(&self.receive(timeout, CLIENT_FRAME_BYTES_MAX)?)?;
+        logged_in(&self.receive(timeout, CLIENT_FRAME_BYTES_MAX)?)?;
         self.consumed();
         Ok(self)
     }
@@ -268,6 +268,25 @@ pub(crate) fn unopened(error: HelloError) -> Unopened {
         | HelloError::WrongCluster { .. }
         | HelloError::NoCommonVersion { .. } => Unopened::Foreign(text),
         _ => Unopened::Failed(text),
+    }
+}
+
+/// Whether the other side has accepted the login.
+pub(crate) fn logged_in(reply: &Reply<'_>) -> Result<(), Unopened> {
+    match reply {
+        Reply::LoggedIn => Ok(()),
+        Reply::Trouble(Trouble::NotPermitted { reason }) => {
+            Err(Unopened::Denied((*reason).to_owned()))
+        }
+        Reply::Trouble(Trouble::Malformed { .. }) => Err(Unopened::Foreign(
+            "the other side is too old to know users of native clients: update it, or connect \
+             without a login"
+                .to_owned(),
+        )),
+        Reply::Trouble(trouble) => Err(Unopened::Failed(trouble.to_string())),
+        _ => Err(Unopened::Failed(
+            "an answer that does not fit a login".to_owned(),
+        )),
     }
 }
 

@@ -16,7 +16,7 @@ use crate::core::{Batch, CoordinatorRequest, Core, Next, Send, Settled, Work};
 use crate::error::Error;
 use crate::options::Options;
 use connection::Connection;
-pub(crate) use connection::{Unopened, unopened};
+pub(crate) use connection::{Unopened, logged_in, unopened};
 use duramen_wire::native::codec::{
     CLIENT_FRAME_BYTES_MAX, Envelope, PEER_FRAME_BYTES_MAX, Reply, Trouble, encode_to_coordinator,
 };

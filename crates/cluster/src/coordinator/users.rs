@@ -5,8 +5,8 @@
 //! **Invariants**
 //! - E1: a change names the revision that it is made from, and fails if there is a newer one. So no
 //!   change of one administrator undoes that of another.
-//! - E2: a server gets every newest revision, or a later one, as long as it is UP. One that does not
-//!   understand it, because its program is older, does not confirm it, and the status shows that.
+//! - E2: a server gets every newest revision, or a later one, as long as it is UP. One that does
+//!   not understand it, because its program is older, does not confirm it, and the status shows it.
 
 use super::push::PATIENCE_US;
 use super::records::{self, Key};
