@@ -296,6 +296,60 @@ def test_a_member_that_does_not_understand_newer_users_says_so_and_keeps_the_old
     wait_until(lambda: servers() and mended(), "all have confirmed", patience_s=30)
 
 
+def test_the_audit_log_has_native_clients(place):
+    log = place / "audit.jsonl"
+    options = ("--audit-log", log, "--audit-log-classes", "auth,write", "--audit-log-keys", "plain")
+    with Cluster(place, 2, replicas=1, options=options) as cluster:
+        with connect(cluster.members[0], None, None) as first:
+            assert first.execute_command("ACL", "SETUSER", "app", "on", f">{SECRET}", "~outstanding:1*", "+get", "+set")
+        wait_until(lambda: all(known(member, "app") for member in cluster.members), "all know it", patience_s=SOON_S)
+        refused = outstanding(cluster, user="app")
+        assert "no right to this key" in refused.stderr, refused
+
+        def lines():
+            found = [json.loads(line) for line in log.read_text().splitlines()]
+            return {(line["outcome"], line["user"], line["command"], (line.get("key") or "")[:13]) for line in found}
+
+        expected = {("allowed", "app", "auth", ""), ("allowed", "app", "set", "outstanding:1"), ("denied", "app", "set", "outstanding:0")}
+        wait_until(lambda: expected <= lines(), f"the audit log has {expected}, not {lines()}", patience_s=SOON_S)
+        denied = [entry for member in cluster.members for entry in denials(member)]
+        assert any(entry["reason"] == "key" and entry["context"] == "native" for entry in denied), denied
+
+
+def denials(member):
+    with connect(member, None, None) as client:
+        return client.acl_log()
+
+
+def test_many_users_delay_no_ping(place):
+    """Ten thousand users took up to a second of the thread that answers pings."""
+    with Cluster(place, 2, replicas=1) as cluster:
+        one, two = cluster.members
+        with connect(one, None, None) as first:
+            assert first.execute_command("ACL", "SETUSER", "watch", "on", f">{SECRET}", "+info", "+ping")
+        revision, rules = users_of(cluster)
+        line = b"user u%06d on sanitize-payload ~a:* resetchannels -@all +@read +@write -@dangerous +ping\n"
+        many = [line % number for number in range((1_000_000 - len(rules)) // len(line % 0))]
+        assert len(many) > 8_000
+        before = [json.loads(page(member.admin_port, "/cluster")[1])["slowest_round_us"] for member in cluster.members]
+        begun = time.monotonic()
+        set_raw_users(cluster, revision + 1, rules + b"".join(many))
+
+        def has_them(member):
+            with connect(member, None, None) as client:
+                return int(client.info("cluster")["duramen_users_revision"]) == revision + 1
+
+        for member in cluster.members:
+            wait_until(lambda member=member: has_them(member), f"{member.name} has them", patience_s=60)
+        took = time.monotonic() - begun
+        after = [json.loads(page(member.admin_port, "/cluster")[1])["slowest_round_us"] for member in cluster.members]
+        print(f"{len(many)} users in {took:.2f} s; slowest rounds {before} before, {after} after, in microseconds")
+        assert all(late <= max(early, 200_000) for early, late in zip(before, after)), (took, before, after)
+        done = duramen(cluster, "status", "--json", user="watch")
+        servers = json.loads(done.stdout)["servers"]
+        assert [one["state"] for one in servers] == ["up", "up"], "none counted as crashed"
+
+
 def test_the_coordinators_admin_http_has_users_and_tls(place):
     certs = place / "certs"
     done = subprocess.run([harness.BINARY, "cert", "init", certs], capture_output=True, timeout=60)
