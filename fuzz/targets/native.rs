@@ -8,9 +8,9 @@ use duramen_wire::native::codec::{
     Credentials, Envelope, Frame, FrameError, HANDSHAKE_BYTES_MAX, HEADER_BYTES, Handshake,
     MultiAnswer, MultiRequest, ObjectsAnswer, Parsed, Progress, Question, Reply, Role,
     decode_question, decode_reply, encode_coordinator_answer, encode_enumerate,
-    encode_enumerate_problem, encode_from_coordinator, encode_outcome, encode_peer,
-    encode_peer_answer, encode_ping, encode_pong, encode_server_answer, encode_single,
-    encode_to_coordinator, encode_trouble, parse_frame,
+    encode_enumerate_problem, encode_from_coordinator, encode_logged_in, encode_login,
+    encode_outcome, encode_peer, encode_peer_answer, encode_ping, encode_pong,
+    encode_server_answer, encode_single, encode_to_coordinator, encode_trouble, parse_frame,
 };
 use duramen_wire::native::message::{Answer, Request};
 use libfuzzer_sys::fuzz_target;
@@ -71,6 +71,7 @@ fn question(frame: &Frame<'_>) {
             cursor,
             bytes_max,
         }) => encode_enumerate(&mut out, &envelope, *table, *range, *cursor, *bytes_max),
+        Question::Login(login) => encode_login(&mut out, &envelope, login),
     }
     let again = one(&out);
     if frame.header.kind >= 4 {
@@ -90,6 +91,7 @@ fn reply(frame: &Frame<'_>) {
         Reply::Server(m) => encode_server_answer(&mut out, &envelope, m, 0),
         Reply::Peer(m) => encode_peer_answer(&mut out, &envelope, m, 0),
         Reply::Trouble(trouble) => encode_trouble(&mut out, &envelope, frame.header.kind, trouble),
+        Reply::LoggedIn => encode_logged_in(&mut out, &envelope),
         Reply::Client(Answer::Pong) => encode_pong(&mut out, &envelope),
         Reply::Client(Answer::Single(outcome)) => encode_outcome(&mut out, &envelope, outcome),
         Reply::Client(Answer::Multi(outcomes)) => {
