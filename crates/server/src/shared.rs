@@ -27,6 +27,7 @@ mod member_clock;
 mod member_status;
 mod membership;
 mod pipeline_turn;
+pub(crate) mod pubsub;
 mod settings;
 pub(crate) mod slow_log;
 mod tls;
@@ -185,6 +186,7 @@ pub struct Shared {
     pub(crate) acl: acl::AclState,
     pub(crate) logins: logins::Logins,
     pub(crate) audit: Audit,
+    pub(crate) pubsub: pubsub::PubSub,
     /// State that the commands share beyond the store.
     pub commands: CommandState,
     pub started: Instant,
@@ -234,12 +236,15 @@ impl Shared {
         let rows = commands.count();
         let audit = Audit::start(&config)?;
         let acl = acl::AclState::new(&config, commands)?;
+        let commands = CommandState::new(threads.len(), rows);
+        commands.set_events(config.events);
         Ok(Arc::new_cyclic(|this| Shared {
             this: this.clone(),
             acl,
             logins: logins::Logins::default(),
             audit,
-            commands: CommandState::new(threads.len(), rows),
+            pubsub: pubsub::PubSub::default(),
+            commands,
             loaded: OnceLock::new(),
             progress: Mutex::default(),
             membership: OnceLock::new(),

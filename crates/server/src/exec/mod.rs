@@ -32,6 +32,8 @@ pub(crate) use request::cold::{look_ahead, too_much};
 pub(crate) use request::databases::restore as restore_databases;
 pub(crate) use state::client::Mode;
 pub use state::client::{Client, Verdict};
+pub use state::effects::Effects;
+pub(crate) use state::subscribers::{Encoded, Subscribers};
 pub(crate) use state::parking::{Unfetched, bytes_of};
 pub use state::wait::{State as WaitState, Wait};
 
@@ -77,6 +79,22 @@ impl Executor {
             turn_time: TURN_TIME,
             shared,
         })
+    }
+
+    /// The clients of this thread that have subscriptions.
+    pub(crate) fn subscribers(&self) -> &Subscribers {
+        &self.local.subscribers
+    }
+
+    /// Ends all subscriptions of a client of this thread, which is being closed.
+    pub(crate) fn end_subscriptions(&mut self, client: &mut Client) {
+        if let Some(subscriptions) = client.subscriptions.take() {
+            let (registry, slot) = (&self.shared.pubsub, client.record().slot);
+            self.local
+                .subscribers
+                .remove_all(registry, slot, subscriptions);
+            client.note_subscriptions();
+        }
     }
 
     /// This thread's session; None while the data is loaded.

@@ -99,6 +99,13 @@ pub(crate) fn admit(
             return refuse(shared, local, client, out, Some(spec), text);
         }
     }
+    if client.is_limited_to_subscriptions() && !spec.has(flag::SUBSCRIBED) {
+        let text = format!(
+            "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context",
+            spec.name
+        );
+        return refuse(shared, local, client, out, Some(spec), &text);
+    }
     if shared.commands.gate() & global::PAUSED != 0 && must_wait(spec, shared, client) {
         return Admitted::Later;
     }
