@@ -19,6 +19,7 @@ pub(crate) mod commands;
 mod commits;
 mod counters;
 pub(crate) mod error_names;
+pub(crate) mod events;
 pub(crate) mod figures;
 mod local;
 mod logins;
@@ -236,15 +237,15 @@ impl Shared {
         let rows = commands.count();
         let audit = Audit::start(&config)?;
         let acl = acl::AclState::new(&config, commands)?;
-        let commands = CommandState::new(threads.len(), rows);
-        commands.set_events(config.events);
+        let state = CommandState::new(threads.len(), rows);
+        state.set_events(config.events);
         Ok(Arc::new_cyclic(|this| Shared {
             this: this.clone(),
             acl,
             logins: logins::Logins::default(),
             audit,
             pubsub: pubsub::PubSub::default(),
-            commands,
+            commands: state,
             loaded: OnceLock::new(),
             progress: Mutex::default(),
             membership: OnceLock::new(),
@@ -289,11 +290,18 @@ impl Shared {
         durability: Option<Arc<Durability>>,
         tier: Option<Arc<Tier>>,
     ) {
+        let this = self.this.clone();
+        store.when_departed(move |departure, table, key| {
+            if let Some(shared) = this.upgrade() {
+                shared.publish_departure(departure, table, key);
+            }
+        });
         self.loaded.get_or_init(|| Loaded {
             store,
             durability,
             tier,
         });
+        self.set_events(self.config().events);
     }
 
     /// The second tier; None: there is none, or the data is not loaded yet.

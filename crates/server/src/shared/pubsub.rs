@@ -80,6 +80,13 @@ pub(crate) struct Publisher<'a> {
     pub(crate) own: Option<usize>,
 }
 
+impl Publisher<'_> {
+    /// Of a thread that is no reactor.
+    pub(crate) fn other(threads: &[ThreadShared]) -> Publisher<'_> {
+        Publisher { threads, own: None }
+    }
+}
+
 /// Number of clients by thread, without threads that have none.
 type Subscribers = Vec<(u16, u32)>;
 

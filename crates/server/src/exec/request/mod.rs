@@ -5,6 +5,7 @@ pub(crate) mod audit;
 pub(crate) mod cold;
 pub(crate) mod context;
 pub(crate) mod databases;
+pub(crate) mod events;
 pub(crate) mod key_access;
 pub(crate) mod permit;
 pub(crate) mod room;

@@ -10,8 +10,8 @@
 //! - E3: effects do not depend on the connection: if it is closed while they wait, they are released
 //!   later, without the reply.
 
-use crate::config::EventClasses;
 use crate::shared::Shared;
+use crate::shared::events::Event;
 use crate::shared::pubsub::{Kind, Publisher};
 
 /// The reply of PUBLISH until its message is released.
@@ -27,40 +27,8 @@ enum Effect {
         /// The place of its reply, [`NO_RECEIVERS`], in the output; `None`: there is no reply.
         reply_at: Option<usize>,
     },
-    Event(Event),
-}
-
-/// Something that has happened to a key, for subscribers of keyspace events.
-#[derive(Debug)]
-pub(crate) struct Event {
-    /// The classes that the setting had when it happened; they say to which channels it goes.
-    pub(crate) classes: EventClasses,
-    pub(crate) db: u8,
-    pub(crate) name: &'static str,
-    pub(crate) key: Box<[u8]>,
-}
-
-impl Event {
-    /// Publishes it to subscribers of this server (as in Redis, other members do not hear of it).
-    pub(crate) fn publish(&self, shared: &Shared, publisher: Publisher<'_>) {
-        let (db, name, key) = (self.db, self.name.as_bytes(), &*self.key);
-        let channel = |kind: &str, about: &[u8]| {
-            let mut channel = format!("__{kind}@{db}__:").into_bytes();
-            channel.extend_from_slice(about);
-            channel
-        };
-        let publish = |channel: &[u8], payload: &[u8]| {
-            shared
-                .pubsub
-                .publish(publisher, Kind::Channel, channel, payload);
-        };
-        if self.classes.has(EventClasses::KEYSPACE) {
-            publish(&channel("keyspace", key), name);
-        }
-        if self.classes.has(EventClasses::KEYEVENT) {
-            publish(&channel("keyevent", name), key);
-        }
-    }
+    /// A keyspace event.
+    Event(Event<Box<[u8]>>),
 }
 
 /// The effects of one turn, in order.
@@ -94,13 +62,8 @@ impl Effects {
         });
     }
 
-    pub(crate) fn event(&mut self, event: Event) {
+    pub(crate) fn event(&mut self, event: Event<Box<[u8]>>) {
         self.0.push(Effect::Event(event));
-    }
-
-    /// Puts an event before those from `at` on.
-    pub(crate) fn event_before(&mut self, at: usize, event: Event) {
-        self.0.insert(at.min(self.0.len()), Effect::Event(event));
     }
 
     /// The output from `start` on is taken back: there are no replies.
