@@ -39,10 +39,13 @@ pub use state::wait::{State as WaitState, Wait};
 
 use crate::error::ServerError;
 use crate::shared::Shared;
+use crate::shared::pubsub::Kind;
 pub(crate) use batch::TURN_TIME;
 use batch::{Group, Position};
 pub use batch::{OUT_BYTES_PER_TURN, Turn};
 use duramen_engine::{Session, Store};
+use request::routing::has_left;
+use state::client::DROPPED;
 use state::local::Local;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -95,6 +98,28 @@ impl Executor {
                 .remove_all(registry, slot, subscriptions);
             client.note_subscriptions();
         }
+    }
+
+    /// The shard channels with subscribers of this thread that are not served here any more.
+    pub(crate) fn left_channels(&mut self) -> Vec<Arc<[u8]>> {
+        let mut channels = self.local.subscribers.names(Kind::Shard);
+        let shared = Arc::clone(&self.shared);
+        let Some(member) = shared.membership().filter(|_| !channels.is_empty()) else {
+            return Vec::new();
+        };
+        let view = Arc::clone(self.local.view_to_tell(member));
+        let table = shared.commands.table(0).unwrap_or(DROPPED);
+        let Some(session) = self.session() else {
+            return Vec::new();
+        };
+        let guard = session.pin();
+        channels.retain(|channel| has_left(&view, table, channel, guard.hash(channel)));
+        channels
+    }
+
+    /// Ends the subscription of a client to a shard channel that has left; returns what it is told.
+    pub(crate) fn end_left(&mut self, client: &mut Client, channel: &[u8]) -> Vec<u8> {
+        commands::pubsub::end_left(&self.shared, &mut self.local, client, channel)
     }
 
     /// This thread's session; None while the data is loaded.

@@ -18,7 +18,7 @@ use super::slots::Token;
 use crate::exec::{Effects, Encoded};
 use crate::seldom::seldom;
 use crate::shared::Message;
-use crate::shared::pubsub::Publication;
+use crate::shared::pubsub::{Kind, Publication};
 use std::sync::Arc;
 
 /// A subscriber's unsent output from which it is sent before the end of the round.
@@ -189,13 +189,32 @@ impl Reactor {
         }
     }
 
+    /// Ends subscriptions to shard channels that other members serve now.
+    fn leave_channels(&mut self) {
+        for channel in self.executor.left_channels() {
+            for slot in self.executor.subscribers().slots_of(Kind::Shard, &channel) {
+                let Some(token) = self.slots.token(slot) else {
+                    continue;
+                };
+                let Some(connection) = self.slots.get_mut(token) else {
+                    continue;
+                };
+                let told = self.executor.end_left(&mut connection.client, &channel);
+                self.push(token, &told);
+            }
+        }
+    }
+
     /// Handles messages, and gives back their memory.
     pub(super) fn handle_messages(&mut self, mut messages: Vec<Message>) {
-        let mut closes = false;
+        let (mut closes, mut woken) = (false, false);
         let mut publications = Vec::new();
         for message in messages.drain(..) {
             match message {
-                Message::Wake => self.look_again(),
+                Message::Wake => {
+                    woken = true;
+                    self.look_again();
+                }
                 // Every round ends with a check of the held replies.
                 Message::Committed => {}
                 Message::Close { client } => {
@@ -222,6 +241,9 @@ impl Reactor {
             self.shared.wake_for_commit(); // replies of CLIENT KILL wait for this
         }
         self.deliver(&publications);
+        if woken {
+            self.leave_channels(); // after their last messages
+        }
         messages.shrink_to(super::MESSAGES_KEPT);
         self.messages = messages;
     }

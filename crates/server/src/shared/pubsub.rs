@@ -322,12 +322,19 @@ impl super::Shared {
         channel: &[u8],
         payload: &[u8],
     ) -> u64 {
+        if kind == Kind::Channel
+            && let Some(member) = self.membership()
+        {
+            member.broadcast(channel, payload);
+        }
         self.pubsub.publish(publisher, kind, channel, payload)
     }
 
-    /// Whether a thread's mailbox is so full of messages that their publishers should wait (P3).
+    /// Whether a thread's mailbox, or that of the messages for other members, is so full of messages that their publishers should wait (P3).
     pub(crate) fn is_crowded(&self) -> bool {
-        self.threads.iter().any(|thread| thread.mailbox.is_crowded())
+        let outbox_bytes = self.membership().map_or(0, |member| member.outbox().bytes());
+        outbox_bytes > CROWDED_BYTES
+            || self.threads.iter().any(|thread| thread.mailbox.is_crowded())
     }
 
     /// Number of clients with subscriptions.

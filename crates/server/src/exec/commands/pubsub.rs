@@ -5,10 +5,13 @@
 
 use super::scan::compiled;
 use crate::exec::request::context::{Context, Done, Failure};
-use crate::exec::state::client::shown;
+use crate::exec::state::client::Client;
 use crate::exec::state::effects::NO_RECEIVERS;
+use crate::exec::state::local::Local;
 use crate::exec::state::subscribers::{SUBSCRIPTIONS_BYTES_MAX, write_message};
+use crate::shared::{MESSAGE_BYTES_MAX, Shared};
 use crate::shared::pubsub::{Kind, Publication};
+use duramen_wire::resp::Encoder;
 
 /// The words of replies about subscriptions of a kind.
 fn words(kind: Kind) -> (&'static str, &'static str) {
@@ -43,7 +46,7 @@ fn subscribe_to(ctx: &mut Context<'_>, kind: Kind) -> Done {
     let slot = ctx.client.record().slot;
     let subscriptions = ctx.client.subscriptions.get_or_insert_default();
     if !subscriptions.has_room(kind, names.into_iter()) {
-        changed(ctx);
+        ctx.client.settle_subscriptions();
         return Err(too_many());
     }
     for name in names {
@@ -54,7 +57,7 @@ fn subscribe_to(ctx: &mut Context<'_>, kind: Kind) -> Done {
         }
         write_change(ctx, kind, words(kind).0, Some(name));
     }
-    changed(ctx);
+    ctx.client.settle_subscriptions();
     Ok(())
 }
 
@@ -62,16 +65,6 @@ fn subscribe_to(ctx: &mut Context<'_>, kind: Kind) -> Done {
 fn too_many() -> Failure {
     let limit = SUBSCRIPTIONS_BYTES_MAX;
     format!("ERR the subscriptions of this connection would take more than {limit} bytes").into()
-}
-
-/// Brings the client's state up to date.
-fn changed(ctx: &mut Context<'_>) {
-    if ctx.client.subscription_count() == 0 {
-        ctx.client.subscriptions = None;
-    }
-    ctx.client.note_subscriptions();
-    let is_subscribed = ctx.client.subscriptions.is_some();
-    ctx.client.show(shown::PUBSUB, is_subscribed);
 }
 
 fn unsubscribe_from(ctx: &mut Context<'_>, kind: Kind) -> Done {
@@ -93,7 +86,7 @@ fn unsubscribe_from(ctx: &mut Context<'_>, kind: Kind) -> Done {
             write_change(ctx, kind, word, None);
         }
     }
-    changed(ctx);
+    ctx.client.settle_subscriptions();
     Ok(())
 }
 
@@ -123,6 +116,32 @@ fn end(ctx: &mut Context<'_>, kind: Kind, name: &[u8]) {
     }
 }
 
+/// Ends a client's subscription to a shard channel that another member serves now; returns what the
+/// client is told.
+pub(crate) fn end_left(
+    shared: &Shared,
+    local: &mut Local,
+    client: &mut Client,
+    channel: &[u8],
+) -> Vec<u8> {
+    let (mut told, slot) = (Vec::new(), client.record().slot);
+    let Some(subscriptions) = &mut client.subscriptions else {
+        return told;
+    };
+    let who = (slot, &mut **subscriptions);
+    local
+        .subscribers
+        .remove(&shared.pubsub, who, Kind::Shard, channel);
+    let count = subscriptions.shown(Kind::Shard);
+    let mut push = Encoder::new(&mut told, client.protocol);
+    push.push(3);
+    push.bulk(words(Kind::Shard).1.as_bytes());
+    push.bulk(channel);
+    push.integer(count as i64);
+    client.settle_subscriptions();
+    told
+}
+
 /// Ends all subscriptions without a reply, for RESET.
 pub(crate) fn end_all(ctx: &mut Context<'_>) {
     let slot = ctx.client.record().slot;
@@ -131,7 +150,7 @@ pub(crate) fn end_all(ctx: &mut Context<'_>) {
         ctx.local
             .subscribers
             .remove_all(registry, slot, subscriptions);
-        changed(ctx);
+        ctx.client.settle_subscriptions();
     }
 }
 
@@ -173,6 +192,13 @@ fn send(ctx: &mut Context<'_>, kind: Kind) -> Done {
 }
 
 pub(crate) fn publish(ctx: &mut Context<'_>) -> Done {
+    let bytes = ctx.arg(1).len() + ctx.arg(2).len();
+    if ctx.shared.membership().is_some() && bytes > MESSAGE_BYTES_MAX {
+        return Err(format!(
+            "ERR a message to a cluster has at most {MESSAGE_BYTES_MAX} bytes with the name of its channel"
+        )
+        .into());
+    }
     send(ctx, Kind::Channel)
 }
 

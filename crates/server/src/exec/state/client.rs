@@ -439,6 +439,15 @@ impl Client {
         subscriptions.map_or(0, |subscriptions| subscriptions.len())
     }
 
+    /// To be called after its subscriptions changed.
+    pub(crate) fn settle_subscriptions(&mut self) {
+        if self.subscription_count() == 0 {
+            self.subscriptions = None;
+        }
+        self.show(shown::PUBSUB, self.subscriptions.is_some());
+        self.note_subscriptions();
+    }
+
     /// To be called after its subscriptions, or its protocol, changed.
     pub(crate) fn note_subscriptions(&mut self) {
         let counts = match &self.subscriptions {

@@ -170,6 +170,17 @@ impl Subscribers {
         }
     }
 
+    /// All names of this kind with clients.
+    pub(crate) fn names(&self, kind: Kind) -> Vec<Arc<[u8]>> {
+        self.names[kind as usize].keys().cloned().collect()
+    }
+
+    /// The slots of the clients that have this name.
+    pub(crate) fn slots_of(&self, kind: Kind, name: &[u8]) -> Vec<u32> {
+        let slots = self.names[kind as usize].get(name).into_iter();
+        slots.flat_map(BTreeMap::keys).copied().collect()
+    }
+
     /// The slots of all clients that have subscriptions.
     pub(crate) fn slots(&self) -> BTreeSet<u32> {
         let all = self.names.iter().flat_map(HashMap::values);
