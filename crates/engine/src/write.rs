@@ -21,7 +21,9 @@ use crate::session::order::Buried;
 use crate::session::roll::{roll, takes};
 use crate::session::{Guard, Locked};
 use crate::space::{Purpose, Space};
-use crate::{Condition, Decision, Departure, Error, Incremented, KeyHash, Object, Outcome, TableId};
+use crate::{
+    Condition, Decision, Departure, Error, Incremented, KeyHash, Object, Outcome, TableId,
+};
 use duramen_base::ids::SegmentId;
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use duramen_base::planted::{Bug, has_bug};

@@ -3,12 +3,12 @@
 
 use super::candidate::Candidate;
 use super::context::GROUP;
-use crate::{Departure, TableId};
 use crate::core::Core;
 use crate::counters::add;
 use crate::epoch::SlotId;
 use crate::space::tier::background_reads::Expiries;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
+use crate::{Departure, TableId};
 use duramen_format::entry;
 
 /// Drops the expired entries of one segment. The segment may still be open: only the part that is

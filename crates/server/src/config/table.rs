@@ -1,7 +1,8 @@
 //! The table of settings: the single source of every name, unit, default, limit and explanation.
 
 use super::{
-    AdminTls, ClientAuth, DiskMode, EventClasses, Kind, Level, LogFormat, Poll, ServerConfig, Setting, Value,
+    AdminTls, ClientAuth, DiskMode, EventClasses, Kind, Level, LogFormat, Poll, ServerConfig,
+    Setting, Value,
 };
 use duramen_base::limits::MEMORY_BYTES_MIN;
 use duramen_base::units::{GIB, KIB, MIB};

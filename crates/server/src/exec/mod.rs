@@ -33,8 +33,8 @@ pub(crate) use request::databases::restore as restore_databases;
 pub(crate) use state::client::Mode;
 pub use state::client::{Client, Verdict};
 pub use state::effects::Effects;
-pub(crate) use state::subscribers::{Encoded, Subscribers};
 pub(crate) use state::parking::{Unfetched, bytes_of};
+pub(crate) use state::subscribers::{Encoded, Subscribers};
 pub use state::wait::{State as WaitState, Wait};
 
 use crate::error::ServerError;

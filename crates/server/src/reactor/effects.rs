@@ -94,32 +94,34 @@ impl Reactor {
         let (slots, buffers, now_ms) = (&mut self.slots, &mut self.buffers, self.now_ms);
         let (mut long, mut encoded) = (Vec::new(), None);
         let mut encoded_for: Option<Arc<[u8]>> = None;
-        self.executor.subscribers().each(publication, |slot, pattern| {
-            let Some(token) = slots.token(slot) else {
-                return;
-            };
-            let Some(connection) = slots.get_mut(token).filter(|it| !it.closing) else {
-                return;
-            };
-            if encoded.is_none() || encoded_for.as_ref() != pattern {
-                encoded = Some(Encoded::new(publication, pattern));
-                encoded_for = pattern.cloned();
-            }
-            if connection.output.is_empty() {
-                connection.output = buffers.take();
-                connection.taken_at_ms = now_ms;
-            }
-            if let Some(encoded) = &encoded {
-                let bytes = encoded.get(connection.client.protocol());
-                connection.output.extend_from_slice(bytes);
-            }
-            if !std::mem::replace(&mut connection.has_messages, true) {
-                touched.push(token);
-            }
-            if connection.unsent_bytes() > SENT_EARLY_BYTES {
-                long.push(token);
-            }
-        });
+        self.executor
+            .subscribers()
+            .each(publication, |slot, pattern| {
+                let Some(token) = slots.token(slot) else {
+                    return;
+                };
+                let Some(connection) = slots.get_mut(token).filter(|it| !it.closing) else {
+                    return;
+                };
+                if encoded.is_none() || encoded_for.as_ref() != pattern {
+                    encoded = Some(Encoded::new(publication, pattern));
+                    encoded_for = pattern.cloned();
+                }
+                if connection.output.is_empty() {
+                    connection.output = buffers.take();
+                    connection.taken_at_ms = now_ms;
+                }
+                if let Some(encoded) = &encoded {
+                    let bytes = encoded.get(connection.client.protocol());
+                    connection.output.extend_from_slice(bytes);
+                }
+                if !std::mem::replace(&mut connection.has_messages, true) {
+                    touched.push(token);
+                }
+                if connection.unsent_bytes() > SENT_EARLY_BYTES {
+                    long.push(token);
+                }
+            });
         long
     }
 

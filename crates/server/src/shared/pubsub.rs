@@ -289,7 +289,10 @@ impl PubSub {
 
     /// Number of clients with this channel.
     pub(crate) fn subscribers(&self, kind: Kind, channel: &[u8]) -> u64 {
-        self.shard(channel).names(kind).get(channel).map_or(0, count)
+        self.shard(channel)
+            .names(kind)
+            .get(channel)
+            .map_or(0, count)
     }
 
     /// The channels with subscribers that `matches` accepts.
@@ -332,15 +335,23 @@ impl super::Shared {
 
     /// Whether a thread's mailbox, or that of the messages for other members, is so full of messages that their publishers should wait (P3).
     pub(crate) fn is_crowded(&self) -> bool {
-        let outbox_bytes = self.membership().map_or(0, |member| member.outbox().bytes());
+        let outbox_bytes = self
+            .membership()
+            .map_or(0, |member| member.outbox().bytes());
         outbox_bytes > CROWDED_BYTES
-            || self.threads.iter().any(|thread| thread.mailbox.is_crowded())
+            || self
+                .threads
+                .iter()
+                .any(|thread| thread.mailbox.is_crowded())
     }
 
     /// Number of clients with subscriptions.
     pub(crate) fn subscribed_clients(&self) -> usize {
         let clients = self.clients();
-        clients.iter().filter(|client| client.is_subscribed()).count()
+        clients
+            .iter()
+            .filter(|client| client.is_subscribed())
+            .count()
     }
 }
 

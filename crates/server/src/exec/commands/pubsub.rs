@@ -9,8 +9,8 @@ use crate::exec::state::client::Client;
 use crate::exec::state::effects::NO_RECEIVERS;
 use crate::exec::state::local::Local;
 use crate::exec::state::subscribers::{SUBSCRIPTIONS_BYTES_MAX, write_message};
-use crate::shared::{MESSAGE_BYTES_MAX, Shared};
 use crate::shared::pubsub::{Kind, Publication};
+use crate::shared::{MESSAGE_BYTES_MAX, Shared};
 use duramen_wire::resp::Encoder;
 
 /// The words of replies about subscriptions of a kind.

@@ -7,8 +7,8 @@
 use super::{
     acl, bitmap, client, client_list, cluster, command, config, connection, databases, dump,
     durability, duramen, expire, geo, hash, hyperloglog, info, keys as key_space, latency, list,
-    memory, monitor, multi_key, pubsub, scan, server, set, slowlog, sort, string, transaction, zset,
-    zset_combine, zset_range,
+    memory, monitor, multi_key, pubsub, scan, server, set, slowlog, sort, string, transaction,
+    zset, zset_combine, zset_range,
 };
 use crate::exec::request::spec::Run::{Alone, Atomic, Data, Plain, Refused, Store};
 use crate::exec::request::spec::flag::*;

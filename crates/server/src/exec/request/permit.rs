@@ -184,8 +184,7 @@ impl Asked<'_> {
     /// Whether it uses the selected table.
     fn uses_table(&self) -> bool {
         let (first, _) = KeyAccess::declared(self.spec);
-        self.spec.has_keys() && first.is_of_key()
-            || self.spec.has(flag::KEYSPACE | flag::WHOLE)
+        self.spec.has_keys() && first.is_of_key() || self.spec.has(flag::KEYSPACE | flag::WHOLE)
     }
 
     /// The name of the table behind the database that argument `n` names.

@@ -198,7 +198,11 @@ impl Encoded {
     /// `pattern`: that by which the client gets it.
     pub(crate) fn new(publication: &Publication, pattern: Option<&Arc<[u8]>>) -> Encoded {
         let mut encoded = Encoded::default();
-        for (out, protocol) in encoded.bytes.iter_mut().zip([Protocol::Resp2, Protocol::Resp3]) {
+        for (out, protocol) in encoded
+            .bytes
+            .iter_mut()
+            .zip([Protocol::Resp2, Protocol::Resp3])
+        {
             write_message(out, protocol, publication, pattern);
         }
         encoded

@@ -175,6 +175,10 @@ pub(super) fn run(executor: &mut Executor, client: &mut Client, input: &[u8]) ->
         }
     }
     let effects = client.take_effects(0);
-    effects.release(&executor.shared, client.record().thread, Some((&mut out, 0)));
+    effects.release(
+        &executor.shared,
+        client.record().thread,
+        Some((&mut out, 0)),
+    );
     String::from_utf8_lossy(&out).into_owned()
 }
