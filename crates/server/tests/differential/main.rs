@@ -5,6 +5,7 @@
 //! become equal, so that the list stays true. Without redis-server on this machine the test prints
 //! SKIPPED.
 
+mod events;
 mod random;
 
 use duramen_server::{Server, ServerConfig};

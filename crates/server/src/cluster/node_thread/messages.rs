@@ -7,7 +7,7 @@ use duramen_base::ids::ServerId;
 use duramen_net::Payload;
 use duramen_node::RequestId;
 use duramen_wire::native::Slice;
-use duramen_wire::native::codec::{Envelope, Publications, Trouble, encode_peer};
+use duramen_wire::native::codec::{Envelope, Publications, Role, Trouble, encode_peer};
 use duramen_wire::native::message::{Peer, PeerAnswer};
 
 impl NodeThread {

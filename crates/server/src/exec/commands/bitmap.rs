@@ -52,7 +52,7 @@ pub(crate) fn getbit(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
     ctx.integer(bit.into())
 }
 
-/// Changes a string that has `bytes` bytes at least then.
+/// Changes a string that has `bytes` bytes at least then. Equal bytes are no change.
 fn change<T>(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -78,8 +78,11 @@ fn change<T>(
         scratch.extend_from_slice(old);
         scratch.resize(old.len().max(bytes), 0);
         result = Ok(run(scratch));
-        Decision::PutScratch {
-            expires_at_ms: found.and_then(|object| object.expires_at_ms),
+        match found {
+            Some(_) if old == *scratch => Decision::Keep,
+            found => Decision::PutScratch {
+                expires_at_ms: found.and_then(|object| object.expires_at_ms),
+            },
         }
     })?;
     ctx.notify_change(SETBIT, key, outcome);

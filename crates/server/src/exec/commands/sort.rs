@@ -131,7 +131,7 @@ fn key_of<'p>(pattern: &'p [u8], element: &[u8]) -> Option<(Vec<u8>, Option<&'p 
 /// The value that a pattern means for an element. `searched`: the bytes of all hashes that were
 /// searched for a field until now.
 fn look_up(
-    ctx: &Context<'_>,
+    ctx: &mut Context<'_>,
     guard: &Guard<'_>,
     pattern: &[u8],
     element: &[u8],
@@ -144,6 +144,7 @@ fn look_up(
         return Ok(None);
     };
     let Some(object) = guard.read(ctx.table, guard.hash(&key), &key)? else {
+        ctx.notify_miss(&key);
         return Ok(None);
     };
     Ok(match field {
@@ -194,7 +195,7 @@ struct Weighted<'g> {
 }
 
 fn weigh<'g>(
-    ctx: &Context<'_>,
+    ctx: &mut Context<'_>,
     guard: &Guard<'_>,
     element: Text<'g>,
     options: &Options<'_>,

@@ -163,7 +163,7 @@ impl Subscribers {
             }
         };
         let names = &self.names[publication.kind as usize];
-        show_all(names.get(&publication.channel), None);
+        show_all(names.get(&*publication.channel), None);
         for pattern in &publication.patterns {
             let slots = self.names[Kind::Pattern as usize].get(pattern);
             show_all(slots, Some(pattern));

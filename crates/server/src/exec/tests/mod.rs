@@ -5,6 +5,7 @@ mod atomicity;
 mod cluster;
 mod commands;
 mod duramen;
+mod events;
 mod groups;
 mod loading;
 mod operations;

@@ -1,10 +1,10 @@
-//! Publish and subscribe, and keyspace events, without sockets.
+//! Publish and subscribe, without sockets.
 
 use super::{Server, Session, run};
-use crate::config::{Level, ServerConfig};
 use crate::exec::state::subscribers::write_message;
 use crate::exec::{Client, Executor};
 use crate::shared::Message;
+use crate::shared::pubsub::Kind;
 use duramen_wire::resp::Protocol;
 
 /// A server of two threads, with a client of each.
@@ -44,7 +44,8 @@ impl Pair {
     }
 }
 
-fn delivered(server: &Server, executor: &Executor, client: &Client) -> String {
+/// The messages of a thread's mailbox that this client gets.
+pub(super) fn delivered(server: &Server, executor: &Executor, client: &Client) -> String {
     let record = client.record();
     let (mut messages, mut out) = (Vec::new(), Vec::new());
     server.shared.threads[record.thread]
@@ -331,11 +332,8 @@ fn too_many_subscriptions_change_nothing() {
         failed.contains("subscriptions of this connection"),
         "{failed}"
     );
-    let before = session
-        .server
-        .shared
-        .pubsub
-        .count(crate::shared::pubsub::Kind::Pattern);
+    let patterns = |session: &Session| session.server.shared.pubsub.count(Kind::Pattern);
+    let before = patterns(&session);
     session.expect_error(
         &format!("PSUBSCRIBE b {}", "c".repeat(1000)),
         "ERR the subscriptions",
@@ -344,34 +342,7 @@ fn too_many_subscriptions_change_nothing() {
         &format!("PSUBSCRIBE b {}", "c".repeat(1025)),
         "ERR the pattern",
     );
-    let after = session
-        .server
-        .shared
-        .pubsub
-        .count(crate::shared::pubsub::Kind::Pattern);
-    assert_eq!(before, after);
+    assert_eq!(patterns(&session), before);
     session.expect("RESET", "+RESET\r\n");
-    assert_eq!(
-        session
-            .server
-            .shared
-            .pubsub
-            .count(crate::shared::pubsub::Kind::Pattern),
-        0
-    );
-}
-
-/// A session of a server that publishes these events.
-fn noting(events: &str) -> Session {
-    let server = Server::with(ServerConfig {
-        level: Some(Level::Memory),
-        threads: 1,
-        events: crate::config::EventClasses::parse(events).expect("letters"),
-        ..ServerConfig::default()
-    });
-    Session {
-        executor: server.executor(0),
-        client: server.client(0),
-        server,
-    }
+    assert_eq!(patterns(&session), 0);
 }
