@@ -230,7 +230,7 @@ fn must_wait(spec: &Spec, shared: &Shared, client: &mut Client) -> bool {
             .as_ref()
             .is_some_and(|transaction| transaction.writes)
     } else {
-        spec.has(flag::WRITE) && !client.in_multi()
+        spec.has(flag::WRITE | flag::MAY_REPLICATE) && !client.in_multi()
     };
     if waits {
         client.verdict = Verdict::Paused { until_ms };
@@ -274,7 +274,7 @@ fn enqueue(
         }
         transaction.queued_bytes = queued_bytes;
         transaction.without_keys = without_keys;
-        transaction.writes |= spec.has(flag::WRITE);
+        transaction.writes |= spec.has(flag::WRITE | flag::MAY_REPLICATE);
     }
     Encoder::new(out, client.protocol).simple("QUEUED");
     Admitted::Answered

@@ -148,6 +148,7 @@ pub(crate) mod flag {
     pub(crate) const HYPERLOGLOG: u64 = 1 << 15;
     pub(crate) const GEO: u64 = 1 << 30;
     pub(crate) const PUBSUB: u64 = 1 << 32;
+    /// Waits for `CLIENT PAUSE … WRITE`, although it writes nothing here.
     pub(crate) const MAY_REPLICATE: u64 = 1 << 33;
     /// Runs in a RESP2 connection that has subscriptions.
     pub(crate) const SUBSCRIBED: u64 = 1 << 34;
@@ -180,7 +181,6 @@ pub(crate) mod flag {
         (NO_AUTH, "no_auth"),
         (NO_ASYNC_LOADING, "no_async_loading"),
         (NO_MULTI, "no_multi"),
-        (MAY_REPLICATE, "may_replicate"),
         (MOVABLE, "movablekeys"),
         (ALLOW_BUSY, "allow_busy"),
     ];
