@@ -333,7 +333,8 @@ impl super::Shared {
         self.pubsub.publish(publisher, kind, channel, payload)
     }
 
-    /// Whether a thread's mailbox, or that of the messages for other members, is so full of messages that their publishers should wait (P3).
+    /// Whether a thread's mailbox, or that of the messages for other members, is so full that
+    /// publishers should wait (P3).
     pub(crate) fn is_crowded(&self) -> bool {
         let outbox_bytes = self
             .membership()
