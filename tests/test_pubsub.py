@@ -140,9 +140,9 @@ def test_events_of_keys(client):
 
 
 def test_evicted_keys_are_told(start):
-    server = start("--notify-keyspace-events", "Ee", mode="cache", memory="32mb")
+    server = start("--notify-keyspace-events", "Ee", mode="cache", memory="64mb")
     with server.connect() as wire, subscriber(server, "__keyevent@0__:evicted") as listener:
-        keys = [b"key:%d" % number for number in range(60_000)]
+        keys = [b"key:%d" % number for number in range(100_000)]
         wire.load(keys, b"x" * 1000)
         first = listener.reply()
         assert first[:2] == [b"message", b"__keyevent@0__:evicted"] and first[2] in keys
