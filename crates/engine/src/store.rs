@@ -57,8 +57,8 @@ impl Store {
     }
 
     /// From now on `listener` hears of keys that leave without a request, as far as
-    /// [`want_departures`](Self::want_departures) says. Only the first listener counts. It is called
-    /// by threads in the store, so it must neither enter the store nor wait.
+    /// [`want_departures`](Self::want_departures) says. Only the first listener counts. It is
+    /// called by threads in the store, so it must neither enter the store nor wait.
     pub fn when_departed(
         &self,
         listener: impl Fn(Departure, TableId, &[u8]) + Send + Sync + 'static,

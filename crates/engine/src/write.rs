@@ -8,10 +8,11 @@
 //! locked, or with its head locked while outside, except for a transaction. And no thread waits for
 //! a head while pinned, because its holder may be such a transaction.
 
-use crate::cleaner::candidate::Candidate;
+mod expired;
+
 use crate::cleaner::index_search::IndexSearch;
 use crate::cleaner::pacer::Waiting;
-use crate::counters::{Counters, add};
+use crate::counters::Counters;
 use crate::head::Tail;
 use crate::index::bucket::{Locking, Slot};
 use crate::index::change::{Change, Counted, Dropped};
@@ -21,9 +22,7 @@ use crate::session::order::Buried;
 use crate::session::roll::{roll, takes};
 use crate::session::{Guard, Locked};
 use crate::space::{Purpose, Space};
-use crate::{
-    Condition, Decision, Departure, Error, Incremented, KeyHash, Object, Outcome, TableId,
-};
+use crate::{Condition, Decision, Error, Incremented, KeyHash, Object, Outcome, TableId};
 use duramen_base::ids::SegmentId;
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use duramen_base::planted::{Bug, has_bug};
@@ -186,47 +185,6 @@ impl<'s> Guard<'s> {
                 Put::NoSpace => self.make_room(self.puts)?,
                 Put::IndexFull => self.grow_index(locked.partition, &mut index_search)?,
             }
-        }
-    }
-
-    /// A write has replaced an object that had expired, and that no listener has heard of.
-    #[inline(always)]
-    fn note_replaced(&self, table: TableId, key: &[u8], was_expired: bool) {
-        if was_expired {
-            let departures = &self.core.departures;
-            departures.tell(Departure::Expired, table, key);
-        }
-    }
-
-    /// A key was found expired: takes it out of the index if a listener wants to hear of it, so that
-    /// it hears when the key is met, and once. As for the expiry pass, an entry that could still
-    /// vanish stays. No bucket is locked, except those of a transaction.
-    #[cold]
-    pub(crate) fn expire_now(&self, table: TableId, index: &Index, hash: KeyHash, key: &[u8]) {
-        let core = self.core;
-        if !core.departures.wants(Departure::Expired) || core.is_loading() {
-            return;
-        }
-        let tag = index.tag(hash);
-        let view = index.partition(hash).view();
-        if view.len() == 0 {
-            return;
-        }
-        let Some((_, slot, Some(here))) = self.find_in(view, tag, key) else {
-            return;
-        };
-        let (location, entry) = (slot.location(), self.entry_at(here));
-        if self.object(entry).is_some() || core.space.is_undurable(location) {
-            return;
-        }
-        let candidate = Candidate::new(core, index, location, entry, false);
-        let dropped = core.as_guest(|counters| {
-            let dropped = candidate.drop_from_index(core, counters, self.me);
-            add(&counters.expired, u64::from(dropped == Some(true)));
-            dropped
-        });
-        if dropped == Some(true) {
-            core.departures.tell(Departure::Expired, table, key);
         }
     }
 

@@ -3,10 +3,11 @@
 //! **Invariants**
 //! - B1: one batch is on its way to a member at a time, of [`BATCH_BYTES`] or one message, so pings
 //!   on the same link wait for one batch at most.
-//! - B2: a batch without an answer is sent again while its receiver is up. The receiver recognizes it
-//!   by its number and delivers it once ([`Heard`]).
-//! - B3: the messages that wait for a member are bounded: beyond [`WAITING_BYTES_MAX`] later ones are
-//!   dropped for it. As in Redis, a message is delivered at most once, and nothing waits for it.
+//! - B2: a batch without an answer is sent again while its receiver is up. The receiver recognizes
+//!   it by its number and delivers it once ([`Heard`]).
+//! - B3: the messages that wait for a member are bounded: beyond [`WAITING_BYTES_MAX`] later ones
+//!   are dropped for it. As in Redis, a message is delivered at most once, and nothing waits for
+//!   it.
 //!
 //! **Concurrency** none: one owner, the node's thread.
 

@@ -9,8 +9,8 @@
 //!   crowded any more (pubsub::P3).
 //! - D3: a message is appended to the output of a subscriber, behind whole replies, and the outputs
 //!   are sent once per round. A subscriber that does not take its messages is closed at
-//!   `output-limit`, and at `output-pause` while the outputs of all clients together are longer than
-//!   `pipeline-memory`.
+//!   `output-limit`, and at `output-pause` while the outputs of all clients together are longer
+//!   than `pipeline-memory`.
 
 use super::Reactor;
 use super::connection::{Connection, WaitsFor};

@@ -29,8 +29,8 @@
 //! - I6: in a cluster a RESP client waits for `reply-timeout` at most. Then its replies become
 //!   errors, which say that the outcome is not known. The wait of a command itself (WAIT, SAVE) has
 //!   its own end; native clients have their own deadline.
-//! - I7: the effects of a turn on other clients are released when its wait is over, and dropped when
-//!   its replies become errors. If the connection is gone, they wait as orphans.
+//! - I7: the effects of a turn on other clients are released when its wait is over, and dropped
+//!   when its replies become errors. If the connection is gone, they wait as orphans.
 
 use super::connection::{Connection, WaitsFor};
 use super::slots::Token;

@@ -52,8 +52,8 @@ impl Shared {
         }
     }
 
-    /// Publishes the event of a key that left without a request. Called by any thread. Its entry was
-    /// durable, if the store has a log, so the event needs to wait for nothing.
+    /// Publishes the event of a key that left without a request. Called by any thread. Its entry
+    /// was durable, if the store has a log, so the event needs to wait for nothing.
     pub(crate) fn publish_departure(&self, departure: Departure, table: TableId, key: &[u8]) {
         let (name, class) = match departure {
             Departure::Expired => ("expired", EventClasses::EXPIRED),

@@ -3,8 +3,8 @@
 //!
 //! **Mechanism.** The registry knows how many clients of each thread have a channel or a pattern;
 //! each thread knows which clients these are (`exec::state::subscribers`). A message is posted once
-//! to each thread that has subscribers. The thread appends it to their outputs, so a publisher never
-//! touches the socket of a subscriber.
+//! to each thread that has subscribers. The thread appends it to their outputs, so a publisher
+//! never touches the socket of a subscriber.
 //!
 //! **Invariants**
 //! - P1: a message is posted while the lock of its channel's shard is held: all subscribers of a
@@ -220,8 +220,8 @@ impl PubSub {
         }
     }
 
-    /// Posts a message to the threads with subscribers; returns the number of subscriptions that get
-    /// it (P1, P2).
+    /// Posts a message to the threads with subscribers; returns the number of subscriptions that
+    /// get it (P1, P2).
     pub(crate) fn publish(
         &self,
         from: Publisher<'_>,

@@ -64,9 +64,9 @@ impl Listened {
         listened
     }
 
-    /// The events of each request. Not misses of a request that fails: Redis tells those of the keys
-    /// that it looks up before it finds the mistake. Misses of SORT come in the order of a sorted
-    /// set's skip list there.
+    /// The events of each request. Not misses of a request that fails: Redis tells those of the
+    /// keys that it looks up before it finds the mistake. Misses of SORT come in the order of a
+    /// sorted set's skip list there.
     fn events(&mut self, steps: &[Step]) -> Vec<Vec<String>> {
         for request in ["DISCARD", "UNWATCH", "SELECT 0", "FLUSHALL"] {
             self.client.ask(request);

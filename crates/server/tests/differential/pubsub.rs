@@ -2,9 +2,9 @@
 //! messages that it gets from redis-server.
 //!
 //! A message by patterns comes once for each of them, in the order of a hash table there, and so do
-//! the replies of UNSUBSCRIBE without names. So the lines that a connection gets for one request are
-//! compared in any order. A client that publishes to itself is left out: since Redis 7.2 messages
-//! come behind the reply, before that in front of it.
+//! the replies of UNSUBSCRIBE without names. So the lines that a connection gets for one request
+//! are compared in any order. A client that publishes to itself is left out: since Redis 7.2
+//! messages come behind the reply, before that in front of it.
 
 use super::random::{end_of_reply, number, unordered};
 use super::{Peer, Redis, duramen};

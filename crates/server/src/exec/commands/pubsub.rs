@@ -1,7 +1,7 @@
 //! Publish and subscribe: SUBSCRIBE and its relatives, PUBLISH, PUBSUB.
 //!
-//! A message leaves with the reply of its PUBLISH (`state::effects`), and the number in the reply is
-//! filled in then.
+//! A message leaves with the reply of its PUBLISH (`state::effects`), and the number in the reply
+//! is filled in then.
 
 use super::scan::compiled;
 use crate::exec::request::context::{Context, Done, Failure};

@@ -2,13 +2,13 @@
 //! the requests run, and released with the replies.
 //!
 //! **Invariants**
-//! - E1: effects are released at one place ([`Effects::release`]), when the replies of their turn may
-//!   be sent: no subscriber hears of a write that is less durable than the reply requires. If the
-//!   replies become errors instead, because the log has failed, the effects are dropped.
+//! - E1: effects are released at one place ([`Effects::release`]), when the replies of their turn
+//!   may be sent: no subscriber hears of a write that is less durable than the reply requires. If
+//!   the replies become errors instead, because the log has failed, the effects are dropped.
 //! - E2: a request that parks, is shown again, or fails, has added none: they are cut off together
 //!   with its reply (`Context::run`).
-//! - E3: effects do not depend on the connection: if it is closed while they wait, they are released
-//!   later, without the reply.
+//! - E3: effects do not depend on the connection: if it is closed while they wait, they are
+//!   released later, without the reply.
 
 use crate::shared::Shared;
 use crate::shared::events::Event;

@@ -12,8 +12,8 @@ use duramen_wire::resp::{Encoder, Protocol};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// Maximum bytes of one client's subscriptions, as counted by [`SUBSCRIPTION_BYTES`] and the lengths
-/// of their names.
+/// Maximum bytes of one client's subscriptions, as counted by [`SUBSCRIPTION_BYTES`] and the
+/// lengths of their names.
 pub(crate) const SUBSCRIPTIONS_BYTES_MAX: usize = 64 << 20;
 /// Memory of a subscription beside its name: entries in the tables of the client, of the thread and
 /// of the registry.

@@ -46,7 +46,8 @@ impl Noted {
         run(&mut self.executor, &mut self.client, input.as_bytes())
     }
 
-    /// The events since the last call, each as `channel payload`, without the prefix of the channel.
+    /// The events since the last call, each as `channel payload`, without the prefix of the
+    /// channel.
     fn events(&mut self) -> Vec<String> {
         let text = delivered(&self.server, &self.executor, &self.listener);
         let messages = text.split("*4\r\n").skip(1);
