@@ -311,14 +311,9 @@ impl Selector {
                 denied = request.reads_any_key().map(Denied::Key);
             }
         }
-        if denied.is_none()
-            && let Some(channels) = &self.channels
-        {
+        if denied.is_none() && self.channels.is_some() {
             request.each_channel(&mut |position, channel, is_pattern| {
-                let is_allowed = channels.iter().any(|known| match is_pattern {
-                    true => known.text == channel,
-                    false => known.compiled.matches(channel),
-                });
+                let is_allowed = self.has_channel(channel, is_pattern);
                 denied = (!is_allowed).then_some(Denied::Channel(position));
                 is_allowed
             });
@@ -331,6 +326,17 @@ impl Selector {
             });
         }
         denied.map_or(Ok(()), Err)
+    }
+
+    /// Whether it allows a channel, or a pattern of channels, which must be allowed literally.
+    pub(crate) fn has_channel(&self, channel: &[u8], is_pattern: bool) -> bool {
+        let Some(channels) = &self.channels else {
+            return true;
+        };
+        channels.iter().any(|known| match is_pattern {
+            true => known.text == channel,
+            false => known.compiled.matches(channel),
+        })
     }
 
     /// Whether it allows a command with any arguments.

@@ -86,6 +86,12 @@ impl User {
         })
     }
 
+    /// Whether some selector allows this channel, or the pattern as it is written.
+    pub fn has_channel(&self, channel: &[u8], is_pattern: bool) -> bool {
+        let mut selectors = std::iter::once(&self.root).chain(&self.others);
+        selectors.any(|selector| selector.has_channel(channel, is_pattern))
+    }
+
     /// Checks a request.
     ///
     /// # Errors

@@ -402,3 +402,12 @@ pub trait Completions: Send + Sync {
     /// here (completion::Q2).
     fn keep(&self, record: &Completion<'_>) -> bool;
 }
+
+/// Why a key left the store without a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Departure {
+    /// Its time to live is over.
+    Expired,
+    /// A cache had no room for it.
+    Evicted,
+}

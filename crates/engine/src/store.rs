@@ -6,7 +6,7 @@ use crate::cleaner::index_search::IndexSearch;
 use crate::core::{Core, Visitor};
 use crate::log::{Log, Relocation};
 use crate::topology::Topology;
-use crate::{Error, Options, TableChange, TableId, TableInfo};
+use crate::{Departure, Error, Options, TableChange, TableId, TableInfo};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::origin::Origin;
 use duramen_base::waits::{self, NOTHING, Resource, Wait};
@@ -54,6 +54,22 @@ impl Store {
     #[inline]
     pub fn is_inherited(&self) -> bool {
         self.origin.is_inherited()
+    }
+
+    /// From now on `listener` hears of keys that leave without a request, as far as
+    /// [`want_departures`](Self::want_departures) says. Only the first listener counts. It is
+    /// called by threads in the store, so it must neither enter the store nor wait.
+    pub fn when_departed(
+        &self,
+        listener: impl Fn(Departure, TableId, &[u8]) + Send + Sync + 'static,
+    ) {
+        self.core.departures.listen(Box::new(listener));
+    }
+
+    /// Whether the listener hears of these departures. While it hears of expired keys, they leave
+    /// soon after their time, or when they are met.
+    pub fn want_departures(&self, departure: Departure, wanted: bool) {
+        self.core.departures.want(departure, wanted);
     }
 
     pub(crate) fn core(&self) -> &Core {

@@ -8,6 +8,8 @@
 //! locked, or with its head locked while outside, except for a transaction. And no thread waits for
 //! a head while pinned, because its holder may be such a transaction.
 
+mod expired;
+
 use crate::cleaner::index_search::IndexSearch;
 use crate::cleaner::pacer::Waiting;
 use crate::counters::Counters;
@@ -108,6 +110,9 @@ impl<'s> Guard<'s> {
                 Decision::Keep => {
                     self.observe_locked(index, hash, &locked);
                     self.unlock(&locked);
+                    if before.is_none() && locked.found.is_some() {
+                        self.expire_now(table, index, hash, key);
+                    }
                     return Ok(Outcome {
                         before,
                         after: before,
@@ -126,7 +131,9 @@ impl<'s> Guard<'s> {
                 | Decision::Put { .. }
                 | Decision::PutScratch { .. }
                 | Decision::PutTyped { .. } => {
+                    let was_expired = before.is_none() && locked.found.is_some();
                     if self.remove_locked(table, index, (hash, key), locked)? {
+                        self.note_replaced(table, key, was_expired);
                         return Ok(Outcome {
                             before,
                             after: None,
@@ -167,6 +174,8 @@ impl<'s> Guard<'s> {
                         self.note_own(log, index);
                     }
                     self.after_put(&locked);
+                    let was_expired = before.is_none() && locked.found.is_some();
+                    self.note_replaced(table, key, was_expired);
                     return Ok(Outcome {
                         before,
                         after: Some(version),

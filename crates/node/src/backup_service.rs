@@ -224,7 +224,8 @@ impl<T> BackupService<T> {
             | Peer::Damaged { .. }
             | Peer::MigrateEntries(_)
             | Peer::PutHeat
-            | Peer::GetHeat { .. } => invalid("this is no question to a backup"),
+            | Peer::GetHeat { .. }
+            | Peer::Publish { .. } => invalid("this is no question to a backup"),
         };
         out.push(Reply {
             tag,

@@ -349,6 +349,10 @@ impl Node {
                     payload: hint.unwrap_or_default(),
                 });
             }
+            Peer::Publish { .. } => {
+                let reason = "its driver delivers messages";
+                PeerAnswer::Refused(Refusal::Invalid(reason.to_owned()))
+            }
             question if self.options.backup.is_some() => {
                 return out.push(NodeOutput::Keep(Task::Peer {
                     request,

@@ -20,6 +20,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+mod events;
 pub mod file;
 mod hints;
 mod machine;
@@ -27,6 +28,7 @@ mod parse;
 mod table;
 mod tls;
 
+pub use events::EventClasses;
 pub use file::ConfigFile;
 pub use hints::{hint, redis_hint};
 pub use machine::MemoryLimit;
@@ -227,6 +229,8 @@ pub struct ServerConfig {
     pub login_timeout_s: u64,
     pub slowlog_slower_than_us: i64,
     pub slowlog_max_len: usize,
+    /// Keyspace events that are published.
+    pub events: EventClasses,
     /// Longest time that a graceful stop waits for clients to take their replies.
     pub stop_timeout_ms: u64,
     pub log_format: LogFormat,
@@ -303,6 +307,7 @@ impl Default for ServerConfig {
             login_timeout_s: 0,
             slowlog_slower_than_us: 0,
             slowlog_max_len: 0,
+            events: EventClasses::default(),
             stop_timeout_ms: 0,
             log_format: LogFormat::Text,
             log_level: "",
@@ -674,6 +679,8 @@ pub enum Kind {
     Text,
     /// Text of several lines.
     Lines,
+    /// Letters of classes of events.
+    Events,
 }
 
 /// A setting's text, parsed and in range.

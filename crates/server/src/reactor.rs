@@ -22,6 +22,7 @@
 mod accept;
 mod backlog;
 mod connection;
+mod effects;
 mod flash;
 mod hold;
 mod input;
@@ -111,6 +112,8 @@ pub(crate) struct Reactor {
     /// Connections with unsent replies.
     with_output: usize,
     messages: Vec<Message>,
+    /// The thread may have posted messages to its own mailbox in this round.
+    posts_own: bool,
     spinner: Spinner,
     /// The connection of the last round, if it was the only one: spinning polls it directly.
     hot: Option<Token>,
@@ -190,6 +193,7 @@ impl Reactor {
             flash: Flash::default(),
             with_output: 0,
             messages: Vec::new(),
+            posts_own: false,
             spinner: Spinner::default(),
             hot: None,
             now_ms: clock::coarse_ms(),
@@ -234,6 +238,7 @@ impl Reactor {
                     None => return false,
                 }
             }
+            self.take_own_messages();
             self.uncork_late();
             events.clear();
             self.sweep();
@@ -431,35 +436,7 @@ impl Reactor {
     fn take_messages(&mut self) {
         let mut messages = std::mem::take(&mut self.messages);
         self.me().mailbox.take(&mut messages);
-        let mut closes = false;
-        for message in messages.drain(..) {
-            match message {
-                Message::Wake => self.look_again(),
-                // Every round ends with a check of the held replies.
-                Message::Committed => {}
-                Message::Close { client } => {
-                    closes = true;
-                    if let Some(token) = self.token_of(client) {
-                        self.close(token);
-                    }
-                }
-                Message::Push { client, bytes } => {
-                    // RESET may have ended MONITOR since then.
-                    let token = self.token_of(client).filter(|token| {
-                        let connection = self.slots.get(*token);
-                        connection.is_some_and(|to| to.client.monitors())
-                    });
-                    if let Some(token) = token {
-                        self.push(token, &bytes);
-                    }
-                }
-            }
-        }
-        if closes {
-            self.shared.wake_for_commit(); // replies of CLIENT KILL wait for this
-        }
-        messages.shrink_to(MESSAGES_KEPT);
-        self.messages = messages;
+        self.handle_messages(messages);
     }
 
     /// Settings changed, a pause ended, connections were handed over, or the server stops.
@@ -467,6 +444,7 @@ impl Reactor {
         self.adopt();
         // There may be a password, or a time for it, from now on.
         self.has_strangers |= !self.shared.acl.is_open();
+        self.close_unentitled();
         self.resume_paused(u64::MAX);
         if self.shared.stopping() == Stop::Graceful {
             self.begin_drain();
@@ -545,6 +523,8 @@ impl Reactor {
         }
         self.end_turn(&mut connection);
         self.unpark(&mut connection);
+        self.executor.end_subscriptions(&mut connection.client);
+        self.orphan(&mut connection);
         if connection.interest.contains(epoll::EventFlags::OUT) {
             self.with_output -= 1;
         }

@@ -20,13 +20,16 @@ pub(crate) mod commands;
 mod commits;
 mod counters;
 pub(crate) mod error_names;
+pub(crate) mod events;
 pub(crate) mod figures;
 mod local;
 mod mailbox;
 mod member_clock;
 mod member_status;
 mod membership;
+mod outbox;
 mod pipeline_turn;
+pub(crate) mod pubsub;
 mod refusals;
 mod settings;
 pub(crate) mod slow_log;
@@ -45,6 +48,7 @@ pub use mailbox::{Mailbox, Message};
 pub use member_clock::Clock;
 pub use member_status::MemberStatus;
 pub use membership::{CoordinatorQuestion, Membership, ViewCache};
+pub(crate) use outbox::{BATCH_BYTES, MESSAGE_BYTES_MAX};
 use pipeline_turn::PipelineTurn;
 pub(crate) use refusals::Origin;
 pub use settings::{Changes, ConfigCache};
@@ -190,6 +194,7 @@ pub struct Shared {
     pub(crate) audit: Audit,
     /// The thread for commands whose work takes long.
     pub(crate) background: Background,
+    pub(crate) pubsub: pubsub::PubSub,
     /// State that the commands share beyond the store.
     pub commands: CommandState,
     pub started: Instant,
@@ -239,13 +244,16 @@ impl Shared {
         let rows = commands.count();
         let audit = Audit::start(&config)?;
         let acl = acl::AclState::new(&config, commands)?;
+        let state = CommandState::new(threads.len(), rows);
+        state.set_events(config.events);
         Ok(Arc::new_cyclic(|this| Shared {
             this: this.clone(),
             acl,
             logins: Logins::default(),
             audit,
             background: Background::new("commands"),
-            commands: CommandState::new(threads.len(), rows),
+            pubsub: pubsub::PubSub::default(),
+            commands: state,
             loaded: OnceLock::new(),
             progress: Mutex::default(),
             membership: OnceLock::new(),
@@ -290,11 +298,18 @@ impl Shared {
         durability: Option<Arc<Durability>>,
         tier: Option<Arc<Tier>>,
     ) {
+        let this = self.this.clone();
+        store.when_departed(move |departure, table, key| {
+            if let Some(shared) = this.upgrade() {
+                shared.publish_departure(departure, table, key);
+            }
+        });
         self.loaded.get_or_init(|| Loaded {
             store,
             durability,
             tier,
         });
+        self.set_events(self.config().events);
     }
 
     /// The second tier; None: there is none, or the data is not loaded yet.

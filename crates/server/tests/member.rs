@@ -3,7 +3,7 @@
 
 use duramen_base::ids::{KeyRange, MapVersion, ServerId, TableId, TabletsVersion};
 use duramen_node::{Clients, Map, Ranges, ReadUntil, View};
-use duramen_server::config::Level;
+use duramen_server::config::{EventClasses, Level};
 use duramen_server::shared::{Clock, Membership};
 use duramen_server::{Server, ServerConfig};
 use duramen_wire::native::message::{Addresses, TableEntry, TabletMap, TabletRoute};
@@ -317,4 +317,95 @@ fn replies_that_wait_for_backups_become_errors() {
     expect(&mut writer, "$1\r\n1\r\n");
     send(&mut reader, "PING\r\n");
     expect(&mut reader, "+PONG\r\n");
+}
+
+/// A listener to `x` and to events of strings.
+fn listener(member: &Member) -> TcpStream {
+    let mut listener = member.connect();
+    send(&mut listener, "SUBSCRIBE x __keyevent@0__:set\r\n");
+    expect(&mut listener, &subscribed("x", 1));
+    expect(&mut listener, &subscribed("__keyevent@0__:set", 2));
+    listener
+}
+
+fn subscribed(channel: &str, count: u64) -> String {
+    let bytes = channel.len();
+    format!("*3\r\n$9\r\nsubscribe\r\n${bytes}\r\n{channel}\r\n:{count}\r\n")
+}
+
+fn message(channel: &str, text: &str) -> String {
+    let (bytes, text_bytes) = (channel.len(), text.len());
+    format!("*3\r\n$7\r\nmessage\r\n${bytes}\r\n{channel}\r\n${text_bytes}\r\n{text}\r\n")
+}
+
+fn effects_leave_with_the_replies(dir: Option<&std::path::Path>) {
+    let member = Member::start_with(dir, |config| {
+        config.events = EventClasses::parse("E$").expect("letters");
+    });
+    let mut listener = listener(&member);
+    let (mut probe, mut writer, mut killed) =
+        (member.connect(), member.connect(), member.connect());
+    send(&mut writer, "SET a 1\r\nPUBLISH x told\r\n");
+    wait_until("it is executed", || member.value(b"a").is_some());
+    send(&mut killed, "CLIENT ID\r\n");
+    let id = line(&mut killed);
+    send(&mut killed, "SET b 2\r\nPUBLISH x killed\r\n");
+    wait_until("it is executed", || member.value(b"b").is_some());
+    send(&mut probe, &format!("CLIENT KILL ID {}\r\n", &id[1..]));
+    expect(&mut probe, ":1\r\n");
+    rounds(&mut probe);
+    expect_nothing(&mut listener);
+    // A message that depends on no data does not wait.
+    send(&mut probe, "PUBLISH x at-once\r\n");
+    expect(&mut probe, ":1\r\n");
+    expect(&mut listener, &message("x", "at-once"));
+    member.read_until.set(u64::MAX);
+    expect(&mut writer, "+OK\r\n:1\r\n");
+    let event = |key| message("__keyevent@0__:set", key);
+    let effects = [
+        event("a") + &message("x", "told"),
+        event("b") + &message("x", "killed"),
+    ];
+    let mut got = vec![0; effects.concat().len()];
+    listener.read_exact(&mut got).expect("messages in time");
+    let got = String::from_utf8(got).expect("text");
+    assert!(effects.iter().all(|effect| got.contains(effect)), "{got}");
+}
+
+/// The next line, without its end.
+fn line(stream: &mut TcpStream) -> String {
+    let mut line = Vec::new();
+    while !line.ends_with(b"\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).expect("a reply in time");
+        line.extend(byte);
+    }
+    line.truncate(line.len() - 2);
+    String::from_utf8(line).expect("text")
+}
+
+#[test]
+fn nobody_hears_of_a_write_whose_reply_waits() {
+    effects_leave_with_the_replies(None);
+}
+
+#[test]
+fn nobody_hears_of_a_synced_write_whose_reply_waits() {
+    let dir = tempfile::tempdir().expect("a directory");
+    effects_leave_with_the_replies(Some(dir.path()));
+}
+
+#[test]
+fn a_request_that_is_given_up_has_told_nothing() {
+    let member = Member::start_with(None, |config| {
+        config.reply_timeout_s = 1;
+        config.events = EventClasses::parse("E$").expect("letters");
+    });
+    let mut listener = listener(&member);
+    let (mut probe, mut writer) = (member.connect(), member.connect());
+    send(&mut writer, "SET a 1\r\nPUBLISH x m\r\n");
+    expect(&mut writer, "-NOREPLICAS ");
+    member.read_until.set(u64::MAX);
+    rounds(&mut probe);
+    expect_nothing(&mut listener);
 }

@@ -26,7 +26,7 @@ use crate::counters::add;
 use crate::index::bucket::{self, Locking, Slot, View};
 use crate::log::Trace;
 use crate::space::{Purpose, SEGLET_BYTES, SEGMENT_HEADER_BYTES, Space};
-use crate::{Mode, TableId};
+use crate::{Departure, Mode, TableId};
 use duramen_base::ids::SegmentId;
 use duramen_base::sync::AtomicU64;
 use duramen_format::entry;
@@ -460,7 +460,7 @@ impl Context {
         core: &Core,
         candidate: &Candidate<'_>,
         me: u16,
-        count: impl Fn(&crate::counters::Counters) -> &std::sync::atomic::AtomicU64,
+        departure: Departure,
     ) -> Option<()> {
         let counters = &core.context_counters[self.number];
         let dropped = candidate.drop_from_index(core, counters, me);
@@ -468,7 +468,14 @@ impl Context {
             self.postpone(candidate);
             return Some(());
         }
-        add(count(counters), u64::from(dropped == Some(true)));
+        if dropped == Some(true) {
+            let (table, key) = (TableId(candidate.entry.table), candidate.entry.key);
+            match departure {
+                Departure::Expired => add(&counters.expired, 1),
+                Departure::Evicted => add(&counters.evicted, 1),
+            }
+            core.departures.tell(departure, table, key);
+        }
         match &core.log {
             Some(log) => self.bury(core, log, &candidate.entry, candidate.location),
             None => Some(()),
@@ -524,11 +531,11 @@ impl Context {
         // While segments are being loaded, an expired object still keeps older ones away.
         let may_expire = expires_at_ms != 0 && !core.is_loading();
         if may_expire && expires_at_ms <= core.clock.now_ms() {
-            return self.drop_entry(core, candidate, me, |counters| &counters.expired);
+            return self.drop_entry(core, candidate, me, Departure::Expired);
         }
         let evict = current.evict;
         if evict && !current.keeps(slot, bytes) {
-            return self.drop_entry(core, candidate, me, |counters| &counters.evicted);
+            return self.drop_entry(core, candidate, me, Departure::Evicted);
         }
         if self.room_for(core, bytes).is_none() {
             let waits = core.log.is_some() || core.evicts_from_flash();
@@ -537,7 +544,7 @@ impl Context {
             }
             // A cache never stops for want of room to keep an entry.
             self.announce_eviction(core);
-            return self.drop_entry(core, candidate, me, |counters| &counters.evicted);
+            return self.drop_entry(core, candidate, me, Departure::Evicted);
         }
         let to = self.survivor.take(bytes);
         let location = Space::location(to);

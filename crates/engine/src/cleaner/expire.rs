@@ -3,12 +3,12 @@
 
 use super::candidate::Candidate;
 use super::context::GROUP;
-use crate::TableId;
 use crate::core::Core;
 use crate::counters::add;
 use crate::epoch::SlotId;
 use crate::space::tier::background_reads::Expiries;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
+use crate::{Departure, TableId};
 use duramen_format::entry;
 
 /// Drops the expired entries of one segment. The segment may still be open: only the part that is
@@ -59,7 +59,11 @@ pub fn expire_segment(
             } else if let Ok(index) = core.tables.index(TableId(entry.table)) {
                 let candidate = Candidate::new(core, index, location, entry, false);
                 match candidate.drop_from_index(core, counters, me) {
-                    Some(true) => add(&counters.expired, 1),
+                    Some(true) => {
+                        add(&counters.expired, 1);
+                        let table = TableId(entry.table);
+                        core.departures.tell(Departure::Expired, table, entry.key);
+                    }
                     // A transaction holds its bucket: the entry is due once more.
                     Some(false) => {
                         waiting.note(entry.padded_bytes, entry.expires_at_ms);

@@ -13,6 +13,7 @@ mod levels;
 pub mod pacer;
 mod select;
 
+use crate::Departure;
 use crate::core::Core;
 use crate::log::Log;
 use crate::space::Purpose;
@@ -213,7 +214,8 @@ impl Cleaner {
                 core.is_worth_expiring(window as u32, now_ms)
             } else {
                 let expired = segment.expired_estimate(now_ms);
-                thorough && segment.may_have_expired(now_ms)
+                (thorough || core.departures.wants(Departure::Expired))
+                    && segment.may_have_expired(now_ms)
                     || expired > 0 && expired >= segment.expiring_bytes() / 8
             };
             if !is_due || (is_cold && !may_read) {

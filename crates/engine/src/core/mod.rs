@@ -3,6 +3,7 @@
 
 pub mod cleaning;
 pub mod cleared;
+pub mod departures;
 pub mod watches;
 pub mod workers;
 
@@ -21,6 +22,7 @@ use crate::topology::Topology;
 use crate::{Clock, Completions, Error, Mode, Options, TableId};
 use cleaning::{Context, Pacer, Tally};
 use cleared::Cleared;
+use departures::Departures;
 use duramen_base::limits::{STORE_BYTES_MIN, TABLES_MAX};
 use duramen_base::sync::{Mutex, fence};
 use duramen_base::ticks::Ticks;
@@ -75,6 +77,7 @@ pub struct Core {
     pub completion_bytes: AtomicU64,
     pub watches: Watches,
     pub cleared: Cleared,
+    pub departures: Departures,
 }
 
 /// Counters that belong to the holder of their lock.
@@ -189,6 +192,7 @@ impl Core {
             completion_bytes: AtomicU64::new(0),
             watches: Watches::default(),
             cleared: Cleared::default(),
+            departures: Departures::default(),
             epochs,
             space,
         };

@@ -422,9 +422,14 @@ impl<'s> Guard<'s> {
         key: &[u8],
     ) -> Result<Option<Object<'_>>, Error> {
         let index = self.index(table)?;
-        Ok(self
-            .find(index, hash, key)?
-            .and_then(|entry| self.object(entry)))
+        let Some(entry) = self.find(index, hash, key)? else {
+            return Ok(None);
+        };
+        let object = self.object(entry);
+        if object.is_none() {
+            self.expire_now(table, index, hash, key);
+        }
+        Ok(object)
     }
 
     /// As [`read`](Self::read); also returns a token with which the same guard can check later
@@ -447,6 +452,9 @@ impl<'s> Guard<'s> {
         };
         let home = view.home(index.tag(hash));
         let object = self.object(entry);
+        if object.is_none() {
+            self.expire_now(table, index, hash, key);
+        }
         Ok((object, Seen(object.map(|_| (view, home, place, slot)))))
     }
 

@@ -73,6 +73,8 @@ pub(crate) enum Mail {
     Output(NodeOutput),
     /// A question of another thread to the coordinator.
     Ask(CoordinatorQuestion),
+    /// Messages of PUBLISH wait for the other members.
+    Published,
     /// Whether the backup's disk has no room for other members' writes (`true`), or has room again.
     BackupFull(bool),
     /// The users of the cluster are in force, or the reason why they are not understood.

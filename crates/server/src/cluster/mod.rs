@@ -2,6 +2,7 @@
 //!
 //! A server outside of a cluster has none of this state; it costs one load per batch.
 
+mod broadcast;
 mod home;
 mod identity;
 mod keeper;

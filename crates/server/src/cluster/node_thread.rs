@@ -10,6 +10,9 @@
 //! Paper: [Ousterhout15 §6] a dispatch thread with workers; differs: clients' requests do not pass
 //! through it.
 
+mod messages;
+
+use super::broadcast::{Broadcast, Heard};
 use super::home::Home;
 use super::keeper::{Keeper, Order};
 use super::life::{Mail, SAY_AGAIN, advised};
@@ -81,6 +84,8 @@ enum PendingCall {
     /// With its address.
     Coordinator(Asker, String),
     Peer(PeerCall),
+    /// Messages of PUBLISH for this member.
+    Publish(ServerId),
 }
 
 /// The part of this server that asks the coordinator.
@@ -120,6 +125,8 @@ pub(super) struct NodeThread {
     adopts: bool,
     /// The thread that takes over the users of the cluster.
     users: Background,
+    broadcast: Broadcast,
+    heard: Heard,
 }
 
 /// Answers a question that arrives before there is a node: the sender must try again.
@@ -150,6 +157,8 @@ impl NodeThread {
             foreign: None,
             adopts: false,
             users: Background::new("users"),
+            broadcast: Broadcast::default(),
+            heard: Heard::default(),
         }
     }
 
@@ -213,7 +222,7 @@ impl NodeThread {
                         self.silence.heard(address);
                     }
                 }
-                None => {}
+                Some(PendingCall::Publish(_)) | None => {}
             }
         }
         if !calls.is_empty() {
@@ -240,6 +249,7 @@ impl NodeThread {
             self.parts.hub.set_longest_spin(config.longest_spin());
             self.write_status();
             self.give_up_old(now_us);
+            self.publish(now_us);
             if self.membership.is_some() && !can_read {
                 let log = self.parts.node.describe_log().unwrap_or_default();
                 tracing::debug!(log, "this member has no lease and answers no requests");
@@ -359,6 +369,7 @@ impl NodeThread {
                 let taken = Input::UsersTaken { request, fault };
                 self.tell(NodeInput::Member(taken));
             }
+            Mail::Published => self.publish(self.now_us()),
             Mail::Damaged => self.parts.status.damaged_replicas += 1,
             Mail::BackupFull(is_full) => self.parts.status.backup_full = is_full,
             Mail::Failed(reason) => self.end(false, reason),
@@ -403,6 +414,9 @@ impl NodeThread {
                     target,
                     question,
                 })
+            }
+            (Role::Server, Question::Peer(Peer::Publish { number })) => {
+                return self.deliver(request, (sender, target), number, message.payload());
             }
             (Role::Server, Question::Peer(question)) => NodeInput::Request {
                 request,
@@ -471,6 +485,12 @@ impl NodeThread {
                     Err(error) => Err(error.to_string()),
                 };
                 return drop(to.try_send(answer)); // it may have given up
+            }
+            // Whatever it answers: an older member does not understand it.
+            (PendingCall::Publish(server), _) => {
+                let now_us = self.now_us();
+                self.broadcast.answered(server, true, now_us);
+                return self.publish(now_us);
             }
             (PendingCall::Peer(call), Ok(Reply::Peer(answer))) => NodeInput::PeerAnswered {
                 call,
@@ -558,6 +578,10 @@ impl NodeThread {
             // The thread may have given up.
             PendingCall::Coordinator(Asker::Thread(to), _) => {
                 drop(to.try_send(Err(reason.to_owned())));
+            }
+            PendingCall::Publish(server) => {
+                let now_us = self.now_us();
+                self.broadcast.answered(server, false, now_us);
             }
             PendingCall::Peer(call) => {
                 let answer = None;
@@ -716,6 +740,8 @@ impl NodeThread {
         let ask = Box::new(move |question| handle.tell(Mail::Ask(question)));
         let membership = Membership::new(self.parts.clock, read_until, clients, ask);
         let membership = Arc::new(membership);
+        let handle = self.parts.hub.handle();
+        membership.when_published(Box::new(move || handle.tell(Mail::Published)));
         self.membership = Some(Arc::clone(&membership));
         let shared = &self.parts.shared;
         shared.join(membership);
@@ -771,6 +797,7 @@ fn role_of(question: &Peer) -> Role {
         | Peer::MigrateEntries(_)
         | Peer::PutHeat
         | Peer::GetHeat { .. }
+        | Peer::Publish { .. }
         | Peer::RenewLease { .. } => Role::Server,
         Peer::WriteReplica(_)
         | Peer::BuildReplica(_)

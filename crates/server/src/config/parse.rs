@@ -1,7 +1,7 @@
 //! Text of a setting → checked value, and back.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
-use super::{Kind, MemoryLimit, Setting, Value};
+use super::{EventClasses, Kind, MemoryLimit, Setting, Value};
 use crate::error::ServerError;
 use std::net::IpAddr;
 
@@ -128,6 +128,12 @@ pub(super) fn parse(setting: &Setting, text: &str) -> Result<Value, ServerError>
         }
         Kind::Lines if text.contains('\0') => Err(refuse("must not contain NUL".to_owned())),
         Kind::Lines => Ok(Value::Text(text.to_owned())),
+        Kind::Events => match EventClasses::parse(text) {
+            Some(classes) => Ok(Value::Text(classes.to_string())),
+            None => Err(refuse(
+                "Invalid event class character. Use 'Ag$lshzxeKEtmdn'.".to_owned(),
+            )),
+        },
     }
 }
 

@@ -1,7 +1,8 @@
 //! The table of settings: the single source of every name, unit, default, limit and explanation.
 
 use super::{
-    AdminTls, ClientAuth, DiskMode, Kind, Level, LogFormat, Poll, ServerConfig, Setting, Value,
+    AdminTls, ClientAuth, DiskMode, EventClasses, Kind, Level, LogFormat, Poll, ServerConfig,
+    Setting, Value,
 };
 use duramen_base::limits::MEMORY_BYTES_MIN;
 use duramen_base::units::{GIB, KIB, MIB};
@@ -714,6 +715,22 @@ pub static SETTINGS: &[Setting] = &[
         "128",
         number!(slowlog_max_len as usize),
         "Maximum number of entries in the slow log.",
+    )
+    .runtime(),
+    row(
+        "notify-keyspace-events",
+        Kind::Events,
+        "",
+        "",
+        (
+            |config| Value::Text(config.events.to_string()),
+            |config, value| {
+                if let Value::Text(text) = value {
+                    config.events = EventClasses::parse(&text).unwrap_or_default();
+                }
+            },
+        ),
+        "Changes of keys that are published to subscribers, by Redis's letters: `K` and `E` choose channels, `A` all classes of events. Empty: none.",
     )
     .runtime(),
     row(

@@ -35,16 +35,21 @@ pub(crate) use request::databases::restore as restore_databases;
 pub(crate) use request::spec::Spec;
 pub(crate) use state::client::Mode;
 pub use state::client::{Client, Verdict};
+pub use state::effects::Effects;
 pub(crate) use state::parking::{Unfetched, bytes_of};
+pub(crate) use state::subscribers::{Encoded, Subscribers};
 pub(crate) use state::wait::Until as WaitUntil;
 pub use state::wait::{State as WaitState, Wait};
 
 use crate::error::ServerError;
 use crate::shared::Shared;
+use crate::shared::pubsub::Kind;
 pub(crate) use batch::TURN_TIME;
 use batch::{Group, Position};
 pub use batch::{OUT_BYTES_PER_TURN, Turn};
 use duramen_engine::{Session, Store};
+use request::routing::has_left;
+use state::client::DROPPED;
 use state::local::Local;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -81,6 +86,44 @@ impl Executor {
             turn_time: TURN_TIME,
             shared,
         })
+    }
+
+    /// The clients of this thread that have subscriptions.
+    pub(crate) fn subscribers(&self) -> &Subscribers {
+        &self.local.subscribers
+    }
+
+    /// Ends all subscriptions of a client of this thread, which is being closed.
+    pub(crate) fn end_subscriptions(&mut self, client: &mut Client) {
+        if let Some(subscriptions) = client.subscriptions.take() {
+            let (registry, slot) = (&self.shared.pubsub, client.record().slot);
+            self.local
+                .subscribers
+                .remove_all(registry, slot, subscriptions);
+            client.note_subscriptions();
+        }
+    }
+
+    /// The shard channels with subscribers of this thread that are not served here any more.
+    pub(crate) fn left_channels(&mut self) -> Vec<Arc<[u8]>> {
+        let mut channels = self.local.subscribers.names(Kind::Shard);
+        let shared = Arc::clone(&self.shared);
+        let Some(member) = shared.membership().filter(|_| !channels.is_empty()) else {
+            return Vec::new();
+        };
+        let view = Arc::clone(self.local.view_to_tell(member));
+        let table = shared.commands.table(0).unwrap_or(DROPPED);
+        let Some(session) = self.session() else {
+            return Vec::new();
+        };
+        let guard = session.pin();
+        channels.retain(|channel| has_left(&view, table, channel, guard.hash(channel)));
+        channels
+    }
+
+    /// Ends the subscription of a client to a shard channel that has left; returns what it is told.
+    pub(crate) fn end_left(&mut self, client: &mut Client, channel: &[u8]) -> Vec<u8> {
+        commands::pubsub::end_left(&self.shared, &mut self.local, client, channel)
     }
 
     /// This thread's session; None while the data is loaded.

@@ -48,6 +48,10 @@ pub(super) struct Connection {
     pub(super) mode: Mode,
     /// The replies of its last turn waited for the disk.
     pub(super) writes: bool,
+    /// Its last effects may have made a mailbox crowded.
+    pub(super) crowds: bool,
+    /// It got messages in this round, which are not sent yet.
+    pub(super) has_messages: bool,
     /// The connection's replies wait for those of requests that need flash, at most until this
     /// time, in milliseconds of the server's clock; 0 = they do not wait.
     pub(super) corked_until_ms: u64,
@@ -126,6 +130,8 @@ impl Connection {
             waits_for: WaitsFor::Input,
             held: None,
             writes: false,
+            crowds: false,
+            has_messages: false,
             corked_until_ms: 0,
             parked: None,
         }

@@ -29,12 +29,14 @@
 //! - I6: in a cluster a RESP client waits for `reply-timeout` at most. Then its replies become
 //!   errors, which say that the outcome is not known. The wait of a command itself (WAIT, SAVE) has
 //!   its own end; native clients have their own deadline.
+//! - I7: the effects of a turn on other clients are released when its wait is over, and dropped
+//!   when its replies become errors. If the connection is gone, they wait as orphans.
 
 use super::connection::{Connection, WaitsFor};
 use super::slots::Token;
 use super::{Reactor, Timespec, ZERO};
 use crate::clock;
-use crate::exec::{Wait, WaitState};
+use crate::exec::{Effects, Wait, WaitState};
 use crate::seldom::seldom;
 use duramen_base::ids::Level;
 use duramen_wire::resp::{Encoder, Protocol, ReplySkipper};
@@ -47,6 +49,7 @@ pub(super) struct HeldReplies {
     pub(super) from: usize,
     bytes: usize,
     wait: Wait,
+    effects: Effects,
     since_ms: u64,
     /// The time at which they become errors (I6), in milliseconds of the server's clock; 0 = never.
     deadline_ms: u64,
@@ -74,6 +77,8 @@ pub(super) struct HeldConnections {
     /// Requests of native clients wait for the log, and must be finished even if their connections
     /// are gone.
     pub(super) unfinished: bool,
+    /// Replies of closed connections whose effects wait (I7).
+    orphans: Vec<HeldReplies>,
     /// The level of the commit that the newest held replies need and that was not requested yet.
     demand: Option<Level>,
     /// Number of commits when the held replies were last checked.
@@ -94,7 +99,7 @@ impl HeldConnections {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.tokens.is_empty() && !self.unfinished
+        self.tokens.is_empty() && self.orphans.is_empty() && !self.unfinished
     }
 
     /// A check is due at this time, in milliseconds of the server's clock; 0 = never.
@@ -111,7 +116,8 @@ impl HeldConnections {
     }
 
     pub(super) fn deadline_ms(&self) -> Option<u64> {
-        (self.deadline_ms > 0 && !self.tokens.is_empty()).then_some(self.deadline_ms)
+        let waits = !self.tokens.is_empty() || !self.orphans.is_empty();
+        (self.deadline_ms > 0 && waits).then_some(self.deadline_ms)
     }
 }
 
@@ -128,9 +134,12 @@ impl Reactor {
     /// The level that the turn waits for.
     fn hold_turn(&mut self, token: Token, connection: &mut Connection, from: usize) -> Level {
         let wait = connection.client.take_wait();
+        let effects = connection.client.take_effects(from);
         let bytes = connection.output.len() - from;
-        if bytes == 0 || wait.is_none() || wait.is_durable() && self.may_reply() {
+        let is_quiet = bytes == 0 && effects.is_empty();
+        if is_quiet || wait.is_none() || wait.is_durable() && self.may_reply() {
             connection.mode = connection.client.mode();
+            self.release(connection, effects, from);
             return Level::Memory;
         }
         // A failed disk is noticed at the next check.
@@ -143,6 +152,7 @@ impl Reactor {
             from,
             bytes,
             wait,
+            effects,
             since_ms: self.now_ms,
             deadline_ms,
         });
@@ -150,7 +160,7 @@ impl Reactor {
             deadline_ms: ends_ms,
         } = state
         else {
-            connection.finish_hold(state);
+            self.finish_hold(connection, state);
             return Level::Memory;
         };
         self.holds.look_until(ends_ms);
@@ -305,6 +315,7 @@ impl Reactor {
         self.shared.commands.note_failed_log(failure.is_some());
         let mut tokens = std::mem::take(&mut self.holds.tokens);
         tokens.retain(|token| self.still_held(*token, failure.as_deref()));
+        self.release_orphans(failure.as_deref());
         // Releasing runs no request, so no token was added meanwhile.
         assert!(self.holds.tokens.is_empty());
         self.holds.tokens = tokens;
@@ -337,7 +348,7 @@ impl Reactor {
         } else {
             connection.gave_up = false;
         }
-        connection.finish_hold(state);
+        self.finish_hold(&mut connection, state);
         connection.taken_at_ms = self.now_ms;
         if !self.send(&mut connection) {
             self.close_taken(token, connection);
@@ -345,6 +356,8 @@ impl Reactor {
         }
         if connection.waits_for == WaitsFor::Turn {
             self.again.push(token);
+        } else if connection.waits_for == WaitsFor::Input && !connection.closing {
+            self.pause_crowding(token, &mut connection);
         }
         self.settle(token, connection);
         false
@@ -371,12 +384,58 @@ impl Reactor {
     }
 }
 
-impl Connection {
-    /// The wait is over: the replies, possibly replaced, may be sent.
-    fn finish_hold(&mut self, state: WaitState) {
-        let Some(held) = self.held.take() else {
+impl Reactor {
+    /// The wait is over: the replies, possibly replaced, may be sent, and their effects take place.
+    fn finish_hold(&mut self, connection: &mut Connection, state: WaitState) {
+        let Some(held) = connection.held.take() else {
             return;
         };
+        let (from, is_failed) = (held.from, matches!(state, WaitState::Failed(_)));
+        let effects = connection.finish_hold(held, state);
+        if !is_failed {
+            self.release(connection, effects, from);
+        }
+    }
+
+    /// The connection is closed: keeps its effects until their wait is over.
+    pub(super) fn orphan(&mut self, connection: &mut Connection) {
+        let held = connection.held.take().unwrap_or_else(|| HeldReplies {
+            from: 0,
+            bytes: 0,
+            wait: connection.client.take_wait(),
+            effects: connection.client.take_effects(0),
+            since_ms: self.now_ms,
+            deadline_ms: 0,
+        });
+        if held.effects.is_empty() {
+            return;
+        }
+        let level = held.wait.level();
+        self.holds.orphans.push(held);
+        self.release_orphans(None);
+        if level > Level::Memory && !self.holds.orphans.is_empty() {
+            self.holds.demand = self.holds.demand.max(Some(level));
+        }
+    }
+
+    fn release_orphans(&mut self, failure: Option<&str>) {
+        for held in std::mem::take(&mut self.holds.orphans) {
+            match self.state_of(&held.wait, failure) {
+                WaitState::Waiting { deadline_ms } if !held.is_late(self.now_ms) => {
+                    self.holds.look_until(deadline_ms);
+                    self.holds.look_until(held.deadline_ms);
+                    self.holds.orphans.push(held);
+                }
+                WaitState::Waiting { .. } | WaitState::Failed(_) => {}
+                WaitState::Over | WaitState::Instead { .. } => self.release_orphan(held.effects),
+            }
+        }
+    }
+}
+
+impl Connection {
+    /// The replies, possibly replaced, are held no more; returns their effects.
+    fn finish_hold(&mut self, held: HeldReplies, state: WaitState) -> Effects {
         self.client.note_blocked(false);
         let end = held.from + held.bytes;
         let mode = self.client.mode();
@@ -412,6 +471,7 @@ impl Connection {
                 self.output.splice(held.from..end, errors);
             }
         }
+        held.effects
     }
 }
 
@@ -432,14 +492,15 @@ mod tests {
         let mut connection = Connection::new(ours.into(), record, 1);
         // Three requests, of which one has no reply; then a line that was pushed.
         connection.output = b"+before\r\n+OK\r\n*2\r\n$1\r\na\r\n:1\r\n+pushed\r\n".to_vec();
-        connection.held = Some(HeldReplies {
+        let held = HeldReplies {
             from: b"+before\r\n".len(),
             bytes: b"+OK\r\n*2\r\n$1\r\na\r\n:1\r\n".len(),
             wait: Wait::default(),
+            effects: Effects::default(),
             since_ms: 0,
             deadline_ms: 0,
-        });
-        connection.finish_hold(WaitState::Failed("MISCONF failed".to_owned()));
+        };
+        connection.finish_hold(held, WaitState::Failed("MISCONF failed".to_owned()));
         let told = String::from_utf8_lossy(&connection.output);
         assert_eq!(
             told,

@@ -251,6 +251,9 @@ impl Reactor {
             return self.slots.put(token, connection);
         }
         connection.waits_for = WaitsFor::Input;
+        if !connection.closing && self.pause_crowding(token, &mut connection) {
+            return self.settle(token, connection);
+        }
         if connection.input.is_empty() || connection.closing {
             return self.settle(token, connection);
         }

@@ -176,6 +176,9 @@ impl Reactor {
                 WaitsFor::Turn
             }
         };
+        if connection.waits_for == WaitsFor::Input && !connection.closing {
+            self.pause_crowding(token, &mut connection);
+        }
         if !self.send(&mut connection) {
             return self.close_taken(token, connection);
         }

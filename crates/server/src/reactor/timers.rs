@@ -157,6 +157,7 @@ impl Reactor {
                     WaitsFor::Input | WaitsFor::Output { .. }
                 )
                 && !connection.client.monitors()
+                && !connection.record.is_subscribed()
                 && connection.record.idle_ms(self.now_ms) >= timeout_ms
             {
                 self.me().counters.idle_closed.add(1);

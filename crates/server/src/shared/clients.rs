@@ -43,6 +43,8 @@ pub struct ClientRecord {
     /// Requests queued by MULTI, and keys watched. Written by the executor.
     pub queued: AtomicU32,
     pub watched: AtomicU32,
+    /// Channels, shard channels and patterns that it has subscribed to. Written by the executor.
+    pub subscriptions: [AtomicU32; 3],
     /// One of its commands waits for an event (WAIT, SAVE). Written by the reactor.
     pub is_blocked: AtomicBool,
     /// The connection is closed: none of its requests runs any more. Release by the reactor, after
@@ -94,6 +96,7 @@ impl ClientRecord {
             flags: AtomicU32::new(0),
             queued: AtomicU32::new(0),
             watched: AtomicU32::new(0),
+            subscriptions: Default::default(),
             is_blocked: AtomicBool::new(false),
             is_gone: AtomicBool::new(false),
             certificate: OnceLock::new(),
@@ -139,6 +142,12 @@ impl ClientRecord {
     /// Whether none of its requests runs any more.
     pub(crate) fn is_gone(&self) -> bool {
         self.is_gone.load(Ordering::Acquire)
+    }
+
+    /// Whether it has subscriptions.
+    pub(crate) fn is_subscribed(&self) -> bool {
+        let counts = self.subscriptions.iter();
+        counts.fold(0, |sum, count| sum | count.load(Ordering::Relaxed)) > 0
     }
 
     /// Milliseconds without activity.

@@ -9,6 +9,7 @@ use super::error_names;
 use super::slow_log::SlowLog;
 use super::totals::Baseline;
 use super::{ClientRecord, Counter, Histogram};
+use crate::config::EventClasses;
 use duramen_base::ids::Level;
 use duramen_base::limits::TABLES_MAX;
 use duramen_engine::{Log, Position, TableId};
@@ -57,6 +58,9 @@ pub(crate) struct ThreadState {
 #[derive(Debug)]
 pub struct CommandState {
     gate: AtomicU32,
+    /// The classes of events that are published. Relaxed: a request that reads an old value is one
+    /// that came before the change.
+    events: AtomicU32,
     dbs: [AtomicU32; DBS],
     /// How often SWAPDB changed the table behind each database. Written by a thread that is
     /// exclusive in the store, read under a guard.
@@ -99,6 +103,7 @@ impl CommandState {
         };
         CommandState {
             gate: AtomicU32::new(0),
+            events: AtomicU32::new(0),
             dbs: std::array::from_fn(|db| {
                 AtomicU32::new(if db == 0 {
                     TableId::DEFAULT.0
@@ -127,6 +132,17 @@ impl CommandState {
     #[inline]
     pub(crate) fn gate(&self) -> u32 {
         self.gate.load(Ordering::Relaxed)
+    }
+
+    /// The classes of events that are published; none if nobody can hear of them.
+    #[inline]
+    pub(crate) fn events(&self) -> EventClasses {
+        EventClasses::from_bits(self.events.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_events(&self, classes: EventClasses) {
+        let bits = classes.in_use().bits();
+        self.events.store(bits, Ordering::Relaxed);
     }
 
     /// The table behind a database; `None` = it has none yet.

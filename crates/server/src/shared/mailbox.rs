@@ -1,11 +1,12 @@
 //! Messages to a reactor thread, from any thread.
 
+use super::pubsub::{CROWDED_BYTES, POSTED_BYTES_MAX, Publication};
 use crate::error::ServerError;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A message from any thread to a reactor.
 #[derive(Clone, Debug)]
@@ -19,6 +20,10 @@ pub enum Message {
     /// Append these bytes to this client's output (`MONITOR` lines, pushes). Dropped if the client
     /// is gone. A thread takes one of them per client at once, with the bytes of all posts.
     Push { client: u64, bytes: Vec<u8> },
+    /// Append this to the outputs of its subscribers.
+    Publish(Arc<Publication>),
+    /// Messages for subscribers were dropped, because too many waited: close all subscribers.
+    PublicationsLost,
 }
 
 /// Maximum bytes in a mailbox that wait to be appended to clients' outputs. Without a limit,
@@ -36,11 +41,25 @@ struct Queue {
     pushes: BTreeMap<u64, Vec<u8>>,
     /// Total bytes of `pushes`.
     pushed_bytes: usize,
+    publications: Vec<Arc<Publication>>,
+    publications_lost: bool,
 }
 
 impl Queue {
-    fn add(&mut self, message: Message) {
+    /// `published_bytes`: those of the publications.
+    fn add(&mut self, message: Message, published_bytes: &AtomicUsize) {
         match message {
+            Message::Publish(publication) => {
+                // The lock is held: only readers of `is_crowded` see a value in between.
+                let bytes = published_bytes.load(Ordering::Relaxed) + publication.bytes();
+                if bytes > POSTED_BYTES_MAX {
+                    self.publications_lost = true;
+                    return;
+                }
+                published_bytes.store(bytes, Ordering::Relaxed);
+                self.publications.push(publication);
+            }
+            Message::PublicationsLost => self.publications_lost = true,
             Message::Push { client, bytes } => {
                 self.pushed_bytes += bytes.len();
                 self.pushes.entry(client).or_default().extend(bytes);
@@ -53,14 +72,20 @@ impl Queue {
         }
     }
 
-    fn take(&mut self, into: &mut Vec<Message>) {
+    fn take(&mut self, into: &mut Vec<Message>, published_bytes: &AtomicUsize) {
         self.pushed_bytes = 0;
+        published_bytes.store(0, Ordering::Relaxed);
         let pushes = std::mem::take(&mut self.pushes).into_iter();
         into.extend(pushes.map(|(client, bytes)| Message::Push { client, bytes }));
         let closes = std::mem::take(&mut self.closes).into_iter();
         into.extend(closes.map(|client| Message::Close { client }));
         into.extend(std::mem::take(&mut self.committed).then_some(Message::Committed));
         into.extend(std::mem::take(&mut self.wake).then_some(Message::Wake));
+        let lost = std::mem::take(&mut self.publications_lost);
+        into.extend(lost.then_some(Message::PublicationsLost));
+        // After `Wake`: a change of rights holds for the messages behind it.
+        let publications = std::mem::take(&mut self.publications).into_iter();
+        into.extend(publications.map(Message::Publish));
     }
 }
 
@@ -70,6 +95,8 @@ pub struct Mailbox {
     /// Set: there may be messages. Release in `post`, Acquire in `take`.
     pending: AtomicBool,
     wake: OwnedFd,
+    /// Bytes of the publications in the queue. Changes under its lock.
+    published_bytes: AtomicUsize,
 }
 
 impl Mailbox {
@@ -86,6 +113,7 @@ impl Mailbox {
             queue: Mutex::default(),
             pending: AtomicBool::new(false),
             wake,
+            published_bytes: AtomicUsize::new(0),
         })
     }
 
@@ -112,7 +140,35 @@ impl Mailbox {
         fits
     }
 
-    /// Called by the owning thread: takes all messages: pushes first, each other one once.
+    /// Whether so many publications wait that their publishers should wait.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.published_bytes.load(Ordering::Relaxed) > CROWDED_BYTES
+    }
+
+    /// Called by the owning thread, which looks at its mailbox before it sleeps: posts without a
+    /// system call.
+    pub(crate) fn post_own(&self, message: Message) {
+        self.lock().add(message, &self.published_bytes);
+    }
+
+    /// Called by the owning thread: takes all messages, without a system call. The signal of a post
+    /// stays, and then finds nothing.
+    pub(crate) fn take_own(&self, into: &mut Vec<Message>) {
+        self.take_step(TakeStep::Collect, into);
+    }
+
+    /// Called by the owning thread: the publications in the queue that `wanted` accepts; they stay.
+    pub(crate) fn publications(
+        &self,
+        wanted: impl Fn(&Publication) -> bool,
+    ) -> Vec<Arc<Publication>> {
+        let queue = self.lock();
+        let waiting = queue.publications.iter();
+        waiting.filter(|it| wanted(it)).cloned().collect()
+    }
+
+    /// Called by the owning thread: takes all messages: pushes first, publications in order; each
+    /// other one once.
     pub fn take(&self, into: &mut Vec<Message>) {
         for step in TakeStep::ORDER {
             self.take_step(step, into);
@@ -123,7 +179,7 @@ impl Mailbox {
         match step {
             PostStep::Push => {
                 if let Some(message) = message.take() {
-                    self.lock().add(message);
+                    self.lock().add(message, &self.published_bytes);
                 }
             }
             PostStep::Mark => *signals = !self.pending.swap(true, Ordering::AcqRel),
@@ -145,7 +201,7 @@ impl Mailbox {
                 self.pending.swap(false, Ordering::AcqRel);
             }
             TakeStep::Collect => {
-                self.lock().take(into);
+                self.lock().take(into, &self.published_bytes);
             }
         }
     }

@@ -14,12 +14,13 @@
 //!
 //! Paper: [Ousterhout15 §3, §7.4].
 
+use super::outbox::Outbox;
 use super::{Clock, MemberStatus};
 use duramen_node::{Clients, ReadUntil, View};
 use duramen_wire::native::message::{CoordinatorAnswer, Refusal, ToCoordinator};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, SyncSender};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// A question without an answer is asked again after this time.
@@ -49,6 +50,9 @@ pub struct Membership {
     /// Sends a question to the coordinator, at once.
     ask: Box<dyn Fn(CoordinatorQuestion) + Send + Sync>,
     status: RwLock<Arc<MemberStatus>>,
+    /// Messages for the other members, and the call that wakes their sender.
+    outbox: Outbox,
+    wake_sender: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Membership {
@@ -69,7 +73,28 @@ impl Membership {
             clients,
             ask,
             status: RwLock::default(),
+            outbox: Outbox::default(),
+            wake_sender: OnceLock::new(),
         }
+    }
+
+    /// `wake` is called when messages wait for the other members. To be called once.
+    pub(crate) fn when_published(&self, wake: Box<dyn Fn() + Send + Sync>) {
+        self.wake_sender.get_or_init(|| wake);
+    }
+
+    /// Sends a message of PUBLISH to the other members.
+    pub(crate) fn broadcast(&self, channel: &[u8], message: &[u8]) {
+        if self.outbox.add(channel, message)
+            && let Some(wake) = self.wake_sender.get()
+        {
+            wake();
+        }
+    }
+
+    /// Batches of messages for the other members, and the bytes that wait.
+    pub(crate) fn outbox(&self) -> &Outbox {
+        &self.outbox
     }
 
     /// The remembered requests of native clients.

@@ -162,6 +162,7 @@ impl Shared {
             self.acl.require_password(&config.requirepass);
         }
         self.audit.configure(&config);
+        self.set_events(config.events);
         *guard = Arc::new(config);
         drop(guard);
         self.config_generation.fetch_add(1, Ordering::Release);

@@ -5,6 +5,8 @@
 //! become equal, so that the list stays true. Without redis-server on this machine the test prints
 //! SKIPPED.
 
+mod events;
+mod pubsub;
 mod random;
 
 use duramen_server::{Server, ServerConfig};
@@ -202,10 +204,11 @@ const DESCRIBED: &str = "append bitcount bitfield bitfield_ro bitop bitpos copy 
     getrange getset hdel hexists hget hgetall hincrby hincrbyfloat hkeys hlen hmget hmset \
     hrandfield hscan hset hsetnx hstrlen hvals incr incrby incrbyfloat lcs lindex linsert llen \
     lmove lmpop lpop lpos lpush lpushx lrange lrem lset ltrim mget move mset msetnx object persist \
-    pexpire pexpireat pexpiretime pfadd pfcount pfmerge psetex pttl rename renamenx restore rpop \
+    pexpire pexpireat pexpiretime pfadd pfcount pfmerge psetex psubscribe pttl publish pubsub \
+    punsubscribe rename renamenx restore rpop \
     rpoplpush rpush rpushx sadd scan scard sdiff sdiffstore set setbit setex setnx setrange sinter \
-    sintercard sinterstore sismember smembers smismember smove sort sort_ro spop srandmember srem \
-    sscan strlen substr sunion sunionstore touch ttl type unlink watch zadd zcard zcount zdiff \
+    sintercard sinterstore sismember smembers smismember smove sort sort_ro spop spublish srandmember srem \
+    sscan ssubscribe strlen subscribe substr sunion sunionstore sunsubscribe touch ttl type unlink unsubscribe watch zadd zcard zcount zdiff \
     zdiffstore zincrby zinter zintercard zinterstore zlexcount zmpop zmscore zpopmax zpopmin \
     zrandmember zrange zrangebylex zrangebyscore zrangestore zrem zremrangebylex \
     zremrangebyrank zremrangebyscore zrevrange zrevrangebylex zrevrangebyscore zscan \
@@ -237,6 +240,9 @@ const KEYS_OF: &[&str] = &[
     "COPY a b",
     "SMOVE a b m",
     "RENAME a b",
+    "SPUBLISH a b",
+    "SSUBSCRIBE a b",
+    "SUNSUBSCRIBE a b",
 ];
 
 #[test]
@@ -258,7 +264,7 @@ fn commands_are_described_as_by_redis() {
     for request in names.chain(keys) {
         let (our, their) = (ours.ask(&request), theirs.ask(&request));
         // The order of subcommands is that of a hash table there.
-        let is_container = request.ends_with(" object");
+        let is_container = request.ends_with(" object") || request.ends_with(" pubsub");
         let same = match is_container {
             true => random::unordered(&our) == random::unordered(&their),
             false => our == their,

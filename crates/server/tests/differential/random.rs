@@ -16,7 +16,7 @@ use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-type Request = Vec<String>;
+pub(crate) type Request = Vec<String>;
 
 /// Requests of one sequence, which starts with empty databases.
 const SEQUENCE: usize = 150;
@@ -28,7 +28,7 @@ const SEQUENCE: usize = 150;
 /// range of scores, `y` end of a range of members, `o` bit offset, `t` bit field type, `lon`/`lat`
 /// coordinates. `|` separates choices, `+` may be repeated, a `~` in front: in any order; other
 /// words are themselves.
-const TEMPLATES: &[&str] = &[
+pub(crate) const TEMPLATES: &[&str] = &[
     "HSET h f v",
     "HSET h f v f v f v",
     "HMSET h f v f v",
@@ -396,17 +396,26 @@ impl Generator {
 
 /// A request, and whether the order of its reply counts.
 #[derive(Clone)]
-struct Step {
-    request: Request,
+pub(crate) struct Step {
+    pub(crate) request: Request,
     is_ordered: bool,
 }
 
-fn sequence(seed: u64) -> Vec<Step> {
+impl Step {
+    pub(crate) fn new(words: &[&str]) -> Step {
+        Step {
+            request: words.iter().map(|word| (*word).to_owned()).collect(),
+            is_ordered: true,
+        }
+    }
+}
+
+pub(crate) fn sequence(seed: u64, templates: &[&str]) -> Vec<Step> {
     let mut generator = Generator {
         random: Random::new(seed),
     };
     let step = |_| {
-        let mut template = *generator.random.pick(TEMPLATES).expect("templates");
+        let mut template = *generator.random.pick(templates).expect("templates");
         // Values come from few commands: those run more often.
         if generator.random.one_in(4) {
             let makers = [
@@ -430,7 +439,7 @@ fn sequence(seed: u64) -> Vec<Step> {
 }
 
 /// The end of the reply at the start of `bytes`; `None`: it is not complete.
-fn end_of_reply(bytes: &[u8]) -> Option<usize> {
+pub(crate) fn end_of_reply(bytes: &[u8]) -> Option<usize> {
     let line = bytes.windows(2).position(|pair| pair == b"\r\n")? + 2;
     let header = std::str::from_utf8(&bytes[1..line - 2]).expect("text");
     let number = || header.parse::<i64>().expect("a length").max(0) as usize;
@@ -451,7 +460,7 @@ fn end_of_reply(bytes: &[u8]) -> Option<usize> {
 }
 
 /// Sends all requests at once; returns their replies.
-fn ask_all(peer: &mut Peer, steps: &[Step]) -> Vec<String> {
+pub(crate) fn ask_all(peer: &mut Peer, steps: &[Step]) -> Vec<String> {
     let mut input = Vec::new();
     for step in steps {
         input.extend_from_slice(format!("*{}\r\n", step.request.len()).as_bytes());
@@ -580,27 +589,37 @@ impl Pair {
         }
         None
     }
+}
 
-    /// Removes requests as long as a difference is left.
-    fn shortened(&mut self, mut steps: Vec<Step>) -> Vec<Step> {
-        let mut part = steps.len() / 2;
-        while part > 0 {
-            let mut at = 0;
-            while at < steps.len() {
-                let mut fewer = steps.clone();
-                fewer.drain(at..(at + part).min(steps.len()));
-                match self.difference(&fewer) {
-                    Some((last, ..)) => {
-                        fewer.truncate(last + 1);
-                        steps = fewer;
-                    }
-                    None => at += part,
+/// Removes requests as long as a difference is left. `difference`: the number of the request that
+/// shows one.
+pub(crate) fn shortened(
+    mut steps: Vec<Step>,
+    mut difference: impl FnMut(&[Step]) -> Option<usize>,
+) -> Vec<Step> {
+    let mut part = steps.len() / 2;
+    while part > 0 {
+        let mut at = 0;
+        while at < steps.len() {
+            let mut fewer = steps.clone();
+            fewer.drain(at..(at + part).min(steps.len()));
+            match difference(&fewer) {
+                Some(last) => {
+                    fewer.truncate(last + 1);
+                    steps = fewer;
                 }
+                None => at += part,
             }
-            part /= 2;
         }
-        steps
+        part /= 2;
     }
+    steps
+}
+
+/// The number in a variable of the environment.
+pub(crate) fn number(name: &str, otherwise: u64) -> u64 {
+    let set = std::env::var(name).ok();
+    set.map_or(otherwise, |text| text.parse().expect("a number"))
 }
 
 #[test]
@@ -608,10 +627,6 @@ fn random_commands_of_all_types_are_answered_as_by_redis() {
     let Some(redis) = Redis::start() else {
         println!("SKIPPED: there is no redis-server on this machine");
         return;
-    };
-    let number = |name: &str, otherwise| {
-        let set = std::env::var(name).ok();
-        set.map_or(otherwise, |text| text.parse().expect("a number"))
     };
     let seconds = number("DURAMEN_DIFFERENCE_SECONDS", 20);
     let first = number("DURAMEN_DIFFERENCE_SEED", 1);
@@ -624,12 +639,14 @@ fn random_commands_of_all_types_are_answered_as_by_redis() {
             break;
         }
         let pair = &mut pairs[seed as usize % 2];
-        let steps = sequence(seed);
+        let steps = sequence(seed, TEMPLATES);
         compared += steps.len();
         let Some((last, ..)) = pair.difference(&steps) else {
             continue;
         };
-        let steps = pair.shortened(steps[..=last].to_vec());
+        let steps = shortened(steps[..=last].to_vec(), |steps| {
+            pair.difference(steps).map(|(last, ..)| last)
+        });
         let difference = pair.difference(&steps);
         let shown: Vec<String> = steps
             .iter()

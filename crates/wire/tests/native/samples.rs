@@ -649,6 +649,7 @@ pub fn peer() -> Vec<(Peer, &'static [u8])> {
             },
             b"",
         ),
+        (Peer::Publish { number: 9 }, b"messages"),
     ]
 }
 
@@ -708,6 +709,7 @@ pub fn peer_answers() -> Vec<(PeerAnswer, &'static [u8])> {
         (PeerAnswer::Refused(Refusal::NotUp(LOG)), b""),
         (PeerAnswer::Segment, b"segment"),
         (PeerAnswer::Heat, b"blocks"),
+        (PeerAnswer::Heard, b""),
     ]
 }
 

@@ -99,6 +99,13 @@ pub(crate) fn admit(
             return refuse(shared, local, client, out, Some(spec), text);
         }
     }
+    if client.is_limited_to_subscriptions() && !spec.has(flag::SUBSCRIBED) {
+        let text = format!(
+            "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context",
+            spec.name
+        );
+        return refuse(shared, local, client, out, Some(spec), &text);
+    }
     if shared.commands.gate() & global::PAUSED != 0 && must_wait(spec, shared, client) {
         return Admitted::Later;
     }
@@ -223,7 +230,7 @@ fn must_wait(spec: &Spec, shared: &Shared, client: &mut Client) -> bool {
             .as_ref()
             .is_some_and(|transaction| transaction.writes)
     } else {
-        spec.has(flag::WRITE) && !client.in_multi()
+        spec.has(flag::WRITE | flag::MAY_REPLICATE) && !client.in_multi()
     };
     if waits {
         client.verdict = Verdict::Paused { until_ms };
@@ -267,7 +274,7 @@ fn enqueue(
         }
         transaction.queued_bytes = queued_bytes;
         transaction.without_keys = without_keys;
-        transaction.writes |= spec.has(flag::WRITE);
+        transaction.writes |= spec.has(flag::WRITE | flag::MAY_REPLICATE);
     }
     Encoder::new(out, client.protocol).simple("QUEUED");
     Admitted::Answered

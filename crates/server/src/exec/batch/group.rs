@@ -482,7 +482,7 @@ impl Step<'_> {
         if !spec.has_keys() {
             return Ok(());
         }
-        let table = turn.client.table(env.shared);
+        let table = routing::table_of(spec, turn.client.table(env.shared), env.shared);
         let args = turn
             .requests
             .args(self.planned.request as usize, turn.input);

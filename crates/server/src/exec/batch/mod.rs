@@ -71,6 +71,7 @@ impl<'a> Turn<'a> {
     /// Takes back the reply of a silent request, which begins at `start`.
     fn silence(&mut self, start: usize) {
         self.out.truncate(start);
+        self.client.effects.silence(start);
         self.client.wait.make_silent();
     }
 }

@@ -1,13 +1,16 @@
 //! Bits and bit fields of plain strings.
 
 use super::collection::{Write, at_once, plain};
+use crate::config::EventClasses;
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX, TOO_LONG};
+use crate::exec::request::events::{EventName, SET};
 use duramen_base::limits::VALUE_BYTES_MAX;
 use duramen_engine::{Decision, Guard, KeyHash};
 use duramen_types::bits::{self, Form, Operation, Overflow};
 use duramen_wire::resp::Args;
 use duramen_wire::resp::number::parse_integer;
 
+const SETBIT: EventName = (EventClasses::STRING, "setbit");
 const BAD_OFFSET: Failure = Failure::Text("ERR bit offset is not an integer or out of range");
 /// Redis's strings end at 512 MiB.
 const BITS_MAX: i64 = 1 << 32;
@@ -28,7 +31,7 @@ fn parse_offset(text: &[u8], width: Option<u32>) -> Result<usize, Failure> {
 
 /// Reads argument 1, a plain string.
 fn string<'g>(
-    ctx: &Context<'_>,
+    ctx: &mut Context<'_>,
     guard: &'g Guard<'_>,
     hashes: &[KeyHash],
 ) -> Result<Option<&'g [u8]>, Failure> {
@@ -36,7 +39,11 @@ fn string<'g>(
         .first()
         .copied()
         .unwrap_or_else(|| guard.hash(ctx.arg(1)));
-    plain(guard.read(ctx.table, hash, ctx.arg(1))?)
+    let found = guard.read(ctx.table, hash, ctx.arg(1))?;
+    if found.is_none() {
+        ctx.notify_miss(ctx.arg(1));
+    }
+    plain(found)
 }
 
 pub(crate) fn getbit(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
@@ -45,7 +52,7 @@ pub(crate) fn getbit(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
     ctx.integer(bit.into())
 }
 
-/// Changes a string that has `bytes` bytes at least then.
+/// Changes a string that has `bytes` bytes at least then. Equal bytes are no change.
 fn change<T>(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -56,7 +63,7 @@ fn change<T>(
     let (table, key) = (ctx.table, ctx.arg(1));
     let hash = hashes.first().copied().unwrap_or_else(|| guard.hash(key));
     let mut result = Err(TOO_LONG);
-    guard.update(table, hash, key, |found, scratch| {
+    let outcome = guard.update(table, hash, key, |found, scratch| {
         let old = match plain(found) {
             Ok(old) => old.unwrap_or_default(),
             Err(failure) => {
@@ -71,10 +78,14 @@ fn change<T>(
         scratch.extend_from_slice(old);
         scratch.resize(old.len().max(bytes), 0);
         result = Ok(run(scratch));
-        Decision::PutScratch {
-            expires_at_ms: found.and_then(|object| object.expires_at_ms),
+        match found {
+            Some(_) if old == *scratch => Decision::Keep,
+            found => Decision::PutScratch {
+                expires_at_ms: found.and_then(|object| object.expires_at_ms),
+            },
         }
     })?;
+    ctx.notify_change(SETBIT, key, outcome);
     result
 }
 
@@ -191,7 +202,7 @@ pub(crate) fn bitop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
         let value = bits::combine(operation, sources.into_iter());
         ctx.integer(value.len() as i64)?;
         let value = (!value.is_empty()).then_some(value);
-        Ok(vec![Write::result(0, value, false)])
+        Ok(vec![Write::result(0, value, false, SET)])
     })
 }
 

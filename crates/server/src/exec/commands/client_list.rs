@@ -16,6 +16,7 @@ pub(crate) fn line(shared: &Shared, record: &ClientRecord, now_ms: u64) -> Strin
     let mut letters = String::new();
     for (flag, letter) in [
         (shown::MONITOR, 'O'),
+        (shown::PUBSUB, 'P'),
         (shown::MULTI, 'x'),
         (shown::NO_EVICT, 'e'),
         (shown::NO_TOUCH, 'T'),
@@ -45,9 +46,10 @@ pub(crate) fn line(shared: &Shared, record: &ClientRecord, now_ms: u64) -> Strin
     let (peer, local) = record.shown_addresses();
     let table = TableId(record.table.load(Relaxed));
     let db = shared.commands.db_of(table).map_or(-1, i64::from);
+    let [channels, shard_channels, patterns] = &record.subscriptions;
     let output_bytes = record.output_bytes.load(Relaxed);
     format!(
-        "id={} addr={peer} laddr={local} fd={} name={} age={} idle={} flags={letters} db={db} sub=0 psub=0 ssub=0 multi={queued} \
+        "id={} addr={peer} laddr={local} fd={} name={} age={} idle={} flags={letters} db={db} sub={} psub={} ssub={} multi={queued} \
          watch={} qbuf={} qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl={output_bytes} oll=0 omem={output_bytes} \
          tot-mem={} events=r cmd={command} user={} redir=-1 resp={} lib-name={} lib-ver={} tot-net-in={} tot-net-out={}",
         record.id,
@@ -55,6 +57,9 @@ pub(crate) fn line(shared: &Shared, record: &ClientRecord, now_ms: u64) -> Strin
         text.name,
         now_ms.saturating_sub(record.connected_at_ms) / 1000,
         record.idle_ms(now_ms) / 1000,
+        channels.load(Relaxed),
+        patterns.load(Relaxed),
+        shard_channels.load(Relaxed),
         record.watched.load(Relaxed),
         record.query_bytes.load(Relaxed),
         record.query_bytes.load(Relaxed) + output_bytes,
@@ -82,9 +87,8 @@ pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
     let mut records = ctx.shared.clients();
     if let Some(filter) = ctx.args.get(2) {
         if filter.eq_ignore_ascii_case(b"type") && ctx.args.len() == 4 {
-            if !is_normal(ctx.arg(3))? {
-                records.clear();
-            }
+            let kind = parse_kind(ctx.arg(3))?;
+            records.retain(|record| ClientKind::of(record) == kind);
         } else if filter.eq_ignore_ascii_case(b"id") && ctx.args.len() > 3 {
             let mut ids = Vec::new();
             for text in ctx.args.skip(3) {
@@ -107,20 +111,35 @@ pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
     Ok(())
 }
 
-/// Whether a client type is the only one that exists here.
-fn is_normal(kind: &[u8]) -> Result<bool, Failure> {
-    if kind.eq_ignore_ascii_case(b"normal") {
-        return Ok(true);
+/// The types of clients in Redis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ClientKind {
+    Normal,
+    PubSub,
+    /// There are none here.
+    Server,
+}
+
+impl ClientKind {
+    fn of(record: &ClientRecord) -> ClientKind {
+        match record.is_subscribed() {
+            true => ClientKind::PubSub,
+            false => ClientKind::Normal,
+        }
     }
-    let others: [&[u8]; 4] = [b"master", b"replica", b"slave", b"pubsub"];
-    if others.iter().any(|other| kind.eq_ignore_ascii_case(other)) {
-        return Ok(false);
+}
+
+fn parse_kind(kind: &[u8]) -> Result<ClientKind, Failure> {
+    match kind.to_ascii_lowercase().as_slice() {
+        b"normal" => Ok(ClientKind::Normal),
+        b"pubsub" => Ok(ClientKind::PubSub),
+        b"master" | b"replica" | b"slave" => Ok(ClientKind::Server),
+        _ => Err(format!(
+            "ERR Unknown client type '{}'",
+            String::from_utf8_lossy(kind)
+        )
+        .into()),
     }
-    Err(format!(
-        "ERR Unknown client type '{}'",
-        String::from_utf8_lossy(kind)
-    )
-    .into())
 }
 
 /// The selection of CLIENT KILL.
@@ -131,15 +150,14 @@ struct Filter {
     peer: Option<String>,
     local: Option<String>,
     user: Option<String>,
-    /// A type that no client has.
-    no_client: bool,
+    kind: Option<ClientKind>,
     age_s: Option<u64>,
     spare_me: bool,
 }
 
 impl Filter {
     fn means(&self, record: &ClientRecord, now_ms: u64) -> bool {
-        !self.no_client
+        self.kind.is_none_or(|kind| kind == ClientKind::of(record))
             && self.id.is_none_or(|id| id == record.id)
             && self.means_address(record)
             && self
@@ -192,7 +210,7 @@ fn parse_filter(ctx: &Context<'_>) -> Result<Filter, Failure> {
                 let id = id.ok_or(Failure::Text("ERR client-id should be greater than 0"))?;
                 filter.id = Some(id.unsigned_abs());
             }
-            b"type" => filter.no_client |= !is_normal(value)?,
+            b"type" => filter.kind = Some(parse_kind(value)?),
             b"addr" => filter.peer = Some(text),
             b"laddr" => filter.local = Some(text),
             b"user" if ctx.shared.acl.users().get(&text).is_some() => filter.user = Some(text),

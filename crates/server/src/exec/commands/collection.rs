@@ -7,9 +7,10 @@
 
 use super::scan;
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
-use crate::exec::request::spec::flag;
+use crate::exec::request::events::{DEL, EventName, NEW};
+use crate::exec::request::spec::{Spec, flag};
 use duramen_base::glob::Pattern;
-use duramen_engine::{Decision, Error, Guard, KeyHash, Object, Room};
+use duramen_engine::{Decision, Error, Guard, KeyHash, Object, Outcome, Room};
 use duramen_types::{Part, Parts, Text, Type};
 use duramen_wire::resp::Encoder;
 use duramen_wire::resp::number::parse_integer;
@@ -79,7 +80,7 @@ pub(crate) fn plain(found: Option<Object<'_>>) -> Result<Option<&[u8]>, Failure>
 
 /// Reads argument 1, a typed value.
 pub(crate) fn read<'g>(
-    ctx: &Context<'_>,
+    ctx: &mut Context<'_>,
     guard: &'g Guard<'_>,
     hashes: &[KeyHash],
 ) -> Result<Option<&'g [u8]>, Failure> {
@@ -88,22 +89,27 @@ pub(crate) fn read<'g>(
     let counters = ctx.local.counters(ctx.shared);
     match found {
         Some(_) => counters.keyspace_hits.add(1),
-        None => counters.keyspace_misses.add(1),
+        None => {
+            counters.keyspace_misses.add(1);
+            ctx.notify_miss(ctx.arg(1));
+        }
     }
     typed(found)
 }
 
-/// Changes argument 1, a typed value. `run` may be called again, so it must reset its own state.
+/// Changes argument 1, a typed value; `event`: that of a change. `run` may be called again, so it
+/// must reset its own state.
 pub(crate) fn change<T>(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
     hashes: &[KeyHash],
+    event: EventName,
     mut run: impl FnMut(&mut Context<'_>, &mut Root<'_, '_>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let (table, key) = (ctx.table, ctx.arg(1));
     let hash = hashes.first().copied().unwrap_or_else(|| guard.hash(key));
     let mut result = Err(SYNTAX);
-    guard.update(table, hash, key, |found, scratch| {
+    let outcome = guard.update(table, hash, key, |found, scratch| {
         let mut change = Change::Keep;
         result = typed(found).and_then(|old| {
             let mut root = Root {
@@ -123,6 +129,7 @@ pub(crate) fn change<T>(
             },
         }
     })?;
+    ctx.notify_change(event, key, outcome);
     result
 }
 
@@ -135,33 +142,78 @@ pub(crate) struct Write {
     is_typed: bool,
     /// Where the expiry is taken from; `None`: it has none.
     expires_at_ms: Option<u64>,
+    events: WriteEvents,
+}
+
+/// The events of a write.
+#[derive(Clone, Copy)]
+enum WriteEvents {
+    /// Of a change, if there is one. A key without a value has the event of its removal, too.
+    Change([Option<EventName>; 2]),
+    /// Of a new value; a key without one has the event of its removal alone.
+    Result(EventName),
+}
+
+impl WriteEvents {
+    fn add(self, ctx: &mut Context<'_>, key: &[u8], outcome: Outcome) {
+        if !ctx.has_events() || outcome.before == outcome.after {
+            return;
+        }
+        match self {
+            WriteEvents::Change([first, second]) => {
+                let events: Vec<EventName> = first.into_iter().chain(second).collect();
+                ctx.add_change(&events, key, outcome);
+            }
+            WriteEvents::Result(_) if outcome.after.is_none() => ctx.notify(DEL, key),
+            WriteEvents::Result(event) => {
+                if outcome.before.is_none() {
+                    ctx.notify(NEW, key);
+                }
+                ctx.notify(event, key);
+            }
+        }
+    }
 }
 
 impl Write {
     /// The result of a command: without expiry.
-    pub(crate) fn result(key: usize, value: Option<Vec<u8>>, is_typed: bool) -> Write {
+    pub(crate) fn result(
+        key: usize,
+        value: Option<Vec<u8>>,
+        is_typed: bool,
+        event: EventName,
+    ) -> Write {
         Write {
             key,
             value,
             is_typed,
             expires_at_ms: None,
+            events: WriteEvents::Result(event),
         }
     }
 
     /// A plain string instead of the value that was found, with its expiry.
-    pub(crate) fn kept(key: usize, found: Option<Object<'_>>, value: Vec<u8>) -> Write {
+    pub(crate) fn kept(
+        key: usize,
+        found: Option<Object<'_>>,
+        value: Vec<u8>,
+        event: EventName,
+    ) -> Write {
         Write {
             key,
             value: Some(value),
             is_typed: false,
             expires_at_ms: found.and_then(|object| object.expires_at_ms),
+            events: WriteEvents::Result(event),
         }
     }
 
-    /// A change of the value that was found, by `run`; and its result.
+    /// A change of the value that was found, by `run`, and its result. `events`: those of a change,
+    /// in order.
     pub(crate) fn change<T>(
         key: usize,
         found: Option<Object<'_>>,
+        events: [Option<EventName>; 2],
         run: impl FnOnce(&mut Root<'_, '_>) -> Result<T, Failure>,
     ) -> Result<(Write, T), Failure> {
         let mut new = Vec::new();
@@ -182,18 +234,26 @@ impl Write {
             value,
             is_typed: true,
             expires_at_ms: found.and_then(|object| object.expires_at_ms),
+            events: WriteEvents::Change(events),
         };
         Ok((write, done))
     }
 
-    fn apply(self, ctx: &Context<'_>, guard: &mut Guard<'_>, hash: KeyHash, key: &[u8]) -> Done {
-        match self.value {
+    fn apply(
+        self,
+        ctx: &mut Context<'_>,
+        guard: &mut Guard<'_>,
+        hash: KeyHash,
+        key: &[u8],
+    ) -> Done {
+        let outcome = match self.value {
             Some(value) => {
                 let value = (&value[..], self.is_typed);
                 guard.write_as(ctx.table, hash, key, value, self.expires_at_ms)?
             }
             None => guard.remove(ctx.table, hash, key)?,
         };
+        self.events.add(ctx, key, outcome);
         Ok(())
     }
 }
@@ -240,17 +300,24 @@ pub(crate) fn several_at_once(
         &[Option<Object<'_>>],
     ) -> Result<Vec<Write>, Failure>,
 ) -> Done {
-    let start = ctx.out.len();
+    let (start, effects) = (ctx.out.len(), ctx.client.effects.len());
     ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
         let positions = ctx.spec.key_positions(&ctx.args);
         let keys: Vec<&[u8]> = positions.map(|at| ctx.arg(at)).collect();
         let places: Vec<_> = hashes.iter().map(|hash| (ctx.table, *hash)).collect();
         ctx.locked_for_room(guard, &places, |ctx, guard, room| {
             ctx.out.truncate(start);
+            ctx.client.effects.truncate(effects);
             ctx.warm_own(guard, hashes)?;
             let read = |(hash, key): (&KeyHash, &&[u8])| guard.read(ctx.table, *hash, key);
             let found: Result<Vec<_>, Error> = hashes.iter().zip(&keys).map(read).collect();
-            let writes = run(ctx, guard, &found?)?;
+            let found = found?;
+            let writes = run(ctx, guard, &found)?;
+            for (n, key) in keys.iter().enumerate() {
+                if found.get(n).is_some_and(Option::is_none) && reads(ctx.spec, n) {
+                    ctx.notify_miss(key);
+                }
+            }
             if writes.is_empty() {
                 return Ok(());
             }
@@ -285,12 +352,16 @@ fn one_at_once(
     if ctx.spec.has(flag::READONLY) {
         let found = guard.read(table, hash, key)?;
         run(ctx, &[found])?;
+        if found.is_none() {
+            ctx.notify_miss(key);
+        }
         return Ok(());
     }
     let (start, mut result) = (ctx.out.len(), Ok(()));
-    guard.update(table, hash, key, |found, scratch| {
+    let mut events = None;
+    let outcome = guard.update(table, hash, key, |found, scratch| {
         ctx.out.truncate(start);
-        result = Ok(());
+        (result, events) = (Ok(()), None);
         let writes = run(ctx, &[found]).unwrap_or_else(|failure| {
             result = Err(failure);
             Vec::new()
@@ -299,6 +370,7 @@ fn one_at_once(
             return Decision::Keep;
         };
         let expires_at_ms = write.expires_at_ms;
+        events = Some(write.events);
         match write.value {
             None => Decision::Remove,
             Some(value) => {
@@ -310,7 +382,24 @@ fn one_at_once(
             }
         }
     })?;
-    result
+    result?;
+    if outcome.before.is_none() && reads(ctx.spec, 0) {
+        ctx.notify_miss(key);
+    }
+    if let Some(events) = events {
+        events.add(ctx, key, outcome);
+    }
+    Ok(())
+}
+
+/// Whether a command looks its key number `n` up to read it: then it notes if the key is missing.
+fn reads(spec: &Spec, n: usize) -> bool {
+    match spec.name {
+        "lmpop" | "zmpop" | "lmove" | "rpoplpush" | "smove" => false,
+        "sort" | "georadius" | "georadiusbymember" => n == 0,
+        "pfmerge" => true,
+        _ => n > 0 || !spec.has(flag::WRITE),
+    }
 }
 
 /// An optional number of elements, which is not negative.

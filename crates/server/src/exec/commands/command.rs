@@ -125,7 +125,7 @@ fn write_info(reply: &mut Encoder<'_>, spec: &Spec) {
     }
 }
 
-fn names(spec: &Spec, table: &[(u32, &'static str)]) -> Vec<&'static str> {
+fn names(spec: &Spec, table: &[(u64, &'static str)]) -> Vec<&'static str> {
     table
         .iter()
         .filter(|(bit, _)| spec.has(*bit))
@@ -394,7 +394,7 @@ fn inner<'a>(ctx: &Context<'a>) -> Result<(&'static Spec, Vec<&'a [u8]>), Failur
         }
         _ => return Err(Failure::Text("ERR Invalid command specified")),
     };
-    if !spec.has_keys() {
+    if !spec.has_keys() || !KeyAccess::declared(spec).0.is_of_key() {
         return Err(Failure::Text("ERR The command has no key arguments"));
     }
     let positions = spec.key_positions(&args);

@@ -35,7 +35,6 @@ fn fixed(shared: &Shared, config: &ServerConfig) -> Vec<(&'static str, String)> 
         ("protected-mode", yes(!config.insecure_bind)),
         ("save", ""),
         ("dbfilename", "dump"),
-        ("notify-keyspace-events", ""),
         ("latency-monitor-threshold", "0"),
         ("latency-tracking", "yes"),
         ("cluster-require-full-coverage", "no"),
@@ -50,7 +49,7 @@ fn fixed(shared: &Shared, config: &ServerConfig) -> Vec<(&'static str, String)> 
     ]
     .map(|(name, value)| (name, value.to_owned()))
     .into();
-    let limits = format!("normal {hard} 0 {seconds} slave 0 0 0 pubsub 0 0 0");
+    let limits = format!("normal {hard} 0 {seconds} slave 0 0 0 pubsub {hard} 0 {seconds}");
     fixed.push(("client-output-buffer-limit", limits));
     fixed
 }

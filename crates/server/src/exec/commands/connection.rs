@@ -1,6 +1,6 @@
 //! The connection itself: HELLO, AUTH, PING, ECHO, QUIT, RESET.
 
-use super::{acl, monitor};
+use super::{acl, monitor, pubsub};
 use crate::audit::Outcome;
 use crate::clock;
 use crate::exec::request::context::{Context, Done, Failure, SYNTAX};
@@ -14,6 +14,14 @@ use duramen_wire::resp::number::parse_integer;
 pub(crate) const REDIS_VERSION: &str = "7.4.0";
 
 pub(crate) fn ping(ctx: &mut Context<'_>) -> Done {
+    if ctx.args.len() <= 2 && ctx.client.is_limited_to_subscriptions() {
+        let text = ctx.args.get(1).unwrap_or_default();
+        let mut reply = ctx.reply();
+        reply.array(2);
+        reply.bulk(b"pong");
+        reply.bulk(text);
+        return Ok(());
+    }
     match ctx.args.len() {
         1 => {
             ctx.out.extend_from_slice(b"+PONG\r\n");
@@ -37,6 +45,7 @@ pub(crate) fn quit(ctx: &mut Context<'_>) -> Done {
 
 pub(crate) fn reset(ctx: &mut Context<'_>) -> Done {
     monitor::stop(ctx.shared, ctx.client);
+    pubsub::end_all(ctx);
     ctx.client.reset();
     ctx.client.log_in_by_default(ctx.shared);
     ctx.out.extend_from_slice(b"+RESET\r\n");

@@ -1,14 +1,21 @@
 //! DUMP and RESTORE: values in Redis's own serialization.
 
+use crate::config::EventClasses;
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
+use crate::exec::request::events::{EventName, NEW};
 use duramen_engine::{Decision, Guard, KeyHash};
 use duramen_types::dump;
 use duramen_wire::resp::number::parse_integer;
 
+const RESTORE: EventName = (EventClasses::GENERIC, "restore");
+
 pub(crate) fn dump(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     match guard.read(ctx.table, hashes[0], ctx.arg(1))? {
         Some(object) => ctx.bulk(&dump::dump(object.value, object.is_typed)?),
-        None => ctx.null(),
+        None => {
+            ctx.notify_miss(ctx.arg(1));
+            ctx.null()
+        }
     }
 }
 
@@ -61,7 +68,7 @@ pub(crate) fn restore(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Ke
     let value = dump::restore(ctx.arg(3)).map_err(|error| Failure::from(format!("ERR {error}")));
     let restored = expires_at_ms.and_then(|expires_at_ms| Ok((value?, expires_at_ms)));
     let mut is_taken = false;
-    guard.update(ctx.table, hashes[0], ctx.arg(1), |found, scratch| {
+    let outcome = guard.update(ctx.table, hashes[0], ctx.arg(1), |found, scratch| {
         is_taken = found.is_some() && !options.replace;
         let Ok(((value, is_typed), expires_at_ms)) = &restored else {
             return Decision::Keep;
@@ -83,5 +90,13 @@ pub(crate) fn restore(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Ke
         return Err(Failure::Text("BUSYKEY Target key name already exists."));
     }
     restored?;
+    match outcome.after {
+        Some(_) => {
+            // A key that was there before is replaced by a new one.
+            ctx.notify(NEW, ctx.arg(1));
+            ctx.notify(RESTORE, ctx.arg(1));
+        }
+        None => ctx.notify_removal(ctx.arg(1), outcome), // the expiry is in the past
+    }
     ctx.ok()
 }

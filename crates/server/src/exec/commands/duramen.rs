@@ -11,6 +11,7 @@ use super::scan::{VALUES_PER_STEP, compiled, note_walked, parse_cursor, walk};
 use super::string;
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::exec::request::databases;
+use crate::exec::request::events::SET;
 use crate::exec::request::served_keys::ServedKeys;
 use crate::exec::request::spec::Access;
 use crate::exec::state::client::Db;
@@ -164,6 +165,7 @@ pub(crate) fn write(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
         let outcome = guard
             .conditional_write(ctx.table, hashes[0], key, value, None, options.condition)
             .map_err(condition_failed)?;
+        ctx.notify_change(SET, key, outcome);
         tell_write(&mut ctx.reply(), outcome.after, level);
         Ok(())
     })
@@ -191,7 +193,10 @@ pub(crate) fn mwrite(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
                     guard.write(table, *hash, key, value, None)
                 });
                 match written {
-                    Ok(outcome) => tell_write(&mut ctx.reply(), outcome.after, level),
+                    Ok(outcome) => {
+                        ctx.notify_change(SET, key, outcome);
+                        tell_write(&mut ctx.reply(), outcome.after, level);
+                    }
                     Err(error) => ctx.reply().error(Failure::from(error).text()),
                 }
             }
@@ -204,6 +209,7 @@ pub(crate) fn remove(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
     let options = parse_write_options(ctx, 2)?;
     at_level(ctx, guard, options.level, |ctx, guard, level| {
         let outcome = remove_if(ctx, guard, hashes[0], options.condition)?;
+        ctx.notify_removal(ctx.arg(1), outcome);
         tell_removed(&mut ctx.reply(), outcome.before, level);
         Ok(())
     })
@@ -253,6 +259,7 @@ pub(crate) fn mremove(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Ke
             ctx.reply().array(hashes.len());
             for (hash, key) in hashes.iter().zip(ctx.args.skip(1)) {
                 let removed = ctx.part(guard, |table, guard| guard.remove(table, *hash, key))?;
+                ctx.notify_removal(key, removed);
                 tell_removed(&mut ctx.reply(), removed.before, level);
             }
             Ok(())

@@ -2,6 +2,7 @@
 
 use super::set_options::{EX, EXAT, PX, PXAT, Unit, when_ms};
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER};
+use crate::exec::request::events::{DEL, EXPIRE, PERSIST};
 use duramen_engine::{Decision, Guard, KeyHash};
 use duramen_wire::resp::number::parse_integer;
 
@@ -35,7 +36,7 @@ fn set_expiry(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hash: KeyHash, unit:
     let given = parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)?;
     let when_ms = when_ms(unit, given, guard.now_ms(), ctx.spec.name)?;
     let mut changed = false;
-    guard.update(ctx.table, hash, ctx.arg(1), |found, scratch| {
+    let outcome = guard.update(ctx.table, hash, ctx.arg(1), |found, scratch| {
         changed = false;
         let Some(object) = found else {
             return Decision::Keep;
@@ -57,6 +58,10 @@ fn set_expiry(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hash: KeyHash, unit:
         scratch.extend_from_slice(object.value);
         object.put_scratch(Some(expires_at_ms))
     })?;
+    if changed {
+        let event = outcome.after.map_or(DEL, |_| EXPIRE);
+        ctx.notify(event, ctx.arg(1));
+    }
     ctx.integer(changed.into())
 }
 
@@ -120,7 +125,10 @@ fn tell(
     shape: impl FnOnce(u64) -> u64,
 ) -> Done {
     let answer = match guard.read(ctx.table, hash, ctx.arg(1))? {
-        None => -2,
+        None => {
+            ctx.notify_miss(ctx.arg(1));
+            -2
+        }
         Some(object) => object.expires_at_ms.map_or(-1, |at_ms| shape(at_ms) as i64),
     };
     ctx.integer(answer)
@@ -139,5 +147,8 @@ pub(crate) fn persist(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Ke
             _ => Decision::Keep,
         }
     })?;
+    if changed {
+        ctx.notify(PERSIST, ctx.arg(1));
+    }
     ctx.integer(changed.into())
 }

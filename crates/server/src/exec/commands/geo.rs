@@ -421,7 +421,11 @@ impl Search {
         }
         ctx.integer(found.len() as i64)?;
         let value = encoded(|parts| result.store(parts))?;
-        Ok(vec![Write::result(target, value, true)])
+        let name = match ctx.spec.name {
+            "geosearchstore" => "geosearchstore",
+            _ => "georadiusstore",
+        };
+        Ok(vec![Write::result(target, value, true, zset::event(name))])
     }
 }
 

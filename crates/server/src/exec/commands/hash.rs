@@ -2,12 +2,18 @@
 
 use super::collection::{self, change, parse_random_count, read, write_random};
 use super::float::Float;
+use crate::config::EventClasses;
 use crate::exec::request::context::{Context, Done, Failure, NOT_A_FLOAT, NOT_AN_INTEGER, SYNTAX};
+use crate::exec::request::events::EventName;
 use duramen_engine::{Guard, KeyHash};
 use duramen_types::table::Hash;
 use duramen_types::{Text, Type, count, find_at_most_once};
 use duramen_wire::resp::Protocol;
 use duramen_wire::resp::number::{parse_integer, write_integer};
+
+const fn event(name: &'static str) -> EventName {
+    (EventClasses::HASH, name)
+}
 
 /// Sets the fields of the request; returns how many of them are new.
 fn set_fields(
@@ -20,7 +26,7 @@ fn set_fields(
         let name = ctx.spec.name;
         return Err(format!("ERR wrong number of arguments for '{name}' command").into());
     }
-    change(ctx, guard, hashes, |_, parts| {
+    change(ctx, guard, hashes, event("hset"), |_, parts| {
         let mut hash = Hash::load(parts)?;
         hash.expect(args.len() / 2);
         let (mut rest, mut new) = (args.skip(2).into_iter(), 0);
@@ -44,7 +50,7 @@ pub(crate) fn hmset(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
 
 pub(crate) fn hsetnx(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     let (field, value) = (Text::of(ctx.arg(2)), Text::of(ctx.arg(3)));
-    let new = change(ctx, guard, hashes, |_, parts| {
+    let new = change(ctx, guard, hashes, event("hset"), |_, parts| {
         let mut hash = Hash::load(parts)?;
         if hash.has(&field) {
             return Ok(0);
@@ -83,7 +89,7 @@ pub(crate) fn hmget(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
 
 pub(crate) fn hdel(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     let fields: Vec<_> = ctx.args.skip(2).into_iter().map(Text::of).collect();
-    let removed = change(ctx, guard, hashes, |_, parts| {
+    let removed = change(ctx, guard, hashes, event("hdel"), |_, parts| {
         let mut hash = Hash::load(parts)?;
         let removed = hash.remove(fields.iter().copied());
         if removed > 0 {
@@ -102,7 +108,7 @@ pub(crate) fn hlen(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHa
 
 /// The value of the field in argument 2.
 fn field<'g>(
-    ctx: &Context<'_>,
+    ctx: &mut Context<'_>,
     guard: &'g Guard<'_>,
     hashes: &[KeyHash],
 ) -> Result<Option<Text<'g>>, Failure> {
@@ -156,7 +162,7 @@ pub(crate) fn hgetall(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Ke
 pub(crate) fn hincrby(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     let by = parse_integer(ctx.arg(3)).ok_or(NOT_AN_INTEGER)?;
     let field = Text::of(ctx.arg(2));
-    let sum = change(ctx, guard, hashes, |_, parts| {
+    let sum = change(ctx, guard, hashes, event("hincrby"), |_, parts| {
         let mut text = Vec::new();
         let mut hash = Hash::load(parts)?;
         let old = match hash.get(&field) {
@@ -184,7 +190,7 @@ pub(crate) fn hincrbyfloat(
         return Err(Failure::Text("ERR value is NaN or Infinity"));
     }
     let field = Text::of(ctx.arg(2));
-    let text = change(ctx, guard, hashes, |_, parts| {
+    let text = change(ctx, guard, hashes, event("hincrbyfloat"), |_, parts| {
         let mut text = Vec::new();
         let mut hash = Hash::load(parts)?;
         let old = match hash.get(&field) {

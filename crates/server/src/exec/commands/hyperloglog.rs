@@ -1,7 +1,9 @@
 //! HyperLogLogs: estimates of how many different strings were added.
 
 use super::collection::{Write, at_once, plain};
+use crate::config::EventClasses;
 use crate::exec::request::context::{Context, Done, Failure};
+use crate::exec::request::events::EventName;
 use duramen_engine::{Decision, Guard, KeyHash, Object};
 use duramen_types::hll::{Error, Log};
 
@@ -15,6 +17,8 @@ impl From<Error> for Failure {
     }
 }
 
+const PFADD: EventName = (EventClasses::STRING, "pfadd");
+
 fn log(found: Option<Object<'_>>) -> Result<Log, Failure> {
     match plain(found)? {
         Some(value) => Ok(Log::of(value)?),
@@ -26,7 +30,7 @@ pub(crate) fn pfadd(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
     let (args, table, key) = (ctx.args, ctx.table, ctx.arg(1));
     let hash = hashes.first().copied().unwrap_or_else(|| guard.hash(key));
     let mut result = Ok(false);
-    guard.update(table, hash, key, |found, scratch| {
+    let outcome = guard.update(table, hash, key, |found, scratch| {
         let mut log = match log(found) {
             Ok(log) => log,
             Err(failure) => {
@@ -48,6 +52,7 @@ pub(crate) fn pfadd(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
         }
     })?;
     let changed = result?;
+    ctx.notify_change(PFADD, key, outcome);
     ctx.integer(changed.into())
 }
 
@@ -74,6 +79,6 @@ pub(crate) fn pfmerge(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Ke
         merged(found)?.encode(&mut value);
         ctx.ok()?;
         let target = found.first().copied().flatten();
-        Ok(vec![Write::kept(0, target, value)])
+        Ok(vec![Write::kept(0, target, value, PFADD)])
     })
 }

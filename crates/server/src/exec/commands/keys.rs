@@ -6,8 +6,10 @@
 //!   have left the store meanwhile, to search for memory or to release its keys. It then gets
 //!   `Error::TryAgain`, and the command looks the table up again ([`Context::run`]).
 
+use crate::config::EventClasses;
 use crate::exec::request::context::{Context, Done, Failure, NO_SUCH_KEY, NOT_AN_INTEGER, SYNTAX};
 use crate::exec::request::databases::{DROPPED_NOW, parse_db, table_for, table_in};
+use crate::exec::request::events::{EventName, NEW};
 use crate::exec::request::routing;
 use crate::exec::request::spec::Access;
 use duramen_engine::{Guard, KeyHash, Object, Room, TableId};
@@ -15,12 +17,21 @@ use duramen_types::table::{Hash, Set};
 use duramen_types::{Sorted, Text, Type};
 use duramen_wire::resp::number::parse_integer;
 
+const RENAME_FROM: EventName = (EventClasses::GENERIC, "rename_from");
+const RENAME_TO: EventName = (EventClasses::GENERIC, "rename_to");
+const COPY_TO: EventName = (EventClasses::GENERIC, "copy_to");
+const MOVE_FROM: EventName = (EventClasses::GENERIC, "move_from");
+const MOVE_TO: EventName = (EventClasses::GENERIC, "move_to");
+
 const SAME_OBJECTS: Failure = Failure::Text("ERR source and destination objects are the same");
 /// Longest value that Redis keeps inside its object header.
 const EMBSTR_BYTES_MAX: usize = 44;
 
 pub(crate) fn type_of(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     let found = guard.read(ctx.table, hashes[0], ctx.arg(1))?;
+    if found.is_none() {
+        ctx.notify_miss(ctx.arg(1));
+    }
     ctx.reply()
         .simple(found.map_or("none", |found| type_name(&found)));
     Ok(())
@@ -74,6 +85,10 @@ fn rename_unless(
         ctx.set_aside(guard, *room)?;
         guard.write_as(table, hashes[1], to, (&value, is_typed), expires_at_ms)?;
         guard.remove(table, hashes[0], from)?;
+        // A key that was there before is replaced by a new one.
+        ctx.notify(NEW, to);
+        ctx.notify(RENAME_FROM, from);
+        ctx.notify(RENAME_TO, to);
         renamed = true;
         Ok(())
     })?;
@@ -189,6 +204,9 @@ fn transfer_locked(
     let keys = [(ctx.table, from, source_key), (table, to, target.key)];
     ctx.warm(guard, keys.into_iter())?;
     let Some(source) = guard.read(ctx.table, from, source_key)? else {
+        if !target.moves {
+            ctx.notify_miss(source_key);
+        }
         return ctx.integer(0);
     };
     if !target.replace && guard.read(table, to, target.key)?.is_some() {
@@ -208,6 +226,14 @@ fn transfer_locked(
     guard.write_as(table, to, target.key, (&value, is_typed), expires_at_ms)?;
     if target.moves {
         guard.remove(ctx.table, from, source_key)?;
+    }
+    ctx.notify_in(table, NEW, target.key);
+    match target.moves {
+        true => {
+            ctx.notify(MOVE_FROM, source_key);
+            ctx.notify_in(table, MOVE_TO, target.key);
+        }
+        false => ctx.notify_in(table, COPY_TO, target.key),
     }
     ctx.integer(1)
 }

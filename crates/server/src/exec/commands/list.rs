@@ -3,11 +3,31 @@
 use super::collection::{
     Write, at_once, change, parse_count, parse_keys, parse_pop_count, read, typed,
 };
+use crate::config::EventClasses;
 use crate::exec::request::context::{Context, Done, Failure, NO_SUCH_KEY, NOT_AN_INTEGER, SYNTAX};
+use crate::exec::request::events::EventName;
 use duramen_engine::{Guard, KeyHash};
 use duramen_types::list::{self, End, List};
 use duramen_types::{Part, Parts, Text, Type, count};
 use duramen_wire::resp::number::parse_integer;
+
+const fn event(name: &'static str) -> EventName {
+    (EventClasses::LIST, name)
+}
+
+const fn pushed(end: End) -> EventName {
+    event(match end {
+        End::Head => "lpush",
+        End::Tail => "rpush",
+    })
+}
+
+const fn popped(end: End) -> EventName {
+    event(match end {
+        End::Head => "lpop",
+        End::Tail => "rpop",
+    })
+}
 
 fn push(
     ctx: &mut Context<'_>,
@@ -16,7 +36,7 @@ fn push(
     (end, only_present): (End, bool),
 ) -> Done {
     let items: Vec<&[u8]> = ctx.args.skip(2).into_iter().collect();
-    let length = change(ctx, guard, hashes, |_, parts| {
+    let length = change(ctx, guard, hashes, pushed(end), |_, parts| {
         if only_present && parts.get(Part::Root).is_none() {
             return Ok(0);
         }
@@ -69,7 +89,7 @@ fn pop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash], end: En
             return Err(format!("ERR wrong number of arguments for '{name}' command").into());
         }
     };
-    let popped = change(ctx, guard, hashes, |_, parts| {
+    let popped = change(ctx, guard, hashes, popped(end), |_, parts| {
         pop_some(parts, end, wanted.unwrap_or(1))
     })?;
     match (popped, wanted) {
@@ -129,7 +149,7 @@ pub(crate) fn lindex(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
 
 pub(crate) fn lset(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     let args = ctx.args;
-    change(ctx, guard, hashes, |ctx, parts| {
+    change(ctx, guard, hashes, event("lset"), |ctx, parts| {
         let mut list = List::load(parts)?;
         if list.items.is_empty() {
             return Err(NO_SUCH_KEY);
@@ -151,7 +171,7 @@ pub(crate) fn linsert(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Ke
         _ => return Err(SYNTAX),
     };
     let (pivot, item) = (Text::of(ctx.arg(3)), Text::of(ctx.arg(4)));
-    let length = change(ctx, guard, hashes, |_, parts| {
+    let length = change(ctx, guard, hashes, event("linsert"), |_, parts| {
         let mut list = List::load(parts)?;
         if list.items.is_empty() {
             return Ok(0);
@@ -200,7 +220,7 @@ pub(crate) fn lrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
 
 pub(crate) fn ltrim(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     let (start, stop) = parse_range(ctx)?;
-    change(ctx, guard, hashes, |_, parts| {
+    let is_whole = change(ctx, guard, hashes, event("ltrim"), |_, parts| {
         let mut list = List::load(parts)?;
         let len = list.items.len();
         let range = range_of(start, stop, len);
@@ -209,15 +229,18 @@ pub(crate) fn ltrim(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
             list.items.drain(..range.start);
             list.store(parts)?;
         }
-        Ok(())
+        Ok(len > 0 && range.len() == len)
     })?;
+    if is_whole {
+        ctx.notify(event("ltrim"), ctx.arg(1)); // as Redis does
+    }
     ctx.ok()
 }
 
 pub(crate) fn lrem(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     let wanted = parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)?;
     let item = Text::of(ctx.arg(3));
-    let removed = change(ctx, guard, hashes, |_, parts| {
+    let removed = change(ctx, guard, hashes, event("lrem"), |_, parts| {
         let mut list = List::load(parts)?;
         let before = list.items.len();
         let mut left = match wanted {
@@ -345,7 +368,8 @@ fn move_item(
             return Ok(Vec::new());
         }
         if is_same {
-            let (write, item) = Write::change(0, *source, |parts| {
+            let events = [Some(pushed(to)), Some(popped(from))];
+            let (write, item) = Write::change(0, *source, events, |parts| {
                 let mut list = List::load(parts)?;
                 let item = match from {
                     End::Head => list.items.remove(0),
@@ -359,15 +383,17 @@ fn move_item(
             ctx.bulk(&item)?;
             return Ok(vec![write]);
         }
-        let (popped, item) = Write::change(0, *source, |parts| {
+        let events = [Some(popped(from)), None];
+        let (removed, item) = Write::change(0, *source, events, |parts| {
             let items = pop_some(parts, from, 1)?.unwrap_or_default();
             Ok(items.into_iter().next().unwrap_or_default())
         })?;
-        let (pushed, _) = Write::change(1, *target, |parts| {
+        let events = [Some(pushed(to)), None];
+        let (added, _) = Write::change(1, *target, events, |parts| {
             Ok(list::push(parts, to, [&item[..]].into_iter())?)
         })?;
         ctx.bulk(&item)?;
-        Ok(vec![popped, pushed])
+        Ok(vec![added, removed]) // in the order of Redis's events
     })
 }
 
@@ -381,7 +407,9 @@ pub(crate) fn lmpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
             if typed(*found)?.is_none() {
                 continue;
             }
-            let (write, items) = Write::change(n, *found, |parts| pop_some(parts, end, wanted))?;
+            let events = [Some(popped(end)), None];
+            let (write, items) =
+                Write::change(n, *found, events, |parts| pop_some(parts, end, wanted))?;
             let key = ctx.arg(2 + n);
             let mut reply = ctx.reply();
             reply.array(2);

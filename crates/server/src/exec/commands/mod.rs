@@ -27,6 +27,7 @@ pub(crate) mod lookup;
 mod memory;
 pub(crate) mod monitor;
 mod multi_key;
+pub(crate) mod pubsub;
 mod scan;
 mod server;
 mod set;

@@ -4,7 +4,9 @@
 //! two readings, all values existed together at the moment between. If that fails repeatedly, the
 //! reader locks the keys too.
 
+use crate::config::EventClasses;
 use crate::exec::request::context::{Context, Done, Failure};
+use crate::exec::request::events::SET;
 use crate::exec::request::spec::flag;
 use crate::exec::request::{ENTRIES_AHEAD, GROUP_KEYS, KEYS_KEPT, room};
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
@@ -228,17 +230,34 @@ fn read_at_once(
 ) -> Done {
     let alone = ctx.locked || hashes.len() == 1 || ctx.shared.threads.len() == 1;
     let mut observed = Vec::with_capacity(if alone { 0 } else { hashes.len() });
+    let notes_misses = ctx.shared.commands.events().has(EventClasses::MISS);
+    let mut missed = Vec::new();
+    let mut show = |ctx: &mut Context<'_>, n: usize, found: Option<Object<'_>>| {
+        if notes_misses {
+            missed.truncate(if n == 0 { 0 } else { missed.len() });
+            missed.extend(found.is_none().then_some(n));
+        }
+        show(ctx, n, found);
+    };
+    let mut is_done = false;
     for _ in 0..OPTIMISTIC_READINGS {
         let seen = (!alone).then_some(&mut observed);
         read_all(ctx, guard, hashes, seen, &mut show)?;
-        if alone || still_holds(ctx, guard, hashes, &observed)? {
-            return Ok(());
+        is_done = alone || still_holds(ctx, guard, hashes, &observed)?;
+        if is_done {
+            break;
         }
     }
     drop(observed);
-    ctx.locked(guard, hashes, Room::default(), |ctx, guard| {
-        read_all(ctx, guard, hashes, None, &mut show)
-    })
+    if !is_done {
+        ctx.locked(guard, hashes, Room::default(), |ctx, guard| {
+            read_all(ctx, guard, hashes, None, &mut show)
+        })?;
+    }
+    for n in missed {
+        ctx.notify_miss(ctx.arg(1 + n));
+    }
+    Ok(())
 }
 
 /// The state of a key in one reading.
@@ -312,7 +331,8 @@ pub(crate) fn mset(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHa
     check_pairs(ctx)?;
     if let [hash] = hashes {
         // Within the guard of other requests, which locks no keys.
-        guard.write(ctx.table, *hash, ctx.arg(1), ctx.arg(2), None)?;
+        let outcome = guard.write(ctx.table, *hash, ctx.arg(1), ctx.arg(2), None)?;
+        ctx.notify_change(SET, ctx.arg(1), outcome);
         return ctx.ok();
     }
     ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
@@ -331,7 +351,10 @@ pub(crate) fn msetnx(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
         let (key, value) = (ctx.arg(1), ctx.arg(2));
         let absent = Condition::Absent;
         return match guard.conditional_write(ctx.table, *hash, key, value, None, absent) {
-            Ok(_) => ctx.integer(1),
+            Ok(outcome) => {
+                ctx.notify_change(SET, key, outcome);
+                ctx.integer(1)
+            }
             Err(Error::ConditionFailed { .. }) => ctx.integer(0),
             Err(error) => Err(error.into()),
         };
@@ -387,7 +410,8 @@ fn write_all(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -
     for (n, hash) in hashes.iter().enumerate() {
         ctx.hint_next(guard, hashes, n);
         let (key, value) = (ctx.arg(1 + 2 * n), ctx.arg(2 + 2 * n));
-        guard.write(ctx.table, *hash, key, value, None)?;
+        let outcome = guard.write(ctx.table, *hash, key, value, None)?;
+        ctx.notify_change(SET, key, outcome);
     }
     Ok(())
 }
@@ -395,6 +419,7 @@ fn write_all(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -
 pub(crate) fn del(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     if let [hash] = hashes {
         let outcome = guard.remove(ctx.table, *hash, ctx.arg(1))?;
+        ctx.notify_removal(ctx.arg(1), outcome);
         return ctx.integer(outcome.before.is_some().into());
     }
     let mut removed = 0;
@@ -403,7 +428,9 @@ pub(crate) fn del(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHas
         ctx.locked(guard, hashes, room, |ctx, guard| {
             ctx.warm_own(guard, hashes)?;
             for (hash, key) in hashes.iter().zip(ctx.args.skip(1)) {
-                removed += i64::from(guard.remove(ctx.table, *hash, key)?.before.is_some());
+                let outcome = guard.remove(ctx.table, *hash, key)?;
+                ctx.notify_removal(key, outcome);
+                removed += i64::from(outcome.before.is_some());
             }
             Ok(())
         })

@@ -4,7 +4,9 @@ use super::collection::{
     self, Write, at_once, change, encoded, parse_count, parse_keys, parse_random_count,
     random_places, read, typed, write_random,
 };
+use crate::config::EventClasses;
 use crate::exec::request::context::{Context, Done, Failure, SYNTAX};
+use crate::exec::request::events::EventName;
 use crate::exec::request::spec::flag;
 use duramen_base::limits::COLLECTION_ELEMENTS_MAX;
 use duramen_engine::{Guard, KeyHash, Object};
@@ -12,9 +14,13 @@ use duramen_types::table::Set;
 use duramen_types::{Text, Type, count, find_at_most_once};
 use duramen_wire::resp::number::parse_integer;
 
+const fn event(name: &'static str) -> EventName {
+    (EventClasses::SET, name)
+}
+
 pub(crate) fn sadd(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     let args = ctx.args;
-    let added = change(ctx, guard, hashes, |_, parts| {
+    let added = change(ctx, guard, hashes, event("sadd"), |_, parts| {
         let mut set = Set::load(parts)?;
         set.expect(args.len() - 2);
         let before = set.len();
@@ -32,7 +38,7 @@ pub(crate) fn sadd(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHa
 
 pub(crate) fn srem(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     let members: Vec<_> = ctx.args.skip(2).into_iter().map(Text::of).collect();
-    let removed = change(ctx, guard, hashes, |_, parts| {
+    let removed = change(ctx, guard, hashes, event("srem"), |_, parts| {
         let mut set = Set::load(parts)?;
         let removed = set.remove(members.iter().copied());
         if removed > 0 {
@@ -92,7 +98,7 @@ pub(crate) fn spop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHa
         _ => return Err(SYNTAX),
     };
     let number = wanted.unwrap_or(1);
-    let popped: Vec<Vec<u8>> = change(ctx, guard, hashes, |ctx, parts| {
+    let popped: Vec<Vec<u8>> = change(ctx, guard, hashes, event("spop"), |ctx, parts| {
         let mut set = Set::load(parts)?;
         let places = random_places(ctx, set.len(), number);
         let elements = set.elements();
@@ -159,7 +165,8 @@ pub(crate) fn smove(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
         if is_same || !is_member {
             return Ok(Vec::new());
         }
-        let (removed, _) = Write::change(0, *source, |parts| {
+        let events = [Some(event("srem")), None];
+        let (removed, _) = Write::change(0, *source, events, |parts| {
             let mut set = Set::load(parts)?;
             set.remove([member].into_iter());
             Ok(set.store(parts)?)
@@ -167,7 +174,8 @@ pub(crate) fn smove(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
         if other.has(&member) {
             return Ok(vec![removed]);
         }
-        let (added, _) = Write::change(1, *target, |parts| {
+        let events = [Some(event("sadd")), None];
+        let (added, _) = Write::change(1, *target, events, |parts| {
             let mut set = Set::load(parts)?;
             set.insert(member, ());
             Ok(set.store(parts)?)
@@ -257,7 +265,7 @@ fn combine_into(
         let set = combined(ctx, operation, found.get(1..).unwrap_or_default())?;
         ctx.integer(set.len() as i64)?;
         let value = encoded(|parts| set.store(parts))?;
-        Ok(vec![Write::result(0, value, true)])
+        Ok(vec![Write::result(0, value, true, event(ctx.spec.name))])
     })
 }
 

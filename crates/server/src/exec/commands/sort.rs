@@ -7,7 +7,9 @@
 use super::collection::{WRONG_TYPE, Write, at_once, encoded, plain, several_at_once};
 use super::set::check_result;
 use super::zset::parse_score;
+use crate::config::EventClasses;
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
+use crate::exec::request::events::EventName;
 use crate::exec::request::spec::flag;
 use duramen_base::limits::VALUE_BYTES_MAX;
 use duramen_engine::{Guard, KeyHash, Object};
@@ -32,6 +34,8 @@ const TOO_LONG_HASHES: Failure =
     Failure::Text("ERR the hashes that SORT searches for fields are together longer than 4 GiB");
 /// The patterns without an option GET.
 const ITSELF: &[&[u8]] = &[b"#"];
+
+const STORED: EventName = (EventClasses::LIST, "sortstore");
 
 /// The options of SORT.
 #[derive(Default)]
@@ -127,7 +131,7 @@ fn key_of<'p>(pattern: &'p [u8], element: &[u8]) -> Option<(Vec<u8>, Option<&'p 
 /// The value that a pattern means for an element. `searched`: the bytes of all hashes that were
 /// searched for a field until now.
 fn look_up(
-    ctx: &Context<'_>,
+    ctx: &mut Context<'_>,
     guard: &Guard<'_>,
     pattern: &[u8],
     element: &[u8],
@@ -140,6 +144,7 @@ fn look_up(
         return Ok(None);
     };
     let Some(object) = guard.read(ctx.table, guard.hash(&key), &key)? else {
+        ctx.notify_miss(&key);
         return Ok(None);
     };
     Ok(match field {
@@ -190,7 +195,7 @@ struct Weighted<'g> {
 }
 
 fn weigh<'g>(
-    ctx: &Context<'_>,
+    ctx: &mut Context<'_>,
     guard: &Guard<'_>,
     element: Text<'g>,
     options: &Options<'_>,
@@ -329,7 +334,7 @@ impl Options<'_> {
             };
             ctx.integer(list.items.len() as i64)?;
             let value = encoded(|parts| list.store(parts))?;
-            return Ok(vec![Write::result(1, value, true)]);
+            return Ok(vec![Write::result(1, value, true, STORED)]);
         }
         let mut reply = ctx.reply();
         reply.array(results.len());
@@ -355,6 +360,9 @@ pub(crate) fn sort(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHa
     let hash = hashes.first().copied().unwrap_or_else(|| guard.hash(key));
     let found = guard.read(ctx.table, hash, key)?;
     options.run(ctx, guard, found)?;
+    if found.is_none() {
+        ctx.notify_miss(key);
+    }
     Ok(())
 }
 

@@ -3,13 +3,18 @@
 use super::collection::{WRONG_TYPE, plain};
 use super::float::Float;
 use super::set_options::{self, EX, Expiry, PX, SetOptions, Unit, When};
+use crate::config::EventClasses;
 use crate::exec::request::context::{
     Context, Done, Failure, NOT_A_FLOAT, NOT_AN_INTEGER, TOO_LONG,
 };
+use crate::exec::request::events::{DEL, EXPIRE, EventName, INCRBY, INCRBYFLOAT, PERSIST, SET};
 use duramen_base::limits::VALUE_BYTES_MAX;
 use duramen_engine::{Condition, Decision, Error, Guard, KeyHash};
 use duramen_wire::resp::Encoder;
 use duramen_wire::resp::number::{parse_integer, write_integer};
+
+const SETRANGE: EventName = (EventClasses::STRING, "setrange");
+const APPEND: EventName = (EventClasses::STRING, "append");
 
 pub(crate) fn get(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     let found = guard.read(ctx.table, hashes[0], ctx.arg(1))?;
@@ -22,17 +27,19 @@ pub(crate) fn get(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHas
 
 /// Counts a read of one key.
 #[inline]
-fn note_read(ctx: &Context<'_>, hit: bool) {
+fn note_read(ctx: &mut Context<'_>, hit: bool) {
     let counters = ctx.local.counters(ctx.shared);
-    match hit {
-        true => counters.keyspace_hits.add(1),
-        false => counters.keyspace_misses.add(1),
+    if hit {
+        return counters.keyspace_hits.add(1);
     }
+    counters.keyspace_misses.add(1);
+    ctx.notify_miss(ctx.arg(1));
 }
 
 pub(crate) fn set(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     if ctx.args.len() == 3 {
-        guard.write(ctx.table, hashes[0], ctx.arg(1), ctx.arg(2), None)?;
+        let outcome = guard.write(ctx.table, hashes[0], ctx.arg(1), ctx.arg(2), None)?;
+        ctx.notify_change(SET, ctx.arg(1), outcome);
         return ctx.ok();
     }
     let options = set_options::parse_set(&ctx.args)?;
@@ -47,7 +54,13 @@ pub(crate) fn set(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHas
     };
     let (key, value) = (ctx.arg(1), ctx.arg(2));
     match guard.conditional_write(ctx.table, hashes[0], key, value, expires_at_ms, condition) {
-        Ok(_) => ctx.ok(),
+        Ok(outcome) => {
+            match expires_at_ms {
+                Some(_) => ctx.notify_set_for(key, outcome),
+                None => ctx.notify_change(SET, key, outcome),
+            }
+            ctx.ok()
+        }
         Err(Error::ConditionFailed { .. }) => ctx.null(),
         Err(error) => Err(error.into()),
     }
@@ -66,7 +79,7 @@ fn set_with_old(
     let out = &mut *ctx.out;
     let (mut wrote, mut is_wrong) = (false, false);
     let needs_string = options.get || matches!(options.when, When::Equals(_));
-    guard.update(ctx.table, hash, key, |found, _| {
+    let outcome = guard.update(ctx.table, hash, key, |found, _| {
         out.truncate(start);
         is_wrong = needs_string && plain(found).is_err();
         if is_wrong {
@@ -98,6 +111,13 @@ fn set_with_old(
     if is_wrong {
         return Err(WRONG_TYPE);
     }
+    if options.get && outcome.before.is_none() {
+        ctx.notify_miss(key);
+    }
+    match expires_at_ms {
+        Some(_) if wrote => ctx.notify_set_for(key, outcome),
+        _ => ctx.notify_change(SET, key, outcome),
+    }
     match (options.get, wrote) {
         (true, _) => Ok(()),
         (false, true) => ctx.ok(),
@@ -108,7 +128,10 @@ fn set_with_old(
 pub(crate) fn setnx(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     let (key, value) = (ctx.arg(1), ctx.arg(2));
     match guard.conditional_write(ctx.table, hashes[0], key, value, None, Condition::Absent) {
-        Ok(_) => ctx.integer(1),
+        Ok(outcome) => {
+            ctx.notify_change(SET, key, outcome);
+            ctx.integer(1)
+        }
         Err(Error::ConditionFailed { .. }) => ctx.integer(0),
         Err(error) => Err(error.into()),
     }
@@ -124,7 +147,9 @@ pub(crate) fn psetex(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
 
 fn set_for(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hash: KeyHash, unit: Unit) -> Done {
     let expires_at_ms = set_options::expiry_ms(unit, ctx.arg(2), guard.now_ms(), ctx.spec.name)?;
-    guard.write(ctx.table, hash, ctx.arg(1), ctx.arg(3), Some(expires_at_ms))?;
+    let (key, value) = (ctx.arg(1), ctx.arg(3));
+    let outcome = guard.write(ctx.table, hash, key, value, Some(expires_at_ms))?;
+    ctx.notify_set_for(key, outcome);
     ctx.ok()
 }
 
@@ -156,7 +181,7 @@ fn replace(
     let start = ctx.out.len();
     let out = &mut *ctx.out;
     let mut done = Ok(());
-    guard.update(ctx.table, hash, key, |found, _| {
+    let outcome = guard.update(ctx.table, hash, key, |found, _| {
         out.truncate(start);
         done = plain(found).map(|value| {
             let mut reply = Encoder::new(out, protocol);
@@ -171,7 +196,15 @@ fn replace(
             Decision::Keep
         }
     })?;
-    done
+    done?;
+    if outcome.before.is_none() {
+        ctx.notify_miss(key);
+    }
+    match outcome.after {
+        Some(_) => ctx.notify_change(SET, key, outcome),
+        None => ctx.notify_removal(key, outcome),
+    }
+    Ok(())
 }
 
 pub(crate) fn getex(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
@@ -181,16 +214,18 @@ pub(crate) fn getex(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
     }
     let key = ctx.arg(1);
     if plain(guard.read(ctx.table, hashes[0], key)?)?.is_none() {
+        ctx.notify_miss(key);
         return ctx.null();
     }
     let expires_at_ms = expiry.at_ms(guard.now_ms(), ctx.spec.name)?;
     let protocol = ctx.client.protocol;
     let start = ctx.out.len();
     let out = &mut *ctx.out;
-    let mut done = Ok(());
-    guard.update(ctx.table, hashes[0], key, |found, scratch| {
+    let (mut done, mut had_expiry) = (Ok(()), false);
+    let outcome = guard.update(ctx.table, hashes[0], key, |found, scratch| {
         out.truncate(start);
         done = plain(found).map(|_| ());
+        had_expiry = found.is_some_and(|object| object.expires_at_ms.is_some());
         if done.is_err() {
             return Decision::Keep;
         }
@@ -206,7 +241,15 @@ pub(crate) fn getex(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
         scratch.extend_from_slice(object.value);
         Decision::PutScratch { expires_at_ms }
     })?;
-    done
+    done?;
+    match (outcome.before, expiry) {
+        (None, _) => ctx.notify_miss(key),
+        (_, Expiry::At(..)) if outcome.after.is_none() => ctx.notify(DEL, key),
+        (_, Expiry::At(..)) => ctx.notify(EXPIRE, key),
+        _ if had_expiry => ctx.notify(PERSIST, key),
+        _ => {}
+    }
+    Ok(())
 }
 
 pub(crate) fn strlen(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
@@ -251,7 +294,7 @@ pub(crate) fn setrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[K
         usize::try_from(offset).map_err(|_| Failure::Text("ERR offset is out of range"))?;
     let patch = ctx.arg(3);
     let mut result = Ok(0);
-    guard.update(ctx.table, hashes[0], ctx.arg(1), |found, scratch| {
+    let outcome = guard.update(ctx.table, hashes[0], ctx.arg(1), |found, scratch| {
         let old = match plain(found) {
             Ok(old) => old.unwrap_or_default(),
             Err(failure) => {
@@ -277,13 +320,14 @@ pub(crate) fn setrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[K
         }
     })?;
     let len = result?;
+    ctx.notify_change(SETRANGE, ctx.arg(1), outcome);
     ctx.integer(len as i64)
 }
 
 pub(crate) fn append(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     let tail = ctx.arg(2);
     let mut result = Ok(0);
-    guard.update(ctx.table, hashes[0], ctx.arg(1), |found, scratch| {
+    let outcome = guard.update(ctx.table, hashes[0], ctx.arg(1), |found, scratch| {
         let old = match plain(found) {
             Ok(old) => old.unwrap_or_default(),
             Err(failure) => {
@@ -306,6 +350,10 @@ pub(crate) fn append(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
         }
     })?;
     let len = result?;
+    match outcome.before == outcome.after {
+        true => ctx.notify(APPEND, ctx.arg(1)), // the tail is empty
+        false => ctx.notify_change(APPEND, ctx.arg(1), outcome),
+    }
     ctx.integer(len as i64)
 }
 
@@ -338,7 +386,7 @@ fn add(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hash: KeyHash, by: i64) -> 
 /// Adds to the integer under argument 1 (absent = 0), keeping its expiry; returns the sum and the
 /// object version.
 pub(crate) fn add_integer(
-    ctx: &Context<'_>,
+    ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
     hash: KeyHash,
     by: i64,
@@ -361,7 +409,9 @@ pub(crate) fn add_integer(
             Err(_) => Decision::Keep,
         }
     })?;
-    Ok((result?, outcome.after.unwrap_or(0)))
+    let sum = result?;
+    ctx.notify_change(INCRBY, ctx.arg(1), outcome);
+    Ok((sum, outcome.after.unwrap_or(0)))
 }
 
 pub(crate) fn incrbyfloat(
@@ -376,7 +426,7 @@ pub(crate) fn incrbyfloat(
 /// Adds argument 2 to the number under argument 1 (absent = 0), keeping its expiry; returns the
 /// sum's text and the object version.
 pub(crate) fn add_float(
-    ctx: &Context<'_>,
+    ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
     hash: KeyHash,
 ) -> Result<(Vec<u8>, u64), Failure> {
@@ -406,5 +456,7 @@ pub(crate) fn add_float(
             }
         }
     })?;
-    Ok((result?, outcome.after.unwrap_or(0)))
+    let text = result?;
+    ctx.notify_change(INCRBYFLOAT, ctx.arg(1), outcome);
+    Ok((text, outcome.after.unwrap_or(0)))
 }

@@ -7,8 +7,8 @@
 use super::{
     acl, bitmap, client, client_list, cluster, command, config, connection, databases, dump,
     durability, duramen, expire, geo, hash, hyperloglog, info, keys as key_space, latency, list,
-    memory, monitor, multi_key, scan, server, set, slowlog, sort, string, transaction, zset,
-    zset_combine, zset_range,
+    memory, monitor, multi_key, pubsub, scan, server, set, slowlog, sort, string, transaction,
+    zset, zset_combine, zset_range,
 };
 use crate::exec::request::spec::Run::{Alone, Atomic, Data, Plain, Refused, Store};
 use crate::exec::request::spec::flag::*;
@@ -18,18 +18,18 @@ use crate::exec::request::spec::{
 use crate::shared::totals::{CommandTotals, Totals, counted};
 use crate::shared::{Family, Shared};
 
-const NO_FLAGS: u32 = 0;
+const NO_FLAGS: u64 = 0;
 
 /// The rows without their numbers.
 #[rustfmt::skip] // One row, one line: it is a table.
 const ROWS: &[Spec] = &[
     row("hello", -1, NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY | CONNECTION, NO_KEYS, Group::Connection, Family::Other, "6.0.0", "O(1)", "Chooses the protocol version, and authenticates and names the connection.", Plain(connection::hello)),
     row("auth", -2, NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY | CONNECTION, NO_KEYS, Group::Connection, Family::Other, "1.0.0", "O(N)", "Gives the password.", Plain(connection::auth)),
-    row("ping", -1, FAST | CONNECTION, NO_KEYS, Group::Connection, Family::Other, "1.0.0", "O(1)", "Answers PONG, or what it was given.", Plain(connection::ping)),
+    row("ping", -1, SUBSCRIBED | FAST | CONNECTION, NO_KEYS, Group::Connection, Family::Other, "1.0.0", "O(1)", "Answers PONG, or what it was given.", Plain(connection::ping)),
     row("echo", 2, LOADING | STALE | FAST | CONNECTION, NO_KEYS, Group::Connection, Family::Other, "1.0.0", "O(1)", "Answers what it was given.", Plain(connection::echo)),
     row("select", 2, LOADING | STALE | FAST | CONNECTION, NO_KEYS, Group::Connection, Family::Other, "1.0.0", "O(1)", "Chooses the database of this connection.", Store(databases::select)),
-    row("quit", -1, NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY | CONNECTION | NEVER_QUEUED, NO_KEYS, Group::Connection, Family::Other, "1.0.0", "O(1)", "Closes the connection after its replies.", Plain(connection::quit)),
-    row("reset", 1, NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY | CONNECTION | NEVER_QUEUED, NO_KEYS, Group::Connection, Family::Other, "6.2.0", "O(1)", "Brings the connection back to how it was when it was new.", Plain(connection::reset)),
+    row("quit", -1, SUBSCRIBED | NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY | CONNECTION | NEVER_QUEUED, NO_KEYS, Group::Connection, Family::Other, "1.0.0", "O(1)", "Closes the connection after its replies.", Plain(connection::quit)),
+    row("reset", 1, SUBSCRIBED | NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY | CONNECTION | NEVER_QUEUED, NO_KEYS, Group::Connection, Family::Other, "6.2.0", "O(1)", "Brings the connection back to how it was when it was new.", Plain(connection::reset)),
     row("get", 2, READONLY | FAST | STRING, ONE_KEY, Group::String, Family::Read, "1.0.0", "O(1)", "Returns the value of a key.", Data(string::get)),
     row("set", -3, WRITE | DENYOOM | STRING, ONE_KEY, Group::String, Family::Write, "1.0.0", "O(1)", "Sets the value of a key, under conditions and with an expiry if wanted.", Data(string::set)),
     row("setnx", 3, WRITE | DENYOOM | FAST | STRING, ONE_KEY, Group::String, Family::Write, "1.0.0", "O(1)", "Sets the value of a key that does not exist.", Data(string::setnx)),
@@ -189,6 +189,21 @@ const ROWS: &[Spec] = &[
     row("object|idletime", 3, READONLY | KEYSPACE, keys(2, 2, 1), Group::Generic, Family::Read, "2.2.3", "O(1)", "Returns the time since the last access.", Data(key_space::object_idletime)),
     row("object|refcount", 3, READONLY | KEYSPACE, keys(2, 2, 1), Group::Generic, Family::Read, "2.2.3", "O(1)", "Returns the number of references to a value.", Data(key_space::object_refcount)),
     row("object|help", 2, LOADING | STALE | KEYSPACE, NO_KEYS, Group::Generic, Family::Other, "6.2.0", "O(1)", "Lists the subcommands.", Plain(key_space::object_help)),
+    row("publish", 3, PUBSUB | LOADING | STALE | FAST | MAY_REPLICATE, NO_KEYS, Group::PubSub, Family::Other, "2.0.0", "O(N+M)", "Sends a message to the subscribers of a channel.", Plain(pubsub::publish)),
+    row("subscribe", -2, PUBSUB | NOSCRIPT | LOADING | STALE | SUBSCRIBED, NO_KEYS, Group::PubSub, Family::Other, "2.0.0", "O(N)", "Subscribes to channels.", Plain(pubsub::subscribe)),
+    row("unsubscribe", -1, PUBSUB | NOSCRIPT | LOADING | STALE | SUBSCRIBED, NO_KEYS, Group::PubSub, Family::Other, "2.0.0", "O(N)", "Ends subscriptions to channels.", Plain(pubsub::unsubscribe)),
+    row("psubscribe", -2, PUBSUB | NOSCRIPT | LOADING | STALE | SUBSCRIBED, NO_KEYS, Group::PubSub, Family::Other, "2.0.0", "O(N)", "Subscribes to all channels that match patterns.", Plain(pubsub::psubscribe)),
+    row("punsubscribe", -1, PUBSUB | NOSCRIPT | LOADING | STALE | SUBSCRIBED, NO_KEYS, Group::PubSub, Family::Other, "2.0.0", "O(N)", "Ends subscriptions to patterns.", Plain(pubsub::punsubscribe)),
+    row("spublish", 3, PUBSUB | LOADING | STALE | FAST | MAY_REPLICATE, ONE_KEY, Group::PubSub, Family::Other, "7.0.0", "O(N)", "Sends a message to the subscribers of a shard channel.", Plain(pubsub::spublish)),
+    row("ssubscribe", -2, PUBSUB | NOSCRIPT | LOADING | STALE | SUBSCRIBED, ALL_KEYS, Group::PubSub, Family::Other, "7.0.0", "O(N)", "Subscribes to shard channels.", Plain(pubsub::ssubscribe)),
+    row("sunsubscribe", -1, PUBSUB | NOSCRIPT | LOADING | STALE | SUBSCRIBED, ALL_KEYS, Group::PubSub, Family::Other, "7.0.0", "O(N)", "Ends subscriptions to shard channels.", Plain(pubsub::sunsubscribe)),
+    row("pubsub", -2, CONTAINER, NO_KEYS, Group::PubSub, Family::Other, "2.8.0", "Depends on the subcommand", "A container for commands about subscriptions.", Plain(server::container)),
+    row("pubsub|channels", -2, PUBSUB | LOADING | STALE, NO_KEYS, Group::PubSub, Family::Other, "2.8.0", "O(N)", "Returns the channels that have subscribers.", Plain(pubsub::channels)),
+    row("pubsub|help", 2, LOADING | STALE, NO_KEYS, Group::PubSub, Family::Other, "6.2.0", "O(1)", "Lists the subcommands.", Plain(pubsub::help)),
+    row("pubsub|numpat", 2, PUBSUB | LOADING | STALE, NO_KEYS, Group::PubSub, Family::Other, "2.8.0", "O(1)", "Returns the number of patterns that have subscribers.", Plain(pubsub::numpat)),
+    row("pubsub|numsub", -2, PUBSUB | LOADING | STALE, NO_KEYS, Group::PubSub, Family::Other, "2.8.0", "O(N)", "Returns the numbers of subscribers of channels.", Plain(pubsub::numsub)),
+    row("pubsub|shardchannels", -2, PUBSUB | LOADING | STALE, NO_KEYS, Group::PubSub, Family::Other, "7.0.0", "O(N)", "Returns the shard channels that have subscribers.", Plain(pubsub::shardchannels)),
+    row("pubsub|shardnumsub", -2, PUBSUB | LOADING | STALE, NO_KEYS, Group::PubSub, Family::Other, "7.0.0", "O(N)", "Returns the numbers of subscribers of shard channels.", Plain(pubsub::shardnumsub)),
     row("multi", 1, NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY | TRANSACTION | NEVER_QUEUED, NO_KEYS, Group::Transactions, Family::Transaction, "1.2.0", "O(1)", "Starts a transaction.", Plain(transaction::multi)),
     row("exec", 1, NOSCRIPT | LOADING | STALE | SKIP_SLOWLOG | TRANSACTION | NEVER_QUEUED | TIMED, NO_KEYS, Group::Transactions, Family::Transaction, "1.2.0", "O(1)", "Runs the transaction.", Alone(transaction::exec)),
     row("discard", 1, NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY | TRANSACTION | NEVER_QUEUED, NO_KEYS, Group::Transactions, Family::Transaction, "2.0.0", "O(N),", "Forgets the transaction.", Plain(transaction::discard)),
@@ -345,9 +360,6 @@ const ROWS: &[Spec] = &[
     no("restore-asking", WHY_MIGRATE), no("migrate", WHY_MIGRATE),
     no("eval", WHY_SCRIPT), no("eval_ro", WHY_SCRIPT), no("evalsha", WHY_SCRIPT), no("evalsha_ro", WHY_SCRIPT),
     no("script", WHY_SCRIPT), no("fcall", WHY_SCRIPT), no("fcall_ro", WHY_SCRIPT), no("function", WHY_SCRIPT),
-    no("subscribe", WHY_PUBSUB), no("unsubscribe", WHY_PUBSUB), no("psubscribe", WHY_PUBSUB), no("punsubscribe", WHY_PUBSUB),
-    no("ssubscribe", WHY_PUBSUB), no("sunsubscribe", WHY_PUBSUB), no("publish", WHY_PUBSUB), no("spublish", WHY_PUBSUB),
-    no("pubsub", WHY_PUBSUB),
     no("replicaof", WHY_REPLICATION), no("slaveof", WHY_REPLICATION), no("replconf", WHY_REPLICATION),
     no("psync", WHY_REPLICATION), no("sync", WHY_REPLICATION), no("failover", WHY_REPLICATION),
     no("debug", WHY_DEBUG),
@@ -361,7 +373,6 @@ const WHY_FIELD_TTL: &str = "fields of a hash do not expire";
 const WHY_STREAM: &str = "streams come later";
 const WHY_MIGRATE: &str = "a server opens no connection to another; use DUMP and RESTORE";
 const WHY_SCRIPT: &str = "there is no scripting";
-const WHY_PUBSUB: &str = "there is no publish and subscribe";
 const WHY_REPLICATION: &str =
     "a single server has no replicas; members of a cluster keep copies of each other's data";
 const WHY_DEBUG: &str = "debugging commands are not offered over the network";
@@ -412,7 +423,7 @@ const fn no(name: &'static str, why: &'static str) -> Spec {
     absent(name, NO_FLAGS, why)
 }
 
-const fn absent(name: &'static str, flags: u32, why: &'static str) -> Spec {
+const fn absent(name: &'static str, flags: u64, why: &'static str) -> Spec {
     row(
         name,
         -1,

@@ -18,7 +18,7 @@ use crate::exec::request::context::{Context, Done, Failure};
 use crate::exec::request::databases;
 use crate::exec::request::permit::{self, Permit, Refusal};
 use crate::exec::request::room::Planner;
-use crate::exec::request::routing::RouteSearch;
+use crate::exec::request::routing::{self, RouteSearch};
 use crate::exec::request::spec::{Access, Spec, flag};
 use crate::exec::state::client::{Client, DROPPED, Db, Transaction, gate, shown};
 use crate::exec::state::local::Local;
@@ -367,10 +367,12 @@ fn plan<'t>(
             let hash = guard.hash(key);
             guard.prefetch_bucket(table, hash);
             if let Some(search) = &mut search {
-                search.key(table, key, hash);
+                search.key(routing::table_of(spec, table, ctx.shared), key, hash);
             }
             hashes.push(hash);
-            locks.push((table, hash));
+            if !spec.has(flag::PUBSUB) {
+                locks.push((table, hash));
+            }
         }
         match (spec.name, other) {
             ("select", Some(selected)) => {
@@ -418,7 +420,8 @@ fn warm(
     if !ctx.local.has_tier() {
         return Ok(());
     }
-    let declared = steps.iter().flat_map(|step| {
+    let with_keys = steps.iter().filter(|step| !step.spec.has(flag::PUBSUB));
+    let declared = with_keys.flat_map(|step| {
         let positions = step.spec.key_positions(&step.args);
         let own = hashes.get(step.hashes..).unwrap_or_default();
         let arg = |at: usize| step.args.get(at).unwrap_or_default();

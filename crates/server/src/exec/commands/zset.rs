@@ -7,10 +7,16 @@ use super::collection::{
     self, Write, at_once, change, parse_count, parse_keys, parse_pop_count, parse_random_count,
     read, typed, write_random,
 };
+use crate::config::EventClasses;
 use crate::exec::request::context::{Context, Done, Failure, NOT_A_FLOAT, SYNTAX};
+use crate::exec::request::events::EventName;
 use duramen_engine::{Guard, KeyHash};
 use duramen_types::{Sorted, Text, Type, count, find_at_most_once};
 use duramen_wire::resp::Protocol;
+
+pub(crate) const fn event(name: &'static str) -> EventName {
+    (EventClasses::SORTED_SET, name)
+}
 
 /// Members with scores, apart from the value that they were in.
 pub(crate) type Scored = Vec<(Vec<u8>, f64)>;
@@ -173,7 +179,8 @@ pub(crate) fn add_all(
     pairs: &[(f64, Text<'_>)],
     options: AddOptions,
 ) -> Result<Added, Failure> {
-    change(ctx, guard, hashes, |_, parts| {
+    let name = if options.increment { "zincr" } else { "zadd" };
+    change(ctx, guard, hashes, event(name), |_, parts| {
         let mut set = Sorted::load(parts)?;
         set.expect(pairs.len());
         let mut done = Added::default();
@@ -222,7 +229,7 @@ pub(crate) fn zincrby(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Ke
 
 pub(crate) fn zrem(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     let members: Vec<_> = ctx.args.skip(2).into_iter().map(Text::of).collect();
-    let removed = change(ctx, guard, hashes, |_, parts| {
+    let removed = change(ctx, guard, hashes, event("zrem"), |_, parts| {
         let mut set = Sorted::load(parts)?;
         let removed = set.remove(members.iter().copied());
         if removed > 0 {
@@ -302,6 +309,13 @@ pub(crate) fn zrevrank(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[K
     rank(ctx, guard, hashes, true)
 }
 
+const fn popped_from(highest: bool) -> EventName {
+    event(match highest {
+        true => "zpopmax",
+        false => "zpopmin",
+    })
+}
+
 /// Removes up to `n` members with the lowest or highest scores.
 fn pop_some(set: &mut Sorted<'_>, highest: bool, n: usize) -> Scored {
     let len = set.len();
@@ -321,7 +335,7 @@ fn pop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash], highest
         3 => Some(parse_count(ctx.arg(2))?),
         _ => return Err(SYNTAX),
     };
-    let popped = change(ctx, guard, hashes, |_, parts| {
+    let popped = change(ctx, guard, hashes, popped_from(highest), |_, parts| {
         let mut set = Sorted::load(parts)?;
         let popped = pop_some(&mut set, highest, wanted.unwrap_or(1));
         if !popped.is_empty() {
@@ -365,7 +379,8 @@ pub(crate) fn zmpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
             if typed(*found)?.is_none() {
                 continue;
             }
-            let (write, popped) = Write::change(n, *found, |parts| {
+            let events = [Some(popped_from(highest)), None];
+            let (write, popped) = Write::change(n, *found, events, |parts| {
                 let mut set = Sorted::load(parts)?;
                 let popped = pop_some(&mut set, highest, wanted);
                 set.store(parts)?;

@@ -3,7 +3,7 @@
 
 use super::collection::{Write, at_once, encoded, parse_keys, typed};
 use super::set::{check_result, parse_limit};
-use super::zset::{owned, parse_score, write_scored};
+use super::zset::{event, owned, parse_score, write_scored};
 use crate::exec::request::context::{Context, Done, Failure, SYNTAX};
 use crate::exec::request::spec::flag;
 use duramen_engine::{Guard, KeyHash, Object};
@@ -228,7 +228,7 @@ fn combine_into(
         let mut result = query.run(ctx, found)?;
         ctx.integer(result.len() as i64)?;
         let value = encoded(|parts| result.store(parts))?;
-        Ok(vec![Write::result(0, value, true)])
+        Ok(vec![Write::result(0, value, true, event(ctx.spec.name))])
     })
 }
 

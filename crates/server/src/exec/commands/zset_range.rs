@@ -2,7 +2,7 @@
 
 use super::collection::{Write, at_once, change, encoded, read, typed};
 use super::list::range_of;
-use super::zset::{owned, parse_score, write_scored};
+use super::zset::{event, owned, parse_score, write_scored};
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use duramen_engine::{Guard, KeyHash};
 use duramen_types::sorted::{LexEnd, ScoreEnd};
@@ -243,7 +243,7 @@ pub(crate) fn zrangestore(
         }
         ctx.integer(members.len() as i64)?;
         let value = encoded(|parts| result.store(parts))?;
-        Ok(vec![Write::result(0, value, true)])
+        Ok(vec![Write::result(0, value, true, event("zrangestore"))])
     })
 }
 
@@ -264,7 +264,8 @@ pub(crate) fn zlexcount(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[
 
 fn remove(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash], by: By) -> Done {
     let ends = parse_ends(ctx, 2, by, false)?;
-    let removed = change(ctx, guard, hashes, |_, parts| {
+    let event = event(ctx.spec.name);
+    let removed = change(ctx, guard, hashes, event, |_, parts| {
         let mut set = Sorted::load(parts)?;
         let ranks = ends.ranks(&mut set, false);
         let removed = ranks.len();

@@ -17,8 +17,10 @@ const UPDATE: u16 = 1 << 5;
 const INSERT: u16 = 1 << 6;
 const DELETE: u16 = 1 << 7;
 const VARIABLE: u16 = 1 << 8;
+/// Only the slot counts, not the key of this name.
+const NOT_KEY: u16 = 1 << 9;
 
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 10] = [
     "RO",
     "RW",
     "OW",
@@ -28,6 +30,7 @@ const NAMES: [&str; 9] = [
     "insert",
     "delete",
     "variable_flags",
+    "not_key",
 ];
 
 impl KeyAccess {
@@ -39,6 +42,7 @@ impl KeyAccess {
             "rename" => (RW | ACCESS | DELETE, Some(OW | UPDATE)),
             "renamenx" => (RW | ACCESS | DELETE, Some(OW | INSERT)),
             "copy" => (RO | ACCESS, Some(OW | UPDATE)),
+            "spublish" | "ssubscribe" | "sunsubscribe" => (NOT_KEY, None),
             "set" => (RW | ACCESS | UPDATE | VARIABLE, None),
             "setnx" | "msetnx" => (OW | INSERT, None),
             "mset" | "setex" | "psetex" | "restore" | "duramen.write" | "duramen.mwrite" => {
@@ -99,6 +103,11 @@ impl KeyAccess {
         named
             .filter(move |(bit, _)| self.0 & 1 << bit != 0)
             .map(|(_, name)| *name)
+    }
+
+    /// Whether there is a key, and not only the name of a shard channel.
+    pub(crate) fn is_of_key(self) -> bool {
+        self.0 & NOT_KEY == 0
     }
 
     /// The rights that it needs.

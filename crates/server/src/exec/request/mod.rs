@@ -6,6 +6,7 @@ pub(crate) mod background;
 pub(crate) mod cold;
 pub(crate) mod context;
 pub(crate) mod databases;
+pub(crate) mod events;
 pub(crate) mod key_access;
 pub(crate) mod permit;
 pub(crate) mod room;

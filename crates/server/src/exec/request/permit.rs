@@ -107,8 +107,8 @@ impl Request for Asked<'_> {
         let positions = self.spec.key_positions(self.args).enumerate();
         for (n, position) in positions {
             let key = self.args.get(position).unwrap_or_default();
-            let access = KeyAccess::of(self.spec, self.args, n).rights();
-            if !look(position, key, access) {
+            let access = KeyAccess::of(self.spec, self.args, n);
+            if access.is_of_key() && !look(position, key, access.rights()) {
                 return;
             }
         }
@@ -118,6 +118,22 @@ impl Request for Asked<'_> {
         match self.spec.name {
             "sort" | "sort_ro" => pattern_of_keys(self.args),
             _ => None,
+        }
+    }
+
+    /// As in Redis, the end of a subscription needs no right.
+    fn each_channel(&self, look: &mut dyn FnMut(usize, &[u8], bool) -> bool) {
+        let channels = match self.spec.name {
+            "publish" | "spublish" => 1..2,
+            "subscribe" | "ssubscribe" | "psubscribe" => 1..self.args.len(),
+            _ => return,
+        };
+        let is_pattern = self.spec.name == "psubscribe";
+        for position in channels {
+            let channel = self.args.get(position).unwrap_or_default();
+            if !look(position, channel, is_pattern) {
+                return;
+            }
         }
     }
 
@@ -156,7 +172,7 @@ impl Request for Asked<'_> {
             "duramen.table|create" | "duramen.table|drop" | "duramen.table|id" => {
                 look(2, named(2));
             }
-            _ if self.spec.has_keys() || self.spec.has(flag::KEYSPACE | flag::WHOLE) => {
+            _ if self.uses_table() => {
                 self.selected(look);
             }
             _ => {}
@@ -165,6 +181,12 @@ impl Request for Asked<'_> {
 }
 
 impl Asked<'_> {
+    /// Whether it uses the selected table.
+    fn uses_table(&self) -> bool {
+        let (first, _) = KeyAccess::declared(self.spec);
+        self.spec.has_keys() && first.is_of_key() || self.spec.has(flag::KEYSPACE | flag::WHOLE)
+    }
+
     /// The name of the table behind the database that argument `n` names.
     fn database(&self, n: usize) -> String {
         let text = String::from_utf8_lossy(self.args.get(n).unwrap_or_default());

@@ -21,7 +21,7 @@ use super::spec::{Kind, Spec, flag};
 use crate::clock;
 use crate::exec::state::client::{Client, DROPPED, Verdict};
 use crate::exec::state::local::Local;
-use crate::shared::Membership;
+use crate::shared::{Membership, Shared};
 use duramen_base::ids::{RouteHash, TableId};
 use duramen_engine::{Guard, KeyHash};
 use duramen_node::{Route, View};
@@ -75,6 +75,22 @@ impl Local {
     pub(crate) fn view_to_tell(&mut self, member: &Membership) -> &Arc<View> {
         self.views.get(member)
     }
+}
+
+/// The table whose map says where the keys of a request are. Shard channels are in the slots of
+/// database 0, whatever the client has selected.
+#[inline]
+pub(crate) fn table_of(spec: &Spec, selected: TableId, shared: &Shared) -> TableId {
+    match spec.has(flag::PUBSUB) {
+        true => shared.commands.table(0).unwrap_or(DROPPED),
+        false => selected,
+    }
+}
+
+/// Whether another member serves the slot of a shard channel, or no member will.
+pub(crate) fn has_left(view: &View, table: TableId, channel: &[u8], hash: KeyHash) -> bool {
+    let route = view.route(table, hash.route(channel));
+    matches!(route, Route::Moved(_) | Route::NoTable)
 }
 
 /// Whether one key is served here.

@@ -14,6 +14,7 @@ impl Context<'_> {
     #[inline]
     pub(crate) fn run(&mut self, mut access: Access<'_, '_>, hashes: &[KeyHash]) {
         let start = self.out.len();
+        let effects = self.client.effects.len();
         let timer = slow_timer::timer(self.spec, self.local);
         let number = self.spec.number;
         self.client.last_command = number as u16;
@@ -21,6 +22,7 @@ impl Context<'_> {
         let mut done = self.dispatch(access.for_now(), hashes);
         while self.is_outdated(&done) {
             self.out.truncate(start);
+            self.client.effects.truncate(effects);
             if let Access::Guarded(guard) = &mut access {
                 guard.renew();
             }
@@ -28,8 +30,9 @@ impl Context<'_> {
             done = self.dispatch(access.for_now(), hashes);
         }
         if self.local.room.exceeded {
-            self.overflowed(start);
+            self.overflowed(start, effects);
         } else if let Err(failure) = done {
+            self.client.effects.truncate(effects); // effects::E2
             self.local.not_now = matches!(failure, Failure::GoesOn);
             if self.local.not_now {
                 let monitored = self.shared.commands.gate() & global::MONITORED != 0;
@@ -79,13 +82,14 @@ impl Context<'_> {
     /// The effect of a write stays and cannot be reported, so the connection is closed, as Redis
     /// does at its output buffer limit.
     #[cold]
-    fn overflowed(&mut self, start: usize) {
+    fn overflowed(&mut self, start: usize, effects: usize) {
         if self.local.in_exec {
             return; // EXEC itself gets here, with its commands' missing replies
         }
         self.local.room.exceeded = false;
         self.client.forget_kept();
         if self.spec.has(flag::READONLY) || !self.spec.has(flag::WRITE | flag::TRANSACTION) {
+            self.client.effects.truncate(effects);
             return self.fail(start, &self.too_long());
         }
         self.out.truncate(start);

@@ -120,52 +120,58 @@ pub(crate) const fn key_and_store(from: u8) -> Keys {
 
 /// Bits of [`Spec::flags`]: the flags and the ACL categories that `COMMAND INFO` reports.
 pub(crate) mod flag {
-    pub(crate) const WRITE: u32 = 1;
-    pub(crate) const READONLY: u32 = 1 << 1;
-    pub(crate) const DENYOOM: u32 = 1 << 2;
-    pub(crate) const ADMIN: u32 = 1 << 3;
-    pub(crate) const NOSCRIPT: u32 = 1 << 4;
-    pub(crate) const LOADING: u32 = 1 << 5;
-    pub(crate) const STALE: u32 = 1 << 6;
-    pub(crate) const FAST: u32 = 1 << 7;
-    pub(crate) const NO_AUTH: u32 = 1 << 8;
-    pub(crate) const ALLOW_BUSY: u32 = 1 << 9;
+    pub(crate) const WRITE: u64 = 1;
+    pub(crate) const READONLY: u64 = 1 << 1;
+    pub(crate) const DENYOOM: u64 = 1 << 2;
+    pub(crate) const ADMIN: u64 = 1 << 3;
+    pub(crate) const NOSCRIPT: u64 = 1 << 4;
+    pub(crate) const LOADING: u64 = 1 << 5;
+    pub(crate) const STALE: u64 = 1 << 6;
+    pub(crate) const FAST: u64 = 1 << 7;
+    pub(crate) const NO_AUTH: u64 = 1 << 8;
+    pub(crate) const ALLOW_BUSY: u64 = 1 << 9;
     /// Refused between MULTI and EXEC.
-    pub(crate) const NO_MULTI: u32 = 1 << 10;
-    pub(crate) const SKIP_SLOWLOG: u32 = 1 << 11;
-    pub(crate) const NO_ASYNC_LOADING: u32 = 1 << 12;
-    pub(crate) const BLOCKING: u32 = 1 << 13;
-    pub(crate) const KEYSPACE: u32 = 1 << 16;
-    pub(crate) const STRING: u32 = 1 << 17;
-    pub(crate) const CONNECTION: u32 = 1 << 18;
-    pub(crate) const TRANSACTION: u32 = 1 << 19;
-    pub(crate) const DANGEROUS: u32 = 1 << 20;
-    pub(crate) const HASH: u32 = 1 << 21;
-    pub(crate) const LIST: u32 = 1 << 22;
-    pub(crate) const SET: u32 = 1 << 23;
-    pub(crate) const SORTED_SET: u32 = 1 << 25;
-    pub(crate) const BITMAP: u32 = 1 << 14;
-    pub(crate) const HYPERLOGLOG: u32 = 1 << 15;
-    pub(crate) const GEO: u32 = 1 << 30;
+    pub(crate) const NO_MULTI: u64 = 1 << 10;
+    pub(crate) const SKIP_SLOWLOG: u64 = 1 << 11;
+    pub(crate) const NO_ASYNC_LOADING: u64 = 1 << 12;
+    pub(crate) const BLOCKING: u64 = 1 << 13;
+    pub(crate) const KEYSPACE: u64 = 1 << 16;
+    pub(crate) const STRING: u64 = 1 << 17;
+    pub(crate) const CONNECTION: u64 = 1 << 18;
+    pub(crate) const TRANSACTION: u64 = 1 << 19;
+    pub(crate) const DANGEROUS: u64 = 1 << 20;
+    pub(crate) const HASH: u64 = 1 << 21;
+    pub(crate) const LIST: u64 = 1 << 22;
+    pub(crate) const SET: u64 = 1 << 23;
+    pub(crate) const SORTED_SET: u64 = 1 << 25;
+    pub(crate) const BITMAP: u64 = 1 << 14;
+    pub(crate) const HYPERLOGLOG: u64 = 1 << 15;
+    pub(crate) const GEO: u64 = 1 << 30;
+    pub(crate) const PUBSUB: u64 = 1 << 32;
+    /// Waits for `CLIENT PAUSE … WRITE`, although it writes nothing here.
+    pub(crate) const MAY_REPLICATE: u64 = 1 << 33;
+    /// Runs in a RESP2 connection that has subscriptions.
+    pub(crate) const SUBSCRIBED: u64 = 1 << 34;
     /// Its arguments tell where its keys are.
-    pub(crate) const MOVABLE: u32 = 1 << 31;
+    pub(crate) const MOVABLE: u64 = 1 << 31;
     /// Runs at once even between MULTI and EXEC.
-    pub(crate) const NEVER_QUEUED: u32 = 1 << 24;
+    pub(crate) const NEVER_QUEUED: u64 = 1 << 24;
     /// May take long by its nature: timed by itself for the slow log.
-    pub(crate) const TIMED: u32 = 1 << 26;
+    pub(crate) const TIMED: u64 = 1 << 26;
     /// Reads or writes a whole table: in a transaction it needs exclusive access to the store.
-    pub(crate) const WHOLE: u32 = 1 << 27;
+    pub(crate) const WHOLE: u64 = 1 << 27;
     /// Its first argument is the name of a subcommand.
-    pub(crate) const CONTAINER: u32 = 1 << 28;
+    pub(crate) const CONTAINER: u64 = 1 << 28;
     /// Is a subcommand (set by the table itself).
-    pub(crate) const SUB: u32 = 1 << 29;
+    pub(crate) const SUB: u64 = 1 << 29;
 
     /// Flags with their names in Redis.
-    pub(crate) const NAMES: &[(u32, &str)] = &[
+    pub(crate) const NAMES: &[(u64, &str)] = &[
         (WRITE, "write"),
         (READONLY, "readonly"),
         (DENYOOM, "denyoom"),
         (ADMIN, "admin"),
+        (PUBSUB, "pubsub"),
         (NOSCRIPT, "noscript"),
         (BLOCKING, "blocking"),
         (LOADING, "loading"),
@@ -179,7 +185,7 @@ pub(crate) mod flag {
         (ALLOW_BUSY, "allow_busy"),
     ];
     /// ACL categories with their names in Redis.
-    pub(crate) const CATEGORIES: &[(u32, &str)] = &[
+    pub(crate) const CATEGORIES: &[(u64, &str)] = &[
         (KEYSPACE, "@keyspace"),
         (READONLY, "@read"),
         (WRITE, "@write"),
@@ -191,6 +197,7 @@ pub(crate) mod flag {
         (BITMAP, "@bitmap"),
         (HYPERLOGLOG, "@hyperloglog"),
         (GEO, "@geo"),
+        (PUBSUB, "@pubsub"),
         (ADMIN, "@admin"),
         (FAST, "@fast"),
         (BLOCKING, "@blocking"),
@@ -213,6 +220,7 @@ pub(crate) enum Group {
     HyperLogLog,
     Geo,
     Generic,
+    PubSub,
     Transactions,
     Server,
     Cluster,
@@ -234,6 +242,7 @@ impl Group {
             Group::HyperLogLog => "hyperloglog",
             Group::Geo => "geo",
             Group::Generic => "generic",
+            Group::PubSub => "pubsub",
             Group::Transactions => "transactions",
             Group::Server => "server",
             Group::Cluster => "cluster",
@@ -251,7 +260,7 @@ pub(crate) struct Spec {
     pub(crate) name: &'static str,
     /// Number of arguments with the name; negative: at least that many.
     pub(crate) arity: i8,
-    pub(crate) flags: u32,
+    pub(crate) flags: u64,
     pub(crate) keys: Keys,
     pub(crate) group: Group,
     /// The latency histogram in which it counts.
@@ -275,7 +284,7 @@ pub(crate) enum Kind {
 }
 
 impl Spec {
-    pub(crate) fn has(&self, flags: u32) -> bool {
+    pub(crate) fn has(&self, flags: u64) -> bool {
         self.flags & flags != 0
     }
 
@@ -293,7 +302,7 @@ impl Spec {
 
     /// The position of its class in [`AUDIT_CLASSES`]. Logins are recorded where they happen.
     pub(crate) fn class(&self) -> Option<usize> {
-        const NAMED: [(u32, &str); 5] = [
+        const NAMED: [(u64, &str); 5] = [
             (flag::NO_AUTH, ""),
             (flag::ADMIN, "admin"),
             (flag::WRITE, "write"),
@@ -453,7 +462,7 @@ pub(super) fn pattern_of_keys(args: &Args<'_>) -> Option<usize> {
 pub(crate) const fn row(
     name: &'static str,
     arity: i8,
-    flags: u32,
+    flags: u64,
     keys: Keys,
     group: Group,
     family: Family,

@@ -1,10 +1,13 @@
 //! State of the commands for one connection.
 
+use super::effects::Effects;
 use super::parking::Parking;
+use super::subscribers::Subscriptions;
 use super::wait::Wait;
 use super::watches::Watches;
 use crate::clock;
 use crate::heap;
+use crate::shared::pubsub::Kind;
 use crate::shared::{ClientRecord, Shared};
 use duramen_acl::User;
 use duramen_base::ids::{Level, TabletsVersion};
@@ -49,6 +52,8 @@ pub(crate) mod gate {
     pub(crate) const REPLY_SKIP_NEXT: u32 = 1 << 4;
     /// Its user may not do everything.
     pub(crate) const RESTRICTED: u32 = 1 << 5;
+    /// It has subscriptions, and speaks RESP2: few commands are allowed.
+    pub(crate) const SUBSCRIBED: u32 = 1 << 6;
 }
 
 /// Bits of `ClientRecord::flags`, for `CLIENT LIST`.
@@ -57,6 +62,7 @@ pub(crate) mod shown {
     pub(crate) const MONITOR: u32 = 1 << 1;
     pub(crate) const NO_EVICT: u32 = 1 << 2;
     pub(crate) const NO_TOUCH: u32 = 1 << 3;
+    pub(crate) const PUBSUB: u32 = 1 << 4;
 }
 
 /// Requests between MULTI and EXEC.
@@ -98,6 +104,7 @@ pub(crate) struct Mode {
     protocol: Protocol,
     is_silent: bool,
     monitors: bool,
+    subscriptions: usize,
     is_stranger: bool,
     /// Id of its user.
     user: Option<u64>,
@@ -155,6 +162,10 @@ pub struct Client {
     pub(crate) watched: Watches,
     /// The conditions for sending the replies of this turn.
     pub(crate) wait: Wait,
+    /// The effects of this turn on other clients.
+    pub(crate) effects: Effects,
+    /// `None`: it has none.
+    pub(crate) subscriptions: Option<Box<Subscriptions>>,
     /// The strictest level that a command of the running transaction requested.
     pub(crate) asked_level: Option<Level>,
     /// End of its patience with keys that no server of the cluster serves now, in milliseconds of
@@ -189,6 +200,8 @@ impl Client {
             discards: 0,
             watched: Watches::default(),
             wait: Wait::default(),
+            effects: Effects::default(),
+            subscriptions: None,
             asked_level: None,
             unserved_until_ms: 0,
             flushing: None,
@@ -200,6 +213,14 @@ impl Client {
     /// Takes the wait of the last turn's replies; the next turn starts without one.
     pub fn take_wait(&mut self) -> Wait {
         std::mem::take(&mut self.wait)
+    }
+
+    /// Takes the effects of the last turn, whose replies begin at `from` in the output.
+    #[inline]
+    pub fn take_effects(&mut self, from: usize) -> Effects {
+        let mut effects = std::mem::take(&mut self.effects);
+        effects.count_from(from);
+        effects
     }
 
     pub fn record(&self) -> &Arc<ClientRecord> {
@@ -366,6 +387,7 @@ impl Client {
             protocol: self.protocol,
             is_silent: self.gate & gate::REPLY_OFF != 0,
             monitors: self.monitors(),
+            subscriptions: self.subscription_count(),
             is_stranger: self.gate & gate::STRANGER != 0,
             user: self.user.as_ref().map(|user| user.id()),
             discards: self.discards,
@@ -384,9 +406,65 @@ impl Client {
             Protocol::Resp3 => 3,
         };
         self.record.protocol.store(version, Ordering::Relaxed);
+        self.note_subscriptions();
     }
 
-    /// Resets the state to that of a new connection; `RESET` does the rest.
+    pub(crate) fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// Whether its user, as it is now, still has the right to all its subscriptions.
+    pub(crate) fn may_keep_subscriptions(&self, shared: &Shared) -> bool {
+        let (Some(subscriptions), Some(user)) = (&self.subscriptions, &self.user) else {
+            return true;
+        };
+        let users = shared.acl.users();
+        let Some(user) = users.get(user.name()).filter(|now| now.id() == user.id()) else {
+            return false;
+        };
+        Kind::ALL.into_iter().all(|kind| {
+            let mut names = subscriptions.names(kind);
+            names.all(|name| user.has_channel(name, kind == Kind::Pattern))
+        })
+    }
+
+    /// Whether it has subscriptions and speaks RESP2, where replies could be mistaken for messages.
+    #[inline]
+    pub(crate) fn is_limited_to_subscriptions(&self) -> bool {
+        self.gate & gate::SUBSCRIBED != 0
+    }
+
+    pub(crate) fn subscription_count(&self) -> usize {
+        let subscriptions = self.subscriptions.as_ref();
+        subscriptions.map_or(0, |subscriptions| subscriptions.len())
+    }
+
+    /// To be called after its subscriptions changed.
+    pub(crate) fn settle_subscriptions(&mut self) {
+        if self.subscription_count() == 0 {
+            self.subscriptions = None;
+        }
+        self.show(shown::PUBSUB, self.subscriptions.is_some());
+        self.note_subscriptions();
+    }
+
+    /// To be called after its subscriptions, or its protocol, changed.
+    pub(crate) fn note_subscriptions(&mut self) {
+        let counts = match &self.subscriptions {
+            Some(subscriptions) => subscriptions.counts(),
+            None => [0; 3],
+        };
+        for (shown, count) in self.record.subscriptions.iter().zip(counts) {
+            shown.store(count as u32, Ordering::Relaxed);
+        }
+        self.gate &= !gate::SUBSCRIBED;
+        if self.protocol == Protocol::Resp2 && self.subscription_count() > 0 {
+            self.gate |= gate::SUBSCRIBED;
+        }
+    }
+
+    /// Resets the state to that of a new connection; `RESET` does the rest, and has ended its
+    /// subscriptions.
     pub(crate) fn reset(&mut self) {
         self.discards += u64::from(self.in_multi());
         self.end_transaction();

@@ -3,6 +3,7 @@
 
 use super::client::Client;
 use super::meter::Meter;
+use super::subscribers::Subscribers;
 use crate::config::ServerConfig;
 use crate::shared::commands::{CommandCounters, DBS, ThreadState};
 use crate::shared::{ConfigCache, Shared, ThreadCounters, ViewCache, error_names};
@@ -18,6 +19,8 @@ pub(crate) struct Local {
     thread: usize,
     config: ConfigCache,
     pub(crate) random: Random,
+    /// The clients of this thread that have subscriptions.
+    pub(crate) subscribers: Subscribers,
     slow_us: i64,
     /// The command found no memory to lock its keys. It must run again, exclusive in the store,
     /// where it needs no locks.
@@ -60,6 +63,7 @@ impl Local {
             thread,
             config: ConfigCache::new(shared),
             random: Random::new(shared.started_unix_ms ^ ((thread as u64 + 1) << 48)),
+            subscribers: Subscribers::new(thread),
             slow_us: i64::MAX,
             needs_alone: false,
             not_now: false,

@@ -1,8 +1,10 @@
 //! State that outlives a request: that of a connection, and that of a thread.
 
 pub(crate) mod client;
+pub(crate) mod effects;
 pub(crate) mod local;
 pub(crate) mod meter;
 pub(crate) mod parking;
+pub(crate) mod subscribers;
 pub(crate) mod wait;
 pub(crate) mod watches;

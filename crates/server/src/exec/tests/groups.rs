@@ -169,6 +169,7 @@ fn a_pause_holds_requests_back_and_ends() {
         "$-1\r\n"
     );
     assert!(matches!(other.verdict(), Verdict::Paused { .. }));
+    assert_eq!(run(&mut executor, &mut other, b"PUBLISH a 1\r\n"), "");
     assert_eq!(
         run(&mut executor, &mut pauser, b"CLIENT UNPAUSE\r\n"),
         "+OK\r\n"

@@ -5,9 +5,11 @@ mod atomicity;
 mod cluster;
 mod commands;
 mod duramen;
+mod events;
 mod groups;
 mod loading;
 mod operations;
+mod pubsub;
 mod room;
 mod types;
 mod waiting;
@@ -71,7 +73,8 @@ impl Server {
     pub(super) fn client(&self, thread: usize) -> Client {
         let id = self.shared.next_client_id();
         let address = "127.0.0.1:1".parse().expect("an address");
-        let record = ClientRecord::new(id, thread, 0, 3, address, address, START_MS);
+        let slot = id as u32;
+        let record = ClientRecord::new(id, thread, slot, 3, address, address, START_MS);
         let record = Arc::new(record);
         self.shared.threads[thread]
             .clients
@@ -172,5 +175,11 @@ pub(super) fn run(executor: &mut Executor, client: &mut Client, input: &[u8]) ->
             break;
         }
     }
+    let effects = client.take_effects(0);
+    effects.release(
+        &executor.shared,
+        client.record().thread,
+        Some((&mut out, 0)),
+    );
     String::from_utf8_lossy(&out).into_owned()
 }

@@ -46,6 +46,7 @@ mod hello;
 mod login;
 mod many;
 mod operations;
+mod publications;
 mod rings;
 
 pub use bodies::{Question, Reply, Trouble, decode_question, decode_reply, decode_request};
@@ -68,6 +69,7 @@ pub use operations::{
     append_outcome, encode_enumerate, encode_enumerate_problem, encode_outcome, encode_ping,
     encode_pong, encode_single, outcome_bytes, read_whole_outcome, single_bytes,
 };
+pub use publications::{PUBLICATION_HEADER_BYTES, Publications, append_publication};
 pub use rings::{RINGS_FRAME_BYTES, decode_rings, encode_rings};
 
 /// The protocol versions that this program supports. In version 1 each side sent its token to any

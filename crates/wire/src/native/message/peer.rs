@@ -63,6 +63,10 @@ pub enum Peer {
         log: ServerId,
         segments: Vec<SegmentId>,
     },
+    /// Messages of PUBLISH, for the receiver's subscribers. Payload: one message after another
+    /// (`codec::Publications`). → `Heard`. The numbers of one sender grow by one; messages with an
+    /// earlier number were delivered already. Older members answer that it is not understood.
+    Publish { number: u64 },
 }
 
 /// See [`Peer::WriteReplica`]. Idempotent: bytes that are stored already are not written again.
@@ -186,4 +190,5 @@ pub enum PeerAnswer {
     /// Payload: the stored hot keys, as they were sent; empty: none are stored, or none were
     /// requested.
     Heat,
+    Heard,
 }

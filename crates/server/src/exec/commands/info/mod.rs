@@ -21,6 +21,7 @@ use crate::shared::acl::Reason;
 use crate::shared::commands::DBS;
 use crate::shared::error_names;
 use crate::shared::figures::{self, Figure, Member};
+use crate::shared::pubsub::Kind;
 use crate::shared::totals::Totals;
 use duramen_engine::{Guard, Mode, TableId};
 use std::fmt::{Display, Write};
@@ -199,7 +200,8 @@ fn clients(ctx: &Context<'_>, fields: &mut Fields) {
         .iter()
         .filter(|one| one.is_blocked.load(Ordering::Relaxed));
     fields.add("blocked_clients", blocked.count());
-    fields.zeros(&["tracking_clients", "pubsub_clients"]);
+    fields.zeros(&["tracking_clients"]);
+    fields.add("pubsub_clients", ctx.shared.subscribed_clients());
     fields.add("watching_clients", watched.len());
     fields.zeros(&["clients_in_timeout_table"]);
     fields.add("total_watched_keys", watched.iter().sum::<u32>());
@@ -259,6 +261,13 @@ fn stats(ctx: &Context<'_>, fields: &mut Fields) {
     fields.zeros(&["evicted_clients", "total_eviction_exceeded_time"]);
     fields.zeros(&["current_eviction_exceeded_time"]);
     sums(fields, &["keyspace_hits", "keyspace_misses"]);
+    for (name, kind) in [
+        ("pubsub_channels", Kind::Channel),
+        ("pubsub_patterns", Kind::Pattern),
+        ("pubsubshard_channels", Kind::Shard),
+    ] {
+        fields.add(name, ctx.shared.pubsub.count(kind));
+    }
     fields.zeros(&ABSENT);
     sums(
         fields,
@@ -280,12 +289,9 @@ fn stats(ctx: &Context<'_>, fields: &mut Fields) {
     }
 }
 
-/// Fields of pub/sub, forks, migration, replicas, defragmentation, tracking and helper threads,
+/// Fields of forks, migration, replicas, defragmentation, tracking and helper threads,
 /// which this server does not have.
-const ABSENT: [&str; 23] = [
-    "pubsub_channels",
-    "pubsub_patterns",
-    "pubsubshard_channels",
+const ABSENT: [&str; 20] = [
     "latest_fork_usec",
     "total_forks",
     "migrate_cached_sockets",

@@ -1,0 +1,44 @@
+//! Keys that leave the store without a request: expired and evicted ones, for a listener.
+//!
+//! **Concurrency**: the listener is called by any thread, which is in the store and may hold a head
+//! and the buckets of a transaction. So it must not enter the store, and waits for nothing that a
+//! thread in the store may hold.
+
+use crate::{Departure, TableId};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+type Listener = Box<dyn Fn(Departure, TableId, &[u8]) + Send + Sync>;
+
+/// The listener, and the departures of which it wants to hear.
+#[derive(Default)]
+pub struct Departures {
+    listener: OnceLock<Listener>,
+    /// By [`Departure`]. Relaxed: a departure at the time of a change may be told or not.
+    wanted: [AtomicBool; 2],
+}
+
+impl Departures {
+    /// Only the first listener counts.
+    pub fn listen(&self, listener: Listener) {
+        self.listener.get_or_init(|| listener);
+    }
+
+    pub fn want(&self, departure: Departure, wanted: bool) {
+        self.wanted[departure as usize].store(wanted, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub fn wants(&self, departure: Departure) -> bool {
+        self.wanted[departure as usize].load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub fn tell(&self, departure: Departure, table: TableId, key: &[u8]) {
+        if self.wants(departure)
+            && let Some(listener) = self.listener.get()
+        {
+            listener(departure, table, key);
+        }
+    }
+}

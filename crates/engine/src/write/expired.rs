@@ -1,0 +1,50 @@
+//! Expired objects that a session meets, for a listener to departures.
+
+use crate::cleaner::candidate::Candidate;
+use crate::counters::add;
+use crate::index::Index;
+use crate::session::Guard;
+use crate::{Departure, KeyHash, TableId};
+
+impl Guard<'_> {
+    /// A write has replaced an object that had expired, and that no listener has heard of.
+    #[inline(always)]
+    pub(super) fn note_replaced(&self, table: TableId, key: &[u8], was_expired: bool) {
+        if was_expired {
+            let departures = &self.core.departures;
+            departures.tell(Departure::Expired, table, key);
+        }
+    }
+
+    /// A key was found expired: takes it out of the index if a listener wants to hear of it, so
+    /// that it hears when the key is met, and once. As for the expiry pass, an entry that could
+    /// still vanish stays. No bucket is locked, except those of a transaction.
+    #[cold]
+    pub(crate) fn expire_now(&self, table: TableId, index: &Index, hash: KeyHash, key: &[u8]) {
+        let core = self.core;
+        if !core.departures.wants(Departure::Expired) || core.is_loading() {
+            return;
+        }
+        let tag = index.tag(hash);
+        let view = index.partition(hash).view();
+        if view.len() == 0 {
+            return;
+        }
+        let Some((_, slot, Some(here))) = self.find_in(view, tag, key) else {
+            return;
+        };
+        let (location, entry) = (slot.location(), self.entry_at(here));
+        if self.object(entry).is_some() || core.space.is_undurable(location) {
+            return;
+        }
+        let candidate = Candidate::new(core, index, location, entry, false);
+        let dropped = core.as_guest(|counters| {
+            let dropped = candidate.drop_from_index(core, counters, self.me);
+            add(&counters.expired, u64::from(dropped == Some(true)));
+            dropped
+        });
+        if dropped == Some(true) {
+            core.departures.tell(Departure::Expired, table, key);
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Effects of requests on other clients: their release when the replies leave, and the delivery of
+//! messages to the clients of this thread.
+//!
+//! **Invariants**
+//! - D1: effects are released when their turn's replies may be sent, and in the order of these
+//!   releases (effects::E1). If the connection is closed before, they wait in
+//!   `HeldConnections::orphans`.
+//! - D2: a client whose effects make a mailbox crowded is not read from before the mailbox is not
+//!   crowded any more (pubsub::P3).
+//! - D3: a message is appended to the output of a subscriber, behind whole replies, and the outputs
+//!   are sent once per round. A subscriber that does not take its messages is closed at
+//!   `output-limit`, and at `output-pause` while the outputs of all clients together are longer
+//!   than `pipeline-memory`.
+
+use super::Reactor;
+use super::connection::{Connection, WaitsFor};
+use super::slots::Token;
+use crate::exec::{Effects, Encoded};
+use crate::seldom::seldom;
+use crate::shared::Message;
+use crate::shared::pubsub::{Kind, Publication};
+use std::sync::Arc;
+
+/// A subscriber's unsent output from which it is sent before the end of the round.
+const SENT_EARLY_BYTES: usize = 256 << 10;
+/// Pause of a client that has made a mailbox crowded, until it is looked at again.
+const CROWDED_PAUSE_MS: u64 = 1;
+
+impl Reactor {
+    /// Releases the effects of the turn whose replies begin at `from` in the connection's output.
+    #[inline]
+    pub(super) fn release(&mut self, connection: &mut Connection, effects: Effects, from: usize) {
+        if effects.is_empty() {
+            return;
+        }
+        let out = Some((&mut connection.output, from));
+        effects.release(&self.shared, self.number, out);
+        self.posts_own = true;
+        connection.crowds = true;
+    }
+
+    /// As [`release`](Self::release), for a connection that is closed.
+    pub(super) fn release_orphan(&mut self, effects: Effects) {
+        effects.release(&self.shared, self.number, None);
+        self.posts_own = true;
+    }
+
+    /// Whether the connection must not run requests now (D2); it is paused then.
+    pub(super) fn pause_crowding(&mut self, token: Token, connection: &mut Connection) -> bool {
+        if !connection.crowds {
+            return false;
+        }
+        connection.crowds = self.shared.is_crowded();
+        if connection.crowds {
+            let until_ms = self.now_ms + CROWDED_PAUSE_MS;
+            connection.waits_for = WaitsFor::Pause { until_ms };
+            self.paused.push(token);
+        }
+        connection.crowds
+    }
+
+    /// After a round: takes the messages that this thread has posted to itself.
+    pub(super) fn take_own_messages(&mut self) {
+        if std::mem::take(&mut self.posts_own) {
+            let mut messages = std::mem::take(&mut self.messages);
+            self.me().mailbox.take_own(&mut messages);
+            self.handle_messages(messages);
+        }
+    }
+
+    /// Appends messages to the outputs of their subscribers, and sends these.
+    pub(super) fn deliver(&mut self, publications: &[Arc<Publication>]) {
+        let mut touched = Vec::new();
+        for publication in publications {
+            let mut long = self.append(publication, &mut touched);
+            // Not more than once for each message, however many of its patterns match.
+            long.sort_unstable_by_key(|token| token.number());
+            long.dedup();
+            for token in long {
+                self.send_messages(token);
+            }
+        }
+        for token in touched {
+            if let Some(connection) = self.slots.get_mut(token) {
+                connection.has_messages = false;
+                self.send_messages(token);
+            }
+        }
+    }
+
+    /// Appends one message to all its subscribers' outputs. `touched`: the connections that got one
+    /// and were not in it. Returns those with much unsent output.
+    fn append(&mut self, publication: &Publication, touched: &mut Vec<Token>) -> Vec<Token> {
+        let (slots, buffers, now_ms) = (&mut self.slots, &mut self.buffers, self.now_ms);
+        let (mut long, mut encoded) = (Vec::new(), None);
+        let mut encoded_for: Option<Arc<[u8]>> = None;
+        self.executor
+            .subscribers()
+            .each(publication, |slot, pattern| {
+                let Some(token) = slots.token(slot) else {
+                    return;
+                };
+                let Some(connection) = slots.get_mut(token).filter(|it| !it.closing) else {
+                    return;
+                };
+                if encoded.is_none() || encoded_for.as_ref() != pattern {
+                    encoded = Some(Encoded::new(publication, pattern));
+                    encoded_for = pattern.cloned();
+                }
+                if connection.output.is_empty() {
+                    connection.output = buffers.take();
+                    connection.taken_at_ms = now_ms;
+                }
+                if let Some(encoded) = &encoded {
+                    let bytes = encoded.get(connection.client.protocol());
+                    connection.output.extend_from_slice(bytes);
+                }
+                if !std::mem::replace(&mut connection.has_messages, true) {
+                    touched.push(token);
+                }
+                if connection.unsent_bytes() > SENT_EARLY_BYTES {
+                    long.push(token);
+                }
+            });
+        long
+    }
+
+    /// Sends a subscriber's output; closes it if it takes too little (D3).
+    fn send_messages(&mut self, token: Token) {
+        let Some(mut connection) = self.slots.take(token) else {
+            return;
+        };
+        if !self.send(&mut connection) || self.is_slow(&connection) {
+            return self.close_taken(token, connection);
+        }
+        self.resume_run(token, &mut connection);
+        self.settle(token, connection);
+    }
+
+    /// Whether a subscriber's unsent messages take memory that others need.
+    fn is_slow(&mut self, connection: &Connection) -> bool {
+        let unsent_bytes = connection.unsent_bytes();
+        let config = self.config.get(&self.shared);
+        let (pause, bytes_max) = (config.output_pause_bytes, config.pipeline_bytes_max());
+        if unsent_bytes <= pause {
+            return false;
+        }
+        let buffered = self.shared.sum(|counters| &counters.output_buffer_bytes);
+        let is_slow = buffered > bytes_max;
+        if is_slow {
+            self.me().counters.output_closed.add(1);
+            seldom!(
+                warn,
+                client = connection.record.id,
+                peer = %connection.record.peer,
+                unsent_bytes,
+                "closing a subscriber that does not take its messages: all outputs together are longer than pipeline-memory"
+            );
+        }
+        is_slow
+    }
+
+    /// Closes all clients of this thread with subscriptions: messages for them were dropped.
+    pub(super) fn close_subscribers(&mut self) {
+        let slots = self.executor.subscribers().slots();
+        seldom!(
+            warn,
+            thread = self.number,
+            clients = slots.len(),
+            "closing all subscribers of a thread: messages came faster than it could deliver them"
+        );
+        for slot in slots {
+            if let Some(token) = self.slots.token(slot) {
+                self.me().counters.output_closed.add(1);
+                self.close(token);
+            }
+        }
+    }
+
+    /// Closes the clients of this thread that have subscriptions to which their users have no right
+    /// any more.
+    pub(super) fn close_unentitled(&mut self) {
+        for slot in self.executor.subscribers().slots() {
+            let Some(token) = self.slots.token(slot) else {
+                continue;
+            };
+            let connection = self.slots.get(token);
+            if connection.is_some_and(|it| !it.client.may_keep_subscriptions(&self.shared)) {
+                self.close(token);
+            }
+        }
+    }
+
+    /// Ends subscriptions to shard channels that other members serve now.
+    fn leave_channels(&mut self) {
+        for channel in self.executor.left_channels() {
+            for slot in self.executor.subscribers().slots_of(Kind::Shard, &channel) {
+                let Some(token) = self.slots.token(slot) else {
+                    continue;
+                };
+                let Some(connection) = self.slots.get_mut(token) else {
+                    continue;
+                };
+                let told = self.executor.end_left(&mut connection.client, &channel);
+                self.push(token, &told);
+            }
+        }
+    }
+
+    /// Handles messages, and gives back their memory.
+    pub(super) fn handle_messages(&mut self, mut messages: Vec<Message>) {
+        let (mut closes, mut woken) = (false, false);
+        let mut publications = Vec::new();
+        for message in messages.drain(..) {
+            match message {
+                Message::Wake => {
+                    woken = true;
+                    self.look_again();
+                }
+                // Every round ends with a check of the held replies.
+                Message::Committed => {}
+                Message::Close { client } => {
+                    closes = true;
+                    if let Some(token) = self.token_of(client) {
+                        self.close(token);
+                    }
+                }
+                Message::Push { client, bytes } => {
+                    // RESET may have ended MONITOR since then.
+                    let token = self.token_of(client).filter(|token| {
+                        let connection = self.slots.get(*token);
+                        connection.is_some_and(|to| to.client.monitors())
+                    });
+                    if let Some(token) = token {
+                        self.push(token, &bytes);
+                    }
+                }
+                Message::Publish(publication) => publications.push(publication),
+                Message::PublicationsLost => self.close_subscribers(),
+            }
+        }
+        if closes {
+            self.shared.wake_for_commit(); // replies of CLIENT KILL wait for this
+        }
+        self.deliver(&publications);
+        if woken {
+            self.leave_channels(); // after their last messages
+        }
+        messages.shrink_to(super::MESSAGES_KEPT);
+        self.messages = messages;
+    }
+}
