@@ -37,6 +37,7 @@ pub(crate) mod totals;
 mod watch;
 mod written;
 
+pub(crate) use clients::key_wait_state;
 pub use clients::{ClientRecord, ClientText, Registry};
 pub use commands::CommandState;
 pub use commits::Commits;
@@ -61,6 +62,7 @@ use crate::tier::Tier;
 use duramen_acl::Catalog;
 use duramen_backup::{Backup, Copies};
 use duramen_base::ids::Level;
+use duramen_base::waiters::Waiters;
 use duramen_cipher::KeyId;
 use duramen_engine::flash::FlashStats;
 use duramen_engine::{Store, TableId};
@@ -190,6 +192,8 @@ pub struct Shared {
     pub(crate) logins: logins::Logins,
     pub(crate) audit: Audit,
     pub(crate) pubsub: pubsub::PubSub,
+    /// The clients that wait for elements, by key.
+    pub(crate) waiters: Waiters,
     /// State that the commands share beyond the store.
     pub commands: CommandState,
     pub started: Instant,
@@ -247,6 +251,7 @@ impl Shared {
             logins: logins::Logins::default(),
             audit,
             pubsub: pubsub::PubSub::default(),
+            waiters: Waiters::default(),
             commands: state,
             loaded: OnceLock::new(),
             progress: Mutex::default(),
