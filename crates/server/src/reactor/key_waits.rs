@@ -16,8 +16,9 @@ use super::slots::Token;
 use crate::clock;
 use std::collections::BTreeSet;
 
-/// Bytes of the request that waits and of those behind it from which nothing more is received.
-const INPUT_BYTES_MAX: usize = 64 << 10;
+/// Bytes of the request that waits and of those behind it from which nothing more is received. The
+/// end of a client that has sent more is hidden behind bytes that its own system keeps.
+const INPUT_BYTES_MAX: usize = 1 << 20;
 
 /// The parked connections of a thread.
 #[derive(Default)]
@@ -110,6 +111,9 @@ impl Reactor {
 
     /// Shows requests again whose keys other members serve now.
     pub(super) fn show_moved(&mut self) {
+        if self.shared.membership().is_none() {
+            return;
+        }
         for token in self.slots.tokens() {
             let connection = self.slots.get(token);
             let parked = connection.filter(|it| it.waits_for == WaitsFor::Key);
@@ -126,7 +130,7 @@ impl Reactor {
         }
         let before = connection.input.len();
         let received = match connection.tls {
-            None => receive_own(&mut connection, Some(INPUT_BYTES_MAX)),
+            None => receive_own(&mut connection, Some(usize::MAX)),
             Some(_) => self.receive_encrypted(&mut connection, true, None),
         };
         self.note_memory(&mut connection);

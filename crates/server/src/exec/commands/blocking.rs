@@ -217,20 +217,18 @@ impl Context<'_> {
     }
 
     /// In a cluster: notes since when this member serves the keys, which are in one slot.
-    fn note_place(&mut self, guard: &mut Guard<'_>, hashes: &[KeyHash]) {
-        let Some(member) = self.shared.membership() else {
+    fn note_place(&mut self, guard: &Guard<'_>, hashes: &[KeyHash]) {
+        if self.shared.membership().is_none() {
             return;
-        };
+        }
         let Some(at) = self.spec.key_positions(&self.args).next() else {
             return;
         };
         let key = self.arg(at);
         let hash = hashes.first().copied().unwrap_or_else(|| guard.hash(key));
         let route = hash.route(key);
-        let since = self
-            .local
-            .view_to_tell(member)
-            .serves_since(self.table, route);
+        // Not a newer view: the look was made under this one.
+        let since = self.local.views.last().serves_since(self.table, route);
         if let Some(known) = &mut self.client.key_wait {
             known.place = Some((route, since));
         }
