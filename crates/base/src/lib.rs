@@ -14,4 +14,5 @@ pub mod spin;
 pub mod sync;
 pub mod ticks;
 pub mod units;
+pub mod waiters;
 pub mod waits;

@@ -183,6 +183,12 @@ pub enum TableChange {
 pub struct KeyHash(pub(crate) u64);
 
 impl KeyHash {
+    /// The hash as a number.
+    #[inline]
+    pub fn number(self) -> u64 {
+        self.0
+    }
+
     /// True if a scan that continues at `cursor` has already passed this key.
     #[inline]
     pub fn is_before(self, cursor: u64) -> bool {

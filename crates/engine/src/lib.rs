@@ -59,7 +59,7 @@ pub use range::{
     Export, Purge, Purged, RANGE_PARTS, RangeCount, RangePart, RangeStatistics, Watch,
 };
 pub use room::Room;
-pub use session::{Guard, Seen, Session};
+pub use session::{Guard, Seen, Session, TypedWrite};
 pub use side::{SideCommit, SideError, SideLog, SidePlan, SideReport};
 pub use space::segment_bytes;
 pub use stats::*;

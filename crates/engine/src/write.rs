@@ -174,6 +174,9 @@ impl<'s> Guard<'s> {
                         self.note_own(log, index);
                     }
                     self.after_put(&locked);
+                    if let Decision::PutTyped { .. } = decision {
+                        self.note_typed(table, hash);
+                    }
                     let was_expired = before.is_none() && locked.found.is_some();
                     self.note_replaced(table, key, was_expired);
                     return Ok(Outcome {

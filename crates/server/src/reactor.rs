@@ -26,6 +26,7 @@ mod effects;
 mod flash;
 mod hold;
 mod input;
+mod key_waits;
 mod listener;
 mod local;
 mod native;
@@ -54,6 +55,7 @@ use duramen_base::spin::{IdleMode, Spinner, Spinning};
 use flash::Flash;
 use hold::HeldConnections;
 use input::InputBuffer;
+use key_waits::KeyWaits;
 use local::{LOOKS_AT_SOCKETS, ROUNDS_OF_RINGS};
 use output::BufferPool;
 use round::{Ready, Recycled};
@@ -109,6 +111,8 @@ pub(crate) struct Reactor {
     holds: HeldConnections,
     /// Connections whose requests wait for flash.
     flash: Flash,
+    /// Connections whose requests wait for elements.
+    key_waits: KeyWaits,
     /// Connections with unsent replies.
     with_output: usize,
     messages: Vec<Message>,
@@ -191,6 +195,7 @@ impl Reactor {
             paused: Vec::new(),
             holds: HeldConnections::default(),
             flash: Flash::default(),
+            key_waits: KeyWaits::default(),
             with_output: 0,
             messages: Vec::new(),
             posts_own: false,
@@ -312,8 +317,11 @@ impl Reactor {
         }
         if flags.contains(epoll::EventFlags::IN) {
             self.receive(token);
-        } else if flags.intersects(epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
-            // Not readable and dead: its peer sends nothing more and takes no replies.
+        } else if flags
+            .intersects(epoll::EventFlags::HUP | epoll::EventFlags::ERR | epoll::EventFlags::RDHUP)
+        {
+            // Not readable and dead: its peer sends nothing more and takes no replies. Or it waits
+            // for elements, and has ended its stream (key_waits::K3).
             self.close(token);
         }
     }
@@ -484,6 +492,11 @@ impl Reactor {
             && self.stop_deadline.is_none();
         if reads {
             wanted |= epoll::EventFlags::IN;
+        } else if connection.waits_for == WaitsFor::Key && connection.held.is_none() {
+            wanted |= match self.has_room_behind(connection) && self.stop_deadline.is_none() {
+                true => epoll::EventFlags::IN,
+                false => epoll::EventFlags::RDHUP,
+            };
         }
         let has_output = connection.sendable_bytes() > 0;
         if has_output {
@@ -523,6 +536,7 @@ impl Reactor {
         }
         self.end_turn(&mut connection);
         self.unpark(&mut connection);
+        self.end_key_wait(token, &mut connection);
         self.executor.end_subscriptions(&mut connection.client);
         self.orphan(&mut connection);
         if connection.interest.contains(epoll::EventFlags::OUT) {

@@ -39,6 +39,7 @@ mod watch;
 mod written;
 
 pub(crate) use background::Background;
+pub(crate) use clients::key_wait_state;
 pub use clients::{ClientRecord, ClientText, Registry};
 pub use commands::CommandState;
 pub use commits::Commits;
@@ -64,6 +65,7 @@ use crate::tier::Tier;
 use duramen_acl::{Catalog, Logins};
 use duramen_backup::{Backup, Copies};
 use duramen_base::ids::Level;
+use duramen_base::waiters::Waiters;
 use duramen_cipher::KeyId;
 use duramen_engine::flash::FlashStats;
 use duramen_engine::{Store, TableId};
@@ -195,6 +197,8 @@ pub struct Shared {
     /// The thread for commands whose work takes long.
     pub(crate) background: Background,
     pub(crate) pubsub: pubsub::PubSub,
+    /// The clients that wait for elements, by key.
+    pub(crate) waiters: Waiters,
     /// State that the commands share beyond the store.
     pub commands: CommandState,
     pub started: Instant,
@@ -253,6 +257,7 @@ impl Shared {
             audit,
             background: Background::new("commands"),
             pubsub: pubsub::PubSub::default(),
+            waiters: Waiters::default(),
             commands: state,
             loaded: OnceLock::new(),
             progress: Mutex::default(),

@@ -6,8 +6,11 @@
 //! unpins for a moment.
 
 pub(crate) mod holding;
+mod notes;
 pub(crate) mod order;
 pub(crate) mod roll;
+
+pub use notes::TypedWrite;
 
 use crate::core::Core;
 use crate::epoch::SlotId;
@@ -55,6 +58,9 @@ pub(crate) struct Carried {
     pub entry_bytes: Cell<u32>,
     /// Copies of entries that are on flash.
     pub holding: Holding,
+    /// Whether typed writes are noted, and those since they were last looked at.
+    pub notes_typed: bool,
+    pub typed_writes: Vec<TypedWrite>,
 }
 
 impl Store {
@@ -91,6 +97,8 @@ impl Session {
             waited: false,
             entry_bytes: Cell::new(16 * 128),
             holding: Holding::default(),
+            notes_typed: false,
+            typed_writes: Vec::new(),
         };
         Session {
             me: slot.0 as u16 + 1,

@@ -48,6 +48,7 @@ pub(crate) use batch::TURN_TIME;
 use batch::{Group, Position};
 pub use batch::{OUT_BYTES_PER_TURN, Turn};
 use duramen_engine::{Session, Store};
+use duramen_node::Route;
 use request::routing::has_left;
 use state::client::DROPPED;
 use state::local::Local;
@@ -58,6 +59,7 @@ use std::time::{Duration, Instant};
 fn session(shared: &Shared, store: &Arc<Store>) -> Result<Session, duramen_engine::Error> {
     let mut session = store.session()?;
     session.set_parks(shared.tier().is_some());
+    session.note_typed_writes();
     Ok(session)
 }
 
@@ -126,6 +128,40 @@ impl Executor {
         commands::pubsub::end_left(&self.shared, &mut self.local, client, channel)
     }
 
+    /// The clients of this thread that wait for elements and must look again, in the order in which
+    /// they were woken.
+    pub(crate) fn take_woken(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.local.woken)
+    }
+
+    /// Gives up a waiting client's place in the queues of its keys, because it does not look now;
+    /// when it looks later, it gets places behind the others.
+    pub(crate) fn give_up_place(&self, client: &mut Client) {
+        if let Some(wait) = &mut client.key_wait {
+            wait.leave(&self.shared, true);
+        }
+    }
+
+    /// Whether a waiting client must be told that other members serve its keys now. Keys that have
+    /// left and come back may have elements that were written elsewhere.
+    pub(crate) fn has_lost_keys(&mut self, client: &Client) -> bool {
+        let Some(member) = self.shared.membership() else {
+            return false;
+        };
+        let Some(wait) = &client.key_wait else {
+            return false;
+        };
+        let Some((place, since)) = wait.place else {
+            return false;
+        };
+        let view = self.local.view_to_tell(member);
+        match view.route(wait.table, place) {
+            Route::Moved(_) | Route::NoTable => true,
+            Route::Serve => view.serves_since(wait.table, place) != since,
+            Route::TryAgain | Route::ClusterDown => false,
+        }
+    }
+
     /// This thread's session; None while the data is loaded.
     ///
     /// # Panics
@@ -151,7 +187,7 @@ impl Executor {
             turn.client.goes_on = false;
             if matches!(
                 turn.client.verdict,
-                Verdict::Paused { .. } | Verdict::Held | Verdict::Cold
+                Verdict::Paused { .. } | Verdict::Held | Verdict::Cold | Verdict::Blocked
             ) {
                 turn.client.verdict = Verdict::Open;
             }

@@ -75,6 +75,8 @@ pub(super) enum WaitsFor {
     Pause { until_ms: u64 },
     /// Entries on flash for its requests (`Connection::parked`): `input` has whole requests.
     Flash,
+    /// Elements under keys of its first request, which is in `input`; perhaps others are behind it.
+    Key,
 }
 
 /// Its part in the turn of the long pipelines (input::R3).

@@ -225,6 +225,7 @@ impl Reactor {
                         self.close(token);
                     }
                 }
+                Message::ShowAgain { client } => self.show_client_again(client),
                 Message::Push { client, bytes } => {
                     // RESET may have ended MONITOR since then.
                     let token = self.token_of(client).filter(|token| {
@@ -245,6 +246,7 @@ impl Reactor {
         self.deliver(&publications);
         if woken {
             self.leave_channels(); // after their last messages
+            self.show_moved();
         }
         messages.shrink_to(super::MESSAGES_KEPT);
         self.messages = messages;

@@ -141,6 +141,9 @@ impl Reactor {
         if connection.held.is_some() || connection.waits_for == WaitsFor::Flash {
             return self.mute(token, connection);
         }
+        if connection.waits_for == WaitsFor::Key {
+            return self.receive_parked(token, connection);
+        }
         // reactor::I4, for callers without an event of epoll.
         if !connection.interest.contains(EventFlags::IN) {
             return self.slots.put(token, connection);
@@ -176,7 +179,7 @@ impl Reactor {
         }
     }
 
-    fn note_received(&self, connection: &Connection, bytes: usize) {
+    pub(super) fn note_received(&self, connection: &Connection, bytes: usize) {
         self.me().counters.net_input_bytes.add(bytes as u64);
         let record = &connection.record;
         record.active_at_ms.store(self.now_ms, Ordering::Relaxed);
@@ -252,6 +255,7 @@ impl Reactor {
         }
         connection.waits_for = WaitsFor::Input;
         if !connection.closing && self.pause_crowding(token, &mut connection) {
+            self.executor.give_up_place(&mut connection.client); // key_waits::K2
             return self.settle(token, connection);
         }
         if connection.input.is_empty() || connection.closing {
@@ -261,6 +265,7 @@ impl Reactor {
             // The client must take its replies first; `writable` or a sweep continues the
             // connection. Meanwhile it keeps no fetched entries.
             self.unpark(&mut connection);
+            self.executor.give_up_place(&mut connection.client); // key_waits::K2
             connection.waits_for = WaitsFor::Output { ended: false };
             return self.settle(token, connection);
         }
@@ -513,7 +518,7 @@ impl Reactor {
 
 /// Receives once into the connection's own buffer; at most `left` bytes, or about as many as the
 /// buffer's size allows.
-fn receive_own(connection: &mut Connection, left: Option<usize>) -> Received {
+pub(super) fn receive_own(connection: &mut Connection, left: Option<usize>) -> Received {
     let partial = connection.input.len();
     let missing = connection.bytes_needed().saturating_sub(partial);
     // The memory grows with the received bytes, not with the declared length.

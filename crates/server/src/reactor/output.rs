@@ -116,7 +116,7 @@ impl Reactor {
     /// slot.
     pub(super) fn settle(&mut self, token: Token, mut connection: Box<Connection>) {
         if connection.has_ended()
-            && connection.waits_for == WaitsFor::Input
+            && matches!(connection.waits_for, WaitsFor::Input | WaitsFor::Key)
             && connection.held.is_none()
         {
             connection.closing = true; // tls::H1
@@ -128,7 +128,7 @@ impl Reactor {
         }
         if self.stop_deadline.is_some()
             && connection.unsent_bytes() == 0
-            && connection.waits_for == WaitsFor::Input
+            && matches!(connection.waits_for, WaitsFor::Input | WaitsFor::Key)
         {
             return self.close_taken(token, connection);
         }

@@ -113,6 +113,7 @@ impl Reactor {
         for (ready, executed) in ready.drain(..).zip(&executed) {
             self.finish(ready, *executed);
         }
+        self.show_woken();
         self.recycled.executed = executed;
         self.ready = ready;
     }
@@ -136,7 +137,11 @@ impl Reactor {
                 return self.close_taken(token, connection);
             }
             Verdict::CloseAfterReply => connection.closing = true,
-            Verdict::Open | Verdict::Held | Verdict::Paused { .. } | Verdict::Cold => {}
+            Verdict::Open
+            | Verdict::Held
+            | Verdict::Paused { .. }
+            | Verdict::Cold
+            | Verdict::Blocked => {}
         }
         let kept = self.take_back(&mut connection, executed);
         self.hold(token, &mut connection, replies_from);
@@ -164,6 +169,10 @@ impl Reactor {
                     self.cork(token, &mut connection);
                 }
                 connection.waits_for
+            }
+            Verdict::Blocked => {
+                self.await_key(token, &mut connection);
+                WaitsFor::Key
             }
             Verdict::Paused { until_ms } => {
                 self.paused.push(token);

@@ -5,7 +5,7 @@ use rustix::event::epoll::EventData;
 
 /// The subject of an epoll event: a slot and its generation, or one of the reserved values at the
 /// top.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Token(u64);
 
 /// Slots from here on are reserved: no server has 4 billion connections.

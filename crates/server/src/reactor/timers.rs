@@ -5,6 +5,7 @@ use super::connection::WaitsFor;
 use super::input::BEHIND_MS;
 use super::slots::Token;
 use super::{Reactor, Timespec};
+use crate::clock;
 use crate::seldom::seldom;
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,8 @@ use std::time::{Duration, Instant};
 const RETRY: Duration = Duration::from_millis(2);
 /// Interval of the checks for idle and stalled clients.
 const SWEEP_MS: u64 = 1_000;
+/// The clock of rounds is at most this far behind.
+const TICK_MS: u64 = 10;
 
 impl Reactor {
     /// Whether there is anything to check.
@@ -60,6 +63,11 @@ impl Reactor {
                 deadline_ms.saturating_sub(self.now_ms) + 5,
             ));
         }
+        if let Some(end_ms) = self.key_waits.first_end_ms() {
+            at_most(Duration::from_millis(
+                end_ms.saturating_sub(clock::now_ms()),
+            ));
+        }
         if let Some(deadline) = self.stop_deadline {
             at_most(deadline.saturating_duration_since(Instant::now()));
         }
@@ -87,6 +95,12 @@ impl Reactor {
         }
         if self.has_behind && self.now_ms >= self.next_behind_ms {
             self.resume_behind();
+        }
+        // The clock of rounds is up to one tick behind.
+        if let Some(end_ms) = self.key_waits.first_end_ms()
+            && end_ms <= self.now_ms + TICK_MS
+        {
+            self.end_key_waits();
         }
         // Last, so that a pause that ends cannot make a client late.
         if !self.paused.is_empty() {

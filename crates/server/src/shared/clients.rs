@@ -3,7 +3,7 @@
 use duramen_tls::Description;
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// One connection as other threads see it. The owning thread stores the fields once per round, not
@@ -47,12 +47,24 @@ pub struct ClientRecord {
     pub subscriptions: [AtomicU32; 3],
     /// One of its commands waits for an event (WAIT, SAVE). Written by the reactor.
     pub is_blocked: AtomicBool,
+    /// Whether its request waits for elements, as [`key_wait_state`] says. Written by the executor,
+    /// and by CLIENT UNBLOCK on any thread, which then tells the client's thread.
+    pub key_wait: AtomicU8,
     /// The connection is closed: none of its requests runs any more. Release by the reactor, after
     /// the last one; Acquire by a thread that waits for it.
     is_gone: AtomicBool,
     /// The certificate that the client showed; empty: none.
     certificate: OnceLock<Box<Description>>,
     text: Mutex<ClientText>,
+}
+
+/// Values of [`ClientRecord::key_wait`].
+pub(crate) mod key_wait_state {
+    pub(crate) const NONE: u8 = 0;
+    pub(crate) const WAITS: u8 = 1;
+    /// It gets the reply as when its time is over.
+    pub(crate) const UNBLOCKED_IN_TIME: u8 = 2;
+    pub(crate) const UNBLOCKED_WITH_ERROR: u8 = 3;
 }
 
 /// Names that a client has set for itself, and its user.
@@ -98,6 +110,7 @@ impl ClientRecord {
             watched: AtomicU32::new(0),
             subscriptions: Default::default(),
             is_blocked: AtomicBool::new(false),
+            key_wait: AtomicU8::new(key_wait_state::NONE),
             is_gone: AtomicBool::new(false),
             certificate: OnceLock::new(),
             text: Mutex::default(),
@@ -148,6 +161,20 @@ impl ClientRecord {
     pub(crate) fn is_subscribed(&self) -> bool {
         let counts = self.subscriptions.iter();
         counts.fold(0, |sum, count| sum | count.load(Ordering::Relaxed)) > 0
+    }
+
+    /// Whether a command waits: for an event, or for elements.
+    pub(crate) fn waits(&self) -> bool {
+        self.is_blocked.load(Ordering::Relaxed)
+            || self.key_wait.load(Ordering::Relaxed) != key_wait_state::NONE
+    }
+
+    /// Ends its wait for elements, in the way that `how` says; false: it does not wait, or its wait
+    /// was ended before. Its thread must be told.
+    pub(crate) fn unblock(&self, how: u8) -> bool {
+        let (waits, relaxed) = (key_wait_state::WAITS, Ordering::Relaxed);
+        let exchange = self.key_wait.compare_exchange(waits, how, relaxed, relaxed);
+        exchange.is_ok()
     }
 
     /// Milliseconds without activity.

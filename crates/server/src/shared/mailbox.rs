@@ -17,6 +17,8 @@ pub enum Message {
     Committed,
     /// Close this client without sending another byte (`CLIENT KILL`).
     Close { client: u64 },
+    /// Show the request of this client again, which waits for elements.
+    ShowAgain { client: u64 },
     /// Append these bytes to this client's output (`MONITOR` lines, pushes). Dropped if the client
     /// is gone. A thread takes one of them per client at once, with the bytes of all posts.
     Push { client: u64, bytes: Vec<u8> },
@@ -36,6 +38,9 @@ struct Queue {
     committed: bool,
     /// Clients to be closed. Many posts for one client take the memory of one.
     closes: BTreeSet<u64>,
+    /// Clients that wait for elements and must look again, in order. Each is there once at most for
+    /// each of its keys and for CLIENT UNBLOCK.
+    shown_again: Vec<u64>,
     /// Bytes to be appended, by client: a thread sends them at once. With one message per line of
     /// `MONITOR`, and one system call for each, a thread served no other client for seconds.
     pushes: BTreeMap<u64, Vec<u8>>,
@@ -69,6 +74,7 @@ impl Queue {
             Message::Close { client } => {
                 self.closes.insert(client);
             }
+            Message::ShowAgain { client } => self.shown_again.push(client),
         }
     }
 
@@ -79,6 +85,8 @@ impl Queue {
         into.extend(pushes.map(|(client, bytes)| Message::Push { client, bytes }));
         let closes = std::mem::take(&mut self.closes).into_iter();
         into.extend(closes.map(|client| Message::Close { client }));
+        let shown_again = std::mem::take(&mut self.shown_again).into_iter();
+        into.extend(shown_again.map(|client| Message::ShowAgain { client }));
         into.extend(std::mem::take(&mut self.committed).then_some(Message::Committed));
         into.extend(std::mem::take(&mut self.wake).then_some(Message::Wake));
         let lost = std::mem::take(&mut self.publications_lost);

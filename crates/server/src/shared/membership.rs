@@ -194,6 +194,11 @@ impl ViewCache {
         self.generation == membership.generation.load(Ordering::Acquire)
     }
 
+    /// The view that [`get`](Self::get) returned last: that by which the running request is here.
+    pub fn last(&self) -> &View {
+        &self.view
+    }
+
     /// To be called after the guard was pinned or renewed (M1).
     #[inline]
     pub fn get(&mut self, membership: &Membership) -> &Arc<View> {

@@ -5,6 +5,7 @@
 //! become equal, so that the list stays true. Without redis-server on this machine the test prints
 //! SKIPPED.
 
+mod blocking;
 mod events;
 mod pubsub;
 mod random;
@@ -84,9 +85,16 @@ impl Peer {
     /// The bytes of the reply to one inline request; if the connection is closed, the bytes before
     /// the end.
     fn ask(&mut self, request: &str) -> String {
-        self.stream
-            .write_all(format!("{request}\r\n").as_bytes())
-            .expect("sent");
+        self.send(request);
+        self.reply(request)
+    }
+
+    fn send(&mut self, request: &str) {
+        let request = format!("{request}\r\n");
+        self.stream.write_all(request.as_bytes()).expect("sent");
+    }
+
+    fn reply(&mut self, request: &str) -> String {
         let (mut reply, mut skipper, mut passed) = (Vec::new(), ReplySkipper::new(), 0);
         loop {
             let mut bytes = [0; 16 * 1024];
@@ -198,7 +206,8 @@ fn replies_are_those_of_redis() {
 
 /// Commands of data, which are described as by Redis: arity, flags, keys, categories, tips. Not
 /// ZRANK and ZREVRANK, which take more arguments since Redis 7.2.
-const DESCRIBED: &str = "append bitcount bitfield bitfield_ro bitop bitpos copy decr decrby del dump \
+const DESCRIBED: &str = "append blmpop bzmpop \
+    bitcount bitfield bitfield_ro bitop bitpos copy decr decrby del dump \
     exists expire expireat expiretime geoadd geodist geohash geopos georadius georadius_ro \
     georadiusbymember georadiusbymember_ro geosearch geosearchstore get getbit getdel getex \
     getrange getset hdel hexists hget hgetall hincrby hincrbyfloat hkeys hlen hmget hmset \
@@ -217,6 +226,9 @@ const DESCRIBED: &str = "append bitcount bitfield bitfield_ro bitop bitpos copy 
 /// Requests whose keys, and the access to each, are those of Redis.
 const KEYS_OF: &[&str] = &[
     "LMPOP 2 a b LEFT",
+    "BLMPOP 0 2 a b LEFT",
+    "BLPOP a b 0",
+    "BLMOVE a b LEFT LEFT 0",
     "ZUNIONSTORE to 3 a b c WEIGHTS 1 2 3",
     "ZINTERCARD 2 a b LIMIT 1",
     "ZMPOP 1 a MIN",

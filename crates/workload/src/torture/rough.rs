@@ -11,7 +11,7 @@ pub(crate) struct Rough {
 }
 
 /// Commands that concern the whole server or other databases; any of them may be refused.
-const LINES: [&str; 30] = [
+const LINES: [&str; 35] = [
     "INFO everything",
     "DBSIZE",
     "RANDOMKEY",
@@ -42,6 +42,11 @@ const LINES: [&str; 30] = [
     "DURAMEN.TABLE DROP extra",
     "DURAMEN.SCAN 0 COUNT 1000",
     "WAITAOF 1 0 100",
+    "RPUSH waited a",
+    "BLPOP waited other 0.02",
+    "BLMOVE waited other LEFT RIGHT 0.02",
+    "ZADD scored 1 a",
+    "BZPOPMIN scored 0.01",
 ];
 
 impl Rough {

@@ -112,10 +112,11 @@ pub(crate) fn admit(
     if client.in_multi() && !spec.has(flag::NEVER_QUEUED) {
         return enqueue(shared, local, client, args, out, spec);
     }
-    if spec.is_audited(local.audited) {
+    let is_new = !client.waits_for_key();
+    if is_new && spec.is_audited(local.audited) {
         audit::record(shared, client, spec, args, Outcome::Allowed);
     }
-    if shared.commands.gate() & global::MONITORED != 0 && !client.take_monitored() {
+    if is_new && shared.commands.gate() & global::MONITORED != 0 && !client.take_monitored() {
         monitor::feed(shared, client, spec, args);
     }
     Admitted::Run(permit)
@@ -199,6 +200,7 @@ pub(crate) fn refuse(
 ) -> Admitted {
     client.break_transaction();
     client.forget_kept();
+    client.end_key_wait(shared, true);
     let is_exec = spec.is_some_and(|spec| spec.name == "exec");
     if is_exec {
         client.end_transaction();

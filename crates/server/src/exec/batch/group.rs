@@ -288,7 +288,7 @@ impl Group {
                     {
                         step.execute(permit, env, turn, access, true);
                         databases::observe(env.shared, env.local, turn.client, spec);
-                        if turn.client.verdict == Verdict::Cold {
+                        if matches!(turn.client.verdict, Verdict::Cold | Verdict::Blocked) {
                             step.show_again(turn);
                         }
                     }
@@ -455,7 +455,7 @@ impl Step<'_> {
             || turn.client.appended_bytes > APPENDED_BYTES_PER_TURN
         {
             turn.client.halted = true;
-            if turn.client.verdict == Verdict::Cold {
+            if matches!(turn.client.verdict, Verdict::Cold | Verdict::Blocked) {
                 // The request has not run.
                 *ran -= 1;
                 self.show_again(turn);
@@ -617,7 +617,7 @@ impl Step<'_> {
             Admitted::Later => return false,
         }
         databases::halt_if_failed(env.shared, turn.client);
-        if turn.client.verdict == Verdict::Cold {
+        if matches!(turn.client.verdict, Verdict::Cold | Verdict::Blocked) {
             return true; // it is made silent when it runs to its end
         }
         if was_silent && admit::end_silence(turn.client) {
@@ -654,6 +654,11 @@ impl Step<'_> {
         };
         context.run(access.for_now(), self.hashes);
         turn.client.appended_bytes += access.appended_bytes() - appended;
+        if let Some(writes) = access.typed_writes() {
+            env.local.wake_waiters(env.shared, writes);
+            // As in Redis, they look before the requests behind this one run.
+            turn.client.halted |= !env.local.woken.is_empty();
+        }
         // Other clients of the thread waited too: it is their turn.
         turn.client.halted |= access.take_waited();
         let not_now = std::mem::take(&mut env.local.not_now);

@@ -2,9 +2,10 @@
 
 use super::connection::check_name;
 use crate::clock;
-use crate::exec::request::context::{Context, Done, Failure, SYNTAX};
+use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::exec::state::client::{gate, shown};
 use crate::shared::Message;
+use crate::shared::key_wait_state as state;
 use duramen_wire::resp::number::parse_integer;
 
 const NO_TRACKING: Failure = Failure::Text(
@@ -107,19 +108,33 @@ pub(crate) fn unpause(ctx: &mut Context<'_>) -> Done {
     ctx.ok()
 }
 
-/// No command of this server ever blocks its client.
+/// Ends the wait of a client for elements. That of WAIT and its like cannot be ended.
 pub(crate) fn unblock(ctx: &mut Context<'_>) -> Done {
-    let known = match ctx.args.get(3) {
-        None => true,
-        Some(how) => how.eq_ignore_ascii_case(b"timeout") || how.eq_ignore_ascii_case(b"error"),
-    };
-    if !known || ctx.args.len() > 4 {
-        return Err(Failure::Text(
-            "ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR",
-        ));
+    if ctx.args.len() > 4 {
+        let name = String::from_utf8_lossy(ctx.arg(1));
+        return Err(format!(
+            "ERR unknown subcommand or wrong number of arguments for '{name}'. Try CLIENT HELP."
+        )
+        .into());
     }
-    parse_integer(ctx.arg(2)).ok_or(crate::exec::request::context::NOT_AN_INTEGER)?;
-    ctx.integer(0)
+    let how = match ctx.args.get(3) {
+        None => state::UNBLOCKED_IN_TIME,
+        Some(how) if how.eq_ignore_ascii_case(b"timeout") => state::UNBLOCKED_IN_TIME,
+        Some(how) if how.eq_ignore_ascii_case(b"error") => state::UNBLOCKED_WITH_ERROR,
+        Some(_) => {
+            return Err(Failure::Text(
+                "ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR",
+            ));
+        }
+    };
+    let id = parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)?;
+    let found = u64::try_from(id).ok().and_then(|id| ctx.shared.client(id));
+    let unblocked = found.filter(|record| record.unblock(how));
+    if let Some(record) = &unblocked {
+        let client = record.id;
+        ctx.shared.post(record, Message::ShowAgain { client });
+    }
+    ctx.integer(unblocked.is_some().into())
 }
 
 pub(crate) fn tracking(ctx: &mut Context<'_>) -> Done {
@@ -207,6 +222,8 @@ pub(crate) fn help(ctx: &mut Context<'_>) -> Done {
         "    * LIB-VER: the client lib version.",
         "SETNAME <name>",
         "    Assign the name <name> to the current connection.",
+        "UNBLOCK <clientid> [TIMEOUT|ERROR]",
+        "    Unblock the specified blocked client.",
         "UNPAUSE",
         "    Stop the current client pause, resuming traffic.",
     ])

@@ -25,7 +25,7 @@ pub(crate) fn line(shared: &Shared, record: &ClientRecord, now_ms: u64) -> Strin
             letters.push(letter);
         }
     }
-    if record.is_blocked.load(Relaxed) {
+    if record.waits() {
         letters.push('b');
     }
     if record.socket.is_some() {

@@ -396,6 +396,7 @@ fn one_at_once(
 fn reads(spec: &Spec, n: usize) -> bool {
     match spec.name {
         "lmpop" | "zmpop" | "lmove" | "rpoplpush" | "smove" => false,
+        _ if spec.has(flag::BLOCKING) => false,
         "sort" | "georadius" | "georadiusbymember" => n == 0,
         "pfmerge" => true,
         _ => n > 0 || !spec.has(flag::WRITE),

@@ -429,6 +429,7 @@ pub(crate) fn table_drop(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done 
         Some(durability) => durability.store().begin_drop(table)?,
         None => ctx.shared.store().drop_table(table)?,
     }
+    ctx.local.wake_table(ctx.shared, table); // they get an error
     databases::tables_changed(ctx.shared, ctx.client);
     ctx.ok()
 }

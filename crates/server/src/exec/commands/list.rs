@@ -1,4 +1,4 @@
-//! Lists, without waiting for elements.
+//! Lists. `blocking` has the commands that wait for elements.
 
 use super::collection::{
     Write, at_once, change, parse_count, parse_keys, parse_pop_count, read, typed,
@@ -334,7 +334,7 @@ pub(crate) fn lpos(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHa
     Ok(())
 }
 
-fn parse_end(text: &[u8]) -> Result<End, Failure> {
+pub(crate) fn parse_end(text: &[u8]) -> Result<End, Failure> {
     match text {
         text if text.eq_ignore_ascii_case(b"left") => Ok(End::Head),
         text if text.eq_ignore_ascii_case(b"right") => Ok(End::Tail),
@@ -351,22 +351,43 @@ pub(crate) fn rpoplpush(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[
     move_item(ctx, guard, hashes, (End::Tail, End::Head))
 }
 
-/// Moves one element from argument 1 to argument 2.
+/// LMOVE and RPOPLPUSH.
 fn move_item(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
     hashes: &[KeyHash],
-    (from, to): (End, End),
+    ends: (End, End),
 ) -> Done {
+    match try_move(ctx, guard, hashes, ends, &[])? {
+        true => Ok(()),
+        false => ctx.null(),
+    }
+}
+
+/// Moves one element from argument 1 to argument 2, and replies with it; false: there is none, or
+/// it may not be taken, as `may_take` says of the first key.
+pub(crate) fn try_move(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    (from, to): (End, End),
+    may_take: &[bool],
+) -> Result<bool, Failure> {
     let is_same = ctx.arg(1) == ctx.arg(2);
+    let mut is_done = false;
     at_once(ctx, guard, hashes, |ctx, found| {
+        is_done = false;
         let [source, target] = found else {
             return Err(SYNTAX);
         };
-        if typed(*source)?.is_none() {
-            ctx.null()?;
+        let Some(value) = typed(*source)? else {
+            return Ok(Vec::new());
+        };
+        if may_take.first() == Some(&false) {
+            count(value, Type::List)?;
             return Ok(Vec::new());
         }
+        is_done = true;
         if is_same {
             let events = [Some(pushed(to)), Some(popped(from))];
             let (write, item) = Write::change(0, *source, events, |parts| {
@@ -394,7 +415,8 @@ fn move_item(
         })?;
         ctx.bulk(&item)?;
         Ok(vec![added, removed]) // in the order of Redis's events
-    })
+    })?;
+    Ok(is_done)
 }
 
 pub(crate) fn lmpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
@@ -402,22 +424,51 @@ pub(crate) fn lmpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
     let keys = parse_keys(ctx, 1, too_few, SYNTAX)?;
     let end = parse_end(ctx.args.get(2 + keys).ok_or(SYNTAX)?)?;
     let wanted = parse_pop_count(ctx, 3 + keys)?;
+    if !take_first(ctx, guard, hashes, (end, wanted), &[], write_popped)? {
+        ctx.reply().null_array();
+    }
+    Ok(())
+}
+
+/// Takes up to `wanted` elements of the first list that has some, and lets `write` reply with its
+/// key and them; false: no list has elements, or none that may be taken, as `may_take` says of each
+/// key.
+pub(crate) fn take_first(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    (end, wanted): (End, usize),
+    may_take: &[bool],
+    write: impl Fn(&mut Context<'_>, &[u8], &[Vec<u8>]),
+) -> Result<bool, Failure> {
+    let mut is_done = false;
     at_once(ctx, guard, hashes, |ctx, found| {
-        for (n, found) in found.iter().enumerate() {
-            if typed(*found)?.is_none() {
+        is_done = false;
+        let positions = ctx.spec.key_positions(&ctx.args);
+        for ((n, found), at) in found.iter().enumerate().zip(positions) {
+            let Some(value) = typed(*found)? else {
+                continue;
+            };
+            if may_take.get(n) == Some(&false) {
+                count(value, Type::List)?;
                 continue;
             }
             let events = [Some(popped(end)), None];
-            let (write, items) =
+            let (change, items) =
                 Write::change(n, *found, events, |parts| pop_some(parts, end, wanted))?;
-            let key = ctx.arg(2 + n);
-            let mut reply = ctx.reply();
-            reply.array(2);
-            reply.bulk(key);
-            write_items(ctx, &items.unwrap_or_default());
-            return Ok(vec![write]);
+            write(ctx, ctx.arg(at), &items.unwrap_or_default());
+            is_done = true;
+            return Ok(vec![change]);
         }
-        ctx.reply().null_array();
         Ok(Vec::new())
-    })
+    })?;
+    Ok(is_done)
+}
+
+/// The reply of LMPOP.
+pub(crate) fn write_popped(ctx: &mut Context<'_>, key: &[u8], items: &[Vec<u8>]) {
+    let mut reply = ctx.reply();
+    reply.array(2);
+    reply.bulk(key);
+    write_items(ctx, items);
 }

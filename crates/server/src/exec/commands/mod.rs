@@ -2,6 +2,7 @@
 
 pub(crate) mod acl;
 pub(crate) mod bitmap;
+mod blocking;
 mod client;
 mod client_list;
 mod cluster;

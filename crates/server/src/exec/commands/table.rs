@@ -5,10 +5,10 @@
 //! (`COMMAND`).
 
 use super::{
-    acl, bitmap, client, client_list, cluster, command, config, connection, databases, dump,
-    durability, duramen, expire, geo, hash, hyperloglog, info, keys as key_space, latency, list,
-    memory, monitor, multi_key, pubsub, scan, server, set, slowlog, sort, string, transaction,
-    zset, zset_combine, zset_range,
+    acl, bitmap, blocking, client, client_list, cluster, command, config, connection, databases,
+    dump, durability, duramen, expire, geo, hash, hyperloglog, info, keys as key_space, latency,
+    list, memory, monitor, multi_key, pubsub, scan, server, set, slowlog, sort, string,
+    transaction, zset, zset_combine, zset_range,
 };
 use crate::exec::request::spec::Run::{Alone, Atomic, Data, Plain, Refused, Store};
 use crate::exec::request::spec::flag::*;
@@ -84,6 +84,11 @@ const ROWS: &[Spec] = &[
     row("lmove", 5, WRITE | DENYOOM | LIST, keys(1, 2, 1), Group::List, Family::MultiWrite, "6.2.0", "O(N)", "Moves an element to another list, and returns it.", Atomic(list::lmove)),
     row("rpoplpush", 3, WRITE | DENYOOM | LIST, keys(1, 2, 1), Group::List, Family::MultiWrite, "1.2.0", "O(N)", "Moves the last element to the front of another list.", Atomic(list::rpoplpush)),
     row("lmpop", -4, WRITE | MOVABLE | LIST, counted_keys(0, 1), Group::List, Family::MultiWrite, "7.0.0", "O(N)", "Takes elements of the first list that has some.", Atomic(list::lmpop)),
+    row("blpop", -3, WRITE | BLOCKING | LIST, keys(1, -2, 1), Group::List, Family::MultiWrite, "2.0.0", "O(N)", "Takes the first element of the first list that has one, or waits for one.", Atomic(blocking::blpop)),
+    row("brpop", -3, WRITE | BLOCKING | LIST, keys(1, -2, 1), Group::List, Family::MultiWrite, "2.0.0", "O(N)", "Takes the last element of the first list that has one, or waits for one.", Atomic(blocking::brpop)),
+    row("blmove", 6, WRITE | DENYOOM | BLOCKING | LIST, keys(1, 2, 1), Group::List, Family::MultiWrite, "6.2.0", "O(1)", "Moves an element to another list and returns it, or waits for one.", Atomic(blocking::blmove)),
+    row("brpoplpush", 4, WRITE | DENYOOM | BLOCKING | LIST, keys(1, 2, 1), Group::List, Family::MultiWrite, "2.2.0", "O(1)", "Moves the last element to the front of another list, or waits for one.", Atomic(blocking::brpoplpush)),
+    row("blmpop", -5, WRITE | BLOCKING | MOVABLE | LIST, counted_keys(0, 2), Group::List, Family::MultiWrite, "7.0.0", "O(N+M)", "Takes elements of the first list that has some, or waits for some.", Atomic(blocking::blmpop)),
     row("sadd", -3, WRITE | DENYOOM | FAST | SET, ONE_KEY, Group::Set, Family::Write, "1.0.0", "O(N)", "Adds members.", Data(set::sadd)),
     row("srem", -3, WRITE | FAST | SET, ONE_KEY, Group::Set, Family::Write, "1.0.0", "O(N)", "Removes members.", Data(set::srem)),
     row("scard", 2, READONLY | FAST | SET, ONE_KEY, Group::Set, Family::Read, "1.0.0", "O(1)", "Returns the number of members.", Data(set::scard)),
@@ -112,6 +117,9 @@ const ROWS: &[Spec] = &[
     row("zpopmin", -2, WRITE | FAST | SORTED_SET, ONE_KEY, Group::SortedSet, Family::Write, "5.0.0", "O(N)", "Takes the members with the lowest scores.", Data(zset::zpopmin)),
     row("zpopmax", -2, WRITE | FAST | SORTED_SET, ONE_KEY, Group::SortedSet, Family::Write, "5.0.0", "O(N)", "Takes the members with the highest scores.", Data(zset::zpopmax)),
     row("zmpop", -4, WRITE | MOVABLE | SORTED_SET, counted_keys(0, 1), Group::SortedSet, Family::MultiWrite, "7.0.0", "O(N)", "Takes members of the first sorted set that has some.", Atomic(zset::zmpop)),
+    row("bzpopmin", -3, WRITE | BLOCKING | FAST | SORTED_SET, keys(1, -2, 1), Group::SortedSet, Family::MultiWrite, "5.0.0", "O(log(N))", "Takes the member with the lowest score of the first sorted set that has one, or waits for one.", Atomic(blocking::bzpopmin)),
+    row("bzpopmax", -3, WRITE | BLOCKING | FAST | SORTED_SET, keys(1, -2, 1), Group::SortedSet, Family::MultiWrite, "5.0.0", "O(log(N))", "Takes the member with the highest score of the first sorted set that has one, or waits for one.", Atomic(blocking::bzpopmax)),
+    row("bzmpop", -5, WRITE | BLOCKING | MOVABLE | SORTED_SET, counted_keys(0, 2), Group::SortedSet, Family::MultiWrite, "7.0.0", "O(N)", "Takes members of the first sorted set that has some, or waits for some.", Atomic(blocking::bzmpop)),
     row("zrandmember", -2, READONLY | SORTED_SET, ONE_KEY, Group::SortedSet, Family::Read, "6.2.0", "O(N)", "Returns random members.", Data(zset::zrandmember)),
     row("zscan", -3, READONLY | SORTED_SET, ONE_KEY, Group::SortedSet, Family::Read, "2.8.0", "O(N)", "Walks over members and scores.", Data(zset::zscan)),
     row("zcount", 4, READONLY | FAST | SORTED_SET, ONE_KEY, Group::SortedSet, Family::Read, "2.0.0", "O(N)", "Counts the members in a range of scores.", Data(zset_range::zcount)),
@@ -347,8 +355,6 @@ const ROWS: &[Spec] = &[
     row("module|help", 2, LOADING | STALE, NO_KEYS, Group::Server, Family::Other, "5.0.0", "O(1)", "Lists the subcommands.", Plain(server::module_help)),
 
     // Refused by name.
-    no("blmove", WHY_BLOCKING), no("blmpop", WHY_BLOCKING), no("blpop", WHY_BLOCKING), no("brpop", WHY_BLOCKING),
-    no("brpoplpush", WHY_BLOCKING), no("bzmpop", WHY_BLOCKING), no("bzpopmax", WHY_BLOCKING), no("bzpopmin", WHY_BLOCKING),
     no("hexpire", WHY_FIELD_TTL), no("hexpireat", WHY_FIELD_TTL), no("hexpiretime", WHY_FIELD_TTL), no("hgetdel", WHY_FIELD_TTL),
     no("hgetex", WHY_FIELD_TTL), no("hpersist", WHY_FIELD_TTL), no("hpexpire", WHY_FIELD_TTL), no("hpexpireat", WHY_FIELD_TTL),
     no("hpexpiretime", WHY_FIELD_TTL), no("hpttl", WHY_FIELD_TTL), no("hsetex", WHY_FIELD_TTL), no("httl", WHY_FIELD_TTL),
@@ -368,7 +374,6 @@ const ROWS: &[Spec] = &[
 ];
 
 // Reasons for refusing a command.
-const WHY_BLOCKING: &str = "commands that wait for elements come later";
 const WHY_FIELD_TTL: &str = "fields of a hash do not expire";
 const WHY_STREAM: &str = "streams come later";
 const WHY_MIGRATE: &str = "a server opens no connection to another; use DUMP and RESTORE";

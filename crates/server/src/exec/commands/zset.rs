@@ -365,42 +365,76 @@ pub(crate) fn zpopmax(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Ke
     pop(ctx, guard, hashes, true)
 }
 
+/// `MIN` or `MAX`: whether it is the latter.
+pub(crate) fn parse_side(text: &[u8]) -> Result<bool, Failure> {
+    match text {
+        side if side.eq_ignore_ascii_case(b"min") => Ok(false),
+        side if side.eq_ignore_ascii_case(b"max") => Ok(true),
+        _ => Err(SYNTAX),
+    }
+}
+
 pub(crate) fn zmpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     let too_few = Failure::Text("ERR numkeys should be greater than 0");
     let keys = parse_keys(ctx, 1, too_few, SYNTAX)?;
-    let highest = match ctx.args.get(2 + keys).ok_or(SYNTAX)? {
-        end if end.eq_ignore_ascii_case(b"min") => false,
-        end if end.eq_ignore_ascii_case(b"max") => true,
-        _ => return Err(SYNTAX),
-    };
+    let highest = parse_side(ctx.args.get(2 + keys).ok_or(SYNTAX)?)?;
     let wanted = parse_pop_count(ctx, 3 + keys)?;
+    if !take_first(ctx, guard, hashes, (highest, wanted), &[], write_popped)? {
+        ctx.reply().null_array();
+    }
+    Ok(())
+}
+
+/// Takes up to `wanted` members with the highest or lowest scores of the first sorted set that has
+/// some, and lets `write` reply with its key and them; false: no set has members, or none that may
+/// be taken, as `may_take` says of each key.
+pub(crate) fn take_first(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    (highest, wanted): (bool, usize),
+    may_take: &[bool],
+    write: impl Fn(&mut Context<'_>, &[u8], &[(Vec<u8>, f64)]),
+) -> Result<bool, Failure> {
+    let mut is_done = false;
     at_once(ctx, guard, hashes, |ctx, found| {
-        for (n, found) in found.iter().enumerate() {
-            if typed(*found)?.is_none() {
+        is_done = false;
+        let positions = ctx.spec.key_positions(&ctx.args);
+        for ((n, found), at) in found.iter().enumerate().zip(positions) {
+            let Some(value) = typed(*found)? else {
+                continue;
+            };
+            if may_take.get(n) == Some(&false) {
+                count(value, Type::SortedSet)?;
                 continue;
             }
             let events = [Some(popped_from(highest)), None];
-            let (write, popped) = Write::change(n, *found, events, |parts| {
+            let (change, popped) = Write::change(n, *found, events, |parts| {
                 let mut set = Sorted::load(parts)?;
                 let popped = pop_some(&mut set, highest, wanted);
                 set.store(parts)?;
                 Ok(popped)
             })?;
-            let key = ctx.arg(2 + n);
-            let mut reply = ctx.reply();
-            reply.array(2);
-            reply.bulk(key);
-            reply.array(popped.len());
-            for (member, score) in popped {
-                reply.array(2);
-                reply.bulk(&member);
-                reply.double(score);
-            }
-            return Ok(vec![write]);
+            write(ctx, ctx.arg(at), &popped);
+            is_done = true;
+            return Ok(vec![change]);
         }
-        ctx.reply().null_array();
         Ok(Vec::new())
-    })
+    })?;
+    Ok(is_done)
+}
+
+/// The reply of ZMPOP.
+pub(crate) fn write_popped(ctx: &mut Context<'_>, key: &[u8], popped: &[(Vec<u8>, f64)]) {
+    let mut reply = ctx.reply();
+    reply.array(2);
+    reply.bulk(key);
+    reply.array(popped.len());
+    for (member, score) in popped {
+        reply.array(2);
+        reply.bulk(member);
+        reply.double(*score);
+    }
 }
 
 pub(crate) fn zrandmember(

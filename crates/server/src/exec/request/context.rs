@@ -20,6 +20,9 @@ pub(crate) enum Failure {
     Engine(Box<Error>),
     /// The command had no effect, but may succeed soon: present it again, or fail with this text.
     NotNow(&'static str),
+    /// The command waits for elements, and its client knows for which: present it again when there
+    /// are some.
+    Blocks,
     /// The command is not finished and has noted its progress: present it again after the other
     /// connections' turn.
     GoesOn,
@@ -68,7 +71,7 @@ impl Failure {
         match self {
             Failure::NotNow(_) => true,
             Failure::Engine(error) => matches!(**error, Error::TryAgain),
-            Failure::Text(_) | Failure::Owned(_) | Failure::GoesOn => false,
+            Failure::Text(_) | Failure::Owned(_) | Failure::Blocks | Failure::GoesOn => false,
         }
     }
 
@@ -77,7 +80,7 @@ impl Failure {
         match self {
             Failure::Text(text) | Failure::NotNow(text) => (*text).to_string(),
             Failure::Owned(text) => text.to_string(),
-            Failure::GoesOn => "ERR not done yet: ask again".to_string(),
+            Failure::Blocks | Failure::GoesOn => "ERR not done yet: ask again".to_string(),
             Failure::Engine(error) => match &**error {
                 Error::OutOfMemory {
                     live_bytes,

@@ -85,6 +85,10 @@ pub(crate) fn exchange(
     write_places(ctx, guard, &places)?;
     commands.set_tables(&places, &guard.position());
     guard.outdate_others(); // keys::K1
+    let exchanged = [first, second].map(|db| commands.table(db));
+    for table in exchanged.into_iter().flatten() {
+        ctx.local.wake_table(ctx.shared, table); // another table is behind their databases
+    }
     Ok(())
 }
 

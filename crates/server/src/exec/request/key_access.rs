@@ -48,7 +48,8 @@ impl KeyAccess {
             "mset" | "setex" | "psetex" | "restore" | "duramen.write" | "duramen.mwrite" => {
                 (OW | UPDATE, None)
             }
-            "getdel" | "lpop" | "rpop" | "lmpop" | "spop" | "zpopmin" | "zpopmax" | "zmpop" => {
+            "getdel" | "lpop" | "rpop" | "lmpop" | "spop" | "zpopmin" | "zpopmax" | "zmpop"
+            | "blpop" | "brpop" | "blmpop" | "bzpopmin" | "bzpopmax" | "bzmpop" => {
                 (RW | ACCESS | DELETE, None)
             }
             "append" | "hsetnx" | "linsert" | "lpush" | "lpushx" | "rpush" | "rpushx" | "sadd"
@@ -57,7 +58,9 @@ impl KeyAccess {
             | "hset" | "hmset" | "lset" | "zadd" => (RW | UPDATE, None),
             "hdel" | "lrem" | "ltrim" | "srem" | "zrem" | "zremrangebylex" | "zremrangebyrank"
             | "zremrangebyscore" => (RW | DELETE, None),
-            "lmove" | "rpoplpush" | "smove" => (RW | ACCESS | DELETE, Some(RW | INSERT)),
+            "lmove" | "rpoplpush" | "smove" | "blmove" | "brpoplpush" => {
+                (RW | ACCESS | DELETE, Some(RW | INSERT))
+            }
             "bitop" | "geosearchstore" | "sdiffstore" | "sunionstore" | "zdiffstore"
             | "zinterstore" | "zunionstore" | "zrangestore" => (OW | UPDATE, Some(RO | ACCESS)),
             "sinterstore" => (RW | UPDATE, Some(RO | ACCESS)),

@@ -209,7 +209,7 @@ fn growth(name: &str, args: &Args<'_>) -> Option<usize> {
     Some(match name {
         "hdel" | "lpop" | "rpop" | "ltrim" | "lrem" | "lmpop" | "srem" | "spop" | "zrem"
         | "zpopmin" | "zpopmax" | "zmpop" | "zremrangebyrank" | "zremrangebyscore"
-        | "zremrangebylex" => 0,
+        | "zremrangebylex" | "blpop" | "brpop" | "blmpop" | "bzpopmin" | "bzpopmax" | "bzmpop" => 0,
         "sadd" | "hset" | "hmset" | "hsetnx" | "lpush" | "rpush" | "lpushx" | "rpushx" => all(),
         "lset" | "smove" => arg(3),
         "linsert" => arg(4),
@@ -217,7 +217,7 @@ fn growth(name: &str, args: &Args<'_>) -> Option<usize> {
         "hincrbyfloat" => arg(2) + text_bytes(&[b'0'; NUMBER_BYTES]),
         "zadd" | "zincrby" => scored_bytes(args, name == "zincrby"),
         "geoadd" => all() + SCORE_BYTES * (args.len() / 3),
-        "rpoplpush" | "lmove" if args.get(1) == args.get(2) => 0,
+        "rpoplpush" | "lmove" | "brpoplpush" | "blmove" if args.get(1) == args.get(2) => 0,
         _ => return None,
     })
 }

@@ -33,6 +33,10 @@ impl Context<'_> {
             self.overflowed(start, effects);
         } else if let Err(failure) = done {
             self.client.effects.truncate(effects); // effects::E2
+            if matches!(failure, Failure::Blocks) {
+                self.client.verdict = Verdict::Blocked;
+                return self.out.truncate(start);
+            }
             self.local.not_now = matches!(failure, Failure::GoesOn);
             if self.local.not_now {
                 let monitored = self.shared.commands.gate() & global::MONITORED != 0;
@@ -149,6 +153,7 @@ impl Context<'_> {
     #[cold]
     fn fail(&mut self, start: usize, failure: &Failure) {
         self.out.truncate(start);
+        self.client.end_key_wait(self.shared, true);
         let text = self.failure_text(failure);
         self.local.note_error(self.shared, &text);
         self.reply().error(text);

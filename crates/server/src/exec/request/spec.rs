@@ -4,7 +4,7 @@
 use super::context::{Context, Done};
 use crate::config::AUDIT_CLASSES;
 use crate::shared::Family;
-use duramen_engine::{Guard, KeyHash, Session};
+use duramen_engine::{Guard, KeyHash, Session, TypedWrite};
 use duramen_wire::resp::Args;
 use duramen_wire::resp::number::parse_integer;
 
@@ -32,6 +32,17 @@ impl<'g> Access<'_, 'g> {
             Access::Session(session) => session.appended_bytes(),
             Access::NoStore => 0,
         }
+    }
+
+    /// The typed writes that are visible by now and were not looked at; `None`: there are none.
+    #[inline]
+    pub(crate) fn typed_writes(&mut self) -> Option<&mut Vec<TypedWrite>> {
+        let writes = match self {
+            Access::Guarded(guard) => guard.typed_writes(),
+            Access::Session(session) => session.typed_writes(),
+            Access::NoStore => return None,
+        };
+        Some(writes).filter(|writes| !writes.is_empty())
     }
 
     /// As [`Guard::take_waited`].

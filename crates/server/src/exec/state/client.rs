@@ -1,6 +1,7 @@
 //! State of the commands for one connection.
 
 use super::effects::Effects;
+use super::key_wait::KeyWait;
 use super::parking::Parking;
 use super::subscribers::Subscriptions;
 use super::wait::Wait;
@@ -33,6 +34,10 @@ pub enum Verdict {
     /// Requests from `Turn::executed` on did not run. They must be presented again when the wanted
     /// entries on flash are fetched (`Client::take_wanted`).
     Cold,
+    /// Requests from `Turn::executed` on did not run: the first waits for elements. They must be
+    /// presented again when there are some, when the client is unblocked, and when its wait ends
+    /// (`Client::key_wait_deadline_ms`).
+    Blocked,
     /// As open, but requests from `Turn::executed` on are presented again when the wait is over
     /// (`WAITAOF`, `SAVE`, `CLIENT KILL`).
     Held,
@@ -177,6 +182,8 @@ pub struct Client {
     pub(crate) goes_on: bool,
     /// State of requests that wait for flash or run in parts; `None`: there are none.
     pub(crate) parking: Option<Box<Parking>>,
+    /// The wait of its first request for elements; `None`: it does not wait.
+    pub(crate) key_wait: Option<Box<KeyWait>>,
 }
 
 impl Client {
@@ -207,6 +214,7 @@ impl Client {
             flushing: None,
             goes_on: false,
             parking: None,
+            key_wait: None,
         }
     }
 

@@ -9,8 +9,10 @@ use crate::shared::commands::{CommandCounters, DBS, ThreadState};
 use crate::shared::{ConfigCache, Shared, ThreadCounters, ViewCache, error_names};
 use duramen_base::ids::Level;
 use duramen_base::random::Random;
+use duramen_base::waiters::{Ticket, WaitKey};
 use duramen_engine::flash::Cold;
-use duramen_engine::{KeyHash, TableId};
+use duramen_engine::{KeyHash, TableId, TypedWrite};
+use duramen_types::Type;
 use duramen_wire::resp::Room;
 use std::sync::Arc;
 use std::time::Instant;
@@ -51,6 +53,8 @@ pub(crate) struct Local {
     pub(crate) meter: Meter,
     metered_since: Instant,
     pub(crate) locks: Vec<(TableId, KeyHash)>,
+    /// Clients of this thread that wait for elements, and must look again.
+    pub(crate) woken: Vec<u64>,
     /// Hashes of a command that has more keys than a batch.
     pub(crate) hashes: Vec<KeyHash>,
     /// Bytes that a command collects before it can write them.
@@ -82,6 +86,7 @@ impl Local {
             meter: Meter::new(),
             metered_since: Instant::now(),
             locks: Vec::new(),
+            woken: Vec::new(),
             hashes: Vec::new(),
             scratch: Vec::new(),
         }
@@ -101,6 +106,38 @@ impl Local {
         match shared.commands.level(table) {
             Some(level) => level,
             None => self.config.get(shared).write_level(),
+        }
+    }
+
+    /// Wakes the clients that wait for values that were written. Nobody can miss them: the writes
+    /// are visible (waiters::W1).
+    pub(crate) fn wake_waiters(&mut self, shared: &Shared, writes: &mut Vec<TypedWrite>) {
+        for TypedWrite { table, hash, first } in writes.drain(..) {
+            // No command waits for fields or members.
+            if first != Type::Hash as u8 && first != Type::Set as u8 {
+                let key = WaitKey {
+                    table: table.0,
+                    hash: hash.number(),
+                    kind: first,
+                };
+                let wake = |ticket| self.show_again(shared, ticket);
+                shared.waiters.wake(key, wake);
+            }
+        }
+    }
+
+    /// Wakes all clients that wait for keys of a table.
+    #[cold]
+    pub(crate) fn wake_table(&mut self, shared: &Shared, table: TableId) {
+        let wake = |ticket| self.show_again(shared, ticket);
+        shared.waiters.wake_table(table.0, wake);
+    }
+
+    #[cold]
+    fn show_again(&mut self, shared: &Shared, ticket: Ticket) {
+        match ticket.thread as usize == self.thread {
+            true => self.woken.push(ticket.client),
+            false => shared.show_again(ticket),
         }
     }
 

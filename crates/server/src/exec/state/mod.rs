@@ -2,6 +2,7 @@
 
 pub(crate) mod client;
 pub(crate) mod effects;
+pub(crate) mod key_wait;
 pub(crate) mod local;
 pub(crate) mod meter;
 pub(crate) mod parking;

@@ -351,10 +351,6 @@ fn unknown_and_foreign_commands_are_named() {
         "-ERR unknown command 'client|getname', with args beginning with: \r\n",
     );
     s.expect_error(
-        "BLPOP l x",
-        "ERR BLPOP is not supported: commands that wait",
-    );
-    s.expect_error(
         "EVAL x 0",
         "ERR EVAL is not supported: there is no scripting",
     );

@@ -2,6 +2,7 @@
 
 mod acl;
 mod atomicity;
+mod blocking;
 mod cluster;
 mod commands;
 mod duramen;
@@ -160,8 +161,19 @@ pub(super) fn parsed(input: &[u8]) -> Requests {
     requests
 }
 
+/// Runs one request with arbitrary bytes; returns the bytes of its reply.
+pub(super) fn run_bytes(executor: &mut Executor, client: &mut Client, args: &[&[u8]]) -> Vec<u8> {
+    let mut input = Vec::new();
+    RequestEncoder::new(&mut input).request(args);
+    run_raw(executor, client, &input)
+}
+
 /// Parses all of `input` and runs it as one turn.
 pub(super) fn run(executor: &mut Executor, client: &mut Client, input: &[u8]) -> String {
+    String::from_utf8_lossy(&run_raw(executor, client, input)).into_owned()
+}
+
+fn run_raw(executor: &mut Executor, client: &mut Client, input: &[u8]) -> Vec<u8> {
     let requests = parsed(input);
     let mut out = Vec::new();
     let mut executed = 0;
@@ -181,5 +193,5 @@ pub(super) fn run(executor: &mut Executor, client: &mut Client, input: &[u8]) ->
         client.record().thread,
         Some((&mut out, 0)),
     );
-    String::from_utf8_lossy(&out).into_owned()
+    out
 }

@@ -196,16 +196,15 @@ fn clients(ctx: &Context<'_>, fields: &mut Fields) {
         .iter()
         .map(|one| one.watched.load(Ordering::Relaxed));
     let watched: Vec<u32> = watched.filter(|keys| *keys > 0).collect();
-    let blocked = clients
-        .iter()
-        .filter(|one| one.is_blocked.load(Ordering::Relaxed));
+    let blocked = clients.iter().filter(|one| one.waits());
     fields.add("blocked_clients", blocked.count());
     fields.zeros(&["tracking_clients"]);
     fields.add("pubsub_clients", ctx.shared.subscribed_clients());
     fields.add("watching_clients", watched.len());
     fields.zeros(&["clients_in_timeout_table"]);
     fields.add("total_watched_keys", watched.iter().sum::<u32>());
-    fields.zeros(&["total_blocking_keys", "total_blocking_keys_on_nokey"]);
+    fields.add("total_blocking_keys", ctx.shared.waiters.keys());
+    fields.zeros(&["total_blocking_keys_on_nokey"]);
 }
 
 /// A number of bytes in the readable form that Redis uses.

@@ -1,0 +1,420 @@
+//! Commands that wait for elements, without sockets: the test plays the reactors of two threads.
+
+use super::{Server, run};
+use crate::exec::{Client, Executor, Verdict};
+use crate::shared::Message;
+
+/// A client, and its request that waits.
+struct Caller {
+    client: Client,
+    waits: Option<String>,
+    replies: String,
+}
+
+struct World {
+    server: Server,
+    executors: [Executor; 2],
+    callers: Vec<Caller>,
+    /// The callers whose waiting requests were answered, in order.
+    answered: Vec<usize>,
+    /// How often a request was shown again.
+    shows: usize,
+}
+
+impl World {
+    /// The callers are on the threads in turn.
+    fn new(callers: usize) -> World {
+        let server = Server::new(2);
+        let caller = |n: usize| Caller {
+            client: server.client(n % 2),
+            waits: None,
+            replies: String::new(),
+        };
+        World {
+            executors: [server.executor(0), server.executor(1)],
+            callers: (0..callers).map(caller).collect(),
+            server,
+            answered: Vec::new(),
+            shows: 0,
+        }
+    }
+
+    /// Sends requests, one per line, of which the last may wait; all that were woken look.
+    fn ask(&mut self, who: usize, requests: &str) -> String {
+        assert_eq!(self.callers[who].waits, None, "{who} waits already");
+        self.show(who, requests);
+        self.settle();
+        std::mem::take(&mut self.callers[who].replies)
+    }
+
+    fn show(&mut self, who: usize, requests: &str) {
+        let caller = &mut self.callers[who];
+        let thread = caller.client.record().thread;
+        let input = requests.replace('\n', "\r\n") + "\r\n";
+        let replies = run(
+            &mut self.executors[thread],
+            &mut caller.client,
+            input.as_bytes(),
+        );
+        caller.replies.push_str(&replies);
+        if caller.client.verdict() == Verdict::Blocked {
+            let last = requests.rsplit('\n').next();
+            caller.waits = last.map(str::to_owned);
+        } else if caller.waits.take().is_some() {
+            self.answered.push(who);
+        }
+    }
+
+    /// Shows requests again until nobody is woken any more.
+    fn settle(&mut self) {
+        loop {
+            let mut woken = Vec::new();
+            for (thread, executor) in self.executors.iter_mut().enumerate() {
+                woken.extend(executor.take_woken());
+                let mut messages = Vec::new();
+                self.server.shared.threads[thread]
+                    .mailbox
+                    .take(&mut messages);
+                woken.extend(messages.into_iter().filter_map(|message| match message {
+                    Message::ShowAgain { client } => Some(client),
+                    _ => None,
+                }));
+            }
+            if woken.is_empty() {
+                return;
+            }
+            for id in woken {
+                let who = self.callers.iter().position(|one| one.client.id() == id);
+                self.show_again(who.expect("one of the callers"));
+            }
+        }
+    }
+
+    fn show_again(&mut self, who: usize) {
+        if let Some(request) = self.callers[who].waits.clone() {
+            self.shows += 1;
+            self.show(who, &request);
+        }
+    }
+
+    /// Sends a request that must wait.
+    #[track_caller]
+    fn wait(&mut self, who: usize, request: &str) {
+        assert_eq!(self.ask(who, request), "", "{request}");
+        assert!(self.callers[who].waits.is_some(), "{request}");
+    }
+
+    #[track_caller]
+    fn expect(&mut self, who: usize, requests: &str, replies: &str) {
+        assert_eq!(self.ask(who, requests), replies, "{requests}");
+    }
+
+    /// The reply that a waiting caller got.
+    #[track_caller]
+    fn got(&mut self, who: usize, reply: &str) {
+        assert_eq!(std::mem::take(&mut self.callers[who].replies), reply);
+        assert_eq!(self.callers[who].waits, None);
+    }
+
+    #[track_caller]
+    fn still_waits(&self, who: usize) {
+        assert_eq!(self.callers[who].replies, "");
+        assert!(self.callers[who].waits.is_some());
+    }
+
+    /// Its connection is closed.
+    fn close(&mut self, who: usize) {
+        let caller = &mut self.callers[who];
+        caller.waits = None;
+        caller.client.end_key_wait(&self.server.shared, true);
+        self.settle();
+    }
+
+    fn keys_waited_for(&self) -> usize {
+        self.server.shared.waiters.keys()
+    }
+}
+
+fn pair(key: &str, item: &str) -> String {
+    format!(
+        "*2\r\n${}\r\n{key}\r\n${}\r\n{item}\r\n",
+        key.len(),
+        item.len()
+    )
+}
+
+#[test]
+fn the_oldest_waiter_is_served_first_and_each_push_serves_as_many_as_it_can() {
+    let mut world = World::new(7);
+    for who in 0..5 {
+        world.wait(who, "BLPOP q 0");
+    }
+    world.expect(6, "RPUSH q a", ":1\r\n");
+    world.got(0, &pair("q", "a"));
+    world.expect(6, "RPUSH q b c d", ":3\r\n");
+    for (who, item) in [(1, "b"), (2, "c"), (3, "d")] {
+        world.got(who, &pair("q", item));
+    }
+    world.still_waits(4);
+    world.expect(6, "RPUSH q e f", ":2\r\n");
+    world.got(4, &pair("q", "e"));
+    assert_eq!(world.answered, [0, 1, 2, 3, 4]);
+    assert_eq!(world.shows, 5, "nobody is shown in vain");
+    world.expect(5, "BLPOP q 0", &pair("q", "f"));
+    assert_eq!(world.keys_waited_for(), 0);
+}
+
+#[test]
+fn the_first_key_with_elements_is_taken_in_the_order_of_the_request() {
+    let mut world = World::new(3);
+    world.wait(0, "BRPOP a b a 0");
+    assert_eq!(world.keys_waited_for(), 2);
+    world.expect(1, "MULTI", "+OK\r\n");
+    world.ask(1, "RPUSH b 1 2\nRPUSH a 3");
+    world.expect(1, "EXEC", "*2\r\n:2\r\n:1\r\n");
+    world.got(0, &pair("a", "3"));
+    world.expect(2, "BRPOP a b 0", &pair("b", "2"));
+    assert_eq!(world.keys_waited_for(), 0);
+}
+
+/// A newcomer finds an element that belongs to a client that waits and was woken.
+#[test]
+fn nobody_overtakes_a_client_that_waits() {
+    let mut world = World::new(3);
+    world.wait(0, "BLPOP q 0");
+    world.show(2, "RPUSH q a"); // the waiter has not looked yet
+    world.show(1, "BLPOP q 0");
+    world.settle();
+    world.got(0, &pair("q", "a"));
+    world.still_waits(1);
+    world.expect(2, "RPUSH q b", ":1\r\n:1\r\n");
+    world.got(1, &pair("q", "b"));
+}
+
+#[test]
+fn a_client_that_goes_away_loses_nothing() {
+    let mut world = World::new(4);
+    world.wait(0, "BLPOP q 0");
+    world.wait(1, "BLPOP q 0");
+    world.show(2, "RPUSH q a");
+    world.close(0); // it was woken and has not looked
+    world.got(1, &pair("q", "a"));
+    world.wait(3, "BLPOP q 0");
+    world.close(3);
+    world.expect(2, "LLEN q", ":1\r\n:0\r\n");
+    assert_eq!(world.keys_waited_for(), 0);
+}
+
+#[test]
+fn values_of_other_types_wake_nobody() {
+    let mut world = World::new(3);
+    world.wait(0, "BLPOP k 0");
+    world.wait(1, "BZPOPMIN k 0");
+    for request in ["SADD k a", "DEL k", "HSET k a b", "DEL k", "SET k v"] {
+        world.ask(2, request);
+    }
+    world.expect(2, "GETDEL k", "$1\r\nv\r\n");
+    assert_eq!(world.shows, 0);
+    world.expect(2, "ZADD k 2 b 1 a", ":2\r\n");
+    world.still_waits(0);
+    world.got(1, "*3\r\n$1\r\nk\r\n$1\r\na\r\n$1\r\n1\r\n");
+    // Both types: a waiter of one is not behind those of the other.
+    world.expect(1, "BZPOPMAX k 0", "*3\r\n$1\r\nk\r\n$1\r\nb\r\n$1\r\n2\r\n");
+    world.expect(2, "RPUSH k x", ":1\r\n");
+    world.got(0, &pair("k", "x"));
+}
+
+#[test]
+fn every_command_that_makes_a_list_or_a_sorted_set_wakes() {
+    let lists = [
+        "RPUSH k a",
+        "LPUSH k a",
+        "RPUSH from a\nRENAME from k",
+        "RPUSH from a\nRENAMENX from k",
+        "RPUSH from a\nCOPY from k",
+        "RPUSH from a\nLMOVE from k LEFT RIGHT",
+        "RPUSH from a\nRPOPLPUSH from k",
+        "RPUSH from a\nBLMOVE from k LEFT RIGHT 0",
+        "RPUSH from a\nSORT from ALPHA STORE k",
+        "SELECT 1\nRPUSH k a\nMOVE k 0",
+        "RESTORE k 0 LIST",
+        "MULTI\nRPUSH k a\nEXEC",
+        "SELECT 1\nRPUSH k a\nSWAPDB 0 1",
+    ];
+    let sets = [
+        "ZADD k 1 a",
+        "ZINCRBY k 1 a",
+        "ZADD from 1 a\nZUNIONSTORE k 1 from",
+        "ZADD from 1 a\nZINTERSTORE k 1 from",
+        "ZADD from 1 a\nZDIFFSTORE k 1 from",
+        "ZADD from 1 a\nZRANGESTORE k from 0 -1",
+        "GEOADD k 1 1 a",
+        "GEOADD from 1 1 a\nGEOSEARCHSTORE k from FROMLONLAT 1 1 BYRADIUS 9 km ASC",
+        "GEOADD from 1 1 a\nGEORADIUS from 1 1 9 km STORE k",
+    ];
+    let all = lists.iter().map(|way| ("BLPOP k 0", way));
+    let all = all.chain(sets.iter().map(|way| ("BZPOPMIN k 0", way)));
+    for (request, way) in all {
+        for writer in [1, 2] {
+            let mut world = World::new(3);
+            world.wait(0, request);
+            if way.starts_with("RESTORE") {
+                world.ask(writer, "RPUSH from a");
+                let dump = super::run_bytes(
+                    &mut world.executors[writer % 2],
+                    &mut world.callers[writer].client,
+                    &[b"DUMP", b"from"],
+                );
+                let start = dump.iter().position(|b| *b == b'\n').expect("a length") + 1;
+                let value = &dump[start..dump.len() - 2];
+                super::run_bytes(
+                    &mut world.executors[writer % 2],
+                    &mut world.callers[writer].client,
+                    &[b"RESTORE", b"k", b"0", value],
+                );
+                world.settle();
+            } else {
+                for line in way.split('\n') {
+                    let reply = world.ask(writer, line);
+                    assert!(!reply.starts_with('-'), "{line}: {reply}");
+                }
+            }
+            assert_eq!(world.callers[0].waits, None, "{way} by {writer}");
+            let reply = &world.callers[0].replies;
+            assert!(reply.contains("\r\nk\r\n$1\r\na\r\n"), "{way}: {reply}");
+        }
+    }
+}
+
+#[test]
+fn a_wait_that_ends_with_an_error_passes_the_element_on() {
+    let mut world = World::new(4);
+    world.ask(3, "SET string x");
+    world.wait(0, "BLMOVE q string LEFT RIGHT 0");
+    world.wait(1, "BRPOPLPUSH q to 0");
+    world.expect(3, "RPUSH q a", ":1\r\n");
+    let reply = std::mem::take(&mut world.callers[0].replies);
+    assert!(reply.starts_with("-WRONGTYPE"), "{reply}");
+    world.got(1, "$1\r\na\r\n");
+    world.expect(3, "LRANGE to 0 -1", "*1\r\n$1\r\na\r\n");
+    // An element that is moved wakes those who wait for it there.
+    world.wait(2, "BLPOP to2 0");
+    world.wait(0, "BLMOVE q to2 LEFT RIGHT 0");
+    world.expect(3, "RPUSH q b", ":1\r\n");
+    world.got(0, "$1\r\nb\r\n");
+    world.got(2, &pair("to2", "b"));
+}
+
+#[test]
+fn nothing_waits_inside_a_transaction() {
+    let mut world = World::new(2);
+    let requests = [
+        ("BLPOP q 0", "*-1\r\n"),
+        ("BLMOVE q to LEFT RIGHT 0", "$-1\r\n"),
+        ("BRPOPLPUSH q to 0", "$-1\r\n"),
+        ("BLMPOP 0 1 q LEFT", "*-1\r\n"),
+        ("BZPOPMIN q 0", "*-1\r\n"),
+        ("BZMPOP 0 1 q MIN", "*-1\r\n"),
+    ];
+    world.expect(0, "MULTI", "+OK\r\n");
+    let mut replies = format!("*{}\r\n", requests.len());
+    for (request, reply) in requests {
+        world.expect(0, request, "+QUEUED\r\n");
+        replies.push_str(reply);
+    }
+    world.expect(0, "EXEC", &replies);
+    // It takes what it has put there, although another client waits.
+    world.wait(1, "BLPOP q 0");
+    world.ask(0, "MULTI\nRPUSH q a\nBLPOP q 0");
+    let replies = format!("*2\r\n:1\r\n{}", pair("q", "a"));
+    world.expect(0, "EXEC", &replies);
+    world.still_waits(1);
+}
+
+#[test]
+fn times_are_read_as_by_redis() {
+    let mut world = World::new(2);
+    for (timeout, text) in [
+        ("x", "timeout is not a float or out of range"),
+        ("nan", "timeout is not a float or out of range"),
+        ("", "timeout is not a float or out of range"),
+        ("-1", "timeout is negative"),
+        ("-0.001", "timeout is negative"),
+        ("-inf", "timeout is negative"),
+        ("inf", "timeout is out of range"),
+        ("1e300", "timeout is out of range"),
+        ("9223372036854775", "timeout is out of range"),
+        ("92233720368547758", "timeout is out of range"),
+    ] {
+        let request: Vec<&[u8]> = vec![b"BLPOP", b"q", timeout.as_bytes()];
+        let reply = super::run_bytes(
+            &mut world.executors[0],
+            &mut world.callers[0].client,
+            &request,
+        );
+        let reply = String::from_utf8(reply).expect("text");
+        assert_eq!(reply, format!("-ERR {text}\r\n"), "{timeout}");
+    }
+    world.wait(0, "BLPOP q -0.0001"); // a part of a millisecond: none, and so for ever
+    assert_eq!(world.callers[0].client.key_wait_deadline_ms(), 0);
+    world.wait(1, "BLPOP q 0.0101");
+    let deadline_ms = world.callers[1].client.key_wait_deadline_ms();
+    let left_ms = deadline_ms.saturating_sub(crate::clock::now_ms());
+    assert!(deadline_ms > 0 && left_ms <= 11, "{left_ms}");
+    while crate::clock::now_ms() < deadline_ms {
+        std::thread::yield_now();
+    }
+    world.show_again(1);
+    world.got(1, "*-1\r\n");
+    world.still_waits(0);
+}
+
+#[test]
+fn a_wait_is_unblocked_once() {
+    let mut world = World::new(3);
+    let id = |world: &World, who: usize| world.callers[who].client.id();
+    world.wait(0, "BLPOP q 0");
+    world.wait(1, "BLMOVE q to LEFT LEFT 0");
+    let (first, second) = (id(&world, 0), id(&world, 1));
+    world.expect(2, &format!("CLIENT UNBLOCK {first}"), ":1\r\n");
+    world.got(0, "*-1\r\n");
+    world.expect(2, &format!("CLIENT UNBLOCK {first}"), ":0\r\n");
+    world.expect(2, &format!("CLIENT UNBLOCK {second} ERROR"), ":1\r\n");
+    world.got(1, "-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n");
+    world.expect(2, "CLIENT UNBLOCK 1000", ":0\r\n");
+    world.expect(2, "RPUSH q a", ":1\r\n");
+    assert_eq!(world.keys_waited_for(), 0);
+}
+
+#[test]
+fn a_dropped_table_wakes_with_an_error() {
+    let mut world = World::new(2);
+    world.ask(0, "DURAMEN.TABLE CREATE t\nDURAMEN.USE t");
+    world.wait(0, "BLPOP q 0");
+    world.ask(1, "DURAMEN.TABLE DROP t");
+    let reply = std::mem::take(&mut world.callers[0].replies);
+    assert!(reply.starts_with("-ERR table"), "{reply}");
+    assert_eq!(world.keys_waited_for(), 0);
+}
+
+/// The requests behind a push in a pipeline come after the clients that it wakes.
+#[test]
+fn a_waiter_of_the_same_thread_is_before_the_rest_of_a_pipeline() {
+    let mut world = World::new(3);
+    world.wait(0, "BLPOP q 0");
+    let input = b"RPUSH q a\r\nLPOP q\r\n";
+    let requests = super::parsed(input);
+    let mut out = Vec::new();
+    let caller = &mut world.callers[2];
+    let mut turn = [crate::exec::Turn::new(
+        &mut caller.client,
+        &requests,
+        input,
+        &mut out,
+    )];
+    world.executors[0].run(&mut turn);
+    assert_eq!(turn[0].executed, 1);
+    assert_eq!(out, b":1\r\n");
+    world.settle();
+    world.got(0, &pair("q", "a"));
+}

@@ -1,0 +1,154 @@
+//! Connections whose first request waits for elements (BLPOP): how they park, and what shows the
+//! request again.
+//!
+//! **Invariants**
+//! - K1: a parked connection (`WaitsFor::Key`) costs no work: it is in the queues of its keys
+//!   (`shared::Shared::waiters`), and in [`KeyWaits::ends`] if its wait has an end.
+//! - K2: a client that is told to look, and whose requests cannot run now, gives up its place: no
+//!   other client waits for its disk, or until it takes its replies (waiters::W3).
+//! - K3: the end of a parked client is noticed: it is received from, behind its request, as long as
+//!   there is room ([`INPUT_BYTES_MAX`]); then epoll watches for the end of its stream alone.
+
+use super::Reactor;
+use super::connection::{Connection, WaitsFor};
+use super::input::{Received, receive_own};
+use super::slots::Token;
+use crate::clock;
+use std::collections::BTreeSet;
+
+/// Bytes of the request that waits and of those behind it from which nothing more is received. The
+/// end of a client that has sent more is hidden behind bytes that its own system keeps.
+const INPUT_BYTES_MAX: usize = 1 << 20;
+
+/// The parked connections of a thread.
+#[derive(Default)]
+pub(super) struct KeyWaits {
+    /// Ends of waits, in milliseconds of the server's clock.
+    ends: BTreeSet<(u64, Token)>,
+}
+
+impl KeyWaits {
+    /// The first end of a wait.
+    pub(super) fn first_end_ms(&self) -> Option<u64> {
+        self.ends.first().map(|(end_ms, _)| *end_ms)
+    }
+}
+
+impl Reactor {
+    /// Parks a connection whose first request waits for elements. It is out of its slot.
+    pub(super) fn await_key(&mut self, token: Token, connection: &mut Connection) {
+        connection.waits_for = WaitsFor::Key;
+        self.end_turn(connection); // others want the turn of the long pipelines (input::R3)
+        let end_ms = connection.client.key_wait_deadline_ms();
+        if end_ms > 0 {
+            self.key_waits.ends.insert((end_ms, token));
+        }
+    }
+
+    /// Ends the parking of a connection, if it is parked.
+    fn leave_parking(&mut self, token: Token, connection: &mut Connection) -> bool {
+        let is_parked = connection.waits_for == WaitsFor::Key;
+        if is_parked {
+            let end_ms = connection.client.key_wait_deadline_ms();
+            self.key_waits.ends.remove(&(end_ms, token));
+        }
+        is_parked
+    }
+
+    /// The connection, which is out of its slot, is closed.
+    pub(super) fn end_key_wait(&mut self, token: Token, connection: &mut Connection) {
+        self.leave_parking(token, connection);
+        connection.client.end_key_wait(&self.shared, true);
+    }
+
+    /// Shows the request of a parked connection again, in the next round.
+    fn show_again(&mut self, token: Token) {
+        let Some(mut connection) = self.slots.take(token) else {
+            return;
+        };
+        let is_held = connection.held.is_some();
+        if self.leave_parking(token, &mut connection) {
+            connection.waits_for = WaitsFor::Turn;
+            match is_held {
+                true => self.executor.give_up_place(&mut connection.client), // K2
+                false => self.again.push(token),
+            }
+        }
+        self.slots.put(token, connection);
+    }
+
+    /// A client was told to look again.
+    pub(super) fn show_client_again(&mut self, client: u64) {
+        if let Some(token) = self.token_of(client) {
+            self.show_again(token);
+        }
+    }
+
+    /// After a group: clients of this thread that were woken by its requests look before the next
+    /// requests of other clients run.
+    pub(super) fn show_woken(&mut self) {
+        let woken = self.executor.take_woken();
+        if woken.is_empty() {
+            return;
+        }
+        let others = std::mem::take(&mut self.again);
+        for client in woken {
+            self.show_client_again(client);
+        }
+        self.again.extend(others);
+    }
+
+    /// Shows requests again whose time is over.
+    pub(super) fn end_key_waits(&mut self) {
+        let now_ms = clock::now_ms();
+        while let Some((end_ms, token)) = self.key_waits.ends.first().copied()
+            && end_ms <= now_ms
+        {
+            self.key_waits.ends.remove(&(end_ms, token));
+            self.show_again(token);
+        }
+    }
+
+    /// Shows requests again whose keys other members serve now.
+    pub(super) fn show_moved(&mut self) {
+        if self.shared.membership().is_none() {
+            return;
+        }
+        for token in self.slots.tokens() {
+            let connection = self.slots.get(token);
+            let parked = connection.filter(|it| it.waits_for == WaitsFor::Key);
+            if parked.is_some_and(|it| self.executor.has_lost_keys(&it.client)) {
+                self.show_again(token);
+            }
+        }
+    }
+
+    /// Receives behind a request that waits (K3).
+    pub(super) fn receive_parked(&mut self, token: Token, mut connection: Box<Connection>) {
+        if !self.has_room_behind(&connection) {
+            return self.mute(token, connection);
+        }
+        let before = connection.input.len();
+        let received = match connection.tls {
+            None => receive_own(&mut connection, Some(usize::MAX)),
+            Some(_) => self.receive_encrypted(&mut connection, true, None),
+        };
+        self.note_memory(&mut connection);
+        match received {
+            Received::Bytes(_) => {
+                self.note_received(&connection, connection.input.len() - before);
+                self.settle(token, connection);
+            }
+            Received::Nothing => self.slots.put(token, connection),
+            Received::Progress => self.settle(token, connection),
+            Received::End | Received::Failed => self.close_taken(token, connection),
+        }
+    }
+
+    /// Whether more may be received from a parked connection.
+    pub(super) fn has_room_behind(&mut self, connection: &Connection) -> bool {
+        let bytes_max = self.config.get(&self.shared).pipeline_bytes_max();
+        connection.input.len() < INPUT_BYTES_MAX
+            && self.shared.sum(|counters| &counters.query_buffer_bytes) < bytes_max
+    }
+}
