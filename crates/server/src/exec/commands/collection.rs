@@ -77,14 +77,15 @@ pub(crate) fn plain(found: Option<Object<'_>>) -> Result<Option<&[u8]>, Failure>
     }
 }
 
-/// Reads argument 1, a typed value.
+/// Reads the request's only key, a typed value.
 pub(crate) fn read<'g>(
     ctx: &Context<'_>,
     guard: &'g Guard<'_>,
     hashes: &[KeyHash],
 ) -> Result<Option<&'g [u8]>, Failure> {
     let [hash, ..] = hashes else { return Ok(None) };
-    let found = guard.read(ctx.table, *hash, ctx.arg(1))?;
+    let key = ctx.arg(ctx.spec.keys.first.into());
+    let found = guard.read(ctx.table, *hash, key)?;
     let counters = ctx.local.counters(ctx.shared);
     match found {
         Some(_) => counters.keyspace_hits.add(1),
@@ -93,14 +94,14 @@ pub(crate) fn read<'g>(
     typed(found)
 }
 
-/// Changes argument 1, a typed value. `run` may be called again, so it must reset its own state.
+/// Changes the request's only key, a typed value. `run` may be called again, so it must reset its own state.
 pub(crate) fn change<T>(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
     hashes: &[KeyHash],
     mut run: impl FnMut(&mut Context<'_>, &mut Root<'_, '_>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let (table, key) = (ctx.table, ctx.arg(1));
+    let (table, key) = (ctx.table, ctx.arg(ctx.spec.keys.first.into()));
     let hash = hashes.first().copied().unwrap_or_else(|| guard.hash(key));
     let mut result = Err(SYNTAX);
     guard.update(table, hash, key, |found, scratch| {

@@ -47,12 +47,23 @@ impl KeyAccess {
             "getdel" | "lpop" | "rpop" | "lmpop" | "spop" | "zpopmin" | "zpopmax" | "zmpop" => {
                 (RW | ACCESS | DELETE, None)
             }
-            "append" | "hsetnx" | "linsert" | "lpush" | "lpushx" | "rpush" | "rpushx" | "sadd"
-            | "pfadd" => (RW | INSERT, None),
+            "append"
+            | "hsetnx"
+            | "linsert"
+            | "lpush"
+            | "lpushx"
+            | "rpush"
+            | "rpushx"
+            | "sadd"
+            | "pfadd"
+            | "xgroup|create"
+            | "xgroup|createconsumer" => (RW | INSERT, None),
             "setrange" | "expire" | "pexpire" | "expireat" | "pexpireat" | "persist" | "geoadd"
-            | "hset" | "hmset" | "lset" | "zadd" => (RW | UPDATE, None),
+            | "hset" | "hmset" | "lset" | "zadd" | "xadd" | "xack" | "xclaim" | "xsetid"
+            | "xgroup|setid" => (RW | UPDATE, None),
             "hdel" | "lrem" | "ltrim" | "srem" | "zrem" | "zremrangebylex" | "zremrangebyrank"
-            | "zremrangebyscore" => (RW | DELETE, None),
+            | "zremrangebyscore" | "xdel" | "xtrim" | "xautoclaim" | "xgroup|destroy"
+            | "xgroup|delconsumer" => (RW | DELETE, None),
             "lmove" | "rpoplpush" | "smove" => (RW | ACCESS | DELETE, Some(RW | INSERT)),
             "bitop" | "geosearchstore" | "sdiffstore" | "sunionstore" | "zdiffstore"
             | "zinterstore" | "zunionstore" | "zrangestore" => (OW | UPDATE, Some(RO | ACCESS)),
@@ -63,7 +74,10 @@ impl KeyAccess {
             "pfmerge" => (RW | ACCESS | INSERT, Some(RO | ACCESS)),
             "del" | "unlink" | "duramen.remove" | "duramen.mremove" => (RM | DELETE, None),
             "strlen" | "exists" | "touch" | "type" | "watch" | "hexists" | "hlen" | "hstrlen"
-            | "llen" | "scard" | "sismember" | "zcard" => (RO, None),
+            | "llen" | "scard" | "sismember" | "zcard" | "xlen" => (RO, None),
+            "xreadgroup" | "xinfo|stream" | "xinfo|groups" | "xinfo|consumers" => {
+                (RO | ACCESS, None)
+            }
             name if name.contains('|') && spec.has(flag::READONLY) => (RO, None),
             _ if spec.has(flag::READONLY) => (RO | ACCESS, None),
             _ => (RW | ACCESS | UPDATE, None),

@@ -21,6 +21,12 @@ const NUMBER_BYTES: usize = 400;
 const ELEMENT_BYTES: usize = 16;
 /// Type and number of elements, at the head of a collection.
 const HEAD_BYTES: usize = 4;
+/// A pending entry of a stream, and what it may add to the one behind it.
+const PENDING_BYTES: usize = 56;
+/// Least bytes of an entry of a stream, or of one that is pending.
+const STREAM_ENTRY_BYTES: usize = 5;
+/// Maximum growth of a stream's head, and of a group or a consumer without its name.
+const STREAM_BYTES: usize = 128;
 /// A score in a sorted set.
 const SCORE_BYTES: usize = 9;
 /// A HyperLogLog, which may grow to that by any change.
@@ -168,6 +174,14 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
             }
             return;
         }
+        if matches!(spec.name, "xreadgroup" | "xautoclaim") {
+            for at in keys {
+                let bytes = self.value_bytes(table, arg(at));
+                let more = counted_stream_bytes(spec.name, args, bytes);
+                self.put(table, arg(at), bytes + more);
+            }
+            return;
+        }
         let values = keys.iter().map(|at| self.value_bytes(table, arg(*at)));
         let values: usize = values.sum();
         if spec.name.ends_with("store") || matches!(spec.name, "bitop" | "pfmerge") {
@@ -215,11 +229,40 @@ fn growth(name: &str, args: &Args<'_>) -> Option<usize> {
         "linsert" => arg(4),
         "hincrby" => arg(2) + text_bytes(&[b'0'; INTEGER_BYTES]),
         "hincrbyfloat" => arg(2) + text_bytes(&[b'0'; NUMBER_BYTES]),
+        // Fields may become the stream's common ones too.
+        "xadd" => 2 * all() + STREAM_BYTES,
+        "xdel" | "xtrim" | "xsetid" | "xack" => STREAM_BYTES,
+        "xgroup|create" | "xgroup|setid" | "xgroup|destroy" => arg(3) + STREAM_BYTES,
+        "xgroup|createconsumer" | "xgroup|delconsumer" => arg(4) + STREAM_BYTES,
+        "xclaim" => arg(3) + STREAM_BYTES + args.len() * PENDING_BYTES,
         "zadd" | "zincrby" => scored_bytes(args, name == "zincrby"),
         "geoadd" => all() + SCORE_BYTES * (args.len() / 3),
         "rpoplpush" | "lmove" if args.get(1) == args.get(2) => 0,
         _ => return None,
     })
+}
+
+/// The growth of a stream of `bytes` by XREADGROUP and XAUTOCLAIM: by as many pending entries as
+/// COUNT says, or as there may be.
+fn counted_stream_bytes(name: &str, args: &Args<'_>, bytes: usize) -> usize {
+    let mut most = bytes / STREAM_ENTRY_BYTES;
+    let mut at = if name == "xautoclaim" { 6 } else { 1 };
+    while let Some(option) = args.get(at) {
+        at += match option.to_ascii_lowercase().as_slice() {
+            b"count" => {
+                let count = args.get(at + 1).and_then(parse_integer).unwrap_or(0);
+                let count = usize::try_from(count).unwrap_or(0);
+                most = if count > 0 { most.min(count) } else { most };
+                2
+            }
+            b"block" => 2,
+            b"group" => 3,
+            b"streams" => break,
+            _ => 1,
+        };
+    }
+    let names: usize = args.skip(1).into_iter().map(text_bytes).sum();
+    names + STREAM_BYTES + most * PENDING_BYTES
 }
 
 /// Maximum number of bytes of a string in a collection, with its fingerprint.

@@ -85,6 +85,8 @@ pub(crate) struct Keys {
     pub(crate) count_at: u8,
     /// The first option, if one of them can be `STORE key` or `STOREDIST key`; 0 = none can.
     pub(crate) store_from: u8,
+    /// The first option, if keys, and an id for each, are behind `STREAMS`; 0 = there are none.
+    pub(crate) streams_from: u8,
 }
 
 pub(crate) const NO_KEYS: Keys = keys(0, 0, 0);
@@ -98,6 +100,7 @@ pub(crate) const fn keys(first: u8, last: i8, step: u8) -> Keys {
         step,
         count_at: 0,
         store_from: 0,
+        streams_from: 0,
     }
 }
 
@@ -118,50 +121,59 @@ pub(crate) const fn key_and_store(from: u8) -> Keys {
     }
 }
 
+/// The keys behind `STREAMS`, which is an option from argument `from` on.
+pub(crate) const fn stream_keys(from: u8) -> Keys {
+    Keys {
+        streams_from: from,
+        ..NO_KEYS
+    }
+}
+
 /// Bits of [`Spec::flags`]: the flags and the ACL categories that `COMMAND INFO` reports.
 pub(crate) mod flag {
-    pub(crate) const WRITE: u32 = 1;
-    pub(crate) const READONLY: u32 = 1 << 1;
-    pub(crate) const DENYOOM: u32 = 1 << 2;
-    pub(crate) const ADMIN: u32 = 1 << 3;
-    pub(crate) const NOSCRIPT: u32 = 1 << 4;
-    pub(crate) const LOADING: u32 = 1 << 5;
-    pub(crate) const STALE: u32 = 1 << 6;
-    pub(crate) const FAST: u32 = 1 << 7;
-    pub(crate) const NO_AUTH: u32 = 1 << 8;
-    pub(crate) const ALLOW_BUSY: u32 = 1 << 9;
+    pub(crate) const WRITE: u64 = 1;
+    pub(crate) const READONLY: u64 = 1 << 1;
+    pub(crate) const DENYOOM: u64 = 1 << 2;
+    pub(crate) const ADMIN: u64 = 1 << 3;
+    pub(crate) const NOSCRIPT: u64 = 1 << 4;
+    pub(crate) const LOADING: u64 = 1 << 5;
+    pub(crate) const STALE: u64 = 1 << 6;
+    pub(crate) const FAST: u64 = 1 << 7;
+    pub(crate) const NO_AUTH: u64 = 1 << 8;
+    pub(crate) const ALLOW_BUSY: u64 = 1 << 9;
     /// Refused between MULTI and EXEC.
-    pub(crate) const NO_MULTI: u32 = 1 << 10;
-    pub(crate) const SKIP_SLOWLOG: u32 = 1 << 11;
-    pub(crate) const NO_ASYNC_LOADING: u32 = 1 << 12;
-    pub(crate) const BLOCKING: u32 = 1 << 13;
-    pub(crate) const KEYSPACE: u32 = 1 << 16;
-    pub(crate) const STRING: u32 = 1 << 17;
-    pub(crate) const CONNECTION: u32 = 1 << 18;
-    pub(crate) const TRANSACTION: u32 = 1 << 19;
-    pub(crate) const DANGEROUS: u32 = 1 << 20;
-    pub(crate) const HASH: u32 = 1 << 21;
-    pub(crate) const LIST: u32 = 1 << 22;
-    pub(crate) const SET: u32 = 1 << 23;
-    pub(crate) const SORTED_SET: u32 = 1 << 25;
-    pub(crate) const BITMAP: u32 = 1 << 14;
-    pub(crate) const HYPERLOGLOG: u32 = 1 << 15;
-    pub(crate) const GEO: u32 = 1 << 30;
+    pub(crate) const NO_MULTI: u64 = 1 << 10;
+    pub(crate) const SKIP_SLOWLOG: u64 = 1 << 11;
+    pub(crate) const NO_ASYNC_LOADING: u64 = 1 << 12;
+    pub(crate) const BLOCKING: u64 = 1 << 13;
+    pub(crate) const KEYSPACE: u64 = 1 << 16;
+    pub(crate) const STRING: u64 = 1 << 17;
+    pub(crate) const CONNECTION: u64 = 1 << 18;
+    pub(crate) const TRANSACTION: u64 = 1 << 19;
+    pub(crate) const DANGEROUS: u64 = 1 << 20;
+    pub(crate) const HASH: u64 = 1 << 21;
+    pub(crate) const LIST: u64 = 1 << 22;
+    pub(crate) const SET: u64 = 1 << 23;
+    pub(crate) const SORTED_SET: u64 = 1 << 25;
+    pub(crate) const BITMAP: u64 = 1 << 14;
+    pub(crate) const HYPERLOGLOG: u64 = 1 << 15;
+    pub(crate) const GEO: u64 = 1 << 30;
+    pub(crate) const STREAM: u64 = 1 << 40;
     /// Its arguments tell where its keys are.
-    pub(crate) const MOVABLE: u32 = 1 << 31;
+    pub(crate) const MOVABLE: u64 = 1 << 31;
     /// Runs at once even between MULTI and EXEC.
-    pub(crate) const NEVER_QUEUED: u32 = 1 << 24;
+    pub(crate) const NEVER_QUEUED: u64 = 1 << 24;
     /// May take long by its nature: timed by itself for the slow log.
-    pub(crate) const TIMED: u32 = 1 << 26;
+    pub(crate) const TIMED: u64 = 1 << 26;
     /// Reads or writes a whole table: in a transaction it needs exclusive access to the store.
-    pub(crate) const WHOLE: u32 = 1 << 27;
+    pub(crate) const WHOLE: u64 = 1 << 27;
     /// Its first argument is the name of a subcommand.
-    pub(crate) const CONTAINER: u32 = 1 << 28;
+    pub(crate) const CONTAINER: u64 = 1 << 28;
     /// Is a subcommand (set by the table itself).
-    pub(crate) const SUB: u32 = 1 << 29;
+    pub(crate) const SUB: u64 = 1 << 29;
 
     /// Flags with their names in Redis.
-    pub(crate) const NAMES: &[(u32, &str)] = &[
+    pub(crate) const NAMES: &[(u64, &str)] = &[
         (WRITE, "write"),
         (READONLY, "readonly"),
         (DENYOOM, "denyoom"),
@@ -179,7 +191,7 @@ pub(crate) mod flag {
         (ALLOW_BUSY, "allow_busy"),
     ];
     /// ACL categories with their names in Redis.
-    pub(crate) const CATEGORIES: &[(u32, &str)] = &[
+    pub(crate) const CATEGORIES: &[(u64, &str)] = &[
         (KEYSPACE, "@keyspace"),
         (READONLY, "@read"),
         (WRITE, "@write"),
@@ -191,6 +203,7 @@ pub(crate) mod flag {
         (BITMAP, "@bitmap"),
         (HYPERLOGLOG, "@hyperloglog"),
         (GEO, "@geo"),
+        (STREAM, "@stream"),
         (ADMIN, "@admin"),
         (FAST, "@fast"),
         (BLOCKING, "@blocking"),
@@ -212,6 +225,7 @@ pub(crate) enum Group {
     Bitmap,
     HyperLogLog,
     Geo,
+    Stream,
     Generic,
     Transactions,
     Server,
@@ -233,6 +247,7 @@ impl Group {
             Group::Bitmap => "bitmap",
             Group::HyperLogLog => "hyperloglog",
             Group::Geo => "geo",
+            Group::Stream => "stream",
             Group::Generic => "generic",
             Group::Transactions => "transactions",
             Group::Server => "server",
@@ -251,7 +266,7 @@ pub(crate) struct Spec {
     pub(crate) name: &'static str,
     /// Number of arguments with the name; negative: at least that many.
     pub(crate) arity: i8,
-    pub(crate) flags: u32,
+    pub(crate) flags: u64,
     pub(crate) keys: Keys,
     pub(crate) group: Group,
     /// The latency histogram in which it counts.
@@ -275,7 +290,7 @@ pub(crate) enum Kind {
 }
 
 impl Spec {
-    pub(crate) fn has(&self, flags: u32) -> bool {
+    pub(crate) fn has(&self, flags: u64) -> bool {
         self.flags & flags != 0
     }
 
@@ -293,7 +308,7 @@ impl Spec {
 
     /// The position of its class in [`AUDIT_CLASSES`]. Logins are recorded where they happen.
     pub(crate) fn class(&self) -> Option<usize> {
-        const NAMED: [(u32, &str); 5] = [
+        const NAMED: [(u64, &str); 5] = [
             (flag::NO_AUTH, ""),
             (flag::ADMIN, "admin"),
             (flag::WRITE, "write"),
@@ -367,7 +382,7 @@ impl Spec {
     }
 
     pub(crate) fn has_keys(&self) -> bool {
-        self.keys.first != 0 || self.keys.count_at != 0
+        self.keys.first != 0 || self.keys.count_at != 0 || self.keys.streams_from != 0
     }
 
     /// Argument numbers of a request's keys.
@@ -381,9 +396,17 @@ impl Spec {
         };
         let end = if first == 0 { 0 } else { (last + 1).min(len) };
         let fixed = (first..end.max(first)).step_by(usize::from(self.keys.step).max(1));
-        let (counted, stored) = match (self.keys.count_at, self.keys.store_from) {
-            (0, 0) => (0..0, None),
-            (count_at, from) => (counted(args, count_at), stored(args, from)),
+        let (counted, stored) = match self.keys {
+            Keys {
+                count_at: 0,
+                store_from: 0,
+                streams_from: 0,
+                ..
+            } => (0..0, None),
+            Keys {
+                streams_from: 1.., ..
+            } => (streams(args), None),
+            keys => (counted(args, keys.count_at), stored(args, keys.store_from)),
         };
         fixed.chain(counted).chain(stored)
     }
@@ -403,6 +426,25 @@ fn counted(args: &Args<'_>, count_at: u8) -> std::ops::Range<usize> {
         Some(most) if count <= most => start..start + count,
         _ => start..start,
     }
+}
+
+/// The keys of XREAD and XREADGROUP: the first half of the arguments behind `STREAMS`.
+fn streams(args: &Args<'_>) -> std::ops::Range<usize> {
+    let mut at = 1;
+    while let Some(option) = args.get(at) {
+        at += match option.to_ascii_lowercase().as_slice() {
+            b"block" | b"count" => 2,
+            b"group" => 3,
+            b"noack" => 1,
+            b"streams" => {
+                let (start, behind) = (at + 1, args.len() - at - 1);
+                let number = if behind % 2 == 0 { behind / 2 } else { 0 };
+                return start..start + number;
+            }
+            _ => break,
+        };
+    }
+    0..0
 }
 
 /// Shows the options of SORT and GEORADIUS from argument `from` on, each in lower case, with the
@@ -453,7 +495,7 @@ pub(super) fn pattern_of_keys(args: &Args<'_>) -> Option<usize> {
 pub(crate) const fn row(
     name: &'static str,
     arity: i8,
-    flags: u32,
+    flags: u64,
     keys: Keys,
     group: Group,
     family: Family,
