@@ -184,8 +184,9 @@ impl<'a> Group<'a> {
     /// Gives entries to a consumer for the first time; their ids ascend. One that is pending
     /// already changes its consumer.
     pub fn give(&mut self, ids: impl Iterator<Item = Id>, consumer: usize, now_ms: u64) {
+        let known = self.pending.len();
+        let last = self.pending.last().map(|pending| pending.id);
         let mut is_sorted = true;
-        let old = self.pending.len();
         for id in ids {
             let given = Pending {
                 id,
@@ -193,14 +194,15 @@ impl<'a> Group<'a> {
                 delivered_at_ms: now_ms,
                 deliveries: 1,
             };
-            let is_behind = self.pending.last().is_none_or(|last| last.id < id);
-            let place = match is_behind {
-                true => Err(old),
-                false => self.pending.get(..old).map_or(Err(0), |known| {
-                    known.binary_search_by_key(&id, |pending| pending.id)
-                }),
+            let is_behind = last.is_none_or(|last| last < id);
+            let place = match self.pending.get_mut(..known) {
+                Some(known) if !is_behind => known
+                    .binary_search_by_key(&id, |pending| pending.id)
+                    .ok()
+                    .and_then(|at| known.get_mut(at)),
+                _ => None,
             };
-            match place.ok().and_then(|at| self.pending.get_mut(at)) {
+            match place {
                 Some(pending) => *pending = given,
                 None => {
                     is_sorted &= is_behind;

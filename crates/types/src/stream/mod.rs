@@ -228,7 +228,7 @@ impl<'a> Stream<'a> {
     /// Replaces the stream's part. A stream without entries stays, unlike other collections.
     ///
     /// # Errors
-    /// [`Error::Full`].
+    /// [`Error::Full`]; [`Error::Damaged`] if the stream that was changed is.
     pub fn store<'p>(&self, parts: &mut impl Parts<'p>) -> Result<(), Error> {
         let bytes = self.old.len() + self.new.len();
         let groups = self.new_groups.as_deref().unwrap_or(self.old_groups);
@@ -238,6 +238,14 @@ impl<'a> Stream<'a> {
         {
             return Err(Error::Full); // types::Y4
         }
+        // X1.
+        let (base, tip) = match self.count {
+            0 => (Id::MIN, Id::MIN),
+            _ => (self.base, self.tip),
+        };
+        if base > tip || tip > self.last {
+            return Err(Error::Damaged);
+        }
         let out = parts.put(Part::Root);
         out.reserve(all + 64);
         out.push(Type::Stream as u8);
@@ -245,11 +253,6 @@ impl<'a> Stream<'a> {
             write_varint(out, number as u64);
         }
         write_varint(out, self.added);
-        // X1.
-        let (base, tip) = match self.count {
-            0 => (Id::MIN, Id::MIN),
-            _ => (self.base, self.tip),
-        };
         base.write(out);
         base.write_step(tip, out);
         tip.write_step(self.last, out);

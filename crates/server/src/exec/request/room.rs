@@ -294,6 +294,8 @@ fn scored_bytes(args: &Args<'_>, adds: bool) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exec::commands::lookup::{self, Resolved};
+    use duramen_base::random::Random;
     use duramen_types::table::Hash;
     use duramen_types::{Part, Parts, Sorted, Text};
 
@@ -310,6 +312,69 @@ mod tests {
         }
 
         fn remove(&mut self, _: Part) {}
+    }
+
+    /// A random request that changes the stream `k`.
+    fn stream_request(random: &mut Random, last: &mut u64) -> String {
+        *last += random.below(3);
+        let id = random.below(*last + 1);
+        let texts = ["x", "17", "a longer value", "-1", "2305843009213693951"];
+        let mut text = || random.pick(&texts).copied().unwrap_or_default();
+        let (f, v) = (text(), text());
+        let group = ["g", "another group"][random.index(2)];
+        let consumer = format!("c{}", random.below(300));
+        let templates = [
+            format!("XADD k {last}-{id} {f} {v}"),
+            format!("XADD k MAXLEN 40 {last}-{id} {f} {v} {v} {f}"),
+            format!("XADD k {last}000000000-{id} same {v}"),
+            format!("XDEL k {id}-1 {id}"),
+            format!("XTRIM k MINID {id}"),
+            format!("XSETID k {last}000-9 ENTRIESADDED 1844674407370955161"),
+            format!("XGROUP CREATE k {group} {id}"),
+            format!("XGROUP SETID k {group} 0 ENTRIESREAD 9223372036854775807"),
+            format!("XGROUP CREATECONSUMER k {group} {consumer}"),
+            format!("XGROUP DELCONSUMER k {group} {consumer}"),
+            format!("XREADGROUP GROUP {group} {consumer} COUNT 3 STREAMS k >"),
+            format!("XREADGROUP GROUP {group} {consumer} STREAMS k >"),
+            format!("XREADGROUP GROUP {group} {consumer} NOACK COUNT 1 STREAMS k >"),
+            format!("XREADGROUP GROUP {group} {consumer} STREAMS k {id}"),
+            format!("XACK k {group} {id}-1 {id}-2"),
+            format!(
+                "XCLAIM k {group} {consumer} 0 {id}-1 {id} FORCE TIME {id} RETRYCOUNT 99999999"
+            ),
+            format!("XAUTOCLAIM k {group} {consumer} 0 {id}"),
+            format!("XAUTOCLAIM k {group} {consumer} 0 0 COUNT 2 JUSTID"),
+        ];
+        random.pick(&templates).cloned().unwrap_or_default()
+    }
+
+    #[test]
+    fn no_stream_grows_beyond_its_bound() {
+        let mut session = crate::exec::tests::Server::session(1);
+        let (mut random, mut last) = (Random::new(5), 1);
+        session.ask("XGROUP CREATE k g 0 MKSTREAM");
+        let mut before = session.number("MEMORY USAGE k");
+        for _ in 0..20_000 {
+            let request = stream_request(&mut random, &mut last);
+            let input = format!("{request}\r\n");
+            let requests = crate::exec::tests::parsed(input.as_bytes());
+            let args = requests.args(0, input.as_bytes());
+            let name = match lookup::resolve(&args) {
+                Resolved::Command(spec) => spec.name,
+                _ => panic!("{request}"),
+            };
+            let more = growth(name, &args);
+            let more = more.unwrap_or_else(|| counted_stream_bytes(name, &args, before as usize));
+            session.ask(&request);
+            let after = session.number("MEMORY USAGE k");
+            let padding = 8;
+            assert!(
+                after as usize <= before as usize + more + padding,
+                "{request}: {before}, {after}"
+            );
+            before = after;
+            session.server.advance(random.below(100_000));
+        }
     }
 
     /// The bound of an element holds for what is really written.

@@ -9,6 +9,7 @@ mod groups;
 mod loading;
 mod operations;
 mod room;
+mod streams;
 mod types;
 mod waiting;
 mod walks;
