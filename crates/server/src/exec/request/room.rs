@@ -321,7 +321,7 @@ mod tests {
         let texts = ["x", "17", "a longer value", "-1", "2305843009213693951"];
         let mut text = || random.pick(&texts).copied().unwrap_or_default();
         let (f, v) = (text(), text());
-        let group = ["g", "another group"][random.index(2)];
+        let group = ["g", "another-group"][random.index(2)];
         let consumer = format!("c{}", random.below(300));
         let templates = [
             format!("XADD k {last}-{id} {f} {v}"),
