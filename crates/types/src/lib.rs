@@ -1,5 +1,5 @@
-//! Redis's data types as bytes of values: hashes, lists, sets, sorted sets, streams; and, inside plain
-//! strings, bitmaps, HyperLogLogs and geohashes.
+//! Redis's data types as bytes of values: hashes, lists, sets, sorted sets, streams; and, inside
+//! plain strings, bitmaps, HyperLogLogs and geohashes.
 //!
 //! A collection is *packed*: the whole of it is one value, the part [`Part::Root`]. An operation
 //! decodes it, changes it, and stores it as a new value. The caller keeps the parts ([`Parts`]): a
@@ -10,8 +10,8 @@
 //!   operation. The caller drops what was put by an operation that fails.
 //! - Y2: no bytes, however damaged, reach a panic or an allocation that is more than a constant
 //!   times their length: the decoders check every length and count.
-//! - Y3: a collection without elements is no value: storing it removes the part. But a stream stays,
-//!   as it has its last id and its groups.
+//! - Y3: a collection without elements is no value: storing it removes the part. But a stream
+//!   stays, as it has its last id and its groups.
 //! - Y4: a collection has at most `COLLECTION_ELEMENTS_MAX` elements and `VALUE_BYTES_MAX` bytes,
 //!   so one operation stays below 2 ms.
 

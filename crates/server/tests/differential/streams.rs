@@ -212,6 +212,33 @@ fn bulk(reply: &[u8]) -> &[u8] {
     &reply[start.expect("a length") + 2..reply.len() - 2]
 }
 
+/// Requests that make streams `k` with groups: of no, few and many entries, short and long ones.
+fn makers() -> Vec<Vec<String>> {
+    let long = "x".repeat(5000);
+    let mut makers = Vec::new();
+    for (number, is_long) in [(0, false), (1, true), (3, false), (250, false), (250, true)] {
+        let mut make = vec!["XGROUP CREATE k first 0 MKSTREAM".to_owned()];
+        for n in 1..=number {
+            let other = if n % 7 == 0 { "other" } else { "same" };
+            let value = if is_long && n % 9 == 0 { &long } else { "-77" };
+            make.push(format!("XADD k {}-{n} {other} {value} n {n}", n / 3));
+        }
+        let groups = [
+            "XDEL k 0-2 1-4",
+            "XGROUP CREATE k second $ ENTRIESREAD 2",
+            "XGROUP CREATECONSUMER k first idle",
+            "XREADGROUP GROUP first b COUNT 5 STREAMS k >",
+            "XREADGROUP GROUP first a COUNT 150 STREAMS k >",
+            "XREADGROUP GROUP first b STREAMS k 0",
+            "XACK k first 1-3",
+            "XTRIM k MAXLEN 200",
+        ];
+        make.extend(groups.map(str::to_owned));
+        makers.push(make);
+    }
+    makers
+}
+
 /// Each server restores the streams that the other has dumped, with their groups.
 #[test]
 fn streams_are_exchanged_with_redis() {
@@ -222,64 +249,36 @@ fn streams_are_exchanged_with_redis() {
     let server = duramen();
     let mut ours = Peer::connect(server.addresses().resp[0]);
     let mut theirs = Peer::connect(redis.address);
-    let long = "x".repeat(5000);
-    let mut makers = Vec::new();
-    for number in [0, 1, 3, 250] {
-        for is_long in [false, true] {
-            let mut make = vec!["XGROUP CREATE k first 0 MKSTREAM".to_owned()];
-            for n in 1..=number {
-                let other = if n % 7 == 0 { "other" } else { "same" };
-                let value = if is_long && n % 9 == 0 { &long } else { "-77" };
-                make.push(format!("XADD k {}-{n} {other} {value} n {n}", n / 3));
-            }
-            make.extend([
-                "XDEL k 0-2 1-4".to_owned(),
-                "XGROUP CREATE k second $ ENTRIESREAD 2".to_owned(),
-                "XGROUP CREATECONSUMER k first idle".to_owned(),
-                "XREADGROUP GROUP first b COUNT 5 STREAMS k >".to_owned(),
-                "XREADGROUP GROUP first a COUNT 150 STREAMS k >".to_owned(),
-                "XREADGROUP GROUP first b STREAMS k 0".to_owned(),
-                "XACK k first 1-3".to_owned(),
-                "XTRIM k MAXLEN 200".to_owned(),
-            ]);
-            makers.push(make);
+    for (make, redis_dumps) in makers()
+        .iter()
+        .flat_map(|make| [(make, true), (make, false)])
+    {
+        let (from, to) = match redis_dumps {
+            true => (&mut theirs, &mut ours),
+            false => (&mut ours, &mut theirs),
+        };
+        from.ask("DEL k");
+        to.ask("DEL k");
+        for request in make {
+            from.ask(request);
         }
-    }
-    for make in &makers {
-        for redis_dumps in [true, false] {
-            let (from, to) = match redis_dumps {
-                true => (&mut theirs, &mut ours),
-                false => (&mut ours, &mut theirs),
-            };
-            from.ask("DEL k");
-            to.ask("DEL k");
-            for request in make {
-                from.ask(request);
-            }
-            let dumped = ask_bytes(from, &[b"DUMP", b"k"]);
-            let restored = ask_bytes(to, &[b"RESTORE", b"k", b"0", bulk(&dumped)]);
-            assert_eq!(
-                String::from_utf8_lossy(&restored),
-                "+OK\r\n",
-                "{redis_dumps} {make:?}"
-            );
-            for request in [
-                "XRANGE k - +",
-                "XINFO STREAM k FULL COUNT 0",
-                "XINFO GROUPS k",
-                "XPENDING k first - + 1000",
-                "XADD k 5000-1 same 1 n 2",
-                "XREADGROUP GROUP first idle COUNT 3 STREAMS k >",
-                "XINFO GROUPS k",
-                "XLEN k",
-            ] {
-                let (expected, found) = (from.ask(request), to.ask(request));
-                assert_eq!(
-                    without_times(&expected),
-                    without_times(&found),
-                    "{redis_dumps} {request}"
-                );
-            }
+        let dumped = ask_bytes(from, &[b"DUMP", b"k"]);
+        let restored = ask_bytes(to, &[b"RESTORE", b"k", b"0", bulk(&dumped)]);
+        let restored = String::from_utf8_lossy(&restored);
+        assert_eq!(restored, "+OK\r\n", "{redis_dumps} {make:?}");
+        for request in [
+            "XRANGE k - +",
+            "XINFO STREAM k FULL COUNT 0",
+            "XINFO GROUPS k",
+            "XPENDING k first - + 1000",
+            "XADD k 5000-1 same 1 n 2",
+            "XREADGROUP GROUP first idle COUNT 3 STREAMS k >",
+            "XINFO GROUPS k",
+            "XLEN k",
+        ] {
+            let (expected, found) = (from.ask(request), to.ask(request));
+            let (expected, found) = (without_times(&expected), without_times(&found));
+            assert_eq!(expected, found, "{redis_dumps} {request}");
         }
     }
     server.stop();

@@ -1,5 +1,5 @@
-//! Streams: what Redis 7.4 answers otherwise than 7.0, with which `tests/differential` compares; and
-//! what is our own.
+//! Streams: what Redis 7.4 answers otherwise than 7.0, with which `tests/differential` compares;
+//! and what is our own.
 
 use super::*;
 
