@@ -34,6 +34,12 @@ def write(client, number):
     client.pfadd(f"hll:{number}", *range(number))
     client.geoadd(f"geo:{number}", (13.361389, 38.115556, "Palermo"))
     client.set(f"string:{number}", number)
+    stream = f"stream:{number}"
+    client.xgroup_create(stream, "group", mkstream=True)
+    for entry in range(1, number + 3):
+        client.xadd(stream, {"number": entry, "text": "x" * number}, id=f"{entry}-1")
+    client.xdel(stream, "2-1")
+    client.xreadgroup("group", "reader", {stream: ">"}, count=1)
     client.expire(f"hash:{number}", 100_000)
 
 
@@ -52,7 +58,15 @@ def check(client, number):
     assert client.pfcount(f"hll:{number}") == number
     assert client.geopos(f"geo:{number}", "Palermo")[0] == pytest.approx((13.361389, 38.115556), abs=1e-4)
     assert client.get(f"string:{number}") == b"%d" % number
-    for name, kind in (("hash", b"hash"), ("list", b"list"), ("set", b"set"), ("geo", b"zset"), ("bits", b"string")):
+    stream = f"stream:{number}"
+    entries = [(b"%d-1" % entry, {b"number": b"%d" % entry, b"text": b"x" * number}) for entry in range(1, number + 3)]
+    del entries[1]
+    assert client.xrange(stream) == entries
+    pending = client.xpending_range(stream, "group", "-", "+", 10)
+    assert [(one["message_id"], one["consumer"], one["times_delivered"]) for one in pending] == [(b"1-1", b"reader", 1)]
+    kinds = {"hash": "hash", "list": "list", "set": "set", "geo": "zset", "bits": "string", "stream": "stream"}
+    for name, kind in kinds.items():
+        kind = kind.encode()
         assert client.type(f"{name}:{number}") == kind
     with pytest.raises(redis.ResponseError, match=WRONG_TYPE):
         client.get(f"list:{number}")
@@ -86,6 +100,92 @@ def test_every_type_is_back_after_kills(start, tmp_path, protocol):
     with redis.Redis(port=server.port, protocol=protocol) as client:
         assert not any(client.exists(f"list:{number}") for number in range(3 * KEYS))
         assert client.getbit("bits:1", 1001) == 1
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_groups_go_on_after_kills(start, tmp_path, protocol):
+    """Each entry is worked on until it is acknowledged, and none is lost or given to two."""
+    server = start("--wal-size", "16mb", level=None, dir=tmp_path / "data", memory="64mb", threads=2)
+    names, acknowledged, given = ["a", "b", "c"], set(), 0
+    with redis.Redis(port=server.port) as client:
+        client.xgroup_create("jobs", "workers", id="0", mkstream=True)
+    for round_ in range(3):
+        with redis.Redis(port=server.port, protocol=protocol) as client:
+            added = [client.xadd("jobs", {"job": round_ * 100 + n}) for n in range(100)]
+            assert added == sorted(added, key=lambda id_: tuple(map(int, id_.split(b"-"))))
+            for name in names:
+                found = client.xreadgroup("workers", name, {"jobs": ">"}, count=20)
+                entries = found[0][1] if protocol == 2 else found[b"jobs"][0]
+                assert len(entries) == 20
+                given += len(entries)
+                done = [id_ for id_, _ in entries[:15]]
+                assert client.xack("jobs", "workers", *done) == 15
+                acknowledged.update(done)
+        server.kill()
+        server.start()
+        with redis.Redis(port=server.port, protocol=protocol) as client:
+            assert client.xlen("jobs") == 100 * (round_ + 1)
+            group = client.xinfo_groups("jobs")[0]
+            assert (group["pending"], group["consumers"]) == (15 * (round_ + 1), 3)
+            assert (group["entries-read"], group["lag"]) == (given, 100 * (round_ + 1) - given)
+            summary = client.xpending("jobs", "workers")
+            assert summary["pending"] == 15 * (round_ + 1)
+            assert [one["pending"] for one in summary["consumers"]] == [5 * (round_ + 1)] * 3
+    with redis.Redis(port=server.port, protocol=protocol) as client:
+        cursor, claimed = b"0-0", []
+        while True:
+            cursor, entries, deleted = client.xautoclaim("jobs", "workers", "heir", 0, start_id=cursor, count=10)
+            claimed += [id_ for id_, _ in entries]
+            assert deleted == []
+            if cursor == b"0-0":
+                break
+        assert len(claimed) == len(set(claimed)) == 45 and not acknowledged & set(claimed)
+        history = client.xreadgroup("workers", "heir", {"jobs": "0"}, count=1000)
+        entries = history[0][1] if protocol == 2 else history[b"jobs"][0]
+        assert [id_ for id_, _ in entries] == claimed
+        assert client.xack("jobs", "workers", *claimed) == 45
+        assert client.xpending("jobs", "workers")["pending"] == 0
+
+
+def test_the_stream_commands_of_redis_py(server):
+    with redis.Redis(port=server.port, decode_responses=True) as client:
+        assert client.xadd("s", {"f": "v"}, nomkstream=True) is None
+        ids = [client.xadd("s", {"n": n}, id=f"{n}-*", maxlen=50, approximate=False) for n in range(1, 61)]
+        assert ids[0] == "1-0" and client.xlen("s") == 50
+        assert client.xrange("s", min="(58-0", max="+") == [("59-0", {"n": "59"}), ("60-0", {"n": "60"})]
+        assert client.xrevrange("s", count=1) == [("60-0", {"n": "60"})]
+        assert client.xread({"s": "59", "none": "0"}) == [["s", [("60-0", {"n": "60"})]]]
+        assert client.xread({"s": "$"}, block=1) == []
+        assert client.xtrim("s", minid="21", approximate=False) == 10
+        assert client.xdel("s", "30-0", "1-0") == 1
+        client.xgroup_create("s", "g", id="20")
+        with pytest.raises(redis.ResponseError, match="BUSYGROUP Consumer Group name already exists"):
+            client.xgroup_create("s", "g", id="$")
+        assert client.xgroup_createconsumer("s", "g", "idle") == 1
+        assert [id_ for id_, _ in client.xreadgroup("g", "c", {"s": ">"}, count=2)[0][1]] == ["21-0", "22-0"]
+        assert client.xclaim("s", "g", "d", 0, ["21-0"], retrycount=7) == [("21-0", {"n": "21"})]
+        assert client.xclaim("s", "g", "d", 0, ["22-0"], justid=True) == ["22-0"]
+        pending = client.xpending_range("s", "g", "-", "+", 10, consumername="d")
+        assert [(one["message_id"], one["times_delivered"]) for one in pending] == [("21-0", 7), ("22-0", 1)]
+        assert client.xpending_range("s", "g", "-", "+", 10, idle=60_000) == []
+        assert client.xgroup_delconsumer("s", "g", "d") == 2
+        info = client.xinfo_stream("s")
+        assert (info["length"], info["groups"], info["entries-added"]) == (39, 1, 60)
+        assert (info["max-deleted-entry-id"], info["recorded-first-entry-id"]) == ("30-0", "21-0")
+        assert (info["first-entry"], info["last-entry"]) == (("21-0", {"n": "21"}), ("60-0", {"n": "60"}))
+        full = client.xinfo_stream("s", full=True)
+        assert full["groups"][0]["consumers"][0]["name"] == "c"
+        assert {one["name"] for one in client.xinfo_consumers("s", "g")} == {"c", "idle"}
+        assert client.xgroup_setid("s", "g", "$") is True
+        assert client.xinfo_groups("s")[0]["lag"] == 0
+        with pytest.raises(redis.ResponseError, match="NOGROUP"):
+            client.xreadgroup("nobody", "c", {"s": ">"})
+        with redis.Redis(port=server.port) as raw:
+            raw.restore("restored", 0, raw.dump("s"))
+            assert raw.xrange("restored") == raw.xrange("s")
+            assert raw.xinfo_groups("restored") == raw.xinfo_groups("s")
+        assert client.xgroup_destroy("s", "g") == 1
+        assert list(client.scan_iter(_type="STREAM")) and client.object("ENCODING", "s") == "stream"
 
 
 def test_collections_on_flash(start, tmp_path):
@@ -140,7 +240,8 @@ def test_every_type_through_a_migration_and_a_recovery(tmp_path, protocol):
         until_done(lambda: RedisCluster(host=host, port=int(port)).set("x", 1), "the cluster is ready")
         with RedisCluster(host=host, port=int(port), protocol=protocol) as client:
             for number in range(KEYS):
-                until_done(lambda: (client.delete(f"list:{number}"), write(client, number)), f"{number} is written")
+                keys = (f"list:{number}", f"stream:{number}")
+                until_done(lambda: ([client.delete(key) for key in keys], write(client, number)), f"{number} is written")
                 check(client, number)
             # At a server that does not own it.
             slot = client.keyslot("list:1")

@@ -3,21 +3,25 @@
 //! **Layout**: the type, the content, the version (2 bytes), CRC64 of all bytes before. Numbers are
 //! little endian, except lengths of 4 and 8 bytes.
 //!
-//! Written are the forms that every Redis since version 5 reads. Read are these and the ones that
-//! Redis writes since version 7: listpacks, quicklists of them, sets of integers, compressed
-//! strings. Older forms (ziplists) and streams are refused.
+//! Written are the forms that every Redis since version 5 reads, and streams in the form of version
+//! 7.0. Read are these and the ones that Redis writes since version 7: listpacks, quicklists of
+//! them, sets of integers, compressed strings; and streams since version 5. Older forms (ziplists)
+//! are refused.
 //!
 //! - D1: a payload with more strings than a collection may have is refused before they are all
 //!   read, and so is one whose strings and blocks are together, decompressed, longer than
-//!   [`DECODED_BYTES_MAX`].
+//!   [`DECODED_BYTES_MAX`], or a third more in a stream.
 
 use crate::list::List;
+use crate::stream::{self, Id};
 use crate::table::{Hash, Set};
 use crate::{Part, Parts, Sorted, Text, Type};
 use duramen_base::limits::{COLLECTION_ELEMENTS_MAX, VALUE_BYTES_MAX};
 
 /// The version that is written: of Redis 5.
 const VERSION_WRITTEN: u16 = 9;
+/// The version that is written with a stream: of Redis 7.0.
+const VERSION_OF_STREAMS: u16 = 10;
 /// The newest version that is read: of Redis 7.4.
 const VERSION_READ_MAX: u16 = 12;
 const FOOTER_BYTES: usize = 10;
@@ -52,7 +56,7 @@ pub type Value = (Vec<u8>, bool);
 
 /// The parts of a value that is built.
 #[derive(Default)]
-struct Built(Vec<u8>);
+pub(crate) struct Built(pub(crate) Vec<u8>);
 
 impl<'p> Parts<'p> for Built {
     fn get(&self, _: Part) -> Option<&'p [u8]> {
@@ -72,6 +76,7 @@ impl<'p> Parts<'p> for Built {
 /// [`crate::Error::Damaged`].
 pub fn dump(value: &[u8], is_typed: bool) -> Result<Vec<u8>, crate::Error> {
     let mut out = Vec::with_capacity(value.len() + value.len() / 2 + FOOTER_BYTES);
+    let mut version = VERSION_WRITTEN;
     match Type::of(value).filter(|_| is_typed) {
         None => {
             out.push(STRING);
@@ -107,8 +112,12 @@ pub fn dump(value: &[u8], is_typed: bool) -> Result<Vec<u8>, crate::Error> {
                 out.extend_from_slice(&score.to_le_bytes());
             }
         }
+        Some(Type::Stream) => {
+            version = VERSION_OF_STREAMS;
+            stream::write(&mut out, value)?;
+        }
     }
-    out.extend_from_slice(&VERSION_WRITTEN.to_le_bytes());
+    out.extend_from_slice(&version.to_le_bytes());
     let crc = crc64(&out);
     out.extend_from_slice(&crc.to_le_bytes());
     Ok(out)
@@ -116,22 +125,26 @@ pub fn dump(value: &[u8], is_typed: bool) -> Result<Vec<u8>, crate::Error> {
 
 fn write_head(out: &mut Vec<u8>, kind: u8, count: usize) {
     out.push(kind);
-    write_length(out, count);
+    write_length(out, count as u64);
 }
 
-fn write_length(out: &mut Vec<u8>, length: usize) {
+pub(crate) fn write_length(out: &mut Vec<u8>, length: u64) {
     match length {
         0..64 => out.push(length as u8),
         64..16_384 => out.extend_from_slice(&(length as u16 | 0x4000).to_be_bytes()),
-        _ => {
+        16_384..0x1_0000_0000 => {
             out.push(0x80);
             out.extend_from_slice(&(length as u32).to_be_bytes());
+        }
+        _ => {
+            out.push(0x81);
+            out.extend_from_slice(&length.to_be_bytes());
         }
     }
 }
 
-fn write_string(out: &mut Vec<u8>, bytes: &[u8]) {
-    write_length(out, bytes.len());
+pub(crate) fn write_string(out: &mut Vec<u8>, bytes: &[u8]) {
+    write_length(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
 }
 
@@ -211,6 +224,9 @@ fn value(input: &mut Input<'_>) -> Result<Value, Error> {
             }
             set.store(&mut built)?;
         }
+        stream::STREAM | stream::STREAM_OF_7_0 | stream::STREAM_OF_7_2 => {
+            built.0 = stream::restore(input, kind)?;
+        }
         _ => return Err(Error::Format),
     }
     match built.0.is_empty() {
@@ -229,7 +245,7 @@ fn add(items: &mut Vec<Vec<u8>>, item: Vec<u8>) -> Result<(), Error> {
 }
 
 /// The rest of a payload, or of a block in it.
-struct Input<'a> {
+pub(crate) struct Input<'a> {
     rest: &'a [u8],
     /// Bytes that may be decoded yet (D1).
     budget: usize,
@@ -249,6 +265,11 @@ impl<'a> Input<'a> {
         }
     }
 
+    /// D1: sets how many bytes may be decoded.
+    pub(crate) fn allow(&mut self, bytes: usize) {
+        self.budget = bytes;
+    }
+
     /// D1: counts bytes that will be decoded.
     fn spend(&mut self, bytes: usize) -> Result<(), Error> {
         let left = self.budget.checked_sub(bytes);
@@ -262,13 +283,34 @@ impl<'a> Input<'a> {
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
         self.take(N)?.try_into().map_err(|_| Error::Format)
     }
 
     fn byte(&mut self) -> Result<u8, Error> {
         let [byte] = self.array()?;
         Ok(byte)
+    }
+
+    /// A number in the form of a length.
+    pub(crate) fn number(&mut self) -> Result<u64, Error> {
+        Ok(self.length()? as u64)
+    }
+
+    /// An id as two such numbers.
+    pub(crate) fn id_of_numbers(&mut self) -> Result<Id, Error> {
+        Ok(Id {
+            ms: self.number()?,
+            seq: self.number()?,
+        })
+    }
+
+    /// An id as 16 bytes, big endian.
+    pub(crate) fn id(&mut self) -> Result<Id, Error> {
+        Ok(Id {
+            ms: u64::from_be_bytes(self.array()?),
+            seq: u64::from_be_bytes(self.array()?),
+        })
     }
 
     fn length_or_form(&mut self) -> Result<Length, Error> {
@@ -293,7 +335,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    fn string(&mut self) -> Result<Vec<u8>, Error> {
+    pub(crate) fn string(&mut self) -> Result<Vec<u8>, Error> {
         let number: i64 = match self.length_or_form()? {
             Length::Of(length) => {
                 self.spend(length)?;
@@ -389,7 +431,7 @@ fn integers(bytes: &[u8], items: &mut Vec<Vec<u8>>) -> Result<(), Error> {
 
 /// A listpack: its bytes (4), the number of elements (2), elements, 255. Each element ends with its
 /// own length, for reading backwards.
-fn listpack(bytes: &[u8], items: &mut Vec<Vec<u8>>) -> Result<(), Error> {
+pub(crate) fn listpack(bytes: &[u8], items: &mut Vec<Vec<u8>>) -> Result<(), Error> {
     let mut input = Input::of(bytes);
     input.take(6)?;
     while input.rest.first().is_some_and(|first| *first != 0xff) {
@@ -579,8 +621,8 @@ mod tests {
             let rest = VALUE_BYTES_MAX - 1 - copies * 264;
             lzf.extend([0xe0, (rest - 9) as u8, 0]);
             let mut out = vec![0xc3];
-            write_length(&mut out, lzf.len());
-            write_length(&mut out, VALUE_BYTES_MAX);
+            write_length(&mut out, lzf.len() as u64);
+            write_length(&mut out, VALUE_BYTES_MAX as u64);
             out.extend(lzf);
             out
         };
@@ -643,7 +685,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_content_is_refused_or_read(content: Vec<u8>, kind in 0u8..22) {
+        fn any_content_is_refused_or_read(content: Vec<u8>, kind in 0u8..23) {
             let content = [&[kind], &content[..]].concat();
             if let Ok((value, is_typed)) = restore(&payload(&content)) {
                 let again = dump(&value, is_typed).unwrap();

@@ -1,5 +1,5 @@
-//! Redis's data types as bytes of values: hashes, lists, sets, sorted sets; and, inside plain
-//! strings, bitmaps, HyperLogLogs and geohashes.
+//! Redis's data types as bytes of values: hashes, lists, sets, sorted sets, streams; and, inside
+//! plain strings, bitmaps, HyperLogLogs and geohashes.
 //!
 //! A collection is *packed*: the whole of it is one value, the part [`Part::Root`]. An operation
 //! decodes it, changes it, and stores it as a new value. The caller keeps the parts ([`Parts`]): a
@@ -10,7 +10,8 @@
 //!   operation. The caller drops what was put by an operation that fails.
 //! - Y2: no bytes, however damaged, reach a panic or an allocation that is more than a constant
 //!   times their length: the decoders check every length and count.
-//! - Y3: a collection without elements is no value: storing it removes the part.
+//! - Y3: a collection without elements is no value: storing it removes the part. But a stream
+//!   stays, as it has its last id and its groups.
 //! - Y4: a collection has at most `COLLECTION_ELEMENTS_MAX` elements and `VALUE_BYTES_MAX` bytes,
 //!   so one operation stays below 2 ms.
 
@@ -33,6 +34,7 @@ pub mod list;
 mod packed;
 mod parts;
 pub mod sorted;
+pub mod stream;
 pub mod table;
 pub mod text;
 
@@ -40,6 +42,7 @@ pub use list::List;
 pub use packed::{count, find_at_most_once};
 pub use parts::{Part, Parts};
 pub use sorted::Sorted;
+pub use stream::Stream;
 pub use table::Table;
 pub use text::Text;
 
@@ -54,12 +57,19 @@ pub enum Type {
     List = 2,
     Set = 3,
     SortedSet = 4,
+    Stream = 5,
 }
 
 impl Type {
     /// The type of a typed value; `None` if its first byte is no type.
     pub fn of(value: &[u8]) -> Option<Type> {
-        let types = [Type::Hash, Type::List, Type::Set, Type::SortedSet];
+        let types = [
+            Type::Hash,
+            Type::List,
+            Type::Set,
+            Type::SortedSet,
+            Type::Stream,
+        ];
         let first = value.first()?;
         types.into_iter().find(|kind| *kind as u8 == *first)
     }
@@ -71,6 +81,7 @@ impl Type {
             Type::List => "list",
             Type::Set => "set",
             Type::SortedSet => "zset",
+            Type::Stream => "stream",
         }
     }
 }

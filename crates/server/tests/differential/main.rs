@@ -9,6 +9,7 @@ mod blocking;
 mod events;
 mod pubsub;
 mod random;
+mod streams;
 
 use duramen_server::{Server, ServerConfig};
 use duramen_wire::resp::ReplySkipper;
@@ -206,22 +207,22 @@ fn replies_are_those_of_redis() {
 
 /// Commands of data, which are described as by Redis: arity, flags, keys, categories, tips. Not
 /// ZRANK and ZREVRANK, which take more arguments since Redis 7.2.
-const DESCRIBED: &str = "append blmpop bzmpop \
-    bitcount bitfield bitfield_ro bitop bitpos copy decr decrby del dump \
-    exists expire expireat expiretime geoadd geodist geohash geopos georadius georadius_ro \
-    georadiusbymember georadiusbymember_ro geosearch geosearchstore get getbit getdel getex \
-    getrange getset hdel hexists hget hgetall hincrby hincrbyfloat hkeys hlen hmget hmset \
-    hrandfield hscan hset hsetnx hstrlen hvals incr incrby incrbyfloat lcs lindex linsert llen \
-    lmove lmpop lpop lpos lpush lpushx lrange lrem lset ltrim mget move mset msetnx object persist \
-    pexpire pexpireat pexpiretime pfadd pfcount pfmerge psetex psubscribe pttl publish pubsub \
-    punsubscribe rename renamenx restore rpop \
-    rpoplpush rpush rpushx sadd scan scard sdiff sdiffstore set setbit setex setnx setrange sinter \
-    sintercard sinterstore sismember smembers smismember smove sort sort_ro spop spublish srandmember srem \
-    sscan ssubscribe strlen subscribe substr sunion sunionstore sunsubscribe touch ttl type unlink unsubscribe watch zadd zcard zcount zdiff \
-    zdiffstore zincrby zinter zintercard zinterstore zlexcount zmpop zmscore zpopmax zpopmin \
-    zrandmember zrange zrangebylex zrangebyscore zrangestore zrem zremrangebylex \
-    zremrangebyrank zremrangebyscore zrevrange zrevrangebylex zrevrangebyscore zscan \
-    zscore zunion zunionstore";
+const DESCRIBED: &str = "append bitcount bitfield bitfield_ro bitop bitpos blmpop bzmpop copy \
+    decr decrby del dump exists expire expireat expiretime geoadd geodist geohash geopos \
+    georadius georadius_ro georadiusbymember georadiusbymember_ro geosearch geosearchstore get \
+    getbit getdel getex getrange getset hdel hexists hget hgetall hincrby hincrbyfloat hkeys \
+    hlen hmget hmset hrandfield hscan hset hsetnx hstrlen hvals incr incrby incrbyfloat lcs \
+    lindex linsert llen lmove lmpop lpop lpos lpush lpushx lrange lrem lset ltrim mget move \
+    mset msetnx object persist pexpire pexpireat pexpiretime pfadd pfcount pfmerge psetex \
+    psubscribe pttl publish pubsub punsubscribe rename renamenx restore rpop rpoplpush rpush \
+    rpushx sadd scan scard sdiff sdiffstore set setbit setex setnx setrange sinter sintercard \
+    sinterstore sismember smembers smismember smove sort sort_ro spop spublish srandmember srem \
+    sscan ssubscribe strlen subscribe substr sunion sunionstore sunsubscribe touch ttl type \
+    unlink unsubscribe watch xack xadd xautoclaim xclaim xdel xgroup xinfo xlen xpending xrange \
+    xread xreadgroup xrevrange xsetid xtrim zadd zcard zcount zdiff zdiffstore zincrby zinter \
+    zintercard zinterstore zlexcount zmpop zmscore zpopmax zpopmin zrandmember zrange \
+    zrangebylex zrangebyscore zrangestore zrem zremrangebylex zremrangebyrank zremrangebyscore \
+    zrevrange zrevrangebylex zrevrangebyscore zscan zscore zunion zunionstore";
 
 /// Requests whose keys, and the access to each, are those of Redis.
 const KEYS_OF: &[&str] = &[
@@ -255,6 +256,13 @@ const KEYS_OF: &[&str] = &[
     "SPUBLISH a b",
     "SSUBSCRIBE a b",
     "SUNSUBSCRIBE a b",
+    "XREAD BLOCK 0 COUNT 1 STREAMS streams b 0 0",
+    "XREADGROUP GROUP streams c NOACK STREAMS a b > >",
+    "XADD a * f v",
+    "XGROUP CREATE a g 0",
+    "XGROUP DELCONSUMER a g c",
+    "XINFO STREAM a",
+    "XCLAIM a g c 0 1-1",
 ];
 
 #[test]
@@ -276,7 +284,9 @@ fn commands_are_described_as_by_redis() {
     for request in names.chain(keys) {
         let (our, their) = (ours.ask(&request), theirs.ask(&request));
         // The order of subcommands is that of a hash table there.
-        let is_container = request.ends_with(" object") || request.ends_with(" pubsub");
+        let is_container = ["object", "pubsub", "xgroup", "xinfo"]
+            .iter()
+            .any(|name| request.ends_with(name));
         let same = match is_container {
             true => random::unordered(&our) == random::unordered(&their),
             false => our == their,

@@ -10,7 +10,7 @@
 //! `DURAMEN_DIFFERENCE_SECONDS`: for how long, 20 without it. `DURAMEN_DIFFERENCE_SEED`: the first
 //! sequence.
 
-use super::{Peer, Redis, duramen};
+use super::{Peer, Redis, duramen, streams};
 use duramen_base::random::Random;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -296,12 +296,14 @@ pub(crate) const TEMPLATES: &[&str] = &[
 
 struct Generator {
     random: Random,
+    /// Ids of streams up to now have at most these milliseconds.
+    id_ms: u64,
 }
 
 impl Generator {
     fn key(&mut self, kind: &str) -> String {
         let kind = match self.random.one_in(25) {
-            true => self.one(&["h", "l", "s", "z", "b"]),
+            true => self.one(&["h", "l", "s", "z", "b", "e"]),
             false => kind.to_owned(),
         };
         format!("{kind}{}", self.random.below(3))
@@ -356,13 +358,14 @@ impl Generator {
         ];
         match word {
             "k" => {
-                let kind = self.one(&["h", "l", "s", "z", "b", "k"]);
+                let kind = self.one(&["h", "l", "s", "z", "b", "e", "k"]);
                 self.key(&kind)
             }
             "H" | "L" | "S" | "B" | "G" | "Q" => {
                 format!("{}{}", word.to_ascii_lowercase(), self.random.below(3))
             }
-            "h" | "l" | "s" | "z" | "b" | "p" | "g" => self.key(word),
+            "h" | "l" | "s" | "z" | "b" | "p" | "g" | "e" => self.key(word),
+            "new" | "id" | "end" | "grp" | "c" => self.stream_word(word),
             "f" => self.one(FIELDS),
             "v" => self.one(VALUES),
             "n" => self.random.below(5).to_string(),
@@ -385,11 +388,37 @@ impl Generator {
             word if word.contains('|') => {
                 let choices: Vec<&str> = word.split('|').collect();
                 match self.one(&choices).as_str() {
-                    key @ ("H" | "B") => self.word(key),
+                    key @ ("H" | "B" | "id") => self.word(key),
                     word => word.to_owned(),
                 }
             }
             word => word.to_owned(),
+        }
+    }
+}
+
+impl Generator {
+    fn stream_word(&mut self, word: &str) -> String {
+        match word {
+            "new" => {
+                self.id_ms += self.random.below(3);
+                format!("{}-{}", self.id_ms, self.random.below(4))
+            }
+            "id" => {
+                let ms = self.random.below(self.id_ms + 2);
+                match self.random.one_in(6) {
+                    true => ms.to_string(),
+                    false => format!("{ms}-{}", self.random.below(4)),
+                }
+            }
+            "end" => match self.random.below(5) {
+                0 => "-".to_owned(),
+                1 => "+".to_owned(),
+                2 => format!("({}", self.stream_word("id")),
+                _ => self.stream_word("id"),
+            },
+            "grp" => self.one(&["g1", "g1", "g2", "10"]),
+            _ => self.one(&["c1", "c2", "17"]),
         }
     }
 }
@@ -413,29 +442,39 @@ impl Step {
 pub(crate) fn sequence(seed: u64, templates: &[&str]) -> Vec<Step> {
     let mut generator = Generator {
         random: Random::new(seed),
+        id_ms: 1,
     };
-    let step = |_| {
-        let mut template = *generator.random.pick(templates).expect("templates");
-        // Values come from few commands: those run more often.
-        if generator.random.one_in(4) {
-            let makers = [
-                "HSET h f v f v f v",
-                "RPUSH l v+",
-                "SADD s f+",
-                "ZADD z x f x f x f",
-                "GEOADD g lon lat f lon lat f",
-                "SETBIT b o 1",
-                "PFADD p f+",
-                "RPUSH l n n n",
-            ];
-            template = generator.random.pick(&makers).copied().expect("makers");
-        }
-        Step {
-            request: generator.words(template),
-            is_ordered: !template.starts_with('~'),
-        }
+    // Values come from few commands: those run more often.
+    let makers = [
+        "HSET h f v f v f v",
+        "RPUSH l v+",
+        "SADD s f+",
+        "ZADD z x f x f x f",
+        "GEOADD g lon lat f lon lat f",
+        "SETBIT b o 1",
+        "PFADD p f+",
+        "RPUSH l n n n",
+    ];
+    let (templates, makers) = match generator.random.one_in(2) {
+        true => (templates, &makers[..]),
+        false => (streams::TEMPLATES, streams::MAKERS),
     };
-    (0..SEQUENCE).map(step).collect()
+    let mut steps = Vec::with_capacity(SEQUENCE);
+    while steps.len() < SEQUENCE {
+        let chosen = match generator.random.one_in(4) {
+            true => makers,
+            false => templates,
+        };
+        let template = *generator.random.pick(chosen).expect("templates");
+        let request = generator.words(template);
+        let before = streams::consumers_of(&request).into_iter();
+        let is_ordered = !template.starts_with('~');
+        steps.extend(before.chain([request]).map(|request| Step {
+            request,
+            is_ordered,
+        }));
+    }
+    steps
 }
 
 /// The end of the reply at the start of `bytes`; `None`: it is not complete.
@@ -574,6 +613,7 @@ impl Pair {
             let same = our == their
                 || newer
                 || with_numbers(&our) == with_numbers(&their)
+                || streams::without_times(&our) == streams::without_times(&their)
                 || has_sets && unordered(&our) == unordered(&their);
             // Each server finds its own way through a HyperLogLog that another command has changed.
             if !same
@@ -665,7 +705,7 @@ fn random_commands_of_all_types_are_answered_as_by_redis() {
 }
 
 /// The bytes of the reply to a request of any bytes.
-fn ask_bytes(peer: &mut Peer, args: &[&[u8]]) -> Vec<u8> {
+pub(crate) fn ask_bytes(peer: &mut Peer, args: &[&[u8]]) -> Vec<u8> {
     let mut input = format!("*{}\r\n", args.len()).into_bytes();
     for arg in args {
         input.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());

@@ -78,35 +78,48 @@ pub(crate) fn plain(found: Option<Object<'_>>) -> Result<Option<&[u8]>, Failure>
     }
 }
 
-/// Reads argument 1, a typed value.
+/// Reads the request's only key, a typed value.
 pub(crate) fn read<'g>(
     ctx: &mut Context<'_>,
     guard: &'g Guard<'_>,
     hashes: &[KeyHash],
 ) -> Result<Option<&'g [u8]>, Failure> {
     let [hash, ..] = hashes else { return Ok(None) };
-    let found = guard.read(ctx.table, *hash, ctx.arg(1))?;
+    let key = ctx.only_key();
+    let found = guard.read(ctx.table, *hash, key)?;
     let counters = ctx.local.counters(ctx.shared);
     match found {
         Some(_) => counters.keyspace_hits.add(1),
         None => {
             counters.keyspace_misses.add(1);
-            ctx.notify_miss(ctx.arg(1));
+            ctx.notify_miss(ctx.only_key());
         }
     }
     typed(found)
 }
 
-/// Changes argument 1, a typed value; `event`: that of a change. `run` may be called again, so it
-/// must reset its own state.
+/// Changes the request's only key, a typed value; `event`: that of a change. `run` may be called
+/// again, so it must reset its own state.
 pub(crate) fn change<T>(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
     hashes: &[KeyHash],
     event: EventName,
-    mut run: impl FnMut(&mut Context<'_>, &mut Root<'_, '_>) -> Result<T, Failure>,
+    run: impl FnMut(&mut Context<'_>, &mut Root<'_, '_>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let (table, key) = (ctx.table, ctx.arg(1));
+    let (done, outcome) = change_silently(ctx, guard, hashes, run)?;
+    ctx.notify_change(event, ctx.only_key(), outcome);
+    Ok(done)
+}
+
+/// As [`change`], without an event: returns the outcome, so that the caller can tell of it.
+pub(crate) fn change_silently<T>(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    mut run: impl FnMut(&mut Context<'_>, &mut Root<'_, '_>) -> Result<T, Failure>,
+) -> Result<(T, Outcome), Failure> {
+    let (table, key) = (ctx.table, ctx.only_key());
     let hash = hashes.first().copied().unwrap_or_else(|| guard.hash(key));
     let mut result = Err(SYNTAX);
     let outcome = guard.update(table, hash, key, |found, scratch| {
@@ -129,8 +142,7 @@ pub(crate) fn change<T>(
             },
         }
     })?;
-    ctx.notify_change(event, key, outcome);
-    result
+    Ok((result?, outcome))
 }
 
 /// The new value of one of the request's keys.

@@ -150,7 +150,8 @@ fn tips(spec: &Spec) -> &'static [&'static str] {
         }
         "ttl" | "pttl" | "object|encoding" | "object|freq" | "object|idletime"
         | "object|refcount" | "time" | "lastsave" | "client|info" | "client|list" | "dump"
-        | "hrandfield" | "hscan" | "spop" | "srandmember" | "sscan" | "zrandmember" | "zscan" => {
+        | "hrandfield" | "hscan" | "spop" | "srandmember" | "sscan" | "zrandmember" | "zscan"
+        | "xadd" | "xtrim" | "xpending" | "xclaim" | "xautoclaim" | "xinfo|consumers" => {
             &["nondeterministic_output"]
         }
         "randomkey" => &["request_policy:all_shards", "nondeterministic_output"],
@@ -210,8 +211,14 @@ enum KeyPlace {
     Range { first: i64, last: i64, step: i64 },
     /// An argument has their number.
     Counted { at: i64 },
-    /// Behind this word, which may stand from an argument on.
-    Keyword { word: &'static str, from: i64 },
+    /// Behind this word, which may stand from an argument on: one, or the first of as many parts of
+    /// the arguments as `limit`.
+    Keyword {
+        word: &'static str,
+        from: i64,
+        last: i64,
+        limit: i64,
+    },
     /// Anywhere.
     Unknown,
 }
@@ -222,6 +229,7 @@ fn note_on_keys(spec: &Spec, place: &KeyPlace, access: KeyAccess) -> Option<&'st
     Some(match spec.name {
         "bitfield" => "This command allows both access and modification of the key",
         "getex" => "RW and UPDATE because it changes the TTL",
+        "xadd" => "UPDATE instead of INSERT because of the optional trimming feature",
         "pfcount" => {
             "RW because it may change the internal representation of the key, and propagate to replicas"
         }
@@ -267,9 +275,25 @@ fn key_places(spec: &Spec) -> Vec<(KeyAccess, KeyPlace)> {
         _ if keys.store_from != 0 => {
             let from = keys.store_from.into();
             for word in ["STORE", "STOREDIST"] {
-                places.push((more, KeyPlace::Keyword { word, from }));
+                let (last, limit) = (0, 0);
+                let place = KeyPlace::Keyword {
+                    word,
+                    from,
+                    last,
+                    limit,
+                };
+                places.push((more, place));
             }
         }
+        _ if keys.streams_from != 0 => places.push((
+            one,
+            KeyPlace::Keyword {
+                word: "STREAMS",
+                from: keys.streams_from.into(),
+                last: -1,
+                limit: 2,
+            },
+        )),
         _ => {}
     }
     places
@@ -297,11 +321,13 @@ fn write_key_spec(reply: &mut Encoder<'_>, spec: &Spec, access: KeyAccess, place
             "keynum",
             &[("keynumidx", 0), ("firstkey", 1), ("keystep", 1)],
         ),
-        KeyPlace::Keyword { from, .. } => (
+        KeyPlace::Keyword {
+            from, last, limit, ..
+        } => (
             "keyword",
             &[("startfrom", *from)],
             "range",
-            &[("lastkey", 0), ("keystep", 1), ("limit", 0)],
+            &[("lastkey", *last), ("keystep", 1), ("limit", *limit)],
         ),
         KeyPlace::Unknown => ("unknown", &[], "unknown", &[]),
     };

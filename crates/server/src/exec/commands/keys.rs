@@ -300,6 +300,7 @@ fn encoding_of(value: &[u8]) -> Result<&'static str, Failure> {
                 ),
             }
         }
+        Some(Type::Stream) => "stream",
         Some(Type::SortedSet) | None => {
             let mut set = Sorted::of(Some(value))?;
             let short = set.elements().iter().all(|(name, _)| is_short(name));

@@ -7,13 +7,14 @@
 use super::{
     acl, bitmap, blocking, client, client_list, cluster, command, config, connection, databases,
     dump, durability, duramen, expire, geo, hash, hyperloglog, info, keys as key_space, latency,
-    list, memory, monitor, multi_key, pubsub, scan, server, set, slowlog, sort, string,
-    transaction, zset, zset_combine, zset_range,
+    list, memory, monitor, multi_key, pubsub, scan, server, set, slowlog, sort, stream,
+    stream_claim, stream_group, stream_info, stream_read, string, transaction, zset, zset_combine,
+    zset_range,
 };
 use crate::exec::request::spec::Run::{Alone, Atomic, Data, Plain, Refused, Store};
 use crate::exec::request::spec::flag::*;
 use crate::exec::request::spec::{
-    ALL_KEYS, Group, NO_KEYS, ONE_KEY, Spec, counted_keys, key_and_store, keys, row,
+    ALL_KEYS, Group, NO_KEYS, ONE_KEY, Spec, counted_keys, key_and_store, keys, row, stream_keys,
 };
 use crate::shared::totals::{CommandTotals, Totals, counted};
 use crate::shared::{Family, Shared};
@@ -161,6 +162,31 @@ const ROWS: &[Spec] = &[
     row("georadius_ro", -6, READONLY | GEO, ONE_KEY, Group::Geo, Family::Read, "3.2.10", "O(N)", "Returns the places around a place.", Atomic(geo::georadius_ro)),
     row("georadiusbymember", -5, WRITE | DENYOOM | MOVABLE | GEO, key_and_store(5), Group::Geo, Family::MultiWrite, "3.2.0", "O(N)", "Returns or stores the places around a member.", Atomic(geo::georadiusbymember)),
     row("georadiusbymember_ro", -5, READONLY | GEO, ONE_KEY, Group::Geo, Family::Read, "3.2.10", "O(N)", "Returns the places around a member.", Atomic(geo::georadiusbymember_ro)),
+    row("xadd", -5, WRITE | DENYOOM | FAST | STREAM, ONE_KEY, Group::Stream, Family::Write, "5.0.0", "O(1) when adding a new entry, O(N) when trimming", "Adds an entry.", Data(stream::xadd)),
+    row("xlen", 2, READONLY | FAST | STREAM, ONE_KEY, Group::Stream, Family::Read, "5.0.0", "O(1)", "Returns the number of entries.", Data(stream::xlen)),
+    row("xrange", -4, READONLY | STREAM, ONE_KEY, Group::Stream, Family::Read, "5.0.0", "O(N)", "Returns the entries in a range of ids.", Data(stream::xrange)),
+    row("xrevrange", -4, READONLY | STREAM, ONE_KEY, Group::Stream, Family::Read, "5.0.0", "O(N)", "Returns the entries in a range of ids, the last first.", Data(stream::xrevrange)),
+    row("xdel", -3, WRITE | FAST | STREAM, ONE_KEY, Group::Stream, Family::Write, "5.0.0", "O(N)", "Removes entries by their ids.", Data(stream::xdel)),
+    row("xtrim", -4, WRITE | STREAM, ONE_KEY, Group::Stream, Family::Write, "5.0.0", "O(N)", "Removes the first entries.", Data(stream::xtrim)),
+    row("xsetid", -3, WRITE | DENYOOM | FAST | STREAM, ONE_KEY, Group::Stream, Family::Write, "5.0.0", "O(1)", "Sets the last id of a stream.", Data(stream::xsetid)),
+    row("xread", -4, BLOCKING | READONLY | MOVABLE | STREAM, stream_keys(1), Group::Stream, Family::MultiRead, "5.0.0", "O(N)", "Returns the entries behind an id, of several streams.", Atomic(stream_read::xread)),
+    row("xreadgroup", -7, BLOCKING | WRITE | MOVABLE | STREAM, stream_keys(4), Group::Stream, Family::MultiWrite, "5.0.0", "O(N)", "Gives new entries of several streams to a consumer of a group, or its pending ones again.", Atomic(stream_read::xreadgroup)),
+    row("xack", -4, WRITE | FAST | STREAM, ONE_KEY, Group::Stream, Family::Write, "5.0.0", "O(N)", "Acknowledges entries for a group.", Data(stream_group::xack)),
+    row("xpending", -3, READONLY | STREAM, ONE_KEY, Group::Stream, Family::Read, "5.0.0", "O(N)", "Returns the entries that a group was given and has not acknowledged.", Data(stream_group::xpending)),
+    row("xclaim", -6, WRITE | FAST | STREAM, ONE_KEY, Group::Stream, Family::Write, "5.0.0", "O(N)", "Gives pending entries to another consumer.", Data(stream_claim::xclaim)),
+    row("xautoclaim", -6, WRITE | FAST | STREAM, ONE_KEY, Group::Stream, Family::Write, "6.2.0", "O(N)", "Gives pending entries that are idle for long to another consumer.", Data(stream_claim::xautoclaim)),
+    row("xgroup", -2, CONTAINER, NO_KEYS, Group::Stream, Family::Other, "5.0.0", "Depends on the subcommand", "A container for commands about groups of consumers.", Plain(server::container)),
+    row("xgroup|create", -5, WRITE | DENYOOM | STREAM, keys(2, 2, 1), Group::Stream, Family::Write, "5.0.0", "O(1)", "Makes a group.", Data(stream_group::create)),
+    row("xgroup|setid", -5, WRITE | STREAM, keys(2, 2, 1), Group::Stream, Family::Write, "5.0.0", "O(1)", "Sets the last id that a group was given.", Data(stream_group::setid)),
+    row("xgroup|destroy", 4, WRITE | STREAM, keys(2, 2, 1), Group::Stream, Family::Write, "5.0.0", "O(N)", "Removes a group.", Data(stream_group::destroy)),
+    row("xgroup|createconsumer", 5, WRITE | DENYOOM | STREAM, keys(2, 2, 1), Group::Stream, Family::Write, "6.2.0", "O(1)", "Makes a consumer of a group.", Data(stream_group::createconsumer)),
+    row("xgroup|delconsumer", 5, WRITE | STREAM, keys(2, 2, 1), Group::Stream, Family::Write, "5.0.0", "O(N)", "Removes a consumer and its pending entries.", Data(stream_group::delconsumer)),
+    row("xgroup|help", 2, LOADING | STALE | STREAM, NO_KEYS, Group::Stream, Family::Other, "5.0.0", "O(1)", "Lists the subcommands.", Plain(stream_group::group_help)),
+    row("xinfo", -2, CONTAINER, NO_KEYS, Group::Stream, Family::Other, "5.0.0", "Depends on the subcommand", "A container for commands that tell about streams.", Plain(server::container)),
+    row("xinfo|stream", -3, READONLY | STREAM, keys(2, 2, 1), Group::Stream, Family::Read, "5.0.0", "O(1)", "Tells about a stream.", Data(stream_info::stream_info)),
+    row("xinfo|groups", 3, READONLY | STREAM, keys(2, 2, 1), Group::Stream, Family::Read, "5.0.0", "O(N)", "Tells about the groups of a stream.", Data(stream_info::groups)),
+    row("xinfo|consumers", 4, READONLY | STREAM, keys(2, 2, 1), Group::Stream, Family::Read, "5.0.0", "O(N)", "Tells about the consumers of a group.", Data(stream_info::consumers)),
+    row("xinfo|help", 2, LOADING | STALE | STREAM, NO_KEYS, Group::Stream, Family::Other, "5.0.0", "O(1)", "Lists the subcommands.", Plain(stream_info::help)),
     row("dump", 2, READONLY | KEYSPACE, ONE_KEY, Group::Generic, Family::Read, "2.6.0", "O(N)", "Returns a value in Redis's serialization.", Data(dump::dump)),
     row("restore", -4, WRITE | DENYOOM | KEYSPACE | DANGEROUS, ONE_KEY, Group::Generic, Family::Write, "2.6.0", "O(N)", "Creates a key from a value in Redis's serialization.", Data(dump::restore)),
     row("sort", -2, WRITE | DENYOOM | MOVABLE | SET | SORTED_SET | LIST | DANGEROUS, key_and_store(2), Group::Generic, Family::MultiWrite, "1.0.0", "O(N*log(N))", "Sorts the elements of a collection.", Atomic(sort::sort)),
@@ -358,10 +384,6 @@ const ROWS: &[Spec] = &[
     no("hexpire", WHY_FIELD_TTL), no("hexpireat", WHY_FIELD_TTL), no("hexpiretime", WHY_FIELD_TTL), no("hgetdel", WHY_FIELD_TTL),
     no("hgetex", WHY_FIELD_TTL), no("hpersist", WHY_FIELD_TTL), no("hpexpire", WHY_FIELD_TTL), no("hpexpireat", WHY_FIELD_TTL),
     no("hpexpiretime", WHY_FIELD_TTL), no("hpttl", WHY_FIELD_TTL), no("hsetex", WHY_FIELD_TTL), no("httl", WHY_FIELD_TTL),
-    no("xack", WHY_STREAM), no("xadd", WHY_STREAM), no("xautoclaim", WHY_STREAM), no("xclaim", WHY_STREAM), no("xdel", WHY_STREAM),
-    no("xgroup", WHY_STREAM), no("xinfo", WHY_STREAM), no("xlen", WHY_STREAM), no("xpending", WHY_STREAM), no("xrange", WHY_STREAM),
-    no("xread", WHY_STREAM), no("xreadgroup", WHY_STREAM), no("xrevrange", WHY_STREAM), no("xsetid", WHY_STREAM),
-    no("xtrim", WHY_STREAM),
     no("pfdebug", WHY_DEBUG), no("pfselftest", WHY_DEBUG),
     no("restore-asking", WHY_MIGRATE), no("migrate", WHY_MIGRATE),
     no("eval", WHY_SCRIPT), no("eval_ro", WHY_SCRIPT), no("evalsha", WHY_SCRIPT), no("evalsha_ro", WHY_SCRIPT),
@@ -375,7 +397,6 @@ const ROWS: &[Spec] = &[
 
 // Reasons for refusing a command.
 const WHY_FIELD_TTL: &str = "fields of a hash do not expire";
-const WHY_STREAM: &str = "streams come later";
 const WHY_MIGRATE: &str = "a server opens no connection to another; use DUMP and RESTORE";
 const WHY_SCRIPT: &str = "there is no scripting";
 const WHY_REPLICATION: &str =

@@ -150,6 +150,12 @@ impl<'a> Context<'a> {
         self.args.get(n).unwrap_or_default()
     }
 
+    /// The key of a command that has one.
+    #[inline]
+    pub(crate) fn only_key(&self) -> &'a [u8] {
+        self.arg(self.spec.keys.first.into())
+    }
+
     pub(crate) fn reply(&mut self) -> Encoder<'_> {
         Encoder::within(self.out, self.client.protocol, &mut self.local.room)
     }

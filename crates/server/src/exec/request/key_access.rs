@@ -52,12 +52,23 @@ impl KeyAccess {
             | "blpop" | "brpop" | "blmpop" | "bzpopmin" | "bzpopmax" | "bzmpop" => {
                 (RW | ACCESS | DELETE, None)
             }
-            "append" | "hsetnx" | "linsert" | "lpush" | "lpushx" | "rpush" | "rpushx" | "sadd"
-            | "pfadd" => (RW | INSERT, None),
+            "append"
+            | "hsetnx"
+            | "linsert"
+            | "lpush"
+            | "lpushx"
+            | "rpush"
+            | "rpushx"
+            | "sadd"
+            | "pfadd"
+            | "xgroup|create"
+            | "xgroup|createconsumer" => (RW | INSERT, None),
             "setrange" | "expire" | "pexpire" | "expireat" | "pexpireat" | "persist" | "geoadd"
-            | "hset" | "hmset" | "lset" | "zadd" => (RW | UPDATE, None),
+            | "hset" | "hmset" | "lset" | "zadd" | "xadd" | "xack" | "xclaim" | "xsetid"
+            | "xgroup|setid" => (RW | UPDATE, None),
             "hdel" | "lrem" | "ltrim" | "srem" | "zrem" | "zremrangebylex" | "zremrangebyrank"
-            | "zremrangebyscore" => (RW | DELETE, None),
+            | "zremrangebyscore" | "xdel" | "xtrim" | "xautoclaim" | "xgroup|destroy"
+            | "xgroup|delconsumer" => (RW | DELETE, None),
             "lmove" | "rpoplpush" | "smove" | "blmove" | "brpoplpush" => {
                 (RW | ACCESS | DELETE, Some(RW | INSERT))
             }
@@ -70,7 +81,10 @@ impl KeyAccess {
             "pfmerge" => (RW | ACCESS | INSERT, Some(RO | ACCESS)),
             "del" | "unlink" | "duramen.remove" | "duramen.mremove" => (RM | DELETE, None),
             "strlen" | "exists" | "touch" | "type" | "watch" | "hexists" | "hlen" | "hstrlen"
-            | "llen" | "scard" | "sismember" | "zcard" => (RO, None),
+            | "llen" | "scard" | "sismember" | "zcard" | "xlen" => (RO, None),
+            "xreadgroup" | "xinfo|stream" | "xinfo|groups" | "xinfo|consumers" => {
+                (RO | ACCESS, None)
+            }
             name if name.contains('|') && spec.has(flag::READONLY) => (RO, None),
             _ if spec.has(flag::READONLY) => (RO | ACCESS, None),
             _ => (RW | ACCESS | UPDATE, None),

@@ -21,6 +21,12 @@ const NUMBER_BYTES: usize = 400;
 const ELEMENT_BYTES: usize = 16;
 /// Type and number of elements, at the head of a collection.
 const HEAD_BYTES: usize = 4;
+/// A pending entry of a stream, and what it may add to the one behind it.
+const PENDING_BYTES: usize = 56;
+/// Least bytes of an entry of a stream, or of one that is pending.
+const STREAM_ENTRY_BYTES: usize = 5;
+/// Maximum growth of a stream's head, and of a group or a consumer without its name.
+const STREAM_BYTES: usize = 128;
 /// A score in a sorted set.
 const SCORE_BYTES: usize = 9;
 /// A HyperLogLog, which may grow to that by any change.
@@ -168,6 +174,14 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
             }
             return;
         }
+        if matches!(spec.name, "xreadgroup" | "xautoclaim") {
+            for at in keys {
+                let bytes = self.value_bytes(table, arg(at));
+                let more = counted_stream_bytes(spec.name, args, bytes);
+                self.put(table, arg(at), bytes + more);
+            }
+            return;
+        }
         let values = keys.iter().map(|at| self.value_bytes(table, arg(*at)));
         let values: usize = values.sum();
         if spec.name.ends_with("store") || matches!(spec.name, "bitop" | "pfmerge") {
@@ -215,11 +229,40 @@ fn growth(name: &str, args: &Args<'_>) -> Option<usize> {
         "linsert" => arg(4),
         "hincrby" => arg(2) + text_bytes(&[b'0'; INTEGER_BYTES]),
         "hincrbyfloat" => arg(2) + text_bytes(&[b'0'; NUMBER_BYTES]),
+        // Fields may become the stream's common ones too.
+        "xadd" => 2 * all() + STREAM_BYTES,
+        "xdel" | "xtrim" | "xsetid" | "xack" => STREAM_BYTES,
+        "xgroup|create" | "xgroup|setid" | "xgroup|destroy" => arg(3) + STREAM_BYTES,
+        "xgroup|createconsumer" | "xgroup|delconsumer" => arg(4) + STREAM_BYTES,
+        "xclaim" => arg(3) + STREAM_BYTES + args.len() * PENDING_BYTES,
         "zadd" | "zincrby" => scored_bytes(args, name == "zincrby"),
         "geoadd" => all() + SCORE_BYTES * (args.len() / 3),
         "rpoplpush" | "lmove" | "brpoplpush" | "blmove" if args.get(1) == args.get(2) => 0,
         _ => return None,
     })
+}
+
+/// The growth of a stream of `bytes` by XREADGROUP and XAUTOCLAIM: by as many pending entries as
+/// COUNT says, or as there may be.
+fn counted_stream_bytes(name: &str, args: &Args<'_>, bytes: usize) -> usize {
+    let mut most = bytes / STREAM_ENTRY_BYTES;
+    let mut at = if name == "xautoclaim" { 6 } else { 1 };
+    while let Some(option) = args.get(at) {
+        at += match option.to_ascii_lowercase().as_slice() {
+            b"count" => {
+                let count = args.get(at + 1).and_then(parse_integer).unwrap_or(0);
+                let count = usize::try_from(count).unwrap_or(0);
+                most = if count > 0 { most.min(count) } else { most };
+                2
+            }
+            b"block" => 2,
+            b"group" => 3,
+            b"streams" => break,
+            _ => 1,
+        };
+    }
+    let names: usize = args.skip(1).into_iter().map(text_bytes).sum();
+    names + STREAM_BYTES + most * PENDING_BYTES
 }
 
 /// Maximum number of bytes of a string in a collection, with its fingerprint.
@@ -251,6 +294,8 @@ fn scored_bytes(args: &Args<'_>, adds: bool) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exec::commands::lookup::{self, Resolved};
+    use duramen_base::random::Random;
     use duramen_types::table::Hash;
     use duramen_types::{Part, Parts, Sorted, Text};
 
@@ -267,6 +312,69 @@ mod tests {
         }
 
         fn remove(&mut self, _: Part) {}
+    }
+
+    /// A random request that changes the stream `k`.
+    fn stream_request(random: &mut Random, last: &mut u64) -> String {
+        *last += random.below(3);
+        let id = random.below(*last + 1);
+        let texts = ["x", "17", "a longer value", "-1", "2305843009213693951"];
+        let mut text = || random.pick(&texts).copied().unwrap_or_default();
+        let (f, v) = (text(), text());
+        let group = ["g", "another-group"][random.index(2)];
+        let consumer = format!("c{}", random.below(300));
+        let templates = [
+            format!("XADD k {last}-{id} {f} {v}"),
+            format!("XADD k MAXLEN 40 {last}-{id} {f} {v} {v} {f}"),
+            format!("XADD k {last}000000000-{id} same {v}"),
+            format!("XDEL k {id}-1 {id}"),
+            format!("XTRIM k MINID {id}"),
+            format!("XSETID k {last}000-9 ENTRIESADDED 1844674407370955161"),
+            format!("XGROUP CREATE k {group} {id}"),
+            format!("XGROUP SETID k {group} 0 ENTRIESREAD 9223372036854775807"),
+            format!("XGROUP CREATECONSUMER k {group} {consumer}"),
+            format!("XGROUP DELCONSUMER k {group} {consumer}"),
+            format!("XREADGROUP GROUP {group} {consumer} COUNT 3 STREAMS k >"),
+            format!("XREADGROUP GROUP {group} {consumer} STREAMS k >"),
+            format!("XREADGROUP GROUP {group} {consumer} NOACK COUNT 1 STREAMS k >"),
+            format!("XREADGROUP GROUP {group} {consumer} STREAMS k {id}"),
+            format!("XACK k {group} {id}-1 {id}-2"),
+            format!(
+                "XCLAIM k {group} {consumer} 0 {id}-1 {id} FORCE TIME {id} RETRYCOUNT 99999999"
+            ),
+            format!("XAUTOCLAIM k {group} {consumer} 0 {id}"),
+            format!("XAUTOCLAIM k {group} {consumer} 0 0 COUNT 2 JUSTID"),
+        ];
+        random.pick(&templates).cloned().unwrap_or_default()
+    }
+
+    #[test]
+    fn no_stream_grows_beyond_its_bound() {
+        let mut session = crate::exec::tests::Server::session(1);
+        let (mut random, mut last) = (Random::new(5), 1);
+        session.ask("XGROUP CREATE k g 0 MKSTREAM");
+        let mut before = session.number("MEMORY USAGE k");
+        for _ in 0..20_000 {
+            let request = stream_request(&mut random, &mut last);
+            let input = format!("{request}\r\n");
+            let requests = crate::exec::tests::parsed(input.as_bytes());
+            let args = requests.args(0, input.as_bytes());
+            let name = match lookup::resolve(&args) {
+                Resolved::Command(spec) => spec.name,
+                _ => panic!("{request}"),
+            };
+            let more = growth(name, &args);
+            let more = more.unwrap_or_else(|| counted_stream_bytes(name, &args, before as usize));
+            session.ask(&request);
+            let after = session.number("MEMORY USAGE k");
+            let padding = 8;
+            assert!(
+                after as usize <= before as usize + more + padding,
+                "{request}: {before}, {after}"
+            );
+            before = after;
+            session.server.advance(random.below(100_000));
+        }
     }
 
     /// The bound of an element holds for what is really written.

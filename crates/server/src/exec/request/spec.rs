@@ -96,6 +96,8 @@ pub(crate) struct Keys {
     pub(crate) count_at: u8,
     /// The first option, if one of them can be `STORE key` or `STOREDIST key`; 0 = none can.
     pub(crate) store_from: u8,
+    /// The first option, if keys, and an id for each, are behind `STREAMS`; 0 = there are none.
+    pub(crate) streams_from: u8,
 }
 
 pub(crate) const NO_KEYS: Keys = keys(0, 0, 0);
@@ -109,6 +111,7 @@ pub(crate) const fn keys(first: u8, last: i8, step: u8) -> Keys {
         step,
         count_at: 0,
         store_from: 0,
+        streams_from: 0,
     }
 }
 
@@ -126,6 +129,14 @@ pub(crate) const fn key_and_store(from: u8) -> Keys {
     Keys {
         store_from: from,
         ..ONE_KEY
+    }
+}
+
+/// The keys behind `STREAMS`, which is an option from argument `from` on.
+pub(crate) const fn stream_keys(from: u8) -> Keys {
+    Keys {
+        streams_from: from,
+        ..NO_KEYS
     }
 }
 
@@ -163,6 +174,7 @@ pub(crate) mod flag {
     pub(crate) const MAY_REPLICATE: u64 = 1 << 33;
     /// Runs in a RESP2 connection that has subscriptions.
     pub(crate) const SUBSCRIBED: u64 = 1 << 34;
+    pub(crate) const STREAM: u64 = 1 << 40;
     /// Its arguments tell where its keys are.
     pub(crate) const MOVABLE: u64 = 1 << 31;
     /// Runs at once even between MULTI and EXEC.
@@ -209,6 +221,7 @@ pub(crate) mod flag {
         (HYPERLOGLOG, "@hyperloglog"),
         (GEO, "@geo"),
         (PUBSUB, "@pubsub"),
+        (STREAM, "@stream"),
         (ADMIN, "@admin"),
         (FAST, "@fast"),
         (BLOCKING, "@blocking"),
@@ -230,6 +243,7 @@ pub(crate) enum Group {
     Bitmap,
     HyperLogLog,
     Geo,
+    Stream,
     Generic,
     PubSub,
     Transactions,
@@ -252,6 +266,7 @@ impl Group {
             Group::Bitmap => "bitmap",
             Group::HyperLogLog => "hyperloglog",
             Group::Geo => "geo",
+            Group::Stream => "stream",
             Group::Generic => "generic",
             Group::PubSub => "pubsub",
             Group::Transactions => "transactions",
@@ -387,7 +402,7 @@ impl Spec {
     }
 
     pub(crate) fn has_keys(&self) -> bool {
-        self.keys.first != 0 || self.keys.count_at != 0
+        self.keys.first != 0 || self.keys.count_at != 0 || self.keys.streams_from != 0
     }
 
     /// Argument numbers of a request's keys.
@@ -401,9 +416,17 @@ impl Spec {
         };
         let end = if first == 0 { 0 } else { (last + 1).min(len) };
         let fixed = (first..end.max(first)).step_by(usize::from(self.keys.step).max(1));
-        let (counted, stored) = match (self.keys.count_at, self.keys.store_from) {
-            (0, 0) => (0..0, None),
-            (count_at, from) => (counted(args, count_at), stored(args, from)),
+        let (counted, stored) = match self.keys {
+            Keys {
+                count_at: 0,
+                store_from: 0,
+                streams_from: 0,
+                ..
+            } => (0..0, None),
+            Keys {
+                streams_from: 1.., ..
+            } => (streams(args), None),
+            keys => (counted(args, keys.count_at), stored(args, keys.store_from)),
         };
         fixed.chain(counted).chain(stored)
     }
@@ -423,6 +446,25 @@ fn counted(args: &Args<'_>, count_at: u8) -> std::ops::Range<usize> {
         Some(most) if count <= most => start..start + count,
         _ => start..start,
     }
+}
+
+/// The keys of XREAD and XREADGROUP: the first half of the arguments behind `STREAMS`.
+fn streams(args: &Args<'_>) -> std::ops::Range<usize> {
+    let mut at = 1;
+    while let Some(option) = args.get(at) {
+        at += match option.to_ascii_lowercase().as_slice() {
+            b"block" | b"count" => 2,
+            b"group" => 3,
+            b"noack" => 1,
+            b"streams" => {
+                let (start, behind) = (at + 1, args.len() - at - 1);
+                let number = if behind % 2 == 0 { behind / 2 } else { 0 };
+                return start..start + number;
+            }
+            _ => break,
+        };
+    }
+    0..0
 }
 
 /// Shows the options of SORT and GEORADIUS from argument `from` on, each in lower case, with the

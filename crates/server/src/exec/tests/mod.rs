@@ -12,6 +12,7 @@ mod loading;
 mod operations;
 mod pubsub;
 mod room;
+mod streams;
 mod types;
 mod waiting;
 mod walks;
