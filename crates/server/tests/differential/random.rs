@@ -365,7 +365,7 @@ impl Generator {
                 format!("{}{}", word.to_ascii_lowercase(), self.random.below(3))
             }
             "h" | "l" | "s" | "z" | "b" | "p" | "g" | "e" => self.key(word),
-            "new" | "id" | "end" | "grp" | "c" => self.stream_word(word),
+            "new" | "later" | "id" | "end" | "grp" | "c" => self.stream_word(word),
             "f" => self.one(FIELDS),
             "v" => self.one(VALUES),
             "n" => self.random.below(5).to_string(),
@@ -403,6 +403,10 @@ impl Generator {
             "new" => {
                 self.id_ms += self.random.below(3);
                 format!("{}-{}", self.id_ms, self.random.below(4))
+            }
+            "later" => {
+                self.id_ms += 2;
+                format!("{}-0", self.id_ms)
             }
             "id" => {
                 let ms = self.random.below(self.id_ms + 2);
