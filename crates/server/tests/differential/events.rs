@@ -65,8 +65,8 @@ impl Listened {
     }
 
     /// The events of each request. Not misses of a request that fails: Redis tells those of the
-    /// keys that it looks up before it finds the mistake. Misses of SORT come in the order of a
-    /// sorted set's skip list there.
+    /// keys that it looks up before it finds the mistake; nor misses of streams, which XREAD tells
+    /// twice there. Misses of SORT come in the order of a sorted set's skip list there.
     fn events(&mut self, steps: &[Step]) -> Vec<Vec<String>> {
         for request in ["DISCARD", "UNWATCH", "SELECT 0", "FLUSHALL"] {
             self.client.ask(request);
@@ -80,6 +80,8 @@ impl Listened {
         all.push(Step::new(&["DISCARD"]));
         all.push(Step::new(&["PUBLISH", CHANNEL, "end"]));
         let replies = ask_all(&mut self.client, &all);
+        let of_stream = |step: &Step| step.request[0].starts_with('X');
+        let has_streams = steps.iter().any(of_stream);
         let (mut events, mut waiting) = (vec![Vec::new(); steps.len()], Vec::new());
         loop {
             let message = self.message();
@@ -88,12 +90,14 @@ impl Listened {
                 ["message", _, "end", ..] => break,
                 ["message", _, n, ..] => {
                     let n: usize = n.parse().expect("a number");
+                    let step = &steps[n];
                     events[n] = std::mem::take(&mut waiting);
                     let is_miss = |event: &String| event.contains("keymiss");
-                    if may_have_failed(&replies[2 * n]) {
+                    let in_exec = has_streams && step.request[0] == "EXEC";
+                    if in_exec || of_stream(step) || may_have_failed(&replies[2 * n]) {
                         events[n].retain(|event| !is_miss(event));
                     }
-                    if ["SORT", "EXEC"].contains(&&*steps[n].request[0]) {
+                    if ["SORT", "EXEC"].contains(&&*step.request[0]) {
                         events[n].sort_by_key(|event| is_miss(event).then(|| event.clone()));
                     }
                 }
