@@ -127,6 +127,8 @@ pub(super) struct NodeThread {
     users: Background,
     broadcast: Broadcast,
     heard: Heard,
+    /// The thread that delivers messages of PUBLISH of other members.
+    deliveries: Background,
 }
 
 /// Answers a question that arrives before there is a node: the sender must try again.
@@ -159,6 +161,7 @@ impl NodeThread {
             users: Background::new("users"),
             broadcast: Broadcast::default(),
             heard: Heard::default(),
+            deliveries: Background::new("deliveries"),
         }
     }
 
@@ -370,6 +373,9 @@ impl NodeThread {
                 self.tell(NodeInput::Member(taken));
             }
             Mail::Published => self.publish(self.now_us()),
+            Mail::Delivered(request) => {
+                self.answer_peer(request, &PeerAnswer::Heard, Slice::default());
+            }
             Mail::Damaged => self.parts.status.damaged_replicas += 1,
             Mail::BackupFull(is_full) => self.parts.status.backup_full = is_full,
             Mail::Failed(reason) => self.end(false, reason),
@@ -416,7 +422,8 @@ impl NodeThread {
                 })
             }
             (Role::Server, Question::Peer(Peer::Publish { number })) => {
-                return self.deliver(request, (sender, target), number, message.payload());
+                let payload = message.payload_shared();
+                return self.deliver(request, (sender, target), number, payload);
             }
             (Role::Server, Question::Peer(question)) => NodeInput::Request {
                 request,
