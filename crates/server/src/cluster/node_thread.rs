@@ -38,8 +38,7 @@ use duramen_wire::native::codec::{
     encode_peer, encode_peer_answer, encode_server_answer, encode_to_coordinator, encode_trouble,
 };
 use duramen_wire::native::message::{
-    ClusterUsers, CoordinatorAnswer, Peer, PeerAnswer, Refusal, Shared as Encoded, TableEntry,
-    ToCoordinator,
+    CoordinatorAnswer, Peer, PeerAnswer, Refusal, TableEntry, ToCoordinator,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
