@@ -410,7 +410,7 @@ mod tests {
         let names: Vec<_> = lost.names().expect("few names").collect();
         assert_eq!(
             names,
-            [(Kind::Channel, &b"lost"[..]), (Kind::Pattern, b"*")]
+            [(Kind::Channel, &b"lost"[..]), (Kind::Pattern, &b"*"[..])]
         );
         mailbox.post(publication("long", POSTED_BYTES_MAX));
         for n in 0..LOST_BYTES_MAX / LOST_NAME_BYTES {
