@@ -118,6 +118,8 @@ pub(crate) struct Reactor {
     messages: Vec<Message>,
     /// The thread may have posted messages to its own mailbox in this round.
     posts_own: bool,
+    /// The generation of the users for which the rights of subscribers were last checked.
+    rights_seen: u64,
     spinner: Spinner,
     /// The connection of the last round, if it was the only one: spinning polls it directly.
     hot: Option<Token>,
@@ -199,6 +201,7 @@ impl Reactor {
             with_output: 0,
             messages: Vec::new(),
             posts_own: false,
+            rights_seen: 0,
             spinner: Spinner::default(),
             hot: None,
             now_ms: clock::coarse_ms(),
@@ -333,7 +336,8 @@ impl Reactor {
         if self.flash.is_busy() {
             self.start_fetches();
         }
-        if !self.again.is_empty() {
+        // After the last look at its mailbox the thread may have posted to itself, without a signal.
+        if !self.again.is_empty() || self.posts_own {
             return self.poll_events(events, Some(ZERO));
         }
         if self.has_ready() {

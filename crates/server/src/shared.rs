@@ -45,7 +45,7 @@ pub use commands::CommandState;
 pub use commits::Commits;
 pub use counters::{Counter, Family, Histogram, ThreadCounters};
 pub(crate) use local::{LocalRings, LocalUse};
-pub use mailbox::{Mailbox, Message};
+pub use mailbox::{Lost, Mailbox, Message};
 pub use member_clock::Clock;
 pub use member_status::MemberStatus;
 pub use membership::{CoordinatorQuestion, Membership, ViewCache};

@@ -61,6 +61,8 @@ pub(crate) struct Carried {
     /// Whether typed writes are noted, and those since they were last looked at.
     pub notes_typed: bool,
     pub typed_writes: Vec<TypedWrite>,
+    /// Keys of expired objects that the guard's writes have replaced, for a listener.
+    pub replaced: Vec<(TableId, Box<[u8]>)>,
 }
 
 impl Store {
@@ -99,6 +101,7 @@ impl Session {
             holding: Holding::default(),
             notes_typed: false,
             typed_writes: Vec::new(),
+            replaced: Vec::new(),
         };
         Session {
             me: slot.0 as u16 + 1,
@@ -542,19 +545,20 @@ impl<'s> Guard<'s> {
     /// # Errors
     /// [`Error::NoSuchTable`].
     pub fn stamp(&self, table: TableId, hash: KeyHash, key: &[u8]) -> Result<Stamp, Error> {
-        // Removals first: a key deleted between the two reads then differs from the state that was
-        // seen.
+        if let Some(object) = self.read(table, hash, key)? {
+            return Ok(Stamp::Present {
+                version: object.version,
+            });
+        }
+        // Only now: the read may have removed an expired object. A key that was created since then
+        // is present, or its removal is counted here, and then it is absent now.
         let index = self.index(table)?;
         let removals = index.partition(hash).removals(index.tag(hash));
-        Ok(match self.read(table, hash, key)? {
-            Some(object) => Stamp::Present {
-                version: object.version,
-            },
-            None => {
-                let found = self.find(index, hash, key)?;
-                let expired = found.map_or(0, |entry| entry.version);
-                Stamp::Absent { removals, expired }
-            }
+        let found = self.find(index, hash, key)?;
+        let expired = found.filter(|entry| self.object(*entry).is_none());
+        Ok(Stamp::Absent {
+            removals,
+            expired: expired.map_or(0, |entry| entry.version),
         })
     }
 
@@ -617,6 +621,9 @@ impl<'s> Guard<'s> {
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
         self.unlock_keys();
+        if self.has_replaced() {
+            self.tell_replaced();
+        }
         if self.alone {
             self.publish_alone();
         }

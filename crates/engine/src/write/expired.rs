@@ -9,10 +9,31 @@ use crate::{Departure, KeyHash, TableId};
 impl Guard<'_> {
     /// A write has replaced an object that had expired, and that no listener has heard of.
     #[inline(always)]
-    pub(super) fn note_replaced(&self, table: TableId, key: &[u8], was_expired: bool) {
-        if was_expired {
+    pub(super) fn note_replaced(&mut self, table: TableId, key: &[u8], was_expired: bool) {
+        if was_expired && self.core.departures.wants(Departure::Expired) {
+            self.carried.replaced.push((table, key.into()));
+        }
+    }
+
+    /// Whether writes of this guard have replaced objects that had expired, and a listener wants to
+    /// hear of these.
+    #[inline]
+    pub fn has_replaced(&self) -> bool {
+        !self.carried.replaced.is_empty()
+    }
+
+    /// The keys of these objects, since the last call. The caller tells of them when it tells of
+    /// its writes. The listener hears of others when the guard ends.
+    #[cold]
+    pub fn take_replaced(&mut self) -> Vec<(TableId, Box<[u8]>)> {
+        std::mem::take(&mut self.carried.replaced)
+    }
+
+    #[cold]
+    pub(crate) fn tell_replaced(&mut self) {
+        for (table, key) in self.take_replaced() {
             let departures = &self.core.departures;
-            departures.tell(Departure::Expired, table, key);
+            departures.tell(Departure::Expired, table, &key);
         }
     }
 

@@ -75,6 +75,8 @@ pub(crate) enum Mail {
     Ask(CoordinatorQuestion),
     /// Messages of PUBLISH wait for the other members.
     Published,
+    /// Messages of PUBLISH of another member are delivered, and its question is to be answered.
+    Delivered(RequestId),
     /// Whether the backup's disk has no room for other members' writes (`true`), or has room again.
     BackupFull(bool),
     /// The users of the cluster are in force, or the reason why they are not understood.

@@ -10,6 +10,7 @@
 //! Paper: [Ousterhout15 §6] a dispatch thread with workers; differs: clients' requests do not pass
 //! through it.
 
+mod adoption;
 mod messages;
 
 use super::broadcast::{Broadcast, Heard};
@@ -37,8 +38,7 @@ use duramen_wire::native::codec::{
     encode_peer, encode_peer_answer, encode_server_answer, encode_to_coordinator, encode_trouble,
 };
 use duramen_wire::native::message::{
-    ClusterUsers, CoordinatorAnswer, Peer, PeerAnswer, Refusal, Shared as Encoded, TableEntry,
-    ToCoordinator,
+    CoordinatorAnswer, Peer, PeerAnswer, Refusal, TableEntry, ToCoordinator,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -127,6 +127,8 @@ pub(super) struct NodeThread {
     users: Background,
     broadcast: Broadcast,
     heard: Heard,
+    /// The thread that delivers messages of PUBLISH of other members.
+    deliveries: Background,
 }
 
 /// Answers a question that arrives before there is a node: the sender must try again.
@@ -159,6 +161,7 @@ impl NodeThread {
             users: Background::new("users"),
             broadcast: Broadcast::default(),
             heard: Heard::default(),
+            deliveries: Background::new("deliveries"),
         }
     }
 
@@ -370,6 +373,9 @@ impl NodeThread {
                 self.tell(NodeInput::Member(taken));
             }
             Mail::Published => self.publish(self.now_us()),
+            Mail::Delivered(request) => {
+                self.answer_peer(request, &PeerAnswer::Heard, Slice::default());
+            }
             Mail::Damaged => self.parts.status.damaged_replicas += 1,
             Mail::BackupFull(is_full) => self.parts.status.backup_full = is_full,
             Mail::Failed(reason) => self.end(false, reason),
@@ -416,7 +422,8 @@ impl NodeThread {
                 })
             }
             (Role::Server, Question::Peer(Peer::Publish { number })) => {
-                return self.deliver(request, (sender, target), number, message.payload());
+                let payload = message.payload_shared();
+                return self.deliver(request, (sender, target), number, payload);
             }
             (Role::Server, Question::Peer(question)) => NodeInput::Request {
                 request,
@@ -502,41 +509,6 @@ impl NodeThread {
             }
         };
         self.tell(input);
-    }
-
-    /// Takes the cluster's id from a coordinator, if this member has none yet: from one that
-    /// enlists it, or, if it is a member already, from one that accepts its messages. So it is the
-    /// coordinator of its cluster.
-    fn hear_cluster_id(&mut self, answer: &CoordinatorAnswer, heard: ClusterId) {
-        let home = &mut self.parts.home;
-        if heard == ClusterId::NONE || home.id != ClusterId::NONE || self.adopts {
-            return;
-        }
-        match answer {
-            CoordinatorAnswer::Enlisted(_) => home.id = heard, // stored with the member's id
-            CoordinatorAnswer::Noted if self.membership.is_some() => {
-                self.adopts = true;
-                let (mut home, me) = (home.clone(), self.parts.node.member().id());
-                home.id = heard;
-                self.parts
-                    .workers
-                    .give(move || Mail::Adopted(heard, home.store_id(me)));
-            }
-            _ => {}
-        }
-    }
-
-    fn adopted(&mut self, cluster_id: ClusterId, stored: std::io::Result<()>) {
-        self.adopts = false;
-        match stored {
-            Ok(()) => {
-                self.parts.home.id = cluster_id;
-                self.parts.hub.set_cluster_id(cluster_id);
-            }
-            Err(error) => self.waits(format!(
-                "the cluster's id cannot be stored yet, it goes on trying: {error}"
-            )),
-        }
     }
 
     /// Logs that the coordinator at this address belongs to another cluster.
@@ -651,22 +623,6 @@ impl NodeThread {
             NodeOutput::Settings(settings) => self.parts.status.replicas = settings.replicas,
             NodeOutput::Users { request, users } => self.take_users(request, users),
             NodeOutput::Ended { again, reason } => self.end(again, reason),
-        }
-    }
-
-    /// Takes over the users of the cluster, on another thread (X1).
-    fn take_users(&mut self, request: RequestId, users: Encoded<ClusterUsers>) {
-        let (shared, owner) = (Arc::clone(&self.parts.shared), self.parts.hub.handle());
-        let given = self.users.give(move || {
-            let fault = shared.adopt_users(&users).err();
-            if let Some(fault) = &fault {
-                tracing::error!("the users before them stay in force: {fault}");
-            }
-            owner.tell(Mail::UsersTaken(request, fault));
-        });
-        if let Err(why) = given {
-            let reason = &why;
-            self.trouble(request, &Trouble::NotServing { reason });
         }
     }
 

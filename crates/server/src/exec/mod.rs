@@ -47,7 +47,7 @@ use crate::shared::pubsub::Kind;
 pub(crate) use batch::TURN_TIME;
 use batch::{Group, Position};
 pub use batch::{OUT_BYTES_PER_TURN, Turn};
-use duramen_engine::{Session, Store};
+use duramen_engine::{Session, Store, TableId};
 use duramen_node::Route;
 use request::routing::has_left;
 use state::client::DROPPED;
@@ -70,6 +70,9 @@ pub struct Executor {
     shared: Arc<Shared>,
     local: Local,
     group: Group,
+    /// The generation of the member's view, and the table of database 0, for which the shard
+    /// channels were last checked.
+    channels_seen: (u64, TableId),
     /// [`TURN_TIME`], except in tests that expect a whole turn to run.
     turn_time: Duration,
 }
@@ -85,6 +88,7 @@ impl Executor {
             },
             local: Local::new(&shared, thread),
             group: Group::default(),
+            channels_seen: (0, DROPPED),
             turn_time: TURN_TIME,
             shared,
         })
@@ -106,15 +110,21 @@ impl Executor {
         }
     }
 
-    /// The shard channels with subscribers of this thread that are not served here any more.
+    /// The shard channels with subscribers of this thread that are not served here any more. Looks
+    /// only after a change of the member's view.
     pub(crate) fn left_channels(&mut self) -> Vec<Arc<[u8]>> {
-        let mut channels = self.local.subscribers.names(Kind::Shard);
         let shared = Arc::clone(&self.shared);
-        let Some(member) = shared.membership().filter(|_| !channels.is_empty()) else {
+        let Some(member) = shared.membership() else {
             return Vec::new();
         };
-        let view = Arc::clone(self.local.view_to_tell(member));
         let table = shared.commands.table(0).unwrap_or(DROPPED);
+        let now = (member.generation(), table);
+        if now == self.channels_seen || self.session().is_none() {
+            return Vec::new();
+        }
+        self.channels_seen = now;
+        let mut channels = self.local.subscribers.names(Kind::Shard);
+        let view = Arc::clone(self.local.view_to_tell(member));
         let Some(session) = self.session() else {
             return Vec::new();
         };

@@ -7,22 +7,28 @@
 //!   `HeldConnections::orphans`.
 //! - D2: a client whose effects make a mailbox crowded is not read from before the mailbox is not
 //!   crowded any more (pubsub::P3).
-//! - D3: a message is appended to the output of a subscriber, behind whole replies, and the outputs
-//!   are sent once per round. A subscriber that does not take its messages is closed at
-//!   `output-limit`, and at `output-pause` while the outputs of all clients together are longer
-//!   than `pipeline-memory`.
+//! - D3: a message is appended to the output of a subscriber, behind whole replies. The outputs are
+//!   sent once per round, or earlier, when the messages for one client, or for all, are long: so
+//!   the copies that were not yet shown to the kernel are bounded, however many patterns match. A
+//!   subscriber that does not take its messages is closed at `output-limit`, and at `output-pause`
+//!   while the outputs of all clients together are longer than `pipeline-memory`.
+//! - D4: a subscriber whose socket is full costs no system call until it is writable.
 
 use super::Reactor;
 use super::connection::{Connection, WaitsFor};
 use super::slots::Token;
 use crate::exec::{Effects, Encoded};
 use crate::seldom::seldom;
-use crate::shared::Message;
 use crate::shared::pubsub::{Kind, Publication};
+use crate::shared::{Lost, Message};
+use rustix::event::epoll::EventFlags;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// A subscriber's unsent output from which it is sent before the end of the round.
 const SENT_EARLY_BYTES: usize = 256 << 10;
+/// Bytes of messages for all subscribers from which they are sent before the end of the round.
+const APPENDED_BYTES_MAX: usize = 16 << 20;
 /// Pause of a client that has made a mailbox crowded, until it is looked at again.
 const CROWDED_PAUSE_MS: u64 = 1;
 
@@ -68,69 +74,70 @@ impl Reactor {
         }
     }
 
-    /// Appends messages to the outputs of their subscribers, and sends these.
+    /// Appends messages to the outputs of their subscribers, and sends these (D3).
     pub(super) fn deliver(&mut self, publications: &[Arc<Publication>]) {
-        let mut touched = Vec::new();
+        let (mut touched, mut slots, mut bytes) = (Vec::new(), Vec::new(), 0);
         for publication in publications {
-            let mut long = self.append(publication, &mut touched);
-            // Not more than once for each message, however many of its patterns match.
-            long.sort_unstable_by_key(|token| token.number());
-            long.dedup();
-            for token in long {
-                self.send_messages(token);
+            for pattern in publication.names() {
+                let subscribers = self.executor.subscribers();
+                slots.clear();
+                slots.extend(subscribers.receivers(publication, pattern));
+                if slots.is_empty() {
+                    continue;
+                }
+                let encoded = Encoded::new(publication, pattern);
+                for slot in &slots {
+                    bytes += self.append(*slot, &encoded, &mut touched);
+                    if bytes > APPENDED_BYTES_MAX {
+                        bytes = 0;
+                        self.send_touched(&mut touched);
+                    }
+                }
             }
         }
-        for token in touched {
-            if let Some(connection) = self.slots.get_mut(token) {
-                connection.has_messages = false;
-                self.send_messages(token);
-            }
+        self.send_touched(&mut touched);
+    }
+
+    fn send_touched(&mut self, touched: &mut Vec<Token>) {
+        for token in touched.drain(..) {
+            self.send_messages(token);
         }
     }
 
-    /// Appends one message to all its subscribers' outputs. `touched`: the connections that got one
-    /// and were not in it. Returns those with much unsent output.
-    fn append(&mut self, publication: &Publication, touched: &mut Vec<Token>) -> Vec<Token> {
-        let (slots, buffers, now_ms) = (&mut self.slots, &mut self.buffers, self.now_ms);
-        let (mut long, mut encoded) = (Vec::new(), None);
-        let mut encoded_for: Option<Arc<[u8]>> = None;
-        self.executor
-            .subscribers()
-            .each(publication, |slot, pattern| {
-                let Some(token) = slots.token(slot) else {
-                    return;
-                };
-                let Some(connection) = slots.get_mut(token).filter(|it| !it.closing) else {
-                    return;
-                };
-                if encoded.is_none() || encoded_for.as_ref() != pattern {
-                    encoded = Some(Encoded::new(publication, pattern));
-                    encoded_for = pattern.cloned();
-                }
-                if connection.output.is_empty() {
-                    connection.output = buffers.take();
-                    connection.taken_at_ms = now_ms;
-                }
-                if let Some(encoded) = &encoded {
-                    let bytes = encoded.get(connection.client.protocol());
-                    connection.output.extend_from_slice(bytes);
-                }
-                if !std::mem::replace(&mut connection.has_messages, true) {
-                    touched.push(token);
-                }
-                if connection.unsent_bytes() > SENT_EARLY_BYTES {
-                    long.push(token);
-                }
-            });
-        long
+    /// Appends a message to a subscriber's output, and sends that if it is long. `touched`: the
+    /// connections with messages that are not sent yet. Returns the bytes of the message.
+    fn append(&mut self, slot: u32, encoded: &Encoded, touched: &mut Vec<Token>) -> usize {
+        let Some(token) = self.slots.token(slot) else {
+            return 0;
+        };
+        let Some(connection) = self.slots.get_mut(token).filter(|it| !it.closing) else {
+            return 0;
+        };
+        if connection.output.is_empty() {
+            connection.output = self.buffers.take();
+            connection.taken_at_ms = self.now_ms;
+        }
+        let bytes = encoded.get(connection.client.protocol());
+        connection.output.extend_from_slice(bytes);
+        if connection.unsent_bytes() > SENT_EARLY_BYTES {
+            self.send_messages(token);
+        } else if !std::mem::replace(&mut connection.has_messages, true) {
+            touched.push(token);
+        }
+        bytes.len()
     }
 
-    /// Sends a subscriber's output; closes it if it takes too little (D3).
+    /// Sends a subscriber's output; closes it if it takes too little (D3, D4).
     fn send_messages(&mut self, token: Token) {
         let Some(mut connection) = self.slots.take(token) else {
             return;
         };
-        if !self.send(&mut connection) || self.is_slow(&connection) {
+        connection.has_messages = false;
+        let may_stay = match connection.interest.contains(EventFlags::OUT) {
+            true => self.is_within_limit(&connection),
+            false => self.send(&mut connection),
+        };
+        if !may_stay || self.is_slow(&connection) {
             return self.close_taken(token, connection);
         }
         self.resume_run(token, &mut connection);
@@ -160,14 +167,20 @@ impl Reactor {
         is_slow
     }
 
-    /// Closes all clients of this thread with subscriptions: messages for them were dropped.
-    pub(super) fn close_subscribers(&mut self) {
-        let slots = self.executor.subscribers().slots();
+    /// Closes the subscribers of this thread for whom messages were dropped.
+    fn close_losers(&mut self, lost: &Lost) {
+        let subscribers = self.executor.subscribers();
+        let slots: BTreeSet<u32> = match lost.names() {
+            Some(names) => names
+                .flat_map(|(kind, name)| subscribers.slots_of(kind, name))
+                .collect(),
+            None => subscribers.slots(),
+        };
         seldom!(
             warn,
             thread = self.number,
             clients = slots.len(),
-            "closing all subscribers of a thread: messages came faster than it could deliver them"
+            "closing subscribers: messages for them came faster than their thread could deliver them"
         );
         for slot in slots {
             if let Some(token) = self.slots.token(slot) {
@@ -178,8 +191,12 @@ impl Reactor {
     }
 
     /// Closes the clients of this thread that have subscriptions to which their users have no right
-    /// any more.
+    /// any more; looks only after a change of rights.
     pub(super) fn close_unentitled(&mut self) {
+        let generation = self.shared.acl.generation();
+        if std::mem::replace(&mut self.rights_seen, generation) == generation {
+            return;
+        }
         for slot in self.executor.subscribers().slots() {
             let Some(token) = self.slots.token(slot) else {
                 continue;
@@ -237,7 +254,7 @@ impl Reactor {
                     }
                 }
                 Message::Publish(publication) => publications.push(publication),
-                Message::PublicationsLost => self.close_subscribers(),
+                Message::PublicationsLost(lost) => self.close_losers(&lost),
             }
         }
         if closes {

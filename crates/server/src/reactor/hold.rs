@@ -30,7 +30,8 @@
 //!   errors, which say that the outcome is not known. The wait of a command itself (WAIT, SAVE) has
 //!   its own end; native clients have their own deadline.
 //! - I7: the effects of a turn on other clients are released when its wait is over, and dropped
-//!   when its replies become errors. If the connection is gone, they wait as orphans.
+//!   when its replies become errors. If the connection is gone, they wait as orphans, at most
+//!   [`ORPHAN_BYTES_MAX`] of them for each thread: more are dropped.
 
 use super::connection::{Connection, WaitsFor};
 use super::slots::Token;
@@ -67,6 +68,10 @@ const AFTER_MS: u64 = 1_000;
 /// Replies that wait for this member's right to answer are checked again after this time, in
 /// milliseconds.
 const LEASE_LOOK_MS: u64 = 2;
+
+/// Maximum bytes of effects of closed connections that wait: clients come and go while a disk
+/// hangs.
+const ORPHAN_BYTES_MAX: usize = 64 << 20;
 
 /// The held connections of a thread.
 #[derive(Default)]
@@ -410,27 +415,55 @@ impl Reactor {
         if held.effects.is_empty() {
             return;
         }
-        let level = held.wait.level();
+        let (level, bytes) = (held.wait.level(), held.effects.bytes());
+        let Some(held) = self.still_orphan(held, None) else {
+            return;
+        };
+        let counters = &self.me().counters;
+        if !has_room_for_orphan(counters.orphan_bytes.get(), bytes) {
+            counters.effects_dropped.add(held.effects.len() as u64);
+            seldom!(
+                warn,
+                bytes,
+                "messages and events of a client that is gone are dropped: too many wait for the disk"
+            );
+            return;
+        }
+        counters.orphan_bytes.add(bytes as u64);
         self.holds.orphans.push(held);
-        self.release_orphans(None);
-        if level > Level::Memory && !self.holds.orphans.is_empty() {
+        if level > Level::Memory {
             self.holds.demand = self.holds.demand.max(Some(level));
         }
     }
 
     fn release_orphans(&mut self, failure: Option<&str>) {
         for held in std::mem::take(&mut self.holds.orphans) {
-            match self.state_of(&held.wait, failure) {
-                WaitState::Waiting { deadline_ms } if !held.is_late(self.now_ms) => {
-                    self.holds.look_until(deadline_ms);
-                    self.holds.look_until(held.deadline_ms);
-                    self.holds.orphans.push(held);
-                }
-                WaitState::Waiting { .. } | WaitState::Failed(_) => {}
-                WaitState::Over | WaitState::Instead { .. } => self.release_orphan(held.effects),
+            let bytes = held.effects.bytes() as u64;
+            match self.still_orphan(held, failure) {
+                Some(held) => self.holds.orphans.push(held),
+                None => self.me().counters.orphan_bytes.add(bytes.wrapping_neg()),
             }
         }
     }
+
+    /// Releases or drops the effects of a closed connection, unless they wait.
+    fn still_orphan(&mut self, held: HeldReplies, failure: Option<&str>) -> Option<HeldReplies> {
+        match self.state_of(&held.wait, failure) {
+            WaitState::Waiting { deadline_ms } if !held.is_late(self.now_ms) => {
+                self.holds.look_until(deadline_ms);
+                self.holds.look_until(held.deadline_ms);
+                return Some(held);
+            }
+            WaitState::Waiting { .. } | WaitState::Failed(_) => {}
+            WaitState::Over | WaitState::Instead { .. } => self.release_orphan(held.effects),
+        }
+        None
+    }
+}
+
+/// Whether effects of `bytes` may wait beside others: those of one connection always.
+fn has_room_for_orphan(waiting_bytes: u64, bytes: usize) -> bool {
+    waiting_bytes == 0 || waiting_bytes + bytes as u64 <= ORPHAN_BYTES_MAX as u64
 }
 
 impl Connection {
@@ -481,6 +514,15 @@ mod tests {
     use crate::shared::ClientRecord;
     use std::os::unix::net::UnixStream;
     use std::sync::Arc;
+
+    /// Effects of clients that had gone took memory without a limit while the disk hung.
+    #[test]
+    fn effects_of_closed_connections_are_bounded() {
+        let limit = ORPHAN_BYTES_MAX;
+        assert!(has_room_for_orphan(0, 2 * limit));
+        assert!(has_room_for_orphan(1, limit - 1));
+        assert!(!has_room_for_orphan(1, limit));
+    }
 
     /// After a failure of the disk there was one error for each request that had run. After `CLIENT
     /// REPLY SKIP` that was one too many, and every later reply answered the wrong request.

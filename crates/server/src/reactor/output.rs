@@ -59,25 +59,33 @@ impl Reactor {
                 true
             }
             Sent::Part => {
-                let limit = self.config.get(&self.shared).output_limit_bytes;
-                if connection.unsent_bytes() <= limit {
-                    if connection.sendable_bytes() > 0 {
-                        connection.fit_output();
-                    }
-                    return true;
+                let may_stay = self.is_within_limit(connection);
+                if may_stay && connection.sendable_bytes() > 0 {
+                    connection.fit_output();
                 }
-                self.me().counters.output_closed.add(1);
-                seldom!(
-                    warn,
-                    client = connection.record.id,
-                    peer = %connection.record.peer,
-                    unsent_bytes = connection.unsent_bytes(),
-                    "closing a client that does not take its replies (output-limit)"
-                );
-                false
+                may_stay
             }
             Sent::Failed => false,
         }
+    }
+
+    /// Whether a connection's output is not longer than `output-limit`; otherwise it is to be
+    /// closed, which is counted here.
+    pub(super) fn is_within_limit(&mut self, connection: &Connection) -> bool {
+        let limit = self.config.get(&self.shared).output_limit_bytes;
+        let unsent_bytes = connection.unsent_bytes();
+        if unsent_bytes <= limit {
+            return true;
+        }
+        self.me().counters.output_closed.add(1);
+        seldom!(
+            warn,
+            client = connection.record.id,
+            peer = %connection.record.peer,
+            unsent_bytes,
+            "closing a client that does not take its replies (output-limit)"
+        );
+        false
     }
 
     /// Called when the kernel has room for more of a connection's replies.

@@ -192,6 +192,10 @@ pub struct ThreadCounters {
     /// Bytes in the thread's connection buffers now.
     pub query_buffer_bytes: Counter,
     pub output_buffer_bytes: Counter,
+    /// Bytes of effects of closed connections that wait for a commit now, and effects that were
+    /// dropped because too many waited.
+    pub orphan_bytes: Counter,
+    pub effects_dropped: Counter,
     /// Rounds of the event loop that found work, and waits that slept in the kernel.
     pub rounds: Counter,
     pub sleeps: Counter,

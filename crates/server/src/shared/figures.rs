@@ -122,7 +122,7 @@ const fn field<S>(info: &'static str, read: Read<S>) -> Figure<S> {
 /// Counters of the reactor threads: the metrics page has a series per thread, `INFO` their sum
 /// since `CONFIG RESETSTAT`.
 #[rustfmt::skip] // One row, one line: it is a table.
-pub(crate) static THREADS: [Figure<ThreadCounters>; 20] = [
+pub(crate) static THREADS: [Figure<ThreadCounters>; 22] = [
     counter("commands", "total_commands_processed", "Requests that ran, errors included.", |c| Count(c.commands.get())),
     counter("batches", "", "Batches that the requests ran in.", |c| Count(c.batches.get())),
     counter("command_errors", "total_error_replies", "Requests answered with an error.", |c| Count(c.errors.get())),
@@ -140,6 +140,8 @@ pub(crate) static THREADS: [Figure<ThreadCounters>; 20] = [
     counter("tls_failed", "", "Handshakes that failed or took too long.", |c| Count(c.tls_failed.get())),
     counter("connections_output_closed", "client_output_buffer_limit_disconnections", "Connections closed by `output-limit` or `output-stall`.", |c| Count(c.output_closed.get())),
     counter("replies_given_up", "", "Replies that became errors because backups did not acknowledge for `reply-timeout`.", |c| Count(c.replies_given_up.get())),
+    gauge("effects_orphan_bytes", "", "Bytes of messages and events of closed connections that wait for a commit.", |c| Count(c.orphan_bytes.get())),
+    counter("effects_dropped", "", "Messages and events of closed connections that were dropped because too many waited for a commit.", |c| Count(c.effects_dropped.get())),
     counter("reactor_rounds", "", "Rounds of the event loop that found work.", |c| Count(c.rounds.get())),
     counter("reactor_sleeps", "", "Times a reactor thread slept in the kernel.", |c| Count(c.sleeps.get())),
     counter("reactor_spin_seconds", "", "Time spent looking for work before sleeping.", |c| Time(Duration::from_nanos(c.spin_ns.get()))),

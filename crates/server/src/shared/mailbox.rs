@@ -1,6 +1,6 @@
 //! Messages to a reactor thread, from any thread.
 
-use super::pubsub::{CROWDED_BYTES, POSTED_BYTES_MAX, Publication};
+use super::pubsub::{CROWDED_BYTES, Kind, POSTED_BYTES_MAX, Publication};
 use crate::error::ServerError;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,9 +24,53 @@ pub enum Message {
     Push { client: u64, bytes: Vec<u8> },
     /// Append this to the outputs of its subscribers.
     Publish(Arc<Publication>),
-    /// Messages for subscribers were dropped, because too many waited: close all subscribers.
-    PublicationsLost,
+    /// Messages for subscribers were dropped, because too many waited: close those subscribers.
+    PublicationsLost(Lost),
 }
+
+/// The channels and patterns of messages that were dropped.
+#[derive(Clone, Debug, Default)]
+pub struct Lost {
+    names: BTreeSet<(Kind, Box<[u8]>)>,
+    /// Bytes of the names.
+    bytes: usize,
+    /// There are too many names: messages of any name may have been dropped.
+    all: bool,
+}
+
+impl Lost {
+    fn add(&mut self, publication: &Publication) {
+        self.add_name(publication.kind, &publication.channel);
+        for pattern in &publication.patterns {
+            self.add_name(Kind::Pattern, pattern);
+        }
+    }
+
+    fn add_name(&mut self, kind: Kind, name: &[u8]) {
+        if self.all || self.bytes + name.len() + LOST_NAME_BYTES > LOST_BYTES_MAX {
+            *self = Lost {
+                all: true,
+                ..Lost::default()
+            };
+        } else if self.names.insert((kind, name.into())) {
+            self.bytes += name.len() + LOST_NAME_BYTES;
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.names.is_empty() && !self.all
+    }
+
+    /// `None`: any.
+    pub(crate) fn names(&self) -> Option<impl Iterator<Item = (Kind, &[u8])>> {
+        let names = self.names.iter().map(|(kind, name)| (*kind, &**name));
+        (!self.all).then_some(names)
+    }
+}
+
+/// Maximum bytes of the names in [`Lost`], and those that a name counts beside its own.
+const LOST_BYTES_MAX: usize = 1 << 20;
+const LOST_NAME_BYTES: usize = 64;
 
 /// Maximum bytes in a mailbox that wait to be appended to clients' outputs. Without a limit,
 /// `MONITOR` would fill memory while the thread is busy for long.
@@ -47,7 +91,7 @@ struct Queue {
     /// Total bytes of `pushes`.
     pushed_bytes: usize,
     publications: Vec<Arc<Publication>>,
-    publications_lost: bool,
+    lost: Lost,
 }
 
 impl Queue {
@@ -57,14 +101,13 @@ impl Queue {
             Message::Publish(publication) => {
                 // The lock is held: only readers of `is_crowded` see a value in between.
                 let bytes = published_bytes.load(Ordering::Relaxed) + publication.bytes();
-                if bytes > POSTED_BYTES_MAX {
-                    self.publications_lost = true;
-                    return;
+                if bytes > POSTED_BYTES_MAX && !self.publications.is_empty() {
+                    return self.lost.add(&publication);
                 }
                 published_bytes.store(bytes, Ordering::Relaxed);
                 self.publications.push(publication);
             }
-            Message::PublicationsLost => self.publications_lost = true,
+            Message::PublicationsLost(_) => {} // only `take` makes one
             Message::Push { client, bytes } => {
                 self.pushed_bytes += bytes.len();
                 self.pushes.entry(client).or_default().extend(bytes);
@@ -89,8 +132,10 @@ impl Queue {
         into.extend(shown_again.map(|client| Message::ShowAgain { client }));
         into.extend(std::mem::take(&mut self.committed).then_some(Message::Committed));
         into.extend(std::mem::take(&mut self.wake).then_some(Message::Wake));
-        let lost = std::mem::take(&mut self.publications_lost);
-        into.extend(lost.then_some(Message::PublicationsLost));
+        if !self.lost.is_empty() {
+            let lost = std::mem::take(&mut self.lost);
+            into.push(Message::PublicationsLost(lost));
+        }
         // After `Wake`: a change of rights holds for the messages behind it.
         let publications = std::mem::take(&mut self.publications).into_iter();
         into.extend(publications.map(Message::Publish));
@@ -165,14 +210,12 @@ impl Mailbox {
         self.take_step(TakeStep::Collect, into);
     }
 
-    /// Called by the owning thread: the publications in the queue that `wanted` accepts; they stay.
-    pub(crate) fn publications(
-        &self,
-        wanted: impl Fn(&Publication) -> bool,
-    ) -> Vec<Arc<Publication>> {
-        let queue = self.lock();
-        let waiting = queue.publications.iter();
-        waiting.filter(|it| wanted(it)).cloned().collect()
+    /// Called by the owning thread: the publications in the queue; they stay.
+    pub(crate) fn publications(&self) -> Vec<Arc<Publication>> {
+        match self.published_bytes.load(Ordering::Relaxed) {
+            0 => Vec::new(),
+            _ => self.lock().publications.clone(),
+        }
     }
 
     /// Called by the owning thread: takes all messages: pushes first, publications in order; each
@@ -334,6 +377,49 @@ mod tests {
             assert!(matches!(message, Message::Push { bytes, .. } if bytes.len() == 8 << 20));
         }
         assert!(mailbox.push(1, &line), "there is room again");
+    }
+
+    fn publication(channel: &str, bytes: usize) -> Message {
+        Message::Publish(Arc::new(Publication {
+            kind: Kind::Channel,
+            channel: channel.as_bytes().into(),
+            payload: vec![0; bytes].into(),
+            patterns: vec![Arc::from(&b"*"[..])],
+            number: 0,
+        }))
+    }
+
+    fn take(mailbox: &Mailbox) -> Vec<Message> {
+        let mut got = Vec::new();
+        mailbox.take(&mut got);
+        got
+    }
+
+    /// One message that was longer than the bound, or one command with many events, once closed
+    /// all subscribers of a thread.
+    #[test]
+    fn lost_messages_have_names_and_one_message_is_never_too_long() {
+        let mailbox = Mailbox::new().expect("mailbox");
+        mailbox.post(publication("long", POSTED_BYTES_MAX + 1));
+        mailbox.post(publication("lost", 1));
+        let got = take(&mailbox);
+        let [Message::PublicationsLost(lost), Message::Publish(long)] = &got[..] else {
+            panic!("{} messages", got.len());
+        };
+        assert_eq!(&*long.channel, b"long");
+        let names: Vec<_> = lost.names().expect("few names").collect();
+        assert_eq!(
+            names,
+            [(Kind::Channel, &b"lost"[..]), (Kind::Pattern, &b"*"[..])]
+        );
+        mailbox.post(publication("long", POSTED_BYTES_MAX));
+        for n in 0..LOST_BYTES_MAX / LOST_NAME_BYTES {
+            mailbox.post(publication(&n.to_string(), 1));
+        }
+        let got = take(&mailbox);
+        assert!(matches!(&got[0], Message::PublicationsLost(lost) if lost.names().is_none()));
+        mailbox.post(publication("short", 1));
+        assert_eq!(take(&mailbox).len(), 1, "nothing is lost any more");
     }
 
     #[test]

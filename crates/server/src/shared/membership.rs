@@ -92,6 +92,11 @@ impl Membership {
         }
     }
 
+    /// Grows with every change of the view.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
     /// Batches of messages for the other members, and the bytes that wait.
     pub(crate) fn outbox(&self) -> &Outbox {
         &self.outbox

@@ -14,7 +14,10 @@
 //!   those. Before it ends, its client gets all later ones (`commands::pubsub`).
 //! - P3: no publisher waits for a thread that delivers. The bytes that wait in a mailbox are
 //!   bounded: a client whose message makes a mailbox crowded is not read from for a while
-//!   (`reactor::effects`), and beyond [`POSTED_BYTES_MAX`] the thread closes its subscribers.
+//!   (`reactor::effects`), and beyond [`POSTED_BYTES_MAX`] a message is lost, and the thread closes
+//!   the subscribers that it was for.
+//! - P4: names are matched against patterns while no lock is held. Under the lock only the patterns
+//!   that came meanwhile are matched.
 //!
 //! **Concurrency.** Lock order: a shard, the patterns, the queue of a mailbox. Nothing is waited
 //! for while one of them is held.
@@ -22,10 +25,11 @@
 use super::ThreadShared;
 use super::mailbox::Message;
 use duramen_base::glob::Pattern;
-use std::collections::HashMap;
+use duramen_base::limits::KEY_BYTES_MAX;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 /// Shards of the registry: many more than threads, so that two of them seldom want the same.
 const SHARDS: usize = 256;
@@ -34,11 +38,13 @@ const SHARDS: usize = 256;
 pub(crate) const CROWDED_BYTES: usize = 1 << 20;
 /// Maximum bytes of messages in one mailbox.
 pub(crate) const POSTED_BYTES_MAX: usize = 64 << 20;
-/// Bytes that a message counts beside its texts.
+/// Bytes that a message counts beside its texts and patterns.
 const MESSAGE_BYTES: usize = 128;
+/// Patterns match channels with names up to this many bytes: those of all keyspace events.
+pub(crate) const MATCHED_BYTES_MAX: usize = KEY_BYTES_MAX + 64;
 
 /// The kinds of names that clients subscribe to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// Of the whole cluster, for PUBLISH.
     Channel,
@@ -59,16 +65,23 @@ pub struct Publication {
     pub kind: Kind,
     pub channel: Box<[u8]>,
     pub payload: Box<[u8]>,
-    /// The patterns with subscribers that the channel's name matches.
+    /// The patterns with subscribers that the channel's name matches. Its copies for subscribers of
+    /// the channel come first, as in Redis.
     pub patterns: Vec<Arc<[u8]>>,
     /// Number of messages before it.
     pub number: u64,
 }
 
 impl Publication {
+    /// The names by which clients get it, in the order of their copies: `None` = its channel.
+    pub(crate) fn names(&self) -> impl Iterator<Item = Option<&Arc<[u8]>>> {
+        std::iter::once(None).chain(self.patterns.iter().map(Some))
+    }
+
     /// Bytes that it counts in a mailbox.
     pub(crate) fn bytes(&self) -> usize {
-        MESSAGE_BYTES + self.channel.len() + self.payload.len()
+        let patterns = self.patterns.len() * size_of::<Arc<[u8]>>();
+        MESSAGE_BYTES + self.channel.len() + self.payload.len() + patterns
     }
 }
 
@@ -126,11 +139,95 @@ impl Shard {
     }
 }
 
+/// A pattern with subscribers.
 #[derive(Debug)]
 struct Subscribed {
-    /// `None`: it is longer than a pattern may be, and matches nothing.
-    compiled: Option<Pattern>,
+    number: u64,
     subscribers: Subscribers,
+}
+
+/// A pattern to be matched: its number, its text, and its compiled form.
+#[derive(Clone, Debug)]
+struct Matcher {
+    number: u64,
+    text: Arc<[u8]>,
+    /// `None`: it is longer than a pattern may be, and matches nothing.
+    compiled: Option<Arc<Pattern>>,
+}
+
+impl Matcher {
+    fn matches(&self, channel: &[u8]) -> bool {
+        let compiled = self.compiled.as_ref();
+        channel.len() <= MATCHED_BYTES_MAX
+            && compiled.is_some_and(|pattern| pattern.matches(channel))
+    }
+}
+
+/// All patterns with subscribers.
+#[derive(Debug, Default)]
+struct Patterns {
+    by_text: HashMap<Arc<[u8]>, Subscribed>,
+    /// By the order in which they came.
+    by_number: BTreeMap<u64, Matcher>,
+    /// Number of patterns so far.
+    next: u64,
+    /// All of `by_number`, for publishers without the lock. Made by the first publisher after a
+    /// change.
+    list: OnceLock<Arc<Vec<Matcher>>>,
+}
+
+impl Patterns {
+    fn add(&mut self, text: &[u8], thread: u16) {
+        if let Some(known) = self.by_text.get_mut(text) {
+            return add(&mut known.subscribers, thread);
+        }
+        let (number, text) = (self.next, Arc::<[u8]>::from(text));
+        self.next += 1;
+        let compiled = Pattern::new(&text, false).map(Arc::new);
+        let subscribers = vec![(thread, 1)];
+        self.by_text.insert(
+            Arc::clone(&text),
+            Subscribed {
+                number,
+                subscribers,
+            },
+        );
+        self.by_number.insert(
+            number,
+            Matcher {
+                number,
+                text,
+                compiled,
+            },
+        );
+        self.list = OnceLock::new();
+    }
+
+    fn remove(&mut self, text: &[u8], thread: u16) {
+        let Some(known) = self.by_text.get_mut(text) else {
+            return;
+        };
+        remove(&mut known.subscribers, thread);
+        if known.subscribers.is_empty() {
+            self.by_number.remove(&known.number);
+            self.by_text.remove(text);
+            self.list = OnceLock::new();
+        }
+    }
+
+    /// All patterns, and the number of the next one.
+    fn list(&self) -> (Arc<Vec<Matcher>>, u64) {
+        let make = || Arc::new(self.by_number.values().cloned().collect());
+        (Arc::clone(self.list.get_or_init(make)), self.next)
+    }
+}
+
+/// The patterns that a channel matches, as far as they had come when it was matched (P4).
+#[derive(Default)]
+struct Matched {
+    patterns: Vec<Matcher>,
+    /// The number of the first pattern that was not there yet.
+    next: u64,
 }
 
 /// All subscriptions of a server.
@@ -138,7 +235,7 @@ struct Subscribed {
 pub(crate) struct PubSub {
     hashes: RandomState,
     shards: Box<[Mutex<Shard>]>,
-    patterns: RwLock<HashMap<Arc<[u8]>, Subscribed>>,
+    patterns: RwLock<Patterns>,
     /// Number of patterns with subscribers. Changes under the lock of `patterns`. A publisher that
     /// reads 0 without the lock has published before the first of them.
     pattern_count: AtomicUsize,
@@ -175,12 +272,9 @@ impl PubSub {
         if kind == Kind::Pattern {
             let patterns = self.patterns.write();
             let mut patterns = patterns.unwrap_or_else(PoisonError::into_inner);
-            let known = patterns.entry(name.into()).or_insert_with(|| Subscribed {
-                compiled: Pattern::new(name, false),
-                subscribers: Vec::new(),
-            });
-            add(&mut known.subscribers, thread);
-            self.pattern_count.store(patterns.len(), Ordering::Relaxed);
+            patterns.add(name, thread);
+            let count = patterns.by_text.len();
+            self.pattern_count.store(count, Ordering::Relaxed);
             return self.published.load(Ordering::Relaxed);
         }
         let mut shard = self.shard(name);
@@ -195,19 +289,17 @@ impl PubSub {
         self.published.load(Ordering::Relaxed)
     }
 
-    /// Removes a client of `thread` from the subscribers of a name.
-    pub(crate) fn unsubscribe(&self, kind: Kind, name: &[u8], thread: usize) {
+    /// Removes a client of `thread` from the subscribers of a name. Returns the number of messages
+    /// before the end of the subscription: its client gets none of the later ones.
+    pub(crate) fn unsubscribe(&self, kind: Kind, name: &[u8], thread: usize) -> u64 {
         let thread = thread as u16;
         if kind == Kind::Pattern {
             let patterns = self.patterns.write();
             let mut patterns = patterns.unwrap_or_else(PoisonError::into_inner);
-            if let Some(known) = patterns.get_mut(name) {
-                remove(&mut known.subscribers, thread);
-                if known.subscribers.is_empty() {
-                    patterns.remove(name);
-                }
-            }
-            return self.pattern_count.store(patterns.len(), Ordering::Relaxed);
+            patterns.remove(name, thread);
+            let count = patterns.by_text.len();
+            self.pattern_count.store(count, Ordering::Relaxed);
+            return self.published.load(Ordering::Relaxed);
         }
         let mut shard = self.shard(name);
         let names = shard.names(kind);
@@ -218,6 +310,7 @@ impl PubSub {
                 self.channel_counts[kind as usize].fetch_sub(1, Ordering::Relaxed);
             }
         }
+        self.published.load(Ordering::Relaxed)
     }
 
     /// Posts a message to the threads with subscribers; returns the number of subscriptions that
@@ -229,43 +322,92 @@ impl PubSub {
         channel: &[u8],
         payload: &[u8],
     ) -> u64 {
+        self.publish_also(from, kind, channel, payload, || {})
+    }
+
+    /// As [`publish`](Self::publish); calls `also` in the order of the channel's messages.
+    fn publish_also(
+        &self,
+        from: Publisher<'_>,
+        kind: Kind,
+        channel: &[u8],
+        payload: &[u8],
+        also: impl FnOnce(),
+    ) -> u64 {
+        let matched = match kind {
+            Kind::Shard => Matched::default(),
+            Kind::Channel | Kind::Pattern => self.matched(channel),
+        };
+        self.post_matched(from, (kind, channel, payload), &matched, also)
+    }
+
+    /// `matched`: what was found without the lock.
+    fn post_matched(
+        &self,
+        from: Publisher<'_>,
+        (kind, channel, payload): (Kind, &[u8], &[u8]),
+        matched: &Matched,
+        also: impl FnOnce(),
+    ) -> u64 {
         let mut shard = self.shard(channel);
+        also();
         let subscribers = shard.names(kind).get(channel);
         if kind == Kind::Shard || self.pattern_count.load(Ordering::Relaxed) == 0 {
-            return match subscribers {
-                Some(subscribers) => {
-                    self.post(from, (kind, channel, payload), subscribers, Vec::new())
-                }
-                None => 0,
+            let Some(subscribers) = subscribers else {
+                return 0;
             };
+            self.post(from, (kind, channel, payload), subscribers, Vec::new());
+            return count(subscribers);
         }
         let patterns = self.patterns.read();
         let patterns = patterns.unwrap_or_else(PoisonError::into_inner);
-        let matches = |known: &Subscribed| {
-            let compiled = known.compiled.as_ref();
-            compiled.is_some_and(|pattern| pattern.matches(channel))
-        };
-        let matching = patterns.iter().filter(|(_, known)| matches(known));
+        let newer = patterns.by_number.range(matched.next..);
+        let newer = newer.map(|(_, it)| it).filter(|it| it.matches(channel));
         let mut all = subscribers.cloned().unwrap_or_default();
-        let mut matched = Vec::new();
-        for (pattern, known) in matching {
-            matched.push(Arc::clone(pattern));
-            all.extend(&known.subscribers);
+        let (mut texts, mut received) = (Vec::new(), count(&all));
+        for matcher in matched.patterns.iter().chain(newer) {
+            // It may have gone meanwhile, and come again as a newer one.
+            let known = patterns.by_text.get(&matcher.text);
+            if let Some(known) = known.filter(|it| it.number == matcher.number) {
+                texts.push(Arc::clone(&matcher.text));
+                received += count(&known.subscribers);
+                for (thread, _) in &known.subscribers {
+                    if all.iter().all(|(known, _)| known != thread) {
+                        all.push((*thread, 0));
+                    }
+                }
+            }
         }
-        match all.is_empty() {
-            true => 0,
-            false => self.post(from, (kind, channel, payload), &all, matched),
+        if !all.is_empty() {
+            self.post(from, (kind, channel, payload), &all, texts);
+        }
+        received
+    }
+
+    /// Matches a channel against the patterns, while no lock is held (P4).
+    fn matched(&self, channel: &[u8]) -> Matched {
+        if self.pattern_count.load(Ordering::Relaxed) == 0 {
+            return Matched::default();
+        }
+        let (list, next) = {
+            let patterns = self.patterns.read();
+            patterns.unwrap_or_else(PoisonError::into_inner).list()
+        };
+        let patterns = list.iter().filter(|it| it.matches(channel));
+        Matched {
+            patterns: patterns.cloned().collect(),
+            next,
         }
     }
 
-    /// `subscribers`: a thread may be there several times. The locks are held.
+    /// `subscribers`: each thread once. The locks are held.
     fn post(
         &self,
         from: Publisher<'_>,
         (kind, channel, payload): (Kind, &[u8], &[u8]),
         subscribers: &Subscribers,
         patterns: Vec<Arc<[u8]>>,
-    ) -> u64 {
+    ) {
         let publication = Arc::new(Publication {
             kind,
             channel: channel.into(),
@@ -273,10 +415,9 @@ impl PubSub {
             patterns,
             number: self.published.fetch_add(1, Ordering::Relaxed),
         });
-        for (n, (thread, _)) in subscribers.iter().enumerate() {
-            let is_first = subscribers[..n].iter().all(|(known, _)| known != thread);
+        for (thread, _) in subscribers {
             let number = usize::from(*thread);
-            if is_first && let Some(thread) = from.threads.get(number) {
+            if let Some(thread) = from.threads.get(number) {
                 let message = Message::Publish(Arc::clone(&publication));
                 match from.own == Some(number) {
                     true => thread.mailbox.post_own(message),
@@ -284,7 +425,6 @@ impl PubSub {
                 }
             }
         }
-        count(subscribers)
     }
 
     /// Number of clients with this channel.
@@ -325,12 +465,14 @@ impl super::Shared {
         channel: &[u8],
         payload: &[u8],
     ) -> u64 {
-        if kind == Kind::Channel
-            && let Some(member) = self.membership()
-        {
-            member.broadcast(channel, payload);
-        }
-        self.pubsub.publish(publisher, kind, channel, payload)
+        let others = self.membership().filter(|_| kind == Kind::Channel);
+        let broadcast = || {
+            if let Some(member) = others {
+                member.broadcast(channel, payload);
+            }
+        };
+        let pubsub = &self.pubsub;
+        pubsub.publish_also(publisher, kind, channel, payload, broadcast)
     }
 
     /// Whether a thread's mailbox, or that of the messages for other members, is so full that
@@ -339,11 +481,13 @@ impl super::Shared {
         let outbox_bytes = self
             .membership()
             .map_or(0, |member| member.outbox().bytes());
-        outbox_bytes > CROWDED_BYTES
-            || self
-                .threads
-                .iter()
-                .any(|thread| thread.mailbox.is_crowded())
+        outbox_bytes > CROWDED_BYTES || self.has_crowded_mailbox()
+    }
+
+    /// Whether so many messages wait for a thread here that no more should come.
+    pub(crate) fn has_crowded_mailbox(&self) -> bool {
+        let mut threads = self.threads.iter();
+        threads.any(|thread| thread.mailbox.is_crowded())
     }
 
     /// Number of clients with subscriptions.
@@ -422,6 +566,56 @@ mod tests {
         }
         assert!(registry.channels(Kind::Channel, |_| true).is_empty());
         assert!(registry.channels(Kind::Shard, |_| true).is_empty());
+    }
+
+    /// P4: a pattern that comes while a publisher matches without the lock gets the message, and one
+    /// that goes, or goes and comes again, does not get it twice.
+    #[test]
+    fn patterns_that_change_while_a_message_is_matched_are_exact() {
+        let (registry, threads) = (PubSub::default(), threads(2));
+        let from = Publisher::other(&threads);
+        for text in [b"a*", b"*b", b"?b"] {
+            registry.subscribe(Kind::Pattern, text, 0);
+        }
+        let matched = registry.matched(b"ab");
+        assert_eq!((matched.patterns.len(), matched.next), (3, 3));
+        registry.unsubscribe(Kind::Pattern, b"a*", 0);
+        registry.unsubscribe(Kind::Pattern, b"*b", 0);
+        registry.subscribe(Kind::Pattern, b"*b", 1);
+        registry.subscribe(Kind::Pattern, b"[a]b", 1);
+        registry.subscribe(Kind::Pattern, b"x*", 1);
+        let message = (Kind::Channel, &b"ab"[..], &b"m"[..]);
+        assert_eq!(registry.post_matched(from, message, &matched, || {}), 3);
+        assert_eq!(taken(&threads[0]), [(b"m".to_vec(), 3)]);
+        assert_eq!(taken(&threads[1]), [(b"m".to_vec(), 3)]);
+    }
+
+    /// One channel of 64 MB once took a thread for seconds for each pattern.
+    #[test]
+    fn patterns_match_no_name_that_is_longer_than_those_of_events() {
+        let (registry, threads) = (PubSub::default(), threads(1));
+        let from = Publisher::other(&threads);
+        registry.subscribe(Kind::Pattern, b"*", 0);
+        for (bytes, received) in [(MATCHED_BYTES_MAX, 1), (MATCHED_BYTES_MAX + 1, 0)] {
+            let channel = vec![b'a'; bytes];
+            let heard = registry.publish(from, Kind::Channel, &channel, b"m");
+            assert_eq!(heard, received, "{bytes}");
+        }
+    }
+
+    /// The patterns of a message were not counted: 16 bytes for each that matched.
+    #[test]
+    fn the_patterns_of_a_message_count_in_the_mailbox() {
+        let (registry, threads) = (PubSub::default(), threads(1));
+        let from = Publisher::other(&threads);
+        for n in 0..1_000 {
+            registry.subscribe(Kind::Pattern, format!("*{n}*").as_bytes(), 0);
+            registry.subscribe(Kind::Pattern, format!("a{}", "*".repeat(n)).as_bytes(), 0);
+        }
+        for _ in 0..80 {
+            assert!(registry.publish(from, Kind::Channel, b"a", b"") >= 999);
+        }
+        assert!(threads[0].mailbox.is_crowded());
     }
 
     /// A message that waits in the mailbox is not for clients that subscribe now (P2).

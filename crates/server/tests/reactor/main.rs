@@ -5,6 +5,7 @@ mod commands;
 mod hostile;
 mod limits;
 mod pipelines;
+mod pubsub;
 mod stop;
 mod support;
 mod tls;

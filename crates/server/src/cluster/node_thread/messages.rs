@@ -1,14 +1,22 @@
 //! Messages of PUBLISH between members.
 
 use super::super::broadcast::Receiver;
-use super::{NodeThread, PendingCall};
+use super::{Mail, NodeThread, PendingCall};
 use crate::shared::pubsub::{Kind, Publisher};
+use crate::shared::{Shared, Stop};
 use duramen_base::ids::ServerId;
 use duramen_net::Payload;
 use duramen_node::RequestId;
 use duramen_wire::native::Slice;
 use duramen_wire::native::codec::{Envelope, Publications, Role, Trouble, encode_peer};
-use duramen_wire::native::message::{Peer, PeerAnswer};
+use duramen_wire::native::message::Peer;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Longest wait of a batch for room in the mailboxes here. Its sender gives its question up later.
+const DELIVERY_WAIT_MAX: Duration = Duration::from_secs(5);
+/// Interval of the looks at the mailboxes meanwhile.
+const CROWDED_LOOK: Duration = Duration::from_millis(1);
 
 impl NodeThread {
     /// Sends messages of PUBLISH to the other members.
@@ -51,26 +59,82 @@ impl NodeThread {
         }
     }
 
-    /// Delivers messages of another member to the subscribers here.
+    /// Delivers messages of another member to the subscribers here, on another thread (X1), and
+    /// answers when they are delivered: so their sender keeps those that come faster (broadcast::B3).
     pub(super) fn deliver(
         &mut self,
         request: RequestId,
         (sender, target): (ServerId, ServerId),
         number: u64,
-        payload: &[u8],
+        payload: Slice,
     ) {
         let here = self.parts.node.member().id();
         if target != here || self.membership.is_none() {
             return self.trouble(request, &Trouble::WrongServer { here });
         }
-        if self.heard.is_new(sender, number) {
-            let shared = &self.parts.shared;
-            let publisher = Publisher::other(&shared.threads);
-            for (channel, message) in Publications::new(payload).flatten() {
-                let kind = Kind::Channel;
-                shared.pubsub.publish(publisher, kind, channel, message);
+        let is_new = self.heard.is_new(sender, number);
+        let (shared, owner) = (Arc::clone(&self.parts.shared), self.parts.hub.handle());
+        let given = self.deliveries.give(move || {
+            if is_new {
+                publish_all(&shared, &payload, DELIVERY_WAIT_MAX);
             }
+            owner.tell(Mail::Delivered(request));
+        });
+        if let Err(why) = given {
+            let reason = &why;
+            self.trouble(request, &Trouble::NotServing { reason });
         }
-        self.answer_peer(request, &PeerAnswer::Heard, Slice::default());
+    }
+}
+
+/// Publishes a batch of messages to the subscribers here, as soon as their threads have taken those
+/// before it; at the latest after `wait_max`, or when the server stops. Blocks.
+fn publish_all(shared: &Shared, batch: &[u8], wait_max: Duration) {
+    let deadline = Instant::now() + wait_max;
+    while shared.has_crowded_mailbox() && shared.stopping() == Stop::No && Instant::now() < deadline
+    {
+        std::thread::sleep(CROWDED_LOOK);
+    }
+    let publisher = Publisher::other(&shared.threads);
+    for (channel, message) in Publications::new(batch).flatten() {
+        let kind = Kind::Channel;
+        shared.pubsub.publish(publisher, kind, channel, message);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ServerConfig;
+    use crate::shared::pubsub::CROWDED_BYTES;
+    use duramen_wire::native::codec::append_publication;
+
+    /// Batches of other members were delivered, and answered, however many messages waited here.
+    #[test]
+    fn a_batch_waits_until_the_threads_have_taken_those_before_it() {
+        let config = ServerConfig {
+            threads: 1,
+            ..ServerConfig::default()
+        };
+        let shared = Shared::new(config, None, crate::exec::catalog()).expect("a server");
+        shared.pubsub.subscribe(Kind::Channel, b"a", 0);
+        let mut batch = Vec::new();
+        append_publication(&mut batch, b"a", &vec![0; CROWDED_BYTES]);
+        let mailbox = &shared.threads[0].mailbox;
+        let taken = || {
+            let mut messages = Vec::new();
+            mailbox.take(&mut messages);
+            messages.len()
+        };
+        publish_all(&shared, &batch, DELIVERY_WAIT_MAX);
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| publish_all(&shared, &batch, DELIVERY_WAIT_MAX));
+            std::thread::sleep(20 * CROWDED_LOOK);
+            assert!(!second.is_finished());
+            assert_eq!(taken(), 1, "the second waits");
+            second.join().expect("it ends");
+        });
+        publish_all(&shared, &batch, 2 * CROWDED_LOOK);
+        assert_eq!(taken(), 2, "the third gave up waiting");
     }
 }

@@ -38,6 +38,7 @@ pub(crate) fn begin_silence(client: &mut Client) -> bool {
     if client.gate & gate::REPLY_SKIP_NEXT != 0 {
         client.gate = client.gate & !gate::REPLY_SKIP_NEXT | gate::REPLY_SKIP;
     }
+    client.confirms = false;
     client.gate & (gate::REPLY_OFF | gate::REPLY_SKIP) != 0
 }
 

@@ -70,6 +70,9 @@ impl<'a> Turn<'a> {
 
     /// Takes back the reply of a silent request, which begins at `start`.
     fn silence(&mut self, start: usize) {
+        if self.client.confirms {
+            return;
+        }
         self.out.truncate(start);
         self.client.effects.silence(start);
         self.client.wait.make_silent();

@@ -8,10 +8,12 @@ use crate::exec::request::context::{Context, Done, Failure};
 use crate::exec::state::client::Client;
 use crate::exec::state::effects::NO_RECEIVERS;
 use crate::exec::state::local::Local;
-use crate::exec::state::subscribers::{SUBSCRIPTIONS_BYTES_MAX, write_message};
+use crate::exec::state::subscribers::{Ended, SUBSCRIPTIONS_BYTES_MAX, write_message};
 use crate::shared::pubsub::{Kind, Publication};
 use crate::shared::{MESSAGE_BYTES_MAX, Shared};
 use duramen_wire::resp::Encoder;
+use std::collections::HashMap;
+use std::sync::Arc;
 
 /// The words of replies about subscriptions of a kind.
 fn words(kind: Kind) -> (&'static str, &'static str) {
@@ -22,10 +24,15 @@ fn words(kind: Kind) -> (&'static str, &'static str) {
     }
 }
 
-/// Replies that a subscription began or ended. `name`: `None` = there was none to end.
-fn write_change(ctx: &mut Context<'_>, kind: Kind, word: &str, name: Option<&[u8]>) {
+/// The number of subscriptions that replies about this kind show.
+fn shown(ctx: &Context<'_>, kind: Kind) -> usize {
     let subscriptions = ctx.client.subscriptions.as_ref();
-    let count = subscriptions.map_or(0, |subscriptions| subscriptions.shown(kind));
+    subscriptions.map_or(0, |subscriptions| subscriptions.shown(kind))
+}
+
+/// Replies that a subscription began or ended. `name`: `None` = there was none to end.
+fn write_change(ctx: &mut Context<'_>, word: &str, name: Option<&[u8]>, count: usize) {
+    ctx.client.confirms = !ctx.local.in_exec;
     let mut reply = ctx.reply();
     reply.push(3);
     reply.bulk(word.as_bytes());
@@ -54,8 +61,10 @@ fn subscribe_to(ctx: &mut Context<'_>, kind: Kind) -> Done {
         if !subscriptions.has(kind, name) {
             let (registry, client) = (&ctx.shared.pubsub, (slot, &mut **subscriptions));
             ctx.local.subscribers.add(registry, client, kind, name);
+            ctx.client.subscription_changes += 1;
         }
-        write_change(ctx, kind, words(kind).0, Some(name));
+        let count = shown(ctx, kind);
+        write_change(ctx, words(kind).0, Some(name), count);
     }
     ctx.client.settle_subscriptions();
     Ok(())
@@ -70,50 +79,83 @@ fn too_many() -> Failure {
 fn unsubscribe_from(ctx: &mut Context<'_>, kind: Kind) -> Done {
     let word = words(kind).1;
     if ctx.args.len() > 1 {
-        for name in ctx.args.skip(1) {
-            end(ctx, kind, name);
-            write_change(ctx, kind, word, Some(name));
-        }
+        end_each(ctx, kind, ctx.args.skip(1).into_iter());
     } else {
         let subscriptions = ctx.client.subscriptions.as_ref();
         let names = subscriptions.map(|all| all.names(kind).cloned().collect::<Vec<_>>());
         let names = names.unwrap_or_default();
-        for name in &names {
-            end(ctx, kind, name);
-            write_change(ctx, kind, word, Some(name));
-        }
+        end_each(ctx, kind, names.iter().map(|name| &**name));
         if names.is_empty() {
-            write_change(ctx, kind, word, None);
+            let count = shown(ctx, kind);
+            write_change(ctx, word, None, count);
         }
     }
     ctx.client.settle_subscriptions();
     Ok(())
 }
 
-/// Ends a subscription, if there is one. Messages that were published before, and wait for this
-/// thread, come before the reply (pubsub::P2).
-fn end(ctx: &mut Context<'_>, kind: Kind, name: &[u8]) {
-    let slot = ctx.client.record().slot;
-    let Some(subscriptions) = &mut ctx.client.subscriptions else {
-        return;
-    };
-    let (registry, client) = (&ctx.shared.pubsub, (slot, &mut **subscriptions));
-    let Some(number) = ctx.local.subscribers.remove(registry, client, kind, name) else {
-        return;
-    };
-    let is_one = |publication: &Publication| {
-        publication.number >= number
-            && match kind {
-                Kind::Pattern => publication.patterns.iter().any(|known| **known == *name),
-                kind => publication.kind == kind && *publication.channel == *name,
-            }
-    };
-    let mailbox = &ctx.shared.threads[ctx.client.record().thread].mailbox;
-    let pattern = (kind == Kind::Pattern).then(|| name.into());
-    for publication in mailbox.publications(is_one) {
-        let protocol = ctx.client.protocol;
-        write_message(ctx.out, protocol, &publication, pattern.as_ref());
+/// Ends subscriptions, and replies. Messages that were published before the end of one, and wait
+/// for this thread, come before its reply (pubsub::P2).
+fn end_each<'n>(ctx: &mut Context<'_>, kind: Kind, names: impl Iterator<Item = &'n [u8]>) {
+    let (slot, registry) = (ctx.client.record().slot, &ctx.shared.pubsub);
+    ctx.client.confirms = !ctx.local.in_exec;
+    let mut ends = Vec::new();
+    for name in names {
+        let ended = ctx.client.subscriptions.as_mut().and_then(|subscriptions| {
+            let client = (slot, &mut **subscriptions);
+            ctx.local.subscribers.remove(registry, client, kind, name)
+        });
+        ctx.client.subscription_changes += u64::from(ended.is_some());
+        ends.push((name, ended, shown(ctx, kind)));
     }
+    let messages = waiting_messages(ctx, kind, &ends);
+    for (n, (name, _, count)) in ends.iter().enumerate() {
+        for publication in messages.get(&n).into_iter().flatten() {
+            let pattern = (kind == Kind::Pattern).then(|| Arc::from(*name));
+            write_message(ctx.reply(), publication, pattern.as_ref());
+            if ctx.local.room.exceeded {
+                return; // the client is closed
+            }
+        }
+        write_change(ctx, words(kind).1, Some(name), *count);
+    }
+}
+
+/// The messages that wait for this thread and belong to subscriptions that have ended now, by the
+/// place of the end. The mailbox is locked for one look, however many they are.
+fn waiting_messages(
+    ctx: &Context<'_>,
+    kind: Kind,
+    ends: &[(&[u8], Option<Ended>, usize)],
+) -> HashMap<usize, Vec<Arc<Publication>>> {
+    let mut messages = HashMap::<_, Vec<_>>::new();
+    let waiting = ctx.shared.threads[ctx.client.record().thread]
+        .mailbox
+        .publications();
+    if waiting.is_empty() {
+        return messages;
+    }
+    let ended = ends.iter().enumerate();
+    let ended: HashMap<&[u8], _> = ended
+        .filter_map(|(n, (name, ended, _))| Some((*name, (n, ended.clone()?))))
+        .collect();
+    for publication in &waiting {
+        let mut note = |name: &[u8]| match ended.get(name) {
+            Some((n, ended)) if ended.contains(&publication.number) => {
+                messages
+                    .entry(*n)
+                    .or_default()
+                    .push(Arc::clone(publication));
+            }
+            _ => {}
+        };
+        match kind {
+            Kind::Pattern => publication.patterns.iter().for_each(|name| note(name)),
+            kind if publication.kind == kind => note(&publication.channel),
+            Kind::Channel | Kind::Shard => {}
+        }
+    }
+    messages
 }
 
 /// Ends a client's subscription to a shard channel that another member serves now; returns what the
@@ -150,6 +192,7 @@ pub(crate) fn end_all(ctx: &mut Context<'_>) {
         ctx.local
             .subscribers
             .remove_all(registry, slot, subscriptions);
+        ctx.client.subscription_changes += 1;
         ctx.client.settle_subscriptions();
     }
 }

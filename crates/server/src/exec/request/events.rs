@@ -55,6 +55,24 @@ impl Context<'_> {
         }
     }
 
+    /// The command has replaced keys that had expired: tells of that before what it did, which began
+    /// at effect `from`. Returns the place behind these events.
+    #[cold]
+    pub(crate) fn notify_replaced(
+        &mut self,
+        replaced: Vec<(TableId, Box<[u8]>)>,
+        from: usize,
+    ) -> usize {
+        let before = self.client.effects.len();
+        for (table, key) in replaced {
+            self.notify_in(table, EXPIRED, &key);
+        }
+        let effects = &mut self.client.effects;
+        let events = effects.len() - before;
+        effects.bring_forward(from, events);
+        from + events
+    }
+
     /// A key was read and was not there.
     #[inline]
     pub(crate) fn notify_miss(&mut self, key: &[u8]) {

@@ -14,12 +14,13 @@ impl Context<'_> {
     #[inline]
     pub(crate) fn run(&mut self, mut access: Access<'_, '_>, hashes: &[KeyHash]) {
         let start = self.out.len();
-        let effects = self.client.effects.len();
+        let mut effects = self.client.effects.len();
         let timer = slow_timer::timer(self.spec, self.local);
         let number = self.spec.number;
         self.client.last_command = number as u16;
+        self.client.confirms = false;
         self.local.meter.begin(number);
-        let mut done = self.dispatch(access.for_now(), hashes);
+        let mut done = self.dispatch(access.for_now(), hashes, &mut effects);
         while self.is_outdated(&done) {
             self.out.truncate(start);
             self.client.effects.truncate(effects);
@@ -27,15 +28,14 @@ impl Context<'_> {
                 guard.renew();
             }
             self.table = self.client.table(self.shared);
-            done = self.dispatch(access.for_now(), hashes);
+            done = self.dispatch(access.for_now(), hashes, &mut effects);
         }
         if self.local.room.exceeded {
             self.overflowed(start, effects);
         } else if let Err(failure) = done {
-            self.client.effects.truncate(effects); // effects::E2
             if matches!(failure, Failure::Blocks) {
                 self.client.verdict = Verdict::Blocked;
-                return self.out.truncate(start);
+                return self.take_back(start, effects);
             }
             self.local.not_now = matches!(failure, Failure::GoesOn);
             if self.local.not_now {
@@ -45,11 +45,15 @@ impl Context<'_> {
             let again = self.local.needs_alone || self.local.not_now;
             if again || self.is_to_be_shown_again(&failure) {
                 // It has not run: it is counted when it does.
-                return self.out.truncate(start);
+                return self.take_back(start, effects);
             }
             match self.park(failure, &access, hashes) {
-                Some(failure) => self.fail(start, &failure),
-                None => return self.out.truncate(start),
+                Some(failure) => {
+                    // Commands on several keys may have changed some before: that is told.
+                    self.client.effects.silence(start);
+                    self.fail(start, &failure);
+                }
+                None => return self.take_back(start, effects),
             }
         }
         self.local.meter.ran();
@@ -66,12 +70,22 @@ impl Context<'_> {
         done.as_ref().is_err_and(is_told) && self.may_be_outdated()
     }
 
+    /// `effects`: the number of those that stay if the command does not.
     #[inline]
-    fn dispatch(&mut self, access: Access<'_, '_>, hashes: &[KeyHash]) -> Done {
+    fn dispatch(
+        &mut self,
+        access: Access<'_, '_>,
+        hashes: &[KeyHash],
+        effects: &mut usize,
+    ) -> Done {
         match (self.permit.run(), access) {
             (Run::Data(run) | Run::Atomic(run), Access::Guarded(guard)) => {
                 guard.rewrites(self.spec.rewrites());
-                run(self, guard, hashes)
+                let done = run(self, guard, hashes);
+                if guard.has_replaced() {
+                    *effects = self.notify_replaced(guard.take_replaced(), *effects);
+                }
+                done
             }
             (Run::Plain(run) | Run::Store(run), _) => run(self),
             (Run::Alone(run), access) => run(self, access),
@@ -82,9 +96,15 @@ impl Context<'_> {
         }
     }
 
+    /// The request has not run: takes back its reply and its effects (effects::E2).
+    fn take_back(&mut self, start: usize, effects: usize) {
+        self.out.truncate(start);
+        self.client.effects.truncate(effects);
+    }
+
     /// The reply did not fit into the connection's output. A command that only reads gets an error.
-    /// The effect of a write stays and cannot be reported, so the connection is closed, as Redis
-    /// does at its output buffer limit.
+    /// The effect of a write, or of a change of subscriptions, stays and cannot be reported, so the
+    /// connection is closed, as Redis does at its output buffer limit.
     #[cold]
     fn overflowed(&mut self, start: usize, effects: usize) {
         if self.local.in_exec {
@@ -92,7 +112,8 @@ impl Context<'_> {
         }
         self.local.room.exceeded = false;
         self.client.forget_kept();
-        if self.spec.has(flag::READONLY) || !self.spec.has(flag::WRITE | flag::TRANSACTION) {
+        let changes = self.spec.has(flag::WRITE | flag::TRANSACTION) || self.client.confirms;
+        if self.spec.has(flag::READONLY) || !changes {
             self.client.effects.truncate(effects);
             return self.fail(start, &self.too_long());
         }

@@ -109,7 +109,9 @@ pub(crate) struct Mode {
     protocol: Protocol,
     is_silent: bool,
     monitors: bool,
-    subscriptions: usize,
+    /// The number of changes of its subscriptions: after two of them it may have as many as before,
+    /// and not those that it believes.
+    subscription_changes: u64,
     is_stranger: bool,
     /// Id of its user.
     user: Option<u64>,
@@ -171,6 +173,11 @@ pub struct Client {
     pub(crate) effects: Effects,
     /// `None`: it has none.
     pub(crate) subscriptions: Option<Box<Subscriptions>>,
+    /// Number of changes of its subscriptions by its own requests.
+    pub(crate) subscription_changes: u64,
+    /// Its request has written confirmations of subscriptions. As in Redis, they are pushes, which
+    /// `CLIENT REPLY` does not silence.
+    pub(crate) confirms: bool,
     /// The strictest level that a command of the running transaction requested.
     pub(crate) asked_level: Option<Level>,
     /// End of its patience with keys that no server of the cluster serves now, in milliseconds of
@@ -209,6 +216,8 @@ impl Client {
             wait: Wait::default(),
             effects: Effects::default(),
             subscriptions: None,
+            subscription_changes: 0,
+            confirms: false,
             asked_level: None,
             unserved_until_ms: 0,
             flushing: None,
@@ -395,7 +404,7 @@ impl Client {
             protocol: self.protocol,
             is_silent: self.gate & gate::REPLY_OFF != 0,
             monitors: self.monitors(),
-            subscriptions: self.subscription_count(),
+            subscription_changes: self.subscription_changes,
             is_stranger: self.gate & gate::STRANGER != 0,
             user: self.user.as_ref().map(|user| user.id()),
             discards: self.discards,

@@ -5,8 +5,9 @@
 //! - E1: effects are released at one place ([`Effects::release`]), when the replies of their turn
 //!   may be sent: no subscriber hears of a write that is less durable than the reply requires. If
 //!   the replies become errors instead, because the log has failed, the effects are dropped.
-//! - E2: a request that parks, is shown again, or fails, has added none: they are cut off together
-//!   with its reply (`Context::run`).
+//! - E2: a request that parks or is shown again has added none: they are cut off together with its
+//!   reply (`Context::run`). A request that fails keeps those of what it has done: an event is added
+//!   after the change of which it tells.
 //! - E3: effects do not depend on the connection: if it is closed while they wait, they are
 //!   released later, without the reply.
 
@@ -46,10 +47,26 @@ impl Effects {
         self.0.len()
     }
 
+    /// Bytes of memory that they take.
+    pub(crate) fn bytes(&self) -> usize {
+        let texts = self.0.iter().map(|effect| match effect {
+            Effect::Message {
+                channel, payload, ..
+            } => channel.len() + payload.len(),
+            Effect::Event(event) => event.key.len(),
+        });
+        self.0.len() * size_of::<Effect>() + texts.sum::<usize>()
+    }
+
     /// E2.
     #[inline]
     pub(crate) fn truncate(&mut self, len: usize) {
         self.0.truncate(len);
+    }
+
+    /// Moves the last `count` effects to place `from`.
+    pub(crate) fn bring_forward(&mut self, from: usize, count: usize) {
+        self.0[from..].rotate_right(count);
     }
 
     /// `reply_at`: the length of the output before its reply.

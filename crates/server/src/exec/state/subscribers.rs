@@ -10,6 +10,7 @@ use crate::heap;
 use crate::shared::pubsub::{Kind, PubSub, Publication};
 use duramen_wire::resp::{Encoder, Protocol};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Maximum bytes of one client's subscriptions, as counted by [`SUBSCRIPTION_BYTES`] and the
@@ -71,6 +72,9 @@ impl Subscriptions {
     }
 }
 
+/// The numbers of the messages that a subscription, which has ended, was for.
+pub(crate) type Ended = Range<u64>;
+
 /// Slots of clients, each with the number of messages before its subscription.
 type Slots = BTreeMap<u32, u64>;
 
@@ -109,29 +113,29 @@ impl Subscribers {
         subscriptions.names[kind as usize].insert(name);
     }
 
-    /// Removes a subscription; returns the number of messages before it. `None`: the client has no
-    /// such subscription.
+    /// Removes a subscription; returns the messages that it was for. `None`: the client has no such
+    /// subscription.
     pub(crate) fn remove(
         &mut self,
         registry: &PubSub,
         (slot, subscriptions): (u32, &mut Subscriptions),
         kind: Kind,
         name: &[u8],
-    ) -> Option<u64> {
+    ) -> Option<Ended> {
         if !subscriptions.names[kind as usize].remove(name) {
             return None;
         }
         let bytes = bytes_of(kind, name);
         subscriptions.bytes -= bytes;
         heap::freed(bytes);
-        registry.unsubscribe(kind, name, self.thread);
+        let end = registry.unsubscribe(kind, name, self.thread);
         let names = &mut self.names[kind as usize];
         let slots = names.get_mut(name)?;
         let number = slots.remove(&slot);
         if slots.is_empty() {
             names.remove(name);
         }
-        number
+        Some(number?..end)
     }
 
     /// Removes all subscriptions of a client.
@@ -149,25 +153,19 @@ impl Subscribers {
         }
     }
 
-    /// Shows each copy of a message that this thread's clients get: the slot of the client, and the
-    /// pattern by which it gets it. First those without a pattern, as in Redis.
-    pub(crate) fn each(
+    /// The slots of the clients that get a message: by this pattern, or, `None`, by its channel.
+    pub(crate) fn receivers(
         &self,
         publication: &Publication,
-        mut show: impl FnMut(u32, Option<&Arc<[u8]>>),
-    ) {
-        let mut show_all = |slots: Option<&Slots>, pattern: Option<&Arc<[u8]>>| {
-            let slots = slots.into_iter().flatten();
-            for (slot, _) in slots.filter(|(_, number)| publication.number >= **number) {
-                show(*slot, pattern);
-            }
+        pattern: Option<&Arc<[u8]>>,
+    ) -> impl Iterator<Item = u32> {
+        let slots = match pattern {
+            Some(pattern) => self.names[Kind::Pattern as usize].get(pattern),
+            None => self.names[publication.kind as usize].get(&*publication.channel),
         };
-        let names = &self.names[publication.kind as usize];
-        show_all(names.get(&*publication.channel), None);
-        for pattern in &publication.patterns {
-            let slots = self.names[Kind::Pattern as usize].get(pattern);
-            show_all(slots, Some(pattern));
-        }
+        let (slots, at) = (slots.into_iter().flatten(), publication.number);
+        let slots = slots.filter(move |(_, number)| at >= **number);
+        slots.map(|(slot, _)| *slot)
     }
 
     /// All names of this kind with clients.
@@ -203,7 +201,7 @@ impl Encoded {
             .iter_mut()
             .zip([Protocol::Resp2, Protocol::Resp3])
         {
-            write_message(out, protocol, publication, pattern);
+            write_message(Encoder::new(out, protocol), publication, pattern);
         }
         encoded
     }
@@ -218,12 +216,10 @@ impl Encoded {
 
 /// Appends a message as a client gets it.
 pub(crate) fn write_message(
-    out: &mut Vec<u8>,
-    protocol: Protocol,
+    mut push: Encoder<'_>,
     publication: &Publication,
     pattern: Option<&Arc<[u8]>>,
 ) {
-    let mut push = Encoder::new(out, protocol);
     match (pattern, publication.kind) {
         (Some(pattern), _) => {
             push.push(4);

@@ -190,6 +190,62 @@ fn keys_that_expire_are_told_once() {
     );
 }
 
+/// The event of a key that a write replaces was told at once: before those of the requests before,
+/// and before its own data were durable.
+#[test]
+fn the_event_of_a_replaced_key_leaves_with_the_reply() {
+    let config = ServerConfig {
+        level: Some(Level::Memory),
+        threads: 1,
+        ..ServerConfig::default()
+    };
+    let mut noted = Noted::of(Server::with_cleaners(config, 0)).publishing("EA");
+    for request in ["SET k w", "MSET o 2 k w", "MULTI\nSET o 2\nSET k w\nEXEC"] {
+        noted.ask("SET k v PX 5\nDEL o");
+        noted.events();
+        noted.server.advance(10);
+        noted.ask(&format!("SET first 1\n{request}"));
+        let events = noted.events();
+        let place = |event: &str| {
+            let wanted = format!("event@0__:{event}");
+            let place = events.iter().position(|it| *it == wanted);
+            place.unwrap_or_else(|| panic!("{event}: {events:?}"))
+        };
+        assert_eq!(place("set first"), 0, "{events:?}");
+        assert!(place("expired k") < place("set k"), "{events:?}");
+    }
+}
+
+/// The look of WATCH at the key removed it, and that counted as a change.
+#[test]
+fn an_expired_key_can_be_watched_while_events_are_on() {
+    let config = ServerConfig {
+        level: Some(Level::Memory),
+        threads: 1,
+        ..ServerConfig::default()
+    };
+    let mut noted = Noted::of(Server::with_cleaners(config, 0)).publishing("Ex");
+    noted.ask("SET k v PX 5");
+    noted.server.advance(10);
+    let replies = noted.ask("WATCH k\nGET k\nMULTI\nSET k w\nEXEC");
+    assert!(replies.ends_with("*1\r\n+OK\r\n"), "{replies}");
+    assert_eq!(noted.events(), ["event@0__:expired k"]);
+}
+
+/// Events of the keys that it had changed were lost.
+#[test]
+fn a_command_that_fails_half_way_tells_what_it_did() {
+    let mut noted = Noted::new("EA");
+    let long = "k".repeat(70_000);
+    let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len());
+    let words = ["MSET", "a", "1", &long, "2"].map(bulk).concat();
+    let request = format!("*5\r\n{words}");
+    let reply = run(&mut noted.executor, &mut noted.client, request.as_bytes());
+    assert!(reply.starts_with('-'), "{reply}");
+    assert_eq!(noted.ask("EXISTS a"), ":1\r\n");
+    assert_eq!(noted.events(), ["event@0__:set a"]);
+}
+
 #[test]
 fn letters_are_shown_as_redis_does() {
     let mut noted = Noted::new("KEA");

@@ -1,11 +1,12 @@
 //! Publish and subscribe, without sockets.
 
 use super::{Server, Session, run};
+use crate::config::{Level, ServerConfig};
 use crate::exec::state::subscribers::write_message;
-use crate::exec::{Client, Executor};
+use crate::exec::{Client, Executor, Verdict};
 use crate::shared::Message;
 use crate::shared::pubsub::Kind;
-use duramen_wire::resp::Protocol;
+use duramen_wire::resp::{Encoder, Protocol};
 
 /// A server of two threads, with a client of each.
 struct Pair {
@@ -16,7 +17,10 @@ struct Pair {
 
 impl Pair {
     fn new() -> Pair {
-        let server = Server::new(2);
+        Pair::of(Server::new(2))
+    }
+
+    fn of(server: Server) -> Pair {
         Pair {
             executors: [server.executor(0), server.executor(1)],
             clients: [server.client(0), server.client(1)],
@@ -53,11 +57,13 @@ pub(super) fn delivered(server: &Server, executor: &Executor, client: &Client) -
         .take(&mut messages);
     for message in messages {
         if let Message::Publish(publication) = message {
-            executor.subscribers().each(&publication, |slot, pattern| {
-                if slot == record.slot {
-                    write_message(&mut out, client.protocol(), &publication, pattern);
+            for name in publication.names() {
+                let mut slots = executor.subscribers().receivers(&publication, name);
+                if slots.any(|slot| slot == record.slot) {
+                    let push = Encoder::new(&mut out, client.protocol());
+                    write_message(push, &publication, name);
                 }
-            });
+            }
         }
     }
     String::from_utf8(out).expect("text")
@@ -153,12 +159,11 @@ fn a_subscription_has_exact_ends_although_messages_wait_in_the_mailbox() {
     let slots = [pair.clients[0].record().slot, second.record().slot];
     for message in messages {
         if let Message::Publish(publication) = message {
-            pair.executors[0]
-                .subscribers()
-                .each(&publication, |slot, _| {
-                    let who = slots.iter().position(|known| *known == slot);
-                    got.push((who.expect("a client"), publication.payload.to_vec()));
-                });
+            let subscribers = pair.executors[0].subscribers();
+            for slot in subscribers.receivers(&publication, None) {
+                let who = slots.iter().position(|known| *known == slot);
+                got.push((who.expect("a client"), publication.payload.to_vec()));
+            }
         }
     }
     let expected = [(1, &b"two"[..]), (0, b"three"), (1, b"three")];
@@ -166,6 +171,70 @@ fn a_subscription_has_exact_ends_although_messages_wait_in_the_mailbox() {
         got.iter().map(|(who, text)| (*who, &text[..])).eq(expected),
         "{got:?}"
     );
+}
+
+/// Each pattern gets the messages from before its end, and no other; the mailbox is looked at once.
+#[test]
+fn the_ends_of_many_patterns_are_exact() {
+    let mut pair = Pair::new();
+    pair.ask(0, "SUBSCRIBE ab");
+    pair.ask(0, "PSUBSCRIBE a*");
+    pair.expect(1, "PUBLISH ab one", ":2\r\n");
+    pair.ask(0, "PSUBSCRIBE *b x*");
+    pair.expect(1, "PUBLISH ab two\nPUBLISH x three", ":3\r\n:1\r\n");
+    let got = array(&["pmessage", "*b", "ab", "two"])
+        + &array(&["punsubscribe", "*b", ":3"])
+        + &array(&["pmessage", "a*", "ab", "one"])
+        + &array(&["pmessage", "a*", "ab", "two"])
+        + &array(&["punsubscribe", "a*", ":2"])
+        + &array(&["pmessage", "x*", "x", "three"])
+        + &array(&["punsubscribe", "x*", ":1"]);
+    pair.expect(0, "PUNSUBSCRIBE", &got);
+    let got = ["one", "two"].map(|text| array(&["message", "ab", text]));
+    assert_eq!(pair.messages(0), got.concat());
+}
+
+/// Messages that wait were appended for each of many patterns, whatever `output-limit` says.
+#[test]
+fn a_client_whose_waiting_messages_do_not_fit_is_closed() {
+    let limit = 1 << 20;
+    let mut pair = Pair::of(Server::with(ServerConfig {
+        level: Some(Level::Memory),
+        threads: 2,
+        output_limit_bytes: limit,
+        ..ServerConfig::default()
+    }));
+    let patterns: Vec<_> = (1..40).map(|n| "*".repeat(n)).collect();
+    pair.ask(0, &format!("PSUBSCRIBE {}", patterns.join(" ")));
+    let request = array(&["PUBLISH", "a", &"x".repeat(limit / 10)]);
+    let (executor, client) = (&mut pair.executors[1], &mut pair.clients[1]);
+    assert_eq!(run(executor, client, request.as_bytes()), ":39\r\n");
+    let replies = pair.ask(0, "PUNSUBSCRIBE");
+    assert_eq!(pair.clients[0].verdict(), Verdict::CloseNow);
+    assert!(replies.len() <= 2 * limit, "{} bytes", replies.len());
+}
+
+/// redis-server pushes these, so they are no replies that could be switched off.
+#[test]
+fn confirmations_of_subscriptions_are_not_silent() {
+    let mut pair = Pair::new();
+    let confirmed = array(&["subscribe", "a", ":1"]) + &array(&["unsubscribe", "a", ":0"]);
+    let requests = "CLIENT REPLY OFF\nSUBSCRIBE a\nGET k\nUNSUBSCRIBE a\nGET k\nSUBSCRIBE";
+    pair.expect(0, requests, &confirmed);
+    let requests = "CLIENT REPLY SKIP\nSUBSCRIBE a\nUNSUBSCRIBE a";
+    pair.expect(1, requests, &confirmed);
+}
+
+/// The client takes both for failed, and would believe that it has the first channel.
+#[test]
+fn changes_of_subscriptions_that_look_failed_mislead_a_client() {
+    let mut pair = Pair::new();
+    pair.ask(0, "SUBSCRIBE a");
+    let before = pair.clients[0].mode();
+    pair.ask(0, "PING\nUNSUBSCRIBE c");
+    assert!(!pair.clients[0].mode().misleads(before));
+    pair.ask(0, "SUBSCRIBE b\nUNSUBSCRIBE a");
+    assert!(pair.clients[0].mode().misleads(before));
 }
 
 #[test]
