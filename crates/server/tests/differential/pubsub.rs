@@ -108,7 +108,23 @@ struct Connections(Vec<(Peer, Vec<u8>)>);
 impl Connections {
     fn open(address: SocketAddr) -> Connections {
         let peers = (0..CONNECTIONS).map(|_| (Peer::connect(address), Vec::new()));
-        Connections(peers.collect())
+        let mut connections = Connections(peers.collect());
+        // A server learns some time later that the connections of the sequence before are closed.
+        let deadline = Instant::now() + Duration::from_secs(60);
+        for (question, nothing) in [
+            ("NUMPAT", ":0\r\n"),
+            ("CHANNELS", "*0\r\n"),
+            ("SHARDCHANNELS", "*0\r\n"),
+        ] {
+            loop {
+                connections.send(0, &["PUBSUB", question]);
+                if connections.receive(0) == nothing {
+                    break;
+                }
+                assert!(Instant::now() < deadline, "{question}");
+            }
+        }
+        connections
     }
 
     fn send(&mut self, connection: usize, words: &[&str]) {
