@@ -2,10 +2,10 @@
 //! first of them when something is written there.
 //!
 //! **Mechanism.** A client that finds nothing under its keys enters the queue of each of them,
-//! looks once more, and parks. A writer of a key commits, and wakes the first of the key's queue, which
-//! then looks again. When it has taken something and more is left, that is a write too, which wakes
-//! the next one. So the clients of one key are served one after the other, in the order in which
-//! they came, whatever threads they are on.
+//! looks once more, and parks. A writer of a key commits, and wakes the first of the key's queue,
+//! which then looks again. When it has taken something and more is left, that is a write too, which
+//! wakes the next one. So the clients of one key are served one after the other, in the order in
+//! which they came, whatever threads they are on.
 //!
 //! **Invariants**
 //! - W1: no wake-up is lost. A waiter enters before it looks for the last time; a writer commits

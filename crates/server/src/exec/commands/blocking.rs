@@ -2,10 +2,10 @@
 //! BZMPOP.
 //!
 //! **Mechanism.** Such a command takes elements as its sister that does not wait. If there are
-//! none, it enters the queues of its keys, looks once more, and parks its client (`Failure::Blocks`). A
-//! write of one of the keys, the end of its time, CLIENT UNBLOCK, or a change of the served slots
-//! shows the request again, and it begins anew. So all checks of a request are made at that moment,
-//! and it has had no effect before.
+//! none, it enters the queues of its keys, looks once more, and parks its client
+//! (`Failure::Blocks`). A write of one of the keys, the end of its time, CLIENT UNBLOCK, or a
+//! change of the served slots shows the request again, and it begins anew. So all checks of a
+//! request are made at that moment, and it has had no effect before.
 //!
 //! **Invariants**
 //! - B1: the entries of a request in the queues are those of its client's `KeyWait`. It leaves the
