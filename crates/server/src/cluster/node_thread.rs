@@ -11,6 +11,7 @@
 //! through it.
 
 mod messages;
+mod users;
 
 use super::broadcast::{Broadcast, Heard};
 use super::home::Home;
@@ -37,8 +38,7 @@ use duramen_wire::native::codec::{
     encode_peer, encode_peer_answer, encode_server_answer, encode_to_coordinator, encode_trouble,
 };
 use duramen_wire::native::message::{
-    ClusterUsers, CoordinatorAnswer, Peer, PeerAnswer, Refusal, Shared as Encoded, TableEntry,
-    ToCoordinator,
+    CoordinatorAnswer, Peer, PeerAnswer, Refusal, TableEntry, ToCoordinator,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -651,22 +651,6 @@ impl NodeThread {
             NodeOutput::Settings(settings) => self.parts.status.replicas = settings.replicas,
             NodeOutput::Users { request, users } => self.take_users(request, users),
             NodeOutput::Ended { again, reason } => self.end(again, reason),
-        }
-    }
-
-    /// Takes over the users of the cluster, on another thread (X1).
-    fn take_users(&mut self, request: RequestId, users: Encoded<ClusterUsers>) {
-        let (shared, owner) = (Arc::clone(&self.parts.shared), self.parts.hub.handle());
-        let given = self.users.give(move || {
-            let fault = shared.adopt_users(&users).err();
-            if let Some(fault) = &fault {
-                tracing::error!("the users before them stay in force: {fault}");
-            }
-            owner.tell(Mail::UsersTaken(request, fault));
-        });
-        if let Err(why) = given {
-            let reason = &why;
-            self.trouble(request, &Trouble::NotServing { reason });
         }
     }
 
