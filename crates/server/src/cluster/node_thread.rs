@@ -12,6 +12,7 @@
 
 mod adoption;
 mod messages;
+mod users;
 
 use super::broadcast::{Broadcast, Heard};
 use super::home::Home;

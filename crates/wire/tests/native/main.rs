@@ -5,6 +5,7 @@ mod client_samples;
 mod handshake;
 mod properties;
 mod samples;
+mod user_samples;
 
 use duramen_wire::native::codec::{
     Frame, FrameError, HEADER_BYTES, PEER_FRAME_BYTES_MAX, Parsed, Question, Reply,

@@ -12,8 +12,9 @@ use duramen_wire::native::codec::{
 use duramen_wire::native::message::*;
 
 pub use crate::client_samples::*;
+use crate::user_samples::{health, users};
 
-const LOG: ServerId = ServerId::new(3, 2);
+pub const LOG: ServerId = ServerId::new(3, 2);
 pub const OTHER: ServerId = ServerId::new(4, 1);
 const RANGE: KeyRange = KeyRange::new(RouteHash(0x10), RouteHash(0xff00_0000_0000_0000));
 const CERTIFICATE: Certificate = Certificate {
@@ -428,30 +429,6 @@ pub fn coordinator_answers() -> Vec<CoordinatorAnswer> {
     all.push(CoordinatorAnswer::Users(users().into()));
     all.push(CoordinatorAnswer::Admin(AdminAnswer::Members(health())));
     all
-}
-
-fn health() -> MembersHealth {
-    let member =
-        |server, users_revision, fault: Option<&str>, certificate_expires_s| MemberHealth {
-            server,
-            users_revision,
-            users_fault: fault.map(str::to_owned),
-            certificate_expires_s,
-        };
-    MembersHealth {
-        users_revision: 7,
-        members: vec![
-            member(LOG, 7, None, Some(1_800_000_000)),
-            member(OTHER, 6, Some("Unknown command"), None),
-        ],
-    }
-}
-
-fn users() -> ClusterUsers {
-    ClusterUsers {
-        revision: 3,
-        rules: b"user ann on ~* +@all\n".to_vec(),
-    }
 }
 
 pub fn from_coordinator() -> Vec<FromCoordinator> {
