@@ -289,3 +289,31 @@ fn shown(rule: &[u8]) -> String {
         _ => String::from_utf8_lossy(rule).into_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A6: the first change of a cluster's users closed all connections on the other members.
+    #[test]
+    fn members_with_one_configuration_have_the_same_users() {
+        let catalog = Catalog::new([]);
+        let text = b"user ann on >secret\nuser bob on >secret";
+        let configured = || Users::configured(text, "users", &catalog).expect("right");
+        let (mut here, there) = (configured(), configured());
+        let rules = [&b"on"[..]];
+        here.set(b"eve", rules, &catalog).expect("right");
+        let pushed = here.print_with_ids();
+        let there = there.load(&pushed, "pushed", &catalog).expect("right");
+        let id = |users: &Users, name| users.get(name).map(|user| user.id());
+        let configured = configured();
+        for name in ["ann", "bob"] {
+            assert_eq!(id(&there, name), id(&configured, name), "{name}");
+        }
+        assert_ne!(id(&there, "ann"), id(&there, "bob"));
+        // A5: one that is made again is another.
+        assert!(here.remove("ann"));
+        here.set(b"ann", rules, &catalog).expect("right");
+        assert_ne!(id(&here, "ann"), id(&configured, "ann"));
+    }
+}

@@ -6,7 +6,7 @@ use clap::Args;
 use duramen_client::Login;
 use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, tcgetattr, tcsetattr};
 use std::fs::File;
-use std::io::{self, Read, Write as _};
+use std::io::{self, BufReader, Read, Write as _};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -88,7 +88,9 @@ fn ask(user: &str) -> io::Result<String> {
     let mut silent = before.clone();
     // Nor does a signal end this before the terminal is as it was: ^C is a character, which ends
     // the line.
-    silent.local_modes.remove(LocalModes::ECHO | LocalModes::ISIG);
+    silent
+        .local_modes
+        .remove(LocalModes::ECHO | LocalModes::ISIG);
     silent.special_codes[SpecialCodeIndex::VEOL] = INTERRUPT;
     tcsetattr(&terminal, OptionalActions::Flush, &silent)?;
     let read = typed_line(&terminal);
@@ -106,7 +108,7 @@ const INTERRUPT: u8 = 3;
 /// `Interrupted`: by ^C.
 fn typed_line(terminal: impl Read) -> io::Result<String> {
     let mut line = Vec::new();
-    for byte in terminal.bytes() {
+    for byte in BufReader::new(terminal).bytes() {
         match byte? {
             INTERRUPT => return Err(io::ErrorKind::Interrupted.into()),
             b'\n' => {

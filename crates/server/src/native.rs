@@ -34,8 +34,8 @@ use duramen_node::serve::HINTS;
 use duramen_node::{ClientRequest, Hint, Servant, View, Views, WhenCold};
 use duramen_wire::native::codec::{
     BodyError, CLIENT_FRAME_BYTES_MAX, Envelope, Frame, Header, MultiAnswer, MultiRequest, Parsed,
-    Parts, Reply, Trouble, decode_login, decode_reply, decode_request,
-    encode_enumerate_problem, encode_logged_in, encode_outcome, encode_trouble, outcome_bytes, parse_frame,
+    Parts, Reply, Trouble, decode_login, decode_reply, decode_request, encode_enumerate_problem,
+    encode_logged_in, encode_outcome, encode_trouble, outcome_bytes, parse_frame,
 };
 use duramen_wire::native::message::{Answer, Login, Outcome, Problem, Request, Single};
 use rights::{Refusal, Verdict};

@@ -449,7 +449,10 @@ impl Shared {
     /// The name of a table; `None`: it does not exist, or the data is not loaded yet.
     pub(crate) fn table_names(&self) -> HashMap<TableId, String> {
         let tables = self.data().map(|data| data.tables()).unwrap_or_default();
-        tables.into_iter().map(|table| (table.id, table.name)).collect()
+        tables
+            .into_iter()
+            .map(|table| (table.id, table.name))
+            .collect()
     }
 
     pub(crate) fn table_name(&self, table: TableId) -> Option<String> {

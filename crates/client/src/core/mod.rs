@@ -569,7 +569,8 @@ impl Core {
             Problem::TooLarge => part.too_large(),
             Problem::Full { what } => Error::Full(what.to_owned()),
             Problem::Failed { reason } => {
-                let error = Error::Refused(format!("{} at {}: {reason}", send.server, send.address));
+                let error =
+                    Error::Refused(format!("{} at {}: {reason}", send.server, send.address));
                 return part.refuse(&mut self.sessions, &error);
             }
         };

@@ -88,7 +88,14 @@ impl Pool {
         let identity = self.certificates.as_ref().map(Certificates::newest);
         let (cluster, token) = (&self.cluster, &self.token);
         let since = Instant::now();
-        let opened = Connection::open(address, cluster, token, identity, timeouts.attempt, self.spin)?;
+        let opened = Connection::open(
+            address,
+            cluster,
+            token,
+            identity,
+            timeouts.attempt,
+            self.spin,
+        )?;
         self.log_in(opened, timeouts.after(since.elapsed()).call)
     }
 
@@ -128,8 +135,9 @@ impl Pool {
         let path = dir.join(address);
         let (cluster, token) = (&self.cluster, &self.token);
         // A process that listens there and does not answer leaves time for TCP.
-        let opened = Connection::open_locally(&path, cluster, token, timeouts.attempt / 2, self.spin)
-            .and_then(|opened| self.log_in(opened, timeouts.call / 2));
+        let opened =
+            Connection::open_locally(&path, cluster, token, timeouts.attempt / 2, self.spin)
+                .and_then(|opened| self.log_in(opened, timeouts.call / 2));
         let (opened, failure) = match opened {
             Err(Unopened::Failed(why)) => (None, Some(format!("{}: {why}", path.display()))),
             opened => (Some(opened), None),

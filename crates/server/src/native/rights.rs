@@ -155,6 +155,9 @@ fn note_parts(
     request: &Request<'_>,
     refused: &[Option<Refusal>],
 ) {
+    if refused.first() == Some(&Some(Refusal::LogIn)) {
+        return; // it holds for all parts, and is no denial
+    }
     let tables = Tables::of(shared);
     let mut denied: Vec<Reason> = Vec::new();
     let mut note = |n: usize, wanted: Wanted<'_>| {

@@ -394,10 +394,7 @@ pub(crate) fn save(ctx: &mut Context<'_>) -> Done {
 }
 
 /// Works with the file of users.
-fn with_file(
-    ctx: &mut Context<'_>,
-    work: fn(&Shared, Instant) -> Result<(), String>,
-) -> Done {
+fn with_file(ctx: &mut Context<'_>, work: fn(&Shared, Instant) -> Result<(), String>) -> Done {
     if !ctx.shared.acl.has_file() {
         return Err(format!("ERR {NO_FILE}").into());
     }
