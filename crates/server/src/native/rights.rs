@@ -377,3 +377,102 @@ pub(super) fn log_in(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Level, ServerConfig};
+    use crate::shared::ClientRecord;
+    use duramen_engine::{Options, Store};
+    use duramen_wire::native::codec::{
+        Envelope, MultiRequest, Parsed, decode_request, parse_frame,
+    };
+    use std::sync::Arc;
+
+    /// A server and a client of its default user, which has these rules.
+    fn client_with(rules: &str) -> (Arc<Shared>, Client) {
+        let mut config = ServerConfig {
+            level: Some(Level::Memory),
+            threads: 1,
+            ..ServerConfig::default()
+        };
+        config.access.users = format!("user default on nopass {rules}");
+        let shared = Shared::new(config, None, crate::exec::catalog()).expect("shared state");
+        let options = Options {
+            huge_pages: false,
+            heads: 1,
+            ..Options::new(64 << 20)
+        };
+        shared.serve(Store::new(options).expect("a store"), None);
+        let address = "127.0.0.1:1".parse().expect("an address");
+        let record = Arc::new(ClientRecord::new(1, 0, 0, 3, address, address, 1));
+        let mut client = Client::new(record);
+        client.begin_native(&shared);
+        (shared, client)
+    }
+
+    fn read(table: TableId) -> Single<'static> {
+        Single {
+            table,
+            key: b"k",
+            operation: Operation::Read,
+            level: None,
+            rpc: None,
+        }
+    }
+
+    /// A user limited to tables was refused for good by a member that did not know a new table yet.
+    #[test]
+    fn a_table_that_is_not_known_here_is_no_denial() {
+        let (shared, client) = client_with("~* +@all table:mine");
+        let refused = |table| match check(&shared, &client, &Request::Single(read(table))) {
+            Verdict::Refused(refusal) => refusal,
+            _ => panic!("no right to it"),
+        };
+        assert_eq!(refused(TableId::DEFAULT), Refusal::Table);
+        assert_eq!(refused(TableId(99)), Refusal::UnknownTable);
+        let request = Request::Single(read(TableId(99)));
+        note(&shared, &client, &request, &[Some(Refusal::UnknownTable)]);
+        assert!(shared.acl.denials().is_empty());
+    }
+
+    /// R4: each of 65,536 operations wrote into the logs.
+    #[test]
+    fn the_refused_operations_of_a_request_are_one_denial() {
+        let (shared, client) = client_with("~other +@all");
+        let mut bytes = Vec::new();
+        let mut multi = MultiRequest::new(&mut bytes, &Envelope::default());
+        (0..3).for_each(|_| multi.push(&read(TableId::DEFAULT)));
+        multi.finish();
+        let Ok(Parsed::Frame { frame, .. }) = parse_frame(&bytes, usize::MAX) else {
+            panic!("a whole frame");
+        };
+        let request = decode_request(&frame).expect("right").expect("a request");
+        let Verdict::Parts(_, refused) = check(&shared, &client, &request) else {
+            panic!("all are refused");
+        };
+        assert_eq!(refused, [Some(Refusal::Key); 3]);
+        assert_eq!(
+            shared.acl.count(Reason::Key),
+            0,
+            "it may be presented again"
+        );
+        note(&shared, &client, &request, &refused);
+        assert_eq!(shared.acl.count(Reason::Key), 1);
+    }
+
+    /// R3: a client from before the default user needed no password any more stayed refused.
+    #[test]
+    fn a_client_gets_the_rights_of_a_default_user_that_becomes_open() {
+        let (shared, mut client) = client_with("~* +@all");
+        assert!(client.is_authenticated());
+        shared.acl.require_password("secret");
+        let record = Arc::clone(client.record());
+        client = Client::new(record);
+        client.begin_native(&shared);
+        assert!(!client.is_authenticated());
+        shared.acl.require_password("");
+        client.begin_native(&shared);
+        assert!(client.is_authenticated());
+    }
+}

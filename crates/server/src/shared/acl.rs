@@ -238,7 +238,7 @@ impl AclState {
     }
 
     /// `CONFIG SET requirepass`: the default user's only password; empty: it needs none.
-    pub(super) fn require_password(&self, password: &str) {
+    pub(crate) fn require_password(&self, password: &str) {
         let done: Result<(), ()> = self.change(|users| {
             require(users, password, &self.catalog);
             Ok(())
