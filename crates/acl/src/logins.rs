@@ -10,12 +10,15 @@
 //! - G1: an address tries at most `FREE` + `BACKLOG_MS` / `DELAY_MS` passwords at once, and one per
 //!   `DELAY_MAX_MS` in the long run.
 //! - G2: an address is free again at the latest `BACKLOG_MS` + `FORGET_MS` after its last failure,
-//!   and at once after a success. So clients behind one address are not locked out for ever.
+//!   and its failures with a user's name are forgotten at once after that user's password: clients
+//!   behind one address are not locked out for ever, and a user's own login frees no guesses of
+//!   another user's password. A user that needs no password frees nothing.
 //! - G3: the table has at most `ADDRESSES_MAX` entries. A full table forgets the oldest entry.
 
 use crate::user::User;
 use crate::users::Users;
 use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -31,9 +34,14 @@ const FORGET_MS: u64 = 60_000;
 /// Some hundred KB.
 const ADDRESSES_MAX: usize = 4_096;
 
-#[derive(Clone, Copy, Debug)]
+/// Names whose failures are counted, by address; the failures with others stay until G2's time.
+const NAMES_MAX: usize = 16;
+
+#[derive(Clone, Debug)]
 struct Failures {
     count: u32,
+    /// Hashes of the names of users, and how many of `count` were with them.
+    names: Vec<(u64, u32)>,
     last_ms: u64,
     /// End of the last turn, in milliseconds of the server's clock.
     busy_until_ms: u64,
@@ -44,6 +52,8 @@ struct Failures {
 #[derive(Debug, Default)]
 pub struct Logins {
     addresses: Mutex<HashMap<IpAddr, Failures>>,
+    /// Its keys are random, so nobody finds two names with one hash.
+    hashes: RandomState,
 }
 
 /// Reason why a login failed.
@@ -91,11 +101,13 @@ impl Logins {
         let accepts = known.unwrap_or(users.default_user()).accepts(password);
         match known.filter(|_| accepts) {
             Some(user) => {
-                self.succeeded(address);
+                if !user.needs_no_password() {
+                    self.succeeded(address, name);
+                }
                 Ok(user)
             }
             None => Err(LoginError::Wrong {
-                until_ms: self.failed(address, now_ms),
+                until_ms: self.failed(address, name, now_ms),
             }),
         }
     }
@@ -109,7 +121,7 @@ impl Logins {
 
     /// A login has failed. Returns the time before which its reply must not be sent; `None`: at
     /// once.
-    fn failed(&self, address: IpAddr, now_ms: u64) -> Option<u64> {
+    fn failed(&self, address: IpAddr, name: &[u8], now_ms: u64) -> Option<u64> {
         let mut addresses = self.lock();
         let address = owner(address);
         if addresses.len() >= ADDRESSES_MAX && !addresses.contains_key(&address) {
@@ -123,13 +135,21 @@ impl Logins {
         }
         let known = addresses.entry(address).or_insert(Failures {
             count: 0,
+            names: Vec::new(),
             last_ms: now_ms,
             busy_until_ms: 0,
         });
         if known.is_over(now_ms) {
             known.count = 0;
+            known.names.clear();
         }
         known.count = known.count.saturating_add(1);
+        let name = self.hashes.hash_one(name);
+        match known.names.iter_mut().find(|(hash, _)| *hash == name) {
+            Some((_, count)) => *count = count.saturating_add(1),
+            None if known.names.len() < NAMES_MAX => known.names.push((name, 1)),
+            None => {}
+        }
         known.last_ms = now_ms;
         let beyond = known.count.checked_sub(FREE + 1)?;
         let delay_ms = DELAY_MS
@@ -141,9 +161,20 @@ impl Logins {
         Some(turn_ms)
     }
 
-    /// A login from this address was right (G2).
-    fn succeeded(&self, address: IpAddr) {
-        self.lock().remove(&owner(address));
+    /// The login of this user from this address was right (G2).
+    fn succeeded(&self, address: IpAddr, name: &[u8]) {
+        let mut addresses = self.lock();
+        let address = owner(address);
+        let Some(known) = addresses.get_mut(&address) else {
+            return;
+        };
+        let name = self.hashes.hash_one(name);
+        if let Some(at) = known.names.iter().position(|(hash, _)| *hash == name) {
+            known.count -= known.names.swap_remove(at).1;
+        }
+        if known.count == 0 {
+            addresses.remove(&address);
+        }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<IpAddr, Failures>> {
@@ -170,16 +201,16 @@ mod tests {
     fn failures_wait_longer_and_longer_and_a_success_ends_that() {
         let logins = Logins::default();
         for _ in 0..FREE {
-            assert_eq!(logins.failed(ADDRESS, 1_000), None);
+            assert_eq!(logins.failed(ADDRESS, b"ann", 1_000), None);
         }
         let mut now_ms = 1_000;
         for delay_ms in [100, 200, 400, 800, 1_600, 3_200, 3_200, 3_200] {
-            let turn_ms = logins.failed(ADDRESS, now_ms).expect("it waits");
+            let turn_ms = logins.failed(ADDRESS, b"ann", now_ms).expect("it waits");
             assert_eq!(turn_ms - now_ms, delay_ms);
             now_ms = turn_ms;
         }
-        logins.succeeded(ADDRESS);
-        assert_eq!(logins.failed(ADDRESS, now_ms), None);
+        logins.succeeded(ADDRESS, b"ann");
+        assert_eq!(logins.failed(ADDRESS, b"ann", now_ms), None);
     }
 
     /// G1: many connections at once.
@@ -188,7 +219,7 @@ mod tests {
         let logins = Logins::default();
         let mut tried = 0;
         while logins.may_try(ADDRESS, 1_000) {
-            logins.failed(ADDRESS, 1_000);
+            logins.failed(ADDRESS, b"ann", 1_000);
             tried += 1;
             assert!(tried < 20, "{tried}");
         }
@@ -199,7 +230,7 @@ mod tests {
         let mut in_a_minute = 0;
         while now_ms < 61_000 {
             if logins.may_try(ADDRESS, now_ms) {
-                logins.failed(ADDRESS, now_ms);
+                logins.failed(ADDRESS, b"ann", now_ms);
                 in_a_minute += 1;
             }
             now_ms += 10;
@@ -208,7 +239,7 @@ mod tests {
         // G2.
         let free_ms = now_ms + BACKLOG_MS + DELAY_MAX_MS + FORGET_MS;
         assert!(logins.may_try(ADDRESS, now_ms + DELAY_MAX_MS + 1));
-        assert_eq!(logins.failed(ADDRESS, free_ms), None);
+        assert_eq!(logins.failed(ADDRESS, b"ann", free_ms), None);
     }
 
     #[test]
@@ -236,18 +267,44 @@ mod tests {
         assert_eq!(log_in(b"ann", b"secret"), Err(LoginError::TooMany));
     }
 
+    /// G2: whoever had a login of his own guessed the passwords of others without a pause.
+    #[test]
+    fn a_login_of_ones_own_frees_no_guesses_of_another_password() {
+        let catalog = Catalog::new([]);
+        let mut users = Users::new(&catalog);
+        for name in ["ann", "eve"] {
+            let rules = [&b"on"[..], b">secret"];
+            users.set(name.as_bytes(), rules, &catalog).expect("right");
+        }
+        let logins = Logins::default();
+        let log_in = |name: &[u8], password: &[u8]| {
+            let user = logins.log_in(&users, ADDRESS, (name, password), 1_000);
+            user.map(|user| user.name().to_owned())
+        };
+        let mut slowed = 0;
+        for guess in 0..FREE + 3 {
+            let failed = log_in(b"ann", &guess.to_string().into_bytes());
+            slowed += u32::from(failed != Err(LoginError::Wrong { until_ms: None }));
+            assert_eq!(log_in(b"eve", b"secret"), Ok("eve".to_owned()));
+            assert_eq!(log_in(b"default", b""), Ok("default".to_owned()));
+        }
+        assert_eq!(slowed, 3);
+        assert_eq!(log_in(b"ann", b"secret"), Ok("ann".to_owned()));
+        assert!(logins.lock().is_empty());
+    }
+
     #[test]
     fn the_table_is_bounded() {
         let logins = Logins::default();
         for n in 0..2 * ADDRESSES_MAX as u32 {
             let address = IpAddr::V4(std::net::Ipv4Addr::from_bits(n));
-            logins.failed(address, 1_000 + u64::from(n));
+            logins.failed(address, b"ann", 1_000 + u64::from(n));
         }
         assert_eq!(logins.lock().len(), ADDRESSES_MAX);
         // A network of version 6 is one owner.
         let logins = Logins::default();
         for n in 0..100 {
-            logins.failed(IpAddr::V6(Ipv6Addr::from_bits(1 << 100 | n)), 1_000);
+            logins.failed(IpAddr::V6(Ipv6Addr::from_bits(1 << 100 | n)), b"ann", 1_000);
         }
         assert_eq!(logins.lock().len(), 1);
     }

@@ -6,6 +6,8 @@
 //! - A3: no password is kept or printed: only its SHA-256.
 //! - A5: a user that was removed and made again has another id, on every server that loads the
 //!   users printed with their ids, whatever it has loaded before.
+//! - A6: the users of a configuration have ids of their names, so that members with the same
+//!   configuration have the same users; no user that is made later has such an id.
 
 use crate::DEFAULT_USER;
 use crate::catalog::Catalog;
@@ -153,6 +155,25 @@ impl Users {
     /// # Errors
     /// [`Fault::File`] with every wrong line (A1).
     pub fn load(&self, text: &[u8], place: &str, catalog: &Catalog) -> Result<Users, Fault> {
+        self.load_with(text, place, catalog, |_| fresh_id())
+    }
+
+    /// The users of a configuration, at the start of a server: as [`load`](Self::load), but a user
+    /// without a printed id has the id of its name (A6).
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn configured(text: &[u8], place: &str, catalog: &Catalog) -> Result<Users, Fault> {
+        Users::new(catalog).load_with(text, place, catalog, id_of_name)
+    }
+
+    fn load_with(
+        &self,
+        text: &[u8],
+        place: &str,
+        catalog: &Catalog,
+        new_id: fn(&str) -> u64,
+    ) -> Result<Users, Fault> {
         let mut loaded = Users::new(catalog);
         let mut id = None;
         let mut names: Vec<&[u8]> = Vec::new();
@@ -182,7 +203,15 @@ impl Users {
             }
             names.push(name);
             // A line describes the whole user.
-            loaded.take_over(name, id, self, catalog);
+            if let Ok(name) = std::str::from_utf8(name) {
+                let known = || self.get(name).map(|known| known.id());
+                let id = match name == DEFAULT_USER {
+                    true => DEFAULT_ID,
+                    false => id.or_else(known).unwrap_or_else(|| new_id(name)),
+                };
+                let user = Arc::new(User::new(name, id, catalog));
+                loaded.users.insert(name.to_owned(), user);
+            }
             if let Err(why) = loaded.set(name, words, catalog) {
                 fault(match why {
                     Fault::Rule { why, rule } => format!("{why} ('{rule}')"),
@@ -194,21 +223,6 @@ impl Users {
             true => Ok(loaded),
             false => Err(Fault::File(faults.join("\n"))),
         }
-    }
-
-    /// Makes a user without rights, with this id, or the one that it has in `before`.
-    fn take_over(&mut self, name: &[u8], id: Option<u64>, before: &Users, catalog: &Catalog) {
-        let Ok(name) = std::str::from_utf8(name) else {
-            return;
-        };
-        let id = match (id, before.get(name)) {
-            _ if name == DEFAULT_USER => DEFAULT_ID,
-            (Some(id), _) => id,
-            (None, Some(known)) => known.id(),
-            (None, None) => fresh_id(),
-        };
-        let user = Arc::new(User::new(name, id, catalog));
-        self.users.insert(name.to_owned(), user);
     }
 
     /// The text of a file with all users.
@@ -253,6 +267,14 @@ fn fresh_id() -> u64 {
     (random >> (u64::BITS - ID_BITS)).max(1)
 }
 
+/// The id of a configured user (A6): beyond all random ones. FNV-1a.
+fn id_of_name(name: &str) -> u64 {
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    hash | 1 << (u64::BITS - 1)
+}
+
 fn parse_id(comment: &[u8]) -> Option<u64> {
     let digits = std::str::from_utf8(comment.strip_prefix(ID_COMMENT)?).ok()?;
     u64::from_str_radix(digits, 16)
@@ -265,5 +287,33 @@ fn shown(rule: &[u8]) -> String {
     match rule.first() {
         Some(b'>' | b'<') => "(a password)".to_owned(),
         _ => String::from_utf8_lossy(rule).into_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A6: the first change of a cluster's users closed all connections on the other members.
+    #[test]
+    fn members_with_one_configuration_have_the_same_users() {
+        let catalog = Catalog::new([]);
+        let text = b"user ann on >secret\nuser bob on >secret";
+        let configured = || Users::configured(text, "users", &catalog).expect("right");
+        let (mut here, there) = (configured(), configured());
+        let rules = [&b"on"[..]];
+        here.set(b"eve", rules, &catalog).expect("right");
+        let pushed = here.print_with_ids();
+        let there = there.load(&pushed, "pushed", &catalog).expect("right");
+        let id = |users: &Users, name| users.get(name).map(|user| user.id());
+        let configured = configured();
+        for name in ["ann", "bob"] {
+            assert_eq!(id(&there, name), id(&configured, name), "{name}");
+        }
+        assert_ne!(id(&there, "ann"), id(&there, "bob"));
+        // A5: one that is made again is another.
+        assert!(here.remove("ann"));
+        here.set(b"ann", rules, &catalog).expect("right");
+        assert_ne!(id(&here, "ann"), id(&configured, "ann"));
     }
 }

@@ -4,9 +4,9 @@
 use crate::failure::Failure;
 use clap::Args;
 use duramen_client::Login;
-use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, tcgetattr, tcsetattr};
 use std::fs::File;
-use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::io::{self, BufReader, Read, Write as _};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -86,14 +86,50 @@ fn ask(user: &str) -> io::Result<String> {
     write!(terminal, "Password of {user}: ")?;
     let before = tcgetattr(&terminal)?;
     let mut silent = before.clone();
-    silent.local_modes.remove(LocalModes::ECHO);
+    // Nor does a signal end this before the terminal is as it was: ^C is a character, which ends
+    // the line.
+    silent
+        .local_modes
+        .remove(LocalModes::ECHO | LocalModes::ISIG);
+    silent.special_codes[SpecialCodeIndex::VEOL] = INTERRUPT;
     tcsetattr(&terminal, OptionalActions::Flush, &silent)?;
-    let mut line = String::new();
-    let read = BufReader::new(&terminal).read_line(&mut line);
+    let read = typed_line(&terminal);
     tcsetattr(&terminal, OptionalActions::Flush, &before)?;
     writeln!(terminal)?;
-    match read? {
-        0 => Err(io::ErrorKind::UnexpectedEof.into()),
-        _ => Ok(line.trim_end_matches(['\r', '\n']).to_owned()),
+    read
+}
+
+/// The character of ^C.
+const INTERRUPT: u8 = 3;
+
+/// The line that a person types.
+///
+/// # Errors
+/// `Interrupted`: by ^C.
+fn typed_line(terminal: impl Read) -> io::Result<String> {
+    let mut line = Vec::new();
+    for byte in BufReader::new(terminal).bytes() {
+        match byte? {
+            INTERRUPT => return Err(io::ErrorKind::Interrupted.into()),
+            b'\n' => {
+                let line = String::from_utf8(line).map_err(|_| io::ErrorKind::InvalidData)?;
+                return Ok(line.trim_end_matches('\r').to_owned());
+            }
+            byte => line.push(byte),
+        }
+    }
+    Err(io::ErrorKind::UnexpectedEof.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_typed_password_ends_with_its_line_and_an_interrupt_ends_all() {
+        let typed = |bytes: &[u8]| typed_line(bytes).map_err(|error| error.kind());
+        assert_eq!(typed(b"secret\r\nmore"), Ok("secret".to_owned()));
+        assert_eq!(typed(b"sec\x03"), Err(io::ErrorKind::Interrupted));
+        assert_eq!(typed(b""), Err(io::ErrorKind::UnexpectedEof));
     }
 }

@@ -422,3 +422,61 @@ fn with_a_session_per_server_each_has_its_own_window() {
     let clients = names.iter().filter(|(_, id)| *id == RpcId(0)).count();
     assert_eq!((clients, names.len()), (2, 22));
 }
+
+/// core::K6: one server that refused the login stopped the whole client for a second.
+#[test]
+fn an_address_that_refuses_the_login_stops_only_what_it_would_do() {
+    let (mut core, mut now_us) = (core(), 1_000);
+    let mut refused = batch(now_us, &[write(b"a")]);
+    let first = send(&mut core, &mut now_us, &mut refused, &map(1, FIRST));
+    core.denied(now_us, &mut refused, &first, "a wrong password");
+    assert!(matches!(result(refused), Err(Error::Refused(_))));
+    let mut again = batch(now_us, &[write(b"a")]);
+    assert!(matches!(core.next(now_us, &mut again), Next::Done));
+    assert!(matches!(result(again), Err(Error::Refused(_))));
+    // Another server has the key now.
+    core.learn(map(2, SECOND));
+    let mut other = batch(now_us, &[write(b"a")]);
+    let second = send(&mut core, &mut now_us, &mut other, &map(2, SECOND));
+    assert_eq!(second.server, SECOND);
+    // And a second later the first is asked again.
+    core.learn(map(3, FIRST));
+    now_us += 1_000_001;
+    let mut later = batch(now_us, &[write(b"a")]);
+    let third = send(&mut core, &mut now_us, &mut later, &map(3, FIRST));
+    assert_eq!(third.server, FIRST);
+}
+
+/// core::K6: as long as there are a map and a lease, nobody needs the coordinator.
+#[test]
+fn a_coordinator_that_refuses_the_login_stops_nothing_that_does_not_need_it() {
+    let (mut core, mut now_us) = (core(), 1_000);
+    let mut first = batch(now_us, &[write(b"a")]);
+    send(&mut core, &mut now_us, &mut first, &map(1, FIRST));
+    core.deny(now_us, "a", Error::Refused("a wrong password".to_owned()));
+    let mut second = batch(now_us, &[write(b"b")]);
+    assert!(matches!(core.next(now_us, &mut second), Next::Send(_)));
+    // A table that the map does not have.
+    let mut table = batch(now_us, &[Work::Table("other")]);
+    assert!(matches!(core.next(now_us, &mut table), Next::Done));
+    assert!(matches!(result(table), Err(Error::Refused(_))));
+}
+
+/// core::K1: a write whose first copy got no answer was reported as refused, so as not done.
+#[test]
+fn a_refusal_after_a_copy_without_an_answer_does_not_say_that_nothing_was_done() {
+    for by_trouble in [true, false] {
+        let (mut core, mut now_us) = (core(), 1_000);
+        let mut batch = batch(now_us, &[write(b"a")]);
+        let first = send(&mut core, &mut now_us, &mut batch, &map(1, FIRST));
+        core.failed(now_us, &mut batch, &first, "no answer in time");
+        let again = send(&mut core, &mut now_us, &mut batch, &map(1, FIRST));
+        let reason = "no right to this key";
+        let reply = match by_trouble {
+            true => Reply::Trouble(Trouble::NotPermitted { reason }),
+            false => problem(Problem::Failed { reason }),
+        };
+        core.answered(now_us, &mut batch, &again, reply);
+        assert!(matches!(result(batch), Err(Error::RefusedAgain(_))));
+    }
+}

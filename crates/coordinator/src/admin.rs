@@ -204,6 +204,10 @@ impl Context {
         let Some(report) = ask_report(&self.driver) else {
             return (503, TEXT, "the coordinator does not answer\n".to_owned());
         };
+        // It may have begun to lead meanwhile, and so have heard of the users.
+        if !is_probe && let Err(refused) = self.admit(login, peer) {
+            return refused;
+        }
         shown(path, report)
     }
 

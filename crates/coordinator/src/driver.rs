@@ -387,7 +387,9 @@ impl Driver {
                 }));
                 self.tell(Role::Leader);
                 self.execute(outputs);
-                self.note_users();
+                if let State::Leading(leading) = &self.state {
+                    self.guard.lead(leading.machine.users());
+                }
                 self.users_changed();
             }
             Err(reason) => self.refuse(reason),

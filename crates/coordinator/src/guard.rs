@@ -6,6 +6,7 @@
 //! **Invariants**
 //! - U1: once the leader's store has users, no client is served without: not before they are read,
 //!   nor if none of them could ever be read here.
+//!   A leader that led before waits for the newest: those that it knew may be gone.
 //! - U2: users that cannot be read change nothing: the last that could stay in force.
 //!
 //! **Concurrency** any thread may ask. A thread of its own reads the users: 10,000 of them take a
@@ -40,6 +41,8 @@ pub(crate) enum Refused {
 #[derive(Default)]
 struct State {
     users: Option<Arc<Users>>,
+    /// The newest revision that was read, understood or not.
+    read: u64,
     /// Why newer ones cannot be read (U2).
     fault: Option<String>,
 }
@@ -52,6 +55,9 @@ pub(crate) struct Guard {
     /// The newest revision that the store has; 0: there are no users. Relaxed: the driver writes
     /// it, and others may see it a moment later.
     revision: AtomicU64,
+    /// The revision that the store had when the leadership began: clients wait until it is read.
+    /// Relaxed, as `revision`.
+    first: AtomicU64,
     state: Mutex<State>,
     reader: Mutex<Sender<Shared<ClusterUsers>>>,
     pub(crate) failed_logins: AtomicU64,
@@ -67,6 +73,7 @@ impl Guard {
             logins: Logins::default(),
             origin: Instant::now(),
             revision: AtomicU64::new(0),
+            first: AtomicU64::new(0),
             state: Mutex::default(),
             reader: Mutex::new(reader),
             failed_logins: AtomicU64::new(0),
@@ -86,6 +93,12 @@ impl Guard {
         Ok(guard)
     }
 
+    /// This coordinator begins to lead; its store has these users (U1).
+    pub(crate) fn lead(&self, users: &Shared<ClusterUsers>) {
+        self.first.store(users.revision, Ordering::Relaxed);
+        self.want(users);
+    }
+
     /// The store has these users: they will be in force when they are read.
     pub(crate) fn want(&self, users: &Shared<ClusterUsers>) {
         if users.revision > self.revision.load(Ordering::Relaxed) {
@@ -102,12 +115,11 @@ impl Guard {
         let place = format!("users of the cluster, revision {}", wanted.revision);
         let read = before.load(&wanted.rules, &place, &self.catalog);
         let mut state = self.state();
+        state.read = wanted.revision;
         match read {
             Ok(users) => {
-                *state = State {
-                    users: Some(Arc::new(users)),
-                    fault: None,
-                };
+                state.users = Some(Arc::new(users));
+                state.fault = None;
             }
             Err(fault) => {
                 tracing::error!(
@@ -129,6 +141,9 @@ impl Guard {
             return Ok(None);
         }
         let state = self.state();
+        if state.read < self.first.load(Ordering::Relaxed) {
+            return Err(Refused::Reading);
+        }
         match (&state.users, &state.fault) {
             (Some(users), _) => Ok(Some(Arc::clone(users))),
             (None, None) => Err(Refused::Reading),
@@ -294,6 +309,26 @@ mod tests {
         assert!(!is_for_clients(&ToCoordinator::SetUsers(users)));
         assert!(is_for_clients(&ToCoordinator::Admin(Admin::Overview)));
         assert!(is_for_clients(&ToCoordinator::ClientLease { client: None }));
+    }
+
+    /// U1: a user that was removed under another leader came in until the newest were read.
+    #[test]
+    fn a_leader_that_led_before_waits_for_the_newest_users() {
+        let (guard, mut hub) = guard();
+        read(&guard, &mut hub, 1, "user ann on >secret +info");
+        let newest = Shared::from(ClusterUsers {
+            revision: 3,
+            rules: b"user bob on >secret +info".to_vec(),
+        });
+        guard.first.store(newest.revision, Ordering::Relaxed);
+        assert!(matches!(guard.users(), Err(Refused::Reading)));
+        guard.lead(&newest);
+        let mut events = Vec::new();
+        while events.is_empty() {
+            hub.poll(Some(Duration::from_secs(60)), &mut events);
+        }
+        let users = guard.users().expect("read").expect("some");
+        assert!(users.get("ann").is_none() && users.get("bob").is_some());
     }
 
     /// U1, U2.

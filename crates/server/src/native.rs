@@ -34,8 +34,8 @@ use duramen_node::serve::HINTS;
 use duramen_node::{ClientRequest, Hint, Servant, View, Views, WhenCold};
 use duramen_wire::native::codec::{
     BodyError, CLIENT_FRAME_BYTES_MAX, Envelope, Frame, Header, MultiAnswer, MultiRequest, Parsed,
-    Parts, Reply, Trouble, decode_login, decode_reply, decode_request, encode_logged_in,
-    encode_trouble, outcome_bytes, parse_frame,
+    Parts, Reply, Trouble, decode_login, decode_reply, decode_request, encode_enumerate_problem,
+    encode_logged_in, encode_outcome, encode_trouble, outcome_bytes, parse_frame,
 };
 use duramen_wire::native::message::{Answer, Login, Outcome, Problem, Request, Single};
 use rights::{Refusal, Verdict};
@@ -266,14 +266,24 @@ impl Round<'_> {
         turn: &mut Turn<'_>,
     ) -> bool {
         match rights::check(self.shared, turn.client, &asked.request) {
-            Verdict::Allowed => self.serve(guard, asked, turn),
-            Verdict::Refused(reason) => {
-                let reason = &reason;
-                refuse(turn.out, header, &Trouble::NotPermitted { reason });
+            Verdict::Allowed => {
+                let is_answered = self.serve(guard, asked, turn);
+                if is_answered {
+                    rights::note(self.shared, turn.client, &asked.request, &[]);
+                }
+                is_answered
+            }
+            Verdict::Refused(refusal) => {
+                refuse_all(turn.out, header, asked, refusal);
+                rights::note(self.shared, turn.client, &asked.request, &[Some(refusal)]);
                 true
             }
             Verdict::Parts(parts, refused) => {
-                self.serve_parts(guard, asked, (parts, &refused), turn)
+                let is_answered = self.serve_parts(guard, asked, (parts, &refused), turn);
+                if is_answered {
+                    rights::note(self.shared, turn.client, &asked.request, &refused);
+                }
+                is_answered
             }
         }
     }
@@ -368,6 +378,25 @@ impl Round<'_> {
     }
 }
 
+/// Answers a request of which nothing was run.
+#[cold]
+fn refuse_all(out: &mut Vec<u8>, header: &Header, asked: &ClientRequest<'_>, refusal: Refusal) {
+    if refusal != Refusal::UnknownTable {
+        let reason = &refusal.text();
+        return refuse(out, header, &Trouble::NotPermitted { reason });
+    }
+    let envelope = Envelope {
+        request: header.envelope.request,
+        ..Envelope::default()
+    };
+    match asked.request {
+        Request::Enumerate { .. } => {
+            encode_enumerate_problem(out, &envelope, &Problem::UnknownTable);
+        }
+        _ => encode_outcome(out, &envelope, &Outcome::Problem(Problem::UnknownTable)),
+    }
+}
+
 /// Appends the answer to a request of which some operations were refused. `answer`: the frame that
 /// answers the others.
 fn merge(answer: &[u8], refused: &[Option<Refusal>], out: &mut Vec<u8>) {
@@ -381,9 +410,14 @@ fn merge(answer: &[u8], refused: &[Option<Refusal>], out: &mut Vec<u8>) {
     let mut outcomes = outcomes.iter();
     let mut merged = MultiAnswer::new(out, &frame.header.envelope);
     let again = Outcome::Problem(Problem::Retry { after_ms: 0 });
+    let mut reason;
     for (n, refusal) in refused.iter().enumerate() {
         let outcome = match refusal {
-            Some(reason) => Outcome::Problem(Problem::Failed { reason }),
+            Some(Refusal::UnknownTable) => Outcome::Problem(Problem::UnknownTable),
+            Some(refusal) => {
+                reason = refusal.text();
+                Outcome::Problem(Problem::Failed { reason: &reason })
+            }
             None => outcomes.next().unwrap_or(again),
         };
         let left = (refused.len() - n) * REFUSAL_BYTES_MAX;

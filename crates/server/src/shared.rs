@@ -70,6 +70,7 @@ use duramen_cipher::KeyId;
 use duramen_engine::flash::FlashStats;
 use duramen_engine::{Store, TableId};
 use duramen_tls::Session;
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -195,7 +196,10 @@ pub struct Shared {
     pub(crate) logins: Logins,
     pub(crate) audit: Audit,
     /// The thread for commands whose work takes long.
-    pub(crate) background: Background,
+    /// Work with files: a hung disk must not keep users from being removed.
+    pub(crate) file_work: Background,
+    /// Changes of a cluster's users, which wait for the coordinator.
+    pub(crate) user_changes: Background,
     pub(crate) pubsub: pubsub::PubSub,
     /// The clients that wait for elements, by key.
     pub(crate) waiters: Waiters,
@@ -255,7 +259,8 @@ impl Shared {
             acl,
             logins: Logins::default(),
             audit,
-            background: Background::new("commands"),
+            file_work: Background::new("file-work"),
+            user_changes: Background::new("user-changes"),
             pubsub: pubsub::PubSub::default(),
             waiters: Waiters::default(),
             commands: state,
@@ -442,6 +447,14 @@ impl Shared {
     }
 
     /// The name of a table; `None`: it does not exist, or the data is not loaded yet.
+    pub(crate) fn table_names(&self) -> HashMap<TableId, String> {
+        let tables = self.data().map(|data| data.tables()).unwrap_or_default();
+        tables
+            .into_iter()
+            .map(|table| (table.id, table.name))
+            .collect()
+    }
+
     pub(crate) fn table_name(&self, table: TableId) -> Option<String> {
         let tables = self.data()?.tables();
         let found = tables.into_iter().find(|known| known.id == table);

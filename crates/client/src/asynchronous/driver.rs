@@ -154,7 +154,8 @@ impl Driver {
         for lane in 0..self.lanes.all.len() {
             let expires_us = self.lanes.all[lane].link.expires_us();
             if expires_us.is_some_and(|expires_us| expires_us <= now_us) {
-                self.break_lane(now_us, lane, &"no answer in time".to_owned().into());
+                let why = self.lanes.all[lane].link.too_late();
+                self.break_lane(now_us, lane, &why);
             }
         }
         while let Some((wakes_us, batch)) = self.timers.first().copied() {
@@ -365,13 +366,19 @@ impl Driver {
     }
 
     fn failed(&mut self, now_us: u64, flight: Flight, why: &Unopened) {
-        let (Unopened::Failed(text) | Unopened::Foreign(text) | Unopened::Denied(text)) = why;
+        let (Unopened::Failed(text)
+        | Unopened::Foreign(text)
+        | Unopened::Denied(text)
+        | Unopened::Unanswered(text)) = why;
         match flight {
             Flight::Request { batch, send } => {
                 if let Some(running) = self.running.get_mut(&batch) {
                     let running = &mut running.batch;
                     match why {
                         Unopened::Denied(_) => self.core.denied(now_us, running, &send, text),
+                        Unopened::Unanswered(_) => {
+                            self.core.login_unanswered(now_us, running, &send, text);
+                        }
                         _ => self.core.failed(now_us, running, &send, text),
                     }
                     self.ready.push(batch);
@@ -380,7 +387,9 @@ impl Driver {
             Flight::Question(ask) => {
                 let error = || Error::Refused(format!("{}: {text}", ask.address));
                 match why {
-                    Unopened::Failed(_) => self.core.coordinator_failed(now_us, &ask, text),
+                    Unopened::Failed(_) | Unopened::Unanswered(_) => {
+                        self.core.coordinator_failed(now_us, &ask, text);
+                    }
                     Unopened::Foreign(_) => self.core.refuse(error()),
                     Unopened::Denied(_) => self.core.deny_question(now_us, &ask, error()),
                 }
@@ -486,7 +495,7 @@ impl Driver {
             // An error to request 0 is an error to the handshake.
             return Err(match reply {
                 Reply::Trouble(trouble) => match Failure::of(&peer.address, &trouble) {
-                    Failure::Never(error) | Failure::Denied(error) => {
+                    Failure::Never(error) | Failure::Denied(error) | Failure::Login(error) => {
                         Unopened::Foreign(error.to_string())
                     }
                     _ => Unopened::Failed(trouble.to_string()),
@@ -508,7 +517,7 @@ impl Driver {
                     }
                     Reply::Trouble(trouble) => match Failure::of(&ask.address, &trouble) {
                         Failure::Never(error) => self.core.refuse(error),
-                        Failure::Denied(error) => {
+                        Failure::Login(error) | Failure::Denied(error) => {
                             self.core.deny_question(now_us, &ask, error);
                         }
                         Failure::NotSent(why) | Failure::Again(why) => {

@@ -9,7 +9,7 @@
 use crate::certificates::{Certificates, host};
 use crate::core::{CoordinatorRequest, Send};
 use crate::login::Login;
-use crate::net::{Unopened, logged_in, unopened};
+use crate::net::{LOGIN_PATIENCE, Unopened, logged_in, login_unanswered, unopened};
 use duramen_base::ids::ClusterId;
 use duramen_tls::{Received, Session};
 use duramen_wire::native::codec::{
@@ -120,7 +120,19 @@ impl Link {
     /// When the first request has waited for too long.
     pub fn expires_us(&self) -> Option<u64> {
         let (expires_us, _) = self.flights.values().next()?;
-        Some(*expires_us)
+        let patience_us = match self.state {
+            State::LoggingIn(_) => LOGIN_PATIENCE.as_micros() as u64,
+            _ => 0,
+        };
+        Some(expires_us + patience_us)
+    }
+
+    /// The reason why its requests have waited for too long.
+    pub fn too_late(&self) -> Unopened {
+        match self.state {
+            State::LoggingIn(_) => login_unanswered(),
+            _ => "no answer in time".to_owned().into(),
+        }
     }
 
     /// Encodes the requests that are not encoded yet. `encode` returns false if the request must

@@ -228,7 +228,7 @@ impl<W: AsWork> Batch<W> {
 
     pub(super) fn fail_open(&mut self, sessions: &mut Sessions, error: &Error) {
         for part in &mut self.parts {
-            if matches!(part.state, State::Open { .. }) {
+            if part.is_open() {
                 part.refuse(sessions, error);
             }
         }
@@ -264,6 +264,11 @@ impl<W: AsWork> CallPart<W> {
 
     pub(super) fn mutates(&self) -> bool {
         self.work.as_work().mutates()
+    }
+
+    /// Whether it is to be sent.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.state, State::Open { .. })
     }
 
     /// Whether it can be sent now.
@@ -385,11 +390,13 @@ impl<W: AsWork> CallPart<W> {
         self.settle(sessions, Err(error));
     }
 
-    /// Ends it with a refusal of the client, before another copy was sent (core::K1).
+    /// Ends it with an error that says that it was not executed, unless an earlier copy may have
+    /// been (core::K1).
     pub(super) fn refuse(&mut self, sessions: &mut Sessions, error: &Error) {
-        let error = match self.is_known_undone() || !self.mutates() {
-            true => error.clone(),
-            false => self.unknown(&error.to_string()),
+        let error = match error {
+            error if self.is_known_undone() || !self.mutates() => error.clone(),
+            Error::Refused(why) => Error::RefusedAgain(why.clone()),
+            error => self.unknown(&error.to_string()),
         };
         self.fail(sessions, error);
     }

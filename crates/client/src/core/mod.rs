@@ -22,6 +22,8 @@
 //!   deadline. An operation that no other attempt can complete ends at once.
 //! - K4: of all calls, one at a time asks the coordinator for the map, and one for each lease; the
 //!   others wait for the answer.
+//! - K6: an address that has refused the client's login is not asked again for a second, and what
+//!   only it could do ends; everything else goes on.
 //! - K5: an answer or a failure that comes after an operation has ended changes nothing of it.
 //!
 //! Times are microseconds of a monotonic clock.
@@ -49,6 +51,7 @@ use duramen_wire::native::message::{
     Answer, CoordinatorAnswer, Problem, Refusal, TabletMap, ToCoordinator,
 };
 use session::{SessionKey, Sessions};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Maximum bytes of operations in one request: large enough to be efficient, small enough for a
@@ -57,7 +60,8 @@ const REQUEST_BYTES_MAX: usize = 1 << 20;
 /// First pause after a failure; it doubles with each further failure up to the maximum.
 const PAUSE_US: u64 = 1_000;
 const PAUSE_MAX_US: u64 = 100_000;
-/// Time for which calls end at once after the client's user was refused.
+/// Time for which an address that has refused the client's login, or has not answered it, is left
+/// alone.
 const DENIED_US: u64 = 1_000_000;
 /// Pause before the next request for a lease that could not be renewed.
 const RENEW_AGAIN_US: u64 = 5_000_000;
@@ -166,9 +170,11 @@ pub struct Core {
     ask_timeout_us: u64,
     exactly_once: bool,
     random: Random,
-    /// A refusal by the coordinator or of a login, and the time until which every call ends with
-    /// it.
-    refused: Option<(Error, u64)>,
+    /// A refusal of this client by the cluster: every call ends with it.
+    refused: Option<Error>,
+    /// Addresses that have refused the client's login, with the reason and the time until which
+    /// they are not asked again (K6).
+    denials: HashMap<Arc<str>, (Error, u64)>,
 }
 
 impl Core {
@@ -193,6 +199,7 @@ impl Core {
             exactly_once,
             random: Random::new(seed),
             refused: None,
+            denials: HashMap::new(),
         }
     }
 
@@ -227,8 +234,8 @@ impl Core {
 
     /// The next step for this batch.
     pub fn next<W: AsWork>(&mut self, now_us: u64, batch: &mut Batch<W>) -> Next {
-        if let Some(error) = self.refused(now_us).cloned() {
-            batch.fail_open(&mut self.sessions, &error);
+        if let Some(error) = &self.refused {
+            batch.fail_open(&mut self.sessions, error);
         }
         if now_us >= batch.deadline_us {
             batch.end(now_us, &mut self.sessions, self.coordinators.last_trouble());
@@ -237,7 +244,10 @@ impl Core {
             return Next::Done;
         }
         let wants_ids = self.exactly_once && batch.mutates();
-        if wants_ids && let Some(next) = self.lease(now_us, batch) {
+        let denied = self.denied_coordinator(now_us);
+        if let Some((error, _)) = &denied {
+            self.fail_needy(now_us, batch, error);
+        } else if wants_ids && let Some(next) = self.lease(now_us, batch) {
             return next;
         }
         let sends = self.plan(now_us, batch, wants_ids);
@@ -250,6 +260,14 @@ impl Core {
         if !self.map_wanted {
             return Self::wait(now_us, batch, u64::MAX);
         }
+        if let Some((error, until_us)) = denied {
+            // The plan may have found more parts without a server.
+            self.fail_needy(now_us, batch, &error);
+            return match batch.is_done() {
+                true => Next::Done,
+                false => Self::wait(now_us, batch, until_us),
+            };
+        }
         if now_us < self.map_asked_until_us {
             return Self::wait(now_us, batch, self.map_asked_until_us);
         }
@@ -257,6 +275,36 @@ impl Core {
             return Self::wait(now_us, batch, self.map_not_before_us);
         }
         self.ask_map(now_us)
+    }
+
+    /// Whether the coordinator that would be asked has refused the login: the reason, and until
+    /// when.
+    fn denied_coordinator(&self, now_us: u64) -> Option<(Error, u64)> {
+        if self.denials.is_empty() {
+            return None;
+        }
+        let known = self.denials.get(&self.coordinators.current())?;
+        (now_us < known.1).then(|| known.clone())
+    }
+
+    /// Ends the parts that only an answer of the coordinator could help (K6).
+    fn fail_needy<W: AsWork>(&mut self, now_us: u64, batch: &mut Batch<W>, error: &Error) {
+        for part in &mut batch.parts {
+            if !part.is_open() {
+                continue;
+            }
+            let is_needy = match part.route(&self.routes) {
+                Route::Owner { server, .. } if self.exactly_once && part.mutates() => {
+                    let key = part.session().unwrap_or_else(|| self.sessions.key(server));
+                    self.sessions.get(key).wants_lease(now_us) == Some(None)
+                }
+                Route::Owner { .. } | Route::Here(_) => false,
+                _ => true,
+            };
+            if is_needy {
+                part.refuse(&mut self.sessions, error);
+            }
+        }
     }
 
     /// The step for the leases that the batch needs; `None`: it has them.
@@ -351,6 +399,10 @@ impl Core {
                 self.not_owned(now_us, part, &route, is_fresh);
                 continue;
             };
+            if let Some(error) = denial(&self.denials, now_us, &address) {
+                part.refuse(&mut self.sessions, error);
+                continue;
+            }
             let at = sends.iter().position(|send| send.server == server);
             let bytes = part.bytes();
             if at.is_some_and(|at| !sends[at].takes(bytes)) {
@@ -517,7 +569,9 @@ impl Core {
             Problem::TooLarge => part.too_large(),
             Problem::Full { what } => Error::Full(what.to_owned()),
             Problem::Failed { reason } => {
-                Error::Refused(format!("{} at {}: {reason}", send.server, send.address))
+                let error =
+                    Error::Refused(format!("{} at {}: {reason}", send.server, send.address));
+                return part.refuse(&mut self.sessions, &error);
             }
         };
         part.fail(&mut self.sessions, error);
@@ -563,7 +617,7 @@ impl Core {
     fn end<W: AsWork>(&mut self, batch: &mut Batch<W>, send: &Send, error: &Error) {
         for index in &send.parts {
             if let Some(part) = batch.open(*index) {
-                part.fail(&mut self.sessions, error.clone());
+                part.refuse(&mut self.sessions, error);
             }
         }
     }
@@ -656,38 +710,52 @@ impl Core {
 
     /// The cluster refuses this client: every call ends with this error.
     pub fn refuse(&mut self, error: Error) {
-        self.refused = Some((error, u64::MAX));
+        self.refused = Some(error);
     }
 
-    /// The cluster refuses the client's user: every call ends with this error, for
-    /// [`DENIED_US`]. Users may change, and more logins that fail would slow this machine's others.
-    pub fn deny(&mut self, now_us: u64, error: Error) {
-        if self.refused(now_us).is_none() {
-            self.refused = Some((error, now_us + DENIED_US));
-        }
+    /// This address refuses the client's login. It is asked again after [`DENIED_US`]: users may
+    /// change, and more logins that fail would slow this machine's others.
+    pub fn deny(&mut self, now_us: u64, address: &str, error: Error) {
+        self.denials.retain(|_, (_, until_us)| now_us < *until_us);
+        let until_us = now_us + DENIED_US;
+        self.denials.insert(Arc::from(address), (error, until_us));
     }
 
     /// As [`deny`](Self::deny), by the coordinator, which has not answered this question for it.
     pub fn deny_question(&mut self, now_us: u64, ask: &CoordinatorRequest, error: Error) {
         self.ask_again(ask, now_us + DENIED_US);
-        self.deny(now_us, error);
+        self.deny(now_us, &ask.address, error);
     }
 
     /// As [`deny`](Self::deny), by the server of this request.
     pub fn denied<W: AsWork>(&mut self, now_us: u64, batch: &mut Batch<W>, send: &Send, why: &str) {
         let error = Error::Refused(format!("{} at {}: {why}", send.server, send.address));
-        for index in &send.parts {
-            if let Some(part) = batch.open(*index) {
-                part.refuse(&mut self.sessions, &error);
-            }
-        }
-        self.deny(now_us, error);
+        self.end(batch, send, &error);
+        self.deny(now_us, &send.address, error);
     }
 
-    /// See [`Core::refuse`] and [`Core::deny`].
-    pub fn refused(&self, now_us: u64) -> Option<&Error> {
-        let (error, until_us) = self.refused.as_ref()?;
-        (now_us < *until_us).then_some(error)
+    /// The server of this request has not answered the login in time, so the request was not sent.
+    /// It is tried again, but not at once: each login costs the server.
+    pub fn login_unanswered<W: AsWork>(
+        &mut self,
+        now_us: u64,
+        batch: &mut Batch<W>,
+        send: &Send,
+        why: &str,
+    ) {
+        self.map_wanted |= self.routes.version() == send.map;
+        let last = format!("{} at {}: {why}", send.server, send.address);
+        for index in &send.parts {
+            if let Some(part) = batch.open(*index) {
+                part.postpone(now_us + DENIED_US, send.map, &last);
+            }
+        }
+    }
+
+    /// The error with which a question to this address ends now (K6).
+    pub fn refused(&self, now_us: u64, address: &str) -> Option<&Error> {
+        let denied = || denial(&self.denials, now_us, address);
+        self.refused.as_ref().or_else(denied)
     }
 
     fn ask_again(&mut self, ask: &CoordinatorRequest, at_us: u64) {
@@ -711,4 +779,14 @@ impl Core {
             session.renew_later(now_us + RENEW_AGAIN_US);
         }
     }
+}
+
+/// The reason why this address refuses the client's login now.
+fn denial<'a>(
+    denials: &'a HashMap<Arc<str>, (Error, u64)>,
+    now_us: u64,
+    address: &str,
+) -> Option<&'a Error> {
+    let (error, until_us) = denials.get(address)?;
+    (now_us < *until_us).then_some(error)
 }

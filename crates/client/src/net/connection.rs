@@ -47,9 +47,15 @@ pub(crate) enum Unopened {
     Failed(String),
     /// The other side belongs to another cluster, has another version, or has another token.
     Foreign(String),
-    /// The login is refused: the user or the password is wrong.
+    /// The login is refused: the user or the password is wrong, or the other side knows no users.
     Denied(String),
+    /// The login has no answer in time.
+    Unanswered(String),
 }
+
+/// Time for the answer to a login, if the call has as much: a server holds the answer to a wrong
+/// password for 3.2 s, and longer while others guess from the same address.
+pub(crate) const LOGIN_PATIENCE: Duration = Duration::from_secs(5);
 
 impl From<String> for Unopened {
     fn from(why: String) -> Unopened {
@@ -60,7 +66,10 @@ impl From<String> for Unopened {
 impl From<Unopened> for String {
     fn from(why: Unopened) -> String {
         match why {
-            Unopened::Failed(why) | Unopened::Foreign(why) | Unopened::Denied(why) => why,
+            Unopened::Failed(why)
+            | Unopened::Foreign(why)
+            | Unopened::Denied(why)
+            | Unopened::Unanswered(why) => why,
         }
     }
 }
@@ -164,8 +173,13 @@ impl Connection {
     pub fn log_in(mut self, login: &Login, timeout: Duration) -> Result<Connection, Unopened> {
         let request = self.next_request();
         login.encode(request, &mut self.output);
+        let deadline = Instant::now() + timeout;
         self.transmit(timeout)?;
-        logged_in(&self.receive(timeout, CLIENT_FRAME_BYTES_MAX)?)?;
+        match self.receive(timeout, CLIENT_FRAME_BYTES_MAX) {
+            Ok(reply) => logged_in(&reply)?,
+            Err(_) if Instant::now() >= deadline => return Err(login_unanswered()),
+            Err(why) => return Err(why.into()),
+        }
         self.consumed();
         Ok(self)
     }
@@ -271,6 +285,11 @@ pub(crate) fn unopened(error: HelloError) -> Unopened {
     }
 }
 
+/// The login has no answer in time.
+pub(crate) fn login_unanswered() -> Unopened {
+    Unopened::Unanswered("no answer to the login in time: its password may be wrong".to_owned())
+}
+
 /// Whether the other side has accepted the login.
 pub(crate) fn logged_in(reply: &Reply<'_>) -> Result<(), Unopened> {
     match reply {
@@ -278,7 +297,7 @@ pub(crate) fn logged_in(reply: &Reply<'_>) -> Result<(), Unopened> {
         Reply::Trouble(Trouble::NotPermitted { reason }) => {
             Err(Unopened::Denied((*reason).to_owned()))
         }
-        Reply::Trouble(Trouble::Malformed { .. }) => Err(Unopened::Foreign(
+        Reply::Trouble(Trouble::Malformed { .. }) => Err(Unopened::Denied(
             "the other side is too old to know users of native clients: update it, or connect \
              without a login"
                 .to_owned(),

@@ -16,12 +16,12 @@ use crate::core::{Batch, CoordinatorRequest, Core, Next, Send, Settled, Work};
 use crate::error::Error;
 use crate::options::Options;
 use connection::Connection;
-pub(crate) use connection::{Unopened, logged_in, unopened};
+pub(crate) use connection::{LOGIN_PATIENCE, Unopened, logged_in, login_unanswered, unopened};
 use duramen_wire::native::codec::{
     CLIENT_FRAME_BYTES_MAX, Envelope, PEER_FRAME_BYTES_MAX, Reply, Trouble, encode_to_coordinator,
 };
 use duramen_wire::native::message::{CoordinatorAnswer, Refusal, ToCoordinator};
-use pool::Pool;
+use pool::{Pool, Timeouts};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -72,6 +72,14 @@ impl Shared {
         Duration::from_micros(deadline_us.saturating_sub(self.now_us()))
     }
 
+    fn timeouts(&self, deadline_us: u64) -> Timeouts {
+        let call = self.until(deadline_us);
+        Timeouts {
+            attempt: call.min(self.options.attempt),
+            call,
+        }
+    }
+
     /// A call that begins now.
     pub fn batch<'a>(&self, work: impl IntoIterator<Item = Work<'a>>) -> Batch<Work<'a>> {
         Batch::new(self.now_us(), self.options.deadline, work)
@@ -114,6 +122,10 @@ impl Shared {
                 Err(Unopened::Denied(why)) => {
                     self.core().denied(self.now_us(), batch, send, &why);
                 }
+                Err(Unopened::Unanswered(why)) => {
+                    self.core()
+                        .login_unanswered(self.now_us(), batch, send, &why);
+                }
                 Err(Unopened::Failed(why) | Unopened::Foreign(why)) => {
                     self.core().failed(self.now_us(), batch, send, &why);
                 }
@@ -146,8 +158,9 @@ impl Shared {
         send: &Send,
         deadline_us: u64,
     ) -> Result<Connection, Unopened> {
-        let timeout = self.until(deadline_us).min(self.options.attempt);
-        let mut connection = self.pool.take(&send.address, timeout)?;
+        let timeouts = self.timeouts(deadline_us);
+        let mut connection = self.pool.take(&send.address, timeouts)?;
+        let timeout = self.timeouts(deadline_us).attempt;
         let request = connection.next_request();
         batch.encode(send, request, connection.out());
         connection.transmit(timeout)?;
@@ -155,8 +168,7 @@ impl Shared {
     }
 
     fn ask(&self, ask: &CoordinatorRequest, deadline_us: u64) {
-        let timeout = self.until(deadline_us).min(self.options.attempt);
-        let answer = self.exchange(&ask.address, &ask.question, timeout);
+        let answer = self.exchange(&ask.address, &ask.question, deadline_us);
         let now_us = self.now_us();
         let mut core = self.core();
         match answer {
@@ -164,7 +176,9 @@ impl Shared {
             Err(Failure::NotSent(why) | Failure::Again(why)) => {
                 core.coordinator_failed(now_us, ask, &why);
             }
-            Err(Failure::Denied(error)) => core.deny_question(now_us, ask, error),
+            Err(Failure::Login(error) | Failure::Denied(error)) => {
+                core.deny_question(now_us, ask, error);
+            }
             Err(Failure::Never(error)) => core.refuse(error),
         }
     }
@@ -174,14 +188,16 @@ impl Shared {
         &self,
         address: &str,
         question: &ToCoordinator,
-        timeout: Duration,
+        deadline_us: u64,
     ) -> Result<CoordinatorAnswer, Failure> {
-        let taken = self.pool.take_of_coordinator(address, timeout);
+        let timeouts = self.timeouts(deadline_us);
+        let taken = self.pool.take_of_coordinator(address, timeouts);
         let mut connection = taken.map_err(|unopened| match unopened {
-            Unopened::Failed(why) => Failure::NotSent(why),
+            Unopened::Failed(why) | Unopened::Unanswered(why) => Failure::NotSent(why),
             Unopened::Foreign(why) => Failure::Never(Error::Refused(format!("{address}: {why}"))),
-            Unopened::Denied(why) => Failure::Denied(Error::Refused(format!("{address}: {why}"))),
+            Unopened::Denied(why) => Failure::Login(Error::Refused(format!("{address}: {why}"))),
         })?;
+        let timeout = self.timeouts(deadline_us).attempt;
         let envelope = Envelope {
             request: connection.next_request(),
             ..Envelope::default()
@@ -218,18 +234,20 @@ impl Shared {
             }
             let address = {
                 let mut core = self.core();
-                if let Some(error) = core.refused(self.now_us()) {
-                    return Err(error.clone());
+                let address = core.coordinators().current();
+                if let Some(error) = core.refused(self.now_us(), &address) {
+                    return Err(refused_again(may_be_done, error.clone()));
                 }
-                core.coordinators().current()
+                address
             };
-            let timeout = self.until(deadline_us).min(self.options.attempt);
-            match self.exchange(&address, question, timeout) {
-                Err(Failure::Denied(error)) => {
-                    self.core().deny(self.now_us(), error.clone());
-                    return Err(error);
+            match self.exchange(&address, question, deadline_us) {
+                Err(Failure::Login(error)) => {
+                    self.core().deny(self.now_us(), &address, error.clone());
+                    return Err(refused_again(may_be_done, error));
                 }
-                Err(Failure::Never(error)) => return Err(error),
+                Err(Failure::Denied(error) | Failure::Never(error)) => {
+                    return Err(refused_again(may_be_done, error));
+                }
                 Err(Failure::NotSent(why)) => {
                     self.core().coordinators().failed(&address, &why);
                 }
@@ -252,10 +270,8 @@ impl Shared {
                     self.core().coordinators().failed(&address, &why);
                 }
                 Ok(CoordinatorAnswer::Refused(refusal)) => {
-                    return Err(match may_be_done {
-                        true => Error::RefusedAgain(refusal.to_string()),
-                        false => Error::Refused(refusal.to_string()),
-                    });
+                    let error = Error::Refused(refusal.to_string());
+                    return Err(refused_again(may_be_done, error));
                 }
                 Ok(answer) => return Ok(answer),
             }
@@ -266,13 +282,23 @@ impl Shared {
     }
 }
 
+/// The refusal of a question of which an earlier copy may have been carried out.
+fn refused_again(may_be_done: bool, error: Error) -> Error {
+    match error {
+        Error::Refused(why) if may_be_done => Error::RefusedAgain(why),
+        error => error,
+    }
+}
+
 /// Reason why a coordinator gave no answer.
 pub(crate) enum Failure {
     /// The question was not sent. Another coordinator may answer, or this one later.
     NotSent(String),
     /// As `NotSent`, but the question may have arrived.
     Again(String),
-    /// The user may not do this, or its login is refused. Its rights may change.
+    /// The login is refused.
+    Login(Error),
+    /// The user may not do this, or has not logged in. Its rights may change.
     Denied(Error),
     Never(Error),
 }

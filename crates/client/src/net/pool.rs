@@ -1,6 +1,6 @@
 //! The pool of idle connections.
 
-use super::connection::{Connection, Unopened};
+use super::connection::{Connection, LOGIN_PATIENCE, Unopened};
 use crate::certificates::Certificates;
 use crate::error::Error;
 use crate::login::Login;
@@ -9,6 +9,24 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+/// Time that is left.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timeouts {
+    /// For one attempt.
+    pub attempt: Duration,
+    /// For the whole call: that is what a login may take.
+    pub call: Duration,
+}
+
+impl Timeouts {
+    fn after(self, elapsed: Duration) -> Timeouts {
+        Timeouts {
+            attempt: self.attempt.saturating_sub(elapsed),
+            call: self.call.saturating_sub(elapsed),
+        }
+    }
+}
 
 /// Maximum idle connections per address: more than the number of simultaneously calling threads is
 /// useless.
@@ -48,13 +66,12 @@ impl Pool {
     }
 
     /// A connection to this address that the other side has not closed, as far as is visible: an
-    /// idle one, or a new one.
-    pub fn take(&self, address: &str, timeout: Duration) -> Result<Connection, Unopened> {
+    /// idle one, or a new one. `timeouts`: for its handshake, and for the whole call.
+    pub fn take(&self, address: &str, timeouts: Timeouts) -> Result<Connection, Unopened> {
         self.take_or(address, || {
             let since = Instant::now();
-            self.open_locally(address, timeout).unwrap_or_else(|| {
-                self.open_by_tcp(address, timeout.saturating_sub(since.elapsed()))
-            })
+            self.open_locally(address, timeouts)
+                .unwrap_or_else(|| self.open_by_tcp(address, timeouts.after(since.elapsed())))
         })
     }
 
@@ -62,22 +79,30 @@ impl Pool {
     pub fn take_of_coordinator(
         &self,
         address: &str,
-        timeout: Duration,
+        timeouts: Timeouts,
     ) -> Result<Connection, Unopened> {
-        self.take_or(address, || self.open_by_tcp(address, timeout))
+        self.take_or(address, || self.open_by_tcp(address, timeouts))
     }
 
-    fn open_by_tcp(&self, address: &str, timeout: Duration) -> Result<Connection, Unopened> {
+    fn open_by_tcp(&self, address: &str, timeouts: Timeouts) -> Result<Connection, Unopened> {
         let identity = self.certificates.as_ref().map(Certificates::newest);
         let (cluster, token) = (&self.cluster, &self.token);
         let since = Instant::now();
-        let opened = Connection::open(address, cluster, token, identity, timeout, self.spin)?;
-        self.log_in(opened, timeout.saturating_sub(since.elapsed()))
+        let opened = Connection::open(
+            address,
+            cluster,
+            token,
+            identity,
+            timeouts.attempt,
+            self.spin,
+        )?;
+        self.log_in(opened, timeouts.after(since.elapsed()).call)
     }
 
+    /// `timeout`: of the whole call.
     fn log_in(&self, opened: Connection, timeout: Duration) -> Result<Connection, Unopened> {
         match &self.login {
-            Some(login) => opened.log_in(login, timeout),
+            Some(login) => opened.log_in(login, timeout.min(LOGIN_PATIENCE)),
             None => Ok(opened),
         }
     }
@@ -100,7 +125,7 @@ impl Pool {
     fn open_locally(
         &self,
         address: &str,
-        timeout: Duration,
+        timeouts: Timeouts,
     ) -> Option<Result<Connection, Unopened>> {
         // An address with a slash would leave the directory.
         let dir = self
@@ -110,8 +135,9 @@ impl Pool {
         let path = dir.join(address);
         let (cluster, token) = (&self.cluster, &self.token);
         // A process that listens there and does not answer leaves time for TCP.
-        let opened = Connection::open_locally(&path, cluster, token, timeout / 2, self.spin)
-            .and_then(|opened| self.log_in(opened, timeout / 2));
+        let opened =
+            Connection::open_locally(&path, cluster, token, timeouts.attempt / 2, self.spin)
+                .and_then(|opened| self.log_in(opened, timeouts.call / 2));
         let (opened, failure) = match opened {
             Err(Unopened::Failed(why)) => (None, Some(format!("{}: {why}", path.display()))),
             opened => (Some(opened), None),

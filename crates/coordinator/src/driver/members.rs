@@ -6,6 +6,10 @@ use duramen_net::ConnectionId;
 use duramen_wire::native::message::MembersHealth;
 use std::collections::HashMap;
 
+/// Members whose certificates are kept: more than a cluster has. Beyond them, a peer that speaks
+/// for others could fill the memory.
+const SERVERS_MAX: usize = 4_096;
+
 /// When the certificates of members expire, in seconds since the Unix epoch. Empty without TLS.
 #[derive(Default)]
 pub(super) struct Certificates {
@@ -27,7 +31,11 @@ impl Certificates {
     /// This member asks something on a connection.
     pub(super) fn asked(&mut self, connection: ConnectionId, server: ServerId) {
         if let Some(expires_s) = self.connections.get(&connection) {
-            self.servers.insert(server, *expires_s);
+            let expires_s = *expires_s;
+            if self.servers.len() >= SERVERS_MAX && !self.servers.contains_key(&server) {
+                self.servers.clear(); // members ask again
+            }
+            self.servers.insert(server, expires_s);
         }
     }
 
@@ -113,6 +121,11 @@ mod tests {
         certificates.asked(first, other);
         assert_eq!(shown(&mut certificates), Some(100));
         assert_eq!(certificates.servers.len(), 1, "the other is no member");
+        for number in 0..2 * SERVERS_MAX as u32 {
+            certificates.asked(first, ServerId::new(number, 7));
+            assert!(certificates.servers.len() <= SERVERS_MAX);
+        }
+        certificates.asked(first, one);
         certificates.accepted(second, 200);
         certificates.closed(first);
         assert_eq!(

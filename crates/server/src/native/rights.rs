@@ -16,6 +16,8 @@
 //! - R2: the rights are those of the user as it was when the client's turn began (permit::U2).
 //! - R3: a client that has not logged in has the rights of the default user, if that needs no
 //!   password; otherwise it may ping and log in.
+//! - R4: an answered request is recorded once, however often it was presented (native::Y4), with
+//!   one denial per reason, however many of its operations are refused.
 
 use crate::audit::{KEY_BYTES_MAX, Outcome as AuditOutcome, Record};
 use crate::clock;
@@ -27,15 +29,51 @@ use duramen_acl::{Access, Denied, LoginError, User};
 use duramen_base::ids::TableId;
 use duramen_wire::native::codec::Parts;
 use duramen_wire::native::message::{Amount, Login, Operation, Request, Single};
+use std::cell::OnceCell;
+use std::collections::HashMap;
 
 /// The name of this port in the logs.
 const PORT: &str = "native";
 
 /// The answer to a client that has to log in.
-pub(super) const LOG_IN: &str = "the client has to log in as a user, with its password";
+const LOG_IN: &str = "the client has to log in as a user, with its password";
 
-/// The part of a request that its user may not run, for the client.
-pub(super) type Refusal = String;
+/// Reason why a user may not run an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    LogIn,
+    /// The command that the operation stands for.
+    Command(&'static str),
+    Key,
+    AllKeys,
+    Table,
+    /// This member does not know the table yet, so nobody knows whether the user may use it.
+    UnknownTable,
+}
+
+impl Refusal {
+    /// The text for the client.
+    pub(super) fn text(self) -> String {
+        match self {
+            Refusal::LogIn => LOG_IN.to_owned(),
+            Refusal::Command(name) => format!("no right to run '{name}'"),
+            Refusal::Key => "no right to this key".to_owned(),
+            Refusal::AllKeys => "no right to all keys of the table".to_owned(),
+            Refusal::Table => "no right to this table".to_owned(),
+            Refusal::UnknownTable => "the table is not known here".to_owned(),
+        }
+    }
+
+    /// `None`: it is no denial for the logs.
+    fn reason(self) -> Option<Reason> {
+        match self {
+            Refusal::LogIn | Refusal::UnknownTable => None,
+            Refusal::Command(_) => Some(Reason::Command),
+            Refusal::Key | Refusal::AllKeys => Some(Reason::Key),
+            Refusal::Table => Some(Reason::Table),
+        }
+    }
+}
 
 /// The result of [`check`].
 pub(super) enum Verdict<'a> {
@@ -45,10 +83,10 @@ pub(super) enum Verdict<'a> {
     Parts(Parts<'a>, Vec<Option<Refusal>>),
 }
 
-/// Checks a request. A refused part is counted and recorded.
+/// Checks a request.
 #[inline]
 pub(super) fn check<'a>(shared: &Shared, client: &Client, request: &Request<'a>) -> Verdict<'a> {
-    match client.is_unrestricted() && shared.audit.classes() == 0 {
+    match client.is_unrestricted() {
         true => Verdict::Allowed,
         false => check_user(shared, client, request),
     }
@@ -60,9 +98,10 @@ fn check_user<'a>(shared: &Shared, client: &Client, request: &Request<'a>) -> Ve
         return Verdict::Allowed;
     }
     let Some(user) = client.user().filter(|_| client.is_authenticated()) else {
-        return Verdict::Refused(LOG_IN.to_owned());
+        return Verdict::Refused(Refusal::LogIn);
     };
-    let check = |wanted: Wanted<'_>| wanted.check(shared, client, user);
+    let tables = Tables::of(shared);
+    let check = |wanted: Wanted<'_>| wanted.check(&tables, user);
     match request {
         Request::Ping => Verdict::Allowed,
         Request::Single(single) => check(Wanted::of(single)).map_or_else(Verdict::Refused, allowed),
@@ -75,13 +114,8 @@ fn check_user<'a>(shared: &Shared, client: &Client, request: &Request<'a>) -> Ve
             }
         }
         Request::Enumerate { table, .. } => {
-            let all = |command| Wanted {
-                spec: command_named(command),
-                key: None,
-                access: READS,
-                table: *table,
-            };
-            let both = check(all("scan")).and_then(|()| check(all("get")));
+            let [scan, get] = Wanted::of_enumeration(*table);
+            let both = check(scan).and_then(|()| check(get));
             both.map_or_else(Verdict::Refused, allowed)
         }
     }
@@ -100,6 +134,84 @@ const WRITES: Access = Access {
     writes: true,
 };
 
+/// Counts and records a request that was answered (R4). `refused`: for each of its operations, why
+/// it was not run; empty: all were run.
+#[inline]
+pub(super) fn note(
+    shared: &Shared,
+    client: &Client,
+    request: &Request<'_>,
+    refused: &[Option<Refusal>],
+) {
+    if shared.audit.classes() != 0 || !refused.is_empty() {
+        note_parts(shared, client, request, refused);
+    }
+}
+
+#[cold]
+fn note_parts(
+    shared: &Shared,
+    client: &Client,
+    request: &Request<'_>,
+    refused: &[Option<Refusal>],
+) {
+    if refused.first() == Some(&Some(Refusal::LogIn)) {
+        return; // it holds for all parts, and is no denial
+    }
+    let tables = Tables::of(shared);
+    let mut denied: Vec<Reason> = Vec::new();
+    let mut note = |n: usize, wanted: Wanted<'_>| {
+        let Some(refusal) = refused.get(n).copied().flatten() else {
+            if wanted.spec.is_audited(shared.audit.classes()) {
+                wanted.record(shared, client, AuditOutcome::Allowed);
+            }
+            return;
+        };
+        if let Some(reason) = refusal.reason()
+            && !denied.contains(&reason)
+        {
+            denied.push(reason);
+            wanted.note_denied(&tables, client, refusal, reason);
+        }
+    };
+    match request {
+        Request::Ping => {}
+        Request::Single(single) => note(0, Wanted::of(single)),
+        Request::Multi(parts) => {
+            let parts = parts.iter().enumerate();
+            parts.for_each(|(n, single)| note(n, Wanted::of(&single)));
+        }
+        Request::Enumerate { table, .. } => {
+            let [scan, get] = Wanted::of_enumeration(*table);
+            match refused.first().copied().flatten() {
+                Some(Refusal::Command(name)) if name == get.spec.name => note(0, get),
+                Some(_) => note(0, scan),
+                None => [scan, get].into_iter().for_each(|one| note(0, one)),
+            }
+        }
+    }
+}
+
+/// The names of the tables, as the first question of a request finds them.
+struct Tables<'s> {
+    shared: &'s Shared,
+    names: OnceCell<HashMap<TableId, String>>,
+}
+
+impl<'s> Tables<'s> {
+    fn of(shared: &'s Shared) -> Tables<'s> {
+        Tables {
+            shared,
+            names: OnceCell::new(),
+        }
+    }
+
+    fn name(&self, table: TableId) -> Option<&str> {
+        let names = self.names.get_or_init(|| self.shared.table_names());
+        names.get(&table).map(String::as_str)
+    }
+}
+
 /// The rights that an operation needs.
 struct Wanted<'a> {
     spec: &'static Spec,
@@ -116,6 +228,16 @@ fn command_named(name: &str) -> &'static Spec {
 }
 
 impl<'a> Wanted<'a> {
+    /// Of the objects of a whole table.
+    fn of_enumeration(table: TableId) -> [Wanted<'a>; 2] {
+        ["scan", "get"].map(|command| Wanted {
+            spec: command_named(command),
+            key: None,
+            access: READS,
+            table,
+        })
+    }
+
     fn of(single: &Single<'a>) -> Wanted<'a> {
         let (name, access) = match single.operation {
             Operation::Read => ("get", READS),
@@ -141,34 +263,30 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    fn check(&self, shared: &Shared, client: &Client, user: &User) -> Result<(), Refusal> {
+    fn check(&self, tables: &Tables<'_>, user: &User) -> Result<(), Refusal> {
         let asked = Asked {
             wanted: self,
-            shared,
+            tables,
         };
-        let Err(denied) = user.check(&asked, shared.acl.catalog()) else {
-            if self.spec.is_audited(shared.audit.classes()) {
-                self.record(shared, client, AuditOutcome::Allowed);
-            }
-            return Ok(());
+        let checked = user.check(&asked, tables.shared.acl.catalog());
+        checked.map_err(|denied| match denied {
+            Denied::Command => Refusal::Command(self.spec.name),
+            Denied::Table(_) if tables.name(self.table).is_none() => Refusal::UnknownTable,
+            Denied::Table(_) => Refusal::Table,
+            Denied::Key(_) | Denied::Channel(_) if self.key.is_none() => Refusal::AllKeys,
+            Denied::Key(_) | Denied::Channel(_) => Refusal::Key,
+        })
+    }
+
+    fn note_denied(&self, tables: &Tables<'_>, client: &Client, refusal: Refusal, reason: Reason) {
+        let object = match refusal {
+            Refusal::Command(name) => name.as_bytes().to_vec(),
+            Refusal::Table => tables.name(self.table).unwrap_or_default().into(),
+            _ => self.key.unwrap_or_default().to_vec(),
         };
-        let key = self.key.unwrap_or_default();
-        let (reason, object) = match denied {
-            Denied::Command => (Reason::Command, self.spec.name.as_bytes().to_vec()),
-            Denied::Key(_) | Denied::Channel(_) => (Reason::Key, key.to_vec()),
-            Denied::Table(_) => {
-                let table = shared.table_name(self.table).unwrap_or_default();
-                (Reason::Table, table.into_bytes())
-            }
-        };
+        let shared = tables.shared;
         shared.note_denial(client_origin(shared, client), reason, object, PORT);
         self.record(shared, client, AuditOutcome::Denied);
-        Err(match denied {
-            Denied::Command => format!("no right to run '{}'", self.spec.name),
-            Denied::Table(_) => "no right to this table".to_owned(),
-            _ if self.key.is_none() => "no right to all keys of the table".to_owned(),
-            _ => "no right to this key".to_owned(),
-        })
     }
 
     fn record(&self, shared: &Shared, client: &Client, outcome: AuditOutcome) {
@@ -195,7 +313,7 @@ impl<'a> Wanted<'a> {
 /// An operation, for the check.
 struct Asked<'a> {
     wanted: &'a Wanted<'a>,
-    shared: &'a Shared,
+    tables: &'a Tables<'a>,
 }
 
 impl duramen_acl::Request for Asked<'_> {
@@ -218,8 +336,8 @@ impl duramen_acl::Request for Asked<'_> {
     }
 
     fn each_table(&self, look: &mut dyn FnMut(usize, Option<&str>) -> bool) {
-        let name = self.shared.table_name(self.wanted.table);
-        look(0, Some(name.unwrap_or_default().as_str()));
+        let name = self.tables.name(self.wanted.table);
+        look(0, Some(name.unwrap_or_default()));
     }
 }
 
@@ -244,6 +362,8 @@ pub(super) fn log_in(
                 let origin = client_origin(shared, client);
                 shared.record_login(&origin, user.name(), AuditOutcome::Allowed);
             }
+            // It may have been removed meanwhile.
+            client.renew(shared);
             Ok(())
         }
         Err(error) => {
@@ -255,5 +375,104 @@ pub(super) fn log_in(
             };
             Err((error.to_string(), until_ms))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Level, ServerConfig};
+    use crate::shared::ClientRecord;
+    use duramen_engine::{Options, Store};
+    use duramen_wire::native::codec::{
+        Envelope, MultiRequest, Parsed, decode_request, parse_frame,
+    };
+    use std::sync::Arc;
+
+    /// A server and a client of its default user, which has these rules.
+    fn client_with(rules: &str) -> (Arc<Shared>, Client) {
+        let mut config = ServerConfig {
+            level: Some(Level::Memory),
+            threads: 1,
+            ..ServerConfig::default()
+        };
+        config.access.users = format!("user default on nopass {rules}");
+        let shared = Shared::new(config, None, crate::exec::catalog()).expect("shared state");
+        let options = Options {
+            huge_pages: false,
+            heads: 1,
+            ..Options::new(64 << 20)
+        };
+        shared.serve(Store::new(options).expect("a store"), None);
+        let address = "127.0.0.1:1".parse().expect("an address");
+        let record = Arc::new(ClientRecord::new(1, 0, 0, 3, address, address, 1));
+        let mut client = Client::new(record);
+        client.begin_native(&shared);
+        (shared, client)
+    }
+
+    fn read(table: TableId) -> Single<'static> {
+        Single {
+            table,
+            key: b"k",
+            operation: Operation::Read,
+            level: None,
+            rpc: None,
+        }
+    }
+
+    /// A user limited to tables was refused for good by a member that did not know a new table yet.
+    #[test]
+    fn a_table_that_is_not_known_here_is_no_denial() {
+        let (shared, client) = client_with("~* +@all table:mine");
+        let refused = |table| match check(&shared, &client, &Request::Single(read(table))) {
+            Verdict::Refused(refusal) => refusal,
+            _ => panic!("no right to it"),
+        };
+        assert_eq!(refused(TableId::DEFAULT), Refusal::Table);
+        assert_eq!(refused(TableId(99)), Refusal::UnknownTable);
+        let request = Request::Single(read(TableId(99)));
+        note(&shared, &client, &request, &[Some(Refusal::UnknownTable)]);
+        assert!(shared.acl.denials().is_empty());
+    }
+
+    /// R4: each of 65,536 operations wrote into the logs.
+    #[test]
+    fn the_refused_operations_of_a_request_are_one_denial() {
+        let (shared, client) = client_with("~other +@all");
+        let mut bytes = Vec::new();
+        let mut multi = MultiRequest::new(&mut bytes, &Envelope::default());
+        (0..3).for_each(|_| multi.push(&read(TableId::DEFAULT)));
+        multi.finish();
+        let Ok(Parsed::Frame { frame, .. }) = parse_frame(&bytes, usize::MAX) else {
+            panic!("a whole frame");
+        };
+        let request = decode_request(&frame).expect("right").expect("a request");
+        let Verdict::Parts(_, refused) = check(&shared, &client, &request) else {
+            panic!("all are refused");
+        };
+        assert_eq!(refused, [Some(Refusal::Key); 3]);
+        assert_eq!(
+            shared.acl.count(Reason::Key),
+            0,
+            "it may be presented again"
+        );
+        note(&shared, &client, &request, &refused);
+        assert_eq!(shared.acl.count(Reason::Key), 1);
+    }
+
+    /// R3: a client from before the default user needed no password any more stayed refused.
+    #[test]
+    fn a_client_gets_the_rights_of_a_default_user_that_becomes_open() {
+        let (shared, mut client) = client_with("~* +@all");
+        assert!(client.is_authenticated());
+        shared.acl.require_password("secret");
+        let record = Arc::clone(client.record());
+        client = Client::new(record);
+        client.begin_native(&shared);
+        assert!(!client.is_authenticated());
+        shared.acl.require_password("");
+        client.begin_native(&shared);
+        assert!(client.is_authenticated());
     }
 }

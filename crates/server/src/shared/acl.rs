@@ -7,7 +7,9 @@
 //! - V3: once the coordinator of a cluster has users, a member has those alone, of a revision that
 //!   never becomes lower; and it has them before it serves a client.
 //! - V4: until a member has heard from its coordinator, its own configuration decides, as far as
-//!   that asks for a password: a default user without one may run no administrative command.
+//!   that asks for a password: a user without one may run no administrative command, and nobody
+//!   changes users. Nor may a connection of that time, once the cluster's users are here: its next
+//!   turn closes it.
 //!
 //! **Concurrency.** Requests read [`AclState::generation`] and [`AclState::is_open`], whose cache
 //! line only changes of users write. The locks guard cold paths.
@@ -15,7 +17,7 @@
 use super::{ClientRecord, Membership, Message, Shared};
 use crate::config::{ClientAuth, ServerConfig};
 use crate::error::ServerError;
-use duramen_acl::{Catalog, Users};
+use duramen_acl::{Catalog, User, Users};
 use duramen_wire::native::message::{ClusterUsers, CoordinatorAnswer, ToCoordinator};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -63,8 +65,6 @@ pub(crate) struct Denial {
 
 /// Equal denials within this time, in milliseconds, are one entry; as in Redis.
 const GROUPED_MS: u64 = 60_000;
-/// Time for a change of the users of a cluster: a new coordinator may have to be elected first.
-const CLUSTER_PATIENCE: Duration = Duration::from_secs(10);
 /// Pause after a change that came too late.
 const CLUSTER_PAUSE: Duration = Duration::from_millis(5);
 /// Maximum bytes of an object in the log.
@@ -87,8 +87,11 @@ pub struct AclState {
     /// The revision of the cluster's users that are here (V3); 0: these are this server's own.
     /// Changes under `changes`. Relaxed: for people, and under the lock.
     revision: AtomicU64,
-    /// The coordinator of the cluster has told its users, or that it has none. Relaxed: it is set
-    /// before a client is served.
+    /// Connections that have last seen an earlier generation are closed (V4). Changes under
+    /// `changes`. Relaxed: the generation is published after it.
+    valid_from: AtomicU64,
+    /// The coordinator of the cluster has told its users, or that it has none. Release after
+    /// `valid_from`; Acquire where administrative commands are let through.
     has_heard: AtomicBool,
     /// The file of users; `None`: there is none.
     file: Option<PathBuf>,
@@ -114,6 +117,7 @@ impl AclState {
             generation: AtomicU64::new(1),
             is_open: AtomicBool::new(true),
             revision: AtomicU64::new(0),
+            valid_from: AtomicU64::new(0),
             has_heard: AtomicBool::new(false),
             file: file.map(PathBuf::from),
             denials: Mutex::default(),
@@ -124,9 +128,14 @@ impl AclState {
             Some(file) => (read(file)?, config.access.aclfile.as_str()),
             None => (config.access.users.clone().into_bytes(), "users"),
         };
-        state
-            .load(&text, place, &config.requirepass)
-            .map_err(ServerError::Config)?;
+        let requirepass = &config.requirepass;
+        let configured = state.change(|users| {
+            let found = Users::configured(&text, place, &state.catalog);
+            *users = found.map_err(|fault| fault.to_string())?;
+            require_unless_given(users, requirepass, &state.catalog);
+            Ok(())
+        });
+        configured.map_err(ServerError::Config)?;
         let shows_certificate = config.tls_auth_clients == ClientAuth::Yes;
         let is_remote = config.has_users()
             && (config.serves_plain() || !shows_certificate)
@@ -197,8 +206,15 @@ impl AclState {
         (self.revision(), self.users())
     }
 
-    /// Takes over the users of the cluster; false: these or newer ones are here (V3).
-    fn adopt(&self, newest: &ClusterUsers) -> Result<bool, String> {
+    /// Whether connections that have last seen this generation are of a time before the users of
+    /// the cluster were here (V4).
+    pub(crate) fn has_ended(&self, generation: u64) -> bool {
+        generation < self.valid_from.load(Ordering::Relaxed)
+    }
+
+    /// Takes over the users of the cluster; false: these or newer ones are here (V3). `is_first`:
+    /// no client that came before is one of these users (V4).
+    fn adopt(&self, newest: &ClusterUsers, is_first: bool) -> Result<bool, String> {
         let adopted = self.change(|users| {
             if newest.revision <= self.revision() {
                 return Err(None);
@@ -208,6 +224,10 @@ impl AclState {
                 .load(&newest.rules, &place, &self.catalog)
                 .map_err(|fault| Some(fault.to_string()))?;
             self.revision.store(newest.revision, Ordering::Relaxed);
+            if is_first {
+                let next = self.generation.load(Ordering::Relaxed) + 1;
+                self.valid_from.store(next, Ordering::Relaxed);
+            }
             Ok(())
         });
         match adopted {
@@ -218,7 +238,7 @@ impl AclState {
     }
 
     /// `CONFIG SET requirepass`: the default user's only password; empty: it needs none.
-    pub(super) fn require_password(&self, password: &str) {
+    pub(crate) fn require_password(&self, password: &str) {
         let done: Result<(), ()> = self.change(|users| {
             require(users, password, &self.catalog);
             Ok(())
@@ -286,10 +306,15 @@ fn loaded(
     let mut loaded = before
         .load(text, place, catalog)
         .map_err(|fault| fault.to_string())?;
-    if loaded.default_user().is_open() && !requirepass.is_empty() {
-        require(&mut loaded, requirepass, catalog);
-    }
+    require_unless_given(&mut loaded, requirepass, catalog);
     Ok(loaded)
+}
+
+/// Gives the default user this password, unless the file gave it one.
+fn require_unless_given(users: &mut Users, requirepass: &str, catalog: &Catalog) {
+    if users.default_user().is_open() && !requirepass.is_empty() {
+        require(users, requirepass, catalog);
+    }
 }
 
 /// Refuses users whose printed rules would not make the same users: no member could read them.
@@ -324,7 +349,7 @@ impl Shared {
     ///
     /// # Errors
     /// The text of the reply; nothing is changed.
-    pub(crate) fn load_users(&self) -> Result<(), String> {
+    pub(crate) fn load_users(&self, deadline: Instant) -> Result<(), String> {
         let Some(file) = &self.acl.file else {
             return Err(NO_FILE.to_owned());
         };
@@ -344,7 +369,8 @@ impl Shared {
                     *users = loaded(users, (&text, &place), requirepass, catalog)?;
                     Ok(())
                 };
-                self.change_cluster_users(membership, load).map(drop)
+                self.change_cluster_users(membership, deadline, load)
+                    .map(drop)
             }
         });
         loaded.map_err(|faults| {
@@ -360,7 +386,11 @@ impl Shared {
     /// # Errors
     /// The reason why these users are not understood here; nothing is changed (V2).
     pub(crate) fn adopt_users(&self, newest: &ClusterUsers) -> Result<(), String> {
-        if !self.acl.adopt(newest)? {
+        self.take_users(newest, false)
+    }
+
+    fn take_users(&self, newest: &ClusterUsers, is_first: bool) -> Result<(), String> {
+        if !self.acl.adopt(newest, is_first)? {
             return Ok(());
         }
         let revision = newest.revision;
@@ -382,8 +412,8 @@ impl Shared {
     /// # Errors
     /// As [`adopt_users`](Self::adopt_users).
     pub(crate) fn adopt_first_users(&self, newest: &ClusterUsers) -> Result<(), String> {
-        self.adopt_users(newest)?;
-        self.acl.has_heard.store(true, Ordering::Relaxed);
+        self.take_users(newest, true)?;
+        self.acl.has_heard.store(true, Ordering::Release);
         if newest.revision > 0 {
             for record in self.clients() {
                 self.post(&record, Message::Close { client: record.id });
@@ -392,14 +422,27 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether administrative commands must wait until the coordinator has told the users (V4).
-    pub(crate) fn waits_for_users(&self) -> bool {
-        let has_heard = self.acl.has_heard.load(Ordering::Relaxed);
-        !has_heard && self.acl.is_open() && self.config().is_member()
+    /// Whether administrative commands of a client must wait until the coordinator has told the
+    /// users, or for ever (V4). `seen`: the generation of which its user is.
+    pub(crate) fn waits_for_users(&self, user: Option<&User>, seen: u64) -> bool {
+        let needs_no_password = match user {
+            Some(user) => user.needs_no_password(),
+            None => self.acl.is_open(),
+        };
+        needs_no_password
+            && self.config().is_member()
+            && (!self.acl.has_heard.load(Ordering::Acquire)
+                || user.is_some() && self.acl.has_ended(seen))
+    }
+
+    /// Whether this is a member that serves no data yet, so that its users are not to be changed
+    /// (V4).
+    pub(crate) fn joins_a_cluster(&self) -> bool {
+        self.config().is_member() && self.membership().is_none()
     }
 
     /// Changes the users of the cluster by `make`, which may be called several times. Blocks until
-    /// the coordinator has stored them; then they are in force here, and the coordinator tells the
+    /// `deadline`, or until the coordinator has stored them; then they are in force here, and the coordinator tells the
     /// other members. Returns also the clients whose connections are being closed for it.
     ///
     /// # Errors
@@ -408,11 +451,14 @@ impl Shared {
     pub(crate) fn change_cluster_users<T>(
         &self,
         membership: &Membership,
+        deadline: Instant,
         make: impl Fn(&mut Users) -> Result<T, String>,
     ) -> Result<(T, Vec<Arc<ClientRecord>>), String> {
-        let deadline = Instant::now() + CLUSTER_PATIENCE;
         let _one = self.acl.cluster_changes.lock();
         loop {
+            if Instant::now() >= deadline {
+                return Err("the coordinator was not asked in time; nothing changed".to_owned());
+            }
             let (revision, before) = self.acl.snapshot();
             let mut users = Users::clone(&before);
             let made = make(&mut users)?;

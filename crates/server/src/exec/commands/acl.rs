@@ -4,7 +4,7 @@ use super::client_list;
 use super::lookup::{self, Resolved};
 use super::table::COMMANDS;
 use crate::clock;
-use crate::exec::request::background::{self, OK};
+use crate::exec::request::background::{self, Kind, OK};
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER};
 use crate::exec::request::permit::{self, Refusal};
 use crate::exec::request::spec::{Spec, flag};
@@ -147,7 +147,19 @@ fn write_selector(reply: &mut Encoder<'_>, selector: &Selector) {
     reply.bulk(&selector.channels());
 }
 
+/// acl::V4: a member that serves no data yet would change its own users, which the cluster's
+/// replace.
+fn after_joining(ctx: &Context<'_>) -> Done {
+    if !ctx.shared.joins_a_cluster() {
+        return Ok(());
+    }
+    Err(Failure::Text(
+        "LOADING this member serves no data yet, and until then its users cannot be changed",
+    ))
+}
+
 pub(crate) fn setuser(ctx: &mut Context<'_>) -> Done {
+    after_joining(ctx)?;
     let rules = ctx.args.skip(3).into_iter();
     if ctx.shared.membership().is_none() {
         let acl = &ctx.shared.acl;
@@ -167,6 +179,7 @@ pub(crate) fn setuser(ctx: &mut Context<'_>) -> Done {
 }
 
 pub(crate) fn deluser(ctx: &mut Context<'_>) -> Done {
+    after_joining(ctx)?;
     let names = ctx.args.skip(2).into_iter();
     let names: Vec<String> = names
         .map(|name| String::from_utf8_lossy(name).into_owned())
@@ -210,11 +223,11 @@ fn in_cluster(
         ));
     }
     let own = ctx.client.id();
-    background::run(ctx, move |shared| {
+    background::run(ctx, Kind::Users, move |shared, deadline| {
         let membership = shared.membership().ok_or("this is no member any more")?;
         let catalog = shared.acl.catalog();
         let (reply, closed) =
-            shared.change_cluster_users(membership, |users| make(users, catalog))?;
+            shared.change_cluster_users(membership, deadline, |users| make(users, catalog))?;
         let deadline = Instant::now() + CLOSING_MAX;
         let mut open = closed.iter().filter(|record| record.id != own);
         while open.clone().any(|record| !record.is_gone()) && Instant::now() < deadline {
@@ -372,19 +385,22 @@ pub(crate) fn dryrun(ctx: &mut Context<'_>) -> Done {
 }
 
 pub(crate) fn load(ctx: &mut Context<'_>) -> Done {
+    after_joining(ctx)?;
     with_file(ctx, Shared::load_users)
 }
 
 pub(crate) fn save(ctx: &mut Context<'_>) -> Done {
-    with_file(ctx, Shared::save_users)
+    with_file(ctx, |shared, _| shared.save_users())
 }
 
 /// Works with the file of users.
-fn with_file(ctx: &mut Context<'_>, work: fn(&Shared) -> Result<(), String>) -> Done {
+fn with_file(ctx: &mut Context<'_>, work: fn(&Shared, Instant) -> Result<(), String>) -> Done {
     if !ctx.shared.acl.has_file() {
         return Err(format!("ERR {NO_FILE}").into());
     }
-    background::run(ctx, move |shared| work(shared).map(|()| OK.to_vec()))
+    background::run(ctx, Kind::Files, move |shared, deadline| {
+        work(shared, deadline).map(|()| OK.to_vec())
+    })
 }
 
 /// The reply to a request that a user may not make.

@@ -2,7 +2,7 @@
 
 use crate::config::{SETTINGS, ServerConfig, Setting};
 use crate::error::ServerError;
-use crate::exec::request::background::{self, OK};
+use crate::exec::request::background::{self, Kind, OK};
 use crate::exec::request::context::{Context, Done, Failure};
 use crate::exec::state::client::Verdict;
 use crate::exec::state::wait::Until;
@@ -183,7 +183,7 @@ pub(crate) fn set(ctx: &mut Context<'_>) -> Done {
         let owned: Vec<(&Setting, String)> = changes
             .map(|(setting, value)| (setting, value.to_owned()))
             .collect();
-        return background::run(ctx, move |shared| {
+        return background::run(ctx, Kind::Files, move |shared, _| {
             let changes = owned.iter();
             let changes: Vec<_> = changes.map(|(name, value)| (*name, &**value)).collect();
             shared.set_configs(&changes).map_err(failed)?;

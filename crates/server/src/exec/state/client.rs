@@ -292,6 +292,7 @@ impl Client {
 
     /// The client has the rights of the default user, if that needs no password.
     pub(crate) fn log_in_by_default(&mut self, shared: &Shared) {
+        self.acl_generation = shared.acl.generation();
         let users = shared.acl.users();
         if users.default_user().is_open() {
             self.log_in(users.default_user());
@@ -313,24 +314,30 @@ impl Client {
     pub(crate) fn renew(&mut self, shared: &Shared) {
         let generation = shared.acl.generation();
         if generation != self.acl_generation {
-            self.acl_generation = generation;
-            self.renew_user(shared);
+            let before = std::mem::replace(&mut self.acl_generation, generation);
+            self.renew_user(shared, before);
         }
     }
 
     #[cold]
-    fn renew_user(&mut self, shared: &Shared) {
+    fn renew_user(&mut self, shared: &Shared, before: u64) {
         let Some(user) = &self.user else {
             return;
         };
         let users = shared.acl.users();
-        match users.get(user.name()).filter(|now| now.id() == user.id()) {
+        let known = users.get(user.name()).filter(|now| now.id() == user.id());
+        match known.filter(|_| !shared.acl.has_ended(before)) {
             Some(user) => self.set_user(user),
             None => {
                 self.verdict = Verdict::CloseNow;
                 self.halted = true;
             }
         }
+    }
+
+    /// acl::V4
+    pub(crate) fn waits_for_users(&self, shared: &Shared) -> bool {
+        shared.waits_for_users(self.user.as_deref(), self.acl_generation)
     }
 
     pub(crate) fn in_multi(&self) -> bool {

@@ -172,6 +172,9 @@ impl Client {
             self.verdict = Verdict::Open;
         }
         self.renew(shared);
+        if self.user().is_none() && shared.acl.is_open() {
+            self.log_in_by_default(shared);
+        }
     }
 
     pub(crate) fn is_cold(&self) -> bool {

@@ -64,9 +64,59 @@ fn a_member_obeys_no_stranger_before_it_has_heard_who_may_command() {
     shared
         .adopt_first_users(&ClusterUsers::default())
         .expect("none");
-    assert!(!shared.waits_for_users());
+    assert!(!client.waits_for_users(&shared));
     // A password of its own decides before.
-    assert!(!member("secret").0.waits_for_users());
+    let (shared, mut executor, mut client) = member("secret");
+    assert!(!client.waits_for_users(&shared));
+    // But nobody changes users that those of the cluster may replace.
+    let changes =
+        b"AUTH secret\r\nCONFIG GET port\r\nACL SETUSER u on\r\nACL DELUSER u\r\nACL LOAD\r\n";
+    let text = run(&mut executor, &mut client, changes);
+    let refused = text
+        .matches("-LOADING this member serves no data yet")
+        .count();
+    assert_eq!(refused, 3, "{text}");
+    assert!(text.contains("port") && shared.acl.users().get("u").is_none());
+}
+
+/// acl::V4: another user without a password administrated.
+#[test]
+fn no_user_without_a_password_commands_before_the_cluster_is_heard() {
+    let (_shared, mut executor, mut client) = loading_with(|config| {
+        config.coordinator = "127.0.0.1:1".to_owned();
+        config.requirepass = "secret".to_owned();
+        config.access.users = "user guest on nopass ~* +@all".to_owned();
+    });
+    let commands = b"AUTH guest any\r\nCONFIG GET port\r\n";
+    let text = run(&mut executor, &mut client, commands);
+    assert!(
+        text.starts_with("+OK\r\n-LOADING this member has not heard"),
+        "{text}"
+    );
+}
+
+/// acl::V4: a connection from before the cluster's users had the rights of the one of the same
+/// name, until it was closed.
+#[test]
+fn nobody_from_before_the_clusters_users_is_one_of_them() {
+    for first in ["PING\r\n", "AUTH ann own\r\n"] {
+        let (shared, mut executor, mut client) = loading_with(|config| {
+            config.coordinator = "127.0.0.1:1".to_owned();
+            config.access.users = "user ann on >own ~* +@all".to_owned();
+        });
+        run(&mut executor, &mut client, first.as_bytes());
+        let rules = shared.acl.users().print_with_ids();
+        let rules = String::from_utf8(rules).expect("text");
+        let rules = rules
+            .replace("nopass", &format!("#{}", "0".repeat(64)))
+            .into_bytes();
+        shared
+            .adopt_first_users(&ClusterUsers { rules, revision: 1 })
+            .expect("right users");
+        let text = run(&mut executor, &mut client, b"CONFIG GET port\r\n");
+        assert_eq!(text, "", "after {first}");
+        assert_eq!(client.verdict(), crate::exec::Verdict::CloseNow);
+    }
 }
 
 #[test]
