@@ -145,10 +145,11 @@ impl Logins {
         }
         known.count = known.count.saturating_add(1);
         let name = self.hashes.hash_one(name);
+        let is_full = known.names.len() >= NAMES_MAX;
         match known.names.iter_mut().find(|(hash, _)| *hash == name) {
             Some((_, count)) => *count = count.saturating_add(1),
-            None if known.names.len() < NAMES_MAX => known.names.push((name, 1)),
-            None => {}
+            None if is_full => {}
+            None => known.names.push((name, 1)),
         }
         known.last_ms = now_ms;
         let beyond = known.count.checked_sub(FREE + 1)?;
