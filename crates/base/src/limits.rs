@@ -6,8 +6,8 @@ pub const KEY_BYTES_MAX: usize = 65_535;
 /// Longest value, in bytes. A value never spans segments, and the smallest segment is 2 MiB.
 pub const VALUE_BYTES_MAX: usize = 1 << 20;
 
-/// Maximum elements of a collection (hash, list, set, sorted set), which is one value: an operation
-/// may decode all of them, and stays below 2 ms.
+/// Maximum elements of a collection (hash, list, set, sorted set, stream), which is one value: an
+/// operation may decode all of them, and stays below 2 ms.
 pub const COLLECTION_ELEMENTS_MAX: usize = 1 << 17;
 
 /// Maximum number of tables in a store. Each counter of a store keeps 8 bytes per possible table.

@@ -377,7 +377,7 @@ pub enum Error {
     ConditionFailed { current: Option<u64> },
     /// The value is no plain string.
     #[error(
-        "the key holds a hash, list, set or sorted set: only Redis's commands on it can read it"
+        "the key holds a collection or a stream: only Redis's commands on it can read it"
     )]
     WrongType,
     #[error("value is not an integer or out of range")]

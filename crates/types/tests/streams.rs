@@ -460,7 +460,7 @@ fn a_stream_ends_at_its_limits() {
     let long = vec![7; VALUE_BYTES_MAX / 2];
     let pairs = [(Text::of(b"f"), Text::of(&long))];
     let mut value = None;
-    let mut add = |value: &mut Option<Vec<u8>>, ms| {
+    let add = |value: &mut Option<Vec<u8>>, ms| {
         change(value, |stream| {
             stream.append(Id { ms, seq: 0 }, &pairs);
             Ok(())

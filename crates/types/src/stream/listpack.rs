@@ -340,7 +340,7 @@ fn read_node(stream: &mut Stream<'_>, node: Id, items: &[Vec<u8>]) -> Option<()>
     (counts == (count, deleted)).then_some(())
 }
 
-fn integer(item: &Vec<u8>) -> Option<i64> {
+fn integer(item: &[u8]) -> Option<i64> {
     std::str::from_utf8(item).ok()?.parse().ok()
 }
 

@@ -1,6 +1,6 @@
 //! `DURAMEN.*`: the RAMCloud interface for every language that has a RESP driver.
 //!
-//! They know strings alone: reading a hash, list, set or sorted set fails, a walk leaves it out,
+//! They know strings alone: reading a collection or a stream fails, a walk leaves it out,
 //! and a write replaces it.
 //!
 //! Every result has the object version; the reply of a write has its level of durability. A reply

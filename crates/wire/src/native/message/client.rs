@@ -185,7 +185,7 @@ pub enum Problem<'a> {
     /// durable yet: send the same request again after this time. Whether the request has taken
     /// effect is not known: this copy counts as not answered.
     InProgress { after_ms: u32 },
-    /// The key holds a hash, list, set or sorted set, which native clients cannot read. They can
+    /// The key holds a collection or a stream, which native clients cannot read. They can
     /// replace and remove it.
     WrongType,
 }
