@@ -22,9 +22,7 @@ pub enum Error {
     )]
     NoTablets(String),
     /// Use a Redis client for this key, or replace or remove it.
-    #[error(
-        "the key holds a collection or a stream: only Redis's commands on it can read it"
-    )]
+    #[error("the key holds a collection or a stream: only Redis's commands on it can read it")]
     WrongType,
     #[error("the value is not a number")]
     NotANumber,

@@ -49,9 +49,7 @@ pub enum Error {
     #[error("more than {limit} tables")]
     TooManyTables { limit: usize },
     /// Redis's commands made it: it can be read by them alone. It can be replaced and removed.
-    #[error(
-        "the key holds a collection or a stream: only Redis's commands on it can read it"
-    )]
+    #[error("the key holds a collection or a stream: only Redis's commands on it can read it")]
     WrongType,
     /// The value to be incremented is not a decimal integer of 64 bits.
     #[error("value is not an integer or out of range")]

@@ -376,9 +376,7 @@ pub enum Error {
     #[error("condition failed: the object's version is {current:?}")]
     ConditionFailed { current: Option<u64> },
     /// The value is no plain string.
-    #[error(
-        "the key holds a collection or a stream: only Redis's commands on it can read it"
-    )]
+    #[error("the key holds a collection or a stream: only Redis's commands on it can read it")]
     WrongType,
     #[error("value is not an integer or out of range")]
     NotAnInteger,

@@ -12,7 +12,6 @@
 
 mod adoption;
 mod messages;
-mod users;
 
 use super::broadcast::{Broadcast, Heard};
 use super::home::Home;

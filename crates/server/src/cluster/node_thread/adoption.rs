@@ -43,7 +43,8 @@ impl NodeThread {
         }
     }
 
-    /// Takes over the users of the cluster, on another thread (X1).
+    /// Takes over the users of the cluster, on another thread: ten thousand of them take a
+    /// second.
     pub(super) fn take_users(&mut self, request: RequestId, users: Encoded<ClusterUsers>) {
         let (shared, owner) = (Arc::clone(&self.parts.shared), self.parts.hub.handle());
         let given = self.users.give(move || {
