@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(log_in(b"ann", b"secret"), Err(LoginError::TooMany));
     }
 
-    /// G2: whoever had a login of his own guessed the passwords of others without a pause.
+    /// G2: a user with a login of its own guessed the passwords of others without a pause.
     #[test]
     fn a_login_of_ones_own_frees_no_guesses_of_another_password() {
         let catalog = Catalog::new([]);

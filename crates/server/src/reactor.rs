@@ -336,7 +336,7 @@ impl Reactor {
         if self.flash.is_busy() {
             self.start_fetches();
         }
-        // After the last look at its mailbox the thread may have posted to itself, without a signal.
+        // After the last look at its mailbox the thread may have posted to itself, with no signal.
         if !self.again.is_empty() || self.posts_own {
             return self.poll_events(events, Some(ZERO));
         }

@@ -12,8 +12,10 @@
 //!   read, and so is one whose strings and blocks are together, decompressed, longer than
 //!   [`DECODED_BYTES_MAX`], or a third more in a stream.
 
+mod streams;
+
 use crate::list::List;
-use crate::stream::{self, Id};
+use crate::stream::Id;
 use crate::table::{Hash, Set};
 use crate::{Part, Parts, Sorted, Text, Type};
 use duramen_base::limits::{COLLECTION_ELEMENTS_MAX, VALUE_BYTES_MAX};
@@ -114,7 +116,7 @@ pub fn dump(value: &[u8], is_typed: bool) -> Result<Vec<u8>, crate::Error> {
         }
         Some(Type::Stream) => {
             version = VERSION_OF_STREAMS;
-            stream::write(&mut out, value)?;
+            streams::write(&mut out, value)?;
         }
     }
     out.extend_from_slice(&version.to_le_bytes());
@@ -224,8 +226,8 @@ fn value(input: &mut Input<'_>) -> Result<Value, Error> {
             }
             set.store(&mut built)?;
         }
-        stream::STREAM | stream::STREAM_OF_7_0 | stream::STREAM_OF_7_2 => {
-            built.0 = stream::restore(input, kind)?;
+        streams::STREAM | streams::STREAM_OF_7_0 | streams::STREAM_OF_7_2 => {
+            built.0 = streams::restore(input, kind)?;
         }
         _ => return Err(Error::Format),
     }

@@ -442,8 +442,9 @@ impl Shared {
     }
 
     /// Changes the users of the cluster by `make`, which may be called several times. Blocks until
-    /// `deadline`, or until the coordinator has stored them; then they are in force here, and the coordinator tells the
-    /// other members. Returns also the clients whose connections are being closed for it.
+    /// `deadline`, or until the coordinator has stored them; then they are in force here, and the
+    /// coordinator tells the other members. Returns also the clients whose connections are being
+    /// closed for it.
     ///
     /// # Errors
     /// `make` has failed, or the coordinator has not answered: the text says whether it is known

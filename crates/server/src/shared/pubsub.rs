@@ -568,8 +568,8 @@ mod tests {
         assert!(registry.channels(Kind::Shard, |_| true).is_empty());
     }
 
-    /// P4: a pattern that comes while a publisher matches without the lock gets the message, and one
-    /// that goes, or goes and comes again, does not get it twice.
+    /// P4: a pattern that comes while a publisher matches without the lock gets the message, and
+    /// one that goes, or goes and comes again, does not get it twice.
     #[test]
     fn patterns_that_change_while_a_message_is_matched_are_exact() {
         let (registry, threads) = (PubSub::default(), threads(2));

@@ -294,10 +294,10 @@ pub(crate) const TEMPLATES: &[&str] = &[
     "ZRANGESTORE z z i i WITHSCORES",
 ];
 
-struct Generator {
-    random: Random,
+pub(crate) struct Generator {
+    pub(crate) random: Random,
     /// Ids of streams up to now have at most these milliseconds.
-    id_ms: u64,
+    pub(crate) id_ms: u64,
 }
 
 impl Generator {
@@ -309,7 +309,7 @@ impl Generator {
         format!("{kind}{}", self.random.below(3))
     }
 
-    fn one(&mut self, of: &[&str]) -> String {
+    pub(crate) fn one(&mut self, of: &[&str]) -> String {
         self.random.pick(of).copied().unwrap_or_default().to_owned()
     }
 
@@ -393,36 +393,6 @@ impl Generator {
                 }
             }
             word => word.to_owned(),
-        }
-    }
-}
-
-impl Generator {
-    fn stream_word(&mut self, word: &str) -> String {
-        match word {
-            "new" => {
-                self.id_ms += self.random.below(3);
-                format!("{}-{}", self.id_ms, self.random.below(4))
-            }
-            "later" => {
-                self.id_ms += 2;
-                format!("{}-0", self.id_ms)
-            }
-            "id" => {
-                let ms = self.random.below(self.id_ms + 2);
-                match self.random.one_in(6) {
-                    true => ms.to_string(),
-                    false => format!("{ms}-{}", self.random.below(4)),
-                }
-            }
-            "end" => match self.random.below(5) {
-                0 => "-".to_owned(),
-                1 => "+".to_owned(),
-                2 => format!("({}", self.stream_word("id")),
-                _ => self.stream_word("id"),
-            },
-            "grp" => self.one(&["g1", "g1", "g2", "10"]),
-            _ => self.one(&["c1", "c2", "17"]),
         }
     }
 }

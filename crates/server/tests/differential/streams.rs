@@ -2,15 +2,16 @@
 //!
 //! Excluded, because Redis 7.0 answers otherwise than 7.4: consumers that are made by asking in
 //! vain (here they are made before they ask), the time in which a consumer was inactive, the id `+`
-//! of XREAD, an XSETID below the highest deleted id. BLOCK would wait there. Times and nodes of trees
-//! are not compared.
+//! of XREAD, an XSETID below the highest deleted id. BLOCK would wait there. Times and nodes of
+//! trees are not compared.
 
 use super::Peer;
-use super::random::{Request, ask_bytes};
+use super::random::{Generator, Request, ask_bytes};
 use super::{Redis, duramen};
 
 /// As [`random::TEMPLATES`](super::random), with `e` key of a stream, `new` ascending id, `later`
-/// id behind all of them, `id` id that may exist, `end` end of a range of ids, `grp` group, `c` consumer.
+/// id behind all of them, `id` id that may exist, `end` end of a range of ids, `grp` group, `c`
+/// consumer.
 pub(crate) const TEMPLATES: &[&str] = &[
     "XADD e new f v",
     "XADD e new f v f v",
@@ -282,4 +283,34 @@ fn streams_are_exchanged_with_redis() {
     }
     server.stop();
     server.wait().expect("stops");
+}
+
+impl Generator {
+    pub(crate) fn stream_word(&mut self, word: &str) -> String {
+        match word {
+            "new" => {
+                self.id_ms += self.random.below(3);
+                format!("{}-{}", self.id_ms, self.random.below(4))
+            }
+            "later" => {
+                self.id_ms += 2;
+                format!("{}-0", self.id_ms)
+            }
+            "id" => {
+                let ms = self.random.below(self.id_ms + 2);
+                match self.random.one_in(6) {
+                    true => ms.to_string(),
+                    false => format!("{ms}-{}", self.random.below(4)),
+                }
+            }
+            "end" => match self.random.below(5) {
+                0 => "-".to_owned(),
+                1 => "+".to_owned(),
+                2 => format!("({}", self.stream_word("id")),
+                _ => self.stream_word("id"),
+            },
+            "grp" => self.one(&["g1", "g1", "g2", "10"]),
+            _ => self.one(&["c1", "c2", "17"]),
+        }
+    }
 }

@@ -81,7 +81,7 @@ impl<'a> Entries<'a> {
         let length = usize::try_from(read_varint(bytes)?).ok()?;
         let (body, rest) = bytes.split_at_checked(length)?;
         *bytes = rest;
-        (id > self.before).then_some(Entry { id, body }) // super::X1
+        (id > self.before).then_some(Entry { id, body }) // stream::X1
     }
 }
 

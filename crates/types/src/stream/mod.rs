@@ -32,10 +32,7 @@
 
 mod entries;
 pub mod groups;
-mod listpack;
 mod read;
-
-pub(crate) use listpack::{STREAM, STREAM_OF_7_0, STREAM_OF_7_2, restore, write};
 
 use crate::text::{Text, read_varint, write_varint};
 use crate::{Error, Part, Parts, Type};
@@ -46,7 +43,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 /// Entries in a node of a stream of Redis, which `~` removes as a whole.
-const NODE_ENTRIES: usize = 100;
+pub(crate) const NODE_ENTRIES: usize = 100;
 
 /// The id of an entry: a time in milliseconds, and a number within it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -147,7 +144,7 @@ pub struct Stream<'a> {
     /// Entries of the value.
     old: &'a [u8],
     /// Entries behind them.
-    new: Vec<u8>,
+    pub(crate) new: Vec<u8>,
     old_groups: &'a [u8],
     stored_members: usize,
     /// Instead of the old ones.

@@ -59,8 +59,8 @@ impl NodeThread {
         }
     }
 
-    /// Delivers messages of another member to the subscribers here, on another thread (X1), and
-    /// answers when they are delivered: so their sender keeps those that come faster (broadcast::B3).
+    /// Delivers messages of another member to the subscribers here, on another thread, and answers
+    /// when they are delivered: so their sender keeps those that come faster (broadcast::B3).
     pub(super) fn deliver(
         &mut self,
         request: RequestId,

@@ -209,7 +209,7 @@ struct Source<'f> {
     is_new: bool,
 }
 
-/// What XREADGROUP asks for: new entries, or its own pending ones behind an id.
+/// The wish of XREADGROUP: new entries, or its own pending ones behind an id.
 #[derive(Clone, Copy)]
 enum Wanted {
     New,

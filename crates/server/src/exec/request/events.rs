@@ -55,8 +55,8 @@ impl Context<'_> {
         }
     }
 
-    /// The command has replaced keys that had expired: tells of that before what it did, which began
-    /// at effect `from`. Returns the place behind these events.
+    /// The command has replaced keys that had expired: tells of that before what it did, which
+    /// began at effect `from`. Returns the place behind these events.
     #[cold]
     pub(crate) fn notify_replaced(
         &mut self,

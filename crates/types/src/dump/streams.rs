@@ -8,8 +8,8 @@
 //! Written is the form of Redis 7.0. In it a consumer that was never given an entry counts as given
 //! one when it was seen last.
 
-use super::{Consumer, Group, Id, NODE_ENTRIES, Pending, Stream};
-use crate::dump::{Built, Error, Input, listpack, write_length, write_string};
+use super::{Built, Error, Input, listpack, write_length, write_string};
+use crate::stream::{Consumer, Group, Id, NODE_ENTRIES, Pending, Stream, groups};
 use crate::text::Text;
 use duramen_base::limits::{COLLECTION_ELEMENTS_MAX, VALUE_BYTES_MAX};
 use std::collections::HashMap;
@@ -283,7 +283,7 @@ fn finish(mut stream: Stream<'_>, read: &mut [Read], kind: u8) -> Result<Vec<u8>
             })
             .collect();
         made.pending = std::mem::take(&mut group.pending);
-        if !super::groups::insert(&mut groups, made) {
+        if !groups::insert(&mut groups, made) {
             return Err(Error::Format);
         }
     }
