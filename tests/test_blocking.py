@@ -349,3 +349,72 @@ def test_a_user_that_loses_its_right_while_it_waits(server, wire):
             waiter.reply()
         assert wire.call("LPOP", "q") == b"x"
     wire.call("ACL", "DELUSER", "worker")
+
+
+def test_readers_of_streams_wait(server, wire):
+    with contextlib.ExitStack() as stack:
+        readers = [stack.enter_context(server.connect()) for _ in range(3)]
+        wire.call("XADD", "s", "1-1", "f", "old")
+        began = time.monotonic()
+        assert readers[0].call("XREAD", "BLOCK", 50, "STREAMS", "s", "other", "$", 0) is None
+        assert time.monotonic() - began >= 0.049
+        # `$` is the last id of the moment when the wait began.
+        for reader in readers:
+            reader.send(encode("XREAD", "BLOCK", 0, "STREAMS", "other", "s", 0, "$"))
+        await_waiting(wire, 3)
+        wire.call("SET", "unrelated", 1)
+        wire.call("XGROUP", "CREATE", "s", "g", "$")  # a change of the stream without an entry
+        assert silent(readers[0])
+        with wire_transaction(wire):
+            wire.call("XADD", "s", "2-1", "f", "new")
+            wire.call("XADD", "s", "2-2", "f", "newer")
+        entries = [[b"2-1", [b"f", b"new"]], [b"2-2", [b"f", b"newer"]]]
+        for reader in readers:
+            assert reader.reply() == [[b"s", entries]]
+        await_waiting(wire, 0)
+
+
+def test_consumers_of_a_group_wait_and_share(server, wire):
+    with contextlib.ExitStack() as stack:
+        wire.call("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
+        readers = [stack.enter_context(server.connect()) for _ in range(3)]
+        for number, reader in enumerate(readers):
+            who = ("GROUP", "g", f"c{number}")
+            reader.send(encode("XREADGROUP", *who, "COUNT", 1, "BLOCK", 0, "STREAMS", "s", ">"))
+            await_waiting(wire, number + 1)
+        assert wire.call("XINFO", "CONSUMERS", "s", "g") == []
+        for number in range(3):
+            wire.call("XADD", "s", f"{number + 1}-0", "n", number)
+        seen = [reader.reply()[0][1][0] for reader in readers]
+        assert sorted(seen) == [[b"%d-0" % (n + 1), [b"n", b"%d" % n]] for n in range(3)]
+        assert wire.call("XPENDING", "s", "g")[0] == 3
+        # Pending entries are answered at once, also if there are none.
+        reader = readers[0]
+        assert reader.call("XREADGROUP", "GROUP", "g", "none", "BLOCK", 0, "STREAMS", "s", 0) == [[b"s", []]]
+        began = time.monotonic()
+        late = ("XREADGROUP", "GROUP", "g", "c0", "BLOCK", 30, "STREAMS", "s", ">")
+        assert reader.call(*late) is None
+        assert time.monotonic() - began >= 0.029
+        # Nothing waits in a transaction.
+        reader.call("MULTI")
+        reader.call("XREAD", "BLOCK", 0, "STREAMS", "s", "$")
+        assert reader.call("EXEC") == [None]
+
+
+def test_a_reader_of_a_stream_is_unblocked_and_killed(server, wire):
+    with server.connect() as reader:
+        number = reader.call("CLIENT", "ID")
+        for how, outcome in (("TIMEOUT", None), ("ERROR", "UNBLOCKED")):
+            reader.send(encode("XREAD", "BLOCK", 0, "STREAMS", "s", "$"))
+            await_waiting(wire, 1)
+            assert wire.call("CLIENT", "UNBLOCK", number, how) == 1
+            if outcome is None:
+                assert reader.reply() is None
+            else:
+                with pytest.raises(ErrorReply, match=outcome):
+                    reader.reply()
+        reader.send(encode("XREAD", "BLOCK", 0, "STREAMS", "s", "$"))
+        await_waiting(wire, 1)
+        wire.call("CLIENT", "KILL", "ID", number)
+        await_waiting(wire, 0)
+        wire.call("XADD", "s", "*", "f", "v")

@@ -314,3 +314,10 @@ impl Generator {
         }
     }
 }
+
+/// Whether the request makes a consumer, or removes one. Its reply tells whether an earlier request
+/// in vain has made it.
+pub(crate) fn makes_consumer(request: &Request) -> bool {
+    let word = |n: usize| request.get(n).map_or("", String::as_str);
+    word(0) == "XGROUP" && ["CREATECONSUMER", "DELCONSUMER"].contains(&word(1))
+}

@@ -212,6 +212,7 @@ impl Context<'_> {
             ticket: Some(ticket),
             keys,
             place: None,
+            last_ids: Vec::new(),
         }));
         Ok(())
     }

@@ -3,12 +3,14 @@
 //! - R1: a consumer that asks in vain is written only if it is new, or was seen long ago: its
 //!   group is a part of the stream's value, and asking often must not write that often.
 
+use super::blocking::WaitFor;
 use super::collection::{Root, Write, at_once, typed};
 use super::stream::{CONSUMER_MADE, parse_id, write_entry, write_id};
+use crate::clock;
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use duramen_engine::{Guard, KeyHash, Object};
 use duramen_types::stream::{Entry, Group, Id};
-use duramen_types::{Stream, Text};
+use duramen_types::{Stream, Text, Type};
 use duramen_wire::resp::Protocol;
 use duramen_wire::resp::number::parse_integer;
 
@@ -109,11 +111,38 @@ fn unbalanced(in_group: bool) -> Failure {
     text.into()
 }
 
-/// The reply to a request that may wait for `block_ms` (`None`: not at all; 0: for ever), and finds
-/// nothing to read.
-fn would_block(ctx: &mut Context<'_>, _block_ms: Option<u64>) -> Done {
+fn write_nothing(ctx: &mut Context<'_>) {
     ctx.reply().null_array();
-    Ok(())
+}
+
+/// Runs `look`, which replies and returns whether there was anything to read; if there was nothing,
+/// waits for as long as BLOCK says.
+fn look_or_wait(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    block_ms: Option<u64>,
+    mut look: impl FnMut(&mut Context<'_>, &mut Guard<'_>, &[KeyHash]) -> Result<bool, Failure>,
+) -> Done {
+    let Some(block_ms) = block_ms else {
+        if !look(ctx, guard, hashes)? {
+            write_nothing(ctx);
+        }
+        return Ok(());
+    };
+    let wait = WaitFor {
+        kind: Type::Stream,
+        first_key_alone: false,
+        only_reads: true,
+        deadline_ms: match block_ms {
+            0 => 0,
+            _ => clock::now_ms().saturating_add(block_ms),
+        },
+        late: write_nothing,
+    };
+    ctx.take_or_wait(guard, hashes, &wait, |ctx, guard, hashes, _| {
+        look(ctx, guard, hashes)
+    })
 }
 
 /// An entry of the reply; without content if it was deleted.
@@ -167,17 +196,49 @@ fn parse_last(text: &[u8], stream: Option<&Stream<'_>>) -> Result<Id, Failure> {
 
 pub(crate) fn xread(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     let options = parse(ctx, false, guard.now_ms())?;
+    // `$` is the last id at the first look.
+    let known = ctx.client.key_wait.as_mut();
+    let mut last_ids = known.map_or_else(Vec::new, |wait| std::mem::take(&mut wait.last_ids));
+    let done = look_or_wait(
+        ctx,
+        guard,
+        hashes,
+        options.block_ms,
+        |ctx, guard, hashes| read_behind(ctx, guard, hashes, &options, &mut last_ids),
+    );
+    if let Some(wait) = &mut ctx.client.key_wait {
+        wait.last_ids = last_ids;
+    }
+    done
+}
+
+/// Replies with the entries behind `last_ids`, which come from the request if they are not known
+/// yet. Returns whether there were any.
+fn read_behind(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    options: &Options<'_>,
+    last_ids: &mut Vec<Id>,
+) -> Result<bool, Failure> {
     let (first, number) = options.keys;
+    let mut is_found = false;
     at_once(ctx, guard, hashes, |ctx, found| {
         let mut streams = Vec::with_capacity(number);
+        let mut ids = Vec::with_capacity(number);
         for (n, object) in found.iter().enumerate() {
             let stream = match typed(*object)? {
                 Some(value) => Some(Stream::of(Some(value))?),
                 None => None,
             };
-            let last = parse_last(ctx.arg(first + number + n), stream.as_ref())?;
+            let last = match last_ids.get(n) {
+                Some(last) => *last,
+                None => parse_last(ctx.arg(first + number + n), stream.as_ref())?,
+            };
+            ids.push(last);
             streams.push((stream, last));
         }
+        *last_ids = ids;
         let mut shown = Vec::new();
         for (n, (stream, last)) in streams.iter().enumerate() {
             let (Some(stream), Some(start)) = (stream, last.next()) else {
@@ -190,12 +251,13 @@ pub(crate) fn xread(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
             let items = entries.into_iter().map(|entry| (entry.id, Some(entry)));
             shown.push((first + n, stream, items.collect()));
         }
-        match shown.is_empty() {
-            true => would_block(ctx, options.block_ms)?,
-            false => write_found(ctx, &shown)?,
+        is_found = !shown.is_empty();
+        if is_found {
+            write_found(ctx, &shown)?;
         }
         Ok(Vec::new())
-    })
+    })?;
+    Ok(is_found)
 }
 
 /// A stream of XREADGROUP.
@@ -356,8 +418,26 @@ fn sources<'f>(
 pub(crate) fn xreadgroup(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     let now_ms = guard.now_ms();
     let options = parse(ctx, true, now_ms)?;
+    look_or_wait(
+        ctx,
+        guard,
+        hashes,
+        options.block_ms,
+        |ctx, guard, hashes| give(ctx, guard, hashes, &options, now_ms),
+    )
+}
+
+/// Gives entries to the consumer, and replies. Returns whether there were any.
+fn give(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    options: &Options<'_>,
+    now_ms: u64,
+) -> Result<bool, Failure> {
     let (group, consumer) = options.group.unwrap_or_default();
     let (first, _) = options.keys;
+    let mut is_found = false;
     at_once(ctx, guard, hashes, |ctx, found| {
         let mut wanted = Vec::with_capacity(found.len());
         let (sources, places) = sources(ctx, found, first, group, &mut wanted)?;
@@ -371,13 +451,15 @@ pub(crate) fn xreadgroup(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &
             let (Some(stream), Some((_, source))) = (streams.get(*at), states.get_mut(*at)) else {
                 continue;
             };
-            if let Some(items) = take(stream, source, wanted, (consumer, &options, now_ms))? {
+            if let Some(items) = take(stream, source, wanted, (consumer, options, now_ms))? {
                 shown.push((first + n, stream, items));
             }
         }
-        match shown.is_empty() {
-            true => would_block(ctx, options.block_ms)?,
-            false => write_found(ctx, &shown)?,
+        is_found = !shown.is_empty();
+        if is_found {
+            write_found(ctx, &shown)?;
+        } else if options.block_ms.is_some() {
+            return Ok(Vec::new()); // a request that waits has done nothing
         }
         drop(shown);
         let mut writes = Vec::new();
@@ -392,5 +474,6 @@ pub(crate) fn xreadgroup(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &
             }
         }
         Ok(writes)
-    })
+    })?;
+    Ok(is_found)
 }

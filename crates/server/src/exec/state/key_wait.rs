@@ -7,6 +7,7 @@ use crate::shared::{Message, Shared};
 use duramen_base::ids::{RouteHash, TabletsVersion};
 use duramen_base::waiters::{Ticket, WaitKey};
 use duramen_engine::TableId;
+use duramen_types::stream::Id;
 use std::sync::atomic::Ordering;
 
 /// Memory of a key that a client waits for: entries in a queue, in the table of queues, and here.
@@ -22,6 +23,8 @@ pub(crate) struct KeyWait {
     pub(crate) keys: Vec<WaitKey>,
     /// In a cluster: the place of its first key, and since when this member serves it.
     pub(crate) place: Option<(RouteHash, Option<TabletsVersion>)>,
+    /// Of XREAD: the ids behind which it reads, as they were at its first look.
+    pub(crate) last_ids: Vec<Id>,
 }
 
 impl KeyWait {

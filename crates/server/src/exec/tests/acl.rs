@@ -9,6 +9,11 @@ use crate::exec::request::spec::{Spec, flag};
 fn shortest(spec: &Spec) -> String {
     let words: Vec<&str> = spec.name.split('|').collect();
     let args = usize::from(spec.arity.unsigned_abs()).max(words.len());
+    match spec.name {
+        "xread" => return "xread streams 1 1".to_owned(),
+        "xreadgroup" => return "xreadgroup group 1 1 streams 1 1".to_owned(),
+        _ => {}
+    }
     let mut request = words.join(" ");
     for _ in words.len()..args {
         request.push_str(" 1");

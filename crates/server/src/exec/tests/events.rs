@@ -232,20 +232,6 @@ fn an_expired_key_can_be_watched_while_events_are_on() {
     assert_eq!(noted.events(), ["event@0__:expired k"]);
 }
 
-/// Events of the keys that it had changed were lost.
-#[test]
-fn a_command_that_fails_half_way_tells_what_it_did() {
-    let mut noted = Noted::new("EA");
-    let long = "k".repeat(70_000);
-    let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len());
-    let words = ["MSET", "a", "1", &long, "2"].map(bulk).concat();
-    let request = format!("*5\r\n{words}");
-    let reply = run(&mut noted.executor, &mut noted.client, request.as_bytes());
-    assert!(reply.starts_with('-'), "{reply}");
-    assert_eq!(noted.ask("EXISTS a"), ":1\r\n");
-    assert_eq!(noted.events(), ["event@0__:set a"]);
-}
-
 #[test]
 fn letters_are_shown_as_redis_does() {
     let mut noted = Noted::new("KEA");
