@@ -117,7 +117,12 @@ pub(crate) fn admit(
     if is_new && spec.is_audited(local.audited) {
         audit::record(shared, client, spec, args, Outcome::Allowed);
     }
-    if is_new && shared.commands.gate() & global::MONITORED != 0 && !client.take_monitored() {
+    // `exec` feeds its own line.
+    if is_new
+        && shared.commands.gate() & global::MONITORED != 0
+        && !client.take_monitored()
+        && spec.name != "exec"
+    {
         monitor::feed(shared, client, spec, args);
     }
     Admitted::Run(permit)
