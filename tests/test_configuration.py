@@ -373,7 +373,7 @@ def test_command_line_client_without_a_server():
 
 def test_a_password_that_nobody_can_give_is_refused(start, tmp_path):
     """Bytes that are no UTF-8 were replaced, and a long password did not fit into AUTH: afterwards
-    nobody could authenticate."""
+    nobody could authenticate. Line breaks and NUL were refused, which Redis takes."""
     server = start(dir=tmp_path / "data", level=None)
     with server.connect() as wire:
         for name in ("requirepass", "snapshot-dir"):
@@ -382,7 +382,7 @@ def test_a_password_that_nobody_can_give_is_refused(start, tmp_path):
         for length in (20_000, 16_384, 16_300):
             with pytest.raises(harness.ErrorReply, match="at most 16256 .preauth-limit"):
                 wire.call("CONFIG", "SET", "requirepass", "x" * length)
-        for password in ("x" * 16_256, "  a \" '\\ b ", "pä"):
+        for password in ("x" * 16_256, "  a \" '\\ b ", "pä", "abc\0def", "two\r\nlines"):
             assert wire.call("CONFIG", "SET", "requirepass", password) == b"OK"
             with server.connect() as other:
                 assert other.call("AUTH", "default", password) == b"OK"

@@ -603,7 +603,7 @@ def test_long_transactions_leave_no_memory(start):
 
 
 def test_a_paused_client_is_not_idle(start):
-    """`timeout` closed clients that CLIENT PAUSE held, and monitors."""
+    """`timeout` closed clients that CLIENT PAUSE held, and monitors. They did not count as blocked."""
     server = start("--timeout", 2)
     with server.connect() as wire, server.connect() as paused, server.connect() as monitor:
         assert monitor.call("MONITOR") == b"OK"
@@ -612,7 +612,9 @@ def test_a_paused_client_is_not_idle(start):
         for _ in range(9):
             time.sleep(0.5)
             wire.call("PING")
+        assert server.info("clients")["blocked_clients"] == "1"
         assert paused.reply() == b"OK"
+        assert server.info("clients")["blocked_clients"] == "0"
         assert b"MONITOR" not in monitor.reply()
 
 
@@ -622,7 +624,7 @@ HALF_A_REQUEST = b"*2\r\n$3\r\nDEL\r\n$150000\r\n" + b"x" * 100_000
 
 def test_strangers_hold_no_more_than_preauth_limit(start):
     """64 KB were received from a client whose requests did not run any more: 70 KB each. It stayed
-    with the process when they had left."""
+    with the process when they had left. Such a client stayed for a minute; it is closed."""
     server = start("--requirepass", "secret", memory="64mb", threads=2)
     before = server.resident_bytes()
     strangers = [harness.Wire(server.port, receive_buffer=2048) for _ in range(500)]
@@ -630,10 +632,15 @@ def test_strangers_hold_no_more_than_preauth_limit(start):
     for _ in range(6):
         for stranger in strangers:
             stranger.socket.setblocking(False)
-            with contextlib.suppress(BlockingIOError):
+            with contextlib.suppress(BlockingIOError, ConnectionError):
                 while stranger.socket.send(requests):
                     pass
         time.sleep(0.2)
+    for stranger in strangers:
+        stranger.socket.settimeout(harness.PATIENCE_S)
+        with pytest.raises(ConnectionError):
+            while stranger.socket.send(requests):
+                pass
     each = (server.resident_bytes() - before) / len(strangers)
     assert each < 44_000, each
     for stranger in strangers:

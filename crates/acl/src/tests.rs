@@ -253,6 +253,8 @@ fn a_file_is_taken_as_a_whole_and_its_faults_have_lines() {
         .filter_map(|line| line.split(' ').next())
         .collect();
     assert_eq!(lines, ["f:1:", "f:2:", "f:4:", "f:5:", "f:6:"], "{faults}");
+    // Redis's words, which its tests look for.
+    assert!(faults.contains("f:4: Duplicate user 'b' found"), "{faults}");
 }
 
 /// users::A5: one server sees both changes, another only their result.

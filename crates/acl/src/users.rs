@@ -198,7 +198,7 @@ impl Users {
                 continue;
             };
             if names.contains(&name) {
-                fault(format!("duplicate user '{}'", shown(name)));
+                fault(format!("Duplicate user '{}' found", shown(name)));
                 continue;
             }
             names.push(name);

@@ -316,7 +316,7 @@ pub(crate) fn setting_args() -> impl Iterator<Item = Arg> {
                 .value_name("CHOICE")
                 .value_parser(clap::builder::PossibleValuesParser::new(names)),
             Kind::Addresses { .. } => arg.value_name("ADDR"),
-            Kind::Text | Kind::Lines | Kind::Events => arg.value_name("TEXT"),
+            Kind::Text | Kind::Lines | Kind::Password | Kind::Events => arg.value_name("TEXT"),
         };
         arg
     })

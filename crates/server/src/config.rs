@@ -681,6 +681,8 @@ pub enum Kind {
     Lines,
     /// Letters of classes of events.
     Events,
+    /// Text with any characters.
+    Password,
 }
 
 /// A setting's text, parsed and in range.

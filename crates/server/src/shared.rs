@@ -19,6 +19,7 @@ mod clients;
 pub(crate) mod commands;
 mod commits;
 mod counters;
+pub(crate) mod encodings;
 pub(crate) mod error_names;
 pub(crate) mod events;
 pub(crate) mod figures;
@@ -203,6 +204,7 @@ pub struct Shared {
     pub(crate) pubsub: pubsub::PubSub,
     /// The clients that wait for elements, by key.
     pub(crate) waiters: Waiters,
+    pub(crate) encodings: encodings::Encodings,
     /// State that the commands share beyond the store.
     pub commands: CommandState,
     pub started: Instant,
@@ -258,6 +260,7 @@ impl Shared {
             this: this.clone(),
             acl,
             logins: Logins::default(),
+            encodings: encodings::Encodings::default(),
             audit,
             file_work: Background::new("file-work"),
             user_changes: Background::new("user-changes"),

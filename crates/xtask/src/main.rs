@@ -6,6 +6,7 @@ mod fuzz;
 mod linters;
 mod package;
 mod process;
+mod redis_suite;
 mod release;
 mod repeat;
 mod scrapers;

@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::process::{self, go, once, section};
 use crate::repeat::{self, CargoFailures};
 use crate::tally::Tally;
-use crate::{linters, scrapers, tidy, tools};
+use crate::{linters, redis_suite, scrapers, tidy, tools};
 
 /// Runs everything, or the tests that `filters` name; the last printed line is
 /// `N passed, N failed`.
@@ -185,6 +185,7 @@ fn client_tests(filters: &[&str], tally: &mut Tally) -> Result<(), String> {
     build_clients()?;
     scrapers::provide(&built());
     linters::provide(&built());
+    redis_suite::provide(&built());
     // The programs of the tests of all packages together: with fewer packages, cargo would build
     // all libraries again, with other features.
     let programs = ["build", "--workspace", "--bins", "--examples", "--quiet"];

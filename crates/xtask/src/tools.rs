@@ -92,6 +92,17 @@ pub(crate) fn provide_these(tools: &[(&str, &'static str)]) -> Result<(), String
     install(&packages)
 }
 
+/// Makes sure that Tcl is installed: `tclsh` has no argument that only shows its version.
+///
+/// # Errors
+/// As [`provide`].
+pub(crate) fn provide_tcl() -> Result<(), String> {
+    match runs("tclsh", &["/dev/null"]) {
+        true => Ok(()),
+        false => install(&["tcl"]),
+    }
+}
+
 /// Installs packages by `apt-get`.
 fn install(packages: &[&str]) -> Result<(), String> {
     if packages.is_empty() {

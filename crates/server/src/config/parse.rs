@@ -127,7 +127,7 @@ pub(super) fn parse(setting: &Setting, text: &str) -> Result<Value, ServerError>
             Ok(Value::Text(text.to_owned()))
         }
         Kind::Lines if text.contains('\0') => Err(refuse("must not contain NUL".to_owned())),
-        Kind::Lines => Ok(Value::Text(text.to_owned())),
+        Kind::Lines | Kind::Password => Ok(Value::Text(text.to_owned())),
         Kind::Events => match EventClasses::parse(text) {
             Some(classes) => Ok(Value::Text(classes.to_string())),
             None => Err(refuse(

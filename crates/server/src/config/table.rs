@@ -598,7 +598,7 @@ pub static SETTINGS: &[Setting] = &[
     access::UNIXSOCKETPERM,
     row(
         "requirepass",
-        Kind::Text,
+        Kind::Password,
         "",
         "",
         text!(requirepass),
@@ -688,7 +688,7 @@ pub static SETTINGS: &[Setting] = &[
         "bytes",
         "16kb",
         size!(preauth_limit_bytes as usize),
-        "Largest request of a client that is not authenticated yet, and its unsent replies at which its requests are not read any more.",
+        "Largest request of a client that is not authenticated yet, and its unsent replies beyond which it is closed.",
     ),
     row(
         "login-timeout",

@@ -346,11 +346,7 @@ impl Reactor {
     #[inline]
     pub(super) fn is_behind(&mut self, connection: &Connection) -> bool {
         let config = self.config.get(&self.shared);
-        let pause = match connection.client.is_authenticated() || self.shared.acl.is_open() {
-            true => config.output_pause_bytes,
-            false => config.output_pause_bytes.min(config.preauth_limit_bytes),
-        };
-        connection.unsent_bytes() > pause
+        connection.unsent_bytes() > config.output_pause_bytes
     }
 
     #[cold]

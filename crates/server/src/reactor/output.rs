@@ -41,7 +41,8 @@ impl BufferPool {
 }
 
 impl Reactor {
-    /// Sends replies; false: the peer is gone, or exceeds `output-limit`.
+    /// Sends replies; false: the peer is gone, or exceeds `output-limit`, or `preauth-limit` before
+    /// the password.
     pub(super) fn send(&mut self, connection: &mut Connection) -> bool {
         let (sent, bytes) = connection.send(self.now_ms);
         if bytes > 0 {
@@ -69,10 +70,15 @@ impl Reactor {
         }
     }
 
-    /// Whether a connection's output is not longer than `output-limit`; otherwise it is to be
-    /// closed, which is counted here.
+    /// Whether a connection's output is not longer than `output-limit`, and before the password not
+    /// longer than `preauth-limit`; otherwise it is to be closed, which is counted here.
     pub(super) fn is_within_limit(&mut self, connection: &Connection) -> bool {
-        let limit = self.config.get(&self.shared).output_limit_bytes;
+        let is_known = connection.client.is_authenticated() || self.shared.acl.is_open();
+        let config = self.config.get(&self.shared);
+        let limit = match is_known {
+            true => config.output_limit_bytes,
+            false => config.output_limit_bytes.min(config.preauth_limit_bytes),
+        };
         let unsent_bytes = connection.unsent_bytes();
         if unsent_bytes <= limit {
             return true;
@@ -83,7 +89,7 @@ impl Reactor {
             client = connection.record.id,
             peer = %connection.record.peer,
             unsent_bytes,
-            "closing a client that does not take its replies (output-limit)"
+            "closing a client that does not take its replies (output-limit, preauth-limit)"
         );
         false
     }

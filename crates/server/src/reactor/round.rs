@@ -176,6 +176,7 @@ impl Reactor {
             }
             Verdict::Paused { until_ms } => {
                 self.paused.push(token);
+                connection.client.note_blocked(true);
                 WaitsFor::Pause { until_ms }
             }
             _ => {

@@ -198,6 +198,7 @@ impl Reactor {
                 WaitsFor::Pause { until_ms } if until_ms > now_ms => true,
                 WaitsFor::Pause { .. } => {
                     connection.waits_for = WaitsFor::Turn;
+                    connection.client.note_blocked(false);
                     connection.taken_at_ms = self.now_ms; // nothing was received from it
                     self.again.push(*token);
                     false

@@ -49,6 +49,12 @@ pub(crate) fn end_silence(client: &mut Client) -> bool {
     silent
 }
 
+/// Whether the replies of a command are messages of publish and subscribe, which clients get whatever
+/// `CLIENT REPLY` says: `SUBSCRIBE`, `UNSUBSCRIBE` and their kin.
+pub(crate) fn replies_by_messages(spec: &Spec) -> bool {
+    spec.has(flag::PUBSUB) && spec.has(flag::SUBSCRIBED)
+}
+
 /// Decides whether a request runs. `place`: whether this server serves its keys.
 pub(crate) fn admit(
     resolved: &Resolved,
@@ -117,7 +123,12 @@ pub(crate) fn admit(
     if is_new && spec.is_audited(local.audited) {
         audit::record(shared, client, spec, args, Outcome::Allowed);
     }
-    if is_new && shared.commands.gate() & global::MONITORED != 0 && !client.take_monitored() {
+    // `exec` feeds its own line.
+    if is_new
+        && shared.commands.gate() & global::MONITORED != 0
+        && !client.take_monitored()
+        && spec.name != "exec"
+    {
         monitor::feed(shared, client, spec, args);
     }
     Admitted::Run(permit)

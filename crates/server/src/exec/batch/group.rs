@@ -589,6 +589,7 @@ impl Step<'_> {
             _ => Ok(()),
         };
         let was_silent = admit::begin_silence(turn.client);
+        let mut is_message = false;
         let args = turn
             .requests
             .args(self.planned.request as usize, turn.input);
@@ -609,6 +610,7 @@ impl Step<'_> {
                     return true; // it is made silent when it runs to its end
                 }
                 databases::observe(env.shared, env.local, turn.client, spec);
+                is_message = admit::replies_by_messages(spec) && turn.out.get(start) != Some(&b'-');
             }
             Admitted::Answered => {
                 turn.client.flushing = None;
@@ -620,7 +622,7 @@ impl Step<'_> {
         if matches!(turn.client.verdict, Verdict::Cold | Verdict::Blocked) {
             return true; // it is made silent when it runs to its end
         }
-        if was_silent && admit::end_silence(turn.client) {
+        if was_silent && admit::end_silence(turn.client) && !is_message {
             turn.silence(start);
         }
         true

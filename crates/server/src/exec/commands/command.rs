@@ -457,7 +457,7 @@ pub(crate) fn getkeysandflags(ctx: &mut Context<'_>) -> Done {
 pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
     let all = COMMANDS.iter().filter(|spec| !spec.is_refused());
     let wanted: Vec<&Spec> = match ctx.args.len() {
-        2 => all.filter(|spec| spec.container().is_none()).collect(),
+        2 => all.collect(),
         5 if ctx.arg(2).eq_ignore_ascii_case(b"filterby") => {
             let (kind, what) = (ctx.arg(3), ctx.arg(4));
             if kind.eq_ignore_ascii_case(b"module") {

@@ -7,6 +7,7 @@ use crate::exec::request::context::{Context, Done, Failure};
 use crate::exec::state::client::Verdict;
 use crate::exec::state::wait::Until;
 use crate::shared::Shared;
+use crate::shared::encodings::Encodings;
 use crate::shared::totals::Totals;
 use duramen_base::glob::Pattern;
 use duramen_base::ids::Level;
@@ -104,6 +105,11 @@ pub(crate) fn get(ctx: &mut Context<'_>) -> Done {
             found.push((name, value));
         }
     }
+    for (name, value) in ctx.shared.encodings.each() {
+        if let Some(name) = wanted(name) {
+            found.push((name, value.to_string()));
+        }
+    }
     let mut reply = ctx.reply();
     reply.map(found.len());
     for (name, value) in found {
@@ -149,6 +155,7 @@ pub(crate) fn set(ctx: &mut Context<'_>) -> Done {
     // First on a copy, so that an error names the argument.
     let mut trial = ServerConfig::clone(&ctx.shared.config());
     let mut changes = Vec::new();
+    let mut limits = Vec::new();
     for (n, (name, value)) in pairs.iter().enumerate() {
         if pairs[..n]
             .iter()
@@ -170,7 +177,10 @@ pub(crate) fn set(ctx: &mut Context<'_>) -> Done {
                 );
                 return Err(refused(name, &why));
             }
-            None => check_fixed(ctx.shared, &trial, name, value)?,
+            None => match Encodings::parse(name, value) {
+                Some(limit) => limits.push(limit.map_err(|why| refused(name, &why))?),
+                None => check_fixed(ctx.shared, &trial, name, value)?,
+            },
         }
     }
     let failed = |error: ServerError| format!("CONFIG SET failed - {error}");
@@ -187,12 +197,14 @@ pub(crate) fn set(ctx: &mut Context<'_>) -> Done {
             let changes = owned.iter();
             let changes: Vec<_> = changes.map(|(name, value)| (*name, &**value)).collect();
             shared.set_configs(&changes).map_err(failed)?;
+            shared.encodings.set(&limits);
             Ok(OK.to_vec())
         });
     }
     ctx.shared
         .set_configs(&changes)
         .map_err(|error| Failure::from(format!("ERR {}", failed(error))))?;
+    ctx.shared.encodings.set(&limits);
     ctx.ok()
 }
 

@@ -12,9 +12,10 @@ use crate::exec::request::databases::{DROPPED_NOW, parse_db, table_for, table_in
 use crate::exec::request::events::{EventName, NEW};
 use crate::exec::request::routing;
 use crate::exec::request::spec::Access;
+use crate::shared::encodings::{Encodings, Limit};
 use duramen_engine::{Guard, KeyHash, Object, Room, TableId};
 use duramen_types::table::{Hash, Set};
-use duramen_types::{Sorted, Text, Type};
+use duramen_types::{List, Sorted, Text, Type};
 use duramen_wire::resp::number::parse_integer;
 
 const RENAME_FROM: EventName = (EventClasses::GENERIC, "rename_from");
@@ -247,7 +248,7 @@ pub(crate) fn object_encoding(
         return ctx.null();
     };
     let encoding = if object.is_typed {
-        encoding_of(object.value)?
+        encoding_of(object.value, &ctx.shared.encodings)?
     } else if parse_integer(object.value).is_some() {
         "int"
     } else if object.value.len() <= EMBSTR_BYTES_MAX {
@@ -258,32 +259,31 @@ pub(crate) fn object_encoding(
     ctx.bulk(encoding.as_bytes())
 }
 
-/// Limits up to which Redis keeps a collection as one block of bytes, by its default settings.
-const LISTPACK_ELEMENTS_MAX: usize = 128;
-const LISTPACK_TEXT_BYTES_MAX: usize = 64;
-const LISTPACK_LIST_BYTES_MAX: usize = 8 << 10;
-const INTSET_ELEMENTS_MAX: usize = 512;
-
 /// The name that Redis 7.4 has for the form in which it would keep a new collection.
-fn encoding_of(value: &[u8]) -> Result<&'static str, Failure> {
-    let is_short = |text: &Text<'_>| text.len() <= LISTPACK_TEXT_BYTES_MAX;
-    let small = |len: usize, short: bool, large: &'static str| {
-        if len <= LISTPACK_ELEMENTS_MAX && short {
+fn encoding_of(value: &[u8], limits: &Encodings) -> Result<&'static str, Failure> {
+    let small = |(entries, len): (Limit, usize), short: bool, large: &'static str| {
+        if limits.allow(entries, len) && short {
             "listpack"
         } else {
             large
         }
     };
     Ok(match Type::of(value) {
-        Some(Type::List) if value.len() > LISTPACK_LIST_BYTES_MAX => "quicklist",
-        Some(Type::List) => "listpack",
+        Some(Type::List) => {
+            let list = List::of(Some(value))?;
+            match limits.allow_list(list.items.len(), value.len()) {
+                true => "listpack",
+                false => "quicklist",
+            }
+        }
         Some(Type::Hash) => {
+            let is_short = |text: &Text<'_>| limits.allow(Limit::HashValue, text.len());
             let hash = Hash::of(Some(value))?;
             let short = hash
                 .elements()
                 .iter()
                 .all(|(a, b)| is_short(a) && is_short(b));
-            small(hash.len(), short, "hashtable")
+            small((Limit::HashEntries, hash.len()), short, "hashtable")
         }
         Some(Type::Set) => {
             let set = Set::of(Some(value))?;
@@ -291,11 +291,11 @@ fn encoding_of(value: &[u8]) -> Result<&'static str, Failure> {
             let integers = members
                 .clone()
                 .all(|(name, ())| parse_integer(&name.bytes()).is_some());
-            match integers && set.len() <= INTSET_ELEMENTS_MAX {
+            match integers && limits.allow(Limit::SetIntsetEntries, set.len()) {
                 true => "intset",
                 false => small(
-                    set.len(),
-                    members.all(|(name, ())| is_short(name)),
+                    (Limit::SetEntries, set.len()),
+                    members.all(|(name, ())| limits.allow(Limit::SetValue, name.len())),
                     "hashtable",
                 ),
             }
@@ -303,8 +303,11 @@ fn encoding_of(value: &[u8]) -> Result<&'static str, Failure> {
         Some(Type::Stream) => "stream",
         Some(Type::SortedSet) | None => {
             let mut set = Sorted::of(Some(value))?;
-            let short = set.elements().iter().all(|(name, _)| is_short(name));
-            small(set.len(), short, "skiplist")
+            let short = set
+                .elements()
+                .iter()
+                .all(|(name, _)| limits.allow(Limit::ZsetValue, name.len()));
+            small((Limit::ZsetEntries, set.len()), short, "skiplist")
         }
     })
 }

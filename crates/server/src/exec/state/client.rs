@@ -385,7 +385,8 @@ impl Client {
             .store(self.watched.len() as u32, Ordering::Relaxed);
     }
 
-    /// Stores in the registry's record whether a command waits for its own event.
+    /// Stores in the registry's record whether a command waits for its own event, or for the end of
+    /// a pause.
     pub(crate) fn note_blocked(&self, is_blocked: bool) {
         self.record.is_blocked.store(is_blocked, Ordering::Relaxed);
     }

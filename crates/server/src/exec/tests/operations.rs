@@ -140,6 +140,7 @@ fn the_command_table_describes_itself() {
             .contains("Returns the value of a key.")
     );
     assert!(s.ask("COMMAND LIST FILTERBY PATTERN xx*").starts_with("*0"));
+    assert!(s.ask("COMMAND LIST").contains("\r\nclient|list\r\n"));
     assert!(
         s.ask("COMMAND LIST FILTERBY ACLCAT transaction")
             .contains("watch")
@@ -180,6 +181,7 @@ fn clients_are_listed_named_and_killed() {
     assert_eq!(s.client.verdict(), Verdict::CloseAfterReply);
 }
 
+/// `EXEC` stood before the commands that it runs.
 #[test]
 fn monitors_see_what_others_send() {
     let server = Server::new(1);
@@ -189,7 +191,7 @@ fn monitors_see_what_others_send() {
     run(
         &mut executor,
         &mut other,
-        b"SET a \"x\\ny\"\r\nMULTI\r\nGET a\r\nEXEC\r\nAUTH secret\r\n",
+        b"SET a \"x\\ny\"\r\nMULTI\r\nGET a\r\nEXEC\r\nMULTI\r\nNOSUCH\r\nEXEC\r\nAUTH secret\r\n",
     );
     let mut messages = Vec::new();
     server.shared.threads[0].mailbox.take(&mut messages);
@@ -218,8 +220,10 @@ fn monitors_see_what_others_send() {
         [
             "\"SET\" \"a\" \"x\\ny\"\r\n",
             "\"MULTI\"\r\n",
-            "\"EXEC\"\r\n",
             "\"GET\" \"a\"\r\n",
+            "\"EXEC\"\r\n",
+            "\"MULTI\"\r\n",
+            "\"EXEC\"\r\n",
             "\"AUTH\" \"(redacted)\"\r\n"
         ]
     );

@@ -271,6 +271,18 @@ fn a_silent_publisher_has_no_reply_and_is_heard() {
     assert_eq!(pair.messages(0), got.concat());
 }
 
+/// `CLIENT REPLY OFF` dropped the replies of `SUBSCRIBE`, for which clients wait.
+#[test]
+fn a_silent_subscriber_is_told_of_its_subscriptions() {
+    let mut pair = Pair::new();
+    let requests = "CLIENT REPLY OFF\nSUBSCRIBE a\nPING\nPSUBSCRIBE";
+    pair.expect(0, requests, &array(&["subscribe", "a", ":1"]));
+    pair.expect(1, "PUBLISH a x", ":1\r\n");
+    assert_eq!(pair.messages(0), array(&["message", "a", "x"]));
+    pair.expect(0, "UNSUBSCRIBE a", &array(&["unsubscribe", "a", ":0"]));
+    pair.expect(0, "PING", "");
+}
+
 #[test]
 fn subscribing_in_a_transaction_limits_the_connection_after_it() {
     let mut pair = Pair::new();

@@ -229,6 +229,38 @@ fn encodings_have_the_names_of_redis() {
     }
 }
 
+/// `CONFIG SET` refused these limits, and a hash was a hashtable from 129 fields on.
+#[test]
+fn limits_of_encodings_can_be_set() {
+    let mut session = Server::session(1);
+    let encoding_is = |session: &mut Server, name: &str| {
+        let expected = format!("${}\r\n{name}\r\n", name.len());
+        assert_eq!(session.ask("OBJECT ENCODING k"), expected);
+    };
+    for n in 0..512 {
+        session.ask(&format!("HSET k {n} v"));
+    }
+    encoding_is(&mut session, "listpack");
+    session.ask("HSET k 512 v");
+    encoding_is(&mut session, "hashtable");
+    session.expect("CONFIG SET hash-max-ziplist-entries 513", "+OK\r\n");
+    encoding_is(&mut session, "listpack");
+    let reply = "*2\r\n$25\r\nhash-max-listpack-entries\r\n$3\r\n513\r\n";
+    session.expect("CONFIG GET hash-max-listpack-entries", reply);
+    session.ask("DEL k");
+    session.ask("SADD k 1 2");
+    session.expect("CONFIG SET set-max-intset-entries 1", "+OK\r\n");
+    encoding_is(&mut session, "listpack");
+    session.expect("CONFIG SET set-max-listpack-value 0", "+OK\r\n");
+    encoding_is(&mut session, "hashtable");
+    let wrong = session.ask("CONFIG SET set-max-listpack-entries 1 zset-max-listpack-value -1");
+    assert!(wrong.starts_with("-ERR CONFIG SET failed"), "{wrong}");
+    session.expect(
+        "CONFIG GET set-max-listpack-entries",
+        "*2\r\n$24\r\nset-max-listpack-entries\r\n$3\r\n128\r\n",
+    );
+}
+
 /// Commands and options of versions after 7.0, with which the random test compares.
 #[test]
 fn replies_of_newer_versions() {
