@@ -45,8 +45,8 @@ pub struct ClientRecord {
     pub watched: AtomicU32,
     /// Channels, shard channels and patterns that it has subscribed to. Written by the executor.
     pub subscriptions: [AtomicU32; 3],
-    /// One of its commands waits for an event (WAIT, SAVE), or for the end of a pause. Written by the
-    /// reactor.
+    /// One of its commands waits for an event (WAIT, SAVE), or for the end of a pause. Written by
+    /// the reactor.
     pub is_blocked: AtomicBool,
     /// Whether its request waits for elements, as [`key_wait_state`] says. Written by the executor,
     /// and by CLIENT UNBLOCK on any thread, which then tells the client's thread.

@@ -49,8 +49,8 @@ pub(crate) fn end_silence(client: &mut Client) -> bool {
     silent
 }
 
-/// Whether the replies of a command are messages of publish and subscribe, which clients get whatever
-/// `CLIENT REPLY` says: `SUBSCRIBE`, `UNSUBSCRIBE` and their kin.
+/// Whether the replies of a command are messages of publish and subscribe, which clients get
+/// whatever `CLIENT REPLY` says: `SUBSCRIBE`, `UNSUBSCRIBE` and their kin.
 pub(crate) fn replies_by_messages(spec: &Spec) -> bool {
     spec.has(flag::PUBSUB) && spec.has(flag::SUBSCRIBED)
 }

@@ -112,7 +112,7 @@ const PREPARE_ATTEMPTS_MAX: u32 = 8;
 
 pub(crate) fn exec(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
     let done = run_queue(ctx, access);
-    // Monitors see it behind the queued commands. It is presented again if its queue is still there.
+    // Monitors see it behind the queued commands. It is shown again if its queue is still there.
     if ctx.shared.commands.gate() & global::MONITORED != 0 && !ctx.client.in_multi() {
         monitor::feed(ctx.shared, ctx.client, ctx.spec, &ctx.args);
     }

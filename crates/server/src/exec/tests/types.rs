@@ -233,7 +233,7 @@ fn encodings_have_the_names_of_redis() {
 #[test]
 fn limits_of_encodings_can_be_set() {
     let mut session = Server::session(1);
-    let encoding_is = |session: &mut Server, name: &str| {
+    let encoding_is = |session: &mut Session, name: &str| {
         let expected = format!("${}\r\n{name}\r\n", name.len());
         assert_eq!(session.ask("OBJECT ENCODING k"), expected);
     };
