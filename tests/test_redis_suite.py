@@ -29,41 +29,7 @@ UNIT_S = 120
 WITH_OWN_SERVERS = ["unit/acl", "unit/acl-v2", "unit/auth", "unit/pubsubshard"]
 
 # Units that run by host and port, without the tests that Redis excludes there.
-BY_HOST_AND_PORT = [
-    "unit/type/string",
-    "unit/type/incr",
-    "unit/type/hash",
-    "unit/type/list",
-    "unit/type/list-2",
-    "unit/type/list-3",
-    "unit/type/set",
-    "unit/type/zset",
-    "unit/type/stream",
-    "unit/type/stream-cgroups",
-    "unit/keyspace",
-    "unit/scan",
-    "unit/expire",
-    "unit/bitops",
-    "unit/bitfield",
-    "unit/hyperloglog",
-    "unit/geo",
-    "unit/sort",
-    "unit/multi",
-    "unit/info-command",
-    "unit/protocol",
-    "unit/quit",
-    "unit/dump",
-    "unit/introspection",
-    "unit/introspection-2",
-    "unit/pause",
-    "unit/pubsub",
-    "unit/tracking",
-    "unit/scripting",
-    "unit/functions",
-    "unit/latency-monitor",
-    "unit/other",
-    "unit/slowlog",
-]
+BY_HOST_AND_PORT = ["unit/type/string", "unit/type/incr", "unit/type/hash"]
 
 # Tests that use DEBUG or replication, and slow ones.
 NOT_TAGGED = "-needs:debug -needs:repl -needs:pfdebug -slow"
