@@ -260,7 +260,7 @@ enum Length {
 }
 
 impl<'a> Input<'a> {
-    fn of(bytes: &'a [u8]) -> Input<'a> {
+    pub(crate) fn of(bytes: &'a [u8]) -> Input<'a> {
         Input {
             rest: bytes,
             budget: DECODED_BYTES_MAX,

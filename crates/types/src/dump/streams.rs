@@ -35,7 +35,7 @@ pub(crate) fn write(out: &mut Vec<u8>, value: &[u8]) -> Result<(), crate::Error>
         let entry = entry?;
         let pairs = stream.pairs(&entry)?;
         let node = match nodes.pop() {
-            Some(node) if node.count < NODE_ENTRIES && node.bytes.len() < NODE_BYTES => node,
+            Some(node) if node.has_room() => node,
             full => {
                 nodes.extend(full);
                 Node::of(entry.id, &pairs)
@@ -98,6 +98,8 @@ struct Node<'a> {
     count: usize,
     /// Elements of the listpack behind the number of entries.
     bytes: Vec<u8>,
+    /// Of these bytes: the fields that its entries share.
+    fields_bytes: usize,
     elements: usize,
 }
 
@@ -108,13 +110,23 @@ impl<'a> Node<'a> {
             fields: pairs.iter().map(|(field, _)| *field).collect(),
             count: 0,
             bytes: Vec::new(),
+            fields_bytes: 0,
             elements: 1,
         };
         node.number(0);
         node.number(pairs.len() as i64);
         pairs.iter().for_each(|(field, _)| node.text(field));
         node.number(0);
+        node.fields_bytes = node.bytes.len();
         node
+    }
+
+    /// Whether it takes another entry. Each node repeats the fields: long ones are shared by as
+    /// many bytes of entries, so that all nodes are at most twice as long as the stream.
+    fn has_room(&self) -> bool {
+        let entries_bytes = self.bytes.len() - self.fields_bytes;
+        let is_wide = self.fields_bytes >= NODE_BYTES;
+        entries_bytes < NODE_BYTES.max(self.fields_bytes) && (is_wide || self.count < NODE_ENTRIES)
     }
 
     fn with(mut self, id: Id, pairs: &[(Text<'a>, Text<'a>)]) -> Node<'a> {
@@ -242,10 +254,11 @@ pub(crate) fn restore(input: &mut Input<'_>, kind: u8) -> Result<Vec<u8>, Error>
         };
         let mut items = Vec::new();
         listpack(&input.string()?, &mut items)?;
-        read_node(&mut stream, Id { ms, seq }, &items).ok_or(Error::Format)?;
-        if stream.len() > COLLECTION_ELEMENTS_MAX || stream.new.len() > VALUE_BYTES_MAX {
+        let read = read_node(&mut stream, Id { ms, seq }, &items);
+        if is_full(&stream) {
             return Err(Error::Collection(crate::Error::Full));
         }
+        read.ok_or(Error::Format)?;
     }
     let length = input.number()?;
     let last = input.id_of_numbers()?;
@@ -260,15 +273,26 @@ pub(crate) fn restore(input: &mut Input<'_>, kind: u8) -> Result<Vec<u8>, Error>
         return Err(Error::Format);
     }
     stream.set_last(last, Some(added), Some(deleted));
-    let mut read = Vec::new();
+    let (mut read, mut elements) = (Vec::new(), stream.len());
     for _ in 0..input.number()? {
-        read.push(read_group(input, kind)?);
+        let group = read_group(input, kind)?;
+        elements += 1 + group.consumers.len() + group.pending.len();
+        if elements > COLLECTION_ELEMENTS_MAX {
+            return Err(Error::Collection(crate::Error::Full));
+        }
+        read.push(group);
     }
     finish(stream, &mut read, kind)
 }
 
+fn is_full(stream: &Stream<'_>) -> bool {
+    stream.len() > COLLECTION_ELEMENTS_MAX || stream.new.len() > VALUE_BYTES_MAX
+}
+
 fn finish(mut stream: Stream<'_>, read: &mut [Read], kind: u8) -> Result<Vec<u8>, Error> {
     let mut groups = Vec::new();
+    // In order, so that each one is inserted at the end.
+    read.sort_by(|a, b| Text::of(&a.name).compare(&Text::of(&b.name)));
     for group in read {
         let mut made = Group::new(Text::of(&group.name), group.last, group.read);
         if kind == STREAM {
@@ -295,7 +319,7 @@ fn finish(mut stream: Stream<'_>, read: &mut [Read], kind: u8) -> Result<Vec<u8>
     Ok(built.0)
 }
 
-/// Appends the entries of a node.
+/// Appends the entries of a node, until the stream is full: an entry may repeat all fields.
 fn read_node(stream: &mut Stream<'_>, node: Id, items: &[Vec<u8>]) -> Option<()> {
     let mut rest = items.iter();
     let mut number = || integer(rest.next()?);
@@ -336,6 +360,9 @@ fn read_node(stream: &mut Stream<'_>, node: Id, items: &[Vec<u8>]) -> Option<()>
         }
         stream.append(id, &pairs);
         counts.0 += 1;
+        if is_full(stream) {
+            return None;
+        }
     }
     (counts == (count, deleted)).then_some(())
 }
@@ -394,4 +421,70 @@ fn read_group(input: &mut Input<'_>, kind: u8) -> Result<Read, Error> {
         consumers,
         pending,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(ms: u64) -> Id {
+        Id { ms, seq: 0 }
+    }
+
+    fn restored(content: &[u8]) -> Result<Vec<u8>, Error> {
+        restore(&mut Input::of(content), STREAM_OF_7_0)
+    }
+
+    /// Each of a node's entries may repeat its fields, if the stream's first entry has others:
+    /// 26 GB from a payload of 1 MB, before the length of the stream was looked at.
+    #[test]
+    fn repeated_fields_end_at_the_limit_of_a_collection() {
+        let wide = "f".repeat(500_000);
+        let pairs = [(Text::of(wide.as_bytes()), Text::of(b""))];
+        let mut node = Node::of(id(1), &pairs).with(id(1), &[(Text::of(b"a"), Text::of(b"v"))]);
+        for ms in 2..52_000 {
+            node = node.with(id(ms), &pairs);
+        }
+        let mut content = Vec::new();
+        write_length(&mut content, 1);
+        node.write(&mut content);
+        let full = Error::Collection(crate::Error::Full);
+        assert_eq!(restored(&content), Err(full));
+    }
+
+    /// Each node of a dump repeats its fields: one node per entry took tens of gigabytes.
+    #[test]
+    fn a_dump_is_not_much_longer_than_its_stream() {
+        let wide = "f".repeat(100_000);
+        let mut stream = Stream::default();
+        for ms in 1..20_000 {
+            stream.append(id(ms), &[(Text::of(wide.as_bytes()), Text::of(b"v"))]);
+        }
+        let mut built = Built::default();
+        stream.store(&mut built).expect("it fits");
+        let mut out = Vec::new();
+        write(&mut out, &built.0).expect("a dump");
+        assert!(
+            out.len() < 4 * built.0.len(),
+            "{} of {}",
+            out.len(),
+            built.0.len()
+        );
+        let (kind, content) = out.split_first().expect("a type");
+        assert_eq!(restore(&mut Input::of(content), *kind), Ok(built.0));
+    }
+
+    /// Groups were inserted in the order of the payload, each before all others.
+    #[test]
+    fn too_many_groups_are_refused_before_they_are_sorted() {
+        let mut content = vec![0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let groups = COLLECTION_ELEMENTS_MAX + 1;
+        write_length(&mut content, groups as u64);
+        for n in (0..groups).rev() {
+            write_string(&mut content, n.to_string().as_bytes());
+            content.extend_from_slice(&[0; 5]);
+        }
+        let full = Error::Collection(crate::Error::Full);
+        assert_eq!(restored(&content), Err(full));
+    }
 }

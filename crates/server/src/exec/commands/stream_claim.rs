@@ -3,6 +3,7 @@
 use super::collection::change_silently;
 use super::stream::{CONSUMER_MADE, parse_id, parse_start, write_entry, write_id};
 use super::stream_group::{idle_ms, no_key_or_group, position};
+use super::stream_read::SEEN_STEP_MS;
 use crate::exec::request::context::{Context, Done, Failure, SYNTAX};
 use duramen_engine::{Guard, KeyHash};
 use duramen_types::stream::{Entry, Group, Id, Pending};
@@ -219,17 +220,28 @@ fn claim(
         let mut groups = stream.groups()?;
         let at = position(&groups, ctx.arg(2)).ok_or_else(|| no_key_or_group(ctx))?;
         let group = groups.get_mut(at).ok_or_else(|| no_key_or_group(ctx))?;
+        let last_before = group.last;
         group.last = group.last.max(claim.last);
         let consumer = Text::of(claim.consumer);
-        is_new = group.consumer(&consumer).is_none();
+        let known = group.consumer(&consumer);
+        is_new = known.is_none();
+        let known = known.and_then(|place| group.consumers.get(place));
+        let is_recent = known.is_some_and(|it| it.seen_at_ms.abs_diff(now_ms) < SEEN_STEP_MS);
+        let before = (last_before, group.pending.len());
         let place = group.seen(consumer, now_ms);
         let claimed = run(&stream, group, (claim, place, now_ms))?;
+        let is_changed = !claimed.entries.is_empty()
+            || !is_recent
+            || before != (group.last, group.pending.len());
         if !claimed.entries.is_empty() {
             group.active(place, now_ms);
         }
         write_claimed(ctx, &stream, &claimed, (claim.only_ids, is_cursor))?;
-        stream.set_groups(&groups);
-        Ok(stream.store(parts)?)
+        if is_changed {
+            stream.set_groups(&groups);
+            stream.store(parts)?;
+        }
+        Ok(())
     })?;
     if is_new {
         ctx.notify_change(CONSUMER_MADE, ctx.only_key(), outcome);

@@ -13,9 +13,12 @@ use duramen_types::stream::{Entry, Group, Id};
 use duramen_types::{Stream, Text, Type};
 use duramen_wire::resp::Protocol;
 use duramen_wire::resp::number::parse_integer;
+use std::collections::HashMap;
 
 /// R1: the time for which a consumer's last request may be too old.
-const SEEN_STEP_MS: u64 = 10_000;
+pub(crate) const SEEN_STEP_MS: u64 = 10_000;
+/// The shortest reply for an entry, in bytes. The item that is held for it takes twice as many.
+const ITEM_BYTES: usize = 24;
 
 /// The options of XREAD and XREADGROUP.
 struct Options<'a> {
@@ -109,6 +112,17 @@ fn unbalanced(in_group: bool) -> Failure {
         "ERR Unbalanced '{name}' list of streams: for each stream key an ID or '{id}' must be specified."
     );
     text.into()
+}
+
+impl Context<'_> {
+    /// Fails if the reply to so many entries is longer than it may be: they are gathered before the
+    /// first one is written.
+    fn holds(&self, entries: usize) -> Done {
+        match entries * ITEM_BYTES <= self.local.room.bytes_max {
+            true => Ok(()),
+            false => Err(self.too_long()),
+        }
+    }
 }
 
 fn write_nothing(ctx: &mut Context<'_>) {
@@ -239,7 +253,7 @@ fn read_behind(
             streams.push((stream, last));
         }
         *last_ids = ids;
-        let mut shown = Vec::new();
+        let (mut shown, mut number_of_items) = (Vec::new(), 0);
         for (n, (stream, last)) in streams.iter().enumerate() {
             let (Some(stream), Some(start)) = (stream, last.next()) else {
                 continue;
@@ -249,7 +263,10 @@ fn read_behind(
             }
             let entries = stream.range(start, Id::MAX, options.count)?;
             let items = entries.into_iter().map(|entry| (entry.id, Some(entry)));
-            shown.push((first + n, stream, items.collect()));
+            let items: Vec<Item<'_>> = items.collect();
+            number_of_items += items.len();
+            ctx.holds(number_of_items)?;
+            shown.push((first + n, stream, items));
         }
         is_found = !shown.is_empty();
         if is_found {
@@ -390,14 +407,13 @@ fn sources<'f>(
     wanted: &mut Vec<Wanted>,
 ) -> Result<Sources<'f>, Failure> {
     let (mut sources, mut places): Sources<'f> = (Vec::new(), Vec::new());
+    let mut places_of = HashMap::new();
     let name = Text::of(group);
     for (n, object) in found.iter().enumerate() {
         let key = ctx.arg(first + n);
         let value = typed(*object)?.ok_or_else(|| no_group(key, group))?;
-        let known = sources
-            .iter()
-            .position(|(at, ..)| ctx.arg(first + *at) == key);
-        if known.is_none() {
+        let place = *places_of.entry(key).or_insert(sources.len());
+        if place == sources.len() {
             let stream = Stream::of(Some(value))?;
             let groups = stream.groups()?;
             let position = groups.iter().position(|group| group.name == name);
@@ -409,7 +425,7 @@ fn sources<'f>(
             };
             sources.push((n, stream, source));
         }
-        places.push(known.unwrap_or(sources.len() - 1));
+        places.push(place);
         wanted.push(parse_wanted(ctx.arg(first + found.len() + n))?);
     }
     Ok((sources, places))
@@ -446,12 +462,14 @@ fn give(
             streams.push(stream);
             states.push((key, source));
         }
-        let mut shown = Vec::new();
+        let (mut shown, mut number_of_items) = (Vec::new(), 0);
         for ((n, at), wanted) in places.iter().enumerate().zip(wanted) {
             let (Some(stream), Some((_, source))) = (streams.get(*at), states.get_mut(*at)) else {
                 continue;
             };
             if let Some(items) = take(stream, source, wanted, (consumer, options, now_ms))? {
+                number_of_items += items.len();
+                ctx.holds(number_of_items)?;
                 shown.push((first + n, stream, items));
             }
         }

@@ -245,14 +245,16 @@ fn growth(name: &str, args: &Args<'_>) -> Option<usize> {
 /// The growth of a stream of `bytes` by XREADGROUP and XAUTOCLAIM: by as many pending entries as
 /// COUNT says, or as there may be.
 fn counted_stream_bytes(name: &str, args: &Args<'_>, bytes: usize) -> usize {
-    let mut most = bytes / STREAM_ENTRY_BYTES;
+    let all = bytes / STREAM_ENTRY_BYTES;
+    let mut most = all;
     let mut at = if name == "xautoclaim" { 6 } else { 1 };
     while let Some(option) = args.get(at) {
         at += match option.to_ascii_lowercase().as_slice() {
             b"count" => {
                 let count = args.get(at + 1).and_then(parse_integer).unwrap_or(0);
                 let count = usize::try_from(count).unwrap_or(0);
-                most = if count > 0 { most.min(count) } else { most };
+                // The last one counts.
+                most = if count > 0 { all.min(count) } else { all };
                 2
             }
             b"block" => 2,
