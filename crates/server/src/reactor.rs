@@ -278,6 +278,11 @@ impl Reactor {
 
     /// Runs one round over the events of epoll and the work left from the last round.
     fn round(&mut self, events: &[epoll::Event]) {
+        // Before requests: a client that sends one after it has the reply of PUBLISH, by whatever
+        // connection, gets the message first.
+        if self.me().mailbox.has_messages() {
+            self.take_messages();
+        }
         self.allow_handshakes();
         // Spinning may have received already.
         let mut connections = self.ready.len() + self.native.len();

@@ -198,6 +198,12 @@ impl Mailbox {
         self.published_bytes.load(Ordering::Relaxed) > CROWDED_BYTES
     }
 
+    /// Whether there are messages to take.
+    #[inline]
+    pub(crate) fn has_messages(&self) -> bool {
+        self.pending.load(Ordering::Acquire)
+    }
+
     /// Called by the owning thread, which looks at its mailbox before it sleeps: posts without a
     /// system call.
     pub(crate) fn post_own(&self, message: Message) {

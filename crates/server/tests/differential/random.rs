@@ -586,7 +586,7 @@ impl Pair {
                 tells_forms && (new == old || has_sets && unordered(&new) == unordered(&old));
             let same = our == their
                 || newer
-                || streams::makes_consumer(&step.request)
+                || streams::tells_of_consumers(&step.request, &our)
                 || with_numbers(&our) == with_numbers(&their)
                 || streams::without_times(&our) == streams::without_times(&their)
                 || has_sets && unordered(&our) == unordered(&their);

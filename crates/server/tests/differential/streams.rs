@@ -88,10 +88,10 @@ pub(crate) const TEMPLATES: &[&str] = &[
     "XPENDING e grp - + 10",
     "XPENDING e grp end end n",
     "XPENDING e grp end end n c",
-    "XPENDING e grp IDLE 0|100000|2000 - + 10 c",
+    "XPENDING e grp IDLE 0|100000000 - + 10 c",
     "XPENDING e grp IDLE 0 - +",
     "XPENDING e grp - +",
-    "XCLAIM e grp c 0|100000|2000 id+",
+    "XCLAIM e grp c 0|100000000 id+",
     "XCLAIM e grp c 0 id+ JUSTID",
     "XCLAIM e grp c 0 id+ FORCE",
     "XCLAIM e grp c 0 id IDLE 5000|0|-5|x",
@@ -99,7 +99,7 @@ pub(crate) const TEMPLATES: &[&str] = &[
     "XCLAIM e grp c 0 id FORCE JUSTID RETRYCOUNT i LASTID id",
     "XCLAIM e grp c x|-1 id",
     "XCLAIM e grp c 0 id x",
-    "XAUTOCLAIM e grp c 0|100000|2000 0|id",
+    "XAUTOCLAIM e grp c 0|100000000 0|id",
     "XAUTOCLAIM e grp c 0 end COUNT n",
     "XAUTOCLAIM e grp c 0 0 COUNT 1 JUSTID",
     "XAUTOCLAIM e grp c x 0",
@@ -315,9 +315,13 @@ impl Generator {
     }
 }
 
-/// Whether the request makes a consumer, or removes one. Its reply tells whether an earlier request
-/// in vain has made it.
-pub(crate) fn makes_consumer(request: &Request) -> bool {
+/// Whether the reply tells whether an earlier request in vain has made a consumer: here `EXEC` may
+/// show them all.
+pub(crate) fn tells_of_consumers(request: &Request, reply: &str) -> bool {
     let word = |n: usize| request.get(n).map_or("", String::as_str);
-    word(0) == "XGROUP" && ["CREATECONSUMER", "DELCONSUMER"].contains(&word(1))
+    match word(0) {
+        "XGROUP" => ["CREATECONSUMER", "DELCONSUMER"].contains(&word(1)),
+        "EXEC" => reply.contains("\r\nconsumers\r\n"),
+        _ => false,
+    }
 }
