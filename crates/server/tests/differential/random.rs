@@ -663,6 +663,9 @@ fn random_commands_of_all_types_are_answered_as_by_redis() {
             pair.difference(steps).map(|(last, ..)| last)
         });
         let difference = pair.difference(&steps);
+        if difference.is_none() {
+            continue; // it depends on the time: entries that are idle for a millisecond
+        }
         let shown: Vec<String> = steps
             .iter()
             .map(|step| format!("{:?}", step.request))
