@@ -582,8 +582,9 @@ impl Pair {
             let has_sets = step.request[0] == "EXEC" || !step.is_ordered;
             let tells_forms = ["OBJECT", "EXEC"].contains(&step.request[0].as_str());
             let (new, old) = (without_forms(&our), without_forms(&their));
-            let newer =
-                tells_forms && (new == old || has_sets && unordered(&new) == unordered(&old));
+            let newer = tells_forms
+                && (with_numbers(&new) == with_numbers(&old)
+                    || has_sets && unordered(&new) == unordered(&old));
             let same = our == their
                 || newer
                 || streams::tells_of_consumers(&step.request, &our)
