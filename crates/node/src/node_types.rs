@@ -128,7 +128,7 @@ pub enum NodeOutput {
     /// The settings changed. Those of the log take effect in the next life.
     Settings(ClusterSettings),
     /// Take over these users of the cluster, which may be those that are here, or older ones; then
-    /// pass in [`Input::UsersTaken`](crate::Input::UsersTaken).
+    /// pass in [`Input::UsersTaken`].
     Users {
         request: RequestId,
         users: Shared<ClusterUsers>,
