@@ -16,7 +16,7 @@
 //!   before the waiter looks ([`Waiters::look`]). So a write that comes while it looks wakes it
 //!   again.
 //! - W3: the first waiter wakes the next one if it leaves while it is marked, or without having
-//!   looked.
+//!   looked at this key.
 //! - W4: a waiter takes nothing from a key while an older one waits there
 //!   ([`Waiters::is_first`]). Those that only read take nothing, so all of them are woken.
 //!

@@ -113,7 +113,8 @@ pub(crate) fn admit(
         );
         return refuse(shared, local, client, out, Some(spec), &text);
     }
-    if shared.commands.gate() & global::PAUSED != 0 && must_wait(spec, shared, client) {
+    let is_paused = shared.commands.gate() & global::PAUSED != 0;
+    if is_paused && !client.has_waited() && must_wait(spec, shared, client) {
         return Admitted::Later;
     }
     if client.in_multi() && !spec.has(flag::NEVER_QUEUED) {

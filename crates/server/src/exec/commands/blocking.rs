@@ -113,7 +113,8 @@ impl Context<'_> {
             let may_take = self.may_take(&keys);
             match take(self, guard, hashes, &may_take) {
                 Ok(true) => {
-                    self.client.end_key_wait(self.shared, false);
+                    // It has not looked at the keys behind the one that it took from.
+                    self.client.end_key_wait(self.shared, keys.len() > 1);
                     return Ok(());
                 }
                 Ok(false) => {}
@@ -138,7 +139,8 @@ impl Context<'_> {
         }
     }
 
-    /// Begins a look of a request that may wait already. `Some`: it was unblocked in this way.
+    /// Begins a look of a request that may wait already. `Some`: its wait has ended in this way,
+    /// and it takes nothing any more.
     fn begin_look(&mut self) -> Option<u8> {
         let known = self.client.key_wait.as_mut()?;
         if known.table != self.table {
@@ -147,13 +149,13 @@ impl Context<'_> {
         if let Some(ticket) = known.ticket {
             self.shared.waiters.look(ticket, &known.keys);
         }
+        let is_late = known.is_late();
         let state = &self.client.record().key_wait;
-        let before = state.swap(state::NONE, Ordering::Relaxed);
-        matches!(
-            before,
-            state::UNBLOCKED_IN_TIME | state::UNBLOCKED_WITH_ERROR
-        )
-        .then_some(before)
+        match state.swap(state::NONE, Ordering::Relaxed) {
+            state::UNBLOCKED_WITH_ERROR => Some(state::UNBLOCKED_WITH_ERROR),
+            state::UNBLOCKED_IN_TIME => Some(state::UNBLOCKED_IN_TIME),
+            _ => is_late.then_some(state::UNBLOCKED_IN_TIME),
+        }
     }
 
     /// The request has failed or is shown again: it has not looked at everything.

@@ -1,6 +1,7 @@
 //! The wait of a client for elements under keys: from the first look of its command to the reply.
 
 use super::client::Client;
+use crate::clock;
 use crate::heap;
 use crate::shared::key_wait_state as state;
 use crate::shared::{Message, Shared};
@@ -28,6 +29,11 @@ pub(crate) struct KeyWait {
 }
 
 impl KeyWait {
+    /// Whether its time is over.
+    pub(crate) fn is_late(&self) -> bool {
+        self.deadline_ms > 0 && clock::now_ms() >= self.deadline_ms
+    }
+
     /// Gives up its place in the queues. `passes_on`: as for `Waiters::leave`.
     pub(crate) fn leave(&mut self, shared: &Shared, passes_on: bool) {
         if let Some(ticket) = self.ticket.take() {
@@ -53,6 +59,18 @@ impl Client {
     #[inline]
     pub(crate) fn waits_for_key(&self) -> bool {
         self.key_wait.is_some()
+    }
+
+    /// Whether its wait is over: its request is answered without a look at its keys.
+    pub(crate) fn has_waited(&self) -> bool {
+        self.key_wait.as_ref().is_some_and(|wait| {
+            let state = self.record().key_wait.load(Ordering::Relaxed);
+            wait.is_late()
+                || matches!(
+                    state,
+                    state::UNBLOCKED_IN_TIME | state::UNBLOCKED_WITH_ERROR
+                )
+        })
     }
 
     /// The end of its wait, in milliseconds of the server's clock; 0: there is none.

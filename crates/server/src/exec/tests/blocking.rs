@@ -130,6 +130,14 @@ impl World {
         self.settle();
     }
 
+    /// Waits until the time of a waiting request is over.
+    fn pass_deadline(&self, who: usize) {
+        let deadline_ms = self.callers[who].client.key_wait_deadline_ms();
+        while crate::clock::now_ms() < deadline_ms {
+            std::thread::yield_now();
+        }
+    }
+
     fn keys_waited_for(&self) -> usize {
         self.server.shared.waiters.keys()
     }
@@ -361,9 +369,7 @@ fn times_are_read_as_by_redis() {
     let deadline_ms = world.callers[1].client.key_wait_deadline_ms();
     let left_ms = deadline_ms.saturating_sub(crate::clock::now_ms());
     assert!(deadline_ms > 0 && left_ms <= 11, "{left_ms}");
-    while crate::clock::now_ms() < deadline_ms {
-        std::thread::yield_now();
-    }
+    world.pass_deadline(1);
     world.show_again(1);
     world.got(1, "*-1\r\n");
     world.still_waits(0);
@@ -417,4 +423,59 @@ fn a_waiter_of_the_same_thread_is_before_the_rest_of_a_pipeline() {
     assert_eq!(out, b":1\r\n");
     world.settle();
     world.got(0, &pair("q", "a"));
+}
+
+/// The first waiter was told of both keys, and took from the first: nobody was told of the second.
+#[test]
+fn a_client_that_is_served_from_one_key_passes_the_others_on() {
+    for (push, wait, kind) in [("RPUSH", "BLPOP", ""), ("ZADD", "BZPOPMIN", " 1")] {
+        let mut world = World::new(3);
+        world.wait(0, &format!("{wait} k j i 0"));
+        world.wait(1, &format!("{wait} i 0"));
+        let pushes = format!("MULTI\n{push} k{kind} a\n{push} i{kind} b\nEXEC");
+        world.ask(2, &pushes);
+        assert_eq!(world.answered, [0, 1], "{wait}");
+        assert!(world.callers[1].replies.contains("\r\nb\r\n"), "{wait}");
+        assert_eq!(world.keys_waited_for(), 0);
+    }
+}
+
+/// CLIENT PAUSE kept the end of a wait back; when it was over, an element was taken for a client
+/// that had given up.
+#[test]
+fn a_wait_ends_during_a_pause() {
+    let mut world = World::new(3);
+    let id = world.callers[0].client.id();
+    for (how, reply) in [
+        ("TIMEOUT", "*-1\r\n"),
+        (
+            "ERROR",
+            "-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n",
+        ),
+    ] {
+        world.wait(0, "BLPOP k 0");
+        world.expect(1, "CLIENT PAUSE 100000 WRITE", "+OK\r\n");
+        world.expect(1, &format!("CLIENT UNBLOCK {id} {how}"), ":1\r\n");
+        world.got(0, reply);
+        world.expect(1, "CLIENT UNPAUSE", "+OK\r\n");
+    }
+    for mode in ["WRITE", "ALL"] {
+        world.wait(0, "BLPOP k 0.001");
+        world.expect(1, &format!("CLIENT PAUSE 100000 {mode}"), "+OK\r\n");
+        world.pass_deadline(0);
+        world.show_again(0);
+        world.got(0, "*-1\r\n");
+        world.expect(1, "CLIENT UNPAUSE", "+OK\r\n");
+    }
+}
+
+#[test]
+fn a_client_whose_time_is_over_takes_nothing() {
+    let mut world = World::new(3);
+    world.wait(0, "BLPOP k 0.001");
+    world.wait(1, "BLPOP k 0");
+    world.pass_deadline(0);
+    world.expect(2, "RPUSH k a", ":1\r\n");
+    world.got(0, "*-1\r\n");
+    world.got(1, &pair("k", "a"));
 }
