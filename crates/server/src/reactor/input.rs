@@ -192,16 +192,8 @@ impl Reactor {
         if !self.may_receive(&mut connection) {
             return self.mute(token, connection);
         }
-        let before = connection.input.len();
-        // Not all that the kernel has (R1).
-        let received = match connection.tls {
-            None => receive_own(&mut connection, Some(usize::MAX)),
-            Some(_) => self.receive_encrypted(&mut connection, true, None),
-        };
-        self.note_memory(&mut connection);
-        match received {
+        match self.receive_more(&mut connection) {
             Received::Bytes(_) => {
-                self.note_received(&connection, connection.input.len() - before);
                 connection.taken_at_ms = self.now_ms; // a client that still sends does not stall
                 self.settle(token, connection);
             }
@@ -214,6 +206,20 @@ impl Reactor {
             }
             Received::Failed => self.close_taken(token, connection),
         }
+    }
+
+    /// Receives once behind requests that wait: not all that the kernel has (R1).
+    pub(super) fn receive_more(&mut self, connection: &mut Connection) -> Received {
+        let before = connection.input.len();
+        let received = match connection.tls {
+            None => receive_own(connection, Some(usize::MAX)),
+            Some(_) => self.receive_encrypted(connection, true, None),
+        };
+        self.note_memory(connection);
+        if let Received::Bytes(_) = received {
+            self.note_received(connection, connection.input.len() - before);
+        }
+        received
     }
 
     fn receive_into(&mut self, connection: &mut Connection) -> Received {

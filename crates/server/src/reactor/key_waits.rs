@@ -11,7 +11,7 @@
 
 use super::Reactor;
 use super::connection::{Connection, WaitsFor};
-use super::input::{Received, receive_own};
+use super::input::Received;
 use super::slots::Token;
 use crate::clock;
 use std::collections::BTreeSet;
@@ -128,19 +128,9 @@ impl Reactor {
         if !self.has_room_behind(&connection) {
             return self.mute(token, connection);
         }
-        let before = connection.input.len();
-        let received = match connection.tls {
-            None => receive_own(&mut connection, Some(usize::MAX)),
-            Some(_) => self.receive_encrypted(&mut connection, true, None),
-        };
-        self.note_memory(&mut connection);
-        match received {
-            Received::Bytes(_) => {
-                self.note_received(&connection, connection.input.len() - before);
-                self.settle(token, connection);
-            }
+        match self.receive_more(&mut connection) {
+            Received::Bytes(_) | Received::Progress => self.settle(token, connection),
             Received::Nothing => self.slots.put(token, connection),
-            Received::Progress => self.settle(token, connection),
             Received::End | Received::Failed => self.close_taken(token, connection),
         }
     }

@@ -11,7 +11,7 @@ use crate::exec::request::events::{DEL, EventName, NEW};
 use crate::exec::request::spec::{Spec, flag};
 use duramen_base::glob::Pattern;
 use duramen_engine::{Decision, Error, Guard, KeyHash, Object, Outcome, Room};
-use duramen_types::{Part, Parts, Text, Type};
+use duramen_types::{Part, Parts, Text, Type, count};
 use duramen_wire::resp::Encoder;
 use duramen_wire::resp::number::parse_integer;
 
@@ -299,6 +299,37 @@ pub(crate) fn at_once(
         return one_at_once(ctx, guard, hash, key, &mut run);
     }
     several_at_once(ctx, guard, hashes, |ctx, _, found| run(ctx, found))
+}
+
+/// Changes the first of the request's keys that has elements: `change` gets its place, itself and
+/// its value, and replies. `kind`: the type of such values. `may_take`: whether they may be taken,
+/// for each key; empty: from all. False: no key has elements, or none that may be taken.
+pub(crate) fn change_first(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    (kind, may_take): (Type, &[bool]),
+    change: impl Fn(&mut Context<'_>, (usize, &[u8]), Object<'_>) -> Result<Write, Failure>,
+) -> Result<bool, Failure> {
+    let mut is_done = false;
+    at_once(ctx, guard, hashes, |ctx, found| {
+        is_done = false;
+        let positions = ctx.spec.key_positions(&ctx.args);
+        for ((n, found), at) in found.iter().enumerate().zip(positions) {
+            let (Some(value), Some(object)) = (typed(*found)?, *found) else {
+                continue;
+            };
+            if may_take.get(n) == Some(&false) {
+                count(value, kind)?;
+                continue;
+            }
+            let change = change(ctx, (n, ctx.arg(at)), object)?;
+            is_done = true;
+            return Ok(vec![change]);
+        }
+        Ok(Vec::new())
+    })?;
+    Ok(is_done)
 }
 
 /// As [`at_once`], for more than one key; `run` may read other keys.

@@ -1,7 +1,7 @@
 //! Lists. `blocking` has the commands that wait for elements.
 
 use super::collection::{
-    Write, at_once, change, parse_count, parse_keys, parse_pop_count, read, typed,
+    Write, at_once, change, change_first, parse_count, parse_keys, parse_pop_count, read, typed,
 };
 use crate::config::EventClasses;
 use crate::exec::request::context::{Context, Done, Failure, NO_SUCH_KEY, NOT_AN_INTEGER, SYNTAX};
@@ -441,28 +441,14 @@ pub(crate) fn take_first(
     may_take: &[bool],
     write: impl Fn(&mut Context<'_>, &[u8], &[Vec<u8>]),
 ) -> Result<bool, Failure> {
-    let mut is_done = false;
-    at_once(ctx, guard, hashes, |ctx, found| {
-        is_done = false;
-        let positions = ctx.spec.key_positions(&ctx.args);
-        for ((n, found), at) in found.iter().enumerate().zip(positions) {
-            let Some(value) = typed(*found)? else {
-                continue;
-            };
-            if may_take.get(n) == Some(&false) {
-                count(value, Type::List)?;
-                continue;
-            }
-            let events = [Some(popped(end)), None];
-            let (change, items) =
-                Write::change(n, *found, events, |parts| pop_some(parts, end, wanted))?;
-            write(ctx, ctx.arg(at), &items.unwrap_or_default());
-            is_done = true;
-            return Ok(vec![change]);
-        }
-        Ok(Vec::new())
-    })?;
-    Ok(is_done)
+    let which = (Type::List, may_take);
+    change_first(ctx, guard, hashes, which, |ctx, (n, key), found| {
+        let events = [Some(popped(end)), None];
+        let (change, items) =
+            Write::change(n, Some(found), events, |parts| pop_some(parts, end, wanted))?;
+        write(ctx, key, &items.unwrap_or_default());
+        Ok(change)
+    })
 }
 
 /// The reply of LMPOP.

@@ -4,8 +4,8 @@
 //! [`zset_combine`](super::zset_combine).
 
 use super::collection::{
-    self, Write, at_once, change, parse_count, parse_keys, parse_pop_count, parse_random_count,
-    read, typed, write_random,
+    self, Write, change, change_first, parse_count, parse_keys, parse_pop_count,
+    parse_random_count, read, write_random,
 };
 use crate::config::EventClasses;
 use crate::exec::request::context::{Context, Done, Failure, NOT_A_FLOAT, SYNTAX};
@@ -396,32 +396,18 @@ pub(crate) fn take_first(
     may_take: &[bool],
     write: impl Fn(&mut Context<'_>, &[u8], &[(Vec<u8>, f64)]),
 ) -> Result<bool, Failure> {
-    let mut is_done = false;
-    at_once(ctx, guard, hashes, |ctx, found| {
-        is_done = false;
-        let positions = ctx.spec.key_positions(&ctx.args);
-        for ((n, found), at) in found.iter().enumerate().zip(positions) {
-            let Some(value) = typed(*found)? else {
-                continue;
-            };
-            if may_take.get(n) == Some(&false) {
-                count(value, Type::SortedSet)?;
-                continue;
-            }
-            let events = [Some(popped_from(highest)), None];
-            let (change, popped) = Write::change(n, *found, events, |parts| {
-                let mut set = Sorted::load(parts)?;
-                let popped = pop_some(&mut set, highest, wanted);
-                set.store(parts)?;
-                Ok(popped)
-            })?;
-            write(ctx, ctx.arg(at), &popped);
-            is_done = true;
-            return Ok(vec![change]);
-        }
-        Ok(Vec::new())
-    })?;
-    Ok(is_done)
+    let which = (Type::SortedSet, may_take);
+    change_first(ctx, guard, hashes, which, |ctx, (n, key), found| {
+        let events = [Some(popped_from(highest)), None];
+        let (change, popped) = Write::change(n, Some(found), events, |parts| {
+            let mut set = Sorted::load(parts)?;
+            let popped = pop_some(&mut set, highest, wanted);
+            set.store(parts)?;
+            Ok(popped)
+        })?;
+        write(ctx, key, &popped);
+        Ok(change)
+    })
 }
 
 /// The reply of ZMPOP.
