@@ -197,22 +197,28 @@ impl Context {
         if !known.contains(&path) {
             return (404, TEXT, format!("here are {}\n", known.join(" ")));
         }
-        let is_probe = ["/livez", "/readyz"].contains(&path);
-        if !is_probe && let Err(refused) = self.admit(login, peer) {
-            return refused;
+        match self.guarded(path, login, peer) {
+            Ok(report) => shown(path, report),
+            Err(page) => page,
         }
-        let Some(report) = ask_report(&self.driver) else {
-            return (503, TEXT, "the coordinator does not answer\n".to_owned());
-        };
-        // It may have begun to lead meanwhile, and so have heard of the users.
-        if !is_probe && let Err(refused) = self.admit(login, peer) {
-            return refused;
-        }
-        shown(path, report)
     }
 
-    /// Checks the user of a request (A2). `login`: the header `Authorization`.
-    fn admit(&self, login: Option<&str>, peer: Peer) -> Result<(), Page> {
+    /// The report for a page, or why there is none for this peer.
+    fn guarded(&self, path: &str, login: Option<&str>, peer: Peer) -> Result<Report, Page> {
+        let is_probe = ["/livez", "/readyz"].contains(&path);
+        let is_user = is_probe || self.admit(login, peer)?;
+        let report = ask_report(&self.driver);
+        let report = report.ok_or((503, TEXT, "the coordinator does not answer\n".to_owned()))?;
+        if !is_user {
+            // It may have begun to lead meanwhile, and so have heard of the users.
+            self.admit(login, peer)?;
+        }
+        Ok(report)
+    }
+
+    /// Checks the user of a request (A2). `login`: the header `Authorization`. False: the cluster
+    /// has no users.
+    fn admit(&self, login: Option<&str>, peer: Peer) -> Result<bool, Page> {
         let page = |refused| match refused {
             Refused::Reading => (503, TEXT, "the users are being read\n".to_owned()),
             Refused::LogIn => (401, TEXT, "log in\n".to_owned()),
@@ -220,14 +226,14 @@ impl Context {
         };
         let Some(users) = self.guard.users().map_err(page)? else {
             return match peer.certificate {
-                None | Some(true) => Ok(()),
+                None | Some(true) => Ok(false),
                 Some(false) => Err((403, TEXT, "show a certificate of the cluster\n".to_owned())),
             };
         };
         let Some(login) = login else {
             let default = users.default_user();
             let has_right = default.is_open() && self.guard.may_see(default).is_ok();
-            return has_right.then_some(()).ok_or(page(Refused::LogIn));
+            return has_right.then_some(true).ok_or(page(Refused::LogIn));
         };
         let login = basic::parse(login.as_bytes()).ok_or(page(Refused::LogIn))?;
         let pair = (login.user.as_slice(), login.password.as_slice());
@@ -238,7 +244,8 @@ impl Context {
                     Refused::Denied(why) => (401, TEXT, format!("{why}\n")),
                     other => page(other),
                 })?;
-        self.guard.may_see(&user).map_err(page)
+        self.guard.may_see(&user).map_err(page)?;
+        Ok(true)
     }
 }
 

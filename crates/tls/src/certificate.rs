@@ -53,13 +53,23 @@ impl Description {
 
     /// Seconds until it expires; negative: it has expired.
     pub fn seconds_left(&self) -> i64 {
-        self.not_after - unix_now()
+        seconds_until(self.not_after)
     }
 
     /// Whole days until it expires; negative: it has expired.
     pub fn days_left(&self) -> i64 {
-        self.seconds_left().div_euclid(86_400)
+        days_until(self.not_after)
     }
+}
+
+/// Seconds until a moment, given in seconds since the Unix epoch; negative: it has passed.
+pub fn seconds_until(moment_s: i64) -> i64 {
+    moment_s - unix_now()
+}
+
+/// Whole days until a moment, as [`seconds_until`].
+pub fn days_until(moment_s: i64) -> i64 {
+    seconds_until(moment_s).div_euclid(86_400)
 }
 
 /// The certificates of one file, in their order.

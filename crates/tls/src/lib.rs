@@ -28,7 +28,7 @@ mod settings;
 mod stream;
 
 pub use authority::{Authority, Issued, MakeError, Request};
-pub use certificate::{Description, Descriptions};
+pub use certificate::{Description, Descriptions, days_until, seconds_until};
 pub use error::{LoadError, Plain, TlsError};
 pub use identity::{Identity, Prepared, Reloaded};
 pub use session::{

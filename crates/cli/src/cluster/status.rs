@@ -4,6 +4,7 @@ use super::{Cluster, names, place, say, table, tablet};
 use crate::failure::Failure;
 use clap::Args;
 use duramen_base::ids::ServerId;
+use duramen_tls::days_until;
 use duramen_wire::native::message::{
     ClusterSettings, MemberHealth, MembersHealth, MigrationPhase, MigrationStatus, Overview,
     RecoveryPhase, RecoveryStatus, ServerEntry, ServerShare, ServerStatus, Status,
@@ -11,7 +12,6 @@ use duramen_wire::native::message::{
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 #[derive(Args)]
 pub(crate) struct StatusArgs {
@@ -195,12 +195,6 @@ fn of_member(health: Option<&MembersHealth>, server: ServerId) -> Option<&Member
 /// Certificates that are valid for longer are not mentioned.
 const CERTIFICATE_DAYS: i64 = 30;
 
-/// Days until a moment in seconds since the Unix epoch.
-fn days_left(at_s: i64) -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    (at_s - now.map_or(0, |now| now.as_secs() as i64)).div_euclid(86_400)
-}
-
 /// The concerns of a person about a member, one line each.
 fn concerns(health: Option<&MembersHealth>, server: ServerId) -> Vec<String> {
     let (Some(all), Some(member)) = (health, of_member(health, server)) else {
@@ -218,7 +212,7 @@ fn concerns(health: Option<&MembersHealth>, server: ServerId) -> Vec<String> {
         )),
         None => {}
     }
-    match member.certificate_expires_s.map(days_left) {
+    match member.certificate_expires_s.map(days_until) {
         Some(days) if days < 0 => lines.push("its certificate has expired".to_owned()),
         Some(days) if days < CERTIFICATE_DAYS => {
             lines.push(format!("its certificate expires in {days} days"));
@@ -505,7 +499,7 @@ mod tests {
     #[test]
     fn members_with_old_users_or_old_certificates_are_named() {
         let server = ServerId::new(0, 1);
-        let days = |days: i64| Some(days * 86_400 + 3_600 - days_left(0) * 86_400);
+        let days = |days: i64| Some(days * 86_400 + 3_600 - days_until(0) * 86_400);
         let member = |revision, fault: Option<&str>, certificate_expires_s| MembersHealth {
             users_revision: 7,
             members: vec![MemberHealth {

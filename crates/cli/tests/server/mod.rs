@@ -4,6 +4,7 @@ use std::io::{BufRead as _, BufReader};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 /// The binary under test.
 pub(crate) const DURAMEN: &str = env!("CARGO_BIN_EXE_duramen");
@@ -12,6 +13,8 @@ pub(crate) struct Server {
     process: Child,
     pub(crate) port: u16,
     peer: bool,
+    /// Its working directory: in a shared one it would find the data of others.
+    _folder: TempDir,
 }
 
 impl Server {
@@ -30,6 +33,7 @@ impl Server {
     }
 
     fn start_duramen(options: &[&str]) -> Server {
+        let folder = tempfile::tempdir().expect("a directory");
         let mut process = Command::new(DURAMEN)
             .args([
                 "serve",
@@ -45,7 +49,7 @@ impl Server {
                 "memory",
             ])
             .args(options)
-            .current_dir(std::env::temp_dir())
+            .current_dir(&folder)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -65,6 +69,7 @@ impl Server {
             process,
             port,
             peer: false,
+            _folder: folder,
         }
     }
 
@@ -72,6 +77,7 @@ impl Server {
     fn start_peer(program: &str, options: &[&str]) -> Server {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
+            let folder = tempfile::tempdir().expect("a directory");
             let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
             let port = free.local_addr().expect("it has an address").port();
             drop(free);
@@ -85,7 +91,7 @@ impl Server {
                     &port.to_string(),
                 ])
                 .args(options)
-                .current_dir(std::env::temp_dir())
+                .current_dir(&folder)
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
                 .spawn()
@@ -94,6 +100,7 @@ impl Server {
                 process,
                 port,
                 peer: true,
+                _folder: folder,
             };
             while server
                 .process

@@ -1,9 +1,10 @@
 //! Metrics of a coordinator, in the text format of Prometheus.
 
 use crate::Role;
+use duramen_tls::seconds_until;
 use duramen_wire::native::message::{MembersHealth, Overview, RecoveryPhase, ServerStatus};
 use std::fmt::Write as _;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// Peers that were refused, as the hub counts them.
 #[derive(Clone, Copy)]
@@ -152,8 +153,7 @@ fn of_members(health: &MembersHealth) -> String {
     );
     let members = health.members.iter();
     if let Some(first_s) = members.filter_map(|one| one.certificate_expires_s).min() {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let left_s = first_s - now.map_or(0, |now| now.as_secs() as i64);
+        let left_s = seconds_until(first_s);
         text += &format!(
             "member_certificate_seconds_left {left_s} Time until the first certificate of a member \
              expires, as of its newest connection.\n"

@@ -1,7 +1,7 @@
 //! Commands that wait for elements, with several connections in a fixed order: the replies of each
 //! are the same bytes, in RESP2 and RESP3.
 
-use super::{Peer, Redis, duramen};
+use super::{Peer, both};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -85,11 +85,9 @@ impl Connections {
 
 #[test]
 fn clients_wait_as_those_of_redis() {
-    let Some(redis) = Redis::start() else {
-        println!("SKIPPED: there is no redis-server on this machine");
+    let Some((server, redis)) = both() else {
         return;
     };
-    let server = duramen();
     let mut wrong = Vec::new();
     let mut compared = 0;
     for protocol in [2, 3] {

@@ -5,7 +5,7 @@
 //! The environment is that of `random`.
 
 use super::random::{self, Step, TEMPLATES, ask_all, end_of_reply, number, shortened};
-use super::{Peer, Redis, duramen};
+use super::{Peer, both};
 use std::io::Read;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -145,11 +145,9 @@ impl Both {
 
 #[test]
 fn random_commands_tell_the_events_of_redis() {
-    let Some(redis) = Redis::start() else {
-        println!("SKIPPED: there is no redis-server on this machine");
+    let Some((server, redis)) = both() else {
         return;
     };
-    let server = duramen();
     let mut both = Both {
         ours: Listened::connect(server.addresses().resp[0]),
         theirs: Listened::connect(redis.address),

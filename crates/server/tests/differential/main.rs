@@ -156,6 +156,15 @@ fn compare(sequence: &str, address: SocketAddr, redis: SocketAddr) -> Comparison
     said
 }
 
+/// A server of each kind. `None`: there is no redis-server on this machine, which is printed.
+fn both() -> Option<(Server, Redis)> {
+    let Some(redis) = Redis::start() else {
+        println!("SKIPPED: there is no redis-server on this machine");
+        return None;
+    };
+    Some((duramen(), redis))
+}
+
 fn duramen() -> Server {
     let config = ServerConfig {
         level: Some(duramen_server::config::Level::Memory),
@@ -170,11 +179,9 @@ fn duramen() -> Server {
 
 #[test]
 fn replies_are_those_of_redis() {
-    let Some(redis) = Redis::start() else {
-        println!("SKIPPED: there is no redis-server on this machine");
+    let Some((server, redis)) = both() else {
         return;
     };
-    let server = duramen();
     let address = server.addresses().resp[0];
     let (mut wrong, mut compared, mut differing) = (Vec::new(), 0, 0);
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -267,13 +274,10 @@ const KEYS_OF: &[&str] = &[
 
 #[test]
 fn commands_are_described_as_by_redis() {
-    let Some(redis) = Redis::start() else {
-        println!("SKIPPED: there is no redis-server on this machine");
+    let Some((server, redis)) = both() else {
         return;
     };
-    let server = duramen();
-    let mut ours = Peer::connect(server.addresses().resp[0]);
-    let mut theirs = Peer::connect(redis.address);
+    let [mut ours, mut theirs] = [server.addresses().resp[0], redis.address].map(Peer::connect);
     let names = DESCRIBED
         .split_whitespace()
         .map(|name| format!("COMMAND INFO {name}"));

@@ -7,7 +7,7 @@
 //! messages come behind the reply, before that in front of it.
 
 use super::random::{end_of_reply, number, unordered};
-use super::{Peer, Redis, duramen};
+use super::{Peer, both};
 use duramen_base::random::Random;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -196,11 +196,9 @@ fn difference(steps: &[Step], addresses: [SocketAddr; 2]) -> Option<String> {
 
 #[test]
 fn random_subscribers_get_what_redis_sends() {
-    let Some(redis) = Redis::start() else {
-        println!("SKIPPED: there is no redis-server on this machine");
+    let Some((server, redis)) = both() else {
         return;
     };
-    let server = duramen();
     let addresses = [server.addresses().resp[0], redis.address];
     let seconds = number("DURAMEN_DIFFERENCE_SECONDS", 10);
     let first = number("DURAMEN_DIFFERENCE_SEED", 1);

@@ -10,7 +10,7 @@
 //! `DURAMEN_DIFFERENCE_SECONDS`: for how long, 20 without it. `DURAMEN_DIFFERENCE_SEED`: the first
 //! sequence.
 
-use super::{Peer, Redis, duramen, streams};
+use super::{Peer, both, streams};
 use duramen_base::random::Random;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -640,13 +640,11 @@ pub(crate) fn number(name: &str, otherwise: u64) -> u64 {
 
 #[test]
 fn random_commands_of_all_types_are_answered_as_by_redis() {
-    let Some(redis) = Redis::start() else {
-        println!("SKIPPED: there is no redis-server on this machine");
+    let Some((server, redis)) = both() else {
         return;
     };
     let seconds = number("DURAMEN_DIFFERENCE_SECONDS", 20);
     let first = number("DURAMEN_DIFFERENCE_SEED", 1);
-    let server = duramen();
     let addresses = (server.addresses().resp[0], redis.address);
     let mut pairs = [Pair::connect(addresses, "2"), Pair::connect(addresses, "3")];
     let (began, mut compared, mut found) = (Instant::now(), 0, Vec::new());
@@ -704,13 +702,10 @@ pub(crate) fn ask_bytes(peer: &mut Peer, args: &[&[u8]]) -> Vec<u8> {
 /// Each server restores what the other has dumped.
 #[test]
 fn values_are_exchanged_with_redis() {
-    let Some(redis) = Redis::start() else {
-        println!("SKIPPED: there is no redis-server on this machine");
+    let Some((server, redis)) = both() else {
         return;
     };
-    let server = duramen();
-    let mut ours = Peer::connect(server.addresses().resp[0]);
-    let mut theirs = Peer::connect(redis.address);
+    let [mut ours, mut theirs] = [server.addresses().resp[0], redis.address].map(Peer::connect);
     let numbers: Vec<String> = (0..700).map(|n| (n * n * n).to_string()).collect();
     let words: Vec<String> = (0..700)
         .map(|n| format!("word {n} {}", "x".repeat(n % 90)))

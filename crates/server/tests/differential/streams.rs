@@ -6,8 +6,8 @@
 //! wait there. Times and nodes of trees are not compared.
 
 use super::Peer;
+use super::both;
 use super::random::{Generator, Request, ask_bytes};
-use super::{Redis, duramen};
 
 /// As [`random::TEMPLATES`](super::random), with `e` key of a stream, `new` ascending id, `later`
 /// id behind all of them, `id` id that may exist, `end` end of a range of ids, `grp` group, `c`
@@ -240,13 +240,10 @@ fn makers() -> Vec<Vec<String>> {
 /// Each server restores the streams that the other has dumped, with their groups.
 #[test]
 fn streams_are_exchanged_with_redis() {
-    let Some(redis) = Redis::start() else {
-        println!("SKIPPED: there is no redis-server on this machine");
+    let Some((server, redis)) = both() else {
         return;
     };
-    let server = duramen();
-    let mut ours = Peer::connect(server.addresses().resp[0]);
-    let mut theirs = Peer::connect(redis.address);
+    let [mut ours, mut theirs] = [server.addresses().resp[0], redis.address].map(Peer::connect);
     for (make, redis_dumps) in makers()
         .iter()
         .flat_map(|make| [(make, true), (make, false)])

@@ -90,7 +90,8 @@ fn a_client_has_the_rights_of_its_user_and_no_others() {
 fn clients_with_shared_memory_have_users_too() {
     let cluster = start();
     let root = table_of(cluster.local_options(), "root");
-    has_the_rights_of_ann(&table_of(cluster.local_options(), "ann"), &root);
+    let ann = table_of(cluster.local_options(), "ann");
+    has_the_rights_of_ann(&ann, &root);
     assert_eq!(cluster.local_clients(), 2);
     let unknown = Options {
         deadline: Duration::from_secs(5),

@@ -342,7 +342,9 @@ impl World {
                 // whether the first one was done is not known.
                 Err(Error::Deadline { .. }) if was_repeated => Some(Found::Nothing),
                 Err(Error::Deadline { .. } | Error::Full(_)) => None, // it was not done
-                Err(Error::Refused(_)) if self.coverage.count(Class::FlashError) > 0 => {
+                Err(Error::Refused(_) | Error::RefusedAgain(_))
+                    if self.coverage.count(Class::FlashError) > 0 =>
+                {
                     Some(Found::Nothing)
                 }
                 Err(error) => {

@@ -15,7 +15,7 @@ use crate::exec::request::spec::Access;
 use crate::shared::encodings::{Encodings, Limit};
 use duramen_engine::{Guard, KeyHash, Object, Room, TableId};
 use duramen_types::table::{Hash, Set};
-use duramen_types::{List, Sorted, Text, Type};
+use duramen_types::{Sorted, Text, Type, count};
 use duramen_wire::resp::number::parse_integer;
 
 const RENAME_FROM: EventName = (EventClasses::GENERIC, "rename_from");
@@ -269,13 +269,10 @@ fn encoding_of(value: &[u8], limits: &Encodings) -> Result<&'static str, Failure
         }
     };
     Ok(match Type::of(value) {
-        Some(Type::List) => {
-            let list = List::of(Some(value))?;
-            match limits.allow_list(list.items.len(), value.len()) {
-                true => "listpack",
-                false => "quicklist",
-            }
-        }
+        Some(Type::List) => match limits.allow_list(count(value, Type::List)?, value.len()) {
+            true => "listpack",
+            false => "quicklist",
+        },
         Some(Type::Hash) => {
             let is_short = |text: &Text<'_>| limits.allow(Limit::HashValue, text.len());
             let hash = Hash::of(Some(value))?;

@@ -460,7 +460,7 @@ fn a_wait_ends_during_a_pause() {
         world.expect(1, "CLIENT UNPAUSE", "+OK\r\n");
     }
     for mode in ["WRITE", "ALL"] {
-        world.wait(0, "BLPOP k 0.001");
+        world.wait(0, "BLPOP k 0.1");
         world.expect(1, &format!("CLIENT PAUSE 100000 {mode}"), "+OK\r\n");
         world.pass_deadline(0);
         world.show_again(0);
@@ -472,7 +472,7 @@ fn a_wait_ends_during_a_pause() {
 #[test]
 fn a_client_whose_time_is_over_takes_nothing() {
     let mut world = World::new(3);
-    world.wait(0, "BLPOP k 0.001");
+    world.wait(0, "BLPOP k 0.3"); // `wait` and the next one take less
     world.wait(1, "BLPOP k 0");
     world.pass_deadline(0);
     world.expect(2, "RPUSH k a", ":1\r\n");
