@@ -503,12 +503,13 @@ pub(crate) fn ask_all(peer: &mut Peer, steps: &[Step]) -> Vec<String> {
 }
 
 /// A reply in which forms are one that differ in Redis 7.0: it has one form of lists, and one of
-/// sets of strings, sorted sets have the large form once they were sorted, and strings are raw once
-/// they were changed.
+/// sets that ever had a string, sorted sets have the large form once they were sorted, and strings
+/// are raw once they were changed.
 fn without_forms(reply: &str) -> String {
     let forms = [
         ("$9\r\nquicklist", "$8\r\nlistpack"),
         ("$9\r\nhashtable", "$8\r\nlistpack"),
+        ("$6\r\nintset", "$8\r\nlistpack"),
         ("$8\r\nskiplist", "$8\r\nlistpack"),
         ("$3\r\nraw", "$6\r\nembstr"),
         ("$3\r\nint", "$6\r\nembstr"),
@@ -542,9 +543,9 @@ fn with_numbers(reply: &str) -> Vec<String> {
     seen
 }
 
-/// The lines of a reply in an order that is the same for all orders of a set.
-pub(crate) fn unordered(reply: &str) -> Vec<&str> {
-    let mut lines: Vec<&str> = reply.split("\r\n").collect();
+/// The lines of a reply, as [`with_numbers`], in an order that is the same for all orders of a set.
+pub(crate) fn unordered(reply: &str) -> Vec<String> {
+    let mut lines = with_numbers(reply);
     lines.sort_unstable();
     lines
 }
@@ -658,13 +659,14 @@ fn random_commands_of_all_types_are_answered_as_by_redis() {
         let Some((last, ..)) = pair.difference(&steps) else {
             continue;
         };
+        // It depends on the time: entries that are idle for a millisecond.
+        if pair.difference(&steps[..=last]).is_none() {
+            continue;
+        }
         let steps = shortened(steps[..=last].to_vec(), |steps| {
             pair.difference(steps).map(|(last, ..)| last)
         });
         let difference = pair.difference(&steps);
-        if difference.is_none() {
-            continue; // it depends on the time: entries that are idle for a millisecond
-        }
         let shown: Vec<String> = steps
             .iter()
             .map(|step| format!("{:?}", step.request))
