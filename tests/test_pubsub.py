@@ -298,3 +298,37 @@ def test_a_command_that_waited_for_flash_tells_its_event_once(start, tmp_path):
         assert int(server.info("memory")["duramen_flash_fetches"]) > 0
         assert [listener.reply()[2] for _ in cold] == cold
         assert not has_message(listener)
+
+
+def test_a_subscriber_that_sends_requests_misses_no_message(server):
+    """A thread that spun could receive a request from a subscriber, and then take a message for it:
+    the message was lost. CLIENT KILL was lost in the same way."""
+    with server.connect() as subscriber, server.connect() as publisher:
+        subscriber.call("HELLO", "3")
+        subscriber.call("SUBSCRIBE", "news")
+        ends = threading.Event()
+        received = []
+
+        def take():
+            while not ends.is_set() or len(received) < sent:
+                subscriber.send(encode("PING"))
+                while isinstance(reply := subscriber.reply(), list):
+                    received.append(int(reply[2]))
+
+        taker = threading.Thread(target=take, daemon=True)
+        sent = 0
+        taker.start()
+        deadline = time.monotonic() + 3
+        while time.monotonic() < deadline:
+            assert publisher.call("PUBLISH", "news", str(sent)) == 1
+            sent += 1
+        ends.set()
+        taker.join(harness.PATIENCE_S)
+        assert received == list(range(sent))
+        for _ in range(50):
+            with server.connect() as victim:
+                number = victim.call("CLIENT", "ID")
+                victim.send(encode("PING") * 100)
+                assert publisher.call("CLIENT", "KILL", "ID", str(number)) == 1
+                with contextlib.suppress(ConnectionError):
+                    victim.drain()

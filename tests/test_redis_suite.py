@@ -29,7 +29,7 @@ UNIT_S = 120
 WITH_OWN_SERVERS = ["unit/acl", "unit/acl-v2", "unit/auth", "unit/pubsubshard"]
 
 # Units that run by host and port, without the tests that Redis excludes there.
-BY_HOST_AND_PORT = ["unit/type/string", "unit/type/incr", "unit/type/hash"]
+BY_HOST_AND_PORT = ["unit/type/string", "unit/type/incr", "unit/type/hash", "unit/tracking"]
 
 # Tests that use DEBUG or replication, and slow ones.
 NOT_TAGGED = "-needs:debug -needs:repl -needs:pfdebug -slow"

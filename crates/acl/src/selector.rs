@@ -339,6 +339,13 @@ impl Selector {
         })
     }
 
+    /// Whether it allows this key to be read.
+    pub(crate) fn may_read_key(&self, key: &[u8]) -> bool {
+        let reads = |known: &KeyGlob| known.access.reads && known.glob.compiled.matches(key);
+        let keys = self.keys.as_ref();
+        keys.is_none_or(|keys| keys.iter().any(reads))
+    }
+
     /// Whether it allows a command with any arguments.
     pub(crate) fn has(&self, command: usize) -> bool {
         let word = self.allowed.get(command / 64).copied().unwrap_or(0);

@@ -92,6 +92,12 @@ impl User {
         selectors.any(|selector| selector.has_channel(channel, is_pattern))
     }
 
+    /// Whether some selector allows this key to be read.
+    pub fn may_read_key(&self, key: &[u8]) -> bool {
+        let mut selectors = std::iter::once(&self.root).chain(&self.others);
+        selectors.any(|selector| selector.may_read_key(key))
+    }
+
     /// Checks a request.
     ///
     /// # Errors

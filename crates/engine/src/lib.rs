@@ -50,6 +50,7 @@ mod write;
 pub use api::*;
 pub use core::watches::{Dirty, MARK_BYTES};
 pub use core::workers::bytes_beside_data;
+pub use core::writes::Written;
 pub use device::{Cold, Fetched, FlashOptions, FlashStats};
 pub use duramen_base::waits::Wait;
 pub use load::{LoadError, LoadReport, Loader, MissingSegments, Revived};

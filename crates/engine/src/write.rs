@@ -132,7 +132,11 @@ impl<'s> Guard<'s> {
                 | Decision::PutScratch { .. }
                 | Decision::PutTyped { .. } => {
                     let was_expired = before.is_none() && locked.found.is_some();
+                    let was_there = locked.found.is_some();
                     if self.remove_locked(table, index, (hash, key), locked)? {
+                        if was_there {
+                            self.note_key(table, key);
+                        }
                         self.note_replaced(table, key, was_expired);
                         return Ok(Outcome {
                             before,
@@ -174,6 +178,7 @@ impl<'s> Guard<'s> {
                         self.note_own(log, index);
                     }
                     self.after_put(&locked);
+                    self.note_key(table, key);
                     if let Decision::PutTyped { .. } = decision {
                         self.note_typed(table, hash);
                     }

@@ -210,6 +210,7 @@ pub struct ServerConfig {
     pub insecure_bind: bool,
     /// Above this many bytes of unsent replies, the server stops reading from the client.
     pub output_pause_bytes: usize,
+    pub tracked_keys_max: usize,
     /// Bytes of requests and replies of all clients up to which a client above that is still read
     /// from; 0 = by memory size.
     pub pipeline_bytes: u64,
@@ -297,6 +298,7 @@ impl Default for ServerConfig {
             access: AccessConfig::default(),
             insecure_bind: false,
             output_pause_bytes: 0,
+            tracked_keys_max: 0,
             pipeline_bytes: 0,
             output_limit_bytes: 0,
             output_stall_s: 0,

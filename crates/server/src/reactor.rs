@@ -37,6 +37,7 @@ mod standby;
 mod stop;
 mod timers;
 mod tls;
+mod tracking;
 mod unix;
 
 pub(crate) use listener::{Listeners, bind};
@@ -120,6 +121,9 @@ pub(crate) struct Reactor {
     posts_own: bool,
     /// The generation of the users for which the rights of subscribers were last checked.
     rights_seen: u64,
+    /// The generation of the member's view at which tracking clients last lost all keys.
+    tablets_seen: u64,
+    tracking_tended_ms: u64,
     spinner: Spinner,
     /// The connection of the last round, if it was the only one: spinning polls it directly.
     hot: Option<Token>,
@@ -202,6 +206,8 @@ impl Reactor {
             messages: Vec::new(),
             posts_own: false,
             rights_seen: 0,
+            tablets_seen: 0,
+            tracking_tended_ms: 0,
             spinner: Spinner::default(),
             hot: None,
             now_ms: clock::coarse_ms(),
@@ -250,6 +256,7 @@ impl Reactor {
             self.uncork_late();
             events.clear();
             self.sweep();
+            self.tend_tracking();
             match self.shared.stopping() {
                 Stop::No => {}
                 Stop::Graceful => {
@@ -470,11 +477,10 @@ impl Reactor {
 
     fn token_of(&self, client: u64) -> Option<Token> {
         let record = self.me().clients.get(client)?;
-        self.slots.token(record.slot).filter(|token| {
-            self.slots
-                .get(*token)
-                .is_some_and(|connection| connection.record.id == client)
-        })
+        let token = self.slots.token(record.slot)?;
+        self.connection(token)
+            .filter(|it| it.record.id == client)
+            .map(|_| token)
     }
 
     /// Registers for the event that the connection waits for. A held connection, or one that waits
@@ -522,8 +528,10 @@ impl Reactor {
         }
     }
 
+    /// Requests that are about to run do not run.
     fn close(&mut self, token: Token) {
-        if let Some(connection) = self.slots.take(token) {
+        let connection = self.slots.take(token);
+        if let Some(connection) = connection.or_else(|| self.take_from_group(token)) {
             self.close_taken(token, connection);
         }
     }
@@ -547,6 +555,7 @@ impl Reactor {
         self.unpark(&mut connection);
         self.end_key_wait(token, &mut connection);
         self.executor.end_subscriptions(&mut connection.client);
+        self.executor.end_tracking(&mut connection.client);
         self.orphan(&mut connection);
         if connection.interest.contains(epoll::EventFlags::OUT) {
             self.with_output -= 1;

@@ -36,6 +36,7 @@ mod settings;
 pub(crate) mod slow_log;
 mod tls;
 pub(crate) mod totals;
+pub(crate) mod tracking;
 mod watch;
 mod written;
 
@@ -46,7 +47,7 @@ pub use commands::CommandState;
 pub use commits::Commits;
 pub use counters::{Counter, Family, Histogram, ThreadCounters};
 pub(crate) use local::{LocalRings, LocalUse};
-pub use mailbox::{Lost, Mailbox, Message};
+pub use mailbox::{Invalid, Invalidation, Lost, Mailbox, Message};
 pub use member_clock::Clock;
 pub use member_status::MemberStatus;
 pub use membership::{CoordinatorQuestion, Membership, ViewCache};
@@ -202,6 +203,7 @@ pub struct Shared {
     /// Changes of a cluster's users, which wait for the coordinator.
     pub(crate) user_changes: Background,
     pub(crate) pubsub: pubsub::PubSub,
+    pub(crate) tracking: tracking::Tracking,
     /// The clients that wait for elements, by key.
     pub(crate) waiters: Waiters,
     pub(crate) encodings: encodings::Encodings,
@@ -265,6 +267,7 @@ impl Shared {
             file_work: Background::new("file-work"),
             user_changes: Background::new("user-changes"),
             pubsub: pubsub::PubSub::default(),
+            tracking: tracking::Tracking::default(),
             waiters: Waiters::default(),
             commands: state,
             loaded: OnceLock::new(),
@@ -315,6 +318,13 @@ impl Shared {
         store.when_departed(move |departure, table, key| {
             if let Some(shared) = this.upgrade() {
                 shared.publish_departure(departure, table, key);
+                shared.key_departed(table, key);
+            }
+        });
+        let this = self.this.clone();
+        store.when_written(move |writes| {
+            if let Some(shared) = this.upgrade() {
+                shared.keys_written(writes);
             }
         });
         self.loaded.get_or_init(|| Loaded {
@@ -323,6 +333,7 @@ impl Shared {
             tier,
         });
         self.set_events(self.config().events);
+        self.track_loaded();
     }
 
     /// The second tier; None: there is none, or the data is not loaded yet.

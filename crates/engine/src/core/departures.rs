@@ -16,6 +16,8 @@ pub struct Departures {
     listener: OnceLock<Listener>,
     /// By [`Departure`]. Relaxed: a departure at the time of a change may be told or not.
     wanted: [AtomicBool; 2],
+    /// It wants to hear of all, with the writes.
+    all_wanted: AtomicBool,
 }
 
 impl Departures {
@@ -28,9 +30,14 @@ impl Departures {
         self.wanted[departure as usize].store(wanted, Ordering::Relaxed);
     }
 
+    pub fn want_all(&self, wanted: bool) {
+        self.all_wanted.store(wanted, Ordering::Relaxed);
+    }
+
     #[inline]
     pub fn wants(&self, departure: Departure) -> bool {
         self.wanted[departure as usize].load(Ordering::Relaxed)
+            || self.all_wanted.load(Ordering::Relaxed)
     }
 
     #[inline]

@@ -6,6 +6,7 @@ pub mod cleared;
 pub mod departures;
 pub mod watches;
 pub mod workers;
+pub mod writes;
 
 use crate::counters::Counters;
 use crate::epoch::{Epochs, SESSIONS_MAX, SlotId, VISITORS};
@@ -33,6 +34,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, OnceLock};
 use watches::Watches;
 use workers::{Workers, open_segments};
+use writes::Writes;
 
 /// Maximum reads of the counters that hope for no writer in between; after them a sum is taken that
 /// may be too low.
@@ -78,6 +80,7 @@ pub struct Core {
     pub watches: Watches,
     pub cleared: Cleared,
     pub departures: Departures,
+    pub writes: Writes,
 }
 
 /// Counters that belong to the holder of their lock.
@@ -193,6 +196,7 @@ impl Core {
             watches: Watches::default(),
             cleared: Cleared::default(),
             departures: Departures::default(),
+            writes: Writes::default(),
             epochs,
             space,
         };

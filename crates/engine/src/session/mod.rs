@@ -13,6 +13,7 @@ pub(crate) mod roll;
 pub use notes::TypedWrite;
 
 use crate::core::Core;
+use crate::core::writes::Written;
 use crate::epoch::SlotId;
 use crate::head::{Head, Tail};
 use crate::index::bucket::{Slot, View};
@@ -63,6 +64,9 @@ pub(crate) struct Carried {
     pub typed_writes: Vec<TypedWrite>,
     /// Keys of expired objects that the guard's writes have replaced, for a listener.
     pub replaced: Vec<(TableId, Box<[u8]>)>,
+    /// Keys that the guard has written, for the listener to writes, and the origin of the next ones.
+    pub written: Vec<Written>,
+    pub origin: u64,
 }
 
 impl Store {
@@ -102,6 +106,8 @@ impl Session {
             notes_typed: false,
             typed_writes: Vec::new(),
             replaced: Vec::new(),
+            written: Vec::new(),
+            origin: 0,
         };
         Session {
             me: slot.0 as u16 + 1,
@@ -626,6 +632,9 @@ impl Drop for Guard<'_> {
         }
         if self.alone {
             self.publish_alone();
+        }
+        if !self.carried.written.is_empty() {
+            self.tell_written(); // N1
         }
         let wrote = self.tail.take().is_some();
         if self.scratch.capacity() > SCRATCH_KEPT_MAX {

@@ -1,7 +1,8 @@
-//! Notes of a session about its writes of typed values, for a caller that wakes clients which wait
-//! for them.
+//! Notes of a session about its writes: those of typed values, for a caller that wakes clients which
+//! wait for them; and all, for a listener.
 
 use super::{Guard, Session};
+use crate::core::writes::Written;
 use crate::{KeyHash, TableId};
 
 /// A typed value was written under a key.
@@ -18,6 +19,12 @@ impl Session {
     /// [`typed_writes`](Self::typed_writes) after each operation.
     pub fn note_typed_writes(&mut self) {
         self.carried.notes_typed = true;
+    }
+
+    /// As [`Guard::set_origin`], for its guards from now on.
+    #[inline]
+    pub fn set_origin(&mut self, origin: u64) {
+        self.carried.origin = origin;
     }
 
     /// The typed writes of its guards that were noted and not removed from this list.
@@ -41,5 +48,35 @@ impl Guard<'_> {
             let write = TypedWrite { table, hash, first };
             self.carried.typed_writes.push(write);
         }
+    }
+
+    /// The origin of the writes from now on, for the listener to writes; 0 = unknown.
+    #[inline]
+    pub fn set_origin(&mut self, origin: u64) {
+        self.carried.origin = origin;
+    }
+
+    /// A key was written or removed, and that is visible, or is when the guard's transaction ends.
+    #[inline(always)]
+    pub(crate) fn note_key(&mut self, table: TableId, key: &[u8]) {
+        if self.core.writes.wanted() {
+            self.note_wanted(table, key);
+        }
+    }
+
+    #[cold]
+    fn note_wanted(&mut self, table: TableId, key: &[u8]) {
+        self.carried.written.push(Written {
+            origin: self.carried.origin,
+            table,
+            key: key.into(),
+        });
+    }
+
+    /// The guard ends, and its keys are unlocked.
+    #[cold]
+    pub(crate) fn tell_written(&mut self) {
+        let written = std::mem::take(&mut self.carried.written);
+        self.core.writes.tell(&written);
     }
 }

@@ -648,6 +648,15 @@ pub static SETTINGS: &[Setting] = &[
     )
     .runtime(),
     row(
+        "tracking-table-max-keys",
+        between(0, 1 << 40),
+        "",
+        "1000000",
+        number!(tracked_keys_max as usize),
+        "Maximum number of keys that the server remembers for clients with CLIENT TRACKING; further ones invalidate others. 0 = no number. In any case they take at most a twentieth of memory, beside it.",
+    )
+    .runtime(),
+    row(
         "output-stall",
         between(0, DAY_S),
         "seconds",

@@ -33,11 +33,12 @@ pub(crate) use commands::table::commands_since_start;
 pub(crate) use request::cold::{look_ahead, too_much};
 pub(crate) use request::databases::restore as restore_databases;
 pub(crate) use request::spec::Spec;
-pub(crate) use state::client::Mode;
 pub use state::client::{Client, Verdict};
+pub(crate) use state::client::{Mode, shown};
 pub use state::effects::Effects;
 pub(crate) use state::parking::{Unfetched, bytes_of};
 pub(crate) use state::subscribers::{Encoded, Subscribers};
+pub(crate) use state::tracking::{ClientTracking, Scope, write_broken, write_invalidation};
 pub(crate) use state::wait::Until as WaitUntil;
 pub use state::wait::{State as WaitState, Wait};
 
@@ -108,6 +109,11 @@ impl Executor {
                 .remove_all(registry, slot, subscriptions);
             client.note_subscriptions();
         }
+    }
+
+    /// Ends the tracking of a client of this thread, which is being closed.
+    pub(crate) fn end_tracking(&self, client: &mut Client) {
+        commands::tracking::end(&self.shared, client);
     }
 
     /// The shard channels with subscribers of this thread that are not served here any more. Looks

@@ -13,9 +13,12 @@
 //!   subscriber that does not take its messages is closed at `output-limit`, and at `output-pause`
 //!   while the outputs of all clients together are longer than `pipeline-memory`.
 //! - D4: a subscriber whose socket is full costs no system call until it is writable.
+//! - D5: messages come for every connection of the thread: also for one that spinning has received
+//!   from, which is out of its slot and in the group (`round::Reactor::connection`).
 
 use super::Reactor;
 use super::connection::{Connection, WaitsFor};
+use super::round::resp_connection;
 use super::slots::Token;
 use crate::exec::{Effects, Encoded};
 use crate::seldom::seldom;
@@ -111,7 +114,7 @@ impl Reactor {
             return 0;
         };
         let Some(connection) = self.slots.get_mut(token).filter(|it| !it.closing) else {
-            return 0;
+            return self.append_to_ready(token, encoded);
         };
         if connection.output.is_empty() {
             connection.output = self.buffers.take();
@@ -124,6 +127,18 @@ impl Reactor {
         } else if !std::mem::replace(&mut connection.has_messages, true) {
             touched.push(token);
         }
+        bytes.len()
+    }
+
+    /// As `append`, for a connection whose requests are about to run: its output is sent with their
+    /// replies.
+    #[cold]
+    fn append_to_ready(&mut self, token: Token, encoded: &Encoded) -> usize {
+        let Some(connection) = self.connection(token) else {
+            return 0;
+        };
+        let bytes = encoded.get(connection.client.protocol());
+        self.append_before_replies(token, bytes);
         bytes.len()
     }
 
@@ -201,7 +216,7 @@ impl Reactor {
             let Some(token) = self.slots.token(slot) else {
                 continue;
             };
-            let connection = self.slots.get(token);
+            let connection = self.connection(token);
             if connection.is_some_and(|it| !it.client.may_keep_subscriptions(&self.shared)) {
                 self.close(token);
             }
@@ -215,7 +230,8 @@ impl Reactor {
                 let Some(token) = self.slots.token(slot) else {
                     continue;
                 };
-                let Some(connection) = self.slots.get_mut(token) else {
+                let (slots, ready) = (&mut self.slots, &mut self.ready);
+                let Some(connection) = resp_connection(slots, ready, token) else {
                     continue;
                 };
                 let told = self.executor.end_left(&mut connection.client, &channel);
@@ -238,15 +254,20 @@ impl Reactor {
                 Message::Committed => {}
                 Message::Close { client } => {
                     closes = true;
-                    if let Some(token) = self.token_of(client) {
-                        self.close(token);
+                    match self.token_of(client) {
+                        Some(token) if self.native.about_to_run(token).is_some() => {
+                            self.me().mailbox.post_own(Message::Close { client });
+                            self.posts_own = true;
+                        }
+                        Some(token) => self.close(token),
+                        None => {}
                     }
                 }
                 Message::ShowAgain { client } => self.show_client_again(client),
                 Message::Push { client, bytes } => {
                     // RESET may have ended MONITOR since then.
                     let token = self.token_of(client).filter(|token| {
-                        let connection = self.slots.get(*token);
+                        let connection = self.connection(*token);
                         connection.is_some_and(|to| to.client.monitors())
                     });
                     if let Some(token) = token {
@@ -255,6 +276,8 @@ impl Reactor {
                 }
                 Message::Publish(publication) => publications.push(publication),
                 Message::PublicationsLost(lost) => self.close_losers(&lost),
+                Message::Invalidate { client, what } => self.invalidate(client, what),
+                Message::Redirected { client, what } => self.redirected(client, &what),
             }
         }
         if closes {
@@ -263,6 +286,7 @@ impl Reactor {
         self.deliver(&publications);
         if woken {
             self.leave_channels(); // after their last messages
+            self.invalidate_left();
             self.show_moved();
         }
         messages.shrink_to(super::MESSAGES_KEPT);

@@ -60,6 +60,12 @@ impl Round {
         self.ready.is_empty()
     }
 
+    /// A connection with frames that are about to run.
+    pub(super) fn about_to_run(&self, token: Token) -> Option<&Connection> {
+        let ready = self.ready.iter().find(|ready| ready.token == token);
+        ready.map(|ready| &*ready.connection)
+    }
+
     /// Number of connections.
     pub(super) fn len(&self) -> usize {
         self.ready.len()

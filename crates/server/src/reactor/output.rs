@@ -109,7 +109,7 @@ impl Reactor {
     /// Appends bytes that are no reply to a request of this connection.
     pub(super) fn push(&mut self, token: Token, bytes: &[u8]) {
         let Some(mut connection) = self.slots.take(token) else {
-            return;
+            return self.append_before_replies(token, bytes);
         };
         if connection.closing {
             return self.slots.put(token, connection);

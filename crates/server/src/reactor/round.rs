@@ -3,7 +3,7 @@
 use super::backlog::Backlog;
 use super::connection::{Connection, WaitsFor};
 use super::input::Source;
-use super::slots::Token;
+use super::slots::{Slots, Token};
 use super::{Reactor, Verdict};
 use crate::exec::Turn;
 use crate::seldom::seldom;
@@ -61,7 +61,54 @@ fn for_another_lifetime<'to>(mut turns: Vec<Turn<'_>>) -> Vec<Turn<'to>> {
         .collect()
 }
 
+/// A RESP connection, in its slot or with requests that are about to run.
+pub(super) fn resp_connection<'c>(
+    slots: &'c mut Slots,
+    ready: &'c mut [Ready],
+    token: Token,
+) -> Option<&'c mut Connection> {
+    match slots.get(token) {
+        Some(_) => slots.get_mut(token),
+        None => {
+            let ready = ready.iter_mut().find(|ready| ready.token == token);
+            ready.map(|ready| &mut *ready.connection)
+        }
+    }
+}
+
 impl Reactor {
+    /// A connection in its slot, or one whose requests are about to run: messages may come for both
+    /// ([`Reactor::round`]).
+    pub(super) fn connection(&self, token: Token) -> Option<&Connection> {
+        let resp = || self.ready.iter().find(|ready| ready.token == token);
+        let in_slot = self.slots.get(token);
+        in_slot
+            .or_else(|| resp().map(|ready| &*ready.connection))
+            .or_else(|| self.native.about_to_run(token))
+    }
+
+    /// Takes a RESP connection whose requests are about to run out of the group.
+    pub(super) fn take_from_group(&mut self, token: Token) -> Option<Box<Connection>> {
+        let at = self.ready.iter().position(|ready| ready.token == token)?;
+        let Ready {
+            connection,
+            requests,
+            ..
+        } = self.ready.remove(at);
+        self.recycled.give_back(requests);
+        Some(connection)
+    }
+
+    /// Appends bytes to the output of such a connection, before the replies to its requests.
+    pub(super) fn append_before_replies(&mut self, token: Token, bytes: &[u8]) {
+        if let Some(ready) = self.ready.iter_mut().find(|ready| ready.token == token)
+            && !ready.connection.closing
+        {
+            ready.connection.output.extend_from_slice(bytes);
+            ready.replies_from += bytes.len();
+        }
+    }
+
     /// Runs the requests of the group and sends the replies.
     pub(super) fn run_group(&mut self) {
         self.ready_requests = 0;

@@ -39,6 +39,9 @@ impl Reactor {
         if self.has_behind {
             at_most(Duration::from_millis(BEHIND_MS));
         }
+        if let Some(pause) = self.tracking_pause() {
+            at_most(pause);
+        }
         if let Some(until_ms) = self.first_pause_end() {
             // The clock of rounds is up to one tick behind.
             at_most(Duration::from_millis(

@@ -3,7 +3,7 @@
 use duramen_tls::Description;
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// One connection as other threads see it. The owning thread stores the fields once per round, not
@@ -45,6 +45,8 @@ pub struct ClientRecord {
     pub watched: AtomicU32,
     /// Channels, shard channels and patterns that it has subscribed to. Written by the executor.
     pub subscriptions: [AtomicU32; 3],
+    /// The client that gets its invalidations, as `CLIENT LIST` shows it. Written by the executor.
+    redirect: AtomicI64,
     /// One of its commands waits for an event (WAIT, SAVE), or for the end of a pause. Written by
     /// the reactor.
     pub is_blocked: AtomicBool,
@@ -110,6 +112,7 @@ impl ClientRecord {
             queued: AtomicU32::new(0),
             watched: AtomicU32::new(0),
             subscriptions: Default::default(),
+            redirect: AtomicI64::new(-1),
             is_blocked: AtomicBool::new(false),
             key_wait: AtomicU8::new(key_wait_state::NONE),
             is_gone: AtomicBool::new(false),
@@ -156,6 +159,14 @@ impl ClientRecord {
     /// Whether none of its requests runs any more.
     pub(crate) fn is_gone(&self) -> bool {
         self.is_gone.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn show_redirect(&self, redirect: i64) {
+        self.redirect.store(redirect, Ordering::Relaxed);
+    }
+
+    pub(crate) fn shown_redirect(&self) -> i64 {
+        self.redirect.load(Ordering::Relaxed)
     }
 
     /// Whether it has subscriptions.

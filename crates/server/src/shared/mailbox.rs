@@ -26,6 +26,83 @@ pub enum Message {
     Publish(Arc<Publication>),
     /// Messages for subscribers were dropped, because too many waited: close those subscribers.
     PublicationsLost(Lost),
+    /// Keys that this client has read have changed.
+    Invalidate { client: u64, what: Invalid },
+    /// As `Invalidate`, for the client to which another redirects its invalidations.
+    Redirected { client: u64, what: Invalid },
+}
+
+/// Keys that are to be read again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Invalid {
+    Keys(Vec<Invalidation>),
+    All,
+}
+
+/// Keys that were changed together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invalidation {
+    /// The client has changed them itself.
+    pub is_own: bool,
+    /// They begin with a prefix of the client, which may not have read them.
+    pub is_broadcast: bool,
+    pub keys: Vec<Arc<[u8]>>,
+}
+
+impl From<Invalidation> for Invalid {
+    fn from(one: Invalidation) -> Invalid {
+        Invalid::Keys(vec![one])
+    }
+}
+
+impl Invalid {
+    fn bytes(&self) -> usize {
+        let bytes = |one: &Invalidation| {
+            let keys = one.keys.iter().map(|key| INVALID_KEY_BYTES + key.len());
+            INVALID_KEY_BYTES + keys.sum::<usize>()
+        };
+        match self {
+            Invalid::Keys(all) => all.iter().map(bytes).sum(),
+            Invalid::All => 0,
+        }
+    }
+}
+
+/// Memory of a key in a mailbox beside its name.
+const INVALID_KEY_BYTES: usize = 64;
+/// Maximum bytes of the keys in a mailbox. Above it a client gets an invalidation of all keys.
+const INVALID_BYTES_MAX: usize = 16 << 20;
+
+/// Invalidations by client, each with the bytes of its keys.
+#[derive(Default)]
+struct Invalids {
+    clients: BTreeMap<u64, (usize, Invalid)>,
+    bytes: usize,
+}
+
+impl Invalids {
+    fn add(&mut self, client: u64, what: Invalid) {
+        let bytes = what.bytes();
+        let fits = self.bytes + bytes <= INVALID_BYTES_MAX;
+        let nothing = || (0, Invalid::Keys(Vec::new()));
+        let (known_bytes, known) = self.clients.entry(client).or_insert_with(nothing);
+        match (known, what) {
+            (Invalid::Keys(all), Invalid::Keys(more)) if fits => {
+                all.extend(more);
+                *known_bytes += bytes;
+                self.bytes += bytes;
+            }
+            (known, _) => {
+                *known = Invalid::All;
+                self.bytes -= std::mem::take(known_bytes);
+            }
+        }
+    }
+
+    fn take(&mut self) -> impl Iterator<Item = (u64, Invalid)> + use<> {
+        let all = std::mem::take(self).clients.into_iter();
+        all.map(|(client, (_, what))| (client, what))
+    }
 }
 
 /// The channels and patterns of messages that were dropped.
@@ -92,6 +169,8 @@ struct Queue {
     pushed_bytes: usize,
     publications: Vec<Arc<Publication>>,
     lost: Lost,
+    invalids: Invalids,
+    redirected: Invalids,
 }
 
 impl Queue {
@@ -118,6 +197,8 @@ impl Queue {
                 self.closes.insert(client);
             }
             Message::ShowAgain { client } => self.shown_again.push(client),
+            Message::Invalidate { client, what } => self.invalids.add(client, what),
+            Message::Redirected { client, what } => self.redirected.add(client, what),
         }
     }
 
@@ -136,6 +217,10 @@ impl Queue {
             let lost = std::mem::take(&mut self.lost);
             into.push(Message::PublicationsLost(lost));
         }
+        let invalids = self.invalids.take();
+        into.extend(invalids.map(|(client, what)| Message::Invalidate { client, what }));
+        let redirected = self.redirected.take();
+        into.extend(redirected.map(|(client, what)| Message::Redirected { client, what }));
         // After `Wake`: a change of rights holds for the messages behind it.
         let publications = std::mem::take(&mut self.publications).into_iter();
         into.extend(publications.map(Message::Publish));
@@ -383,6 +468,34 @@ mod tests {
             assert!(matches!(message, Message::Push { bytes, .. } if bytes.len() == 8 << 20));
         }
         assert!(mailbox.push(1, &line), "there is room again");
+    }
+
+    #[test]
+    fn too_many_invalid_keys_become_all_keys() {
+        let mailbox = Mailbox::new().expect("mailbox");
+        let invalidate = |client, bytes| Message::Invalidate {
+            client,
+            what: Invalid::from(Invalidation {
+                is_own: false,
+                is_broadcast: false,
+                keys: vec![vec![b'k'; bytes].into()],
+            }),
+        };
+        let invalids = || {
+            let taken = take(&mailbox).into_iter();
+            taken.map(|message| match message {
+                Message::Invalidate { client, what } => (client, what == Invalid::All),
+                other => panic!("{other:?}"),
+            })
+        };
+        for client in [1, 2, 2, 3, 3] {
+            mailbox.post(invalidate(client, 4 << 20));
+        }
+        mailbox.post(invalidate(2, 10));
+        let all: Vec<_> = invalids().collect();
+        assert_eq!(all, [(1, false), (2, false), (3, true)]);
+        mailbox.post(invalidate(3, 4 << 20));
+        assert_eq!(invalids().collect::<Vec<_>>(), [(3, false)]);
     }
 
     fn publication(channel: &str, bytes: usize) -> Message {

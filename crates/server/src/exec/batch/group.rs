@@ -9,7 +9,7 @@ use crate::exec::request::routing::{self, NotServed};
 use crate::exec::request::slow_timer;
 use crate::exec::request::spec::{Access, Kind, ONE_KEY, Spec, flag};
 use crate::exec::request::{ENTRIES_AHEAD, GROUP_KEYS, cold, databases};
-use crate::exec::state::client::{Client, Verdict};
+use crate::exec::state::client::{Client, Verdict, gate};
 use crate::exec::state::local::Local;
 use crate::shared::{Membership, Shared};
 use duramen_engine::{Guard, KeyHash, Session, TableId};
@@ -654,7 +654,13 @@ impl Step<'_> {
             local: env.local,
             locked: alone,
         };
+        if context.local.tracks {
+            access.set_origin(context.client.id());
+        }
         context.run(access.for_now(), self.hashes);
+        if env.local.tracks {
+            access.set_origin(0); // others use the session too
+        }
         turn.client.appended_bytes += access.appended_bytes() - appended;
         if let Some(writes) = access.typed_writes() {
             env.local.wake_waiters(env.shared, writes);
@@ -669,6 +675,11 @@ impl Step<'_> {
         }
         if env.member.is_some() {
             Self::executed_by_member(spec, turn, not_now);
+        }
+        let runs_again = not_now || matches!(turn.client.verdict, Verdict::Cold | Verdict::Blocked);
+        if turn.client.gate & gate::TRACKS != 0 && !runs_again {
+            let is_of_client = spec.container() == Some("client");
+            turn.client.end_caching(is_of_client);
         }
         !not_now
     }

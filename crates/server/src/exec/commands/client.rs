@@ -8,10 +8,6 @@ use crate::shared::Message;
 use crate::shared::key_wait_state as state;
 use duramen_wire::resp::number::parse_integer;
 
-const NO_TRACKING: Failure = Failure::Text(
-    "ERR CLIENT TRACKING is not supported: this server does not remember which client read what, so it cannot send invalidations",
-);
-
 pub(crate) fn id(ctx: &mut Context<'_>) -> Done {
     ctx.integer(ctx.client.id() as i64)
 }
@@ -137,49 +133,14 @@ pub(crate) fn unblock(ctx: &mut Context<'_>) -> Done {
     ctx.integer(unblocked.is_some().into())
 }
 
-pub(crate) fn tracking(ctx: &mut Context<'_>) -> Done {
-    if ctx.args.len() == 3 && ctx.arg(2).eq_ignore_ascii_case(b"off") {
-        return ctx.ok();
-    }
-    Err(NO_TRACKING)
-}
-
-pub(crate) fn caching(ctx: &mut Context<'_>) -> Done {
-    let how = ctx.arg(2);
-    if how.eq_ignore_ascii_case(b"yes") {
-        return Err(Failure::Text(
-            "ERR CLIENT CACHING YES is only valid when tracking is enabled in OPTIN mode.",
-        ));
-    }
-    if how.eq_ignore_ascii_case(b"no") {
-        return Err(Failure::Text(
-            "ERR CLIENT CACHING NO is only valid when tracking is enabled in OPTOUT mode.",
-        ));
-    }
-    Err(SYNTAX)
-}
-
-pub(crate) fn trackinginfo(ctx: &mut Context<'_>) -> Done {
-    let mut reply = ctx.reply();
-    reply.map(3);
-    reply.bulk(b"flags");
-    reply.set(1);
-    reply.bulk(b"off");
-    reply.bulk(b"redirect");
-    reply.integer(-1);
-    reply.bulk(b"prefixes");
-    reply.array(0);
-    Ok(())
-}
-
-pub(crate) fn getredir(ctx: &mut Context<'_>) -> Done {
-    ctx.integer(-1)
-}
-
 pub(crate) fn help(ctx: &mut Context<'_>) -> Done {
     ctx.help(&[
+        "CACHING (YES|NO)",
+        "    Enable/disable tracking of the keys for next command in OPTIN/OPTOUT modes.",
         "GETNAME",
         "    Return the name of the current connection.",
+        "GETREDIR",
+        "    Return the client ID we are redirecting to when tracking is enabled.",
         "ID",
         "    Return the ID of the current connection.",
         "INFO",
@@ -222,6 +183,11 @@ pub(crate) fn help(ctx: &mut Context<'_>) -> Done {
         "    * LIB-VER: the client lib version.",
         "SETNAME <name>",
         "    Assign the name <name> to the current connection.",
+        "TRACKING (ON|OFF) [REDIRECT <id>] [BCAST] [PREFIX <prefix> [...]]",
+        "         [OPTIN] [OPTOUT] [NOLOOP]",
+        "    Control server assisted client side caching.",
+        "TRACKINGINFO",
+        "    Report tracking status for the current connection.",
         "UNBLOCK <clientid> [TIMEOUT|ERROR]",
         "    Unblock the specified blocked client.",
         "UNPAUSE",

@@ -20,6 +20,9 @@ pub(crate) fn line(shared: &Shared, record: &ClientRecord, now_ms: u64) -> Strin
         (shown::MULTI, 'x'),
         (shown::NO_EVICT, 'e'),
         (shown::NO_TOUCH, 'T'),
+        (shown::TRACKS, 't'),
+        (shown::BROKEN_REDIRECT, 'R'),
+        (shown::BROADCASTS, 'B'),
     ] {
         if flags & flag != 0 {
             letters.push(letter);
@@ -51,7 +54,7 @@ pub(crate) fn line(shared: &Shared, record: &ClientRecord, now_ms: u64) -> Strin
     format!(
         "id={} addr={peer} laddr={local} fd={} name={} age={} idle={} flags={letters} db={db} sub={} psub={} ssub={} multi={queued} \
          watch={} qbuf={} qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl={output_bytes} oll=0 omem={output_bytes} \
-         tot-mem={} events=r cmd={command} user={} redir=-1 resp={} lib-name={} lib-ver={} tot-net-in={} tot-net-out={}",
+         tot-mem={} events=r cmd={command} user={} redir={} resp={} lib-name={} lib-ver={} tot-net-in={} tot-net-out={}",
         record.id,
         record.fd,
         text.name,
@@ -67,6 +70,7 @@ pub(crate) fn line(shared: &Shared, record: &ClientRecord, now_ms: u64) -> Strin
             "" => duramen_acl::DEFAULT_USER,
             user => user,
         },
+        record.shown_redirect(),
         record.protocol.load(Relaxed),
         text.lib_name,
         text.lib_version,

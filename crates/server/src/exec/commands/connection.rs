@@ -1,6 +1,6 @@
 //! The connection itself: HELLO, AUTH, PING, ECHO, QUIT, RESET.
 
-use super::{acl, monitor, pubsub};
+use super::{acl, monitor, pubsub, tracking};
 use crate::audit::Outcome;
 use crate::clock;
 use crate::exec::request::context::{Context, Done, Failure, SYNTAX};
@@ -46,6 +46,7 @@ pub(crate) fn quit(ctx: &mut Context<'_>) -> Done {
 pub(crate) fn reset(ctx: &mut Context<'_>) -> Done {
     monitor::stop(ctx.shared, ctx.client);
     pubsub::end_all(ctx);
+    tracking::end(ctx.shared, ctx.client);
     ctx.client.reset();
     ctx.client.log_in_by_default(ctx.shared);
     ctx.out.extend_from_slice(b"+RESET\r\n");

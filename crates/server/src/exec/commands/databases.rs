@@ -69,6 +69,7 @@ fn flush(
                 Err(error) => return Err(Failure::from(error)),
             }
         }
+        ctx.shared.tracking.all_changed(&ctx.shared.threads, None);
         Ok(())
     };
     match access {

@@ -430,6 +430,7 @@ pub(crate) fn table_drop(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done 
         None => ctx.shared.store().drop_table(table)?,
     }
     ctx.local.wake_table(ctx.shared, table); // they get an error
+    ctx.shared.tracking.all_changed(&ctx.shared.threads, None);
     databases::tables_changed(ctx.shared, ctx.client);
     ctx.ok()
 }

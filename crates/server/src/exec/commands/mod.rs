@@ -42,6 +42,7 @@ mod stream_info;
 mod stream_read;
 mod string;
 pub(crate) mod table;
+pub(crate) mod tracking;
 mod transaction;
 mod zset;
 mod zset_combine;

@@ -8,8 +8,8 @@ use super::{
     acl, bitmap, blocking, client, client_list, cluster, command, config, connection, databases,
     dump, durability, duramen, expire, geo, hash, hyperloglog, info, keys as key_space, latency,
     list, memory, monitor, multi_key, pubsub, scan, server, set, slowlog, sort, stream,
-    stream_claim, stream_group, stream_info, stream_read, string, transaction, zset, zset_combine,
-    zset_range,
+    stream_claim, stream_group, stream_info, stream_read, string, tracking, transaction, zset,
+    zset_combine, zset_range,
 };
 use crate::exec::request::spec::Run::{Alone, Atomic, Data, Plain, Refused, Store};
 use crate::exec::request::spec::flag::*;
@@ -293,10 +293,10 @@ const ROWS: &[Spec] = &[
     row("client|pause", -3, ADMIN | NOSCRIPT | LOADING | STALE | CONNECTION | DANGEROUS, NO_KEYS, Group::Connection, Family::Other, "2.9.50", "O(1)", "Lets requests wait.", Plain(client::pause)),
     row("client|unpause", 2, ADMIN | NOSCRIPT | LOADING | STALE | CONNECTION | DANGEROUS, NO_KEYS, Group::Connection, Family::Other, "6.2.0", "O(N)", "Ends a pause.", Plain(client::unpause)),
     row("client|unblock", -3, ADMIN | NOSCRIPT | LOADING | STALE | CONNECTION | DANGEROUS, NO_KEYS, Group::Connection, Family::Other, "5.0.0", "O(log", "Wakes a client that waits in a command.", Plain(client::unblock)),
-    row("client|tracking", -3, NOSCRIPT | LOADING | STALE | CONNECTION, NO_KEYS, Group::Connection, Family::Other, "6.0.0", "O(1)", "Starts tracking keys for the client's cache.", Plain(client::tracking)),
-    row("client|trackinginfo", 2, NOSCRIPT | LOADING | STALE | CONNECTION, NO_KEYS, Group::Connection, Family::Other, "6.2.0", "O(1)", "Describes tracking.", Plain(client::trackinginfo)),
-    row("client|getredir", 2, NOSCRIPT | LOADING | STALE | CONNECTION, NO_KEYS, Group::Connection, Family::Other, "6.0.0", "O(1)", "Returns who gets the invalidations.", Plain(client::getredir)),
-    row("client|caching", 3, NOSCRIPT | LOADING | STALE | CONNECTION, NO_KEYS, Group::Connection, Family::Other, "6.0.0", "O(1)", "Tracks the keys of the next command.", Plain(client::caching)),
+    row("client|tracking", -3, NO_MULTI | NOSCRIPT | LOADING | STALE | CONNECTION, NO_KEYS, Group::Connection, Family::Other, "6.0.0", "O(1)", "Starts tracking keys for the client's cache.", Store(tracking::tracking)),
+    row("client|trackinginfo", 2, NOSCRIPT | LOADING | STALE | CONNECTION, NO_KEYS, Group::Connection, Family::Other, "6.2.0", "O(1)", "Describes tracking.", Plain(tracking::trackinginfo)),
+    row("client|getredir", 2, NOSCRIPT | LOADING | STALE | CONNECTION, NO_KEYS, Group::Connection, Family::Other, "6.0.0", "O(1)", "Returns who gets the invalidations.", Plain(tracking::getredir)),
+    row("client|caching", 3, NOSCRIPT | LOADING | STALE | CONNECTION, NO_KEYS, Group::Connection, Family::Other, "6.0.0", "O(1)", "Tracks the keys of the next command.", Plain(tracking::caching)),
     row("client|help", 2, LOADING | STALE | CONNECTION, NO_KEYS, Group::Connection, Family::Other, "5.0.0", "O(1)", "Lists the subcommands.", Plain(client::help)),
     row("client|setinfo", 4, NOSCRIPT | LOADING | STALE | CONNECTION, NO_KEYS, Group::Connection, Family::Other, "7.2.0", "O(1)", "Tells the client library's name and version.", Plain(client::setinfo)),
     row("client|no-touch", 3, NOSCRIPT | LOADING | STALE | CONNECTION, NO_KEYS, Group::Connection, Family::Other, "7.2.0", "O(1)", "Keeps the client's reads from counting as accesses.", Plain(client::no_touch)),

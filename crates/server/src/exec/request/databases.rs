@@ -86,6 +86,7 @@ pub(crate) fn exchange(
     commands.set_tables(&places, &guard.position());
     guard.outdate_others(); // keys::K1
     let exchanged = [first, second].map(|db| commands.table(db));
+    ctx.shared.tracking.all_changed(&ctx.shared.threads, None);
     for table in exchanged.into_iter().flatten() {
         ctx.local.wake_table(ctx.shared, table); // another table is behind their databases
     }

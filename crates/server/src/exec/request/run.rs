@@ -4,7 +4,7 @@ use super::context::{Context, Done, Failure};
 use super::routing::NO_DATABASE;
 use super::slow_timer;
 use super::spec::{Access, Kind, ONE_KEY, Run, flag};
-use crate::exec::state::client::{DROPPED, Verdict};
+use crate::exec::state::client::{DROPPED, Verdict, gate};
 use crate::seldom::seldom;
 use crate::shared::commands::global;
 use duramen_engine::{Error, KeyHash};
@@ -20,6 +20,9 @@ impl Context<'_> {
         self.client.last_command = number as u16;
         self.client.confirms = false;
         self.local.meter.begin(number);
+        if self.client.gate & gate::TRACKS != 0 {
+            self.track();
+        }
         let mut done = self.dispatch(access.for_now(), hashes, &mut effects);
         while self.is_outdated(&done) {
             self.out.truncate(start);

@@ -45,6 +45,15 @@ impl<'g> Access<'_, 'g> {
         Some(writes).filter(|writes| !writes.is_empty())
     }
 
+    /// As [`Guard::set_origin`].
+    pub(crate) fn set_origin(&mut self, client: u64) {
+        match self {
+            Access::Guarded(guard) => guard.set_origin(client),
+            Access::Session(session) => session.set_origin(client),
+            Access::NoStore => {}
+        }
+    }
+
     /// As [`Guard::take_waited`].
     #[inline]
     pub(crate) fn take_waited(&mut self) -> bool {

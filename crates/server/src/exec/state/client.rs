@@ -4,6 +4,7 @@ use super::effects::Effects;
 use super::key_wait::KeyWait;
 use super::parking::Parking;
 use super::subscribers::Subscriptions;
+use super::tracking::ClientTracking;
 use super::wait::Wait;
 use super::watches::Watches;
 use crate::clock;
@@ -59,6 +60,8 @@ pub(crate) mod gate {
     pub(crate) const RESTRICTED: u32 = 1 << 5;
     /// It has subscriptions, and speaks RESP2: few commands are allowed.
     pub(crate) const SUBSCRIBED: u32 = 1 << 6;
+    /// It tracks the keys that it reads.
+    pub(crate) const TRACKS: u32 = 1 << 7;
 }
 
 /// Bits of `ClientRecord::flags`, for `CLIENT LIST`.
@@ -68,6 +71,9 @@ pub(crate) mod shown {
     pub(crate) const NO_EVICT: u32 = 1 << 2;
     pub(crate) const NO_TOUCH: u32 = 1 << 3;
     pub(crate) const PUBSUB: u32 = 1 << 4;
+    pub(crate) const TRACKS: u32 = 1 << 5;
+    pub(crate) const BROADCASTS: u32 = 1 << 6;
+    pub(crate) const BROKEN_REDIRECT: u32 = 1 << 7;
 }
 
 /// Requests between MULTI and EXEC.
@@ -173,6 +179,8 @@ pub struct Client {
     pub(crate) effects: Effects,
     /// `None`: it has none.
     pub(crate) subscriptions: Option<Box<Subscriptions>>,
+    /// `None`: it does not track keys.
+    pub(crate) tracking: Option<Box<ClientTracking>>,
     /// Number of changes of its subscriptions by its own requests.
     pub(crate) subscription_changes: u64,
     /// Its request has written confirmations of subscriptions. As in Redis, they are pushes, which
@@ -216,6 +224,7 @@ impl Client {
             wait: Wait::default(),
             effects: Effects::default(),
             subscriptions: None,
+            tracking: None,
             subscription_changes: 0,
             confirms: false,
             asked_level: None,
@@ -438,13 +447,19 @@ impl Client {
         self.protocol
     }
 
+    /// Its user as it is now; `None`: it has none, or that was removed.
+    pub(crate) fn present_user(&self, shared: &Shared) -> Option<Arc<User>> {
+        let (user, users) = (self.user.as_ref()?, shared.acl.users());
+        let known = users.get(user.name()).filter(|now| now.id() == user.id());
+        known.cloned()
+    }
+
     /// Whether its user, as it is now, still has the right to all its subscriptions.
     pub(crate) fn may_keep_subscriptions(&self, shared: &Shared) -> bool {
-        let (Some(subscriptions), Some(user)) = (&self.subscriptions, &self.user) else {
+        let (Some(subscriptions), Some(_)) = (&self.subscriptions, &self.user) else {
             return true;
         };
-        let users = shared.acl.users();
-        let Some(user) = users.get(user.name()).filter(|now| now.id() == user.id()) else {
+        let Some(user) = self.present_user(shared) else {
             return false;
         };
         Kind::ALL.into_iter().all(|kind| {
@@ -489,7 +504,7 @@ impl Client {
     }
 
     /// Resets the state to that of a new connection; `RESET` does the rest, and has ended its
-    /// subscriptions.
+    /// subscriptions and its tracking.
     pub(crate) fn reset(&mut self) {
         self.discards += u64::from(self.in_multi());
         self.end_transaction();

@@ -7,5 +7,6 @@ pub(crate) mod local;
 pub(crate) mod meter;
 pub(crate) mod parking;
 pub(crate) mod subscribers;
+pub(crate) mod tracking;
 pub(crate) mod wait;
 pub(crate) mod watches;

@@ -253,7 +253,6 @@ fn small_operations_answer_truthfully() {
     s.expect("OBJECT ENCODING nosuch", "$-1\r\n");
     assert!(s.number("MEMORY USAGE k") > 8);
     s.expect("MEMORY USAGE nosuch", "$-1\r\n");
-    s.expect_error("CLIENT TRACKING ON", "ERR CLIENT TRACKING is not supported");
     assert!(s.ask("MEMORY STATS").contains("keys.count\r\n:1\r\n"));
     assert!(s.ask("MEMORY DOCTOR").contains("1 objects take"));
     assert!(s.ask("LATENCY DOCTOR").contains("set "));

@@ -198,7 +198,7 @@ fn clients(ctx: &Context<'_>, fields: &mut Fields) {
     let watched: Vec<u32> = watched.filter(|keys| *keys > 0).collect();
     let blocked = clients.iter().filter(|one| one.waits());
     fields.add("blocked_clients", blocked.count());
-    fields.zeros(&["tracking_clients"]);
+    fields.add("tracking_clients", ctx.shared.tracking.totals().clients);
     fields.add("pubsub_clients", ctx.shared.subscribed_clients());
     fields.add("watching_clients", watched.len());
     fields.zeros(&["clients_in_timeout_table"]);
@@ -267,6 +267,10 @@ fn stats(ctx: &Context<'_>, fields: &mut Fields) {
     ] {
         fields.add(name, ctx.shared.pubsub.count(kind));
     }
+    let tracked = ctx.shared.tracking.totals();
+    fields.add("tracking_total_keys", tracked.keys);
+    fields.add("tracking_total_items", tracked.items);
+    fields.add("tracking_total_prefixes", tracked.prefixes);
     fields.zeros(&ABSENT);
     sums(
         fields,
@@ -288,9 +292,9 @@ fn stats(ctx: &Context<'_>, fields: &mut Fields) {
     }
 }
 
-/// Fields of forks, migration, replicas, defragmentation, tracking and helper threads,
+/// Fields of forks, migration, replicas, defragmentation and helper threads,
 /// which this server does not have.
-const ABSENT: [&str; 20] = [
+const ABSENT: [&str; 17] = [
     "latest_fork_usec",
     "total_forks",
     "migrate_cached_sockets",
@@ -301,9 +305,6 @@ const ABSENT: [&str; 20] = [
     "active_defrag_key_misses",
     "total_active_defrag_time",
     "current_active_defrag_time",
-    "tracking_total_keys",
-    "tracking_total_items",
-    "tracking_total_prefixes",
     "unexpected_error_replies",
     "dump_payload_sanitizations",
     "io_threaded_reads_processed",

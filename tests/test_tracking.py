@@ -1,0 +1,240 @@
+"""`CLIENT TRACKING`: caches of clients are never stale for longer than a message needs.
+
+Redis's own tests of it run in `test_redis_suite.py`.
+"""
+
+import threading
+import time
+
+import pytest
+import redis
+from redis.cache import CacheConfig
+
+import harness
+
+pytestmark = pytest.mark.duramen
+
+
+def tracking(server, *options):
+    """A RESP3 connection that tracks."""
+    wire = server.connect()
+    wire.call("HELLO", "3")
+    wire.call("CLIENT", "TRACKING", "ON", *options)
+    return wire
+
+
+def nothing_comes(wire):
+    """Whatever was sent for it has come: it is before the reply to a PING."""
+    return wire.call("PING") == b"PONG"
+
+
+def test_each_way_of_change_invalidates(server):
+    """Also those without a command of Redis on the key itself."""
+    changes = [
+        ("SET", "k", "2"),
+        ("APPEND", "k", "x"),
+        ("INCRBY", "n", "1"),
+        ("DEL", "k"),
+        ("GETDEL", "k"),
+        ("UNLINK", "k"),
+        ("EXPIRE", "k", "100"),
+        ("PERSIST", "t"),
+        ("RENAME", "k", "other"),
+        ("RENAME", "other", "k"),
+        ("COPY", "other", "k", "REPLACE"),
+        ("HSET", "h", "f", "2"),
+        ("LPUSH", "l", "2"),
+        ("SADD", "s", "2"),
+        ("ZADD", "z", "2", "m"),
+        ("XADD", "x", "*", "f", "2"),
+        ("SETBIT", "k", "7", "0"),
+        ("PFADD", "p", "2"),
+        ("GETEX", "k", "EX", "100"),
+        ("SUNIONSTORE", "k", "s"),
+        ("MSET", "a", "1", "k", "2"),
+        ("MOVE", "k", "1"),
+    ]
+    with server.connect() as other:
+        for change in changes:
+            other.call("FLUSHALL")
+            for key in ("k", "other"):
+                other.call("SET", key, "1")
+            other.call("SET", "n", "1")
+            other.call("SET", "t", "1", "EX", "100")
+            other.call("HSET", "h", "f", "1")
+            other.call("LPUSH", "l", "1")
+            other.call("SADD", "s", "1")
+            other.call("ZADD", "z", "1", "m")
+            other.call("XADD", "x", "*", "f", "1")
+            other.call("PFADD", "p", "1")
+            read = next(key for key in ("k", "n", "t", "h", "l", "s", "z", "x", "p") if key in change[1:])
+            with tracking(server) as wire:
+                wire.call("EXISTS", read)
+                other.call(*change)
+                assert wire.reply() == [b"invalidate", [read.encode()]], change
+                nothing_comes(wire)
+        for change in [("FLUSHALL",), ("FLUSHDB",), ("SWAPDB", "0", "1")]:
+            with tracking(server) as wire:
+                wire.call("GET", "k")
+                other.call(*change)
+                assert wire.reply() == [b"invalidate", None], change
+
+
+def test_expired_keys_invalidate(server):
+    with tracking(server) as wire, server.connect() as other:
+        other.call("SET", "k", "1", "PX", "50")
+        assert wire.call("GET", "k") == b"1"
+        assert wire.reply() == [b"invalidate", [b"k"]]
+
+
+def test_evicted_keys_invalidate(start):
+    server = start(mode="cache", memory="64mb", level="memory")
+    with tracking(server) as wire, server.connect() as other:
+        for n in range(2000):
+            other.call("SET", f"k{n}", "1")
+            wire.call("GET", f"k{n}")
+        for n in range(2000):
+            other.pipeline([("SET", f"{n}:{m}", "x" * 1000) for m in range(100)])
+        kind, (key,) = wire.reply()
+        assert kind == b"invalidate" and key.startswith(b"k")
+
+
+def test_reads_in_a_transaction_are_remembered_and_others_are_not(server):
+    with tracking(server) as wire, server.connect() as other:
+        wire.call("MULTI")
+        wire.call("GET", "a")
+        wire.call("SET", "b", "1")
+        wire.call("EXEC")
+        other.call("SET", "b", "2")
+        nothing_comes(wire)
+        other.call("SET", "a", "2")
+        assert wire.reply() == [b"invalidate", [b"a"]]
+        with pytest.raises(harness.ErrorReply, match="inside MULTI|transaction"):
+            wire.call("MULTI")
+            wire.call("CLIENT", "TRACKING", "OFF")
+        wire.call("DISCARD")
+
+
+def test_keys_without_a_right_are_not_told(server):
+    """A client with rights to few keys does not learn the names of others by their prefixes; and
+    only a client of the same user gets its invalidations."""
+    with server.connect() as root, server.connect() as wire:
+        root.call("ACL", "SETUSER", "ann", "on", ">secret", "~app:*", "%W~log:*", "+@all")
+        wire.call("HELLO", "3", "AUTH", "ann", "secret")
+        wire.call("CLIENT", "TRACKING", "ON", "BCAST")
+        for key in ("app:1", "other", "log:1", "app:2"):
+            root.call("SET", key, "1")
+        assert wire.reply() == [b"invalidate", [b"app:1"]]
+        assert wire.reply() == [b"invalidate", [b"app:2"]]
+        root.call("ACL", "SETUSER", "ann", "resetkeys", "~other")
+        root.call("SET", "app:1", "2")
+        root.call("SET", "other", "2")
+        assert wire.reply() == [b"invalidate", [b"other"]]
+        target = root.call("CLIENT", "ID")
+        wire.call("CLIENT", "TRACKING", "OFF")
+        with pytest.raises(harness.ErrorReply, match="does not exist"):
+            wire.call("CLIENT", "TRACKING", "ON", "REDIRECT", str(target))
+
+
+def test_prefixes_are_bounded(server):
+    with tracking(server, "BCAST", "PREFIX", "x" * 1000) as wire:
+        with pytest.raises(harness.ErrorReply, match="too many prefixes"):
+            for n in range(10_000):
+                wire.call("CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", f"{n:05}" + "y" * 1000)
+        assert wire.call("PING") == b"PONG"
+        with server.connect() as other:
+            assert b"tracking_clients:1\r\n" in other.call("INFO", "clients")
+
+
+def test_a_client_that_does_not_listen_costs_little(server):
+    """It is closed at output-limit, or gets one message for all keys."""
+    with server.connect() as other:
+        other.call("CONFIG", "SET", "output-limit", "4mb")
+        wire = tracking(server, "BCAST")
+        keys = [b"k" * 500 + b"%d" % n for n in range(100_000)]
+        for start in range(0, len(keys), 1000):
+            other.pipeline([("SET", key, "v") for key in keys[start : start + 1000]])
+        with pytest.raises(harness.Closed):
+            while True:
+                wire.reply()
+
+
+def test_no_cache_is_stale(server):
+    """Readers with caches of redis-py, and writers: what a reader has in its cache is the value of
+    the store, as soon as what was sent for it has come."""
+    keys = [f"key{n}" for n in range(20)]
+    ends = time.monotonic() + 4
+    faults = []
+
+    def write(number):
+        with server.connect() as wire:
+            turn = 0
+            while time.monotonic() < ends:
+                turn += 1
+                key = keys[(turn * 7 + number) % len(keys)]
+                match turn % 4:
+                    case 0:
+                        wire.call("DEL", key)
+                    case 1:
+                        wire.pipeline([("MULTI",), ("INCR", key), ("INCR", keys[turn % 20]), ("EXEC",)])
+                    case _:
+                        wire.call("SET", key, str(turn))
+
+    def read(cache, wire):
+        """One that keeps what it has read until it is told."""
+        turn = 0
+        while time.monotonic() < ends:
+            turn += 1
+            key = keys[turn % len(keys)].encode()
+            if key not in cache:
+                wire.send(harness.encode("GET", key))
+                cache[key] = None  # an invalidation that comes before the reply drops it
+                while (reply := wire.reply()) and isinstance(reply, list):
+                    drop(cache, reply)
+                if key in cache:
+                    cache[key] = reply
+
+    def drop(cache, message):
+        assert message[0] == b"invalidate", message
+        for key in message[1]:
+            cache.pop(key, None)
+
+    writers = [threading.Thread(target=write, args=(n,)) for n in range(3)]
+    readers = []
+    for _ in range(2):
+        cache, wire = {}, tracking(server)
+        readers.append((threading.Thread(target=read, args=(cache, wire)), cache, wire))
+    for thread in [*writers, *(reader[0] for reader in readers)]:
+        thread.start()
+    for thread in [*writers, *(reader[0] for reader in readers)]:
+        thread.join()
+    with server.connect() as other:
+        for _, cache, wire in readers:
+            wire.send(harness.encode("ECHO", "end"))
+            while isinstance(reply := wire.reply(), list):
+                drop(cache, reply)
+            assert reply == b"end"
+            # Those of the last writes may be behind the reply.
+            time.sleep(0.2)
+            wire.send(harness.encode("ECHO", "end"))
+            while isinstance(reply := wire.reply(), list):
+                drop(cache, reply)
+            for key, value in cache.items():
+                if other.call("GET", key) != value:
+                    faults.append((key, value, other.call("GET", key)))
+    assert not faults
+
+
+def test_redis_py_reads_from_its_cache(server):
+    with redis.Redis(port=server.port, protocol=3, cache_config=CacheConfig()) as cached:
+        with redis.Redis(port=server.port) as other:
+            other.set("k", "1")
+            other.config_resetstat()
+            assert [cached.get("k") for _ in range(3)] == [b"1"] * 3
+            assert other.info("commandstats")["cmdstat_get"]["calls"] == 1
+            other.set("k", "2")
+            for _ in range(100):
+                if cached.get("k") == b"2":
+                    break
+                time.sleep(0.01)
+            assert cached.get("k") == b"2"
