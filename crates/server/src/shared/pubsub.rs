@@ -427,6 +427,18 @@ impl PubSub {
         }
     }
 
+    /// Number of clients here that would receive a message to a channel now.
+    pub(crate) fn receivers(&self, channel: &[u8]) -> u64 {
+        let patterns = self.patterns.read();
+        let patterns = patterns.unwrap_or_else(PoisonError::into_inner);
+        let matching = patterns.values().filter(|known| {
+            let compiled = known.compiled.as_ref();
+            compiled.is_some_and(|pattern| pattern.matches(channel))
+        });
+        let by_pattern: u64 = matching.map(|known| count(&known.subscribers)).sum();
+        self.subscribers(Kind::Channel, channel) + by_pattern
+    }
+
     /// Number of clients with this channel.
     pub(crate) fn subscribers(&self, kind: Kind, channel: &[u8]) -> u64 {
         self.shard(channel)

@@ -175,6 +175,7 @@ pub(crate) mod flag {
     /// Runs in a RESP2 connection that has subscriptions.
     pub(crate) const SUBSCRIBED: u64 = 1 << 34;
     pub(crate) const STREAM: u64 = 1 << 40;
+    pub(crate) const SCRIPTING: u64 = 1 << 35;
     /// Its arguments tell where its keys are.
     pub(crate) const MOVABLE: u64 = 1 << 31;
     /// Runs at once even between MULTI and EXEC.
@@ -228,6 +229,7 @@ pub(crate) mod flag {
         (DANGEROUS, "@dangerous"),
         (CONNECTION, "@connection"),
         (TRANSACTION, "@transaction"),
+        (SCRIPTING, "@scripting"),
     ];
 }
 
@@ -247,6 +249,7 @@ pub(crate) enum Group {
     Generic,
     PubSub,
     Transactions,
+    Scripting,
     Server,
     Cluster,
     Duramen,
@@ -270,6 +273,7 @@ impl Group {
             Group::Generic => "generic",
             Group::PubSub => "pubsub",
             Group::Transactions => "transactions",
+            Group::Scripting => "scripting",
             Group::Server => "server",
             Group::Cluster => "cluster",
             Group::Duramen => "duramen",

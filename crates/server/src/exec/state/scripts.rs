@@ -1,0 +1,110 @@
+//! A thread's interpreters of scripts, and the scripts that it has suspended.
+//!
+//! - A script that has run for its slice is suspended, and goes on in the next round (`GoesOn`).
+//!   Nothing of it is locked meanwhile: its writes are in its draft. So a long script delays other
+//!   clients of its thread by its slice, and nobody else.
+
+use super::client::Db;
+use super::effects::Effects;
+use crate::shared::Shared;
+use crate::shared::scripts::LongScript;
+use duramen_engine::flash::Cold;
+use duramen_engine::{Draft, KeyHash, TableId};
+use duramen_script::{Event, Limits, Machine};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Interpreters that a thread keeps for the next scripts.
+const IDLE_MAX: usize = 2;
+/// Scripts that a thread has suspended at most; others wait until one has ended.
+const SUSPENDED_MAX: usize = 16;
+/// Time of all suspended scripts of a thread in one round.
+const ROUND: Duration = Duration::from_millis(4);
+/// Memory of one interpreter, and of the writes of one script, in bytes.
+pub(crate) const SCRIPT_BYTES: usize = 64 << 20;
+
+/// Reason why nothing of an EXEC is done because of a script in it.
+pub(crate) enum Abandoned {
+    Cold(Cold),
+    Moving,
+    /// The text of the error.
+    Failed(Box<str>),
+}
+
+/// A script that is running.
+pub(crate) struct Running {
+    pub(crate) machine: Machine,
+    /// Why it was suspended.
+    pub(crate) event: Event,
+    pub(crate) draft: Box<Draft>,
+    pub(crate) effects: Effects,
+    /// The database that it has selected.
+    pub(crate) db: Db,
+    /// All its writes give back about as much memory as they take.
+    pub(crate) little: bool,
+    pub(crate) started: Instant,
+    /// How often it ran in vain, because its keys changed.
+    pub(crate) conflicts: u32,
+    /// Keys that are locked before it runs again.
+    pub(crate) locks: Vec<(TableId, KeyHash)>,
+    /// It was suspended.
+    pub(crate) long: Option<Arc<LongScript>>,
+}
+
+/// See the head of this file.
+#[derive(Default)]
+pub(crate) struct Scripts {
+    idle: Vec<Machine>,
+    suspended: HashMap<u64, Box<Running>>,
+}
+
+impl Scripts {
+    /// An interpreter. `None`: the system has no memory for one.
+    pub(crate) fn machine(&mut self, limits: impl FnOnce() -> Limits) -> Option<Machine> {
+        match self.idle.pop() {
+            Some(machine) => Some(machine),
+            None => Machine::new(limits()).ok(),
+        }
+    }
+
+    pub(crate) fn give_back(&mut self, mut machine: Machine) {
+        machine.stop();
+        if self.idle.len() < IDLE_MAX {
+            self.idle.push(machine);
+        }
+    }
+
+    /// All interpreters begin anew.
+    pub(crate) fn flush(&mut self) {
+        self.idle.clear();
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.suspended.len() >= SUSPENDED_MAX
+    }
+
+    /// The time for which a script runs before it is suspended.
+    pub(crate) fn slice(&self) -> Duration {
+        ROUND / (self.suspended.len() as u32 + 1)
+    }
+
+    pub(crate) fn suspend(&mut self, client: u64, running: Box<Running>) {
+        self.suspended.insert(client, running);
+    }
+
+    /// The suspended script of a client.
+    pub(crate) fn take(&mut self, client: u64) -> Option<Box<Running>> {
+        self.suspended.remove(&client)
+    }
+
+    /// Drops the suspended script of a client that has gone.
+    pub(crate) fn drop_of(&mut self, shared: &Shared, client: u64) {
+        if let Some(running) = self.take(client) {
+            if let Some(long) = &running.long {
+                shared.scripts.end_long(long);
+            }
+            self.give_back(running.machine);
+        }
+    }
+}
