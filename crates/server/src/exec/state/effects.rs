@@ -77,7 +77,6 @@ impl Effects {
     pub(crate) fn append(&mut self, mut later: Effects) {
         self.0.append(&mut later.0);
     }
-    }
 
     /// The messages from number `at` on have no replies of their own.
     pub(crate) fn forget_replies(&mut self, at: usize) {
