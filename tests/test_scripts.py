@@ -40,8 +40,12 @@ return {from, to}
 """
 
 
+def connect(server, **options):
+    return redis.Redis(port=server.port, **options)
+
+
 def test_the_scripts_of_libraries(server):
-    client = server.connect()
+    client = connect(server)
     lock = client.lock("lock", timeout=10)
     assert lock.acquire(blocking=False) and lock.owned()
     assert lock.extend(5) and lock.reacquire()
@@ -65,17 +69,17 @@ def test_the_scripts_of_libraries(server):
 
 
 def test_many_clients_run_scripts_on_the_same_keys(server):
-    server.connect().mset({"a": 1000, "b": 1000, "c": 1000})
+    connect(server).mset({"a": 1000, "b": 1000, "c": 1000})
 
     def work(number):
-        client = server.connect()
+        client = connect(server)
         transfer = client.register_script(TRANSFER)
         for _ in range(150):
             transfer(random.sample(["a", "b", "c"], 2), [1])
             assert sum(map(int, client.eval("return redis.call('mget','a','b','c')", 0))) == 3000
 
     harness.in_threads(6, work)
-    client = server.connect()
+    client = connect(server)
     assert client.llen("log") == 900
     assert sum(map(int, client.mget("a", "b", "c"))) == 3000
 
@@ -91,9 +95,9 @@ def test_many_clients_run_scripts_on_the_same_keys(server):
     ],
 )
 def test_a_script_that_loops_delays_nobody_and_can_be_killed(server, script):
-    looper = threading.Thread(target=lambda: pytest.raises(redis.RedisError, server.connect(socket_timeout=60).eval, script, 0))
+    looper = threading.Thread(target=lambda: pytest.raises(redis.RedisError, connect(server, socket_timeout=60).eval, script, 0))
     looper.start()
-    clients = [server.connect() for _ in range(8)]
+    clients = [connect(server) for _ in range(8)]
     slowest, until = 0, time.monotonic() + 2
     while time.monotonic() < until:
         for client in clients:
@@ -115,7 +119,7 @@ def test_a_script_whose_client_has_gone_does_nothing(server):
     wire.send(harness.encode("EVAL", "redis.call('set','gone',1) while true do end", "0"))
     time.sleep(0.3)
     wire.close()
-    client = server.connect()
+    client = connect(server)
 
     def none_runs():
         try:
@@ -148,11 +152,11 @@ def test_a_script_whose_client_has_gone_does_nothing(server):
     ],
 )
 def test_a_hostile_script_harms_nobody(server, script):
-    client = server.connect(socket_timeout=120)
-    try:
-        client.eval(script, 0)
-    except redis.ResponseError:
-        pass
+    with harness.Wire(server.port) as wire:
+        # The reply may be nested deeper than Python reads it.
+        wire.send(harness.encode("EVAL", script, "0") + harness.encode("ECHO", "behind it"))
+        harness.wait_until(lambda: wire.more() or b"behind it" in wire.received, "it ends", 120)
+    client = connect(server)
     assert client.eval("return redis.call('echo', 'still here')", 0) == b"still here"
     assert server.process.poll() is None
     assert server.rss_bytes() < 700 << 20
@@ -161,7 +165,7 @@ def test_a_hostile_script_harms_nobody(server, script):
 def test_kills_leave_no_half_of_a_script(start, tmp_path):
     options = {"level": None, "dir": tmp_path / "data", "memory": "64mb"}
     server = start("--wal-size", "16mb", **options)
-    server.connect().mset({"a": 1000, "b": 1000, "c": 1000})
+    connect(server).mset({"a": 1000, "b": 1000, "c": 1000})
     for _ in range(5):
         acknowledged = []
 
@@ -174,7 +178,7 @@ def test_kills_leave_no_half_of_a_script(start, tmp_path):
             except (Closed, ErrorReply, OSError):
                 pass
 
-        before = server.connect().llen("log")
+        before = connect(server).llen("log")
         threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
         for thread in threads:
             thread.start()
@@ -183,16 +187,16 @@ def test_kills_leave_no_half_of_a_script(start, tmp_path):
         for thread in threads:
             thread.join()
         server.start()
-        client = server.connect()
+        client = connect(server)
         assert sum(map(int, client.mget("a", "b", "c"))) == 3000
         moved = client.llen("log") - before
         assert len(acknowledged) <= moved <= len(acknowledged) + 4
 
 
 def test_rights_hold_inside_of_scripts(server):
-    admin = server.connect()
+    admin = connect(server)
     admin.execute_command("ACL", "SETUSER", "app", "on", ">pw", "~app:*", "+@all", "-set")
-    user = server.connect(username="app", password="pw")
+    user = connect(server, username="app", password="pw")
     assert user.eval("return redis.call('incr', KEYS[1])", 1, "app:n") == 1
     with pytest.raises(redis.ResponseError, match="ACL failure in script"):
         user.eval("return redis.call('set', KEYS[1], 1)", 1, "app:n")
@@ -203,3 +207,80 @@ def test_rights_hold_inside_of_scripts(server):
     assert user.eval("return redis.acl_check_cmd('set', 'app:x', 1)", 0) is None
     log = admin.acl_log()
     assert any(entry["context"] == "lua" for entry in log)
+    admin.acl_deluser("app")
+
+
+def test_the_writes_of_a_script_wake_those_that_wait(server):
+    client = connect(server)
+    client.delete("queue", "stream", "zqueue")
+    got = {}
+    waits = {
+        "queue": lambda waiter: waiter.blpop(["queue"], timeout=30),
+        "zqueue": lambda waiter: waiter.bzpopmin(["zqueue"], timeout=30),
+        "stream": lambda waiter: waiter.xread({"stream": "$"}, block=30_000),
+    }
+
+    def wait(name):
+        got[name] = waits[name](connect(server))
+
+    threads = [threading.Thread(target=wait, args=(name,)) for name in waits]
+    for thread in threads:
+        thread.start()
+    harness.wait_until(lambda: client.info("clients")["blocked_clients"] == 3, "all wait")
+    # What a script takes back before its end wakes nobody.
+    client.eval("redis.call('rpush', 'queue', 'x') redis.call('del', 'queue')", 0)
+    assert client.info("clients")["blocked_clients"] == 3
+    client.eval(
+        """
+        redis.call('rpush', 'queue', 'a', 'b')
+        redis.call('zadd', 'zqueue', 1, 'm')
+        redis.call('xadd', 'stream', '1-1', 'f', 'v')
+        """,
+        0,
+    )
+    for thread in threads:
+        thread.join(30)
+    assert got["queue"] == (b"queue", b"a")
+    assert got["zqueue"] == (b"zqueue", b"m", 1.0)
+    assert got["stream"] == [[b"stream", [(b"1-1", {b"f": b"v"})]]]
+    assert client.lrange("queue", 0, -1) == [b"b"]
+    # In a transaction too.
+    thread = threading.Thread(target=wait, args=("zqueue",))
+    thread.start()
+    harness.wait_until(lambda: client.info("clients")["blocked_clients"] == 1, "it waits")
+    pipe = client.pipeline(transaction=True)
+    pipe.eval("return redis.call('zadd', 'zqueue', 2, 'n')", 0)
+    pipe.execute()
+    thread.join(30)
+    assert got["zqueue"] == (b"zqueue", b"n", 2.0)
+
+
+def test_events_and_messages_of_a_script_leave_in_order(server):
+    client = connect(server)
+    client.config_set("notify-keyspace-events", "KEA")
+    try:
+        listener = client.pubsub()
+        listener.psubscribe("__keyevent@0__:*", "chat")
+        for _ in range(2):
+            listener.get_message(timeout=10)
+        client.eval(
+            """
+            redis.call('set', 'ev:a', 1)
+            redis.call('publish', 'chat', 'hello')
+            redis.call('del', 'ev:a')
+            redis.pcall('lpush', 'ev:b', 1)
+            """,
+            0,
+        )
+        with pytest.raises(redis.ResponseError, match="late"):
+            client.eval("redis.call('set', 'ev:c', 1) error('late')", 0)
+        heard = [listener.get_message(timeout=10) for _ in range(5)]
+        assert [(it["channel"].rpartition(b":")[2], it["data"]) for it in heard] == [
+            (b"set", b"ev:a"),
+            (b"chat", b"hello"),
+            (b"del", b"ev:a"),
+            (b"lpush", b"ev:b"),
+            (b"set", b"ev:c"),
+        ]
+    finally:
+        client.config_set("notify-keyspace-events", "")

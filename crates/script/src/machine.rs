@@ -74,6 +74,8 @@ pub struct Outcome {
     pub failed: bool,
     /// It was stopped; there is no reply.
     pub stopped: bool,
+    /// See [`Machine::is_heavy`].
+    heavy: bool,
 }
 
 /// What the coroutine is resumed with.
@@ -175,6 +177,7 @@ pub struct Machine {
     fiber: Coroutine<Answer, Event, (), DefaultStack>,
     /// A script is suspended.
     busy: bool,
+    heavy: bool,
 }
 
 // SAFETY: K4: `live` shares its `Rc`s with callbacks of its own interpreter alone, events and
@@ -189,7 +192,11 @@ impl Machine {
         let stack = DefaultStack::new(STACK_BYTES)?;
         let fiber =
             Coroutine::with_stack(stack, move |yielder, first| live(yielder, first, &limits));
-        Ok(Machine { fiber, busy: false })
+        Ok(Machine {
+            fiber,
+            busy: false,
+            heavy: false,
+        })
     }
 
     /// Starts a script.
@@ -209,7 +216,10 @@ impl Machine {
         }
         match self.fiber.resume(answer) {
             CoroutineResult::Yield(event) => {
-                self.busy &= !matches!(event, Event::Done(_));
+                if let Event::Done(outcome) = &event {
+                    self.busy = false;
+                    self.heavy = outcome.heavy;
+                }
                 event
             }
             CoroutineResult::Return(()) => {
@@ -239,6 +249,12 @@ impl Machine {
         self.busy
     }
 
+    /// Whether the last script has left so much garbage that another interpreter should take its
+    /// place: there is no collection when an allocation fails, and to clear it takes long.
+    pub fn is_heavy(&self) -> bool {
+        self.heavy
+    }
+
     /// Ends the suspended script, if there is one (K2).
     pub fn stop(&mut self) {
         while self.busy {
@@ -264,7 +280,7 @@ fn live(yielder: &Yielder<Answer, Event>, first: Answer, limits: &Limits) {
     let sandbox = Sandbox::new(&channel, limits);
     let mut answer = first;
     loop {
-        let outcome = match answer {
+        let mut outcome = match answer {
             Answer::Run(job) => match &sandbox {
                 Ok(sandbox) => run(sandbox, &channel, &job),
                 Err(error) => failure(&format!("ERR scripts cannot run: {error}")),
@@ -279,6 +295,7 @@ fn live(yielder: &Yielder<Answer, Event>, first: Answer, limits: &Limits) {
             Answer::Quit => return,
             Answer::Reply(_) | Answer::GoOn | Answer::Stop => Outcome::default(),
         };
+        outcome.heavy = sandbox.as_ref().is_ok_and(Sandbox::is_heavy);
         answer = yielder.suspend(Event::Done(outcome));
     }
 }
@@ -289,7 +306,7 @@ fn failure(text: &str) -> Outcome {
     Outcome {
         reply,
         failed: true,
-        stopped: false,
+        ..Outcome::default()
     }
 }
 
@@ -324,7 +341,7 @@ fn run(sandbox: &Sandbox, channel: &Channel, job: &Job) -> Outcome {
             Outcome {
                 reply,
                 failed: true,
-                stopped: false,
+                ..Outcome::default()
             }
         }
         Err(error) => failure(&format!("ERR {}", sandbox::text_of(&error))),

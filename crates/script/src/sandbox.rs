@@ -29,8 +29,8 @@ pub(crate) struct Sandbox {
     run: Function,
     globals: Table,
     compiled: RefCell<HashMap<String, Function>>,
-    /// The garbage of a script is collected at once if more memory is used, in bytes.
-    collect_above: usize,
+    /// Memory in bytes above which it is better replaced than cleared of garbage.
+    heavy_above: usize,
 }
 
 /// The end of a script.
@@ -99,7 +99,7 @@ impl Sandbox {
             run,
             globals,
             compiled: RefCell::default(),
-            collect_above: used + limits.memory_bytes / 4,
+            heavy_above: used + limits.memory_bytes / 4,
         })
     }
 
@@ -123,15 +123,16 @@ impl Sandbox {
         self.globals.raw_set("KEYS", list(&job.keys)?)?;
         self.globals.raw_set("ARGV", list(&job.args)?)?;
         let ended: mlua::Result<(bool, Value)> = self.run.call(function);
-        // There is no collection when an allocation fails: the next script needs the room.
-        if self.lua.used_memory() > self.collect_above {
-            self.lua.gc_collect()?;
-        }
         let (ok, value) = ended?;
         if ok {
             return Ok(Ended::Value(value));
         }
         Ok(Ended::Failed(failure_text(&value, job)?))
+    }
+
+    /// See [`Machine::is_heavy`](crate::Machine::is_heavy).
+    pub(crate) fn is_heavy(&self) -> bool {
+        self.lua.used_memory() > self.heavy_above
     }
 
     /// The text of the error if a script cannot be compiled.

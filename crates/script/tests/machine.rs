@@ -208,6 +208,34 @@ fn a_script_that_loops_is_stopped_wherever_it_is() {
 }
 
 #[test]
+fn a_recursion_has_an_end() {
+    for text in [
+        "local function f() return pcall(f) end return f()",
+        "local function f() return (pcall(f)) end return f()",
+        "local function f() f() end f()",
+        "local function f() return 1 + f() end return f()",
+        "local function f() return coroutine.wrap(f)() end return f()",
+        "local function f() return coroutine.resume(coroutine.create(f)) end return f()",
+        "local function f(s) return s:gsub('.', f) end return f('x')",
+        "local function f() return table.sort({1,2,3}, f) end return f()",
+        "local t = setmetatable({}, {}) getmetatable(t).__index = function(t, k) return t[k] end return t.x",
+        "local s = ('('):rep(10000) return loadstring('return ' .. s)",
+        "return loadstring('return ' .. ('{'):rep(100000))",
+        "local t = {} for n = 1, 100000 do t = {t} end return t",
+        "local t = {} for n = 1, 100000 do t = {t} end return cjson.encode(t)",
+        "local t = {} for n = 1, 100000 do t = {t} end return cmsgpack.pack(t)",
+    ] {
+        let mut used = machine();
+        run_with(&mut used, job(text, &[]), 10_000, |_| Vec::new());
+        if used.is_heavy() {
+            used = machine();
+        }
+        let next = run_with(&mut used, job("return 5", &[]), 100, |_| Vec::new());
+        assert_eq!(next.reply, b":5\r\n", "{text}");
+    }
+}
+
+#[test]
 fn a_suspended_script_is_dropped_with_its_interpreter() {
     let mut machine = machine();
     let event = machine.start(job("pcall(redis.call, 'get') return 1", &[]));
@@ -216,8 +244,7 @@ fn a_suspended_script_is_dropped_with_its_interpreter() {
 }
 
 #[test]
-fn memory_has_a_limit_and_the_next_script_has_it_again() {
-    let mut machine = machine();
+fn memory_has_a_limit_and_an_interpreter_that_is_full_of_garbage_tells_it() {
     for text in [
         "local t = {} for n = 1, 1e9 do t[n] = ('x'):rep(1000) .. n end",
         "return #('x'):rep(1e9)",
@@ -226,13 +253,17 @@ fn memory_has_a_limit_and_the_next_script_has_it_again() {
         "return cjson.encode({('x'):rep(7e6), ('y'):rep(7e6)})",
         "local s = ('x'):rep(2e6) local t = {} for n = 1, 1000 do t[n] = s end return t",
     ] {
-        let outcome = run_with(&mut machine, job(text, &[]), usize::MAX, |_| Vec::new());
+        let mut used = machine();
+        let outcome = run_with(&mut used, job(text, &[]), usize::MAX, |_| Vec::new());
         assert!(
             outcome.failed,
             "{text}: {}",
             String::from_utf8_lossy(&outcome.reply)
         );
-        let next = run_with(&mut machine, job("return 5", &[]), 100, |_| Vec::new());
+        if used.is_heavy() {
+            continue; // its caller takes another
+        }
+        let next = run_with(&mut used, job("return 5", &[]), 100, |_| Vec::new());
         assert_eq!(next.reply, b":5\r\n", "{text}");
     }
 }

@@ -79,7 +79,7 @@ pub(crate) fn compile_error(
 ) -> Result<Option<String>, Failure> {
     let mut machine = machine(ctx)?;
     let error = machine.compile_error(script);
-    ctx.local.scripts.give_back(machine);
+    ctx.local.scripts.give_back(ctx.shared, machine);
     Ok(error)
 }
 
@@ -172,7 +172,7 @@ fn begin(ctx: &mut Context<'_>, call: &Call<'_>) -> Result<Box<Running>, Failure
 fn begin_again(ctx: &mut Context<'_>, call: &Call<'_>, running: &mut Running) {
     running.machine.stop();
     running.effects = Default::default();
-    running.draft = Box::new(Draft::new(SCRIPT_BYTES));
+    *running.draft = Draft::new(SCRIPT_BYTES);
     running.db = ctx.client.db;
     running.little = true;
     let job = job(ctx, call, ctx.local.scripts.slice());
@@ -242,7 +242,7 @@ fn run_by_itself(
     if let Some(long) = &running.long {
         ctx.shared.scripts.end_long(long);
     }
-    ctx.local.scripts.give_back(running.machine);
+    ctx.local.scripts.give_back(ctx.shared, running.machine);
     done
 }
 
@@ -692,7 +692,7 @@ fn run_in_exec(ctx: &mut Context<'_>, guard: &mut Guard<'_>, call: &Call<'_>) ->
             }
         }
     };
-    ctx.local.scripts.give_back(running.machine);
+    ctx.local.scripts.give_back(ctx.shared, running.machine);
     match ended {
         Ok(outcome) => answer(ctx, &outcome),
         Err(abandoned) => {

@@ -68,9 +68,11 @@ impl Scripts {
         }
     }
 
-    pub(crate) fn give_back(&mut self, mut machine: Machine) {
+    pub(crate) fn give_back(&mut self, shared: &Shared, mut machine: Machine) {
         machine.stop();
-        if self.idle.len() < IDLE_MAX {
+        if machine.is_heavy() {
+            shared.scripts.discard(machine);
+        } else if self.idle.len() < IDLE_MAX {
             self.idle.push(machine);
         }
     }
@@ -104,7 +106,7 @@ impl Scripts {
             if let Some(long) = &running.long {
                 shared.scripts.end_long(long);
             }
-            self.give_back(running.machine);
+            self.give_back(shared, running.machine);
         }
     }
 }
