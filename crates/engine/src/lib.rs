@@ -52,7 +52,6 @@ pub use api::*;
 pub use core::watches::{Dirty, MARK_BYTES};
 pub use core::workers::bytes_beside_data;
 pub use device::{Cold, Fetched, FlashOptions, FlashStats};
-pub use draft::Draft;
 pub use duramen_base::waits::Wait;
 pub use load::{LoadError, LoadReport, Loader, MissingSegments, Revived};
 pub use log::{Collected, Log, Pass, Piece, Position, Relocation, SurvivorReady, Swap};
@@ -61,6 +60,7 @@ pub use range::{
     Export, Purge, Purged, RANGE_PARTS, RangeCount, RangePart, RangeStatistics, Watch,
 };
 pub use room::Room;
+pub use session::draft::Draft;
 pub use session::{Guard, Seen, Session, TypedWrite};
 pub use side::{SideCommit, SideError, SideLog, SidePlan, SideReport};
 pub use space::segment_bytes;

@@ -1,7 +1,7 @@
 //! The library `bit`: operations on numbers of 32 bits.
 
 use crate::number;
-use crate::sandbox::answer;
+use crate::result::answer;
 use mlua::{Lua, MultiValue, Table, Value};
 
 /// The number that `bit` makes of an argument: the lowest 32 bits of it, rounded.

@@ -3,7 +3,7 @@
 mod decode;
 mod encode;
 
-use crate::sandbox::{answer, answer_many};
+use crate::result::{answer, answer_many};
 use mlua::{Lua, MultiValue, Table, Value};
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -1,7 +1,7 @@
 //! The library `struct`: binary layouts described by a format string.
 
 use crate::number;
-use crate::sandbox::{answer, answer_many};
+use crate::result::{answer, answer_many};
 use mlua::{Lua, MultiValue, Table, Value};
 
 /// Longest integer, in bytes.

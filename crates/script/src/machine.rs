@@ -1,8 +1,9 @@
 //! One interpreter, on a stack of its own.
 //!
-//! **Mechanism.** The interpreter runs as a coroutine of this thread. When a script calls a command,
-//! or has run for a slice of time, the coroutine is suspended with an [`Event`], wherever it is (in
-//! a protected call, in a sort). The caller decides when it goes on, and with which [`Answer`].
+//! **Mechanism.** The interpreter runs as a coroutine of this thread. When a script calls a
+//! command, or has run for a slice of time, the coroutine is suspended with an [`Event`], wherever
+//! it is (in a protected call, in a sort). The caller decides when it goes on, and with which
+//! [`Answer`].
 //!
 //! **Invariants**
 //! - K1: one script at a time. An interpreter whose script is suspended takes no other.
@@ -10,167 +11,21 @@
 //!   with an error that no script can catch, so the coroutine comes to its end.
 //! - K3: the pointer to the coroutine's handle is used inside of that coroutine alone, whose frame
 //!   at the bottom of the stack owns the interpreter and so outlives all its callbacks.
-//! - K4: an interpreter moves between threads as a whole, while it is suspended: everything that its
-//!   callbacks share is on its own stack or in its own heap, and nothing of it is thread-local.
+//! - K4: an interpreter moves between threads as a whole, while it is suspended: everything that
+//!   its callbacks share is on its own stack or in its own heap, and nothing of it is thread-local.
 
+use crate::channel::{Answer, Channel, Event, Job, Limits, Outcome};
 use crate::reply;
 use crate::sandbox::{self, Sandbox};
 use crate::source::Script;
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 /// Bytes of an interpreter's stack: the deepest recursion of the parser and of the libraries takes
 /// less than half of it. Pages that are never touched cost nothing.
 const STACK_BYTES: usize = 2 << 20;
-
-/// Limits of one interpreter, and the texts that it tells scripts.
-#[derive(Clone, Debug)]
-pub struct Limits {
-    /// Memory of the interpreter, and length of each value that its libraries make.
-    pub memory_bytes: usize,
-    /// The version of Redis that scripts are told.
-    pub version: &'static str,
-    pub version_number: u32,
-}
-
-/// A script to run.
-pub struct Job {
-    pub script: Arc<Script>,
-    pub keys: Vec<Vec<u8>>,
-    pub args: Vec<Vec<u8>>,
-    /// The client speaks RESP3.
-    pub resp3: bool,
-    /// The script is suspended each time that it has run for this long.
-    pub slice: Duration,
-    /// Maximum length of the reply.
-    pub reply_bytes_max: usize,
-}
-
-/// The reason why the script is suspended.
-#[derive(Debug)]
-pub enum Event {
-    /// It has ended; the interpreter takes another.
-    Done(Outcome),
-    /// It calls a command, and goes on with [`Answer::Reply`]. `resp3`: the form of the reply.
-    Call { args: Vec<Vec<u8>>, resp3: bool },
-    /// It asks whether it may run a command; the reply is an integer or an error.
-    Allowed { args: Vec<Vec<u8>> },
-    /// It has something for the log, at a level from 0 to 3; it goes on with [`Answer::GoOn`].
-    Log { level: u8, text: Vec<u8> },
-    /// It has run for its slice; it goes on with [`Answer::GoOn`].
-    Slice,
-}
-
-/// The result of a script.
-#[derive(Debug, Default)]
-pub struct Outcome {
-    /// The reply, as RESP.
-    pub reply: Vec<u8>,
-    /// The reply is an error of the script, not one that it returned.
-    pub failed: bool,
-    /// It was stopped; there is no reply.
-    pub stopped: bool,
-    /// See [`Machine::is_heavy`].
-    heavy: bool,
-}
-
-/// What the coroutine is resumed with.
-pub enum Answer {
-    Run(Box<Job>),
-    /// Reads a script and does not run it.
-    Compile(Arc<Script>),
-    /// The reply of a command, as RESP.
-    Reply(Vec<u8>),
-    GoOn,
-    /// K2.
-    Stop,
-    /// The interpreter is dropped; only between scripts.
-    Quit,
-}
-
-/// The connection of the callbacks to the world outside of the coroutine.
-pub(crate) struct Channel {
-    yielder: Cell<*const Yielder<Answer, Event>>,
-    stopped: Cell<bool>,
-    slice: Cell<Duration>,
-    slice_end: Cell<Instant>,
-    /// The form of the replies of commands.
-    pub(crate) resp3: Cell<bool>,
-    pub(crate) random: RefCell<crate::random::Generator>,
-}
-
-/// The error that ends a stopped script.
-#[derive(Debug)]
-pub(crate) struct Stopped;
-
-impl std::fmt::Display for Stopped {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the script was stopped")
-    }
-}
-
-impl std::error::Error for Stopped {}
-
-impl Channel {
-    fn new() -> Channel {
-        Channel {
-            yielder: Cell::new(std::ptr::null()),
-            stopped: Cell::new(false),
-            slice: Cell::new(Duration::MAX),
-            slice_end: Cell::new(Instant::now()),
-            resp3: Cell::new(false),
-            random: RefCell::new(crate::random::Generator::unknown()),
-        }
-    }
-
-    /// Suspends the script until it is answered.
-    ///
-    /// # Errors
-    /// [`Stopped`] (K2).
-    pub(crate) fn ask(&self, event: Event) -> mlua::Result<Answer> {
-        let stop = || Err(mlua::Error::external(Stopped));
-        let yielder = self.yielder.get();
-        if self.stopped.get() || yielder.is_null() {
-            return stop();
-        }
-        let is_slice = matches!(event, Event::Slice);
-        // SAFETY: K3: it was set by the bottom frame of this coroutine, which has not returned.
-        let answer = unsafe { &*yielder }.suspend(event);
-        if matches!(answer, Answer::Stop | Answer::Quit) {
-            self.stopped.set(true);
-            return stop();
-        }
-        if is_slice {
-            self.slice_end.set(Instant::now() + self.slice.get());
-        }
-        Ok(answer)
-    }
-
-    /// To be called now and then while a script runs.
-    ///
-    /// # Errors
-    /// As [`ask`](Self::ask).
-    pub(crate) fn tick(&self) -> mlua::Result<()> {
-        if self.stopped.get() {
-            return Err(mlua::Error::external(Stopped));
-        }
-        if Instant::now() >= self.slice_end.get() {
-            self.ask(Event::Slice)?;
-        }
-        Ok(())
-    }
-
-    fn begin(&self, job: &Job) {
-        self.stopped.set(false);
-        self.slice.set(job.slice);
-        self.slice_end.set(Instant::now() + job.slice);
-        self.resp3.set(false);
-    }
-}
 
 /// An interpreter.
 pub struct Machine {
@@ -181,8 +36,8 @@ pub struct Machine {
 }
 
 // SAFETY: K4: `live` shares its `Rc`s with callbacks of its own interpreter alone, events and
-// answers own their bytes, and neither Lua nor `mlua` nor `corosensei` keeps thread-local state. The
-// coroutine runs only in `resume`, which borrows the interpreter exclusively.
+// answers own their bytes, and neither Lua nor `mlua` nor `corosensei` keeps thread-local state.
+// The coroutine runs only in `resume`, which borrows the interpreter exclusively.
 unsafe impl Send for Machine {}
 
 impl Machine {

@@ -1,7 +1,7 @@
 //! The library `cmsgpack`: MessagePack.
 
 use crate::number;
-use crate::sandbox::{answer, answer_many};
+use crate::result::{answer, answer_many};
 use mlua::{Lua, MultiValue, Table, Value};
 
 /// Tables nested deeper are packed as nil, as in the C library.

@@ -4,7 +4,7 @@
 //! host returns `true` and its result, or `false` and the text of an error, which the prelude
 //! raises with the script's line.
 
-use crate::machine::{Answer, Channel, Event, Job, Limits};
+use crate::channel::{Answer, Channel, Event, Job, Limits};
 use crate::source::{Script, sha1_hex};
 use crate::{bits, json, layout, pack, raise, reply};
 use mlua::{
@@ -50,31 +50,6 @@ pub(crate) fn text_of(error: &mlua::Error) -> String {
         }
         error => error.to_string(),
     }
-}
-
-/// A result of the host, for the prelude.
-pub(crate) fn answer<T: mlua::IntoLua>(
-    lua: &Lua,
-    result: Result<T, String>,
-) -> mlua::Result<(bool, Value)> {
-    Ok(match result {
-        Ok(value) => (true, value.into_lua(lua)?),
-        Err(text) => (false, Value::String(lua.create_string(text)?)),
-    })
-}
-
-/// As [`answer`], of several results.
-pub(crate) fn answer_many(
-    lua: &Lua,
-    result: Result<Vec<Value>, String>,
-) -> mlua::Result<(bool, MultiValue)> {
-    Ok(match result {
-        Ok(values) => (true, values.into_iter().collect()),
-        Err(text) => {
-            let text = Value::String(lua.create_string(text)?);
-            (false, MultiValue::from_iter([text]))
-        }
-    })
 }
 
 impl Sandbox {

@@ -13,7 +13,7 @@ pub fn sha1_hex(bytes: &[u8]) -> String {
     digits.map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What a script promises or asks for in its first line, `#!lua flags=…`.
+/// The flags of a script's first line, `#!lua flags=…`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
     /// It has such a line: without one, each of its commands is checked alone.

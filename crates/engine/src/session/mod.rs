@@ -5,6 +5,7 @@
 //! log outlives the pin. Writes borrow it mutably, because a write that has to find memory first
 //! unpins for a moment.
 
+pub(crate) mod draft;
 pub(crate) mod holding;
 mod notes;
 pub(crate) mod order;
@@ -204,7 +205,7 @@ pub struct Guard<'s> {
     now_ms: Cell<u64>,
     pub(crate) transaction: Option<Transaction<'s>>,
     /// Its operations change this draft instead of the store.
-    pub(crate) draft: Option<Box<crate::draft::Draft>>,
+    pub(crate) draft: Option<Box<draft::Draft>>,
     /// No other session is in the store.
     pub(crate) alone: bool,
     /// With a log: end of the last own append to this head, and the highest level of the tables

@@ -47,7 +47,7 @@ fn scripts_reply_as_in_redis() {
                     prepare(&mut peer, protocol);
                     let args = [command, &script, "2", "text", "other", "1", "two", "3.5"];
                     let reply = peer.ask_args(&args);
-                    // What it left behind.
+                    // It may have written.
                     let keys = ["text", "other"].map(|key| peer.ask(&format!("GET {key}")));
                     format!("{reply} {keys:?}")
                 });

@@ -1,9 +1,9 @@
 //! The run of a script: one transaction over the keys that it turns out to use.
 //!
-//! **Mechanism.** The script's commands change a draft (engine::draft) and lock nothing. When it has
-//! ended, the keys that it met are locked, their stamps are compared, and the draft is applied as
-//! one group, like EXEC. If a key has changed meanwhile, the draft is dropped and the script runs
-//! again; after [`CONFLICTS_MAX`] such runs, with the keys of its last run locked.
+//! **Mechanism.** The script's commands change a draft (engine::draft) and lock nothing. When it
+//! has ended, the keys that it met are locked, their stamps are compared, and the draft is applied
+//! as one group, like EXEC. If a key has changed meanwhile, the draft is dropped and the script
+//! runs again; after [`CONFLICTS_MAX`] such runs, with the keys of its last run locked.
 //!
 //! **Invariants**
 //! - L1: a script has no effect before its commit: no write, no event, no message. So it may be

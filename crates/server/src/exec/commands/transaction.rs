@@ -438,8 +438,8 @@ fn is_drafted(steps: &[Step<'_>]) -> bool {
     scripts.any(|step| step.spec.has_keys())
 }
 
-/// Runs the steps on a draft, and applies it. `held`: the keys that are locked; `None`: no locks are
-/// needed. Returns keys that scripts have met and that are not locked: then nothing was done.
+/// Runs the steps on a draft, and applies it. `held`: the keys that are locked; `None`: no locks
+/// are needed. Returns keys that scripts have met and that are not locked: then nothing was done.
 fn run_drafted(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,

@@ -48,7 +48,7 @@ fn commands_of_a_script_do_not_wait() {
 #[test]
 fn a_script_is_done_whole_or_not_at_all() {
     let mut s = Server::session(1);
-    // What it did before an error stays, as in Redis.
+    // Its writes before an error stay, as in Redis.
     let script = "redis.call('set','a',1) redis.call('lpush','a',1)";
     let reply = eval(&mut s, script, &["0"]);
     assert!(reply.starts_with("-WRONGTYPE"), "{reply}");
