@@ -3,6 +3,7 @@
 
 use crate::source::Script;
 use corosensei::Yielder;
+use mlua::Lua;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -41,8 +42,9 @@ pub enum Event {
     Allowed { args: Vec<Vec<u8>> },
     /// It has something for the log, at a level from 0 to 3; it goes on with [`Answer::GoOn`].
     Log { level: u8, text: Vec<u8> },
-    /// It has run for its slice; it goes on with [`Answer::GoOn`].
-    Slice,
+    /// It has run for its slice, and its interpreter has this much memory in bytes; it goes on with
+    /// [`Answer::GoOn`].
+    Slice { memory_bytes: usize },
 }
 
 /// The result of a script.
@@ -117,7 +119,7 @@ impl Channel {
         if self.stopped.get() || yielder.is_null() {
             return stop();
         }
-        let is_slice = matches!(event, Event::Slice);
+        let is_slice = matches!(event, Event::Slice { .. });
         // SAFETY: machine::K3: the bottom frame of this coroutine has set it, and has not returned.
         let answer = unsafe { &*yielder }.suspend(event);
         if matches!(answer, Answer::Stop | Answer::Quit) {
@@ -134,12 +136,13 @@ impl Channel {
     ///
     /// # Errors
     /// As [`ask`](Self::ask).
-    pub(crate) fn tick(&self) -> mlua::Result<()> {
+    pub(crate) fn tick(&self, lua: &Lua) -> mlua::Result<()> {
         if self.stopped.get() {
             return Err(mlua::Error::external(Stopped));
         }
         if Instant::now() >= self.slice_end.get() {
-            self.ask(Event::Slice)?;
+            let memory_bytes = lua.used_memory();
+            self.ask(Event::Slice { memory_bytes })?;
         }
         Ok(())
     }

@@ -66,8 +66,8 @@ impl Sandbox {
         lua.set_memory_limit(used + limits.memory_bytes)?;
         let hook = Rc::clone(channel);
         let triggers = HookTriggers::new().every_nth_instruction(INSTRUCTIONS_PER_TICK);
-        lua.set_global_hook(triggers, move |_, _| {
-            hook.tick().map(|()| VmState::Continue)
+        lua.set_global_hook(triggers, move |lua, _| {
+            hook.tick(lua).map(|()| VmState::Continue)
         })?;
         Ok(Sandbox {
             lua,

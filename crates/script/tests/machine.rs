@@ -41,8 +41,8 @@ fn run_with(
             Event::Done(outcome) => return outcome,
             Event::Call { args, .. } | Event::Allowed { args } => Answer::Reply(reply(&args)),
             Event::Log { .. } => Answer::GoOn,
-            Event::Slice if left == 0 => Answer::Stop,
-            Event::Slice => {
+            Event::Slice { .. } if left == 0 => Answer::Stop,
+            Event::Slice { .. } => {
                 left -= 1;
                 Answer::GoOn
             }
@@ -190,7 +190,7 @@ fn a_script_that_loops_is_stopped_wherever_it_is() {
                         Answer::Reply(b"+OK\r\n".to_vec())
                     }
                 }
-                Event::Slice if slices < 3 => {
+                Event::Slice { .. } if slices < 3 => {
                     slices += 1;
                     Answer::GoOn
                 }

@@ -94,6 +94,11 @@ impl Draft {
         }
     }
 
+    /// Memory of its keys and values.
+    pub fn bytes(&self) -> usize {
+        self.bytes.get()
+    }
+
     /// Whether it changes nothing.
     pub fn is_empty(&self) -> bool {
         !self.changed.iter().any(Changed::counts)

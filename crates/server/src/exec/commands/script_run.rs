@@ -24,7 +24,8 @@ use crate::exec::request::permit::{self, Permit, Refusal};
 use crate::exec::request::routing::{self, RouteSearch};
 use crate::exec::request::spec::{Access, Group, Spec, flag};
 use crate::exec::state::client::{DROPPED, Db};
-use crate::exec::state::scripts::{Abandoned, Running, SCRIPT_BYTES};
+use crate::exec::state::scripts::{Abandoned, Running};
+use crate::seldom::seldom;
 use duramen_base::ids::Level;
 use duramen_engine::{Draft, Error, Guard, KeyHash, Session, TableId};
 use duramen_script::{Answer, Event, Job, Limits, Outcome, Script};
@@ -34,20 +35,17 @@ use std::time::{Duration, Instant};
 
 /// Runs in vain after which a script's keys are locked before it runs.
 const CONFLICTS_MAX: u32 = 2;
-/// A script that is longer than its slice, and whose keys others change all the time, fails after
-/// this time.
-const CONFLICTS_TIME_MAX: Duration = Duration::from_secs(5);
 /// A script in EXEC may take this much time: the keys of EXEC are locked.
 const IN_EXEC_MAX: Duration = Duration::from_millis(100);
 
-const IN_CONFLICT: &str = "ERR the script was run again and again for 5 seconds, because its keys changed each time before it ended: nothing was done";
+const IN_CONFLICT: &str = "ERR the script was run again and again for busy-reply-threshold, because its keys changed each time before it ended: nothing was done";
 const KILLED: &str = "ERR Script killed by user with SCRIPT KILL.";
 const NON_LOCAL: &str = "ERR Script attempted to access a non local key in a cluster node";
 const CROSS_SLOT: &str = "ERR Script attempted to access keys that do not hash to the same slot";
 
-fn limits() -> Limits {
+fn limits(memory_bytes: usize) -> Limits {
     Limits {
-        memory_bytes: SCRIPT_BYTES,
+        memory_bytes,
         version: REDIS_VERSION,
         version_number: 0x0007_0400,
     }
@@ -83,7 +81,19 @@ pub(crate) fn compile_error(
     Ok(error)
 }
 
+/// Memory of one script in bytes, and of its writes (`script-memory`).
+pub(crate) fn memory(ctx: &mut Context<'_>) -> usize {
+    ctx.local.config(ctx.shared).scripts.memory_bytes
+}
+
+/// Whether a script has run longer than `busy-reply-threshold`.
+fn is_busy(ctx: &mut Context<'_>, running: &Running) -> bool {
+    let busy_ms = ctx.local.config(ctx.shared).scripts.busy_ms;
+    busy_ms > 0 && running.started.elapsed() > Duration::from_millis(busy_ms)
+}
+
 fn machine(ctx: &mut Context<'_>) -> Result<duramen_script::Machine, Failure> {
+    let limits = limits(memory(ctx));
     let machine = ctx.local.scripts.machine(limits);
     machine.ok_or(Failure::Text(
         "OOM no memory for another interpreter of scripts",
@@ -157,7 +167,7 @@ fn begin(ctx: &mut Context<'_>, call: &Call<'_>) -> Result<Box<Running>, Failure
     Ok(Box::new(Running {
         machine,
         event,
-        draft: Box::new(Draft::new(SCRIPT_BYTES)),
+        draft: Box::new(Draft::new(memory(ctx))),
         effects: Default::default(),
         db: ctx.client.db,
         little: true,
@@ -165,6 +175,8 @@ fn begin(ctx: &mut Context<'_>, call: &Call<'_>) -> Result<Box<Running>, Failure
         conflicts: 0,
         locks: Vec::new(),
         long: None,
+        machine_bytes: 0,
+        is_reported: false,
     }))
 }
 
@@ -172,7 +184,7 @@ fn begin(ctx: &mut Context<'_>, call: &Call<'_>) -> Result<Box<Running>, Failure
 fn begin_again(ctx: &mut Context<'_>, call: &Call<'_>, running: &mut Running) {
     running.machine.stop();
     running.effects = Default::default();
-    *running.draft = Draft::new(SCRIPT_BYTES);
+    *running.draft = Draft::new(memory(ctx));
     running.db = ctx.client.db;
     running.little = true;
     let job = job(ctx, call, ctx.local.scripts.slice());
@@ -186,9 +198,14 @@ fn run_by_itself(
     by_ro: bool,
 ) -> Done {
     let (client, effects) = (ctx.client.id(), ctx.client.effects.len());
-    let mut running = match ctx.local.scripts.take(client) {
+    let bytes_max = memory(ctx);
+    let suspended = match ctx.local.scripts.has(client) {
+        true if !ctx.local.scripts.may_go_on(client, bytes_max) => return Err(Failure::GoesOn),
+        false if ctx.local.scripts.is_full(bytes_max) => return Err(Failure::GoesOn),
+        _ => ctx.local.scripts.take(client),
+    };
+    let mut running = match suspended {
         Some(running) => running,
-        None if ctx.local.scripts.is_full() => return Err(Failure::GoesOn),
         None => {
             check(ctx, &session.pin(), call, by_ro)?;
             begin(ctx, call)?
@@ -221,6 +238,7 @@ fn run_by_itself(
                 if running.long.is_none() {
                     running.long = Some(ctx.shared.scripts.begin_long());
                 }
+                report(ctx, call, &mut running);
                 ctx.local.scripts.suspend(client, running);
                 return Err(Failure::GoesOn);
             }
@@ -244,6 +262,20 @@ fn run_by_itself(
     }
     ctx.local.scripts.give_back(ctx.shared, running.machine);
     done
+}
+
+/// Tells the log once of a script that takes long.
+fn report(ctx: &mut Context<'_>, call: &Call<'_>, running: &mut Running) {
+    if !running.is_reported && is_busy(ctx, running) {
+        running.is_reported = true;
+        seldom!(
+            warn,
+            client = ctx.client.id(),
+            script = %call.script.sha1,
+            ms = running.started.elapsed().as_millis() as u64,
+            "a script takes long; SCRIPT KILL ends it (busy-reply-threshold)"
+        );
+    }
 }
 
 /// Whether this member serves the declared keys.
@@ -292,7 +324,7 @@ fn attempt(
             if !committed {
                 running.conflicts += 1;
                 running.locks = draft.keys();
-                if running.started.elapsed() > CONFLICTS_TIME_MAX {
+                if is_busy(ctx, running) {
                     return Err(Failure::Text(IN_CONFLICT));
                 }
                 return Ok(Ended::Again);
@@ -372,12 +404,13 @@ fn drive(
     locked: &mut bool,
 ) -> Result<Driven, Failure> {
     let outside = Outside::enter(ctx, running.db);
-    let mut event = std::mem::replace(&mut running.event, Event::Slice);
-    let mut resumed = matches!(event, Event::Slice);
+    let slice = Event::Slice { memory_bytes: 0 };
+    let mut event = std::mem::replace(&mut running.event, slice);
+    let mut resumed = matches!(event, Event::Slice { .. });
     let driven = loop {
         let answer = match event {
             Event::Done(outcome) => break Ok(Driven::Ended(outcome)),
-            Event::Slice if resumed => {
+            Event::Slice { .. } if resumed => {
                 resumed = false;
                 if running.long.as_ref().is_some_and(|long| long.is_killed()) {
                     let text = format!("{KILLED} script: {}, on @user_script.", call.script.sha1);
@@ -385,11 +418,12 @@ fn drive(
                 }
                 Answer::GoOn
             }
-            Event::Slice => {
+            Event::Slice { memory_bytes } => {
                 if std::mem::take(locked) && !ctx.locked {
                     guard.unlock_keys();
                 }
-                running.event = Event::Slice;
+                running.event = Event::Slice { memory_bytes };
+                running.machine_bytes = memory_bytes;
                 break Ok(Driven::Suspended);
             }
             Event::Log { level, text } => {

@@ -22,7 +22,6 @@ use crate::exec::request::routing::{self, RouteSearch};
 use crate::exec::request::spec::{Access, Spec, flag};
 use crate::exec::state::client::{Client, DROPPED, Db, Transaction, gate, shown};
 use crate::exec::state::local::Local;
-use crate::exec::state::scripts::SCRIPT_BYTES;
 use crate::exec::state::watches::{WATCHED_BYTES_MAX, WATCHED_MAX, Watched, Watches};
 use crate::shared::Shared;
 use crate::shared::commands::global;
@@ -458,7 +457,7 @@ fn run_drafted(
         ctx.out.truncate(start);
         ctx.client.effects.truncate(effects);
     };
-    guard.begin_draft(Box::new(Draft::new(SCRIPT_BYTES)));
+    guard.begin_draft(Box::new(Draft::new(script_run::memory(ctx))));
     run_steps(ctx, guard, steps, hashes, false);
     let Some(draft) = guard.end_draft() else {
         return Ok(Vec::new());

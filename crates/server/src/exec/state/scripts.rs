@@ -3,6 +3,8 @@
 //! - A script that has run for its slice is suspended, and goes on in the next round (`GoesOn`).
 //!   Nothing of it is locked meanwhile: its writes are in its draft. So a long script delays other
 //!   clients of its thread by its slice, and nobody else.
+//! - While the suspended scripts of a thread have more than `script-memory` together, the oldest of
+//!   them goes on alone.
 
 use super::client::Db;
 use super::effects::Effects;
@@ -21,8 +23,6 @@ const IDLE_MAX: usize = 2;
 const SUSPENDED_MAX: usize = 16;
 /// Time of all suspended scripts of a thread in one round.
 const ROUND: Duration = Duration::from_millis(4);
-/// Memory of one interpreter, and of the writes of one script, in bytes.
-pub(crate) const SCRIPT_BYTES: usize = 64 << 20;
 
 /// Reason why nothing of an EXEC is done because of a script in it.
 pub(crate) enum Abandoned {
@@ -50,21 +50,31 @@ pub(crate) struct Running {
     pub(crate) locks: Vec<(TableId, KeyHash)>,
     /// It was suspended.
     pub(crate) long: Option<Arc<LongScript>>,
+    /// Memory of the interpreter when it was suspended.
+    pub(crate) machine_bytes: usize,
+    /// The log tells that it takes long.
+    pub(crate) is_reported: bool,
 }
 
 /// See the head of this file.
 #[derive(Default)]
 pub(crate) struct Scripts {
     idle: Vec<Machine>,
+    /// Memory that each idle interpreter may take.
+    idle_bytes: usize,
     suspended: HashMap<u64, Box<Running>>,
 }
 
 impl Scripts {
     /// An interpreter. `None`: the system has no memory for one.
-    pub(crate) fn machine(&mut self, limits: impl FnOnce() -> Limits) -> Option<Machine> {
+    pub(crate) fn machine(&mut self, limits: Limits) -> Option<Machine> {
+        if self.idle_bytes != limits.memory_bytes {
+            self.idle_bytes = limits.memory_bytes;
+            self.idle.clear();
+        }
         match self.idle.pop() {
             Some(machine) => Some(machine),
-            None => Machine::new(limits()).ok(),
+            None => Machine::new(limits).ok(),
         }
     }
 
@@ -82,8 +92,29 @@ impl Scripts {
         self.idle.clear();
     }
 
-    pub(crate) fn is_full(&self) -> bool {
-        self.suspended.len() >= SUSPENDED_MAX
+    /// Memory of the suspended scripts.
+    fn bytes(&self) -> usize {
+        let all = self.suspended.values();
+        all.map(|it| it.machine_bytes + it.draft.bytes()).sum()
+    }
+
+    /// Whether another script must wait; `bytes_max`: memory for all suspended scripts.
+    pub(crate) fn is_full(&self, bytes_max: usize) -> bool {
+        self.suspended.len() >= SUSPENDED_MAX || self.bytes() > bytes_max
+    }
+
+    /// Whether the suspended script of a client may go on.
+    pub(crate) fn may_go_on(&self, client: u64, bytes_max: usize) -> bool {
+        let Some(own) = self.suspended.get(&client) else {
+            return false;
+        };
+        let is_killed = own.long.as_ref().is_some_and(|long| long.is_killed());
+        let is_oldest = self.suspended.values().all(|it| own.started <= it.started);
+        is_killed || is_oldest || self.bytes() <= bytes_max
+    }
+
+    pub(crate) fn has(&self, client: u64) -> bool {
+        self.suspended.contains_key(&client)
     }
 
     /// The time for which a script runs before it is suspended.

@@ -60,3 +60,23 @@ fn a_script_is_done_whole_or_not_at_all() {
     s.expect("EXISTS b big1", ":0\r\n");
     s.expect("GET a", "$1\r\n1\r\n");
 }
+
+#[test]
+fn settings_of_scripts_change_at_once() {
+    let mut s = Server::session(1);
+    let long = "local t = {} for n = 1, 100000 do t[n] = {n} end return #t";
+    assert_eq!(eval(&mut s, long, &["0"]), ":100000\r\n");
+    s.expect("CONFIG SET script-memory 1mb", "+OK\r\n");
+    let reply = eval(&mut s, long, &["0"]);
+    assert!(reply.contains("not enough memory"), "{reply}");
+    assert_eq!(eval(&mut s, "return 5", &["0"]), ":5\r\n");
+    s.expect("CONFIG SET lua-time-limit 7", "+OK\r\n");
+    s.expect(
+        "CONFIG GET busy-reply-threshold",
+        "*2\r\n$20\r\nbusy-reply-threshold\r\n$1\r\n7\r\n",
+    );
+    s.expect_error(
+        "CONFIG SET busy-reply-threshold -1",
+        "ERR CONFIG SET failed",
+    );
+}
