@@ -189,7 +189,7 @@ def test_scan_shows_every_key_that_stays_while_the_index_grows(server, wire):
 
 @pytest.mark.parametrize(
     "command",
-    ["HEXPIRE", "PFDEBUG", "EVAL", "FUNCTION", "CLUSTER"],
+    ["HEXPIRE", "PFDEBUG", "FUNCTION", "CLUSTER"],
 )
 def test_commands_of_other_kinds_get_a_clear_error(wire, command):
     with pytest.raises(ErrorReply) as refused:

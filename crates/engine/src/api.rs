@@ -179,7 +179,7 @@ pub enum TableChange {
 }
 
 /// The hash of a key, computed once per operation by [`Guard::hash`](crate::Guard::hash).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyHash(pub(crate) u64);
 
 impl KeyHash {

@@ -25,6 +25,7 @@ mod completion;
 mod core;
 mod counters;
 mod device;
+mod draft;
 mod epoch;
 mod exclusive;
 pub mod flash;
@@ -60,6 +61,7 @@ pub use range::{
     Export, Purge, Purged, RANGE_PARTS, RangeCount, RangePart, RangeStatistics, Watch,
 };
 pub use room::Room;
+pub use session::draft::Draft;
 pub use session::{Guard, Seen, Session, TypedWrite};
 pub use side::{SideCommit, SideError, SideLog, SidePlan, SideReport};
 pub use space::segment_bytes;

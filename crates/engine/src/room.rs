@@ -75,7 +75,7 @@ impl Guard<'_> {
     /// # Panics
     /// Outside of both.
     pub fn set_aside(&mut self, room: Room) -> Result<(), Error> {
-        if room == Room::default() {
+        if room == Room::default() || self.draft.is_some() {
             return Ok(());
         }
         assert!(

@@ -101,6 +101,11 @@ impl<'s> Guard<'s> {
         partly: bool,
         mut show: impl FnMut(Object<'_>),
     ) -> Result<(u64, usize), Error> {
+        if let Some(draft) = self.draft.as_deref()
+            && cursor == 0
+        {
+            self.show_new(draft, table, &mut show);
+        }
         let index = self.index(table)?;
         let Some((mut partition, mut tag)) = index.at_position(cursor) else {
             return Ok((0, 0));
@@ -125,7 +130,10 @@ impl<'s> Guard<'s> {
                     }
                     if let Some(object) = self.object(entry) {
                         shown += 1;
-                        show(object);
+                        match self.draft.as_deref() {
+                            None => show(object),
+                            Some(draft) => self.show_in_draft(draft, table, object, &mut show),
+                        }
                     }
                 };
                 if let Err(lacking) = self.show_bucket(view, (bucket, tag), shows) {

@@ -74,16 +74,16 @@ impl Store {
     }
 
     /// From now on `listener` hears of all keys that guards have written or removed, while
-    /// [`want_writes`](Self::want_writes) says so: when the writes are visible, before the guard has
-    /// ended. Only the first listener counts. It is called as that of
+    /// [`want_writes`](Self::want_writes) says so: when the writes are visible, before the guard
+    /// has ended. Only the first listener counts. It is called as that of
     /// [`when_departed`](Self::when_departed). Emptied tables and moved tablets are no writes.
     pub fn when_written(&self, listener: impl Fn(&[Written]) + Send + Sync + 'static) {
         self.core.writes.listen(Box::new(listener));
     }
 
-    /// Whether the listener hears of writes: of all those of guards that begin after this. Guards of
-    /// before have ended when an exclusive guard begins. The listener to departures then hears of
-    /// all of them too.
+    /// Whether the listener hears of writes: of all those of guards that begin after this. Guards
+    /// of before have ended when an exclusive guard begins. The listener to departures then hears
+    /// of all of them too.
     pub fn want_writes(&self, wanted: bool) {
         self.core.departures.want_all(wanted);
         self.core.writes.want(wanted);

@@ -86,6 +86,9 @@ impl<'s> Guard<'s> {
         key: &[u8],
         mut decide: impl FnMut(Option<Object<'_>>, &mut Vec<u8>) -> Decision<'v>,
     ) -> Result<Outcome, Error> {
+        if self.draft.is_some() {
+            return self.update_in_draft((table, hash, key), &mut decide);
+        }
         check_key(key)?;
         let mut index_search = IndexSearch::default();
         loop {
@@ -610,6 +613,9 @@ impl<'s> Guard<'s> {
     /// # Errors
     /// [`Error::NoSuchTable`].
     pub fn remove(&mut self, table: TableId, hash: KeyHash, key: &[u8]) -> Result<Outcome, Error> {
+        if self.draft.is_some() {
+            return self.update_in_draft((table, hash, key), &mut |_, _| Decision::Remove);
+        }
         let index = self.index(table)?;
         // An object that a load evicted may be on disk though its partition has never had a key.
         let log = self.core.log.as_deref();

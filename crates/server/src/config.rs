@@ -25,6 +25,7 @@ pub mod file;
 mod hints;
 mod machine;
 mod parse;
+mod scripts;
 mod table;
 mod tls;
 
@@ -33,6 +34,7 @@ pub use file::ConfigFile;
 pub use hints::{hint, redis_hint};
 pub use machine::MemoryLimit;
 pub use parse::{format_size, parse_size};
+pub use scripts::ScriptConfig;
 pub use table::SETTINGS;
 pub use tls::{AdminTls, Exposed, check_exposed};
 
@@ -230,6 +232,7 @@ pub struct ServerConfig {
     pub login_timeout_s: u64,
     pub slowlog_slower_than_us: i64,
     pub slowlog_max_len: usize,
+    pub scripts: ScriptConfig,
     /// Keyspace events that are published.
     pub events: EventClasses,
     /// Longest time that a graceful stop waits for clients to take their replies.
@@ -309,6 +312,7 @@ impl Default for ServerConfig {
             login_timeout_s: 0,
             slowlog_slower_than_us: 0,
             slowlog_max_len: 0,
+            scripts: ScriptConfig::default(),
             events: EventClasses::default(),
             stop_timeout_ms: 0,
             log_format: LogFormat::Text,

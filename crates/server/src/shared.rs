@@ -32,6 +32,7 @@ mod outbox;
 mod pipeline_turn;
 pub(crate) mod pubsub;
 mod refusals;
+pub(crate) mod scripts;
 mod settings;
 pub(crate) mod slow_log;
 mod tls;
@@ -207,6 +208,7 @@ pub struct Shared {
     /// The clients that wait for elements, by key.
     pub(crate) waiters: Waiters,
     pub(crate) encodings: encodings::Encodings,
+    pub(crate) scripts: scripts::Scripts,
     /// State that the commands share beyond the store.
     pub commands: CommandState,
     pub started: Instant,
@@ -269,6 +271,7 @@ impl Shared {
             pubsub: pubsub::PubSub::default(),
             tracking: tracking::Tracking::default(),
             waiters: Waiters::default(),
+            scripts: scripts::Scripts::default(),
             commands: state,
             loaded: OnceLock::new(),
             progress: Mutex::default(),

@@ -5,6 +5,7 @@
 //! log outlives the pin. Writes borrow it mutably, because a write that has to find memory first
 //! unpins for a moment.
 
+pub(crate) mod draft;
 pub(crate) mod holding;
 mod notes;
 pub(crate) mod order;
@@ -64,8 +65,9 @@ pub(crate) struct Carried {
     pub typed_writes: Vec<TypedWrite>,
     /// Keys of expired objects that the guard's writes have replaced, for a listener.
     pub replaced: Vec<(TableId, Box<[u8]>)>,
-    /// Keys that the guard has written, for the listener to writes, and the origin of the next ones.
+    /// Keys that the guard has written, for the listener to writes.
     pub written: Vec<Written>,
+    /// The origin of its next writes.
     pub origin: u64,
 }
 
@@ -166,6 +168,7 @@ impl Session {
             carried: &mut self.carried,
             now_ms: Cell::new(0),
             transaction: None,
+            draft: None,
             alone,
             own: None,
             seen: Cell::new(false),
@@ -208,6 +211,8 @@ pub struct Guard<'s> {
     pub(crate) carried: &'s mut Carried,
     now_ms: Cell<u64>,
     pub(crate) transaction: Option<Transaction<'s>>,
+    /// Its operations change this draft instead of the store.
+    pub(crate) draft: Option<Box<draft::Draft>>,
     /// No other session is in the store.
     pub(crate) alone: bool,
     /// With a log: end of the last own append to this head, and the highest level of the tables
@@ -438,6 +443,9 @@ impl<'s> Guard<'s> {
         hash: KeyHash,
         key: &[u8],
     ) -> Result<Option<Object<'_>>, Error> {
+        if let Some(draft) = &self.draft {
+            return self.read_in_draft(draft, table, hash, key);
+        }
         let index = self.index(table)?;
         let Some(entry) = self.find(index, hash, key)? else {
             return Ok(None);
@@ -462,6 +470,9 @@ impl<'s> Guard<'s> {
         hash: KeyHash,
         key: &[u8],
     ) -> Result<(Option<Object<'_>>, Seen<'_>), Error> {
+        if let Some(draft) = &self.draft {
+            return Ok((self.read_in_draft(draft, table, hash, key)?, Seen(None)));
+        }
         let index = self.index(table)?;
         let Some((view, place, slot, entry)) = self.find_slot(index, hash, key)? else {
             self.observe_absence(index, index.partition(hash), hash);
@@ -484,7 +495,12 @@ impl<'s> Guard<'s> {
     }
 
     #[inline(always)]
-    fn find(&self, index: &Index, hash: KeyHash, key: &[u8]) -> Result<Option<Entry<'s>>, Error> {
+    pub(crate) fn find(
+        &self,
+        index: &Index,
+        hash: KeyHash,
+        key: &[u8],
+    ) -> Result<Option<Entry<'s>>, Error> {
         let Some((_, _, _, entry)) = self.find_slot(index, hash, key)? else {
             self.observe_absence(index, index.partition(hash), hash);
             return Ok(None);
@@ -551,11 +567,26 @@ impl<'s> Guard<'s> {
     /// # Errors
     /// [`Error::NoSuchTable`].
     pub fn stamp(&self, table: TableId, hash: KeyHash, key: &[u8]) -> Result<Stamp, Error> {
+        if let Some(draft) = &self.draft
+            && let Some(stamp) = self.stamp_in_draft(draft, table, hash, key)
+        {
+            return Ok(stamp);
+        }
         if let Some(object) = self.read(table, hash, key)? {
             return Ok(Stamp::Present {
                 version: object.version,
             });
         }
+        self.stamp_of_absent(table, hash, key)
+    }
+
+    /// The stamp of a key that a read has not found.
+    pub(crate) fn stamp_of_absent(
+        &self,
+        table: TableId,
+        hash: KeyHash,
+        key: &[u8],
+    ) -> Result<Stamp, Error> {
         // Only now: the read may have removed an expired object. A key that was created since then
         // is present, or its removal is counted here, and then it is absent now.
         let index = self.index(table)?;
@@ -634,7 +665,7 @@ impl Drop for Guard<'_> {
             self.publish_alone();
         }
         if !self.carried.written.is_empty() {
-            self.tell_written(); // N1
+            self.tell_written(); // writes::N1
         }
         let wrote = self.tail.take().is_some();
         if self.scratch.capacity() > SCRATCH_KEPT_MAX {

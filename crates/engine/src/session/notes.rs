@@ -1,5 +1,5 @@
-//! Notes of a session about its writes: those of typed values, for a caller that wakes clients which
-//! wait for them; and all, for a listener.
+//! Notes of a session about its writes: those of typed values, for a caller that wakes clients
+//! which wait for them; and all, for a listener.
 
 use super::{Guard, Session};
 use crate::core::writes::Written;

@@ -24,12 +24,12 @@ macro_rules! number {
 }
 
 macro_rules! size {
-    ($field:ident as $t:ty) => {
+    ($($field:ident).+ as $t:ty) => {
         (
-            |config| Value::Size(config.$field as u64),
+            |config| Value::Size(config.$($field).+ as u64),
             |config, value| {
                 if let Value::Size(n) = value {
-                    config.$field = n as $t;
+                    config.$($field).+ = n as $t;
                 }
             },
         )
@@ -152,6 +152,7 @@ fn set_level(config: &mut ServerConfig, value: Value) {
 }
 
 mod access;
+mod scripts;
 
 /// Largest budget: the address space that a process can reserve on x86-64 with room for the rest.
 const MEMORY_BYTES_MAX: u64 = 64 << 40;
@@ -726,6 +727,8 @@ pub static SETTINGS: &[Setting] = &[
         "Maximum number of entries in the slow log.",
     )
     .runtime(),
+    scripts::SCRIPT_MEMORY,
+    scripts::BUSY_REPLY_THRESHOLD,
     row(
         "notify-keyspace-events",
         Kind::Events,

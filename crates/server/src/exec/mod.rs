@@ -102,6 +102,7 @@ impl Executor {
 
     /// Ends all subscriptions of a client of this thread, which is being closed.
     pub(crate) fn end_subscriptions(&mut self, client: &mut Client) {
+        self.local.scripts.drop_of(&self.shared, client.id());
         if let Some(subscriptions) = client.subscriptions.take() {
             let (registry, slot) = (&self.shared.pubsub, client.record().slot);
             self.local

@@ -1,7 +1,7 @@
 //! Error replies by their first word, for `INFO errorstats`.
 
 /// The first words of this server's error replies. The first entry stands for all others.
-pub(crate) const NAMES: [&str; 17] = [
+pub(crate) const NAMES: [&str; 19] = [
     "ERR",
     "OOM",
     "MISCONF",
@@ -19,6 +19,8 @@ pub(crate) const NAMES: [&str; 17] = [
     "BUSYKEY",
     "WRONGTYPE",
     "INVALIDOBJ",
+    "NOSCRIPT",
+    "NOTBUSY",
 ];
 
 /// The position of an error's first word in [`NAMES`].

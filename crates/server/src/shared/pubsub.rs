@@ -427,6 +427,18 @@ impl PubSub {
         }
     }
 
+    /// Number of clients here that would receive a message to a channel now.
+    pub(crate) fn receivers(&self, channel: &[u8]) -> u64 {
+        let matched = self.matched(channel);
+        let patterns = self.patterns.read();
+        let patterns = patterns.unwrap_or_else(PoisonError::into_inner);
+        let known = matched.patterns.iter();
+        let known = known.filter_map(|it| patterns.by_text.get(&it.text));
+        let by_pattern: u64 = known.map(|known| count(&known.subscribers)).sum();
+        drop(patterns);
+        self.subscribers(Kind::Channel, channel) + by_pattern
+    }
+
     /// Number of clients with this channel.
     pub(crate) fn subscribers(&self, kind: Kind, channel: &[u8]) -> u64 {
         self.shard(channel)

@@ -16,7 +16,7 @@
 //! - I3: memory is bounded: keys by `tracking-table-max-keys`, and all of the table by a share of
 //!   `memory` ([`MEMORY_SHARE`]). A key that has to go is invalidated, as if it had changed. A
 //!   mailbox that is full of invalidations for a client has one for all keys instead.
-//! - I4: whatever changes many keys at once (an emptied database, exchanged ones, tablets that leave
+//! - I4: a change of many keys at once (an emptied database, exchanged ones, tablets that leave
 //!   this server) invalidates all keys of all clients.
 //!
 //! **Concurrency.** Only threads without a guard take the lock `listens`, because with it one waits
@@ -93,7 +93,7 @@ pub(crate) struct Totals {
     pub(crate) prefixes: usize,
 }
 
-/// What all clients have read.
+/// The keys that all clients have read, and the prefixes of which they want to hear.
 #[derive(Debug)]
 pub(crate) struct Tracking {
     /// The clients that track, and their number for those that do not take the lock.
@@ -344,7 +344,8 @@ fn post(threads: &[ThreadShared], thread: u16, client: u64, what: Invalid) {
     }
 }
 
-/// Posts the invalidation of a key to those that have read it. `origin`: the client that changed it.
+/// Posts the invalidation of a key to those that have read it. `origin`: the client that changed
+/// it.
 fn invalidate(threads: &[ThreadShared], key: &[u8], readers: &Readers, origin: u64) {
     let key: Arc<[u8]> = key.into();
     for (client, thread) in readers {
@@ -357,8 +358,8 @@ fn invalidate(threads: &[ThreadShared], key: &[u8], readers: &Readers, origin: u
     }
 }
 
-/// Posts changes by one client to those that want to hear of them; as in Redis, those of each prefix
-/// by themselves.
+/// Posts changes by one client to those that want to hear of them; as in Redis, those of each
+/// prefix by themselves.
 fn broadcast(threads: &[ThreadShared], prefixes: &Prefixes, writes: &[&Written]) {
     let mut told: BTreeMap<&[u8], (BTreeSet<&[u8]>, &Readers)> = BTreeMap::new();
     for write in writes {

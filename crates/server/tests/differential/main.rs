@@ -9,6 +9,7 @@ mod blocking;
 mod events;
 mod pubsub;
 mod random;
+mod scripts;
 mod streams;
 
 use duramen_server::{Server, ServerConfig};
@@ -88,6 +89,16 @@ impl Peer {
     fn ask(&mut self, request: &str) -> String {
         self.send(request);
         self.reply(request)
+    }
+
+    /// As [`ask`](Self::ask), for a request of arguments with any bytes.
+    fn ask_args(&mut self, args: &[&str]) -> String {
+        let mut request = format!("*{}\r\n", args.len());
+        for arg in args {
+            request.push_str(&format!("${}\r\n{arg}\r\n", arg.len()));
+        }
+        self.stream.write_all(request.as_bytes()).expect("sent");
+        self.reply(&args.join(" "))
     }
 
     fn send(&mut self, request: &str) {

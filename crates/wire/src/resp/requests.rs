@@ -104,6 +104,21 @@ impl Requests {
         true
     }
 
+    /// Adds a request of arguments that are in no input. Returns false, and adds nothing, as
+    /// [`push`](Self::push).
+    #[must_use]
+    pub fn push_slices(&mut self, args: &[impl AsRef<[u8]>]) -> bool {
+        let first = self.spans.len();
+        for arg in args {
+            if !self.push_copied_arg(arg.as_ref()) {
+                self.spans.truncate(first);
+                return false;
+            }
+        }
+        self.end_request(Place::Copied);
+        true
+    }
+
     /// Drops all requests, and keeps the tables' memory unless it is unusually large.
     pub fn clear(&mut self) {
         self.spans.clear();

@@ -30,6 +30,8 @@ pub(crate) mod monitor;
 mod multi_key;
 pub(crate) mod pubsub;
 mod scan;
+mod script;
+mod script_run;
 mod server;
 mod set;
 mod set_options;

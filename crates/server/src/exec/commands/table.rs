@@ -7,7 +7,7 @@
 use super::{
     acl, bitmap, blocking, client, client_list, cluster, command, config, connection, databases,
     dump, durability, duramen, expire, geo, hash, hyperloglog, info, keys as key_space, latency,
-    list, memory, monitor, multi_key, pubsub, scan, server, set, slowlog, sort, stream,
+    list, memory, monitor, multi_key, pubsub, scan, script, server, set, slowlog, sort, stream,
     stream_claim, stream_group, stream_info, stream_read, string, tracking, transaction, zset,
     zset_combine, zset_range,
 };
@@ -243,6 +243,17 @@ const ROWS: &[Spec] = &[
     row("discard", 1, NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY | TRANSACTION | NEVER_QUEUED, NO_KEYS, Group::Transactions, Family::Transaction, "2.0.0", "O(N),", "Forgets the transaction.", Plain(transaction::discard)),
     row("watch", -2, NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY | TRANSACTION | NEVER_QUEUED, ALL_KEYS, Group::Transactions, Family::Transaction, "2.2.0", "O(1) for every key", "Makes the transaction depend on keys that must not change.", Data(transaction::watch)),
     row("unwatch", 1, NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY | TRANSACTION, NO_KEYS, Group::Transactions, Family::Transaction, "2.2.0", "O(1)", "Forgets the watched keys.", Plain(transaction::unwatch)),
+    row("eval", -3, NOSCRIPT | STALE | MAY_REPLICATE | MOVABLE | SCRIPTING | TIMED, counted_keys(0, 2), Group::Scripting, Family::Other, "2.6.0", "Depends on the script that is executed.", "Runs a script.", Alone(script::eval)),
+    row("eval_ro", -3, NOSCRIPT | STALE | READONLY | MOVABLE | SCRIPTING | TIMED, counted_keys(0, 2), Group::Scripting, Family::Other, "7.0.0", "Depends on the script that is executed.", "Runs a script that does not write.", Alone(script::eval_ro)),
+    row("evalsha", -3, NOSCRIPT | STALE | MAY_REPLICATE | MOVABLE | SCRIPTING | TIMED, counted_keys(0, 2), Group::Scripting, Family::Other, "2.6.0", "Depends on the script that is executed.", "Runs a script by its name.", Alone(script::evalsha)),
+    row("evalsha_ro", -3, NOSCRIPT | STALE | READONLY | MOVABLE | SCRIPTING | TIMED, counted_keys(0, 2), Group::Scripting, Family::Other, "7.0.0", "Depends on the script that is executed.", "Runs a script by its name, which does not write.", Alone(script::evalsha_ro)),
+    row("script", -2, CONTAINER, NO_KEYS, Group::Scripting, Family::Other, "2.6.0", "Depends on the subcommand", "A container for commands about scripts.", Plain(server::container)),
+    row("script|debug", 3, NOSCRIPT | SCRIPTING, NO_KEYS, Group::Scripting, Family::Other, "3.2.0", "O(1)", "Would switch the debugger of scripts on or off.", Plain(script::debug)),
+    row("script|exists", -3, NOSCRIPT | SCRIPTING, NO_KEYS, Group::Scripting, Family::Other, "2.6.0", "O(N)", "Tells which scripts the server knows.", Plain(script::exists)),
+    row("script|flush", -2, NOSCRIPT | SCRIPTING, NO_KEYS, Group::Scripting, Family::Other, "2.6.0", "O(N)", "Forgets all scripts.", Plain(script::flush)),
+    row("script|help", 2, LOADING | STALE | SCRIPTING, NO_KEYS, Group::Scripting, Family::Other, "5.0.0", "O(1)", "Lists the subcommands.", Plain(script::help)),
+    row("script|kill", 2, NOSCRIPT | ALLOW_BUSY | SCRIPTING, NO_KEYS, Group::Scripting, Family::Other, "2.6.0", "O(1)", "Ends the scripts that run for long.", Plain(script::kill)),
+    row("script|load", 3, NOSCRIPT | STALE | SCRIPTING, NO_KEYS, Group::Scripting, Family::Other, "2.6.0", "O(N)", "Makes a script known to the server.", Plain(script::load)),
     row("info", -1, LOADING | STALE | DANGEROUS | TIMED, NO_KEYS, Group::Server, Family::Other, "1.0.0", "O(1)", "Returns what the server tells about itself.", Alone(info::info)),
     row("config", -2, CONTAINER, NO_KEYS, Group::Server, Family::Other, "2.0.0", "Depends on the subcommand", "A container for commands about settings.", Plain(server::container)),
     row("config|get", -3, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "2.0.0", "O(N)", "Returns settings.", Plain(config::get)),
@@ -386,8 +397,7 @@ const ROWS: &[Spec] = &[
     no("hpexpiretime", WHY_FIELD_TTL), no("hpttl", WHY_FIELD_TTL), no("hsetex", WHY_FIELD_TTL), no("httl", WHY_FIELD_TTL),
     no("pfdebug", WHY_DEBUG), no("pfselftest", WHY_DEBUG),
     no("restore-asking", WHY_MIGRATE), no("migrate", WHY_MIGRATE),
-    no("eval", WHY_SCRIPT), no("eval_ro", WHY_SCRIPT), no("evalsha", WHY_SCRIPT), no("evalsha_ro", WHY_SCRIPT),
-    no("script", WHY_SCRIPT), no("fcall", WHY_SCRIPT), no("fcall_ro", WHY_SCRIPT), no("function", WHY_SCRIPT),
+    no("fcall", WHY_FUNCTION), no("fcall_ro", WHY_FUNCTION), no("function", WHY_FUNCTION),
     no("replicaof", WHY_REPLICATION), no("slaveof", WHY_REPLICATION), no("replconf", WHY_REPLICATION),
     no("psync", WHY_REPLICATION), no("sync", WHY_REPLICATION), no("failover", WHY_REPLICATION),
     no("debug", WHY_DEBUG),
@@ -398,7 +408,7 @@ const ROWS: &[Spec] = &[
 // Reasons for refusing a command.
 const WHY_FIELD_TTL: &str = "fields of a hash do not expire";
 const WHY_MIGRATE: &str = "a server opens no connection to another; use DUMP and RESTORE";
-const WHY_SCRIPT: &str = "there is no scripting";
+const WHY_FUNCTION: &str = "functions come later; use EVAL";
 const WHY_REPLICATION: &str =
     "a single server has no replicas; members of a cluster keep copies of each other's data";
 const WHY_DEBUG: &str = "debugging commands are not offered over the network";

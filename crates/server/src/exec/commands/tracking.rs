@@ -262,7 +262,9 @@ impl Context<'_> {
             .tracking
             .as_ref()
             .is_some_and(|it| it.remembers());
-        if !remembers || !self.spec.has(flag::READONLY) || !self.shared.tracking.is_on() {
+        // A script reads by its commands.
+        let reads = self.spec.has(flag::READONLY) && !self.spec.has(flag::SCRIPTING);
+        if !remembers || !reads {
             return;
         }
         if self.shared.commands.db_of(self.table).is_none() {

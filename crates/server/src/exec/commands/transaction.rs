@@ -10,7 +10,7 @@
 //! owner from changing.
 
 use super::lookup::{self, Resolved};
-use super::{acl, monitor};
+use super::{acl, monitor, script_run};
 use crate::audit::Outcome;
 use crate::exec::request::KEYS_KEPT;
 use crate::exec::request::audit;
@@ -26,7 +26,7 @@ use crate::exec::state::watches::{WATCHED_BYTES_MAX, WATCHED_MAX, Watched, Watch
 use crate::shared::Shared;
 use crate::shared::commands::global;
 use duramen_base::ids::{Level, TabletsVersion};
-use duramen_engine::{Error, Guard, KeyHash, Room, Session, TableId};
+use duramen_engine::{Draft, Error, Guard, KeyHash, Room, Session, TableId};
 use duramen_node::View;
 use duramen_wire::resp::Args;
 use rustix::time::{ClockId, clock_gettime};
@@ -106,6 +106,11 @@ const REPORTS_IN_EXEC_MAX: Duration = Duration::from_millis(100);
 /// The same for commands that empty databases: as long as the walks of one EXEC may take.
 const FLUSHES_IN_EXEC_MAX: Duration = Duration::from_secs(1);
 
+/// A script in EXEC has met keys that were not locked: nothing is done, and EXEC runs again with
+/// these keys locked.
+const AGAIN_TEXT: &str = "ERR the scripts of this transaction use other keys each time";
+const AGAIN: Failure = Failure::Text(AGAIN_TEXT);
+
 /// How often EXEC looks up its tables again. Repeating is in vain if the client's own table is
 /// gone.
 const PREPARE_ATTEMPTS_MAX: u32 = 8;
@@ -175,19 +180,25 @@ fn run_pinned(
     watched: &Watches,
     needs: QueueNeeds,
 ) -> Done {
-    if !needs.whole {
+    let (mut more, mut attempts) = (Vec::new(), 0);
+    while !needs.whole && attempts < PREPARE_ATTEMPTS_MAX {
+        attempts += 1;
         let mut guard = session.pin();
         guard.rewrites(needs.little);
-        match run(ctx, &mut guard, transaction, watched, true) {
+        match run(ctx, &mut guard, transaction, watched, (true, &mut more)) {
+            Err(Failure::Text(text)) if text == AGAIN_TEXT => continue,
             // No memory to lock the keys: with exclusive access no locks are needed.
             Err(Failure::Engine(error))
-                if needs.little && matches!(*error, Error::OutOfMemory { .. }) => {}
+                if needs.little && matches!(*error, Error::OutOfMemory { .. }) =>
+            {
+                break;
+            }
             done => return done,
         }
     }
     let mut guard = session.pin_exclusive();
     guard.rewrites(needs.little);
-    run(ctx, &mut guard, transaction, watched, false)
+    run(ctx, &mut guard, transaction, watched, (false, &mut more))
 }
 
 /// The access to the store that a queue needs.
@@ -238,7 +249,7 @@ fn prepare(
 }
 
 /// The databases that a request names. The command itself reports invalid ones.
-fn dbs_of(spec: &Spec, args: &Args<'_>) -> Vec<u8> {
+pub(crate) fn dbs_of(spec: &Spec, args: &Args<'_>) -> Vec<u8> {
     let arg = |n: usize| args.get(n).unwrap_or_default();
     let db = |text: &[u8]| databases::parse_db(text, Failure::Text("")).ok();
     match spec.name {
@@ -259,10 +270,11 @@ fn run(
     guard: &mut Guard<'_>,
     transaction: &Transaction,
     watched: &Watches,
-    lock: bool,
+    (lock, more): (bool, &mut Vec<(TableId, KeyHash)>),
 ) -> Done {
     let mut locks = std::mem::take(&mut ctx.local.locks);
     locks.clear();
+    locks.extend_from_slice(more);
     let mut hashes = Vec::new();
     // Under the guard: none of these tables is dropped before the guard ends.
     ctx.local.exec_dbs = Some(ctx.shared.commands.tables());
@@ -288,10 +300,16 @@ fn run(
         locks.dedup();
     }
     let mut before = Level::Memory;
+    let mut undeclared = Vec::new();
     let mut attempt = |ctx: &mut Context<'_>, guard: &mut Guard<'_>, room: &mut Room| {
         warm(ctx, guard, &steps, &hashes, watched)?;
         if changed(ctx.shared, guard, view.as_deref(), watched)? {
             ctx.reply().null_array();
+            return Ok(());
+        }
+        if is_drafted(&steps) {
+            let held = lock.then_some(&locks[..]);
+            undeclared = run_drafted(ctx, guard, (&steps, &hashes), held, room)?;
             return Ok(());
         }
         // From here on nothing fails for lack of room: all of it is done.
@@ -303,11 +321,15 @@ fn run(
         run_steps(ctx, guard, &steps, &hashes, !lock);
         Ok(())
     };
-    let done = if lock && !locks.is_empty() {
+    let mut done = if lock && !locks.is_empty() {
         ctx.locked_for_room(guard, &locks, attempt)
     } else {
         attempt(ctx, guard, &mut Room::default())
     };
+    if !undeclared.is_empty() {
+        done = Err(AGAIN);
+        more.append(&mut undeclared);
+    }
     let level = levels(ctx, &locks, &steps).max(before);
     ctx.client.settle(guard, level);
     locks.clear();
@@ -407,6 +429,65 @@ fn plan<'t>(
         }
     }
     planned
+}
+
+/// Whether the steps change a draft first: the writes of a script are not known before it has run.
+fn is_drafted(steps: &[Step<'_>]) -> bool {
+    let mut scripts = steps.iter().filter(|step| step.spec.has(flag::SCRIPTING));
+    scripts.any(|step| step.spec.has_keys())
+}
+
+/// Runs the steps on a draft, and applies it. `held`: the keys that are locked; `None`: no locks
+/// are needed. Returns keys that scripts have met and that are not locked: then nothing was done.
+fn run_drafted(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    (steps, hashes): (&[Step<'_>], &[KeyHash]),
+    held: Option<&[(TableId, KeyHash)]>,
+    room: &mut Room,
+) -> Result<Vec<(TableId, KeyHash)>, Failure> {
+    let is_whole = |step: &Step<'_>| step.spec.has(flag::WHOLE) && step.spec.has(flag::WRITE);
+    if steps.iter().any(is_whole) {
+        return Err(Failure::Text(
+            "EXECABORT Transaction discarded because of: a script and a command that changes a whole database",
+        ));
+    }
+    let (start, effects) = (ctx.out.len(), ctx.client.effects.len());
+    let undo = |ctx: &mut Context<'_>| {
+        ctx.out.truncate(start);
+        ctx.client.effects.truncate(effects);
+    };
+    guard.begin_draft(Box::new(Draft::new(script_run::memory(ctx))));
+    run_steps(ctx, guard, steps, hashes, false);
+    let Some(draft) = guard.end_draft() else {
+        return Ok(Vec::new());
+    };
+    if let Some(abandoned) = ctx.local.abandoned.take() {
+        undo(ctx);
+        return Err(script_run::failure_of(abandoned));
+    }
+    if let Some(held) = held {
+        let mut undeclared = draft.keys();
+        undeclared.retain(|key| held.binary_search(key).is_err());
+        if !undeclared.is_empty() {
+            undo(ctx);
+            return Ok(undeclared);
+        }
+    }
+    *room = draft.room();
+    let ready = guard.still_holds(&draft).and_then(|holds| match holds {
+        true => guard.set_aside(*room),
+        false => Err(Error::TryAgain),
+    });
+    if let Err(error) = ready {
+        undo(ctx);
+        return Err(error.into());
+    }
+    guard.apply(&draft);
+    if guard.has_replaced() {
+        ctx.notify_replaced(guard.take_replaced(), effects);
+    }
+    Ok(Vec::new())
 }
 
 /// Maximum room for the writes of the transaction.

@@ -7,7 +7,7 @@ use super::spec::{Access, Kind, ONE_KEY, Run, flag};
 use crate::exec::state::client::{DROPPED, Verdict, gate};
 use crate::seldom::seldom;
 use crate::shared::commands::global;
-use duramen_engine::{Error, KeyHash};
+use duramen_engine::{Error, Guard, KeyHash};
 
 impl Context<'_> {
     /// Runs the command, counts it, and turns a failure into its reply.
@@ -20,9 +20,6 @@ impl Context<'_> {
         self.client.last_command = number as u16;
         self.client.confirms = false;
         self.local.meter.begin(number);
-        if self.client.gate & gate::TRACKS != 0 {
-            self.track();
-        }
         let mut done = self.dispatch(access.for_now(), hashes, &mut effects);
         while self.is_outdated(&done) {
             self.out.truncate(start);
@@ -65,6 +62,29 @@ impl Context<'_> {
         }
     }
 
+    /// Runs a command of a script, whose reply is in `out`, and counts it. An error becomes its
+    /// reply.
+    ///
+    /// # Errors
+    /// The whole script must run again: an entry is on flash, or the keys are moving.
+    pub(crate) fn run_in_script(&mut self, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+        let start = self.client.effects.len();
+        self.local.meter.begin(self.spec.number);
+        let mut done = self.dispatch(Access::Guarded(guard), hashes, &mut { start });
+        if std::mem::take(&mut self.local.room.exceeded) {
+            done = Err(self.too_long());
+        }
+        self.client.effects.forget_replies(start);
+        if let Err(failure) = done {
+            if failure.is_moving() || failure.cold().is_some() {
+                return Err(failure);
+            }
+            self.fail(0, &failure);
+        }
+        self.local.meter.ran();
+        Ok(())
+    }
+
     /// keys::K1: true if nothing was done, because SWAPDB came between the lookup of the table and
     /// its use.
     #[inline]
@@ -81,6 +101,9 @@ impl Context<'_> {
         hashes: &[KeyHash],
         effects: &mut usize,
     ) -> Done {
+        if self.client.gate & gate::TRACKS != 0 {
+            self.track();
+        }
         match (self.permit.run(), access) {
             (Run::Data(run) | Run::Atomic(run), Access::Guarded(guard)) => {
                 guard.rewrites(self.spec.rewrites());

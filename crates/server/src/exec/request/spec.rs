@@ -184,6 +184,7 @@ pub(crate) mod flag {
     /// Runs in a RESP2 connection that has subscriptions.
     pub(crate) const SUBSCRIBED: u64 = 1 << 34;
     pub(crate) const STREAM: u64 = 1 << 40;
+    pub(crate) const SCRIPTING: u64 = 1 << 35;
     /// Its arguments tell where its keys are.
     pub(crate) const MOVABLE: u64 = 1 << 31;
     /// Runs at once even between MULTI and EXEC.
@@ -237,6 +238,7 @@ pub(crate) mod flag {
         (DANGEROUS, "@dangerous"),
         (CONNECTION, "@connection"),
         (TRANSACTION, "@transaction"),
+        (SCRIPTING, "@scripting"),
     ];
 }
 
@@ -256,6 +258,7 @@ pub(crate) enum Group {
     Generic,
     PubSub,
     Transactions,
+    Scripting,
     Server,
     Cluster,
     Duramen,
@@ -279,6 +282,7 @@ impl Group {
             Group::Generic => "generic",
             Group::PubSub => "pubsub",
             Group::Transactions => "transactions",
+            Group::Scripting => "scripting",
             Group::Server => "server",
             Group::Cluster => "cluster",
             Group::Duramen => "duramen",

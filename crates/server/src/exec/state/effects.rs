@@ -69,6 +69,24 @@ impl Effects {
         self.0[from..].rotate_right(count);
     }
 
+    /// Takes the effects from number `at` on.
+    pub(crate) fn split_off(&mut self, at: usize) -> Effects {
+        Effects(self.0.split_off(at.min(self.0.len())))
+    }
+
+    pub(crate) fn append(&mut self, mut later: Effects) {
+        self.0.append(&mut later.0);
+    }
+
+    /// The messages from number `at` on have no replies of their own.
+    pub(crate) fn forget_replies(&mut self, at: usize) {
+        for effect in self.0.iter_mut().skip(at) {
+            if let Effect::Message { reply_at, .. } = effect {
+                *reply_at = None;
+            }
+        }
+    }
+
     /// `reply_at`: the length of the output before its reply.
     pub(crate) fn message(&mut self, kind: Kind, channel: &[u8], payload: &[u8], reply_at: usize) {
         self.0.push(Effect::Message {

@@ -3,6 +3,7 @@
 
 use super::client::Client;
 use super::meter::Meter;
+use super::scripts::{Abandoned, Scripts};
 use super::subscribers::Subscribers;
 use crate::config::ServerConfig;
 use crate::shared::commands::{CommandCounters, DBS, ThreadState};
@@ -59,6 +60,10 @@ pub(crate) struct Local {
     pub(crate) woken: Vec<u64>,
     /// Hashes of a command that has more keys than a batch.
     pub(crate) hashes: Vec<KeyHash>,
+    /// The thread's interpreters of scripts.
+    pub(crate) scripts: Scripts,
+    /// A script of the running EXEC cannot run to its end: nothing of the EXEC is done.
+    pub(crate) abandoned: Option<Abandoned>,
     /// Bytes that a command collects before it can write them.
     pub(crate) scratch: Vec<u8>,
 }
@@ -91,6 +96,8 @@ impl Local {
             locks: Vec::new(),
             woken: Vec::new(),
             hashes: Vec::new(),
+            scripts: Scripts::default(),
+            abandoned: None,
             scratch: Vec::new(),
         }
     }

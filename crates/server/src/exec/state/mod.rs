@@ -6,6 +6,7 @@ pub(crate) mod key_wait;
 pub(crate) mod local;
 pub(crate) mod meter;
 pub(crate) mod parking;
+pub(crate) mod scripts;
 pub(crate) mod subscribers;
 pub(crate) mod tracking;
 pub(crate) mod wait;

@@ -12,6 +12,7 @@ fn shortest(spec: &Spec) -> String {
     match spec.name {
         "xread" => return "xread streams 1 1".to_owned(),
         "xreadgroup" => return "xreadgroup group 1 1 streams 1 1".to_owned(),
+        "eval" | "eval_ro" | "evalsha" | "evalsha_ro" => return format!("{} 1 1 1", spec.name),
         _ => {}
     }
     let mut request = words.join(" ");
@@ -73,6 +74,73 @@ fn a_user_without_keys_may_touch_none() {
             "-NOPERM No permissions to access a key\r\n",
         );
     }
+}
+
+/// Runs a request in a script.
+fn in_script(s: &mut Session, request: &str) -> String {
+    let mut args: Vec<&[u8]> = vec![b"EVAL", b"return redis.call(unpack(ARGV))", b"0"];
+    args.extend(request.split(' ').map(str::as_bytes));
+    s.ask_bytes(&args)
+}
+
+#[test]
+fn a_script_runs_no_command_that_its_user_may_not() {
+    let mut s = Server::session(1);
+    s.expect("ACL SETUSER poor on >p ~* &* +eval", "+OK\r\n");
+    s.expect("ACL SETUSER keyless on >p +@all", "+OK\r\n");
+    s.expect("AUTH poor p", "+OK\r\n");
+    let mut denied = 0;
+    let not_here = "-ERR This Redis command is not allowed from script";
+    for spec in checked() {
+        let reply = in_script(&mut s, &shortest(spec));
+        if !reply.starts_with(not_here) {
+            let text = format!(
+                "-NOPERM ACL failure in script: User poor has no permissions to run the '{}' command",
+                spec.name
+            );
+            assert!(reply.starts_with(&text), "{}: {reply}", spec.name);
+            denied += 1;
+        }
+    }
+    assert!(denied > 180, "only {denied} commands were called");
+    s.expect("AUTH keyless p", "+OK\r\n");
+    for spec in checked().filter(|spec| spec.has_keys() && !spec.has(flag::PUBSUB)) {
+        let reply = in_script(&mut s, &shortest(spec));
+        let text = "-NOPERM ACL failure in script: No permissions to access a key";
+        let is_denied = reply.starts_with(text) || reply.starts_with(not_here);
+        assert!(is_denied, "{}: {reply}", spec.name);
+    }
+    let reply = in_script(&mut s, "publish c m");
+    assert!(
+        reply.contains("No permissions to access a channel"),
+        "{reply}"
+    );
+}
+
+#[test]
+fn a_script_can_ask_whether_its_user_may_run_a_command() {
+    let mut s = Server::session(1);
+    s.expect(
+        "ACL SETUSER w on >p +eval +get +set %R~in:* ~out:*",
+        "+OK\r\n",
+    );
+    s.expect("AUTH w p", "+OK\r\n");
+    for (command, reply) in [
+        ("'get', 'in:1'", ":1\r\n"),
+        ("'set', 'in:1', 'x'", "$-1\r\n"),
+        ("'set', 'out:1', 'x'", ":1\r\n"),
+        ("'get', 'other'", "$-1\r\n"),
+        ("'del', 'out:1'", "$-1\r\n"),
+    ] {
+        let script = format!("return redis.acl_check_cmd({command})");
+        let args = [&b"EVAL"[..], script.as_bytes(), b"0"];
+        assert_eq!(s.ask_bytes(&args), reply, "{command}");
+    }
+    s.expect("GET in:1", "$-1\r\n");
+    s.expect_error(
+        "EVAL \"return redis.acl_check_cmd('nope')\" 0",
+        "ERR Invalid command passed to redis.acl_check_cmd()",
+    );
 }
 
 /// The categories of each command in one: a user with all of them but one may not run it.

@@ -351,8 +351,8 @@ fn unknown_and_foreign_commands_are_named() {
         "-ERR unknown command 'client|getname', with args beginning with: \r\n",
     );
     s.expect_error(
-        "EVAL x 0",
-        "ERR EVAL is not supported: there is no scripting",
+        "FCALL x 0",
+        "ERR FCALL is not supported: functions come later; use EVAL",
     );
     s.expect(
         "CLUSTER INFO",

@@ -12,6 +12,7 @@ mod loading;
 mod operations;
 mod pubsub;
 mod room;
+mod scripts;
 mod streams;
 mod types;
 mod waiting;

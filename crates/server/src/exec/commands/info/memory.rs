@@ -42,7 +42,7 @@ pub(crate) fn write(ctx: &Context<'_>, fields: &mut Fields) {
     fields.add("used_memory_dataset_perc", percent(dataset, beyond_startup));
     allocator(&footprint, rss, fields);
     fields.bytes("total_system_memory", process::machine_bytes());
-    scripts(fields);
+    scripts(ctx.shared, fields);
     let config = ctx.shared.config();
     // A part of it may be reserved: see `engine_bytes`.
     fields.bytes("maxmemory", config.memory_bytes);
@@ -115,25 +115,25 @@ fn allocator(footprint: &Footprint, rss: u64, fields: &mut Fields) {
     fields.add("rss_overhead_bytes", rss - resident);
 }
 
-/// Fields of scripts and functions, which do not exist here.
-fn scripts(fields: &mut Fields) {
+/// Fields of scripts, whose interpreters are a part of the heap; and of functions, which do not
+/// exist here.
+fn scripts(shared: &Shared, fields: &mut Fields) {
+    let (number, bytes) = shared.scripts.cache.size();
+    fields.add("number_of_cached_scripts", number);
+    for name in ["used_memory_scripts", "used_memory_scripts_eval"] {
+        fields.add(name, bytes);
+    }
+    fields.add("used_memory_scripts_human", human(bytes as u64));
     fields.zeros(&[
         "used_memory_lua",
         "used_memory_vm_eval",
-        "used_memory_scripts_eval",
-        "number_of_cached_scripts",
         "number_of_functions",
         "number_of_libraries",
         "used_memory_vm_functions",
         "used_memory_vm_total",
         "used_memory_functions",
-        "used_memory_scripts",
     ]);
-    for name in [
-        "used_memory_lua",
-        "used_memory_vm_total",
-        "used_memory_scripts",
-    ] {
+    for name in ["used_memory_lua", "used_memory_vm_total"] {
         fields.add(format_args!("{name}_human"), human(0));
     }
 }

@@ -1,0 +1,260 @@
+//! Drafts: the writes of a step that is not decided yet. While a guard has a draft, its operations
+//! change the draft alone, and see its values before those of the store. A draft is dropped without
+//! a trace, or applied as one group ([`Guard::apply`]).
+//!
+//! **Invariants**
+//! - P1: an operation under a draft takes no lock and appends nothing.
+//! - P2: a draft knows the stamp of each key that it has read from the store or changed, as it was
+//!   when the key was first met. If all of them still hold while the keys are locked
+//!   ([`Guard::still_holds`]), the step has seen one moment: that of the locks.
+//! - P3: under the locks of its keys, with its stamps checked and its room set aside, no write of a
+//!   draft can fail.
+//!
+//! A walk ([`Guard::scan_as`]) shows the draft's values, but the stamps of the keys that it shows
+//! are not kept.
+
+use crate::room::Room;
+use crate::session::Guard;
+use crate::session::draft::{Draft, Value};
+use crate::{Decision, Error, KeyHash, Object, Outcome, Stamp, TableId};
+use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+
+impl Draft {
+    /// Room for its writes.
+    pub fn room(&self) -> Room {
+        let mut room = Room::default();
+        for changed in self.changed.iter().filter(|changed| changed.counts()) {
+            match &changed.value {
+                Some(value) => room.put(&changed.key, value.bytes.len()),
+                None => room.remove(&changed.key),
+            }
+        }
+        room
+    }
+}
+
+impl Guard<'_> {
+    /// From now on, operations change this draft.
+    pub fn begin_draft(&mut self, draft: Box<Draft>) {
+        self.draft = Some(draft);
+    }
+
+    /// Ends the draft; operations change the store again. `None`: there is no draft.
+    pub fn end_draft(&mut self) -> Option<Box<Draft>> {
+        self.draft.take()
+    }
+
+    /// Whether the store refuses new data for want of memory.
+    pub fn is_full(&self) -> bool {
+        self.core.refuses(crate::space::Purpose::Head)
+    }
+
+    /// P2: whether all keys are as the draft has met them. Under their locks, or to be read once.
+    ///
+    /// # Errors
+    /// [`Error::Cold`]: an entry has gone to flash since.
+    pub fn still_holds(&self, draft: &Draft) -> Result<bool, Error> {
+        for met in draft.met.borrow().iter() {
+            match self.stamp(met.table, met.hash, &met.key) {
+                Ok(stamp) if met.stamp.still_holds(&stamp) => {}
+                Ok(_) | Err(Error::NoSuchTable(_)) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Makes the changes of a draft (P3).
+    ///
+    /// # Panics
+    /// If the store refuses one of them.
+    pub fn apply(&mut self, draft: &Draft) {
+        for changed in draft.changed.iter().filter(|changed| changed.counts()) {
+            let (table, hash, key) = (changed.table, changed.hash, &changed.key);
+            let done = match &changed.value {
+                Some(value) => {
+                    let bytes = (&value.bytes[..], value.is_typed);
+                    self.write_as(table, hash, key, bytes, value.expires_at_ms)
+                }
+                None => self.remove(table, hash, key),
+            };
+            if let Err(error) = done {
+                panic!("a change of a draft that had room for it was refused: {error}"); // P3
+            }
+        }
+    }
+
+    /// The object of the store, and its stamp.
+    fn read_stamped(
+        &self,
+        table: TableId,
+        hash: KeyHash,
+        key: &[u8],
+    ) -> Result<(Option<Object<'_>>, Stamp), Error> {
+        let index = self.index(table)?;
+        let found = self.find(index, hash, key)?;
+        let object = found.and_then(|entry| self.object(entry));
+        let stamp = match object {
+            Some(object) => Stamp::Present {
+                version: object.version,
+            },
+            None => {
+                if found.is_some() {
+                    self.expire_now(table, index, hash, key);
+                }
+                self.stamp_of_absent(table, hash, key)?
+            }
+        };
+        Ok((object, stamp))
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn read_in_draft<'g>(
+        &'g self,
+        draft: &'g Draft,
+        table: TableId,
+        hash: KeyHash,
+        key: &[u8],
+    ) -> Result<Option<Object<'g>>, Error> {
+        if let Some(changed) = draft.find(table, hash, key) {
+            return Ok(changed.object(self.now_ms()));
+        }
+        let (object, stamp) = self.read_stamped(table, hash, key)?;
+        draft.meet((table, hash, key), stamp)?;
+        Ok(object)
+    }
+
+    /// The stamp of a key that the draft has changed.
+    pub(crate) fn stamp_in_draft(
+        &self,
+        draft: &Draft,
+        table: TableId,
+        hash: KeyHash,
+        key: &[u8],
+    ) -> Option<Stamp> {
+        let changed = draft.find(table, hash, key)?;
+        Some(match changed.object(self.now_ms()) {
+            Some(object) => Stamp::Present {
+                version: object.version,
+            },
+            None => Stamp::Absent {
+                removals: changed.version,
+                expired: 0,
+            },
+        })
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn update_in_draft<'v>(
+        &mut self,
+        (table, hash, key): (TableId, KeyHash, &[u8]),
+        decide: &mut dyn FnMut(Option<Object<'_>>, &mut Vec<u8>) -> Decision<'v>,
+    ) -> Result<Outcome, Error> {
+        let Some(mut draft) = self.draft.take() else {
+            return Err(Error::TryAgain); // the caller has looked
+        };
+        let mut scratch = std::mem::take(self.scratch);
+        scratch.clear();
+        let done = self.change_draft(&mut draft, (table, hash, key), &mut scratch, decide);
+        *self.scratch = scratch;
+        self.draft = Some(draft);
+        done
+    }
+
+    fn change_draft<'v>(
+        &self,
+        draft: &mut Draft,
+        (table, hash, key): (TableId, KeyHash, &[u8]),
+        scratch: &mut Vec<u8>,
+        decide: &mut dyn FnMut(Option<Object<'_>>, &mut Vec<u8>) -> Decision<'v>,
+    ) -> Result<Outcome, Error> {
+        // No object has such a key: DEL of several keys continues with the next.
+        if key.len() > KEY_BYTES_MAX {
+            let outcome = Outcome {
+                before: None,
+                after: None,
+            };
+            return match decide(None, scratch) {
+                Decision::Remove | Decision::Keep => Ok(outcome),
+                _ => Err(Error::KeyTooLarge {
+                    bytes: key.len(),
+                    limit: KEY_BYTES_MAX,
+                }),
+            };
+        }
+        let object = self.read_in_draft(draft, table, hash, key)?;
+        let before = object.map(|object| object.version);
+        let decision = decide(object, scratch);
+        let is_past = |at_ms: Option<u64>| at_ms.is_some_and(|at_ms| at_ms <= self.now_ms());
+        let value = match decision {
+            Decision::Keep => {
+                return Ok(Outcome {
+                    before,
+                    after: before,
+                });
+            }
+            Decision::Put {
+                value,
+                expires_at_ms,
+            } if !is_past(expires_at_ms) => Some((value.to_vec(), false, expires_at_ms)),
+            Decision::PutScratch { expires_at_ms } if !is_past(expires_at_ms) => {
+                Some((scratch.clone(), false, expires_at_ms))
+            }
+            Decision::PutTyped { expires_at_ms } if !is_past(expires_at_ms) => {
+                Some((scratch.clone(), true, expires_at_ms))
+            }
+            _ => None,
+        };
+        if let Some((bytes, ..)) = &value
+            && bytes.len() > VALUE_BYTES_MAX
+        {
+            return Err(Error::ValueTooLarge {
+                bytes: bytes.len(),
+                limit: VALUE_BYTES_MAX,
+            });
+        }
+        if value.is_none() && before.is_none() && draft.find(table, hash, key).is_none() {
+            return Ok(Outcome {
+                before,
+                after: None,
+            });
+        }
+        let value = value.map(|(bytes, is_typed, expires_at_ms)| Value {
+            bytes,
+            is_typed,
+            expires_at_ms,
+        });
+        let is_put = value.is_some();
+        let version = draft.change((table, hash, key), value, before)?;
+        Ok(Outcome {
+            before,
+            after: is_put.then_some(version),
+        })
+    }
+
+    /// The objects of a walk as the draft has them.
+    pub(crate) fn show_in_draft(
+        &self,
+        draft: &Draft,
+        table: TableId,
+        object: Object<'_>,
+        show: &mut dyn FnMut(Object<'_>),
+    ) {
+        match draft.find(table, self.hash(object.key), object.key) {
+            None => show(object),
+            Some(changed) => changed.object(self.now_ms()).into_iter().for_each(show),
+        }
+    }
+
+    /// The objects that only the draft has.
+    pub(crate) fn show_new(&self, draft: &Draft, table: TableId, show: &mut dyn FnMut(Object<'_>)) {
+        let new = draft
+            .changed
+            .iter()
+            .filter(|one| one.is_new && one.table == table);
+        new.filter_map(|one| one.object(self.now_ms()))
+            .for_each(show);
+    }
+}

@@ -1,0 +1,156 @@
+//! The connection of a script's callbacks to the world outside of its coroutine, and the values
+//! that pass through it.
+
+use crate::source::Script;
+use corosensei::Yielder;
+use mlua::Lua;
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Limits of one interpreter, and the texts that it tells scripts.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Memory of the interpreter, and length of each value that its libraries make.
+    pub memory_bytes: usize,
+    /// The version of Redis that scripts are told.
+    pub version: &'static str,
+    pub version_number: u32,
+}
+
+/// A script to run.
+pub struct Job {
+    pub script: Arc<Script>,
+    pub keys: Vec<Vec<u8>>,
+    pub args: Vec<Vec<u8>>,
+    /// The client speaks RESP3.
+    pub resp3: bool,
+    /// The script is suspended each time that it has run for this long.
+    pub slice: Duration,
+    /// Maximum length of the reply.
+    pub reply_bytes_max: usize,
+}
+
+/// The reason why the script is suspended.
+#[derive(Debug)]
+pub enum Event {
+    /// It has ended; the interpreter takes another.
+    Done(Outcome),
+    /// It calls a command, and goes on with [`Answer::Reply`]. `resp3`: the form of the reply.
+    Call { args: Vec<Vec<u8>>, resp3: bool },
+    /// It asks whether it may run a command; the reply is an integer or an error.
+    Allowed { args: Vec<Vec<u8>> },
+    /// It has something for the log, at a level from 0 to 3; it goes on with [`Answer::GoOn`].
+    Log { level: u8, text: Vec<u8> },
+    /// It has run for its slice, and its interpreter has this much memory in bytes; it goes on with
+    /// [`Answer::GoOn`].
+    Slice { memory_bytes: usize },
+}
+
+/// The result of a script.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// The reply, as RESP.
+    pub reply: Vec<u8>,
+    /// The reply is an error of the script, not one that it returned.
+    pub failed: bool,
+    /// It was stopped; there is no reply.
+    pub stopped: bool,
+    /// See [`Machine::is_heavy`](crate::Machine::is_heavy).
+    pub(crate) heavy: bool,
+}
+
+/// The value with which the coroutine is resumed.
+pub enum Answer {
+    Run(Box<Job>),
+    /// Reads a script and does not run it.
+    Compile(Arc<Script>),
+    /// The reply of a command, as RESP.
+    Reply(Vec<u8>),
+    GoOn,
+    /// machine::K2.
+    Stop,
+    /// The interpreter is dropped; only between scripts.
+    Quit,
+}
+
+/// The connection of the callbacks to the world outside of the coroutine.
+pub(crate) struct Channel {
+    pub(crate) yielder: Cell<*const Yielder<Answer, Event>>,
+    pub(crate) stopped: Cell<bool>,
+    slice: Cell<Duration>,
+    slice_end: Cell<Instant>,
+    /// The form of the replies of commands.
+    pub(crate) resp3: Cell<bool>,
+    pub(crate) random: RefCell<crate::random::Generator>,
+}
+
+/// The error that ends a stopped script.
+#[derive(Debug)]
+pub(crate) struct Stopped;
+
+impl std::fmt::Display for Stopped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the script was stopped")
+    }
+}
+
+impl std::error::Error for Stopped {}
+
+impl Channel {
+    pub(crate) fn new() -> Channel {
+        Channel {
+            yielder: Cell::new(std::ptr::null()),
+            stopped: Cell::new(false),
+            slice: Cell::new(Duration::MAX),
+            slice_end: Cell::new(Instant::now()),
+            resp3: Cell::new(false),
+            random: RefCell::new(crate::random::Generator::unknown()),
+        }
+    }
+
+    /// Suspends the script until it is answered.
+    ///
+    /// # Errors
+    /// [`Stopped`] (machine::K2).
+    pub(crate) fn ask(&self, event: Event) -> mlua::Result<Answer> {
+        let stop = || Err(mlua::Error::external(Stopped));
+        let yielder = self.yielder.get();
+        if self.stopped.get() || yielder.is_null() {
+            return stop();
+        }
+        let is_slice = matches!(event, Event::Slice { .. });
+        // SAFETY: machine::K3: the bottom frame of this coroutine has set it, and has not returned.
+        let answer = unsafe { &*yielder }.suspend(event);
+        if matches!(answer, Answer::Stop | Answer::Quit) {
+            self.stopped.set(true);
+            return stop();
+        }
+        if is_slice {
+            self.slice_end.set(Instant::now() + self.slice.get());
+        }
+        Ok(answer)
+    }
+
+    /// To be called now and then while a script runs.
+    ///
+    /// # Errors
+    /// As [`ask`](Self::ask).
+    pub(crate) fn tick(&self, lua: &Lua) -> mlua::Result<()> {
+        if self.stopped.get() {
+            return Err(mlua::Error::external(Stopped));
+        }
+        if Instant::now() >= self.slice_end.get() {
+            let memory_bytes = lua.used_memory();
+            self.ask(Event::Slice { memory_bytes })?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn begin(&self, job: &Job) {
+        self.stopped.set(false);
+        self.slice.set(job.slice);
+        self.slice_end.set(Instant::now() + job.slice);
+        self.resp3.set(false);
+    }
+}

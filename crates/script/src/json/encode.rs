@@ -1,0 +1,173 @@
+//! Lua values as JSON.
+
+use super::{Invalid, Settings};
+use crate::number;
+use mlua::{Table, Value};
+
+pub(super) fn encode(
+    value: &Value,
+    settings: &Settings,
+    bytes_max: usize,
+) -> Result<Vec<u8>, String> {
+    let mut writer = Writer {
+        out: Vec::new(),
+        settings,
+        bytes_max,
+    };
+    writer.value(value, 0)?;
+    Ok(writer.out)
+}
+
+struct Writer<'s> {
+    out: Vec<u8>,
+    settings: &'s Settings,
+    bytes_max: usize,
+}
+
+fn cannot(value: &Value, why: &str) -> String {
+    let name = match value {
+        Value::Integer(_) => "number",
+        value => value.type_name(),
+    };
+    format!("Cannot serialise {name}: {why}")
+}
+
+impl Writer<'_> {
+    fn value(&mut self, value: &Value, depth: i64) -> Result<(), String> {
+        if self.out.len() > self.bytes_max {
+            return Err("not enough memory".to_owned());
+        }
+        match value {
+            Value::Nil => self.out.extend_from_slice(b"null"),
+            Value::LightUserData(pointer) if pointer.0.is_null() => {
+                self.out.extend_from_slice(b"null");
+            }
+            Value::Boolean(true) => self.out.extend_from_slice(b"true"),
+            Value::Boolean(false) => self.out.extend_from_slice(b"false"),
+            Value::Integer(number) => self.number(*number as f64)?,
+            Value::Number(number) => self.number(*number)?,
+            Value::String(text) => self.string(&text.as_bytes()),
+            Value::Table(table) => self.table(table, depth + 1)?,
+            other => return Err(cannot(other, "type not supported")),
+        }
+        Ok(())
+    }
+
+    fn number(&mut self, number: f64) -> Result<(), String> {
+        if !number.is_finite() {
+            match self.settings.encode_invalid {
+                Invalid::Off => {
+                    return Err(cannot(&Value::Number(number), "must not be NaN or Inf"));
+                }
+                Invalid::Null => {
+                    self.out.extend_from_slice(b"null");
+                    return Ok(());
+                }
+                Invalid::On => {}
+            }
+        }
+        let text = number::general(number, self.settings.precision);
+        self.out.extend_from_slice(text.as_bytes());
+        Ok(())
+    }
+
+    fn string(&mut self, text: &[u8]) {
+        self.out.push(b'"');
+        for byte in text {
+            let escape: &[u8] = match byte {
+                b'"' => b"\\\"",
+                b'\\' => b"\\\\",
+                b'/' => b"\\/",
+                8 => b"\\b",
+                b'\t' => b"\\t",
+                b'\n' => b"\\n",
+                12 => b"\\f",
+                b'\r' => b"\\r",
+                0..32 | 127 => {
+                    self.out
+                        .extend_from_slice(format!("\\u{byte:04x}").as_bytes());
+                    continue;
+                }
+                other => {
+                    self.out.push(*other);
+                    continue;
+                }
+            };
+            self.out.extend_from_slice(escape);
+        }
+        self.out.push(b'"');
+    }
+
+    fn table(&mut self, table: &Table, depth: i64) -> Result<(), String> {
+        if depth > self.settings.encode_depth {
+            return Err(format!("Cannot serialise, excessive nesting ({depth})"));
+        }
+        let pairs: Result<Vec<(Value, Value)>, mlua::Error> = table.pairs().collect();
+        let pairs = pairs.map_err(|error| error.to_string())?;
+        match self.array_length(table, &pairs)? {
+            Some(length) => self.array(table, length, depth),
+            None => self.object(&pairs, depth),
+        }
+    }
+
+    /// The largest index, if all keys are indexes and there are some; `None`: it is an object.
+    fn array_length(&self, table: &Table, pairs: &[(Value, Value)]) -> Result<Option<i64>, String> {
+        let mut most = 0;
+        for (key, _) in pairs {
+            match key {
+                Value::Integer(index) if *index >= 1 => most = most.max(*index),
+                Value::Number(index) if *index >= 1.0 && index.fract() == 0.0 => {
+                    most = most.max(number::to_integer(*index));
+                }
+                _ => return Ok(None),
+            }
+        }
+        let settings = self.settings;
+        let is_sparse = settings.sparse_ratio > 0
+            && most > (pairs.len() as i64).saturating_mul(settings.sparse_ratio)
+            && most > settings.sparse_safe;
+        match is_sparse {
+            true if settings.sparse_convert => Ok(None),
+            true => Err(cannot(
+                &Value::Table(table.clone()),
+                "excessively sparse array",
+            )),
+            false => Ok((most > 0).then_some(most)),
+        }
+    }
+
+    fn array(&mut self, table: &Table, length: i64, depth: i64) -> Result<(), String> {
+        self.out.push(b'[');
+        for index in 1..=length {
+            if index > 1 {
+                self.out.push(b',');
+            }
+            let value: Value = table.raw_get(index).map_err(|error| error.to_string())?;
+            self.value(&value, depth)?;
+        }
+        self.out.push(b']');
+        Ok(())
+    }
+
+    fn object(&mut self, pairs: &[(Value, Value)], depth: i64) -> Result<(), String> {
+        self.out.push(b'{');
+        for (n, (key, value)) in pairs.iter().enumerate() {
+            if n > 0 {
+                self.out.push(b',');
+            }
+            match key {
+                Value::String(text) => self.string(&text.as_bytes()),
+                Value::Integer(_) | Value::Number(_) => {
+                    self.out.push(b'"');
+                    self.value(key, depth)?;
+                    self.out.push(b'"');
+                }
+                other => return Err(cannot(other, "table key must be a number or string")),
+            }
+            self.out.push(b':');
+            self.value(value, depth)?;
+        }
+        self.out.push(b'}');
+        Ok(())
+    }
+}

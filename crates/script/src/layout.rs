@@ -1,0 +1,392 @@
+//! The library `struct`: binary layouts described by a format string.
+
+use crate::number;
+use crate::result::{answer, answer_many};
+use mlua::{Lua, MultiValue, Table, Value};
+
+/// Longest integer, in bytes.
+const INTEGER_BYTES_MAX: usize = 32;
+/// The alignment without `!`.
+const NO_ALIGNMENT: usize = 1;
+/// The alignment of `!` alone: the largest of C's basic types.
+const NATIVE_ALIGNMENT: usize = 8;
+
+struct Format<'f> {
+    rest: &'f [u8],
+    little: bool,
+    alignment: usize,
+}
+
+/// An item of a format.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Item {
+    /// Bytes, and whether it is signed.
+    Integer(usize, bool),
+    Float,
+    Double,
+    Pad,
+    /// Length; 0 stands for the length of the argument, or the number before it.
+    Fixed(usize),
+    Terminated,
+    /// It takes no bytes of its own.
+    Nothing,
+}
+
+impl<'f> Format<'f> {
+    fn new(text: &'f [u8]) -> Format<'f> {
+        Format {
+            rest: text,
+            little: true,
+            alignment: NO_ALIGNMENT,
+        }
+    }
+
+    fn number(&mut self) -> Result<Option<usize>, String> {
+        let mut number: Option<usize> = None;
+        while let [digit @ b'0'..=b'9', rest @ ..] = self.rest {
+            let next = number.unwrap_or(0).checked_mul(10);
+            let next = next.and_then(|next| next.checked_add(usize::from(digit - b'0')));
+            let next = next.filter(|next| *next <= i32::MAX as usize);
+            number = Some(next.ok_or("integral size overflow")?);
+            self.rest = rest;
+        }
+        Ok(number)
+    }
+
+    fn integer(&mut self, signed: bool, native: usize) -> Result<Item, String> {
+        let bytes = self.number()?.unwrap_or(native);
+        if bytes > INTEGER_BYTES_MAX {
+            return Err(format!(
+                "integral size {bytes} is larger than limit of {INTEGER_BYTES_MAX}"
+            ));
+        }
+        Ok(Item::Integer(bytes, signed))
+    }
+
+    /// The next item, and its size for alignment.
+    fn next(&mut self) -> Option<Result<Item, String>> {
+        let [option, rest @ ..] = self.rest else {
+            return None;
+        };
+        self.rest = rest;
+        Some(match option {
+            b'b' => Ok(Item::Integer(1, true)),
+            b'B' => Ok(Item::Integer(1, false)),
+            b'h' => Ok(Item::Integer(2, true)),
+            b'H' => Ok(Item::Integer(2, false)),
+            b'l' => Ok(Item::Integer(8, true)),
+            b'L' | b'T' => Ok(Item::Integer(8, false)),
+            b'i' => self.integer(true, 4),
+            b'I' => self.integer(false, 4),
+            b'f' => Ok(Item::Float),
+            b'd' | b'n' => Ok(Item::Double),
+            b'x' => Ok(Item::Pad),
+            b's' => Ok(Item::Terminated),
+            b'c' => self.number().map(|length| Item::Fixed(length.unwrap_or(1))),
+            b' ' => Ok(Item::Nothing),
+            b'<' | b'>' => {
+                self.little = *option == b'<';
+                Ok(Item::Nothing)
+            }
+            b'!' => match self.number() {
+                Err(text) => Err(text),
+                Ok(number) => {
+                    self.alignment = number.unwrap_or(NATIVE_ALIGNMENT);
+                    match self.alignment.is_power_of_two() {
+                        true => Ok(Item::Nothing),
+                        false => Err("alignment is not a power of 2".to_owned()),
+                    }
+                }
+            },
+            other => Err(format!("invalid format option '{}'", char::from(*other))),
+        })
+    }
+
+    /// Padding before an item at `position`.
+    fn padding(&self, item: Item, position: usize) -> usize {
+        let size = match item {
+            Item::Integer(bytes, _) => bytes,
+            Item::Float => 4,
+            Item::Double => 8,
+            Item::Pad | Item::Fixed(_) | Item::Terminated | Item::Nothing => return 0,
+        };
+        let align = size.min(self.alignment);
+        if align <= 1 {
+            return 0;
+        }
+        (align - (position & (align - 1))) & (align - 1)
+    }
+}
+
+fn bad(at: usize, name: &str, why: &str) -> String {
+    format!("bad argument #{at} to '{name}' ({why})")
+}
+
+/// An unknown option is a wrong argument; other mistakes of a format are told as they are.
+fn wrong(text: String, name: &str) -> String {
+    match text.starts_with("invalid format") {
+        true => bad(1, name, &text),
+        false => text,
+    }
+}
+
+/// Argument `at`, from 1.
+fn number_at(args: &MultiValue, at: usize, name: &str) -> Result<f64, String> {
+    match args.get(at - 1) {
+        Some(Value::Integer(number)) => Ok(*number as f64),
+        Some(Value::Number(number)) => Ok(*number),
+        Some(Value::String(text)) => {
+            let text = String::from_utf8_lossy(&text.as_bytes()).trim().to_owned();
+            let wrong = |_| bad(at, name, "number expected, got string");
+            text.parse().map_err(wrong)
+        }
+        None => Err(bad(at, name, "number expected, got no value")),
+        Some(other) => {
+            let why = format!("number expected, got {}", other.type_name());
+            Err(bad(at, name, &why))
+        }
+    }
+}
+
+fn text_at(args: &MultiValue, at: usize, name: &str) -> Result<Vec<u8>, String> {
+    match args.get(at - 1) {
+        Some(Value::String(text)) => Ok(text.as_bytes().to_vec()),
+        Some(Value::Integer(number)) => Ok(number.to_string().into_bytes()),
+        Some(Value::Number(number)) => Ok(number::general(*number, 14).into_bytes()),
+        None => Err(bad(at, name, "string expected, got no value")),
+        Some(other) => {
+            let why = format!("string expected, got {}", other.type_name());
+            Err(bad(at, name, &why))
+        }
+    }
+}
+
+fn write_integer(out: &mut Vec<u8>, number: f64, bytes: usize, little: bool) {
+    // As C converts a number that is too large for a signed integer.
+    let value = match number >= 0.0 {
+        true if number < 18_446_744_073_709_551_616.0 => number as u64,
+        true => 0,
+        false => number::to_integer(number) as u64,
+    };
+    let start = out.len();
+    out.extend((0..bytes).map(|n| if n < 8 { (value >> (8 * n)) as u8 } else { 0 }));
+    if !little && let Some(written) = out.get_mut(start..) {
+        written.reverse();
+    }
+}
+
+fn pack(args: &MultiValue, bytes_max: usize) -> Result<Vec<u8>, String> {
+    const NAME: &str = "pack";
+    let text = text_at(args, 1, NAME)?;
+    let mut format = Format::new(&text);
+    let mut out = Vec::new();
+    let mut at = 2;
+    while let Some(item) = format.next() {
+        let item = item.map_err(|text| wrong(text, NAME))?;
+        let padding = format.padding(item, out.len());
+        out.resize(out.len() + padding, 0);
+        match item {
+            Item::Integer(bytes, _) => {
+                let number = number_at(args, at, NAME)?;
+                write_integer(&mut out, number, bytes, format.little);
+                at += 1;
+            }
+            Item::Float => {
+                let number = number_at(args, at, NAME)? as f32;
+                let bytes = if format.little {
+                    number.to_le_bytes()
+                } else {
+                    number.to_be_bytes()
+                };
+                out.extend_from_slice(&bytes);
+                at += 1;
+            }
+            Item::Double => {
+                let number = number_at(args, at, NAME)?;
+                let bytes = if format.little {
+                    number.to_le_bytes()
+                } else {
+                    number.to_be_bytes()
+                };
+                out.extend_from_slice(&bytes);
+                at += 1;
+            }
+            Item::Pad => out.push(0),
+            Item::Terminated | Item::Fixed(_) => {
+                let text = text_at(args, at, NAME)?;
+                let length = match item {
+                    Item::Fixed(length) if length > 0 => length,
+                    _ => text.len(),
+                };
+                let Some(bytes) = text.get(..length) else {
+                    return Err(bad(at + 1, NAME, "string too short"));
+                };
+                out.extend_from_slice(bytes);
+                if item == Item::Terminated {
+                    out.push(0);
+                }
+                at += 1;
+            }
+            Item::Nothing => {}
+        }
+        if out.len() > bytes_max {
+            return Err("not enough memory".to_owned());
+        }
+    }
+    Ok(out)
+}
+
+fn read_integer(bytes: &[u8], little: bool, signed: bool) -> f64 {
+    let mut value: u64 = 0;
+    let take = |value: &mut u64, byte: &u8| *value = *value << 8 | u64::from(*byte);
+    match little {
+        true => bytes.iter().rev().for_each(|byte| take(&mut value, byte)),
+        false => bytes.iter().for_each(|byte| take(&mut value, byte)),
+    }
+    if !signed {
+        return value as f64;
+    }
+    let unused = 64 - 8 * bytes.len().clamp(1, 8) as u32;
+    ((value << unused) as i64 >> unused) as f64
+}
+
+fn unpack(lua: &Lua, args: &MultiValue) -> mlua::Result<Result<Vec<Value>, String>> {
+    const NAME: &str = "unpack";
+    let prepared = text_at(args, 1, NAME).and_then(|format| Ok((format, text_at(args, 2, NAME)?)));
+    let (text, data) = match prepared {
+        Ok(prepared) => prepared,
+        Err(text) => return Ok(Err(text)),
+    };
+    let start = match args.len() {
+        0..=2 => 1.0,
+        _ => match number_at(args, 3, NAME) {
+            Ok(number) => number,
+            Err(text) => return Ok(Err(text)),
+        },
+    };
+    let start = number::to_integer(start);
+    if start < 1 {
+        return Ok(Err(bad(3, NAME, "offset must be 1 or greater")));
+    }
+    let mut position = usize::try_from(start - 1).unwrap_or(usize::MAX);
+    let too_short = || Ok(Err(bad(2, NAME, "data string too short")));
+    let mut format = Format::new(&text);
+    let mut values: Vec<Value> = Vec::new();
+    while let Some(item) = format.next() {
+        let item = match item {
+            Ok(item) => item,
+            Err(text) => return Ok(Err(wrong(text, NAME))),
+        };
+        position = position.saturating_add(format.padding(item, position));
+        let rest = data.get(position..).unwrap_or_default();
+        let length = match item {
+            Item::Integer(bytes, _) => bytes,
+            Item::Float => 4,
+            Item::Double => 8,
+            Item::Pad => 1,
+            Item::Nothing => 0,
+            Item::Fixed(0) => {
+                let length = match values.pop() {
+                    Some(Value::Number(number)) => number::to_integer(number),
+                    _ => return Ok(Err("format 'c0' needs a previous size".to_owned())),
+                };
+                match usize::try_from(length) {
+                    Ok(length) => length,
+                    Err(_) => return too_short(),
+                }
+            }
+            Item::Fixed(length) => length,
+            Item::Terminated => match rest.iter().position(|byte| *byte == 0) {
+                Some(length) => length,
+                None => return Ok(Err("unfinished string in data".to_owned())),
+            },
+        };
+        if position > data.len() && item != Item::Nothing {
+            return too_short();
+        }
+        let Some(bytes) = rest.get(..length) else {
+            return too_short();
+        };
+        match item {
+            Item::Integer(_, signed) => {
+                values.push(Value::Number(read_integer(bytes, format.little, signed)));
+            }
+            Item::Float => values.push(Value::Number(float(bytes, format.little))),
+            Item::Double => values.push(Value::Number(double(bytes, format.little))),
+            Item::Fixed(_) | Item::Terminated => {
+                values.push(Value::String(lua.create_string(bytes)?));
+            }
+            Item::Pad | Item::Nothing => {}
+        }
+        position += length + usize::from(item == Item::Terminated);
+        if values.len() > 7_000 {
+            return Ok(Err("too many results to unpack".to_owned()));
+        }
+    }
+    values.push(Value::Number(position as f64 + 1.0));
+    Ok(Ok(values))
+}
+
+fn float(bytes: &[u8], little: bool) -> f64 {
+    let bytes: [u8; 4] = bytes.try_into().unwrap_or_default();
+    f64::from(if little {
+        f32::from_le_bytes(bytes)
+    } else {
+        f32::from_be_bytes(bytes)
+    })
+}
+
+fn double(bytes: &[u8], little: bool) -> f64 {
+    let bytes: [u8; 8] = bytes.try_into().unwrap_or_default();
+    if little {
+        f64::from_le_bytes(bytes)
+    } else {
+        f64::from_be_bytes(bytes)
+    }
+}
+
+fn size(args: &MultiValue) -> Result<f64, String> {
+    const NAME: &str = "size";
+    let text = text_at(args, 1, NAME)?;
+    let mut format = Format::new(&text);
+    let mut position: usize = 0;
+    while let Some(item) = format.next() {
+        let item = item.map_err(|text| wrong(text, NAME))?;
+        position += format.padding(item, position);
+        position += match item {
+            Item::Integer(bytes, _) => bytes,
+            Item::Float => 4,
+            Item::Double => 8,
+            Item::Pad => 1,
+            Item::Nothing => 0,
+            Item::Terminated => return Err(bad(1, NAME, "option 's' has no fixed size")),
+            Item::Fixed(0) => return Err(bad(1, NAME, "option 'c0' has no fixed size")),
+            Item::Fixed(length) => length,
+        };
+    }
+    Ok(position as f64)
+}
+
+pub(crate) fn library(lua: &Lua, bytes_max: usize) -> mlua::Result<Table> {
+    let library = lua.create_table()?;
+    let pack = lua.create_function(move |lua, args: MultiValue| {
+        let packed = pack(&args, bytes_max);
+        let packed = packed.map(|bytes| lua.create_string(bytes));
+        answer(
+            lua,
+            match packed {
+                Ok(text) => Ok(text?),
+                Err(text) => Err(text),
+            },
+        )
+    })?;
+    library.raw_set("pack", pack)?;
+    let unpack = lua.create_function(|lua, args: MultiValue| {
+        let values = unpack(lua, &args)?;
+        answer_many(lua, values)
+    })?;
+    library.raw_set("unpack", unpack)?;
+    let size = lua.create_function(|lua, args: MultiValue| answer(lua, size(&args)))?;
+    library.raw_set("size", size)?;
+    Ok(library)
+}

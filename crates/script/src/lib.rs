@@ -1,0 +1,31 @@
+//! Lua scripts as Redis runs them (`EVAL`): the language, its libraries, its sandbox, and the
+//! conversion of replies. It runs no command and knows no store: a script that calls a command is
+//! suspended, and the caller resumes it with the reply.
+//!
+//! - [`source`]: a script's text, its name, the flags of its first line; the cache of sources.
+//! - [`machine`]: one interpreter, on a stack of its own, so that a script can be suspended
+//!   anywhere.
+//! - [`channel`]: the values that pass between a script and its caller.
+//! - [`sandbox`]: the globals that a script sees.
+//! - [`result`]: results of the host's functions.
+//! - [`raise`]: functions that raise errors at their caller's line.
+//! - [`reply`]: replies of commands as Lua values, and a script's result as a reply.
+//! - [`json`], [`pack`], [`layout`], [`bits`]: the libraries `cjson`, `cmsgpack`, `struct`, `bit`.
+
+mod bits;
+mod channel;
+mod json;
+mod layout;
+pub mod machine;
+mod number;
+mod pack;
+mod raise;
+mod random;
+mod reply;
+mod result;
+mod sandbox;
+pub mod source;
+
+pub use channel::{Answer, Event, Job, Limits, Outcome};
+pub use machine::Machine;
+pub use source::{Cache, Flags, Script, sha1_hex};

@@ -1,0 +1,204 @@
+//! One interpreter, on a stack of its own.
+//!
+//! **Mechanism.** The interpreter runs as a coroutine of this thread. When a script calls a
+//! command, or has run for a slice of time, the coroutine is suspended with an [`Event`], wherever
+//! it is (in a protected call, in a sort). The caller decides when it goes on, and with which
+//! [`Answer`].
+//!
+//! **Invariants**
+//! - K1: one script at a time. An interpreter whose script is suspended takes no other.
+//! - K2: [`Answer::Stop`] ends the script: from then on every hook and every call of the host fails
+//!   with an error that no script can catch, so the coroutine comes to its end.
+//! - K3: the pointer to the coroutine's handle is used inside of that coroutine alone, whose frame
+//!   at the bottom of the stack owns the interpreter and so outlives all its callbacks.
+//! - K4: an interpreter moves between threads as a whole, while it is suspended: everything that
+//!   its callbacks share is on its own stack or in its own heap, and nothing of it is thread-local.
+
+use crate::channel::{Answer, Channel, Event, Job, Limits, Outcome};
+use crate::reply;
+use crate::sandbox::{self, Sandbox};
+use crate::source::Script;
+use corosensei::stack::DefaultStack;
+use corosensei::{Coroutine, CoroutineResult, Yielder};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Bytes of an interpreter's stack: the deepest recursion of the parser and of the libraries takes
+/// less than half of it. Pages that are never touched cost nothing.
+const STACK_BYTES: usize = 2 << 20;
+
+/// An interpreter.
+pub struct Machine {
+    fiber: Coroutine<Answer, Event, (), DefaultStack>,
+    /// A script is suspended.
+    busy: bool,
+    heavy: bool,
+}
+
+// SAFETY: K4: `live` shares its `Rc`s with callbacks of its own interpreter alone, events and
+// answers own their bytes, and neither Lua nor `mlua` nor `corosensei` keeps thread-local state.
+// The coroutine runs only in `resume`, which borrows the interpreter exclusively.
+unsafe impl Send for Machine {}
+
+impl Machine {
+    /// # Errors
+    /// The system has no memory for its stack.
+    pub fn new(limits: Limits) -> std::io::Result<Machine> {
+        let stack = DefaultStack::new(STACK_BYTES)?;
+        let fiber =
+            Coroutine::with_stack(stack, move |yielder, first| live(yielder, first, &limits));
+        Ok(Machine {
+            fiber,
+            busy: false,
+            heavy: false,
+        })
+    }
+
+    /// Starts a script.
+    ///
+    /// # Panics
+    /// If a script is suspended (K1).
+    pub fn start(&mut self, job: Box<Job>) -> Event {
+        assert!(!self.busy, "an interpreter runs one script at a time");
+        self.busy = true;
+        self.resume(Answer::Run(job))
+    }
+
+    /// Goes on with the suspended script.
+    pub fn resume(&mut self, answer: Answer) -> Event {
+        if self.fiber.done() {
+            return Event::Done(Outcome::default());
+        }
+        match self.fiber.resume(answer) {
+            CoroutineResult::Yield(event) => {
+                if let Event::Done(outcome) = &event {
+                    self.busy = false;
+                    self.heavy = outcome.heavy;
+                }
+                event
+            }
+            CoroutineResult::Return(()) => {
+                self.busy = false;
+                Event::Done(Outcome::default())
+            }
+        }
+    }
+
+    /// The text of the error if a script cannot be compiled. It does not run.
+    ///
+    /// # Panics
+    /// As [`start`](Self::start).
+    pub fn compile_error(&mut self, script: &Arc<Script>) -> Option<String> {
+        assert!(!self.busy, "an interpreter runs one script at a time");
+        match self.resume(Answer::Compile(Arc::clone(script))) {
+            Event::Done(outcome) if outcome.failed => {
+                let text = String::from_utf8_lossy(outcome.reply.get(1..).unwrap_or_default());
+                Some(text.trim_end().to_owned())
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a script is suspended.
+    pub fn is_busy(&self) -> bool {
+        self.busy
+    }
+
+    /// Whether the last script has left so much garbage that another interpreter should take its
+    /// place: there is no collection when an allocation fails, and to clear it takes long.
+    pub fn is_heavy(&self) -> bool {
+        self.heavy
+    }
+
+    /// Ends the suspended script, if there is one (K2).
+    pub fn stop(&mut self) {
+        while self.busy {
+            self.resume(Answer::Stop);
+        }
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        self.stop();
+        if self.fiber.started() && !self.fiber.done() {
+            self.fiber.resume(Answer::Quit);
+        }
+        debug_assert!(!self.fiber.started() || self.fiber.done());
+    }
+}
+
+/// The life of an interpreter: the bottom frame of its coroutine.
+fn live(yielder: &Yielder<Answer, Event>, first: Answer, limits: &Limits) {
+    let channel = Rc::new(Channel::new());
+    channel.yielder.set(yielder);
+    let sandbox = Sandbox::new(&channel, limits);
+    let mut answer = first;
+    loop {
+        let mut outcome = match answer {
+            Answer::Run(job) => match &sandbox {
+                Ok(sandbox) => run(sandbox, &channel, &job),
+                Err(error) => failure(&format!("ERR scripts cannot run: {error}")),
+            },
+            Answer::Compile(script) => match &sandbox {
+                Ok(sandbox) => match sandbox.compile_error(&script) {
+                    None => Outcome::default(),
+                    Some(text) => failure(&text),
+                },
+                Err(error) => failure(&format!("ERR scripts cannot run: {error}")),
+            },
+            Answer::Quit => return,
+            Answer::Reply(_) | Answer::GoOn | Answer::Stop => Outcome::default(),
+        };
+        outcome.heavy = sandbox.as_ref().is_ok_and(Sandbox::is_heavy);
+        answer = yielder.suspend(Event::Done(outcome));
+    }
+}
+
+fn failure(text: &str) -> Outcome {
+    let mut reply = Vec::new();
+    reply::write_error(&mut reply, text.as_bytes());
+    Outcome {
+        reply,
+        failed: true,
+        ..Outcome::default()
+    }
+}
+
+fn run(sandbox: &Sandbox, channel: &Channel, job: &Job) -> Outcome {
+    channel.begin(job);
+    let ended = sandbox.run(job);
+    if channel.stopped.get() {
+        return Outcome {
+            stopped: true,
+            ..Outcome::default()
+        };
+    }
+    match ended {
+        Ok(sandbox::Ended::Value(value)) => {
+            let mut writer = reply::Writer {
+                out: Vec::new(),
+                resp3: job.resp3,
+                booleans: channel.resp3.get(),
+                bytes_max: job.reply_bytes_max,
+            };
+            match writer.write(&value, 0) {
+                Ok(()) => Outcome {
+                    reply: writer.out,
+                    ..Outcome::default()
+                },
+                Err(text) => failure(&text),
+            }
+        }
+        Ok(sandbox::Ended::Failed(text)) => {
+            let mut reply = Vec::new();
+            reply::write_error(&mut reply, &text);
+            Outcome {
+                reply,
+                failed: true,
+                ..Outcome::default()
+            }
+        }
+        Err(error) => failure(&format!("ERR {}", sandbox::text_of(&error))),
+    }
+}

@@ -1,0 +1,371 @@
+-- The globals of scripts, made from Lua's own. It is run once for each interpreter, with the host's
+-- functions, and returns the function that runs a script and the table that scripts see as `_G`.
+--
+-- A script sees empty tables that show the real ones (`shown`), so it can change none of them. An
+-- error of the host is userdata, and no script can catch it (`is_fatal`).
+
+local host = ...
+local null = host.null
+local error, type, select, unpack, next, tostring = error, type, select, unpack, next, tostring
+local rawget, rawset, setmetatable = rawget, rawset, setmetatable
+local raw_pcall, raw_xpcall, raw_resume = pcall, xpcall, coroutine.resume
+local loadstring, floor = loadstring, math.floor
+
+-- The interpreter takes a chunk's name without holding it while it reads the chunk: they are held
+-- here.
+local NAMES = {"@user_script", "=(load)"}
+local READONLY = "Attempt to modify a readonly table"
+
+local function is_fatal(err)
+  return type(err) == "userdata" and err ~= null
+end
+
+-- The real table behind each that is shown.
+local shown = {}
+
+local function refuse()
+  error(READONLY, 2)
+end
+
+local locked = setmetatable({}, {__newindex = refuse, __metatable = false})
+shown[locked] = {}
+
+local function show(real)
+  local proxy = setmetatable({}, {__index = real, __newindex = refuse, __metatable = locked})
+  shown[proxy] = real
+  return proxy
+end
+
+local function own_pairs(shown_next)
+  local raw_pairs = pairs
+  return function(t)
+    if shown[t] then
+      return shown_next, t, nil
+    end
+    return raw_pairs(t)
+  end
+end
+
+-- A function whose errors are returned, with their first result: `false` or nil (`raise.rs`).
+local raises = host.raises
+
+local function after_pcall(ok, err, ...)
+  if ok then
+    return true, true, err, ...
+  end
+  if is_fatal(err) then
+    return nil, err
+  end
+  if type(err) == "table" then
+    local text = rawget(err, "err")
+    if type(text) == "string" or type(text) == "number" then
+      err = text
+    end
+  end
+  return true, false, err
+end
+
+local function after(ok, err, ...)
+  if not ok and is_fatal(err) then
+    return nil, err
+  end
+  return true, ok, err, ...
+end
+
+local function handler(err)
+  if is_fatal(err) then
+    return err
+  end
+  local source, line = host.where()
+  if type(err) ~= "table" or shown[err] then
+    err = {err = "ERR " .. tostring(err)}
+  end
+  if source then
+    rawset(err, "source", source)
+    rawset(err, "line", line)
+  end
+  return err
+end
+
+local function run(f)
+  local ok, result = raw_xpcall(f, handler)
+  for proxy in next, shown do
+    local key = next(proxy)
+    while key ~= nil do
+      rawset(proxy, key, nil)
+      key = next(proxy)
+    end
+  end
+  return ok, result
+end
+
+-- The error of a function of `redis`, as its results.
+local function failed(text)
+  return nil, {err = "ERR " .. text}
+end
+
+local globals = {
+  _VERSION = _VERSION, assert = assert, error = error, gcinfo = gcinfo, getmetatable = getmetatable,
+  ipairs = ipairs, rawequal = rawequal, select = select, tonumber = tonumber, tostring = tostring,
+  type = type,
+}
+
+globals.next = function(t, key)
+  return next(shown[t] or t, key)
+end
+globals.pairs = own_pairs(globals.next)
+globals.rawget = function(t, key)
+  return rawget(shown[t] or t, key)
+end
+globals.rawset = raises(function(t, key, value)
+  if shown[t] then
+    return nil, READONLY
+  end
+  return true, rawset(t, key, value)
+end)
+globals.setmetatable = raises(function(t, meta)
+  if shown[t] then
+    return nil, READONLY
+  end
+  return true, setmetatable(t, meta)
+end)
+globals.pcall = raises(function(...)
+  return after_pcall(raw_pcall(...))
+end)
+globals.xpcall = raises(function(f, h)
+  return after(raw_xpcall(f, function(err)
+    if is_fatal(err) then
+      return err
+    end
+    return h(err)
+  end))
+end)
+globals.unpack = raises(function(list, from, to)
+  local first, last = from or 1, to or (type(list) == "table" and #list or 0)
+  if type(first) == "number" and type(last) == "number" and last - first >= 7000 then
+    return false, "too many results to unpack"
+  end
+  return true, unpack(list, from, to)
+end)
+globals.collectgarbage = function(what)
+  if what == nil or what == "collect" or what == "count" then
+    return collectgarbage(what)
+  end
+  return 0
+end
+-- Bytecode is not read; a name ends at its first zero, as for the interpreter.
+globals.loadstring = function(text, name)
+  if type(text) == "string" and text:byte() == 27 then
+    return nil, "attempt to load bytecode"
+  end
+  name = name == nil and text or name
+  if type(name) == "string" then
+    name = name:match("^[^%z]*")
+  end
+  local f, err = loadstring(text, name)
+  return f, err
+end
+globals.load = raises(function(f, name)
+  if type(f) ~= "function" then
+    return false, "bad argument #1 to 'load' (function expected, got " .. type(f) .. ")"
+  end
+  local parts = {}
+  while true do
+    local part = f()
+    if part == nil or part == "" then
+      break
+    end
+    if type(part) ~= "string" then
+      return true, nil, "reader function must return a string"
+    end
+    parts[#parts + 1] = part
+  end
+  return true, globals.loadstring(table.concat(parts), name or NAMES[2])
+end)
+
+local strings = {}
+for name, f in next, string do
+  strings[name] = f
+end
+strings.dump = nil
+strings.rep = raises(function(text, times)
+  if text == "" then
+    return true, ""
+  end
+  if type(text) == "string" and type(times) == "number" and #text * times > host.bytes_max then
+    return nil, "not enough memory"
+  end
+  return true, string.rep(text, times)
+end)
+local maths = {}
+for name, f in next, math do
+  maths[name] = f
+end
+maths.random = raises(function(first, last)
+  local draw = host.random()
+  if first == nil then
+    return true, draw
+  end
+  local low, high = 1, first
+  if last ~= nil then
+    low, high = first, last
+  end
+  if type(low) ~= "number" or type(high) ~= "number" then
+    return false, "bad argument to 'random' (number expected)"
+  end
+  low, high = floor(low), floor(high)
+  if low > high then
+    local at = last == nil and 1 or 2
+    return false, "bad argument #" .. at .. " to 'random' (interval is empty)"
+  end
+  return true, floor(draw * (high - low + 1)) + low
+end)
+maths.randomseed = host.seed
+
+local coroutines = {}
+for name, f in next, coroutine do
+  coroutines[name] = f
+end
+coroutines.resume = raises(function(...)
+  return after(raw_resume(...))
+end)
+
+local redis = {
+  LOG_DEBUG = 0, LOG_VERBOSE = 1, LOG_NOTICE = 2, LOG_WARNING = 3,
+  REPL_NONE = 0, REPL_AOF = 1, REPL_SLAVE = 2, REPL_REPLICA = 2, REPL_ALL = 3,
+  REDIS_VERSION = host.version, REDIS_VERSION_NUM = host.version_number,
+}
+redis.call = raises(function(...)
+  local ok, result = host.call(...)
+  return ok or nil, result
+end)
+redis.pcall = function(...)
+  local _, result = host.call(...)
+  return result
+end
+redis.acl_check_cmd = raises(function(...)
+  local ok, result = host.allowed(...)
+  if not ok then
+    return nil, result
+  end
+  return true, result == 1
+end)
+redis.error_reply = function(...)
+  local text = ...
+  if select("#", ...) ~= 1 or type(text) ~= "string" then
+    return {err = "ERR wrong number or type of arguments"}
+  end
+  return {err = host.error_text(text)}
+end
+redis.status_reply = function(...)
+  local text = ...
+  if select("#", ...) ~= 1 or type(text) ~= "string" then
+    return {err = "ERR wrong number or type of arguments"}
+  end
+  return {ok = text}
+end
+redis.sha1hex = raises(function(...)
+  if select("#", ...) ~= 1 then
+    return failed("wrong number of arguments")
+  end
+  local text = ...
+  return true, host.sha1hex(type(text) == "string" and text or tostring(text))
+end)
+redis.log = raises(function(level, ...)
+  if select("#", ...) < 1 then
+    return failed("redis.log() requires two arguments or more.")
+  end
+  if type(level) ~= "number" then
+    return failed("First argument must be a number (log level).")
+  end
+  if level < 0 or level > 3 then
+    return failed("Invalid debug level.")
+  end
+  local words = {}
+  for n = 1, select("#", ...) do
+    local word = select(n, ...)
+    if type(word) == "string" or type(word) == "number" then
+      words[#words + 1] = word
+    end
+  end
+  host.log(floor(level), table.concat(words, " "))
+  return true
+end)
+redis.setresp = raises(function(...)
+  if select("#", ...) ~= 1 then
+    return failed("redis.setresp() requires one argument.")
+  end
+  local version = ...
+  if version ~= 2 and version ~= 3 then
+    return failed("RESP version must be 2 or 3.")
+  end
+  host.setresp(version)
+  return true
+end)
+redis.set_repl = raises(function(...)
+  if select("#", ...) ~= 1 then
+    return failed("redis.set_repl() requires two arguments.")
+  end
+  local flags = ...
+  if type(flags) ~= "number" or flags < 0 or flags > 3 then
+    return failed("Invalid replication flags. Use REPL_AOF, REPL_REPLICA, REPL_ALL or REPL_NONE.")
+  end
+  return true
+end)
+redis.replicate_commands = function()
+  return true
+end
+redis.breakpoint = function()
+  return false
+end
+redis.debug = function() end
+
+local function new_json()
+  local json = host.json()
+  local library = {
+    _NAME = "cjson", _VERSION = "2.1.0", null = null,
+    encode = raises(json.encode), decode = raises(json.decode),
+    encode_max_depth = raises(json.encode_max_depth),
+    decode_max_depth = raises(json.decode_max_depth),
+    encode_number_precision = raises(json.encode_number_precision),
+    encode_keep_buffer = raises(json.encode_keep_buffer),
+    encode_invalid_numbers = raises(json.encode_invalid_numbers),
+    decode_invalid_numbers = raises(json.decode_invalid_numbers),
+    encode_sparse_array = raises(json.encode_sparse_array),
+  }
+  library.new = new_json
+  return library
+end
+
+local bit = {}
+for name, f in next, host.bit do
+  bit[name] = raises(f)
+end
+
+globals.string = show(strings)
+globals.table = show(table)
+globals.math = show(maths)
+globals.coroutine = show(coroutines)
+globals.os = show({clock = host.clock})
+globals.redis = show(redis)
+globals.bit = show(bit)
+globals.cjson = show(new_json())
+globals.cmsgpack = show({
+  _NAME = "cmsgpack", _VERSION = "lua-cmsgpack 0.4.0",
+  _COPYRIGHT = "Copyright (C) 2012, Salvatore Sanfilippo",
+  _DESCRIPTION = "MessagePack C implementation for Lua",
+  pack = raises(host.pack.pack), unpack = raises(host.pack.unpack),
+  unpack_one = raises(host.pack.unpack_one), unpack_limit = raises(host.pack.unpack_limit),
+})
+globals.struct = show({
+  pack = raises(host.layout.pack), unpack = raises(host.layout.unpack), size = raises(host.layout.size),
+})
+
+local meta = getmetatable("")
+meta.__index, meta.__metatable = globals.string, false
+
+setmetatable(globals, {__index = function(_, name)
+  error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2)
+end})
+globals._G = show(globals)
+return run, globals._G, globals

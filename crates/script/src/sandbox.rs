@@ -1,0 +1,282 @@
+//! The globals that a script sees, and the call of a script.
+//!
+//! `prelude.lua` builds them from Lua's own and from the host's functions here. A function of the
+//! host returns `true` and its result, or `false` and the text of an error, which the prelude
+//! raises with the script's line.
+
+use crate::channel::{Answer, Channel, Event, Job, Limits};
+use crate::source::{Script, sha1_hex};
+use crate::{bits, json, layout, pack, raise, reply};
+use mlua::{
+    ChunkMode, Function, HookTriggers, Lua, LuaOptions, MultiValue, StdLib, String as LuaString,
+    Table, Value, VmState,
+};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Instant;
+
+/// Instructions between two looks at the clock: some microseconds.
+const INSTRUCTIONS_PER_TICK: u32 = 1_000;
+/// Compiled scripts that an interpreter keeps; beyond that it forgets them all.
+const COMPILED_MAX: usize = 512;
+/// The name of a script's chunk, as in Redis.
+const CHUNK: &str = "@user_script";
+const PRELUDE: &str = "=prelude";
+
+pub(crate) struct Sandbox {
+    lua: Lua,
+    run: Function,
+    globals: Table,
+    compiled: RefCell<HashMap<String, Function>>,
+    /// Memory in bytes above which it is better replaced than cleared of garbage.
+    heavy_above: usize,
+}
+
+/// The end of a script.
+pub(crate) enum Ended {
+    Value(Value),
+    /// The text of the error reply.
+    Failed(Vec<u8>),
+}
+
+/// The text of an error of the host.
+pub(crate) fn text_of(error: &mlua::Error) -> String {
+    match error {
+        mlua::Error::CallbackError { cause, .. } => text_of(cause),
+        mlua::Error::MemoryError(_) => "not enough memory".to_owned(),
+        mlua::Error::SyntaxError { message, .. } | mlua::Error::RuntimeError(message) => {
+            message.clone()
+        }
+        error => error.to_string(),
+    }
+}
+
+impl Sandbox {
+    pub(crate) fn new(channel: &Rc<Channel>, limits: &Limits) -> mlua::Result<Sandbox> {
+        let libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH;
+        let options = LuaOptions::new().catch_rust_panics(false);
+        let lua = Lua::new_with(libraries, options)?;
+        let host = host(&lua, channel, limits)?;
+        let prelude = lua.load(include_str!("prelude.lua")).set_name(PRELUDE);
+        let (run, shown, globals): (Function, Table, Table) = prelude.call(host)?;
+        lua.set_globals(shown)?;
+        lua.gc_collect()?;
+        let used = lua.used_memory();
+        lua.set_memory_limit(used + limits.memory_bytes)?;
+        let hook = Rc::clone(channel);
+        let triggers = HookTriggers::new().every_nth_instruction(INSTRUCTIONS_PER_TICK);
+        lua.set_global_hook(triggers, move |lua, _| {
+            hook.tick(lua).map(|()| VmState::Continue)
+        })?;
+        Ok(Sandbox {
+            lua,
+            run,
+            globals,
+            compiled: RefCell::default(),
+            heavy_above: used + limits.memory_bytes / 4,
+        })
+    }
+
+    /// # Errors
+    /// Those of the host: no memory, or the script was stopped.
+    pub(crate) fn run(&self, job: &Job) -> mlua::Result<Ended> {
+        let function = match self.compiled(&job.script) {
+            Ok(function) => function,
+            Err(mlua::Error::SyntaxError { message, .. }) => {
+                return Ok(Ended::Failed(compile_text(&message).into_bytes()));
+            }
+            Err(error) => return Err(error),
+        };
+        let list = |texts: &[Vec<u8>]| {
+            let table = self.lua.create_table_with_capacity(texts.len(), 0)?;
+            for (n, text) in texts.iter().enumerate() {
+                table.raw_set(n + 1, self.lua.create_string(text)?)?;
+            }
+            Ok::<_, mlua::Error>(table)
+        };
+        self.globals.raw_set("KEYS", list(&job.keys)?)?;
+        self.globals.raw_set("ARGV", list(&job.args)?)?;
+        let ended: mlua::Result<(bool, Value)> = self.run.call(function);
+        let (ok, value) = ended?;
+        if ok {
+            return Ok(Ended::Value(value));
+        }
+        Ok(Ended::Failed(failure_text(&value, job)?))
+    }
+
+    /// See [`Machine::is_heavy`](crate::Machine::is_heavy).
+    pub(crate) fn is_heavy(&self) -> bool {
+        self.lua.used_memory() > self.heavy_above
+    }
+
+    /// The text of the error if a script cannot be compiled.
+    pub(crate) fn compile_error(&self, script: &Script) -> Option<String> {
+        match self.compiled(script) {
+            Ok(_) => None,
+            Err(mlua::Error::SyntaxError { message, .. }) => Some(compile_text(&message)),
+            Err(error) => Some(format!("ERR {}", text_of(&error))),
+        }
+    }
+
+    fn compiled(&self, script: &Script) -> mlua::Result<Function> {
+        let mut compiled = self.compiled.borrow_mut();
+        if let Some(function) = compiled.get(&script.sha1) {
+            return Ok(function.clone());
+        }
+        let chunk = self.lua.load(script.code()).set_name(CHUNK);
+        let function = chunk.set_mode(ChunkMode::Text).into_function()?;
+        if compiled.len() >= COMPILED_MAX {
+            compiled.clear();
+        }
+        compiled.insert(script.sha1.clone(), function.clone());
+        Ok(function)
+    }
+}
+
+fn compile_text(message: &str) -> String {
+    format!("ERR Error compiling script (new function): {message}")
+}
+
+/// The text of the error reply to a script that has raised this value.
+fn failure_text(value: &Value, job: &Job) -> mlua::Result<Vec<u8>> {
+    let table = match value {
+        Value::Table(table) => table,
+        Value::Error(error) => return Err((**error).clone()),
+        Value::String(text) => {
+            return Ok([b"ERR ", &text.as_bytes()[..]].concat());
+        }
+        _ => return Ok(b"ERR unknown error".to_vec()),
+    };
+    let mut text = match table.raw_get("err")? {
+        Value::String(text) => text.as_bytes().to_vec(),
+        _ => b"ERR unknown error".to_vec(),
+    };
+    let source: Value = table.raw_get("source")?;
+    let line: Value = table.raw_get("line")?;
+    if let (Value::String(source), Value::Integer(line)) = (source, line) {
+        text.extend_from_slice(format!(" script: {}, on ", job.script.sha1).as_bytes());
+        text.extend_from_slice(&source.as_bytes());
+        text.extend_from_slice(format!(":{line}.").as_bytes());
+    }
+    Ok(text)
+}
+
+/// The host's functions.
+fn host(lua: &Lua, channel: &Rc<Channel>, limits: &Limits) -> mlua::Result<Table> {
+    let host = lua.create_table()?;
+    let null = Value::NULL;
+    host.raw_set("null", null)?;
+    host.raw_set("version", limits.version)?;
+    host.raw_set("version_number", limits.version_number)?;
+    let bytes_max = limits.memory_bytes;
+    host.raw_set("bytes_max", bytes_max)?;
+    let raises = lua.create_function(|lua, function: Function| raise::raises(lua, function))?;
+    host.raw_set("raises", raises)?;
+    let own = Rc::clone(channel);
+    let call = lua.create_function(move |lua, args: MultiValue| call(lua, &own, args, false))?;
+    host.raw_set("call", call)?;
+    let own = Rc::clone(channel);
+    let allowed =
+        lua.create_function(move |lua, args: MultiValue| call_allowed(lua, &own, args))?;
+    host.raw_set("allowed", allowed)?;
+    let own = Rc::clone(channel);
+    let log = lua.create_function(move |_, (level, text): (u8, LuaString)| {
+        let text = text.as_bytes().to_vec();
+        own.ask(Event::Log { level, text }).map(|_| ())
+    })?;
+    host.raw_set("log", log)?;
+    let own = Rc::clone(channel);
+    let setresp = lua.create_function(move |_, version: u8| {
+        own.resp3.set(version == 3);
+        Ok(())
+    })?;
+    host.raw_set("setresp", setresp)?;
+    let own = Rc::clone(channel);
+    let random = lua.create_function(move |_, ()| Ok(own.random.borrow_mut().next()))?;
+    host.raw_set("random", random)?;
+    let own = Rc::clone(channel);
+    let seed = lua.create_function(move |_, seed: f64| {
+        let seed = crate::number::to_integer(seed) as i32;
+        *own.random.borrow_mut() = crate::random::Generator::seeded(seed);
+        Ok(())
+    })?;
+    host.raw_set("seed", seed)?;
+    let sha1hex = lua.create_function(|_, text: LuaString| Ok(sha1_hex(&text.as_bytes())))?;
+    host.raw_set("sha1hex", sha1hex)?;
+    let error_text =
+        |lua: &Lua, text: LuaString| lua.create_string(reply::error_text(&text.as_bytes()));
+    host.raw_set("error_text", lua.create_function(error_text)?)?;
+    host.raw_set("where", lua.create_function(|lua, ()| Ok(place(lua)))?)?;
+    let started = Instant::now();
+    let clock = lua.create_function(move |_, ()| Ok(started.elapsed().as_secs_f64()))?;
+    host.raw_set("clock", clock)?;
+    host.raw_set("bit", bits::library(lua)?)?;
+    host.raw_set("pack", pack::library(lua, bytes_max)?)?;
+    host.raw_set("layout", layout::library(lua, bytes_max)?)?;
+    let json = lua.create_function(move |lua, ()| json::library(lua, bytes_max))?;
+    host.raw_set("json", json)?;
+    Ok(host)
+}
+
+/// Source and line of the innermost function of a script.
+fn place(lua: &Lua) -> (Option<String>, Option<usize>) {
+    /// Frames of the host and of the prelude above it.
+    const LEVELS_MAX: usize = 16;
+    for level in 0..LEVELS_MAX {
+        let found = lua.inspect_stack(level, |debug| {
+            let source = debug.source();
+            let name = source.source.as_deref().unwrap_or_default().to_owned();
+            let is_script = source.what != "C" && name != PRELUDE;
+            is_script.then(|| (name, debug.current_line()))
+        });
+        match found {
+            None => break,
+            Some(Some((name, line))) if name != "=?" && name != "=(tail call)" => {
+                return (Some(name), line);
+            }
+            Some(_) => {}
+        }
+    }
+    (None, None)
+}
+
+/// The arguments of a command, or the text of an error.
+fn arguments(args: &MultiValue) -> Result<Vec<Vec<u8>>, &'static str> {
+    if args.is_empty() {
+        return Err("ERR Please specify at least one argument for this redis lib call");
+    }
+    let text = |arg: &Value| match arg {
+        Value::String(text) => Some(text.as_bytes().to_vec()),
+        Value::Integer(number) => Some(number.to_string().into_bytes()),
+        Value::Number(number) => Some(crate::number::general(*number, 17).into_bytes()),
+        _ => None,
+    };
+    let texts: Option<Vec<Vec<u8>>> = args.iter().map(text).collect();
+    texts.ok_or("ERR Lua redis lib command arguments must be strings or integers")
+}
+
+/// `redis.call`: whether the result is no error, and the result.
+fn call(lua: &Lua, channel: &Channel, args: MultiValue, asks: bool) -> mlua::Result<(bool, Value)> {
+    let args = match arguments(&args) {
+        Ok(args) => args,
+        Err(text) => return Ok((false, reply::error_table(lua, text.as_bytes())?)),
+    };
+    let resp3 = channel.resp3.get();
+    let event = match asks {
+        true => Event::Allowed { args },
+        false => Event::Call { args, resp3 },
+    };
+    let Answer::Reply(bytes) = channel.ask(event)? else {
+        return Ok((
+            false,
+            reply::error_table(lua, b"ERR the command has no reply")?,
+        ));
+    };
+    let is_error = bytes.first() == Some(&b'-');
+    Ok((!is_error, reply::read(lua, &bytes)?))
+}
+
+fn call_allowed(lua: &Lua, channel: &Channel, args: MultiValue) -> mlua::Result<(bool, Value)> {
+    call(lua, channel, args, true)
+}

@@ -1,0 +1,228 @@
+//! The text of a script, the flags of its first line, and the cache of sources by their SHA-1.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+/// Number of hex digits of a script's name.
+pub const SHA1_HEX_BYTES: usize = 40;
+
+/// The SHA-1 of some bytes as lower-case hex digits: the name of a script.
+pub fn sha1_hex(bytes: &[u8]) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, bytes);
+    let digits = digest.as_ref().iter();
+    digits.map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The flags of a script's first line, `#!lua flags=…`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags {
+    /// It has such a line: without one, each of its commands is checked alone.
+    pub declared: bool,
+    pub no_writes: bool,
+    pub allow_oom: bool,
+    pub allow_stale: bool,
+    pub no_cluster: bool,
+    pub allow_cross_slot_keys: bool,
+}
+
+/// A script.
+#[derive(Debug)]
+pub struct Script {
+    /// The SHA-1 of its text, in lower-case hex digits.
+    pub sha1: String,
+    /// The whole text.
+    pub text: Box<[u8]>,
+    /// Length of the `#!` line without its line end: Lua reads the text behind it.
+    pub line_bytes: usize,
+    pub flags: Flags,
+}
+
+impl Script {
+    /// # Errors
+    /// The text of the error reply, if the first line is wrong.
+    pub fn new(text: &[u8]) -> Result<Script, String> {
+        let (line_bytes, flags) = first_line(text)?;
+        Ok(Script {
+            sha1: sha1_hex(text),
+            text: text.into(),
+            line_bytes,
+            flags,
+        })
+    }
+
+    /// The part that Lua reads. The line end of the `#!` line belongs to it, so that its lines have
+    /// their numbers.
+    pub fn code(&self) -> &[u8] {
+        self.text.get(self.line_bytes..).unwrap_or_default()
+    }
+}
+
+/// The length of the `#!` line and its flags.
+fn first_line(text: &[u8]) -> Result<(usize, Flags), String> {
+    let mut flags = Flags::default();
+    if !text.starts_with(b"#!") {
+        return Ok((0, flags));
+    }
+    let Some(bytes) = text.iter().position(|byte| *byte == b'\n') else {
+        return Err("ERR Invalid script shebang".to_owned());
+    };
+    let line = String::from_utf8_lossy(text.get(..bytes).unwrap_or_default()).into_owned();
+    let mut words = line.split(' ').filter(|word| !word.is_empty());
+    let engine = words.next().unwrap_or_default();
+    if engine != "#!lua" {
+        return Err(format!("ERR Unexpected engine in script shebang: {engine}"));
+    }
+    flags.declared = true;
+    for word in words {
+        let Some(names) = word.strip_prefix("flags=") else {
+            return Err(format!("ERR Unknown lua shebang option: {word}"));
+        };
+        for name in names.split(',').filter(|name| !name.is_empty()) {
+            match name {
+                "no-writes" => flags.no_writes = true,
+                "allow-oom" => flags.allow_oom = true,
+                "allow-stale" => flags.allow_stale = true,
+                "no-cluster" => flags.no_cluster = true,
+                "allow-cross-slot-keys" => flags.allow_cross_slot_keys = true,
+                _ => return Err(format!("ERR Unexpected flag in script shebang: {name}")),
+            }
+        }
+    }
+    Ok((bytes, flags))
+}
+
+/// The scripts that `SCRIPT LOAD` or `EVAL` has shown to this server. It has a limit of bytes: the
+/// scripts that were used longest ago are forgotten, and their clients are answered `NOSCRIPT`.
+#[derive(Debug)]
+pub struct Cache {
+    scripts: Mutex<Scripts>,
+    bytes_max: usize,
+}
+
+#[derive(Debug, Default)]
+struct Scripts {
+    by_sha1: HashMap<String, (Arc<Script>, u64)>,
+    bytes: usize,
+    /// Number of uses so far.
+    uses: u64,
+}
+
+impl Cache {
+    pub fn new(bytes_max: usize) -> Cache {
+        Cache {
+            scripts: Mutex::default(),
+            bytes_max,
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Scripts> {
+        self.scripts
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    /// A script by its name, in hex digits of any case.
+    pub fn get(&self, sha1: &[u8]) -> Option<Arc<Script>> {
+        if sha1.len() != SHA1_HEX_BYTES {
+            return None;
+        }
+        let name = String::from_utf8_lossy(sha1).to_ascii_lowercase();
+        let mut scripts = self.lock();
+        scripts.uses += 1;
+        let uses = scripts.uses;
+        let (script, used) = scripts.by_sha1.get_mut(&name)?;
+        *used = uses;
+        Some(Arc::clone(script))
+    }
+
+    pub fn put(&self, script: Arc<Script>) {
+        let mut scripts = self.lock();
+        scripts.uses += 1;
+        let (uses, bytes) = (scripts.uses, script.text.len());
+        if scripts
+            .by_sha1
+            .insert(script.sha1.clone(), (script, uses))
+            .is_none()
+        {
+            scripts.bytes += bytes;
+        }
+        while scripts.bytes > self.bytes_max && scripts.by_sha1.len() > 1 {
+            let oldest = scripts.by_sha1.iter().min_by_key(|(_, (_, used))| *used);
+            let Some(name) = oldest.map(|(name, _)| name.clone()) else {
+                break;
+            };
+            if let Some((script, _)) = scripts.by_sha1.remove(&name) {
+                scripts.bytes -= script.text.len();
+            }
+        }
+    }
+
+    pub fn clear(&self) {
+        let mut scripts = self.lock();
+        scripts.by_sha1.clear();
+        scripts.bytes = 0;
+    }
+
+    /// Number of scripts, and the bytes of their texts.
+    pub fn size(&self) -> (usize, usize) {
+        let scripts = self.lock();
+        (scripts.by_sha1.len(), scripts.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_line_has_flags() {
+        let script = Script::new(b"#!lua flags=no-writes,allow-oom\nreturn 1").unwrap();
+        assert!(script.flags.no_writes && script.flags.allow_oom && script.flags.declared);
+        assert_eq!(script.code(), b"\nreturn 1");
+        let plain = Script::new(b"return 1").unwrap();
+        assert_eq!(
+            (plain.code(), plain.flags),
+            (&b"return 1"[..], Flags::default())
+        );
+        for (text, why) in [
+            ("#!lua", "ERR Invalid script shebang"),
+            ("#!js\n", "ERR Unexpected engine in script shebang: #!js"),
+            ("#!lua x=1\n", "ERR Unknown lua shebang option: x=1"),
+            (
+                "#!lua flags=x\n",
+                "ERR Unexpected flag in script shebang: x",
+            ),
+        ] {
+            assert_eq!(Script::new(text.as_bytes()).unwrap_err(), why);
+        }
+    }
+
+    #[test]
+    fn the_cache_has_a_limit_and_forgets_the_script_used_longest_ago() {
+        let cache = Cache::new(20);
+        let names: Vec<String> = ["return 111", "return 222", "return 333"]
+            .iter()
+            .enumerate()
+            .map(|(n, text)| {
+                let script = Arc::new(Script::new(text.as_bytes()).unwrap());
+                cache.put(Arc::clone(&script));
+                if n == 1 {
+                    assert!(
+                        cache
+                            .get(sha1_hex(b"return 111").to_uppercase().as_bytes())
+                            .is_some()
+                    );
+                }
+                script.sha1.clone()
+            })
+            .collect();
+        let known: Vec<bool> = names
+            .iter()
+            .map(|name| cache.get(name.as_bytes()).is_some())
+            .collect();
+        assert_eq!(known, [true, false, true]);
+        assert_eq!(cache.size(), (2, 20));
+        cache.clear();
+        assert_eq!(cache.size(), (0, 0));
+    }
+}

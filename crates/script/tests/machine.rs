@@ -1,0 +1,306 @@
+//! Scripts in an interpreter whose commands are answered by the test.
+
+use duramen_script::{Answer, Event, Job, Limits, Machine, Outcome, Script};
+use std::sync::Arc;
+use std::time::Duration;
+
+fn limits() -> Limits {
+    Limits {
+        memory_bytes: 8 << 20,
+        version: "7.4.0",
+        version_number: 0x0007_0400,
+    }
+}
+
+fn machine() -> Machine {
+    Machine::new(limits()).expect("memory for a stack")
+}
+
+fn job(text: &str, args: &[&str]) -> Box<Job> {
+    Box::new(Job {
+        script: Arc::new(Script::new(text.as_bytes()).expect("a script")),
+        keys: vec![b"key".to_vec()],
+        args: args.iter().map(|arg| arg.as_bytes().to_vec()).collect(),
+        resp3: false,
+        slice: Duration::from_millis(1),
+        reply_bytes_max: 1 << 20,
+    })
+}
+
+/// Runs a script; `reply` answers its commands. Slices go on, up to `slices` of them.
+fn run_with(
+    machine: &mut Machine,
+    job: Box<Job>,
+    slices: usize,
+    mut reply: impl FnMut(&[Vec<u8>]) -> Vec<u8>,
+) -> Outcome {
+    let mut left = slices;
+    let mut event = machine.start(job);
+    loop {
+        let answer = match event {
+            Event::Done(outcome) => return outcome,
+            Event::Call { args, .. } | Event::Allowed { args } => Answer::Reply(reply(&args)),
+            Event::Log { .. } => Answer::GoOn,
+            Event::Slice { .. } if left == 0 => Answer::Stop,
+            Event::Slice { .. } => {
+                left -= 1;
+                Answer::GoOn
+            }
+        };
+        event = machine.resume(answer);
+    }
+}
+
+fn reply_of(text: &str) -> String {
+    let outcome = run_with(&mut machine(), job(text, &[]), 10_000, |args| {
+        match &args[0][..] {
+            b"error" => b"-ERR no\r\n".to_vec(),
+            b"list" => b"*3\r\n$1\r\na\r\n$-1\r\n:7\r\n".to_vec(),
+            name => format!("+{}\r\n", String::from_utf8_lossy(name)).into_bytes(),
+        }
+    });
+    assert!(!outcome.stopped, "{text}");
+    String::from_utf8_lossy(&outcome.reply).into_owned()
+}
+
+#[test]
+fn results_become_replies() {
+    for (text, reply) in [
+        ("return 1", ":1\r\n"),
+        ("return 3.99", ":3\r\n"),
+        ("return 'a'", "$1\r\na\r\n"),
+        ("return {1,'b',{}}", "*3\r\n:1\r\n$1\r\nb\r\n*0\r\n"),
+        ("return true", ":1\r\n"),
+        ("return false", "$-1\r\n"),
+        ("return {ok='fine'}", "+fine\r\n"),
+        ("return redis.error_reply('MY bad')", "-MY bad\r\n"),
+        ("return redis.error_reply('bad')", "-ERR bad\r\n"),
+        ("return redis.call('ping')", "+ping\r\n"),
+        (
+            "local l = redis.call('list') return {l[1], l[2] == false, l[3]}",
+            "*3\r\n$1\r\na\r\n:1\r\n:7\r\n",
+        ),
+        ("return KEYS[1]", "$3\r\nkey\r\n"),
+        ("return {pcall(error, 'x')}", "*2\r\n$-1\r\n$1\r\nx\r\n"),
+        (
+            "local ok, e = pcall(redis.call, 'error') return e",
+            "$6\r\nERR no\r\n",
+        ),
+        ("return redis.pcall('error').err", "$6\r\nERR no\r\n"),
+        (
+            "return cjson.encode({1,'x',{a=0.1}})",
+            "$17\r\n[1,\"x\",{\"a\":0.1}]\r\n",
+        ),
+        ("return cmsgpack.unpack(cmsgpack.pack({1,2}))[2]", ":2\r\n"),
+        (
+            "return struct.unpack('>I2', struct.pack('>I2', 513))",
+            ":513\r\n",
+        ),
+        ("return bit.band(0xff, 15)", ":15\r\n"),
+        (
+            "return redis.sha1hex('')",
+            "$40\r\nda39a3ee5e6b4b0d3255bfef95601890afd80709\r\n",
+        ),
+        ("return #loadstring('return {1,2}')()", ":2\r\n"),
+        ("return ('x'):rep(3)", "$3\r\nxxx\r\n"),
+        (
+            "return tostring(2^53)",
+            "$16\r\n9.007199254741e+15\r\n"
+                .replace("$16", "$18")
+                .as_str(),
+        ),
+    ] {
+        assert_eq!(reply_of(text), *reply, "{text}");
+    }
+}
+
+#[test]
+fn errors_tell_their_line() {
+    for (text, reply) in [
+        (
+            "return foo",
+            "-ERR user_script:1: Script attempted to access nonexistent global variable 'foo' script: 47e30a5d10d5694f99208f9adc4fe3bf2450edbd, on @user_script:1.\r\n",
+        ),
+        (
+            "foo=1",
+            "-ERR user_script:1: Attempt to modify a readonly table script: 5bddd8336e5f711bfa499383fc73c17560c6250b, on @user_script:1.\r\n",
+        ),
+        (
+            "rawset(_G,\"x\",1)",
+            "-ERR Attempt to modify a readonly table script: 517037cf275e7e72b5879174217c6ec3d56fb107, on @user_script:1.\r\n",
+        ),
+        (
+            "error(\"x\")",
+            "-ERR user_script:1: x script: ada89932db851ca262f39d814ce59006e53278cc, on @user_script:1.\r\n",
+        ),
+        (
+            "error({err=\"My err\"})",
+            "-My err script: e447c5f7ae455635c6c86b416a6928eabbd818b1, on @user_script:1.\r\n",
+        ),
+        (
+            "local a = nil; return a.b",
+            "-ERR user_script:1: attempt to index local 'a' (a nil value) script: a4f98b90454ae717765b45eb6f71312d37f994c6, on @user_script:1.\r\n",
+        ),
+        (
+            "x x",
+            "-ERR Error compiling script (new function): user_script:1: '=' expected near 'x'\r\n",
+        ),
+        (
+            "string.x=1",
+            "-ERR user_script:1: Attempt to modify a readonly table script: 0200261db1e7771c266e77366576961c8f228af1, on @user_script:1.\r\n",
+        ),
+        (
+            "return redis.call()",
+            "-ERR Please specify at least one argument for this redis lib call script: 0a907e1429221a4d85516cab7fd219a82a9439d8, on @user_script:1.\r\n",
+        ),
+        (
+            "return cjson.encode(1/0)",
+            "-ERR user_script:1: Cannot serialise number: must not be NaN or Inf script: 08ffdaa5e7f117332da21c3b5222c2ede9492c60, on @user_script:1.\r\n",
+        ),
+    ] {
+        assert_eq!(reply_of(text), reply, "{text}");
+    }
+}
+
+#[test]
+fn a_script_that_loops_is_stopped_wherever_it_is() {
+    for text in [
+        "while true do end",
+        "while true do pcall(function() while true do end end) end",
+        "local function f() pcall(f) while true do end end f()",
+        "coroutine.wrap(function() while true do end end)()",
+        "while true do coroutine.resume(coroutine.create(function() while true do end end)) end",
+        "while true do xpcall(function() while true do end end, function(e) while true do end end) end",
+        "table.sort({3,2,1}, function(a, b) while true do end end)",
+        "while true do redis.pcall('x') end",
+        "setmetatable({}, {__index = function() while true do end end}).x()",
+    ] {
+        let mut machine = machine();
+        let mut calls = 0;
+        let mut event = machine.start(job(text, &[]));
+        let mut slices = 0;
+        let outcome = loop {
+            let answer = match event {
+                Event::Done(outcome) => break outcome,
+                Event::Call { .. } => {
+                    calls += 1;
+                    if calls > 1_000 {
+                        Answer::Stop
+                    } else {
+                        Answer::Reply(b"+OK\r\n".to_vec())
+                    }
+                }
+                Event::Slice { .. } if slices < 3 => {
+                    slices += 1;
+                    Answer::GoOn
+                }
+                _ => Answer::Stop,
+            };
+            event = machine.resume(answer);
+        };
+        assert!(outcome.stopped, "{text}");
+        let next = run_with(&mut machine, job("return 5", &[]), 0, |_| Vec::new());
+        assert_eq!(
+            next.reply, b":5\r\n",
+            "{text}: the interpreter takes another script"
+        );
+    }
+}
+
+#[test]
+fn a_recursion_has_an_end() {
+    for text in [
+        "local function f() return pcall(f) end return f()",
+        "local function f() return (pcall(f)) end return f()",
+        "local function f() f() end f()",
+        "local function f() return 1 + f() end return f()",
+        "local function f() return coroutine.wrap(f)() end return f()",
+        "local function f() return coroutine.resume(coroutine.create(f)) end return f()",
+        "local function f(s) return s:gsub('.', f) end return f('x')",
+        "local function f() return table.sort({1,2,3}, f) end return f()",
+        "local t = setmetatable({}, {}) getmetatable(t).__index = function(t, k) return t[k] end return t.x",
+        "local s = ('('):rep(10000) return loadstring('return ' .. s)",
+        "return loadstring('return ' .. ('{'):rep(100000))",
+        "local t = {} for n = 1, 100000 do t = {t} end return t",
+        "local t = {} for n = 1, 100000 do t = {t} end return cjson.encode(t)",
+        "local t = {} for n = 1, 100000 do t = {t} end return cmsgpack.pack(t)",
+    ] {
+        let mut used = machine();
+        run_with(&mut used, job(text, &[]), 10_000, |_| Vec::new());
+        if used.is_heavy() {
+            used = machine();
+        }
+        let next = run_with(&mut used, job("return 5", &[]), 100, |_| Vec::new());
+        assert_eq!(next.reply, b":5\r\n", "{text}");
+    }
+}
+
+#[test]
+fn a_suspended_script_is_dropped_with_its_interpreter() {
+    let mut machine = machine();
+    let event = machine.start(job("pcall(redis.call, 'get') return 1", &[]));
+    assert!(matches!(event, Event::Call { .. }));
+    drop(machine);
+}
+
+#[test]
+fn memory_has_a_limit_and_an_interpreter_that_is_full_of_garbage_tells_it() {
+    for text in [
+        "local t = {} for n = 1, 1e9 do t[n] = ('x'):rep(1000) .. n end",
+        "return #('x'):rep(1e9)",
+        "local s = 'x' while true do s = s .. s end",
+        "local t = {} while true do t = {t} end",
+        "return cjson.encode({('x'):rep(7e6), ('y'):rep(7e6)})",
+        "local s = ('x'):rep(2e6) local t = {} for n = 1, 1000 do t[n] = s end return t",
+    ] {
+        let mut used = machine();
+        let outcome = run_with(&mut used, job(text, &[]), usize::MAX, |_| Vec::new());
+        assert!(
+            outcome.failed,
+            "{text}: {}",
+            String::from_utf8_lossy(&outcome.reply)
+        );
+        if used.is_heavy() {
+            continue; // its caller takes another
+        }
+        let next = run_with(&mut used, job("return 5", &[]), 100, |_| Vec::new());
+        assert_eq!(next.reply, b":5\r\n", "{text}");
+    }
+}
+
+#[test]
+fn a_script_leaves_nothing_for_the_next() {
+    let mut machine = machine();
+    for text in [
+        "table.insert(redis, 1)",
+        "table.insert(_G, 1)",
+        "local _, t = pairs(redis) t.call = nil",
+        "getmetatable('').__index = nil",
+        "getmetatable(_G).__index = nil",
+        "string.format = nil",
+        "redis.call = function() return 'evil' end",
+        "for name, f in pairs(redis) do if name == 'call' then redis[name] = nil end end",
+        "setmetatable(_G, {})",
+        "loadstring('x = 1')()",
+        "math.randomseed(7)",
+        "collectgarbage('stop')",
+        "cjson.encode_number_precision(3)",
+        "rawset(string, 'format', nil)",
+        "return setfenv(1, {})",
+        "return debug.getinfo(1)",
+        "return io.open('x')",
+        "return os.execute('x')",
+        "return require('x')",
+        "return string.dump(function() end)",
+        "return loadstring('\\27Lua')()",
+        "return load(function() return '\\27Lua' end)()",
+        "return unpack({}, 1, 1e8)",
+        "return unpack({}, -2147483648, 2147483647)",
+    ] {
+        run_with(&mut machine, job(text, &[]), 10, |_| b"+OK\r\n".to_vec());
+        let check = "return {redis.call('x').ok, string.format('%d', 3), #_G}";
+        let next = run_with(&mut machine, job(check, &[]), 10, |_| b"+OK\r\n".to_vec());
+        let reply = String::from_utf8_lossy(&next.reply).into_owned();
+        assert_eq!(reply, "*3\r\n$2\r\nOK\r\n$1\r\n3\r\n:0\r\n", "{text}");
+    }
+}

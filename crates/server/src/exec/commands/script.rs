@@ -1,0 +1,133 @@
+//! EVAL and its like; SCRIPT.
+
+use super::script_run;
+use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
+use crate::exec::request::spec::Access;
+use duramen_script::Script;
+use duramen_wire::resp::number::parse_integer;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const NO_SCRIPT: Failure = Failure::Text("NOSCRIPT No matching script. Please use EVAL.");
+
+/// Number of keys, argument 2.
+fn keys(ctx: &Context<'_>) -> Result<usize, Failure> {
+    let number = parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)?;
+    if number > ctx.args.len() as i64 - 3 {
+        return Err(Failure::Text(
+            "ERR Number of keys can't be greater than number of args",
+        ));
+    }
+    usize::try_from(number).map_err(|_| Failure::Text("ERR Number of keys can't be negative"))
+}
+
+fn evaluate(ctx: &mut Context<'_>, access: Access<'_, '_>, by_name: bool, read_only: bool) -> Done {
+    let cache = &ctx.shared.scripts.cache;
+    let known = match by_name {
+        true => Some(cache.get(ctx.arg(1)).ok_or(NO_SCRIPT)?),
+        false => None,
+    };
+    let keys = keys(ctx)?;
+    let script = match known {
+        Some(script) => script,
+        None => {
+            let name = duramen_script::sha1_hex(ctx.arg(1));
+            match cache.get(name.as_bytes()) {
+                Some(script) => script,
+                None => {
+                    let script = Arc::new(Script::new(ctx.arg(1))?);
+                    cache.put(Arc::clone(&script));
+                    script
+                }
+            }
+        }
+    };
+    script_run::run(ctx, access, &script, keys, read_only)
+}
+
+pub(crate) fn eval(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
+    evaluate(ctx, access, false, false)
+}
+
+pub(crate) fn eval_ro(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
+    evaluate(ctx, access, false, true)
+}
+
+pub(crate) fn evalsha(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
+    evaluate(ctx, access, true, false)
+}
+
+pub(crate) fn evalsha_ro(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
+    evaluate(ctx, access, true, true)
+}
+
+pub(crate) fn load(ctx: &mut Context<'_>) -> Done {
+    let script = Arc::new(Script::new(ctx.arg(2))?);
+    if let Some(text) = script_run::compile_error(ctx, &script)? {
+        return Err(text.into());
+    }
+    ctx.shared.scripts.cache.put(Arc::clone(&script));
+    ctx.bulk(script.sha1.as_bytes())
+}
+
+pub(crate) fn exists(ctx: &mut Context<'_>) -> Done {
+    let cache = &ctx.shared.scripts.cache;
+    let names = ctx.args.skip(2).into_iter();
+    let known: Vec<bool> = names.map(|name| cache.get(name).is_some()).collect();
+    let mut reply = ctx.reply();
+    reply.array(known.len());
+    known
+        .iter()
+        .for_each(|known| reply.integer((*known).into()));
+    Ok(())
+}
+
+pub(crate) fn flush(ctx: &mut Context<'_>) -> Done {
+    let is_mode =
+        |arg: &[u8]| arg.eq_ignore_ascii_case(b"sync") || arg.eq_ignore_ascii_case(b"async");
+    if ctx.args.len() > 3 || ctx.args.get(2).is_some_and(|arg| !is_mode(arg)) {
+        return Err(Failure::Text(
+            "ERR SCRIPT FLUSH only support SYNC|ASYNC option",
+        ));
+    }
+    ctx.shared.scripts.cache.clear();
+    ctx.shared.scripts.flushes.fetch_add(1, Ordering::Relaxed);
+    ctx.local.scripts.flush();
+    ctx.ok()
+}
+
+pub(crate) fn kill(ctx: &mut Context<'_>) -> Done {
+    match ctx.shared.scripts.kill() {
+        true => ctx.ok(),
+        false => Err(Failure::Text("NOTBUSY No scripts in execution right now.")),
+    }
+}
+
+pub(crate) fn debug(ctx: &mut Context<'_>) -> Done {
+    match ctx.arg(2) {
+        mode if mode.eq_ignore_ascii_case(b"no") => ctx.ok(),
+        mode if mode.eq_ignore_ascii_case(b"yes") || mode.eq_ignore_ascii_case(b"sync") => {
+            Err(Failure::Text("ERR the debugger of scripts is not offered"))
+        }
+        _ => Err(SYNTAX),
+    }
+}
+
+pub(crate) fn help(ctx: &mut Context<'_>) -> Done {
+    ctx.help(&[
+        "DEBUG (YES|SYNC|NO)",
+        "    Set the debug mode for subsequent scripts executed.",
+        "EXISTS <sha1> [<sha1> ...]",
+        "    Return information about the existence of the scripts in the script cache.",
+        "FLUSH [ASYNC|SYNC]",
+        "    Flush the Lua scripts cache. Very dangerous on replicas.",
+        "    When called without the optional mode argument, the behavior is determined by the",
+        "    lazyfree-lazy-user-flush configuration directive. Valid modes are:",
+        "    * ASYNC: Asynchronously flush the scripts cache.",
+        "    * SYNC: Synchronously flush the scripts cache.",
+        "KILL",
+        "    Kill the currently executing Lua script.",
+        "LOAD <script>",
+        "    Load a script into the scripts cache without executing it.",
+    ])
+}

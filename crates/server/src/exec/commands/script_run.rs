@@ -1,0 +1,747 @@
+//! The run of a script: one transaction over the keys that it turns out to use.
+//!
+//! **Mechanism.** The script's commands change a draft (engine::draft) and lock nothing. When it
+//! has ended, the keys that it met are locked, their stamps are compared, and the draft is applied
+//! as one group, like EXEC. If a key has changed meanwhile, the draft is dropped and the script
+//! runs again; after [`CONFLICTS_MAX`] such runs, with the keys of its last run locked.
+//!
+//! **Invariants**
+//! - L1: a script has no effect before its commit: no write, no event, no message. So it may be
+//!   stopped, or run again, at any time: because a key is on flash or moves, because of a
+//!   conflict, because its client has gone, or by SCRIPT KILL.
+//! - L2: no key is locked while a script is suspended, and none for longer than its slice.
+//! - L3: each of its commands is checked against the rights of its user (permit::U1), and in a
+//!   cluster all its keys are in the slot of its declared keys, which this member serves.
+
+use super::lookup::{self, Resolved};
+use super::{acl, transaction};
+use crate::audit::Outcome as Audited;
+use crate::exec::commands::connection::REDIS_VERSION;
+use crate::exec::request::audit;
+use crate::exec::request::context::{Context, Done, Failure};
+use crate::exec::request::databases as places;
+use crate::exec::request::permit::{self, Permit, Refusal};
+use crate::exec::request::routing::{self, RouteSearch};
+use crate::exec::request::spec::{Access, Group, Spec, flag};
+use crate::exec::state::client::{DROPPED, Db};
+use crate::exec::state::scripts::{Abandoned, Running};
+use crate::seldom::seldom;
+use duramen_base::ids::Level;
+use duramen_engine::{Draft, Error, Guard, KeyHash, Session, TableId};
+use duramen_script::{Answer, Event, Job, Limits, Outcome, Script};
+use duramen_wire::resp::{Args, Protocol, Requests};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Runs in vain after which a script's keys are locked before it runs.
+const CONFLICTS_MAX: u32 = 2;
+/// A script in EXEC may take this much time: the keys of EXEC are locked.
+const IN_EXEC_MAX: Duration = Duration::from_millis(100);
+
+const IN_CONFLICT: &str = "ERR the script was run again and again for busy-reply-threshold, because its keys changed each time before it ended: nothing was done";
+const KILLED: &str = "ERR Script killed by user with SCRIPT KILL.";
+const NON_LOCAL: &str = "ERR Script attempted to access a non local key in a cluster node";
+const CROSS_SLOT: &str = "ERR Script attempted to access keys that do not hash to the same slot";
+
+fn limits(memory_bytes: usize) -> Limits {
+    Limits {
+        memory_bytes,
+        version: REDIS_VERSION,
+        version_number: 0x0007_0400,
+    }
+}
+
+/// A script with the request that runs it.
+struct Call<'c> {
+    script: &'c Arc<Script>,
+    keys: usize,
+    read_only: bool,
+}
+
+/// How a run of a script ended.
+enum Ended {
+    /// It is committed, or has failed, and the reply is written.
+    Done,
+    /// It has run for its slice.
+    Later,
+    /// It runs again, from the start.
+    Again,
+    /// It runs again when the table behind a database exists.
+    NeedsTable(u8),
+}
+
+/// The text of the error if a script cannot be compiled.
+pub(crate) fn compile_error(
+    ctx: &mut Context<'_>,
+    script: &Arc<Script>,
+) -> Result<Option<String>, Failure> {
+    let mut machine = machine(ctx)?;
+    let error = machine.compile_error(script);
+    ctx.local.scripts.give_back(ctx.shared, machine);
+    Ok(error)
+}
+
+/// Memory of one script in bytes, and of its writes (`script-memory`).
+pub(crate) fn memory(ctx: &mut Context<'_>) -> usize {
+    ctx.local.config(ctx.shared).scripts.memory_bytes
+}
+
+/// Whether a script has run longer than `busy-reply-threshold`.
+fn is_busy(ctx: &mut Context<'_>, running: &Running) -> bool {
+    let busy_ms = ctx.local.config(ctx.shared).scripts.busy_ms;
+    busy_ms > 0 && running.started.elapsed() > Duration::from_millis(busy_ms)
+}
+
+fn machine(ctx: &mut Context<'_>) -> Result<duramen_script::Machine, Failure> {
+    let limits = limits(memory(ctx));
+    let machine = ctx.local.scripts.machine(limits);
+    machine.ok_or(Failure::Text(
+        "OOM no memory for another interpreter of scripts",
+    ))
+}
+
+pub(crate) fn run(
+    ctx: &mut Context<'_>,
+    access: Access<'_, '_>,
+    script: &Arc<Script>,
+    keys: usize,
+    read_only: bool,
+) -> Done {
+    let call = Call {
+        script,
+        keys,
+        read_only: read_only || script.flags.no_writes,
+    };
+    match access {
+        Access::Session(session) => run_by_itself(ctx, session, &call, read_only),
+        Access::Guarded(guard) => {
+            check(ctx, guard, &call, read_only)?;
+            run_in_exec(ctx, guard, &call)
+        }
+        Access::NoStore => Err(Failure::Text("ERR the data are being loaded")),
+    }
+}
+
+/// The checks of Redis before a script that declares its flags.
+fn check(ctx: &Context<'_>, guard: &Guard<'_>, call: &Call<'_>, by_ro: bool) -> Done {
+    let flags = call.script.flags;
+    if !flags.declared {
+        return Ok(());
+    }
+    if flags.no_cluster && ctx.shared.membership().is_some() {
+        return Err(Failure::Text(
+            "ERR Can not run script on cluster, 'no-cluster' flag is set.",
+        ));
+    }
+    if !flags.no_writes && by_ro {
+        return Err(Failure::Text(
+            "ERR Can not execute a script with write flag using *_ro command.",
+        ));
+    }
+    if !flags.no_writes && !flags.allow_oom && guard.is_full() {
+        return Err(Failure::Text(
+            "OOM allow-oom flag is not set on the script, can not run it when used memory > 'maxmemory'",
+        ));
+    }
+    Ok(())
+}
+
+fn job(ctx: &Context<'_>, call: &Call<'_>, slice: Duration) -> Box<Job> {
+    let texts = |args: Args<'_>| args.into_iter().map(<[u8]>::to_vec).collect::<Vec<_>>();
+    let mut keys = texts(ctx.args.skip(3));
+    let args = keys.split_off(call.keys.min(keys.len()));
+    Box::new(Job {
+        script: Arc::clone(call.script),
+        keys,
+        args,
+        resp3: ctx.client.protocol == Protocol::Resp3,
+        slice,
+        reply_bytes_max: ctx.local.room.bytes_max,
+    })
+}
+
+fn begin(ctx: &mut Context<'_>, call: &Call<'_>) -> Result<Box<Running>, Failure> {
+    let mut machine = machine(ctx)?;
+    let job = job(ctx, call, ctx.local.scripts.slice());
+    let event = machine.start(job);
+    Ok(Box::new(Running {
+        machine,
+        event,
+        draft: Box::new(Draft::new(memory(ctx))),
+        effects: Default::default(),
+        db: ctx.client.db,
+        little: true,
+        started: Instant::now(),
+        conflicts: 0,
+        locks: Vec::new(),
+        long: None,
+        machine_bytes: 0,
+        is_reported: false,
+    }))
+}
+
+/// L1: as it was before its first command.
+fn begin_again(ctx: &mut Context<'_>, call: &Call<'_>, running: &mut Running) {
+    running.machine.stop();
+    running.effects = Default::default();
+    *running.draft = Draft::new(memory(ctx));
+    running.db = ctx.client.db;
+    running.little = true;
+    let job = job(ctx, call, ctx.local.scripts.slice());
+    running.event = running.machine.start(job);
+}
+
+fn run_by_itself(
+    ctx: &mut Context<'_>,
+    session: &mut Session,
+    call: &Call<'_>,
+    by_ro: bool,
+) -> Done {
+    let (client, effects) = (ctx.client.id(), ctx.client.effects.len());
+    let bytes_max = memory(ctx);
+    let suspended = match ctx.local.scripts.has(client) {
+        true if !ctx.local.scripts.may_go_on(client, bytes_max) => return Err(Failure::GoesOn),
+        false if ctx.local.scripts.is_full(bytes_max) => return Err(Failure::GoesOn),
+        _ => ctx.local.scripts.take(client),
+    };
+    let mut running = match suspended {
+        Some(running) => running,
+        None => {
+            check(ctx, &session.pin(), call, by_ro)?;
+            begin(ctx, call)?
+        }
+    };
+    let mut alone = false;
+    let done = loop {
+        let ended = {
+            let mut guard = match alone {
+                true => session.pin_exclusive(),
+                false => session.pin(),
+            };
+            let ended = attempt(ctx, &mut guard, call, &mut running, alone);
+            guard.end_draft();
+            guard.unlock_keys();
+            if let Err(failure) = &ended
+                && failure.cold().is_some()
+            {
+                ctx.local.colds = guard.take_colds();
+            }
+            ctx.settle(&mut guard);
+            ended
+        };
+        if !matches!(ended, Ok(Ended::Done)) {
+            ctx.client.effects.truncate(effects);
+        }
+        match ended {
+            Ok(Ended::Done) => break Ok(()),
+            Ok(Ended::Later) => {
+                if running.long.is_none() {
+                    running.long = Some(ctx.shared.scripts.begin_long());
+                }
+                report(ctx, call, &mut running);
+                ctx.local.scripts.suspend(client, running);
+                return Err(Failure::GoesOn);
+            }
+            Ok(Ended::Again) => begin_again(ctx, call, &mut running),
+            Ok(Ended::NeedsTable(db)) => {
+                if let Err(failure) = places::table_for(ctx.shared, ctx.client, db) {
+                    break Err(failure);
+                }
+                begin_again(ctx, call, &mut running);
+            }
+            // No memory to lock the keys: with exclusive access no locks are needed.
+            Err(failure) if failure.is_out_of_memory() && running.little && !alone => {
+                alone = true;
+                begin_again(ctx, call, &mut running);
+            }
+            Err(failure) => break Err(failure),
+        }
+    };
+    if let Some(long) = &running.long {
+        ctx.shared.scripts.end_long(long);
+    }
+    ctx.local.scripts.give_back(ctx.shared, running.machine);
+    done
+}
+
+/// Tells the log once of a script that takes long.
+fn report(ctx: &mut Context<'_>, call: &Call<'_>, running: &mut Running) {
+    if !running.is_reported && is_busy(ctx, running) {
+        running.is_reported = true;
+        seldom!(
+            warn,
+            client = ctx.client.id(),
+            script = %call.script.sha1,
+            ms = running.started.elapsed().as_millis() as u64,
+            "a script takes long; SCRIPT KILL ends it (busy-reply-threshold)"
+        );
+    }
+}
+
+/// Whether this member serves the declared keys.
+fn check_place(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let Some(member) = ctx.shared.membership() else {
+        return Ok(());
+    };
+    let view = Arc::clone(ctx.local.view(member, guard));
+    routing::find(&view, Some(guard), ctx.table, ctx.spec, &ctx.args, &[])?;
+    Ok(())
+}
+
+/// Runs the script until it ends or is suspended, and commits it.
+fn attempt(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    call: &Call<'_>,
+    running: &mut Running,
+    alone: bool,
+) -> Result<Ended, Failure> {
+    check_place(ctx, guard)?;
+    let mut locked = alone;
+    if running.conflicts > CONFLICTS_MAX && !alone && !running.locks.is_empty() {
+        guard.lock_keys(&running.locks)?;
+        locked = true;
+    }
+    let start = ctx.client.effects.len();
+    let earlier = std::mem::take(&mut running.effects);
+    ctx.client.effects.append(earlier);
+    let draft = std::mem::replace(&mut running.draft, Box::new(Draft::new(0)));
+    guard.begin_draft(draft);
+    let driven = drive(ctx, guard, call, running, &mut locked);
+    let draft = guard.end_draft().unwrap_or_else(|| Box::new(Draft::new(0)));
+    match driven? {
+        Driven::Suspended => {
+            running.draft = draft;
+            running.effects = ctx.client.effects.split_off(start);
+            Ok(Ended::Later)
+        }
+        Driven::NeedsTable(db) => Ok(Ended::NeedsTable(db)),
+        Driven::Ended(outcome) => {
+            let committed = commit(ctx, guard, running, &draft, locked)?;
+            if guard.has_replaced() {
+                ctx.notify_replaced(guard.take_replaced(), start);
+            }
+            if !committed {
+                running.conflicts += 1;
+                running.locks = draft.keys();
+                if is_busy(ctx, running) {
+                    return Err(Failure::Text(IN_CONFLICT));
+                }
+                return Ok(Ended::Again);
+            }
+            answer(ctx, &outcome);
+            Ok(Ended::Done)
+        }
+    }
+}
+
+/// Writes the reply of a script that has ended.
+fn answer(ctx: &mut Context<'_>, outcome: &Outcome) {
+    if outcome.failed {
+        let text = String::from_utf8_lossy(outcome.reply.get(1..).unwrap_or_default());
+        ctx.local.note_error(ctx.shared, text.trim_end());
+    }
+    ctx.out.extend_from_slice(&outcome.reply);
+}
+
+/// Applies the draft if all its keys are as the script has met them. False: they are not.
+fn commit(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    running: &Running,
+    draft: &Draft,
+    locked: bool,
+) -> Result<bool, Failure> {
+    if draft.is_empty() {
+        // All keys were unchanged at the moment at which the comparison begins.
+        return Ok(guard.still_holds(draft)?);
+    }
+    let keys = draft.keys();
+    let has_locks = locked && keys.iter().all(|key| running.locks.contains(key));
+    let before = ctx.locked;
+    if locked && !has_locks && !before {
+        guard.unlock_keys();
+    }
+    ctx.locked = before || has_locks;
+    guard.rewrites(running.little);
+    let mut holds = false;
+    let done = ctx.locked_for_room(guard, &keys, |_, guard, room| {
+        holds = guard.still_holds(draft)?;
+        if holds {
+            *room = draft.room();
+            guard.set_aside(*room)?;
+            guard.apply(draft);
+        }
+        Ok(())
+    });
+    ctx.locked = before;
+    done?;
+    if holds {
+        let tables: Vec<TableId> = draft.changed_tables().collect();
+        let level = tables.iter().fold(ctx.level(), |level, table| {
+            level.max(ctx.local.level_of_table(ctx.shared, *table))
+        });
+        if guard.has_position() {
+            ctx.client.settle(guard, level.max(Level::Memory));
+        }
+    }
+    Ok(holds)
+}
+
+enum Driven {
+    Suspended,
+    NeedsTable(u8),
+    Ended(Outcome),
+}
+
+/// Answers the events of the script. `locked`: its keys are locked; they are unlocked when it has
+/// run for its slice (L2).
+fn drive(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    call: &Call<'_>,
+    running: &mut Running,
+    locked: &mut bool,
+) -> Result<Driven, Failure> {
+    let outside = Outside::enter(ctx, running.db);
+    let slice = Event::Slice { memory_bytes: 0 };
+    let mut event = std::mem::replace(&mut running.event, slice);
+    let mut resumed = matches!(event, Event::Slice { .. });
+    let driven = loop {
+        let answer = match event {
+            Event::Done(outcome) => break Ok(Driven::Ended(outcome)),
+            Event::Slice { .. } if resumed => {
+                resumed = false;
+                if running.long.as_ref().is_some_and(|long| long.is_killed()) {
+                    let text = format!("{KILLED} script: {}, on @user_script.", call.script.sha1);
+                    break Err(text.into());
+                }
+                Answer::GoOn
+            }
+            Event::Slice { memory_bytes } => {
+                if std::mem::take(locked) && !ctx.locked {
+                    guard.unlock_keys();
+                }
+                running.event = Event::Slice { memory_bytes };
+                running.machine_bytes = memory_bytes;
+                break Ok(Driven::Suspended);
+            }
+            Event::Log { level, text } => {
+                log(level, &text);
+                Answer::GoOn
+            }
+            Event::Allowed { args } => Answer::Reply(allowed(ctx, &args)),
+            Event::Call { args, resp3 } => {
+                match command(ctx, guard, call, &args, resp3, &mut running.little) {
+                    Ok(Called::Replied(reply)) => Answer::Reply(reply),
+                    Ok(Called::NeedsTable(db)) => break Ok(Driven::NeedsTable(db)),
+                    Err(failure) => break Err(failure),
+                }
+            }
+        };
+        event = running.machine.resume(answer);
+    };
+    running.db = ctx.client.db;
+    outside.leave(ctx);
+    driven
+}
+
+fn log(level: u8, text: &[u8]) {
+    let text = String::from_utf8_lossy(text);
+    match level {
+        0 => tracing::debug!(script = %text),
+        1 | 2 => tracing::info!(script = %text),
+        _ => tracing::warn!(script = %text),
+    }
+}
+
+/// The state of the request around the commands of a script.
+struct Outside {
+    db: Db,
+    protocol: Protocol,
+    table: TableId,
+    in_exec: bool,
+    exec_dbs: Option<[Option<TableId>; crate::shared::commands::DBS]>,
+    begun: u64,
+}
+
+impl Outside {
+    fn enter(ctx: &mut Context<'_>, db: Db) -> Outside {
+        let outside = Outside {
+            db: ctx.client.db,
+            protocol: ctx.client.protocol,
+            table: ctx.table,
+            in_exec: ctx.local.in_exec,
+            exec_dbs: ctx.local.exec_dbs,
+            begun: ctx.local.meter.begin_inner(),
+        };
+        ctx.client.db = db;
+        ctx.local.in_exec = true;
+        if outside.exec_dbs.is_none() {
+            ctx.local.walked = 0;
+            ctx.local.exec_dbs = Some(ctx.shared.commands.tables());
+        }
+        outside
+    }
+
+    fn leave(self, ctx: &mut Context<'_>) {
+        ctx.client.db = self.db;
+        ctx.client.protocol = self.protocol;
+        ctx.table = self.table;
+        ctx.local.in_exec = self.in_exec;
+        ctx.local.exec_dbs = self.exec_dbs;
+        ctx.local.meter.end_inner(ctx.spec.number, self.begun);
+    }
+}
+
+enum Called {
+    /// With the reply of the command, as RESP.
+    Replied(Vec<u8>),
+    NeedsTable(u8),
+}
+
+fn error(text: &str) -> Vec<u8> {
+    format!("-{text}\r\n").into_bytes()
+}
+
+/// The command of a call, or the text of an error.
+fn resolve(args: &Args<'_>) -> Result<&'static Spec, &'static str> {
+    match lookup::resolve(args) {
+        Resolved::Command(spec) => Ok(spec),
+        Resolved::Arity(_) => Err("ERR Wrong number of args calling Redis command from script"),
+        Resolved::UnknownCommand | Resolved::UnknownSubcommand(_) => {
+            Err("ERR Unknown Redis command called from script")
+        }
+    }
+}
+
+/// Whether a script may call a command at all. A draft has no form for those that change a whole
+/// table, and versions of Duramen's own commands are those of the commit.
+fn may_call(spec: &Spec) -> bool {
+    let changes_table = spec.has(flag::WHOLE) && spec.has(flag::WRITE);
+    let walks_slot = spec.name.starts_with("cluster|") && spec.has(flag::WHOLE);
+    !spec.has(flag::NOSCRIPT) && !changes_table && !walks_slot && spec.group != Group::Duramen
+}
+
+/// Runs one command of the script.
+fn command(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    call: &Call<'_>,
+    texts: &[Vec<u8>],
+    resp3: bool,
+    little: &mut bool,
+) -> Result<Called, Failure> {
+    let mut requests = Requests::new();
+    if !requests.push_slices(texts) {
+        return Ok(Called::Replied(error("ERR the arguments are too long")));
+    }
+    let args = requests.args(0, &[]);
+    let spec = match resolve(&args) {
+        Ok(spec) => spec,
+        Err(text) => return Ok(Called::Replied(error(text))),
+    };
+    if let Some(db) = transaction::dbs_of(spec, &args).into_iter().find(|db| {
+        ctx.local
+            .exec_dbs
+            .is_some_and(|dbs| dbs[usize::from(*db)].is_none())
+    }) && ctx.shared.membership().is_none()
+    {
+        return Ok(Called::NeedsTable(db));
+    }
+    ctx.table = match ctx.client.db {
+        Db::Number(db) => {
+            let dbs = ctx.local.exec_dbs.unwrap_or_default();
+            dbs[usize::from(db)].unwrap_or(DROPPED)
+        }
+        Db::Table(table) => table,
+    };
+    let hashes: Vec<KeyHash> = spec
+        .key_positions(&args)
+        .map(|at| guard.hash(args.get(at).unwrap_or_default()))
+        .collect();
+    let permit = match admit(ctx, guard, call, spec, &args, &hashes)? {
+        Ok(permit) => permit,
+        Err(text) => return Ok(Called::Replied(error(&text))),
+    };
+    if spec.has(flag::WRITE | flag::DENYOOM) {
+        *little &= spec.rewrites();
+    }
+    let (table, mut out) = (ctx.table, Vec::new());
+    ctx.client.protocol = if resp3 {
+        Protocol::Resp3
+    } else {
+        Protocol::Resp2
+    };
+    let mut inner = Context {
+        args,
+        permit,
+        spec,
+        client: &mut *ctx.client,
+        out: &mut out,
+        shared: ctx.shared,
+        local: &mut *ctx.local,
+        table,
+        locked: true,
+    };
+    inner.run_in_script(guard, &hashes)?;
+    if spec.name == "publish" && out.first() == Some(&b':') {
+        let receivers = ctx.shared.pubsub.receivers(args.get(1).unwrap_or_default());
+        out = format!(":{receivers}\r\n").into_bytes();
+    }
+    Ok(Called::Replied(out))
+}
+
+/// The checks of one command. `Err` inside: the text of the error.
+fn admit(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    call: &Call<'_>,
+    spec: &'static Spec,
+    args: &Args<'_>,
+    hashes: &[KeyHash],
+) -> Result<Result<Permit, String>, Failure> {
+    if spec.is_refused() {
+        let Some(reason) = refusal(spec) else {
+            return Ok(Err(
+                "ERR This Redis command is not allowed from script".to_owned()
+            ));
+        };
+        return Ok(Err(reason));
+    }
+    if !may_call(spec) {
+        return Ok(Err(
+            "ERR This Redis command is not allowed from script".to_owned()
+        ));
+    }
+    let permit = match Permit::check(spec, args, ctx.client, ctx.table, ctx.shared) {
+        Ok(permit) => permit,
+        Err(Refusal::LogIn) => return Ok(Err(permit::NO_AUTH.to_owned())),
+        Err(Refusal::Denied(denied)) => {
+            acl::note_denied(ctx.shared, ctx.client, spec, args, denied, "lua");
+            audit::record(ctx.shared, ctx.client, spec, args, Audited::Denied);
+            let user = ctx.client.user_name();
+            let text = permit::denial_text(denied, &user, spec);
+            let text = text.strip_prefix("NOPERM ").unwrap_or(&text);
+            return Ok(Err(format!("NOPERM ACL failure in script: {text}")));
+        }
+    };
+    if call.read_only && spec.has(flag::WRITE | flag::MAY_REPLICATE) {
+        let text = "ERR Write commands are not allowed from read-only scripts.";
+        return Ok(Err(text.to_owned()));
+    }
+    let allows_oom = call.script.flags.declared;
+    if spec.has(flag::DENYOOM) && !allows_oom && guard.is_full() {
+        let text = "OOM command not allowed when used memory > 'maxmemory'.";
+        return Ok(Err(text.to_owned()));
+    }
+    if spec.is_audited(ctx.local.audited) {
+        audit::record(ctx.shared, ctx.client, spec, args, Audited::Allowed);
+    }
+    Ok(match place(ctx, guard, spec, args, hashes) {
+        Ok(()) => Ok(permit),
+        Err(text) => Err(text.to_owned()),
+    })
+}
+
+fn refusal(spec: &Spec) -> Option<String> {
+    match spec.kind() {
+        crate::exec::request::spec::Kind::Refused(reason) => Some(spec.refusal(reason)),
+        _ => None,
+    }
+}
+
+/// L3: whether the keys of a command are in the slot of the script's keys, and served here.
+fn place(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    spec: &Spec,
+    args: &Args<'_>,
+    hashes: &[KeyHash],
+) -> Result<(), &'static str> {
+    let Some(member) = ctx.shared.membership() else {
+        return Ok(());
+    };
+    if hashes.is_empty() {
+        return Ok(());
+    }
+    let view = Arc::clone(ctx.local.view(member, guard));
+    let mut search = RouteSearch::new(&view);
+    for at in ctx.spec.key_positions(&ctx.args) {
+        let key = ctx.arg(at);
+        search.key(ctx.table, key, guard.hash(key));
+    }
+    let table = routing::table_of(spec, ctx.table, ctx.shared);
+    for (hash, at) in hashes.iter().zip(spec.key_positions(args)) {
+        search.key(table, args.get(at).unwrap_or_default(), *hash);
+    }
+    match search.outcome() {
+        Ok(()) => Ok(()),
+        Err(routing::NotServed::Refused(text)) if text.starts_with("CROSSSLOT") => Err(CROSS_SLOT),
+        Err(_) => Err(NON_LOCAL),
+    }
+}
+
+/// `redis.acl_check_cmd`: whether the user may run a command, as a reply.
+fn allowed(ctx: &Context<'_>, texts: &[Vec<u8>]) -> Vec<u8> {
+    let mut requests = Requests::new();
+    if !requests.push_slices(texts) {
+        return error("ERR the arguments are too long");
+    }
+    let args = requests.args(0, &[]);
+    let spec = match lookup::resolve(&args) {
+        Resolved::Command(spec) | Resolved::Arity(spec) => spec,
+        _ => return error("ERR Invalid command passed to redis.acl_check_cmd()"),
+    };
+    let may = Permit::check(spec, &args, ctx.client, ctx.table, ctx.shared).is_ok();
+    format!(":{}\r\n", u8::from(may)).into_bytes()
+}
+
+/// Runs the script as a step of EXEC, whose draft the guard has. If the script cannot end, nothing
+/// of the EXEC is done.
+fn run_in_exec(ctx: &mut Context<'_>, guard: &mut Guard<'_>, call: &Call<'_>) -> Done {
+    let mut running = begin(ctx, call)?;
+    let started = Instant::now();
+    let ended = loop {
+        let mut locked = false;
+        match drive(ctx, guard, call, &mut running, &mut locked) {
+            Ok(Driven::Suspended) if started.elapsed() < IN_EXEC_MAX => {}
+            Ok(Driven::Suspended) => {
+                break Err(Abandoned::Failed(
+                    "ERR a script in a transaction takes too long".into(),
+                ));
+            }
+            Ok(Driven::NeedsTable(_)) => {
+                break Err(Abandoned::Failed(
+                    "ERR a script in a transaction selects a database that has no table yet".into(),
+                ));
+            }
+            Ok(Driven::Ended(outcome)) => break Ok(outcome),
+            Err(failure) => {
+                break Err(match failure.cold() {
+                    Some(cold) => Abandoned::Cold(cold),
+                    None if failure.is_moving() => Abandoned::Moving,
+                    None => Abandoned::Failed(failure.text().into()),
+                });
+            }
+        }
+    };
+    ctx.local.scripts.give_back(ctx.shared, running.machine);
+    match ended {
+        Ok(outcome) => answer(ctx, &outcome),
+        Err(abandoned) => {
+            ctx.local.abandoned.get_or_insert(abandoned);
+            ctx.null()?;
+        }
+    }
+    Ok(())
+}
+
+/// Why nothing of an EXEC is done.
+pub(crate) fn failure_of(abandoned: Abandoned) -> Failure {
+    match abandoned {
+        Abandoned::Cold(cold) => Error::Cold(cold).into(),
+        Abandoned::Moving => Error::TryAgain.into(),
+        Abandoned::Failed(text) => Failure::Owned(text),
+    }
+}

@@ -1,0 +1,143 @@
+//! A thread's interpreters of scripts, and the scripts that it has suspended.
+//!
+//! - A script that has run for its slice is suspended, and goes on in the next round (`GoesOn`).
+//!   Nothing of it is locked meanwhile: its writes are in its draft. So a long script delays other
+//!   clients of its thread by its slice, and nobody else.
+//! - While the suspended scripts of a thread have more than `script-memory` together, the oldest of
+//!   them goes on alone.
+
+use super::client::Db;
+use super::effects::Effects;
+use crate::shared::Shared;
+use crate::shared::scripts::LongScript;
+use duramen_engine::flash::Cold;
+use duramen_engine::{Draft, KeyHash, TableId};
+use duramen_script::{Event, Limits, Machine};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Interpreters that a thread keeps for the next scripts.
+const IDLE_MAX: usize = 2;
+/// Scripts that a thread has suspended at most; others wait until one has ended.
+const SUSPENDED_MAX: usize = 16;
+/// Time of all suspended scripts of a thread in one round.
+const ROUND: Duration = Duration::from_millis(4);
+
+/// Reason why nothing of an EXEC is done because of a script in it.
+pub(crate) enum Abandoned {
+    Cold(Cold),
+    Moving,
+    /// The text of the error.
+    Failed(Box<str>),
+}
+
+/// A script that is running.
+pub(crate) struct Running {
+    pub(crate) machine: Machine,
+    /// Why it was suspended.
+    pub(crate) event: Event,
+    pub(crate) draft: Box<Draft>,
+    pub(crate) effects: Effects,
+    /// The database that it has selected.
+    pub(crate) db: Db,
+    /// All its writes give back about as much memory as they take.
+    pub(crate) little: bool,
+    pub(crate) started: Instant,
+    /// How often it ran in vain, because its keys changed.
+    pub(crate) conflicts: u32,
+    /// Keys that are locked before it runs again.
+    pub(crate) locks: Vec<(TableId, KeyHash)>,
+    /// It was suspended.
+    pub(crate) long: Option<Arc<LongScript>>,
+    /// Memory of the interpreter when it was suspended.
+    pub(crate) machine_bytes: usize,
+    /// The log tells that it takes long.
+    pub(crate) is_reported: bool,
+}
+
+/// See the head of this file.
+#[derive(Default)]
+pub(crate) struct Scripts {
+    idle: Vec<Machine>,
+    /// Memory that each idle interpreter may take.
+    idle_bytes: usize,
+    suspended: HashMap<u64, Box<Running>>,
+}
+
+impl Scripts {
+    /// An interpreter. `None`: the system has no memory for one.
+    pub(crate) fn machine(&mut self, limits: Limits) -> Option<Machine> {
+        if self.idle_bytes != limits.memory_bytes {
+            self.idle_bytes = limits.memory_bytes;
+            self.idle.clear();
+        }
+        match self.idle.pop() {
+            Some(machine) => Some(machine),
+            None => Machine::new(limits).ok(),
+        }
+    }
+
+    pub(crate) fn give_back(&mut self, shared: &Shared, mut machine: Machine) {
+        machine.stop();
+        if machine.is_heavy() {
+            shared.scripts.discard(machine);
+        } else if self.idle.len() < IDLE_MAX {
+            self.idle.push(machine);
+        }
+    }
+
+    /// All interpreters begin anew.
+    pub(crate) fn flush(&mut self) {
+        self.idle.clear();
+    }
+
+    /// Memory of the suspended scripts.
+    fn bytes(&self) -> usize {
+        let all = self.suspended.values();
+        all.map(|it| it.machine_bytes + it.draft.bytes()).sum()
+    }
+
+    /// Whether another script must wait; `bytes_max`: memory for all suspended scripts.
+    pub(crate) fn is_full(&self, bytes_max: usize) -> bool {
+        self.suspended.len() >= SUSPENDED_MAX || self.bytes() > bytes_max
+    }
+
+    /// Whether the suspended script of a client may go on.
+    pub(crate) fn may_go_on(&self, client: u64, bytes_max: usize) -> bool {
+        let Some(own) = self.suspended.get(&client) else {
+            return false;
+        };
+        let is_killed = own.long.as_ref().is_some_and(|long| long.is_killed());
+        let is_oldest = self.suspended.values().all(|it| own.started <= it.started);
+        is_killed || is_oldest || self.bytes() <= bytes_max
+    }
+
+    pub(crate) fn has(&self, client: u64) -> bool {
+        self.suspended.contains_key(&client)
+    }
+
+    /// The time for which a script runs before it is suspended.
+    pub(crate) fn slice(&self) -> Duration {
+        ROUND / (self.suspended.len() as u32 + 1)
+    }
+
+    pub(crate) fn suspend(&mut self, client: u64, running: Box<Running>) {
+        self.suspended.insert(client, running);
+    }
+
+    /// The suspended script of a client.
+    pub(crate) fn take(&mut self, client: u64) -> Option<Box<Running>> {
+        self.suspended.remove(&client)
+    }
+
+    /// Drops the suspended script of a client that has gone.
+    pub(crate) fn drop_of(&mut self, shared: &Shared, client: u64) {
+        if let Some(running) = self.take(client) {
+            if let Some(long) = &running.long {
+                shared.scripts.end_long(long);
+            }
+            self.give_back(shared, running.machine);
+        }
+    }
+}

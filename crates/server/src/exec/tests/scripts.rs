@@ -1,0 +1,82 @@
+//! Scripts, without sockets.
+
+use super::*;
+
+/// Runs a script with these keys and arguments.
+fn eval(s: &mut Session, script: &str, words: &[&str]) -> String {
+    let mut args: Vec<&[u8]> = vec![b"EVAL", script.as_bytes()];
+    args.extend(words.iter().map(|word| word.as_bytes()));
+    loop {
+        let reply = s.ask_bytes(&args);
+        // Empty: it was suspended after its slice.
+        if !reply.is_empty() {
+            return reply;
+        }
+    }
+}
+
+#[test]
+fn commands_of_a_script_do_not_wait() {
+    let mut s = Server::session(1);
+    s.expect("RPUSH list a b", ":2\r\n");
+    s.expect("XGROUP CREATE stream g $ MKSTREAM", "+OK\r\n");
+    for (script, reply) in [
+        (
+            "return redis.call('blpop','none','list',0)",
+            "*2\r\n$4\r\nlist\r\n$1\r\na\r\n",
+        ),
+        ("return redis.call('blpop','none',0)", "$-1\r\n"),
+        (
+            "return redis.call('blmove','none','list','LEFT','LEFT',0)",
+            "$-1\r\n",
+        ),
+        (
+            "return redis.call('xreadgroup','GROUP','g','c','BLOCK',0,'STREAMS','stream','>')",
+            "$-1\r\n",
+        ),
+        (
+            "redis.call('rpush','none','x') return redis.call('blpop','none',0)[2]",
+            "$1\r\nx\r\n",
+        ),
+    ] {
+        assert_eq!(eval(&mut s, script, &["0"]), reply, "{script}");
+        assert_eq!(s.client.verdict(), Verdict::Open, "{script}");
+    }
+    s.expect("EXISTS none", ":0\r\n");
+}
+
+#[test]
+fn a_script_is_done_whole_or_not_at_all() {
+    let mut s = Server::session(1);
+    // Its writes before an error stay, as in Redis.
+    let script = "redis.call('set','a',1) redis.call('lpush','a',1)";
+    let reply = eval(&mut s, script, &["0"]);
+    assert!(reply.starts_with("-WRONGTYPE"), "{reply}");
+    s.expect("GET a", "$1\r\n1\r\n");
+    // More than a group can hold: nothing is done.
+    let script = "redis.call('set','b',1) for n = 1, 100 do redis.call('set','big' .. n,('x'):rep(1000000)) end";
+    let reply = eval(&mut s, script, &["0"]);
+    assert!(reply.starts_with('-'), "{reply}");
+    s.expect("EXISTS b big1", ":0\r\n");
+    s.expect("GET a", "$1\r\n1\r\n");
+}
+
+#[test]
+fn settings_of_scripts_change_at_once() {
+    let mut s = Server::session(1);
+    let long = "local t = {} for n = 1, 100000 do t[n] = {n} end return #t";
+    assert_eq!(eval(&mut s, long, &["0"]), ":100000\r\n");
+    s.expect("CONFIG SET script-memory 1mb", "+OK\r\n");
+    let reply = eval(&mut s, long, &["0"]);
+    assert!(reply.contains("not enough memory"), "{reply}");
+    assert_eq!(eval(&mut s, "return 5", &["0"]), ":5\r\n");
+    s.expect("CONFIG SET lua-time-limit 7", "+OK\r\n");
+    s.expect(
+        "CONFIG GET busy-reply-threshold",
+        "*2\r\n$20\r\nbusy-reply-threshold\r\n$1\r\n7\r\n",
+    );
+    s.expect_error(
+        "CONFIG SET busy-reply-threshold -1",
+        "ERR CONFIG SET failed",
+    );
+}

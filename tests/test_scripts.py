@@ -1,0 +1,286 @@
+"""Scripts: programs of real libraries, many clients at once, hostile scripts, and kills."""
+
+import random
+import threading
+import time
+
+import pytest
+import redis
+
+import harness
+from harness import Closed, ErrorReply
+
+pytestmark = pytest.mark.duramen
+
+UNLOCK = "if redis.call('get',KEYS[1]) == ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end"
+LIMIT = """
+local n = redis.call('incr', KEYS[1])
+if n == 1 then redis.call('pexpire', KEYS[1], ARGV[2]) end
+if n > tonumber(ARGV[1]) then return {0, redis.call('pttl', KEYS[1])} end
+return {1, n}
+"""
+# As BullMQ takes a job: from a list and a sorted set to a list of active jobs and a hash.
+TAKE = """
+local id = redis.call('rpoplpush', KEYS[1], KEYS[2])
+if not id then
+  local next = redis.call('zrange', KEYS[3], 0, 0)
+  if #next == 0 then return false end
+  id = next[1]
+  redis.call('zrem', KEYS[3], id)
+  redis.call('lpush', KEYS[2], id)
+end
+local job = ARGV[1] .. id
+redis.call('hmset', job, 'processedOn', ARGV[2], 'state', cjson.encode({active = true}))
+return {id, redis.call('hgetall', job)}
+"""
+TRANSFER = """
+local from, to = redis.call('decrby', KEYS[1], ARGV[1]), redis.call('incrby', KEYS[2], ARGV[1])
+redis.call('rpush', 'log', KEYS[1] .. KEYS[2])
+return {from, to}
+"""
+
+
+def connect(server, **options):
+    return redis.Redis(port=server.port, **options)
+
+
+def test_the_scripts_of_libraries(server):
+    client = connect(server)
+    lock = client.lock("lock", timeout=10)
+    assert lock.acquire(blocking=False) and lock.owned()
+    assert lock.extend(5) and lock.reacquire()
+    lock.release()
+    assert client.exists("lock") == 0
+    unlock = client.register_script(UNLOCK)
+    client.set("resource", "token")
+    assert (unlock(["resource"], ["other"]), unlock(["resource"], ["token"])) == (0, 1)
+    limit = client.register_script(LIMIT)
+    assert [limit(["rate"], [3, 60_000])[0] for _ in range(5)] == [1, 1, 1, 0, 0]
+    take = client.register_script(TAKE)
+    client.lpush("wait", "1")
+    client.zadd("prioritized", {"2": 1})
+    client.hset("job:1", "data", "x")
+    keys = ["wait", "active", "prioritized"]
+    assert take(keys, ["job:", 5])[0] == b"1"
+    assert take(keys, ["job:", 6])[0] == b"2"
+    assert take(keys, ["job:", 7]) is None
+    assert client.hget("job:1", "state") == b'{"active":true}'
+    assert client.lrange("active", 0, -1) == [b"2", b"1"]
+
+
+def test_many_clients_run_scripts_on_the_same_keys(server):
+    connect(server).mset({"a": 1000, "b": 1000, "c": 1000})
+
+    def work(number):
+        client = connect(server)
+        transfer = client.register_script(TRANSFER)
+        for _ in range(150):
+            transfer(random.sample(["a", "b", "c"], 2), [1])
+            assert sum(map(int, client.eval("return redis.call('mget','a','b','c')", 0))) == 3000
+
+    harness.in_threads(6, work)
+    client = connect(server)
+    assert client.llen("log") == 900
+    assert sum(map(int, client.mget("a", "b", "c"))) == 3000
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "while true do end",
+        "while true do pcall(function() while true do end end) end",
+        "while true do redis.call('set', 'looped', 'x') end",
+        "while true do redis.pcall('nope') end",
+        "coroutine.wrap(function() while true do end end)()",
+    ],
+)
+def test_a_script_that_loops_delays_nobody_and_can_be_killed(server, script):
+    looper = threading.Thread(target=lambda: pytest.raises(redis.RedisError, connect(server, socket_timeout=60).eval, script, 0))
+    looper.start()
+    clients = [connect(server) for _ in range(8)]
+    slowest, until = 0, time.monotonic() + 2
+    while time.monotonic() < until:
+        for client in clients:
+            began = time.monotonic()
+            client.set("looped-not", "x")
+            slowest = max(slowest, time.monotonic() - began)
+    assert slowest < 1, slowest  # some milliseconds on a quiet machine
+    assert clients[0].script_kill()
+    looper.join(30)
+    assert not looper.is_alive()
+    assert clients[0].get("looped") is None
+    with pytest.raises(redis.ResponseError, match="No scripts in execution"):
+        clients[0].script_kill()
+    assert clients[0].eval("return 7", 0) == 7
+
+
+def test_a_script_whose_client_has_gone_does_nothing(server):
+    wire = harness.Wire(server.port)
+    wire.send(harness.encode("EVAL", "redis.call('set','gone',1) while true do end", "0"))
+    time.sleep(0.3)
+    wire.close()
+    client = connect(server)
+
+    def none_runs():
+        try:
+            client.script_kill()
+        except redis.ResponseError:
+            return True
+        return False
+
+    harness.wait_until(none_runs, "the script is dropped")
+    assert client.get("gone") is None
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "local t = {} for n = 1, 1e9 do t[n] = ('x'):rep(10000) .. n end",
+        "local s = 'x' while true do s = s .. s end",
+        "return ('x'):rep(1e10)",
+        "for n = 1, 1e6 do redis.call('set', 'big' .. n, ('x'):rep(100000)) end",
+        "error({})",
+        "return cjson.decode(('['):rep(1e6))",
+        "return cmsgpack.unpack(('\\145'):rep(1e6))",
+        "local t = {} t[1] = t return t",
+        "error(setmetatable({}, {__tostring = function() error('x') end}))",
+        "local function f() return pcall(f) end return f()",
+        "local function f() f() end f()",
+        "return unpack({}, 1, 1e8)",
+        "redis.call('set', 'x', 'y') error('half')",
+        "return redis.call(unpack({'mget', unpack({}, 1, 6000)}))",
+    ],
+)
+def test_a_hostile_script_harms_nobody(server, script):
+    with harness.Wire(server.port) as wire:
+        # The reply may be nested deeper than Python reads it.
+        wire.send(harness.encode("EVAL", script, "0") + harness.encode("ECHO", "behind it"))
+        harness.wait_until(lambda: wire.more() or b"behind it" in wire.received, "it ends", 120)
+    client = connect(server)
+    assert client.eval("return redis.call('echo', 'still here')", 0) == b"still here"
+    assert server.process.poll() is None
+    assert server.rss_bytes() < 700 << 20
+
+
+def test_kills_leave_no_half_of_a_script(start, tmp_path):
+    options = {"level": None, "dir": tmp_path / "data", "memory": "64mb"}
+    server = start("--wal-size", "16mb", **options)
+    connect(server).mset({"a": 1000, "b": 1000, "c": 1000})
+    for _ in range(5):
+        acknowledged = []
+
+        def work(number):
+            wire = harness.Wire(server.port)
+            try:
+                while True:
+                    wire.call("EVAL", TRANSFER, "2", *random.sample(["a", "b", "c"], 2), "1")
+                    acknowledged.append(1)
+            except (Closed, ErrorReply, OSError):
+                pass
+
+        before = connect(server).llen("log")
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        time.sleep(random.uniform(0.2, 0.6))
+        server.kill()
+        for thread in threads:
+            thread.join()
+        server.start()
+        client = connect(server)
+        assert sum(map(int, client.mget("a", "b", "c"))) == 3000
+        moved = client.llen("log") - before
+        assert len(acknowledged) <= moved <= len(acknowledged) + 4
+
+
+def test_rights_hold_inside_of_scripts(server):
+    admin = connect(server)
+    admin.execute_command("ACL", "SETUSER", "app", "on", ">pw", "~app:*", "+@all", "-set")
+    user = connect(server, username="app", password="pw")
+    assert user.eval("return redis.call('incr', KEYS[1])", 1, "app:n") == 1
+    with pytest.raises(redis.ResponseError, match="ACL failure in script"):
+        user.eval("return redis.call('set', KEYS[1], 1)", 1, "app:n")
+    with pytest.raises(redis.ResponseError, match="ACL failure in script"):
+        user.eval("return redis.call('get', 'other')", 0)
+    with pytest.raises(redis.ResponseError, match="No permissions"):
+        user.eval("return 1", 1, "other")
+    assert user.eval("return redis.acl_check_cmd('set', 'app:x', 1)", 0) is None
+    log = admin.acl_log()
+    assert any(entry["context"] == "lua" for entry in log)
+    admin.acl_deluser("app")
+
+
+def test_the_writes_of_a_script_wake_those_that_wait(server):
+    client = connect(server)
+    client.delete("queue", "stream", "zqueue")
+    got = {}
+    waits = {
+        "queue": lambda waiter: waiter.blpop(["queue"], timeout=30),
+        "zqueue": lambda waiter: waiter.bzpopmin(["zqueue"], timeout=30),
+        "stream": lambda waiter: waiter.xread({"stream": "$"}, block=30_000),
+    }
+
+    def wait(name):
+        got[name] = waits[name](connect(server))
+
+    threads = [threading.Thread(target=wait, args=(name,)) for name in waits]
+    for thread in threads:
+        thread.start()
+    harness.wait_until(lambda: client.info("clients")["blocked_clients"] == 3, "all wait")
+    # What a script takes back before its end wakes nobody.
+    client.eval("redis.call('rpush', 'queue', 'x') redis.call('del', 'queue')", 0)
+    assert client.info("clients")["blocked_clients"] == 3
+    client.eval(
+        """
+        redis.call('rpush', 'queue', 'a', 'b')
+        redis.call('zadd', 'zqueue', 1, 'm')
+        redis.call('xadd', 'stream', '1-1', 'f', 'v')
+        """,
+        0,
+    )
+    for thread in threads:
+        thread.join(30)
+    assert got["queue"] == (b"queue", b"a")
+    assert got["zqueue"] == (b"zqueue", b"m", 1.0)
+    assert got["stream"] == [[b"stream", [(b"1-1", {b"f": b"v"})]]]
+    assert client.lrange("queue", 0, -1) == [b"b"]
+    # In a transaction too.
+    thread = threading.Thread(target=wait, args=("zqueue",))
+    thread.start()
+    harness.wait_until(lambda: client.info("clients")["blocked_clients"] == 1, "it waits")
+    pipe = client.pipeline(transaction=True)
+    pipe.eval("return redis.call('zadd', 'zqueue', 2, 'n')", 0)
+    pipe.execute()
+    thread.join(30)
+    assert got["zqueue"] == (b"zqueue", b"n", 2.0)
+
+
+def test_events_and_messages_of_a_script_leave_in_order(server):
+    client = connect(server)
+    client.config_set("notify-keyspace-events", "KEA")
+    try:
+        listener = client.pubsub()
+        listener.psubscribe("__keyevent@0__:*", "chat")
+        for _ in range(2):
+            listener.get_message(timeout=10)
+        client.eval(
+            """
+            redis.call('set', 'ev:a', 1)
+            redis.call('publish', 'chat', 'hello')
+            redis.call('del', 'ev:a')
+            redis.pcall('lpush', 'ev:b', 1)
+            """,
+            0,
+        )
+        with pytest.raises(redis.ResponseError, match="late"):
+            client.eval("redis.call('set', 'ev:c', 1) error('late')", 0)
+        heard = [listener.get_message(timeout=10) for _ in range(5)]
+        assert [(it["channel"].rpartition(b":")[2], it["data"]) for it in heard] == [
+            (b"set", b"ev:a"),
+            (b"chat", b"hello"),
+            (b"del", b"ev:a"),
+            (b"lpush", b"ev:b"),
+            (b"set", b"ev:c"),
+        ]
+    finally:
+        client.config_set("notify-keyspace-events", "")
