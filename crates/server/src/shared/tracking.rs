@@ -47,6 +47,9 @@ const EVICTED_AT_ONCE: usize = 4_096;
 /// Clients with their threads.
 type Readers = BTreeMap<u64, u16>;
 
+/// Keys with the clients that have read them.
+type Keys = BTreeMap<Box<[u8]>, Readers>;
+
 /// Limits of the table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
@@ -104,7 +107,7 @@ pub(crate) struct Tracking {
     /// When the last client ended, in milliseconds of the server's clock.
     idle_since_ms: AtomicU64,
     hashes: RandomState,
-    shards: Box<[Mutex<BTreeMap<Box<[u8]>, Readers>>]>,
+    shards: Box<[Mutex<Keys>]>,
     keys: AtomicUsize,
     items: AtomicUsize,
     bytes: AtomicUsize,
@@ -144,7 +147,7 @@ impl Tracking {
         self.hashes.hash_one(key) as usize % SHARDS
     }
 
-    fn shard(&self, place: usize) -> MutexGuard<'_, BTreeMap<Box<[u8]>, Readers>> {
+    fn shard(&self, place: usize) -> MutexGuard<'_, Keys> {
         let shard = self.shards[place].lock();
         shard.unwrap_or_else(PoisonError::into_inner)
     }
