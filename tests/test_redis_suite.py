@@ -29,7 +29,43 @@ UNIT_S = 120
 WITH_OWN_SERVERS = ["unit/acl", "unit/acl-v2", "unit/auth", "unit/pubsubshard"]
 
 # Units that run by host and port, without the tests that Redis excludes there.
-BY_HOST_AND_PORT = ["unit/type/string", "unit/type/incr", "unit/type/hash", "unit/tracking"]
+BY_HOST_AND_PORT = [
+    "unit/type/string",
+    "unit/type/incr",
+    "unit/type/hash",
+    "unit/type/list",
+    "unit/type/list-2",
+    "unit/type/list-3",
+    "unit/type/set",
+    "unit/type/zset",
+    "unit/type/stream",
+    "unit/type/stream-cgroups",
+    "unit/bitops",
+    "unit/bitfield",
+    "unit/dump",
+    "unit/expire",
+    "unit/geo",
+    "unit/hyperloglog",
+    "unit/info",
+    "unit/info-command",
+    "unit/introspection",
+    "unit/introspection-2",
+    "unit/keyspace",
+    "unit/latency-monitor",
+    "unit/multi",
+    "unit/other",
+    "unit/pause",
+    "unit/protocol",
+    "unit/pubsub",
+    "unit/querybuf",
+    "unit/quit",
+    "unit/scan",
+    "unit/slowlog",
+    "unit/sort",
+    "unit/scripting",
+    "unit/functions",
+    "unit/tracking",
+]
 
 # Tests that use DEBUG or replication, and slow ones.
 NOT_TAGGED = "-needs:debug -needs:repl -needs:pfdebug -slow"

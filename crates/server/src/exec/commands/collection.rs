@@ -9,6 +9,7 @@ use super::scan;
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::exec::request::events::{DEL, EventName, NEW};
 use crate::exec::request::spec::{Spec, flag};
+use crate::exec::state::client::Client;
 use duramen_base::glob::Pattern;
 use duramen_engine::{Decision, Error, Guard, KeyHash, Object, Outcome, Room};
 use duramen_types::{Part, Parts, Text, Type, count};
@@ -65,6 +66,24 @@ pub(crate) fn typed(found: Option<Object<'_>>) -> Result<Option<&[u8]>, Failure>
         None => Ok(None),
         Some(object) if object.is_typed => Ok(Some(object.value)),
         Some(_) => Err(WRONG_TYPE),
+    }
+}
+
+/// As [`typed`], for a command that waits for values of this type. As in Redis, a client that waits
+/// already waits on if a value of another type is there.
+pub(crate) fn awaited<'v>(
+    client: &Client,
+    found: Option<Object<'v>>,
+    kind: Type,
+) -> Result<Option<&'v [u8]>, Failure> {
+    let value = typed(found);
+    let is_other = match &value {
+        Ok(value) => value.is_some_and(|value| value.first() != Some(&(kind as u8))),
+        Err(_) => true,
+    };
+    match is_other && client.waits_for_keys() {
+        true => Ok(None),
+        false => value,
     }
 }
 
@@ -316,7 +335,8 @@ pub(crate) fn change_first(
         is_done = false;
         let positions = ctx.spec.key_positions(&ctx.args);
         for ((n, found), at) in found.iter().enumerate().zip(positions) {
-            let (Some(value), Some(object)) = (typed(*found)?, *found) else {
+            let value = awaited(ctx.client, *found, kind)?;
+            let (Some(value), Some(object)) = (value, *found) else {
                 continue;
             };
             if may_take.get(n) == Some(&false) {

@@ -1,7 +1,7 @@
 //! Lists. `blocking` has the commands that wait for elements.
 
 use super::collection::{
-    Write, at_once, change, change_first, parse_count, parse_keys, parse_pop_count, read, typed,
+    Write, at_once, awaited, change, change_first, parse_count, parse_keys, parse_pop_count, read,
 };
 use crate::config::EventClasses;
 use crate::exec::request::context::{Context, Done, Failure, NO_SUCH_KEY, NOT_AN_INTEGER, SYNTAX};
@@ -380,7 +380,7 @@ pub(crate) fn try_move(
         let [source, target] = found else {
             return Err(SYNTAX);
         };
-        let Some(value) = typed(*source)? else {
+        let Some(value) = awaited(ctx.client, *source, Type::List)? else {
             return Ok(Vec::new());
         };
         if may_take.first() == Some(&false) {

@@ -4,7 +4,7 @@
 //!   group is a part of the stream's value, and asking often must not write that often.
 
 use super::blocking::WaitFor;
-use super::collection::{Root, Write, at_once, typed};
+use super::collection::{Root, Write, at_once, awaited, typed};
 use super::stream::{CONSUMER_MADE, parse_id, write_entry, write_id};
 use crate::clock;
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
@@ -241,7 +241,7 @@ fn read_behind(
         let mut streams = Vec::with_capacity(number);
         let mut ids = Vec::with_capacity(number);
         for (n, object) in found.iter().enumerate() {
-            let stream = match typed(*object)? {
+            let stream = match awaited(ctx.client, *object, Type::Stream)? {
                 Some(value) => Some(Stream::of(Some(value))?),
                 None => None,
             };

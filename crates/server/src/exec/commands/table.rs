@@ -150,7 +150,7 @@ const ROWS: &[Spec] = &[
     row("bitfield", -2, WRITE | DENYOOM | BITMAP, ONE_KEY, Group::Bitmap, Family::Write, "3.2.0", "O(N)", "Reads and changes integers of any number of bits.", Data(bitmap::bitfield)),
     row("bitfield_ro", -2, READONLY | FAST | BITMAP, ONE_KEY, Group::Bitmap, Family::Read, "6.0.0", "O(1)", "Reads integers of any number of bits.", Data(bitmap::bitfield_ro)),
     row("pfadd", -2, WRITE | DENYOOM | FAST | HYPERLOGLOG, ONE_KEY, Group::HyperLogLog, Family::Write, "2.8.9", "O(N)", "Adds strings to a HyperLogLog.", Data(hyperloglog::pfadd)),
-    row("pfcount", -2, READONLY | HYPERLOGLOG, ALL_KEYS, Group::HyperLogLog, Family::MultiRead, "2.8.9", "O(N)", "Estimates the number of different strings.", Atomic(hyperloglog::pfcount)),
+    row("pfcount", -2, READONLY | MAY_REPLICATE | HYPERLOGLOG, ALL_KEYS, Group::HyperLogLog, Family::MultiRead, "2.8.9", "O(N)", "Estimates the number of different strings.", Atomic(hyperloglog::pfcount)),
     row("pfmerge", -2, WRITE | DENYOOM | HYPERLOGLOG, ALL_KEYS, Group::HyperLogLog, Family::MultiWrite, "2.8.9", "O(N)", "Merges HyperLogLogs.", Atomic(hyperloglog::pfmerge)),
     row("geoadd", -5, WRITE | DENYOOM | GEO, ONE_KEY, Group::Geo, Family::Write, "3.2.0", "O(N)", "Adds places.", Data(geo::geoadd)),
     row("geodist", -4, READONLY | GEO, ONE_KEY, Group::Geo, Family::Read, "3.2.0", "O(1)", "Returns the distance of two places.", Data(geo::geodist)),
