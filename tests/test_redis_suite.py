@@ -183,6 +183,6 @@ def test_unit_with_own_servers(unit, tmp_path):
 @pytest.mark.parametrize("unit", BY_HOST_AND_PORT)
 def test_unit_by_host_and_port(unit, start, tmp_path):
     skip_if_listed(unit)
-    server = start(dir=tmp_path / "data")
+    server = start(dir=tmp_path / "data", threads=1)
     arguments = ["--host", "127.0.0.1", "--port", str(server.port), "--ignore-digest"]
     judge(unit, run(unit, arguments, tmp_path / "output"))
