@@ -13,7 +13,7 @@ local loadstring, floor = loadstring, math.floor
 
 -- The interpreter takes a chunk's name without holding it while it reads the chunk: they are held
 -- here.
-local NAMES = {"@user_script", "=(load)"}
+local NAMES = {"@user_script", "=(load)", "@user_function"}
 local READONLY = "Attempt to modify a readonly table"
 
 local function is_fatal(err)
@@ -87,8 +87,8 @@ local function handler(err)
   return err
 end
 
-local function run(f)
-  local ok, result = raw_xpcall(f, handler)
+-- What a script has put into the tables that are shown is removed.
+local function clear()
   for proxy in next, shown do
     local key = next(proxy)
     while key ~= nil do
@@ -96,7 +96,18 @@ local function run(f)
       key = next(proxy)
     end
   end
+end
+
+local function run(f)
+  local ok, result = raw_xpcall(f, handler)
+  clear()
   return ok, result
+end
+
+local function call_function(f, keys, args)
+  return run(function()
+    return f(keys, args)
+  end)
 end
 
 -- The error of a function of `redis`, as its results.
@@ -364,8 +375,144 @@ globals.struct = show({
 local meta = getmetatable("")
 meta.__index, meta.__metatable = globals.string, false
 
-setmetatable(globals, {__index = function(_, name)
+local missing = {__index = function(_, name)
   error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2)
-end})
+end}
+
+-- The globals of functions are those of scripts. While their library is loaded, there is no more
+-- than `redis`, with which it registers them.
+local function_globals, library_redis = {}, {}
+for name, value in next, globals do
+  function_globals[name] = value
+end
+for name, value in next, redis do
+  if type(value) ~= "function" then
+    library_redis[name] = value
+  end
+end
+library_redis.log = redis.log
+local library_globals = setmetatable({redis = show(setmetatable(library_redis, missing))}, missing)
+
+local environment_meta = {__index = function_globals, __newindex = refuse, __metatable = locked}
+local environment = setmetatable({}, environment_meta)
+shown[environment] = function_globals
+function_globals._G = environment
+setmetatable(function_globals, missing)
+
+-- The functions of the library that is being loaded.
+local registered
+
+local ARGUMENTS = {
+  function_name = {"string", "function_name argument given to redis.register_function must be a string"},
+  description = {"string", "description argument given to redis.register_function must be a string"},
+  callback = {"function", "callback argument given to redis.register_function must be a function"},
+  flags = {"table", "flags argument to redis.register_function must be a table representing function flags"},
+}
+
+local function is_of(value, wanted)
+  return type(value) == wanted or wanted == "string" and type(value) == "number"
+end
+
+local function named_arguments(given)
+  local known = {}
+  for name, value in next, given do
+    if not is_of(name, "string") then
+      return nil, "named argument key given to redis.register_function is not a string"
+    end
+    local argument = type(name) == "string" and ARGUMENTS[name:lower()]
+    if not argument then
+      return nil, "unknown argument given to redis.register_function"
+    end
+    if not is_of(value, argument[1]) then
+      return nil, argument[2]
+    end
+    known[name:lower()] = value
+  end
+  if known.function_name == nil then
+    return nil, "redis.register_function must get a function name argument"
+  end
+  if known.callback == nil then
+    return nil, "redis.register_function must get a callback argument"
+  end
+  return known
+end
+
+local function arguments(...)
+  local count, first, second = select("#", ...), ...
+  if count < 1 or count > 2 then
+    return nil, "wrong number of arguments to redis.register_function"
+  end
+  if count == 1 then
+    if type(first) ~= "table" then
+      return nil, "calling redis.register_function with a single argument is only applicable to Lua table (representing named arguments)."
+    end
+    return named_arguments(first)
+  end
+  if not is_of(first, "string") then
+    return nil, "first argument to redis.register_function must be a string"
+  end
+  if type(second) ~= "function" then
+    return nil, "second argument to redis.register_function must be a function"
+  end
+  return {function_name = first, callback = second}
+end
+
+library_redis.register_function = raises(function(...)
+  if not registered then
+    return failed("redis.register_function can only be called on FUNCTION LOAD command")
+  end
+  local given, why = arguments(...)
+  if not given then
+    return failed(why)
+  end
+  local flags = {}
+  for n = 1, #(given.flags or {}) do
+    local flag = rawget(given.flags, n)
+    if not is_of(flag, "string") or not host.is_flag(tostring(flag)) then
+      return failed("unknown flag given")
+    end
+    flags[n] = tostring(flag)
+  end
+  local name = tostring(given.function_name)
+  if not name:match("^[%w_]+$") then
+    return failed("Library names can only contain letters, numbers, or underscores(_) and must be at least one character long")
+  end
+  for _, other in next, registered do
+    if other.name:lower() == name:lower() then
+      return failed("Function already exists in the library")
+    end
+  end
+  registered[#registered + 1] = {
+    name = name, callback = given.callback, flags = flags,
+    description = given.description and tostring(given.description),
+  }
+  return true
+end)
+
+-- Runs the text of a library; returns its functions, or an error.
+local function load_library(f)
+  environment_meta.__index, shown[environment] = library_globals, library_globals
+  registered = {}
+  local ok, err = raw_pcall(f)
+  local functions = registered
+  registered = nil
+  environment_meta.__index, shown[environment] = function_globals, function_globals
+  clear()
+  if ok then
+    return true, functions
+  end
+  if type(err) == "string" then
+    return false, "ERR " .. err
+  end
+  if type(err) == "table" and not shown[err] then
+    err = rawget(err, "err")
+  end
+  return false, err
+end
+
+setmetatable(globals, missing)
 globals._G = show(globals)
-return run, globals._G, globals
+return {
+  run = run, call_function = call_function, load_library = load_library,
+  shown = globals._G, globals = globals, environment = environment,
+}

@@ -1,6 +1,6 @@
 //! Scripts in an interpreter whose commands are answered by the test.
 
-use duramen_script::{Answer, Event, Job, Limits, Machine, Outcome, Script};
+use duramen_script::{Answer, Event, Job, LibraryText, Limits, Machine, Outcome, Program, Script};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn machine() -> Machine {
 
 fn job(text: &str, args: &[&str]) -> Box<Job> {
     Box::new(Job {
-        script: Arc::new(Script::new(text.as_bytes()).expect("a script")),
+        program: Program::Script(Arc::new(Script::new(text.as_bytes()).expect("a script"))),
         keys: vec![b"key".to_vec()],
         args: args.iter().map(|arg| arg.as_bytes().to_vec()).collect(),
         resp3: false,
@@ -303,4 +303,134 @@ fn a_script_leaves_nothing_for_the_next() {
         let reply = String::from_utf8_lossy(&next.reply).into_owned();
         assert_eq!(reply, "*3\r\n$2\r\nOK\r\n$1\r\n3\r\n:0\r\n", "{text}");
     }
+}
+
+fn load(machine: &mut Machine, text: &str) -> Result<Vec<String>, String> {
+    let library =
+        LibraryText::new(format!("#!lua name=lib\n{text}").as_bytes()).expect("a library");
+    let mut event = machine.load(Arc::new(library), Duration::from_millis(1));
+    let mut slices = 0;
+    loop {
+        event = match event {
+            Event::Done(outcome) if outcome.stopped => return Err("stopped".to_owned()),
+            Event::Done(outcome) if outcome.failed => {
+                return Err(String::from_utf8_lossy(&outcome.reply)
+                    .trim_end()
+                    .to_owned());
+            }
+            Event::Done(outcome) => {
+                let all = outcome.registered.into_iter();
+                return Ok(all
+                    .map(|it| format!("{} {:?}", it.name, it.flags.names()))
+                    .collect());
+            }
+            Event::Slice { .. } => {
+                slices += 1;
+                machine.resume(if slices > 20 {
+                    Answer::Stop
+                } else {
+                    Answer::GoOn
+                })
+            }
+            _ => panic!("a library calls nothing"),
+        };
+    }
+}
+
+fn call(machine: &mut Machine, text: &str, name: &str) -> String {
+    let library =
+        LibraryText::new(format!("#!lua name=lib\n{text}").as_bytes()).expect("a library");
+    let job = Box::new(Job {
+        program: Program::Function {
+            library: Arc::new(library),
+            name: name.to_owned(),
+        },
+        ..*job("", &["arg"])
+    });
+    let outcome = run_with(machine, job, 100, |_| b"+PONG\r\n".to_vec());
+    String::from_utf8_lossy(&outcome.reply).into_owned()
+}
+
+#[test]
+fn libraries_register_functions() {
+    let mut used = machine();
+    let two = "local n = 0\nlocal function next() n = n + 1 return n end\n\
+        redis.register_function('f', function(keys, args) return {keys[1], args[1], next()} end)\n\
+        redis.register_function{function_name='g', callback=function() return redis.call('ping') end,\n\
+        flags={'no-writes', 'allow-stale'}, description='d'}";
+    let names = ["f []", "g [\"no-writes\", \"allow-stale\"]"];
+    assert_eq!(load(&mut used, two).unwrap(), names);
+    assert_eq!(
+        call(&mut used, two, "f"),
+        "*3\r\n$3\r\nkey\r\n$3\r\narg\r\n:1\r\n"
+    );
+    assert_eq!(call(&mut used, two, "g"), "+PONG\r\n");
+    // Another interpreter loads it when it is called.
+    assert_eq!(call(&mut machine(), two, "g"), "+PONG\r\n");
+    for (text, why) in [
+        ("return 1", "-ERR No functions registered"),
+        ("x = 1", "Attempt to modify a readonly table"),
+        (
+            "bad code",
+            "-ERR Error compiling function: user_function:2:",
+        ),
+        ("return math.random()", "nonexistent global variable 'math'"),
+        (
+            "return redis.call('ping')",
+            "nonexistent global variable 'call'",
+        ),
+        ("while true do end", "stopped"),
+        (
+            "redis.register_function('f')",
+            "is only applicable to Lua table",
+        ),
+        (
+            "redis.register_function('f', 1)",
+            "second argument to redis.register_function",
+        ),
+        (
+            "redis.register_function('a b', function() end)",
+            "can only contain letters",
+        ),
+        (
+            "redis.register_function{callback=function() end}",
+            "must get a function name",
+        ),
+        (
+            "redis.register_function{function_name='f', x=1}",
+            "unknown argument",
+        ),
+        (
+            "redis.register_function{function_name='f', callback=function() end, flags={'x'}}",
+            "unknown flag given",
+        ),
+    ] {
+        let error = load(&mut used, text).expect_err(text);
+        assert!(error.contains(why), "{text}: {error}");
+    }
+    let inner = "local r = redis\n\
+        redis.register_function('f', function() r.register_function('g', function() end) end)\n\
+        redis.register_function('g', function() return redis.register_function end)\n\
+        redis.register_function('h', function() x = 1 end)\n\
+        redis.register_function('k', function() return KEYS end)\n\
+        redis.register_function('l', function() return loadstring('return ARGV')() end)\n\
+        redis.register_function('m', function() r.x = 1 end)\n";
+    for (name, reply) in [
+        (
+            "f",
+            "can only be called on FUNCTION LOAD command script: f, on @user_function:3.",
+        ),
+        ("g", "$-1"),
+        ("h", "Attempt to modify a readonly table script: h"),
+        ("k", "nonexistent global variable 'KEYS'"),
+        ("l", "nonexistent global variable 'ARGV'"),
+        ("m", "Attempt to modify a readonly table"),
+    ] {
+        let got = call(&mut used, inner, name);
+        assert!(got.contains(reply), "{name}: {got}");
+    }
+    assert_eq!(
+        run_with(&mut used, job("return #KEYS", &[]), 10, |_| Vec::new()).reply,
+        b":1\r\n"
+    );
 }
