@@ -8,14 +8,21 @@
 //! **Concurrency.** Each call of a function takes the lock of `current` to share the libraries; a
 //! change holds it for a moment, after it was stored.
 
-use duramen_script::{Event, LibraryText, Limits, Machine, Registered};
+use super::Shared;
+use super::membership::Membership;
+use super::scripts::limits;
+use duramen_script::{Answer, Event, LibraryText, Limits, Machine, Registered};
+use duramen_wire::native::message::{ClusterFunctions, CoordinatorAnswer, ToCoordinator};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 /// A library must register its functions within this time.
 pub(crate) const LOAD_MAX: Duration = Duration::from_millis(500);
 pub(crate) const LOAD_TIMEOUT: &str = "ERR Error registering functions: FUNCTION LOAD timeout";
+
+/// Pause before the coordinator is asked again.
+const CLUSTER_PAUSE: Duration = Duration::from_millis(5);
 
 /// A library and its functions.
 #[derive(Debug)]
@@ -57,8 +64,7 @@ impl Libraries {
     ///
     /// # Errors
     /// The text of the error reply (L2).
-    pub(crate) fn add(&mut self, library: Library, replace: bool) -> Result<(), String> {
-        let library = Arc::new(library);
+    pub(crate) fn add(&mut self, library: Arc<Library>, replace: bool) -> Result<(), String> {
         let name = &library.text.name;
         if self.by_name.contains_key(name) && !replace {
             return Err(format!("ERR Library {name} already exists"));
@@ -88,19 +94,31 @@ impl Libraries {
         self.by_name.remove(name).is_some()
     }
 
-    /// The libraries in these texts, and why others are none.
+    /// The libraries in these texts, some of which may be here already. Those that cannot be
+    /// loaded are told to the log.
     pub(crate) fn read<'t>(
+        &self,
         texts: impl Iterator<Item = &'t [u8]>,
         limits: &Limits,
-    ) -> (Libraries, Vec<String>) {
-        let (mut libraries, mut faults) = (Libraries::default(), Vec::new());
+    ) -> Libraries {
+        let mut libraries = Libraries::default();
         for text in texts {
-            let read = LibraryText::new(text)
-                .and_then(|text| load_now(Arc::new(text), limits))
-                .and_then(|library| libraries.add(library, false));
-            faults.extend(read.err());
+            let read = LibraryText::new(text).and_then(|text| match self.get(&text.name) {
+                Some(known) if *known.text == text => Ok(Arc::clone(known)),
+                _ => load_now(Arc::new(text), limits).map(Arc::new),
+            });
+            if let Err(fault) = read.and_then(|library| libraries.add(library, false)) {
+                tracing::error!(
+                    "a library cannot be loaded here, so its functions are not found: {fault}"
+                );
+            }
         }
-        (libraries, faults)
+        libraries
+    }
+
+    fn texts(&self) -> Vec<Vec<u8>> {
+        let all = self.all().map(|library| library.text.text.to_vec());
+        all.collect()
     }
 }
 
@@ -123,7 +141,7 @@ fn load_now(text: Arc<LibraryText>, limits: &Limits) -> Result<Library, String> 
                 machine.stop();
                 return Err(LOAD_TIMEOUT.to_owned());
             }
-            _ => machine.resume(duramen_script::Answer::GoOn),
+            _ => machine.resume(Answer::GoOn),
         };
     }
 }
@@ -131,14 +149,31 @@ fn load_now(text: Arc<LibraryText>, limits: &Limits) -> Result<Library, String> 
 /// See the head of this file.
 #[derive(Default)]
 pub(crate) struct Registry {
-    current: RwLock<Arc<Libraries>>,
+    /// With the revision of the cluster's libraries.
+    current: RwLock<(u64, Arc<Libraries>)>,
     changes: Mutex<()>,
+    /// The change that asks the coordinator.
+    cluster_changes: Mutex<()>,
+}
+
+fn lock(mutex: &Mutex<()>) -> MutexGuard<'_, ()> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Registry {
     pub(crate) fn current(&self) -> Arc<Libraries> {
+        self.newest().1
+    }
+
+    fn newest(&self) -> (u64, Arc<Libraries>) {
         let current = self.current.read();
-        Arc::clone(&current.unwrap_or_else(PoisonError::into_inner))
+        let current = current.unwrap_or_else(PoisonError::into_inner);
+        (current.0, Arc::clone(&current.1))
+    }
+
+    fn put(&self, revision: u64, libraries: Libraries) {
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        *current = (revision, Arc::new(libraries));
     }
 
     /// Changes the libraries by `make`, and stores the change by `store`, which gets those before
@@ -151,13 +186,75 @@ impl Registry {
         make: impl FnOnce(&mut Libraries) -> Result<(), E>,
         store: impl FnOnce(&Libraries, &Libraries) -> Result<(), E>,
     ) -> Result<(), E> {
-        let _one = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = lock(&self.changes);
         let before = self.current();
         let mut after = Libraries::clone(&before);
         make(&mut after)?;
         store(&before, &after)?;
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(after);
+        self.put(0, after);
         Ok(())
+    }
+}
+
+impl Shared {
+    /// Takes over the libraries of the cluster, unless they or newer ones are here. Blocks until
+    /// they are loaded.
+    pub(crate) fn adopt_functions(&self, newest: &ClusterFunctions) {
+        let registry = &self.scripts.libraries;
+        let _one = lock(&registry.changes);
+        let (revision, before) = registry.newest();
+        if newest.revision <= revision {
+            return;
+        }
+        let limits = limits(self.config().scripts.memory_bytes);
+        let libraries = before.read(newest.texts.iter().map(Vec::as_slice), &limits);
+        registry.put(newest.revision, libraries);
+        self.scripts.renew();
+    }
+
+    /// Changes the libraries of the cluster by `make`, which may be called several times. Blocks
+    /// until `deadline`, or until the coordinator has stored them; then they are in force here, and
+    /// the coordinator tells the other members.
+    ///
+    /// # Errors
+    /// `make` has failed, or the coordinator has not answered: the text says whether it is known
+    /// that nothing was changed.
+    pub(crate) fn change_cluster_functions(
+        &self,
+        membership: &Membership,
+        deadline: Instant,
+        make: impl Fn(&mut Libraries) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let registry = &self.scripts.libraries;
+        let _one = lock(&registry.cluster_changes);
+        loop {
+            if Instant::now() >= deadline {
+                return Err("the coordinator was not asked in time; nothing changed".to_owned());
+            }
+            let (revision, before) = registry.newest();
+            let mut after = Libraries::clone(&before);
+            make(&mut after)?;
+            let wanted = ClusterFunctions {
+                revision: revision + 1,
+                texts: after.texts(),
+            };
+            let question = ToCoordinator::SetFunctions(wanted.clone());
+            let answer = membership
+                .ask_coordinator(&question, deadline)
+                .map_err(|why| {
+                    format!("it is not known whether the functions of the cluster changed: {why}")
+                })?;
+            let CoordinatorAnswer::Functions(newest) = answer else {
+                return Err("the coordinator's answer does not fit".to_owned());
+            };
+            self.adopt_functions(&newest);
+            if *newest == wanted {
+                return Ok(());
+            }
+            // Another change was first: `make` works on its result. Or the coordinator does not
+            // know yet what this member knows.
+            std::thread::sleep(CLUSTER_PAUSE);
+        }
     }
 }
 
@@ -182,7 +279,7 @@ mod tests {
     fn no_two_functions_have_one_name() {
         let registry = Registry::default();
         let add = |name: &str, functions: &[&str], replace: bool| {
-            let added = library(name, functions);
+            let added = Arc::new(library(name, functions));
             registry.change(|all| all.add(added, replace), |_, _| Ok(()))
         };
         assert_eq!(add("a", &["f", "g"], false), Ok(()));

@@ -5,7 +5,7 @@
 
 use super::Background;
 use super::libraries::Registry;
-use duramen_script::{Cache, Machine, Program};
+use duramen_script::{Cache, Limits, Machine, Program};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -15,6 +15,20 @@ const CACHE_BYTES: usize = 64 << 20;
 
 /// Interpreters that may wait for being dropped: they hold their memory.
 const DISCARDED_MAX: usize = 4;
+
+/// The Redis version whose behaviour clients may expect.
+pub(crate) const REDIS_VERSION: &str = "7.4.0";
+/// The same, a byte for each part.
+const REDIS_VERSION_NUMBER: u32 = 0x0007_0400;
+
+/// The limits of an interpreter.
+pub(crate) fn limits(memory_bytes: usize) -> Limits {
+    Limits {
+        memory_bytes,
+        version: REDIS_VERSION,
+        version_number: REDIS_VERSION_NUMBER,
+    }
+}
 
 /// See the head of this file.
 pub(crate) struct Scripts {

@@ -1,16 +1,19 @@
 //! FUNCTION, FCALL and FCALL_RO.
 //!
 //! A library is a record in the server's own table ([`TABLE`]): its name and its text. It is loaded
-//! in slices, as a script runs, and then stored and made known in one step.
+//! in slices, as a script runs, and then stored and made known in one step. A cluster's libraries
+//! are kept by its coordinator, which tells them to all members.
 
 use super::script::{end_long, keys};
 use super::script_run;
+use crate::exec::request::background::{self, Kind, OK};
 use crate::exec::request::context::{Context, Done, Failure};
 use crate::exec::request::databases;
 use crate::exec::request::spec::Access;
 use crate::exec::state::scripts::Load;
 use crate::shared::Shared;
 use crate::shared::libraries::{LOAD_MAX, LOAD_TIMEOUT, Libraries, Library};
+use crate::shared::scripts::limits;
 use duramen_base::glob::Pattern;
 use duramen_base::ids::Level;
 use duramen_engine::{Error, Guard, Room, Session, Store, TableId};
@@ -69,13 +72,12 @@ pub(crate) fn load(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
         return Err(NOT_IN_EXEC);
     };
     let mut loaded = load_all(ctx, |_| Ok(vec![text]))?;
-    let library = loaded
-        .pop()
-        .ok_or(Failure::Text("ERR No functions registered"))?;
-    change(ctx, session, |libraries| {
-        Ok(libraries.add(library, replace)?)
-    })?;
-    ctx.bulk(name.as_bytes())
+    let library = loaded.pop().map(Arc::new);
+    let library = library.ok_or(Failure::Text("ERR No functions registered"))?;
+    let reply = format!("${}\r\n{name}\r\n", name.len());
+    change(ctx, session, reply.into_bytes(), move |libraries| {
+        libraries.add(Arc::clone(&library), replace)
+    })
 }
 
 pub(crate) fn restore(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
@@ -102,16 +104,14 @@ pub(crate) fn restore(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
         let texts = texts.iter().map(|text| LibraryText::new(text));
         Ok(texts.collect::<Result<_, _>>()?)
     })?;
-    change(ctx, session, |libraries| {
+    let loaded: Vec<_> = loaded.into_iter().map(Arc::new).collect();
+    change(ctx, session, OK.to_vec(), move |libraries| {
         if flush {
             *libraries = Libraries::default();
         }
-        for library in loaded {
-            libraries.add(library, replace)?;
-        }
-        Ok(())
-    })?;
-    ctx.ok()
+        let mut loaded = loaded.iter();
+        loaded.try_for_each(|library| libraries.add(Arc::clone(library), replace))
+    })
 }
 
 /// Loads the libraries of the request. It is suspended after its slice, as a script.
@@ -180,14 +180,28 @@ fn load_in_slice(ctx: &mut Context<'_>, load: &mut Load) -> Done {
     Ok(())
 }
 
-/// Changes the libraries of this server, and stores the change.
+/// Changes the libraries of this server or of the cluster, stores the change, and replies. An error
+/// of `make` is the text of an error reply.
 fn change(
     ctx: &mut Context<'_>,
     session: &mut Session,
-    make: impl FnOnce(&mut Libraries) -> Done,
+    reply: Vec<u8>,
+    make: impl Fn(&mut Libraries) -> Result<(), String> + Send + 'static,
 ) -> Done {
+    if ctx.shared.membership().is_some() {
+        return background::run(ctx, Kind::Users, move |shared, deadline| {
+            let membership = shared.membership().ok_or("this is no member any more")?;
+            let done = shared.change_cluster_functions(membership, deadline, make);
+            done.map(|()| reply)
+                .map_err(|why| match why.strip_prefix("ERR ") {
+                    Some(text) => text.to_owned(),
+                    None => why,
+                })
+        });
+    }
     let own = own_table(ctx)?;
     let shared = ctx.shared;
+    let make = |libraries: &mut Libraries| make(libraries).map_err(Failure::from);
     shared.scripts.libraries.change(make, |before, after| {
         if let Some(own) = own {
             let mut guard = session.pin_exclusive();
@@ -198,6 +212,7 @@ fn change(
         Ok(())
     })?;
     shared.scripts.renew();
+    ctx.out.extend_from_slice(&reply);
     Ok(())
 }
 
@@ -270,13 +285,9 @@ pub(crate) fn restore_all(shared: &Shared, store: &Arc<Store>) -> Result<(), Err
             break;
         }
     }
-    let limits = script_run::limits(shared.config().scripts.memory_bytes);
-    let (libraries, faults) = Libraries::read(texts.iter().map(Vec::as_slice), &limits);
-    for fault in faults {
-        tracing::error!(
-            "a library of functions cannot be loaded, its functions are not found: {fault}"
-        );
-    }
+    let limits = limits(shared.config().scripts.memory_bytes);
+    let texts = texts.iter().map(Vec::as_slice);
+    let libraries = Libraries::default().read(texts, &limits);
     let put = |current: &mut Libraries| {
         *current = libraries;
         Ok::<_, Error>(())
@@ -289,11 +300,12 @@ pub(crate) fn delete(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
         return Err(NOT_IN_EXEC);
     };
     let name = String::from_utf8_lossy(ctx.arg(2)).into_owned();
-    change(ctx, session, |libraries| match libraries.remove(&name) {
-        true => Ok(()),
-        false => Err(Failure::Text("ERR Library not found")),
-    })?;
-    ctx.ok()
+    change(ctx, session, OK.to_vec(), move |libraries| {
+        let is_removed = libraries.remove(&name);
+        is_removed
+            .then_some(())
+            .ok_or("ERR Library not found".to_owned())
+    })
 }
 
 pub(crate) fn flush(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
@@ -310,11 +322,10 @@ pub(crate) fn flush(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
     let Access::Session(session) = access else {
         return Err(NOT_IN_EXEC);
     };
-    change(ctx, session, |libraries| {
+    change(ctx, session, OK.to_vec(), |libraries| {
         *libraries = Libraries::default();
         Ok(())
-    })?;
-    ctx.ok()
+    })
 }
 
 fn wrong_number(ctx: &Context<'_>) -> Failure {

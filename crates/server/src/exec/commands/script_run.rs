@@ -16,7 +16,6 @@
 use super::lookup::{self, Resolved};
 use super::{acl, transaction};
 use crate::audit::Outcome as Audited;
-use crate::exec::commands::connection::REDIS_VERSION;
 use crate::exec::request::audit;
 use crate::exec::request::context::{Context, Done, Failure};
 use crate::exec::request::databases as places;
@@ -26,9 +25,10 @@ use crate::exec::request::spec::{Access, Group, Spec, flag};
 use crate::exec::state::client::{DROPPED, Db};
 use crate::exec::state::scripts::{Abandoned, Interpreter, Running};
 use crate::seldom::seldom;
+use crate::shared::scripts::limits;
 use duramen_base::ids::Level;
 use duramen_engine::{Draft, Error, Guard, KeyHash, Session, TableId};
-use duramen_script::{Answer, Event, Flags, Job, Limits, Outcome, Program, Script};
+use duramen_script::{Answer, Event, Flags, Job, Outcome, Program, Script};
 use duramen_wire::resp::{Args, Protocol, Requests};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -42,14 +42,6 @@ const IN_CONFLICT: &str = "ERR the script was run again and again for busy-reply
 const KILLED: &str = "ERR Script killed by user with SCRIPT KILL.";
 const NON_LOCAL: &str = "ERR Script attempted to access a non local key in a cluster node";
 const CROSS_SLOT: &str = "ERR Script attempted to access keys that do not hash to the same slot";
-
-pub(crate) fn limits(memory_bytes: usize) -> Limits {
-    Limits {
-        memory_bytes,
-        version: REDIS_VERSION,
-        version_number: 0x0007_0400,
-    }
-}
 
 /// A script or function with the request that runs it.
 struct Call<'c> {
