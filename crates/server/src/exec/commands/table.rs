@@ -9,8 +9,7 @@ use super::{
     dump, durability, duramen, expire, function, geo, hash, hyperloglog, info, keys as key_space,
     latency, list, memory, monitor, multi_key, pubsub, scan, script, server, set, slowlog, sort,
     stream, stream_claim, stream_group, stream_info, stream_read, string, tracking, transaction,
-    zset,
-    zset_combine, zset_range,
+    zset, zset_combine, zset_range,
 };
 use crate::exec::request::spec::Run::{Alone, Atomic, Data, Plain, Refused, Store};
 use crate::exec::request::spec::flag::*;
