@@ -29,10 +29,17 @@ UNIT_S = 120
 WITH_OWN_SERVERS = ["unit/acl", "unit/acl-v2", "unit/auth", "unit/pubsubshard"]
 
 # Units that run by host and port, without the tests that Redis excludes there.
-BY_HOST_AND_PORT = ["unit/type/string", "unit/type/incr", "unit/type/hash", "unit/tracking"]
+BY_HOST_AND_PORT = [
+    "unit/type/string",
+    "unit/type/incr",
+    "unit/type/hash",
+    "unit/tracking",
+    "unit/functions",
+    "unit/scripting",
+]
 
-# Tests that use DEBUG or replication, and slow ones.
-NOT_TAGGED = "-needs:debug -needs:repl -needs:pfdebug -slow"
+# Tests that use DEBUG or replication, that change maxmemory, and slow ones.
+NOT_TAGGED = "-needs:debug -needs:repl -needs:pfdebug -needs:config-maxmemory -slow"
 
 # Name of a failure outside of any test.
 OUTSIDE = "(outside of a test)"

@@ -49,6 +49,17 @@ end
 -- A function whose errors are returned, with their first result: `false` or nil (`raise.rs`).
 local raises = host.raises
 
+-- As `raises`, of a function of the host: it holds all its arguments at once, and there is room for
+-- about 8,000 values.
+local function of_host(f)
+  return raises(function(...)
+    if select("#", ...) > 7000 then
+      return false, "too many arguments"
+    end
+    return f(...)
+  end)
+end
+
 local function after_pcall(ok, err, ...)
   if ok then
     return true, true, err, ...
@@ -153,8 +164,11 @@ globals.xpcall = raises(function(f, h)
 end)
 globals.unpack = raises(function(list, from, to)
   local first, last = from or 1, to or (type(list) == "table" and #list or 0)
-  if type(first) == "number" and type(last) == "number" and last - first >= 7000 then
+  if type(first) == "number" and type(last) == "number" and last - first >= 8000 then
     return false, "too many results to unpack"
+  end
+  if from == nil and to == nil then
+    return true, unpack(list)
   end
   return true, unpack(list, from, to)
 end)
@@ -247,15 +261,15 @@ local redis = {
   REDIS_VERSION = host.version, REDIS_VERSION_NUM = host.version_number,
 }
 redis.call = raises(function(...)
-  local ok, result = host.call(...)
+  local ok, result = host.call(select("#", ...), {...})
   return ok or nil, result
 end)
 redis.pcall = function(...)
-  local _, result = host.call(...)
+  local _, result = host.call(select("#", ...), {...})
   return result
 end
 redis.acl_check_cmd = raises(function(...)
-  local ok, result = host.allowed(...)
+  local ok, result = host.allowed(select("#", ...), {...})
   if not ok then
     return nil, result
   end
@@ -335,14 +349,14 @@ local function new_json()
   local json = host.json()
   local library = {
     _NAME = "cjson", _VERSION = "2.1.0", null = null,
-    encode = raises(json.encode), decode = raises(json.decode),
-    encode_max_depth = raises(json.encode_max_depth),
-    decode_max_depth = raises(json.decode_max_depth),
-    encode_number_precision = raises(json.encode_number_precision),
-    encode_keep_buffer = raises(json.encode_keep_buffer),
-    encode_invalid_numbers = raises(json.encode_invalid_numbers),
-    decode_invalid_numbers = raises(json.decode_invalid_numbers),
-    encode_sparse_array = raises(json.encode_sparse_array),
+    encode = of_host(json.encode), decode = of_host(json.decode),
+    encode_max_depth = of_host(json.encode_max_depth),
+    decode_max_depth = of_host(json.decode_max_depth),
+    encode_number_precision = of_host(json.encode_number_precision),
+    encode_keep_buffer = of_host(json.encode_keep_buffer),
+    encode_invalid_numbers = of_host(json.encode_invalid_numbers),
+    decode_invalid_numbers = of_host(json.decode_invalid_numbers),
+    encode_sparse_array = of_host(json.encode_sparse_array),
   }
   library.new = new_json
   return library
@@ -350,7 +364,7 @@ end
 
 local bit = {}
 for name, f in next, host.bit do
-  bit[name] = raises(f)
+  bit[name] = of_host(f)
 end
 
 globals.string = show(strings)
@@ -365,15 +379,15 @@ globals.cmsgpack = show({
   _NAME = "cmsgpack", _VERSION = "lua-cmsgpack 0.4.0",
   _COPYRIGHT = "Copyright (C) 2012, Salvatore Sanfilippo",
   _DESCRIPTION = "MessagePack C implementation for Lua",
-  pack = raises(host.pack.pack), unpack = raises(host.pack.unpack),
-  unpack_one = raises(host.pack.unpack_one), unpack_limit = raises(host.pack.unpack_limit),
+  pack = of_host(host.pack.pack), unpack = of_host(host.pack.unpack),
+  unpack_one = of_host(host.pack.unpack_one), unpack_limit = of_host(host.pack.unpack_limit),
 })
 globals.struct = show({
-  pack = raises(host.layout.pack), unpack = raises(host.layout.unpack), size = raises(host.layout.size),
+  pack = of_host(host.layout.pack), unpack = of_host(host.layout.unpack), size = of_host(host.layout.size),
 })
 
 local meta = getmetatable("")
-meta.__index, meta.__metatable = globals.string, false
+meta.__index, meta.__metatable = globals.string, locked
 
 local missing = {__index = function(_, name)
   error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2)
@@ -400,7 +414,7 @@ function_globals._G = environment
 setmetatable(function_globals, missing)
 
 -- The functions of the library that is being loaded.
-local registered
+local registered, registered_names
 
 local ARGUMENTS = {
   function_name = {"string", "function_name argument given to redis.register_function must be a string"},
@@ -477,11 +491,10 @@ library_redis.register_function = raises(function(...)
   if not name:match("^[%w_]+$") then
     return failed("Library names can only contain letters, numbers, or underscores(_) and must be at least one character long")
   end
-  for _, other in next, registered do
-    if other.name:lower() == name:lower() then
-      return failed("Function already exists in the library")
-    end
+  if registered_names[name:lower()] then
+    return failed("Function already exists in the library")
   end
+  registered_names[name:lower()] = true
   registered[#registered + 1] = {
     name = name, callback = given.callback, flags = flags,
     description = given.description and tostring(given.description),
@@ -492,7 +505,7 @@ end)
 -- Runs the text of a library; returns its functions, or an error.
 local function load_library(f)
   environment_meta.__index, shown[environment] = library_globals, library_globals
-  registered = {}
+  registered, registered_names = {}, {}
   local ok, err = raw_pcall(f)
   local functions = registered
   registered = nil

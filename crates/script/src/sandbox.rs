@@ -9,8 +9,8 @@ use crate::library::{LibraryText, Registered};
 use crate::source::{Flags, Script, sha1_hex};
 use crate::{bits, json, layout, pack, raise, reply};
 use mlua::{
-    ChunkMode, Function, HookTriggers, Lua, LuaOptions, MultiValue, StdLib, String as LuaString,
-    Table, Value, VmState,
+    ChunkMode, Function, HookTriggers, Lua, LuaOptions, StdLib, String as LuaString, Table, Value,
+    VmState,
 };
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -37,7 +37,7 @@ pub(crate) struct Sandbox {
     environment: Table,
     compiled: RefCell<HashMap<String, Function>>,
     /// The loaded libraries by their SHA-1: their functions by name.
-    libraries: RefCell<HashMap<String, HashMap<String, Function>>>,
+    libraries: Table,
     /// Memory in bytes above which it is better replaced than cleared of garbage.
     heavy_above: usize,
 }
@@ -70,6 +70,7 @@ impl Sandbox {
         let prelude = lua.load(include_str!("prelude.lua")).set_name(PRELUDE);
         let made: Table = prelude.call(host)?;
         lua.set_globals(made.raw_get("shown")?)?;
+        let libraries = lua.create_table()?;
         lua.gc_collect()?;
         let used = lua.used_memory();
         lua.set_memory_limit(used + limits.memory_bytes)?;
@@ -86,7 +87,7 @@ impl Sandbox {
             globals: made.raw_get("globals")?,
             environment: made.raw_get("environment")?,
             compiled: RefCell::default(),
-            libraries: RefCell::default(),
+            libraries,
             heavy_above: used + limits.memory_bytes / 4,
         })
     }
@@ -137,15 +138,15 @@ impl Sandbox {
         library: &LibraryText,
         name: &str,
     ) -> mlua::Result<Result<Function, String>> {
-        if !self.libraries.borrow().contains_key(&library.sha1)
+        let sha1 = library.sha1.as_str();
+        if !self.libraries.contains_key(sha1)?
             && let Err(text) = self.load(library)?
         {
             return Ok(Err(text));
         }
-        let libraries = self.libraries.borrow();
-        let functions = libraries.get(&library.sha1);
-        let function = functions.and_then(|functions| functions.get(name));
-        Ok(function.cloned().ok_or("ERR Function not found".to_owned()))
+        let functions: Table = self.libraries.raw_get(sha1)?;
+        let function: Option<Function> = functions.raw_get(name)?;
+        Ok(function.ok_or("ERR Function not found".to_owned()))
     }
 
     /// Loads a library; returns its functions, or the text of an error.
@@ -176,7 +177,7 @@ impl Sandbox {
                 ));
             }
         };
-        let mut callbacks = HashMap::new();
+        let callbacks = self.lua.create_table()?;
         let mut registered = Vec::new();
         for function in functions.sequence_values::<Table>() {
             let function = function?;
@@ -191,7 +192,8 @@ impl Sandbox {
             for flag in names.sequence_values::<LuaString>() {
                 flags.set(&flag?.to_string_lossy());
             }
-            callbacks.insert(name.clone(), function.raw_get("callback")?);
+            let callback: Function = function.raw_get("callback")?;
+            callbacks.raw_set(name.as_str(), callback)?;
             registered.push(Registered {
                 name,
                 description: description.map(|text| text.as_bytes().to_vec()),
@@ -201,8 +203,7 @@ impl Sandbox {
         if registered.is_empty() {
             return Ok(Err("ERR No functions registered".to_owned()));
         }
-        let sha1 = library.sha1.clone();
-        self.libraries.borrow_mut().insert(sha1, callbacks);
+        self.libraries.raw_set(library.sha1.as_str(), callbacks)?;
         Ok(Ok(registered))
     }
 
@@ -275,11 +276,12 @@ fn host(lua: &Lua, channel: &Rc<Channel>, limits: &Limits) -> mlua::Result<Table
     let raises = lua.create_function(|lua, function: Function| raise::raises(lua, function))?;
     host.raw_set("raises", raises)?;
     let own = Rc::clone(channel);
-    let call = lua.create_function(move |lua, args: MultiValue| call(lua, &own, args, false))?;
-    host.raw_set("call", call)?;
+    let redis_call =
+        lua.create_function(move |lua, args: (usize, Table)| call(lua, &own, args, false))?;
+    host.raw_set("call", redis_call)?;
     let own = Rc::clone(channel);
     let allowed =
-        lua.create_function(move |lua, args: MultiValue| call_allowed(lua, &own, args))?;
+        lua.create_function(move |lua, args: (usize, Table)| call(lua, &own, args, true))?;
     host.raw_set("allowed", allowed)?;
     let own = Rc::clone(channel);
     let log = lua.create_function(move |_, (level, text): (u8, LuaString)| {
@@ -344,24 +346,36 @@ fn place(lua: &Lua) -> (Option<String>, Option<usize>) {
     (None, None)
 }
 
-/// The arguments of a command, or the text of an error.
-fn arguments(args: &MultiValue) -> Result<Vec<Vec<u8>>, &'static str> {
-    if args.is_empty() {
-        return Err("ERR Please specify at least one argument for this redis lib call");
+/// The arguments of a command, or the text of an error. The interpreter holds one of them at a time:
+/// it has room for some 8,000 values that Rust refers to.
+fn arguments((number, args): (usize, Table)) -> mlua::Result<Result<Vec<Vec<u8>>, &'static str>> {
+    if number == 0 {
+        let text = "ERR Please specify at least one argument for this redis lib call";
+        return Ok(Err(text));
     }
-    let text = |arg: &Value| match arg {
-        Value::String(text) => Some(text.as_bytes().to_vec()),
-        Value::Integer(number) => Some(number.to_string().into_bytes()),
-        Value::Number(number) => Some(crate::number::general(*number, 17).into_bytes()),
-        _ => None,
-    };
-    let texts: Option<Vec<Vec<u8>>> = args.iter().map(text).collect();
-    texts.ok_or("ERR Lua redis lib command arguments must be strings or integers")
+    let mut texts = Vec::with_capacity(number);
+    for n in 1..=number {
+        texts.push(match args.raw_get(n)? {
+            Value::String(text) => text.as_bytes().to_vec(),
+            Value::Integer(number) => number.to_string().into_bytes(),
+            Value::Number(number) => crate::number::general(number, 17).into_bytes(),
+            _ => {
+                let text = "ERR Lua redis lib command arguments must be strings or integers";
+                return Ok(Err(text));
+            }
+        });
+    }
+    Ok(Ok(texts))
 }
 
 /// `redis.call`: whether the result is no error, and the result.
-fn call(lua: &Lua, channel: &Channel, args: MultiValue, asks: bool) -> mlua::Result<(bool, Value)> {
-    let args = match arguments(&args) {
+fn call(
+    lua: &Lua,
+    channel: &Channel,
+    args: (usize, Table),
+    asks: bool,
+) -> mlua::Result<(bool, Value)> {
+    let args = match arguments(args)? {
         Ok(args) => args,
         Err(text) => return Ok((false, reply::error_table(lua, text.as_bytes())?)),
     };
@@ -378,8 +392,4 @@ fn call(lua: &Lua, channel: &Channel, args: MultiValue, asks: bool) -> mlua::Res
     };
     let is_error = bytes.first() == Some(&b'-');
     Ok((!is_error, reply::read(lua, &bytes)?))
-}
-
-fn call_allowed(lua: &Lua, channel: &Channel, args: MultiValue) -> mlua::Result<(bool, Value)> {
-    call(lua, channel, args, true)
 }

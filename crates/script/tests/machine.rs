@@ -236,6 +236,59 @@ fn a_recursion_has_an_end() {
 }
 
 #[test]
+fn many_values_at_once_are_no_harm() {
+    let mut used = machine();
+    let list = "local t = {} for n = 1, 7900 do t[n] = 'x' .. n end ";
+    let grow = "local function grow(n, f, ...) if n == 0 then return f(...) end return grow(n - 1, f, 'a' .. n, 'b', 'c', ...) end ";
+    for text in [
+        "return redis.call(unpack(t))",
+        "return redis.pcall('x', pcall(unpack, t))",
+        "return pcall(redis.call, unpack(t))",
+        "return pcall(grow, 3000, redis.call)",
+        "return pcall(grow, 3000, redis.acl_check_cmd)",
+        "return pcall(grow, 3000, cmsgpack.pack)",
+        "return pcall(grow, 3000, struct.pack)",
+        "return pcall(grow, 3000, bit.band)",
+        "return pcall(grow, 3000, cjson.encode)",
+        "return pcall(grow, 3000, redis.log)",
+        "return pcall(grow, 3000, redis.sha1hex)",
+        "return pcall(grow, 3000, string.format)",
+        "return pcall(grow, 3000, select)",
+        "return pcall(grow, 3000, math.max)",
+        "local m = {} for n, v in pairs(t) do m[v] = v end return #cmsgpack.pack(m)",
+        "local m = {} for n, v in pairs(t) do m[v] = v end return #cjson.encode(m)",
+        "local m = {} for n, v in pairs(t) do m[v] = v end return {map = m}",
+        "return {pcall(cmsgpack.unpack, ('\\161x'):rep(10000))}",
+        "return {pcall(struct.unpack, ('s'):rep(10000), ('x\\0'):rep(10000))}",
+        "return #cjson.decode(cjson.encode(t))",
+        "return #cmsgpack.unpack(cmsgpack.pack(t))",
+        "local d = 'x' for n = 1, 999 do d = {d, {}, 'x'} end return d",
+        "local d = 'x' for n = 1, 999 do d = {map = {x = d}} end return d",
+        "local d = 'x' for n = 1, 999 do d = {a = d} end return #cjson.encode(d)",
+    ] {
+        let text = format!("{list}{grow}{text}");
+        let outcome = run_with(&mut used, job(&text, &[]), 10_000, |args| {
+            format!(":{}\r\n", args.len()).into_bytes()
+        });
+        assert!(!outcome.reply.is_empty(), "{text}");
+        if used.is_heavy() {
+            used = machine();
+        }
+        let next = run_with(&mut used, job("return 5", &[]), 100, |_| Vec::new());
+        assert_eq!(next.reply, b":5\r\n", "{text}");
+    }
+    // 600 other scripts, and a library with many functions, are kept.
+    for n in 0..600 {
+        run_with(&mut used, job(&format!("return {n}"), &[]), 100, |_| {
+            Vec::new()
+        });
+    }
+    let many = "local n = 0 while n < 8100 do n = n + 1 redis.register_function('f' .. n, function() end) end";
+    let loaded = load(&mut machine(), many);
+    assert_eq!(loaded.map(|all| all.len()), Ok(8_100));
+}
+
+#[test]
 fn a_suspended_script_is_dropped_with_its_interpreter() {
     let mut machine = machine();
     let event = machine.start(job("pcall(redis.call, 'get') return 1", &[]));

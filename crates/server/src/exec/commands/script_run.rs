@@ -334,9 +334,11 @@ fn attempt(
 
 /// Writes the reply of a script that has ended.
 fn answer(ctx: &mut Context<'_>, outcome: &Outcome) {
-    if outcome.failed {
+    if outcome.reply.first() == Some(&b'-') {
         let text = String::from_utf8_lossy(outcome.reply.get(1..).unwrap_or_default());
         ctx.local.note_error(ctx.shared, text.trim_end());
+        let command = ctx.local.command(ctx.shared, ctx.spec.number);
+        command.failed.add(1);
     }
     ctx.out.extend_from_slice(&outcome.reply);
 }
