@@ -67,8 +67,8 @@ BY_HOST_AND_PORT = [
     "unit/tracking",
 ]
 
-# Tests that use DEBUG or replication, and slow ones.
-NOT_TAGGED = "-needs:debug -needs:repl -needs:pfdebug -slow"
+# Tests that use DEBUG or replication, that change maxmemory, and slow ones.
+NOT_TAGGED = "-needs:debug -needs:repl -needs:pfdebug -needs:config-maxmemory -slow"
 
 # Name of a failure outside of any test.
 OUTSIDE = "(outside of a test)"

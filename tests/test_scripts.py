@@ -1,6 +1,7 @@
 """Scripts: programs of real libraries, many clients at once, hostile scripts, and kills."""
 
 import random
+import shutil
 import threading
 import time
 
@@ -284,3 +285,133 @@ def test_events_and_messages_of_a_script_leave_in_order(server):
         ]
     finally:
         client.config_set("notify-keyspace-events", "")
+
+
+LIBRARY = """#!lua name={name}
+local function add(keys, args) return redis.call('incrby', keys[1], args[1]) end
+redis.register_function('{name}_add', add)
+redis.register_function{{
+  function_name='{name}_get', callback=function(keys) return redis.call('get', keys[1]) end, flags={{'no-writes'}}
+}}
+redis.register_function('{name}_loop', function() while true do end end)
+"""
+
+
+def names(client):
+    listed = client.execute_command("FUNCTION LIST")
+    maps = [it if isinstance(it, dict) else dict(zip(it[::2], it[1::2])) for it in listed]
+    return sorted(it[b"library_name"].decode() for it in maps)
+
+
+def test_functions_survive_kills(start, tmp_path):
+    options = {"level": None, "dir": tmp_path / "data"}
+    server = start(**options)
+    client = connect(server)
+    client.flushall()
+    known = set()
+    for round_number in range(4):
+        for n in range(3):
+            name = f"lib{round_number}_{n}"
+            assert client.function_load(LIBRARY.format(name=name)).decode() == name
+            known.add(name)
+        gone = f"lib{round_number}_1"
+        client.function_delete(gone)
+        known.discard(gone)
+        client.function_load(LIBRARY.format(name="lib0_0"), replace=True)
+        server.kill()
+        server.start()
+        client = connect(server)
+        assert names(client) == sorted(known)
+        for name in known:
+            client.set("n", 5)
+            assert client.fcall(f"{name}_add", 1, "n", 2) == 7
+            assert client.fcall_ro(f"{name}_get", 1, "n") == b"7"
+    payload = client.function_dump()
+    client.function_flush()
+    server.kill()
+    server.start()
+    client = connect(server)
+    assert client.function_list() == []
+    client.function_restore(payload)
+    assert names(client) == sorted(known)
+    assert client.execute_command("DURAMEN.TABLE", "LIST") is not None
+    assert client.flushall() and names(client) == sorted(known)
+
+
+def test_libraries_are_exchanged_with_redis(server, tmp_path):
+    if not shutil.which("redis-server"):
+        pytest.skip("there is no redis-server on this machine")
+    client = connect(server)
+    client.function_flush()
+    with harness.Redis(tmp_path, program="redis-server") as peer:
+        other = connect(peer)
+        for name in ("one", "two"):
+            client.function_load(LIBRARY.format(name=name))
+        other.function_restore(client.function_dump())
+        assert names(other) == ["one", "two"]
+        client.function_restore(other.function_dump(), "FLUSH")
+        assert names(client) == ["one", "two"]
+        client.set("n", 1)
+        assert client.fcall("one_add", 1, "n", 4) == 5
+    client.function_flush()
+
+
+def told(client):
+    """The function that runs, as FUNCTION STATS tells it."""
+    running = client.execute_command("FUNCTION STATS")
+    running = running[b"running_script"] if isinstance(running, dict) else running[1]
+    if running is None:
+        return None
+    if isinstance(running, list):
+        running = dict(zip(running[::2], running[1::2]))
+    assert running.pop(b"duration_ms") >= 0
+    return running
+
+
+def test_a_function_that_loops_can_be_killed_and_told(server):
+    client = connect(server)
+    client.function_load(LIBRARY.format(name="loops"), replace=True)
+
+    def loop():
+        with pytest.raises(redis.ResponseError, match="killed"):
+            connect(server, socket_timeout=60).fcall("loops_loop", 0)
+
+    looper = threading.Thread(target=loop)
+    looper.start()
+    running = harness.wait_until(lambda: told(client), "it runs")
+    assert running == {b"name": b"loops_loop", b"command": [b"FCALL", b"loops_loop", b"0"]}
+    with pytest.raises(redis.ResponseError, match="You can only call FUNCTION KILL"):
+        client.script_kill()
+    assert client.function_kill()
+    looper.join(30)
+    assert told(client) is None
+    # A library that never ends to load is stopped.
+    with pytest.raises(redis.ResponseError, match="FUNCTION LOAD timeout"):
+        client.function_load("#!lua name=never\nwhile true do end")
+    client.function_flush()
+
+
+def test_functions_change_while_they_are_called(server):
+    client = connect(server)
+    text = "#!lua name=v\nredis.register_function('version', function() return {{{n}, {n}}} end)"
+    client.function_load(text.format(n=0), replace=True)
+    stop = threading.Event()
+
+    def call(number):
+        own, last = connect(server), 0
+        while not stop.is_set():
+            first, second = own.fcall("version", 0)
+            assert first == second and first >= last
+            last = first
+        assert own.fcall("version", 0) == [100, 100]
+
+    callers = [threading.Thread(target=call, args=(n,)) for n in range(4)]
+    for caller in callers:
+        caller.start()
+    for n in range(1, 101):
+        client.function_load(text.format(n=n), replace=True)
+    stop.set()
+    for caller in callers:
+        caller.join(30)
+        assert not caller.is_alive()
+    client.function_flush()

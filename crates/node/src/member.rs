@@ -546,6 +546,9 @@ impl Member {
                 self.confirm(request, out);
             }
             FromCoordinator::Users(users) => out.push(Output::Users { request, users }),
+            FromCoordinator::Functions(functions) => {
+                out.push(Output::Functions { request, functions });
+            }
             question @ (FromCoordinator::StartRead { .. }
             | FromCoordinator::Recover(_)
             | FromCoordinator::AbortRecovery { .. }) => {

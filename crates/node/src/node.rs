@@ -431,6 +431,9 @@ impl Node {
             Output::Members(changes) => return self.members_changed(now_us, changes, out),
             Output::Settings(settings) => NodeOutput::Settings(settings),
             Output::Users { request, users } => NodeOutput::Users { request, users },
+            Output::Functions { request, functions } => {
+                NodeOutput::Functions { request, functions }
+            }
             Output::Ended { again, reason } => {
                 self.end();
                 NodeOutput::Ended { again, reason }

@@ -13,7 +13,8 @@ use duramen_backup::Backup;
 use duramen_base::ids::ServerId;
 use duramen_wire::native::Slice;
 use duramen_wire::native::message::{
-    ClusterSettings, ClusterUsers, Peer, PeerAnswer, ServerAnswer, Shared, ToCoordinator,
+    ClusterFunctions, ClusterSettings, ClusterUsers, Peer, PeerAnswer, ServerAnswer, Shared,
+    ToCoordinator,
 };
 use std::sync::Arc;
 
@@ -132,6 +133,11 @@ pub enum NodeOutput {
     Users {
         request: RequestId,
         users: Shared<ClusterUsers>,
+    },
+    /// As [`NodeOutput::Users`], of the libraries of functions.
+    Functions {
+        request: RequestId,
+        functions: Shared<ClusterFunctions>,
     },
     /// This life is over. `again`: enlist as a new one.
     Ended { again: bool, reason: String },

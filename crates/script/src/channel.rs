@@ -1,6 +1,7 @@
 //! The connection of a script's callbacks to the world outside of its coroutine, and the values
 //! that pass through it.
 
+use crate::library::{LibraryText, Registered};
 use crate::source::Script;
 use corosensei::Yielder;
 use mlua::Lua;
@@ -18,9 +19,30 @@ pub struct Limits {
     pub version_number: u32,
 }
 
+/// The program of a job.
+#[derive(Clone, Debug)]
+pub enum Program {
+    Script(Arc<Script>),
+    /// A function of a library, by its name as it was registered.
+    Function {
+        library: Arc<LibraryText>,
+        name: String,
+    },
+}
+
+impl Program {
+    /// The name in error replies: the SHA-1 of a script, or the name of a function.
+    pub fn name(&self) -> &str {
+        match self {
+            Program::Script(script) => &script.sha1,
+            Program::Function { name, .. } => name,
+        }
+    }
+}
+
 /// A script to run.
 pub struct Job {
-    pub script: Arc<Script>,
+    pub program: Program,
     pub keys: Vec<Vec<u8>>,
     pub args: Vec<Vec<u8>>,
     /// The client speaks RESP3.
@@ -54,10 +76,33 @@ pub struct Outcome {
     pub reply: Vec<u8>,
     /// The reply is an error of the script, not one that it returned.
     pub failed: bool,
+    /// The functions of the library that was loaded.
+    pub registered: Vec<Registered>,
     /// It was stopped; there is no reply.
     pub stopped: bool,
     /// See [`Machine::is_heavy`](crate::Machine::is_heavy).
     pub(crate) heavy: bool,
+}
+
+impl Outcome {
+    /// The text of an error reply.
+    pub fn error(&self) -> Option<String> {
+        let text = self.reply.get(1..).unwrap_or_default();
+        let text = || String::from_utf8_lossy(text).trim_end().to_owned();
+        self.failed.then(text)
+    }
+
+    /// The functions of the library that was loaded.
+    ///
+    /// # Errors
+    /// The text of the error reply.
+    pub fn loaded(self) -> Result<Vec<Registered>, String> {
+        match self.error() {
+            Some(text) => Err(text),
+            None if self.stopped => Err("ERR the library was stopped".to_owned()),
+            None => Ok(self.registered),
+        }
+    }
 }
 
 /// The value with which the coroutine is resumed.
@@ -65,6 +110,9 @@ pub enum Answer {
     Run(Box<Job>),
     /// Reads a script and does not run it.
     Compile(Arc<Script>),
+    /// Reads a library, and returns its functions. It is suspended as a script, each time that it
+    /// has run for this long.
+    Load(Arc<LibraryText>, Duration),
     /// The reply of a command, as RESP.
     Reply(Vec<u8>),
     GoOn,
@@ -147,10 +195,10 @@ impl Channel {
         Ok(())
     }
 
-    pub(crate) fn begin(&self, job: &Job) {
+    pub(crate) fn begin(&self, slice: Duration) {
         self.stopped.set(false);
-        self.slice.set(job.slice);
-        self.slice_end.set(Instant::now() + job.slice);
+        self.slice.set(slice);
+        self.slice_end.set(Instant::now() + slice);
         self.resp3.set(false);
     }
 }

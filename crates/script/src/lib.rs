@@ -6,6 +6,7 @@
 //! - [`machine`]: one interpreter, on a stack of its own, so that a script can be suspended
 //!   anywhere.
 //! - [`channel`]: the values that pass between a script and its caller.
+//! - [`library`]: the text of a library of functions.
 //! - [`sandbox`]: the globals that a script sees.
 //! - [`result`]: results of the host's functions.
 //! - [`raise`]: functions that raise errors at their caller's line.
@@ -16,6 +17,7 @@ mod bits;
 mod channel;
 mod json;
 mod layout;
+mod library;
 pub mod machine;
 mod number;
 mod pack;
@@ -26,6 +28,7 @@ mod result;
 mod sandbox;
 pub mod source;
 
-pub use channel::{Answer, Event, Job, Limits, Outcome};
+pub use channel::{Answer, Event, Job, Limits, Outcome, Program};
+pub use library::{LibraryText, Registered};
 pub use machine::Machine;
 pub use source::{Cache, Flags, Script, sha1_hex};

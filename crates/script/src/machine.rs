@@ -15,6 +15,7 @@
 //!   its callbacks share is on its own stack or in its own heap, and nothing of it is thread-local.
 
 use crate::channel::{Answer, Channel, Event, Job, Limits, Outcome};
+use crate::library::LibraryText;
 use crate::reply;
 use crate::sandbox::{self, Sandbox};
 use crate::source::Script;
@@ -22,6 +23,7 @@ use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Bytes of an interpreter's stack: the deepest recursion of the parser and of the libraries takes
 /// less than half of it. Pages that are never touched cost nothing.
@@ -84,6 +86,16 @@ impl Machine {
         }
     }
 
+    /// Begins to load a library. The outcome has its functions.
+    ///
+    /// # Panics
+    /// As [`start`](Self::start).
+    pub fn load(&mut self, library: Arc<LibraryText>, slice: Duration) -> Event {
+        assert!(!self.busy, "an interpreter runs one script at a time");
+        self.busy = true;
+        self.resume(Answer::Load(library, slice))
+    }
+
     /// The text of the error if a script cannot be compiled. It does not run.
     ///
     /// # Panics
@@ -91,10 +103,7 @@ impl Machine {
     pub fn compile_error(&mut self, script: &Arc<Script>) -> Option<String> {
         assert!(!self.busy, "an interpreter runs one script at a time");
         match self.resume(Answer::Compile(Arc::clone(script))) {
-            Event::Done(outcome) if outcome.failed => {
-                let text = String::from_utf8_lossy(outcome.reply.get(1..).unwrap_or_default());
-                Some(text.trim_end().to_owned())
-            }
+            Event::Done(outcome) => outcome.error(),
             _ => None,
         }
     }
@@ -140,6 +149,10 @@ fn live(yielder: &Yielder<Answer, Event>, first: Answer, limits: &Limits) {
                 Ok(sandbox) => run(sandbox, &channel, &job),
                 Err(error) => failure(&format!("ERR scripts cannot run: {error}")),
             },
+            Answer::Load(library, slice) => match &sandbox {
+                Ok(sandbox) => load(sandbox, &channel, &library, slice),
+                Err(error) => failure(&format!("ERR scripts cannot run: {error}")),
+            },
             Answer::Compile(script) => match &sandbox {
                 Ok(sandbox) => match sandbox.compile_error(&script) {
                     None => Outcome::default(),
@@ -165,8 +178,25 @@ fn failure(text: &str) -> Outcome {
     }
 }
 
+fn load(sandbox: &Sandbox, channel: &Channel, library: &LibraryText, slice: Duration) -> Outcome {
+    channel.begin(slice);
+    let loaded = sandbox.load(library);
+    match loaded {
+        _ if channel.stopped.get() => Outcome {
+            stopped: true,
+            ..Outcome::default()
+        },
+        Ok(Ok(registered)) => Outcome {
+            registered,
+            ..Outcome::default()
+        },
+        Ok(Err(text)) => failure(&text),
+        Err(error) => failure(&format!("ERR {}", sandbox::text_of(&error))),
+    }
+}
+
 fn run(sandbox: &Sandbox, channel: &Channel, job: &Job) -> Outcome {
-    channel.begin(job);
+    channel.begin(job.slice);
     let ended = sandbox.run(job);
     if channel.stopped.get() {
         return Outcome {

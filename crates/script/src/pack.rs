@@ -100,28 +100,28 @@ fn put_table(
     depth: usize,
     bytes_max: usize,
 ) -> Result<(), String> {
-    let pairs: Result<Vec<(Value, Value)>, mlua::Error> = table.pairs().collect();
-    let pairs = pairs.map_err(|error| error.to_string())?;
-    let index = |key: &Value| match key {
-        Value::Integer(index) if *index > 0 => Some(*index),
-        _ => None,
-    };
-    let most = pairs
-        .iter()
-        .map(|(key, _)| index(key).unwrap_or(i64::MAX))
-        .max();
-    if most.unwrap_or(0) == pairs.len() as i64 {
-        put_length(out, pairs.len(), Some((0x90, 15)), [0, 0xDC, 0xDD]);
-        for index in 1..=pairs.len() {
+    let (mut length, mut most) = (0, 0);
+    for pair in table.pairs() {
+        let (key, _): (Value, Value) = pair.map_err(|error| error.to_string())?;
+        length += 1;
+        most = most.max(match key {
+            Value::Integer(index) if index > 0 => index,
+            _ => i64::MAX,
+        });
+    }
+    if most == length as i64 {
+        put_length(out, length, Some((0x90, 15)), [0, 0xDC, 0xDD]);
+        for index in 1..=length {
             let value: Value = table.raw_get(index).map_err(|error| error.to_string())?;
             put(out, &value, depth + 1, bytes_max)?;
         }
         return Ok(());
     }
-    put_length(out, pairs.len(), Some((0x80, 15)), [0, 0xDE, 0xDF]);
-    for (key, value) in &pairs {
-        put(out, key, depth + 1, bytes_max)?;
-        put(out, value, depth + 1, bytes_max)?;
+    put_length(out, length, Some((0x80, 15)), [0, 0xDE, 0xDF]);
+    for pair in table.pairs() {
+        let (key, value): (Value, Value) = pair.map_err(|error| error.to_string())?;
+        put(out, &key, depth + 1, bytes_max)?;
+        put(out, &value, depth + 1, bytes_max)?;
     }
     Ok(())
 }

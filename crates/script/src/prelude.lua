@@ -13,7 +13,7 @@ local loadstring, floor = loadstring, math.floor
 
 -- The interpreter takes a chunk's name without holding it while it reads the chunk: they are held
 -- here.
-local NAMES = {"@user_script", "=(load)"}
+local NAMES = {"@user_script", "=(load)", "@user_function"}
 local READONLY = "Attempt to modify a readonly table"
 
 local function is_fatal(err)
@@ -48,6 +48,17 @@ end
 
 -- A function whose errors are returned, with their first result: `false` or nil (`raise.rs`).
 local raises = host.raises
+
+-- As `raises`, of a function of the host: it holds all its arguments at once, and there is room for
+-- about 8,000 values.
+local function of_host(f)
+  return raises(function(...)
+    if select("#", ...) > 7000 then
+      return false, "too many arguments"
+    end
+    return f(...)
+  end)
+end
 
 local function after_pcall(ok, err, ...)
   if ok then
@@ -87,8 +98,8 @@ local function handler(err)
   return err
 end
 
-local function run(f)
-  local ok, result = raw_xpcall(f, handler)
+-- What a script has put into the tables that are shown is removed.
+local function clear()
   for proxy in next, shown do
     local key = next(proxy)
     while key ~= nil do
@@ -96,7 +107,18 @@ local function run(f)
       key = next(proxy)
     end
   end
+end
+
+local function run(f)
+  local ok, result = raw_xpcall(f, handler)
+  clear()
   return ok, result
+end
+
+local function call_function(f, keys, args)
+  return run(function()
+    return f(keys, args)
+  end)
 end
 
 -- The error of a function of `redis`, as its results.
@@ -142,8 +164,11 @@ globals.xpcall = raises(function(f, h)
 end)
 globals.unpack = raises(function(list, from, to)
   local first, last = from or 1, to or (type(list) == "table" and #list or 0)
-  if type(first) == "number" and type(last) == "number" and last - first >= 7000 then
+  if type(first) == "number" and type(last) == "number" and last - first >= 8000 then
     return false, "too many results to unpack"
+  end
+  if from == nil and to == nil then
+    return true, unpack(list)
   end
   return true, unpack(list, from, to)
 end)
@@ -236,15 +261,15 @@ local redis = {
   REDIS_VERSION = host.version, REDIS_VERSION_NUM = host.version_number,
 }
 redis.call = raises(function(...)
-  local ok, result = host.call(...)
+  local ok, result = host.call(select("#", ...), {...})
   return ok or nil, result
 end)
 redis.pcall = function(...)
-  local _, result = host.call(...)
+  local _, result = host.call(select("#", ...), {...})
   return result
 end
 redis.acl_check_cmd = raises(function(...)
-  local ok, result = host.allowed(...)
+  local ok, result = host.allowed(select("#", ...), {...})
   if not ok then
     return nil, result
   end
@@ -324,14 +349,14 @@ local function new_json()
   local json = host.json()
   local library = {
     _NAME = "cjson", _VERSION = "2.1.0", null = null,
-    encode = raises(json.encode), decode = raises(json.decode),
-    encode_max_depth = raises(json.encode_max_depth),
-    decode_max_depth = raises(json.decode_max_depth),
-    encode_number_precision = raises(json.encode_number_precision),
-    encode_keep_buffer = raises(json.encode_keep_buffer),
-    encode_invalid_numbers = raises(json.encode_invalid_numbers),
-    decode_invalid_numbers = raises(json.decode_invalid_numbers),
-    encode_sparse_array = raises(json.encode_sparse_array),
+    encode = of_host(json.encode), decode = of_host(json.decode),
+    encode_max_depth = of_host(json.encode_max_depth),
+    decode_max_depth = of_host(json.decode_max_depth),
+    encode_number_precision = of_host(json.encode_number_precision),
+    encode_keep_buffer = of_host(json.encode_keep_buffer),
+    encode_invalid_numbers = of_host(json.encode_invalid_numbers),
+    decode_invalid_numbers = of_host(json.decode_invalid_numbers),
+    encode_sparse_array = of_host(json.encode_sparse_array),
   }
   library.new = new_json
   return library
@@ -339,7 +364,7 @@ end
 
 local bit = {}
 for name, f in next, host.bit do
-  bit[name] = raises(f)
+  bit[name] = of_host(f)
 end
 
 globals.string = show(strings)
@@ -354,18 +379,153 @@ globals.cmsgpack = show({
   _NAME = "cmsgpack", _VERSION = "lua-cmsgpack 0.4.0",
   _COPYRIGHT = "Copyright (C) 2012, Salvatore Sanfilippo",
   _DESCRIPTION = "MessagePack C implementation for Lua",
-  pack = raises(host.pack.pack), unpack = raises(host.pack.unpack),
-  unpack_one = raises(host.pack.unpack_one), unpack_limit = raises(host.pack.unpack_limit),
+  pack = of_host(host.pack.pack), unpack = of_host(host.pack.unpack),
+  unpack_one = of_host(host.pack.unpack_one), unpack_limit = of_host(host.pack.unpack_limit),
 })
 globals.struct = show({
-  pack = raises(host.layout.pack), unpack = raises(host.layout.unpack), size = raises(host.layout.size),
+  pack = of_host(host.layout.pack), unpack = of_host(host.layout.unpack), size = of_host(host.layout.size),
 })
 
 local meta = getmetatable("")
-meta.__index, meta.__metatable = globals.string, false
+meta.__index, meta.__metatable = globals.string, locked
 
-setmetatable(globals, {__index = function(_, name)
+local missing = {__index = function(_, name)
   error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2)
-end})
+end}
+
+-- The globals of functions are those of scripts. While their library is loaded, there is no more
+-- than `redis`, with which it registers them.
+local function_globals, library_redis = {}, {}
+for name, value in next, globals do
+  function_globals[name] = value
+end
+for name, value in next, redis do
+  if type(value) ~= "function" then
+    library_redis[name] = value
+  end
+end
+library_redis.log = redis.log
+local library_globals = setmetatable({redis = show(setmetatable(library_redis, missing))}, missing)
+
+local environment_meta = {__index = function_globals, __newindex = refuse, __metatable = locked}
+local environment = setmetatable({}, environment_meta)
+shown[environment] = function_globals
+function_globals._G = environment
+setmetatable(function_globals, missing)
+
+-- The functions of the library that is being loaded.
+local registered, registered_names
+
+local ARGUMENTS = {
+  function_name = {"string", "function_name argument given to redis.register_function must be a string"},
+  description = {"string", "description argument given to redis.register_function must be a string"},
+  callback = {"function", "callback argument given to redis.register_function must be a function"},
+  flags = {"table", "flags argument to redis.register_function must be a table representing function flags"},
+}
+
+local function is_of(value, wanted)
+  return type(value) == wanted or wanted == "string" and type(value) == "number"
+end
+
+local function named_arguments(given)
+  local known = {}
+  for name, value in next, given do
+    if not is_of(name, "string") then
+      return nil, "named argument key given to redis.register_function is not a string"
+    end
+    local argument = type(name) == "string" and ARGUMENTS[name:lower()]
+    if not argument then
+      return nil, "unknown argument given to redis.register_function"
+    end
+    if not is_of(value, argument[1]) then
+      return nil, argument[2]
+    end
+    known[name:lower()] = value
+  end
+  if known.function_name == nil then
+    return nil, "redis.register_function must get a function name argument"
+  end
+  if known.callback == nil then
+    return nil, "redis.register_function must get a callback argument"
+  end
+  return known
+end
+
+local function arguments(...)
+  local count, first, second = select("#", ...), ...
+  if count < 1 or count > 2 then
+    return nil, "wrong number of arguments to redis.register_function"
+  end
+  if count == 1 then
+    if type(first) ~= "table" then
+      return nil, "calling redis.register_function with a single argument is only applicable to Lua table (representing named arguments)."
+    end
+    return named_arguments(first)
+  end
+  if not is_of(first, "string") then
+    return nil, "first argument to redis.register_function must be a string"
+  end
+  if type(second) ~= "function" then
+    return nil, "second argument to redis.register_function must be a function"
+  end
+  return {function_name = first, callback = second}
+end
+
+library_redis.register_function = raises(function(...)
+  if not registered then
+    return failed("redis.register_function can only be called on FUNCTION LOAD command")
+  end
+  local given, why = arguments(...)
+  if not given then
+    return failed(why)
+  end
+  local flags = {}
+  for n = 1, #(given.flags or {}) do
+    local flag = rawget(given.flags, n)
+    if not is_of(flag, "string") or not host.is_flag(tostring(flag)) then
+      return failed("unknown flag given")
+    end
+    flags[n] = tostring(flag)
+  end
+  local name = tostring(given.function_name)
+  if not name:match("^[%w_]+$") then
+    return failed("Library names can only contain letters, numbers, or underscores(_) and must be at least one character long")
+  end
+  if registered_names[name:lower()] then
+    return failed("Function already exists in the library")
+  end
+  registered_names[name:lower()] = true
+  registered[#registered + 1] = {
+    name = name, callback = given.callback, flags = flags,
+    description = given.description and tostring(given.description),
+  }
+  return true
+end)
+
+-- Runs the text of a library; returns its functions, or an error.
+local function load_library(f)
+  environment_meta.__index, shown[environment] = library_globals, library_globals
+  registered, registered_names = {}, {}
+  local ok, err = raw_pcall(f)
+  local functions = registered
+  registered = nil
+  environment_meta.__index, shown[environment] = function_globals, function_globals
+  clear()
+  if ok then
+    return true, functions
+  end
+  if type(err) == "string" then
+    return false, "ERR " .. err
+  end
+  if type(err) == "table" and not shown[err] then
+    err = rawget(err, "err")
+  end
+  return false, err
+end
+
+setmetatable(globals, missing)
 globals._G = show(globals)
-return run, globals._G, globals
+return {
+  run = run, call_function = call_function, load_library = load_library,
+  shown = globals._G, globals = globals, environment = environment,
+}

@@ -272,16 +272,15 @@ impl Writer {
 
     /// A map (`with_values`) or a set: the keys of a table.
     fn pairs(&mut self, table: &Table, depth: usize, with_values: bool) -> Result<(), String> {
-        let pairs: Result<Vec<(Value, Value)>, _> = table.pairs().collect();
-        let pairs = pairs.map_err(|error| format!("ERR {error}"))?;
-        let number = pairs.len();
+        let number = table.pairs::<Value, Value>().count();
         match (self.resp3, with_values) {
             (true, true) => self.line('%', &number.to_string()),
             (true, false) => self.line('~', &number.to_string()),
             (false, true) => self.line('*', &(2 * number).to_string()),
             (false, false) => self.line('*', &number.to_string()),
         }
-        for (key, value) in pairs {
+        for pair in table.pairs() {
+            let (key, value): (Value, Value) = pair.map_err(|error| format!("ERR {error}"))?;
             self.write(&key, depth + 1)?;
             if with_values {
                 self.write(&value, depth + 1)?;

@@ -4,12 +4,13 @@
 //! host returns `true` and its result, or `false` and the text of an error, which the prelude
 //! raises with the script's line.
 
-use crate::channel::{Answer, Channel, Event, Job, Limits};
-use crate::source::{Script, sha1_hex};
+use crate::channel::{Answer, Channel, Event, Job, Limits, Program};
+use crate::library::{LibraryText, Registered};
+use crate::source::{Flags, Script, sha1_hex};
 use crate::{bits, json, layout, pack, raise, reply};
 use mlua::{
-    ChunkMode, Function, HookTriggers, Lua, LuaOptions, MultiValue, StdLib, String as LuaString,
-    Table, Value, VmState,
+    ChunkMode, Function, HookTriggers, Lua, LuaOptions, StdLib, String as LuaString, Table, Value,
+    VmState,
 };
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -22,13 +23,21 @@ const INSTRUCTIONS_PER_TICK: u32 = 1_000;
 const COMPILED_MAX: usize = 512;
 /// The name of a script's chunk, as in Redis.
 const CHUNK: &str = "@user_script";
+/// The name of a library's chunk, as in Redis.
+const FUNCTION_CHUNK: &str = "@user_function";
 const PRELUDE: &str = "=prelude";
 
 pub(crate) struct Sandbox {
     lua: Lua,
     run: Function,
+    call_function: Function,
+    load_library: Function,
     globals: Table,
+    /// The globals of functions.
+    environment: Table,
     compiled: RefCell<HashMap<String, Function>>,
+    /// The loaded libraries by their SHA-1: their functions by name.
+    libraries: Table,
     /// Memory in bytes above which it is better replaced than cleared of garbage.
     heavy_above: usize,
 }
@@ -59,8 +68,9 @@ impl Sandbox {
         let lua = Lua::new_with(libraries, options)?;
         let host = host(&lua, channel, limits)?;
         let prelude = lua.load(include_str!("prelude.lua")).set_name(PRELUDE);
-        let (run, shown, globals): (Function, Table, Table) = prelude.call(host)?;
-        lua.set_globals(shown)?;
+        let made: Table = prelude.call(host)?;
+        lua.set_globals(made.raw_get("shown")?)?;
+        let libraries = lua.create_table()?;
         lua.gc_collect()?;
         let used = lua.used_memory();
         lua.set_memory_limit(used + limits.memory_bytes)?;
@@ -71,9 +81,13 @@ impl Sandbox {
         })?;
         Ok(Sandbox {
             lua,
-            run,
-            globals,
+            run: made.raw_get("run")?,
+            call_function: made.raw_get("call_function")?,
+            load_library: made.raw_get("load_library")?,
+            globals: made.raw_get("globals")?,
+            environment: made.raw_get("environment")?,
             compiled: RefCell::default(),
+            libraries,
             heavy_above: used + limits.memory_bytes / 4,
         })
     }
@@ -81,13 +95,6 @@ impl Sandbox {
     /// # Errors
     /// Those of the host: no memory, or the script was stopped.
     pub(crate) fn run(&self, job: &Job) -> mlua::Result<Ended> {
-        let function = match self.compiled(&job.script) {
-            Ok(function) => function,
-            Err(mlua::Error::SyntaxError { message, .. }) => {
-                return Ok(Ended::Failed(compile_text(&message).into_bytes()));
-            }
-            Err(error) => return Err(error),
-        };
         let list = |texts: &[Vec<u8>]| {
             let table = self.lua.create_table_with_capacity(texts.len(), 0)?;
             for (n, text) in texts.iter().enumerate() {
@@ -95,14 +102,109 @@ impl Sandbox {
             }
             Ok::<_, mlua::Error>(table)
         };
-        self.globals.raw_set("KEYS", list(&job.keys)?)?;
-        self.globals.raw_set("ARGV", list(&job.args)?)?;
-        let ended: mlua::Result<(bool, Value)> = self.run.call(function);
-        let (ok, value) = ended?;
+        let (keys, args) = (list(&job.keys)?, list(&job.args)?);
+        let (ok, value): (bool, Value) = match &job.program {
+            Program::Script(script) => {
+                let function = match self.compiled(script) {
+                    Ok(function) => function,
+                    Err(mlua::Error::SyntaxError { message, .. }) => {
+                        return Ok(Ended::Failed(compile_text(&message).into_bytes()));
+                    }
+                    Err(error) => return Err(error),
+                };
+                self.globals.raw_set("KEYS", keys)?;
+                self.globals.raw_set("ARGV", args)?;
+                self.run.call(function)?
+            }
+            Program::Function { library, name } => {
+                self.globals.raw_set("KEYS", Value::Nil)?;
+                self.globals.raw_set("ARGV", Value::Nil)?;
+                let function = match self.function(library, name)? {
+                    Ok(function) => function,
+                    Err(text) => return Ok(Ended::Failed(text.into_bytes())),
+                };
+                self.call_function.call((function, keys, args))?
+            }
+        };
         if ok {
             return Ok(Ended::Value(value));
         }
         Ok(Ended::Failed(failure_text(&value, job)?))
+    }
+
+    /// A function of a library, which is loaded if it is not yet; or the text of an error.
+    fn function(
+        &self,
+        library: &LibraryText,
+        name: &str,
+    ) -> mlua::Result<Result<Function, String>> {
+        let sha1 = library.sha1.as_str();
+        if !self.libraries.contains_key(sha1)?
+            && let Err(text) = self.load(library)?
+        {
+            return Ok(Err(text));
+        }
+        let functions: Table = self.libraries.raw_get(sha1)?;
+        let function: Option<Function> = functions.raw_get(name)?;
+        Ok(function.ok_or("ERR Function not found".to_owned()))
+    }
+
+    /// Loads a library; returns its functions, or the text of an error.
+    pub(crate) fn load(
+        &self,
+        library: &LibraryText,
+    ) -> mlua::Result<Result<Vec<Registered>, String>> {
+        let chunk = self.lua.load(library.code()).set_name(FUNCTION_CHUNK);
+        let chunk = chunk.set_environment(self.environment.clone());
+        let function = match chunk.set_mode(ChunkMode::Text).into_function() {
+            Ok(function) => function,
+            Err(mlua::Error::SyntaxError { message, .. }) => {
+                return Ok(Err(format!("ERR Error compiling function: {message}")));
+            }
+            Err(error) => return Err(error),
+        };
+        let (ok, value): (bool, Value) = self.load_library.call(function)?;
+        let functions = match (ok, &value) {
+            (true, Value::Table(functions)) => functions,
+            (_, Value::Error(error)) => return Err((**error).clone()),
+            (_, Value::String(text)) => {
+                let text = text.to_string_lossy();
+                return Ok(Err(format!("ERR Error registering functions: {text}")));
+            }
+            _ => {
+                return Ok(Err(
+                    "ERR Error registering functions: unknown error".to_owned()
+                ));
+            }
+        };
+        let callbacks = self.lua.create_table()?;
+        let mut registered = Vec::new();
+        for function in functions.sequence_values::<Table>() {
+            let function = function?;
+            let name: LuaString = function.raw_get("name")?;
+            let name = name.to_string_lossy();
+            let description: Option<LuaString> = function.raw_get("description")?;
+            let mut flags = Flags {
+                declared: true,
+                ..Flags::default()
+            };
+            let names: Table = function.raw_get("flags")?;
+            for flag in names.sequence_values::<LuaString>() {
+                flags.set(&flag?.to_string_lossy());
+            }
+            let callback: Function = function.raw_get("callback")?;
+            callbacks.raw_set(name.as_str(), callback)?;
+            registered.push(Registered {
+                name,
+                description: description.map(|text| text.as_bytes().to_vec()),
+                flags,
+            });
+        }
+        if registered.is_empty() {
+            return Ok(Err("ERR No functions registered".to_owned()));
+        }
+        self.libraries.raw_set(library.sha1.as_str(), callbacks)?;
+        Ok(Ok(registered))
     }
 
     /// See [`Machine::is_heavy`](crate::Machine::is_heavy).
@@ -155,7 +257,7 @@ fn failure_text(value: &Value, job: &Job) -> mlua::Result<Vec<u8>> {
     let source: Value = table.raw_get("source")?;
     let line: Value = table.raw_get("line")?;
     if let (Value::String(source), Value::Integer(line)) = (source, line) {
-        text.extend_from_slice(format!(" script: {}, on ", job.script.sha1).as_bytes());
+        text.extend_from_slice(format!(" script: {}, on ", job.program.name()).as_bytes());
         text.extend_from_slice(&source.as_bytes());
         text.extend_from_slice(format!(":{line}.").as_bytes());
     }
@@ -174,11 +276,12 @@ fn host(lua: &Lua, channel: &Rc<Channel>, limits: &Limits) -> mlua::Result<Table
     let raises = lua.create_function(|lua, function: Function| raise::raises(lua, function))?;
     host.raw_set("raises", raises)?;
     let own = Rc::clone(channel);
-    let call = lua.create_function(move |lua, args: MultiValue| call(lua, &own, args, false))?;
-    host.raw_set("call", call)?;
+    let redis_call =
+        lua.create_function(move |lua, args: (usize, Table)| call(lua, &own, args, false))?;
+    host.raw_set("call", redis_call)?;
     let own = Rc::clone(channel);
     let allowed =
-        lua.create_function(move |lua, args: MultiValue| call_allowed(lua, &own, args))?;
+        lua.create_function(move |lua, args: (usize, Table)| call(lua, &own, args, true))?;
     host.raw_set("allowed", allowed)?;
     let own = Rc::clone(channel);
     let log = lua.create_function(move |_, (level, text): (u8, LuaString)| {
@@ -202,6 +305,8 @@ fn host(lua: &Lua, channel: &Rc<Channel>, limits: &Limits) -> mlua::Result<Table
         Ok(())
     })?;
     host.raw_set("seed", seed)?;
+    let is_flag = |_: &Lua, name: LuaString| Ok(Flags::default().set(&name.to_string_lossy()));
+    host.raw_set("is_flag", lua.create_function(is_flag)?)?;
     let sha1hex = lua.create_function(|_, text: LuaString| Ok(sha1_hex(&text.as_bytes())))?;
     host.raw_set("sha1hex", sha1hex)?;
     let error_text =
@@ -241,24 +346,36 @@ fn place(lua: &Lua) -> (Option<String>, Option<usize>) {
     (None, None)
 }
 
-/// The arguments of a command, or the text of an error.
-fn arguments(args: &MultiValue) -> Result<Vec<Vec<u8>>, &'static str> {
-    if args.is_empty() {
-        return Err("ERR Please specify at least one argument for this redis lib call");
+/// The arguments of a command, or the text of an error. The interpreter holds one of them at a time:
+/// it has room for some 8,000 values that Rust refers to.
+fn arguments((number, args): (usize, Table)) -> mlua::Result<Result<Vec<Vec<u8>>, &'static str>> {
+    if number == 0 {
+        let text = "ERR Please specify at least one argument for this redis lib call";
+        return Ok(Err(text));
     }
-    let text = |arg: &Value| match arg {
-        Value::String(text) => Some(text.as_bytes().to_vec()),
-        Value::Integer(number) => Some(number.to_string().into_bytes()),
-        Value::Number(number) => Some(crate::number::general(*number, 17).into_bytes()),
-        _ => None,
-    };
-    let texts: Option<Vec<Vec<u8>>> = args.iter().map(text).collect();
-    texts.ok_or("ERR Lua redis lib command arguments must be strings or integers")
+    let mut texts = Vec::with_capacity(number);
+    for n in 1..=number {
+        texts.push(match args.raw_get(n)? {
+            Value::String(text) => text.as_bytes().to_vec(),
+            Value::Integer(number) => number.to_string().into_bytes(),
+            Value::Number(number) => crate::number::general(number, 17).into_bytes(),
+            _ => {
+                let text = "ERR Lua redis lib command arguments must be strings or integers";
+                return Ok(Err(text));
+            }
+        });
+    }
+    Ok(Ok(texts))
 }
 
 /// `redis.call`: whether the result is no error, and the result.
-fn call(lua: &Lua, channel: &Channel, args: MultiValue, asks: bool) -> mlua::Result<(bool, Value)> {
-    let args = match arguments(&args) {
+fn call(
+    lua: &Lua,
+    channel: &Channel,
+    args: (usize, Table),
+    asks: bool,
+) -> mlua::Result<(bool, Value)> {
+    let args = match arguments(args)? {
         Ok(args) => args,
         Err(text) => return Ok((false, reply::error_table(lua, text.as_bytes())?)),
     };
@@ -275,8 +392,4 @@ fn call(lua: &Lua, channel: &Channel, args: MultiValue, asks: bool) -> mlua::Res
     };
     let is_error = bytes.first() == Some(&b'-');
     Ok((!is_error, reply::read(lua, &bytes)?))
-}
-
-fn call_allowed(lua: &Lua, channel: &Channel, args: MultiValue) -> mlua::Result<(bool, Value)> {
-    call(lua, channel, args, true)
 }

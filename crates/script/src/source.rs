@@ -25,6 +25,34 @@ pub struct Flags {
     pub allow_cross_slot_keys: bool,
 }
 
+impl Flags {
+    /// Sets the flag of this name. False: there is none.
+    pub(crate) fn set(&mut self, name: &str) -> bool {
+        match name {
+            "no-writes" => self.no_writes = true,
+            "allow-oom" => self.allow_oom = true,
+            "allow-stale" => self.allow_stale = true,
+            "no-cluster" => self.no_cluster = true,
+            "allow-cross-slot-keys" => self.allow_cross_slot_keys = true,
+            _ => return false,
+        }
+        true
+    }
+
+    /// Their names, in the order of Redis.
+    pub fn names(self) -> Vec<&'static str> {
+        let all = [
+            (self.no_writes, "no-writes"),
+            (self.allow_oom, "allow-oom"),
+            (self.allow_stale, "allow-stale"),
+            (self.no_cluster, "no-cluster"),
+            (self.allow_cross_slot_keys, "allow-cross-slot-keys"),
+        ];
+        let set = all.into_iter().filter(|(is_set, _)| *is_set);
+        set.map(|(_, name)| name).collect()
+    }
+}
+
 /// A script.
 #[derive(Debug)]
 pub struct Script {
@@ -78,13 +106,8 @@ fn first_line(text: &[u8]) -> Result<(usize, Flags), String> {
             return Err(format!("ERR Unknown lua shebang option: {word}"));
         };
         for name in names.split(',').filter(|name| !name.is_empty()) {
-            match name {
-                "no-writes" => flags.no_writes = true,
-                "allow-oom" => flags.allow_oom = true,
-                "allow-stale" => flags.allow_stale = true,
-                "no-cluster" => flags.no_cluster = true,
-                "allow-cross-slot-keys" => flags.allow_cross_slot_keys = true,
-                _ => return Err(format!("ERR Unexpected flag in script shebang: {name}")),
+            if !flags.set(name) {
+                return Err(format!("ERR Unexpected flag in script shebang: {name}"));
             }
         }
     }

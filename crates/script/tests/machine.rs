@@ -1,6 +1,6 @@
 //! Scripts in an interpreter whose commands are answered by the test.
 
-use duramen_script::{Answer, Event, Job, Limits, Machine, Outcome, Script};
+use duramen_script::{Answer, Event, Job, LibraryText, Limits, Machine, Outcome, Program, Script};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn machine() -> Machine {
 
 fn job(text: &str, args: &[&str]) -> Box<Job> {
     Box::new(Job {
-        script: Arc::new(Script::new(text.as_bytes()).expect("a script")),
+        program: Program::Script(Arc::new(Script::new(text.as_bytes()).expect("a script"))),
         keys: vec![b"key".to_vec()],
         args: args.iter().map(|arg| arg.as_bytes().to_vec()).collect(),
         resp3: false,
@@ -236,6 +236,59 @@ fn a_recursion_has_an_end() {
 }
 
 #[test]
+fn many_values_at_once_are_no_harm() {
+    let mut used = machine();
+    let list = "local t = {} for n = 1, 7900 do t[n] = 'x' .. n end ";
+    let grow = "local function grow(n, f, ...) if n == 0 then return f(...) end return grow(n - 1, f, 'a' .. n, 'b', 'c', ...) end ";
+    for text in [
+        "return redis.call(unpack(t))",
+        "return redis.pcall('x', pcall(unpack, t))",
+        "return pcall(redis.call, unpack(t))",
+        "return pcall(grow, 3000, redis.call)",
+        "return pcall(grow, 3000, redis.acl_check_cmd)",
+        "return pcall(grow, 3000, cmsgpack.pack)",
+        "return pcall(grow, 3000, struct.pack)",
+        "return pcall(grow, 3000, bit.band)",
+        "return pcall(grow, 3000, cjson.encode)",
+        "return pcall(grow, 3000, redis.log)",
+        "return pcall(grow, 3000, redis.sha1hex)",
+        "return pcall(grow, 3000, string.format)",
+        "return pcall(grow, 3000, select)",
+        "return pcall(grow, 3000, math.max)",
+        "local m = {} for n, v in pairs(t) do m[v] = v end return #cmsgpack.pack(m)",
+        "local m = {} for n, v in pairs(t) do m[v] = v end return #cjson.encode(m)",
+        "local m = {} for n, v in pairs(t) do m[v] = v end return {map = m}",
+        "return {pcall(cmsgpack.unpack, ('\\161x'):rep(10000))}",
+        "return {pcall(struct.unpack, ('s'):rep(10000), ('x\\0'):rep(10000))}",
+        "return #cjson.decode(cjson.encode(t))",
+        "return #cmsgpack.unpack(cmsgpack.pack(t))",
+        "local d = 'x' for n = 1, 999 do d = {d, {}, 'x'} end return d",
+        "local d = 'x' for n = 1, 999 do d = {map = {x = d}} end return d",
+        "local d = 'x' for n = 1, 999 do d = {a = d} end return #cjson.encode(d)",
+    ] {
+        let text = format!("{list}{grow}{text}");
+        let outcome = run_with(&mut used, job(&text, &[]), 10_000, |args| {
+            format!(":{}\r\n", args.len()).into_bytes()
+        });
+        assert!(!outcome.reply.is_empty(), "{text}");
+        if used.is_heavy() {
+            used = machine();
+        }
+        let next = run_with(&mut used, job("return 5", &[]), 100, |_| Vec::new());
+        assert_eq!(next.reply, b":5\r\n", "{text}");
+    }
+    // 600 other scripts, and a library with many functions, are kept.
+    for n in 0..600 {
+        run_with(&mut used, job(&format!("return {n}"), &[]), 100, |_| {
+            Vec::new()
+        });
+    }
+    let many = "local n = 0 while n < 8100 do n = n + 1 redis.register_function('f' .. n, function() end) end";
+    let loaded = load(&mut machine(), many);
+    assert_eq!(loaded.map(|all| all.len()), Ok(8_100));
+}
+
+#[test]
 fn a_suspended_script_is_dropped_with_its_interpreter() {
     let mut machine = machine();
     let event = machine.start(job("pcall(redis.call, 'get') return 1", &[]));
@@ -303,4 +356,134 @@ fn a_script_leaves_nothing_for_the_next() {
         let reply = String::from_utf8_lossy(&next.reply).into_owned();
         assert_eq!(reply, "*3\r\n$2\r\nOK\r\n$1\r\n3\r\n:0\r\n", "{text}");
     }
+}
+
+fn load(machine: &mut Machine, text: &str) -> Result<Vec<String>, String> {
+    let library =
+        LibraryText::new(format!("#!lua name=lib\n{text}").as_bytes()).expect("a library");
+    let mut event = machine.load(Arc::new(library), Duration::from_millis(1));
+    let mut slices = 0;
+    loop {
+        event = match event {
+            Event::Done(outcome) if outcome.stopped => return Err("stopped".to_owned()),
+            Event::Done(outcome) if outcome.failed => {
+                return Err(String::from_utf8_lossy(&outcome.reply)
+                    .trim_end()
+                    .to_owned());
+            }
+            Event::Done(outcome) => {
+                let all = outcome.registered.into_iter();
+                return Ok(all
+                    .map(|it| format!("{} {:?}", it.name, it.flags.names()))
+                    .collect());
+            }
+            Event::Slice { .. } => {
+                slices += 1;
+                machine.resume(if slices > 20 {
+                    Answer::Stop
+                } else {
+                    Answer::GoOn
+                })
+            }
+            _ => panic!("a library calls nothing"),
+        };
+    }
+}
+
+fn call(machine: &mut Machine, text: &str, name: &str) -> String {
+    let library =
+        LibraryText::new(format!("#!lua name=lib\n{text}").as_bytes()).expect("a library");
+    let job = Box::new(Job {
+        program: Program::Function {
+            library: Arc::new(library),
+            name: name.to_owned(),
+        },
+        ..*job("", &["arg"])
+    });
+    let outcome = run_with(machine, job, 100, |_| b"+PONG\r\n".to_vec());
+    String::from_utf8_lossy(&outcome.reply).into_owned()
+}
+
+#[test]
+fn libraries_register_functions() {
+    let mut used = machine();
+    let two = "local n = 0\nlocal function next() n = n + 1 return n end\n\
+        redis.register_function('f', function(keys, args) return {keys[1], args[1], next()} end)\n\
+        redis.register_function{function_name='g', callback=function() return redis.call('ping') end,\n\
+        flags={'no-writes', 'allow-stale'}, description='d'}";
+    let names = ["f []", "g [\"no-writes\", \"allow-stale\"]"];
+    assert_eq!(load(&mut used, two).unwrap(), names);
+    assert_eq!(
+        call(&mut used, two, "f"),
+        "*3\r\n$3\r\nkey\r\n$3\r\narg\r\n:1\r\n"
+    );
+    assert_eq!(call(&mut used, two, "g"), "+PONG\r\n");
+    // Another interpreter loads it when it is called.
+    assert_eq!(call(&mut machine(), two, "g"), "+PONG\r\n");
+    for (text, why) in [
+        ("return 1", "-ERR No functions registered"),
+        ("x = 1", "Attempt to modify a readonly table"),
+        (
+            "bad code",
+            "-ERR Error compiling function: user_function:2:",
+        ),
+        ("return math.random()", "nonexistent global variable 'math'"),
+        (
+            "return redis.call('ping')",
+            "nonexistent global variable 'call'",
+        ),
+        ("while true do end", "stopped"),
+        (
+            "redis.register_function('f')",
+            "is only applicable to Lua table",
+        ),
+        (
+            "redis.register_function('f', 1)",
+            "second argument to redis.register_function",
+        ),
+        (
+            "redis.register_function('a b', function() end)",
+            "can only contain letters",
+        ),
+        (
+            "redis.register_function{callback=function() end}",
+            "must get a function name",
+        ),
+        (
+            "redis.register_function{function_name='f', x=1}",
+            "unknown argument",
+        ),
+        (
+            "redis.register_function{function_name='f', callback=function() end, flags={'x'}}",
+            "unknown flag given",
+        ),
+    ] {
+        let error = load(&mut used, text).expect_err(text);
+        assert!(error.contains(why), "{text}: {error}");
+    }
+    let inner = "local r = redis\n\
+        redis.register_function('f', function() r.register_function('g', function() end) end)\n\
+        redis.register_function('g', function() return redis.register_function end)\n\
+        redis.register_function('h', function() x = 1 end)\n\
+        redis.register_function('k', function() return KEYS end)\n\
+        redis.register_function('l', function() return loadstring('return ARGV')() end)\n\
+        redis.register_function('m', function() r.x = 1 end)\n";
+    for (name, reply) in [
+        (
+            "f",
+            "can only be called on FUNCTION LOAD command script: f, on @user_function:3.",
+        ),
+        ("g", "$-1"),
+        ("h", "Attempt to modify a readonly table script: h"),
+        ("k", "nonexistent global variable 'KEYS'"),
+        ("l", "nonexistent global variable 'ARGV'"),
+        ("m", "Attempt to modify a readonly table"),
+    ] {
+        let got = call(&mut used, inner, name);
+        assert!(got.contains(reply), "{name}: {got}");
+    }
+    assert_eq!(
+        run_with(&mut used, job("return #KEYS", &[]), 10, |_| Vec::new()).reply,
+        b":1\r\n"
+    );
 }

@@ -6,7 +6,7 @@ use crate::cluster::{Lifeline, Ports, is_home};
 use crate::config::{ConfigFile, MemoryLimit, ServerConfig};
 use crate::durability::{Durability, Progress};
 use crate::error::ServerError;
-use crate::exec::{catalog, restore_databases};
+use crate::exec::{catalog, restore_databases, restore_functions};
 use crate::process::raise_file_limit;
 use crate::reactor::{Listeners, Reactor, SocketFile, Standby, bind, listen_at};
 use crate::shared::{Shared, Stop};
@@ -438,6 +438,7 @@ fn load(shared: &Arc<Shared>) -> Result<(), ServerError> {
         shared.commands.set_level(table.id, level);
     }
     restore_databases(shared, &engine)?;
+    restore_functions(shared, &engine)?;
     if let Some(log) = engine.log() {
         // The level may have changed during loading.
         log.set_default_level(shared.config().write_level());

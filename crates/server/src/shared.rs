@@ -23,6 +23,7 @@ pub(crate) mod encodings;
 pub(crate) mod error_names;
 pub(crate) mod events;
 pub(crate) mod figures;
+pub(crate) mod libraries;
 mod local;
 mod mailbox;
 mod member_clock;

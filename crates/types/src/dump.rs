@@ -12,7 +12,10 @@
 //!   read, and so is one whose strings and blocks are together, decompressed, longer than
 //!   [`DECODED_BYTES_MAX`], or a third more in a stream.
 
+mod libraries;
 mod streams;
+
+pub use libraries::{dump_libraries, restore_libraries};
 
 use crate::list::List;
 use crate::stream::Id;
@@ -119,10 +122,15 @@ pub fn dump(value: &[u8], is_typed: bool) -> Result<Vec<u8>, crate::Error> {
             streams::write(&mut out, value)?;
         }
     }
-    out.extend_from_slice(&version.to_le_bytes());
-    let crc = crc64(&out);
-    out.extend_from_slice(&crc.to_le_bytes());
+    end(&mut out, version);
     Ok(out)
+}
+
+/// Appends the footer.
+fn end(out: &mut Vec<u8>, version: u16) {
+    out.extend_from_slice(&version.to_le_bytes());
+    let crc = crc64(out);
+    out.extend_from_slice(&crc.to_le_bytes());
 }
 
 fn write_head(out: &mut Vec<u8>, kind: u8, count: usize) {
@@ -155,6 +163,16 @@ pub(crate) fn write_string(out: &mut Vec<u8>, bytes: &[u8]) {
 /// # Errors
 /// [`Error`].
 pub fn restore(payload: &[u8]) -> Result<Value, Error> {
+    let mut input = Input::of(content(payload)?);
+    let value = value(&mut input)?;
+    match input.rest.is_empty() {
+        true => Ok(value),
+        false => Err(Error::Format),
+    }
+}
+
+/// The bytes before the footer.
+fn content(payload: &[u8]) -> Result<&[u8], Error> {
     let at = payload
         .len()
         .checked_sub(FOOTER_BYTES)
@@ -166,12 +184,7 @@ pub fn restore(payload: &[u8]) -> Result<Value, Error> {
     if !is_known || crc64(checked) != u64::from_le_bytes(crc) {
         return Err(Error::Footer);
     }
-    let mut input = Input::of(content);
-    let value = value(&mut input)?;
-    match input.rest.is_empty() {
-        true => Ok(value),
-        false => Err(Error::Format),
-    }
+    Ok(content)
 }
 
 fn value(input: &mut Input<'_>) -> Result<Value, Error> {

@@ -37,6 +37,7 @@ mod admin;
 mod callers;
 mod clients;
 mod foreign;
+mod functions;
 mod loads;
 mod map;
 mod migrations;
@@ -45,6 +46,7 @@ mod pipeline;
 mod push;
 mod records;
 mod recoveries;
+mod revised;
 mod servers;
 mod shares;
 pub mod store;
@@ -61,9 +63,9 @@ use duramen_base::ids::{
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::random::Random;
 use duramen_wire::native::message::{
-    ClusterSettings, ClusterUsers, CoordinatorAnswer, FromCoordinator, MigrationStatus,
-    RecoveryStatus, Refusal, ServerAnswer, ServerChange, ServerRoom, ServerStatus, Shared,
-    TableEntry, Tablets, ToCoordinator,
+    ClusterFunctions, ClusterSettings, ClusterUsers, CoordinatorAnswer, FromCoordinator,
+    MigrationStatus, RecoveryStatus, Refusal, ServerAnswer, ServerChange, ServerRoom, ServerStatus,
+    Shared, TableEntry, Tablets, ToCoordinator,
 };
 pub use open::OpenError;
 use pipeline::{Pipeline, Sealed};
@@ -224,6 +226,7 @@ struct Follows {
     tablets: Vec<(ServerId, Tablets)>,
     enlisted: Vec<(ReplyId, ServerId)>,
     users: Option<Shared<ClusterUsers>>,
+    functions: Option<Shared<ClusterFunctions>>,
 }
 
 /// A request of the coordinator without an answer.
@@ -251,6 +254,8 @@ enum CallKind {
     Tablets(TabletsVersion),
     /// Of this revision.
     Users(u64),
+    /// Of this revision.
+    Functions(u64),
     StartRead {
         dead: ServerId,
     },
@@ -314,7 +319,8 @@ pub struct Coordinator {
     ended: VecDeque<RecoveryStatus>,
     /// Whether [`Timer::Loads`] is armed.
     stores_loads: bool,
-    users: users::Users,
+    users: revised::Revised<ClusterUsers>,
+    functions: revised::Revised<ClusterFunctions>,
     roll: suspects::Roll,
 
     pipeline: Pipeline<Follows>,
@@ -417,6 +423,14 @@ impl Coordinator {
             ToCoordinator::SetUsers(users) => {
                 self.ask_store(); // the answer may deny the change (K8)
                 self.set_users(users)
+            }
+            ToCoordinator::Functions => {
+                self.ask_store(); // a new member serves with them (K8)
+                self.newest_functions()
+            }
+            ToCoordinator::SetFunctions(functions) => {
+                self.ask_store(); // the answer may deny the change (K8)
+                self.set_functions(functions)
             }
             ToCoordinator::Admin(admin) => self.administer(admin),
             ToCoordinator::ControlHead { server, min_open } if has_bug(Bug::HeadOfTheDead) => {
@@ -536,6 +550,7 @@ impl Coordinator {
             CallKind::List(version) => self.list_told(call.to, version, answer),
             CallKind::Tablets(version) => self.tablets_told(call.to, version, answer),
             CallKind::Users(revision) => self.users_told(call.to, revision, answer),
+            CallKind::Functions(revision) => self.functions_told(call.to, revision, answer),
             CallKind::StartRead { dead } => self.collected(dead, call.to, answer),
             CallKind::Recover { dead, partition } => {
                 self.recover_answered(dead, partition, call.to, answer);
@@ -560,6 +575,9 @@ impl Coordinator {
         }
         if let Some(users) = follows.users {
             self.publish_users(users);
+        }
+        if let Some(functions) = follows.functions {
+            self.publish_functions(functions);
         }
     }
 
@@ -647,6 +665,7 @@ impl Coordinator {
             tablets,
             enlisted: std::mem::take(&mut self.enlisted),
             users: self.users.changed(),
+            functions: self.functions.changed(),
         };
         self.map_is_new = false;
         let (token, batch) = self.pipeline.seal(follows);

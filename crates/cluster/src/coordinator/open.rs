@@ -106,7 +106,8 @@ impl Coordinator {
             recoveries: BTreeMap::new(),
             ended: VecDeque::new(),
             stores_loads: false,
-            users: super::users::Users::default(),
+            users: Default::default(),
+            functions: Default::default(),
             roll: super::suspects::Roll::default(),
             pipeline,
             step: Vec::new(),
@@ -177,6 +178,7 @@ impl Coordinator {
                 self.renew_client(id);
             }
             Key::Users => self.users.adopt(records::decode(value)?),
+            Key::Functions => self.functions.adopt(records::decode(value)?),
             Key::Loads(id) => self.adopt_loads(id, value),
         }
         Some(())

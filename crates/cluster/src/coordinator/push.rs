@@ -1,8 +1,9 @@
-//! Sends servers the server list, their tablets and the users until they have confirmed them.
+//! Sends servers the server list, their tablets, the users and the functions until they have
+//! confirmed them.
 //!
 //! **Invariants**
-//! - H1: only stored state is sent: the published list and users, and tablets as they were when
-//!   their batch was sealed.
+//! - H1: only stored state is sent: the published list, users and functions, and tablets as they
+//!   were when their batch was sealed.
 //! - H2: one list, one set of tablets and one set of users are in flight per server; a newer one
 //!   replaces an unsent one.
 
@@ -36,6 +37,9 @@ pub(super) struct Push {
     /// The revision of the users; 0: unknown, or it has its own.
     pub users_confirmed: u64,
     pub are_users_told: bool,
+    /// The revision of the functions; 0: unknown.
+    pub functions_confirmed: u64,
+    pub are_functions_told: bool,
     /// Why the server does not understand the newest users that it was told.
     pub users_fault: Option<String>,
     /// It has its id: until then nothing is sent to it.
@@ -98,6 +102,7 @@ impl Coordinator {
     pub(super) fn kick(&mut self, id: ServerId) {
         let newest = self.published.version();
         let users = self.users.published().revision;
+        let functions = self.functions.published().revision;
         let lacks = |server: &Server| {
             let push = &server.push;
             let told = push
@@ -106,7 +111,8 @@ impl Coordinator {
                 .map_or(push.tablets_confirmed, |t| t.version);
             let lacks = push.list_confirmed < newest
                 || push.tablets_confirmed < told
-                || push.users_confirmed < users;
+                || push.users_confirmed < users
+                || push.functions_confirmed < functions;
             lacks && push.is_welcome && server.is_up()
         };
         if !self.servers.get(&id).is_some_and(lacks) || !self.published.is_up(id) {
@@ -115,6 +121,7 @@ impl Coordinator {
         self.kick_list(id);
         self.kick_tablets(id);
         self.kick_users(id);
+        self.kick_functions(id);
     }
 
     fn kick_list(&mut self, id: ServerId) {

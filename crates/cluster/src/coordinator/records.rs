@@ -13,6 +13,7 @@
 //! "x" migration u64          MigrationRecord
 //! "c" client u64             nothing           a client's lease, its id alone
 //! "u"                        ClusterUsers      since layout 3
+//! "f"                        ClusterFunctions  since layout 4
 //! "~l" server u64            list of RangeLoad coarse loads of a member's ranges
 //! ```
 //!
@@ -33,9 +34,10 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Newest layout. A newer one is refused. A store of layout 1 has no id; it gets one. A store has
 /// the oldest layout that fits it, so that an older program can go on with it.
-pub(super) const FORMAT: u32 = 3;
+pub(super) const FORMAT: u32 = 4;
 pub(super) const WITH_ID: u32 = 2;
 pub(super) const WITH_USERS: u32 = 3;
+pub(super) const WITH_FUNCTIONS: u32 = 4;
 
 /// The state that belongs to no single server, table or client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,6 +106,7 @@ pub(super) enum Key {
     Migration(MigrationId),
     Client(ClientId),
     Users,
+    Functions,
     Loads(ServerId),
 }
 
@@ -124,6 +127,7 @@ impl Key {
             Key::Migration(id) => with(b'x', &[&id.0.to_be_bytes()]),
             Key::Client(id) => with(b'c', &[&id.0.to_be_bytes()]),
             Key::Users => with(b'u', &[]),
+            Key::Functions => with(b'f', &[]),
             Key::Loads(id) => with(ADVICE, &[b"l", &id.number().to_be_bytes()]),
         }
     }
@@ -145,6 +149,7 @@ impl Key {
             b'x' => Key::Migration(MigrationId(long(rest)?)),
             b'c' => Key::Client(ClientId(long(rest)?)),
             b'u' if rest.is_empty() => Key::Users,
+            b'f' if rest.is_empty() => Key::Functions,
             ADVICE => Key::Loads(ServerId::from_number(long(rest.strip_prefix(b"l")?)?)),
             _ => return None,
         })
@@ -182,6 +187,7 @@ mod tests {
             Key::Meta,
             Key::Id,
             Key::Users,
+            Key::Functions,
             Key::Server(ServerId::new(7, 2)),
             Key::Table(TableId(5)),
             Key::Migration(MigrationId(1 << 60)),

@@ -22,31 +22,6 @@ const REFUSED_US: u64 = 10_000_000;
 /// Most bytes of the reason that are kept.
 const FAULT_BYTES_MAX: usize = 1024;
 
-/// The users: the newest, and those that are stored.
-#[derive(Default)]
-pub(super) struct Users {
-    newest: Shared<ClusterUsers>,
-    published: Shared<ClusterUsers>,
-}
-
-impl Users {
-    /// Takes over stored users.
-    pub(super) fn adopt(&mut self, users: ClusterUsers) {
-        self.newest = Shared::from(users);
-        self.published = self.newest.clone();
-    }
-
-    pub(super) fn published(&self) -> &Shared<ClusterUsers> {
-        &self.published
-    }
-
-    /// The newest, if they are not published.
-    pub(super) fn changed(&self) -> Option<Shared<ClusterUsers>> {
-        let is_new = self.newest.revision > self.published.revision;
-        is_new.then(|| self.newest.clone())
-    }
-}
-
 impl Coordinator {
     /// The newest users that are stored.
     pub fn users(&self) -> &Shared<ClusterUsers> {
@@ -66,7 +41,7 @@ impl Coordinator {
             certificate_expires_s: None,
         });
         MembersHealth {
-            users_revision: self.users.published.revision,
+            users_revision: self.users.published().revision,
             members: members.collect(),
         }
     }
@@ -78,29 +53,29 @@ impl Coordinator {
                 "the users of a cluster have at most {CLUSTER_USERS_BYTES_MAX} bytes"
             ));
         }
-        let newest = &self.users.newest;
+        let newest = self.users.newest();
         if users.revision == newest.revision + 1 && users.rules != newest.rules {
             self.put(Key::Users, &users);
             self.meta.format = self.meta.format.max(records::WITH_USERS);
             self.put_meta();
-            self.users.newest = Shared::from(users);
+            self.users.change(users);
         }
         self.newest_users()
     }
 
     /// An answer, which leaves when they are stored.
     pub(super) fn newest_users(&self) -> CoordinatorAnswer {
-        CoordinatorAnswer::Users(self.users.newest.clone())
+        CoordinatorAnswer::Users(self.users.newest().clone())
     }
 
     /// These are stored: all servers get them.
     pub(super) fn publish_users(&mut self, users: Shared<ClusterUsers>) {
-        self.users.published = users;
+        self.users.publish(users);
         self.kick_all();
     }
 
     pub(super) fn kick_users(&mut self, id: ServerId) {
-        let users = self.users.published.clone();
+        let users = self.users.published().clone();
         let Some(server) = self.servers.get_mut(&id) else {
             return;
         };

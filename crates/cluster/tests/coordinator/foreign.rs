@@ -144,8 +144,8 @@ fn the_id_is_made_once_and_stores_of_before_get_one() {
     let damaged = open(&mut rig, &|contents| drop(contents.remove(&b"i"[..])));
     assert!(matches!(damaged.err(), Some(OpenError::Damaged { what }) if what == "key i"));
     let newer = open(&mut rig, &|contents| {
-        contents.get_mut(&b"m"[..]).unwrap()[0] = 4
+        contents.get_mut(&b"m"[..]).unwrap()[0] = 5
     });
     let newer = newer.err();
-    assert_eq!(newer, Some(OpenError::Newer { found: 4, known: 3 }));
+    assert_eq!(newer, Some(OpenError::Newer { found: 5, known: 4 }));
 }

@@ -459,7 +459,9 @@ impl World {
                     .remove(&Source::Partition(recovery, partition));
                 confirmed(server)
             }
-            FromCoordinator::Settings(_) | FromCoordinator::Users(_) => confirmed(server),
+            FromCoordinator::Settings(_)
+            | FromCoordinator::Users(_)
+            | FromCoordinator::Functions(_) => confirmed(server),
         };
         Some((answer, Vec::new()))
     }

@@ -6,6 +6,7 @@ mod copysets;
 mod drains;
 mod enlisting;
 mod foreign;
+mod functions;
 mod life;
 mod map;
 mod membership;

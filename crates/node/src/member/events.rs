@@ -6,8 +6,8 @@ use crate::requests::{RequestId, Token};
 use crate::view::View;
 use duramen_base::ids::{ListVersion, ServerId, TabletsVersion};
 use duramen_wire::native::message::{
-    ClusterSettings, ClusterUsers, CoordinatorAnswer, FromCoordinator, Peer, PeerAnswer,
-    ServerAnswer, ServerChange, Shared, ToCoordinator,
+    ClusterFunctions, ClusterSettings, ClusterUsers, CoordinatorAnswer, FromCoordinator, Peer,
+    PeerAnswer, ServerAnswer, ServerChange, Shared, ToCoordinator,
 };
 use std::sync::Arc;
 
@@ -60,8 +60,8 @@ pub enum Input {
     Purged,
     /// A recovery has ended here, and left objects of these ranges.
     Left(Ranges),
-    /// The users of [`Output::Users`] are in force, or newer ones. `fault`: they are not understood
-    /// here, and those before them stay.
+    /// The users of [`Output::Users`] are in force, or the functions of [`Output::Functions`], or
+    /// newer ones. `fault`: they are not understood here, and those before them stay.
     UsersTaken {
         request: RequestId,
         fault: Option<String>,
@@ -125,6 +125,11 @@ pub enum Output {
     Users {
         request: RequestId,
         users: Shared<ClusterUsers>,
+    },
+    /// As [`Output::Users`], of the libraries of functions.
+    Functions {
+        request: RequestId,
+        functions: Shared<ClusterFunctions>,
     },
     /// This life is over: nothing is served any more. `again`: enlist as a new one, in a new
     /// process or at once.

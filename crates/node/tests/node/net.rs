@@ -457,7 +457,7 @@ impl Net {
                 let delay_us = 100 + self.random.below(3_000);
                 self.at(delay_us, Event::ToNode(n, Some(life), done));
             }
-            NodeOutput::Users { request, .. } => {
+            NodeOutput::Users { request, .. } | NodeOutput::Functions { request, .. } => {
                 let fault = None;
                 let taken = NodeInput::Member(Input::UsersTaken { request, fault });
                 self.at(1_000, Event::ToNode(n, Some(life), taken));

@@ -102,29 +102,29 @@ impl Writer<'_> {
         if depth > self.settings.encode_depth {
             return Err(format!("Cannot serialise, excessive nesting ({depth})"));
         }
-        let pairs: Result<Vec<(Value, Value)>, mlua::Error> = table.pairs().collect();
-        let pairs = pairs.map_err(|error| error.to_string())?;
-        match self.array_length(table, &pairs)? {
+        match self.array_length(table)? {
             Some(length) => self.array(table, length, depth),
-            None => self.object(&pairs, depth),
+            None => self.object(table, depth),
         }
     }
 
     /// The largest index, if all keys are indexes and there are some; `None`: it is an object.
-    fn array_length(&self, table: &Table, pairs: &[(Value, Value)]) -> Result<Option<i64>, String> {
-        let mut most = 0;
-        for (key, _) in pairs {
+    fn array_length(&self, table: &Table) -> Result<Option<i64>, String> {
+        let (mut most, mut length) = (0, 0);
+        for pair in table.pairs() {
+            let (key, _): (Value, Value) = pair.map_err(|error| error.to_string())?;
+            length += 1;
             match key {
-                Value::Integer(index) if *index >= 1 => most = most.max(*index),
-                Value::Number(index) if *index >= 1.0 && index.fract() == 0.0 => {
-                    most = most.max(number::to_integer(*index));
+                Value::Integer(index) if index >= 1 => most = most.max(index),
+                Value::Number(index) if index >= 1.0 && index.fract() == 0.0 => {
+                    most = most.max(number::to_integer(index));
                 }
                 _ => return Ok(None),
             }
         }
         let settings = self.settings;
         let is_sparse = settings.sparse_ratio > 0
-            && most > (pairs.len() as i64).saturating_mul(settings.sparse_ratio)
+            && most > i64::saturating_mul(length, settings.sparse_ratio)
             && most > settings.sparse_safe;
         match is_sparse {
             true if settings.sparse_convert => Ok(None),
@@ -149,23 +149,24 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn object(&mut self, pairs: &[(Value, Value)], depth: i64) -> Result<(), String> {
+    fn object(&mut self, table: &Table, depth: i64) -> Result<(), String> {
         self.out.push(b'{');
-        for (n, (key, value)) in pairs.iter().enumerate() {
+        for (n, pair) in table.pairs().enumerate() {
+            let (key, value): (Value, Value) = pair.map_err(|error| error.to_string())?;
             if n > 0 {
                 self.out.push(b',');
             }
-            match key {
+            match &key {
                 Value::String(text) => self.string(&text.as_bytes()),
                 Value::Integer(_) | Value::Number(_) => {
                     self.out.push(b'"');
-                    self.value(key, depth)?;
+                    self.value(&key, depth)?;
                     self.out.push(b'"');
                 }
                 other => return Err(cannot(other, "table key must be a number or string")),
             }
             self.out.push(b':');
-            self.value(value, depth)?;
+            self.value(&value, depth)?;
         }
         self.out.push(b'}');
         Ok(())

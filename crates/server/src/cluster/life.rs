@@ -31,8 +31,8 @@ use duramen_wire::native::codec::{
     Envelope, HelloError, Reply, Role, decode_reply, encode_to_coordinator,
 };
 use duramen_wire::native::message::{
-    Addresses, Admin, AdminAnswer, ClusterSettings, ClusterUsers, CoordinatorAnswer, Enlist,
-    Refusal, Roles, ToCoordinator,
+    Addresses, Admin, AdminAnswer, ClusterFunctions, ClusterSettings, ClusterUsers,
+    CoordinatorAnswer, Enlist, Refusal, Roles, ToCoordinator,
 };
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -197,11 +197,12 @@ fn live(
     }
     // The receiver may be gone already.
     let settings = match Search::new(shared, &config, &mut hub).run() {
-        Ok(Some((settings, users))) => {
+        Ok(Some((settings, users, functions))) => {
             // Before any client is served.
             if let Err(fault) = shared.adopt_first_users(&users) {
                 return drop(opened.send(Err(ServerError::Config(fault))));
             }
+            shared.adopt_functions(&functions);
             settings
         }
         Ok(None) => return,
@@ -221,7 +222,10 @@ fn live(
     }
 }
 
-/// The search for a coordinator that leads, which has the cluster's settings and users.
+/// The records of a cluster with which a member begins.
+type Records = (ClusterSettings, ClusterUsers, ClusterFunctions);
+
+/// The search for a coordinator that leads, which has these records.
 struct Search<'a> {
     shared: &'a Shared,
     hub: &'a mut Hub<Mail>,
@@ -251,11 +255,11 @@ impl<'a> Search<'a> {
     }
 
     /// `None`: a stop was requested meanwhile.
-    fn run(mut self) -> Result<Option<(ClusterSettings, ClusterUsers)>, ServerError> {
+    fn run(mut self) -> Result<Option<Records>, ServerError> {
         loop {
             let address = self.coordinators[self.at].clone();
-            let why = match self.ask_both(&address) {
-                Ok(both) => return Ok(both),
+            let why = match self.ask_all(&address) {
+                Ok(records) => return Ok(records),
                 Err(why) => why,
             };
             // A coordinator of another cluster never joins this one; but another coordinator in the
@@ -275,23 +279,27 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Asks one coordinator for the settings and the users. `None`: a stop was requested
-    /// meanwhile.
+    /// Asks one coordinator for the settings, the users and the functions. `None`: a stop was
+    /// requested meanwhile.
     ///
     /// # Errors
     /// The reason why it did not give them.
-    fn ask_both(
-        &mut self,
-        address: &str,
-    ) -> Result<Option<(ClusterSettings, ClusterUsers)>, String> {
+    fn ask_all(&mut self, address: &str) -> Result<Option<Records>, String> {
         let question = ToCoordinator::Admin(Admin::Settings);
         let settings = match self.ask(address, &question)? {
             Some(CoordinatorAnswer::Admin(AdminAnswer::Settings(settings))) => settings,
             Some(other) => return Err(format!("an answer that does not fit: {other:?}")),
             None => return Ok(None),
         };
-        match self.ask(address, &ToCoordinator::Users)? {
-            Some(CoordinatorAnswer::Users(users)) => Ok(Some((settings, (*users).clone()))),
+        let users = match self.ask(address, &ToCoordinator::Users)? {
+            Some(CoordinatorAnswer::Users(users)) => (*users).clone(),
+            Some(other) => return Err(format!("an answer that does not fit: {other:?}")),
+            None => return Ok(None),
+        };
+        match self.ask(address, &ToCoordinator::Functions)? {
+            Some(CoordinatorAnswer::Functions(functions)) => {
+                Ok(Some((settings, users, (*functions).clone())))
+            }
             Some(other) => Err(format!("an answer that does not fit: {other:?}")),
             None => Ok(None),
         }

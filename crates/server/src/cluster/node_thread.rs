@@ -622,6 +622,9 @@ impl NodeThread {
             NodeOutput::Fails(reason) => tracing::warn!("{reason}"),
             NodeOutput::Settings(settings) => self.parts.status.replicas = settings.replicas,
             NodeOutput::Users { request, users } => self.take_users(request, users),
+            NodeOutput::Functions { request, functions } => {
+                self.take_functions(request, functions);
+            }
             NodeOutput::Ended { again, reason } => self.end(again, reason),
         }
     }

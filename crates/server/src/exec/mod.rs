@@ -28,6 +28,7 @@ mod tests;
 
 pub use commands::acl::catalog;
 pub(crate) use commands::acl::origin as client_origin;
+pub(crate) use commands::function::restore_all as restore_functions;
 pub(crate) use commands::lookup::find as find_command;
 pub(crate) use commands::table::commands_since_start;
 pub(crate) use request::cold::{look_ahead, too_much};

@@ -4,9 +4,11 @@
 //! list of long scripts is locked when one is suspended for the first time, and when it ends.
 
 use super::Background;
-use duramen_script::{Cache, Machine};
+use super::libraries::Registry;
+use duramen_script::{Cache, Limits, Machine, Program};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 /// Texts of scripts that the server keeps, in bytes.
 const CACHE_BYTES: usize = 64 << 20;
@@ -14,11 +16,28 @@ const CACHE_BYTES: usize = 64 << 20;
 /// Interpreters that may wait for being dropped: they hold their memory.
 const DISCARDED_MAX: usize = 4;
 
+/// The Redis version whose behaviour clients may expect.
+pub(crate) const REDIS_VERSION: &str = "7.4.0";
+/// The same, a byte for each part.
+const REDIS_VERSION_NUMBER: u32 = 0x0007_0400;
+
+/// The limits of an interpreter.
+pub(crate) fn limits(memory_bytes: usize) -> Limits {
+    Limits {
+        memory_bytes,
+        version: REDIS_VERSION,
+        version_number: REDIS_VERSION_NUMBER,
+    }
+}
+
 /// See the head of this file.
 pub(crate) struct Scripts {
     pub(crate) cache: Cache,
-    /// Grows with `SCRIPT FLUSH`.
-    pub(crate) flushes: AtomicU64,
+    /// The libraries of functions.
+    pub(crate) libraries: Registry,
+    /// Grows with `SCRIPT FLUSH`, and when libraries have changed: interpreters of before are not
+    /// used again.
+    generation: AtomicU64,
     long: Mutex<Vec<Arc<LongScript>>>,
     /// Drops interpreters with much garbage: that takes milliseconds.
     discards: Background,
@@ -26,18 +45,33 @@ pub(crate) struct Scripts {
     discarded: Arc<()>,
 }
 
-/// A script that was suspended.
-#[derive(Debug, Default)]
+/// A script or function that was suspended.
+#[derive(Debug)]
 pub(crate) struct LongScript {
-    /// `SCRIPT KILL` was called.
+    /// `SCRIPT KILL` or `FUNCTION KILL` was called.
     killed: AtomicBool,
+    pub(crate) is_function: bool,
+    pub(crate) name: String,
+    /// The request.
+    pub(crate) request: Vec<Vec<u8>>,
+    pub(crate) started: Instant,
+}
+
+/// Result of `SCRIPT KILL` and `FUNCTION KILL`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Killed {
+    Some,
+    /// None of this kind, but of the other one.
+    Others,
+    None,
 }
 
 impl Default for Scripts {
     fn default() -> Scripts {
         Scripts {
             cache: Cache::new(CACHE_BYTES),
-            flushes: AtomicU64::new(0),
+            libraries: Registry::default(),
+            generation: AtomicU64::new(0),
             long: Mutex::default(),
             discards: Background::new("discards"),
             discarded: Arc::new(()),
@@ -56,8 +90,28 @@ impl Scripts {
         self.long.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn begin_long(&self) -> Arc<LongScript> {
-        let script = Arc::new(LongScript::default());
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    /// Interpreters of before are not used again.
+    pub(crate) fn renew(&self) {
+        self.generation.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn begin_long(
+        &self,
+        program: &Program,
+        request: Vec<Vec<u8>>,
+        started: Instant,
+    ) -> Arc<LongScript> {
+        let script = Arc::new(LongScript {
+            killed: AtomicBool::new(false),
+            is_function: matches!(program, Program::Function { .. }),
+            name: program.name().to_owned(),
+            request,
+            started,
+        });
         self.long().push(Arc::clone(&script));
         script
     }
@@ -75,12 +129,25 @@ impl Scripts {
         }
     }
 
-    /// `SCRIPT KILL`: all long scripts end when they run the next time. False: there is none.
-    pub(crate) fn kill(&self) -> bool {
+    /// The function that has run for longest, of those that were suspended.
+    pub(crate) fn longest_function(&self) -> Option<Arc<LongScript>> {
         let long = self.long();
-        for script in long.iter() {
+        let functions = long.iter().filter(|script| script.is_function);
+        functions.min_by_key(|script| script.started).cloned()
+    }
+
+    /// All long scripts, or functions, end when they run the next time.
+    pub(crate) fn kill(&self, functions: bool) -> Killed {
+        let long = self.long();
+        let mut killed = if long.is_empty() {
+            Killed::None
+        } else {
+            Killed::Others
+        };
+        for script in long.iter().filter(|it| it.is_function == functions) {
             script.killed.store(true, Ordering::Relaxed);
+            killed = Killed::Some;
         }
-        !long.is_empty()
+        killed
     }
 }

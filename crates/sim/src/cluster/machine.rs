@@ -605,7 +605,7 @@ impl World {
                 self.after(delay_us, Event::Job(n, generation, number));
             }
             NodeOutput::Settings(_) => {}
-            NodeOutput::Users { request, .. } => {
+            NodeOutput::Users { request, .. } | NodeOutput::Functions { request, .. } => {
                 let fault = None;
                 let taken = Input::UsersTaken { request, fault };
                 self.later_within(n, 1_000, NodeInput::Member(taken));

@@ -12,7 +12,7 @@ use duramen_wire::native::codec::{
 use duramen_wire::native::message::*;
 
 pub use crate::client_samples::*;
-use crate::user_samples::{health, users};
+use crate::user_samples::{functions, health, users};
 
 pub const LOG: ServerId = ServerId::new(3, 2);
 pub const OTHER: ServerId = ServerId::new(4, 1);
@@ -223,6 +223,8 @@ pub fn to_coordinator() -> Vec<ToCoordinator> {
     all.push(ToCoordinator::Users);
     all.push(ToCoordinator::SetUsers(users()));
     all.push(ToCoordinator::Admin(Admin::Members));
+    all.push(ToCoordinator::Functions);
+    all.push(ToCoordinator::SetFunctions(functions()));
     all
 }
 
@@ -428,6 +430,7 @@ pub fn coordinator_answers() -> Vec<CoordinatorAnswer> {
     all.push(CoordinatorAnswer::MapStep(step.into()));
     all.push(CoordinatorAnswer::Users(users().into()));
     all.push(CoordinatorAnswer::Admin(AdminAnswer::Members(health())));
+    all.push(CoordinatorAnswer::Functions(functions().into()));
     all
 }
 
@@ -506,6 +509,7 @@ pub fn from_coordinator() -> Vec<FromCoordinator> {
             partition: 1,
         },
         FromCoordinator::Users(users().into()),
+        FromCoordinator::Functions(functions().into()),
     ]
 }
 

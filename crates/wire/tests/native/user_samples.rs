@@ -1,7 +1,7 @@
 //! Samples of a cluster's users, and of what its members say about them.
 
 use crate::samples::{LOG, OTHER};
-use duramen_wire::native::message::{ClusterUsers, MemberHealth, MembersHealth};
+use duramen_wire::native::message::{ClusterFunctions, ClusterUsers, MemberHealth, MembersHealth};
 
 pub fn health() -> MembersHealth {
     let member =
@@ -24,5 +24,12 @@ pub fn users() -> ClusterUsers {
     ClusterUsers {
         revision: 3,
         rules: b"user ann on ~* +@all\n".to_vec(),
+    }
+}
+
+pub fn functions() -> ClusterFunctions {
+    ClusterFunctions {
+        revision: 2,
+        texts: vec![b"#!lua name=one\n".to_vec(), b"#!lua name=two\n".to_vec()],
     }
 }

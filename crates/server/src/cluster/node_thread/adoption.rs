@@ -1,10 +1,12 @@
-//! The cluster's id and users, which a member takes over from its coordinator.
+//! The cluster's id, users and functions, which a member takes over from its coordinator.
 
 use super::{Mail, NodeThread};
 use duramen_base::ids::ClusterId;
 use duramen_node::RequestId;
 use duramen_wire::native::codec::Trouble;
-use duramen_wire::native::message::{ClusterUsers, CoordinatorAnswer, Shared as Encoded};
+use duramen_wire::native::message::{
+    ClusterFunctions, ClusterUsers, CoordinatorAnswer, Shared as Encoded,
+};
 use std::sync::Arc;
 
 impl NodeThread {
@@ -54,6 +56,25 @@ impl NodeThread {
             }
             owner.tell(Mail::UsersTaken(request, fault));
         });
+        self.refuse_if(request, given);
+    }
+
+    /// As [`take_users`](Self::take_users): a library may run for a while to register its
+    /// functions.
+    pub(super) fn take_functions(
+        &mut self,
+        request: RequestId,
+        functions: Encoded<ClusterFunctions>,
+    ) {
+        let (shared, owner) = (Arc::clone(&self.parts.shared), self.parts.hub.handle());
+        let given = self.users.give(move || {
+            shared.adopt_functions(&functions);
+            owner.tell(Mail::UsersTaken(request, None));
+        });
+        self.refuse_if(request, given);
+    }
+
+    fn refuse_if(&mut self, request: RequestId, given: Result<(), String>) {
         if let Err(why) = given {
             let reason = &why;
             self.trouble(request, &Trouble::NotServing { reason });

@@ -6,12 +6,10 @@ use crate::clock;
 use crate::exec::request::context::{Context, Done, Failure, SYNTAX};
 use crate::exec::state::client::Verdict;
 use crate::exec::state::wait::Until;
+use crate::shared::scripts::REDIS_VERSION;
 use duramen_acl::LoginError;
 use duramen_wire::resp::Protocol;
 use duramen_wire::resp::number::parse_integer;
-
-/// The Redis version whose behaviour clients may expect.
-pub(crate) const REDIS_VERSION: &str = "7.4.0";
 
 pub(crate) fn ping(ctx: &mut Context<'_>) -> Done {
     if ctx.args.len() <= 2 && ctx.client.is_limited_to_subscriptions() {

@@ -17,6 +17,7 @@ mod durability;
 mod duramen;
 mod expire;
 mod float;
+pub(crate) mod function;
 mod geo;
 mod hash;
 mod hyperloglog;

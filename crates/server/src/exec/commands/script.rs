@@ -3,16 +3,16 @@
 use super::script_run;
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::exec::request::spec::Access;
-use duramen_script::Script;
+use crate::shared::scripts::Killed;
+use duramen_script::{Program, Script};
 use duramen_wire::resp::number::parse_integer;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 const NO_SCRIPT: Failure = Failure::Text("NOSCRIPT No matching script. Please use EVAL.");
 
 /// Number of keys, argument 2.
-fn keys(ctx: &Context<'_>) -> Result<usize, Failure> {
-    let number = parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)?;
+pub(crate) fn keys(ctx: &Context<'_>, not_a_number: Failure) -> Result<usize, Failure> {
+    let number = parse_integer(ctx.arg(2)).ok_or(not_a_number)?;
     if number > ctx.args.len() as i64 - 3 {
         return Err(Failure::Text(
             "ERR Number of keys can't be greater than number of args",
@@ -27,7 +27,7 @@ fn evaluate(ctx: &mut Context<'_>, access: Access<'_, '_>, by_name: bool, read_o
         true => Some(cache.get(ctx.arg(1)).ok_or(NO_SCRIPT)?),
         false => None,
     };
-    let keys = keys(ctx)?;
+    let keys = keys(ctx, NOT_AN_INTEGER)?;
     let script = match known {
         Some(script) => script,
         None => {
@@ -42,7 +42,9 @@ fn evaluate(ctx: &mut Context<'_>, access: Access<'_, '_>, by_name: bool, read_o
             }
         }
     };
-    script_run::run(ctx, access, &script, keys, read_only)
+    let flags = script.flags;
+    let program = Program::Script(script);
+    script_run::run(ctx, access, (&program, flags), keys, read_only)
 }
 
 pub(crate) fn eval(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
@@ -91,15 +93,28 @@ pub(crate) fn flush(ctx: &mut Context<'_>) -> Done {
         ));
     }
     ctx.shared.scripts.cache.clear();
-    ctx.shared.scripts.flushes.fetch_add(1, Ordering::Relaxed);
-    ctx.local.scripts.flush();
+    ctx.shared.scripts.renew();
     ctx.ok()
 }
 
 pub(crate) fn kill(ctx: &mut Context<'_>) -> Done {
-    match ctx.shared.scripts.kill() {
-        true => ctx.ok(),
-        false => Err(Failure::Text("NOTBUSY No scripts in execution right now.")),
+    end_long(ctx, false)
+}
+
+/// `SCRIPT KILL` and `FUNCTION KILL`.
+pub(crate) fn end_long(ctx: &mut Context<'_>, functions: bool) -> Done {
+    let others = match functions {
+        true => {
+            "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
+        }
+        false => {
+            "BUSY Redis is busy running a script. You can only call FUNCTION KILL or SHUTDOWN NOSAVE."
+        }
+    };
+    match ctx.shared.scripts.kill(functions) {
+        Killed::Some => ctx.ok(),
+        Killed::Others => Err(Failure::Text(others)),
+        Killed::None => Err(Failure::Text("NOTBUSY No scripts in execution right now.")),
     }
 }
 

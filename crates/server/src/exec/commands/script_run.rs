@@ -16,7 +16,6 @@
 use super::lookup::{self, Resolved};
 use super::{acl, transaction};
 use crate::audit::Outcome as Audited;
-use crate::exec::commands::connection::REDIS_VERSION;
 use crate::exec::request::audit;
 use crate::exec::request::context::{Context, Done, Failure};
 use crate::exec::request::databases as places;
@@ -24,11 +23,12 @@ use crate::exec::request::permit::{self, Permit, Refusal};
 use crate::exec::request::routing::{self, RouteSearch};
 use crate::exec::request::spec::{Access, Group, Spec, flag};
 use crate::exec::state::client::{DROPPED, Db};
-use crate::exec::state::scripts::{Abandoned, Running};
+use crate::exec::state::scripts::{Abandoned, Interpreter, Running};
 use crate::seldom::seldom;
+use crate::shared::scripts::limits;
 use duramen_base::ids::Level;
 use duramen_engine::{Draft, Error, Guard, KeyHash, Session, TableId};
-use duramen_script::{Answer, Event, Job, Limits, Outcome, Script};
+use duramen_script::{Answer, Event, Flags, Job, Outcome, Program, Script};
 use duramen_wire::resp::{Args, Protocol, Requests};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -43,17 +43,10 @@ const KILLED: &str = "ERR Script killed by user with SCRIPT KILL.";
 const NON_LOCAL: &str = "ERR Script attempted to access a non local key in a cluster node";
 const CROSS_SLOT: &str = "ERR Script attempted to access keys that do not hash to the same slot";
 
-fn limits(memory_bytes: usize) -> Limits {
-    Limits {
-        memory_bytes,
-        version: REDIS_VERSION,
-        version_number: 0x0007_0400,
-    }
-}
-
-/// A script with the request that runs it.
+/// A script or function with the request that runs it.
 struct Call<'c> {
-    script: &'c Arc<Script>,
+    program: &'c Program,
+    flags: Flags,
     keys: usize,
     read_only: bool,
 }
@@ -92,9 +85,9 @@ fn is_busy(ctx: &mut Context<'_>, running: &Running) -> bool {
     busy_ms > 0 && running.started.elapsed() > Duration::from_millis(busy_ms)
 }
 
-fn machine(ctx: &mut Context<'_>) -> Result<duramen_script::Machine, Failure> {
+pub(crate) fn machine(ctx: &mut Context<'_>) -> Result<Interpreter, Failure> {
     let limits = limits(memory(ctx));
-    let machine = ctx.local.scripts.machine(limits);
+    let machine = ctx.local.scripts.machine(ctx.shared, limits);
     machine.ok_or(Failure::Text(
         "OOM no memory for another interpreter of scripts",
     ))
@@ -103,14 +96,15 @@ fn machine(ctx: &mut Context<'_>) -> Result<duramen_script::Machine, Failure> {
 pub(crate) fn run(
     ctx: &mut Context<'_>,
     access: Access<'_, '_>,
-    script: &Arc<Script>,
+    (program, flags): (&Program, Flags),
     keys: usize,
     read_only: bool,
 ) -> Done {
     let call = Call {
-        script,
+        program,
+        flags,
         keys,
-        read_only: read_only || script.flags.no_writes,
+        read_only: read_only || flags.no_writes,
     };
     match access {
         Access::Session(session) => run_by_itself(ctx, session, &call, read_only),
@@ -124,7 +118,7 @@ pub(crate) fn run(
 
 /// The checks of Redis before a script that declares its flags.
 fn check(ctx: &Context<'_>, guard: &Guard<'_>, call: &Call<'_>, by_ro: bool) -> Done {
-    let flags = call.script.flags;
+    let flags = call.flags;
     if !flags.declared {
         return Ok(());
     }
@@ -151,7 +145,7 @@ fn job(ctx: &Context<'_>, call: &Call<'_>, slice: Duration) -> Box<Job> {
     let mut keys = texts(ctx.args.skip(3));
     let args = keys.split_off(call.keys.min(keys.len()));
     Box::new(Job {
-        script: Arc::clone(call.script),
+        program: call.program.clone(),
         keys,
         args,
         resp3: ctx.client.protocol == Protocol::Resp3,
@@ -236,7 +230,10 @@ fn run_by_itself(
             Ok(Ended::Done) => break Ok(()),
             Ok(Ended::Later) => {
                 if running.long.is_none() {
-                    running.long = Some(ctx.shared.scripts.begin_long());
+                    let request = ctx.args.into_iter().map(<[u8]>::to_vec).collect();
+                    let scripts = &ctx.shared.scripts;
+                    let long = scripts.begin_long(call.program, request, running.started);
+                    running.long = Some(long);
                 }
                 report(ctx, call, &mut running);
                 ctx.local.scripts.suspend(client, running);
@@ -271,7 +268,7 @@ fn report(ctx: &mut Context<'_>, call: &Call<'_>, running: &mut Running) {
         seldom!(
             warn,
             client = ctx.client.id(),
-            script = %call.script.sha1,
+            script = call.program.name(),
             ms = running.started.elapsed().as_millis() as u64,
             "a script takes long; SCRIPT KILL ends it (busy-reply-threshold)"
         );
@@ -337,9 +334,11 @@ fn attempt(
 
 /// Writes the reply of a script that has ended.
 fn answer(ctx: &mut Context<'_>, outcome: &Outcome) {
-    if outcome.failed {
+    if outcome.reply.first() == Some(&b'-') {
         let text = String::from_utf8_lossy(outcome.reply.get(1..).unwrap_or_default());
         ctx.local.note_error(ctx.shared, text.trim_end());
+        let command = ctx.local.command(ctx.shared, ctx.spec.number);
+        command.failed.add(1);
     }
     ctx.out.extend_from_slice(&outcome.reply);
 }
@@ -413,8 +412,7 @@ fn drive(
             Event::Slice { .. } if resumed => {
                 resumed = false;
                 if running.long.as_ref().is_some_and(|long| long.is_killed()) {
-                    let text = format!("{KILLED} script: {}, on @user_script.", call.script.sha1);
-                    break Err(text.into());
+                    break Err(killed_text(call.program).into());
                 }
                 Answer::GoOn
             }
@@ -446,7 +444,15 @@ fn drive(
     driven
 }
 
-fn log(level: u8, text: &[u8]) {
+fn killed_text(program: &Program) -> String {
+    let chunk = match program {
+        Program::Script(_) => "@user_script",
+        Program::Function { .. } => "@user_function",
+    };
+    format!("{KILLED} script: {}, on {chunk}.", program.name())
+}
+
+pub(crate) fn log(level: u8, text: &[u8]) {
     let text = String::from_utf8_lossy(text);
     match level {
         0 => tracing::debug!(script = %text),
@@ -630,7 +636,7 @@ fn admit(
         let text = "ERR Write commands are not allowed from read-only scripts.";
         return Ok(Err(text.to_owned()));
     }
-    let allows_oom = call.script.flags.declared;
+    let allows_oom = call.flags.declared;
     if spec.has(flag::DENYOOM) && !allows_oom && guard.is_full() {
         let text = "OOM command not allowed when used memory > 'maxmemory'.";
         return Ok(Err(text.to_owned()));

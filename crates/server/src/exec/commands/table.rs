@@ -6,10 +6,10 @@
 
 use super::{
     acl, bitmap, blocking, client, client_list, cluster, command, config, connection, databases,
-    dump, durability, duramen, expire, geo, hash, hyperloglog, info, keys as key_space, latency,
-    list, memory, monitor, multi_key, pubsub, scan, script, server, set, slowlog, sort, stream,
-    stream_claim, stream_group, stream_info, stream_read, string, tracking, transaction, zset,
-    zset_combine, zset_range,
+    dump, durability, duramen, expire, function, geo, hash, hyperloglog, info, keys as key_space,
+    latency, list, memory, monitor, multi_key, pubsub, scan, script, server, set, slowlog, sort,
+    stream, stream_claim, stream_group, stream_info, stream_read, string, tracking, transaction,
+    zset, zset_combine, zset_range,
 };
 use crate::exec::request::spec::Run::{Alone, Atomic, Data, Plain, Refused, Store};
 use crate::exec::request::spec::flag::*;
@@ -247,6 +247,18 @@ const ROWS: &[Spec] = &[
     row("eval_ro", -3, NOSCRIPT | STALE | READONLY | MOVABLE | SCRIPTING | TIMED, counted_keys(0, 2), Group::Scripting, Family::Other, "7.0.0", "Depends on the script that is executed.", "Runs a script that does not write.", Alone(script::eval_ro)),
     row("evalsha", -3, NOSCRIPT | STALE | MAY_REPLICATE | MOVABLE | SCRIPTING | TIMED, counted_keys(0, 2), Group::Scripting, Family::Other, "2.6.0", "Depends on the script that is executed.", "Runs a script by its name.", Alone(script::evalsha)),
     row("evalsha_ro", -3, NOSCRIPT | STALE | READONLY | MOVABLE | SCRIPTING | TIMED, counted_keys(0, 2), Group::Scripting, Family::Other, "7.0.0", "Depends on the script that is executed.", "Runs a script by its name, which does not write.", Alone(script::evalsha_ro)),
+    row("fcall", -3, NOSCRIPT | STALE | MAY_REPLICATE | MOVABLE | SCRIPTING | TIMED, counted_keys(0, 2), Group::Scripting, Family::Other, "7.0.0", "Depends on the function that is executed.", "Calls a function.", Alone(function::fcall)),
+    row("fcall_ro", -3, NOSCRIPT | STALE | READONLY | MOVABLE | SCRIPTING | TIMED, counted_keys(0, 2), Group::Scripting, Family::Other, "7.0.0", "Depends on the function that is executed.", "Calls a function that does not write.", Alone(function::fcall_ro)),
+    row("function", -2, CONTAINER, NO_KEYS, Group::Scripting, Family::Other, "7.0.0", "Depends on subcommand.", "A container for commands about functions.", Plain(server::container)),
+    row("function|delete", 3, NOSCRIPT | WRITE | SCRIPTING, NO_KEYS, Group::Scripting, Family::Other, "7.0.0", "O(1)", "Deletes a library and its functions.", Alone(function::delete)),
+    row("function|dump", 2, NOSCRIPT | SCRIPTING, NO_KEYS, Group::Scripting, Family::Other, "7.0.0", "O(N)", "Serializes all libraries.", Plain(function::dump)),
+    row("function|flush", -2, NOSCRIPT | WRITE | SCRIPTING, NO_KEYS, Group::Scripting, Family::Other, "7.0.0", "O(N)", "Deletes all libraries.", Alone(function::flush)),
+    row("function|help", 2, LOADING | STALE | SCRIPTING, NO_KEYS, Group::Scripting, Family::Other, "7.0.0", "O(1)", "Lists the subcommands.", Plain(function::help)),
+    row("function|kill", 2, NOSCRIPT | ALLOW_BUSY | SCRIPTING, NO_KEYS, Group::Scripting, Family::Other, "7.0.0", "O(1)", "Ends the functions that run for long.", Plain(function::kill)),
+    row("function|list", -2, NOSCRIPT | SCRIPTING, NO_KEYS, Group::Scripting, Family::Other, "7.0.0", "O(N)", "Lists the libraries and their functions.", Plain(function::list)),
+    row("function|load", -3, NOSCRIPT | WRITE | DENYOOM | SCRIPTING, NO_KEYS, Group::Scripting, Family::Other, "7.0.0", "O(1)", "Creates a library.", Alone(function::load)),
+    row("function|restore", -3, NOSCRIPT | WRITE | DENYOOM | SCRIPTING, NO_KEYS, Group::Scripting, Family::Other, "7.0.0", "O(N)", "Restores libraries from a payload.", Alone(function::restore)),
+    row("function|stats", 2, NOSCRIPT | ALLOW_BUSY | SCRIPTING, NO_KEYS, Group::Scripting, Family::Other, "7.0.0", "O(1)", "Tells about the function that runs, and about the libraries.", Plain(function::stats)),
     row("script", -2, CONTAINER, NO_KEYS, Group::Scripting, Family::Other, "2.6.0", "Depends on the subcommand", "A container for commands about scripts.", Plain(server::container)),
     row("script|debug", 3, NOSCRIPT | SCRIPTING, NO_KEYS, Group::Scripting, Family::Other, "3.2.0", "O(1)", "Would switch the debugger of scripts on or off.", Plain(script::debug)),
     row("script|exists", -3, NOSCRIPT | SCRIPTING, NO_KEYS, Group::Scripting, Family::Other, "2.6.0", "O(N)", "Tells which scripts the server knows.", Plain(script::exists)),
@@ -397,7 +409,6 @@ const ROWS: &[Spec] = &[
     no("hpexpiretime", WHY_FIELD_TTL), no("hpttl", WHY_FIELD_TTL), no("hsetex", WHY_FIELD_TTL), no("httl", WHY_FIELD_TTL),
     no("pfdebug", WHY_DEBUG), no("pfselftest", WHY_DEBUG),
     no("restore-asking", WHY_MIGRATE), no("migrate", WHY_MIGRATE),
-    no("fcall", WHY_FUNCTION), no("fcall_ro", WHY_FUNCTION), no("function", WHY_FUNCTION),
     no("replicaof", WHY_REPLICATION), no("slaveof", WHY_REPLICATION), no("replconf", WHY_REPLICATION),
     no("psync", WHY_REPLICATION), no("sync", WHY_REPLICATION), no("failover", WHY_REPLICATION),
     no("debug", WHY_DEBUG),
@@ -408,7 +419,6 @@ const ROWS: &[Spec] = &[
 // Reasons for refusing a command.
 const WHY_FIELD_TTL: &str = "fields of a hash do not expire";
 const WHY_MIGRATE: &str = "a server opens no connection to another; use DUMP and RESTORE";
-const WHY_FUNCTION: &str = "functions come later; use EVAL";
 const WHY_REPLICATION: &str =
     "a single server has no replicas; members of a cluster keep copies of each other's data";
 const WHY_DEBUG: &str = "debugging commands are not offered over the network";

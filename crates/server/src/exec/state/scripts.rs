@@ -9,11 +9,13 @@
 use super::client::Db;
 use super::effects::Effects;
 use crate::shared::Shared;
+use crate::shared::libraries::Library;
 use crate::shared::scripts::LongScript;
 use duramen_engine::flash::Cold;
 use duramen_engine::{Draft, KeyHash, TableId};
-use duramen_script::{Event, Limits, Machine};
-use std::collections::HashMap;
+use duramen_script::{Event, LibraryText, Limits, Machine};
+use std::collections::{HashMap, VecDeque};
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -32,9 +34,42 @@ pub(crate) enum Abandoned {
     Failed(Box<str>),
 }
 
+/// An interpreter with what it was made for.
+pub(crate) struct Interpreter {
+    machine: Machine,
+    generation: u64,
+    memory_bytes: usize,
+}
+
+impl Deref for Interpreter {
+    type Target = Machine;
+
+    fn deref(&self) -> &Machine {
+        &self.machine
+    }
+}
+
+impl DerefMut for Interpreter {
+    fn deref_mut(&mut self) -> &mut Machine {
+        &mut self.machine
+    }
+}
+
+/// Libraries that are being loaded, one after the other.
+pub(crate) struct Load {
+    pub(crate) machine: Interpreter,
+    /// Why it was suspended; `None`: the first library is not begun.
+    pub(crate) event: Option<Event>,
+    /// Those that are not loaded yet; the first is being loaded.
+    pub(crate) texts: VecDeque<Arc<LibraryText>>,
+    pub(crate) loaded: Vec<Library>,
+    /// Time that the first has run.
+    pub(crate) ran: Duration,
+}
+
 /// A script that is running.
 pub(crate) struct Running {
-    pub(crate) machine: Machine,
+    pub(crate) machine: Interpreter,
     /// Why it was suspended.
     pub(crate) event: Event,
     pub(crate) draft: Box<Draft>,
@@ -59,37 +94,36 @@ pub(crate) struct Running {
 /// See the head of this file.
 #[derive(Default)]
 pub(crate) struct Scripts {
-    idle: Vec<Machine>,
-    /// Memory that each idle interpreter may take.
-    idle_bytes: usize,
+    idle: Vec<Interpreter>,
     suspended: HashMap<u64, Box<Running>>,
+    /// The loads of libraries that are suspended, by client.
+    pub(crate) loads: HashMap<u64, Box<Load>>,
 }
 
 impl Scripts {
     /// An interpreter. `None`: the system has no memory for one.
-    pub(crate) fn machine(&mut self, limits: Limits) -> Option<Machine> {
-        if self.idle_bytes != limits.memory_bytes {
-            self.idle_bytes = limits.memory_bytes;
-            self.idle.clear();
+    pub(crate) fn machine(&mut self, shared: &Shared, limits: Limits) -> Option<Interpreter> {
+        let (generation, memory_bytes) = (shared.scripts.generation(), limits.memory_bytes);
+        let is_new =
+            |it: &Interpreter| (it.generation, it.memory_bytes) == (generation, memory_bytes);
+        self.idle.retain(is_new);
+        if let Some(machine) = self.idle.pop() {
+            return Some(machine);
         }
-        match self.idle.pop() {
-            Some(machine) => Some(machine),
-            None => Machine::new(limits).ok(),
-        }
+        Some(Interpreter {
+            machine: Machine::new(limits).ok()?,
+            generation,
+            memory_bytes,
+        })
     }
 
-    pub(crate) fn give_back(&mut self, shared: &Shared, mut machine: Machine) {
+    pub(crate) fn give_back(&mut self, shared: &Shared, mut machine: Interpreter) {
         machine.stop();
         if machine.is_heavy() {
-            shared.scripts.discard(machine);
+            shared.scripts.discard(machine.machine);
         } else if self.idle.len() < IDLE_MAX {
             self.idle.push(machine);
         }
-    }
-
-    /// All interpreters begin anew.
-    pub(crate) fn flush(&mut self) {
-        self.idle.clear();
     }
 
     /// Memory of the suspended scripts.
@@ -133,6 +167,9 @@ impl Scripts {
 
     /// Drops the suspended script of a client that has gone.
     pub(crate) fn drop_of(&mut self, shared: &Shared, client: u64) {
+        if let Some(load) = self.loads.remove(&client) {
+            self.give_back(shared, load.machine);
+        }
         if let Some(running) = self.take(client) {
             if let Some(long) = &running.long {
                 shared.scripts.end_long(long);

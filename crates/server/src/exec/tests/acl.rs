@@ -12,7 +12,9 @@ fn shortest(spec: &Spec) -> String {
     match spec.name {
         "xread" => return "xread streams 1 1".to_owned(),
         "xreadgroup" => return "xreadgroup group 1 1 streams 1 1".to_owned(),
-        "eval" | "eval_ro" | "evalsha" | "evalsha_ro" => return format!("{} 1 1 1", spec.name),
+        "eval" | "eval_ro" | "evalsha" | "evalsha_ro" | "fcall" | "fcall_ro" => {
+            return format!("{} 1 1 1", spec.name);
+        }
         _ => {}
     }
     let mut request = words.join(" ");

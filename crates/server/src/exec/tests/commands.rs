@@ -351,8 +351,8 @@ fn unknown_and_foreign_commands_are_named() {
         "-ERR unknown command 'client|getname', with args beginning with: \r\n",
     );
     s.expect_error(
-        "FCALL x 0",
-        "ERR FCALL is not supported: functions come later; use EVAL",
+        "HEXPIRE x 0",
+        "ERR HEXPIRE is not supported: fields of a hash do not expire",
     );
     s.expect(
         "CLUSTER INFO",

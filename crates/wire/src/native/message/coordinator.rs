@@ -1,8 +1,8 @@
 //! Questions to the coordinator.
 
 use super::{
-    Addresses, Admin, AdminAnswer, ClusterSettings, ClusterUsers, MapStep, MigrationPhase,
-    RangeLoad, Refusal, Roles, ServerRoom, Shared, SharedList, TabletMap,
+    Addresses, Admin, AdminAnswer, ClusterFunctions, ClusterSettings, ClusterUsers, MapStep,
+    MigrationPhase, RangeLoad, Refusal, Roles, ServerRoom, Shared, SharedList, TabletMap,
 };
 use duramen_base::ids::{
     ClientId, ListVersion, MapVersion, MigrationId, RecoveryId, SegmentId, ServerId, TableId,
@@ -104,6 +104,11 @@ pub enum ToCoordinator {
     /// Replaces the users if the newest revision is the one before that of these. → `Users`, the
     /// newest: if those are others, another request was first, and this one has changed nothing.
     SetUsers(ClusterUsers),
+    /// The libraries of functions. → `Functions`. Older coordinators answer that it is not
+    /// understood.
+    Functions,
+    /// Replaces the libraries, as `SetUsers` the users. → `Functions`
+    SetFunctions(ClusterFunctions),
 }
 
 /// See [`ToCoordinator::Enlist`].
@@ -190,6 +195,7 @@ pub enum CoordinatorAnswer {
     Refused(Refusal),
     MapStep(Shared<MapStep>),
     Users(Shared<ClusterUsers>),
+    Functions(Shared<ClusterFunctions>),
 }
 
 /// A new member.

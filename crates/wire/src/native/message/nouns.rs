@@ -177,6 +177,28 @@ impl std::fmt::Debug for ClusterUsers {
     }
 }
 
+/// The libraries of functions of a cluster, of which the coordinator keeps the newest revision.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterFunctions {
+    /// Grows by one with each change.
+    pub revision: u64,
+    /// The text of each library.
+    pub texts: Vec<Vec<u8>>,
+}
+
+/// Maximum bytes of all [`ClusterFunctions::texts`].
+pub const CLUSTER_FUNCTIONS_BYTES_MAX: usize = 1 << 20;
+
+/// Without the texts: they are long.
+impl std::fmt::Debug for ClusterFunctions {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        to.debug_struct("ClusterFunctions")
+            .field("revision", &self.revision)
+            .field("libraries", &self.texts.len())
+            .finish()
+    }
+}
+
 /// The server list, or its changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ServerListUpdate {

@@ -1,7 +1,8 @@
 //! Questions of the coordinator to servers.
 
 use super::{
-    ClusterSettings, ClusterUsers, Refusal, ServerListUpdate, Shared, TableEntry, TabletEntry,
+    ClusterFunctions, ClusterSettings, ClusterUsers, Refusal, ServerListUpdate, Shared, TableEntry,
+    TabletEntry,
 };
 use duramen_base::ids::{
     KeyRange, ListVersion, RecoveryId, SegmentId, ServerId, TableId, TabletsVersion,
@@ -45,6 +46,9 @@ pub enum FromCoordinator {
     /// The users of the cluster. An older revision changes nothing. → `Confirmed`. Older members
     /// answer that it is not understood.
     Users(Shared<ClusterUsers>),
+    /// The libraries of functions. An older revision changes nothing. → `Confirmed`. Older members
+    /// answer that it is not understood.
+    Functions(Shared<ClusterFunctions>),
 }
 
 /// See [`FromCoordinator::Tablets`].

@@ -9,7 +9,6 @@ pub(crate) use memory::peak;
 
 use crate::config::ConfigFile;
 use crate::exec::commands::cluster;
-use crate::exec::commands::connection::REDIS_VERSION;
 use crate::exec::commands::server as server_commands;
 use crate::exec::commands::table::commands_since_reset;
 use crate::exec::request::context::{Context, Done};
@@ -22,6 +21,7 @@ use crate::shared::commands::DBS;
 use crate::shared::error_names;
 use crate::shared::figures::{self, Figure, Member};
 use crate::shared::pubsub::Kind;
+use crate::shared::scripts::REDIS_VERSION;
 use crate::shared::totals::Totals;
 use duramen_engine::{Guard, Mode, TableId};
 use std::fmt::{Display, Write};
