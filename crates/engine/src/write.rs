@@ -107,6 +107,8 @@ impl<'s> Guard<'s> {
             };
             let object = locked.found.and_then(|(_, _, entry)| self.object(entry));
             let before = object.map(|object| object.version);
+            let typed = object.filter(|object| object.is_typed);
+            let first_before = typed.and_then(|object| object.value.first().copied());
             self.scratch.clear();
             let decision = decide(object, self.scratch);
             let (value, expires_at_ms) = match decision {
@@ -140,6 +142,7 @@ impl<'s> Guard<'s> {
                         if was_there {
                             self.note_key(table, key);
                         }
+                        self.note_gone(table, hash, first_before, None);
                         self.note_replaced(table, key, was_expired);
                         return Ok(Outcome {
                             before,
@@ -182,9 +185,12 @@ impl<'s> Guard<'s> {
                     }
                     self.after_put(&locked);
                     self.note_key(table, key);
+                    let mut first_now = None;
                     if let Decision::PutTyped { .. } = decision {
+                        first_now = self.scratch.first().copied();
                         self.note_typed(table, hash);
                     }
+                    self.note_gone(table, hash, first_before, first_now);
                     let was_expired = before.is_none() && locked.found.is_some();
                     self.note_replaced(table, key, was_expired);
                     return Ok(Outcome {

@@ -5,13 +5,15 @@ use super::{Guard, Session};
 use crate::core::writes::Written;
 use crate::{KeyHash, TableId};
 
-/// A typed value was written under a key.
+/// A typed value was written under a key, or one that was there has gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TypedWrite {
     pub table: TableId,
     pub hash: KeyHash,
     /// The value's first byte.
     pub first: u8,
+    /// It has gone: it was removed, or replaced by a value that begins otherwise.
+    pub is_gone: bool,
 }
 
 impl Session {
@@ -45,8 +47,34 @@ impl Guard<'_> {
     pub(crate) fn note_typed(&mut self, table: TableId, hash: KeyHash) {
         if self.carried.notes_typed {
             let first = self.scratch.first().copied().unwrap_or_default();
-            let write = TypedWrite { table, hash, first };
-            self.carried.typed_writes.push(write);
+            self.carried.typed_writes.push(TypedWrite {
+                table,
+                hash,
+                first,
+                is_gone: false,
+            });
+        }
+    }
+
+    /// A typed value with this first byte was there. `first_now`: that of the typed value that is
+    /// there now.
+    #[inline]
+    pub(crate) fn note_gone(
+        &mut self,
+        table: TableId,
+        hash: KeyHash,
+        first: Option<u8>,
+        first_now: Option<u8>,
+    ) {
+        if let Some(first) = first.filter(|first| Some(*first) != first_now)
+            && self.carried.notes_typed
+        {
+            self.carried.typed_writes.push(TypedWrite {
+                table,
+                hash,
+                first,
+                is_gone: true,
+            });
         }
     }
 

@@ -80,11 +80,15 @@ fn flush(
             let done = clear(ctx, &guard);
             let level = ctx.strictest(&tables(ctx));
             ctx.client.settle(&mut guard, level);
-            done
+            done?;
         }
-        Access::Guarded(guard) => clear(ctx, guard),
+        Access::Guarded(guard) => clear(ctx, guard)?,
         Access::NoStore => unreachable!("{} needs data", ctx.spec.name),
     }
+    for table in tables(ctx) {
+        ctx.local.wake_table(ctx.shared, table); // readers of groups that are gone get an error
+    }
+    Ok(())
 }
 
 fn check_flush(ctx: &Context<'_>) -> Done {

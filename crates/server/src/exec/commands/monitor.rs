@@ -37,10 +37,20 @@ pub(crate) fn stop(shared: &Shared, client: &Client) {
 
 /// Sends every monitor the line for this request.
 pub(crate) fn feed(shared: &Shared, client: &Client, spec: &Spec, args: &Args<'_>) {
+    let address = client.record().shown_addresses().0;
+    feed_from(shared, client, &address, spec, args);
+}
+
+/// As [`feed`], for a command of a script of this client.
+pub(crate) fn feed_script(shared: &Shared, client: &Client, spec: &Spec, args: &Args<'_>) {
+    feed_from(shared, client, "lua", spec, args);
+}
+
+fn feed_from(shared: &Shared, client: &Client, address: &str, spec: &Spec, args: &Args<'_>) {
     if spec.has(flag::ADMIN) {
         return;
     }
-    let line = line(client, spec, args);
+    let line = line(client, address, spec, args);
     let mut monitors = shared.commands.monitors();
     monitors.retain(|record| {
         let thread = &shared.threads[record.thread];
@@ -62,7 +72,7 @@ pub(crate) fn feed(shared: &Shared, client: &Client, spec: &Spec, args: &Args<'_
     shared.commands.set_monitored(!monitors.is_empty());
 }
 
-fn line(client: &Client, spec: &Spec, args: &Args<'_>) -> Vec<u8> {
+fn line(client: &Client, address: &str, spec: &Spec, args: &Args<'_>) -> Vec<u8> {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
@@ -71,10 +81,9 @@ fn line(client: &Client, spec: &Spec, args: &Args<'_>) -> Vec<u8> {
         Db::Table(table) => format!("table:{table}"),
     };
     let mut line = format!(
-        "+{}.{:06} [{db} {}]",
+        "+{}.{:06} [{db} {address}]",
         now.as_secs(),
         now.subsec_micros(),
-        client.record().shown_addresses().0
     )
     .into_bytes();
     for (n, arg) in args.iter().enumerate() {

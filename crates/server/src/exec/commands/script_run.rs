@@ -14,7 +14,7 @@
 //!   cluster all its keys are in the slot of its declared keys, which this member serves.
 
 use super::lookup::{self, Resolved};
-use super::{acl, transaction};
+use super::{acl, monitor, transaction};
 use crate::audit::Outcome as Audited;
 use crate::exec::request::audit;
 use crate::exec::request::context::{Context, Done, Failure};
@@ -25,6 +25,7 @@ use crate::exec::request::spec::{Access, Group, Spec, flag};
 use crate::exec::state::client::{DROPPED, Db};
 use crate::exec::state::scripts::{Abandoned, Interpreter, Running};
 use crate::seldom::seldom;
+use crate::shared::commands::global;
 use crate::shared::scripts::limits;
 use duramen_base::ids::Level;
 use duramen_engine::{Draft, Error, Guard, KeyHash, Session, TableId};
@@ -579,6 +580,9 @@ fn command(
     } else {
         Protocol::Resp2
     };
+    if ctx.shared.commands.gate() & global::MONITORED != 0 {
+        monitor::feed_script(ctx.shared, ctx.client, spec, &args);
+    }
     let mut inner = Context {
         args,
         permit,

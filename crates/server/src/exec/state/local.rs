@@ -122,9 +122,17 @@ impl Local {
     /// Wakes the clients that wait for values that were written. Nobody can miss them: the writes
     /// are visible (waiters::W1).
     pub(crate) fn wake_waiters(&mut self, shared: &Shared, writes: &mut Vec<TypedWrite>) {
-        for TypedWrite { table, hash, first } in writes.drain(..) {
-            // No command waits for fields or members.
-            if first != Type::Hash as u8 && first != Type::Set as u8 {
+        for write in writes.drain(..) {
+            let TypedWrite {
+                table, hash, first, ..
+            } = write;
+            // No command waits for fields or members, and of those that wait only XREADGROUP wants
+            // to know that there is nothing to wait for any more.
+            let is_awaited = match write.is_gone {
+                true => first == Type::Stream as u8,
+                false => first != Type::Hash as u8 && first != Type::Set as u8,
+            };
+            if is_awaited {
                 let key = WaitKey {
                     table: table.0,
                     hash: hash.number(),
