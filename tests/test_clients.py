@@ -41,13 +41,19 @@ def results(tmp_path_factory):
     return run
 
 
-def run_program(client, resp, server):
-    command = [*PROGRAMS[client], "127.0.0.1", str(server.port), str(resp)]
+def run_program(client, resp, server, port=None, environment=None):
+    """`port`: the one with TLS, otherwise the plain one. `environment`: certificates and user."""
+    command = [*PROGRAMS[client], "127.0.0.1", str(port or server.port), str(resp)]
     if client == "ioredis":
         command.append("ioredis")
     said = {}
     process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(environment or {})},
     )
     watchdog = threading.Timer(3 * harness.PATIENCE_S, process.kill)
     watchdog.start()
@@ -65,7 +71,7 @@ def run_program(client, resp, server):
         watchdog.cancel()
         process.kill()
         _, errors = process.communicate()
-    assert set(said) <= set(SCENARIOS), f"unknown scenarios: {set(said) - set(SCENARIOS)}"
+    assert set(said) <= {*SCENARIOS, "denied"}, f"unknown scenarios: {set(said) - {*SCENARIOS, 'denied'}}"
     return said, errors
 
 

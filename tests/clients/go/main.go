@@ -5,6 +5,8 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"os"
@@ -268,6 +270,38 @@ func reconnect(r *redis.Client) error {
 	}
 }
 
+func denied(r *redis.Client) error {
+	for _, command := range [][]any{{"CONFIG", "GET", "port"}, {"GET", "denied"}} {
+		err := r.Do(ctx, command...).Err()
+		if _, replied := err.(redis.Error); !replied || !strings.HasPrefix(err.Error(), "NOPERM") {
+			return fmt.Errorf("%v gave %v", command, err)
+		}
+	}
+	return same("PONG")(r.Ping(ctx).Result())
+}
+
+// encryption is the TLS that the environment asks for; nil without it.
+func encryption() (*tls.Config, error) {
+	authority := os.Getenv("CLIENT_CA")
+	if authority == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(authority)
+	if err != nil {
+		return nil, err
+	}
+	config := &tls.Config{RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS13}
+	config.RootCAs.AppendCertsFromPEM(text)
+	if path := os.Getenv("CLIENT_CERT"); path != "" {
+		pair, err := tls.LoadX509KeyPair(path, os.Getenv("CLIENT_KEY"))
+		if err != nil {
+			return nil, err
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return config, nil
+}
+
 func main() {
 	protocol, err := strconv.Atoi(os.Args[3])
 	if err != nil {
@@ -278,14 +312,22 @@ func main() {
 		return
 	}
 	options = redis.Options{Addr: os.Args[1] + ":" + os.Args[2], Protocol: protocol, ReadTimeout: 20 * time.Second}
+	options.Username, options.Password = os.Getenv("CLIENT_USER"), os.Getenv("CLIENT_PASSWORD")
+	if options.TLSConfig, err = encryption(); err != nil {
+		panic(err)
+	}
 	r := open()
-	scenarios := []struct {
+	type scenario struct {
 		name string
 		run  func(*redis.Client) error
-	}{
+	}
+	scenarios := []scenario{
 		{"connect", connect}, {"strings", stringCommands}, {"pipeline", pipeline}, {"transaction", transaction},
 		{"watch", watch}, {"big", big}, {"binary", binary}, {"expiry", expiry}, {"scan", scan},
 		{"errors", errorReplies}, {"concurrent", concurrent}, {"reconnect", reconnect},
+	}
+	if options.Username != "" {
+		scenarios = append(scenarios, scenario{"denied", denied})
 	}
 	for _, scenario := range scenarios {
 		if err := scenario.run(r); err != nil {

@@ -3,16 +3,27 @@
 "use strict";
 
 const assert = require("node:assert/strict");
+const fs = require("node:fs");
 const readline = require("node:readline");
 
 const [host, port, resp, library] = process.argv.slice(2);
+const user = process.env.CLIENT_USER;
+const account = user ? { username: user, password: process.env.CLIENT_PASSWORD } : {};
+const fileOf = (name) => process.env[name] && fs.readFileSync(process.env[name]);
+const tls = process.env.CLIENT_CA && {
+  ca: fileOf("CLIENT_CA"),
+  cert: fileOf("CLIENT_CERT"),
+  key: fileOf("CLIENT_KEY"),
+  minVersion: "TLSv1.3",
+};
 const everyByte = Buffer.from(Array.from({ length: 256 }, (_, i) => i));
 
 /** node-redis behind the calls of the scenarios. Arguments and replies are strings; `raw` gives buffers. */
 async function nodeRedis() {
   const redis = require("redis");
   const client = redis.createClient({
-    socket: { host, port: Number(port), reconnectStrategy: () => 20 },
+    socket: { host, port: Number(port), reconnectStrategy: () => 20, ...(tls ? { tls: true, ...tls } : {}) },
+    ...account,
     RESP: Number(resp),
     disableOfflineQueue: false,
   });
@@ -48,7 +59,7 @@ async function nodeRedis() {
 /** ioredis behind the same calls. */
 async function ioRedis() {
   const Redis = require("ioredis");
-  const client = new Redis({ host, port: Number(port), retryStrategy: () => 20 });
+  const client = new Redis({ host, port: Number(port), retryStrategy: () => 20, tls, ...account });
   client.on("error", () => {});
   return {
     command: (...args) => client.call(...args.map(String)),
@@ -202,6 +213,14 @@ const scenarios = {
     assert.equal(await r.command("GET", "after"), "1");
   },
 };
+
+if (user) {
+  scenarios.denied = async (r) => {
+    await assert.rejects(r.command("CONFIG", "GET", "port"), /^(Reply|Simple)?Error: NOPERM/);
+    await assert.rejects(r.command("GET", "denied"), /^(Reply|Simple)?Error: NOPERM/);
+    assert.equal(await r.command("PING"), "PONG");
+  };
+}
 
 async function main() {
   const client = await open();

@@ -1,5 +1,7 @@
 """The scenarios of tests/clients/README.md by redis-py."""
 
+import os
+import ssl
 import sys
 import threading
 import time
@@ -9,8 +11,17 @@ import redis
 HOST, PORT, RESP = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 
 
+USER = os.environ.get("CLIENT_USER")
+
+
 def client():
-    return redis.Redis(host=HOST, port=PORT, protocol=RESP, socket_timeout=20)
+    options = {}
+    if USER:
+        options.update(username=USER, password=os.environ["CLIENT_PASSWORD"])
+    if authority := os.environ.get("CLIENT_CA"):
+        options.update(ssl=True, ssl_ca_certs=authority, ssl_min_version=ssl.TLSVersion.TLSv1_3)
+        options.update(ssl_certfile=os.environ.get("CLIENT_CERT"), ssl_keyfile=os.environ.get("CLIENT_KEY"))
+    return redis.Redis(host=HOST, port=PORT, protocol=RESP, socket_timeout=20, **options)
 
 
 def check(condition, what):
@@ -129,6 +140,17 @@ def errors(r):
     equal(r.get("text"), b"abc")
 
 
+def denied(r):
+    for command in (("CONFIG", "GET", "port"), ("GET", "denied")):
+        try:
+            r.execute_command(*command)
+        except redis.exceptions.NoPermissionError:
+            pass
+        else:
+            raise AssertionError(f"{command} was allowed")
+    equal(r.ping(), True)
+
+
 def concurrent(r):
     r.delete("count")
 
@@ -161,7 +183,8 @@ def reconnect(r):
 
 
 r = client()
-for scenario in (connect, strings, pipeline, transaction, watch, big, binary, expiry, scan, errors, concurrent, reconnect):
+scenarios = [connect, strings, pipeline, transaction, watch, big, binary, expiry, scan, errors, concurrent, reconnect]
+for scenario in [*scenarios, *([denied] if USER else [])]:
     try:
         scenario(r)
         print("pass", scenario.__name__, flush=True)
