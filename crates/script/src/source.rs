@@ -39,6 +39,11 @@ impl Flags {
         true
     }
 
+    /// Those in the first line of a script. None are set if the line is wrong.
+    pub fn of(text: &[u8]) -> Flags {
+        first_line(text).map(|(_, flags)| flags).unwrap_or_default()
+    }
+
     /// Their names, in the order of Redis.
     pub fn names(self) -> Vec<&'static str> {
         let all = [

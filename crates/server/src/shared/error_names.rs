@@ -1,7 +1,7 @@
 //! Error replies by their first word, for `INFO errorstats`.
 
 /// The first words of this server's error replies. The first entry stands for all others.
-pub(crate) const NAMES: [&str; 19] = [
+pub(crate) const NAMES: [&str; 21] = [
     "ERR",
     "OOM",
     "MISCONF",
@@ -21,6 +21,8 @@ pub(crate) const NAMES: [&str; 19] = [
     "INVALIDOBJ",
     "NOSCRIPT",
     "NOTBUSY",
+    "NOGROUP",
+    "UNBLOCKED",
 ];
 
 /// The position of an error's first word in [`NAMES`].

@@ -4,7 +4,7 @@
 use crate::audit::Outcome;
 use crate::clock;
 use crate::exec::commands::lookup::Resolved;
-use crate::exec::commands::{acl, monitor};
+use crate::exec::commands::{acl, monitor, script};
 use crate::exec::request::audit;
 use crate::exec::request::permit::{NO_AUTH, Permit, Refusal};
 use crate::exec::request::routing::NotServed;
@@ -114,7 +114,7 @@ pub(crate) fn admit(
         return refuse(shared, local, client, out, Some(spec), &text);
     }
     let is_paused = shared.commands.gate() & global::PAUSED != 0;
-    if is_paused && !client.has_waited() && must_wait(spec, shared, client) {
+    if is_paused && !client.has_waited() && must_wait(spec, args, shared, client) {
         return Admitted::Later;
     }
     if client.in_multi() && !spec.has(flag::NEVER_QUEUED) {
@@ -231,7 +231,7 @@ pub(crate) fn refuse(
 }
 
 /// Whether `CLIENT PAUSE` delays this request; then the verdict has the end of the pause.
-fn must_wait(spec: &Spec, shared: &Shared, client: &mut Client) -> bool {
+fn must_wait(spec: &Spec, args: &Args<'_>, shared: &Shared, client: &mut Client) -> bool {
     let Some((until_ms, writes_only)) = shared.commands.paused(clock::now_ms()) else {
         return false;
     };
@@ -245,12 +245,17 @@ fn must_wait(spec: &Spec, shared: &Shared, client: &mut Client) -> bool {
             .as_ref()
             .is_some_and(|transaction| transaction.writes)
     } else {
-        spec.has(flag::WRITE | flag::MAY_REPLICATE) && !client.in_multi()
+        !client.in_multi() && may_write(spec, args, shared)
     };
     if waits {
         client.verdict = Verdict::Paused { until_ms };
     }
     waits
+}
+
+/// Whether a request waits for the end of `CLIENT PAUSE … WRITE`.
+fn may_write(spec: &Spec, args: &Args<'_>, shared: &Shared) -> bool {
+    spec.has(flag::WRITE | flag::MAY_REPLICATE) && !script::declares_no_writes(shared, spec, args)
 }
 
 /// Memory of a queued request until EXEC is over: its arguments, and its entries in tables here and
@@ -289,7 +294,7 @@ fn enqueue(
         }
         transaction.queued_bytes = queued_bytes;
         transaction.without_keys = without_keys;
-        transaction.writes |= spec.has(flag::WRITE | flag::MAY_REPLICATE);
+        transaction.writes |= may_write(spec, args, shared);
     }
     Encoder::new(out, client.protocol).simple("QUEUED");
     Admitted::Answered

@@ -31,7 +31,7 @@ pub(crate) mod monitor;
 mod multi_key;
 pub(crate) mod pubsub;
 mod scan;
-mod script;
+pub(crate) mod script;
 mod script_run;
 mod server;
 mod set;

@@ -182,12 +182,17 @@ pub(crate) fn compiled(text: Option<&[u8]>) -> Result<Option<Pattern>, Failure> 
         .transpose()
 }
 
-/// A cursor: an unsigned decimal number.
+/// A cursor: an unsigned decimal number. As in Redis, it may have a sign, and no digits are 0:
+/// Laravel sends that.
 pub(crate) fn parse_cursor(text: &[u8]) -> Result<u64, Failure> {
-    std::str::from_utf8(text)
+    let digits = text.strip_prefix(b"+").unwrap_or(text);
+    if text.is_empty() {
+        return Ok(0);
+    }
+    std::str::from_utf8(digits)
         .ok()
-        .filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))
-        .and_then(|text| text.parse().ok())
+        .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
+        .and_then(|digits| digits.parse().ok())
         .ok_or(Failure::Text("ERR invalid cursor"))
 }
 

@@ -2,9 +2,11 @@
 
 use super::script_run;
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
-use crate::exec::request::spec::Access;
+use crate::exec::request::spec::{Access, Spec};
+use crate::shared::Shared;
 use crate::shared::scripts::Killed;
-use duramen_script::{Program, Script};
+use duramen_script::{Flags, Program, Script};
+use duramen_wire::resp::Args;
 use duramen_wire::resp::number::parse_integer;
 use std::sync::Arc;
 
@@ -19,6 +21,21 @@ pub(crate) fn keys(ctx: &Context<'_>, not_a_number: Failure) -> Result<usize, Fa
         ));
     }
     usize::try_from(number).map_err(|_| Failure::Text("ERR Number of keys can't be negative"))
+}
+
+/// Whether a request runs a script or a function, and that says of itself that it writes nothing.
+pub(crate) fn declares_no_writes(shared: &Shared, spec: &Spec, args: &Args<'_>) -> bool {
+    let named = args.get(1).unwrap_or_default();
+    let flags = match spec.name {
+        "eval" => Some(Flags::of(named)),
+        "evalsha" => shared.scripts.cache.get(named).map(|script| script.flags),
+        "fcall" => {
+            let libraries = shared.scripts.libraries.current();
+            libraries.find(named).map(|(_, function)| function.flags)
+        }
+        _ => None,
+    };
+    flags.is_some_and(|flags| flags.no_writes)
 }
 
 fn evaluate(ctx: &mut Context<'_>, access: Access<'_, '_>, by_name: bool, read_only: bool) -> Done {
