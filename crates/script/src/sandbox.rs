@@ -346,8 +346,8 @@ fn place(lua: &Lua) -> (Option<String>, Option<usize>) {
     (None, None)
 }
 
-/// The arguments of a command, or the text of an error. The interpreter holds one of them at a time:
-/// it has room for some 8,000 values that Rust refers to.
+/// The arguments of a command, or the text of an error. The interpreter holds one of them at a
+/// time: it has room for some 8,000 values that Rust refers to.
 fn arguments((number, args): (usize, Table)) -> mlua::Result<Result<Vec<Vec<u8>>, &'static str>> {
     if number == 0 {
         let text = "ERR Please specify at least one argument for this redis lib call";

@@ -14,25 +14,23 @@ use std::sync::atomic::Ordering::Relaxed;
 pub(crate) fn line(shared: &Shared, record: &ClientRecord, now_ms: u64) -> String {
     let flags = record.flags.load(Relaxed);
     let mut letters = String::new();
-    for (flag, letter) in [
-        (shown::MONITOR, 'O'),
-        (shown::PUBSUB, 'P'),
-        (shown::MULTI, 'x'),
-        (shown::NO_EVICT, 'e'),
-        (shown::NO_TOUCH, 'T'),
-        (shown::TRACKS, 't'),
-        (shown::BROKEN_REDIRECT, 'R'),
-        (shown::BROADCASTS, 'B'),
+    let shows = |flag| flags & flag != 0;
+    // In the order of Redis, which clients compare with.
+    for (is_set, letter) in [
+        (shows(shown::MONITOR), 'O'),
+        (shows(shown::PUBSUB), 'P'),
+        (shows(shown::MULTI), 'x'),
+        (record.waits(), 'b'),
+        (shows(shown::TRACKS), 't'),
+        (shows(shown::BROKEN_REDIRECT), 'R'),
+        (shows(shown::BROADCASTS), 'B'),
+        (record.socket.is_some(), 'U'),
+        (shows(shown::NO_EVICT), 'e'),
+        (shows(shown::NO_TOUCH), 'T'),
     ] {
-        if flags & flag != 0 {
+        if is_set {
             letters.push(letter);
         }
-    }
-    if record.waits() {
-        letters.push('b');
-    }
-    if record.socket.is_some() {
-        letters.push('U');
     }
     if letters.is_empty() {
         letters.push('N');
