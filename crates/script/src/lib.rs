@@ -11,6 +11,7 @@
 //! - [`result`]: results of the host's functions.
 //! - [`raise`]: functions that raise errors at their caller's line.
 //! - [`reply`]: replies of commands as Lua values, and a script's result as a reply.
+//! - [`patterns`]: the patterns of `string.find` and its like.
 //! - [`json`], [`pack`], [`layout`], [`bits`]: the libraries `cjson`, `cmsgpack`, `struct`, `bit`.
 
 mod bits;
@@ -21,6 +22,7 @@ mod library;
 pub mod machine;
 mod number;
 mod pack;
+mod patterns;
 mod raise;
 mod random;
 mod reply;

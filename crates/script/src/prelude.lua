@@ -7,7 +7,7 @@
 local host = ...
 local null = host.null
 local error, type, select, unpack, next, tostring = error, type, select, unpack, next, tostring
-local rawget, rawset, setmetatable = rawget, rawset, setmetatable
+local rawget, rawset, setmetatable, tonumber = rawget, rawset, setmetatable, tonumber
 local raw_pcall, raw_xpcall, raw_resume = pcall, xpcall, coroutine.resume
 local loadstring, floor = loadstring, math.floor
 
@@ -213,7 +213,175 @@ for name, f in next, string do
   strings[name] = f
 end
 strings.dump = nil
-strings.rep = raises(function(text, times)
+
+-- Patterns are matched by the host, which can be suspended.
+local patterns = host.patterns
+
+local function is_text(value)
+  return type(value) == "string" or type(value) == "number"
+end
+
+local function bad(at, name, wanted, value, is_there)
+  local got = (value == nil and not is_there) and "no value" or type(value)
+  return "bad argument #" .. at .. " to '" .. name .. "' (" .. wanted .. " expected, got " .. got .. ")"
+end
+
+-- The text and the pattern of a search, or nil and the text of an error.
+local function searched(name, count, text, pattern)
+  if not is_text(text) then
+    return nil, bad(1, name, "string", text, count >= 1)
+  end
+  if not is_text(pattern) then
+    return nil, bad(2, name, "string", pattern, count >= 2)
+  end
+  return tostring(text), tostring(pattern)
+end
+
+-- The place at which a search begins, from 0.
+local function begin(name, text, from)
+  local place = tonumber(from == nil and 1 or from)
+  if not place then
+    return nil, bad(3, name, "number", from, true)
+  end
+  place = place < 0 and math.ceil(place) or floor(place)
+  if place < 0 then
+    place = math.max(#text + place + 1, 1)
+  end
+  return math.min(math.max(place - 1, 0), #text)
+end
+
+strings.find = raises(function(...)
+  local text, pattern, from, plain = ...
+  local text, pattern = searched("find", select("#", ...), text, pattern)
+  if not text then
+    return false, pattern
+  end
+  local place, why = begin("find", text, from)
+  if not place then
+    return false, why
+  end
+  return patterns.find(text, pattern, place, not not plain)
+end)
+
+local function captures(ok, start, last, ...)
+  if not ok or start == nil then
+    return ok, start
+  end
+  return true, ...
+end
+
+strings.match = raises(function(...)
+  local text, pattern, from = ...
+  local text, pattern = searched("match", select("#", ...), text, pattern)
+  if not text then
+    return false, pattern
+  end
+  local place, why = begin("match", text, from)
+  if not place then
+    return false, why
+  end
+  return captures(patterns.search(text, pattern, place))
+end)
+
+strings.gmatch = raises(function(...)
+  local text, pattern = searched("gmatch", select("#", ...), ...)
+  if not text then
+    return false, pattern
+  end
+  local at = 0
+  -- A caret is a character here.
+  if pattern:byte() == 94 then
+    pattern = "%" .. pattern
+  end
+  local function after(ok, start, last, ...)
+    if not ok or start == nil then
+      at = #text + 1
+      return ok, start
+    end
+    at = last > start and last or last + 1
+    return true, ...
+  end
+  return true, raises(function()
+    if at > #text then
+      return true, nil
+    end
+    return after(patterns.search(text, pattern, at))
+  end)
+end)
+strings.gfind = nil
+
+-- One value for each match, of a function or of a table.
+local function replaced(text, pattern, by, most)
+  local parts, count, at, is_anchored = {}, 0, 0, pattern:byte() == 94
+  local value, from, to, fault
+  local function replace(ok, start, last, ...)
+    from, to, fault = start, last, not ok and start
+    if ok and start ~= nil then
+      if type(by) == "function" then
+        value = by(...)
+      else
+        value = by[(...)]
+      end
+    end
+  end
+  while count < most do
+    replace(patterns.search(text, pattern, at))
+    if fault then
+      return false, fault
+    end
+    if from == nil then
+      break
+    end
+    count = count + 1
+    parts[#parts + 1] = string.sub(text, at + 1, from)
+    if not value then
+      value = string.sub(text, from + 1, to)
+    elseif not is_text(value) then
+      return false, "invalid replacement value (a " .. type(value) .. ")"
+    end
+    parts[#parts + 1] = value
+    at = to
+    if to == from then
+      if from >= #text then
+        break
+      end
+      parts[#parts + 1] = string.sub(text, from + 1, from + 1)
+      at = from + 1
+    end
+    if is_anchored then
+      break
+    end
+  end
+  parts[#parts + 1] = string.sub(text, at + 1)
+  return true, table.concat(parts), count
+end
+
+strings.gsub = raises(function(...)
+  local text, pattern, by, most = ...
+  local text, pattern = searched("gsub", select("#", ...), text, pattern)
+  if not text then
+    return false, pattern
+  end
+  if not is_text(by) and type(by) ~= "function" and type(by) ~= "table" then
+    return false, "bad argument #3 to 'gsub' (string/function/table expected)"
+  end
+  if most ~= nil and not tonumber(most) then
+    return false, bad(4, "gsub", "number", most, true)
+  end
+  most = most == nil and #text + 1 or tonumber(most)
+  if is_text(by) then
+    return patterns.gsub(text, pattern, tostring(by), most)
+  end
+  return replaced(text, pattern, by, most)
+end)
+strings.rep = raises(function(...)
+  local text, times = ...
+  if not is_text(text) then
+    return false, bad(1, "rep", "string", text, select("#", ...) >= 1)
+  end
+  if not tonumber(times) then
+    return false, bad(2, "rep", "number", times, select("#", ...) >= 2)
+  end
   if text == "" then
     return true, ""
   end

@@ -7,7 +7,7 @@
 use crate::channel::{Answer, Channel, Event, Job, Limits, Program};
 use crate::library::{LibraryText, Registered};
 use crate::source::{Flags, Script, sha1_hex};
-use crate::{bits, json, layout, pack, raise, reply};
+use crate::{bits, json, layout, pack, patterns, raise, reply};
 use mlua::{
     ChunkMode, Function, HookTriggers, Lua, LuaOptions, StdLib, String as LuaString, Table, Value,
     VmState,
@@ -17,8 +17,9 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Instant;
 
-/// Instructions between two looks at the clock: some microseconds.
-const INSTRUCTIONS_PER_TICK: u32 = 1_000;
+/// Instructions between two looks at the clock: less than a microsecond, but one instruction may
+/// work on a long text.
+const INSTRUCTIONS_PER_TICK: u32 = 100;
 /// Compiled scripts that an interpreter keeps; beyond that it forgets them all.
 const COMPILED_MAX: usize = 512;
 /// The name of a script's chunk, as in Redis.
@@ -317,6 +318,10 @@ fn host(lua: &Lua, channel: &Rc<Channel>, limits: &Limits) -> mlua::Result<Table
     let clock = lua.create_function(move |_, ()| Ok(started.elapsed().as_secs_f64()))?;
     host.raw_set("clock", clock)?;
     host.raw_set("bit", bits::library(lua)?)?;
+    host.raw_set("patterns", patterns::library(lua, channel, bytes_max)?)?;
+    let own = Rc::clone(channel);
+    let tick = lua.create_function(move |lua, ()| own.tick(lua))?;
+    host.raw_set("tick", tick)?;
     host.raw_set("pack", pack::library(lua, bytes_max)?)?;
     host.raw_set("layout", layout::library(lua, bytes_max)?)?;
     let json = lua.create_function(move |lua, ()| json::library(lua, bytes_max))?;

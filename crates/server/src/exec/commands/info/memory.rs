@@ -115,11 +115,13 @@ fn allocator(footprint: &Footprint, rss: u64, fields: &mut Fields) {
     fields.add("rss_overhead_bytes", rss - resident);
 }
 
-/// Fields of scripts, whose interpreters are a part of the heap; and of functions, which do not
-/// exist here.
+/// Fields of scripts and functions, whose interpreters are a part of the heap.
 fn scripts(shared: &Shared, fields: &mut Fields) {
     let (number, bytes) = shared.scripts.cache.size();
     fields.add("number_of_cached_scripts", number);
+    let libraries = shared.scripts.libraries.current();
+    fields.add("number_of_functions", libraries.functions());
+    fields.add("number_of_libraries", libraries.all().count());
     for name in ["used_memory_scripts", "used_memory_scripts_eval"] {
         fields.add(name, bytes);
     }
@@ -127,8 +129,6 @@ fn scripts(shared: &Shared, fields: &mut Fields) {
     fields.zeros(&[
         "used_memory_lua",
         "used_memory_vm_eval",
-        "number_of_functions",
-        "number_of_libraries",
         "used_memory_vm_functions",
         "used_memory_vm_total",
         "used_memory_functions",
