@@ -3,7 +3,9 @@
 require "sidekiq/api"
 require_relative "sidekiq_worker"
 
-command = %w[sidekiq --concurrency 2 --timeout 1 --queue default --queue low --require]
+# At its end the process waits 4 seconds for unfinished jobs: longer than it waits for a new one.
+# Otherwise it may take an unfinished job that it has just put back, and lose it.
+command = %w[sidekiq --concurrency 2 --timeout 4 --queue default --queue low --require]
 worker = Process.spawn(*command, "#{__dir__}/sidekiq_worker.rb")
 redis = Redis.new(url: URL)
 begin
