@@ -1,0 +1,2 @@
+NAMES = []
+def run(name): pass
