@@ -5,6 +5,7 @@ DURAMEN_TEST_PEER=redis-server a Redis, to show that the programs are right.
 """
 
 import argparse
+import concurrent.futures
 import contextlib
 import pathlib
 import sys
@@ -79,9 +80,12 @@ def main():
     of_programs = run_programs(given)
     of_suites = {}
     if not given.host and not given.no_suites:
-        for name in chosen(suites.NAMES, given.names):
-            of_suites[name] = suite = suites.run(name)
-            print(tables.suite_line(name, suite), flush=True)
+        names = chosen(suites.NAMES, given.names)
+        # They wait most of the time.
+        with concurrent.futures.ThreadPoolExecutor(3) as pool:
+            for name, suite in zip(names, pool.map(suites.run, names)):
+                of_suites[name] = suite
+                print(tables.suite_line(name, suite), flush=True)
     rows = {**of_clients, **of_programs}
     if not rows and not of_suites:
         sys.exit(f"no library is named so: {' '.join(given.names)}")

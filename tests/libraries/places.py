@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 
@@ -72,6 +73,24 @@ def debian(*packages):
     except Missing:
         call("apt-get", "update", "-qq")
         call(*install, env=quiet)
+
+
+def debian_source(package, folder):
+    """Unpacks a source package of Debian into a folder; the list of these packages is its own."""
+    lists, sources = folder / "lists", folder / "sources"
+    (lists / "partial").mkdir(parents=True)
+    sources.mkdir()
+    for file in pathlib.Path("/etc/apt/sources.list.d").glob("*.sources"):
+        text = file.read_text()
+        if "/debian" in text:
+            (sources / file.name).write_text(re.sub(r"^Types:.*$", "Types: deb-src", text, flags=re.MULTILINE))
+    own = ("Dir::Etc::SourceList=/dev/null", f"Dir::Etc::SourceParts={sources}", f"Dir::State::Lists={lists}")
+    options = [word for value in own for word in ("-o", value)]
+    call("apt-get", "-q", *options, "update")
+    call("apt-get", "-q", *options, "source", "--download-only", package, cwd=folder)
+    [description] = folder.glob("*.dsc")
+    call("dpkg-source", "--no-check", "-x", description, folder / "source")
+    shutil.rmtree(lists)
 
 
 def program(name, *packages):
