@@ -7,11 +7,15 @@ DURAMEN_TEST_PEER=redis-server a Redis, to show that the programs are right.
 import argparse
 import concurrent.futures
 import contextlib
+import os
 import pathlib
 import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
+CALLER = pathlib.Path.cwd()
+# The other tests run here too, and their environment names files from here.
+os.chdir(HERE.parent)
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import redis  # noqa: E402
@@ -19,6 +23,7 @@ import redis  # noqa: E402
 import catalogue  # noqa: E402
 import clients  # noqa: E402
 import harness  # noqa: E402
+import keep  # noqa: E402
 import programs  # noqa: E402
 import suites  # noqa: E402
 import tables  # noqa: E402
@@ -29,12 +34,14 @@ def arguments():
     parser.add_argument("names", metavar="NAME", nargs="*", help="libraries whose name contains this; all if missing")
     parser.add_argument("--host", help="use this server, which must be empty, and not one of its own for each library")
     parser.add_argument("--port", type=int, default=6379)
-    parser.add_argument("--into", type=pathlib.Path, metavar="FILE", help="replace the table of this page")
-    parser.add_argument("--no-suites", action="store_true", help="without the test suites that libraries ship")
+    parser.add_argument("--into", type=pathlib.Path, metavar="FILE", help="replace the table of this page; it keeps the latest results of libraries that do not run now")
+    parser.add_argument("--suites", choices=("also", "only", "no"), default="also", help="test suites of libraries")
     parser.add_argument("--list", action="store_true", help="print the names")
     given = parser.parse_args()
-    if given.into and (given.names or given.host or given.no_suites):
-        parser.error("--into writes the whole table: it takes no NAME, --host and --no-suites")
+    if given.into and given.host:
+        parser.error("--into shows results against Duramen: it takes no --host")
+    if given.into:
+        given.into = CALLER / given.into
     return given
 
 
@@ -73,13 +80,13 @@ def main():
         return
     of_clients = {}
     wanted = chosen(clients.NAMES, given.names)
-    if wanted and not given.host:
+    if wanted and not given.host and given.suites != "only":
         of_clients = {name: result for name, result in clients.run().items() if name in wanted}
         for name, result in of_clients.items():
             print(tables.line(name, result), flush=True)
-    of_programs = run_programs(given)
+    of_programs = run_programs(given) if given.suites != "only" else {}
     of_suites = {}
-    if not given.host and not given.no_suites:
+    if not given.host and given.suites != "no":
         names = chosen(suites.NAMES, given.names)
         # They wait most of the time.
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
@@ -89,8 +96,10 @@ def main():
     rows = {**of_clients, **of_programs}
     if not rows and not of_suites:
         sys.exit(f"no library is named so: {' '.join(given.names)}")
-    if given.into:
-        tables.put(given.into, rows, of_suites)
+    if not given.host:
+        kept_rows, kept_suites = keep.results(rows, of_suites)
+        if given.into:
+            tables.put(given.into, kept_rows, kept_suites)
     bad = [name for name, result in rows.items() if result.verdict == "fail"]
     bad += [f"the suite of {name}" for name, suite in of_suites.items() if suite.is_bad()]
     skipped = [name for name, result in rows.items() if result.verdict == "skip"]

@@ -204,7 +204,8 @@ PHPUNIT = ("/usr/bin/phpunit", "--no-configuration", "--bootstrap", "{here}/php/
 SUITES = {
     "redis-py": Pytest(
         *("redis", "-m", f"{NOT_REDIS_PY} and not replica", "--ignore-glob=*test_scenario*"),
-        *("--ignore-glob=*test_credentials.py", "tests"),
+        *("--ignore-glob=*test_credentials.py", "--ignore-glob=*test_sentinel.py"),
+        *("--ignore-glob=*maint_notifications_handling.py", "tests"),
     ),
     "Celery's transport (kombu)": Pytest("kombu", "t/integration/test_redis.py"),
     "RQ": Pytest("rq", "tests"),
