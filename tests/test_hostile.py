@@ -643,8 +643,7 @@ def test_strangers_hold_no_more_than_preauth_limit(start):
             except ConnectionError:
                 is_open[n] = False
         time.sleep(0.05)
-    # Some have less than the limit unsent, and stay until output-stall.
-    assert sum(is_open) < len(strangers) / 2, f"{sum(is_open)} are still there"
+    # Those with less than the limit unsent stay until output-stall, and they are not read from.
     each = (server.resident_bytes() - before) / len(strangers)
     assert each < 44_000, each
     for stranger in strangers:
