@@ -24,8 +24,10 @@ const INSTRUCTIONS_PER_TICK: u32 = 100;
 const COMPILED_MAX: usize = 512;
 /// The name of a script's chunk, as in Redis.
 const CHUNK: &str = "@user_script";
+type TextChange = fn(&[u8]) -> Vec<u8>;
+
 /// Functions of `string` that Lua's own code makes a byte at a time.
-const TEXT_CHANGES: &[(&str, fn(&[u8]) -> Vec<u8>)] = &[
+const TEXT_CHANGES: &[(&str, TextChange)] = &[
     ("upper", <[u8]>::to_ascii_uppercase),
     ("lower", <[u8]>::to_ascii_lowercase),
     ("reverse", |text| text.iter().rev().copied().collect()),
