@@ -167,6 +167,7 @@ globals.unpack = raises(function(list, from, to)
   if type(first) == "number" and type(last) == "number" and last - first >= 8000 then
     return false, "too many results to unpack"
   end
+  host.tick()
   if from == nil and to == nil then
     return true, unpack(list)
   end
@@ -388,7 +389,126 @@ strings.rep = raises(function(...)
   if type(text) == "string" and type(times) == "number" and #text * times > host.bytes_max then
     return nil, "not enough memory"
   end
-  return true, string.rep(text, times)
+  times = math.max(floor(tonumber(times)), 0)
+  return true, host.rep(tostring(text), times)
+end)
+for _, name in next, {"upper", "lower", "reverse"} do
+  strings[name] = raises(function(...)
+    local text = ...
+    if not is_text(text) then
+      return false, bad(1, name, "string", text, select("#", ...) >= 1)
+    end
+    return true, host[name](tostring(text))
+  end)
+end
+
+-- A function of Lua that walks over many values is one instruction: it walks over few at once.
+local MANY = 5000
+local tables = {}
+for name, f in next, table do
+  tables[name] = f
+end
+
+local function through(ok, ...)
+  if not ok and is_fatal((...)) then
+    return nil, (...)
+  end
+  return ok, ...
+end
+
+-- As `through`, of an error that names its line already, if it has one.
+local function as_it_is(ok, ...)
+  if not ok then
+    return nil, (...)
+  end
+  return true, ...
+end
+
+tables.concat = raises(function(...)
+  local list, separator, from, to = ...
+  local is_plain = type(list) == "table" and (separator == nil or is_text(separator))
+    and (from == nil or type(from) == "number") and (to == nil or type(to) == "number")
+  local first, last = from or 1, is_plain and (to or #list) or 0
+  if not is_plain or last - first < MANY then
+    return through(raw_pcall(table.concat, ...))
+  end
+  local parts = {}
+  while first <= last do
+    local ok, part = raw_pcall(table.concat, list, separator, first, math.min(first + MANY - 1, last))
+    if not ok then
+      return through(false, part)
+    end
+    parts[#parts + 1] = part
+    first = first + MANY
+    host.tick()
+  end
+  return true, table.concat(parts, separator)
+end)
+tables.insert = raises(function(...)
+  local list, at, value = ...
+  if select("#", ...) ~= 3 or type(list) ~= "table" or type(at) ~= "number" or #list - at < MANY then
+    return through(raw_pcall(table.insert, ...))
+  end
+  for n = #list, at, -1 do
+    rawset(list, n + 1, rawget(list, n))
+  end
+  rawset(list, at, value)
+  return true
+end)
+tables.remove = raises(function(...)
+  local list, at = ...
+  if type(list) ~= "table" or type(at) ~= "number" or at < 1 or #list - at < MANY then
+    return through(raw_pcall(table.remove, ...))
+  end
+  local value, last = rawget(list, at), #list
+  for n = at, last - 1 do
+    rawset(list, n, rawget(list, n + 1))
+  end
+  rawset(list, last, nil)
+  return true, value
+end)
+
+-- Sorts by merging sorted runs.
+local function merge_sort(list, less)
+  local from, to, width, last = list, {}, 1, #list
+  while width < last do
+    for low = 1, last, 2 * width do
+      local left, right, out = low, low + width, low
+      local left_end, right_end = math.min(low + width, last + 1), math.min(low + 2 * width, last + 1)
+      while left < left_end or right < right_end do
+        if right >= right_end or left < left_end and not less(from[right], from[left]) then
+          to[out], left = from[left], left + 1
+        else
+          to[out], right = from[right], right + 1
+        end
+        out = out + 1
+      end
+    end
+    from, to, width = to, from, 2 * width
+  end
+  if from ~= list then
+    for n = 1, last do
+      list[n] = from[n]
+    end
+  end
+end
+
+local function is_less(a, b)
+  return a < b
+end
+
+tables.sort = raises(function(...)
+  local list, less = ...
+  if type(list) ~= "table" then
+    return false, bad(1, "sort", "table", list, select("#", ...) >= 1)
+  end
+  if less ~= nil and type(less) ~= "function" then
+    return false, bad(2, "sort", "function", less, true)
+  end
+  if getmetatable(list) ~= nil or #list < MANY then
+    return as_it_is(raw_pcall(table.sort, ...))
+  end
+  return as_it_is(raw_pcall(merge_sort, list, less or is_less))
 end)
 local maths = {}
 for name, f in next, math do
@@ -462,6 +582,7 @@ redis.sha1hex = raises(function(...)
     return failed("wrong number of arguments")
   end
   local text = ...
+  host.tick()
   return true, host.sha1hex(type(text) == "string" and text or tostring(text))
 end)
 redis.log = raises(function(level, ...)
@@ -536,7 +657,7 @@ for name, f in next, host.bit do
 end
 
 globals.string = show(strings)
-globals.table = show(table)
+globals.table = show(tables)
 globals.math = show(maths)
 globals.coroutine = show(coroutines)
 globals.os = show({clock = host.clock})

@@ -24,6 +24,14 @@ const INSTRUCTIONS_PER_TICK: u32 = 100;
 const COMPILED_MAX: usize = 512;
 /// The name of a script's chunk, as in Redis.
 const CHUNK: &str = "@user_script";
+type TextChange = fn(&[u8]) -> Vec<u8>;
+
+/// Functions of `string` that Lua's own code makes a byte at a time.
+const TEXT_CHANGES: &[(&str, TextChange)] = &[
+    ("upper", <[u8]>::to_ascii_uppercase),
+    ("lower", <[u8]>::to_ascii_lowercase),
+    ("reverse", |text| text.iter().rev().copied().collect()),
+];
 /// The name of a library's chunk, as in Redis.
 const FUNCTION_CHUNK: &str = "@user_function";
 const PRELUDE: &str = "=prelude";
@@ -319,6 +327,20 @@ fn host(lua: &Lua, channel: &Rc<Channel>, limits: &Limits) -> mlua::Result<Table
     host.raw_set("clock", clock)?;
     host.raw_set("bit", bits::library(lua)?)?;
     host.raw_set("patterns", patterns::library(lua, channel, bytes_max)?)?;
+    for (name, change) in TEXT_CHANGES {
+        let own = Rc::clone(channel);
+        let run = lua.create_function(move |lua, text: LuaString| {
+            own.tick(lua)?;
+            lua.create_string(change(&text.as_bytes()))
+        })?;
+        host.raw_set(*name, run)?;
+    }
+    let own = Rc::clone(channel);
+    let rep = lua.create_function(move |lua, (text, times): (LuaString, usize)| {
+        own.tick(lua)?;
+        lua.create_string(text.as_bytes().repeat(times))
+    })?;
+    host.raw_set("rep", rep)?;
     let own = Rc::clone(channel);
     let tick = lua.create_function(move |lua, ()| own.tick(lua))?;
     host.raw_set("tick", tick)?;
@@ -380,6 +402,7 @@ fn call(
     args: (usize, Table),
     asks: bool,
 ) -> mlua::Result<(bool, Value)> {
+    channel.tick(lua)?; // a command may take as long as many instructions
     let args = match arguments(args)? {
         Ok(args) => args,
         Err(text) => return Ok((false, reply::error_table(lua, text.as_bytes())?)),

@@ -245,6 +245,21 @@ fn a_recursion_has_an_end() {
 }
 
 #[test]
+fn long_tables_are_handled_like_short_ones() {
+    for text in [
+        "local t = {} for n = 1, 12345 do t[n] = n * 7919 % 12347 end table.sort(t) for n = 2, #t do assert(t[n - 1] < t[n]) end return #t",
+        "local t = {} for n = 1, 12345 do t[n] = n % 10 end table.sort(t, function(a, b) return a > b end) for n = 2, #t do assert(t[n - 1] >= t[n]) end return #t",
+        "local t = {} for n = 1, 12345 do t[n] = n end assert(#table.concat(t, ',') == 12344 + 9 + 180 + 2700 + 36000 + 11730) return #t",
+        "local t = {} for n = 1, 12345 do t[n] = n end assert(table.concat(t, ',', 3, 8002):sub(1, 8) == '3,4,5,6,') return #t",
+        "local t = {} for n = 1, 12344 do t[n] = n end table.insert(t, 5, 'x') assert(t[5] == 'x' and t[6] == 5 and t[12345] == 12344) return #t",
+        "local t = {} for n = 1, 12346 do t[n] = n end assert(table.remove(t, 5) == 5) assert(t[5] == 6 and t[12345] == 12346) return #t",
+        "local t = ('ab'):rep(6173):sub(2) assert(t:upper():lower() == t and t:reverse():reverse() == t) return #t",
+    ] {
+        assert_eq!(reply_of(text), ":12345\r\n", "{text}");
+    }
+}
+
+#[test]
 fn many_values_at_once_are_no_harm() {
     let mut used = machine();
     let list = "local t = {} for n = 1, 7900 do t[n] = 'x' .. n end ";
