@@ -48,7 +48,8 @@ def of_client(name, cases):
     file, pattern = CLIENTS[name]
     text = (places.HERE.parent / file).read_text()
     version = re.search(pattern, text, re.MULTILINE)[1]
-    failed = [f"{case.get('name')}: {problem.get('message')}" for case in own for problem in case if problem.tag in ("failure", "error")]
+    problems = [(case.get("name"), problem) for case in own for problem in case]
+    failed = [f"{test}: {problem.get('message')}" for test, problem in problems if problem.tag in ("failure", "error")]
     kinds = sorted({kind for case in own for kind in re.findall(r"resp\d", case.get("name"))})
     done = (f"{len(own)} tests of `tests/test_clients.py`, " + ", ".join(kind.upper() for kind in kinds),)
     seconds = sum(float(case.get("time")) for case in own)

@@ -34,7 +34,8 @@ def arguments():
     parser.add_argument("names", metavar="NAME", nargs="*", help="libraries whose name contains this; all if missing")
     parser.add_argument("--host", help="use this server, which must be empty, and not one of its own for each library")
     parser.add_argument("--port", type=int, default=6379)
-    parser.add_argument("--into", type=pathlib.Path, metavar="FILE", help="replace the table of this page; it keeps the latest results of libraries that do not run now")
+    into = "replace the table of this page; it keeps the latest results of libraries that do not run now"
+    parser.add_argument("--into", type=pathlib.Path, metavar="FILE", help=into)
     parser.add_argument("--suites", choices=("also", "only", "no"), default="also", help="test suites of libraries")
     parser.add_argument("--list", action="store_true", help="print the names")
     given = parser.parse_args()

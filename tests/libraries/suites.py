@@ -167,7 +167,8 @@ class Php:
         texts = collections.defaultdict(str)
         for text, test in re.findall(r"^(Assertion failed.*|.*thrown.*) ?\((test\w+)\)$", output, re.MULTILINE):
             texts[test] += text
-        for test, kind in re.findall(r"^(test\w+)\s(?:(?!^test\w+\s).)*?\[(PASSED|FAILED|SKIPPED)\]", output, re.M | re.S):
+        verdict = r"^(test\w+)\s(?:(?!^test\w+\s).)*?\[(PASSED|FAILED|SKIPPED)\]"
+        for test, kind in re.findall(verdict, output, re.MULTILINE | re.DOTALL):
             outcome.add(test, {"PASSED": "pass", "SKIPPED": "skip"}.get(kind, "fail"), texts[test])
 
 

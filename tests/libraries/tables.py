@@ -54,6 +54,8 @@ def text(rows, suites):
     lines = ["| library | version | what it did | result | seconds |", "|---|---|---|---|---|"]
     lines += [row(name, result) for name, result in rows.items()]
     lines += [f"| {name} | | | not run: {why} | |" for name, why in catalogue.NOT_TO_BE_HAD.items()]
+    if not suites:
+        return "\n".join(lines)
     lines += ["", "Test suites that libraries ship in their packages:", ""]
     lines += ["| suite | version | passed | failed | skipped | the failed ones |", "|---|---|---|---|---|---|"]
     lines += [suite_row(name, suite) for name, suite in suites.items()]

@@ -8,7 +8,9 @@ const { createClient } = require("redis");
 const { host, port, url, did, sleep, main } = require("./did");
 
 async function limits(name, options) {
-  const limiter = new RateLimiterRedis({ ...options, keyPrefix: `${name}:a`, points: 3, duration: 1 });
+  const make = (letter, points, duration, more) =>
+    new RateLimiterRedis({ ...options, keyPrefix: `${name}:${letter}`, points, duration, ...more });
+  const limiter = make("a", 3, 1);
   const tries = await Promise.allSettled([...Array(5)].map(() => limiter.consume("user")));
   const granted = tries.filter((result) => result.status === "fulfilled");
   assert.equal(granted.length, 3, String(tries[0].reason));
@@ -24,7 +26,7 @@ async function limits(name, options) {
   assert(await limiter.delete("user"));
   assert.equal(await limiter.get("user"), null);
 
-  const blocking = new RateLimiterRedis({ ...options, keyPrefix: `${name}:b`, points: 1, duration: 1, blockDuration: 3 });
+  const blocking = make("b", 1, 1, { blockDuration: 3 });
   await blocking.consume("user");
   await assert.rejects(blocking.consume("user"));
   await sleep(1300);
@@ -32,12 +34,11 @@ async function limits(name, options) {
   await blocking.block("other", 60);
   assert((await blocking.get("other")).msBeforeNext > 50000);
 
-  const burst = new RateLimiterRedis({ ...options, keyPrefix: `${name}:c`, points: 2, duration: 10 });
-  const bursty = new BurstyRateLimiter(new RateLimiterRedis({ ...options, keyPrefix: `${name}:d`, points: 1, duration: 1 }), burst);
+  const bursty = new BurstyRateLimiter(make("c", 1, 1), make("d", 2, 10));
   for (let n = 0; n < 3; n++) await bursty.consume("user");
   await assert.rejects(bursty.consume("user"));
 
-  const queued = new RateLimiterQueue(new RateLimiterRedis({ ...options, keyPrefix: `${name}:e`, points: 2, duration: 1 }));
+  const queued = new RateLimiterQueue(make("e", 2, 1));
   const start = Date.now();
   for (let n = 0; n < 5; n++) await queued.removeTokens(1);
   assert(Date.now() - start > 900, "the queue did not wait");

@@ -39,7 +39,8 @@ for kind in (huey.RedisHuey, huey.PriorityRedisHuey, huey.RedisExpireHuey):
     consumer = app.create_consumer(workers=2, periodic=False, initial_delay=0.01, scheduler_interval=1)
     consumer.start()
     try:
-        assert [result.get(blocking=True, timeout=20) for result in [add(n, 1) for n in range(20)]] == list(range(1, 21))
+        results = [add(n, 1) for n in range(20)]
+        assert [result.get(blocking=True, timeout=20) for result in results] == list(range(1, 21))
         retried = flaky()
         assert wait_until(lambda: result_of(retried), "the retried task has a result") == 3
         error = raises(huey.exceptions.TaskException, lambda: broken().get(blocking=True, timeout=20))

@@ -48,7 +48,8 @@ final class RedissonObjects {
         Did.same(Map.of("a", 1), bucket.get());
         Did.check(bucket.remainTimeToLive() > 50_000, "no time to live");
         Did.check(bucket.compareAndSet(Map.of("a", 1), Map.of("a", 2)), "not set");
-        RMap<String, Integer> map = client.getMap("map", new CompositeCodec(StringCodec.INSTANCE, IntegerCodec.INSTANCE));
+        var codec = new CompositeCodec(StringCodec.INSTANCE, IntegerCodec.INSTANCE);
+        RMap<String, Integer> map = client.getMap("map", codec);
         map.put("x", 1);
         Did.same(1, map.putIfAbsent("x", 2));
         Did.same(6, map.addAndGet("x", 5));
@@ -190,7 +191,8 @@ final class RedissonObjects {
     }
 
     private static void batches() throws Exception {
-        RBatch batch = client.createBatch(BatchOptions.defaults().executionMode(BatchOptions.ExecutionMode.IN_MEMORY_ATOMIC));
+        var atomic = BatchOptions.defaults().executionMode(BatchOptions.ExecutionMode.IN_MEMORY_ATOMIC);
+        RBatch batch = client.createBatch(atomic);
         batch.getAtomicLong("n").incrementAndGetAsync();
         batch.getAtomicLong("n").incrementAndGetAsync();
         Did.same(List.of(1L, 2L), batch.execute().getResponses());
@@ -203,7 +205,8 @@ final class RedissonObjects {
         String sha = script.scriptLoad("return {KEYS[1], ARGV[1]}");
         List<Object> reply = script.evalSha(RScript.Mode.READ_ONLY, sha, RScript.ReturnType.LIST, List.of("k"), "v");
         Did.same(List.of("k", "v"), reply);
-        Did.raises(RedisException.class, () -> script.eval(RScript.Mode.READ_WRITE, "return nothing()", RScript.ReturnType.VALUE));
+        Did.raises(RedisException.class,
+            () -> script.eval(RScript.Mode.READ_WRITE, "return nothing()", RScript.ReturnType.VALUE));
         Did.did("batch, transaction, scripts");
     }
 }

@@ -57,7 +57,8 @@ final class SpringSession {
         Did.check(sessions.findById(late.getId()) == null, "the session did not expire");
     }
 
-    private static void indexed(LettuceConnectionFactory factory, RedisTemplate<String, Object> template) throws Exception {
+    private static void indexed(LettuceConnectionFactory factory, RedisTemplate<String, Object> template)
+            throws Exception {
         try (var connection = factory.getConnection()) {
             new ConfigureNotifyKeyspaceEventsAction().configure(connection);
         }
@@ -69,15 +70,17 @@ final class SpringSession {
         var container = new RedisMessageListenerContainer();
         container.setConnectionFactory(factory);
         container.addMessageListener(sessions, List.of(
-            new ChannelTopic(sessions.getSessionDeletedChannel()), new ChannelTopic(sessions.getSessionExpiredChannel())));
-        container.addMessageListener(sessions, List.of(new PatternTopic(sessions.getSessionCreatedChannelPrefix() + "*")));
+            new ChannelTopic(sessions.getSessionDeletedChannel()),
+            new ChannelTopic(sessions.getSessionExpiredChannel()),
+            new PatternTopic(sessions.getSessionCreatedChannelPrefix() + "*")));
         container.afterPropertiesSet();
         container.start();
 
         var first = save(sessions);
         var second = save(sessions);
         Did.same(2, sessions.findByPrincipalName("ann").size());
-        Did.waitUntil("two events of creation", () -> events.equals(List.of("SessionCreatedEvent", "SessionCreatedEvent")));
+        var two = List.of("SessionCreatedEvent", "SessionCreatedEvent");
+        Did.waitUntil("two events of creation", () -> events.equals(two));
         events.clear();
         sessions.deleteById(first);
         Did.waitUntil("an event of deletion", () -> events.equals(List.of("SessionDeletedEvent")));
