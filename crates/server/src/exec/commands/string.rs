@@ -170,6 +170,24 @@ pub(crate) fn getdel(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
     replace(ctx, guard, hashes[0], Decision::Remove)
 }
 
+/// DELIFEQ key value: so that a lock is released by its owner alone, without a script.
+pub(crate) fn delifeq(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let (key, expected) = (ctx.arg(1), ctx.arg(2));
+    let mut equal = Ok(false);
+    let outcome = guard.update(ctx.table, hashes[0], key, |found, _| {
+        equal = plain(found).map(|value| value == Some(expected));
+        match equal {
+            Ok(true) => Decision::Remove,
+            _ => Decision::Keep,
+        }
+    })?;
+    let removed = equal?;
+    if removed {
+        ctx.notify_removal(key, outcome);
+    }
+    ctx.integer(removed.into())
+}
+
 /// Replies with the value and applies `decision` to the key.
 fn replace(
     ctx: &mut Context<'_>,

@@ -37,6 +37,7 @@ const ROWS: &[Spec] = &[
     row("setex", 4, WRITE | DENYOOM | STRING, ONE_KEY, Group::String, Family::Write, "2.0.0", "O(1)", "Sets a value and its time to live in seconds.", Data(string::setex)),
     row("psetex", 4, WRITE | DENYOOM | STRING, ONE_KEY, Group::String, Family::Write, "2.6.0", "O(1)", "Sets a value and its time to live in milliseconds.", Data(string::psetex)),
     row("getset", 3, WRITE | DENYOOM | FAST | STRING, ONE_KEY, Group::String, Family::Write, "1.0.0", "O(1)", "Sets a value and returns the one before.", Data(string::getset)),
+    row("delifeq", 3, WRITE | FAST | STRING, ONE_KEY, Group::String, Family::Write, "9.0.0", "O(1)", "Deletes a key if its value is equal to the given one.", Data(string::delifeq)),
     row("getdel", 2, WRITE | FAST | STRING, ONE_KEY, Group::String, Family::Write, "6.2.0", "O(1)", "Returns the value of a key and deletes the key.", Data(string::getdel)),
     row("getex", -2, WRITE | FAST | STRING, ONE_KEY, Group::String, Family::Write, "6.2.0", "O(1)", "Returns the value of a key and changes its expiry.", Data(string::getex)),
     row("mget", -2, READONLY | FAST | STRING, ALL_KEYS, Group::String, Family::MultiRead, "1.0.0", "O(N)", "Returns the values of several keys, all at one instant.", Atomic(multi_key::mget)),

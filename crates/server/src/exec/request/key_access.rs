@@ -48,8 +48,8 @@ impl KeyAccess {
             "mset" | "setex" | "psetex" | "restore" | "duramen.write" | "duramen.mwrite" => {
                 (OW | UPDATE, None)
             }
-            "getdel" | "lpop" | "rpop" | "lmpop" | "spop" | "zpopmin" | "zpopmax" | "zmpop"
-            | "blpop" | "brpop" | "blmpop" | "bzpopmin" | "bzpopmax" | "bzmpop" => {
+            "delifeq" | "getdel" | "lpop" | "rpop" | "lmpop" | "spop" | "zpopmin" | "zpopmax"
+            | "zmpop" | "blpop" | "brpop" | "blmpop" | "bzpopmin" | "bzpopmax" | "bzmpop" => {
                 (RW | ACCESS | DELETE, None)
             }
             "append"

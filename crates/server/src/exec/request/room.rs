@@ -90,7 +90,7 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
                 self.room.remove(arg(at));
             }),
             // Without effect on a collection, so it makes no value shorter for certain.
-            "getdel" | "duramen.remove" | "duramen.mremove" => {
+            "delifeq" | "getdel" | "duramen.remove" | "duramen.mremove" => {
                 keys.for_each(|at| self.room.remove(arg(at)));
             }
             "set" if args.len() == 3 => {

@@ -379,3 +379,17 @@ fn keys_and_values_beyond_the_limits_are_refused() {
     let reply = s.ask_bytes(&[b"APPEND", b"k", b"v"]);
     assert!(reply.starts_with("-ERR string exceeds"), "{reply}");
 }
+
+#[test]
+fn a_key_is_deleted_if_its_value_is_the_given_one() {
+    let mut s = Server::session(1);
+    s.expect("SET lock owner", "+OK\r\n");
+    s.expect("DELIFEQ lock other", ":0\r\n");
+    s.expect("EXISTS lock", ":1\r\n");
+    s.expect("DELIFEQ lock owner", ":1\r\n");
+    s.expect("DELIFEQ lock owner", ":0\r\n");
+    s.expect("EXISTS lock", ":0\r\n");
+    s.expect("LPUSH list a", ":1\r\n");
+    s.expect_error("DELIFEQ list a", "WRONGTYPE");
+    s.expect("EXISTS list", ":1\r\n");
+}
