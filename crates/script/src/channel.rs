@@ -130,6 +130,10 @@ pub(crate) struct Channel {
     slice_end: Cell<Instant>,
     /// The form of the replies of commands.
     pub(crate) resp3: Cell<bool>,
+    /// Work of the host's functions since the last look at the clock (`Host::charge`).
+    pub(crate) work: Cell<usize>,
+    /// The lowest address of the interpreter's stack.
+    pub(crate) stack_limit: Cell<usize>,
     pub(crate) random: RefCell<crate::random::Generator>,
 }
 
@@ -153,6 +157,8 @@ impl Channel {
             slice: Cell::new(Duration::MAX),
             slice_end: Cell::new(Instant::now()),
             resp3: Cell::new(false),
+            work: Cell::new(0),
+            stack_limit: Cell::new(0),
             random: RefCell::new(crate::random::Generator::unknown()),
         }
     }

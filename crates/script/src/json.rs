@@ -3,6 +3,8 @@
 mod decode;
 mod encode;
 
+use crate::channel::Channel;
+use crate::host::Host;
 use crate::result::{answer, answer_many};
 use mlua::{Lua, MultiValue, Table, Value};
 use std::cell::RefCell;
@@ -104,14 +106,16 @@ fn add(
 }
 
 /// A new copy of the library. `bytes_max`: maximum length of a text.
-pub(crate) fn library(lua: &Lua, bytes_max: usize) -> mlua::Result<Table> {
+pub(crate) fn library(lua: &Lua, channel: &Rc<Channel>, bytes_max: usize) -> mlua::Result<Table> {
     let library = lua.create_table()?;
     let settings = Shared::default();
     let own = Rc::clone(&settings);
+    let shared = Rc::clone(channel);
     let encode = lua.create_function(move |lua, args: MultiValue| {
         let settings = *own.borrow();
+        let channel = &shared;
         let text = match args.len() {
-            1 => encode::encode(&args[0], &settings, bytes_max),
+            1 => encode::encode(Host { lua, channel }, &args[0], &settings, bytes_max),
             _ => Err("bad argument #1 to 'encode' (expected 1 argument)".to_owned()),
         };
         match text {
@@ -124,9 +128,11 @@ pub(crate) fn library(lua: &Lua, bytes_max: usize) -> mlua::Result<Table> {
     })?;
     library.raw_set("encode", encode)?;
     let own = Rc::clone(&settings);
+    let shared = Rc::clone(channel);
     let decode = lua.create_function(move |lua, args: MultiValue| {
         let settings = *own.borrow();
-        let value = decode_argument(lua, &args, &settings)?;
+        let channel = &shared;
+        let value = decode_argument(Host { lua, channel }, &args, &settings)?;
         answer(lua, value)
     })?;
     library.raw_set("decode", decode)?;
@@ -196,7 +202,7 @@ fn set_sparse(settings: &mut Settings, args: &MultiValue) -> Result<Vec<Value>, 
 }
 
 fn decode_argument(
-    lua: &Lua,
+    host: Host<'_>,
     args: &MultiValue,
     settings: &Settings,
 ) -> mlua::Result<Result<Value, String>> {
@@ -214,5 +220,5 @@ fn decode_argument(
             return Ok(Err(text));
         }
     };
-    decode::decode(lua, &text, settings)
+    decode::decode(host, &text, settings)
 }

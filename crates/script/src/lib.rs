@@ -8,14 +8,17 @@
 //! - [`channel`]: the values that pass between a script and its caller.
 //! - [`library`]: the text of a library of functions.
 //! - [`sandbox`]: the globals that a script sees.
+//! - [`host`]: what the host's functions are charged, and the stack that is left to them.
 //! - [`result`]: results of the host's functions.
 //! - [`raise`]: functions that raise errors at their caller's line.
+//! - [`pattern`]: a limit for patterns.
 //! - [`reply`]: replies of commands as Lua values, and a script's result as a reply.
 //! - [`patterns`]: the patterns of `string.find` and its like.
 //! - [`json`], [`pack`], [`layout`], [`bits`]: the libraries `cjson`, `cmsgpack`, `struct`, `bit`.
 
 mod bits;
 mod channel;
+mod host;
 mod json;
 mod layout;
 mod library;

@@ -19,15 +19,16 @@ use crate::library::LibraryText;
 use crate::reply;
 use crate::sandbox::{self, Sandbox};
 use crate::source::Script;
-use corosensei::stack::DefaultStack;
+use corosensei::stack::{DefaultStack, Stack};
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes of an interpreter's stack: the deepest recursion of the parser and of the libraries takes
-/// less than half of it. Pages that are never touched cost nothing.
-const STACK_BYTES: usize = 2 << 20;
+/// Bytes of an interpreter's stack. Lua nests 200 calls of C functions, each with a buffer of 8 KiB:
+/// some 2 MiB. Walks of values take the most beside them, and check what is left
+/// (`Host::descend`). Pages that are never touched cost nothing.
+const STACK_BYTES: usize = 8 << 20;
 
 /// An interpreter.
 pub struct Machine {
@@ -47,8 +48,10 @@ impl Machine {
     /// The system has no memory for its stack.
     pub fn new(limits: Limits) -> std::io::Result<Machine> {
         let stack = DefaultStack::new(STACK_BYTES)?;
-        let fiber =
-            Coroutine::with_stack(stack, move |yielder, first| live(yielder, first, &limits));
+        let limit = stack.limit().get();
+        let fiber = Coroutine::with_stack(stack, move |yielder, first| {
+            live(yielder, first, &limits, limit);
+        });
         Ok(Machine {
             fiber,
             busy: false,
@@ -138,9 +141,10 @@ impl Drop for Machine {
 }
 
 /// The life of an interpreter: the bottom frame of its coroutine.
-fn live(yielder: &Yielder<Answer, Event>, first: Answer, limits: &Limits) {
+fn live(yielder: &Yielder<Answer, Event>, first: Answer, limits: &Limits, stack_limit: usize) {
     let channel = Rc::new(Channel::new());
     channel.yielder.set(yielder);
+    channel.stack_limit.set(stack_limit);
     let sandbox = Sandbox::new(&channel, limits);
     let mut answer = first;
     loop {
@@ -207,6 +211,7 @@ fn run(sandbox: &Sandbox, channel: &Channel, job: &Job) -> Outcome {
     match ended {
         Ok(sandbox::Ended::Value(value)) => {
             let mut writer = reply::Writer {
+                host: sandbox.host(channel),
                 out: Vec::new(),
                 resp3: job.resp3,
                 booleans: channel.resp3.get(),
@@ -215,6 +220,10 @@ fn run(sandbox: &Sandbox, channel: &Channel, job: &Job) -> Outcome {
             match writer.write(&value, 0) {
                 Ok(()) => Outcome {
                     reply: writer.out,
+                    ..Outcome::default()
+                },
+                Err(_) if channel.stopped.get() => Outcome {
+                    stopped: true,
                     ..Outcome::default()
                 },
                 Err(text) => failure(&text),

@@ -1,8 +1,11 @@
 //! The library `cmsgpack`: MessagePack.
 
+use crate::channel::Channel;
+use crate::host::{Host, NO_MEMORY};
 use crate::number;
-use crate::result::{answer, answer_many};
+use crate::result::answer;
 use mlua::{Lua, MultiValue, Table, Value};
+use std::rc::Rc;
 
 /// Tables nested deeper are packed as nil, as in the C library.
 const NESTING_MAX: usize = 16;
@@ -62,73 +65,87 @@ fn put_integer(out: &mut Vec<u8>, number: i64) {
     }
 }
 
-fn put(out: &mut Vec<u8>, value: &Value, depth: usize, bytes_max: usize) -> Result<(), String> {
-    if out.len() > bytes_max {
-        return Err("not enough memory".to_owned());
-    }
-    match value {
-        Value::String(text) => {
-            let text = text.as_bytes();
-            put_length(out, text.len(), Some((0xA0, 31)), [0xD9, 0xDA, 0xDB]);
-            out.extend_from_slice(&text);
-        }
-        Value::Boolean(yes) => out.push(if *yes { 0xC3 } else { 0xC2 }),
-        Value::Integer(number) => put_integer(out, *number),
-        Value::Number(number) => {
-            let whole = number::to_integer(*number);
-            if whole as f64 == *number && whole != i64::MIN {
-                put_integer(out, whole);
-            } else if f64::from(*number as f32) == *number {
-                out.push(0xCA);
-                out.extend_from_slice(&(*number as f32).to_be_bytes());
-            } else {
-                out.push(0xCB);
-                out.extend_from_slice(&number.to_be_bytes());
-            }
-        }
-        Value::Table(table) if depth < NESTING_MAX => {
-            return put_table(out, table, depth, bytes_max);
-        }
-        _ => out.push(0xC0),
-    }
-    Ok(())
+struct Writer<'h> {
+    host: Host<'h>,
+    out: Vec<u8>,
+    bytes_max: usize,
 }
 
-fn put_table(
-    out: &mut Vec<u8>,
-    table: &Table,
-    depth: usize,
-    bytes_max: usize,
-) -> Result<(), String> {
-    let (mut length, mut most) = (0, 0);
-    for pair in table.pairs() {
-        let (key, _): (Value, Value) = pair.map_err(|error| error.to_string())?;
-        length += 1;
-        most = most.max(match key {
-            Value::Integer(index) if index > 0 => index,
-            _ => i64::MAX,
-        });
-    }
-    if most == length as i64 {
-        put_length(out, length, Some((0x90, 15)), [0, 0xDC, 0xDD]);
-        for index in 1..=length {
-            let value: Value = table.raw_get(index).map_err(|error| error.to_string())?;
-            put(out, &value, depth + 1, bytes_max)?;
+impl Writer<'_> {
+    /// Fails if these bytes more are too many.
+    fn check(&self, bytes: usize) -> Result<(), String> {
+        match self.out.len().saturating_add(bytes) > self.bytes_max {
+            true => Err(NO_MEMORY.to_owned()),
+            false => Ok(()),
         }
-        return Ok(());
     }
-    put_length(out, length, Some((0x80, 15)), [0, 0xDE, 0xDF]);
-    for pair in table.pairs() {
-        let (key, value): (Value, Value) = pair.map_err(|error| error.to_string())?;
-        put(out, &key, depth + 1, bytes_max)?;
-        put(out, &value, depth + 1, bytes_max)?;
+
+    fn put(&mut self, value: &Value, depth: usize) -> Result<(), String> {
+        self.host.charge(16)?;
+        self.check(0)?;
+        let out = &mut self.out;
+        match value {
+            Value::String(text) => {
+                let text = text.as_bytes();
+                self.check(text.len())?;
+                self.host.charge(text.len())?;
+                let out = &mut self.out;
+                put_length(out, text.len(), Some((0xA0, 31)), [0xD9, 0xDA, 0xDB]);
+                out.extend_from_slice(&text);
+            }
+            Value::Boolean(yes) => out.push(if *yes { 0xC3 } else { 0xC2 }),
+            Value::Integer(number) => put_integer(out, *number),
+            Value::Number(number) => {
+                let whole = number::to_integer(*number);
+                if whole as f64 == *number && whole != i64::MIN {
+                    put_integer(out, whole);
+                } else if f64::from(*number as f32) == *number {
+                    out.push(0xCA);
+                    out.extend_from_slice(&(*number as f32).to_be_bytes());
+                } else {
+                    out.push(0xCB);
+                    out.extend_from_slice(&number.to_be_bytes());
+                }
+            }
+            Value::Table(table) if depth < NESTING_MAX => return self.put_table(table, depth),
+            _ => out.push(0xC0),
+        }
+        Ok(())
     }
-    Ok(())
+
+    fn put_table(&mut self, table: &Table, depth: usize) -> Result<(), String> {
+        self.host.descend()?;
+        let (mut length, mut most) = (0, 0);
+        for pair in table.pairs() {
+            let (key, _): (Value, Value) = pair.map_err(|error| error.to_string())?;
+            self.host.charge(64)?;
+            length += 1;
+            most = most.max(match key {
+                Value::Integer(index) if index > 0 => index,
+                _ => i64::MAX,
+            });
+        }
+        if most == length as i64 {
+            put_length(&mut self.out, length, Some((0x90, 15)), [0, 0xDC, 0xDD]);
+            for index in 1..=length {
+                let value: Value = table.raw_get(index).map_err(|error| error.to_string())?;
+                self.put(&value, depth + 1)?;
+            }
+            return Ok(());
+        }
+        put_length(&mut self.out, length, Some((0x80, 15)), [0, 0xDE, 0xDF]);
+        for pair in table.pairs() {
+            let (key, value): (Value, Value) = pair.map_err(|error| error.to_string())?;
+            self.put(&key, depth + 1)?;
+            self.put(&value, depth + 1)?;
+        }
+        Ok(())
+    }
 }
 
 /// A text of an error, or an error of the host.
 enum Stop {
-    Text(&'static str),
+    Text(String),
     Host(mlua::Error),
 }
 
@@ -138,17 +155,20 @@ impl From<mlua::Error> for Stop {
     }
 }
 
+impl From<&str> for Stop {
+    fn from(text: &str) -> Stop {
+        Stop::Text(text.to_owned())
+    }
+}
+
 struct Reader<'t> {
-    lua: &'t Lua,
+    host: Host<'t>,
     rest: &'t [u8],
 }
 
 impl<'t> Reader<'t> {
     fn take(&mut self, bytes: usize) -> Result<&'t [u8], Stop> {
-        let (taken, rest) = self
-            .rest
-            .split_at_checked(bytes)
-            .ok_or(Stop::Text(MISSING))?;
+        let (taken, rest) = self.rest.split_at_checked(bytes).ok_or(MISSING)?;
         self.rest = rest;
         Ok(taken)
     }
@@ -167,7 +187,8 @@ impl<'t> Reader<'t> {
 
     fn text(&mut self, length: usize) -> Result<Value, Stop> {
         let text = self.take(length)?;
-        Ok(Value::String(self.lua.create_string(text)?))
+        self.host.charge(length).map_err(Stop::Text)?;
+        Ok(Value::String(self.host.lua.create_string(text)?))
     }
 
     fn long_text(&mut self, bytes: usize) -> Result<Value, Stop> {
@@ -176,7 +197,8 @@ impl<'t> Reader<'t> {
     }
 
     fn array(&mut self, length: u64, depth: usize) -> Result<Value, Stop> {
-        let table = self.lua.create_table()?;
+        self.host.descend().map_err(Stop::Text)?;
+        let table = self.host.lua.create_table()?;
         for index in 1..=length {
             table.raw_set(index, self.value(depth + 1)?)?;
         }
@@ -184,13 +206,14 @@ impl<'t> Reader<'t> {
     }
 
     fn map(&mut self, length: u64, depth: usize) -> Result<Value, Stop> {
-        let table = self.lua.create_table()?;
+        self.host.descend().map_err(Stop::Text)?;
+        let table = self.host.lua.create_table()?;
         for _ in 0..length {
             let key = self.value(depth + 1)?;
             let value = self.value(depth + 1)?;
             let is_number = matches!(key, Value::Number(number) if number.is_nan());
             if is_number || matches!(key, Value::Nil) {
-                return Err(Stop::Text(BAD));
+                return Err(Stop::from(BAD));
             }
             table.raw_set(key, value)?;
         }
@@ -199,10 +222,11 @@ impl<'t> Reader<'t> {
 
     fn value(&mut self, depth: usize) -> Result<Value, Stop> {
         if depth > DEPTH_MAX {
-            return Err(Stop::Text(BAD));
+            return Err(Stop::from(BAD));
         }
+        self.host.charge(64).map_err(Stop::Text)?;
         let [mark] = self.take(1)? else {
-            return Err(Stop::Text(MISSING));
+            return Err(Stop::from(MISSING));
         };
         Ok(match mark {
             0..=0x7F => Value::Number(f64::from(*mark)),
@@ -242,7 +266,7 @@ impl<'t> Reader<'t> {
                 self.map(length, depth)?
             }
             0xE0..=0xFF => Value::Number(f64::from(*mark as i8)),
-            _ => return Err(Stop::Text(BAD)),
+            _ => return Err(Stop::from(BAD)),
         })
     }
 }
@@ -261,14 +285,15 @@ fn whole(args: &MultiValue, at: usize, name: &str) -> Result<i64, String> {
     }
 }
 
+/// The values of a text, and their number. They are in a table: Rust refers to one at a time.
 /// `limit`: maximum values, and the next offset comes first; `None`: all values.
 fn unpack(
-    lua: &Lua,
+    host: Host<'_>,
     args: &MultiValue,
     name: &str,
     limit: Option<i64>,
     offset: i64,
-) -> mlua::Result<Result<Vec<Value>, String>> {
+) -> mlua::Result<Result<(Table, usize), String>> {
     let text = match args.front() {
         Some(Value::String(text)) => text.as_bytes().to_vec(),
         Some(Value::Integer(number)) => number.to_string().into_bytes(),
@@ -291,16 +316,18 @@ fn unpack(
             "Start offset {offset} greater than input length {length}."
         )));
     };
-    let mut reader = Reader { lua, rest };
-    let mut values = Vec::new();
-    let most = limit.unwrap_or(i64::MAX);
-    while !reader.rest.is_empty() && (values.len() as i64) < most {
+    let mut reader = Reader { host, rest };
+    let values = host.lua.create_table()?;
+    let (first, mut number) = (usize::from(limit.is_some()), 0);
+    let most = limit.map_or(usize::MAX, |limit| limit as usize);
+    while !reader.rest.is_empty() && number < most {
+        number += 1;
         match reader.value(0) {
-            Ok(value) => values.push(value),
-            Err(Stop::Text(text)) => return Ok(Err(text.to_owned())),
+            Ok(value) => values.raw_set(first + number, value)?,
+            Err(Stop::Text(text)) => return Ok(Err(text)),
             Err(Stop::Host(error)) => return Err(error),
         }
-        if values.len() > RESULTS_MAX {
+        if number > RESULTS_MAX {
             return Ok(Err("too many results to unpack".to_owned()));
         }
     }
@@ -309,56 +336,81 @@ fn unpack(
             0 => -1,
             left => (length - left) as i64,
         };
-        values.insert(0, Value::Integer(next));
+        values.raw_set(1, next)?;
     }
-    Ok(Ok(values))
+    Ok(Ok((values, first + number)))
 }
 
-pub(crate) fn library(lua: &Lua, bytes_max: usize) -> mlua::Result<Table> {
+type Unpacked = mlua::Result<(bool, Value, usize)>;
+
+fn unpacked(lua: &Lua, result: Result<(Table, usize), String>) -> Unpacked {
+    Ok(match result {
+        Ok((values, number)) => (true, Value::Table(values), number),
+        Err(text) => (false, Value::String(lua.create_string(text)?), 0),
+    })
+}
+
+/// `pack` takes the number of its arguments and a table of them. The others return a table of
+/// their results and its length.
+pub(crate) fn library(lua: &Lua, channel: &Rc<Channel>, bytes_max: usize) -> mlua::Result<Table> {
     let library = lua.create_table()?;
-    let pack = lua.create_function(move |lua, args: MultiValue| {
-        if args.is_empty() {
+    let own = Rc::clone(channel);
+    let pack = lua.create_function(move |lua, (number, args): (usize, Table)| {
+        if number == 0 {
             let text = "bad argument #0 to 'pack' (MessagePack pack needs input.)";
             return answer::<Value>(lua, Err(text.to_owned()));
         }
-        let mut out = Vec::new();
-        for value in &args {
-            if let Err(text) = put(&mut out, value, 0, bytes_max) {
+        let channel = &own;
+        let mut writer = Writer {
+            host: Host { lua, channel },
+            out: Vec::new(),
+            bytes_max,
+        };
+        for n in 1..=number {
+            if let Err(text) = writer.put(&args.raw_get(n)?, 0) {
                 return answer::<Value>(lua, Err(text));
             }
         }
-        let packed = lua.create_string(out)?;
+        let packed = lua.create_string(writer.out)?;
         answer(lua, Ok(packed))
     })?;
     library.raw_set("pack", pack)?;
-    let all = lua.create_function(|lua, args: MultiValue| {
-        let values = unpack(lua, &args, "unpack", None, 0)?;
-        answer_many(lua, values)
+    let own = Rc::clone(channel);
+    let all = lua.create_function(move |lua, args: MultiValue| {
+        let channel = &own;
+        let values = unpack(Host { lua, channel }, &args, "unpack", None, 0)?;
+        unpacked(lua, values)
     })?;
     library.raw_set("unpack", all)?;
-    let one = lua.create_function(|lua, args: MultiValue| {
+    let own = Rc::clone(channel);
+    let one = lua.create_function(move |lua, args: MultiValue| {
+        let channel = &own;
+        let host = Host { lua, channel };
         let offset = match args.len() {
             0 | 1 => Ok(0),
             _ => whole(&args, 1, "unpack_one"),
         };
         let values = match offset {
-            Ok(offset) => unpack(lua, &args, "unpack_one", Some(1), offset)?,
+            Ok(offset) => unpack(host, &args, "unpack_one", Some(1), offset)?,
             Err(text) => Err(text),
         };
-        answer_many(lua, values)
+        unpacked(lua, values)
     })?;
     library.raw_set("unpack_one", one)?;
-    let some = lua.create_function(|lua, args: MultiValue| {
+    let own = Rc::clone(channel);
+    let some = lua.create_function(move |lua, args: MultiValue| {
+        let channel = &own;
+        let host = Host { lua, channel };
         let limit = whole(&args, 1, "unpack_limit");
         let offset = match args.len() {
             0..=2 => Ok(0),
             _ => whole(&args, 2, "unpack_limit"),
         };
         let values = match (limit, offset) {
-            (Ok(limit), Ok(offset)) => unpack(lua, &args, "unpack_limit", Some(limit), offset)?,
+            (Ok(limit), Ok(offset)) => unpack(host, &args, "unpack_limit", Some(limit), offset)?,
             (Err(text), _) | (_, Err(text)) => Err(text),
         };
-        answer_many(lua, values)
+        unpacked(lua, values)
     })?;
     library.raw_set("unpack_limit", some)?;
     Ok(library)

@@ -60,6 +60,14 @@ local function of_host(f)
   end)
 end
 
+-- The results of `cmsgpack`'s readers.
+local function unpacked(ok, values, number)
+  if not ok then
+    return false, values
+  end
+  return true, unpack(values, 1, number)
+end
+
 local function after_pcall(ok, err, ...)
   if ok then
     return true, true, err, ...
@@ -668,8 +676,18 @@ globals.cmsgpack = show({
   _NAME = "cmsgpack", _VERSION = "lua-cmsgpack 0.4.0",
   _COPYRIGHT = "Copyright (C) 2012, Salvatore Sanfilippo",
   _DESCRIPTION = "MessagePack C implementation for Lua",
-  pack = of_host(host.pack.pack), unpack = of_host(host.pack.unpack),
-  unpack_one = of_host(host.pack.unpack_one), unpack_limit = of_host(host.pack.unpack_limit),
+  pack = raises(function(...)
+    return host.pack.pack(select("#", ...), {...})
+  end),
+  unpack = of_host(function(...)
+    return unpacked(host.pack.unpack(...))
+  end),
+  unpack_one = of_host(function(...)
+    return unpacked(host.pack.unpack_one(...))
+  end),
+  unpack_limit = of_host(function(...)
+    return unpacked(host.pack.unpack_limit(...))
+  end),
 })
 globals.struct = show({
   pack = of_host(host.layout.pack), unpack = of_host(host.layout.unpack), size = of_host(host.layout.size),

@@ -1,5 +1,6 @@
 //! Replies of commands as Lua values, and the result of a script as a reply.
 
+use crate::host::Host;
 use crate::number;
 use mlua::{Lua, Table, Value};
 
@@ -57,12 +58,12 @@ pub(crate) fn error_table(lua: &Lua, text: &[u8]) -> mlua::Result<Value> {
 }
 
 /// Reads a reply. The server wrote it, so it is well formed; anything else becomes nil.
-pub(crate) fn read(lua: &Lua, bytes: &[u8]) -> mlua::Result<Value> {
-    Reader { lua, bytes }.value(0)
+pub(crate) fn read(host: Host<'_>, bytes: &[u8]) -> mlua::Result<Value> {
+    Reader { host, bytes }.value(0)
 }
 
 struct Reader<'a> {
-    lua: &'a Lua,
+    host: Host<'a>,
     bytes: &'a [u8],
 }
 
@@ -78,23 +79,29 @@ impl Reader<'_> {
 
     fn text(&mut self, length: usize) -> mlua::Result<Value> {
         let text = self.bytes.get(..length).unwrap_or_default();
-        let text = self.lua.create_string(text)?;
+        self.host
+            .charge(length)
+            .map_err(mlua::Error::RuntimeError)?;
+        let text = self.host.lua.create_string(text)?;
         self.bytes = self.bytes.get(length + 2..).unwrap_or_default();
         Ok(Value::String(text))
     }
 
     fn one_field(&self, name: &str, value: Value) -> mlua::Result<Value> {
-        let table = self.lua.create_table_with_capacity(0, 1)?;
+        let table = self.host.lua.create_table_with_capacity(0, 1)?;
         table.raw_set(name, value)?;
         Ok(Value::Table(table))
     }
 
     fn line_field(&self, name: &str, line: &[u8]) -> mlua::Result<Value> {
-        let text = Value::String(self.lua.create_string(line)?);
+        let text = Value::String(self.host.lua.create_string(line)?);
         self.one_field(name, text)
     }
 
     fn value(&mut self, depth: usize) -> mlua::Result<Value> {
+        let stopped = |text| mlua::Error::RuntimeError(text);
+        self.host.charge(64).map_err(stopped)?;
+        self.host.descend().map_err(stopped)?;
         let (kind, line) = self.line();
         let number: i64 = std::str::from_utf8(&line)
             .ok()
@@ -112,6 +119,7 @@ impl Reader<'_> {
             (b'-', _) => self.line_field("err", &line),
             (b'*' | b'>', Ok(length)) => {
                 let table = self
+                    .host
                     .lua
                     .create_table_with_capacity(length.min(1 << 16), 0)?;
                 for n in 1..=length {
@@ -120,7 +128,7 @@ impl Reader<'_> {
                 Ok(Value::Table(table))
             }
             (b'%', Ok(length)) => {
-                let table = self.lua.create_table()?;
+                let table = self.host.lua.create_table()?;
                 for _ in 0..length {
                     let key = self.value(depth + 1)?;
                     let value = self.value(depth + 1)?;
@@ -131,7 +139,7 @@ impl Reader<'_> {
                 self.one_field("map", Value::Table(table))
             }
             (b'~', Ok(length)) => {
-                let table = self.lua.create_table()?;
+                let table = self.host.lua.create_table()?;
                 for _ in 0..length {
                     let key = self.value(depth + 1)?;
                     if !matches!(key, Value::Nil) {
@@ -154,17 +162,18 @@ impl Reader<'_> {
     fn verbatim(&mut self, length: usize) -> mlua::Result<Value> {
         let text = self.bytes.get(..length).unwrap_or_default();
         let (format, content) = text.split_at(text.len().min(4));
-        let table = self.lua.create_table()?;
+        let table = self.host.lua.create_table()?;
         let format = format.get(..3).unwrap_or_default();
-        table.raw_set("format", self.lua.create_string(format)?)?;
-        table.raw_set("string", self.lua.create_string(content)?)?;
+        table.raw_set("format", self.host.lua.create_string(format)?)?;
+        table.raw_set("string", self.host.lua.create_string(content)?)?;
         self.bytes = self.bytes.get(length + 2..).unwrap_or_default();
         self.one_field("verbatim_string", Value::Table(table))
     }
 }
 
 /// Writes the result of a script.
-pub(crate) struct Writer {
+pub(crate) struct Writer<'h> {
+    pub(crate) host: Host<'h>,
     pub(crate) out: Vec<u8>,
     pub(crate) resp3: bool,
     /// The script has chosen RESP3, so its booleans are booleans.
@@ -172,7 +181,7 @@ pub(crate) struct Writer {
     pub(crate) bytes_max: usize,
 }
 
-impl Writer {
+impl Writer<'_> {
     fn line(&mut self, kind: char, text: &str) {
         self.out
             .extend_from_slice(format!("{kind}{text}\r\n").as_bytes());
@@ -189,17 +198,29 @@ impl Writer {
             .extend_from_slice(if self.resp3 { b"_\r\n" } else { b"$-1\r\n" });
     }
 
-    /// # Errors
-    /// The text of the error reply: the reply is too long.
-    pub(crate) fn write(&mut self, value: &Value, depth: usize) -> Result<(), String> {
-        if self.out.len() > self.bytes_max {
-            return Err(format!(
+    /// Fails if these bytes more are too many.
+    fn check(&self, bytes: usize) -> Result<(), String> {
+        match self.out.len().saturating_add(bytes) > self.bytes_max {
+            true => Err(format!(
                 "ERR the reply does not fit into this connection's output-limit of {} bytes: ask for less at once",
                 self.bytes_max
-            ));
+            )),
+            false => Ok(()),
         }
+    }
+
+    /// # Errors
+    /// The text of the error reply: the reply is too long, or the script was stopped.
+    pub(crate) fn write(&mut self, value: &Value, depth: usize) -> Result<(), String> {
+        self.host.charge(64)?;
+        self.check(0)?;
         match value {
-            Value::String(text) => self.bulk(&text.as_bytes()),
+            Value::String(text) => {
+                let text = text.as_bytes();
+                self.check(text.len())?;
+                self.host.charge(text.len())?;
+                self.bulk(&text);
+            }
             Value::Integer(number) => self.line(':', &number.to_string()),
             Value::Number(number) => self.line(':', &number::to_integer(*number).to_string()),
             Value::Boolean(yes) if self.booleans && self.resp3 => {
@@ -215,6 +236,7 @@ impl Writer {
     }
 
     fn table(&mut self, table: &Table, depth: usize) -> Result<(), String> {
+        self.host.descend()?;
         let field = |name: &str| table.raw_get::<Value>(name).unwrap_or(Value::Nil);
         if let Some(text) = text(&field("err")) {
             let text = text.strip_prefix(b"-").unwrap_or(&text);
@@ -260,9 +282,11 @@ impl Writer {
     /// The elements up to the first nil; their number stands before them.
     fn array(&mut self, table: &Table, depth: usize) -> Result<(), String> {
         let element = |n: usize| table.raw_get::<Value>(n).unwrap_or(Value::Nil);
-        let number = (1..)
-            .take_while(|n| !matches!(element(*n), Value::Nil))
-            .count();
+        let mut number = 0;
+        while !matches!(element(number + 1), Value::Nil) {
+            self.host.charge(32)?;
+            number += 1;
+        }
         self.line('*', &number.to_string());
         for n in 1..=number {
             self.write(&element(n), depth + 1)?;
@@ -272,7 +296,11 @@ impl Writer {
 
     /// A map (`with_values`) or a set: the keys of a table.
     fn pairs(&mut self, table: &Table, depth: usize, with_values: bool) -> Result<(), String> {
-        let number = table.pairs::<Value, Value>().count();
+        let mut number = 0;
+        for _ in table.pairs::<Value, Value>() {
+            self.host.charge(64)?;
+            number += 1;
+        }
         match (self.resp3, with_values) {
             (true, true) => self.line('%', &number.to_string()),
             (true, false) => self.line('~', &number.to_string()),

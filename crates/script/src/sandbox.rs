@@ -5,6 +5,7 @@
 //! raises with the script's line.
 
 use crate::channel::{Answer, Channel, Event, Job, Limits, Program};
+use crate::host::{Host, NO_MEMORY};
 use crate::library::{LibraryText, Registered};
 use crate::source::{Flags, Script, sha1_hex};
 use crate::{bits, json, layout, pack, patterns, raise, reply};
@@ -35,6 +36,11 @@ const TEXT_CHANGES: &[(&str, TextChange)] = &[
 /// The name of a library's chunk, as in Redis.
 const FUNCTION_CHUNK: &str = "@user_function";
 const PRELUDE: &str = "=prelude";
+/// Values that Rust may refer to at once (host::H1). `mlua` keeps them on a stack of Lua, which has
+/// room for 8,000, and the process ends when that stack cannot grow because the interpreter is full.
+/// So it has its size before the interpreter has a limit, and no collection shrinks it: its slots
+/// stay in use.
+const REFERENCES: usize = 7_900;
 
 pub(crate) struct Sandbox {
     lua: Lua,
@@ -80,6 +86,9 @@ impl Sandbox {
         let made: Table = prelude.call(host)?;
         lua.set_globals(made.raw_get("shown")?)?;
         let libraries = lua.create_table()?;
+        let references: mlua::Result<Vec<LuaString>> =
+            (0..REFERENCES).map(|_| lua.create_string("")).collect();
+        drop(references?);
         lua.gc_collect()?;
         let used = lua.used_memory();
         lua.set_memory_limit(used + limits.memory_bytes)?;
@@ -99,6 +108,13 @@ impl Sandbox {
             libraries,
             heavy_above: used + limits.memory_bytes / 4,
         })
+    }
+
+    pub(crate) fn host<'h>(&'h self, channel: &'h Channel) -> Host<'h> {
+        Host {
+            lua: &self.lua,
+            channel,
+        }
     }
 
     /// # Errors
@@ -285,12 +301,14 @@ fn host(lua: &Lua, channel: &Rc<Channel>, limits: &Limits) -> mlua::Result<Table
     let raises = lua.create_function(|lua, function: Function| raise::raises(lua, function))?;
     host.raw_set("raises", raises)?;
     let own = Rc::clone(channel);
-    let redis_call =
-        lua.create_function(move |lua, args: (usize, Table)| call(lua, &own, args, false))?;
+    let redis_call = lua.create_function(move |lua, args: (usize, Table)| {
+        call(Host { lua, channel: &own }, args, bytes_max, false)
+    })?;
     host.raw_set("call", redis_call)?;
     let own = Rc::clone(channel);
-    let allowed =
-        lua.create_function(move |lua, args: (usize, Table)| call(lua, &own, args, true))?;
+    let allowed = lua.create_function(move |lua, args: (usize, Table)| {
+        call(Host { lua, channel: &own }, args, bytes_max, true)
+    })?;
     host.raw_set("allowed", allowed)?;
     let own = Rc::clone(channel);
     let log = lua.create_function(move |_, (level, text): (u8, LuaString)| {
@@ -344,9 +362,10 @@ fn host(lua: &Lua, channel: &Rc<Channel>, limits: &Limits) -> mlua::Result<Table
     let own = Rc::clone(channel);
     let tick = lua.create_function(move |lua, ()| own.tick(lua))?;
     host.raw_set("tick", tick)?;
-    host.raw_set("pack", pack::library(lua, bytes_max)?)?;
+    host.raw_set("pack", pack::library(lua, channel, bytes_max)?)?;
     host.raw_set("layout", layout::library(lua, bytes_max)?)?;
-    let json = lua.create_function(move |lua, ()| json::library(lua, bytes_max))?;
+    let own = Rc::clone(channel);
+    let json = lua.create_function(move |lua, ()| json::library(lua, &own, bytes_max))?;
     host.raw_set("json", json)?;
     Ok(host)
 }
@@ -375,35 +394,52 @@ fn place(lua: &Lua) -> (Option<String>, Option<usize>) {
 
 /// The arguments of a command, or the text of an error. The interpreter holds one of them at a
 /// time: it has room for some 8,000 values that Rust refers to.
-fn arguments((number, args): (usize, Table)) -> mlua::Result<Result<Vec<Vec<u8>>, &'static str>> {
+fn arguments(
+    host: Host<'_>,
+    (number, args): (usize, Table),
+    bytes_max: usize,
+) -> mlua::Result<Result<Vec<Vec<u8>>, String>> {
+    let mut bytes: usize = 0;
     if number == 0 {
         let text = "ERR Please specify at least one argument for this redis lib call";
-        return Ok(Err(text));
+        return Ok(Err(text.to_owned()));
     }
     let mut texts = Vec::with_capacity(number);
     for n in 1..=number {
-        texts.push(match args.raw_get(n)? {
-            Value::String(text) => text.as_bytes().to_vec(),
+        let text = match args.raw_get(n)? {
+            Value::String(text) => {
+                let text = text.as_bytes();
+                if bytes.saturating_add(text.len()) > bytes_max {
+                    return Ok(Err(format!("ERR {NO_MEMORY}")));
+                }
+                text.to_vec()
+            }
             Value::Integer(number) => number.to_string().into_bytes(),
             Value::Number(number) => crate::number::general(number, 17).into_bytes(),
             _ => {
                 let text = "ERR Lua redis lib command arguments must be strings or integers";
-                return Ok(Err(text));
+                return Ok(Err(text.to_owned()));
             }
-        });
+        };
+        bytes += text.len();
+        if let Err(text) = host.charge(64 + text.len()) {
+            return Ok(Err(text));
+        }
+        texts.push(text);
     }
     Ok(Ok(texts))
 }
 
 /// `redis.call`: whether the result is no error, and the result.
 fn call(
-    lua: &Lua,
-    channel: &Channel,
+    host: Host<'_>,
     args: (usize, Table),
+    bytes_max: usize,
     asks: bool,
 ) -> mlua::Result<(bool, Value)> {
+    let Host { lua, channel } = host;
     channel.tick(lua)?; // a command may take as long as many instructions
-    let args = match arguments(args)? {
+    let args = match arguments(host, args, bytes_max)? {
         Ok(args) => args,
         Err(text) => return Ok((false, reply::error_table(lua, text.as_bytes())?)),
     };
@@ -419,5 +455,5 @@ fn call(
         ));
     };
     let is_error = bytes.first() == Some(&b'-');
-    Ok((!is_error, reply::read(lua, &bytes)?))
+    Ok((!is_error, reply::read(host, &bytes)?))
 }

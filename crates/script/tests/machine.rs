@@ -510,3 +510,134 @@ fn libraries_register_functions() {
         b":1\r\n"
     );
 }
+
+/// Each value to which Rust refers takes a place on a stack of 8,000, and the process ends if
+/// there is none. An array of 9,000 strings was too many, and so were 7,000 results before a value
+/// of 500 levels.
+#[test]
+fn many_values_at_once_are_no_matter() {
+    let strings = "local t = {} for i = 1, 9000 do t[i] = 'x' end ";
+    let deep = "local function pack(n) return ('\\129\\161k'):rep(n) .. '\\1' end ";
+    for (text, reply) in [
+        ("return #cjson.encode(t)", ":36001\r\n"),
+        ("return #cmsgpack.pack(t)", ":18003\r\n"),
+        ("return #cmsgpack.unpack(cmsgpack.pack(t))", ":9000\r\n"),
+        (
+            "return #cmsgpack.pack(1,2,3,4,5,6,7,8,9,unpack(t, 1, 7900))",
+            ":15809\r\n",
+        ),
+        (
+            "local a, b = {}, 'ping' t[1] = b return redis.call('ping', 1, 2, 3, unpack(t, 1, 7990))",
+            "+ping\r\n",
+        ),
+        (
+            "return select('#', cmsgpack.unpack(('\\161x'):rep(6990) .. pack(490)))",
+            ":6991\r\n",
+        ),
+    ] {
+        assert_eq!(reply_of(&[strings, deep, text].concat()), reply, "{text}");
+    }
+    for (text, start) in [
+        (
+            "local m = {} for i = 1, 9000 do m['k' .. i] = 'x' end return {map=m}",
+            "*18000\r\n$",
+        ),
+        (
+            "local m = {} for i = 1, 9000 do m['k' .. i] = 'x' end return {set=m}",
+            "*9000\r\n$",
+        ),
+        (
+            "local m = {} for i = 1, 990 do m = {map={x=m}} end return m",
+            "*2\r\n$1\r\nx\r\n*2\r\n",
+        ),
+        (
+            "local m = {} for i = 1, 990 do m = {a=m} end return cjson.encode(m)",
+            "$5942\r\n",
+        ),
+    ] {
+        let reply = reply_of(text);
+        assert!(
+            reply.starts_with(start),
+            "{text}: {}",
+            &reply[..40.min(reply.len())]
+        );
+    }
+}
+
+/// The stack of references must never grow when the interpreter is full: then the process ended.
+#[test]
+fn a_full_interpreter_takes_arguments() {
+    for pieces in (60..400).step_by(30) {
+        let text = format!(
+            "local t, big = {{}}, {{}} for i = 1, 6900 do t[i] = '1' end
+            pcall(function() local n = 0 while true do n = n + 1 big[n] = ('x'):rep(1000) .. n end end)
+            for n = #big, #big - {pieces}, -1 do big[n] = nil end
+            collectgarbage()
+            return bit.band(unpack(t))"
+        );
+        let reply = reply_of(&text);
+        let is_known = reply == ":1\r\n" || reply.contains("not enough memory");
+        assert!(is_known, "{pieces}: {reply}");
+    }
+}
+
+/// Each item of a pattern that may repeat is a call of C in another, and each callback has a
+/// buffer: both went beyond the end of the stack.
+#[test]
+fn the_stack_suffices() {
+    let complex = "pattern too complex";
+    for (text, part) in [
+        (
+            "return string.find(('a'):rep(1e6), ('a?'):rep(1e5))",
+            complex,
+        ),
+        (
+            "return string.match(('a'):rep(1e6), ('a*'):rep(300))",
+            complex,
+        ),
+        (
+            "return string.gsub(('a'):rep(1e6), ('a-'):rep(300) .. 'b', '')",
+            complex,
+        ),
+        (
+            "for w in string.gmatch(('a'):rep(1e6), ('[ab]+'):rep(300)) do end",
+            complex,
+        ),
+        ("return ('a'):rep(1000):find(('%a?'):rep(200))", ":1\r\n"),
+        ("return ('a-'):rep(300):find(('a%-?'):rep(150))", ":1\r\n"),
+        (
+            "return ('-'):rep(1000):find(('-'):rep(300), 1, true)",
+            ":1\r\n",
+        ),
+    ] {
+        let reply = reply_of(text);
+        assert!(reply.contains(part), "{text}: {reply}");
+    }
+    let nested = "local deep, depth, text = {}, 0 for i = 1, 990 do deep = {deep} end
+        local function f(s)
+          depth = depth + 1
+          if depth < 180 then return (string.gsub('a', 'a', f)) end
+          text = cjson.encode(deep)
+          cjson.decode(('['):rep(990) .. (']'):rep(990))
+          return ''
+        end
+        string.gsub('a', 'a', f)
+        return {depth, #text}";
+    assert_eq!(reply_of(nested), "*2\r\n:180\r\n:1982\r\n");
+}
+
+/// Arguments and results that Rust holds have no place in the memory of the interpreter.
+#[test]
+fn copies_of_one_string_have_a_limit() {
+    let text = "local s, t = ('x'):rep(1e6), {} for i = 1, 100 do t[i] = s end ";
+    for (call, part) in [
+        ("return redis.call('mset', unpack(t))", "not enough memory"),
+        ("return cjson.encode(t)", "not enough memory"),
+        ("return cmsgpack.pack(t)", "not enough memory"),
+        ("return cjson.encode(('\\1'):rep(3e6))", "not enough memory"),
+        ("return t", "does not fit"),
+    ] {
+        let reply = reply_of(&[text, call].concat());
+        assert!(reply.contains(part), "{call}: {}", reply.len());
+    }
+}

@@ -1,7 +1,8 @@
 //! JSON as Lua values.
 
 use super::Settings;
-use mlua::{Lua, Value};
+use crate::host::Host;
+use mlua::Value;
 
 /// The text of an error of the reader, or an error of the host.
 type Read<T> = mlua::Result<Result<T, String>>;
@@ -51,7 +52,7 @@ impl Token {
     }
 }
 
-pub(super) fn decode(lua: &Lua, text: &[u8], settings: &Settings) -> Read<Value> {
+pub(super) fn decode(host: Host<'_>, text: &[u8], settings: &Settings) -> Read<Value> {
     if let [first, second, ..] = text
         && (*first == 0 || *second == 0)
     {
@@ -59,7 +60,7 @@ pub(super) fn decode(lua: &Lua, text: &[u8], settings: &Settings) -> Read<Value>
         return Ok(Err(text.to_owned()));
     }
     let mut reader = Reader {
-        lua,
+        host,
         text,
         at: 0,
         depth: 0,
@@ -83,7 +84,7 @@ fn expected(what: &str, found: &Token, at: usize) -> String {
 }
 
 struct Reader<'t> {
-    lua: &'t Lua,
+    host: Host<'t>,
     text: &'t [u8],
     at: usize,
     depth: i64,
@@ -215,6 +216,7 @@ impl Reader<'_> {
     }
 
     fn descend(&mut self) -> Result<(), String> {
+        self.host.descend()?;
         self.depth += 1;
         if self.depth <= self.settings.decode_depth {
             return Ok(());
@@ -226,8 +228,10 @@ impl Reader<'_> {
     }
 
     fn value(&mut self, token: Token, at: usize) -> Read<Value> {
+        let read = self.at.saturating_sub(at);
+        take!(self.host.charge(64 + read));
         Ok(Ok(match token {
-            Token::Text(text) => Value::String(self.lua.create_string(text)?),
+            Token::Text(text) => Value::String(self.host.lua.create_string(text)?),
             Token::Number(number) => Value::Number(number),
             Token::Boolean(yes) => Value::Boolean(yes),
             Token::Null => Value::NULL,
@@ -239,7 +243,7 @@ impl Reader<'_> {
 
     fn object(&mut self) -> Read<Value> {
         take!(self.descend());
-        let table = self.lua.create_table()?;
+        let table = self.host.lua.create_table()?;
         let (mut token, mut at) = self.token();
         if token == Token::ObjectEnd {
             self.depth -= 1;
@@ -255,7 +259,7 @@ impl Reader<'_> {
             }
             (token, at) = self.token();
             let value = take!(self.value(token, at)?);
-            table.raw_set(self.lua.create_string(key)?, value)?;
+            table.raw_set(self.host.lua.create_string(key)?, value)?;
             (token, at) = self.token();
             match token {
                 Token::ObjectEnd => break,
@@ -269,7 +273,7 @@ impl Reader<'_> {
 
     fn array(&mut self) -> Read<Value> {
         take!(self.descend());
-        let table = self.lua.create_table()?;
+        let table = self.host.lua.create_table()?;
         let (mut token, mut at) = self.token();
         if token == Token::ArrayEnd {
             self.depth -= 1;

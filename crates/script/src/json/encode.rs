@@ -1,15 +1,18 @@
 //! Lua values as JSON.
 
 use super::{Invalid, Settings};
+use crate::host::{Host, NO_MEMORY};
 use crate::number;
 use mlua::{Table, Value};
 
 pub(super) fn encode(
+    host: Host<'_>,
     value: &Value,
     settings: &Settings,
     bytes_max: usize,
 ) -> Result<Vec<u8>, String> {
     let mut writer = Writer {
+        host,
         out: Vec::new(),
         settings,
         bytes_max,
@@ -18,7 +21,11 @@ pub(super) fn encode(
     Ok(writer.out)
 }
 
+/// Bytes of a string between two checks of the limits.
+const PART_BYTES: usize = 4 << 10;
+
 struct Writer<'s> {
+    host: Host<'s>,
     out: Vec<u8>,
     settings: &'s Settings,
     bytes_max: usize,
@@ -34,8 +41,9 @@ fn cannot(value: &Value, why: &str) -> String {
 
 impl Writer<'_> {
     fn value(&mut self, value: &Value, depth: i64) -> Result<(), String> {
+        self.host.charge(16)?;
         if self.out.len() > self.bytes_max {
-            return Err("not enough memory".to_owned());
+            return Err(NO_MEMORY.to_owned());
         }
         match value {
             Value::Nil => self.out.extend_from_slice(b"null"),
@@ -46,7 +54,7 @@ impl Writer<'_> {
             Value::Boolean(false) => self.out.extend_from_slice(b"false"),
             Value::Integer(number) => self.number(*number as f64)?,
             Value::Number(number) => self.number(*number)?,
-            Value::String(text) => self.string(&text.as_bytes()),
+            Value::String(text) => self.string(&text.as_bytes())?,
             Value::Table(table) => self.table(table, depth + 1)?,
             other => return Err(cannot(other, "type not supported")),
         }
@@ -71,8 +79,20 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn string(&mut self, text: &[u8]) {
+    fn string(&mut self, text: &[u8]) -> Result<(), String> {
         self.out.push(b'"');
+        for part in text.chunks(PART_BYTES) {
+            self.host.charge(part.len())?;
+            if self.out.len() > self.bytes_max {
+                return Err(NO_MEMORY.to_owned());
+            }
+            self.escaped(part);
+        }
+        self.out.push(b'"');
+        Ok(())
+    }
+
+    fn escaped(&mut self, text: &[u8]) {
         for byte in text {
             let escape: &[u8] = match byte {
                 b'"' => b"\\\"",
@@ -95,13 +115,13 @@ impl Writer<'_> {
             };
             self.out.extend_from_slice(escape);
         }
-        self.out.push(b'"');
     }
 
     fn table(&mut self, table: &Table, depth: i64) -> Result<(), String> {
         if depth > self.settings.encode_depth {
             return Err(format!("Cannot serialise, excessive nesting ({depth})"));
         }
+        self.host.descend()?;
         match self.array_length(table)? {
             Some(length) => self.array(table, length, depth),
             None => self.object(table, depth),
@@ -113,6 +133,7 @@ impl Writer<'_> {
         let (mut most, mut length) = (0, 0);
         for pair in table.pairs() {
             let (key, _): (Value, Value) = pair.map_err(|error| error.to_string())?;
+            self.host.charge(64)?;
             length += 1;
             match key {
                 Value::Integer(index) if index >= 1 => most = most.max(index),
@@ -157,7 +178,7 @@ impl Writer<'_> {
                 self.out.push(b',');
             }
             match &key {
-                Value::String(text) => self.string(&text.as_bytes()),
+                Value::String(text) => self.string(&text.as_bytes())?,
                 Value::Integer(_) | Value::Number(_) => {
                     self.out.push(b'"');
                     self.value(&key, depth)?;

@@ -36,10 +36,12 @@ use std::time::{Duration, Instant};
 
 /// Runs in vain after which a script's keys are locked before it runs.
 const CONFLICTS_MAX: u32 = 2;
-/// A script in EXEC may take this much time: the keys of EXEC are locked.
+/// The scripts of one EXEC may take this much time together: its keys are locked, or it is alone in
+/// the store.
 const IN_EXEC_MAX: Duration = Duration::from_millis(100);
 
 const IN_CONFLICT: &str = "ERR the script was run again and again for busy-reply-threshold, because its keys changed each time before it ended: nothing was done";
+const TOO_LONG_IN_EXEC: &str = "ERR the scripts of a transaction take too long";
 const KILLED: &str = "ERR Script killed by user with SCRIPT KILL.";
 const NON_LOCAL: &str = "ERR Script attempted to access a non local key in a cluster node";
 const CROSS_SLOT: &str = "ERR Script attempted to access keys that do not hash to the same slot";
@@ -166,6 +168,7 @@ fn begin(ctx: &mut Context<'_>, call: &Call<'_>) -> Result<Box<Running>, Failure
         effects: Default::default(),
         db: ctx.client.db,
         little: true,
+        alone: false,
         started: Instant::now(),
         conflicts: 0,
         locks: Vec::new(),
@@ -176,14 +179,20 @@ fn begin(ctx: &mut Context<'_>, call: &Call<'_>) -> Result<Box<Running>, Failure
 }
 
 /// L1: as it was before its first command.
-fn begin_again(ctx: &mut Context<'_>, call: &Call<'_>, running: &mut Running) {
-    running.machine.stop();
+fn begin_again(ctx: &mut Context<'_>, call: &Call<'_>, running: &mut Running) -> Done {
+    if running.machine.is_busy() {
+        // What a stopped script leaves is not seen by the next run.
+        let machine = machine(ctx)?;
+        let stopped = std::mem::replace(&mut running.machine, machine);
+        ctx.local.scripts.give_back(ctx.shared, stopped);
+    }
     running.effects = Default::default();
     *running.draft = Draft::new(memory(ctx));
     running.db = ctx.client.db;
     running.little = true;
     let job = job(ctx, call, ctx.local.scripts.slice());
     running.event = running.machine.start(job);
+    Ok(())
 }
 
 fn run_by_itself(
@@ -206,14 +215,13 @@ fn run_by_itself(
             begin(ctx, call)?
         }
     };
-    let mut alone = false;
     let done = loop {
         let ended = {
-            let mut guard = match alone {
+            let mut guard = match running.alone {
                 true => session.pin_exclusive(),
                 false => session.pin(),
             };
-            let ended = attempt(ctx, &mut guard, call, &mut running, alone);
+            let ended = attempt(ctx, &mut guard, call, &mut running);
             guard.end_draft();
             guard.unlock_keys();
             if let Err(failure) = &ended
@@ -240,19 +248,20 @@ fn run_by_itself(
                 ctx.local.scripts.suspend(client, running);
                 return Err(Failure::GoesOn);
             }
-            Ok(Ended::Again) => begin_again(ctx, call, &mut running),
+            Ok(Ended::Again) => {}
             Ok(Ended::NeedsTable(db)) => {
                 if let Err(failure) = places::table_for(ctx.shared, ctx.client, db) {
                     break Err(failure);
                 }
-                begin_again(ctx, call, &mut running);
             }
             // No memory to lock the keys: with exclusive access no locks are needed.
-            Err(failure) if failure.is_out_of_memory() && running.little && !alone => {
-                alone = true;
-                begin_again(ctx, call, &mut running);
+            Err(failure) if failure.is_out_of_memory() && running.little && !running.alone => {
+                running.alone = true;
             }
             Err(failure) => break Err(failure),
+        }
+        if let Err(failure) = begin_again(ctx, call, &mut running) {
+            break Err(failure);
         }
     };
     if let Some(long) = &running.long {
@@ -292,11 +301,10 @@ fn attempt(
     guard: &mut Guard<'_>,
     call: &Call<'_>,
     running: &mut Running,
-    alone: bool,
 ) -> Result<Ended, Failure> {
     check_place(ctx, guard)?;
-    let mut locked = alone;
-    if running.conflicts > CONFLICTS_MAX && !alone && !running.locks.is_empty() {
+    let mut locked = running.alone;
+    if running.conflicts > CONFLICTS_MAX && !running.alone && !running.locks.is_empty() {
         guard.lock_keys(&running.locks)?;
         locked = true;
     }
@@ -470,6 +478,7 @@ struct Outside {
     in_exec: bool,
     exec_dbs: Option<[Option<TableId>; crate::shared::commands::DBS]>,
     begun: u64,
+    room_bytes_max: usize,
 }
 
 impl Outside {
@@ -481,7 +490,10 @@ impl Outside {
             in_exec: ctx.local.in_exec,
             exec_dbs: ctx.local.exec_dbs,
             begun: ctx.local.meter.begin_inner(),
+            room_bytes_max: ctx.local.room.bytes_max,
         };
+        // The interpreter could not hold more.
+        ctx.local.room.bytes_max = outside.room_bytes_max.min(memory(ctx));
         ctx.client.db = db;
         ctx.local.in_exec = true;
         if outside.exec_dbs.is_none() {
@@ -497,6 +509,7 @@ impl Outside {
         ctx.table = self.table;
         ctx.local.in_exec = self.in_exec;
         ctx.local.exec_dbs = self.exec_dbs;
+        ctx.local.room.bytes_max = self.room_bytes_max;
         ctx.local.meter.end_inner(ctx.spec.number, self.begun);
     }
 }
@@ -710,17 +723,18 @@ fn allowed(ctx: &Context<'_>, texts: &[Vec<u8>]) -> Vec<u8> {
 /// Runs the script as a step of EXEC, whose draft the guard has. If the script cannot end, nothing
 /// of the EXEC is done.
 fn run_in_exec(ctx: &mut Context<'_>, guard: &mut Guard<'_>, call: &Call<'_>) -> Done {
+    if ctx.local.scripts_took >= IN_EXEC_MAX {
+        let abandoned = Abandoned::Failed(TOO_LONG_IN_EXEC.into());
+        ctx.local.abandoned.get_or_insert(abandoned);
+        return ctx.null();
+    }
+    let (started, before) = (Instant::now(), ctx.local.scripts_took);
     let mut running = begin(ctx, call)?;
-    let started = Instant::now();
     let ended = loop {
         let mut locked = false;
         match drive(ctx, guard, call, &mut running, &mut locked) {
-            Ok(Driven::Suspended) if started.elapsed() < IN_EXEC_MAX => {}
-            Ok(Driven::Suspended) => {
-                break Err(Abandoned::Failed(
-                    "ERR a script in a transaction takes too long".into(),
-                ));
-            }
+            Ok(Driven::Suspended) if before + started.elapsed() < IN_EXEC_MAX => {}
+            Ok(Driven::Suspended) => break Err(Abandoned::Failed(TOO_LONG_IN_EXEC.into())),
             Ok(Driven::NeedsTable(_)) => {
                 break Err(Abandoned::Failed(
                     "ERR a script in a transaction selects a database that has no table yet".into(),
@@ -737,6 +751,7 @@ fn run_in_exec(ctx: &mut Context<'_>, guard: &mut Guard<'_>, call: &Call<'_>) ->
         }
     };
     ctx.local.scripts.give_back(ctx.shared, running.machine);
+    ctx.local.scripts_took = before + started.elapsed();
     match ended {
         Ok(outcome) => answer(ctx, &outcome),
         Err(abandoned) => {

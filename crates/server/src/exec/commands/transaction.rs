@@ -138,6 +138,7 @@ fn run_queue(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
     let Access::Session(session) = access else {
         return Err(Failure::Text("ERR EXEC inside EXEC"));
     };
+    ctx.local.scripts_took = Duration::ZERO;
     let mut attempts = 0;
     let done = loop {
         let needs = prepare(ctx.shared, ctx.client, &transaction)?;
@@ -684,6 +685,9 @@ fn run_steps(
     let begun = ctx.local.meter.begin_inner();
     for (n, step) in steps.iter().enumerate() {
         let end = steps.get(n + 1).map_or(hashes.len(), |next| next.hashes);
+        if ctx.local.abandoned.is_some() {
+            break; // nothing of it will be done
+        }
         if ctx.local.room.exceeded && only_answers(step.spec) {
             continue; // no client will see its reply
         }

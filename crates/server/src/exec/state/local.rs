@@ -16,7 +16,7 @@ use duramen_engine::{KeyHash, TableId, TypedWrite};
 use duramen_types::Type;
 use duramen_wire::resp::Room;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub(crate) struct Local {
     thread: usize,
@@ -64,6 +64,8 @@ pub(crate) struct Local {
     pub(crate) scripts: Scripts,
     /// A script of the running EXEC cannot run to its end: nothing of the EXEC is done.
     pub(crate) abandoned: Option<Abandoned>,
+    /// Time that the scripts of the running EXEC have taken.
+    pub(crate) scripts_took: Duration,
     /// Bytes that a command collects before it can write them.
     pub(crate) scratch: Vec<u8>,
 }
@@ -98,6 +100,7 @@ impl Local {
             hashes: Vec::new(),
             scripts: Scripts::default(),
             abandoned: None,
+            scripts_took: Duration::ZERO,
             scratch: Vec::new(),
         }
     }

@@ -78,6 +78,8 @@ pub(crate) struct Running {
     pub(crate) db: Db,
     /// All its writes give back about as much memory as they take.
     pub(crate) little: bool,
+    /// There was no memory to lock its keys: it is committed alone in the store.
+    pub(crate) alone: bool,
     pub(crate) started: Instant,
     /// How often it ran in vain, because its keys changed.
     pub(crate) conflicts: u32,
@@ -118,8 +120,11 @@ impl Scripts {
     }
 
     pub(crate) fn give_back(&mut self, shared: &Shared, mut machine: Interpreter) {
+        // A script that is stopped may leave a library half loaded, or its values in globals.
+        let is_stopped = machine.is_busy();
         machine.stop();
-        if machine.is_heavy() {
+        let is_old = machine.generation != shared.scripts.generation();
+        if machine.is_heavy() || is_stopped || is_old {
             shared.scripts.discard(machine.machine);
         } else if self.idle.len() < IDLE_MAX {
             self.idle.push(machine);

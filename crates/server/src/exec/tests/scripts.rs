@@ -80,3 +80,22 @@ fn settings_of_scripts_change_at_once() {
         "ERR CONFIG SET failed",
     );
 }
+
+/// Each script of an EXEC had 100 ms of its own, while EXEC was alone in the store.
+#[test]
+fn the_scripts_of_one_exec_share_their_time() {
+    let mut s = Server::session(1);
+    s.expect("MULTI", "+OK\r\n");
+    s.expect("DBSIZE", "+QUEUED\r\n");
+    s.expect("SET k v", "+QUEUED\r\n");
+    let loops: [&[u8]; 3] = [b"EVAL", b"while true do end", b"0"];
+    for _ in 0..100 {
+        assert_eq!(s.ask_bytes(&loops), "+QUEUED\r\n");
+    }
+    let began = std::time::Instant::now();
+    s.expect_error("EXEC", "ERR the scripts of a transaction take too long");
+    // They took 10 s.
+    let took = began.elapsed();
+    assert!(took.as_secs() < 3, "{took:?}");
+    s.expect("EXISTS k", ":0\r\n");
+}

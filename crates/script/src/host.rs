@@ -1,0 +1,57 @@
+//! The limits of the host's functions: they are no instructions of Lua, so they are charged for
+//! their work, and they recurse on the interpreter's stack.
+//!
+//! - H1: a value that is walked holds at most five references of `mlua` per level. With
+//!   [`DEPTH_MAX`](crate::reply) levels and the arguments of one call they fit into
+//!   [`REFERENCES`](crate::sandbox::REFERENCES).
+
+use crate::channel::Channel;
+use mlua::Lua;
+
+/// Work between two looks at the clock, about one nanosecond each.
+const WORK_PER_TICK: usize = 1 << 16;
+/// Bytes of the interpreter's stack that stay free below a level of a walk: those of its own
+/// frames, and of the calls of Lua in it.
+const STACK_BYTES_LEFT: usize = 256 << 10;
+/// The text of an error: there is no memory for a value.
+pub(crate) const NO_MEMORY: &str = "not enough memory";
+
+/// An interpreter, for a function that is charged.
+#[derive(Clone, Copy)]
+pub(crate) struct Host<'h> {
+    pub(crate) lua: &'h Lua,
+    pub(crate) channel: &'h Channel,
+}
+
+impl Host<'_> {
+    /// To be called in each step that takes about `work` nanoseconds. The script may be suspended.
+    ///
+    /// # Errors
+    /// A text: the script was stopped. Each later call fails, too.
+    pub(crate) fn charge(&self, work: usize) -> Result<(), String> {
+        let sum = self.channel.work.get().saturating_add(work);
+        if sum < WORK_PER_TICK {
+            self.channel.work.set(sum);
+            return Ok(());
+        }
+        self.channel.work.set(0);
+        self.channel
+            .tick(self.lua)
+            .map_err(|error| error.to_string())
+    }
+
+    /// To be called before each level of a walk.
+    ///
+    /// # Errors
+    /// A text: too little of the stack is left.
+    pub(crate) fn descend(&self) -> Result<(), String> {
+        let here = 0_u8;
+        let left = (&raw const here)
+            .addr()
+            .saturating_sub(self.channel.stack_limit.get());
+        match left > STACK_BYTES_LEFT {
+            true => Ok(()),
+            false => Err("C stack overflow".to_owned()),
+        }
+    }
+}
