@@ -25,8 +25,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes of an interpreter's stack. Lua nests 200 calls of C functions, each with a buffer of 8 KiB:
-/// some 2 MiB. Walks of values take the most beside them, and check what is left
+/// Bytes of an interpreter's stack. Lua nests 200 calls of C functions, each with a buffer of 8
+/// KiB: some 2 MiB. Walks of values take the most beside them, and check what is left
 /// (`Host::descend`). Pages that are never touched cost nothing.
 const STACK_BYTES: usize = 8 << 20;
 

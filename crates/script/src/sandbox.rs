@@ -37,9 +37,9 @@ const TEXT_CHANGES: &[(&str, TextChange)] = &[
 const FUNCTION_CHUNK: &str = "@user_function";
 const PRELUDE: &str = "=prelude";
 /// Values that Rust may refer to at once (host::H1). `mlua` keeps them on a stack of Lua, which has
-/// room for 8,000, and the process ends when that stack cannot grow because the interpreter is full.
-/// So it has its size before the interpreter has a limit, and no collection shrinks it: its slots
-/// stay in use.
+/// room for 8,000, and the process ends when that stack cannot grow because the interpreter is
+/// full. So it has its size before the interpreter has a limit, and no collection shrinks it: its
+/// slots stay in use.
 const REFERENCES: usize = 7_900;
 
 pub(crate) struct Sandbox {

@@ -603,7 +603,7 @@ fn the_stack_suffices() {
             "return ('a'):rep(1e6):find(('a'):rep(5e5) .. 'b', 1, true)",
             "$-1\r\n",
         ),
-        ("return ('a'):rep(1000):find(('%a?'):rep(200))", ":1\r\n"),
+        ("return ('a'):rep(1000):find(('%a?'):rep(150))", ":1\r\n"),
         ("return ('a-'):rep(300):find(('a%-?'):rep(150))", ":1\r\n"),
         (
             "return ('-'):rep(1000):find(('-'):rep(300), 1, true)",

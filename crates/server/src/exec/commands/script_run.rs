@@ -181,7 +181,7 @@ fn begin(ctx: &mut Context<'_>, call: &Call<'_>) -> Result<Box<Running>, Failure
 /// L1: as it was before its first command.
 fn begin_again(ctx: &mut Context<'_>, call: &Call<'_>, running: &mut Running) -> Done {
     if running.machine.is_busy() {
-        // What a stopped script leaves is not seen by the next run.
+        // The next run sees nothing of a stopped script.
         let machine = machine(ctx)?;
         let stopped = std::mem::replace(&mut running.machine, machine);
         ctx.local.scripts.give_back(ctx.shared, stopped);
