@@ -1,6 +1,6 @@
 //! The text of a script, the flags of its first line, and the cache of sources by their SHA-1.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
 /// Number of hex digits of a script's name.
@@ -127,9 +127,15 @@ pub struct Cache {
     bytes_max: usize,
 }
 
+/// Memory of a script beside its text: its entries in two tables.
+const ENTRY_BYTES: usize = 300;
+
 #[derive(Debug, Default)]
 struct Scripts {
     by_sha1: HashMap<String, (Arc<Script>, u64)>,
+    /// The names by their last uses.
+    by_use: BTreeMap<u64, String>,
+    /// Bytes of all texts, each with [`ENTRY_BYTES`] more.
     bytes: usize,
     /// Number of uses so far.
     uses: u64,
@@ -157,30 +163,35 @@ impl Cache {
         let name = String::from_utf8_lossy(sha1).to_ascii_lowercase();
         let mut scripts = self.lock();
         scripts.uses += 1;
-        let uses = scripts.uses;
-        let (script, used) = scripts.by_sha1.get_mut(&name)?;
-        *used = uses;
+        let Scripts {
+            by_sha1,
+            by_use,
+            uses,
+            ..
+        } = &mut *scripts;
+        let (script, used) = by_sha1.get_mut(&name)?;
+        by_use.remove(used);
+        by_use.insert(*uses, name);
+        *used = *uses;
         Some(Arc::clone(script))
     }
 
     pub fn put(&self, script: Arc<Script>) {
         let mut scripts = self.lock();
         scripts.uses += 1;
-        let (uses, bytes) = (scripts.uses, script.text.len());
-        if scripts
-            .by_sha1
-            .insert(script.sha1.clone(), (script, uses))
-            .is_none()
-        {
-            scripts.bytes += bytes;
+        let (uses, bytes) = (scripts.uses, ENTRY_BYTES + script.text.len());
+        let name = script.sha1.clone();
+        scripts.by_use.insert(uses, name.clone());
+        match scripts.by_sha1.insert(name, (script, uses)) {
+            Some((_, used)) => drop(scripts.by_use.remove(&used)),
+            None => scripts.bytes += bytes,
         }
         while scripts.bytes > self.bytes_max && scripts.by_sha1.len() > 1 {
-            let oldest = scripts.by_sha1.iter().min_by_key(|(_, (_, used))| *used);
-            let Some(name) = oldest.map(|(name, _)| name.clone()) else {
+            let Some((_, oldest)) = scripts.by_use.pop_first() else {
                 break;
             };
-            if let Some((script, _)) = scripts.by_sha1.remove(&name) {
-                scripts.bytes -= script.text.len();
+            if let Some((script, _)) = scripts.by_sha1.remove(&oldest) {
+                scripts.bytes -= ENTRY_BYTES + script.text.len();
             }
         }
     }
@@ -188,10 +199,11 @@ impl Cache {
     pub fn clear(&self) {
         let mut scripts = self.lock();
         scripts.by_sha1.clear();
+        scripts.by_use.clear();
         scripts.bytes = 0;
     }
 
-    /// Number of scripts, and the bytes of their texts.
+    /// Number of scripts, and their bytes.
     pub fn size(&self) -> (usize, usize) {
         let scripts = self.lock();
         (scripts.by_sha1.len(), scripts.bytes)
