@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn the_cache_has_a_limit_and_forgets_the_script_used_longest_ago() {
-        let cache = Cache::new(20);
+        let cache = Cache::new(2 * ENTRY_BYTES + 20);
         let names: Vec<String> = ["return 111", "return 222", "return 333"]
             .iter()
             .enumerate()
@@ -261,7 +261,7 @@ mod tests {
             .map(|name| cache.get(name.as_bytes()).is_some())
             .collect();
         assert_eq!(known, [true, false, true]);
-        assert_eq!(cache.size(), (2, 20));
+        assert_eq!(cache.size(), (2, 2 * ENTRY_BYTES + 20));
         cache.clear();
         assert_eq!(cache.size(), (0, 0));
     }
