@@ -3,7 +3,7 @@
 //!
 //! - H1: a value that is walked holds at most five references of `mlua` per level. With
 //!   [`DEPTH_MAX`](crate::reply) levels and the arguments of one call they fit into
-//!   [`REFERENCES`](crate::sandbox::REFERENCES).
+//!   `sandbox::REFERENCES`.
 
 use crate::channel::Channel;
 use mlua::Lua;

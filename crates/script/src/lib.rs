@@ -11,7 +11,6 @@
 //! - [`host`]: what the host's functions are charged, and the stack that is left to them.
 //! - [`result`]: results of the host's functions.
 //! - [`raise`]: functions that raise errors at their caller's line.
-//! - [`pattern`]: a limit for patterns.
 //! - [`reply`]: replies of commands as Lua values, and a script's result as a reply.
 //! - [`patterns`]: the patterns of `string.find` and its like.
 //! - [`json`], [`pack`], [`layout`], [`bits`]: the libraries `cjson`, `cmsgpack`, `struct`, `bit`.
