@@ -45,6 +45,15 @@ def start(tmp_path):
 
 
 @pytest.fixture(scope="module")
+def certs(tmp_path_factory):
+    """An authority with certificates for `server`, and for the client `alice`."""
+    folder = tmp_path_factory.mktemp("certs")
+    harness.cert("init", folder)
+    harness.cert("issue", "alice", "--dir", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
 def pair(tmp_path_factory):
     """Duramen and a Redis."""
     redis = shutil.which("redis-server")

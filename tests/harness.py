@@ -71,6 +71,19 @@ def environment(additions):
     return {**own, **additions}
 
 
+def cert(*arguments, ok=True):
+    """`duramen cert …`; returns its output, or the text of its refusal."""
+    done = subprocess.run(
+        [BINARY, "cert", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=environment({}),
+        timeout=PATIENCE_S,
+    )
+    assert (done.returncode == 0) == ok, done
+    return done.stdout if ok else done.stderr
+
+
 class Duramen:
     """One server process. After a restart it has the same ports."""
 

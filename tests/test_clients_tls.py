@@ -1,26 +1,20 @@
 """The client libraries over TLS 1.3, as an ACL user with just the rights of the scenarios."""
 
+import re
+import time
+
 import pytest
 
 import harness
 import test_clients
-from test_tls import cert, options
+from test_tls import options
 
 pytestmark = pytest.mark.duramen
 
 # The scenarios use binary keys too, so the pattern leaves out the keys of `denied` alone.
 RIGHTS = "on >right ~[^d]* +@read +@write +@connection +@transaction +@keyspace -@dangerous"
 USER = {"CLIENT_USER": "worker", "CLIENT_PASSWORD": "right"}
-CASES = [("redis-py", 3, True), ("go-redis", 3, True), ("node-redis", 3, False), ("ioredis", 2, False)]
-
-
-@pytest.fixture(scope="module")
-def certs(tmp_path_factory):
-    """An authority with certificates for `server`, and for the client `alice`."""
-    folder = tmp_path_factory.mktemp("certs")
-    cert("init", folder)
-    cert("issue", "alice", "--dir", folder)
-    return folder
+CASES = [("redis-py", 3, True), ("go-redis", 3, True), ("node-redis", 3, False), ("ioredis", 2, False), ("jedis", 3, True)]
 
 
 def serve(tmp_path, certs, mutual):
@@ -45,3 +39,30 @@ def test_scenarios(tmp_path, certs, client, resp, mutual):
     with server:
         said, errors = test_clients.run_program(client, resp, server, port, environment(certs, mutual))
     assert said == dict.fromkeys([*test_clients.SCENARIOS, "denied"], ""), errors
+
+
+# Each with what the library may call it.
+REFUSALS = {
+    "wrong authority": "(?i)certificate.*(verify failed|unknown authority)|unable to (verify|get).*certificate|self.signed|PKIX",
+    "wrong password": "(?i)WRONGPASS|invalid username-password pair",
+}
+# Longest time until a library tells its caller, with the start of its program, on two shared cores.
+REFUSED_WITHIN_S = 5
+
+
+@pytest.mark.parametrize("why", REFUSALS)
+@pytest.mark.parametrize("client, resp, mutual", CASES, ids=[case[0] for case in CASES])
+def test_a_refused_client_is_told_why(tmp_path, certs, client, resp, mutual, why):
+    server, port = serve(tmp_path, certs, mutual)
+    variables = {**environment(certs, mutual), "CLIENT_REFUSED": "yes"}
+    if why == "wrong password":
+        variables["CLIENT_PASSWORD"] = "wrong"
+    else:
+        harness.cert("init", tmp_path / "others")
+        variables["CLIENT_CA"] = str(tmp_path / "others" / "ca.crt")
+    with server:
+        began = time.monotonic()
+        said, errors = test_clients.run_program(client, resp, server, port, variables)
+        took = time.monotonic() - began
+    assert list(said) == ["connect"] and re.search(REFUSALS[why], said["connect"]), (said, errors)
+    assert took < REFUSED_WITHIN_S, (took, said)

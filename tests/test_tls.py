@@ -17,30 +17,9 @@ import pytest
 import redis
 
 import harness
+from harness import cert
 
 pytestmark = pytest.mark.duramen
-
-
-def cert(*arguments, ok=True):
-    """`duramen cert …`; returns its output, or the text of its refusal."""
-    done = subprocess.run(
-        [harness.BINARY, "cert", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env=harness.environment({}),
-        timeout=harness.PATIENCE_S,
-    )
-    assert (done.returncode == 0) == ok, done
-    return done.stdout if ok else done.stderr
-
-
-@pytest.fixture(scope="module")
-def certs(tmp_path_factory):
-    """An authority with certificates for `server`, and for the client `alice`."""
-    folder = tmp_path_factory.mktemp("certs")
-    cert("init", folder)
-    cert("issue", "alice", "--dir", folder)
-    return folder
 
 
 def options(certs, port, *more):

@@ -326,7 +326,9 @@ func main() {
 		{"watch", watch}, {"big", big}, {"binary", binary}, {"expiry", expiry}, {"scan", scan},
 		{"errors", errorReplies}, {"concurrent", concurrent}, {"reconnect", reconnect},
 	}
-	if options.Username != "" {
+	if os.Getenv("CLIENT_REFUSED") != "" {
+		scenarios = scenarios[:1]
+	} else if options.Username != "" {
 		scenarios = append(scenarios, scenario{"denied", denied})
 	}
 	for _, scenario := range scenarios {

@@ -16,18 +16,21 @@ const tls = process.env.CLIENT_CA && {
   key: fileOf("CLIENT_KEY"),
   minVersion: "TLSv1.3",
 };
+const refused = process.env.CLIENT_REFUSED;
+// The newest error of a connection: ioredis gives requests no other reason than a closed connection.
+let lastError;
 const everyByte = Buffer.from(Array.from({ length: 256 }, (_, i) => i));
 
 /** node-redis behind the calls of the scenarios. Arguments and replies are strings; `raw` gives buffers. */
 async function nodeRedis() {
   const redis = require("redis");
   const client = redis.createClient({
-    socket: { host, port: Number(port), reconnectStrategy: () => 20, ...(tls ? { tls: true, ...tls } : {}) },
+    socket: { host, port: Number(port), reconnectStrategy: refused ? false : () => 20, ...(tls ? { tls: true, ...tls } : {}) },
     ...account,
     RESP: Number(resp),
     disableOfflineQueue: false,
   });
-  client.on("error", () => {});
+  client.on("error", (error) => (lastError = error));
   await client.connect();
   const typeMapping = { [redis.RESP_TYPES.BLOB_STRING]: Buffer };
   return {
@@ -59,8 +62,8 @@ async function nodeRedis() {
 /** ioredis behind the same calls. */
 async function ioRedis() {
   const Redis = require("ioredis");
-  const client = new Redis({ host, port: Number(port), retryStrategy: () => 20, tls, ...account });
-  client.on("error", () => {});
+  const client = new Redis({ host, port: Number(port), retryStrategy: () => (refused ? null : 20), tls, ...account });
+  client.on("error", (error) => (lastError = error));
   return {
     command: (...args) => client.call(...args.map(String)),
     raw: (name, ...args) => client.callBuffer(name, ...args),
@@ -222,16 +225,24 @@ if (user) {
   };
 }
 
-async function main() {
-  const client = await open();
-  for (const [name, scenario] of Object.entries(scenarios)) {
-    try {
-      await scenario(client);
-      console.log(`pass ${name}`);
-    } catch (error) {
-      console.log(`fail ${name} ${String(error.message).replaceAll("\n", " ").slice(0, 500)}`);
-    }
+/** Runs one scenario and prints its result. */
+async function report(name, scenario) {
+  try {
+    await scenario();
+    console.log(`pass ${name}`);
+  } catch (error) {
+    const text = refused && lastError ? `${error.message} ${lastError.message}` : String(error.message);
+    console.log(`fail ${name} ${text.replaceAll("\n", " ").slice(0, 500)}`);
   }
+}
+
+async function main() {
+  if (refused) {
+    await report("connect", async () => scenarios.connect(await open()));
+    process.exit(0);
+  }
+  const client = await open();
+  for (const [name, scenario] of Object.entries(scenarios)) await report(name, () => scenario(client));
   client.close();
   process.exit(0);
 }

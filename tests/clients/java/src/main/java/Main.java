@@ -1,14 +1,32 @@
 import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStream;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.security.GeneralSecurityException;
+import java.security.KeyFactory;
+import java.security.KeyStore;
+import java.security.PrivateKey;
+import java.security.cert.Certificate;
+import java.security.cert.CertificateFactory;
+import java.security.spec.PKCS8EncodedKeySpec;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Base64;
+import java.util.Collection;
 import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
+import javax.net.ssl.KeyManagerFactory;
+import javax.net.ssl.SSLContext;
+import javax.net.ssl.SSLParameters;
+import javax.net.ssl.SSLSocketFactory;
+import javax.net.ssl.TrustManagerFactory;
 import redis.clients.jedis.DefaultJedisClientConfig;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.Jedis;
@@ -17,6 +35,7 @@ import redis.clients.jedis.Pipeline;
 import redis.clients.jedis.RedisProtocol;
 import redis.clients.jedis.Response;
 import redis.clients.jedis.Transaction;
+import redis.clients.jedis.exceptions.JedisAccessControlException;
 import redis.clients.jedis.exceptions.JedisConnectionException;
 import redis.clients.jedis.exceptions.JedisDataException;
 import redis.clients.jedis.params.ScanParams;
@@ -31,17 +50,64 @@ public final class Main {
 
     private final HostAndPort address;
     private final String resp;
+    private final String user;
     private final DefaultJedisClientConfig config;
     private final Jedis jedis;
 
-    private Main(String host, int port, String resp) {
+    private Main(String host, int port, String resp) throws IOException, GeneralSecurityException {
         this.address = new HostAndPort(host, port);
         this.resp = resp;
-        this.config = DefaultJedisClientConfig.builder()
+        this.user = System.getenv("CLIENT_USER");
+        DefaultJedisClientConfig.Builder builder = DefaultJedisClientConfig.builder()
                 .protocol(resp.equals("3") ? RedisProtocol.RESP3 : RedisProtocol.RESP2)
-                .socketTimeoutMillis(20_000)
-                .build();
+                .socketTimeoutMillis(20_000);
+        if (user != null) {
+            builder.user(user).password(System.getenv("CLIENT_PASSWORD"));
+        }
+        if (System.getenv("CLIENT_CA") != null) {
+            SSLParameters parameters = new SSLParameters(null, new String[] {"TLSv1.3"});
+            parameters.setEndpointIdentificationAlgorithm("HTTPS");
+            builder.ssl(true).sslSocketFactory(sockets()).sslParameters(parameters);
+        }
+        this.config = builder.build();
         this.jedis = open();
+    }
+
+    /** Sockets that trust the authority of the environment, and show the client's certificate if it has one. */
+    private static SSLSocketFactory sockets() throws IOException, GeneralSecurityException {
+        KeyStore trusted = emptyStore();
+        for (Certificate authority : certificates(System.getenv("CLIENT_CA"))) {
+            trusted.setCertificateEntry("authority" + trusted.size(), authority);
+        }
+        TrustManagerFactory trust = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
+        trust.init(trusted);
+        KeyStore own = emptyStore();
+        if (System.getenv("CLIENT_CERT") != null) {
+            Certificate[] chain = certificates(System.getenv("CLIENT_CERT")).toArray(new Certificate[0]);
+            own.setKeyEntry("own", privateKey(System.getenv("CLIENT_KEY")), new char[0], chain);
+        }
+        KeyManagerFactory keys = KeyManagerFactory.getInstance(KeyManagerFactory.getDefaultAlgorithm());
+        keys.init(own, new char[0]);
+        SSLContext context = SSLContext.getInstance("TLSv1.3");
+        context.init(keys.getKeyManagers(), trust.getTrustManagers(), null);
+        return context.getSocketFactory();
+    }
+
+    private static KeyStore emptyStore() throws IOException, GeneralSecurityException {
+        KeyStore store = KeyStore.getInstance("PKCS12");
+        store.load(null, null);
+        return store;
+    }
+
+    private static Collection<? extends Certificate> certificates(String path) throws IOException, GeneralSecurityException {
+        try (InputStream file = Files.newInputStream(Path.of(path))) {
+            return CertificateFactory.getInstance("X.509").generateCertificates(file);
+        }
+    }
+
+    private static PrivateKey privateKey(String path) throws IOException, GeneralSecurityException {
+        String base64 = Files.readString(Path.of(path)).replaceAll("-----[A-Z ]+-----|\\s", "");
+        return KeyFactory.getInstance("EC").generatePrivate(new PKCS8EncodedKeySpec(Base64.getDecoder().decode(base64)));
     }
 
     private Jedis open() {
@@ -194,6 +260,23 @@ public final class Main {
         equal(jedis.get("text"), "abc");
     }
 
+    private void denied() {
+        try (Jedis own = open()) {
+            for (Scenario command : List.<Scenario>of(() -> own.configGet("port"), () -> own.get("denied"))) {
+                try {
+                    command.run();
+                } catch (JedisAccessControlException expected) {
+                    check(expected.getMessage().startsWith("NOPERM"), expected.getMessage());
+                    continue;
+                } catch (Exception other) {
+                    throw new AssertionError(other);
+                }
+                throw new AssertionError("a command outside of the rights was allowed");
+            }
+            equal(own.ping(), "PONG");
+        }
+    }
+
     private void concurrent() throws InterruptedException {
         jedis.del("count");
         List<Thread> threads = new ArrayList<>();
@@ -247,19 +330,33 @@ public final class Main {
         scenarios.put("errors", this::errors);
         scenarios.put("concurrent", this::concurrent);
         scenarios.put("reconnect", this::reconnect);
+        if (user != null) {
+            scenarios.put("denied", this::denied);
+        }
         return scenarios;
     }
 
-    public static void main(String[] arguments) {
-        Main main = new Main(arguments[0], Integer.parseInt(arguments[1]), arguments[2]);
-        main.scenarios().forEach((name, scenario) -> {
-            try {
-                scenario.run();
-                System.out.println("pass " + name);
-            } catch (Throwable error) {
-                String text = String.valueOf(error).replace('\n', ' ');
-                System.out.println("fail " + name + " " + text.substring(0, Math.min(500, text.length())));
+    /** Runs one scenario and prints its result. */
+    private static void report(String name, Scenario scenario) {
+        try {
+            scenario.run();
+            System.out.println("pass " + name);
+        } catch (Throwable error) {
+            StringBuilder text = new StringBuilder(String.valueOf(error));
+            for (Throwable cause = error.getCause(); cause != null; cause = cause.getCause()) {
+                text.append("; ").append(cause);
             }
-        });
+            System.out.println("fail " + name + " " + text.substring(0, Math.min(500, text.length())).replace('\n', ' '));
+        }
+    }
+
+    public static void main(String[] arguments) throws IOException, GeneralSecurityException {
+        String host = arguments[0];
+        int port = Integer.parseInt(arguments[1]);
+        if (System.getenv("CLIENT_REFUSED") != null) {
+            report("connect", () -> new Main(host, port, arguments[2]).connect());
+        } else {
+            new Main(host, port, arguments[2]).scenarios().forEach(Main::report);
+        }
     }
 }
