@@ -42,16 +42,11 @@ impl Coordinator {
 
     pub(super) fn kick_functions(&mut self, id: ServerId) {
         let functions = self.functions.published().clone();
-        let Some(server) = self.servers.get_mut(&id) else {
-            return;
-        };
-        let push = &mut server.push;
-        if push.are_functions_told || push.functions_confirmed >= functions.revision {
-            return;
+        let server = self.servers.get_mut(&id);
+        if server.is_some_and(|server| server.push.functions.begin(functions.revision)) {
+            let kind = CallKind::Functions(functions.revision);
+            self.ask(id, FromCoordinator::Functions(functions), kind, PATIENCE_US);
         }
-        push.are_functions_told = true;
-        let kind = CallKind::Functions(functions.revision);
-        self.ask(id, FromCoordinator::Functions(functions), kind, PATIENCE_US);
     }
 
     pub(super) fn functions_told(
@@ -63,15 +58,12 @@ impl Coordinator {
         let Some(server) = self.servers.get_mut(&id) else {
             return;
         };
-        let push = &mut server.push;
-        push.are_functions_told = false;
-        match answer {
-            Some((ServerAnswer::Confirmed { .. }, _)) => {
-                push.functions_confirmed = push.functions_confirmed.max(revision);
-                self.kick(id);
-            }
+        let is_confirmed = matches!(answer, Some((ServerAnswer::Confirmed { .. }, _)));
+        server.push.functions.end(is_confirmed.then_some(revision));
+        match is_confirmed {
+            true => self.kick(id),
             // An older member never confirms them.
-            _ => self.arm(self.now_us + PATIENCE_US, Timer::Push(id)),
+            false => self.arm(self.now_us + PATIENCE_US, Timer::Push(id)),
         }
     }
 }

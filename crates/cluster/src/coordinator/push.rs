@@ -34,18 +34,37 @@ pub(super) struct Push {
     tablets: Option<Tablets>,
     tablets_confirmed: TabletsVersion,
     are_tablets_told: bool,
-    /// The revision of the users; 0: unknown, or it has its own.
-    pub users_confirmed: u64,
-    pub are_users_told: bool,
-    /// The revision of the functions; 0: unknown.
-    pub functions_confirmed: u64,
-    pub are_functions_told: bool,
+    pub users: Revisions,
+    pub functions: Revisions,
     /// Why the server does not understand the newest users that it was told.
     pub users_fault: Option<String>,
     /// It has its id: until then nothing is sent to it.
     pub is_welcome: bool,
     /// When it last answered a check.
     pub check_passed_us: Option<u64>,
+}
+
+/// The revisions of the users, or of the functions, that a server was sent.
+#[derive(Default)]
+pub(super) struct Revisions {
+    /// 0: unknown, or it has its own.
+    pub confirmed: u64,
+    is_told: bool,
+}
+
+impl Revisions {
+    /// Whether this revision is to be sent now; then it is in flight.
+    pub fn begin(&mut self, revision: u64) -> bool {
+        let begins = !self.is_told && self.confirmed < revision;
+        self.is_told |= begins;
+        begins
+    }
+
+    /// The revision in flight was answered, or no answer came. `confirmed`: the server has it.
+    pub fn end(&mut self, confirmed: Option<u64>) {
+        self.is_told = false;
+        self.confirmed = self.confirmed.max(confirmed.unwrap_or_default());
+    }
 }
 
 impl Coordinator {
@@ -111,8 +130,8 @@ impl Coordinator {
                 .map_or(push.tablets_confirmed, |t| t.version);
             let lacks = push.list_confirmed < newest
                 || push.tablets_confirmed < told
-                || push.users_confirmed < users
-                || push.functions_confirmed < functions;
+                || push.users.confirmed < users
+                || push.functions.confirmed < functions;
             lacks && push.is_welcome && server.is_up()
         };
         if !self.servers.get(&id).is_some_and(lacks) || !self.published.is_up(id) {

@@ -36,7 +36,7 @@ impl Coordinator {
             .filter_map(|id| Some((*id, self.servers.get(id)?)));
         let members = up.map(|(server, known)| MemberHealth {
             server,
-            users_revision: known.push.users_confirmed,
+            users_revision: known.push.users.confirmed,
             users_fault: known.push.users_fault.clone(),
             certificate_expires_s: None,
         });
@@ -76,15 +76,11 @@ impl Coordinator {
 
     pub(super) fn kick_users(&mut self, id: ServerId) {
         let users = self.users.published().clone();
-        let Some(server) = self.servers.get_mut(&id) else {
-            return;
-        };
-        if server.push.are_users_told || server.push.users_confirmed >= users.revision {
-            return;
+        let server = self.servers.get_mut(&id);
+        if server.is_some_and(|server| server.push.users.begin(users.revision)) {
+            let kind = CallKind::Users(users.revision);
+            self.ask(id, FromCoordinator::Users(users), kind, PATIENCE_US);
         }
-        server.push.are_users_told = true;
-        let kind = CallKind::Users(users.revision);
-        self.ask(id, FromCoordinator::Users(users), kind, PATIENCE_US);
     }
 
     pub(super) fn users_told(
@@ -96,10 +92,10 @@ impl Coordinator {
         let Some(server) = self.servers.get_mut(&id) else {
             return;
         };
-        server.push.are_users_told = false;
+        let is_confirmed = matches!(answer, Some((ServerAnswer::Confirmed { .. }, _)));
+        server.push.users.end(is_confirmed.then_some(revision));
         match answer {
             Some((ServerAnswer::Confirmed { .. }, _)) => {
-                server.push.users_confirmed = server.push.users_confirmed.max(revision);
                 server.push.users_fault = None;
                 self.kick(id);
             }

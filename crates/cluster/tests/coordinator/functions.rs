@@ -2,11 +2,10 @@
 //! next leader.
 
 use crate::rig::Rig;
-use duramen_base::ids::{ListVersion, ServerId, TabletsVersion};
-use duramen_cluster::coordinator::store::MetaStore;
+use duramen_base::ids::ServerId;
 use duramen_wire::native::message::{
     CLUSTER_FUNCTIONS_BYTES_MAX, ClusterFunctions, CoordinatorAnswer, FromCoordinator, Refusal,
-    ServerAnswer, ToCoordinator,
+    ToCoordinator,
 };
 
 fn functions(revision: u64, texts: &[&str]) -> ClusterFunctions {
@@ -27,32 +26,16 @@ fn set(rig: &mut Rig, new: &ClusterFunctions) -> ClusterFunctions {
 
 /// Answers the pushes of functions; returns who was sent which revision.
 fn told(rig: &mut Rig) -> Vec<(ServerId, u64)> {
-    let pushes = rig.asked_where(|call| matches!(call.question, FromCoordinator::Functions(_)));
-    let mut told = Vec::new();
-    for push in pushes {
-        let FromCoordinator::Functions(functions) = &push.question else {
-            continue;
-        };
-        told.push((push.to, functions.revision));
-        let answer = ServerAnswer::Confirmed {
-            list_version: ListVersion(1),
-            tablets_version: TabletsVersion(0),
-        };
-        rig.reply(&push, answer);
-    }
-    told.sort_unstable();
-    told
-}
-
-/// The layout that an older program reads first.
-fn layout(rig: &mut Rig) -> u8 {
-    rig.leader.store.load().unwrap()[&b"m".to_vec()][0]
+    rig.told_revisions(|question| match question {
+        FromCoordinator::Functions(newest) => Some(newest.revision),
+        _ => None,
+    })
 }
 
 #[test]
 fn a_change_counts_only_if_it_was_made_from_the_newest_functions() {
     let mut rig = Rig::new();
-    let before = layout(&mut rig);
+    let before = rig.layout();
     assert_eq!(ask(&mut rig, ToCoordinator::Functions), functions(0, &[]));
     let first = functions(1, &["#!lua name=a\n"]);
     assert_eq!(set(&mut rig, &first), first);
@@ -61,7 +44,7 @@ fn a_change_counts_only_if_it_was_made_from_the_newest_functions() {
     assert_eq!(set(&mut rig, &second), second);
     assert_eq!(set(&mut rig, &functions(2, &["x"])), second);
     assert_eq!(set(&mut rig, &functions(4, &["x"])), second, "too new");
-    assert!(layout(&mut rig) > before, "an older program refuses it");
+    assert!(rig.layout() > before, "an older program refuses it");
     rig.fail_over();
     assert_eq!(ask(&mut rig, ToCoordinator::Functions), second);
     let text = "x".repeat(CLUSTER_FUNCTIONS_BYTES_MAX);

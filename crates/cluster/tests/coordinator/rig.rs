@@ -291,6 +291,30 @@ impl Rig {
         Vec::from(found)
     }
 
+    /// Confirms the waiting requests that tell a revision; returns who was sent which one.
+    pub fn told_revisions(
+        &mut self,
+        revision_of: impl Fn(&FromCoordinator) -> Option<u64>,
+    ) -> Vec<(ServerId, u64)> {
+        let pushes = self.asked_where(|call| revision_of(&call.question).is_some());
+        let mut told = Vec::new();
+        for push in pushes {
+            told.extend(revision_of(&push.question).map(|revision| (push.to, revision)));
+            let answer = ServerAnswer::Confirmed {
+                list_version: ListVersion(1),
+                tablets_version: TabletsVersion(0),
+            };
+            self.reply(&push, answer);
+        }
+        told.sort_unstable();
+        told
+    }
+
+    /// The layout of the store, which an older program reads first.
+    pub fn layout(&mut self) -> u8 {
+        self.leader.store.load().unwrap()[&b"m".to_vec()][0]
+    }
+
     /// Answers pings, server lists and tablets as good servers do. Returns the tablets that each
     /// server was told, in order.
     pub fn be_good(&mut self) -> Vec<(ServerId, Tablets)> {

@@ -1,11 +1,10 @@
 //! Users of the cluster: changed one after the other, told to all, kept by the next leader.
 
 use crate::rig::Rig;
-use duramen_base::ids::{ListVersion, ServerId, TabletsVersion};
-use duramen_cluster::coordinator::store::MetaStore;
+use duramen_base::ids::ServerId;
 use duramen_wire::native::message::{
     CLUSTER_USERS_BYTES_MAX, ClusterUsers, CoordinatorAnswer, FromCoordinator, Refusal,
-    ServerAnswer, ToCoordinator,
+    ToCoordinator,
 };
 
 fn users(revision: u64, rules: &str) -> ClusterUsers {
@@ -31,26 +30,10 @@ fn newest(rig: &mut Rig) -> ClusterUsers {
 
 /// Answers the pushes of users; returns who was sent which revision.
 fn told(rig: &mut Rig) -> Vec<(ServerId, u64)> {
-    let pushes = rig.asked_where(|call| matches!(call.question, FromCoordinator::Users(_)));
-    let mut told = Vec::new();
-    for push in pushes {
-        let FromCoordinator::Users(users) = &push.question else {
-            continue;
-        };
-        told.push((push.to, users.revision));
-        let answer = ServerAnswer::Confirmed {
-            list_version: ListVersion(1),
-            tablets_version: TabletsVersion(0),
-        };
-        rig.reply(&push, answer);
-    }
-    told.sort_unstable();
-    told
-}
-
-/// The layout that an older program reads first.
-fn layout(rig: &mut Rig) -> u8 {
-    rig.leader.store.load().unwrap()[&b"m".to_vec()][0]
+    rig.told_revisions(|question| match question {
+        FromCoordinator::Users(newest) => Some(newest.revision),
+        _ => None,
+    })
 }
 
 #[test]
@@ -127,7 +110,7 @@ fn too_many_users_are_refused() {
 #[test]
 fn a_store_without_users_keeps_its_layout() {
     let mut rig = Rig::new();
-    assert_eq!(layout(&mut rig), 2);
+    assert_eq!(rig.layout(), 2);
     set(&mut rig, users(1, "user ann on"));
-    assert_eq!(layout(&mut rig), 3);
+    assert_eq!(rig.layout(), 3);
 }
