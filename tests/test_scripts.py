@@ -228,7 +228,7 @@ def test_the_writes_of_a_script_wake_those_that_wait(server):
     for thread in threads:
         thread.start()
     harness.wait_until(lambda: client.info("clients")["blocked_clients"] == 3, "all wait")
-    # What a script takes back before its end wakes nobody.
+    # A push that a script takes back before its end wakes nobody.
     client.eval("redis.call('rpush', 'queue', 'x') redis.call('del', 'queue')", 0)
     assert client.info("clients")["blocked_clients"] == 3
     client.eval(

@@ -187,7 +187,6 @@ impl Guard<'_> {
         let object = self.read_in_draft(draft, table, hash, key)?;
         let before = object.map(|object| object.version);
         let decision = decide(object, scratch);
-        let is_past = |at_ms: Option<u64>| at_ms.is_some_and(|at_ms| at_ms <= self.now_ms());
         let value = match decision {
             Decision::Keep => {
                 return Ok(Outcome {
@@ -198,11 +197,11 @@ impl Guard<'_> {
             Decision::Put {
                 value,
                 expires_at_ms,
-            } if !is_past(expires_at_ms) => Some((value.to_vec(), false, expires_at_ms)),
-            Decision::PutScratch { expires_at_ms } if !is_past(expires_at_ms) => {
+            } if !self.is_past(expires_at_ms) => Some((value.to_vec(), false, expires_at_ms)),
+            Decision::PutScratch { expires_at_ms } if !self.is_past(expires_at_ms) => {
                 Some((scratch.clone(), false, expires_at_ms))
             }
-            Decision::PutTyped { expires_at_ms } if !is_past(expires_at_ms) => {
+            Decision::PutTyped { expires_at_ms } if !self.is_past(expires_at_ms) => {
                 Some((scratch.clone(), true, expires_at_ms))
             }
             _ => None,

@@ -205,7 +205,8 @@ impl<'s> Guard<'s> {
         }
     }
 
-    fn is_past(&self, expires_at_ms: Option<u64>) -> bool {
+    /// Whether the time of an expiry is over.
+    pub(crate) fn is_past(&self, expires_at_ms: Option<u64>) -> bool {
         expires_at_ms.is_some_and(|expires_at_ms| expires_at_ms <= self.now_ms())
     }
 

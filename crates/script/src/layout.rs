@@ -161,6 +161,14 @@ fn text_at(args: &MultiValue, at: usize, name: &str) -> Result<Vec<u8>, String> 
     }
 }
 
+/// Appends a number by its bytes, the lowest first, in the order of the format.
+fn write_ordered<const BYTES: usize>(out: &mut Vec<u8>, mut bytes: [u8; BYTES], little: bool) {
+    if !little {
+        bytes.reverse();
+    }
+    out.extend_from_slice(&bytes);
+}
+
 fn write_integer(out: &mut Vec<u8>, number: f64, bytes: usize, little: bool) {
     // As C converts a number that is too large for a signed integer.
     let value = match number >= 0.0 {
@@ -193,22 +201,12 @@ fn pack(args: &MultiValue, bytes_max: usize) -> Result<Vec<u8>, String> {
             }
             Item::Float => {
                 let number = number_at(args, at, NAME)? as f32;
-                let bytes = if format.little {
-                    number.to_le_bytes()
-                } else {
-                    number.to_be_bytes()
-                };
-                out.extend_from_slice(&bytes);
+                write_ordered(&mut out, number.to_le_bytes(), format.little);
                 at += 1;
             }
             Item::Double => {
                 let number = number_at(args, at, NAME)?;
-                let bytes = if format.little {
-                    number.to_le_bytes()
-                } else {
-                    number.to_be_bytes()
-                };
-                out.extend_from_slice(&bytes);
+                write_ordered(&mut out, number.to_le_bytes(), format.little);
                 at += 1;
             }
             Item::Pad => out.push(0),

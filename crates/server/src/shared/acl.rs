@@ -14,6 +14,7 @@
 //! **Concurrency.** Requests read [`AclState::generation`] and [`AclState::is_open`], whose cache
 //! line only changes of users write. The locks guard cold paths.
 
+use super::membership::UNFIT_ANSWER;
 use super::{ClientRecord, Membership, Message, Shared};
 use crate::config::{ClientAuth, ServerConfig};
 use crate::error::ServerError;
@@ -23,7 +24,7 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Kinds of denials, for the counters of `INFO`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,8 +66,6 @@ pub(crate) struct Denial {
 
 /// Equal denials within this time, in milliseconds, are one entry; as in Redis.
 const GROUPED_MS: u64 = 60_000;
-/// Pause after a change that came too late.
-const CLUSTER_PAUSE: Duration = Duration::from_millis(5);
 /// Maximum bytes of an object in the log.
 const OBJECT_BYTES_MAX: usize = 1024;
 
@@ -456,39 +455,26 @@ impl Shared {
         make: impl Fn(&mut Users) -> Result<T, String>,
     ) -> Result<(T, Vec<Arc<ClientRecord>>), String> {
         let _one = self.acl.cluster_changes.lock();
-        loop {
-            if Instant::now() >= deadline {
-                return Err("the coordinator was not asked in time; nothing changed".to_owned());
-            }
+        membership.change_kept("users", deadline, |ask| {
             let (revision, before) = self.acl.snapshot();
             let mut users = Users::clone(&before);
             let made = make(&mut users)?;
             let rules = users.print_with_ids();
             if revision > 0 && rules == before.print_with_ids() {
-                return Ok((made, self.users_changed()));
+                return Ok(Some((made, self.users_changed())));
             }
             check_printed(&users, &rules, &self.acl.catalog)?;
             let wanted = ClusterUsers {
                 revision: revision + 1,
                 rules,
             };
-            let question = ToCoordinator::SetUsers(wanted.clone());
-            let answer = membership
-                .ask_coordinator(&question, deadline)
-                .map_err(|why| {
-                    format!("it is not known whether the users of the cluster changed: {why}")
-                })?;
+            let answer = ask(&ToCoordinator::SetUsers(wanted.clone()))?;
             let CoordinatorAnswer::Users(newest) = answer else {
-                return Err("the coordinator's answer does not fit".to_owned());
+                return Err(UNFIT_ANSWER.to_owned());
             };
             self.adopt_users(&newest)?;
-            if *newest == wanted {
-                return Ok((made, self.users_changed()));
-            }
-            // Another change was first: `make` works on its result. Or the coordinator does not
-            // know yet what this member knows.
-            std::thread::sleep(CLUSTER_PAUSE);
-        }
+            Ok((*newest == wanted).then(|| (made, self.users_changed())))
+        })
     }
 
     /// `ACL SAVE`: writes all users to the file. Blocks until it is on disk.

@@ -9,7 +9,7 @@
 //! change holds it for a moment, after it was stored.
 
 use super::Shared;
-use super::membership::Membership;
+use super::membership::{Membership, UNFIT_ANSWER};
 use super::scripts::limits;
 use duramen_script::{Answer, Event, LibraryText, Limits, Machine, Registered};
 use duramen_wire::native::message::{ClusterFunctions, CoordinatorAnswer, ToCoordinator};
@@ -20,9 +20,6 @@ use std::time::{Duration, Instant};
 /// A library must register its functions within this time.
 pub(crate) const LOAD_MAX: Duration = Duration::from_millis(500);
 pub(crate) const LOAD_TIMEOUT: &str = "ERR Error registering functions: FUNCTION LOAD timeout";
-
-/// Pause before the coordinator is asked again.
-const CLUSTER_PAUSE: Duration = Duration::from_millis(5);
 
 /// A library and its functions.
 #[derive(Debug)]
@@ -227,10 +224,7 @@ impl Shared {
     ) -> Result<(), String> {
         let registry = &self.scripts.libraries;
         let _one = lock(&registry.cluster_changes);
-        loop {
-            if Instant::now() >= deadline {
-                return Err("the coordinator was not asked in time; nothing changed".to_owned());
-            }
+        membership.change_kept("functions", deadline, |ask| {
             let (revision, before) = registry.newest();
             let mut after = Libraries::clone(&before);
             make(&mut after)?;
@@ -238,23 +232,13 @@ impl Shared {
                 revision: revision + 1,
                 texts: after.texts(),
             };
-            let question = ToCoordinator::SetFunctions(wanted.clone());
-            let answer = membership
-                .ask_coordinator(&question, deadline)
-                .map_err(|why| {
-                    format!("it is not known whether the functions of the cluster changed: {why}")
-                })?;
+            let answer = ask(&ToCoordinator::SetFunctions(wanted.clone()))?;
             let CoordinatorAnswer::Functions(newest) = answer else {
-                return Err("the coordinator's answer does not fit".to_owned());
+                return Err(UNFIT_ANSWER.to_owned());
             };
             self.adopt_functions(&newest);
-            if *newest == wanted {
-                return Ok(());
-            }
-            // Another change was first: `make` works on its result. Or the coordinator does not
-            // know yet what this member knows.
-            std::thread::sleep(CLUSTER_PAUSE);
-        }
+            Ok((*newest == wanted).then_some(()))
+        })
     }
 }
 

@@ -27,6 +27,11 @@ use std::time::{Duration, Instant};
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 /// A question that was refused for now, or did not reach a coordinator, after this time.
 const ASK_PAUSE: Duration = Duration::from_millis(100);
+/// Pause after a change that came too late.
+const CHANGE_PAUSE: Duration = Duration::from_millis(5);
+
+/// Error of an answer to another question.
+pub(crate) const UNFIT_ANSWER: &str = "the coordinator's answer does not fit";
 
 /// A question to the coordinator of a thread that waits for the answer.
 pub struct CoordinatorQuestion {
@@ -140,6 +145,40 @@ impl Membership {
                 Err(_) => continue, // it has waited long enough
             }
             std::thread::sleep(ASK_PAUSE.min(left));
+        }
+    }
+
+    /// Changes something of the cluster that its coordinator keeps in revisions. `offer` makes the
+    /// change from the newest revision that is known here, and asks by the function that it gets.
+    /// It returns `None` if the coordinator has a newer one, which is known then, and is called
+    /// again. `what`: its name. Blocks, at most until `deadline`.
+    ///
+    /// # Errors
+    /// Of `offer`, or the coordinator has not answered: the text says whether it is known that
+    /// nothing was changed.
+    pub(crate) fn change_kept<T>(
+        &self,
+        what: &str,
+        deadline: Instant,
+        mut offer: impl FnMut(
+            &dyn Fn(&ToCoordinator) -> Result<CoordinatorAnswer, String>,
+        ) -> Result<Option<T>, String>,
+    ) -> Result<T, String> {
+        let ask = |question: &ToCoordinator| {
+            self.ask_coordinator(question, deadline).map_err(|why| {
+                format!("it is not known whether the {what} of the cluster changed: {why}")
+            })
+        };
+        loop {
+            if Instant::now() >= deadline {
+                return Err("the coordinator was not asked in time; nothing changed".to_owned());
+            }
+            if let Some(changed) = offer(&ask)? {
+                return Ok(changed);
+            }
+            // Another change was first. Or the coordinator does not know yet what this member
+            // knows.
+            std::thread::sleep(CHANGE_PAUSE);
         }
     }
 
