@@ -7,12 +7,13 @@
 //!   `HeldConnections::orphans`.
 //! - D2: a client whose effects make a mailbox crowded is not read from before the mailbox is not
 //!   crowded any more (pubsub::P3).
-//! - D3: a message is appended to the output of a subscriber, behind whole replies. The outputs are
+//! - D3: a message is appended to the output of its client, behind whole replies. The outputs are
 //!   sent once per round, or earlier, when the messages for one client, or for all, are long: so
 //!   the copies that were not yet shown to the kernel are bounded, however many patterns match. A
-//!   subscriber that does not take its messages is closed at `output-limit`, and at `output-pause`
-//!   while the outputs of all clients together are longer than `pipeline-memory`.
-//! - D4: a subscriber whose socket is full costs no system call until it is writable.
+//!   client that does not take its messages is closed at `output-limit`, and at `output-pause`
+//!   while the outputs of all clients together are longer than `pipeline-memory`. That holds for
+//!   subscribers, monitors and clients that track keys.
+//! - D4: a client whose socket is full costs no system call until it is writable.
 //! - D5: messages come for every connection of the thread: also for one that spinning has received
 //!   from, which is out of its slot and in the group (`round::Reactor::connection`).
 
@@ -90,7 +91,7 @@ impl Reactor {
                 }
                 let encoded = Encoded::new(publication, pattern);
                 for slot in &slots {
-                    bytes += self.append(*slot, &encoded, &mut touched);
+                    bytes += self.append_encoded(*slot, &encoded, &mut touched);
                     if bytes > APPENDED_BYTES_MAX {
                         bytes = 0;
                         self.send_touched(&mut touched);
@@ -107,42 +108,49 @@ impl Reactor {
         }
     }
 
-    /// Appends a message to a subscriber's output, and sends that if it is long. `touched`: the
-    /// connections with messages that are not sent yet. Returns the bytes of the message.
-    fn append(&mut self, slot: u32, encoded: &Encoded, touched: &mut Vec<Token>) -> usize {
+    /// Appends a message to a subscriber's output. Returns the bytes of the message.
+    fn append_encoded(&mut self, slot: u32, encoded: &Encoded, touched: &mut Vec<Token>) -> usize {
         let Some(token) = self.slots.token(slot) else {
             return 0;
         };
-        let Some(connection) = self.slots.get_mut(token).filter(|it| !it.closing) else {
-            return self.append_to_ready(token, encoded);
+        let Some(connection) = self.connection(token) else {
+            return 0;
         };
+        let bytes = encoded.get(connection.client.protocol());
+        self.append(token, bytes, touched);
+        bytes.len()
+    }
+
+    /// Appends bytes that are no reply to a request of this connection, and sends its output if
+    /// that is long. `touched`: the connections with such bytes that are not sent yet.
+    fn append(&mut self, token: Token, bytes: &[u8], touched: &mut Vec<Token>) {
+        let Some(connection) = self.slots.get_mut(token) else {
+            return self.append_before_replies(token, bytes); // sent with them
+        };
+        if connection.closing {
+            return;
+        }
         if connection.output.is_empty() {
             connection.output = self.buffers.take();
             connection.taken_at_ms = self.now_ms;
         }
-        let bytes = encoded.get(connection.client.protocol());
         connection.output.extend_from_slice(bytes);
         if connection.unsent_bytes() > SENT_EARLY_BYTES {
             self.send_messages(token);
         } else if !std::mem::replace(&mut connection.has_messages, true) {
             touched.push(token);
         }
-        bytes.len()
     }
 
-    /// As `append`, for a connection whose requests are about to run: its output is sent with their
-    /// replies.
-    #[cold]
-    fn append_to_ready(&mut self, token: Token, encoded: &Encoded) -> usize {
-        let Some(connection) = self.connection(token) else {
-            return 0;
-        };
-        let bytes = encoded.get(connection.client.protocol());
-        self.append_before_replies(token, bytes);
-        bytes.len()
+    /// Appends bytes that are no reply to a request of this connection, and sends its output.
+    pub(super) fn push(&mut self, token: Token, bytes: &[u8]) {
+        let mut touched = Vec::new();
+        self.append(token, bytes, &mut touched);
+        self.send_touched(&mut touched);
     }
 
-    /// Sends a subscriber's output; closes it if it takes too little (D3, D4).
+    /// Sends the output of a connection that gets messages; closes it if it takes too little (D3,
+    /// D4).
     fn send_messages(&mut self, token: Token) {
         let Some(mut connection) = self.slots.take(token) else {
             return;
@@ -159,7 +167,7 @@ impl Reactor {
         self.settle(token, connection);
     }
 
-    /// Whether a subscriber's unsent messages take memory that others need.
+    /// Whether a client's unsent messages take memory that others need.
     fn is_slow(&mut self, connection: &Connection) -> bool {
         let unsent_bytes = connection.unsent_bytes();
         let config = self.config.get(&self.shared);
@@ -176,7 +184,7 @@ impl Reactor {
                 client = connection.record.id,
                 peer = %connection.record.peer,
                 unsent_bytes,
-                "closing a subscriber that does not take its messages: all outputs together are longer than pipeline-memory"
+                "closing a client that does not take its messages: all outputs together are longer than pipeline-memory"
             );
         }
         is_slow

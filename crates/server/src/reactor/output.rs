@@ -106,26 +106,6 @@ impl Reactor {
         self.settle(token, connection);
     }
 
-    /// Appends bytes that are no reply to a request of this connection.
-    pub(super) fn push(&mut self, token: Token, bytes: &[u8]) {
-        let Some(mut connection) = self.slots.take(token) else {
-            return self.append_before_replies(token, bytes);
-        };
-        if connection.closing {
-            return self.slots.put(token, connection);
-        }
-        if connection.output.is_empty() {
-            connection.output = self.buffers.take();
-            connection.taken_at_ms = self.now_ms;
-        }
-        connection.output.extend_from_slice(bytes);
-        if !self.send(&mut connection) {
-            return self.close_taken(token, connection);
-        }
-        self.resume_run(token, &mut connection);
-        self.settle(token, connection);
-    }
-
     /// Last step after any work on a connection: closes it if that is due, or puts it back into its
     /// slot.
     pub(super) fn settle(&mut self, token: Token, mut connection: Box<Connection>) {

@@ -81,7 +81,7 @@ pub(crate) fn awaited<'v>(
         Ok(value) => value.is_some_and(|value| value.first() != Some(&(kind as u8))),
         Err(_) => true,
     };
-    match is_other && client.waits_for_keys() {
+    match is_other && client.waits_for_key() {
         true => Ok(None),
         false => value,
     }

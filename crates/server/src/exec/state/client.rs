@@ -447,12 +447,6 @@ impl Client {
         self.protocol
     }
 
-    /// Whether it has waited for elements before its request looks now.
-    pub(crate) fn waits_for_keys(&self) -> bool {
-        let wait = self.key_wait.as_ref();
-        wait.is_some_and(|wait| wait.ticket.is_some())
-    }
-
     /// Its user as it is now; `None`: it has none, or that was removed.
     pub(crate) fn present_user(&self, shared: &Shared) -> Option<Arc<User>> {
         let (user, users) = (self.user.as_ref()?, shared.acl.users());
