@@ -137,13 +137,76 @@ def test_keys_without_a_right_are_not_told(server):
 
 
 def test_prefixes_are_bounded(server):
-    with tracking(server, "BCAST", "PREFIX", "x" * 1000) as wire:
-        with pytest.raises(harness.ErrorReply, match="too many prefixes"):
+    with tracking(server, "BCAST", "PREFIX", "x" * 200) as wire:
+        with pytest.raises(harness.ErrorReply, match="too many prefixes: those of one client"):
             for n in range(10_000):
-                wire.call("CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", f"{n:05}" + "y" * 1000)
+                wire.call("CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", f"{n:05}" + "y" * 200)
+        with pytest.raises(harness.ErrorReply, match="a prefix can have 256 bytes, this one has 257"):
+            wire.call("CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", "z" * 257)
         assert wire.call("PING") == b"PONG"
         with server.connect() as other:
             assert b"tracking_clients:1\r\n" in other.call("INFO", "clients")
+
+
+OWN_WRITE_AND_READ = {
+    "pipeline": [("SET", "k", "1"), ("GET", "k")],
+    "transaction": [("MULTI",), ("SET", "k", "1"), ("GET", "k"), ("EXEC",)],
+    "script": [("EVAL", "redis.call('SET', KEYS[1], 1) return redis.call('GET', KEYS[1])", "1", "k")],
+    "read before": [("GET", "k"), ("SET", "k", "1")],
+}
+
+
+@pytest.mark.parametrize("requests", OWN_WRITE_AND_READ.values(), ids=OWN_WRITE_AND_READ)
+def test_a_client_that_does_not_hear_of_its_own_changes_hears_of_others(server, requests):
+    """Its own change is told when its guard ends: what it has read by then stays remembered."""
+    with tracking(server, "NOLOOP") as wire, server.connect() as other:
+        wire.pipeline(requests)
+        nothing_comes(wire)
+        other.call("SET", "k", "2")
+        assert wire.reply() == [b"invalidate", [b"k"]]
+
+
+def test_own_changes_in_broadcast_mode(server):
+    with tracking(server, "BCAST", "NOLOOP") as quiet, tracking(server, "BCAST") as wire:
+        quiet.call("SET", "k", "1")
+        assert wire.reply() == [b"invalidate", [b"k"]]
+        wire.send(harness.encode("SET", "k", "2"))
+        assert sorted(map(str, [wire.reply(), wire.reply()])) == ["[b'invalidate', [b'k']]", "b'OK'"]
+        assert quiet.reply() == [b"invalidate", [b"k"]]
+
+
+def test_caching_is_for_the_next_request_even_if_it_is_refused(server):
+    with tracking(server, "OPTIN") as wire, server.connect() as other:
+        for refused in [("NOSUCH",), ("GET",), ("GET", "a", "b"), ("SET", "k", "v", "what")]:
+            wire.call("CLIENT", "CACHING", "YES")
+            with pytest.raises(harness.ErrorReply):
+                wire.call(*refused)
+            wire.call("GET", "k")
+            other.call("SET", "k", "1")
+            nothing_comes(wire)
+        wire.call("CLIENT", "CACHING", "YES")
+        wire.call("CLIENT", "ID")
+        wire.call("GET", "k")
+        other.call("SET", "k", "2")
+        assert wire.reply() == [b"invalidate", [b"k"]]
+
+
+def test_a_redirect_ends_when_the_other_becomes_another_user(server):
+    with server.connect() as target, server.connect() as root:
+        root.call("ACL", "SETUSER", "ann", "on", ">secret", "~app:*", "&*", "+@all")
+        number = str(target.call("CLIENT", "ID"))
+        with tracking(server, "REDIRECT", number) as wire:
+            target.call("SUBSCRIBE", "__redis__:invalidate")
+            wire.call("GET", "k")
+            root.call("SET", "k", "1")
+            assert target.reply() == [b"message", b"__redis__:invalidate", [b"k"]]
+            target.call("UNSUBSCRIBE")
+            target.call("AUTH", "ann", "secret")
+            target.call("SUBSCRIBE", "__redis__:invalidate")
+            wire.call("GET", "k")
+            root.call("SET", "k", "2")
+            assert wire.reply() == [b"tracking-redir-broken", int(number)]
+            assert target.call("PING") == [b"pong", b""]
 
 
 def test_a_client_that_does_not_listen_costs_little(server):

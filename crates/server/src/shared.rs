@@ -331,13 +331,14 @@ impl Shared {
                 shared.keys_written(writes);
             }
         });
-        self.loaded.get_or_init(|| Loaded {
-            store,
-            durability,
-            tier,
+        self.track_loaded(&Arc::clone(&store), || {
+            self.loaded.get_or_init(|| Loaded {
+                store,
+                durability,
+                tier,
+            });
         });
         self.set_events(self.config().events);
-        self.track_loaded();
     }
 
     /// The second tier; None: there is none, or the data is not loaded yet.

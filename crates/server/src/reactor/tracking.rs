@@ -33,10 +33,16 @@ impl Reactor {
         let user = client.present_user(&self.shared);
         let may_read = |key: &Arc<[u8]>| user.as_ref().is_some_and(|user| user.may_read_key(key));
         let what = wanted(tracking, what, may_read);
+        if what == Invalid::Keys(Vec::new()) {
+            return;
+        }
         let Some(redirect) = tracking.redirect else {
             return self.push_invalid(token, &what, false);
         };
-        if let Some(record) = self.shared.client(redirect) {
+        let user_id = client.record().text().user_id;
+        let record = self.shared.client(redirect);
+        // It may have become another user since then.
+        if let Some(record) = record.filter(|record| record.text().user_id == user_id) {
             let client = redirect;
             return self
                 .shared
@@ -129,8 +135,7 @@ fn wanted(
         if one.is_broadcast {
             one.keys.retain(&may_read);
         }
-        let is_unwanted = one.is_own && tracking.no_loop || one.is_broadcast != broadcasts;
-        !is_unwanted && !one.keys.is_empty()
+        one.is_broadcast == broadcasts && !one.keys.is_empty()
     });
     Invalid::Keys(all)
 }

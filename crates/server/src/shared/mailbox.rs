@@ -42,8 +42,6 @@ pub enum Invalid {
 /// Keys that were changed together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invalidation {
-    /// The client has changed them itself.
-    pub is_own: bool,
     /// They begin with a prefix of the client, which may not have read them.
     pub is_broadcast: bool,
     pub keys: Vec<Arc<[u8]>>,
@@ -476,7 +474,6 @@ mod tests {
         let invalidate = |client, bytes| Message::Invalidate {
             client,
             what: Invalid::from(Invalidation {
-                is_own: false,
                 is_broadcast: false,
                 keys: vec![vec![b'k'; bytes].into()],
             }),

@@ -10,26 +10,30 @@
 //! **Invariants**
 //! - I1: no change is missed. A client is remembered before it reads, and a change is told after it
 //!   is visible. Both take the lock of the key's shard. So either the change finds the client, or
-//!   the client reads the new value.
+//!   the client reads the new value. A change is told when its guard ends, and the client that made
+//!   it may have read the key under the same guard. So it stays remembered if it does not hear of
+//!   its own changes.
 //! - I2: the store tells of changes from the moment the first client tracks. That client waits
 //!   until all guards of before have ended (writes::N2).
 //! - I3: memory is bounded: keys by `tracking-table-max-keys`, and all of the table by a share of
 //!   `memory` ([`MEMORY_SHARE`]). A key that has to go is invalidated, as if it had changed. A
-//!   mailbox that is full of invalidations for a client has one for all keys instead.
+//!   mailbox that is full of invalidations for a client has one for all keys instead. The prefixes
+//!   of all clients have the same share, and more of them are refused.
 //! - I4: a change of many keys at once (an emptied database, exchanged ones, tablets that leave
 //!   this server) invalidates all keys of all clients.
 //!
 //! **Concurrency.** Only threads without a guard take the lock `listens`, because with it one waits
 //! for the end of other threads' guards. The other locks are held for a look, and nothing is waited
-//! for meanwhile; their order: the prefixes, the queue of a mailbox.
+//! for meanwhile; their order: the clients, a shard; the prefixes, the queue of a mailbox. What a
+//! whole table has had is dropped by a thread of its own, because that takes long.
 
 use super::mailbox::{Invalid, Invalidation, Message};
-use super::{Shared, ThreadShared};
+use super::{Background, Shared, ThreadShared};
 use crate::clock;
-use duramen_engine::{Error, TableId, Written};
+use duramen_engine::{Error, Store, TableId, Written};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// Shards of the table: many more than threads, so that two of them seldom want the same.
@@ -39,6 +43,10 @@ const MEMORY_SHARE: u64 = 20;
 /// Memory of a key beside its name, and of a client that has read it.
 const KEY_BYTES: usize = 128;
 const READER_BYTES: usize = 48;
+/// Memory of a client's prefix beside its text.
+pub(crate) const PREFIX_BYTES: usize = 256;
+/// Clients under one key above which those that have gone are looked for.
+const CROWD: usize = 1_024;
 /// The store tells of changes for this long after the last client that tracked.
 const LINGER_MS: u64 = 10_000;
 /// Maximum keys that leave at once when the limits are lowered.
@@ -48,7 +56,38 @@ const EVICTED_AT_ONCE: usize = 4_096;
 type Readers = BTreeMap<u64, u16>;
 
 /// Keys with the clients that have read them.
-type Keys = BTreeMap<Box<[u8]>, Readers>;
+#[derive(Debug, Default)]
+struct Shard {
+    keys: BTreeMap<Box<[u8]>, Readers>,
+    size: Size,
+}
+
+/// Size of a part of the table.
+#[derive(Clone, Copy, Debug, Default)]
+struct Size {
+    keys: usize,
+    /// Pairs of a key and a client.
+    items: usize,
+    bytes: usize,
+}
+
+impl Size {
+    fn of_key(key: &[u8], readers: usize) -> Size {
+        Size {
+            keys: 1,
+            items: readers,
+            bytes: KEY_BYTES + key.len() + readers * READER_BYTES,
+        }
+    }
+
+    fn of_readers(readers: usize) -> Size {
+        Size {
+            keys: 0,
+            items: readers,
+            bytes: readers * READER_BYTES,
+        }
+    }
+}
 
 /// Limits of the table.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +112,8 @@ struct Prefixes {
     clients: HashMap<Box<[u8]>, Readers>,
     /// Number of prefixes by length.
     lengths: BTreeMap<usize, usize>,
+    /// Of each client's prefixes.
+    bytes: usize,
 }
 
 impl Prefixes {
@@ -97,7 +138,6 @@ pub(crate) struct Totals {
 }
 
 /// The keys that all clients have read, and the prefixes of which they want to hear.
-#[derive(Debug)]
 pub(crate) struct Tracking {
     /// The clients that track, and their number for those that do not take the lock.
     clients: Mutex<Readers>,
@@ -107,11 +147,12 @@ pub(crate) struct Tracking {
     /// When the last client ended, in milliseconds of the server's clock.
     idle_since_ms: AtomicU64,
     hashes: RandomState,
-    shards: Box<[Mutex<Keys>]>,
+    shards: Box<[Mutex<Shard>]>,
     keys: AtomicUsize,
     items: AtomicUsize,
     bytes: AtomicUsize,
     prefixes: RwLock<Prefixes>,
+    discards: Background,
 }
 
 impl Default for Tracking {
@@ -127,12 +168,9 @@ impl Default for Tracking {
             items: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
             prefixes: RwLock::default(),
+            discards: Background::new("forgotten-keys"),
         }
     }
-}
-
-fn bytes_of(key: &[u8], readers: usize) -> usize {
-    KEY_BYTES + key.len() + readers * READER_BYTES
 }
 
 impl Tracking {
@@ -147,7 +185,7 @@ impl Tracking {
         self.hashes.hash_one(key) as usize % SHARDS
     }
 
-    fn shard(&self, place: usize) -> MutexGuard<'_, Keys> {
+    fn shard(&self, place: usize) -> MutexGuard<'_, Shard> {
         let shard = self.shards[place].lock();
         shard.unwrap_or_else(PoisonError::into_inner)
     }
@@ -160,14 +198,26 @@ impl Tracking {
 
     /// A client tracks from now on. `listen` makes the store tell of changes, and waits until it
     /// does (I2). The calling thread has no guard.
-    fn begin(&self, client: u64, thread: usize, listen: impl FnOnce()) {
+    fn begin<E>(
+        &self,
+        client: u64,
+        thread: usize,
+        listen: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
         self.change_clients(|clients| {
             clients.insert(client, thread as u16);
         });
+        fence(Ordering::SeqCst); // either it reads what another has written, or is_on is seen
         let mut listens = self.listens.lock().unwrap_or_else(PoisonError::into_inner);
-        if !std::mem::replace(&mut *listens, true) {
-            listen();
+        if !*listens {
+            if let Err(error) = listen() {
+                drop(listens);
+                self.end(client, [].iter());
+                return Err(error);
+            }
+            *listens = true;
         }
+        Ok(())
     }
 
     /// A client tracks no more. The keys that it has read are forgotten when they change or have to
@@ -183,16 +233,28 @@ impl Tracking {
         });
     }
 
+    /// False: the prefixes of all clients would take too much memory, and none was added.
+    #[must_use]
     pub(crate) fn add_prefixes<'p>(
         &self,
         (client, thread): (u64, usize),
-        prefixes: impl Iterator<Item = &'p Arc<[u8]>>,
-    ) {
-        let mut all = self
-            .prefixes
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        for prefix in prefixes {
+        prefixes: impl Iterator<Item = &'p Arc<[u8]>> + Clone,
+        limits: Limits,
+    ) -> bool {
+        let all = self.prefixes.write();
+        let mut all = all.unwrap_or_else(PoisonError::into_inner);
+        let has = |prefix: &&Arc<[u8]>| {
+            let clients = all.clients.get(&***prefix);
+            clients.is_some_and(|clients| clients.contains_key(&client))
+        };
+        let new: Vec<_> = prefixes.filter(|prefix| !has(prefix)).collect();
+        let bytes = new.iter().map(|prefix| PREFIX_BYTES + prefix.len());
+        let bytes = all.bytes + bytes.sum::<usize>();
+        if bytes > limits.bytes {
+            return false;
+        }
+        all.bytes = bytes;
+        for prefix in new {
             let clients = all.clients.entry((&**prefix).into()).or_default();
             let is_new = clients.is_empty();
             clients.insert(client, thread as u16);
@@ -200,19 +262,26 @@ impl Tracking {
                 *all.lengths.entry(prefix.len()).or_default() += 1;
             }
         }
+        true
     }
 
     fn remove_prefixes<'p>(&self, client: u64, prefixes: impl Iterator<Item = &'p Arc<[u8]>>) {
-        let mut all = self
-            .prefixes
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut prefixes = prefixes.peekable();
+        if prefixes.peek().is_none() {
+            return;
+        }
+        let all = self.prefixes.write();
+        let mut all = all.unwrap_or_else(PoisonError::into_inner);
         for prefix in prefixes {
             let Some(clients) = all.clients.get_mut(&**prefix) else {
                 continue;
             };
-            clients.remove(&client);
-            if clients.is_empty() {
+            let is_removed = clients.remove(&client).is_some();
+            let is_last = clients.is_empty();
+            if is_removed {
+                all.bytes -= PREFIX_BYTES + prefix.len();
+            }
+            if is_last {
                 all.clients.remove(&**prefix);
                 let of_length = all.lengths.entry(prefix.len()).or_default();
                 *of_length -= 1;
@@ -233,22 +302,37 @@ impl Tracking {
     ) {
         let place = self.place(key);
         let mut shard = self.shard(place);
-        let mut bytes = 0;
-        if !shard.contains_key(key) {
-            shard.insert(key.into(), Readers::new());
-            self.keys.fetch_add(1, Ordering::Relaxed);
-            bytes += bytes_of(key, 0);
+        if !shard.keys.contains_key(key) {
+            shard.keys.insert(key.into(), Readers::new());
+            self.grew(&mut shard, Size::of_key(key, 0));
         }
-        let readers = shard.get_mut(key);
-        let is_new = readers.is_some_and(|it| it.insert(client, thread as u16).is_none());
-        if is_new {
-            self.items.fetch_add(1, Ordering::Relaxed);
-            bytes += READER_BYTES;
+        let Some(readers) = shard.keys.get_mut(key) else {
+            return; // it is there now
+        };
+        let is_new = readers.insert(client, thread as u16).is_none();
+        let count = readers.len();
+        if !is_new {
+            return;
         }
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.grew(&mut shard, Size::of_readers(1));
         drop(shard);
-        if bytes > 0 {
-            self.evict(threads, limits, 2, place + 1);
+        if count >= CROWD && count.is_power_of_two() {
+            self.forget_gone(key);
+        }
+        self.evict(threads, limits, 2, place + 1);
+    }
+
+    /// Forgets the clients of a key that track no more.
+    #[cold]
+    fn forget_gone(&self, key: &[u8]) {
+        let clients = self.clients.lock();
+        let clients = clients.unwrap_or_else(PoisonError::into_inner);
+        let mut shard = self.shard(self.place(key));
+        if let Some(readers) = shard.keys.get_mut(key) {
+            let before = readers.len();
+            readers.retain(|client, _| clients.contains_key(client));
+            let gone = before - readers.len();
+            self.shrank(&mut shard, Size::of_readers(gone));
         }
     }
 
@@ -263,12 +347,13 @@ impl Tracking {
         let (mut evicted, mut empty) = (0, 0);
         let mut place = from;
         while evicted < most && empty < SHARDS && self.exceeds(limits) {
-            let first = self.shard(place % SHARDS).pop_first();
+            let mut shard = self.shard(place % SHARDS);
             place += 1;
-            match first {
+            match shard.keys.pop_first() {
                 Some((key, readers)) => {
-                    self.forgotten(&key, readers.len());
-                    invalidate(threads, &key, &readers, 0);
+                    self.shrank(&mut shard, Size::of_key(&key, readers.len()));
+                    drop(shard);
+                    invalidate(threads, &key, &readers);
                     (evicted, empty) = (evicted + 1, 0);
                 }
                 None => empty += 1,
@@ -276,29 +361,60 @@ impl Tracking {
         }
     }
 
-    fn forgotten(&self, key: &[u8], readers: usize) {
-        self.keys.fetch_sub(1, Ordering::Relaxed);
-        self.items.fetch_sub(readers, Ordering::Relaxed);
-        let bytes = bytes_of(key, readers);
-        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    fn grew(&self, shard: &mut Shard, by: Size) {
+        shard.size.keys += by.keys;
+        shard.size.items += by.items;
+        shard.size.bytes += by.bytes;
+        self.keys.fetch_add(by.keys, Ordering::Relaxed);
+        self.items.fetch_add(by.items, Ordering::Relaxed);
+        self.bytes.fetch_add(by.bytes, Ordering::Relaxed);
+    }
+
+    fn shrank(&self, shard: &mut Shard, by: Size) {
+        shard.size.keys -= by.keys;
+        shard.size.items -= by.items;
+        shard.size.bytes -= by.bytes;
+        self.keys.fetch_sub(by.keys, Ordering::Relaxed);
+        self.items.fetch_sub(by.items, Ordering::Relaxed);
+        self.bytes.fetch_sub(by.bytes, Ordering::Relaxed);
     }
 
     fn forget_all(&self) {
+        let mut all = Vec::new();
         for place in 0..SHARDS {
-            let keys = std::mem::take(&mut *self.shard(place));
-            for (key, readers) in keys {
-                self.forgotten(&key, readers.len());
+            let mut shard = self.shard(place);
+            if !shard.keys.is_empty() {
+                all.push(std::mem::take(&mut shard.keys));
+                let size = shard.size;
+                self.shrank(&mut shard, size);
             }
+        }
+        if !all.is_empty() {
+            // If no thread can be had, they are dropped here.
+            let _ = self.discards.give(move || drop(all));
         }
     }
 
-    /// Keys have changed; `writes` of one guard, those of databases only.
+    /// Forgets a key, and returns those that are to hear of its change.
+    fn forget(&self, key: &[u8], origin: u64) -> Option<Readers> {
+        let mut shard = self.shard(self.place(key));
+        let readers = shard.keys.get_mut(key)?;
+        let Some(thread) = readers.remove(&origin) else {
+            let readers = shard.keys.remove(key)?;
+            self.shrank(&mut shard, Size::of_key(key, readers.len()));
+            return Some(readers);
+        };
+        let told = std::mem::replace(readers, Readers::from([(origin, thread)])); // I1
+        self.shrank(&mut shard, Size::of_readers(told.len()));
+        Some(told)
+    }
+
+    /// Keys have changed; `writes` of one guard, those of databases only. The origin of a write is
+    /// the client that does not want to hear of it; 0 = none.
     fn changed(&self, threads: &[ThreadShared], writes: &[&Written]) {
         for write in writes {
-            let readers = self.shard(self.place(&write.key)).remove(&write.key);
-            if let Some(readers) = readers {
-                self.forgotten(&write.key, readers.len());
-                invalidate(threads, &write.key, &readers, write.origin);
+            if let Some(readers) = self.forget(&write.key, write.origin) {
+                invalidate(threads, &write.key, &readers);
             }
         }
         let prefixes = self.prefixes.read();
@@ -347,13 +463,11 @@ fn post(threads: &[ThreadShared], thread: u16, client: u64, what: Invalid) {
     }
 }
 
-/// Posts the invalidation of a key to those that have read it. `origin`: the client that changed
-/// it.
-fn invalidate(threads: &[ThreadShared], key: &[u8], readers: &Readers, origin: u64) {
+/// Posts the invalidation of a key to those that have read it.
+fn invalidate(threads: &[ThreadShared], key: &[u8], readers: &Readers) {
     let key: Arc<[u8]> = key.into();
     for (client, thread) in readers {
         let invalidation = Invalidation {
-            is_own: *client == origin,
             is_broadcast: false,
             keys: vec![Arc::clone(&key)],
         };
@@ -376,9 +490,8 @@ fn broadcast(threads: &[ThreadShared], prefixes: &Prefixes, writes: &[&Written])
     let origin = writes.first().map_or(0, |write| write.origin);
     for (keys, readers) in told.into_values() {
         let keys: Vec<Arc<[u8]>> = keys.into_iter().map(Arc::from).collect();
-        for (client, thread) in readers {
+        for (client, thread) in readers.iter().filter(|(client, _)| **client != origin) {
             let invalidation = Invalidation {
-                is_own: *client == origin,
                 is_broadcast: true,
                 keys: keys.clone(),
             };
@@ -393,24 +506,24 @@ impl Shared {
     /// # Errors
     /// The engine has no room for another session for a moment: the client does not track.
     pub(crate) fn track(&self, client: u64, thread: usize) -> Result<(), Error> {
-        let store = self.data();
-        let mut session = store.map(|store| store.brief_session()).transpose()?;
         self.tracking.begin(client, thread, || {
-            if let (Some(store), Some(session)) = (store, &mut session) {
+            // Under the lock, so that the data is not loaded between the two.
+            if let Some(store) = self.data() {
+                let mut session = store.brief_session()?;
                 store.want_writes(true);
                 drop(session.pin_exclusive());
             }
-        });
-        Ok(())
+            Ok(())
+        })
     }
 
-    /// The data is loaded: the store tells of changes if clients track already.
-    pub(super) fn track_loaded(&self) {
-        let tracking = &self.tracking;
-        let listens = tracking.listens.lock();
-        if *listens.unwrap_or_else(PoisonError::into_inner) {
-            self.store().want_writes(true);
-        }
+    /// The data is loaded, and `publish` shows it to the threads: the store tells of changes if
+    /// clients track already.
+    pub(super) fn track_loaded(&self, store: &Store, publish: impl FnOnce()) {
+        let listens = self.tracking.listens.lock();
+        let listens = listens.unwrap_or_else(PoisonError::into_inner);
+        store.want_writes(*listens);
+        publish();
     }
 
     /// To be called at times by a thread without a guard.
@@ -435,6 +548,7 @@ impl Shared {
 
     /// The store tells of written keys.
     pub(super) fn keys_written(&self, writes: &[Written]) {
+        fence(Ordering::SeqCst); // as in `Tracking::begin`
         if self.tracking.is_on() {
             let has_db = |write: &&Written| self.commands.db_of(write.table).is_some();
             let writes: Vec<&Written> = writes.iter().filter(has_db).collect();
@@ -491,6 +605,12 @@ mod tests {
         }
     }
 
+    fn begin(tracking: &Tracking, client: u64) {
+        tracking
+            .begin(client, 0, || Ok::<_, std::convert::Infallible>(()))
+            .unwrap_or_else(|never| match never {});
+    }
+
     fn change(tracking: &Tracking, threads: &[ThreadShared], keys: &[&str]) {
         let writes: Vec<Written> = keys.iter().map(|key| written(key, 9)).collect();
         tracking.changed(threads, &writes.iter().collect::<Vec<_>>());
@@ -505,7 +625,7 @@ mod tests {
     fn a_key_is_invalidated_once_for_all_that_have_read_it() {
         let (tracking, threads) = (Tracking::default(), threads());
         for client in [1, 2] {
-            tracking.begin(client, 0, || {});
+            begin(&tracking, client);
             tracking.remember(&threads, (client, 0), b"k", WIDE);
         }
         tracking.remember(&threads, (1, 0), b"other", WIDE);
@@ -523,13 +643,65 @@ mod tests {
     }
 
     #[test]
+    fn a_client_that_does_not_hear_of_its_own_changes_stays_remembered() {
+        let (tracking, threads) = (Tracking::default(), threads());
+        for client in [1, 9] {
+            begin(&tracking, client);
+            tracking.remember(&threads, (client, 0), b"k", WIDE);
+        }
+        change(&tracking, &threads, &["k"]);
+        change(&tracking, &threads, &["k"]);
+        assert_eq!(posted(&threads), [(1, vec!["k".to_owned()])]);
+        let totals = tracking.totals();
+        assert_eq!((totals.keys, totals.items), (1, 1));
+        tracking.changed(&threads, &[&written("k", 0)]);
+        assert_eq!(posted(&threads), [(9, vec!["k".to_owned()])]);
+        assert_eq!(tracking.totals().keys, 0);
+        assert_eq!(tracking.bytes.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn clients_that_have_gone_do_not_fill_a_key() {
+        let (tracking, threads) = (Tracking::default(), threads());
+        begin(&tracking, 0);
+        tracking.remember(&threads, (0, 0), b"k", WIDE);
+        for client in 1..100_000 {
+            begin(&tracking, client);
+            tracking.remember(&threads, (client, 0), b"k", WIDE);
+            tracking.end(client, [].iter());
+        }
+        assert!(tracking.totals().items <= CROWD);
+        change(&tracking, &threads, &["k"]);
+        assert!(posted(&threads).contains(&(0, vec!["k".to_owned()])));
+        assert_eq!(tracking.bytes.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn the_prefixes_of_all_clients_are_bounded() {
+        let tracking = Tracking::default();
+        let prefix = |n: usize| [Arc::<[u8]>::from(format!("{n:04}").as_bytes())];
+        let limits = Limits {
+            bytes: 10 * (PREFIX_BYTES + 4),
+            ..WIDE
+        };
+        let add = |client, n| tracking.add_prefixes((client, 0), prefix(n).iter(), limits);
+        for n in 0..10 {
+            assert!(add(n as u64 % 3, n / 3));
+        }
+        assert!(!add(7, 7));
+        assert!(add(0, 0), "it has this one already");
+        tracking.end(0, prefix(0).iter());
+        assert!(add(7, 7));
+    }
+
+    #[test]
     fn prefixes_get_the_changes_of_a_guard_at_once() {
         let (tracking, threads) = (Tracking::default(), threads());
         let prefixes: [Vec<Arc<[u8]>>; 2] =
             [vec![(*b"a:").into(), (*b"b").into()], vec![(*b"").into()]];
         for (client, prefixes) in (1..).zip(&prefixes) {
-            tracking.begin(client, 0, || {});
-            tracking.add_prefixes((client, 0), prefixes.iter());
+            begin(&tracking, client);
+            assert!(tracking.add_prefixes((client, 0), prefixes.iter(), WIDE));
         }
         change(&tracking, &threads, &["b", "a:2", "a", "a:2"]);
         let texts = |keys: &[&str]| keys.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>();
@@ -545,7 +717,7 @@ mod tests {
     #[test]
     fn a_full_table_invalidates_keys() {
         let (tracking, threads) = (Tracking::default(), threads());
-        tracking.begin(1, 0, || {});
+        begin(&tracking, 1);
         let limits = Limits { keys: 10, ..WIDE };
         for n in 0..1_000 {
             let key = format!("key {n}");

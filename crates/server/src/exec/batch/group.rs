@@ -614,6 +614,7 @@ impl Step<'_> {
             }
             Admitted::Answered => {
                 turn.client.flushing = None;
+                turn.client.end_caching(self.planned.resolved.spec());
                 *ran += 1;
             }
             Admitted::Later => return false,
@@ -654,11 +655,12 @@ impl Step<'_> {
             local: env.local,
             locked: alone,
         };
-        if context.local.tracks {
-            access.set_origin(context.client.id());
+        let tracks = context.client.gate & gate::TRACKS != 0;
+        if tracks && let Some(origin) = context.client.origin() {
+            access.set_origin(origin);
         }
         context.run(access.for_now(), self.hashes);
-        if env.local.tracks {
+        if tracks {
             access.set_origin(0); // others use the session too
         }
         turn.client.appended_bytes += access.appended_bytes() - appended;
@@ -677,9 +679,8 @@ impl Step<'_> {
             Self::executed_by_member(spec, turn, not_now);
         }
         let runs_again = not_now || matches!(turn.client.verdict, Verdict::Cold | Verdict::Blocked);
-        if turn.client.gate & gate::TRACKS != 0 && !runs_again {
-            let is_of_client = spec.container() == Some("client");
-            turn.client.end_caching(is_of_client);
+        if tracks && !runs_again {
+            turn.client.end_caching(Some(spec));
         }
         !not_now
     }

@@ -8,11 +8,11 @@
 
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::exec::request::key_access::KeyAccess;
-use crate::exec::request::spec::flag;
+use crate::exec::request::spec::{Spec, flag};
 use crate::exec::state::client::{Client, gate, shown};
 use crate::exec::state::tracking::{ClientTracking, Scope};
 use crate::shared::Shared;
-use crate::shared::tracking::Limits;
+use crate::shared::tracking::{Limits, PREFIX_BYTES};
 use duramen_wire::resp::number::parse_integer;
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -20,7 +20,8 @@ use std::sync::Arc;
 
 /// Maximum bytes of one client's prefixes, each counted with [`PREFIX_BYTES`] more.
 const PREFIXES_BYTES_MAX: usize = 1 << 20;
-const PREFIX_BYTES: usize = 256;
+/// Maximum bytes of a prefix. Each write looks for prefixes of each length.
+const PREFIX_LEN_MAX: usize = 256;
 
 /// The options of CLIENT TRACKING.
 #[derive(Default)]
@@ -112,6 +113,12 @@ fn join(prefixes: &[&[u8]], before: &BTreeSet<Arc<[u8]>>) -> Result<BTreeSet<Arc
                 shown(other)
             ))
         };
+        if prefix.len() > PREFIX_LEN_MAX {
+            return Err(Failure::from(format!(
+                "ERR a prefix can have {PREFIX_LEN_MAX} bytes, this one has {}",
+                prefix.len()
+            )));
+        }
         if let Some(other) = overlapping(before, prefix) {
             return Err(overlap(prefix, "an existing", other));
         }
@@ -163,11 +170,22 @@ fn begin(ctx: &mut Context<'_>, options: &Options<'_>) -> Done {
         _ => BTreeSet::new(),
     };
     let (client, thread) = (ctx.client.id(), ctx.client.record().thread);
-    if before.is_none() {
+    let is_new = before.is_none();
+    if is_new {
         ctx.shared.track(client, thread)?;
     }
     let registry = &ctx.shared.tracking;
-    registry.add_prefixes((client, thread), prefixes.iter());
+    let limits = ctx.tracking_limits();
+    if !registry.add_prefixes((client, thread), prefixes.iter(), limits) {
+        if is_new {
+            registry.end(client, [].iter());
+        }
+        return Err(Failure::from(format!(
+            "ERR too many prefixes: those of all clients can take {} bytes, with {PREFIX_BYTES} \
+             more for each",
+            limits.bytes
+        )));
+    }
     ctx.client.set_tracking(Some(ClientTracking {
         scope,
         no_loop: options.no_loop,
@@ -254,6 +272,11 @@ pub(crate) fn trackinginfo(ctx: &mut Context<'_>) -> Done {
 }
 
 impl Context<'_> {
+    fn tracking_limits(&mut self) -> Limits {
+        let config = self.local.config(self.shared);
+        Limits::new(config.tracked_keys_max, config.memory_bytes)
+    }
+
     /// T1: the client tracks, and the command is about to run.
     #[cold]
     pub(crate) fn track(&mut self) {
@@ -270,8 +293,7 @@ impl Context<'_> {
         if self.shared.commands.db_of(self.table).is_none() {
             return; // its writes are not told of (`Shared::keys_written`)
         }
-        let config = self.local.config(self.shared);
-        let limits = Limits::new(config.tracked_keys_max, config.memory_bytes);
+        let limits = self.tracking_limits();
         let client = (self.client.id(), self.client.record().thread);
         let positions = self.spec.key_positions(&self.args).enumerate();
         for (n, position) in positions {
@@ -289,7 +311,7 @@ impl Client {
     fn set_tracking(&mut self, tracking: Option<ClientTracking>) {
         let is = |scope| tracking.as_ref().is_some_and(|it| it.scope == scope);
         self.gate &= !gate::TRACKS;
-        if tracking.is_some() && !is(Scope::Broadcast) {
+        if tracking.is_some() {
             self.gate |= gate::TRACKS;
         }
         self.show(shown::TRACKS, tracking.is_some());
@@ -300,10 +322,17 @@ impl Client {
         self.tracking = tracking.map(Box::new);
     }
 
-    /// Its request has run: `CLIENT CACHING` was for that one. A request of CLIENT changes nothing,
-    /// and a transaction is one request.
+    /// Its number, if it does not want to hear of its own changes.
+    pub(crate) fn origin(&self) -> Option<u64> {
+        let tracking = self.tracking.as_ref()?;
+        tracking.no_loop.then(|| self.id())
+    }
+
+    /// Its request has run or was refused: `CLIENT CACHING` was for that one. A request of CLIENT
+    /// changes nothing, and a transaction is one request.
     #[cold]
-    pub(crate) fn end_caching(&mut self, is_of_client: bool) {
+    pub(crate) fn end_caching(&mut self, spec: Option<&Spec>) {
+        let is_of_client = spec.is_some_and(|spec| spec.container() == Some("client"));
         if !is_of_client
             && !self.in_multi()
             && let Some(tracking) = &mut self.tracking

@@ -33,8 +33,6 @@ pub(crate) struct Local {
     pub(crate) not_now: bool,
     /// The server has a second tier.
     pub(crate) tier: bool,
-    /// Some client tracks keys.
-    pub(crate) tracks: bool,
     /// The classes of requests that the audit log records; 0 = none.
     pub(crate) audited: u32,
     /// Entries on flash that the keys of a failed command need (`cold`).
@@ -81,7 +79,6 @@ impl Local {
             needs_alone: false,
             not_now: false,
             tier: false,
-            tracks: false,
             audited: 0,
             colds: Vec::new(),
             in_exec: false,
@@ -166,7 +163,6 @@ impl Local {
     pub(crate) fn begin_group(&mut self, shared: &Shared, now: Instant) {
         self.tier = shared.tier().is_some();
         self.audited = shared.audit.classes();
-        self.tracks = shared.tracking.is_on();
         let config = self.config.get(shared);
         self.room.bytes_max = config.output_limit_bytes;
         self.slow_us = match config.slowlog_slower_than_us {
