@@ -27,6 +27,7 @@ mod tier;
 mod timeline;
 mod tls;
 mod two_levels;
+mod types;
 mod utilization;
 mod ycsb;
 mod ycsb_servers;
@@ -37,7 +38,7 @@ use crate::harness::{Options, Report, Result, render};
 use std::path::PathBuf;
 
 /// All figures, in the order of the help; then helpers of them.
-pub static FIGURES: [Entry; 34] = [
+pub static FIGURES: [Entry; 35] = [
     entry::<ycsb::YcsbFigure>(),
     entry::<components::ComponentsFigure>(),
     entry::<postmark::PostmarkFigure>(),
@@ -49,6 +50,7 @@ pub static FIGURES: [Entry; 34] = [
     entry::<server::ServerFigure>(),
     entry::<timeline::TimelineFigure>(),
     entry::<loaded::LoadedFigure>(),
+    entry::<types::TypesFigure>(),
     entry::<tls::TlsFigure>(),
     entry::<durability::DurabilityFigure>(),
     entry::<logging::LoggingFigure>(),

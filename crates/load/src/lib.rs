@@ -141,7 +141,12 @@ impl Load {
 
     /// [`run`](Self::run), counting answered requests in `progress` as it goes.
     pub fn run_watched(&self, progress: &AtomicU64) -> Result<Outcome> {
-        if self.native.is_some() && matches!(self.command, Command::Mget(_) | Command::Mset(_)) {
+        if self.native.is_some()
+            && matches!(
+                self.command,
+                Command::Mget(_) | Command::Mset(_) | Command::Words(_)
+            )
+        {
             return Err(Failure::new(
                 "offering native load",
                 "it has GET, SET and mixed alone",

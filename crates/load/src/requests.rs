@@ -15,6 +15,9 @@ pub enum Command {
     Mixed {
         reads_percent: u64,
     },
+    /// Any command with one reply: its words, in which `{key}` stands for a key and `{value}` for
+    /// the value.
+    Words(&'static [&'static str]),
 }
 
 /// The order of the keys.
@@ -40,6 +43,8 @@ pub(super) struct Source {
     keys: Keys,
     rng: Random,
     value: Vec<u8>,
+    /// A word of a command, filled.
+    word: Vec<u8>,
     native: Option<Native>,
     /// Writes encoded so far.
     pub(super) writes: u64,
@@ -93,6 +98,7 @@ impl Source {
             keys: chosen,
             rng: Random::new(fresh_seed()),
             value: value(value_bytes),
+            word: Vec::new(),
             native: None,
             writes: 0,
         }
@@ -138,6 +144,14 @@ impl Source {
                     encoder.arg(&self.value);
                 }
             }
+            Command::Words(words) => {
+                encoder.begin(words.len());
+                for word in words {
+                    self.word.clear();
+                    fill(&mut self.word, word, &text(first), &self.value);
+                    encoder.arg(&self.word);
+                }
+            }
             _ if read => {
                 encoder.begin(2);
                 encoder.arg(b"GET");
@@ -178,6 +192,19 @@ impl Keys {
             }
         }
     }
+}
+
+/// Appends a word with what stands for its `{key}` or `{value}`.
+fn fill(out: &mut Vec<u8>, word: &str, key: &[u8], value: &[u8]) {
+    for (name, filling) in [("{key}", key), ("{value}", value)] {
+        if let Some((before, after)) = word.split_once(name) {
+            out.extend(before.as_bytes());
+            out.extend(filling);
+            out.extend(after.as_bytes());
+            return;
+        }
+    }
+    out.extend(word.as_bytes());
 }
 
 /// The value that all keys get.
@@ -264,6 +291,15 @@ mod tests {
             }
         }
         assert!(newest_reads * 4 > reads, "{newest_reads} of {reads}");
+    }
+
+    #[test]
+    fn words_are_filled() {
+        let command = Command::Words(&["HSET", "h:{key}", "field", "{value}"]);
+        let bytes = encoded(command, Access::Sequential { from: 2 });
+        let expected =
+            "*4\r\n$4\r\nHSET\r\n$18\r\nh:key:000000000002\r\n$5\r\nfield\r\n$2\r\nab\r\n";
+        assert_eq!(bytes, expected);
     }
 
     #[test]

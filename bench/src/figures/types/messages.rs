@@ -1,0 +1,144 @@
+//! PUBLISH to many subscribers, and clients that wake each other.
+
+use super::collections::read_replies;
+use super::{Sizes, targets};
+use crate::harness::{Contender, Doing, Report, Result, Row, alternate, median, progress};
+use crate::servers::Server;
+use duramen_wire::resp::RequestEncoder;
+use std::cell::RefCell;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+/// Messages sent before the subscribers read.
+const AT_ONCE: usize = 10;
+const CHANNEL: &str = "news";
+
+fn request(words: &[&str]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    RequestEncoder::new(&mut bytes).request(words);
+    bytes
+}
+
+fn connect(server: &Server) -> Result<TcpStream> {
+    let doing = || format!("connecting to {}", server.name);
+    let socket = TcpStream::connect(server.address).doing(doing())?;
+    socket.set_nodelay(true).doing(doing())?;
+    let limit = Some(Duration::from_secs(30));
+    socket.set_read_timeout(limit).doing(doing())?;
+    Ok(socket)
+}
+
+/// Processor time of the server per delivered message.
+pub(super) fn publish(servers: &[Server], sizes: &Sizes, report: &mut Report) -> Result<()> {
+    let times: Vec<_> = servers.iter().map(|_| RefCell::new(Vec::new())).collect();
+    let mut contenders: Vec<_> = servers
+        .iter()
+        .zip(&times)
+        .map(|(server, times)| {
+            Contender::new(server.name.as_str(), move || {
+                let (rate, cpu_us) = publish_to(server, sizes)?;
+                times.borrow_mut().push(cpu_us);
+                Ok(rate)
+            })
+        })
+        .collect();
+    let rates = alternate(sizes.rounds, &mut contenders)?;
+    drop(contenders);
+    let cpu_us: Vec<f64> = times.iter().map(|times| median(&times.borrow())).collect();
+    progress!("PUBLISH: CPU {cpu_us:.2?} us per message");
+    let mut rows = Vec::new();
+    for (n, server) in servers.iter().enumerate() {
+        rows.push(
+            Row::new()
+                .with("server", server.name.as_str())
+                .number("deliveries/s", rates[n], 3)
+                .number("CPU per delivery, µs", cpu_us[n], 3),
+        );
+    }
+    report.table(
+        &format!(
+            "PUBLISH of 100 bytes to {} subscribers, {AT_ONCE} messages in flight; the readers take processor time too",
+            sizes.subscribers
+        ),
+        rows,
+    );
+    let ratios: Vec<f64> = cpu_us.iter().map(|other| other / cpu_us[0]).collect();
+    targets(report, "PUBLISH, CPU per delivery", servers, &ratios, 1.5);
+    Ok(())
+}
+
+fn publish_to(server: &Server, sizes: &Sizes) -> Result<(f64, f64)> {
+    let doing = || format!("publishing on {}", server.name);
+    let mut subscribers = Vec::new();
+    let subscribe = request(&["SUBSCRIBE", CHANNEL]);
+    for _ in 0..sizes.subscribers {
+        let mut socket = connect(server)?;
+        socket.write_all(&subscribe).doing(doing())?;
+        read_replies(&mut socket, 1).doing(doing())?;
+        subscribers.push(socket);
+    }
+    let mut publisher = connect(server)?;
+    let text = "x".repeat(100);
+    let batch = request(&["PUBLISH", CHANNEL, &text]).repeat(AT_ONCE);
+    let mut expected = vec![0; request(&["message", CHANNEL, &text]).len() * AT_ONCE];
+    let (begun, before) = (Instant::now(), server.cpu_ns()?);
+    for _ in 0..sizes.publications / AT_ONCE {
+        publisher.write_all(&batch).doing(doing())?;
+        read_replies(&mut publisher, AT_ONCE).doing(doing())?;
+        for subscriber in &mut subscribers {
+            subscriber.read_exact(&mut expected).doing(doing())?;
+        }
+    }
+    let (seconds, cpu_ns) = (begun.elapsed().as_secs_f64(), server.cpu_ns()? - before);
+    let deliveries = (sizes.publications / AT_ONCE * AT_ONCE * sizes.subscribers) as f64;
+    Ok((deliveries / seconds, cpu_ns as f64 / 1000.0 / deliveries))
+}
+
+/// Round trips per second of two clients that wait for each other's LPUSH.
+pub(super) fn ping_pong(servers: &[Server], sizes: &Sizes, report: &mut Report) -> Result<()> {
+    let mut contenders: Vec<_> = servers
+        .iter()
+        .map(|server| {
+            Contender::new(server.name.as_str(), move || {
+                round_trips(server, sizes.round_trips)
+            })
+        })
+        .collect();
+    let rates = alternate(sizes.rounds, &mut contenders)?;
+    drop(contenders);
+    progress!("BLPOP: {rates:.0?} wakes/s");
+    let mut rows = Vec::new();
+    for (server, rate) in servers.iter().zip(&rates) {
+        rows.push(
+            Row::new()
+                .with("server", server.name.as_str())
+                .number("wakes/s", *rate, 3),
+        );
+    }
+    report.table(
+        "BLPOP: two clients wake each other by LPUSH, one at a time",
+        rows,
+    );
+    let ratios: Vec<f64> = rates.iter().map(|other| rates[0] / other).collect();
+    targets(report, "BLPOP, wakes/s", servers, &ratios, 1.0);
+    Ok(())
+}
+
+fn round_trips(server: &Server, count: usize) -> Result<f64> {
+    let doing = || format!("BLPOP on {}", server.name);
+    let mut clients = [connect(server)?, connect(server)?];
+    let (wait, wake) = (
+        request(&["BLPOP", "queue", "0"]),
+        request(&["LPUSH", "queue", "x"]),
+    );
+    let begun = Instant::now();
+    for _ in 0..count {
+        clients[0].write_all(&wait).doing(doing())?;
+        clients[1].write_all(&wake).doing(doing())?;
+        read_replies(&mut clients[1], 1).doing(doing())?;
+        read_replies(&mut clients[0], 1).doing(doing())?;
+        clients.swap(0, 1);
+    }
+    Ok(count as f64 / begun.elapsed().as_secs_f64())
+}
