@@ -8,6 +8,7 @@ mod device;
 mod durability;
 mod flash;
 mod growth;
+mod guards;
 mod hits;
 mod lfs;
 mod loaded;
@@ -38,7 +39,7 @@ use crate::harness::{Options, Report, Result, render};
 use std::path::PathBuf;
 
 /// All figures, in the order of the help; then helpers of them.
-pub static FIGURES: [Entry; 35] = [
+pub static FIGURES: [Entry; 36] = [
     entry::<ycsb::YcsbFigure>(),
     entry::<components::ComponentsFigure>(),
     entry::<postmark::PostmarkFigure>(),
@@ -52,6 +53,7 @@ pub static FIGURES: [Entry; 35] = [
     entry::<loaded::LoadedFigure>(),
     entry::<types::TypesFigure>(),
     entry::<tls::TlsFigure>(),
+    entry::<guards::GuardsFigure>(),
     entry::<durability::DurabilityFigure>(),
     entry::<logging::LoggingFigure>(),
     entry::<backup_memory::BackupMemoryFigure>(),
