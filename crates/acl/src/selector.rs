@@ -118,6 +118,12 @@ struct KeyGlob {
     access: Access,
 }
 
+impl KeyGlob {
+    fn allows(&self, key: &[u8], wanted: Access) -> bool {
+        self.access.covers(wanted) && self.glob.compiled.matches(key)
+    }
+}
+
 /// Whether a text has white space as C defines it, or a zero byte.
 pub(crate) fn has_spaces(text: &[u8]) -> bool {
     let is_space = |byte: &u8| byte.is_ascii_whitespace() || [0, 0x0b].contains(byte);
@@ -300,9 +306,7 @@ impl Selector {
         let mut denied = None;
         if let Some(keys) = &self.keys {
             request.each_key(&mut |position, key, wanted| {
-                let is_allowed = keys
-                    .iter()
-                    .any(|known| known.access.covers(wanted) && known.glob.compiled.matches(key));
+                let is_allowed = keys.iter().any(|known| known.allows(key, wanted));
                 denied = (!is_allowed).then_some(Denied::Key(position));
                 is_allowed
             });
@@ -337,6 +341,15 @@ impl Selector {
             true => known.text == channel,
             false => known.compiled.matches(channel),
         })
+    }
+
+    /// Whether it allows a command with this key, and has no rules about tables.
+    pub(crate) fn allows_one_key(&self, command: usize, key: &[u8], wanted: Access) -> bool {
+        let allows = |known: &KeyGlob| known.allows(key, wanted);
+        let keys = self.keys.as_ref();
+        self.has(command)
+            && self.tables.is_none()
+            && keys.is_none_or(|keys| keys.iter().any(allows))
     }
 
     /// Whether it allows this key to be read.

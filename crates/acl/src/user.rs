@@ -1,5 +1,6 @@
 //! A user: whether it may log in, its passwords, and its selectors.
 
+use crate::Access;
 use crate::catalog::Catalog;
 use crate::password::Digest;
 use crate::selector::{Denied, Request, RuleError, Selector};
@@ -96,6 +97,13 @@ impl User {
     pub fn may_read_key(&self, key: &[u8]) -> bool {
         let mut selectors = std::iter::once(&self.root).chain(&self.others);
         selectors.any(|selector| selector.may_read_key(key))
+    }
+
+    /// Whether the rules outside of selectors allow a command with this key, and no other rule can
+    /// deny it. `false`: [`check`](Self::check) decides.
+    #[inline]
+    pub fn allows_one_key(&self, command: usize, key: &[u8], access: Access) -> bool {
+        self.root.allows_one_key(command, key, access)
     }
 
     /// Checks a request.

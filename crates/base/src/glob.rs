@@ -3,7 +3,8 @@
 //!
 //! A pattern is an automaton with one state for each element that matches a byte; a `*` lets a
 //! state persist. All states are the bits of a few words and process a byte at once: the time for a
-//! text is its length times the words of the pattern, for every text and pattern.
+//! text is its length times the words of the pattern, for every text and pattern. A prefix with a `*`
+//! behind it, the usual rule, is compared as it is.
 
 /// Maximum length of a pattern in bytes: a byte of a key takes at most 16 steps.
 pub const PATTERN_BYTES_MAX: usize = 1024;
@@ -20,6 +21,8 @@ pub struct Pattern {
     takes: Vec<u64>,
     /// States that a `*` lets persist. State `n`: the first `n` elements have matched.
     stays: Vec<u64>,
+    /// The pattern is these bytes and one `*`.
+    prefix: Option<Box<[u8]>>,
 }
 
 impl Pattern {
@@ -34,6 +37,7 @@ impl Pattern {
             words,
             takes: vec![0; (1 << u8::BITS) * words],
             stays: vec![0; words],
+            prefix: prefix(text, fold),
         };
         let mut rest = text;
         while let Some((first, mut after)) = rest.split_first() {
@@ -74,6 +78,9 @@ impl Pattern {
 
     /// Whether the whole text matches.
     pub fn matches(&self, text: &[u8]) -> bool {
+        if let Some(prefix) = &self.prefix {
+            return text.starts_with(prefix);
+        }
         if text.len() < self.elements {
             return false;
         }
@@ -122,6 +129,13 @@ impl Pattern {
     pub fn steps(&self, text_bytes: usize) -> usize {
         self.words * text_bytes
     }
+}
+
+/// The bytes before the `*` of a pattern that has no other special characters.
+fn prefix(text: &[u8], fold: bool) -> Option<Box<[u8]>> {
+    let (star, prefix) = text.split_last()?;
+    let is_plain = !fold && !prefix.iter().any(|byte| b"*?[\\".contains(byte));
+    (is_plain && *star == b'*').then(|| prefix.into())
 }
 
 fn set(bits: &mut [u64], bit: usize) {
@@ -202,6 +216,13 @@ mod tests {
             ("user:*:name", "user:7:name", true),
             ("**", "anything", true),
             ("a*", "b", false),
+            ("a*", "a", true),
+            ("ab*", "a", false),
+            ("ab*", "abc", true),
+            ("a\\*", "ab", false),
+            ("a?*", "ab", true),
+            ("a?*", "a", false),
+            ("[a]b*", "abc", true),
         ] {
             assert_eq!(
                 matches(pattern.as_bytes(), text.as_bytes(), false),

@@ -2,34 +2,39 @@
 //! classes that `audit-log-classes` names.
 //!
 //! **Invariants**
-//! - L1: a thread that serves clients never waits for this log: a record that finds the queue full
+//! - L1: a thread that serves clients does not wait for the file: a record that finds the queue full
 //!   is dropped and counted, and the log says how many were.
 //! - L2: no record has a password: secret arguments are replaced before they enter the queue.
 //! - L3: a failed write harms nothing but this log: its records count as dropped, and later ones
 //!   are tried again.
+//! - L4: a record is written within [`PAUSE`] and the time of the write before it.
 //!
-//! **Concurrency.** Any thread adds records to one bounded queue; a thread of its own writes them.
+//! **Concurrency.** The queue is text, and has a lock: a thread appends its line under it, the writing
+//! thread exchanges the text for an empty one. The writing thread is woken by the first line after
+//! it had none; after a write it sleeps for a moment, so many records cost one wake and one write.
 
 use crate::config::{AuditKeys, ServerConfig};
 use crate::error::ServerError;
 use crate::seldom::seldom;
 use ring::hmac;
-use serde_json::json;
+use std::fmt::{Display, Write as _};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Records that wait to be written: some MB at most.
-const QUEUE_RECORDS: usize = 8_192;
-/// Bytes after which a batch of records is written.
-const WRITE_BYTES: usize = 64 << 10;
-/// The thread looks this often for dropped records, and for the order to open the file again.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Bytes of lines that wait to be written, above which further records are dropped.
+const QUEUE_BYTES: usize = 4 << 20;
+/// Text buffers keep this much while nothing is written.
+const KEPT_BYTES: usize = 64 << 10;
+/// Sleep of the writing thread after a write.
+const PAUSE: Duration = Duration::from_millis(10);
+/// Its sleep after a failed write.
+const FAILED_PAUSE: Duration = Duration::from_millis(200);
 /// Longest wait for the last records at a stop.
 const END_WITHIN: Duration = Duration::from_secs(1);
 /// Maximum bytes of a key in a record.
@@ -55,39 +60,59 @@ impl Outcome {
 }
 
 /// One line.
-#[derive(Debug)]
-pub(crate) struct Record {
-    pub(crate) user: String,
+pub(crate) struct Record<'a> {
+    pub(crate) user: &'a str,
     /// As `CLIENT LIST` shows it.
-    pub(crate) address: String,
+    pub(crate) address: &'a dyn Display,
     pub(crate) client: u64,
     pub(crate) command: &'static str,
     pub(crate) class: &'static str,
     pub(crate) outcome: Outcome,
-    /// Its first key, up to [`KEY_BYTES_MAX`].
-    pub(crate) key: Option<Vec<u8>>,
+    /// Its first key; [`KEY_BYTES_MAX`] bytes of it are used.
+    pub(crate) key: Option<&'a [u8]>,
     /// Arguments of an administrative command, without secrets.
-    pub(crate) args: Vec<String>,
+    pub(crate) args: &'a [String],
 }
 
 /// The audit log of a server, or its absence.
 pub(crate) struct Audit {
     /// None: it is off.
-    queue: Option<SyncSender<(u64, Record)>>,
+    lines: Option<Arc<Lines>>,
     /// The chosen classes, by position in [`AUDIT_CLASSES`](crate::config::AUDIT_CLASSES). Relaxed:
     /// a change holds from some request on.
     classes: AtomicU32,
-    shared: Arc<Told>,
     ended: Mutex<Option<Receiver<()>>>,
 }
 
-/// The orders to the writing thread.
-#[derive(Default)]
-struct Told {
-    dropped: AtomicU64,
-    reopen: AtomicBool,
+/// The queue between the threads that serve clients and the one that writes.
+struct Lines {
+    queue: Mutex<Queue>,
+    wake: Condvar,
     /// How keys are written: [`AuditKeys`] as a number.
     keys: AtomicU32,
+    /// Of this run of the server: digests of keys can be compared within it.
+    secret: hmac::Key,
+}
+
+#[derive(Default)]
+struct Queue {
+    text: Vec<u8>,
+    /// Scratch: the text of an address.
+    address: String,
+    /// Lines in the text.
+    records: u64,
+    dropped: u64,
+    reopen: bool,
+    ended: bool,
+    /// The writing thread sleeps until it is woken.
+    is_idle: bool,
+}
+
+/// A key as the log shows it.
+enum Shown<'a> {
+    No,
+    Digest([u8; 16]),
+    Plain(&'a [u8]),
 }
 
 impl Audit {
@@ -98,9 +123,8 @@ impl Audit {
     /// thread or no randomness.
     pub(crate) fn start(config: &ServerConfig) -> Result<Audit, ServerError> {
         let mut audit = Audit {
-            queue: None,
+            lines: None,
             classes: AtomicU32::new(0),
-            shared: Arc::default(),
             ended: Mutex::default(),
         };
         if config.access.audit_log.is_empty() {
@@ -118,26 +142,29 @@ impl Audit {
             source,
         };
         let random = hmac::Key::generate(hmac::HMAC_SHA256, &ring::rand::SystemRandom::new());
-        let key = random.map_err(|_| system(io::Error::other("there are no random numbers")))?;
-        let (queue, records) = sync_channel(QUEUE_RECORDS);
+        let secret = random.map_err(|_| system(io::Error::other("there are no random numbers")))?;
+        let lines = Arc::new(Lines {
+            queue: Mutex::default(),
+            wake: Condvar::new(),
+            keys: AtomicU32::new(0),
+            secret,
+        });
         let (end, ended) = sync_channel(1);
         let writer = Writer {
             path,
             file: Some(file),
-            key,
-            told: Arc::clone(&audit.shared),
+            lines: Arc::clone(&lines),
             text: Vec::new(),
-            records: 0,
             is_torn: false,
         };
         let thread = std::thread::Builder::new().name("audit".to_owned());
         thread
             .spawn(move || {
-                writer.run(&records);
+                writer.run();
                 let _ = end.send(());
             })
             .map_err(system)?;
-        audit.queue = Some(queue);
+        audit.lines = Some(lines);
         audit.ended = Mutex::new(Some(ended));
         audit.configure(config);
         Ok(audit)
@@ -145,18 +172,17 @@ impl Audit {
 
     /// Takes over the settings that may change while the server runs.
     pub(crate) fn configure(&self, config: &ServerConfig) {
-        let classes = match self.is_on() {
-            true => config.audit_classes().unwrap_or(0),
-            false => 0,
-        };
-        self.classes.store(classes, Ordering::Relaxed);
-        let keys = config.access.audit_log_keys as u32;
-        self.shared.keys.store(keys, Ordering::Relaxed);
+        if let Some(lines) = &self.lines {
+            let classes = config.audit_classes().unwrap_or(0);
+            self.classes.store(classes, Ordering::Relaxed);
+            let keys = config.access.audit_log_keys as u32;
+            lines.keys.store(keys, Ordering::Relaxed);
+        }
     }
 
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
-        self.queue.is_some()
+        self.lines.is_some()
     }
 
     /// The chosen classes, one bit for each of [`AUDIT_CLASSES`](crate::config::AUDIT_CLASSES);
@@ -167,31 +193,118 @@ impl Audit {
     }
 
     /// Adds a record, or drops it (L1).
-    pub(crate) fn add(&self, record: Record) {
+    pub(crate) fn add(&self, record: &Record<'_>) {
+        let Some(lines) = &self.lines else {
+            return;
+        };
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now_ms = now.map_or(0, |now| now.as_millis() as u64);
-        if let Some(queue) = &self.queue
-            && queue.try_send((now_ms, record)).is_err()
-        {
-            self.shared.dropped.fetch_add(1, Ordering::Relaxed);
+        let key = lines.shown(record.key);
+        let mut queue = lines.queue();
+        if queue.text.len() > QUEUE_BYTES {
+            queue.dropped += 1;
+        } else {
+            queue.append(now_ms, record, &key);
         }
+        lines.wake(queue);
     }
 
     /// Opens the file again: it may have been renamed. Returns at once.
     pub fn reopen(&self) {
-        self.shared.reopen.store(true, Ordering::Relaxed);
+        if let Some(lines) = &self.lines {
+            let mut queue = lines.queue();
+            queue.reopen = true;
+            lines.wake(queue);
+        }
     }
 }
 
 impl Drop for Audit {
     fn drop(&mut self) {
-        self.queue = None;
+        if let Some(lines) = self.lines.take() {
+            let mut queue = lines.queue();
+            queue.ended = true;
+            lines.wake(queue);
+        }
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(ended) = &*ended {
             // A disk that hangs does not keep the process.
             let _ = ended.recv_timeout(END_WITHIN);
         }
     }
+}
+
+impl Lines {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self, mut queue: MutexGuard<'_, Queue>) {
+        let is_idle = std::mem::take(&mut queue.is_idle);
+        drop(queue);
+        if is_idle {
+            self.wake.notify_one();
+        }
+    }
+
+    fn shown<'a>(&self, key: Option<&'a [u8]>) -> Shown<'a> {
+        let Some(key) = key.map(|key| &key[..key.len().min(KEY_BYTES_MAX)]) else {
+            return Shown::No;
+        };
+        match AuditKeys::from_number(self.keys.load(Ordering::Relaxed)) {
+            AuditKeys::None => Shown::No,
+            AuditKeys::Plain => Shown::Plain(key),
+            AuditKeys::Hashed => {
+                let tag = hmac::sign(&self.secret, key);
+                let half = tag.as_ref().first_chunk();
+                half.map_or(Shown::No, |half| Shown::Digest(*half))
+            }
+        }
+    }
+}
+
+impl Queue {
+    /// Appends a line: an object of JSON.
+    fn append(&mut self, now_ms: u64, record: &Record<'_>, key: &Shown<'_>) {
+        let Queue { text, address, .. } = self;
+        address.clear();
+        // Writing to memory does not fail.
+        let _ = write!(address, "{}", record.address);
+        let _ = write!(text, "{{\"unix_ms\":{now_ms},\"user\":");
+        quote(text, record.user);
+        text.extend_from_slice(b",\"address\":");
+        quote(text, address);
+        let _ = write!(
+            text,
+            ",\"client\":{},\"command\":\"{}\",\"class\":\"{}\",\"outcome\":\"{}\"",
+            record.client,
+            record.command,
+            record.class,
+            record.outcome.name()
+        );
+        match key {
+            Shown::No => {}
+            Shown::Digest(bytes) => {
+                let digest = u128::from_be_bytes(*bytes);
+                let _ = write!(text, ",\"key\":\"{digest:032x}\"");
+            }
+            Shown::Plain(key) => {
+                text.extend_from_slice(b",\"key\":");
+                quote(text, &String::from_utf8_lossy(key));
+            }
+        }
+        if !record.args.is_empty() {
+            text.extend_from_slice(b",\"arguments\":");
+            let _ = serde_json::to_writer(&mut *text, record.args);
+        }
+        text.extend_from_slice(b"}\n");
+        self.records += 1;
+    }
+}
+
+/// Appends a string of JSON.
+fn quote(text: &mut Vec<u8>, string: &str) {
+    let _ = serde_json::to_writer(text, string);
 }
 
 fn open(path: &Path) -> io::Result<File> {
@@ -204,75 +317,42 @@ struct Writer {
     path: PathBuf,
     /// None: it could not be opened again.
     file: Option<File>,
-    /// Of this run of the server: digests of keys can be compared within it.
-    key: hmac::Key,
-    told: Arc<Told>,
-    /// Lines that are not written yet, and their number.
+    lines: Arc<Lines>,
+    /// Lines that are being written.
     text: Vec<u8>,
-    records: u64,
     /// The last write ended within a line.
     is_torn: bool,
 }
 
 impl Writer {
-    fn run(mut self, records: &Receiver<(u64, Record)>) {
+    fn run(mut self) {
+        let lines = Arc::clone(&self.lines);
         loop {
-            let received = records.recv_timeout(LOOK_EVERY);
-            let is_over = matches!(received, Err(RecvTimeoutError::Disconnected));
-            if let Ok(first) = received {
-                self.add(first);
-                while self.text.len() < WRITE_BYTES
-                    && let Ok(next) = records.try_recv()
-                {
-                    self.add(next);
-                }
+            let mut queue = lines.queue();
+            while queue.text.is_empty() && queue.dropped == 0 && !queue.reopen && !queue.ended {
+                queue.text.shrink_to(KEPT_BYTES);
+                self.text.shrink_to(KEPT_BYTES);
+                queue.is_idle = true;
+                let woken = lines.wake.wait(queue);
+                queue = woken.unwrap_or_else(PoisonError::into_inner);
             }
-            if self.told.reopen.swap(false, Ordering::Relaxed) {
+            std::mem::swap(&mut queue.text, &mut self.text);
+            let records = std::mem::take(&mut queue.records);
+            let dropped = std::mem::take(&mut queue.dropped);
+            let (reopen, ended) = (std::mem::take(&mut queue.reopen), queue.ended);
+            drop(queue);
+            let is_written = self.write(records, dropped);
+            if reopen {
                 self.reopen();
             }
-            self.write();
-            if is_over {
+            if ended {
                 return;
             }
-        }
-    }
-
-    fn add(&mut self, (now_ms, record): (u64, Record)) {
-        let key = record.key.as_deref().and_then(|key| self.shown(key));
-        let mut line = json!({
-            "unix_ms": now_ms,
-            "user": record.user,
-            "address": record.address,
-            "client": record.client,
-            "command": record.command,
-            "class": record.class,
-            "outcome": record.outcome.name(),
-        });
-        if let Some(key) = key {
-            line["key"] = key.into();
-        }
-        if !record.args.is_empty() {
-            line["arguments"] = record.args.into();
-        }
-        self.text.extend_from_slice(line.to_string().as_bytes());
-        self.text.push(b'\n');
-        self.records += 1;
-    }
-
-    fn shown(&self, key: &[u8]) -> Option<String> {
-        match AuditKeys::from_number(self.told.keys.load(Ordering::Relaxed)) {
-            AuditKeys::None => None,
-            AuditKeys::Plain => Some(String::from_utf8_lossy(key).into_owned()),
-            AuditKeys::Hashed => {
-                let tag = hmac::sign(&self.key, key);
-                let bytes = tag.as_ref().iter().take(16);
-                Some(bytes.map(|byte| format!("{byte:02x}")).collect())
-            }
+            std::thread::sleep(if is_written { PAUSE } else { FAILED_PAUSE });
         }
     }
 
     fn reopen(&mut self) {
-        self.write();
         match open(&self.path) {
             Ok(file) => {
                 self.file = Some(file);
@@ -286,15 +366,14 @@ impl Writer {
         }
     }
 
-    /// L3.
-    fn write(&mut self) {
-        let dropped = self.told.dropped.swap(0, Ordering::Relaxed);
+    /// Writes the lines; false: they are dropped (L3).
+    fn write(&mut self, records: u64, dropped: u64) -> bool {
         if dropped > 0 {
             let line = format!("{{\"dropped_records\":{dropped}}}\n");
             self.text.extend_from_slice(line.as_bytes());
         }
         if self.text.is_empty() {
-            return;
+            return true;
         }
         if self.is_torn {
             self.text.insert(0, b'\n');
@@ -303,18 +382,17 @@ impl Writer {
             Some(file) => file.write_all(&self.text),
             None => Err(io::ErrorKind::NotFound.into()),
         };
+        self.text.clear();
         self.is_torn = written.is_err();
         if let Err(error) = written {
-            let lost = dropped + self.records;
-            self.told.dropped.fetch_add(lost, Ordering::Relaxed);
+            self.lines.queue().dropped += dropped + records;
             seldom!(
                 warn,
                 path = %self.path.display(),
                 "the audit log cannot be written, and its records are dropped: {error}"
             );
         }
-        self.text.clear();
-        self.records = 0;
+        !self.is_torn
     }
 }
 
@@ -322,17 +400,17 @@ impl Writer {
 mod tests {
     use super::*;
 
-    fn record(key: &str) -> Record {
-        Record {
-            user: "u".to_owned(),
-            address: "127.0.0.1:1".to_owned(),
+    fn add(audit: &Audit, key: &str) {
+        audit.add(&Record {
+            user: "u\"ser",
+            address: &"127.0.0.1:1",
             client: 7,
             command: "set",
             class: "write",
             outcome: Outcome::Allowed,
-            key: Some(key.as_bytes().to_vec()),
-            args: Vec::new(),
-        }
+            key: Some(key.as_bytes()),
+            args: &["an \"argument\"".to_owned()],
+        });
     }
 
     fn lines(path: &Path) -> Vec<serde_json::Value> {
@@ -355,12 +433,15 @@ mod tests {
         let path = dir.path().join("audit");
         let audit = Audit::start(&config(&path)).expect("it starts");
         for key in ["a", "b", "a"] {
-            audit.add(record(key));
+            add(&audit, key);
         }
         drop(audit);
         let lines = lines(&path);
         assert_eq!(lines.len(), 3);
         assert_eq!(lines[0]["command"], "set");
+        assert_eq!(lines[0]["user"], "u\"ser");
+        assert_eq!(lines[0]["address"], "127.0.0.1:1");
+        assert_eq!(lines[0]["arguments"][0], "an \"argument\"");
         assert_eq!(lines[0]["outcome"], "allowed");
         assert_eq!(lines[0]["key"], lines[2]["key"]);
         assert_ne!(lines[0]["key"], lines[1]["key"]);
@@ -369,17 +450,38 @@ mod tests {
 
     /// L1 and L3: /dev/full refuses every byte, as a full disk does.
     #[test]
-    fn a_full_disk_and_a_full_queue_drop_records_and_count_them() {
-        let full = Path::new("/dev/full");
-        let audit = Audit::start(&config(full)).expect("it starts");
-        for _ in 0..3 * QUEUE_RECORDS {
-            audit.add(record("k")); // it never waits
+    fn a_full_disk_drops_records_and_counts_them() {
+        let audit = Audit::start(&config(Path::new("/dev/full"))).expect("it starts");
+        for _ in 0..1000 {
+            add(&audit, "k"); // it never waits
         }
         let deadline = std::time::Instant::now() + Duration::from_secs(10);
-        while audit.shared.dropped.load(Ordering::Relaxed) < 3 * QUEUE_RECORDS as u64 {
+        let lines = audit.lines.as_ref().expect("it is on");
+        while lines.queue().dropped < 1000 {
             assert!(std::time::Instant::now() < deadline, "all are counted");
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// L1
+    #[test]
+    fn a_full_queue_drops_records_and_the_log_says_how_many() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("audit");
+        let audit = Audit::start(&config(&path)).expect("it starts");
+        let records = 4 * QUEUE_BYTES / 100;
+        for _ in 0..records {
+            add(&audit, "k");
+            let queue = audit.lines.as_ref().expect("it is on").queue();
+            assert!(queue.text.len() <= QUEUE_BYTES + 1000);
+        }
+        drop(audit);
+        let lines = lines(&path);
+        let dropped = lines
+            .iter()
+            .filter_map(|line| line["dropped_records"].as_u64());
+        let written = lines.iter().filter(|line| line["command"] == "set").count();
+        assert_eq!(written as u64 + dropped.sum::<u64>(), records as u64);
     }
 
     #[test]
@@ -387,7 +489,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let (path, old) = (dir.path().join("audit"), dir.path().join("audit.1"));
         let audit = Audit::start(&config(&path)).expect("it starts");
-        audit.add(record("a"));
+        add(&audit, "a");
         let deadline = std::time::Instant::now() + Duration::from_secs(10);
         while lines(&path).is_empty() {
             assert!(std::time::Instant::now() < deadline, "it is written");
@@ -399,7 +501,7 @@ mod tests {
             assert!(std::time::Instant::now() < deadline, "it is opened again");
             std::thread::sleep(Duration::from_millis(5));
         }
-        audit.add(record("b"));
+        add(&audit, "b");
         drop(audit);
         assert_eq!((lines(&old).len(), lines(&path).len()), (1, 1));
     }

@@ -124,15 +124,15 @@ impl Guard {
         }
         let origin = origin(peer, user.name());
         if shared.audit.is_on() {
-            shared.audit.add(Record {
-                user: origin.user.clone(),
-                address: origin.address.clone(),
+            shared.audit.add(&Record {
+                user: &origin.user,
+                address: &origin.address,
                 client: origin.client,
                 command,
                 class: "other",
                 outcome: Outcome::Denied,
                 key: None,
-                args: Vec::new(),
+                args: &[],
             });
         }
         shared.note_denial(origin, Reason::Command, command.as_bytes().to_vec(), PORT);

@@ -19,7 +19,7 @@
 //! - R4: an answered request is recorded once, however often it was presented (native::Y4), with
 //!   one denial per reason, however many of its operations are refused.
 
-use crate::audit::{KEY_BYTES_MAX, Outcome as AuditOutcome, Record};
+use crate::audit::{Outcome as AuditOutcome, Record};
 use crate::clock;
 use crate::config::AUDIT_CLASSES;
 use crate::exec::{Client, Spec, client_origin, find_command};
@@ -294,18 +294,15 @@ impl<'a> Wanted<'a> {
             return;
         }
         let class = self.spec.class().and_then(|class| AUDIT_CLASSES.get(class));
-        let key = self
-            .key
-            .map(|key| key[..key.len().min(KEY_BYTES_MAX)].to_vec());
-        shared.audit.add(Record {
+        shared.audit.add(&Record {
             user: client.user_name(),
-            address: client.record().shown_addresses().0,
+            address: &client.record().shown_peer(),
             client: client.record().id,
             command: self.spec.name,
             class: class.copied().unwrap_or("other"),
             outcome,
-            key,
-            args: Vec::new(),
+            key: self.key,
+            args: &[],
         });
     }
 }

@@ -123,10 +123,19 @@ impl ClientRecord {
 
     /// The addresses of the client and of the server, as `CLIENT LIST` shows them.
     pub(crate) fn shown_addresses(&self) -> (String, String) {
-        match &self.socket {
-            Some(path) => (format!("{path}:0"), format!("{path}:0")),
-            None => (self.peer.to_string(), self.local.to_string()),
-        }
+        let local = match &self.socket {
+            Some(path) => format!("{path}:0"),
+            None => self.local.to_string(),
+        };
+        (self.shown_peer().to_string(), local)
+    }
+
+    /// The client's address, as `CLIENT LIST` shows it.
+    pub(crate) fn shown_peer(&self) -> impl std::fmt::Display {
+        std::fmt::from_fn(|f| match &self.socket {
+            Some(path) => write!(f, "{path}:0"),
+            None => write!(f, "{}", self.peer),
+        })
     }
 
     /// Name and library, as set by the client.

@@ -30,15 +30,15 @@ impl Shared {
         if !self.audit.is_on() {
             return;
         }
-        self.audit.add(Record {
-            user: user.to_owned(),
-            address: origin.address.clone(),
+        self.audit.add(&Record {
+            user,
+            address: &origin.address,
             client: origin.client,
             command: "auth",
             class: AUDIT_CLASSES[0],
             outcome,
             key: None,
-            args: Vec::new(),
+            args: &[],
         });
     }
 

@@ -262,7 +262,7 @@ fn may_write(spec: &Spec, args: &Args<'_>, shared: &Shared) -> bool {
 /// in EXEC's plan.
 fn queued_bytes(args: &Args<'_>) -> usize {
     /// A request's entry in the queue and its step in the plan, in bytes.
-    const REQUEST_BYTES: usize = 96;
+    const REQUEST_BYTES: usize = 104;
     /// An argument's range, and the hash and the lock of an argument that is a key, in bytes.
     const ARGUMENT_BYTES: usize = 40;
     let arguments: usize = args.iter().map(|arg| arg.len() + ARGUMENT_BYTES).sum();
@@ -292,6 +292,7 @@ fn enqueue(
             let text = format!("ERR transaction is larger than the request limit of {limit} bytes");
             return refuse(shared, local, client, out, Some(spec), &text);
         }
+        transaction.specs.push(spec);
         transaction.queued_bytes = queued_bytes;
         transaction.without_keys = without_keys;
         transaction.writes |= may_write(spec, args, shared);

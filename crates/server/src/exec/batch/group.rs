@@ -423,32 +423,20 @@ impl Step<'_> {
     ) {
         let request = self.planned.request as usize;
         turn.executed = request + 1;
-        match self.planned.resolved {
-            Resolved::Command(spec)
-                if turn.client.gate == 0
-                    && env.shared.commands.gate() == 0
-                    && !spec.is_refused()
-                    && !spec.is_audited(env.local.audited) =>
-            {
-                if env.member.is_some() && !self.is_here(spec, env, turn, &mut access) {
-                    return;
-                }
-                let has_own_guard = matches!(access, Access::Session(_));
-                let Some(permit) = Permit::unrestricted(spec, turn.client) else {
-                    return; // the gate is 0, so there is one
-                };
-                let done = self.execute(permit, env, turn, access, false);
-                *ran += u64::from(done);
-                if has_own_guard {
-                    // Databases may have been exchanged since the gate was looked at.
-                    databases::observe(env.shared, env.local, turn.client, spec);
-                }
+        if let Some(permit) = self.permit_at_once(env, turn) {
+            let spec = permit.spec();
+            if env.member.is_some() && !self.is_here(spec, env, turn, &mut access) {
+                return;
             }
-            _ => {
-                if !self.run_slowly(env, turn, access, ran) {
-                    self.show_again(turn);
-                }
+            let has_own_guard = matches!(access, Access::Session(_));
+            let done = self.execute(permit, env, turn, access, false);
+            *ran += u64::from(done);
+            if has_own_guard {
+                // Databases may have been exchanged since the gate was looked at.
+                databases::observe(env.shared, env.local, turn.client, spec);
             }
+        } else if !self.run_slowly(env, turn, access, ran) {
+            self.show_again(turn);
         }
         if turn.client.verdict != Verdict::Open
             || turn.has_enough_replies(env.local.room.bytes_max)
@@ -461,6 +449,23 @@ impl Step<'_> {
                 self.show_again(turn);
             }
         }
+    }
+
+    /// The permit of a request that nothing but rights can stop; `None`: `run_slowly` decides.
+    #[inline]
+    fn permit_at_once(&self, env: &Environment<'_>, turn: &Turn<'_>) -> Option<Permit> {
+        let Resolved::Command(spec) = self.planned.resolved else {
+            return None;
+        };
+        let stops = turn.client.gate & !gate::RESTRICTED | env.shared.commands.gate();
+        if stops != 0 || spec.is_refused() || spec.is_audited(env.local.audited) {
+            return None;
+        }
+        Permit::unrestricted(spec, turn.client).or_else(|| {
+            let requests = &turn.requests;
+            let args = requests.args(self.planned.request as usize, turn.input);
+            Permit::of_one_key(spec, &args, turn.client)
+        })
     }
 
     /// The request has not run; the verdict has the time at which to present it again.

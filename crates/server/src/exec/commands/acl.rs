@@ -51,7 +51,7 @@ fn categories(spec: &Spec) -> u32 {
 pub(crate) fn origin(shared: &Shared, client: &Client) -> Origin {
     let record = client.record();
     Origin {
-        user: client.user_name(),
+        user: client.user_name().to_owned(),
         address: record.shown_addresses().0,
         client: client.id(),
         line: client_list::line(shared, record, clock::now_ms()),
@@ -79,7 +79,7 @@ pub(crate) fn note_denied(
 }
 
 pub(crate) fn whoami(ctx: &mut Context<'_>) -> Done {
-    let name = ctx.client.user_name();
+    let name = ctx.client.user_name().to_owned();
     ctx.bulk(name.as_bytes())
 }
 
@@ -407,7 +407,7 @@ fn with_file(ctx: &mut Context<'_>, work: fn(&Shared, Instant) -> Result<(), Str
 pub(crate) fn refusal_text(refusal: Refusal, client: &Client, spec: &Spec) -> String {
     match refusal {
         Refusal::LogIn => permit::NO_AUTH.to_owned(),
-        Refusal::Denied(denied) => permit::denial_text(denied, &client.user_name(), spec),
+        Refusal::Denied(denied) => permit::denial_text(denied, client.user_name(), spec),
     }
 }
 

@@ -644,7 +644,7 @@ fn admit(
             acl::note_denied(ctx.shared, ctx.client, spec, args, denied, "lua");
             audit::record(ctx.shared, ctx.client, spec, args, Audited::Denied);
             let user = ctx.client.user_name();
-            let text = permit::denial_text(denied, &user, spec);
+            let text = permit::denial_text(denied, user, spec);
             let text = text.strip_prefix("NOPERM ").unwrap_or(&text);
             return Ok(Err(format!("NOPERM ACL failure in script: {text}")));
         }

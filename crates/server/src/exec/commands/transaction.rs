@@ -9,7 +9,6 @@
 //! (routing::R1), independent of the checks when the requests were queued. The locks keep the
 //! owner from changing.
 
-use super::lookup::{self, Resolved};
 use super::{acl, monitor, script_run};
 use crate::audit::Outcome;
 use crate::exec::request::KEYS_KEPT;
@@ -213,14 +212,8 @@ struct QueueNeeds {
 
 /// The queued requests with their commands.
 fn steps(transaction: &Transaction) -> impl Iterator<Item = (&'static Spec, Args<'_>)> {
-    (0..transaction.queue.len()).filter_map(|n| {
-        let args = transaction.queue.args(n, &[]);
-        match lookup::resolve(&args) {
-            Resolved::Command(spec) => Some((spec, args)),
-            // It was resolved when it was queued, and the table of commands does not change.
-            _ => None,
-        }
-    })
+    let specs = transaction.specs.iter().enumerate();
+    specs.map(|(n, spec)| (*spec, transaction.queue.args(n, &[])))
 }
 
 /// Creates the tables that the queue will select, while no guard is held.

@@ -1,7 +1,7 @@
 //! Records of requests for the audit log.
 
 use super::spec::{REDACTED, Spec, flag};
-use crate::audit::{KEY_BYTES_MAX, Outcome, Record};
+use crate::audit::{Outcome, Record};
 use crate::config::AUDIT_CLASSES;
 use crate::exec::state::client::Client;
 use crate::shared::Shared;
@@ -30,15 +30,15 @@ pub(crate) fn record(
         true => shown_args(spec, args),
         false => Vec::new(),
     };
-    shared.audit.add(Record {
+    shared.audit.add(&Record {
         user: client.user_name(),
-        address: client.record().shown_addresses().0,
+        address: &client.record().shown_peer(),
         client: client.id(),
         command: spec.name,
         class: class.copied().unwrap_or("other"),
         outcome,
-        key: key.map(|key| key[..key.len().min(KEY_BYTES_MAX)].to_vec()),
-        args: shown,
+        key,
+        args: &shown,
     });
 }
 

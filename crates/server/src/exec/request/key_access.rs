@@ -2,7 +2,9 @@
 //! check of a user's rights.
 
 use super::spec::{Spec, flag};
+use crate::exec::commands::table::COMMANDS;
 use duramen_wire::resp::Args;
+use std::sync::LazyLock;
 
 /// A set of Redis's flags of a key specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,11 +35,20 @@ const NAMES: [&str; 10] = [
     "not_key",
 ];
 
+/// Of all commands, by their numbers.
+static DECLARED: LazyLock<Vec<(KeyAccess, Option<KeyAccess>)>> =
+    LazyLock::new(|| COMMANDS.iter().map(KeyAccess::named).collect());
+
 impl KeyAccess {
-    /// A command's access to its first key, and to the second if that differs. A command that
-    /// writes and is not named here counts as one that reads too: it then needs more rights than
-    /// it should, and no less.
+    /// A command's access to its first key, and to the second if that differs.
     pub(crate) fn declared(spec: &Spec) -> (KeyAccess, Option<KeyAccess>) {
+        let known = DECLARED.get(spec.number);
+        known.copied().unwrap_or_else(|| KeyAccess::named(spec))
+    }
+
+    /// A command that writes and is not named here counts as one that reads too: it then needs more
+    /// rights than it should, and no less.
+    fn named(spec: &Spec) -> (KeyAccess, Option<KeyAccess>) {
         let (first, second) = match spec.name {
             "rename" => (RW | ACCESS | DELETE, Some(OW | UPDATE)),
             "renamenx" => (RW | ACCESS | DELETE, Some(OW | INSERT)),

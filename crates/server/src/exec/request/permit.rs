@@ -7,7 +7,7 @@
 //!   so a change of rights holds for every request of a later turn.
 
 use super::key_access::KeyAccess;
-use super::spec::{Run, Spec, flag, pattern_of_keys};
+use super::spec::{ONE_KEY, Run, Spec, flag, pattern_of_keys};
 use crate::exec::state::client::Client;
 use crate::shared::Shared;
 use duramen_acl::{Access, Denied, Request, User};
@@ -34,6 +34,22 @@ impl Permit {
     #[inline]
     pub(crate) fn unrestricted(spec: &'static Spec, client: &Client) -> Option<Permit> {
         client.is_unrestricted().then_some(Permit(spec))
+    }
+
+    /// For a command with one key that the rules allow at once; `None`: [`check`](Self::check)
+    /// decides. The client is logged in.
+    #[inline]
+    pub(crate) fn of_one_key(
+        spec: &'static Spec,
+        args: &Args<'_>,
+        client: &Client,
+    ) -> Option<Permit> {
+        let access = KeyAccess::of(spec, args, 0);
+        let is_plain = spec.keys == ONE_KEY && access.is_of_key() && !reads_any_key(spec);
+        let user = client.user().filter(|_| is_plain)?;
+        let key = args.get(1)?;
+        let is_allowed = user.allows_one_key(spec.number, key, access.rights());
+        is_allowed.then_some(Permit(spec))
     }
 
     /// Checks a request on `table`, which the client has selected.
@@ -86,6 +102,11 @@ pub(crate) fn allows(
     user.check(&request, shared.acl.catalog())
 }
 
+/// Whether its arguments may make it read keys that they do not name.
+fn reads_any_key(spec: &Spec) -> bool {
+    matches!(spec.name, "sort" | "sort_ro")
+}
+
 /// A RESP request, for the check.
 struct Asked<'a> {
     spec: &'static Spec,
@@ -115,10 +136,9 @@ impl Request for Asked<'_> {
     }
 
     fn reads_any_key(&self) -> Option<usize> {
-        match self.spec.name {
-            "sort" | "sort_ro" => pattern_of_keys(self.args),
-            _ => None,
-        }
+        reads_any_key(self.spec)
+            .then(|| pattern_of_keys(self.args))
+            .flatten()
     }
 
     /// As in Redis, the end of a subscription needs no right.

@@ -8,10 +8,11 @@
 use super::spec::{Spec, flag};
 use crate::exec::commands::bitmap;
 use duramen_base::limits::VALUE_BYTES_MAX;
-use duramen_engine::{Guard, Room, TableId};
+use duramen_engine::{Guard, KeyHash, Room, TableId};
 use duramen_wire::resp::Args;
 use duramen_wire::resp::number::parse_integer;
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 /// The text of the smallest integer.
 const INTEGER_BYTES: usize = 20;
@@ -51,12 +52,46 @@ pub(crate) fn of_removals(args: &Args<'_>) -> Room {
     room
 }
 
+/// A key with its hash.
+#[derive(PartialEq, Eq)]
+struct Key<'k> {
+    hash: KeyHash,
+    table: TableId,
+    key: &'k [u8],
+}
+
+impl Hash for Key<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.hash.hash(state);
+    }
+}
+
+/// Takes the hash of a [`Key`], which depends on the store's secret, as it is.
+#[derive(Default)]
+struct KnownHash(u64);
+
+impl Hasher for KnownHash {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes
+            .iter()
+            .for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = self.0.rotate_left(8) ^ hash;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 /// Adds up the room of a transaction's commands, in order. Their keys are locked.
 pub(crate) struct Planner<'p, 'g, 'k> {
     guard: &'p Guard<'g>,
     /// Maximum length that values may have by now, where earlier commands may have changed them.
     /// Only a change that takes effect for certain makes a value shorter.
-    values: HashMap<(TableId, &'k [u8]), usize>,
+    values: HashMap<Key<'k>, usize, BuildHasherDefault<KnownHash>>,
     pub(crate) room: Room,
 }
 
@@ -64,7 +99,7 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
     pub(crate) fn new(guard: &'p Guard<'g>) -> Planner<'p, 'g, 'k> {
         Planner {
             guard,
-            values: HashMap::new(),
+            values: HashMap::default(),
             room: Room::default(),
         }
     }
@@ -86,7 +121,7 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
         match spec.name {
             "swapdb" => self.room.put(PLACES.0, PLACES.1),
             "del" | "unlink" => keys.for_each(|at| {
-                self.values.insert((table, arg(at)), 0);
+                self.values.insert(self.key(table, arg(at)), 0);
                 self.room.remove(arg(at));
             }),
             // Without effect on a collection, so it makes no value shorter for certain.
@@ -95,7 +130,7 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
             }
             "set" if args.len() == 3 => {
                 let bytes = given.min(VALUE_BYTES_MAX);
-                self.values.insert((table, arg(1)), bytes);
+                self.values.insert(self.key(table, arg(1)), bytes);
                 self.room.put(arg(1), bytes);
             }
             "mset" | "msetnx" | "duramen.mwrite" => {
@@ -196,10 +231,19 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
 
     /// Maximum length that the value of a key may have by now, without the head of a collection.
     fn value_bytes(&self, table: TableId, key: &'k [u8]) -> usize {
-        if let Some(bytes) = self.values.get(&(table, key)) {
+        self.bytes_of(&self.key(table, key))
+    }
+
+    fn key(&self, table: TableId, key: &'k [u8]) -> Key<'k> {
+        let hash = self.guard.hash(key);
+        Key { hash, table, key }
+    }
+
+    fn bytes_of(&self, key: &Key<'k>) -> usize {
+        if let Some(bytes) = self.values.get(key) {
             return *bytes;
         }
-        match self.guard.read(table, self.guard.hash(key), key) {
+        match self.guard.read(key.table, key.hash, key.key) {
             Ok(found) => found.map_or(0, |object| object.value.len()),
             Err(_) => 0, // the command that uses it reports the error
         }
@@ -208,8 +252,9 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
     /// The command may have no effect: then the value is as long as before.
     fn put(&mut self, table: TableId, key: &'k [u8], bytes: usize) {
         let bytes = bytes.min(VALUE_BYTES_MAX);
-        let known = self.value_bytes(table, key).max(bytes);
-        self.values.insert((table, key), known);
+        let at = self.key(table, key);
+        let known = self.bytes_of(&at).max(bytes);
+        self.values.insert(at, known);
         self.room
             .put(key, (bytes + HEAD_BYTES).min(VALUE_BYTES_MAX));
     }

@@ -8,6 +8,7 @@ use super::tracking::ClientTracking;
 use super::wait::Wait;
 use super::watches::Watches;
 use crate::clock;
+use crate::exec::request::spec::Spec;
 use crate::heap;
 use crate::shared::pubsub::Kind;
 use crate::shared::{ClientRecord, Shared};
@@ -80,6 +81,8 @@ pub(crate) mod shown {
 #[derive(Default)]
 pub(crate) struct Transaction {
     pub(crate) queue: Requests,
+    /// The command of each.
+    pub(crate) specs: Vec<&'static Spec>,
     /// Bytes of the queue, as `admit` counts them.
     pub(crate) queued_bytes: usize,
     /// Queued requests without keys, `SELECT` excluded.
@@ -313,9 +316,9 @@ impl Client {
     }
 
     /// The name of its user; Redis shows `default` for a client that has not logged in.
-    pub(crate) fn user_name(&self) -> String {
+    pub(crate) fn user_name(&self) -> &str {
         let name = self.user.as_ref().map(|user| user.name());
-        name.unwrap_or(duramen_acl::DEFAULT_USER).to_owned()
+        name.unwrap_or(duramen_acl::DEFAULT_USER)
     }
 
     /// acl::V1: to be called before requests run. A client whose user is gone is closed.
