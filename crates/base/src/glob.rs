@@ -3,8 +3,8 @@
 //!
 //! A pattern is an automaton with one state for each element that matches a byte; a `*` lets a
 //! state persist. All states are the bits of a few words and process a byte at once: the time for a
-//! text is its length times the words of the pattern, for every text and pattern. A prefix with a `*`
-//! behind it, the usual rule, is compared as it is.
+//! text is its length times the words of the pattern, for every text and pattern. A prefix with a
+//! `*` behind it, the usual rule, is compared as it is.
 
 /// Maximum length of a pattern in bytes: a byte of a key takes at most 16 steps.
 pub const PATTERN_BYTES_MAX: usize = 1024;
