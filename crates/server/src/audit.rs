@@ -2,16 +2,16 @@
 //! classes that `audit-log-classes` names.
 //!
 //! **Invariants**
-//! - L1: a thread that serves clients does not wait for the file. A record that finds the queue full
-//!   is dropped and counted, and the log says how many were.
+//! - L1: a thread that serves clients does not wait for the file. A record that finds the queue
+//!   full is dropped and counted, and the log says how many were.
 //! - L2: no record has a password: secret arguments are replaced before they enter the queue.
 //! - L3: a failed write harms nothing but this log: its records count as dropped, and later ones
 //!   are tried again.
 //! - L4: a record is written within [`PAUSE`] and the time of the write before it.
 //!
-//! **Concurrency.** The queue is text under a lock: a thread appends its line, and the writing thread
-//! exchanges the text for an empty one. It is woken by the first line after it had none. After a
-//! write it sleeps for a moment, so many records cost one wake and one write.
+//! **Concurrency.** The queue is text under a lock. A thread appends its line, and the writing
+//! thread exchanges the text for an empty one. It is woken by the first line after it had none.
+//! After a write it sleeps for a moment, so many records cost one wake and one write.
 
 use crate::config::{AuditKeys, ServerConfig};
 use crate::error::ServerError;

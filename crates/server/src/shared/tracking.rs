@@ -24,8 +24,8 @@
 //!
 //! **Concurrency.** Only threads without a guard take the lock `listens`, because with it one waits
 //! for the end of other threads' guards. The other locks are held for a look, and nothing is waited
-//! for meanwhile; their order: the clients, a shard; the prefixes, the queue of a mailbox. Forgotten
-//! tables are dropped by a thread of their own, because that takes long.
+//! for meanwhile; their order: the clients, a shard; the prefixes, the queue of a mailbox. A thread
+//! of its own drops forgotten tables, because that takes long.
 
 use super::mailbox::{Invalid, Invalidation, Message};
 use super::{Background, Shared, ThreadShared};
