@@ -77,9 +77,10 @@ fn report(args: &TypesFigure, options: &Options) -> Result<Report> {
     };
     let scratch = Scratch::new(&programs.dir);
     let scratch = scratch.map_err(|error| Failure::new("making a directory", error))?;
-    let start = |threads| servers(args, &programs, threads, scratch.path());
+    let start = |threads, poll| servers(args, &programs, (threads, poll), scratch.path());
     let has = |part| args.only.is_empty() || args.only.contains(&part);
-    let all = start(programs.threads)?;
+    // Polling between requests would count as processor time of requests.
+    let all = start(programs.threads, "off")?;
     if has(Part::Commands) {
         collections::commands(&all, &sizes, &mut report)?;
     }
@@ -89,18 +90,20 @@ fn report(args: &TypesFigure, options: &Options) -> Result<Report> {
     if has(Part::Publish) {
         messages::publish(&all, &sizes, &mut report)?;
     }
+    drop(all);
     if has(Part::Blocking) {
+        let all = start(programs.threads, "adaptive")?;
         messages::ping_pong(&all, &sizes, &mut report)?;
     }
-    drop(all);
     if has(Part::Scripts) {
-        collections::scripts(&start(2)?, &sizes, &mut report)?;
+        collections::scripts(&start(2, "off")?, &sizes, &mut report)?;
     }
     if has(Part::Memory) {
-        collections::memory(&start(programs.threads)?, &sizes, &mut report)?;
+        let all = start(programs.threads, "off")?;
+        collections::memory(&all, &sizes, &mut report)?;
     }
     report.note(format!(
-        "Duramen with {} reactor thread(s), the others with one.",
+        "Duramen with {} reactor thread(s) that sleep when nothing is to be done, with BLPOP also its default polling; the others with one.",
         programs.threads
     ));
     Ok(report)
@@ -110,14 +113,14 @@ fn report(args: &TypesFigure, options: &Options) -> Result<Report> {
 fn servers(
     args: &TypesFigure,
     programs: &Programs,
-    threads: usize,
+    (threads, poll): (usize, &'static str),
     dir: &Path,
 ) -> Result<Vec<Server>> {
     let how = Duramen {
         program: programs.duramen.clone(),
         memory: "2gb".to_owned(),
         threads,
-        poll: "off",
+        poll,
         dir: None,
         level: "memory",
         more: Vec::new(),
