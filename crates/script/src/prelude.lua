@@ -1,8 +1,9 @@
 -- The globals of scripts, made from Lua's own. It is run once for each interpreter, with the host's
 -- functions, and returns the function that runs a script and the table that scripts see as `_G`.
 --
--- A script sees empty tables that show the real ones (`shown`), so it can change none of them. An
--- error of the host is userdata, and no script can catch it (`is_fatal`).
+-- A script sees empty tables that show the real ones (`shown`). Each function that changes a table
+-- refuses them (`rawset`, `setmetatable`, `table.insert`), so it can change none of them. An error of
+-- the host is userdata, and no script can catch it (`is_fatal`).
 
 local host = ...
 local null = host.null
@@ -106,27 +107,19 @@ local function handler(err)
   return err
 end
 
--- What a script has put into the tables that are shown is removed.
-local function clear()
-  for proxy in next, shown do
-    local key = next(proxy)
-    while key ~= nil do
-      rawset(proxy, key, nil)
-      key = next(proxy)
-    end
-  end
-end
+local globals
 
-local function run(f)
-  local ok, result = raw_xpcall(f, handler)
-  clear()
-  return ok, result
+-- Runs a script.
+local function run(f, keys, args)
+  globals.KEYS, globals.ARGV = keys, args
+  return raw_xpcall(f, handler)
 end
 
 local function call_function(f, keys, args)
-  return run(function()
+  globals.KEYS, globals.ARGV = nil, nil
+  return raw_xpcall(function()
     return f(keys, args)
-  end)
+  end, handler)
 end
 
 -- The error of a function of `redis`, as its results.
@@ -134,7 +127,7 @@ local function failed(text)
   return nil, {err = "ERR " .. text}
 end
 
-local globals = {
+globals = {
   _VERSION = _VERSION, assert = assert, error = error, gcinfo = gcinfo, getmetatable = getmetatable,
   ipairs = ipairs, rawequal = rawequal, select = select, tonumber = tonumber, tostring = tostring,
   type = type,
@@ -454,6 +447,9 @@ tables.concat = raises(function(...)
 end)
 tables.insert = raises(function(...)
   local list, at, value = ...
+  if list ~= nil and shown[list] then
+    return nil, READONLY
+  end
   if select("#", ...) ~= 3 or type(list) ~= "table" or type(at) ~= "number" or #list - at < MANY then
     return through(raw_pcall(table.insert, ...))
   end
@@ -817,7 +813,6 @@ local function load_library(f)
   local functions = registered
   registered = nil
   environment_meta.__index, shown[environment] = function_globals, function_globals
-  clear()
   if ok then
     return true, functions
   end
@@ -834,5 +829,5 @@ setmetatable(globals, missing)
 globals._G = show(globals)
 return {
   run = run, call_function = call_function, load_library = load_library,
-  shown = globals._G, globals = globals, environment = environment,
+  shown = globals._G, environment = environment,
 }

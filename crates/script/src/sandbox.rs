@@ -47,7 +47,6 @@ pub(crate) struct Sandbox {
     run: Function,
     call_function: Function,
     load_library: Function,
-    globals: Table,
     /// The globals of functions.
     environment: Table,
     compiled: RefCell<HashMap<String, Function>>,
@@ -102,7 +101,6 @@ impl Sandbox {
             run: made.raw_get("run")?,
             call_function: made.raw_get("call_function")?,
             load_library: made.raw_get("load_library")?,
-            globals: made.raw_get("globals")?,
             environment: made.raw_get("environment")?,
             compiled: RefCell::default(),
             libraries,
@@ -137,13 +135,9 @@ impl Sandbox {
                     }
                     Err(error) => return Err(error),
                 };
-                self.globals.raw_set("KEYS", keys)?;
-                self.globals.raw_set("ARGV", args)?;
-                self.run.call(function)?
+                self.run.call((function, keys, args))?
             }
             Program::Function { library, name } => {
-                self.globals.raw_set("KEYS", Value::Nil)?;
-                self.globals.raw_set("ARGV", Value::Nil)?;
                 let function = match self.function(library, name)? {
                     Ok(function) => function,
                     Err(text) => return Ok(Ended::Failed(text.into_bytes())),

@@ -9,8 +9,11 @@ pub const SHA1_HEX_BYTES: usize = 40;
 /// The SHA-1 of some bytes as lower-case hex digits: the name of a script.
 pub fn sha1_hex(bytes: &[u8]) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, bytes);
-    let digits = digest.as_ref().iter();
-    digits.map(|byte| format!("{byte:02x}")).collect()
+    let digit = |half: u8| char::from(b"0123456789abcdef"[usize::from(half)]);
+    let bytes = digest.as_ref().iter();
+    bytes
+        .flat_map(|byte| [digit(byte >> 4), digit(byte & 15)])
+        .collect()
 }
 
 /// The flags of a script's first line, `#!lua flags=…`.
@@ -162,7 +165,6 @@ impl Cache {
         }
         let name = String::from_utf8_lossy(sha1).to_ascii_lowercase();
         let mut scripts = self.lock();
-        scripts.uses += 1;
         let Scripts {
             by_sha1,
             by_use,
@@ -170,6 +172,10 @@ impl Cache {
             ..
         } = &mut *scripts;
         let (script, used) = by_sha1.get_mut(&name)?;
+        if *used == *uses {
+            return Some(Arc::clone(script)); // it is the last one already
+        }
+        *uses += 1;
         by_use.remove(used);
         by_use.insert(*uses, name);
         *used = *uses;

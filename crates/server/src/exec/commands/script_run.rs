@@ -211,7 +211,9 @@ fn run_by_itself(
     let mut running = match suspended {
         Some(running) => running,
         None => {
-            check(ctx, &session.pin(), call, by_ro)?;
+            if call.flags.declared {
+                check(ctx, &session.pin(), call, by_ro)?;
+            }
             begin(ctx, call)?
         }
     };
