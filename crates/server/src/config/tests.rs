@@ -242,7 +242,10 @@ fn threads_with_flash_stay_within_memory() {
             let config = config(threads);
             let fetched = (FETCH_BYTES_MIN * threads) as u64;
             let work = FETCH_WORK_BYTES * (threads as u64).saturating_sub(2);
-            let sum = config.engine_bytes(FETCH_BYTES_MIN) + fetched + work + config.bytes_beside();
+            let sum = config.engine_bytes(FETCH_BYTES_MIN)
+                + fetched
+                + work
+                + config.bytes_beside(config.memory_bytes, config.memory_bytes);
             let is_within = sum <= config.memory_bytes;
             assert_eq!(
                 is_within,
