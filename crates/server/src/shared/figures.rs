@@ -148,7 +148,7 @@ pub(crate) static THREADS: [Figure<ThreadCounters>; 22] = [
 ];
 
 #[rustfmt::skip] // One row, one line: it is a table.
-pub(crate) static STORE: [Figure<Stats>; 22] = [
+pub(crate) static STORE: [Figure<Stats>; 23] = [
     counter("appended_bytes", "duramen_appended_bytes", "Key and value bytes appended by writers.", |s| Count(s.appended_bytes)),
     counter("entries_expired", "expired_keys", "Objects removed because their time was over.", |s| Count(s.entries_expired)),
     counter("entries_evicted", "evicted_keys", "Objects evicted in cache mode.", |s| Count(s.entries_evicted)),
