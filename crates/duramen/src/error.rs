@@ -163,6 +163,8 @@ impl From<duramen_engine::Error> for Error {
             | Refusal::Crowded
             | Refusal::BudgetTooSmall { .. }
             | Refusal::BudgetTooLarge { .. }
+            | Refusal::BudgetBelowData { .. }
+            | Refusal::BudgetBusy
             | Refusal::Reserve { .. } => Error::Engine(error),
         }
     }

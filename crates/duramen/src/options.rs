@@ -171,6 +171,21 @@ impl Options {
         self
     }
 
+    /// Highest memory budget that [`Store::set_memory`](crate::Store::set_memory) can set later.
+    /// The store reserves address space and some tables for it, and counts it in its default size
+    /// on disk. Without it, that is the budget with which the store is opened.
+    ///
+    /// ```
+    /// # use duramen::Options;
+    /// let options = Options::memory(64 << 20).memory_max(256 << 20);
+    /// # let _ = options;
+    /// ```
+    #[must_use]
+    pub fn memory_max(mut self, bytes: u64) -> Options {
+        self.engine.memory_bytes_max = bytes;
+        self
+    }
+
     /// Most bytes of data on disk, including dead data that is not yet cleaned. Should be 1.5 times
     /// the memory budget or more; the less, the more is written by cleaning. 0 = twice the memory
     /// budget. An existing store keeps the room with which it was created, if that is less.

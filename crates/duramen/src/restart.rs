@@ -169,7 +169,8 @@ pub(crate) fn segments_wanted(options: &Options, segment_bytes: u64) -> u64 {
         options.disk_bytes
     } else {
         let flash = options.engine.flash.as_ref();
-        let data = options.engine.memory_bytes + flash.map_or(0, |flash| flash.device.bytes());
+        let data =
+            options.engine.memory_bytes_max() + flash.map_or(0, |flash| flash.device.bytes());
         (data as f64 * options.disk_expansion.max(1.0)) as u64
     };
     bytes.div_ceil(segment_bytes).max(segments_min(options))

@@ -38,7 +38,7 @@ pub struct ScrubProgress {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryStats {
-    /// The budget with which the store was opened: a hard limit for data, index and tables.
+    /// The present budget: a hard limit for data, index and tables.
     pub budget_bytes: u64,
     /// Part of the budget that segments may take: the rest is index and tables.
     pub capacity_bytes: u64,
@@ -48,6 +48,8 @@ pub struct MemoryStats {
     pub index_bytes: u64,
     /// Backed by memory now.
     pub committed_bytes: u64,
+    /// Bytes in use beyond a budget that was lowered, which have not been given back yet.
+    pub excess_bytes: u64,
     /// In all tables; expired objects that no operation has met yet count too.
     pub objects: u64,
     /// Since the start: objects that an operation or the cleaner found expired, and objects that a

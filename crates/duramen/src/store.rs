@@ -509,10 +509,35 @@ impl Store {
             live_bytes: stats.live_bytes,
             index_bytes: stats.index_bytes,
             committed_bytes: stats.committed_bytes,
+            excess_bytes: stats.excess_bytes,
             objects: stats.objects,
             expired: stats.entries_expired,
             evicted: stats.entries_evicted,
         }
+    }
+
+    /// Sets the memory budget, in bytes; it ends with this store. A higher one holds at once, at
+    /// most up to [`Options::memory_max`](crate::Options::memory_max). Of a lower one, memory is
+    /// given back in the background while operations go on
+    /// ([`MemoryStats::excess_bytes`](crate::MemoryStats::excess_bytes) falls to 0); a cache then
+    /// evicts what does not fit.
+    ///
+    /// ```
+    /// # use duramen::{Options, Store};
+    /// let store = Store::open(Options::memory(128 << 20))?;
+    /// store.set_memory(64 << 20)?;
+    /// assert_eq!(store.memory().budget_bytes, 64 << 20);
+    /// store.set_memory(128 << 20)?;
+    /// assert!(store.set_memory(256 << 20).is_err(), "beyond its beginning");
+    /// # Ok::<(), duramen::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Engine`]: the budget is out of range, or does not hold the data; nothing is
+    /// changed. [`Error::Closed`].
+    pub fn set_memory(&self, bytes: u64) -> Result<(), Error> {
+        self.check_open()?;
+        self.engine.set_memory(bytes).map_err(Error::from)
     }
 
     /// Makes all earlier writes, of all sessions, durable, whatever their level.

@@ -42,6 +42,10 @@ pub struct Options {
     /// Hard budget in bytes for segments, index and the engine's own tables.
     /// At least [`STORE_BYTES_MIN`](duramen_base::limits::STORE_BYTES_MIN).
     pub memory_bytes: u64,
+    /// The highest budget that [`Store::set_memory`](crate::Store::set_memory) can set later: the
+    /// store reserves address space and makes its tables for it. Below `memory_bytes`: the same as
+    /// that.
+    pub memory_bytes_max: u64,
     pub mode: Mode,
     /// Data heads; one per core that writes. 0 = one per available core.
     pub heads: usize,
@@ -131,6 +135,7 @@ impl Options {
     pub fn new(memory_bytes: u64) -> Options {
         Options {
             memory_bytes,
+            memory_bytes_max: 0,
             mode: Mode::Store,
             heads: 0,
             cleaners: 1,
@@ -141,6 +146,11 @@ impl Options {
             log: None,
             flash: None,
         }
+    }
+
+    /// The highest budget of the store.
+    pub fn memory_bytes_max(&self) -> u64 {
+        self.memory_bytes_max.max(self.memory_bytes)
     }
 }
 
@@ -390,6 +400,19 @@ pub enum Error {
     BudgetTooSmall { bytes: u64, minimum: u64 },
     #[error("memory budget of {bytes} bytes is above the maximum of {maximum}")]
     BudgetTooLarge { bytes: u64, maximum: u64 },
+    /// A lowered budget would not hold the data. `minimum` would.
+    #[error(
+        "a memory budget of {bytes} bytes does not hold {live_bytes} bytes of live data and their \
+         index: delete some, or choose at least {minimum}"
+    )]
+    BudgetBelowData {
+        bytes: u64,
+        live_bytes: u64,
+        minimum: u64,
+    },
+    /// Try again when it has ended.
+    #[error("the memory budget cannot be lowered while data is loaded, recovered or moved here")]
+    BudgetBusy,
     #[error("more than {limit} sessions at once")]
     TooManySessions { limit: usize },
     #[error("the system refused {bytes} bytes of address space: {reason}")]

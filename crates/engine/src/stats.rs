@@ -17,6 +17,8 @@ pub struct Stats {
     pub utilization: f64,
     /// Bytes of the budget that are backed by memory now.
     pub committed_bytes: u64,
+    /// Bytes in use beyond a budget that was lowered, which have not been given back yet.
+    pub excess_bytes: u64,
     pub index_bytes: u64,
     pub segments_open: u64,
     pub segments_closed: u64,

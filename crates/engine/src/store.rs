@@ -138,9 +138,24 @@ impl Store {
         self.core.space.tier.is_some()
     }
 
-    /// The hard budget, in bytes.
+    /// The hard budget, in bytes, as it was last set.
     pub fn memory_bytes(&self) -> u64 {
         self.core.space.budget.limit()
+    }
+
+    /// Sets the hard budget, in bytes: at most
+    /// [`Options::memory_bytes_max`](crate::Options::memory_bytes_max). More can be used at once.
+    /// Of less, memory is given back in the background ([`Stats::excess_bytes`] says how much has
+    /// to be); writes go on meanwhile. A cache then evicts what does not fit.
+    ///
+    /// # Errors
+    /// [`Error::BudgetTooSmall`], [`Error::BudgetTooLarge`]; [`Error::BudgetBelowData`]: a store's
+    /// live data do not fit; [`Error::BudgetBusy`]: less memory, while data is loaded. Nothing was
+    /// changed.
+    ///
+    /// [`Stats::excess_bytes`]: crate::Stats::excess_bytes
+    pub fn set_memory(&self, bytes: u64) -> Result<(), Error> {
+        self.core.set_budget(bytes)
     }
 
     /// # Errors

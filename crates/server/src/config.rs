@@ -10,7 +10,7 @@
 use crate::error::ServerError;
 pub use duramen::DiskMode;
 pub use duramen_base::ids::Level;
-use duramen_base::limits::{KEY_BYTES_MAX, MEMORY_BYTES_MIN, STORE_BYTES_MIN, VALUE_BYTES_MAX};
+use duramen_base::limits::MEMORY_BYTES_MIN;
 use duramen_base::units::MIB;
 use duramen_cipher::KeySource;
 pub use duramen_engine::Mode;
@@ -24,6 +24,7 @@ mod events;
 pub mod file;
 mod hints;
 mod machine;
+mod memory;
 mod parse;
 mod scripts;
 mod table;
@@ -33,6 +34,7 @@ pub use events::EventClasses;
 pub use file::ConfigFile;
 pub use hints::{hint, redis_hint};
 pub use machine::MemoryLimit;
+pub(crate) use memory::FETCH_BYTES_MIN;
 pub use parse::{format_size, parse_size};
 pub use scripts::ScriptConfig;
 pub use table::SETTINGS;
@@ -106,15 +108,6 @@ pub struct AccessConfig {
     pub audit_log_keys: AuditKeys,
 }
 
-/// The heap of a server that writes to a directory: buffers for the disk, and memory that was freed
-/// but is kept.
-const HEAP_BYTES: u64 = 8 << 20;
-/// Least bytes that a thread may fetch from flash at once: two of the largest entries.
-pub(crate) const FETCH_BYTES_MIN: usize = 2 * (KEY_BYTES_MAX + VALUE_BYTES_MAX + 4096);
-/// Memory of a reactor thread that works on fetched entries: a reply and a changed value of the
-/// greatest length. The heap has room for those of two threads.
-const FETCH_WORK_BYTES: u64 = 2 << 20;
-
 /// All settings of one server. Sizes are in bytes; the name of a time ends with its unit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerConfig {
@@ -122,6 +115,8 @@ pub struct ServerConfig {
     /// `memory` as a percentage of the memory that this process may use; 0 = it was given as a
     /// size.
     pub memory_percent: u8,
+    /// Highest `memory_bytes` while the server runs; 0 = its value at the start.
+    pub memory_bytes_max: u64,
     pub mode: Mode,
     /// When a write is acknowledged; None = the strongest level: synced if there is a data
     /// directory, else memory.
@@ -248,6 +243,7 @@ impl Default for ServerConfig {
         let mut config = ServerConfig {
             memory_bytes: MEMORY_BYTES_MIN,
             memory_percent: 0,
+            memory_bytes_max: 0,
             mode: Mode::Store,
             level: None,
             dir: String::new(),
@@ -346,41 +342,6 @@ impl ServerConfig {
         std::thread::available_parallelism().map_or(1, usize::from)
     }
 
-    /// The engine's part of `memory`; `fetch_bytes`: those that each reactor thread may fetch from
-    /// flash at once. The rest is for entries fetched from flash, and for the part
-    /// of the log buffer and the heap of a server with a directory that exceeds a tenth of
-    /// `memory`. So the process stays within 1.1 times `memory` and 10 MB.
-    pub(crate) fn engine_bytes(&self, fetch_bytes: usize) -> u64 {
-        let threads = self.reactor_threads() as u64;
-        let fetched = match fetch_bytes as u64 {
-            0 => 0,
-            each => each * threads + FETCH_WORK_BYTES * threads.saturating_sub(2),
-        };
-        let taken = fetched + self.bytes_beside();
-        self.memory_bytes.saturating_sub(taken).max(STORE_BYTES_MIN)
-    }
-
-    /// The part of the log buffer and the heap that a tenth of `memory` has no room for.
-    fn bytes_beside(&self) -> u64 {
-        let beside = match self.data_dir() {
-            Some(_) => duramen_backup::Options::copies_of(self.memory_bytes) + HEAP_BYTES,
-            None => 0,
-        };
-        beside.saturating_sub(self.memory_bytes / 10)
-    }
-
-    /// Most reactor threads with which a server with flash stays within its memory, at least one:
-    /// each may fetch the longest entries, however small `memory` is.
-    pub(crate) fn threads_with_flash(&self) -> usize {
-        let each = FETCH_BYTES_MIN as u64;
-        let room = self
-            .memory_bytes
-            .saturating_sub(self.bytes_beside() + STORE_BYTES_MIN);
-        let fits = |threads: &u64| each * threads + FETCH_WORK_BYTES * (threads - 2) <= room;
-        let most = (3..=256).take_while(fits).last();
-        most.unwrap_or((room / each).clamp(1, 2)) as usize
-    }
-
     /// Checks the combinations, which no single row of the table can check.
     ///
     /// # Errors
@@ -389,6 +350,7 @@ impl ServerConfig {
         let refuse = |text: String| Err(ServerError::Config(text));
         self.check_tls()?;
         self.check_addresses()?;
+        self.check_memory()?;
         if !self.local_ring_bytes.is_power_of_two() {
             return refuse(format!(
                 "local-ring-size {} is not a power of two, for example 256kb",

@@ -3,7 +3,7 @@
 use crate::admin::Admin;
 use crate::closing;
 use crate::cluster::{Lifeline, Ports, is_home};
-use crate::config::{ConfigFile, MemoryLimit, ServerConfig};
+use crate::config::{ConfigFile, MemoryLimit, ServerConfig, format_size};
 use crate::durability::{Durability, Progress};
 use crate::error::ServerError;
 use crate::exec::{catalog, restore_databases, restore_functions};
@@ -84,6 +84,12 @@ fn fit_to_machine(config: &mut ServerConfig) -> Result<(), ServerError> {
             Ok(Some(warning)) => tracing::warn!("{warning}"),
             Err(why) => return Err(ServerError::Config(why)),
         }
+    }
+    if config.settle_memory_max() {
+        tracing::warn!(
+            "memory-max is lowered to {}, 16 times `memory`",
+            format_size(config.memory_bytes_max)
+        );
     }
     let is_chosen = config.threads > 0;
     config.threads = config.reactor_threads();
@@ -404,13 +410,15 @@ fn load(shared: &Arc<Shared>) -> Result<(), ServerError> {
     let config = shared.config();
     check_flash_place(&config)?;
     let tier = Tier::open(&config)?.map(Arc::new);
+    let fetch_bytes = tier.as_ref().map_or(0, |tier| tier.fetch_bytes());
     let engine = Options {
+        memory_bytes_max: config.engine_bytes_max(fetch_bytes),
         mode: config.mode,
         heads: config.threads,
         cleaners: config.cleaners,
         huge_pages: config.huge_pages,
         flash: tier.as_ref().map(|tier| tier.options()),
-        ..Options::new(config.engine_bytes(tier.as_ref().map_or(0, |tier| tier.fetch_bytes())))
+        ..Options::new(config.engine_bytes(fetch_bytes))
     };
     let Some(dir) = config.data_dir() else {
         shared.serve_with(Store::new(engine)?, None, tier);

@@ -29,6 +29,7 @@ mod mailbox;
 mod member_clock;
 mod member_status;
 mod membership;
+mod memory;
 mod outbox;
 mod pipeline_turn;
 pub(crate) mod pubsub;
@@ -217,6 +218,8 @@ pub struct Shared {
     /// None: the server was started without a configuration file.
     pub config_file: Option<ConfigFile>,
     config: RwLock<Arc<ServerConfig>>,
+    /// `memory` at the start.
+    memory_at_start: u64,
     /// Grows with every change of `config`; Release there, Acquire in [`ConfigCache::get`].
     config_generation: AtomicU64,
     /// Called with the settings after each change.
@@ -287,6 +290,7 @@ impl Shared {
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |since| since.as_millis() as u64),
             config_file,
+            memory_at_start: config.memory_bytes,
             config: RwLock::new(Arc::new(config)),
             config_generation: AtomicU64::new(1),
             on_change: OnceLock::new(),

@@ -48,6 +48,8 @@ const DEFRAGMENT_BYTES: usize = 8 << 20;
 const DEFRAGMENT_HASTE_MAX: u64 = 8;
 /// Free windows kept when memory is given back after deletions.
 const KEPT_WINDOWS: usize = 2;
+/// Maximum windows whose memory is given back in a step: some milliseconds.
+const TRIMMED_AT_ONCE: usize = 16;
 
 /// Starts the background threads of a store.
 pub fn start(core: &Arc<Core>) -> std::io::Result<Vec<JoinHandle<()>>> {
@@ -142,7 +144,9 @@ impl Cleaner {
         core.take_back_released();
         core.reap(node);
         core.tend_promoted(node);
-        let shrinking = core.pacer.is_shrinking();
+        // What is free already need not be cleaned.
+        core.space.follow_limit(node, TRIMMED_AT_ONCE);
+        let shrinking = core.is_giving_back();
         if !core.wants_cleaning(node, self.number) && !shrinking {
             return false;
         }
@@ -153,7 +157,7 @@ impl Cleaner {
             // Even if no victim is left: readers may have left only now the windows that were
             // retired before.
             core.reap(node);
-            core.space.trim(node, KEPT_WINDOWS, 16);
+            core.space.trim(node, KEPT_WINDOWS, TRIMMED_AT_ONCE);
         }
         step == Step::Worked
     }
@@ -171,7 +175,7 @@ impl Cleaner {
     /// Backs a free window before a head needs it, unless a cleaner could free such memory instead.
     fn prepare(&self, core: &Core) {
         let node = self.number % core.space.nodes();
-        while !core.pacer.is_shrinking()
+        while !core.is_giving_back()
             && core.is_filling(node)
             && core.space.prepare_one(node, PREPARED_WINDOWS)
         {}

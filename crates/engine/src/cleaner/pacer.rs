@@ -274,7 +274,12 @@ impl Core {
     /// True if memory or disk is short, so that cleaning is more than relocation.
     pub fn is_short(&self, node: usize) -> bool {
         let disk = self.log.as_ref().map(|log| self.load(log).disk_is_low());
-        self.is_low(node) || disk == Some(true) || self.pacer.is_shrinking()
+        self.is_low(node) || disk == Some(true) || self.is_giving_back()
+    }
+
+    /// True while memory is to be given back to the system.
+    pub fn is_giving_back(&self) -> bool {
+        self.pacer.is_shrinking() || self.is_lowering()
     }
 
     /// True while the store grows: then windows are backed ahead of the heads, which would have to
@@ -317,6 +322,9 @@ impl Core {
             let quota = (rate * appended_bytes as f64) as u64;
             // Does not wait for a context: if all helpers are at work, cleaning is in progress.
             self.help(head.node, quota.min(TAX_STEP_BYTES), me, false, false);
+            if self.space.budget.is_above_limit() {
+                self.reap(head.node);
+            }
         }
     }
 
@@ -649,6 +657,11 @@ impl Core {
         let committed = self
             .segment_bytes_committed()
             .saturating_sub(self.promoted_bytes());
+        self.pacer.watch_lowering(
+            self.space.budget.is_above_limit(),
+            self.space.budget.used(),
+            self.log_time(),
+        );
         let shrinking = self.pacer.shrinker.lock().expect("shrinker").look(Look {
             live,
             committed,

@@ -4,6 +4,7 @@
 pub mod cleaning;
 pub mod cleared;
 pub mod departures;
+mod resize;
 pub mod watches;
 pub mod workers;
 pub mod writes;
@@ -115,7 +116,8 @@ fn checked_budget(options: &Options) -> Result<u64, Error> {
     if bytes < minimum && !options.tiny {
         return Err(Error::BudgetTooSmall { bytes, minimum });
     }
-    if bytes > maximum {
+    if options.memory_bytes_max() > maximum {
+        let bytes = options.memory_bytes_max();
         return Err(Error::BudgetTooLarge { bytes, maximum });
     }
     Ok(bytes)
@@ -160,7 +162,7 @@ impl Core {
             mode: options.mode,
             clock: options.clock.clone(),
             hasher: KeyHasher::new(options.hash_seed.unwrap_or_else(random_seed)),
-            arena: Arena::new(memory_bytes / 2, options.huge_pages, topology)?,
+            arena: Arena::new(options.memory_bytes_max() / 2, options.huge_pages, topology)?,
             topology: topology.clone(),
             tables: Tables::new(),
             heads: (0..heads)
@@ -415,7 +417,7 @@ impl Core {
 
     /// A new index. `floor`: above every version ever given.
     pub fn new_index(&self, floor: u64) -> Index {
-        Index::new(self.space.budget.limit(), floor)
+        Index::new(self.space.budget.start(), floor)
     }
 
     /// The largest object version that any write has given so far, or may have given before a

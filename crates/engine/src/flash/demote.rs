@@ -139,12 +139,13 @@ impl Core {
     }
 
     /// Frees the memory of windows that no reader can see any more: retired ones, and those that
-    /// turned cold.
+    /// turned cold. Gives some of it back if the budget was lowered.
     pub fn reap(&self, node: usize) {
         self.space.reap(node, &self.epochs);
         if let Some(tier) = &self.space.tier {
             tier.release(&self.space, &self.epochs);
         }
+        self.space.follow_limit(node, 1);
     }
 
     /// True if live entries fill memory, not dead ones: then cleaning does not help. `survivors`:

@@ -95,7 +95,7 @@ impl Store {
         let Some(tier) = &self.core().space.tier else {
             return Ok(None);
         };
-        let half = refill_bytes(self.core().space.budget.limit()) as usize / 2;
+        let half = refill_bytes(self.core().space.budget.start()) as usize / 2;
         let tier_figures = &tier.figures;
         Ok(Some(Refill {
             keys_max: half / (size_of::<ToCopy>() + size_of::<HotKey>()),

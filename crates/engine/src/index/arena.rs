@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn ranges_are_reused_and_pages_go_back() {
-        let budget = Budget::new(8 * MIB);
+        let budget = Budget::new(8 * MIB, 8 * MIB);
         let arena = Arena::new(64 * MIB, true, &Topology::single()).unwrap();
         let page = LINES_PER_PAGE;
         let a = arena.allocate(page, |bytes| budget.charge(bytes)).unwrap();

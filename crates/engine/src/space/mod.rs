@@ -3,7 +3,8 @@
 //!
 //! **Invariants**
 //! - S1: `budget.used()` is at least the memory of the region and the index arena that can be
-//!   resident; it never exceeds the limit.
+//!   resident; it never exceeds the limit, except while memory is given back because the limit was
+//!   lowered (budget::BU2).
 //! - S2: a window is in exactly one state; only its holder changes it: `Unbacked → Head | Survivor
 //!   → Closed → Victim → Retired → Backed (or Unbacked) → …`. A thread that demotes a segment to
 //!   flash claims it as a victim, and closes it again when its memory is free.
@@ -61,6 +62,11 @@ const DISK_EXPANSION_MAX: u64 = 8;
 const REGION_BYTES_MAX: u64 = 8 << 38;
 /// Windows that a load leaves on each node if it can (S5).
 const SPARE_OF_LOADING: usize = 2;
+/// Windows of each node that heads may take while memory is given back for a lowered limit: enough
+/// that they rarely wait, and few enough that memory falls.
+const SPARE_OF_LOWERING: usize = 4;
+/// Free windows of each node that stay backed then.
+const KEPT_OF_LOWERING: usize = 2;
 /// At most half of the region.
 pub const MEMORY_BYTES_MAX: u64 = 1 << 40;
 
@@ -149,20 +155,20 @@ impl Space {
         reserve: usize,
         tombstone_reserve: usize,
     ) -> Result<Space, Error> {
-        let bytes = options.memory_bytes;
+        let (bytes, bytes_max) = (options.memory_bytes, options.memory_bytes_max());
         let segment_bytes = segment_bytes_of(options);
         let nodes = topology.nodes();
-        // Twice the budget in address space: compacted segments leave the tails of their windows
+        // Twice the highest budget in address space: compacted segments leave the tails of their windows
         // unbacked. With a log more: memory may keep a short rest of every segment on disk in a
         // window.
         let addressed = match &options.log {
-            None => 2 * bytes,
+            None => 2 * bytes_max,
             Some(log) => log
                 .disk_segments_max
                 .max(log.segments_found)
                 .saturating_mul(segment_bytes)
-                .saturating_add(bytes)
-                .clamp(3 * bytes, DISK_EXPANSION_MAX * bytes)
+                .saturating_add(bytes_max)
+                .clamp(3 * bytes_max, DISK_EXPANSION_MAX * bytes_max)
                 .min(REGION_BYTES_MAX),
         };
         // Segments on flash keep their windows.
@@ -199,7 +205,7 @@ impl Space {
         });
         Ok(Space {
             tier,
-            budget: Budget::new(bytes),
+            budget: Budget::new(bytes, bytes_max),
             durable: (0..if options.log.is_some() { windows } else { 0 })
                 .map(|_| AtomicU32::new(0))
                 .collect(),
@@ -572,6 +578,18 @@ impl Space {
             trimmed += 1;
         }
         trimmed
+    }
+
+    /// Gives memory of free windows of a node back to the system while the limit of the budget is
+    /// below the memory in use, at most `limit` windows, and lets the ceiling follow.
+    pub fn follow_limit(&self, node: usize, limit: usize) {
+        if !self.budget.is_above_limit() {
+            return;
+        }
+        self.trim(node, KEPT_OF_LOWERING, limit);
+        let kept = (0..self.nodes()).map(|node| self.unbacked_reserve(node, Purpose::Head));
+        let spare = self.nodes() * SPARE_OF_LOWERING * self.segment_bytes;
+        self.budget.follow(kept.sum(), spare as u64);
     }
 
     /// Gives up the claim on a closed segment.

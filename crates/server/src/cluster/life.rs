@@ -596,9 +596,11 @@ fn open_tier(config: &ServerConfig) -> Result<Option<Tier>, ServerError> {
 /// The engine's part of the settings, as for a single server.
 fn store_options(config: &ServerConfig, tier: Option<&Tier>) -> duramen::Options {
     let defaults = duramen::Options::memory(config.memory_bytes);
+    let fetch_bytes = tier.map_or(0, Tier::fetch_bytes);
     duramen::Options {
         engine: duramen_engine::Options {
-            memory_bytes: config.engine_bytes(tier.map_or(0, Tier::fetch_bytes)),
+            memory_bytes: config.engine_bytes(fetch_bytes),
+            memory_bytes_max: config.engine_bytes_max(fetch_bytes),
             flash: tier.map(Tier::options),
             mode: config.mode,
             heads: config.threads,
@@ -622,7 +624,7 @@ fn store_options(config: &ServerConfig, tier: Option<&Tier>) -> duramen::Options
 /// Size of the disk for replicas: each member stores as much for others as others store for it.
 fn size(config: &ServerConfig, settings: &ClusterSettings, wal_bytes: u64) -> Size {
     let own_bytes = match config.disk_bytes {
-        0 => (config.memory_bytes + config.flash_bytes) / 100 * config.disk_expansion_percent,
+        0 => (config.memory_max() + config.flash_bytes) / 100 * config.disk_expansion_percent,
         bytes => bytes,
     };
     Size {

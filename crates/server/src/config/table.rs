@@ -170,7 +170,16 @@ pub static SETTINGS: &[Setting] = &[
         (show_memory, set_memory),
         "Hard budget for data, index and the engine's tables: a size, or a share such as 80% of what the machine has or the control group allows. The process takes up to 1.10 times as much and 10 MB, and requests and replies of clients come beside it.",
     )
-    .redis("maxmemory"),
+    .redis("maxmemory")
+    .runtime(),
+    row(
+        "memory-max",
+        Kind::Size { min: 0, max: MEMORY_BYTES_MAX },
+        "bytes",
+        "0",
+        size!(memory_bytes_max as u64),
+        "Highest `memory` that CONFIG SET can set while the server runs, at most 16 times its value at the start; 0 = that value. The server reserves address space and tables for it, and disk-size counts it.",
+    ),
     row(
         "mode",
         Kind::Choice(&["store", "cache"]),
@@ -218,7 +227,7 @@ pub static SETTINGS: &[Setting] = &[
         "bytes",
         "0",
         size!(disk_bytes as u64),
-        "Maximum disk space of the log; 0 = memory and flash-size times disk-expansion.",
+        "Maximum disk space of the log; 0 = memory (or memory-max) and flash-size times disk-expansion.",
     ),
     row(
         "disk-expansion",

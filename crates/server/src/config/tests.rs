@@ -242,7 +242,10 @@ fn threads_with_flash_stay_within_memory() {
             let config = config(threads);
             let fetched = (FETCH_BYTES_MIN * threads) as u64;
             let work = FETCH_WORK_BYTES * (threads as u64).saturating_sub(2);
-            let sum = config.engine_bytes(FETCH_BYTES_MIN) + fetched + work + config.bytes_beside();
+            let sum = config.engine_bytes(FETCH_BYTES_MIN)
+                + fetched
+                + work
+                + config.bytes_beside(config.memory_bytes, config.memory_bytes);
             let is_within = sum <= config.memory_bytes;
             assert_eq!(
                 is_within,
@@ -251,4 +254,40 @@ fn threads_with_flash_stay_within_memory() {
             );
         }
     }
+}
+
+/// The log buffer keeps its size while `memory` changes, so less of a lower one is left.
+#[test]
+fn a_changed_memory_leaves_room_for_the_buffers_of_the_start() {
+    let mut config = ServerConfig {
+        memory_bytes: 4 << 30,
+        dir: "d".to_owned(),
+        ..ServerConfig::default()
+    };
+    assert_eq!(config.engine_bytes(0), 4 << 30, "a tenth holds the buffers");
+    let lowered = config.engine_bytes_of(1 << 30, 4 << 30, 0);
+    config.memory_bytes = 1 << 30;
+    assert_eq!(config.engine_bytes(0), 1 << 30);
+    assert_eq!(
+        lowered,
+        (1 << 30) - ((128 << 20) + (8 << 20) - (1 << 30) / 10)
+    );
+    // Back at the start's value, or above.
+    assert_eq!(config.engine_bytes_of(4 << 30, 4 << 30, 0), 4 << 30);
+    config.memory_bytes_max = 8 << 30;
+    assert_eq!(config.engine_bytes_max(0), 8 << 30);
+}
+
+#[test]
+fn memory_stays_below_its_maximum() {
+    let mut config = ServerConfig::default();
+    assert!(!config.settle_memory_max());
+    assert_eq!(config.memory_bytes_max, 1 << 30);
+    config.memory_bytes += 1;
+    let text = config.check().expect_err("refused").to_string();
+    assert!(text.contains("memory-max (1gb)"), "{text}");
+    config.memory_bytes_max = 64 << 30;
+    config.check().expect("correct");
+    assert!(config.settle_memory_max(), "more than 16 times as much");
+    assert_eq!(config.memory_bytes_max, 16 * ((1 << 30) + 1));
 }

@@ -148,7 +148,7 @@ pub(crate) static THREADS: [Figure<ThreadCounters>; 22] = [
 ];
 
 #[rustfmt::skip] // One row, one line: it is a table.
-pub(crate) static STORE: [Figure<Stats>; 22] = [
+pub(crate) static STORE: [Figure<Stats>; 23] = [
     counter("appended_bytes", "duramen_appended_bytes", "Key and value bytes appended by writers.", |s| Count(s.appended_bytes)),
     counter("entries_expired", "expired_keys", "Objects removed because their time was over.", |s| Count(s.entries_expired)),
     counter("entries_evicted", "evicted_keys", "Objects evicted in cache mode.", |s| Count(s.entries_evicted)),
@@ -166,6 +166,7 @@ pub(crate) static STORE: [Figure<Stats>; 22] = [
     gauge("segment_budget_bytes", "duramen_segment_budget_bytes", "Bytes of segments that may hold data.", |s| Count(s.segment_budget_bytes)),
     gauge("utilization_ratio", "duramen_utilization", "Live bytes of the segment budget, 0 to 1.", |s| Ratio(s.utilization)),
     gauge("committed_bytes", "duramen_committed_bytes", "Bytes of the budget that are backed by memory.", |s| Count(s.committed_bytes)),
+    gauge("excess_bytes", "duramen_excess_bytes", "Bytes in use beyond a budget that was lowered, not given back yet.", |s| Count(s.excess_bytes)),
     gauge("index_bytes", "duramen_index_bytes", "Bytes of the index.", |s| Count(s.index_bytes)),
     gauge("segments_open", "duramen_segments_open", "Segments that are written to.", |s| Count(s.segments_open)),
     gauge("segments_closed", "duramen_segments_closed", "Segments that are full.", |s| Count(s.segments_closed)),

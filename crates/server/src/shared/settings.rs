@@ -139,12 +139,15 @@ impl Shared {
             ));
         }
         let settings = config.tls_settings()?;
-        if settings != guard.tls_settings()? {
-            let certificates = certificates.filter(|certificates| certificates.are_of(&settings));
-            let certificates = certificates.ok_or_else(|| {
-                let why = "the settings of TLS were changed at the same time: try again";
-                ServerError::Config(why.to_owned())
-            })?;
+        let mut certificates = certificates;
+        if settings == guard.tls_settings()? {
+            certificates = None;
+        } else if !certificates.as_ref().is_some_and(|it| it.are_of(&settings)) {
+            let why = "the settings of TLS were changed at the same time: try again";
+            return Err(ServerError::Config(why.to_owned()));
+        }
+        self.set_memory(&guard, &config)?; // the last step that can fail (J1)
+        if let Some(certificates) = certificates {
             self.tls.install(certificates);
         }
         if let Some(log) = self.data().and_then(|store| store.log()) {

@@ -13,7 +13,7 @@ use duramen_base::ids::SegmentId;
 use duramen_format::recipe::{Fate, Parts};
 use fruitless::{Fruitless, Rounds};
 use remembered::Remembered;
-use shrink::Shrinker;
+use shrink::{Lowering, Shrinker};
 use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -236,6 +236,10 @@ pub struct Pacer {
     pub shrinker: Mutex<Shrinker>,
     /// 1 while memory is given back.
     pub shrinking: AtomicU64,
+    /// Used by the first cleaner thread only.
+    lowering: Mutex<Lowering>,
+    /// Cleaning frees no more memory for a budget that was lowered.
+    lowers_in_vain: AtomicBool,
     /// Number of times that a cleaner thread looked for work and found none.
     pub idle_looks: AtomicU64,
     /// 1 while a cache must evict although little is live, because fragments of large objects fill
@@ -288,6 +292,17 @@ impl Pacer {
     /// A cleaner thread found nothing to do.
     pub fn note_idle_look(&self) {
         self.idle_looks.fetch_add(1, Ordering::Release);
+    }
+
+    /// Judges the cleaning for a budget that was lowered; see [`Lowering::look`].
+    pub fn watch_lowering(&self, is_above: bool, used: u64, log_time: u64) {
+        let mut lowering = self.lowering.lock().expect("lowering");
+        let in_vain = lowering.look(is_above, used, log_time);
+        self.lowers_in_vain.store(in_vain, Ordering::Relaxed);
+    }
+
+    pub fn lowers_in_vain(&self) -> bool {
+        self.lowers_in_vain.load(Ordering::Relaxed)
     }
 
     pub fn is_shrinking(&self) -> bool {

@@ -78,6 +78,42 @@ impl Shrinker {
     }
 }
 
+/// Whether cleaning frees memory for a budget that was lowered. It is needed even while sessions
+/// write; but what cleaning cannot free is left alone here too.
+#[derive(Default)]
+pub struct Lowering {
+    /// Least memory in this effort, and the number of looks since; 0: there is no effort.
+    least: u64,
+    stuck_looks: u32,
+    /// Log time at which an effort freed no more.
+    in_vain_at: Option<u64>,
+}
+
+impl Lowering {
+    /// True if cleaning is in vain until more is written or removed. Called a few times a second.
+    pub fn look(&mut self, is_above: bool, used: u64, log_time: u64) -> bool {
+        if !is_above {
+            *self = Lowering::default();
+        } else if self.in_vain_at == Some(log_time) {
+            return true;
+        } else if self.least == 0 || used < self.least {
+            *self = Lowering {
+                least: used,
+                ..Lowering::default()
+            };
+        } else {
+            self.stuck_looks += 1;
+            if self.stuck_looks >= STUCK_LOOKS {
+                *self = Lowering {
+                    in_vain_at: Some(log_time),
+                    ..Lowering::default()
+                };
+            }
+        }
+        self.in_vain_at.is_some()
+    }
+}
+
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
@@ -126,5 +162,17 @@ mod tests {
         assert_eq!(looks.count() as u32, STUCK_LOOKS);
         // After a write it tries again.
         assert!((0..20).any(|_| shrinker.look(look(1000, 2000, 2))));
+    }
+
+    #[test]
+    fn a_lowered_budget_keeps_a_cleaner_busy_while_memory_falls() {
+        let mut lowering = Lowering::default();
+        assert!((0..1000).all(|n| !lowering.look(true, 2000 - n, n)));
+        let looks = (0..1000).take_while(|_| !lowering.look(true, 1001, 9));
+        assert_eq!(looks.count() as u32, STUCK_LOOKS - 1);
+        assert!(lowering.look(true, 1001, 9));
+        // After a write it tries again.
+        assert!(!lowering.look(true, 1001, 10) && !lowering.look(true, 1000, 10));
+        assert!(!lowering.look(false, 900, 10));
     }
 }

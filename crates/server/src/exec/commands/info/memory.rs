@@ -84,6 +84,7 @@ fn own_figures(shared: &Shared, store: &Store, fields: &mut Fields) {
         "duramen_live_bytes",
         "duramen_index_bytes",
         "duramen_committed_bytes",
+        "duramen_excess_bytes",
         "duramen_segment_budget_bytes",
         "duramen_utilization",
         "duramen_page_bytes",

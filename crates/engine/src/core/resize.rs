@@ -1,0 +1,78 @@
+//! Changes of the memory budget while the store is used.
+//!
+//! A higher budget holds at once: writers that wait for memory find it at their next look. For a
+//! lower one, the figures that guide cleaning, demotion and eviction are those of the new budget at
+//! once. So memory counts as short, cleaners and writers free it, and the ceiling of the budget
+//! follows (`space::budget`).
+
+use super::{Core, LIVE_PART_MAX, LIVE_PART_MIN};
+use crate::{Error, Mode};
+use duramen_base::limits::STORE_BYTES_MIN;
+use duramen_base::units::MIB;
+
+impl Core {
+    /// Sets the budget, in bytes. Does not wait until the memory is given back.
+    ///
+    /// # Errors
+    /// [`Error::BudgetTooSmall`], [`Error::BudgetTooLarge`], [`Error::BudgetBelowData`],
+    /// [`Error::BudgetBusy`].
+    pub fn set_budget(&self, bytes: u64) -> Result<(), Error> {
+        let budget = &self.space.budget;
+        let maximum = budget.max();
+        if bytes > maximum {
+            return Err(Error::BudgetTooLarge { bytes, maximum });
+        }
+        budget.set_limit(bytes, |before| match bytes < before {
+            true => self.check_lower(bytes),
+            false => Ok(()),
+        })?;
+        self.space.follow_limit(0, 0);
+        self.wakeup.ring();
+        Ok(())
+    }
+
+    /// True while memory has to be given back for a lowered budget, as far as cleaning frees any.
+    pub fn is_lowering(&self) -> bool {
+        self.space.budget.is_above_limit() && !self.pacer.lowers_in_vain()
+    }
+
+    /// Memory in use beyond the budget, in bytes.
+    pub fn excess_bytes(&self) -> u64 {
+        let budget = &self.space.budget;
+        budget.used().saturating_sub(budget.limit())
+    }
+
+    /// Checks whether the store can work with a lower budget, and whether that holds its data; a
+    /// cache evicts what it does not hold.
+    fn check_lower(&self, bytes: u64) -> Result<(), Error> {
+        let log = self.log.as_ref();
+        if log.is_some_and(|log| log.is_loading() || log.has_sides()) {
+            return Err(Error::BudgetBusy);
+        }
+        let index = match self.mode {
+            Mode::Store => self.arena.allocated_bytes(),
+            Mode::Cache => 0, // it shrinks with the keys
+        };
+        let taken = self.overhead_bytes() + self.open_bytes() + index;
+        let room = |bytes: u64| (bytes.saturating_sub(taken) as f64 * LIVE_PART_MAX) as u64;
+        let part = LIVE_PART_MAX - 1.0 / LIVE_PART_MIN as f64;
+        let minimum = (taken as f64 * LIVE_PART_MAX / part) as u64;
+        let minimum = minimum
+            .max(STORE_BYTES_MIN.min(self.space.budget.start()))
+            .next_multiple_of(MIB);
+        if bytes < minimum {
+            return Err(Error::BudgetTooSmall { bytes, minimum });
+        }
+        if self.mode == Mode::Store && self.has_more_than(room(bytes) + self.flash_capacity()) {
+            let live_bytes = self.live_bytes();
+            let in_memory = live_bytes.saturating_sub(self.flash_capacity());
+            let needed = (in_memory as f64 / LIVE_PART_MAX) as u64 + taken;
+            return Err(Error::BudgetBelowData {
+                bytes,
+                live_bytes,
+                minimum: needed.max(minimum).next_multiple_of(MIB),
+            });
+        }
+        Ok(())
+    }
+}
