@@ -42,6 +42,8 @@ pub enum Shape {
     Links,
     /// Values expire by wrong clocks, while servers crash and return.
     Clocks,
+    /// Pairs of keys change together, while servers crash and lose power, and tablets move.
+    Twins,
     /// Only coordinators pause or cannot reach the servers, and messages are slow.
     Patience,
 }
@@ -66,6 +68,7 @@ impl Shape {
         Shape::Links,
         Shape::Clocks,
         Shape::Patience,
+        Shape::Twins,
     ];
 }
 
@@ -113,6 +116,7 @@ pub const ALL: &[(Bug, Shape)] = &[
     (Bug::SideLastWins, Shape::Crashes),
     (Bug::SideNamesNoVictim, Shape::ChurnAndCrashes),
     (Bug::BuiltNotStored, Shape::Zones),
+    (Bug::GroupsInParts, Shape::Twins),
 ];
 
 impl Plan {
@@ -167,6 +171,18 @@ impl Plan {
                 self.large_one_in = 1;
                 self.keys = 24;
                 self.tablets = 2;
+                self.load_us = 3 * SECOND;
+            }
+            Shape::Twins => {
+                self.twins = 4;
+                self.keys = 4;
+                self.counters = 0;
+                self.plain_clients = self.clients;
+                self.value_bytes = 3_000;
+                self.large_one_in = 1;
+                self.think_us = 4 * MS;
+                self.memory_bytes = 3 << 20;
+                self.log_bytes = 5 << 19;
                 self.load_us = 3 * SECOND;
             }
             Shape::Repetitions => {
@@ -236,7 +252,8 @@ impl Plan {
             clients: self.clients as u64,
         };
         let faults = match shape {
-            Shape::Crashes | Shape::ChurnAndCrashes | Shape::Zones => moment.crashes(random),
+            Shape::Twins if random.one_in(3) => vec![(0, Fault::Migrate)],
+            Shape::Crashes | Shape::ChurnAndCrashes | Shape::Zones | Shape::Twins => moment.crashes(random),
             Shape::Failovers => moment.failovers(random),
             _ => Vec::from_iter(moment.fault(shape, random).map(|fault| (0, fault))),
         };

@@ -39,6 +39,12 @@ fn simulated_survivor_that_is_built_and_not_stored_is_found() {
     find(Bug::BuiltNotStored, 1);
 }
 
+/// The entries of a transaction over two keys are collected one by one.
+#[test]
+fn simulated_group_in_parts_is_found() {
+    find(Bug::GroupsInParts, 1);
+}
+
 #[test]
 fn simulated_removal_that_is_too_early_is_found() {
     find(Bug::RemovedTooEarly, 1);
