@@ -9,9 +9,7 @@ mod peak;
 use duramen_types::dump::{dump, restore, restore_libraries};
 use duramen_types::hll::Log;
 use duramen_types::list::{self, End, List};
-use duramen_types::{
-    Error, Part, Parts, Sorted, Table, Text, Type, count, find_at_most_once,
-};
+use duramen_types::{Error, Part, Parts, Sorted, Table, Text, Type, count, find_at_most_once};
 use libfuzzer_sys::fuzz_target;
 
 /// Memory of an operation: for each byte of the value, and beside that.
@@ -57,9 +55,15 @@ fn run<'p>(
 /// Each string that has an integer form is an integer (text::T1), and no name is there twice
 /// (packed::P1).
 fn is_right<'a, I: 'a>(elements: &[(Text<'a>, I)]) -> bool {
-    let mut names: Vec<Vec<u8>> = elements.iter().map(|(name, _)| name.bytes().to_vec()).collect();
+    let mut names: Vec<Vec<u8>> = elements
+        .iter()
+        .map(|(name, _)| name.bytes().to_vec())
+        .collect();
     let spelled = elements.iter().zip(&names);
-    if !spelled.clone().all(|((name, _), bytes)| Text::of(bytes) == *name) {
+    if !spelled
+        .clone()
+        .all(|((name, _), bytes)| Text::of(bytes) == *name)
+    {
         return false;
     }
     names.sort();
@@ -141,7 +145,9 @@ fn list(value: &[u8], items: &[u8]) {
         _ => (End::Tail, End::Head),
     };
     let _ = list::range(value, items.len(), 5);
-    let _ = run(value, |parts| list::pop(parts, other, items.len()).map(drop));
+    let _ = run(value, |parts| {
+        list::pop(parts, other, items.len()).map(drop)
+    });
     let Ok(before) = List::of(Some(value)) else {
         return;
     };

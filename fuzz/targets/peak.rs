@@ -35,6 +35,9 @@ pub fn bounded<T>(bytes_max: usize, work: impl FnOnce() -> T) -> T {
     PEAK.store(before, Ordering::Relaxed);
     let done = work();
     let bytes = PEAK.load(Ordering::Relaxed).saturating_sub(before);
-    assert!(bytes <= bytes_max, "{bytes} bytes of memory, not {bytes_max}");
+    assert!(
+        bytes <= bytes_max,
+        "{bytes} bytes of memory, not {bytes_max}"
+    );
     done
 }

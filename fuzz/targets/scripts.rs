@@ -51,13 +51,70 @@ const PROGRAMS: [&str; 9] = [
 
 /// Pieces of scripts: a text of any of them is often a script.
 const PIECES: [&str; 64] = [
-    "local a=", "local b=", "a", "b", "=", "(", ")", "{", "}", "[", "]", ",", ";", "..", "+", "-",
-    "*", "/", "%", "^", "#", "==", "~=", "<", "not ", " and ", " or ", "nil", "true", "1", "-7",
-    "1e300", "0/0", "'x'", "'%a*'", " return ", " if ", " then ", " else ", " end ", " for i=1,9 do ",
-    " while ", " do ", " function()", " repeat ", " until ", "pcall", "error", "KEYS[1]", "ARGV[1]",
-    "cjson.encode", "cjson.decode", "cmsgpack.pack", "cmsgpack.unpack", "struct.pack", "string.rep",
-    "string.gsub", "table.concat", "table.sort", "setmetatable", "unpack", "redis.call",
-    "redis.pcall", " ",
+    "local a=",
+    "local b=",
+    "a",
+    "b",
+    "=",
+    "(",
+    ")",
+    "{",
+    "}",
+    "[",
+    "]",
+    ",",
+    ";",
+    "..",
+    "+",
+    "-",
+    "*",
+    "/",
+    "%",
+    "^",
+    "#",
+    "==",
+    "~=",
+    "<",
+    "not ",
+    " and ",
+    " or ",
+    "nil",
+    "true",
+    "1",
+    "-7",
+    "1e300",
+    "0/0",
+    "'x'",
+    "'%a*'",
+    " return ",
+    " if ",
+    " then ",
+    " else ",
+    " end ",
+    " for i=1,9 do ",
+    " while ",
+    " do ",
+    " function()",
+    " repeat ",
+    " until ",
+    "pcall",
+    "error",
+    "KEYS[1]",
+    "ARGV[1]",
+    "cjson.encode",
+    "cjson.decode",
+    "cmsgpack.pack",
+    "cmsgpack.unpack",
+    "struct.pack",
+    "string.rep",
+    "string.gsub",
+    "table.concat",
+    "table.sort",
+    "setmetatable",
+    "unpack",
+    "redis.call",
+    "redis.pcall",
+    " ",
 ];
 
 thread_local! {
@@ -139,11 +196,17 @@ fuzz_target!(|data: &[u8]| {
     let (first, second) = bytes.split_at(usize::from(*number).min(bytes.len()));
     match usize::from(kind % 12) {
         0 => {
-            let Ok(script) = Script::new(bytes) else { return };
+            let Ok(script) = Script::new(bytes) else {
+                return;
+            };
             MACHINE.with_borrow_mut(|machine| {
-                machine.as_mut().map(|machine| machine.compile_error(&Arc::new(script)))
+                machine
+                    .as_mut()
+                    .map(|machine| machine.compile_error(&Arc::new(script)))
             });
-            run(reply_of(*number), |machine| machine.start(job(bytes, &[b"arg"])));
+            run(reply_of(*number), |machine| {
+                machine.start(job(bytes, &[b"arg"]))
+            });
         }
         1 => {
             let text = [b"#!lua name=x\n", bytes].concat();
@@ -154,7 +217,9 @@ fuzz_target!(|data: &[u8]| {
         2 => {
             let pieces = second.iter().map(|byte| PIECES[usize::from(byte % 64)]);
             let text = pieces.collect::<String>();
-            run(reply_of(*number), |machine| machine.start(job(text.as_bytes(), &[first])));
+            run(reply_of(*number), |machine| {
+                machine.start(job(text.as_bytes(), &[first]))
+            });
         }
         program => {
             let text = PROGRAMS[program - 3].as_bytes();

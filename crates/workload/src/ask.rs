@@ -172,7 +172,9 @@ impl Asker for Native {
                 None
             }),
             Op::Remove => self.0.remove_if(key, condition).map(Some),
-            Op::Commands => return Answer::Nonsense("no commands in the native protocol".to_owned()),
+            Op::Commands => {
+                return Answer::Nonsense("no commands in the native protocol".to_owned());
+            }
             Op::Write => {
                 let write = Write {
                     condition,

@@ -108,7 +108,9 @@ pub(crate) fn draw(random: &mut Random, client: usize, text: &str, state: &str) 
 }
 
 fn change(state: &str, text: &str) -> Command {
-    ["CHANGE", "h", "l", state, text].map(str::to_owned).to_vec()
+    ["CHANGE", "h", "l", state, text]
+        .map(str::to_owned)
+        .to_vec()
 }
 
 /// A transaction over two keys.
@@ -135,7 +137,11 @@ pub(crate) fn words(prefix: &str, command: &Command) -> Vec<Vec<u8>> {
         word => word.clone().into_bytes(),
     });
     let begin = match script {
-        Some((_, keys, text)) => vec![b"EVAL".to_vec(), text.as_bytes().to_vec(), keys.to_string().into_bytes()],
+        Some((_, keys, text)) => vec![
+            b"EVAL".to_vec(),
+            text.as_bytes().to_vec(),
+            keys.to_string().into_bytes(),
+        ],
         None => vec![name.as_bytes().to_vec()],
     };
     begin.into_iter().chain(rest).collect()
@@ -217,12 +223,24 @@ mod tests {
     #[test]
     fn keys_have_the_prefix_of_their_group() {
         assert_eq!(sent(command("RPUSH l ~7-1")), "RPUSH {a}l ~7-1");
-        assert_eq!(sent(command("LMOVE l m LEFT RIGHT")), "LMOVE {a}l {a}m LEFT RIGHT");
-        assert_eq!(sent(command("XGROUP CREATE x g 0 MKSTREAM")), "XGROUP CREATE {a}x g 0 MKSTREAM");
+        assert_eq!(
+            sent(command("LMOVE l m LEFT RIGHT")),
+            "LMOVE {a}l {a}m LEFT RIGHT"
+        );
+        assert_eq!(
+            sent(command("XGROUP CREATE x g 0 MKSTREAM")),
+            "XGROUP CREATE {a}x g 0 MKSTREAM"
+        );
         let read = "XREADGROUP GROUP g c1 COUNT 1 STREAMS x >";
-        assert_eq!(sent(command(read)), "XREADGROUP GROUP g c1 COUNT 1 STREAMS {a}x >");
+        assert_eq!(
+            sent(command(read)),
+            "XREADGROUP GROUP g c1 COUNT 1 STREAMS {a}x >"
+        );
         let carried = sent(command("CARRY l z 3"));
-        assert!(carried.starts_with("EVAL local") && carried.ends_with(" 2 {a}l {a}z 3"), "{carried}");
+        assert!(
+            carried.starts_with("EVAL local") && carried.ends_with(" 2 {a}l {a}z 3"),
+            "{carried}"
+        );
     }
 
     /// Each kind of operation is drawn, and has no empty word but the state of a script.
@@ -233,7 +251,10 @@ mod tests {
         for n in 0..5_000 {
             for command in draw(&mut random, 3, &format!("3-{n}"), "").commands {
                 let is_change = command[0] == "CHANGE";
-                assert!(is_change || command.iter().all(|word| !word.is_empty()), "{command:?}");
+                assert!(
+                    is_change || command.iter().all(|word| !word.is_empty()),
+                    "{command:?}"
+                );
                 names.insert(command[0].clone());
             }
         }
@@ -244,13 +265,19 @@ mod tests {
     fn replies_are_recorded_as_the_checker_reads_them() {
         let input = commands(vec![command("GET w"), command("LRANGE l 0 -1")]);
         let text = Reply::Bulk(dress("~1-1"));
-        let found = Reply::Array(vec![Reply::Null, Reply::Array(vec![text, Reply::Bulk(b"{a}l".to_vec())])]);
+        let found = Reply::Array(vec![
+            Reply::Null,
+            Reply::Array(vec![text, Reply::Bulk(b"{a}l".to_vec())]),
+        ]);
         let queued = Reply::Simple("QUEUED".to_owned());
         let found = replies("{a}", &input, &[queued, found]).map(Value::from);
         assert_eq!(found, Some(json!([null, ["~1-1", "l"]])));
         let read = commands(vec![command("XPENDING x g")]);
         let refused = |text: &str| replies("{a}", &read, &[Reply::Error(text.to_owned())]);
-        assert_eq!(refused("NOGROUP No such key"), Some(vec![json!({"error": "NOGROUP"})]));
+        assert_eq!(
+            refused("NOGROUP No such key"),
+            Some(vec![json!({"error": "NOGROUP"})])
+        );
         assert_eq!(refused("ERR unknown command"), None);
     }
 
@@ -258,7 +285,10 @@ mod tests {
     fn a_script_shows_its_state() {
         let input = commands(vec![change("", "~1-1")]);
         assert_eq!(state_after(&input, &[json!(1)]).as_deref(), Some("~1-1"));
-        assert_eq!(state_after(&input, &[json!("~2-5")]).as_deref(), Some("~2-5"));
+        assert_eq!(
+            state_after(&input, &[json!("~2-5")]).as_deref(),
+            Some("~2-5")
+        );
         assert_eq!(state_after(&read(), &[json!(1)]), None);
     }
 }

@@ -253,7 +253,9 @@ impl Plan {
         };
         let faults = match shape {
             Shape::Twins if random.one_in(3) => vec![(0, Fault::Migrate)],
-            Shape::Crashes | Shape::ChurnAndCrashes | Shape::Zones | Shape::Twins => moment.crashes(random),
+            Shape::Crashes | Shape::ChurnAndCrashes | Shape::Zones | Shape::Twins => {
+                moment.crashes(random)
+            }
             Shape::Failovers => moment.failovers(random),
             _ => Vec::from_iter(moment.fault(shape, random).map(|fault| (0, fault))),
         };
