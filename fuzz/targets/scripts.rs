@@ -34,7 +34,9 @@ const PROGRAMS: [&str; 9] = [
      pcall(cmsgpack.pack, ARGV[1], {ARGV[2], {ARGV[1]}}, #ARGV[1]) return 'ok'",
     "pcall(struct.unpack, ARGV[1], ARGV[2]) pcall(struct.size, ARGV[1])
      pcall(struct.pack, ARGV[1], 1, ARGV[2], 2.5, ARGV[2], -3, ARGV[2]) return 'ok'",
-    "pcall(string.find, ARGV[2], ARGV[1]) pcall(string.match, ARGV[2], ARGV[1], 2)
+    "for _, n in ipairs({1e300, -1e300, 0/0, 2.5, -1}) do pcall(string.find, ARGV[2], ARGV[1], n)
+     pcall(string.gsub, ARGV[2], ARGV[1], '', n) pcall(string.sub, ARGV[1], n) pcall(string.byte, ARGV[1], n) end
+     pcall(string.find, ARGV[2], ARGV[1]) pcall(string.match, ARGV[2], ARGV[1], 2)
      pcall(function() for a, b in string.gmatch(ARGV[2], ARGV[1]) do end end) return 'ok'",
     "pcall(string.gsub, ARGV[2], ARGV[1], ARGV[2]) pcall(string.gsub, ARGV[2], ARGV[1], {a = 'b'}, 3)
      pcall(string.gsub, ARGV[2], ARGV[1], function(a) return a end) return 'ok'",

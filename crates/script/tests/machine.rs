@@ -114,6 +114,25 @@ fn results_become_replies() {
     }
 }
 
+/// A capture of a position that its pattern named again was a match of the empty text, which ended
+/// beyond the text: `string.find` failed with an error that no `pcall` caught. Fuzzing found it.
+#[test]
+fn a_captured_position_is_no_text() {
+    for text in [
+        "return string.find('ab', '()%1')",
+        "return string.find('ab', '()b%1')",
+        "return string.match('ab', 'a()%1')",
+    ] {
+        assert_eq!(reply_of(text), "$-1\r\n", "{text}");
+    }
+    let text = "return (string.gsub('abab', '()a%1', 'x'))";
+    assert_eq!(reply_of(text), "$4\r\nabab\r\n");
+    assert_eq!(
+        reply_of("return (string.gsub('abab', '(a)b%1', 'x'))"),
+        "$2\r\nxb\r\n"
+    );
+}
+
 #[test]
 fn errors_tell_their_line() {
     for (text, reply) in [

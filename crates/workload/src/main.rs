@@ -4,6 +4,7 @@
 //! answers each with one line of JSON:
 //!
 //! - `run NAME MILLISECONDS`: makes the history NAME, on keys of its own, in the folder `--out`.
+//!   With `--groups` it has collections, scripts, transactions and waiting pops ([`group`]).
 //! - `recheck`: reads every key of every history so far once more, and adds these reads to the
 //!   histories: acknowledged data must be there.
 //! - `fill COUNT BYTES`, `checkfill COUNT BYTES`: objects that are written once, by the native

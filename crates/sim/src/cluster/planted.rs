@@ -116,7 +116,7 @@ pub const ALL: &[(Bug, Shape)] = &[
     (Bug::SideLastWins, Shape::Crashes),
     (Bug::SideNamesNoVictim, Shape::ChurnAndCrashes),
     (Bug::BuiltNotStored, Shape::Zones),
-    (Bug::GroupsInParts, Shape::Twins),
+    (Bug::GroupsOverSegments, Shape::Twins),
 ];
 
 impl Plan {
@@ -178,11 +178,9 @@ impl Plan {
                 self.keys = 4;
                 self.counters = 0;
                 self.plain_clients = self.clients;
-                self.value_bytes = 3_000;
+                self.value_bytes = 14_000;
                 self.large_one_in = 1;
-                self.think_us = 4 * MS;
-                self.memory_bytes = 3 << 20;
-                self.log_bytes = 5 << 19;
+                self.think_us = 6 * MS;
                 self.load_us = 3 * SECOND;
             }
             Shape::Repetitions => {
@@ -252,7 +250,8 @@ impl Plan {
             clients: self.clients as u64,
         };
         let faults = match shape {
-            Shape::Twins if random.one_in(3) => vec![(0, Fault::Migrate)],
+            Shape::Twins if random.one_in(4) => vec![(0, Fault::Migrate)],
+            Shape::Twins if random.one_in(2) => vec![(0, moment.crash_at_output(random))],
             Shape::Crashes | Shape::ChurnAndCrashes | Shape::Zones | Shape::Twins => {
                 moment.crashes(random)
             }
@@ -278,6 +277,15 @@ impl Moment {
     fn crash(&self) -> Fault {
         Fault::Crash {
             server: self.server,
+            down_us: self.short_us,
+        }
+    }
+
+    /// A crash in the middle of what the server sends at a moment.
+    fn crash_at_output(&self, random: &mut Random) -> Fault {
+        Fault::CrashAtOutput {
+            server: self.server,
+            outputs: random.below(40) as u32,
             down_us: self.short_us,
         }
     }
@@ -313,11 +321,7 @@ impl Moment {
                 let second = (random.below(300 * MS), crash(self.other, down_us));
                 return vec![(0, crash(server, self.long_us)), second];
             }
-            2 => Fault::CrashAtOutput {
-                server,
-                outputs: random.below(40) as u32,
-                down_us,
-            },
+            2 => self.crash_at_output(random),
             3 if random.one_in(2) => Fault::ColdStart { down_us },
             _ => self.crash(),
         };

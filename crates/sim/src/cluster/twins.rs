@@ -11,13 +11,13 @@ use super::client::{key_of, read_value, value_of};
 use super::history::{Action, Found};
 use super::world::World;
 use duramen_base::ids::TableId;
-use duramen_engine::{Error, Guard, Object, Room};
+use duramen_engine::{Error, Guard, KeyHash, Object, Room};
 use duramen_types::{List, Part, Parts, Table, Text};
 
 /// The number of the first key of a history that stands for twins: above all others.
 pub(super) const FIRST: u64 = 500;
 /// Values that the list keeps, behind the number of writes.
-const KEPT: usize = 3;
+const KEPT: usize = 2;
 
 /// Whether a key of a history stands for twins.
 pub(super) fn is_twin(key: u64) -> bool {
@@ -119,59 +119,51 @@ pub(super) fn execute(
     let first = key_of(key);
     let keys = [twin_of(&first), first];
     let hashes = keys.each_ref().map(|key| guard.hash(key));
-    let mut room = Room::default();
-    for key in &keys {
-        match action {
-            Action::Remove => room.remove(key),
-            Action::Read => {}
-            // The other values that the list keeps may be as long as this one may be.
-            _ => room.put(key, (KEPT + 1) * (value_bytes.max(MOST_BYTES) + 16)),
-        }
-    }
-    guard.lock_keys_for(&hashes.map(|hash| (table, hash)), room)?;
+    guard.lock_keys(&hashes.map(|hash| (table, hash)))?;
     let done = execute_locked(guard, table, (&keys, hashes), (action, value_bytes));
     guard.unlock_keys();
     done
 }
 
-/// Values of twins are at most so long: several of them fit into one entry.
-const MOST_BYTES: usize = 3_000;
-
 fn execute_locked(
     guard: &mut Guard<'_>,
     table: TableId,
-    (keys, hashes): (&[Vec<u8>; 2], [duramen_engine::KeyHash; 2]),
+    (keys, hashes): (&[Vec<u8>; 2], [KeyHash; 2]),
     (action, value_bytes): (Action, usize),
 ) -> Result<Found, Failure> {
     let [second, first] = [0, 1].map(|n| guard.read(table, hashes[n], &keys[n]));
     let (second, first) = (second?, first?);
     let state = read(first.as_ref(), second.as_ref())?;
     let version = first.map_or(0, |object| object.version);
-    let (Action::Write(value), before) = (action, state) else {
-        return other(guard, table, (keys, hashes), (action, version));
+    let Action::Write(value) = action else {
+        return read_or_remove(guard, table, (keys, hashes), (action, version));
     };
-    let (count, mut items) = before.unwrap_or_default();
-    items.push(value_of(value, value_bytes.min(MOST_BYTES)));
+    let (count, mut items) = state.unwrap_or_default();
+    items.push(value_of(value, value_bytes));
     items.drain(..items.len().saturating_sub(KEPT));
     let [first, second] = encode(&(count + 1, items));
     let values = [second, first];
+    let mut room = Room::default();
+    for (key, value) in keys.iter().zip(&values) {
+        room.put(key, value.len());
+    }
+    guard.set_aside(room)?;
     let mut version = 0;
     for n in [0, 1] {
         let written = guard.write_as(table, hashes[n], &keys[n], (&values[n], true), None);
         match written {
             Ok(outcome) => version = outcome.after.unwrap_or(0),
-            Err(error) if n == 0 => return Err(Failure::Engine(error)),
-            Err(error) => return torn(&format!("the second write of a step fails: {error}")),
+            Err(error) => return torn(&format!("room was set aside, and a write fails: {error}")),
         }
     }
     Ok(Found::Written { version })
 }
 
 /// A read or a removal. `version`: that of the first key.
-fn other(
+fn read_or_remove(
     guard: &mut Guard<'_>,
     table: TableId,
-    (keys, hashes): (&[Vec<u8>; 2], [duramen_engine::KeyHash; 2]),
+    (keys, hashes): (&[Vec<u8>; 2], [KeyHash; 2]),
     (action, version): (Action, u64),
 ) -> Result<Found, Failure> {
     if version == 0 {

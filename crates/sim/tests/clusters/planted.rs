@@ -39,10 +39,10 @@ fn simulated_survivor_that_is_built_and_not_stored_is_found() {
     find(Bug::BuiltNotStored, 1);
 }
 
-/// The entries of a transaction over two keys are collected one by one.
+/// The first write of a transaction over two keys stays in a full segment.
 #[test]
-fn simulated_group_in_parts_is_found() {
-    find(Bug::GroupsInParts, 1);
+fn simulated_group_over_segments_is_found() {
+    find(Bug::GroupsOverSegments, 1);
 }
 
 #[test]
