@@ -196,7 +196,8 @@ fn sealed(content: &[u8]) -> Vec<u8> {
     payload
 }
 
-/// A restored value is serialized, and restored as it was.
+/// A restored value is serialized, and restored as it was; but the form of streams that is written
+/// has no times at which consumers were active.
 fn payload(content: &[u8]) {
     let payload = sealed(content);
     let _ = restore_libraries(&payload);
@@ -204,7 +205,11 @@ fn payload(content: &[u8]) {
         return;
     };
     let dumped = dump(&value, is_typed).expect("a right value");
-    assert!(restore(&dumped) == Ok((value, is_typed)));
+    let (again, is_still_typed) = restore(&dumped).expect("a right payload");
+    assert!(is_still_typed == is_typed);
+    assert!(dump(&again, is_typed).as_ref() == Ok(&dumped));
+    let is_stream = is_typed && Type::of(&value) == Some(Type::Stream);
+    assert!(is_stream || again == value);
 }
 
 fuzz_target!(|data: &[u8]| {

@@ -44,7 +44,7 @@ const PROGRAMS: [&str; 9] = [
      return 'ok'",
     "local x = tonumber(ARGV[1]) or 0 local n = #ARGV[2]
      for _, f in ipairs({'band', 'bor', 'bxor', 'lshift', 'rshift', 'arshift', 'rol', 'ror', 'tohex'}) do
-     pcall(bit[f], x, n) end pcall(string.rep, ARGV[1], n) pcall(string.sub, ARGV[1], n, x)
+     pcall(bit[f], x, n) end pcall(string.rep, ARGV[1], n) if #ARGV[2] < 5 then pcall(string.rep, ARGV[1], ARGV[2]) end pcall(string.sub, ARGV[1], n, x)
      pcall(string.char, n, x) pcall(string.byte, ARGV[1], 1, n) return 'ok'",
     "pcall(redis.call, ARGV[1], ARGV[2]) local ok, f = pcall(loadstring, ARGV[1]) if f then pcall(f) end
      pcall(redis.sha1hex, ARGV[1]) pcall(redis.error_reply, ARGV[1]) pcall(redis.status_reply, ARGV[2])

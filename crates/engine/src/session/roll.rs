@@ -95,10 +95,10 @@ impl Log {
     /// Continues in `window`, and moves the open group there.
     fn roll(&self, core: &Core, head: &Head, tail: &mut Tail, window: u32) {
         let in_group = tail.in_group();
-        let mut group = tail.group();
         if has_bug(Bug::GroupsOverSegments) {
-            group.start = group.end;
+            tail.end_group();
         }
+        let group = tail.group();
         let old = tail.window();
         // Before the old window is closed: the memory of its tail may go back to the system then.
         // SAFETY: source: bytes that this head appended to its own window; target: a fresh window
