@@ -28,7 +28,7 @@ const PROGRAMS: [&str; 9] = [
      local ok, again = pcall(cjson.decode, text) if not ok then return {text, again} end
      if type(value) ~= 'table' and cjson.encode(again) ~= text then return {text} end return 'ok'",
     "local ok, value = pcall(cmsgpack.unpack, ARGV[1]) if not ok then return 'ok' end
-     local packed = cmsgpack.pack(value) local again = cmsgpack.unpack(packed)
+     local packed = cmsgpack.pack(value) local ok, again = pcall(cmsgpack.unpack, packed)
      if type(value) == 'string' and value ~= again then return {value, again} end return 'ok'",
     "pcall(cmsgpack.unpack_one, ARGV[1], #ARGV[2]) pcall(cmsgpack.unpack_limit, ARGV[1], 3, #ARGV[2])
      pcall(cmsgpack.pack, ARGV[1], {ARGV[2], {ARGV[1]}}, #ARGV[1]) return 'ok'",

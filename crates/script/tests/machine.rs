@@ -170,12 +170,14 @@ fn a_text_is_repeated_within_the_limit_of_memory() {
 /// no `pcall` caught.
 #[test]
 fn no_number_is_too_strange_for_a_function() {
+    // `insert` moves as many values as its number says, as in Lua.
     let text = "
+        local left_out = {rep = true, insert = true}
         local numbers = {0/0, 1/0, -1/0, 1e300, -1e300, 1e19, -1e19, 2^63, -2^63, 2^53, 2^32, 2^31,
             -2^31, 256, -1, 0, 0.5, '1e19', '0x10', 'nan'}
         for _, library in ipairs({string, table, math, bit, cjson, cmsgpack, struct, redis}) do
             for name, f in pairs(library) do
-                if type(f) == 'function' and name ~= 'rep' then
+                if type(f) == 'function' and not left_out[name] then
                     for _, n in ipairs(numbers) do
                         pcall(f, n) pcall(f, n, n) pcall(f, n, 'x') pcall(f, 'ab', n)
                         pcall(f, 'ab', n, n) pcall(f, 'ab', 'b', n) pcall(f, 'ab', 'b', n, true)
