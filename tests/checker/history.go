@@ -4,7 +4,7 @@
 //
 //	client    number of the client that asked: shown, never relied on
 //	key       the operation's only key; a key is absent when its history begins
-//	op        read, write, remove or increment
+//	op        read, write, remove, increment or commands
 //	value     write: the text that is written. No two writes of a key write the same
 //	by        increment: what is added, a whole number; an absent key counts as 0
 //	if        write and remove, optional: absent, present or version: done only if the key is so
@@ -20,6 +20,15 @@
 //	applied   write and remove: false = the condition did not hold, or there was nothing to remove; not there = true
 //	before    write, optional: the text that it replaced; null = the key was absent
 //	version   optional: the version that was read, written or removed; of a condition that failed the one that was found
+//
+// An operation `commands` is of a group of keys, and its fields are
+//
+//	key       the group's name: every operation of a group is `commands`. All keys of a group are absent when its history begins
+//	commands  commands of Redis, each a list of words, in the form of commands.go; more than one: they are one transaction
+//
+// and of out:
+//
+//	replies   one for each command: a text, a number, null, or a list of these; of a refused command {"error":"its first word"}
 //
 // A version grows with each write of its key, also across removals. An operation of unknown outcome may have taken effect at any
 // time after its call, or never; a read of unknown outcome says nothing and may be left out.
@@ -46,6 +55,8 @@ type Input struct {
 	By      int64  `json:"by"`
 	If      string `json:"if"`
 	Version uint64 `json:"version"`
+	// Commands of an operation on a group of keys.
+	Commands [][]string `json:"commands"`
 }
 
 // Output is what was answered. An unknown outcome is a nil *Output.
@@ -55,6 +66,7 @@ type Output struct {
 	Applied *bool           `json:"applied"`
 	Before  json.RawMessage `json:"before"`
 	Version uint64          `json:"version"`
+	Replies []interface{}   `json:"replies"`
 }
 
 func (out *Output) applied() bool {
@@ -112,8 +124,11 @@ func parse(from io.Reader) (map[string][]porcupine.Operation, error) {
 			}
 			written[this] = true
 		}
-		if read.Op == "read" && read.Out == nil {
+		if read.Out == nil && read.onlyReads() {
 			continue
+		}
+		if earlier := keys[read.Key]; len(earlier) > 0 && earlier[0].Input.(Input).isOfGroup() != read.isOfGroup() {
+			return nil, fmt.Errorf("%d: `%s` is a key, and also a group of keys", number, read.Key)
 		}
 		operation := porcupine.Operation{
 			ClientId: read.Client,
@@ -130,9 +145,31 @@ func parse(from io.Reader) (map[string][]porcupine.Operation, error) {
 	return keys, scanner.Err()
 }
 
+func (in Input) isOfGroup() bool {
+	return in.Op == "commands"
+}
+
+// onlyReads: it changes nothing.
+func (in Input) onlyReads() bool {
+	for _, command := range in.Commands {
+		switch command[0] {
+		case "GET", "LRANGE", "HGETALL", "SMEMBERS", "ZRANGE", "XLEN", "XRANGE", "XPENDING":
+		default:
+			return false
+		}
+	}
+	return in.Op == "read" || in.isOfGroup()
+}
+
 func (read *line) check() error {
 	switch read.Op {
 	case "read", "write", "remove", "increment":
+	case "commands":
+		for _, command := range read.Commands {
+			if err := checkCommand(command); err != nil {
+				return err
+			}
+		}
 	default:
 		return fmt.Errorf("no such operation: `%s`", read.Op)
 	}

@@ -106,7 +106,7 @@ func Check(keys map[string][]porcupine.Operation, limit time.Duration) map[strin
 		go func() {
 			defer all.Done()
 			for key := range work {
-				verdict := porcupine.CheckOperationsTimeout(model, keys[key], limit)
+				verdict := porcupine.CheckOperationsTimeout(*modelOf(keys[key]), keys[key], limit)
 				guard.Lock()
 				verdicts[key] = verdict
 				guard.Unlock()
@@ -119,6 +119,14 @@ func Check(keys map[string][]porcupine.Operation, limit time.Duration) map[strin
 	close(work)
 	all.Wait()
 	return verdicts
+}
+
+// modelOf gives the model of a key, or of a group of keys.
+func modelOf(operations []porcupine.Operation) *porcupine.Model {
+	if operations[0].Input.(Input).isOfGroup() {
+		return &groups
+	}
+	return &model
 }
 
 func sorted(keys map[string][]porcupine.Operation) []string {
@@ -152,9 +160,10 @@ const (
 
 // explain prints the end of the longest linearization that there is, and what can't follow it.
 func explain(out io.Writer, operations []porcupine.Operation, limit time.Duration, picture string) {
-	_, info := porcupine.CheckOperationsVerbose(model, operations, limit)
+	model := modelOf(operations)
+	_, info := porcupine.CheckOperationsVerbose(*model, operations, limit)
 	if picture != "" {
-		if err := porcupine.VisualizePath(model, info, picture); err != nil {
+		if err := porcupine.VisualizePath(*model, info, picture); err != nil {
 			fmt.Fprintln(out, "  no picture:", err)
 		} else {
 			fmt.Fprintln(out, "  picture:", picture)
@@ -195,7 +204,7 @@ func shown(operation porcupine.Operation) string {
 		until = fmt.Sprintf("%.6f", float64(operation.Return)/1e9)
 	}
 	return fmt.Sprintf("%.6f to %s s, client %d: %s", float64(operation.Call)/1e9, until, operation.ClientId,
-		describe(operation.Input, operation.Output))
+		modelOf([]porcupine.Operation{operation}).DescribeOperation(operation.Input, operation.Output))
 }
 
 func min(a, b int) int {

@@ -17,7 +17,7 @@ FILL = (4000, 400)
 
 def clients_of(cluster, place, **options):
     """Clients of both kinds, outside of every server's host."""
-    options = {"resp_clients": 6, "native_clients": 6, "rest_us": 6000, **options}
+    options = {"resp_clients": 6, "native_clients": 6, "groups": 2, "rest_us": 6000, **options}
     if cluster.network:
         options["password"] = PASSWORD
     resp = [member.resp for member in cluster.members]

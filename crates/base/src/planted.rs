@@ -33,6 +33,9 @@ pub enum Bug {
     RemovalsShownEarly,
     /// Entries of a transaction may be collected one by one.
     GroupsInParts,
+    /// room::R3: a group in a member's log does not move to the next segment as a whole when its
+    /// own is full: its first entries stay behind.
+    GroupsOverSegments,
     /// Trap 3: a Swap does not wait for the killers of the objects that the pass dropped.
     SwapBeforeReasons,
     /// Trap 9: a Swap does not wait for its survivors' frames.

@@ -21,6 +21,7 @@ use crate::session::roll::{roll, takes};
 use crate::space::{Purpose, SEGMENT_HEADER_BYTES};
 use crate::{Error, Mode};
 use duramen_base::ids::SegmentId;
+use duramen_base::planted::{Bug, has_bug};
 use duramen_format::entry::{ALIGN_BYTES, NewObject, NewTombstone};
 
 /// Maximum bytes that a group is going to append.
@@ -115,7 +116,10 @@ impl Guard<'_> {
     /// A tombstone is needed only with a log.
     pub(crate) fn bytes_of(&self, room: Room) -> usize {
         let tombstones = self.core.log.as_ref().map_or(0, |_| room.tombstones_bytes);
-        room.objects_bytes + tombstones
+        match has_bug(Bug::GroupsOverSegments) {
+            true => room.longest_bytes,
+            false => room.objects_bytes + tombstones,
+        }
     }
 
     pub(crate) fn purpose_of(&self, room: Room) -> Purpose {

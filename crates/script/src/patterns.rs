@@ -177,12 +177,12 @@ impl<'a> Matcher<'a> {
                 }
                 (ESCAPE, digit @ b'0'..=b'9') => {
                     let (start, length) = self.capture(digit)?;
-                    let captured = self.text.get(start..start + length).unwrap_or_default();
-                    let rest = self.text.get(from..).unwrap_or_default();
-                    if !rest.starts_with(captured) {
+                    let text = |from: usize| self.text.get(from..from.checked_add(length)?);
+                    // `None`: a capture of a position, or the text ends before.
+                    let Some(rest) = text(from).filter(|rest| text(start) == Some(*rest)) else {
                         return Ok(None);
-                    }
-                    (from, place) = (from + length, place + 2);
+                    };
+                    (from, place) = (from + rest.len(), place + 2);
                 }
                 _ => {
                     let end = self.class_end(place)?;
@@ -289,7 +289,7 @@ impl<'a> Matcher<'a> {
         match number.and_then(|number| self.captures.get(number)) {
             Some((start, Length::Of(length))) => Ok((*start, *length)),
             // As in C, where its length is a large number.
-            Some((start, Length::Position)) => Ok((*start, usize::MAX - start)),
+            Some((start, Length::Position)) => Ok((*start, usize::MAX)),
             Some((_, Length::Unfinished)) | None => Err(invalid),
         }
     }

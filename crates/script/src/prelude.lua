@@ -245,6 +245,9 @@ local function begin(name, text, from)
   if not place then
     return nil, bad(3, name, "number", from, true)
   end
+  if not (place >= -2 ^ 63 and place < 2 ^ 63) then
+    return 0 -- C converts such a number to its smallest integer
+  end
   place = place < 0 and math.ceil(place) or floor(place)
   if place < 0 then
     place = math.max(#text + place + 1, 1)
@@ -384,14 +387,14 @@ strings.rep = raises(function(...)
   if not tonumber(times) then
     return false, bad(2, "rep", "number", times, select("#", ...) >= 2)
   end
-  if text == "" then
+  text, times = tostring(text), floor(tonumber(times))
+  if text == "" or not (times > 0) then -- also for a NaN
     return true, ""
   end
-  if type(text) == "string" and type(times) == "number" and #text * times > host.bytes_max then
+  if #text * times > host.bytes_max then
     return nil, "not enough memory"
   end
-  times = math.max(floor(tonumber(times)), 0)
-  return true, host.rep(tostring(text), times)
+  return true, host.rep(text, times)
 end)
 for _, name in next, {"upper", "lower", "reverse"} do
   strings[name] = raises(function(...)
@@ -596,7 +599,7 @@ redis.log = raises(function(level, ...)
   if type(level) ~= "number" then
     return failed("First argument must be a number (log level).")
   end
-  if level < 0 or level > 3 then
+  if not (level >= 0 and level <= 3) then
     return failed("Invalid debug level.")
   end
   local words = {}

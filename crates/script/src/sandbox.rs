@@ -350,7 +350,11 @@ fn host(lua: &Lua, channel: &Rc<Channel>, limits: &Limits) -> mlua::Result<Table
     let own = Rc::clone(channel);
     let rep = lua.create_function(move |lua, (text, times): (LuaString, usize)| {
         own.tick(lua)?;
-        lua.create_string(text.as_bytes().repeat(times))
+        let text = text.as_bytes();
+        if text.len().saturating_mul(times) > bytes_max {
+            return Err(mlua::Error::MemoryError(NO_MEMORY.to_owned()));
+        }
+        lua.create_string(text.repeat(times))
     })?;
     host.raw_set("rep", rep)?;
     let own = Rc::clone(channel);

@@ -114,6 +114,84 @@ fn results_become_replies() {
     }
 }
 
+/// A capture of a position that its pattern named again was a match of the empty text, which ended
+/// beyond the text: `string.find` failed with an error that no `pcall` caught. Fuzzing found it.
+#[test]
+fn a_captured_position_is_no_text() {
+    for text in [
+        "return string.find('ab', '()%1')",
+        "return string.find('ab', '()b%1')",
+        "return string.match('ab', 'a()%1')",
+    ] {
+        assert_eq!(reply_of(text), "$-1\r\n", "{text}");
+    }
+    let text = "return (string.gsub('abab', '()a%1', 'x'))";
+    assert_eq!(reply_of(text), "$4\r\nabab\r\n");
+    assert_eq!(
+        reply_of("return (string.gsub('abab', '(a)b%1', 'x'))"),
+        "$2\r\nxb\r\n"
+    );
+}
+
+/// `string.rep('ab', '1e19')` ended the server: the limit of memory was compared with numbers
+/// alone, and the host was asked for more bytes than there are addresses.
+#[test]
+fn a_text_is_repeated_within_the_limit_of_memory() {
+    for text in [
+        "'ab', '1e19'",
+        "'ab', 1e19",
+        "12, 1e18",
+        "1, '4e9'",
+        "'a', 9e15",
+    ] {
+        let reply = reply_of(&format!("return #string.rep({text})"));
+        assert!(
+            reply.starts_with("-ERR not enough memory"),
+            "{text}: {reply}"
+        );
+    }
+    for text in [
+        "'ab', 0/0",
+        "'ab', '-1'",
+        "'', 1e300",
+        "5, 0.5",
+        "'ab', -1e300",
+    ] {
+        assert_eq!(
+            reply_of(&format!("return string.rep({text})")),
+            "$0\r\n\r\n",
+            "{text}"
+        );
+    }
+    assert_eq!(reply_of("return string.rep(12, '2')"), "$4\r\n1212\r\n");
+}
+
+/// `string.find('a', 'a', 0/0)` and `redis.log(0/0, 'x')` failed with an error of the host, which
+/// no `pcall` caught.
+#[test]
+fn no_number_is_too_strange_for_a_function() {
+    // `insert` moves as many values as its number says, as in Lua.
+    let text = "
+        local left_out = {rep = true, insert = true}
+        local numbers = {0/0, 1/0, -1/0, 1e300, -1e300, 1e19, -1e19, 2^63, -2^63, 2^53, 2^32, 2^31,
+            -2^31, 256, -1, 0, 0.5, '1e19', '0x10', 'nan'}
+        for _, library in ipairs({string, table, math, bit, cjson, cmsgpack, struct, redis}) do
+            for name, f in pairs(library) do
+                if type(f) == 'function' and not left_out[name] then
+                    for _, n in ipairs(numbers) do
+                        pcall(f, n) pcall(f, n, n) pcall(f, n, 'x') pcall(f, 'ab', n)
+                        pcall(f, 'ab', n, n) pcall(f, 'ab', 'b', n) pcall(f, 'ab', 'b', n, true)
+                        pcall(f, 'ab', 'b', 'c', n) pcall(f, {1, 2}, n) pcall(f, {1, 2}, n, n)
+                        pcall(f, {1, 2}, 'x', n) pcall(f, true, n, n) pcall(f, 'I8d', n, n)
+                        pcall(f, 'bi4', n, n) pcall(f, {n, a = n})
+                    end
+                end
+            end
+        end
+        return 'ok'";
+    assert_eq!(reply_of(text), "$2\r\nok\r\n");
+}
+
 #[test]
 fn errors_tell_their_line() {
     for (text, reply) in [

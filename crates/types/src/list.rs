@@ -33,10 +33,24 @@ fn split(elements: &[u8], n: usize) -> Result<(&[u8], &[u8]), Error> {
         .ok_or(Error::Damaged)
 }
 
+/// The first `n` items.
 fn read(mut bytes: &[u8], n: usize) -> Result<Vec<Text<'_>>, Error> {
+    take(&mut bytes, n)
+}
+
+/// All items, which are `n`: other bytes do not follow them.
+fn read_all(mut bytes: &[u8], n: usize) -> Result<Vec<Text<'_>>, Error> {
+    let items = take(&mut bytes, n)?;
+    match bytes.is_empty() {
+        true => Ok(items),
+        false => Err(Error::Damaged),
+    }
+}
+
+fn take<'a>(bytes: &mut &'a [u8], n: usize) -> Result<Vec<Text<'a>>, Error> {
     let mut items = Vec::with_capacity(n.min(bytes.len()));
     for _ in 0..n {
-        items.push(Text::decode(&mut bytes).ok_or(Error::Damaged)?);
+        items.push(Text::decode(bytes).ok_or(Error::Damaged)?);
     }
     Ok(items)
 }
@@ -102,7 +116,7 @@ pub fn pop<'p>(parts: &mut impl Parts<'p>, end: End, n: usize) -> Result<Vec<Tex
     let (front, back) = split(list.elements, at)?;
     let (popped, rest) = match end {
         End::Head => (read(front, n)?, back),
-        End::Tail => (read(back, n)?.into_iter().rev().collect(), front),
+        End::Tail => (read_all(back, n)?.into_iter().rev().collect(), front),
     };
     put(parts, kept, [rest, &[]])?;
     Ok(popped)
@@ -128,7 +142,7 @@ impl<'a> List<'a> {
         let items = match value {
             Some(value) => {
                 let list = open(value)?;
-                read(list.elements, list.count)?
+                read_all(list.elements, list.count)?
             }
             None => Vec::new(),
         };

@@ -251,6 +251,21 @@ fn a_value_of_another_type_is_named_so() {
     );
 }
 
+/// A list with bytes behind its items was read as a right one, and the next push put its item
+/// behind these bytes, where it was never found again. Fuzzing found it.
+#[test]
+fn bytes_behind_the_items_of_a_list_are_damage() {
+    let value = b"\x02\x01\x02x\x05";
+    assert_eq!(List::of(Some(value)).err(), Some(Error::Damaged));
+    let pop = |end| {
+        let mut value = Some(value.to_vec());
+        change(&mut value, |parts| list::pop(parts, end, 1).map(|_| ()))
+    };
+    assert_eq!(pop(End::Tail), Err(Error::Damaged));
+    let right = List::of(Some(&value[..4])).unwrap();
+    assert_eq!(right.items, [Text::of(b"x")]);
+}
+
 /// A set of as many elements as it may have, or nearly so.
 fn largest() -> Vec<u8> {
     let names: Vec<String> = (0..COLLECTION_ELEMENTS_MAX)

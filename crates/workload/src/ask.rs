@@ -1,6 +1,7 @@
 //! Sends one operation over RESP or over the native protocol, and converts the answer for the
 //! history.
 
+use crate::group;
 use crate::history::{Before, Input, Op, Output, When, dress, undress};
 use crate::resp::{Client as RespClient, Failure, Reply};
 use duramen_client::{Condition, Error, Outcome, Table, Write};
@@ -30,6 +31,9 @@ pub(crate) trait Asker {
 
 impl Asker for RespClient {
     fn ask(&mut self, key: &str, input: &Input, deadline: Instant) -> Answer {
+        if input.op == Op::Commands {
+            return self.ask_group(key, input, deadline);
+        }
         let value = dress(&input.value);
         let by = input.by.to_string();
         let key = key.as_bytes();
@@ -38,6 +42,7 @@ impl Asker for RespClient {
             Op::Read => commands.push(vec![b"GET", key]),
             Op::Remove => commands.push(vec![b"DEL", key]),
             Op::Increment => commands.push(vec![b"INCRBY", key, by.as_bytes()]),
+            Op::Commands => {}
             Op::Write => {
                 let mut set: Vec<&[u8]> = vec![b"SET", key, &value];
                 match input.condition {
@@ -61,18 +66,51 @@ impl Asker for RespClient {
                 }
             }
         }
-        match self.run(key, &commands, deadline) {
-            Ok(replies) => match output_of(input, replies.last()) {
-                Some(output) => Answer::Done(output),
-                None => Answer::Nonsense(format!("{input:?}: {replies:?}")),
-            },
-            Err(Failure::NotDone(reason)) => Answer::NotDone(reason),
-            Err(Failure::Unknown(reason)) => Answer::Unknown(reason),
-        }
+        let replies = self.run(key, &commands, deadline);
+        answer_of(input, replies, |replies| output_of(input, replies.last()))
     }
 
     fn is_native(&self) -> bool {
         false
+    }
+}
+
+impl RespClient {
+    /// `name`: the group, which is also the prefix of its keys.
+    fn ask_group(&mut self, name: &str, input: &Input, deadline: Instant) -> Answer {
+        let words = input.commands.iter().map(|one| group::words(name, one));
+        let mut words: Vec<Vec<Vec<u8>>> = words.collect();
+        if words.len() > 1 {
+            words.insert(0, vec![b"MULTI".to_vec()]);
+            words.push(vec![b"EXEC".to_vec()]);
+        }
+        let commands: Vec<Vec<&[u8]>> = words
+            .iter()
+            .map(|command| command.iter().map(Vec::as_slice).collect())
+            .collect();
+        let replies = self.run(name.as_bytes(), &commands, deadline);
+        answer_of(input, replies, |replies| {
+            let replies = Some(group::replies(name, input, replies)?);
+            Some(Output {
+                replies,
+                ..Output::default()
+            })
+        })
+    }
+}
+
+fn answer_of(
+    input: &Input,
+    replies: Result<Vec<Reply>, Failure>,
+    read: impl Fn(&[Reply]) -> Option<Output>,
+) -> Answer {
+    match replies {
+        Ok(replies) => match read(&replies) {
+            Some(output) => Answer::Done(output),
+            None => Answer::Nonsense(format!("{input:?}: {replies:?}")),
+        },
+        Err(Failure::NotDone(reason)) => Answer::NotDone(reason),
+        Err(Failure::Unknown(reason)) => Answer::Unknown(reason),
     }
 }
 
@@ -134,6 +172,9 @@ impl Asker for Native {
                 None
             }),
             Op::Remove => self.0.remove_if(key, condition).map(Some),
+            Op::Commands => {
+                return Answer::Nonsense("no commands in the native protocol".to_owned());
+            }
             Op::Write => {
                 let write = Write {
                     condition,

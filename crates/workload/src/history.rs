@@ -36,6 +36,9 @@ pub(crate) struct Input {
     pub(crate) condition: Option<When>,
     #[serde(skip_serializing_if = "is_none")]
     pub(crate) version: u64,
+    /// The commands on a group of keys (crate::group); more than one: they are a transaction.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) commands: Vec<crate::group::Command>,
     /// Whether and how the request also reads the text that was there before; the RESP client uses
     /// it.
     #[serde(skip)]
@@ -49,6 +52,8 @@ pub(crate) enum Op {
     Write,
     Remove,
     Increment,
+    /// On a group of keys.
+    Commands,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, PartialEq, Eq)]
@@ -72,6 +77,9 @@ pub(crate) enum Before {
 /// The output of an operation: the answer.
 #[derive(Clone, Debug, Default, Serialize, PartialEq, Eq)]
 pub(crate) struct Output {
+    /// Those of the commands on a group of keys.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) replies: Option<Vec<serde_json::Value>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) value: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -116,6 +124,7 @@ impl Input {
             by: 0,
             condition: None,
             version: 0,
+            commands: Vec::new(),
             before: Before::No,
         }
     }

@@ -4,6 +4,7 @@
 //! answers each with one line of JSON:
 //!
 //! - `run NAME MILLISECONDS`: makes the history NAME, on keys of its own, in the folder `--out`.
+//!   With `--groups` it has collections, scripts, transactions and waiting pops ([`group`]).
 //! - `recheck`: reads every key of every history so far once more, and adds these reads to the
 //!   histories: acknowledged data must be there.
 //! - `fill COUNT BYTES`, `checkfill COUNT BYTES`: objects that are written once, by the native
@@ -15,6 +16,7 @@
 
 mod ask;
 mod fill;
+mod group;
 mod history;
 mod resp;
 mod run;
@@ -61,6 +63,9 @@ struct Arguments {
     registers: usize,
     #[arg(long, default_value_t = 3)]
     counters: usize,
+    /// Groups of keys with collections, which RESP clients alone use.
+    #[arg(long, default_value_t = 0)]
+    groups: usize,
     /// The longest rest of a client between two operations, in microseconds.
     #[arg(long, default_value_t = 4_000)]
     rest_us: u64,
@@ -183,6 +188,7 @@ impl Workload {
             name: name.to_owned(),
             registers: self.arguments.registers,
             counters: self.arguments.counters,
+            groups: self.arguments.groups,
             rest: Duration::from_micros(self.arguments.rest_us),
             until: Instant::now() + time,
             grace: Duration::from_millis(self.arguments.patience_ms),
@@ -226,13 +232,22 @@ impl Workload {
 
     fn recheck(&mut self) -> Result<Value, String> {
         let deadline = Instant::now() + Duration::from_millis(self.arguments.patience_ms);
-        let all: Vec<(usize, String)> = self
+        let all: Vec<(usize, bool, String)> = self
             .plans
             .iter()
             .enumerate()
-            .flat_map(|(plan, keys)| keys.keys().into_iter().map(move |key| (plan, key)))
+            .flat_map(|(number, plan)| {
+                let keys = plan.keys().into_iter().enumerate();
+                keys.map(move |(which, key)| (number, plan.is_group(which), key))
+            })
             .collect();
-        let (clock, count) = (self.clock, self.workers.len());
+        let (clock, natives) = (self.clock, self.arguments.native_clients);
+        let count = self.workers.len();
+        // Native clients, which come first, read no groups.
+        let reader = |which: usize, is_group: bool| match is_group {
+            true => natives + which % (count - natives),
+            false => which % count,
+        };
         let results: Vec<(usize, Result<Record, String>)> = std::thread::scope(|scope| {
             let all = &all;
             let runs: Vec<_> = self
@@ -241,8 +256,11 @@ impl Workload {
                 .enumerate()
                 .map(|(number, worker)| {
                     scope.spawn(move || {
-                        let mine = all.iter().skip(number).step_by(count);
-                        mine.map(|(plan, key)| (*plan, worker.read(key, clock, deadline)))
+                        let mine = all.iter().enumerate();
+                        mine.filter(|(which, (_, group, _))| reader(*which, *group) == number)
+                            .map(|(_, (plan, group, key))| {
+                                (*plan, worker.read(key, *group, clock, deadline))
+                            })
                             .collect::<Vec<_>>()
                     })
                 })

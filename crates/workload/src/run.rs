@@ -2,6 +2,7 @@
 //! time.
 
 use crate::ask::{Answer, Asker};
+use crate::group;
 use crate::history::{Before, Clock, Input, Op, Record, When};
 use duramen_base::random::Random;
 use serde::Serialize;
@@ -14,6 +15,8 @@ pub(crate) struct Plan {
     pub(crate) name: String,
     pub(crate) registers: usize,
     pub(crate) counters: usize,
+    /// Groups of keys with collections; for RESP clients.
+    pub(crate) groups: usize,
     /// The longest rest between two operations of a client.
     pub(crate) rest: Duration,
     pub(crate) until: Instant,
@@ -23,10 +26,16 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// The keys, and behind them the names of the groups.
     pub(crate) fn keys(&self) -> Vec<String> {
         let registers = (0..self.registers).map(|n| format!("{}:r{n}", self.name));
         let counters = (0..self.counters).map(|n| format!("{}:c{n}", self.name));
-        registers.chain(counters).collect()
+        let groups = (0..self.groups).map(|n| format!("{{{}:g{n}}}", self.name));
+        registers.chain(counters).chain(groups).collect()
+    }
+
+    pub(crate) fn is_group(&self, which: usize) -> bool {
+        which >= self.registers + self.counters
     }
 }
 
@@ -91,13 +100,24 @@ impl Worker {
     /// standstill of the machine.
     pub(crate) fn run(&mut self, plan: &Plan) -> (Vec<Record>, Summary) {
         let keys = plan.keys();
+        let keys = match self.asker.is_native() {
+            true => keys[..plan.registers + plan.counters].to_vec(),
+            false => keys,
+        };
+        if keys.is_empty() {
+            return (Vec::new(), Summary::default());
+        }
         let mut versions = HashMap::new();
+        let mut states: HashMap<String, String> = HashMap::new();
         let mut records = Vec::new();
         let mut summary = Summary::default();
         loop {
             let which = self.random.index(keys.len());
             let key = &keys[which];
-            let input = if which < plan.registers {
+            let input = if plan.is_group(which) {
+                let state = states.get(key).map_or("", String::as_str);
+                self.of_group(state)
+            } else if which < plan.registers {
                 let version = versions.get(key).copied();
                 self.of_register(version.unwrap_or(0))
             } else {
@@ -108,6 +128,11 @@ impl Worker {
                 let version = record.out.as_ref().map_or(0, |out| out.version);
                 if version > 0 {
                     versions.insert(key.clone(), version);
+                }
+                let replies = record.out.as_ref().and_then(|out| out.replies.as_ref());
+                let state = replies.and_then(|replies| group::state_after(&record.input, replies));
+                if let Some(state) = state {
+                    states.insert(key.clone(), state);
                 }
                 records.push(record);
             }
@@ -195,14 +220,24 @@ impl Worker {
         }
     }
 
-    /// Reads a key until a server answers, or until the deadline.
+    fn of_group(&mut self, state: &str) -> Input {
+        self.written += 1;
+        let text = format!("{}-{}", self.number, self.written);
+        group::draw(&mut self.random, self.number, &text, state)
+    }
+
+    /// Reads a key or a group until a server answers, or until the deadline.
     pub(crate) fn read(
         &mut self,
         key: &str,
+        is_group: bool,
         clock: Clock,
         deadline: Instant,
     ) -> Result<Record, String> {
-        let input = Input::new(Op::Read);
+        let input = match is_group {
+            true => group::read(),
+            false => Input::new(Op::Read),
+        };
         let mut last = NO_TIME.to_owned();
         while Instant::now() < deadline {
             let call = clock.now();

@@ -4,6 +4,7 @@
 //! acknowledged, or shown to a reader, and those of the later in-flight requests. After a crash it
 //! must be one of these.
 
+use super::series::Series;
 use super::server::Server;
 use super::wire::{Reply, Wire};
 use std::collections::HashMap;
@@ -47,6 +48,8 @@ pub(crate) struct Writer {
     pub(crate) keys: HashMap<String, Known>,
     /// Keys that are always written together, with the same value, in one transaction.
     pub(crate) group: Known,
+    /// Collections that always change together.
+    pub(crate) series: Series,
     /// The highest value of this writer's public number that the reader saw.
     pub(crate) shown: u64,
 }
@@ -89,6 +92,7 @@ impl Model {
         for (number, writer) in self.writers.iter_mut().enumerate() {
             check_keys(&mut wire, writer, &mut wrong, totals);
             check_group(&mut wire, number, writer, &mut wrong, totals);
+            writer.series.check(number, &mut wire, &mut wrong, totals);
             let public = get(&mut wire, &public_key(number));
             let public = public.map_or(0, |value| number_in(&value));
             if public < writer.shown {

@@ -95,6 +95,8 @@ enum Sent {
     /// MULTI, or a request between it and EXEC.
     Queued,
     Exec,
+    /// A step of the writer's series.
+    Series,
 }
 
 fn write(shared: &Shared, number: usize, writer: &mut Writer, mut random: Random) {
@@ -173,17 +175,23 @@ fn send(
             wire.request(&[b"SET", public_key(number).as_bytes(), next.as_bytes()]);
             sent.push_back(Sent::Public);
         }
+        4 => {
+            let in_script = random.below(2) == 0;
+            let queued = writer.series.send(number, in_script, wire);
+            (0..queued).for_each(|_| sent.push_back(Sent::Queued));
+            sent.push_back(Sent::Series);
+        }
         kind => {
             let n = random.below(KEYS);
             let key = format!("key:{number}:{n}");
             let known = writer.keys.entry(key.clone()).or_default();
             let level = level(n);
             let state = match kind {
-                4 | 5 => {
+                5 | 6 => {
                     wire.request(&[b"DURAMEN.REMOVE", key.as_bytes(), b"LEVEL", level]);
                     None
                 }
-                6 if known
+                7 if known
                     .newest()
                     .as_ref()
                     .is_some_and(|old| old.len() < 20_000)
@@ -269,6 +277,7 @@ fn acknowledge(shared: &Shared, writer: &mut Writer, sent: &Sent, reply: &Reply)
         }
         Sent::Queued => assert!(matches!(reply, Reply::Ok | Reply::Queued), "{reply:?}"),
         Sent::Exec => writer.group.acknowledge(true),
+        Sent::Series => writer.series.acknowledge(reply),
     }
 }
 

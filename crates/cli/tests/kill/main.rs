@@ -10,6 +10,7 @@
 mod check;
 mod decay;
 mod load;
+mod series;
 mod server;
 mod wire;
 

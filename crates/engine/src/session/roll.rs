@@ -15,6 +15,7 @@ use crate::index::bucket;
 use crate::log::Log;
 use crate::space::{Purpose, SEGMENT_HEADER_BYTES, Space};
 use crate::{Error, KeyHash, TableId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_format::entry::{self, Entry, Kind};
 use std::ops::Range;
 
@@ -94,6 +95,9 @@ impl Log {
     /// Continues in `window`, and moves the open group there.
     fn roll(&self, core: &Core, head: &Head, tail: &mut Tail, window: u32) {
         let in_group = tail.in_group();
+        if has_bug(Bug::GroupsOverSegments) {
+            tail.end_group();
+        }
         let group = tail.group();
         let old = tail.window();
         // Before the old window is closed: the memory of its tail may go back to the system then.

@@ -7,6 +7,7 @@ use super::machine::wall_ms;
 use super::native::Native;
 use super::net::{Mode, Place};
 use super::tables::number_of;
+use super::twins::{self, is_twin};
 use super::world::{Event, World};
 use duramen::internals::Position;
 use duramen_base::ids::{Level, ServerId, TableId};
@@ -196,6 +197,7 @@ impl World {
             Some((key, Last::Remove)) => (key, Action::Remove),
             Some((key, Last::Write)) if self.is_counter(key) => (key, Action::Increment),
             Some((key, Last::Write)) => (key, Action::Write(self.new_value())),
+            None if self.plan.twins > 0 && self.random.one_in(4) => self.some_twin_action(),
             None => {
                 let key = self.some_key();
                 (key, self.some_action(key, false))
@@ -237,7 +239,7 @@ impl World {
         }
     }
 
-    fn new_value(&mut self) -> u64 {
+    pub(super) fn new_value(&mut self) -> u64 {
         self.last_value += 1;
         self.last_value
     }
@@ -418,6 +420,12 @@ impl World {
             }
             _ => Err(Answer::Again),
         };
+        let twin = KeyHasher::new(1).route(&twins::twin_of(&key));
+        let has_twin = process.view.route(table, twin) == Route::Serve;
+        let here = match here {
+            Ok(()) if is_twin(request.key) && !has_twin => Err(Answer::Again),
+            here => here,
+        };
         if let Err(answer) = here {
             return self.answer(n, &request, answer);
         }
@@ -431,6 +439,18 @@ impl World {
         let hash = guard.hash(&key);
         let is_counter = self.is_counter(request.key);
         let done = match request.action {
+            _ if is_twin(request.key) => {
+                let asked = (request.key, request.action, request.value_bytes);
+                match twins::execute(&mut guard, table, asked) {
+                    Ok(found) => Ok(Some(found)),
+                    Err(twins::Failure::Engine(error)) => Err(error),
+                    Err(twins::Failure::Torn(why)) => {
+                        let key = request.key;
+                        self.violated(format!("server {n}: the twins of key {key}: {why}"));
+                        Ok(None)
+                    }
+                }
+            }
             Action::Read => guard.read(table, hash, &key).map(|object| match object {
                 None => Some(Found::Absent),
                 Some(object) => read_value(object.value, is_counter).map(|value| Found::Value {

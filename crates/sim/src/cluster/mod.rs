@@ -25,6 +25,7 @@ pub mod runs;
 mod sim_coordinator;
 mod tables;
 mod trace;
+mod twins;
 mod world;
 
 pub use coverage::{Class, Coverage};

@@ -179,6 +179,8 @@ pub struct Plan {
     /// Of the keys, so many are counters.
     pub keys: u64,
     pub counters: u64,
+    /// Beside the keys, so many pairs of keys that change together.
+    pub twins: u64,
     /// Most bytes of a value.
     pub value_bytes: u64,
     /// Longest time between two operations of a client.
@@ -258,6 +260,7 @@ impl Plan {
             plain_clients: 2,
             keys: 12,
             counters: 3,
+            twins: 0,
             value_bytes: 2_000,
             think_us: 40 * MS,
             load_us: 6 * SECOND,
@@ -336,6 +339,7 @@ impl Plan {
             if later.one_in(4) {
                 plan.draw_clocks(&mut later);
             }
+            plan.twins = [0, 1, 3][later.below(3) as usize];
         }
         plan
     }

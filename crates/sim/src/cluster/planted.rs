@@ -42,6 +42,8 @@ pub enum Shape {
     Links,
     /// Values expire by wrong clocks, while servers crash and return.
     Clocks,
+    /// Pairs of keys change together, while servers crash and lose power, and tablets move.
+    Twins,
     /// Only coordinators pause or cannot reach the servers, and messages are slow.
     Patience,
 }
@@ -66,6 +68,7 @@ impl Shape {
         Shape::Links,
         Shape::Clocks,
         Shape::Patience,
+        Shape::Twins,
     ];
 }
 
@@ -113,6 +116,7 @@ pub const ALL: &[(Bug, Shape)] = &[
     (Bug::SideLastWins, Shape::Crashes),
     (Bug::SideNamesNoVictim, Shape::ChurnAndCrashes),
     (Bug::BuiltNotStored, Shape::Zones),
+    (Bug::GroupsOverSegments, Shape::Twins),
 ];
 
 impl Plan {
@@ -167,6 +171,16 @@ impl Plan {
                 self.large_one_in = 1;
                 self.keys = 24;
                 self.tablets = 2;
+                self.load_us = 3 * SECOND;
+            }
+            Shape::Twins => {
+                self.twins = 4;
+                self.keys = 4;
+                self.counters = 0;
+                self.plain_clients = self.clients;
+                self.value_bytes = 14_000;
+                self.large_one_in = 1;
+                self.think_us = 6 * MS;
                 self.load_us = 3 * SECOND;
             }
             Shape::Repetitions => {
@@ -236,7 +250,11 @@ impl Plan {
             clients: self.clients as u64,
         };
         let faults = match shape {
-            Shape::Crashes | Shape::ChurnAndCrashes | Shape::Zones => moment.crashes(random),
+            Shape::Twins if random.one_in(4) => vec![(0, Fault::Migrate)],
+            Shape::Twins if random.one_in(2) => vec![(0, moment.crash_at_output(random))],
+            Shape::Crashes | Shape::ChurnAndCrashes | Shape::Zones | Shape::Twins => {
+                moment.crashes(random)
+            }
             Shape::Failovers => moment.failovers(random),
             _ => Vec::from_iter(moment.fault(shape, random).map(|fault| (0, fault))),
         };
@@ -259,6 +277,15 @@ impl Moment {
     fn crash(&self) -> Fault {
         Fault::Crash {
             server: self.server,
+            down_us: self.short_us,
+        }
+    }
+
+    /// A crash in the middle of what the server sends at a moment.
+    fn crash_at_output(&self, random: &mut Random) -> Fault {
+        Fault::CrashAtOutput {
+            server: self.server,
+            outputs: random.below(40) as u32,
             down_us: self.short_us,
         }
     }
@@ -294,11 +321,7 @@ impl Moment {
                 let second = (random.below(300 * MS), crash(self.other, down_us));
                 return vec![(0, crash(server, self.long_us)), second];
             }
-            2 => Fault::CrashAtOutput {
-                server,
-                outputs: random.below(40) as u32,
-                down_us,
-            },
+            2 => self.crash_at_output(random),
             3 if random.one_in(2) => Fault::ColdStart { down_us },
             _ => self.crash(),
         };

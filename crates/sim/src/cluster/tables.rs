@@ -12,6 +12,7 @@
 use super::client::{TABLE, key_of};
 use super::coverage::Class;
 use super::history::{Action, Event as Deed, Found, UNKNOWN};
+use super::twins;
 use super::world::{Event, World};
 use duramen_base::ids::{ServerId, TableId};
 use duramen_format::hash::KeyHasher;
@@ -130,7 +131,8 @@ impl World {
                     newest * KEYS
                 }
         };
-        (0..self.plan.keys).map(of).collect()
+        let twins = twins::FIRST..twins::FIRST + self.plan.twins;
+        (0..self.plan.keys).map(of).chain(twins).collect()
     }
 
     pub(super) fn is_counter(&self, key: u64) -> bool {

@@ -39,6 +39,12 @@ fn simulated_survivor_that_is_built_and_not_stored_is_found() {
     find(Bug::BuiltNotStored, 1);
 }
 
+/// The first write of a transaction over two keys stays in a full segment.
+#[test]
+fn simulated_group_over_segments_is_found() {
+    find(Bug::GroupsOverSegments, 1);
+}
+
 #[test]
 fn simulated_removal_that_is_too_early_is_found() {
     find(Bug::RemovedTooEarly, 1);
