@@ -14,6 +14,7 @@ use duramen_base::waits::{self, NOTHING, Resource, Wait};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Tables of objects in log-structured memory. Shared by [`Arc`]; when the last reference is
 /// dropped, the cleaners are joined and the memory is returned.
@@ -91,6 +92,12 @@ impl Store {
 
     pub(crate) fn core(&self) -> &Core {
         &self.core
+    }
+
+    /// The longest time that a writer has waited for memory since the last call; zero: none has.
+    pub fn take_longest_stall(&self) -> Duration {
+        let longest_ns = &self.core.pacer.longest_stall_ns;
+        Duration::from_nanos(longest_ns.swap(0, Ordering::Relaxed))
     }
 
     /// One step of cleaning as a cleaner thread does it, of about `quota_bytes` of victims, as if

@@ -27,6 +27,7 @@ mod machine;
 mod parse;
 mod scripts;
 mod table;
+mod slow;
 mod tls;
 
 pub use events::EventClasses;
@@ -37,6 +38,7 @@ pub use parse::{format_size, parse_size};
 pub use scripts::ScriptConfig;
 pub use table::SETTINGS;
 pub use tls::{AdminTls, Exposed, check_exposed};
+pub use slow::SlowConfig;
 
 /// The default data directory: below the working directory, so that a first try needs no
 /// preparation.
@@ -230,8 +232,7 @@ pub struct ServerConfig {
     pub preauth_limit_bytes: usize,
     /// A client that has not authenticated within this time is closed; 0 = never.
     pub login_timeout_s: u64,
-    pub slowlog_slower_than_us: i64,
-    pub slowlog_max_len: usize,
+    pub slow: SlowConfig,
     pub scripts: ScriptConfig,
     /// Keyspace events that are published.
     pub events: EventClasses,
@@ -310,8 +311,7 @@ impl Default for ServerConfig {
             args_limit: 0,
             preauth_limit_bytes: 0,
             login_timeout_s: 0,
-            slowlog_slower_than_us: 0,
-            slowlog_max_len: 0,
+            slow: SlowConfig::default(),
             scripts: ScriptConfig::default(),
             events: EventClasses::default(),
             stop_timeout_ms: 0,

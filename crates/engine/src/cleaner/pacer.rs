@@ -376,6 +376,8 @@ impl Core {
         counters.stalls.fetch_add(1, Ordering::Relaxed);
         let stalled_ns = started.elapsed().as_nanos() as u64;
         counters.stall_ns.fetch_add(stalled_ns, Ordering::Relaxed);
+        let longest_ns = &self.pacer.longest_stall_ns;
+        longest_ns.fetch_max(stalled_ns, Ordering::Relaxed);
         result
     }
 

@@ -153,6 +153,7 @@ fn set_level(config: &mut ServerConfig, value: Value) {
 
 mod access;
 mod scripts;
+mod slow;
 
 /// Largest budget: the address space that a process can reserve on x86-64 with room for the rest.
 const MEMORY_BYTES_MAX: u64 = 64 << 40;
@@ -709,24 +710,9 @@ pub static SETTINGS: &[Setting] = &[
         "Time within which a client must authenticate if there is a password; then it is closed; 0 = no limit.",
     )
     .runtime(),
-    row(
-        "slowlog-log-slower-than",
-        between(-1, i64::MAX),
-        "microseconds",
-        "10000",
-        number!(slowlog_slower_than_us as i64),
-        "Execution time above which a command is recorded in SLOWLOG; 0 = all, -1 = none.",
-    )
-    .runtime(),
-    row(
-        "slowlog-max-len",
-        between(0, 1_000_000),
-        "entries",
-        "128",
-        number!(slowlog_max_len as usize),
-        "Maximum number of entries in the slow log.",
-    )
-    .runtime(),
+    slow::SLOWLOG_LOG_SLOWER_THAN,
+    slow::SLOWLOG_MAX_LEN,
+    slow::LATENCY_MONITOR_THRESHOLD,
     scripts::SCRIPT_MEMORY,
     scripts::BUSY_REPLY_THRESHOLD,
     row(

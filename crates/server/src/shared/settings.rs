@@ -155,6 +155,11 @@ impl Shared {
             let interval = Duration::from_millis(config.scrub_interval_ms);
             durability.store().set_scrub_interval(interval);
         }
+        if guard.slow.event_ms == 0
+            && let Some(store) = self.data()
+        {
+            store.take_longest_stall(); // one of before is no event
+        }
         if let Some(told) = self.on_change.get() {
             told(&config);
         }

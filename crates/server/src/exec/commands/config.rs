@@ -36,7 +36,6 @@ fn fixed(shared: &Shared, config: &ServerConfig) -> Vec<(&'static str, String)> 
         ("protected-mode", yes(!config.insecure_bind)),
         ("save", ""),
         ("dbfilename", "dump"),
-        ("latency-monitor-threshold", "0"),
         ("latency-tracking", "yes"),
         ("cluster-require-full-coverage", "no"),
         ("daemonize", "no"),

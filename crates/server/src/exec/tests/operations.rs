@@ -266,3 +266,37 @@ fn small_operations_answer_truthfully() {
     assert_eq!(s.client.verdict(), Verdict::CloseAfterReply);
     assert_eq!(s.server.shared.stopping(), crate::shared::Stop::Graceful);
 }
+
+/// A text of 2,000 bytes: to compare two of them takes several milliseconds.
+const TEXT_REPEATS: usize = 1_000;
+
+#[test]
+fn commands_that_reach_the_threshold_are_events() {
+    let mut s = Server::session(1);
+    s.expect(&format!("SET a {}", "ab".repeat(TEXT_REPEATS)), "+OK\r\n");
+    s.expect(&format!("SET b {}", "ba".repeat(TEXT_REPEATS)), "+OK\r\n");
+    s.ask("LCS a b LEN");
+    s.expect("LATENCY LATEST", "*0\r\n");
+    assert!(s.ask("LATENCY DOCTOR").contains("Events are not recorded"));
+    s.expect("CONFIG SET latency-monitor-threshold 1", "+OK\r\n");
+    s.ask("LCS a b LEN");
+    // On a busy machine another command may take as long.
+    s.expect("CONFIG SET latency-monitor-threshold 3600000", "+OK\r\n");
+    assert!(s.ask("LATENCY HISTORY command").contains("*2\r\n:"));
+    assert!(s.ask("LATENCY LATEST").contains("*4\r\n$7\r\ncommand\r\n:"));
+    assert!(s.ask("LATENCY GRAPH command").contains("command - high "));
+    assert!(s.ask("LATENCY DOCTOR").contains("samples, mean "));
+    s.expect("LATENCY HISTORY nosuch", "*0\r\n");
+    s.expect_error(
+        "LATENCY GRAPH nosuch",
+        "ERR No samples available for event 'nosuch'",
+    );
+    s.expect("LATENCY RESET nosuch", ":0\r\n");
+    s.expect("LATENCY RESET command", ":1\r\n");
+    s.ask("LCS a b LEN");
+    s.expect("LATENCY HISTORY command", "*0\r\n");
+    s.expect_error(
+        "LATENCY GRAPH command",
+        "ERR No samples available for event 'command'",
+    );
+}
