@@ -7,7 +7,7 @@ use crate::core::writes::Written;
 use crate::core::{Core, Visitor};
 use crate::log::{Log, Relocation};
 use crate::topology::Topology;
-use crate::{Departure, Error, Options, TableChange, TableId, TableInfo};
+use crate::{Departure, Error, Mode, Options, TableChange, TableId, TableInfo};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::origin::Origin;
 use duramen_base::waits::{self, NOTHING, Resource, Wait};
@@ -92,6 +92,12 @@ impl Store {
 
     pub(crate) fn core(&self) -> &Core {
         &self.core
+    }
+
+    /// Changes the behaviour at the memory limit. A segment whose eviction has begun is still
+    /// finished. A store that becomes a cache has counted no reads before.
+    pub fn set_mode(&self, mode: Mode) {
+        self.core.set_mode(mode);
     }
 
     /// The longest time that a writer has waited for memory since the last call; zero: none has.

@@ -4,7 +4,7 @@
 //!
 //! **Invariants**
 //! - I1: every field of [`ServerConfig`] that a person can set has exactly one row in [`SETTINGS`],
-//!   and the row's default parses (tested).
+//!   and the row's default parses (tested). The mode has a second one, by Redis's names.
 //! - I2: a value gets into a field only through [`Setting::apply`], which checks kind and range.
 
 use crate::error::ServerError;
@@ -12,7 +12,6 @@ pub use duramen::DiskMode;
 pub use duramen_base::ids::Level;
 use duramen_base::limits::{KEY_BYTES_MAX, MEMORY_BYTES_MIN, STORE_BYTES_MIN, VALUE_BYTES_MAX};
 use duramen_base::units::MIB;
-use duramen_cipher::KeySource;
 pub use duramen_engine::Mode;
 pub use duramen_tls::ClientAuth;
 use duramen_wire::resp::Limits;
@@ -20,25 +19,28 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+mod encryption;
 mod events;
+mod eviction;
 pub mod file;
 mod hints;
 mod machine;
 mod parse;
 mod scripts;
-mod table;
 mod slow;
+mod table;
 mod tls;
 
 pub use events::EventClasses;
+pub use eviction::Policy;
 pub use file::ConfigFile;
 pub use hints::{hint, redis_hint};
 pub use machine::MemoryLimit;
 pub use parse::{format_size, parse_size};
 pub use scripts::ScriptConfig;
+pub use slow::SlowConfig;
 pub use table::SETTINGS;
 pub use tls::{AdminTls, Exposed, check_exposed};
-pub use slow::SlowConfig;
 
 /// The default data directory: below the working directory, so that a first try needs no
 /// preparation.
@@ -125,6 +127,8 @@ pub struct ServerConfig {
     /// size.
     pub memory_percent: u8,
     pub mode: Mode,
+    /// The name of the order of eviction in a cache.
+    pub policy: Policy,
     /// When a write is acknowledged; None = the strongest level: synced if there is a data
     /// directory, else memory.
     pub level: Option<Level>,
@@ -250,6 +254,7 @@ impl Default for ServerConfig {
             memory_bytes: MEMORY_BYTES_MIN,
             memory_percent: 0,
             mode: Mode::Store,
+            policy: Policy::default(),
             level: None,
             dir: String::new(),
             disk_mode: DiskMode::Buffered,
@@ -493,25 +498,6 @@ impl ServerConfig {
             ),
             (false, _) => Ok(()),
         }
-    }
-
-    fn check_encryption(&self) -> Result<(), ServerError> {
-        if self.encryption_key_file.is_empty() || self.encryption_key_command.is_empty() {
-            return Ok(());
-        }
-        Err(ServerError::Config(
-            "encryption-key-file and encryption-key-command are both set: leave one of them out"
-                .to_owned(),
-        ))
-    }
-
-    /// The source of the key with which this server encrypts what it writes; `None`: it does not.
-    pub fn key_source(&self) -> Option<KeySource> {
-        if !self.encryption_key_file.is_empty() {
-            return Some(KeySource::File(PathBuf::from(&self.encryption_key_file)));
-        }
-        let command = &self.encryption_key_command;
-        (!command.is_empty()).then(|| KeySource::Command(command.clone()))
     }
 
     /// Whether this server is a member of a cluster, or wants to become one.

@@ -6,7 +6,6 @@ use super::{
 };
 use duramen_base::limits::MEMORY_BYTES_MIN;
 use duramen_base::units::{GIB, KIB, MIB};
-use duramen_engine::Mode;
 use duramen_shm::{RING_BYTES_MAX, RING_BYTES_MIN};
 
 /// Accessors of a number: field, its type.
@@ -152,6 +151,7 @@ fn set_level(config: &mut ServerConfig, value: Value) {
 }
 
 mod access;
+mod eviction;
 mod scripts;
 mod slow;
 
@@ -172,14 +172,8 @@ pub static SETTINGS: &[Setting] = &[
         "Hard budget for data, index and the engine's tables: a size, or a share such as 80% of what the machine has or the control group allows. The process takes up to 1.10 times as much and 10 MB, and requests and replies of clients come beside it.",
     )
     .redis("maxmemory"),
-    row(
-        "mode",
-        Kind::Choice(&["store", "cache"]),
-        "",
-        "store",
-        choice!(mode: Mode::Store => "store", Mode::Cache => "cache"),
-        "Behaviour at the memory limit: `store` refuses writes and loses nothing; `cache` evicts objects that are rarely used.",
-    ),
+    eviction::MODE,
+    eviction::MAXMEMORY_POLICY,
     row(
         "level",
         Kind::Choice(&["auto", "memory", "buffered", "synced"]),

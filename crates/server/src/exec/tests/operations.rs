@@ -1,6 +1,7 @@
 //! The server's information commands and its settings.
 
 use super::*;
+use crate::config::Mode;
 
 #[test]
 fn info_has_the_usual_sections_and_says_what_is_durable() {
@@ -299,4 +300,75 @@ fn commands_that_reach_the_threshold_are_events() {
         "LATENCY GRAPH command",
         "ERR No samples available for event 'command'",
     );
+}
+
+#[test]
+fn reads_are_counted_for_eviction_as_the_client_wants() {
+    let mut s = Server::session(1);
+    s.expect("SET k v", "+OK\r\n");
+    s.expect_error(
+        "OBJECT FREQ k",
+        "ERR An LFU maxmemory policy is not selected",
+    );
+    s.expect("CONFIG SET maxmemory-policy allkeys-lfu", "+OK\r\n");
+    s.expect("OBJECT FREQ k", ":0\r\n");
+    s.expect("GET k", "$1\r\nv\r\n");
+    for uncounted in ["EXISTS k", "TYPE k", "TTL k", "OBJECT ENCODING k"] {
+        s.ask(uncounted);
+    }
+    s.expect("OBJECT FREQ k", ":1\r\n");
+    s.expect("CLIENT NO-TOUCH ON", "+OK\r\n");
+    s.expect("GET k", "$1\r\nv\r\n");
+    s.expect("OBJECT FREQ k", ":1\r\n");
+    s.expect("TOUCH k", ":1\r\n");
+    s.expect("OBJECT FREQ k", ":2\r\n");
+    s.expect("CLIENT NO-TOUCH OFF", "+OK\r\n");
+    s.expect("GET k", "$1\r\nv\r\n");
+    s.expect("OBJECT FREQ k", ":3\r\n");
+    s.expect("CLIENT NO-TOUCH ON", "+OK\r\n");
+    s.expect("RESET", "+RESET\r\n");
+    s.expect("GET k", "$1\r\nv\r\n");
+    s.expect("OBJECT FREQ k", ":4\r\n");
+    s.expect("OBJECT FREQ nosuch", "$-1\r\n");
+    s.expect_error(
+        "OBJECT IDLETIME k",
+        "ERR An LFU maxmemory policy is selected",
+    );
+    s.expect("CONFIG SET maxmemory-policy allkeys-lru", "+OK\r\n");
+    s.expect_error("OBJECT IDLETIME k", "ERR OBJECT IDLETIME is not supported");
+    s.expect_error(
+        "OBJECT FREQ k",
+        "ERR An LFU maxmemory policy is not selected",
+    );
+    s.expect_error("CLIENT NO-TOUCH maybe", "ERR syntax error");
+}
+
+#[test]
+fn the_mode_and_the_policy_are_one_setting() {
+    let server = Server::with(ServerConfig {
+        mode: Mode::Cache,
+        threads: 1,
+        ..ServerConfig::default()
+    });
+    let mut s = server.into_session();
+    let value = |of: &str| format!("$%\r\n{of}\r\n").replace('%', &of.len().to_string());
+    let shown = |s: &mut Session, mode: &str, policy: &str| {
+        assert!(s.ask("CONFIG GET mode").ends_with(&value(mode)));
+        assert!(
+            s.ask("CONFIG GET maxmemory-policy")
+                .ends_with(&value(policy))
+        );
+        assert!(s.ask("CONFIG GET level").ends_with(&value("memory")));
+    };
+    shown(&mut s, "cache", "allkeys-lru");
+    s.expect("CONFIG SET mode store", "+OK\r\n");
+    shown(&mut s, "store", "noeviction");
+    s.expect("CONFIG SET maxmemory-policy allkeys-random", "+OK\r\n");
+    shown(&mut s, "cache", "allkeys-random");
+    s.expect_error(
+        "CONFIG SET maxmemory-policy volatile-lru",
+        "ERR CONFIG SET failed (possibly related to argument 'maxmemory-policy') - maxmemory-policy: `volatile-lru`",
+    );
+    s.expect("CONFIG SET maxmemory-policy noeviction", "+OK\r\n");
+    shown(&mut s, "store", "noeviction");
 }
