@@ -237,6 +237,21 @@ def test_a_change_of_the_level_loses_no_directory(start, tmp_path):
     start(mode="cache", level=None).stop()
 
 
+def test_a_cache_that_becomes_a_store_stays_in_memory(start, tmp_path):
+    """The level of a cache follows from its mode: as a store it would demand a directory."""
+    path = tmp_path / "duramen.toml"
+    path.write_text("maxclients = 100\n")
+    server = start(mode="cache", level=None)
+    with server.connect() as wire:
+        assert wire.call("CONFIG", "SET", "maxmemory-policy", "noeviction") == b"OK"
+        assert wire.call("SET", "k", "v") == b"OK"
+        assert wire.call("CONFIG", "REWRITE") == b"OK"
+    server.stop()
+    for line in ('mode = "store"', 'maxmemory-policy = "noeviction"', 'level = "memory"', 'dir = ""'):
+        assert line in path.read_text().splitlines(), path.read_text()
+    assert not (tmp_path / "duramen-data").exists()
+
+
 def test_a_server_in_memory_promises_no_more(server, wire):
     """`CONFIG SET level auto` was accepted, and everything said `synced`; there was no file."""
     with pytest.raises(harness.ErrorReply, match="in memory alone"):

@@ -228,3 +228,16 @@ def test_a_rewrite_of_the_configuration_waits_alone_for_its_disk(hanging_disk, s
         assert "maxclients = 1002" in config.read_text(), "the last ones have read it after it was set"
         assert other.call("CONFIG", "REWRITE") == b"OK"
         assert config.read_text() == "maxclients = 1002\n"
+
+
+def test_a_wait_for_the_disk_is_an_event_of_latency(hanging_disk, start):
+    server = serve(start, hanging_disk, "synced")
+    with server.connect() as wire:
+        wire.call("SET", "k", "v")
+        assert wire.call("CONFIG", "SET", "latency-monitor-threshold", "500") == b"OK"
+        with harness.frozen(hanging_disk):
+            wire.send(encode("SET", "k", "w"))
+            time.sleep(1)
+        assert wire.reply() == b"OK"
+        found = {name: longest_ms for name, _, _, longest_ms in wire.call("LATENCY", "LATEST")}
+        assert 500 <= found[b"aof-fsync-always"] < 60_000

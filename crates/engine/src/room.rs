@@ -15,11 +15,11 @@
 //!   another entry only if a window could be opened for that entry now. Otherwise each delete would
 //!   open a window of the reserve, rewrites would fill it, and in the end no delete would find one.
 
+use crate::Error;
 use crate::log::Log;
 use crate::session::Guard;
 use crate::session::roll::{roll, takes};
 use crate::space::{Purpose, SEGMENT_HEADER_BYTES};
-use crate::{Error, Mode};
 use duramen_base::ids::SegmentId;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_format::entry::{ALIGN_BYTES, NewObject, NewTombstone};
@@ -149,7 +149,7 @@ impl Guard<'_> {
         }
         let purpose = self.purpose_of(room);
         let more_bytes = room.objects_bytes as u64;
-        let is_head = core.mode == Mode::Store && purpose == Purpose::Head;
+        let is_head = !core.is_cache() && purpose == Purpose::Head;
         if core.refuses(purpose)
             || is_head && core.has_more_than(core.live_limit().saturating_sub(more_bytes))
         {

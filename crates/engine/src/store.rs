@@ -7,13 +7,14 @@ use crate::core::writes::Written;
 use crate::core::{Core, Visitor};
 use crate::log::{Log, Relocation};
 use crate::topology::Topology;
-use crate::{Departure, Error, Options, TableChange, TableId, TableInfo};
+use crate::{Departure, Error, Mode, Options, TableChange, TableId, TableInfo};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::origin::Origin;
 use duramen_base::waits::{self, NOTHING, Resource, Wait};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Tables of objects in log-structured memory. Shared by [`Arc`]; when the last reference is
 /// dropped, the cleaners are joined and the memory is returned.
@@ -91,6 +92,18 @@ impl Store {
 
     pub(crate) fn core(&self) -> &Core {
         &self.core
+    }
+
+    /// Changes the behaviour at the memory limit. A segment whose eviction has begun is still
+    /// finished. A store that becomes a cache has counted no reads before.
+    pub fn set_mode(&self, mode: Mode) {
+        self.core.set_mode(mode);
+    }
+
+    /// The longest time that a writer has waited for memory since the last call; zero: none has.
+    pub fn take_longest_stall(&self) -> Duration {
+        let longest_ns = &self.core.pacer.longest_stall_ns;
+        Duration::from_nanos(longest_ns.swap(0, Ordering::Relaxed))
     }
 
     /// One step of cleaning as a cleaner thread does it, of about `quota_bytes` of victims, as if

@@ -621,3 +621,21 @@ fn after_a_wait_in_vain_for_the_disk_nobody_waits_long_for_it() {
     assert!(again.iter().chain(&removals).all(|(done, _)| done.is_err()));
     assert!(taken < Duration::from_secs(3), "{again:?} {removals:?}");
 }
+
+/// A writer that finds no window free waits for cleaning, and that wait is reported once.
+#[test]
+fn the_longest_wait_for_memory_is_reported_once() {
+    let store = store(Mode::Store, 1);
+    let mut session = store.session().unwrap();
+    let mut keys = 0..;
+    assert_eq!(store.take_longest_stall(), Duration::ZERO);
+    let refused = keys.find(|key| put(&mut session.pin(), *key, &[2; 1000]).is_err());
+    assert!(refused > Some(10_000), "{refused:?}");
+    let longest = store.take_longest_stall();
+    let total = Duration::from_nanos(store.stats().writer_stall_ns);
+    assert!(
+        longest > Duration::ZERO && longest <= total,
+        "{longest:?} of {total:?}"
+    );
+    assert_eq!(store.take_longest_stall(), Duration::ZERO);
+}

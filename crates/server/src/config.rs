@@ -4,7 +4,7 @@
 //!
 //! **Invariants**
 //! - I1: every field of [`ServerConfig`] that a person can set has exactly one row in [`SETTINGS`],
-//!   and the row's default parses (tested).
+//!   and the row's default parses (tested). The mode has a second one, by Redis's names.
 //! - I2: a value gets into a field only through [`Setting::apply`], which checks kind and range.
 
 use crate::error::ServerError;
@@ -12,7 +12,6 @@ pub use duramen::DiskMode;
 pub use duramen_base::ids::Level;
 use duramen_base::limits::MEMORY_BYTES_MIN;
 use duramen_base::units::MIB;
-use duramen_cipher::KeySource;
 pub use duramen_engine::Mode;
 pub use duramen_tls::ClientAuth;
 use duramen_wire::resp::Limits;
@@ -20,23 +19,28 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+mod encryption;
 mod events;
+mod eviction;
 pub mod file;
 mod hints;
 mod machine;
 mod memory;
 mod parse;
 mod scripts;
+mod slow;
 mod table;
 mod tls;
 
 pub use events::EventClasses;
+pub use eviction::Policy;
 pub use file::ConfigFile;
 pub use hints::{hint, redis_hint};
 pub use machine::MemoryLimit;
 pub(crate) use memory::FETCH_BYTES_MIN;
 pub use parse::{format_size, parse_size};
 pub use scripts::ScriptConfig;
+pub use slow::SlowConfig;
 pub use table::SETTINGS;
 pub use tls::{AdminTls, Exposed, check_exposed};
 
@@ -118,6 +122,8 @@ pub struct ServerConfig {
     /// Highest `memory_bytes` while the server runs; 0 = its value at the start.
     pub memory_bytes_max: u64,
     pub mode: Mode,
+    /// The name of the order of eviction in a cache.
+    pub policy: Policy,
     /// When a write is acknowledged; None = the strongest level: synced if there is a data
     /// directory, else memory.
     pub level: Option<Level>,
@@ -225,8 +231,7 @@ pub struct ServerConfig {
     pub preauth_limit_bytes: usize,
     /// A client that has not authenticated within this time is closed; 0 = never.
     pub login_timeout_s: u64,
-    pub slowlog_slower_than_us: i64,
-    pub slowlog_max_len: usize,
+    pub slow: SlowConfig,
     pub scripts: ScriptConfig,
     /// Keyspace events that are published.
     pub events: EventClasses,
@@ -245,6 +250,7 @@ impl Default for ServerConfig {
             memory_percent: 0,
             memory_bytes_max: 0,
             mode: Mode::Store,
+            policy: Policy::default(),
             level: None,
             dir: String::new(),
             disk_mode: DiskMode::Buffered,
@@ -306,8 +312,7 @@ impl Default for ServerConfig {
             args_limit: 0,
             preauth_limit_bytes: 0,
             login_timeout_s: 0,
-            slowlog_slower_than_us: 0,
-            slowlog_max_len: 0,
+            slow: SlowConfig::default(),
             scripts: ScriptConfig::default(),
             events: EventClasses::default(),
             stop_timeout_ms: 0,
@@ -455,25 +460,6 @@ impl ServerConfig {
             ),
             (false, _) => Ok(()),
         }
-    }
-
-    fn check_encryption(&self) -> Result<(), ServerError> {
-        if self.encryption_key_file.is_empty() || self.encryption_key_command.is_empty() {
-            return Ok(());
-        }
-        Err(ServerError::Config(
-            "encryption-key-file and encryption-key-command are both set: leave one of them out"
-                .to_owned(),
-        ))
-    }
-
-    /// The source of the key with which this server encrypts what it writes; `None`: it does not.
-    pub fn key_source(&self) -> Option<KeySource> {
-        if !self.encryption_key_file.is_empty() {
-            return Some(KeySource::File(PathBuf::from(&self.encryption_key_file)));
-        }
-        let command = &self.encryption_key_command;
-        (!command.is_empty()).then(|| KeySource::Command(command.clone()))
     }
 
     /// Whether this server is a member of a cluster, or wants to become one.

@@ -23,6 +23,7 @@ pub(crate) mod encodings;
 pub(crate) mod error_names;
 pub(crate) mod events;
 pub(crate) mod figures;
+pub(crate) mod latency;
 pub(crate) mod libraries;
 mod local;
 mod mailbox;
@@ -207,6 +208,7 @@ pub struct Shared {
     pub(crate) user_changes: Background,
     pub(crate) pubsub: pubsub::PubSub,
     pub(crate) tracking: tracking::Tracking,
+    pub(crate) latency: latency::LatencyEvents,
     /// The clients that wait for elements, by key.
     pub(crate) waiters: Waiters,
     pub(crate) encodings: encodings::Encodings,
@@ -274,6 +276,7 @@ impl Shared {
             user_changes: Background::new("user-changes"),
             pubsub: pubsub::PubSub::default(),
             tracking: tracking::Tracking::default(),
+            latency: latency::LatencyEvents::default(),
             waiters: Waiters::default(),
             scripts: scripts::Scripts::default(),
             commands: state,

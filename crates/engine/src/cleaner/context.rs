@@ -26,7 +26,7 @@ use crate::counters::add;
 use crate::index::bucket::{self, Locking, Slot, View};
 use crate::log::Trace;
 use crate::space::{Purpose, SEGLET_BYTES, SEGMENT_HEADER_BYTES, Space};
-use crate::{Departure, Mode, TableId};
+use crate::{Departure, TableId};
 use duramen_base::ids::SegmentId;
 use duramen_base::sync::AtomicU64;
 use duramen_format::entry;
@@ -539,7 +539,9 @@ impl Context {
         }
         if self.room_for(core, bytes).is_none() {
             let waits = core.log.is_some() || core.evicts_from_flash();
-            if core.mode == Mode::Store || (waits && !evict && !core.is_evicting_by_force()) {
+            // A victim that was taken to evict is finished, also if the store is no cache any more:
+            // nothing else may have room for its survivors.
+            if !evict && (!core.is_cache() || waits && !core.is_evicting_by_force()) {
                 return None;
             }
             // A cache never stops for want of room to keep an entry.

@@ -6,13 +6,13 @@
 //! gradually, and no writer ever meets an empty pool and a cold cleaner: a step of the tax is
 //! bounded, and its cost is spread over all batches.
 
+use crate::Error;
 use crate::cleaner::context::Step;
 use crate::core::Core;
 use crate::core::cleaning::shrink::Look;
 use crate::epoch::SlotId;
 use crate::head::Head;
 use crate::space::Purpose;
-use crate::{Error, Mode};
 use duramen_base::waits::{LongWait, NOTHING, Resource};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -290,7 +290,7 @@ impl Core {
 
     /// True if a cache is so full that cleaning must evict.
     pub fn must_evict(&self) -> bool {
-        self.mode == Mode::Cache
+        self.is_cache()
             && (self.is_evicting_by_force()
                 || self.evicts_from_flash() && self.index_is_large()
                 || self.live_bytes() as f64 > CACHE_LIVE_PART * self.live_limit() as f64
@@ -384,6 +384,8 @@ impl Core {
         counters.stalls.fetch_add(1, Ordering::Relaxed);
         let stalled_ns = started.elapsed().as_nanos() as u64;
         counters.stall_ns.fetch_add(stalled_ns, Ordering::Relaxed);
+        let longest_ns = &self.pacer.longest_stall_ns;
+        longest_ns.fetch_max(stalled_ns, Ordering::Relaxed);
         result
     }
 
@@ -417,7 +419,7 @@ impl Core {
             if purpose != Purpose::Promoted && self.refuses(purpose) {
                 return Err(self.out_of_memory());
             }
-            if self.mode == Mode::Cache && !disk_has_room {
+            if self.is_cache() && !disk_has_room {
                 // Cleaning alone may free no segment, and no client of a cache deletes.
                 self.pacer.forced_eviction.store(1, Ordering::Relaxed);
             }
@@ -632,7 +634,7 @@ impl Core {
 
     /// Cleaning alone frees nothing: a store is full, a cache must evict.
     fn give_up_cleaning(&self, disk_has_room: bool) -> Result<(), Error> {
-        if self.mode == Mode::Store {
+        if !self.is_cache() {
             return Err(self.no_room(disk_has_room));
         }
         self.pacer.forced_eviction.store(1, Ordering::Relaxed);

@@ -49,7 +49,8 @@ const LIVE_PART_MIN: u64 = 8;
 const LIVE_PART_MAX: f64 = 0.98;
 
 pub struct Core {
-    pub mode: Mode,
+    /// Behaviour at the memory limit. Relaxed: it decides about each entry and each write alone.
+    evicts: AtomicBool,
     pub clock: Clock,
     pub hasher: KeyHasher,
     pub topology: Topology,
@@ -159,7 +160,7 @@ impl Core {
             .map(|n| Ok(Mutex::new(Context::new(n, n % nodes, epochs.register()?))))
             .collect::<Result<Box<[_]>, Error>>()?;
         let mut core = Core {
-            mode: options.mode,
+            evicts: AtomicBool::new(options.mode == Mode::Cache),
             clock: options.clock.clone(),
             hasher: KeyHasher::new(options.hash_seed.unwrap_or_else(random_seed)),
             arena: Arena::new(options.memory_bytes_max() / 2, options.huge_pages, topology)?,
@@ -343,6 +344,16 @@ impl Core {
         self.space.budget.limit().saturating_sub(other)
     }
 
+    /// True if entries are evicted when memory is short; false: writes are refused.
+    #[inline(always)]
+    pub fn is_cache(&self) -> bool {
+        self.evicts.load(Ordering::Relaxed)
+    }
+
+    pub fn set_mode(&self, mode: Mode) {
+        self.evicts.store(mode == Mode::Cache, Ordering::Relaxed);
+    }
+
     /// Live bytes beyond which writes are refused. Leaves room for the heads, the survivors and
     /// their reserve, and a few dead bytes.
     pub fn live_limit(&self) -> u64 {
@@ -371,7 +382,7 @@ impl Core {
 
     /// True if a store refuses to write more for this purpose. Deletes go on: they make room.
     pub fn refuses(&self, purpose: Purpose) -> bool {
-        if self.mode != Mode::Store {
+        if self.is_cache() {
             return false;
         }
         match purpose {

@@ -6,7 +6,7 @@
 //! follows (`space::budget`).
 
 use super::{Core, LIVE_PART_MAX, LIVE_PART_MIN};
-use crate::{Error, Mode};
+use crate::Error;
 use duramen_base::limits::STORE_BYTES_MIN;
 use duramen_base::units::MIB;
 
@@ -49,9 +49,9 @@ impl Core {
         if log.is_some_and(|log| log.is_loading() || log.has_sides()) {
             return Err(Error::BudgetBusy);
         }
-        let index = match self.mode {
-            Mode::Store => self.arena.allocated_bytes(),
-            Mode::Cache => 0, // it shrinks with the keys
+        let index = match self.is_cache() {
+            true => 0, // it shrinks with the keys
+            false => self.arena.allocated_bytes(),
         };
         let taken = self.overhead_bytes() + self.open_bytes() + index;
         let room = |bytes: u64| (bytes.saturating_sub(taken) as f64 * LIVE_PART_MAX) as u64;
@@ -63,7 +63,7 @@ impl Core {
         if bytes < minimum {
             return Err(Error::BudgetTooSmall { bytes, minimum });
         }
-        if self.mode == Mode::Store && self.has_more_than(room(bytes) + self.flash_capacity()) {
+        if !self.is_cache() && self.has_more_than(room(bytes) + self.flash_capacity()) {
             let live_bytes = self.live_bytes();
             let in_memory = live_bytes.saturating_sub(self.flash_capacity());
             let needed = (in_memory as f64 / LIVE_PART_MAX) as u64 + taken;

@@ -1,7 +1,6 @@
 //! Demotion: chooses the segments that go to flash and the time, and reads cold segments back to be
 //! cleaned.
 
-use crate::Mode;
 use crate::cleaner::{FLASH_LIVE_PART_MAX, has_dead_on_flash};
 use crate::core::Core;
 use crate::device::BLOCK_BYTES;
@@ -197,7 +196,7 @@ impl Core {
     /// True if this is a cache that evicts entries on flash, and not those in memory.
     pub fn evicts_from_flash(&self) -> bool {
         let tier = self.space.tier.as_deref();
-        self.mode == Mode::Cache && tier.is_some_and(|tier| !tier.has_failed())
+        self.is_cache() && tier.is_some_and(|tier| !tier.has_failed())
     }
 
     /// True if a cache has more on flash than there is room for, or than its index should take.

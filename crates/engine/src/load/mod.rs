@@ -47,7 +47,7 @@ use crate::cleaner::context::Step;
 use crate::core::{Core, Visitor};
 use crate::log::{Log, Pass};
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
-use crate::{Error, Mode, Store};
+use crate::{Error, Store};
 use duramen_base::ids::SegmentId;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_format::entry::{self, Damage, Entry, Kind, NewObject, NewTombstone};
@@ -317,8 +317,7 @@ impl Loader {
     /// True if the next segment's objects are evicted (R8).
     fn evicts(&self) -> bool {
         let core = self.core();
-        core.mode == Mode::Cache
-            && core.live_bytes() as f64 >= self.kept_part * core.live_limit() as f64
+        core.is_cache() && core.live_bytes() as f64 >= self.kept_part * core.live_limit() as f64
     }
 
     /// Adopts one segment of `length` bytes, which `fill` writes to the memory it is given. Best

@@ -12,7 +12,7 @@ use crate::core::{Core, Visitor};
 use crate::flash::locate_now;
 use crate::range::Place;
 use crate::session::holding::Holding;
-use crate::{Error, Mode, Session, Store, TableId};
+use crate::{Error, Session, Store, TableId};
 use duramen_format::entry::{self, Kind};
 use std::sync::Arc;
 
@@ -92,7 +92,7 @@ impl Revived {
         core.enter(visitor.slot);
         let mut looked = Ok(());
         // A cache may evict meanwhile, which halves access counts: so it reads every object.
-        let is_cache = core.mode == Mode::Cache;
+        let is_cache = core.is_cache();
         for _ in 0..STEP_BUCKETS {
             let index = core.tables.index(table).ok();
             let Some(index) = index.filter(|index| !self.place.is_end(index)) else {

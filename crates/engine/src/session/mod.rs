@@ -178,6 +178,7 @@ impl Session {
             ahead: Vec::new(),
             granted: false,
             puts: Purpose::Head,
+            counts_reads: true,
             generation: core
                 .watches
                 .generation
@@ -233,6 +234,8 @@ pub struct Guard<'s> {
     pub(crate) granted: bool,
     /// The purpose for which its writes take memory.
     pub(crate) puts: Purpose,
+    /// Its reads count for eviction.
+    pub(crate) counts_reads: bool,
 }
 
 /// A locked home bucket and the slot and entry that were found in it.
@@ -528,13 +531,13 @@ impl<'s> Guard<'s> {
             }
         };
         let entry = self.entry_at(here);
-        if here.is_copy {
+        if here.is_copy && self.counts_reads {
             self.served_copy(slot, here);
         }
         if self.core.space.is_undurable(slot.location()) {
             self.observe_entry(index, slot.location());
         }
-        if self.core.mode == crate::Mode::Cache {
+        if self.core.is_cache() && self.counts_reads {
             crate::index::bucket::touch(place, slot);
         }
         let bytes = entry.padded_bytes.min(20 * 64) as u32;
@@ -626,6 +629,39 @@ impl<'s> Guard<'s> {
     #[inline(always)]
     pub fn rewrites(&mut self, on: bool) {
         self.puts = if on { Purpose::Rewrite } else { Purpose::Head };
+    }
+
+    /// Whether reads from now on count: a cache evicts last what was read often, and entries on
+    /// flash that are read repeatedly get a copy in memory.
+    #[inline(always)]
+    pub fn counts_reads(&mut self, on: bool) {
+        self.counts_reads = on;
+    }
+
+    /// Number of recent reads of a key by which a cache evicts: 0 to 7. It is halved each time that
+    /// eviction spares the key, and does not grow in a store. `None`: the key is absent. This read
+    /// does not count.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`].
+    pub fn recent_reads(
+        &mut self,
+        table: TableId,
+        hash: KeyHash,
+        key: &[u8],
+    ) -> Result<Option<u64>, Error> {
+        let counts = std::mem::replace(&mut self.counts_reads, false);
+        let reads = self.access_of(table, hash, key);
+        self.counts_reads = counts;
+        reads
+    }
+
+    fn access_of(&self, table: TableId, hash: KeyHash, key: &[u8]) -> Result<Option<u64>, Error> {
+        if self.read(table, hash, key)?.is_none() {
+            return Ok(None);
+        }
+        let found = self.find_slot(self.index(table)?, hash, key)?;
+        Ok(Some(found.map_or(0, |(_, _, slot, _)| slot.access())))
     }
 
     /// Bytes that the guards of this session have appended to the log.

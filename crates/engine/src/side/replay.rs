@@ -13,7 +13,7 @@ use crate::index::{Index, Partition, Resize};
 use crate::load::key_is;
 use crate::log::Log;
 use crate::space::{Purpose, Space};
-use crate::{Error, KeyHash, Mode, TableId};
+use crate::{Error, KeyHash, TableId};
 use duramen_base::ids::SegmentId;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::sync::AtomicU64;
@@ -503,7 +503,7 @@ impl Replay<'_> {
         let window = loop {
             log.check_writable()?;
             core.take_back_released();
-            if core.mode == Mode::Store && core.is_full() {
+            if !core.is_cache() && core.is_full() {
                 return Err(core.out_of_memory());
             }
             if let Some(window) = core.open_window(helper.node, Purpose::Side, 0) {

@@ -22,10 +22,6 @@ const REDIS: &[(&[&str], &str)] = &[
         "all data are in the log; `duramen snapshot`, `SAVE` and `BGSAVE` make copies, in `snapshot-dir`",
     ),
     (
-        &["maxmemory-policy"],
-        "`mode = \"cache\"` evicts what was not read recently or often, `mode = \"store\"` refuses writes",
-    ),
-    (
         &["maxmemory-samples", "maxmemory-eviction-tenacity"],
         "eviction has no settings; `mode = \"cache\"` turns it on",
     ),
@@ -115,6 +111,14 @@ pub fn redis_hint(name: &str) -> Option<String> {
     Some(format!("it is one of Redis: {advice}"))
 }
 
+/// Advice about a value of Redis that does not exist here, to be added to the error; empty: none.
+pub(super) fn value_hint(name: &str, value: &str) -> &'static str {
+    if name == "maxmemory-policy" && value.to_ascii_lowercase().starts_with("volatile-") {
+        return ": here a server evicts keys with and without an expiry alike, or none";
+    }
+    ""
+}
+
 /// Advice about an unknown setting name.
 pub fn hint(name: &str) -> String {
     redis_hint(name).unwrap_or_else(|| format!("did you mean `{}`?", Setting::nearest(name)))
@@ -140,7 +144,7 @@ mod tests {
                 assert!(is_setting || is_command, "{quoted}");
             }
         }
-        assert_eq!(hint("MAXMEMORY_POLICY"), hint("maxmemory-policy"));
+        assert_eq!(hint("MAXMEMORY_SAMPLES"), hint("maxmemory-samples"));
         assert_eq!(hint("memroy"), "did you mean `memory`?");
     }
 }

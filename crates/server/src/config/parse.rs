@@ -1,6 +1,7 @@
 //! Text of a setting → checked value, and back.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
+use super::hints::value_hint;
 use super::{EventClasses, Kind, MemoryLimit, Setting, Value};
 use crate::error::ServerError;
 use std::net::IpAddr;
@@ -118,7 +119,10 @@ pub(super) fn parse(setting: &Setting, text: &str) -> Result<Value, ServerError>
             .iter()
             .find(|choice| choice.eq_ignore_ascii_case(text.trim()))
             .map(|choice| Value::Choice(choice))
-            .ok_or_else(|| refuse(format!("`{text}` is not one of {}", names.join(", ")))),
+            .ok_or_else(|| {
+                let (all, why) = (names.join(", "), value_hint(name, text));
+                refuse(format!("`{text}` is not one of {all}{why}"))
+            }),
         Kind::Addresses { one } => addresses(text, one).map(Value::Addresses).map_err(refuse),
         Kind::Text => {
             if text.contains(['\0', '\n', '\r']) {

@@ -6,7 +6,6 @@ use super::{
 };
 use duramen_base::limits::MEMORY_BYTES_MIN;
 use duramen_base::units::{GIB, KIB, MIB};
-use duramen_engine::Mode;
 use duramen_shm::{RING_BYTES_MAX, RING_BYTES_MIN};
 
 /// Accessors of a number: field, its type.
@@ -152,7 +151,9 @@ fn set_level(config: &mut ServerConfig, value: Value) {
 }
 
 mod access;
+mod eviction;
 mod scripts;
+mod slow;
 
 /// Largest budget: the address space that a process can reserve on x86-64 with room for the rest.
 const MEMORY_BYTES_MAX: u64 = 64 << 40;
@@ -180,14 +181,8 @@ pub static SETTINGS: &[Setting] = &[
         size!(memory_bytes_max as u64),
         "Highest `memory` that CONFIG SET can set while the server runs, at most 16 times its value at the start; 0 = that value. The server reserves address space and tables for it, and disk-size counts it.",
     ),
-    row(
-        "mode",
-        Kind::Choice(&["store", "cache"]),
-        "",
-        "store",
-        choice!(mode: Mode::Store => "store", Mode::Cache => "cache"),
-        "Behaviour at the memory limit: `store` refuses writes and loses nothing; `cache` evicts objects that are rarely used.",
-    ),
+    eviction::MODE,
+    eviction::MAXMEMORY_POLICY,
     row(
         "level",
         Kind::Choice(&["auto", "memory", "buffered", "synced"]),
@@ -718,24 +713,9 @@ pub static SETTINGS: &[Setting] = &[
         "Time within which a client must authenticate if there is a password; then it is closed; 0 = no limit.",
     )
     .runtime(),
-    row(
-        "slowlog-log-slower-than",
-        between(-1, i64::MAX),
-        "microseconds",
-        "10000",
-        number!(slowlog_slower_than_us as i64),
-        "Execution time above which a command is recorded in SLOWLOG; 0 = all, -1 = none.",
-    )
-    .runtime(),
-    row(
-        "slowlog-max-len",
-        between(0, 1_000_000),
-        "entries",
-        "128",
-        number!(slowlog_max_len as usize),
-        "Maximum number of entries in the slow log.",
-    )
-    .runtime(),
+    slow::SLOWLOG_LOG_SLOWER_THAN,
+    slow::SLOWLOG_MAX_LEN,
+    slow::LATENCY_MONITOR_THRESHOLD,
     scripts::SCRIPT_MEMORY,
     scripts::BUSY_REPLY_THRESHOLD,
     row(

@@ -39,9 +39,11 @@ use super::{Reactor, Timespec, ZERO};
 use crate::clock;
 use crate::exec::{Effects, Wait, WaitState};
 use crate::seldom::seldom;
+use crate::shared::latency::Event;
 use duramen_base::ids::Level;
 use duramen_wire::resp::{Encoder, Protocol, ReplySkipper};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Held replies of one turn.
 pub(super) struct HeldReplies {
@@ -353,6 +355,7 @@ impl Reactor {
         } else {
             connection.gave_up = false;
         }
+        self.note_long_hold(&connection);
         self.finish_hold(&mut connection, state);
         connection.taken_at_ms = self.now_ms;
         if !self.send(&mut connection) {
@@ -370,6 +373,25 @@ impl Reactor {
 }
 
 impl Reactor {
+    /// Records a wait for the log that has ended, if it was as long as `LATENCY` wants to know.
+    fn note_long_hold(&mut self, connection: &Connection) {
+        let from_ms = self.config.get(&self.shared).slow.event_ms;
+        let Some(held) = connection.held.as_ref().filter(|_| from_ms > 0) else {
+            return;
+        };
+        let waited_ms = self.now_ms.saturating_sub(held.since_ms);
+        if waited_ms < from_ms || held.wait.has_own_end() {
+            return;
+        }
+        let event = match held.wait.level() {
+            Level::Synced => Event::LogSync,
+            Level::Buffered => Event::LogWrite,
+            Level::Memory => return,
+        };
+        let waited = Duration::from_millis(waited_ms);
+        self.shared.latency.add(event, waited);
+    }
+
     /// Gives up replies that have waited for `reply-timeout` (I6).
     fn give_up(&mut self, since_ms: u64) -> WaitState {
         let waited_s = (self.now_ms - since_ms) / 1_000;

@@ -67,14 +67,20 @@ impl Shared {
             let mut changes = changes.iter();
             changes.try_for_each(|(setting, text)| setting.apply(config, text))
         })?;
+        let is_among = |names: &[&str]| changes.iter().any(|(s, _)| names.contains(&s.name));
         if let Some(file) = &self.config_file {
             changes.iter().for_each(|(setting, _)| file.note(setting));
-            // At the next start the level must not decide whether there is a directory.
-            if changes.iter().any(|(setting, _)| setting.name == "level") {
-                Setting::find("dir")
-                    .into_iter()
-                    .for_each(|dir| file.note(dir));
-            }
+            // At the next start neither the level nor the mode must decide whether there is a
+            // directory; and the file may have the mode under each of its names.
+            let also: &[&str] = if is_among(&["mode", "maxmemory-policy"]) {
+                &["mode", "maxmemory-policy", "level", "dir"]
+            } else if is_among(&["level"]) {
+                &["dir"]
+            } else {
+                &[]
+            };
+            let also = also.iter().filter_map(|name| Setting::find(name));
+            also.for_each(|setting| file.note(setting));
         }
         Ok(())
     }
@@ -122,6 +128,7 @@ impl Shared {
         let mut guard = self.config.write().unwrap_or_else(PoisonError::into_inner);
         let mut config = ServerConfig::clone(&guard);
         make(&mut config)?;
+        self.check_mode(&guard, &mut config)?;
         config.check()?;
         self.check_level(&guard, &config)?;
         if config.maxclients > guard.maxclients
@@ -158,6 +165,12 @@ impl Shared {
             let interval = Duration::from_millis(config.scrub_interval_ms);
             durability.store().set_scrub_interval(interval);
         }
+        if let Some(store) = self.data() {
+            store.set_mode(config.mode);
+            if guard.slow.event_ms == 0 {
+                store.take_longest_stall(); // one of before is no event
+            }
+        }
         if let Some(told) = self.on_change.get() {
             told(&config);
         }
@@ -189,6 +202,25 @@ impl Shared {
             }
             false => Ok(None),
         }
+    }
+
+    /// Refuses a change of the mode that a running server cannot make. Otherwise keeps the level,
+    /// which must not follow from the mode then.
+    fn check_mode(&self, old: &ServerConfig, new: &mut ServerConfig) -> Result<(), ServerError> {
+        if new.mode == old.mode {
+            return Ok(());
+        }
+        let refuse = |why: &str| Err(ServerError::Config(format!("the mode cannot change {why}")));
+        if self.data().is_none() {
+            return refuse("while the data is being loaded: try again later");
+        }
+        if self.tier().is_some() {
+            return refuse("while a flash-file is in use: start the server with the other --mode");
+        }
+        if new.level.is_none() && new.write_level() != old.write_level() {
+            new.level = Some(old.write_level());
+        }
+        Ok(())
     }
 
     /// Refuses a level above `memory` for a server without a data directory.

@@ -7,6 +7,7 @@
 
 mod blocking;
 mod events;
+mod latency;
 mod pubsub;
 mod random;
 mod scripts;

@@ -156,7 +156,7 @@ fn the_audit_log_names_requests_and_no_secret() {
     let path = dir.path().join("audit");
     let server = start(|config| {
         config.access.audit_log = path.display().to_string();
-        config.slowlog_slower_than_us = 0;
+        config.slow.log_slower_than_us = 0;
     });
     let mut client = Asking::connect(&server);
     for args in [

@@ -252,6 +252,8 @@ pub struct Pacer {
     pub disk_stuck: Stuck,
     /// The time at which a writer last waited in vain for index memory; 0: none has.
     pub index_vain_ms: AtomicU64,
+    /// Longest time that a writer has waited for memory since somebody asked.
+    pub longest_stall_ns: AtomicU64,
 }
 
 /// Progress of a device, and one, when a writer last waited for it in vain; 0: none has. It is void

@@ -68,7 +68,13 @@ pub(crate) fn no_evict(ctx: &mut Context<'_>) -> Done {
 }
 
 pub(crate) fn no_touch(ctx: &mut Context<'_>) -> Done {
-    switch(ctx, shown::NO_TOUCH)
+    switch(ctx, shown::NO_TOUCH)?;
+    let gate = ctx.client.gate & !gate::NO_TOUCH;
+    ctx.client.gate = match ctx.client.shows(shown::NO_TOUCH) {
+        true => gate | gate::NO_TOUCH,
+        false => gate,
+    };
+    Ok(())
 }
 
 fn switch(ctx: &mut Context<'_>, flag: u32) -> Done {

@@ -11,7 +11,6 @@ use crate::shared::encodings::Encodings;
 use crate::shared::totals::Totals;
 use duramen_base::glob::Pattern;
 use duramen_base::ids::Level;
-use duramen_engine::Mode;
 
 /// Parameters that Redis's clients and agents read and that are fixed here.
 fn fixed(shared: &Shared, config: &ServerConfig) -> Vec<(&'static str, String)> {
@@ -22,21 +21,15 @@ fn fixed(shared: &Shared, config: &ServerConfig) -> Vec<(&'static str, String)> 
         Level::Synced => "always",
         Level::Memory | Level::Buffered => "no",
     };
-    let policy = match config.mode {
-        Mode::Store => "noeviction",
-        Mode::Cache => "allkeys-lru",
-    };
     let (hard, seconds) = (config.output_limit_bytes, config.output_stall_s);
     let mut fixed: Vec<(&'static str, String)> = [
         ("appendonly", yes(durable)),
         ("appendfsync", appendfsync),
         ("databases", if member { "1" } else { "16" }),
-        ("maxmemory-policy", policy),
         ("cluster-enabled", yes(member)),
         ("protected-mode", yes(!config.insecure_bind)),
         ("save", ""),
         ("dbfilename", "dump"),
-        ("latency-monitor-threshold", "0"),
         ("latency-tracking", "yes"),
         ("cluster-require-full-coverage", "no"),
         ("daemonize", "no"),

@@ -6,7 +6,7 @@
 //!   have left the store meanwhile, to search for memory or to release its keys. It then gets
 //!   `Error::TryAgain`, and the command looks the table up again ([`Context::run`]).
 
-use crate::config::EventClasses;
+use crate::config::{EventClasses, Mode, Policy};
 use crate::exec::request::context::{Context, Done, Failure, NO_SUCH_KEY, NOT_AN_INTEGER, SYNTAX};
 use crate::exec::request::databases::{DROPPED_NOW, parse_db, table_for, table_in};
 use crate::exec::request::events::{EventName, NEW};
@@ -320,16 +320,33 @@ pub(crate) fn object_refcount(
     }
 }
 
+const NOT_LFU: Failure = Failure::Text(
+    "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching \
+     between policies at runtime LRU and LFU data will take some time to adjust.",
+);
+const IS_LFU: Failure = Failure::Text(
+    "ERR An LFU maxmemory policy is selected, idle time not tracked. Please note that when switching between \
+     policies at runtime LRU and LFU data will take some time to adjust.",
+);
+const NO_IDLETIME: Failure = Failure::Text(
+    "ERR OBJECT IDLETIME is not supported: a read writes nothing, so there is no time of the last access",
+);
+
+/// Whether reads are counted, and by a name that says so.
+fn is_lfu(ctx: &mut Context<'_>) -> bool {
+    let config = ctx.local.config(ctx.shared);
+    (config.mode, config.policy) == (Mode::Cache, Policy::Lfu)
+}
+
+/// The number of recent reads, 0 to 7.
 pub(crate) fn object_freq(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
     hashes: &[KeyHash],
 ) -> Done {
-    match guard.read(ctx.table, hashes[0], ctx.arg(2))? {
-        Some(_) => Err(Failure::Text(
-            "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching \
-             between policies at runtime LRU and LFU data will take some time to adjust.",
-        )),
+    match guard.recent_reads(ctx.table, hashes[0], ctx.arg(2))? {
+        Some(reads) if is_lfu(ctx) => ctx.integer(reads as i64),
+        Some(_) => Err(NOT_LFU),
         None => ctx.null(),
     }
 }
@@ -340,9 +357,8 @@ pub(crate) fn object_idletime(
     hashes: &[KeyHash],
 ) -> Done {
     match guard.read(ctx.table, hashes[0], ctx.arg(2))? {
-        Some(_) => Err(Failure::Text(
-            "ERR OBJECT IDLETIME is not supported: a log-structured store keeps no time of the last access",
-        )),
+        Some(_) if is_lfu(ctx) => Err(IS_LFU),
+        Some(_) => Err(NO_IDLETIME),
         None => ctx.null(),
     }
 }

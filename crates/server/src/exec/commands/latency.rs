@@ -1,30 +1,81 @@
-//! LATENCY: this server records no latency events; it keeps a histogram per command.
+//! LATENCY: events that took long, and a histogram per command.
 
 use super::command::NAMES_MAX;
+use super::latency_graph;
 use super::lookup;
 use super::table::commands_since_reset;
 use crate::exec::request::context::{Context, Done, Failure};
 use crate::exec::request::spec::Spec;
 use crate::shared::Histogram;
+use crate::shared::latency::{Event, Series, now_s};
 use crate::shared::totals::CommandTotals;
 
+/// The events that have samples.
+fn recorded(ctx: &Context<'_>) -> Vec<(Event, Series)> {
+    let latency = &ctx.shared.latency;
+    let all = Event::ALL.map(|event| (event, latency.of(event)));
+    let has_some = |(_, series): &(Event, Series)| !series.samples().is_empty();
+    all.into_iter().filter(has_some).collect()
+}
+
+/// The samples of the named event, if there are any.
+fn named(ctx: &Context<'_>) -> Option<(Event, Series)> {
+    let event = Event::find(ctx.arg(2))?;
+    let series = ctx.shared.latency.of(event);
+    (!series.samples().is_empty()).then_some((event, series))
+}
+
 pub(crate) fn latest(ctx: &mut Context<'_>) -> Done {
-    ctx.reply().array(0);
+    let recorded = recorded(ctx);
+    let mut reply = ctx.reply();
+    reply.array(recorded.len());
+    for (event, series) in &recorded {
+        let Some(newest) = series.samples().back() else {
+            continue; // `recorded` has none such
+        };
+        reply.array(4);
+        reply.bulk(event.name().as_bytes());
+        reply.integer(newest.unix_s as i64);
+        reply.integer(newest.ms as i64);
+        reply.integer(series.longest_ms() as i64);
+    }
     Ok(())
 }
 
 pub(crate) fn history(ctx: &mut Context<'_>) -> Done {
-    ctx.reply().array(0);
+    let series = named(ctx).map(|(_, series)| series).unwrap_or_default();
+    let mut reply = ctx.reply();
+    reply.array(series.samples().len());
+    for sample in series.samples() {
+        reply.array(2);
+        reply.integer(sample.unix_s as i64);
+        reply.integer(sample.ms as i64);
+    }
     Ok(())
 }
 
+/// Of the named events, or of all; replies with the number of those that had samples.
 pub(crate) fn reset(ctx: &mut Context<'_>) -> Done {
-    ctx.integer(0)
+    let names = ctx.args.skip(2);
+    let is_named = |event: &Event| {
+        let mut names = names.iter();
+        names.any(|name| name == event.name().as_bytes())
+    };
+    let all = Event::ALL.into_iter();
+    let meant = all.filter(|event| names.is_empty() || is_named(event));
+    let reset = meant.filter(|event| ctx.shared.latency.reset(*event));
+    let count = reset.count();
+    ctx.integer(count as i64)
 }
 
 pub(crate) fn graph(ctx: &mut Context<'_>) -> Done {
-    let event = String::from_utf8_lossy(ctx.arg(2)).into_owned();
-    Err(format!("ERR No samples available for event '{event}'").into())
+    let Some((event, series)) = named(ctx) else {
+        let event = String::from_utf8_lossy(ctx.arg(2)).into_owned();
+        return Err(format!("ERR No samples available for event '{event}'").into());
+    };
+    let drawn = latency_graph::draw(event.name(), &series, now_s());
+    ctx.reply().verbatim("txt", &drawn);
+    Ok(())
 }
 
 /// Commands that were called, most calls first, with their counters.
@@ -37,7 +88,8 @@ fn called(ctx: &Context<'_>) -> Vec<(&'static Spec, CommandTotals)> {
 
 pub(crate) fn doctor(ctx: &mut Context<'_>) -> Done {
     ctx.count_up_to_now();
-    let mut text = String::from("Times of requests inside the server, by command:\n");
+    let mut text = diagnosis(ctx);
+    text.push_str("Times of requests inside the server, by command:\n");
     for (spec, totals) in called(ctx) {
         text.push_str(&format!(
             "{:<20} {} calls, p50 {:.3} us, p99 {:.3} us, p99.9 {:.3} us\n",
@@ -51,6 +103,48 @@ pub(crate) fn doctor(ctx: &mut Context<'_>) -> Done {
     text.push_str("Requests that took longer than slowlog-log-slower-than are in SLOWLOG GET.\n");
     ctx.reply().verbatim("txt", &text);
     Ok(())
+}
+
+/// The events of `LATENCY LATEST` in words, each with a remedy.
+fn diagnosis(ctx: &mut Context<'_>) -> String {
+    let from_ms = ctx.local.config(ctx.shared).slow.event_ms;
+    let recorded = recorded(ctx);
+    if recorded.is_empty() && from_ms == 0 {
+        return "Events are not recorded: CONFIG SET latency-monitor-threshold MILLISECONDS.\n"
+            .to_owned();
+    }
+    if recorded.is_empty() {
+        return format!("No event has taken {from_ms} ms.\n");
+    }
+    let mut text = String::from("Events that took long:\n");
+    for (event, series) in recorded {
+        let samples = series.samples();
+        let (number, sum) = (
+            samples.len() as u64,
+            samples.iter().map(|s| s.ms).sum::<u64>(),
+        );
+        text.push_str(&format!(
+            "{:<20} {number} samples, mean {} ms, longest {} ms: {}\n",
+            event.name(),
+            sum / number.max(1),
+            series.longest_ms(),
+            remedy(event)
+        ));
+    }
+    text
+}
+
+fn remedy(event: Event) -> &'static str {
+    match event {
+        Event::Command => "SLOWLOG GET names slow commands; use those that read or write less",
+        Event::FastCommand => {
+            "the machine has too few free cores, or swaps, or the writes wait for memory"
+        }
+        Event::LogWrite | Event::LogSync => {
+            "replies waited for the disk: use a faster one, or a weaker `level`"
+        }
+        Event::Cleaner => "writes waited for memory: raise `memory`, or `cleaners`",
+    }
 }
 
 /// As Redis's: for all commands that were called, or for the named ones; a container stands for its

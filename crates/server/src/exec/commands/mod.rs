@@ -24,6 +24,7 @@ mod hyperloglog;
 mod info;
 mod keys;
 mod latency;
+mod latency_graph;
 mod list;
 pub(crate) mod lookup;
 mod memory;

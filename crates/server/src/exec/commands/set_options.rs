@@ -10,6 +10,8 @@ pub(crate) enum When<'a> {
     Present,
     /// The key's value is exactly this one.
     Equals(&'a [u8]),
+    /// There is no value, or another one.
+    Differs(&'a [u8]),
 }
 
 /// The expiry options of a `SET` or `GETEX`.
@@ -54,6 +56,13 @@ pub(crate) struct SetOptions<'a> {
     pub(crate) expiry: Expiry<'a>,
 }
 
+impl When<'_> {
+    /// Whether it depends on the value.
+    pub(crate) fn compares(&self) -> bool {
+        matches!(self, When::Equals(_) | When::Differs(_))
+    }
+}
+
 /// Reads the options of `SET` from argument 3 on.
 pub(crate) fn parse_set<'a>(args: &Args<'a>) -> Result<SetOptions<'a>, Failure> {
     let mut options = SetOptions {
@@ -76,11 +85,15 @@ pub(crate) fn parse_set<'a>(args: &Args<'a>) -> Result<SetOptions<'a>, Failure> 
                 return Err(SYNTAX);
             }
             options.when = when;
-        } else if is("ifeq") {
+        } else if is("ifeq") || is("ifne") {
             if options.when != When::Always {
                 return Err(SYNTAX);
             }
-            options.when = When::Equals(rest.next().ok_or(SYNTAX)?);
+            let value = rest.next().ok_or(SYNTAX)?;
+            options.when = match is("ifeq") {
+                true => When::Equals(value),
+                false => When::Differs(value),
+            };
         } else if is("keepttl") {
             if !matches!(options.expiry, Expiry::Unsaid | Expiry::Keep) {
                 return Err(SYNTAX);

@@ -44,7 +44,7 @@ pub(crate) fn set(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHas
     }
     let options = set_options::parse_set(&ctx.args)?;
     let expires_at_ms = options.expiry.at_ms(guard.now_ms(), ctx.spec.name)?;
-    if options.get || options.expiry == Expiry::Keep || matches!(options.when, When::Equals(_)) {
+    if options.get || options.expiry == Expiry::Keep || options.when.compares() {
         return set_with_old(ctx, guard, hashes[0], &options, expires_at_ms);
     }
     let condition = match options.when {
@@ -78,7 +78,7 @@ fn set_with_old(
     let start = ctx.out.len();
     let out = &mut *ctx.out;
     let (mut wrote, mut is_wrong) = (false, false);
-    let needs_string = options.get || matches!(options.when, When::Equals(_));
+    let needs_string = options.get || options.when.compares();
     let outcome = guard.update(ctx.table, hash, key, |found, _| {
         out.truncate(start);
         is_wrong = needs_string && plain(found).is_err();
@@ -97,6 +97,7 @@ fn set_with_old(
             When::Absent => found.is_none(),
             When::Present => found.is_some(),
             When::Equals(expected) => found.is_some_and(|object| object.value == expected),
+            When::Differs(other) => found.is_none_or(|object| object.value != other),
         };
         if !wrote {
             return Decision::Keep;

@@ -118,7 +118,8 @@ impl KeyAccess {
         // SET: it reads the key if it returns the value or compares it.
         let mut options = args.skip(3).into_iter();
         let reads = |option: &[u8]| {
-            option.eq_ignore_ascii_case(b"get") || option.eq_ignore_ascii_case(b"ifeq")
+            let mut readers = [&b"get"[..], b"ifeq", b"ifne"].into_iter();
+            readers.any(|reader| option.eq_ignore_ascii_case(reader))
         };
         KeyAccess(match options.any(reads) {
             true => RW | ACCESS | UPDATE,

@@ -107,6 +107,7 @@ impl Context<'_> {
         match (self.permit.run(), access) {
             (Run::Data(run) | Run::Atomic(run), Access::Guarded(guard)) => {
                 guard.rewrites(self.spec.rewrites());
+                guard.counts_reads(self.counts_reads());
                 let done = run(self, guard, hashes);
                 if guard.has_replaced() {
                     *effects = self.notify_replaced(guard.take_replaced(), *effects);
@@ -120,6 +121,13 @@ impl Context<'_> {
                 unreachable!("{} runs under a guard", self.spec.name)
             }
         }
+    }
+
+    /// Whether its reads count for eviction.
+    #[inline]
+    fn counts_reads(&self) -> bool {
+        let untouched = self.client.gate & gate::NO_TOUCH != 0 && !self.spec.has(flag::COUNTED);
+        !untouched && !self.spec.has(flag::UNCOUNTED)
     }
 
     /// The request has not run: takes back its reply and its effects (effects::E2).

@@ -1,9 +1,10 @@
-//! Times requests for the slow log: those that took longer than `slowlog-log-slower-than`.
+//! Times requests for the slow log, those that took longer than `slowlog-log-slower-than`, and for
+//! `LATENCY`, those that took as long as `latency-monitor-threshold`.
 //!
 //! Commands that can be slow by nature are timed one by one. The others are timed by the group,
 //! which costs one clock reading per group instead of two per request. If a whole group exceeds the
-//! limit, its first request is logged, with a note. With a limit below [`ONE_BY_ONE_BELOW_US`]
-//! every command is timed by itself.
+//! limit, its first request is logged, with a note, and stands for the group in `LATENCY` too. With
+//! a limit of the slow log below [`ONE_BY_ONE_BELOW_US`] every command is timed by itself.
 
 use super::context::Context;
 use super::spec::{REDACTED, Spec, flag};
@@ -11,9 +12,10 @@ use crate::exec::state::client::Client;
 use crate::exec::state::local::Local;
 use crate::heap;
 use crate::shared::Shared;
+use crate::shared::latency::{self, Event};
 use crate::shared::slow_log::{ENTRY_BYTES, Entry};
 use duramen_wire::resp::Args;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// Below this limit the time of a group is no measure for its requests.
 const ONE_BY_ONE_BELOW_US: i64 = 1_000;
@@ -32,15 +34,16 @@ pub(crate) fn timer(spec: &Spec, local: &Local) -> Option<Instant> {
 
 /// Logs a command that was timed by itself, if it was slow.
 pub(crate) fn command_took(ctx: &mut Context<'_>, started: Instant) {
-    let took_ns = started.elapsed().as_nanos() as u64;
-    ctx.local.timed_ns += took_ns;
-    let limit_us = ctx.local.slow_us();
-    let took_us = took_ns / 1_000;
-    if took_us < limit_us.unsigned_abs() || ctx.spec.has(flag::SKIP_SLOWLOG) {
+    let took = started.elapsed();
+    ctx.local.timed_ns += took.as_nanos() as u64;
+    if took < ctx.local.noted_from() {
         return;
     }
-    let args = kept(Some(ctx.spec), &ctx.args);
-    push(ctx.shared, ctx.local, ctx.client, args, took_us);
+    note_event(ctx.shared, ctx.local, Some(ctx.spec), took);
+    if is_slow(ctx.local, took) && !ctx.spec.has(flag::SKIP_SLOWLOG) {
+        let args = kept(Some(ctx.spec), &ctx.args);
+        push(ctx.shared, ctx.local, ctx.client, args, took);
+    }
 }
 
 /// Logs a group of requests that took longer than the limit for one request.
@@ -52,16 +55,44 @@ pub(crate) fn group_took(
     took_ns: u64,
     requests: u64,
 ) {
-    let limit_us = local.slow_us();
-    let took_us = took_ns / 1_000;
-    if limit_us < ONE_BY_ONE_BELOW_US || took_us < limit_us.unsigned_abs() {
+    let took = Duration::from_nanos(took_ns);
+    if took < local.noted_from() || local.slow_us() < ONE_BY_ONE_BELOW_US {
+        return;
+    }
+    note_event(shared, local, spec, took);
+    if !is_slow(local, took) {
         return;
     }
     let mut args = kept(spec, first);
     if requests > 1 {
         args.push(format!("(first of a batch of {requests} requests)").into_bytes());
     }
-    push(shared, local, client, args, took_us);
+    push(shared, local, client, args, took);
+}
+
+fn is_slow(local: &Local, took: Duration) -> bool {
+    took.as_micros() as u64 >= local.slow_us().unsigned_abs()
+}
+
+/// Records what took so long, if `LATENCY` is to know.
+#[cold]
+fn note_event(shared: &Shared, local: &Local, spec: Option<&Spec>, took: Duration) {
+    let from = local.event_from();
+    if took < from {
+        return;
+    }
+    let is_fast = spec.is_some_and(|spec| spec.has(flag::FAST));
+    let event = if is_fast {
+        Event::FastCommand
+    } else {
+        Event::Command
+    };
+    shared.latency.add(event, took);
+    // A write waits for memory within its command, so the wait has been noted by now.
+    let stalled = shared.data().map(|store| store.take_longest_stall());
+    if let Some(stalled) = stalled.filter(|stalled| *stalled >= from) {
+        shared.latency.add(Event::Cleaner, stalled);
+    }
 }
 
 fn kept(spec: Option<&Spec>, args: &Args<'_>) -> Vec<Vec<u8>> {
@@ -93,16 +124,13 @@ fn kept(spec: Option<&Spec>, args: &Args<'_>) -> Vec<Vec<u8>> {
     kept
 }
 
-fn push(shared: &Shared, local: &mut Local, client: &Client, args: Vec<Vec<u8>>, took_us: u64) {
-    let len_max = local.config(shared).slowlog_max_len;
-    let unix_s = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |now| now.as_secs());
+fn push(shared: &Shared, local: &mut Local, client: &Client, args: Vec<Vec<u8>>, took: Duration) {
+    let len_max = local.config(shared).slow.log_max_len;
     let mut log = shared.commands.slow_log();
     let entry = Entry {
         id: log.next_id,
-        unix_s,
-        took_us,
+        unix_s: latency::now_s(),
+        took_us: took.as_micros() as u64,
         args,
         peer: client.record().shown_addresses().0,
         name: client.record().text().name,

@@ -185,6 +185,10 @@ pub(crate) mod flag {
     pub(crate) const SUBSCRIBED: u64 = 1 << 34;
     pub(crate) const STREAM: u64 = 1 << 40;
     pub(crate) const SCRIPTING: u64 = 1 << 35;
+    /// Its reads do not count for eviction: it tells about keys.
+    pub(crate) const UNCOUNTED: u64 = 1 << 36;
+    /// Its reads count even after `CLIENT NO-TOUCH on`.
+    pub(crate) const COUNTED: u64 = 1 << 37;
     /// Its arguments tell where its keys are.
     pub(crate) const MOVABLE: u64 = 1 << 31;
     /// Runs at once even between MULTI and EXEC.

@@ -63,6 +63,8 @@ pub(crate) mod gate {
     pub(crate) const SUBSCRIBED: u32 = 1 << 6;
     /// It tracks the keys that it reads.
     pub(crate) const TRACKS: u32 = 1 << 7;
+    /// `CLIENT NO-TOUCH on`: its reads do not count for eviction.
+    pub(crate) const NO_TOUCH: u32 = 1 << 8;
 }
 
 /// Bits of `ClientRecord::flags`, for `CLIENT LIST`.

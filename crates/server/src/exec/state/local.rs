@@ -25,6 +25,10 @@ pub(crate) struct Local {
     /// The clients of this thread that have subscriptions.
     pub(crate) subscribers: Subscribers,
     slow_us: i64,
+    /// The time from which on `LATENCY` records a command, and the shorter of it and the limit of
+    /// the slow log.
+    event_from: Duration,
+    noted_from: Duration,
     /// The command found no memory to lock its keys. It must run again, exclusive in the store,
     /// where it needs no locks.
     pub(crate) needs_alone: bool,
@@ -76,6 +80,8 @@ impl Local {
             random: Random::new(shared.started_unix_ms ^ ((thread as u64 + 1) << 48)),
             subscribers: Subscribers::new(thread),
             slow_us: i64::MAX,
+            event_from: Duration::MAX,
+            noted_from: Duration::MAX,
             needs_alone: false,
             not_now: false,
             tier: false,
@@ -165,10 +171,17 @@ impl Local {
         self.audited = shared.audit.classes();
         let config = self.config.get(shared);
         self.room.bytes_max = config.output_limit_bytes;
-        self.slow_us = match config.slowlog_slower_than_us {
+        self.slow_us = match config.slow.log_slower_than_us {
             off if off < 0 => i64::MAX,
             limit_us => limit_us,
         };
+        self.event_from = match config.slow.event_ms {
+            0 => Duration::MAX,
+            ms => Duration::from_millis(ms),
+        };
+        self.noted_from = self
+            .event_from
+            .min(Duration::from_micros(self.slow_us.unsigned_abs()));
         self.metered_since = now;
         self.meter.start();
     }
@@ -207,6 +220,17 @@ impl Local {
     #[inline]
     pub(crate) fn slow_us(&self) -> i64 {
         self.slow_us
+    }
+
+    /// The time from which on `LATENCY` records a command; [`Duration::MAX`] = never.
+    pub(crate) fn event_from(&self) -> Duration {
+        self.event_from
+    }
+
+    /// The time from which on a command is recorded, by the slow log or by `LATENCY`.
+    #[inline]
+    pub(crate) fn noted_from(&self) -> Duration {
+        self.noted_from
     }
 
     #[inline]

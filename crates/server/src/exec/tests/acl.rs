@@ -170,6 +170,7 @@ fn keys_are_checked_by_access() {
         "SET in:1 x",
         "SET out:1 x GET",
         "SET out:1 x IFEQ b",
+        "SET out:1 x IFNE b",
         "MGET in:1 in:2 out:1",
         "RENAME in:1 out:1",
         "COPY out:1 in:1",

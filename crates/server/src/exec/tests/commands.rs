@@ -48,12 +48,25 @@ fn set_options_combine_or_conflict() {
     s.expect("SET k 1 IFEQ z", "+OK\r\n");
     s.expect("SET k 2 IFEQ 1 GET", "$1\r\n1\r\n");
     s.expect("SET nosuch 2 IFEQ 1", "$-1\r\n");
+    s.expect("SET k 3 IFNE 2", "$-1\r\n");
+    s.expect("SET k 3 IFNE 2 GET", "$1\r\n2\r\n");
+    s.expect("SET k 3 IFNE 1", "+OK\r\n");
+    s.expect("SET k 4 IFNE 1 GET", "$1\r\n3\r\n");
+    s.expect("GET k", "$1\r\n4\r\n");
+    s.expect("SET absent 1 IFNE 1", "+OK\r\n");
+    s.expect("SET absent 2 IFNE 1", "$-1\r\n");
+    s.expect("RPUSH alist a", ":1\r\n");
+    s.expect_error("SET alist 1 IFNE 1", "WRONGTYPE");
+    s.expect("DEL absent alist", ":2\r\n");
     s.expect("SET new v GET", "$-1\r\n");
     for conflict in [
         "SET k v NX XX",
         "SET k v EX 1 PX 1",
         "SET k v EX 1 KEEPTTL",
         "SET k v IFEQ a NX",
+        "SET k v XX IFNE a",
+        "SET k v IFNE a IFEQ b",
+        "SET k v IFNE",
         "SET k v EX",
         "SET k v NOSUCH",
         "GETEX k PERSIST EX 1",

@@ -91,11 +91,14 @@ impl Server {
 
     /// One connection to its own server.
     pub(super) fn session(threads: usize) -> Session {
-        let server = Server::new(threads);
+        Server::new(threads).into_session()
+    }
+
+    pub(super) fn into_session(self) -> Session {
         Session {
-            executor: server.executor(0),
-            client: server.client(0),
-            server,
+            executor: self.executor(0),
+            client: self.client(0),
+            server: self,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The server's information commands and its settings.
 
 use super::*;
+use crate::config::Mode;
 
 #[test]
 fn info_has_the_usual_sections_and_says_what_is_durable() {
@@ -265,4 +266,109 @@ fn small_operations_answer_truthfully() {
     s.expect("SHUTDOWN", "");
     assert_eq!(s.client.verdict(), Verdict::CloseAfterReply);
     assert_eq!(s.server.shared.stopping(), crate::shared::Stop::Graceful);
+}
+
+/// A text of 2,000 bytes: to compare two of them takes several milliseconds.
+const TEXT_REPEATS: usize = 1_000;
+
+#[test]
+fn commands_that_reach_the_threshold_are_events() {
+    let mut s = Server::session(1);
+    s.expect(&format!("SET a {}", "ab".repeat(TEXT_REPEATS)), "+OK\r\n");
+    s.expect(&format!("SET b {}", "ba".repeat(TEXT_REPEATS)), "+OK\r\n");
+    s.ask("LCS a b LEN");
+    s.expect("LATENCY LATEST", "*0\r\n");
+    assert!(s.ask("LATENCY DOCTOR").contains("Events are not recorded"));
+    s.expect("CONFIG SET latency-monitor-threshold 1", "+OK\r\n");
+    s.ask("LCS a b LEN");
+    // On a busy machine another command may take as long.
+    s.expect("CONFIG SET latency-monitor-threshold 3600000", "+OK\r\n");
+    assert!(s.ask("LATENCY HISTORY command").contains("*2\r\n:"));
+    assert!(s.ask("LATENCY LATEST").contains("*4\r\n$7\r\ncommand\r\n:"));
+    assert!(s.ask("LATENCY GRAPH command").contains("command - high "));
+    assert!(s.ask("LATENCY DOCTOR").contains("samples, mean "));
+    s.expect("LATENCY HISTORY nosuch", "*0\r\n");
+    s.expect_error(
+        "LATENCY GRAPH nosuch",
+        "ERR No samples available for event 'nosuch'",
+    );
+    s.expect("LATENCY RESET nosuch", ":0\r\n");
+    s.expect("LATENCY RESET command", ":1\r\n");
+    s.ask("LCS a b LEN");
+    s.expect("LATENCY HISTORY command", "*0\r\n");
+    s.expect_error(
+        "LATENCY GRAPH command",
+        "ERR No samples available for event 'command'",
+    );
+}
+
+#[test]
+fn reads_are_counted_for_eviction_as_the_client_wants() {
+    let mut s = Server::session(1);
+    s.expect("SET k v", "+OK\r\n");
+    s.expect_error(
+        "OBJECT FREQ k",
+        "ERR An LFU maxmemory policy is not selected",
+    );
+    s.expect("CONFIG SET maxmemory-policy allkeys-lfu", "+OK\r\n");
+    s.expect("OBJECT FREQ k", ":0\r\n");
+    s.expect("GET k", "$1\r\nv\r\n");
+    for uncounted in ["EXISTS k", "TYPE k", "TTL k", "OBJECT ENCODING k"] {
+        s.ask(uncounted);
+    }
+    s.expect("OBJECT FREQ k", ":1\r\n");
+    s.expect("CLIENT NO-TOUCH ON", "+OK\r\n");
+    s.expect("GET k", "$1\r\nv\r\n");
+    s.expect("OBJECT FREQ k", ":1\r\n");
+    s.expect("TOUCH k", ":1\r\n");
+    s.expect("OBJECT FREQ k", ":2\r\n");
+    s.expect("CLIENT NO-TOUCH OFF", "+OK\r\n");
+    s.expect("GET k", "$1\r\nv\r\n");
+    s.expect("OBJECT FREQ k", ":3\r\n");
+    s.expect("CLIENT NO-TOUCH ON", "+OK\r\n");
+    s.expect("RESET", "+RESET\r\n");
+    s.expect("GET k", "$1\r\nv\r\n");
+    s.expect("OBJECT FREQ k", ":4\r\n");
+    s.expect("OBJECT FREQ nosuch", "$-1\r\n");
+    s.expect_error(
+        "OBJECT IDLETIME k",
+        "ERR An LFU maxmemory policy is selected",
+    );
+    s.expect("CONFIG SET maxmemory-policy allkeys-lru", "+OK\r\n");
+    s.expect_error("OBJECT IDLETIME k", "ERR OBJECT IDLETIME is not supported");
+    s.expect_error(
+        "OBJECT FREQ k",
+        "ERR An LFU maxmemory policy is not selected",
+    );
+    s.expect_error("CLIENT NO-TOUCH maybe", "ERR syntax error");
+}
+
+#[test]
+fn the_mode_and_the_policy_are_one_setting() {
+    let server = Server::with(ServerConfig {
+        mode: Mode::Cache,
+        threads: 1,
+        ..ServerConfig::default()
+    });
+    let mut s = server.into_session();
+    let value = |of: &str| format!("$%\r\n{of}\r\n").replace('%', &of.len().to_string());
+    let shown = |s: &mut Session, mode: &str, policy: &str| {
+        assert!(s.ask("CONFIG GET mode").ends_with(&value(mode)));
+        assert!(
+            s.ask("CONFIG GET maxmemory-policy")
+                .ends_with(&value(policy))
+        );
+        assert!(s.ask("CONFIG GET level").ends_with(&value("memory")));
+    };
+    shown(&mut s, "cache", "allkeys-lru");
+    s.expect("CONFIG SET mode store", "+OK\r\n");
+    shown(&mut s, "store", "noeviction");
+    s.expect("CONFIG SET maxmemory-policy allkeys-random", "+OK\r\n");
+    shown(&mut s, "cache", "allkeys-random");
+    s.expect_error(
+        "CONFIG SET maxmemory-policy volatile-lru",
+        "ERR CONFIG SET failed (possibly related to argument 'maxmemory-policy') - maxmemory-policy: `volatile-lru`",
+    );
+    s.expect("CONFIG SET maxmemory-policy noeviction", "+OK\r\n");
+    shown(&mut s, "store", "noeviction");
 }

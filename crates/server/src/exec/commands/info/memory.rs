@@ -11,7 +11,7 @@ use crate::exec::request::context::Context;
 use crate::footprint::Footprint;
 use crate::process;
 use crate::shared::{Shared, figures};
-use duramen_engine::{Mode, Store};
+use duramen_engine::Store;
 use std::sync::atomic::Ordering;
 
 /// Greatest memory in use that `INFO` or `MEMORY STATS` has found, `used` included.
@@ -46,11 +46,7 @@ pub(crate) fn write(ctx: &Context<'_>, fields: &mut Fields) {
     let config = ctx.shared.config();
     // A part of it may be reserved: see `engine_bytes`.
     fields.bytes("maxmemory", config.memory_bytes);
-    let policy = match config.mode {
-        Mode::Store => "noeviction",
-        Mode::Cache => "allkeys-lru",
-    };
-    fields.add("maxmemory_policy", policy);
+    fields.add("maxmemory_policy", config.policy_name());
     let private = rss.saturating_sub(footprint.program_bytes);
     fields.add("mem_fragmentation_ratio", ratio(private, used));
     fields.add("mem_fragmentation_bytes", private as i64 - used as i64);

@@ -1,0 +1,46 @@
+//! Eviction, by Redis's names of its policies.
+
+use super::{Mode, ServerConfig};
+
+/// The name of a cache's order of eviction. There is one order, whatever its name: what was read
+/// least often lately leaves first. The name decides whether `OBJECT FREQ` tells the number of
+/// reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    #[default]
+    Lru,
+    Lfu,
+    Random,
+}
+
+impl Policy {
+    /// Redis's name of the policy of a store, which evicts nothing.
+    pub(crate) const NONE: &'static str = "noeviction";
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Policy::Lru => "allkeys-lru",
+            Policy::Lfu => "allkeys-lfu",
+            Policy::Random => "allkeys-random",
+        }
+    }
+}
+
+impl ServerConfig {
+    /// Redis's name for the behaviour at the memory limit.
+    pub(crate) fn policy_name(&self) -> &'static str {
+        match self.mode {
+            Mode::Store => Policy::NONE,
+            Mode::Cache => self.policy.name(),
+        }
+    }
+
+    /// Sets the behaviour by one of these names.
+    pub(super) fn set_policy(&mut self, name: &str) {
+        let policies = [Policy::Lru, Policy::Lfu, Policy::Random];
+        match policies.into_iter().find(|policy| policy.name() == name) {
+            Some(policy) => (self.mode, self.policy) = (Mode::Cache, policy),
+            None => self.mode = Mode::Store,
+        }
+    }
+}
