@@ -11,7 +11,7 @@ const HEAP_BYTES: u64 = 8 << 20;
 pub(crate) const FETCH_BYTES_MIN: usize = 2 * (KEY_BYTES_MAX + VALUE_BYTES_MAX + 4096);
 /// Memory of a reactor thread that works on fetched entries: a reply and a changed value of the
 /// greatest length. The heap has room for those of two threads.
-const FETCH_WORK_BYTES: u64 = 2 << 20;
+pub(super) const FETCH_WORK_BYTES: u64 = 2 << 20;
 /// Highest `memory-max`, in multiples of `memory` at the start: the engine's tables for it take at
 /// most about a hundredth of `memory`.
 const MAX_PER_MEMORY: u64 = 16;

@@ -1,6 +1,7 @@
 //! Tests of settings: every default parses, errors name the allowed values, and texts survive a
 //! round trip.
 
+use super::memory::FETCH_WORK_BYTES;
 use super::*;
 
 #[test]
