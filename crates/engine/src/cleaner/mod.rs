@@ -144,7 +144,7 @@ impl Cleaner {
         core.take_back_released();
         core.reap(node);
         core.tend_promoted(node);
-        // What is free already need not be cleaned.
+        // First the memory that is free already.
         core.space.follow_limit(node, TRIMMED_AT_ONCE);
         let shrinking = core.is_giving_back();
         if !core.wants_cleaning(node, self.number) && !shrinking {

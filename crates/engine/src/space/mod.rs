@@ -158,9 +158,9 @@ impl Space {
         let (bytes, bytes_max) = (options.memory_bytes, options.memory_bytes_max());
         let segment_bytes = segment_bytes_of(options);
         let nodes = topology.nodes();
-        // Twice the highest budget in address space: compacted segments leave the tails of their windows
-        // unbacked. With a log more: memory may keep a short rest of every segment on disk in a
-        // window.
+        // Twice the highest budget in address space: compacted segments leave the tails of their
+        // windows unbacked. With a log more: memory may keep a short rest of every segment on disk
+        // in a window.
         let addressed = match &options.log {
             None => 2 * bytes_max,
             Some(log) => log
