@@ -309,8 +309,9 @@ fn build_clients() -> Result<(), String> {
     let java = built.join("java");
     let pom = source.join("java/pom.xml");
     let programs = source.join("java/src/main/java");
-    let (main, cluster) = (programs.join("Main.java"), programs.join("Cluster.java"));
-    once(&java, &[pom.clone(), main, cluster], || {
+    let programs = ["Program", "Main", "Lettuce", "Cluster"]
+        .map(|program| programs.join(program).with_extension("java"));
+    once(&java, &[&[pom.clone()], &programs[..]].concat(), || {
         process::run(
             Command::new("mvn")
                 .args(["--quiet", "--batch-mode", "compile"])
