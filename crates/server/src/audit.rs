@@ -13,6 +13,7 @@
 use crate::config::{AuditKeys, ServerConfig};
 use crate::error::ServerError;
 use crate::seldom::seldom;
+use duramen_base::open::open_log;
 use ring::hmac;
 use serde_json::json;
 use std::fs::{File, OpenOptions};
@@ -195,8 +196,7 @@ impl Drop for Audit {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.append(true).create(true).mode(0o600).open(path)
+    open_log(OpenOptions::new().mode(0o600), path)
 }
 
 /// The thread that writes.
