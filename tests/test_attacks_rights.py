@@ -138,13 +138,16 @@ def test_a_user_of_one_table_has_no_other(login):
     assert login.admin.call("GET", "k") == b"secret"
 
 
-def test_who_loses_a_table_hears_of_it_no_more(login):
+def test_who_loses_a_table_hears_of_it_no_more(login, server):
     admin, wire = login.admin, login("~*", "+@all")
-    for request in (("HELLO", "3"), ("CLIENT", "TRACKING", "ON", "BCAST")):
-        wire.call(*request)
-    assert admin.call("ACL", "SETUSER", "ann", "table:db5") == b"OK"
-    admin.call("SET", "b:1", "changed")
-    assert b"b:1" not in wire.drain(), "the connection is closed instead"
+    with server.connect() as other:
+        for one in (wire, other):
+            for request in (("HELLO", "3"), ("CLIENT", "TRACKING", "ON", "BCAST")):
+                one.call(*request)
+        assert admin.call("ACL", "SETUSER", "ann", "table:db5") == b"OK"
+        admin.call("SET", "b:1", "changed")
+        assert b"b:1" not in wire.drain(), "the connection is closed instead"
+        assert other.reply() == [b"invalidate", [b"b:1"]], "other users hear of it"
 
 
 def test_read_rights_hold_no_scripts(login):

@@ -227,3 +227,17 @@ def test_no_place_shows_a_secret(start, tmp_path):
     texts["log with the last words"] = server.log()
     found = [(place, hidden.index(secret)) for place, text in texts.items() for secret in [*hidden, login] if secret in text]
     assert found == []
+
+
+@pytest.mark.parametrize("setting", [("--requirepass", "x"), ("--users", "user eve on >x ~* +@all"), ()])
+def test_a_cluster_with_users_and_without_a_token_is_warned_of(tmp_path, setting):
+    """Its native ports let everybody act as a member."""
+    member = test_member.Member(tmp_path, 1, "127.0.0.1:1")
+    member.arguments += setting
+    with open(member.log_path, "ab") as log:
+        member.process = subprocess.Popen(member.command(), stdout=subprocess.PIPE, stderr=log, env=harness.environment({}))
+    try:
+        harness.wait_until(lambda: "goes on trying" in member.log(), "it has begun")
+        assert ("Set cluster-token-file" in member.log()) == bool(setting)
+    finally:
+        member.kill()
