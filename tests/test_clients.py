@@ -22,10 +22,11 @@ PROGRAMS = {
     "node-redis": ["node", f"{harness.BUILT}/node/main.js"],
     "ioredis": ["node", f"{harness.BUILT}/node/main.js"],
     "jedis": ["java", "-XX:TieredStopAtLevel=1", "-cp", JAVA_PATH, "Main"],
+    "lettuce": ["java", "-XX:TieredStopAtLevel=1", "-cp", JAVA_PATH, "Lettuce"],
 }
 CASES = [
     *(("redis-py", 2), ("redis-py", 3), ("go-redis", 2), ("go-redis", 3), ("node-redis", 2)),
-    *(("node-redis", 3), ("ioredis", 2), ("jedis", 2), ("jedis", 3)),
+    *(("node-redis", 3), ("ioredis", 2), ("jedis", 2), ("jedis", 3), ("lettuce", 2), ("lettuce", 3)),
 ]
 
 

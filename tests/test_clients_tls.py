@@ -14,7 +14,10 @@ pytestmark = pytest.mark.duramen
 # The scenarios use binary keys too, so the pattern leaves out the keys of `denied` alone.
 RIGHTS = "on >right ~[^d]* +@read +@write +@connection +@transaction +@keyspace -@dangerous"
 USER = {"CLIENT_USER": "worker", "CLIENT_PASSWORD": "right"}
-CASES = [("redis-py", 3, True), ("go-redis", 3, True), ("node-redis", 3, False), ("ioredis", 2, False), ("jedis", 3, True)]
+CASES = [
+    *(("redis-py", 3, True), ("go-redis", 3, True), ("node-redis", 3, False), ("ioredis", 2, False)),
+    *(("jedis", 3, True), ("lettuce", 3, True)),
+]
 
 
 def serve(tmp_path, certs, mutual):

@@ -365,6 +365,10 @@ impl Selector {
         word >> (command % 64) & 1 == 1
     }
 
+    pub(crate) fn has_all_tables(&self) -> bool {
+        self.tables.is_none()
+    }
+
     /// Whether it allows this table.
     pub(crate) fn has_table(&self, name: &str) -> bool {
         let is_it = |known: &Glob| known.compiled.matches(name.as_bytes());

@@ -78,6 +78,15 @@ impl User {
         command.is_some_and(|command| selectors.any(|selector| selector.has(command)))
     }
 
+    /// Whether some selector allows the command of this name on all tables, with any keys.
+    pub fn may_use_all_tables(&self, command: &str, catalog: &Catalog) -> bool {
+        let mut selectors = std::iter::once(&self.root).chain(&self.others);
+        let command = catalog.find(command);
+        command.is_some_and(|command| {
+            selectors.any(|selector| selector.has(command) && selector.has_all_tables())
+        })
+    }
+
     /// Whether some selector allows the command of this name on this table, with any keys.
     pub fn may_use_table(&self, command: &str, table: &str, catalog: &Catalog) -> bool {
         let mut selectors = std::iter::once(&self.root).chain(&self.others);

@@ -1,7 +1,7 @@
-//! Opens files with data.
+//! Opens files with data, and logs.
 //!
 //! **Invariants**
-//! - P1: only a regular file or a block device is opened, and to open it waits for nothing but a
+//! - P1: for data, only a regular file or a block device is opened, and to open it waits for nothing but a
 //!   file server with a lease on it, for some seconds at most: a pipe without a writer would block
 //!   the thread for ever.
 //! - P2: no descriptor is one of the three standard ones. In a program that was started with one of
@@ -51,6 +51,23 @@ pub fn open_data(options: &mut OpenOptions, flags: OFlags, path: &Path) -> io::R
 /// As [`open_data`].
 pub fn open_to_read(path: &Path) -> io::Result<File> {
     open_data(File::options().read(true), OFlags::empty(), path)
+}
+
+/// Opens a log to append to it, and makes it with these options if it does not exist. A pipe is
+/// opened if a process reads it, and no reader is waited for. Writes wait as usual.
+///
+/// # Errors
+/// Of the file system; it is a pipe without a reader.
+pub fn open_log(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    options.custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+    let file = match options.append(true).create(true).open(path) {
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::NXIO) => {
+            return Err(io::Error::other("it is a pipe that no process reads"));
+        }
+        opened => opened?,
+    };
+    fcntl_setfl(&file, fcntl_getfl(&file)?.difference(OFlags::NONBLOCK))?;
+    Ok(file)
 }
 
 /// Drops the pages of a file that the system keeps in memory, as far as they are not dirty: later
@@ -129,6 +146,21 @@ mod tests {
             }
         });
         assert!(opened.is_ok(), "P1");
+    }
+
+    #[test]
+    fn a_log_may_be_a_pipe_that_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        let error = open_log(&mut File::options(), &pipe).expect_err("nobody reads it");
+        assert!(error.to_string().contains("no process reads"), "{error}");
+        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        let reader = File::options().read(true).custom_flags(flags).open(&pipe);
+        let log = open_log(&mut File::options(), &pipe).unwrap();
+        assert!(!fcntl_getfl(&log).unwrap().contains(OFlags::NONBLOCK));
+        drop(reader);
     }
 
     /// A pipe named `superblock` in a neighbour's folder blocked the first start of a server.

@@ -11,11 +11,9 @@
 //! **Concurrency.** One thread writes. Others pass it lines through a queue of [`QUEUE`] places and
 //! wait on a condition variable.
 
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use rustix::io::Errno;
-use std::fs::{File, OpenOptions};
+use duramen_base::open::open_log;
+use std::fs::File;
 use std::io::{self, IsTerminal as _, Write};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -133,7 +131,7 @@ impl State {
 /// A sentence: the file cannot be opened, or no thread can be started.
 pub(crate) fn start(settings: &Settings) -> Result<(), String> {
     let file = match &settings.file {
-        Some(path) => Some(open(path).map_err(|error| cannot_open(path, &error))?),
+        Some(path) => Some(open(path)?),
         None => None,
     };
     let state = Arc::<State>::default();
@@ -205,7 +203,7 @@ pub(crate) fn reopen() -> Result<bool, String> {
     let Some((log, path)) = LOG.get().and_then(|log| Some((log, log.file.as_ref()?))) else {
         return Ok(false);
     };
-    let file = open(path).map_err(|error| cannot_open(path, &error))?;
+    let file = open(path)?;
     log.state.hand_over(&log.queue, Message::To(file));
     Ok(true)
 }
@@ -229,24 +227,9 @@ pub(crate) fn to_file(words: &[u8]) {
     }
 }
 
-/// Does not wait for the reader of a pipe, nor for a terminal's line; writes wait as usual.
-fn open(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new()
-        .append(true)
-        .create(true)
-        .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
-        .open(path)?;
-    let flags = fcntl_getfl(&file)?;
-    fcntl_setfl(&file, flags.difference(OFlags::NONBLOCK))?;
-    Ok(file)
-}
-
-fn cannot_open(path: &Path, error: &io::Error) -> String {
-    let why = match Errno::from_io_error(error) {
-        Some(Errno::NXIO) => "it is a pipe that no process reads".to_owned(),
-        _ => error.to_string(),
-    };
-    format!("cannot open the log file {}: {why}", path.display())
+fn open(path: &Path) -> Result<File, String> {
+    open_log(&mut File::options(), path)
+        .map_err(|error| format!("cannot open the log file {}: {error}", path.display()))
 }
 
 /// The writer of `tracing`. Each line comes in one piece.

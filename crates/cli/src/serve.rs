@@ -183,6 +183,11 @@ fn serve(
             "every write is acknowledged at level `memory`: it is in memory and nowhere else, and nothing survives the end of this process"
         );
     }
+    if has_open_natives(&config) {
+        tracing::warn!(
+            "passwords protect the ports of Redis clients and of HTTP alone: every process that reaches a native port of this cluster can act as a member, which reads all data and changes all users. Set cluster-token-file"
+        );
+    }
     let mut has_lived = false;
     let result = loop {
         let born = Instant::now();
@@ -206,6 +211,14 @@ fn serve(
     result?;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Whether it is a member with users of a cluster whose native ports ask for nothing.
+fn has_open_natives(config: &ServerConfig) -> bool {
+    let access = &config.access;
+    let texts = [&config.requirepass, &access.aclfile, &access.users];
+    let is_open = config.cluster_token_file.is_empty() && !config.tls_cluster;
+    config.is_member() && is_open && texts.iter().any(|text| !text.is_empty())
 }
 
 /// Shortest time between two lives, if each ends at once.

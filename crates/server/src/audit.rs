@@ -16,6 +16,7 @@
 use crate::config::{AuditKeys, ServerConfig};
 use crate::error::ServerError;
 use crate::seldom::seldom;
+use duramen_base::open::open_log;
 use ring::hmac;
 use std::fmt::{Display, Write as _};
 use std::fs::{File, OpenOptions};
@@ -308,8 +309,7 @@ fn quote(text: &mut Vec<u8>, string: &str) {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.append(true).create(true).mode(0o600).open(path)
+    open_log(OpenOptions::new().mode(0o600), path)
 }
 
 /// The thread that writes.

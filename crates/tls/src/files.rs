@@ -1,6 +1,7 @@
 //! Reading of PEM files, and writing of files that must be whole and, for keys, private.
 
 use crate::error::LoadError;
+use rustix::fs::OFlags;
 use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::fs::{self, File, OpenOptions};
@@ -16,9 +17,13 @@ const FILE_BYTES_MAX: u64 = 16 << 20;
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, LoadError> {
     let read = || {
         let mut bytes = Vec::new();
-        File::open(path)?
-            .take(FILE_BYTES_MAX + 1)
-            .read_to_end(&mut bytes)?;
+        // Without the flag a pipe would be waited for.
+        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        let file = File::options().read(true).custom_flags(flags).open(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other("it is no regular file"));
+        }
+        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
         match bytes.len() as u64 > FILE_BYTES_MAX {
             true => Err(io::Error::other("it is longer than 16 MiB")),
             false => Ok(bytes),

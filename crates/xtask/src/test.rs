@@ -308,9 +308,11 @@ fn build_clients() -> Result<(), String> {
     build_go(&checker(), &built.join("checker"))?;
     let java = built.join("java");
     let pom = source.join("java/pom.xml");
-    let programs = source.join("java/src/main/java");
-    let (main, cluster) = (programs.join("Main.java"), programs.join("Cluster.java"));
-    once(&java, &[pom.clone(), main, cluster], || {
+    let folder = source.join("java/src/main/java");
+    let programs = ["Program", "Main", "Lettuce", "Cluster"];
+    let mut sources = vec![pom.clone()];
+    sources.extend(programs.map(|program| folder.join(program).with_extension("java")));
+    once(&java, &sources, || {
         process::run(
             Command::new("mvn")
                 .args(["--quiet", "--batch-mode", "compile"])

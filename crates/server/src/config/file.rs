@@ -37,9 +37,16 @@ pub fn load(path: &Path) -> io::Result<String> {
 }
 
 pub(crate) fn load_bytes(path: &Path) -> io::Result<Vec<u8>> {
+    bytes_of(&File::open(path)?)
+}
+
+/// All of an open file.
+///
+/// # Errors
+/// It cannot be read, or has more than 1 MiB.
+pub(crate) fn bytes_of(file: &File) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let mut most = File::open(path)?.take(FILE_BYTES_MAX + 1);
-    most.read_to_end(&mut bytes)?;
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
         let text = "it has more than 1 MiB";
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));

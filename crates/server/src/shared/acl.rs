@@ -19,12 +19,17 @@ use super::{ClientRecord, Membership, Message, Shared};
 use crate::config::{ClientAuth, ServerConfig};
 use crate::error::ServerError;
 use duramen_acl::{Catalog, User, Users};
+use duramen_base::open::open_to_read;
 use duramen_wire::native::message::{ClusterUsers, CoordinatorAnswer, ToCoordinator};
 use std::collections::VecDeque;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
+
+/// Bits of the mode of a file of users that let others read its hashes, or make themselves users.
+const OTHERS: u32 = 0o026;
 
 /// Kinds of denials, for the counters of `INFO`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -335,12 +340,21 @@ fn require(users: &mut Users, password: &str, catalog: &Catalog) {
     debug_assert!(set.is_ok(), "these rules are right");
 }
 
-fn read(file: &Path) -> Result<Vec<u8>, ServerError> {
-    crate::config::file::load_bytes(file).map_err(|source| ServerError::File {
+fn read(path: &Path) -> Result<Vec<u8>, ServerError> {
+    let failed = |source| ServerError::File {
         doing: "read the users in",
-        path: file.to_owned(),
+        path: path.to_owned(),
         source,
-    })
+    };
+    let file = open_to_read(path).map_err(failed)?;
+    let mode = file.metadata().map_err(failed)?.mode();
+    if mode & OTHERS != 0 {
+        tracing::warn!(
+            "other users of this machine may read or change the users in {0}: `chmod g-w,o= {0}`",
+            path.display()
+        );
+    }
+    crate::config::file::bytes_of(&file).map_err(failed)
 }
 
 impl Shared {
@@ -492,9 +506,9 @@ impl Shared {
         })
     }
 
-    /// To be called after users changed: closes the connections of users that are gone and of
-    /// monitors whose users may not be monitors any more, and wakes all threads. Returns the closed
-    /// connections.
+    /// To be called after users changed: closes the connections of users that are gone, and of
+    /// monitors and clients in broadcast mode whose users may not be that any more, and wakes all
+    /// threads. Returns the closed connections.
     pub(crate) fn users_changed(&self) -> Vec<Arc<ClientRecord>> {
         let users = self.acl.users();
         let is_gone = |record: &Arc<ClientRecord>| {
@@ -502,15 +516,19 @@ impl Shared {
             let user = users.get(&text.user).map(|user| user.id());
             !text.user.is_empty() && user != Some(text.user_id)
         };
-        let may_monitor = |record: &Arc<ClientRecord>| {
+        let hears_of_all = |record: &Arc<ClientRecord>, command| {
             let user = users.get(&record.text().user);
-            user.is_some_and(|user| user.has("monitor", self.acl.catalog()))
+            user.is_some_and(|user| user.may_use_all_tables(command, self.acl.catalog()))
         };
         let mut monitors = self.commands.monitors().clone();
-        monitors.retain(|monitor| !may_monitor(monitor));
+        monitors.retain(|monitor| !hears_of_all(monitor, "monitor"));
         self.commands.end_monitors(&monitors);
+        let broadcasters = self.tracking.broadcasters();
+        let hears_too_much = |record: &Arc<ClientRecord>| {
+            broadcasters.contains(&record.id) && !hears_of_all(record, "client|tracking")
+        };
         let mut closed = self.clients();
-        closed.retain(is_gone);
+        closed.retain(|record| is_gone(record) || hears_too_much(record));
         closed.extend(monitors);
         for record in &closed {
             self.post(record, Message::Close { client: record.id });

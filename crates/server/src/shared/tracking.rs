@@ -233,6 +233,13 @@ impl Tracking {
         });
     }
 
+    /// The clients in broadcast mode.
+    pub(crate) fn broadcasters(&self) -> BTreeSet<u64> {
+        let all = self.prefixes.read().unwrap_or_else(PoisonError::into_inner);
+        let clients = all.clients.values().flat_map(BTreeMap::keys);
+        clients.copied().collect()
+    }
+
     /// False: the prefixes of all clients would take too much memory, and none was added.
     #[must_use]
     pub(crate) fn add_prefixes<'p>(

@@ -35,10 +35,8 @@ fn categories(spec: &Spec) -> u32 {
         let bit = CATEGORIES.iter().position(|known| *known == name);
         bits |= bit.map_or(0, |bit| 1 << bit);
     };
-    for (bit, name) in flag::CATEGORIES {
-        if spec.has(*bit) {
-            add(name.trim_start_matches('@'));
-        }
+    for name in spec.categories() {
+        add(name.trim_start_matches('@'));
     }
     if !spec.has(flag::FAST) && !spec.is_refused() {
         add("slow");

@@ -102,7 +102,7 @@ fn write_info(reply: &mut Encoder<'_>, spec: &Spec) {
     reply.integer(spec.keys.first.into());
     reply.integer(spec.keys.last.into());
     reply.integer(spec.keys.step.into());
-    let mut categories: Vec<&str> = names(spec, flag::CATEGORIES);
+    let mut categories: Vec<&str> = spec.categories().collect();
     if !spec.has(flag::FAST) {
         // The position of `@fast`.
         let after = |name: &&str| !LATE_CATEGORIES.contains(name);
@@ -484,7 +484,7 @@ pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
 
 fn in_category(spec: &Spec, category: &[u8]) -> bool {
     let slow = category.eq_ignore_ascii_case(b"slow") && !spec.has(flag::FAST);
-    slow || names(spec, flag::CATEGORIES).iter().any(|name| {
+    slow || spec.categories().any(|name| {
         name.strip_prefix('@')
             .is_some_and(|name| category.eq_ignore_ascii_case(name.as_bytes()))
     })

@@ -106,6 +106,10 @@ impl KeyAccess {
     /// The access of a request with these arguments to its key number `n`, from 0.
     pub(crate) fn of(spec: &Spec, args: &Args<'_>, n: usize) -> KeyAccess {
         let (first, second) = KeyAccess::declared(spec);
+        if matches!(spec.name, "xclaim" | "xautoclaim") {
+            // They return entries, which Redis does not declare.
+            return KeyAccess(first.0 | ACCESS);
+        }
         if first.0 & VARIABLE == 0 {
             return second.filter(|_| n > 0).unwrap_or(first);
         }

@@ -178,12 +178,17 @@ impl Request for Asked<'_> {
                     let option = self.args.get(*n).unwrap_or_default();
                     option.eq_ignore_ascii_case(b"db")
                 };
-                let other = (3..self.args.len()).find(is_db);
-                if other.is_none_or(|n| database(n + 1)) {
+                // COPY takes the last one, and it may be given again.
+                let mut others = (3..self.args.len()).filter(is_db);
+                if others.all(|n| database(n + 1)) {
                     self.selected(look);
                 }
             }
-            "flushall" => {
+            // They concern, or show, the keys of all tables.
+            "flushall" | "monitor" => {
+                look(0, None);
+            }
+            "client|tracking" if self.broadcasts() => {
                 look(0, None);
             }
             "duramen.use" => {
@@ -205,6 +210,12 @@ impl Asked<'_> {
     fn uses_table(&self) -> bool {
         let (first, _) = KeyAccess::declared(self.spec);
         self.spec.has_keys() && first.is_of_key() || self.spec.has(flag::KEYSPACE | flag::WHOLE)
+    }
+
+    /// Whether it is CLIENT TRACKING for keys that the client has not read.
+    fn broadcasts(&self) -> bool {
+        let mut options = self.args.skip(3).into_iter();
+        options.any(|option| option.eq_ignore_ascii_case(b"bcast"))
     }
 
     /// The name of the table behind the database that argument `n` names.

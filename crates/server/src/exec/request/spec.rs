@@ -331,6 +331,19 @@ impl Spec {
         self.flags & flags != 0
     }
 
+    /// The names of its ACL categories, without `@slow`. As in Redis, a command that runs scripts
+    /// is not in `@read`.
+    pub(crate) fn categories(&self) -> impl Iterator<Item = &'static str> + use<> {
+        let mut flags = self.flags;
+        if self.has(flag::SCRIPTING) {
+            flags &= !flag::READONLY;
+        }
+        let named = flag::CATEGORIES.iter();
+        named
+            .filter(move |(flag, _)| flags & flag != 0)
+            .map(|(_, name)| *name)
+    }
+
     #[inline]
     pub(crate) fn kind(&self) -> Kind {
         match self.run {

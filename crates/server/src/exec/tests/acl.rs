@@ -203,6 +203,8 @@ fn keys_are_checked_by_access() {
         "GEOSEARCHSTORE out:1 out:2 FROMLONLAT 0 0 BYRADIUS 1 km",
         "RESTORE in:1 0 x",
         "DUMP out:1",
+        "XCLAIM out:1 g c 0 1-1",
+        "XAUTOCLAIM out:1 g c 0 0",
     ] {
         s.expect(request, denied);
     }
@@ -241,6 +243,9 @@ fn tables_are_checked_by_name() {
         "DURAMEN.TABLE CREATE other",
         "DURAMEN.TABLE DROP default",
         "SWAPDB 0 2",
+        "CLIENT TRACKING ON BCAST",
+        "CLIENT TRACKING ON PREFIX a BCAST",
+        "MONITOR",
     ] {
         s.expect(request, denied);
     }
@@ -248,6 +253,8 @@ fn tables_are_checked_by_name() {
     s.expect("SET a 1", "+OK\r\n");
     s.expect("MOVE a 0", denied);
     s.expect("COPY a b DB 0", denied);
+    s.expect("COPY a b DB 2 DB 0", denied);
+    s.expect("COPY a b DB 2 REPLACE db 0", denied);
     s.expect("COPY a b", ":1\r\n");
     s.expect("DURAMEN.USE jobs", "+OK\r\n");
     s.expect("SET a 1", "+OK\r\n");

@@ -20,7 +20,6 @@ import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Objects;
 import java.util.Set;
 import javax.net.ssl.KeyManagerFactory;
 import javax.net.ssl.SSLContext;
@@ -43,11 +42,7 @@ import redis.clients.jedis.params.SetParams;
 import redis.clients.jedis.resps.ScanResult;
 
 /** The scenarios of tests/clients/README.md by Jedis. */
-public final class Main {
-    private interface Scenario {
-        void run() throws Exception;
-    }
-
+public final class Main extends Program {
     private final HostAndPort address;
     private final String resp;
     private final String user;
@@ -114,16 +109,6 @@ public final class Main {
         return new Jedis(address, config);
     }
 
-    private static void check(boolean condition, String what) {
-        if (!condition) {
-            throw new AssertionError(what);
-        }
-    }
-
-    private static void equal(Object found, Object wanted) {
-        check(Objects.equals(found, wanted), "found " + found + ", wanted " + wanted);
-    }
-
     private void connect() {
         equal(jedis.ping(), "PONG");
         check(jedis.clientInfo().contains("resp=" + resp), "wrong version of RESP: " + jedis.clientInfo());
@@ -183,14 +168,6 @@ public final class Main {
         transaction.set("w", "4");
         equal(transaction.exec(), List.of("OK"));
         equal(jedis.get("w"), "4");
-    }
-
-    private static byte[] everyByte(int times) {
-        byte[] every = new byte[256 * times];
-        for (int i = 0; i < every.length; i++) {
-            every[i] = (byte) i;
-        }
-        return every;
     }
 
     private void big() {
@@ -316,7 +293,8 @@ public final class Main {
         }
     }
 
-    private Map<String, Scenario> scenarios() {
+    @Override
+    Map<String, Scenario> scenarios() {
         Map<String, Scenario> scenarios = new LinkedHashMap<>();
         scenarios.put("connect", this::connect);
         scenarios.put("strings", this::strings);
@@ -334,20 +312,6 @@ public final class Main {
             scenarios.put("denied", this::denied);
         }
         return scenarios;
-    }
-
-    /** Runs one scenario and prints its result. */
-    private static void report(String name, Scenario scenario) {
-        try {
-            scenario.run();
-            System.out.println("pass " + name);
-        } catch (Throwable error) {
-            StringBuilder text = new StringBuilder(String.valueOf(error));
-            for (Throwable cause = error.getCause(); cause != null; cause = cause.getCause()) {
-                text.append("; ").append(cause);
-            }
-            System.out.println("fail " + name + " " + text.substring(0, Math.min(500, text.length())).replace('\n', ' '));
-        }
     }
 
     public static void main(String[] arguments) throws IOException, GeneralSecurityException {

@@ -1,0 +1,129 @@
+"""Attacks on the port with TLS by openssl and by half a handshake: downgrades, early data, floods."""
+
+import socket
+import ssl
+import subprocess
+import time
+
+import pytest
+
+import harness
+from test_tls import options
+
+pytestmark = pytest.mark.duramen
+
+CLIENTS = 1000
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory, certs):
+    """A server for 2,000 clients, and its port with TLS."""
+    port = harness.free_port()
+    server = harness.Server(tmp_path_factory.mktemp("tls"), *options(certs, port, "--maxclients", 2 * CLIENTS), threads=2)
+    server.port = harness.free_port()
+    with server:
+        yield server, port
+
+
+@pytest.fixture
+def port(served):
+    return served[1]
+
+
+@pytest.fixture
+def plain(served):
+    return served[0]
+
+
+def said(certs, port, *more, sends=b"PING\r\nQUIT\r\n"):
+    """What openssl prints that connects so."""
+    command = [
+        *("openssl", "s_client", "-connect", f"127.0.0.1:{port}", "-CAfile", certs / "ca.crt", "-verify_return_error"),
+        *("-cert", certs / "alice.crt", "-key", certs / "alice.key", *more),
+    ]
+    done = subprocess.run(command, input=sends, capture_output=True, timeout=harness.PATIENCE_S, check=False)
+    return (done.stdout + done.stderr).decode(errors="replace")
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "-tls1 -cipher ALL:@SECLEVEL=0",
+        "-tls1_1 -cipher ALL:@SECLEVEL=0",
+        "-tls1_2 -cipher NULL:aNULL:@SECLEVEL=0",
+        "-tls1_2 -cipher AES128-SHA:AES256-SHA:AES128-GCM-SHA256",
+    ],
+)
+def test_weak_versions_and_suites(certs, port, how):
+    answer = said(certs, port, "-ign_eof", *how.split())
+    assert "alert handshake failure" in answer and "PONG" not in answer, answer
+
+
+def test_a_session_is_not_renegotiated(certs, port):
+    process = subprocess.Popen(
+        ["openssl", "s_client", "-connect", f"127.0.0.1:{port}", "-CAfile", certs / "ca.crt", "-tls1_2"]
+        + ["-cert", certs / "alice.crt", "-key", certs / "alice.key"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    try:
+        process.stdin.write(b"R\n")  # its command to renegotiate
+        process.stdin.flush()
+        answer = process.stdout.read()  # it ends by itself
+    finally:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+    assert b"no renegotiation" in answer, answer
+
+
+def test_early_data_runs_nothing(certs, plain, port, tmp_path):
+    """An attacker can repeat early data."""
+    early, session = tmp_path / "early", tmp_path / "session"
+    early.write_bytes(b"SET early 1\r\n")
+    said(certs, port, "-ign_eof", "-tls1_3", "-sess_out", session)
+    answer = said(certs, port, "-ign_eof", "-tls1_3", "-sess_in", session, "-early_data", early)
+    assert "Reused, TLS" in answer and "Early data was not sent" in answer, answer
+    with plain.connect() as wire:
+        assert wire.call("EXISTS", "early") == 0
+
+
+def test_tls_at_the_plain_port(certs, plain):
+    with socket.create_connection(("127.0.0.1", plain.port), timeout=10) as stream, pytest.raises(ssl.SSLError):
+        ssl.create_default_context(cafile=certs / "ca.crt").wrap_socket(stream, server_hostname="localhost")
+
+
+def test_handshakes_that_never_end(certs, plain, port):
+    """They hold up nobody, and are closed; also one that sends a byte now and then."""
+    context = ssl.create_default_context(cafile=certs / "ca.crt")
+    sides = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        context.wrap_bio(*sides, server_hostname="localhost").do_handshake()
+    hello = sides[1].read()
+    before = plain.resident_bytes()
+    begun = time.monotonic()
+    halves = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(CLIENTS)]
+    for n, half in enumerate(halves):
+        half.sendall((b"", hello[:7], hello)[n % 3])
+    with plain.connect() as wire:
+        slowest = 0
+        for _ in range(200):
+            asked = time.monotonic()
+            wire.call("PING")
+            slowest = max(slowest, time.monotonic() - asked)
+        assert slowest < 1, slowest
+        assert "PONG" in said(certs, port, "-ign_eof")
+        assert plain.resident_bytes() - before < CLIENTS * 40_000
+        drip, at = halves[1], 7
+        while b"connected_clients:1\r" not in wire.call("INFO", "clients"):
+            assert time.monotonic() - begun < 30
+            try:
+                drip.sendall(hello[at : at + 1])
+            except ConnectionError:
+                pass
+            at += 1
+            time.sleep(0.5)
+    for half in halves:
+        half.close()
