@@ -1,6 +1,6 @@
-//! Collections in one value: no bytes make their decoders, their operations or Redis's serialization
-//! panic, or take more memory than a constant times their length; stored values are read again as
-//! they were, and a right value keeps all elements that an operation does not name.
+//! Collections in one value: no bytes make their decoders, their operations or Redis's
+//! serialization panic, or take more memory than a constant times their length. Stored values are
+//! read again as they were. A right value keeps all elements that an operation does not name.
 #![no_main]
 
 #[path = "peak.rs"]
@@ -52,7 +52,7 @@ fn run<'p>(
     Ok(root.new)
 }
 
-/// Each string that has an integer form is an integer (text::T1), and no name is there twice
+/// Each string that has an integer form is an integer (types::text::T1), and no name is there twice
 /// (packed::P1).
 fn is_right<'a, I: 'a>(elements: &[(Text<'a>, I)]) -> bool {
     let mut names: Vec<Vec<u8>> = elements

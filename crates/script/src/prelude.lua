@@ -540,7 +540,14 @@ maths.random = raises(function(first, last)
   end
   return true, floor(draw * (high - low + 1)) + low
 end)
-maths.randomseed = host.seed
+maths.randomseed = raises(function(...)
+  local seed = ...
+  if not tonumber(seed) then
+    return false, bad(1, "randomseed", "number", seed, select("#", ...) >= 1)
+  end
+  host.seed(tonumber(seed))
+  return true
+end)
 
 local coroutines = {}
 for name, f in next, coroutine do

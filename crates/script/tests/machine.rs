@@ -166,8 +166,8 @@ fn a_text_is_repeated_within_the_limit_of_memory() {
     assert_eq!(reply_of("return string.rep(12, '2')"), "$4\r\n1212\r\n");
 }
 
-/// `string.find('a', 'a', 0/0)` and `redis.log(0/0, 'x')` failed with an error of the host, which
-/// no `pcall` caught.
+/// `string.find('a', 'a', 0/0)`, `redis.log(0/0, 'x')` and `math.randomseed('x')` failed with an
+/// error of the host, which no `pcall` caught.
 #[test]
 fn no_number_is_too_strange_for_a_function() {
     // `insert` moves as many values as its number says, as in Lua.

@@ -5,7 +5,7 @@
 //! keys, and the name of a script in place of `EVAL` and its text. A word that begins with
 //! [`MARK`] is a text that is dressed on its way to a server (see [`crate::history`]).
 
-use crate::history::{Input, Op, dress, undress};
+use crate::history::{Command, Input, Op, dress, undress};
 use crate::resp::Reply;
 use duramen_base::random::Random;
 use serde_json::{Value, json};
@@ -46,9 +46,6 @@ const READS: [&str; 8] = [
     "XPENDING x g",
     "GET w",
 ];
-
-/// A command: its words.
-pub(crate) type Command = Vec<String>;
 
 fn command(text: &str) -> Command {
     text.split(' ').map(str::to_owned).collect()

@@ -24,6 +24,9 @@ pub(crate) struct Record {
     pub(crate) out: Option<Output>,
 }
 
+/// A command on a group of keys: its words.
+pub(crate) type Command = Vec<String>;
+
 /// The input of an operation: the request for a key.
 #[derive(Clone, Debug, Serialize, PartialEq, Eq)]
 pub(crate) struct Input {
@@ -38,7 +41,7 @@ pub(crate) struct Input {
     pub(crate) version: u64,
     /// The commands on a group of keys (crate::group); more than one: they are a transaction.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) commands: Vec<crate::group::Command>,
+    pub(crate) commands: Vec<Command>,
     /// Whether and how the request also reads the text that was there before; the RESP client uses
     /// it.
     #[serde(skip)]
