@@ -1,9 +1,9 @@
 //! Opens files with data, and logs.
 //!
 //! **Invariants**
-//! - P1: for data, only a regular file or a block device is opened. To open it waits for nothing but
-//!   a file server with a lease on it, for some seconds at most. A pipe without a writer would block
-//!   the thread for ever.
+//! - P1: for data, only a regular file or a block device is opened. The thread waits for nothing
+//!   but a file server with a lease on the file, for some seconds at most. A pipe without a writer
+//!   would block it for ever.
 //! - P2: no descriptor is one of the three standard ones. In a program that was started with one of
 //!   them closed, the program's own output would go into the file.
 
