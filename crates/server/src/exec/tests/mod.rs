@@ -188,7 +188,8 @@ fn run_raw(executor: &mut Executor, client: &mut Client, input: &[u8]) -> Vec<u8
         executor.run(&mut turn);
         let progressed = turn[0].executed > executed;
         executed = turn[0].executed;
-        if client.verdict() != Verdict::Open || !progressed {
+        // A script that has run for its slice goes on in the next round.
+        if client.verdict() != Verdict::Open || !progressed && !client.goes_on {
             break;
         }
     }
