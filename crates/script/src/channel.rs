@@ -53,15 +53,52 @@ pub struct Job {
     pub reply_bytes_max: usize,
 }
 
+/// The arguments of a command, in one buffer.
+#[derive(Debug, Default)]
+pub struct Arguments {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Arguments {
+    pub(crate) fn with_capacity(number: usize) -> Arguments {
+        Arguments {
+            bytes: Vec::with_capacity(64),
+            ends: Vec::with_capacity(number),
+        }
+    }
+
+    pub(crate) fn push(&mut self, text: &[u8]) {
+        self.bytes.extend_from_slice(text);
+        self.ends.push(self.bytes.len());
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Bytes of all arguments.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The arguments from the command's name on.
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        let starts = std::iter::once(&0).chain(&self.ends);
+        let spans = starts.zip(&self.ends);
+        spans.map(|(start, end)| self.bytes.get(*start..*end).unwrap_or_default())
+    }
+}
+
 /// The reason why the script is suspended.
 #[derive(Debug)]
 pub enum Event {
     /// It has ended; the interpreter takes another.
     Done(Outcome),
     /// It calls a command, and goes on with [`Answer::Reply`]. `resp3`: the form of the reply.
-    Call { args: Vec<Vec<u8>>, resp3: bool },
+    Call { args: Arguments, resp3: bool },
     /// It asks whether it may run a command; the reply is an integer or an error.
-    Allowed { args: Vec<Vec<u8>> },
+    Allowed { args: Arguments },
     /// It has something for the log, at a level from 0 to 3; it goes on with [`Answer::GoOn`].
     Log { level: u8, text: Vec<u8> },
     /// It has run for its slice, and its interpreter has this much memory in bytes; it goes on with
@@ -135,6 +172,10 @@ pub(crate) struct Channel {
     /// The lowest address of the interpreter's stack.
     pub(crate) stack_limit: Cell<usize>,
     pub(crate) random: RefCell<crate::random::Generator>,
+    /// The arguments of the next command, or the text of an error (`call`).
+    pub(crate) arguments: RefCell<Result<Arguments, String>>,
+    /// Maximum of their bytes.
+    pub(crate) arguments_max: Cell<usize>,
 }
 
 /// The error that ends a stopped script.
@@ -160,6 +201,8 @@ impl Channel {
             work: Cell::new(0),
             stack_limit: Cell::new(0),
             random: RefCell::new(crate::random::Generator::unknown()),
+            arguments: RefCell::new(Ok(Arguments::default())),
+            arguments_max: Cell::new(0),
         }
     }
 

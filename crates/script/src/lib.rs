@@ -16,6 +16,7 @@
 //! - [`json`], [`pack`], [`layout`], [`bits`]: the libraries `cjson`, `cmsgpack`, `struct`, `bit`.
 
 mod bits;
+mod call;
 mod channel;
 mod host;
 mod json;
@@ -32,7 +33,7 @@ mod result;
 mod sandbox;
 pub mod source;
 
-pub use channel::{Answer, Event, Job, Limits, Outcome, Program};
+pub use channel::{Answer, Arguments, Event, Job, Limits, Outcome, Program};
 pub use library::{LibraryText, Registered};
 pub use machine::Machine;
 pub use source::{Cache, Flags, Script, sha1_hex};

@@ -562,16 +562,20 @@ local redis = {
   REPL_NONE = 0, REPL_AOF = 1, REPL_SLAVE = 2, REPL_REPLICA = 2, REPL_ALL = 3,
   REDIS_VERSION = host.version, REDIS_VERSION_NUM = host.version_number,
 }
+local take, call = host.take, host.call
 redis.call = raises(function(...)
-  local ok, result = host.call(select("#", ...), {...})
+  take(...)
+  local ok, result = call()
   return ok or nil, result
 end)
 redis.pcall = function(...)
-  local _, result = host.call(select("#", ...), {...})
+  take(...)
+  local _, result = call()
   return result
 end
 redis.acl_check_cmd = raises(function(...)
-  local ok, result = host.allowed(select("#", ...), {...})
+  take(...)
+  local ok, result = host.allowed()
   if not ok then
     return nil, result
   end

@@ -67,13 +67,14 @@ struct Reader<'a> {
     bytes: &'a [u8],
 }
 
-impl Reader<'_> {
-    fn line(&mut self) -> (u8, Vec<u8>) {
-        let end = self.bytes.iter().position(|byte| *byte == b'\r');
-        let end = end.unwrap_or(self.bytes.len());
-        let line = self.bytes.get(1..end).unwrap_or_default().to_vec();
-        let kind = self.bytes.first().copied().unwrap_or(b'_');
-        self.bytes = self.bytes.get(end + 2..).unwrap_or_default();
+impl<'a> Reader<'a> {
+    fn line(&mut self) -> (u8, &'a [u8]) {
+        let bytes = self.bytes;
+        let end = bytes.iter().position(|byte| *byte == b'\r');
+        let end = end.unwrap_or(bytes.len());
+        let line = bytes.get(1..end).unwrap_or_default();
+        let kind = bytes.first().copied().unwrap_or(b'_');
+        self.bytes = bytes.get(end + 2..).unwrap_or_default();
         (kind, line)
     }
 
@@ -103,7 +104,7 @@ impl Reader<'_> {
         self.host.charge(64).map_err(stopped)?;
         self.host.descend().map_err(stopped)?;
         let (kind, line) = self.line();
-        let number: i64 = std::str::from_utf8(&line)
+        let number: i64 = std::str::from_utf8(line)
             .ok()
             .and_then(|text| text.parse().ok())
             .unwrap_or(-1);
@@ -115,8 +116,8 @@ impl Reader<'_> {
             (b':', _) => Ok(Value::Number(number as f64)),
             (b'$', Ok(length)) => self.text(length),
             (b'$' | b'*', Err(_)) => Ok(Value::Boolean(false)),
-            (b'+', _) => self.line_field("ok", &line),
-            (b'-', _) => self.line_field("err", &line),
+            (b'+', _) => self.line_field("ok", line),
+            (b'-', _) => self.line_field("err", line),
             (b'*' | b'>', Ok(length)) => {
                 let table = self
                     .host
@@ -150,10 +151,10 @@ impl Reader<'_> {
             }
             (b'#', _) => Ok(Value::Boolean(line == b"t")),
             (b',', _) => {
-                let text = String::from_utf8_lossy(&line);
+                let text = String::from_utf8_lossy(line);
                 self.one_field("double", Value::Number(text.parse().unwrap_or(f64::NAN)))
             }
-            (b'(', _) => self.line_field("big_number", &line),
+            (b'(', _) => self.line_field("big_number", line),
             (b'=', Ok(length)) => self.verbatim(length),
             _ => Ok(Value::Nil),
         }
@@ -182,13 +183,14 @@ pub(crate) struct Writer<'h> {
 }
 
 impl Writer<'_> {
-    fn line(&mut self, kind: char, text: &str) {
-        self.out
-            .extend_from_slice(format!("{kind}{text}\r\n").as_bytes());
+    fn line(&mut self, kind: u8, text: &str) {
+        self.out.push(kind);
+        self.out.extend_from_slice(text.as_bytes());
+        self.out.extend_from_slice(b"\r\n");
     }
 
     fn bulk(&mut self, text: &[u8]) {
-        self.line('$', &text.len().to_string());
+        self.line(b'$', &text.len().to_string());
         self.out.extend_from_slice(text);
         self.out.extend_from_slice(b"\r\n");
     }
@@ -221,13 +223,13 @@ impl Writer<'_> {
                 self.host.charge(text.len())?;
                 self.bulk(&text);
             }
-            Value::Integer(number) => self.line(':', &number.to_string()),
-            Value::Number(number) => self.line(':', &number::to_integer(*number).to_string()),
+            Value::Integer(number) => self.line(b':', &number.to_string()),
+            Value::Number(number) => self.line(b':', &number::to_integer(*number).to_string()),
             Value::Boolean(yes) if self.booleans && self.resp3 => {
-                self.line('#', if *yes { "t" } else { "f" });
+                self.line(b'#', if *yes { "t" } else { "f" });
             }
-            Value::Boolean(yes) if self.booleans => self.line(':', if *yes { "1" } else { "0" }),
-            Value::Boolean(true) => self.line(':', "1"),
+            Value::Boolean(yes) if self.booleans => self.line(b':', if *yes { "1" } else { "0" }),
+            Value::Boolean(true) => self.line(b':', "1"),
             Value::Table(_) if depth >= DEPTH_MAX => write_error(&mut self.out, TOO_DEEP),
             Value::Table(table) => return self.table(table, depth),
             _ => self.null(),
@@ -287,7 +289,7 @@ impl Writer<'_> {
             self.host.charge(32)?;
             number += 1;
         }
-        self.line('*', &number.to_string());
+        self.line(b'*', &number.to_string());
         for n in 1..=number {
             self.write(&element(n), depth + 1)?;
         }
@@ -302,10 +304,10 @@ impl Writer<'_> {
             number += 1;
         }
         match (self.resp3, with_values) {
-            (true, true) => self.line('%', &number.to_string()),
-            (true, false) => self.line('~', &number.to_string()),
-            (false, true) => self.line('*', &(2 * number).to_string()),
-            (false, false) => self.line('*', &number.to_string()),
+            (true, true) => self.line(b'%', &number.to_string()),
+            (true, false) => self.line(b'~', &number.to_string()),
+            (false, true) => self.line(b'*', &(2 * number).to_string()),
+            (false, false) => self.line(b'*', &number.to_string()),
         }
         for pair in table.pairs() {
             let (key, value): (Value, Value) = pair.map_err(|error| format!("ERR {error}"))?;
@@ -320,7 +322,7 @@ impl Writer<'_> {
     fn double(&mut self, number: f64) {
         let text = number::general(number, 17);
         match self.resp3 {
-            true => self.line(',', &text),
+            true => self.line(b',', &text),
             false => self.bulk(text.as_bytes()),
         }
     }
@@ -331,7 +333,7 @@ impl Writer<'_> {
         }
         let mut format = format.to_vec();
         format.resize(3, b' ');
-        self.line('=', &(content.len() + 4).to_string());
+        self.line(b'=', &(content.len() + 4).to_string());
         self.out.extend_from_slice(&format);
         self.out.push(b':');
         self.out.extend_from_slice(content);

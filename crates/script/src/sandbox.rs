@@ -4,11 +4,11 @@
 //! host returns `true` and its result, or `false` and the text of an error, which the prelude
 //! raises with the script's line.
 
-use crate::channel::{Answer, Channel, Event, Job, Limits, Program};
+use crate::channel::{Channel, Event, Job, Limits, Program};
 use crate::host::{Host, NO_MEMORY};
 use crate::library::{LibraryText, Registered};
 use crate::source::{Flags, Script, sha1_hex};
-use crate::{bits, json, layout, pack, patterns, raise, reply};
+use crate::{bits, call, json, layout, pack, patterns, raise, reply};
 use mlua::{
     ChunkMode, Function, HookTriggers, Lua, LuaOptions, StdLib, String as LuaString, Table, Value,
     VmState,
@@ -294,16 +294,7 @@ fn host(lua: &Lua, channel: &Rc<Channel>, limits: &Limits) -> mlua::Result<Table
     host.raw_set("bytes_max", bytes_max)?;
     let raises = lua.create_function(|lua, function: Function| raise::raises(lua, function))?;
     host.raw_set("raises", raises)?;
-    let own = Rc::clone(channel);
-    let redis_call = lua.create_function(move |lua, args: (usize, Table)| {
-        call(Host { lua, channel: &own }, args, bytes_max, false)
-    })?;
-    host.raw_set("call", redis_call)?;
-    let own = Rc::clone(channel);
-    let allowed = lua.create_function(move |lua, args: (usize, Table)| {
-        call(Host { lua, channel: &own }, args, bytes_max, true)
-    })?;
-    host.raw_set("allowed", allowed)?;
+    call::add(lua, channel, &host, bytes_max)?;
     let own = Rc::clone(channel);
     let log = lua.create_function(move |_, (level, text): (u8, LuaString)| {
         let text = text.as_bytes().to_vec();
@@ -388,70 +379,4 @@ fn place(lua: &Lua) -> (Option<String>, Option<usize>) {
         }
     }
     (None, None)
-}
-
-/// The arguments of a command, or the text of an error. The interpreter holds one of them at a
-/// time: it has room for some 8,000 values that Rust refers to.
-fn arguments(
-    host: Host<'_>,
-    (number, args): (usize, Table),
-    bytes_max: usize,
-) -> mlua::Result<Result<Vec<Vec<u8>>, String>> {
-    let mut bytes: usize = 0;
-    if number == 0 {
-        let text = "ERR Please specify at least one argument for this redis lib call";
-        return Ok(Err(text.to_owned()));
-    }
-    let mut texts = Vec::with_capacity(number);
-    for n in 1..=number {
-        let text = match args.raw_get(n)? {
-            Value::String(text) => {
-                let text = text.as_bytes();
-                if bytes.saturating_add(text.len()) > bytes_max {
-                    return Ok(Err(format!("ERR {NO_MEMORY}")));
-                }
-                text.to_vec()
-            }
-            Value::Integer(number) => number.to_string().into_bytes(),
-            Value::Number(number) => crate::number::general(number, 17).into_bytes(),
-            _ => {
-                let text = "ERR Lua redis lib command arguments must be strings or integers";
-                return Ok(Err(text.to_owned()));
-            }
-        };
-        bytes += text.len();
-        if let Err(text) = host.charge(64 + text.len()) {
-            return Ok(Err(text));
-        }
-        texts.push(text);
-    }
-    Ok(Ok(texts))
-}
-
-/// `redis.call`: whether the result is no error, and the result.
-fn call(
-    host: Host<'_>,
-    args: (usize, Table),
-    bytes_max: usize,
-    asks: bool,
-) -> mlua::Result<(bool, Value)> {
-    let Host { lua, channel } = host;
-    channel.tick(lua)?; // a command may take as long as many instructions
-    let args = match arguments(host, args, bytes_max)? {
-        Ok(args) => args,
-        Err(text) => return Ok((false, reply::error_table(lua, text.as_bytes())?)),
-    };
-    let resp3 = channel.resp3.get();
-    let event = match asks {
-        true => Event::Allowed { args },
-        false => Event::Call { args, resp3 },
-    };
-    let Answer::Reply(bytes) = channel.ask(event)? else {
-        return Ok((
-            false,
-            reply::error_table(lua, b"ERR the command has no reply")?,
-        ));
-    };
-    let is_error = bytes.first() == Some(&b'-');
-    Ok((!is_error, reply::read(host, &bytes)?))
 }

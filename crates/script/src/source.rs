@@ -1,6 +1,8 @@
 //! The text of a script, the flags of its first line, and the cache of sources by their SHA-1.
 
-use std::collections::{BTreeMap, HashMap};
+use std::borrow::Borrow;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex};
 
 /// Number of hex digits of a script's name.
@@ -130,18 +132,63 @@ pub struct Cache {
     bytes_max: usize,
 }
 
-/// Memory of a script beside its text: its entries in two tables.
+/// Memory of a script beside its text: its entries in three tables.
 const ENTRY_BYTES: usize = 300;
+
+/// A script in a table of texts.
+#[derive(Debug)]
+struct ByText(Arc<Script>);
+
+impl Borrow<[u8]> for ByText {
+    fn borrow(&self) -> &[u8] {
+        &self.0.text
+    }
+}
+
+impl PartialEq for ByText {
+    fn eq(&self, other: &ByText) -> bool {
+        self.0.text == other.0.text
+    }
+}
+
+impl Eq for ByText {}
+
+impl Hash for ByText {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        self.0.text.hash(hasher);
+    }
+}
 
 #[derive(Debug, Default)]
 struct Scripts {
     by_sha1: HashMap<String, (Arc<Script>, u64)>,
-    /// The names by their last uses.
-    by_use: BTreeMap<u64, String>,
+    by_text: HashSet<ByText>,
+    /// The scripts by their last uses.
+    by_use: BTreeMap<u64, Arc<Script>>,
     /// Bytes of all texts, each with [`ENTRY_BYTES`] more.
     bytes: usize,
     /// Number of uses so far.
     uses: u64,
+}
+
+impl Scripts {
+    /// A script by its name in lower case; it is the last one used.
+    fn used(&mut self, name: &str) -> Option<Arc<Script>> {
+        let (script, used) = self.by_sha1.get_mut(name)?;
+        if *used != self.uses {
+            self.uses += 1;
+            self.by_use.remove(used);
+            self.by_use.insert(self.uses, Arc::clone(script));
+            *used = self.uses;
+        }
+        Some(Arc::clone(script))
+    }
+
+    /// Ends the entry of a script's text, and its share of the bytes.
+    fn forget(&mut self, script: &Script) {
+        self.by_text.remove(&*script.text);
+        self.bytes -= ENTRY_BYTES + script.text.len();
+    }
 }
 
 impl Cache {
@@ -164,47 +211,47 @@ impl Cache {
             return None;
         }
         let name = String::from_utf8_lossy(sha1).to_ascii_lowercase();
+        self.lock().used(&name)
+    }
+
+    /// A script by its text, which costs less than its name.
+    pub fn get_text(&self, text: &[u8]) -> Option<Arc<Script>> {
         let mut scripts = self.lock();
-        let Scripts {
-            by_sha1,
-            by_use,
-            uses,
-            ..
-        } = &mut *scripts;
-        let (script, used) = by_sha1.get_mut(&name)?;
-        if *used == *uses {
-            return Some(Arc::clone(script)); // it is the last one already
+        if let Some((_, last)) = scripts.by_use.last_key_value()
+            && *last.text == *text
+        {
+            return Some(Arc::clone(last));
         }
-        *uses += 1;
-        by_use.remove(used);
-        by_use.insert(*uses, name);
-        *used = *uses;
-        Some(Arc::clone(script))
+        let script = Arc::clone(&scripts.by_text.get(text)?.0);
+        scripts.used(&script.sha1)
     }
 
     pub fn put(&self, script: Arc<Script>) {
         let mut scripts = self.lock();
-        scripts.uses += 1;
-        let (uses, bytes) = (scripts.uses, ENTRY_BYTES + script.text.len());
-        let name = script.sha1.clone();
-        scripts.by_use.insert(uses, name.clone());
-        match scripts.by_sha1.insert(name, (script, uses)) {
-            Some((_, used)) => drop(scripts.by_use.remove(&used)),
-            None => scripts.bytes += bytes,
+        if let Some((old, used)) = scripts.by_sha1.remove(&script.sha1) {
+            scripts.by_use.remove(&used);
+            scripts.forget(&old);
         }
+        scripts.uses += 1;
+        let uses = scripts.uses;
+        scripts.bytes += ENTRY_BYTES + script.text.len();
+        scripts.by_use.insert(uses, Arc::clone(&script));
+        scripts.by_text.insert(ByText(Arc::clone(&script)));
+        let name = script.sha1.clone();
+        scripts.by_sha1.insert(name, (script, uses));
         while scripts.bytes > self.bytes_max && scripts.by_sha1.len() > 1 {
             let Some((_, oldest)) = scripts.by_use.pop_first() else {
                 break;
             };
-            if let Some((script, _)) = scripts.by_sha1.remove(&oldest) {
-                scripts.bytes -= ENTRY_BYTES + script.text.len();
-            }
+            scripts.by_sha1.remove(&oldest.sha1);
+            scripts.forget(&oldest);
         }
     }
 
     pub fn clear(&self) {
         let mut scripts = self.lock();
         scripts.by_sha1.clear();
+        scripts.by_text.clear();
         scripts.by_use.clear();
         scripts.bytes = 0;
     }
@@ -270,5 +317,26 @@ mod tests {
         assert_eq!(cache.size(), (2, 2 * ENTRY_BYTES + 20));
         cache.clear();
         assert_eq!(cache.size(), (0, 0));
+        assert!(cache.get_text(b"return 333").is_none());
+    }
+
+    #[test]
+    fn a_text_has_its_script_until_the_script_is_forgotten() {
+        let cache = Cache::new(2 * ENTRY_BYTES + 20);
+        let put = |text: &[u8]| cache.put(Arc::new(Script::new(text).unwrap()));
+        let has = |text: &[u8]| {
+            let script = cache.get_text(text);
+            script
+                .inspect(|script| assert_eq!(*script.text, *text))
+                .is_some()
+        };
+        put(b"return 111");
+        put(b"return 222");
+        put(b"return 222");
+        assert_eq!(cache.size(), (2, 2 * ENTRY_BYTES + 20));
+        assert!(has(b"return 111") && !has(b"return 11") && has(b"return 111"));
+        put(b"return 333"); // 222 was used longest ago
+        assert!(has(b"return 111") && !has(b"return 222") && has(b"return 333"));
+        assert_eq!(cache.size(), (2, 2 * ENTRY_BYTES + 20));
     }
 }

@@ -39,7 +39,10 @@ fn run_with(
     loop {
         let answer = match event {
             Event::Done(outcome) => return outcome,
-            Event::Call { args, .. } | Event::Allowed { args } => Answer::Reply(reply(&args)),
+            Event::Call { args, .. } | Event::Allowed { args } => {
+                let args: Vec<Vec<u8>> = args.iter().map(<[u8]>::to_vec).collect();
+                Answer::Reply(reply(&args))
+            }
             Event::Log { .. } => Answer::GoOn,
             Event::Slice { .. } if left == 0 => Answer::Stop,
             Event::Slice { .. } => {
@@ -61,6 +64,27 @@ fn reply_of(text: &str) -> String {
     });
     assert!(!outcome.stopped, "{text}");
     String::from_utf8_lossy(&outcome.reply).into_owned()
+}
+
+#[test]
+fn a_command_gets_its_own_arguments_as_texts() {
+    let text = "local f = coroutine.wrap(function() return redis.call('a', 'x\\0y', 60) end) f()
+        pcall(redis.call) pcall(redis.call, 'b', {}) pcall(redis.call, 'c', nil)
+        redis.pcall('d', '', 0.5, 'z') redis.acl_check_cmd('e', '1')
+        return {redis.pcall().err, redis.pcall('b', {}).err}";
+    let mut seen = Vec::new();
+    let outcome = run_with(&mut machine(), job(text, &[]), 10_000, |args| {
+        seen.push(args.join(&b' '));
+        b":1\r\n".to_vec()
+    });
+    let expected: [&[u8]; 3] = [b"a x\0y 60", b"d  0.5 z", b"e 1"];
+    assert_eq!(seen, expected);
+    let reply = String::from_utf8_lossy(&outcome.reply).into_owned();
+    assert!(
+        reply.contains("Please specify at least one argument"),
+        "{reply}"
+    );
+    assert!(reply.contains("must be strings or integers"), "{reply}");
 }
 
 #[test]

@@ -4,6 +4,8 @@ use crate::{Error, KeyHash, Object, Stamp, TableId};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
+/// Keys of a list that is searched from its start: it has no table of places.
+const SEARCHED_MAX: usize = 8;
 /// Memory of a key of a draft beside the bytes of key and value: its places in the tables here.
 const KEY_COST_BYTES: usize = 160;
 
@@ -55,7 +57,35 @@ impl Changed {
     }
 }
 
+/// The first place of each hash in a list of more than [`SEARCHED_MAX`] keys. A shorter list has
+/// none.
 type Places = HashMap<(TableId, KeyHash), usize>;
+
+/// A key in a list.
+trait Key {
+    fn is(&self, key: (TableId, KeyHash, &[u8])) -> bool;
+    fn hash(&self) -> (TableId, KeyHash);
+}
+
+impl Key for Met {
+    fn is(&self, (table, hash, key): (TableId, KeyHash, &[u8])) -> bool {
+        self.hash == hash && self.table == table && *self.key == *key
+    }
+
+    fn hash(&self) -> (TableId, KeyHash) {
+        (self.table, self.hash)
+    }
+}
+
+impl Key for Changed {
+    fn is(&self, (table, hash, key): (TableId, KeyHash, &[u8])) -> bool {
+        self.hash == hash && self.table == table && *self.key == *key
+    }
+
+    fn hash(&self) -> (TableId, KeyHash) {
+        (self.table, self.hash)
+    }
+}
 
 /// The writes of a step that is not decided yet: see `Guard::begin_draft`.
 pub struct Draft {
@@ -68,16 +98,31 @@ pub struct Draft {
 }
 
 /// The place of a key in a list; two keys may have one hash.
-fn place<T>(
-    places: &Places,
-    list: &[T],
-    (table, hash): (TableId, KeyHash),
-    is_key: impl Fn(&T) -> bool,
-) -> Option<usize> {
-    let first = *places.get(&(table, hash))?;
-    match list.get(first).is_some_and(&is_key) {
+fn place<T: Key>(places: &Places, list: &[T], key: (TableId, KeyHash, &[u8])) -> Option<usize> {
+    if list.len() <= SEARCHED_MAX {
+        return list.iter().position(|one| one.is(key));
+    }
+    let first = *places.get(&(key.0, key.1))?;
+    match list.get(first).is_some_and(|one| one.is(key)) {
         true => Some(first),
-        false => list.iter().position(is_key),
+        false => list.iter().position(|one| one.is(key)),
+    }
+}
+
+/// Adds a key that the list does not have.
+fn add<T: Key>(places: &mut Places, list: &mut Vec<T>, one: T) {
+    list.push(one);
+    let first = match list.len() {
+        ..=SEARCHED_MAX => return,
+        // From now on all keys have their places.
+        len if places.is_empty() => {
+            places.reserve(2 * len);
+            0
+        }
+        len => len - 1,
+    };
+    for (at, one) in list.iter().enumerate().skip(first) {
+        places.entry(one.hash()).or_insert(at);
     }
 }
 
@@ -127,8 +172,7 @@ impl Draft {
     }
 
     pub(crate) fn find(&self, table: TableId, hash: KeyHash, key: &[u8]) -> Option<&Changed> {
-        let is_key = |one: &Changed| one.table == table && *one.key == *key;
-        let at = place(&self.changed_places, &self.changed, (table, hash), is_key)?;
+        let at = place(&self.changed_places, &self.changed, (table, hash, key))?;
         self.changed.get(at)
     }
 
@@ -138,19 +182,18 @@ impl Draft {
         (table, hash, key): (TableId, KeyHash, &[u8]),
         stamp: Stamp,
     ) -> Result<(), Error> {
-        let is_key = |one: &Met| one.table == table && *one.key == *key;
         let (mut met, mut places) = (self.met.borrow_mut(), self.met_places.borrow_mut());
-        if place(&places, &met, (table, hash), is_key).is_some() {
+        if place(&places, &met, (table, hash, key)).is_some() {
             return Ok(());
         }
         self.charge(key.len() + KEY_COST_BYTES)?;
-        places.entry((table, hash)).or_insert(met.len());
-        met.push(Met {
+        let one = Met {
             table,
             hash,
             key: key.into(),
             stamp,
-        });
+        };
+        add(&mut places, &mut met, one);
         Ok(())
     }
 
@@ -162,8 +205,7 @@ impl Draft {
     ) -> Result<u64, Error> {
         let bytes = value.as_ref().map_or(0, |value| value.bytes.len());
         self.charge(bytes + KEY_COST_BYTES + key.len())?;
-        let is_key = |one: &Changed| one.table == table && *one.key == *key;
-        let at = place(&self.changed_places, &self.changed, (table, hash), is_key);
+        let at = place(&self.changed_places, &self.changed, (table, hash, key));
         if let Some(changed) = at.and_then(|at| self.changed.get_mut(at)) {
             let old = changed.value.as_ref().map_or(0, |value| value.bytes.len());
             self.bytes.set(
@@ -176,17 +218,47 @@ impl Draft {
             return Ok(changed.version);
         }
         let version = before.unwrap_or(0) + 1;
-        self.changed_places
-            .entry((table, hash))
-            .or_insert(self.changed.len());
-        self.changed.push(Changed {
+        let one = Changed {
             table,
             hash,
             key: key.into(),
             value,
             version,
             is_new: before.is_none(),
-        });
+        };
+        add(&mut self.changed_places, &mut self.changed, one);
         Ok(version)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Few keys are searched, more have places; each hash has three keys here.
+    #[test]
+    fn each_number_of_keys_is_found() {
+        let table = TableId(1);
+        let names: Vec<String> = (0..4 * SEARCHED_MAX).map(|n| format!("k{n}")).collect();
+        let key = |n: usize| (table, KeyHash(n as u64 / 3), names[n].as_bytes());
+        let mut draft = Draft::new(1 << 20);
+        for n in 0..names.len() {
+            for _ in 0..2 {
+                draft.meet(key(n), Stamp::Present { version: 1 }).unwrap();
+                let value = Value {
+                    bytes: names[n].clone().into_bytes(),
+                    is_typed: false,
+                    expires_at_ms: None,
+                };
+                draft.change(key(n), Some(value), None).unwrap();
+            }
+            assert_eq!((draft.keys().len(), draft.changed.len()), (n + 1, n + 1));
+            for other in 0..names.len() {
+                let (table, hash, name) = key(other);
+                let found = draft.find(table, hash, name);
+                assert_eq!(found.is_some(), other <= n, "{other} of {n}");
+                assert!(found.is_none_or(|found| found.key[..] == *name && found.version == 2));
+            }
+        }
     }
 }

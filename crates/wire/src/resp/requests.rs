@@ -107,7 +107,7 @@ impl Requests {
     /// Adds a request of arguments that are in no input. Returns false, and adds nothing, as
     /// [`push`](Self::push).
     #[must_use]
-    pub fn push_slices(&mut self, args: &[impl AsRef<[u8]>]) -> bool {
+    pub fn push_slices(&mut self, args: impl IntoIterator<Item: AsRef<[u8]>>) -> bool {
         let first = self.spans.len();
         for arg in args {
             if !self.push_copied_arg(arg.as_ref()) {

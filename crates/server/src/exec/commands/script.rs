@@ -47,17 +47,14 @@ fn evaluate(ctx: &mut Context<'_>, access: Access<'_, '_>, by_name: bool, read_o
     let keys = keys(ctx, NOT_AN_INTEGER)?;
     let script = match known {
         Some(script) => script,
-        None => {
-            let name = duramen_script::sha1_hex(ctx.arg(1));
-            match cache.get(name.as_bytes()) {
-                Some(script) => script,
-                None => {
-                    let script = Arc::new(Script::new(ctx.arg(1))?);
-                    cache.put(Arc::clone(&script));
-                    script
-                }
+        None => match cache.get_text(ctx.arg(1)) {
+            Some(script) => script,
+            None => {
+                let script = Arc::new(Script::new(ctx.arg(1))?);
+                cache.put(Arc::clone(&script));
+                script
             }
-        }
+        },
     };
     let flags = script.flags;
     let program = Program::Script(script);

@@ -16,6 +16,7 @@
 use super::lookup::{self, Resolved};
 use super::{acl, monitor, transaction};
 use crate::audit::Outcome as Audited;
+use crate::exec::request::GROUP_KEYS;
 use crate::exec::request::audit;
 use crate::exec::request::context::{Context, Done, Failure};
 use crate::exec::request::databases as places;
@@ -23,13 +24,13 @@ use crate::exec::request::permit::{self, Permit, Refusal};
 use crate::exec::request::routing::{self, RouteSearch};
 use crate::exec::request::spec::{Access, Group, Spec, flag};
 use crate::exec::state::client::{DROPPED, Db};
-use crate::exec::state::scripts::{Abandoned, Interpreter, Running};
+use crate::exec::state::scripts::{Abandoned, Command, Interpreter, Running};
 use crate::seldom::seldom;
 use crate::shared::commands::global;
 use crate::shared::scripts::limits;
 use duramen_base::ids::Level;
 use duramen_engine::{Draft, Error, Guard, KeyHash, Session, TableId};
-use duramen_script::{Answer, Event, Flags, Job, Outcome, Program, Script};
+use duramen_script::{Answer, Arguments, Event, Flags, Job, Outcome, Program, Script};
 use duramen_wire::resp::{Args, Protocol, Requests};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -164,7 +165,7 @@ fn begin(ctx: &mut Context<'_>, call: &Call<'_>) -> Result<Box<Running>, Failure
     Ok(Box::new(Running {
         machine,
         event,
-        draft: Box::new(Draft::new(memory(ctx))),
+        draft: None,
         effects: Default::default(),
         db: ctx.client.db,
         little: true,
@@ -187,7 +188,7 @@ fn begin_again(ctx: &mut Context<'_>, call: &Call<'_>, running: &mut Running) ->
         ctx.local.scripts.give_back(ctx.shared, stopped);
     }
     running.effects = Default::default();
-    *running.draft = Draft::new(memory(ctx));
+    running.draft = None;
     running.db = ctx.client.db;
     running.little = true;
     let job = job(ctx, call, ctx.local.scripts.slice());
@@ -313,13 +314,14 @@ fn attempt(
     let start = ctx.client.effects.len();
     let earlier = std::mem::take(&mut running.effects);
     ctx.client.effects.append(earlier);
-    let draft = std::mem::replace(&mut running.draft, Box::new(Draft::new(0)));
+    let draft = running.draft.take();
+    let draft = draft.unwrap_or_else(|| Box::new(Draft::new(memory(ctx))));
     guard.begin_draft(draft);
     let driven = drive(ctx, guard, call, running, &mut locked);
     let draft = guard.end_draft().unwrap_or_else(|| Box::new(Draft::new(0)));
     match driven? {
         Driven::Suspended => {
-            running.draft = draft;
+            running.draft = Some(draft);
             running.effects = ctx.client.effects.split_off(start);
             Ok(Ended::Later)
         }
@@ -441,7 +443,7 @@ fn drive(
             }
             Event::Allowed { args } => Answer::Reply(allowed(ctx, &args)),
             Event::Call { args, resp3 } => {
-                match command(ctx, guard, call, &args, resp3, &mut running.little) {
+                match command(ctx, guard, call, (&args, resp3), &mut running.little) {
                     Ok(Called::Replied(reply)) => Answer::Reply(reply),
                     Ok(Called::NeedsTable(db)) => break Ok(Driven::NeedsTable(db)),
                     Err(failure) => break Err(failure),
@@ -550,14 +552,29 @@ fn command(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
     call: &Call<'_>,
-    texts: &[Vec<u8>],
-    resp3: bool,
+    (texts, resp3): (&Arguments, bool),
     little: &mut bool,
 ) -> Result<Called, Failure> {
-    let mut requests = Requests::new();
-    if !requests.push_slices(texts) {
-        return Ok(Called::Replied(error("ERR the arguments are too long")));
-    }
+    let mut tables = std::mem::take(&mut ctx.local.scripts.command);
+    let called = match tables.requests.push_slices(texts.iter()) {
+        true => command_in(ctx, guard, call, (&mut tables, resp3), little),
+        false => Ok(Called::Replied(error("ERR the arguments are too long"))),
+    };
+    tables.requests.clear();
+    tables.hashes.clear();
+    tables.hashes.shrink_to(GROUP_KEYS);
+    ctx.local.scripts.command = tables;
+    called
+}
+
+/// Runs the one request of `tables`.
+fn command_in(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    call: &Call<'_>,
+    (Command { requests, hashes }, resp3): (&mut Command, bool),
+    little: &mut bool,
+) -> Result<Called, Failure> {
     let args = requests.args(0, &[]);
     let spec = match resolve(&args) {
         Ok(spec) => spec,
@@ -578,11 +595,9 @@ fn command(
         }
         Db::Table(table) => table,
     };
-    let hashes: Vec<KeyHash> = spec
-        .key_positions(&args)
-        .map(|at| guard.hash(args.get(at).unwrap_or_default()))
-        .collect();
-    let permit = match admit(ctx, guard, call, spec, &args, &hashes)? {
+    let keys = spec.key_positions(&args);
+    hashes.extend(keys.map(|at| guard.hash(args.get(at).unwrap_or_default())));
+    let permit = match admit(ctx, guard, call, spec, &args, hashes)? {
         Ok(permit) => permit,
         Err(text) => return Ok(Called::Replied(error(&text))),
     };
@@ -609,7 +624,7 @@ fn command(
         table,
         locked: true,
     };
-    inner.run_in_script(guard, &hashes)?;
+    inner.run_in_script(guard, hashes)?;
     if spec.name == "publish" && out.first() == Some(&b':') {
         let receivers = ctx.shared.pubsub.receivers(args.get(1).unwrap_or_default());
         out = format!(":{receivers}\r\n").into_bytes();
@@ -708,9 +723,9 @@ fn place(
 }
 
 /// `redis.acl_check_cmd`: whether the user may run a command, as a reply.
-fn allowed(ctx: &Context<'_>, texts: &[Vec<u8>]) -> Vec<u8> {
+fn allowed(ctx: &Context<'_>, texts: &Arguments) -> Vec<u8> {
     let mut requests = Requests::new();
-    if !requests.push_slices(texts) {
+    if !requests.push_slices(texts.iter()) {
         return error("ERR the arguments are too long");
     }
     let args = requests.args(0, &[]);

@@ -14,6 +14,7 @@ use crate::shared::scripts::LongScript;
 use duramen_engine::flash::Cold;
 use duramen_engine::{Draft, KeyHash, TableId};
 use duramen_script::{Event, LibraryText, Limits, Machine};
+use duramen_wire::resp::Requests;
 use std::collections::{HashMap, VecDeque};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -72,7 +73,8 @@ pub(crate) struct Running {
     pub(crate) machine: Interpreter,
     /// Why it was suspended.
     pub(crate) event: Event,
-    pub(crate) draft: Box<Draft>,
+    /// `None`: it is at its start, or the guard has it.
+    pub(crate) draft: Option<Box<Draft>>,
     pub(crate) effects: Effects,
     /// The database that it has selected.
     pub(crate) db: Db,
@@ -100,6 +102,15 @@ pub(crate) struct Scripts {
     suspended: HashMap<u64, Box<Running>>,
     /// The loads of libraries that are suspended, by client.
     pub(crate) loads: HashMap<u64, Box<Load>>,
+    /// The tables of the command that a script runs, for the next.
+    pub(crate) command: Command,
+}
+
+/// A command that a script runs.
+#[derive(Default)]
+pub(crate) struct Command {
+    pub(crate) requests: Requests,
+    pub(crate) hashes: Vec<KeyHash>,
 }
 
 impl Scripts {
@@ -134,7 +145,8 @@ impl Scripts {
     /// Memory of the suspended scripts.
     fn bytes(&self) -> usize {
         let all = self.suspended.values();
-        all.map(|it| it.machine_bytes + it.draft.bytes()).sum()
+        all.map(|it| it.machine_bytes + it.draft.as_ref().map_or(0, |draft| draft.bytes()))
+            .sum()
     }
 
     /// Whether another script must wait; `bytes_max`: memory for all suspended scripts.
