@@ -212,6 +212,7 @@ pub struct Shared {
     /// The clients that wait for elements, by key.
     pub(crate) waiters: Waiters,
     pub(crate) encodings: encodings::Encodings,
+    pub(crate) error_codes: error_names::Codes,
     pub(crate) scripts: scripts::Scripts,
     /// State that the commands share beyond the store.
     pub commands: CommandState,
@@ -271,6 +272,7 @@ impl Shared {
             acl,
             logins: Logins::default(),
             encodings: encodings::Encodings::default(),
+            error_codes: error_names::Codes::default(),
             audit,
             file_work: Background::new("file-work"),
             user_changes: Background::new("user-changes"),

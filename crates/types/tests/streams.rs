@@ -2,7 +2,9 @@
 
 use duramen_base::limits::{COLLECTION_ELEMENTS_MAX, VALUE_BYTES_MAX};
 use duramen_types::dump::{dump, restore};
-use duramen_types::stream::{self, Consumer, Entry, Group, Id, Pending, Trim, groups};
+use duramen_types::stream::{
+    self, Consumer, Entry, Group, Id, NODE_ENTRIES, Pending, Rough, Trim, groups,
+};
 use duramen_types::{Error, Part, Parts, Stream, Text, Type};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -178,7 +180,15 @@ impl Model {
             }
             Step::Roughly(number, limit) => {
                 let removed = change(value, |stream| {
-                    stream.trim(Trim::Length(*number), Some(*limit))
+                    let limit = if *limit == 0 { usize::MAX } else { *limit };
+                    let node_entries = NODE_ENTRIES;
+                    stream.trim(
+                        Trim::Length(*number),
+                        Some(Rough {
+                            node_entries,
+                            limit,
+                        }),
+                    )
                 })
                 .unwrap();
                 assert!(*limit == 0 || removed <= *limit);

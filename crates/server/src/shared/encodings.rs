@@ -1,8 +1,10 @@
 //! Limits up to which Redis keeps a collection as one block of bytes. A collection has one form
-//! here; the limits decide only the reply of `OBJECT ENCODING`. They last until the server stops.
+//! here; the limits decide only the reply of `OBJECT ENCODING`, and the number of entries that
+//! trimming by `~` removes together. They last until the server stops.
 //!
 //! **Concurrency**: independent numbers; a command may see some of the changes of a `CONFIG SET`.
 
+use duramen_types::stream::NODE_ENTRIES;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 /// A limit by name.
@@ -19,6 +21,8 @@ pub(crate) enum Limit {
     SetValue,
     ZsetEntries,
     ZsetValue,
+    /// 0: all entries are one node.
+    StreamNodeEntries,
 }
 
 /// A limit, its name, an older name, and the default of Redis.
@@ -26,7 +30,7 @@ type Row = (Limit, &'static str, Option<&'static str>, i64);
 
 /// In the order of [`Limit`].
 #[rustfmt::skip]
-const LIMITS: [Row; 9] = [
+const LIMITS: [Row; 10] = [
     (Limit::HashEntries, "hash-max-listpack-entries", Some("hash-max-ziplist-entries"), 512),
     (Limit::HashValue, "hash-max-listpack-value", Some("hash-max-ziplist-value"), 64),
     (Limit::ListSize, "list-max-listpack-size", Some("list-max-ziplist-size"), -2),
@@ -36,6 +40,7 @@ const LIMITS: [Row; 9] = [
     (Limit::SetValue, "set-max-listpack-value", None, 64),
     (Limit::ZsetEntries, "zset-max-listpack-entries", Some("zset-max-ziplist-entries"), 128),
     (Limit::ZsetValue, "zset-max-listpack-value", Some("zset-max-ziplist-value"), 64),
+    (Limit::StreamNodeEntries, "stream-node-max-entries", None, NODE_ENTRIES as i64),
 ];
 
 /// Sizes of a list's block, in bytes, for the values -1 to -5 of [`Limit::ListSize`].
@@ -98,6 +103,14 @@ impl Encodings {
     /// Whether a number of elements or bytes is within a limit.
     pub(crate) fn allow(&self, limit: Limit, number: usize) -> bool {
         i64::try_from(number).is_ok_and(|number| number <= self.get(limit))
+    }
+
+    /// Entries in a node of a stream.
+    pub(crate) fn stream_node_entries(&self) -> usize {
+        match usize::try_from(self.get(Limit::StreamNodeEntries)) {
+            Ok(0) | Err(_) => usize::MAX,
+            Ok(entries) => entries,
+        }
     }
 
     /// Whether a list of so many elements and bytes is one block.

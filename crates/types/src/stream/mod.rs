@@ -42,8 +42,8 @@ pub use groups::{Consumer, Group, Pending};
 use std::borrow::Cow;
 use std::fmt;
 
-/// Entries in a node of a stream of Redis, which `~` removes as a whole.
-pub(crate) const NODE_ENTRIES: usize = 100;
+/// Entries in a node of a stream of Redis by default (`stream-node-max-entries`).
+pub const NODE_ENTRIES: usize = 100;
 
 /// The id of an entry: a time in milliseconds, and a number within it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -126,6 +126,15 @@ pub enum Trim {
     Length(usize),
     /// Those before this id.
     Before(Id),
+}
+
+/// Trimming by `~`, as in Redis, whose streams have nodes: only as many entries as whole nodes
+/// have, or all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rough {
+    pub node_entries: usize,
+    /// Maximum number of removed entries.
+    pub limit: usize,
 }
 
 /// A stream, its head read.
@@ -455,12 +464,11 @@ impl<'a> Stream<'a> {
         Ok(removed)
     }
 
-    /// Removes entries from the front, and returns how many. `limit`: as Redis does with `~`: only
-    /// as many as whole nodes have, and at most `limit` if that is not 0. X2.
+    /// Removes entries from the front, and returns how many. X2.
     ///
     /// # Errors
     /// [`Error::Damaged`].
-    pub fn trim(&mut self, trim: Trim, limit: Option<usize>) -> Result<usize, Error> {
+    pub fn trim(&mut self, trim: Trim, rough: Option<Rough>) -> Result<usize, Error> {
         let mut number = match trim {
             Trim::Length(length) => self.count.saturating_sub(length),
             Trim::Before(id) if id > self.tip => self.count,
@@ -475,12 +483,11 @@ impl<'a> Stream<'a> {
                 number
             }
         };
-        if let Some(limit) = limit {
-            let limit = if limit == 0 { usize::MAX } else { limit };
-            if number < self.count || number > limit {
-                let most = number.min(limit);
-                number = most - most % NODE_ENTRIES;
-            }
+        if let Some(rough) = rough
+            && (number < self.count || number > rough.limit)
+        {
+            let most = number.min(rough.limit);
+            number = most - most % rough.node_entries.max(1);
         }
         let mut entries = self.entries();
         for _ in 0..number {

@@ -236,6 +236,7 @@ pub(crate) fn resetstat(ctx: &mut Context<'_>) -> Done {
     ctx.count_up_to_now();
     Totals::reset(ctx.shared);
     ctx.shared.acl.reset_counts();
+    ctx.shared.error_codes.reset();
     ctx.ok()
 }
 

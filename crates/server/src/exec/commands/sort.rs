@@ -268,8 +268,11 @@ impl Options<'_> {
             elements = weighted.iter().map(|weighted| weighted.element).collect();
         } else if is_ordered && self.descending && is_sorted_set(found) {
             elements.reverse();
-        } else if !is_ordered && self.stores {
+        } else if !is_ordered {
             elements.sort_by(Text::compare); // the result is the same each time
+            if self.descending {
+                elements.reverse();
+            }
         }
         if let Some((start, count)) = self.limit {
             let start = usize::try_from(start).unwrap_or(0).min(elements.len());

@@ -8,7 +8,7 @@ use crate::config::EventClasses;
 use crate::exec::request::context::{Context, Done, Failure, NO_SUCH_KEY, NOT_AN_INTEGER, SYNTAX};
 use crate::exec::request::events::EventName;
 use duramen_engine::{Guard, KeyHash};
-use duramen_types::stream::{self, Entry, Id, Trim};
+use duramen_types::stream::{self, Entry, Id, Rough, Trim};
 use duramen_types::{Part, Parts, Stream, Text};
 use duramen_wire::resp::Encoder;
 use duramen_wire::resp::number::parse_integer;
@@ -24,8 +24,10 @@ const INVALID_ID: Failure =
     Failure::Text("ERR Invalid stream ID specified as stream command argument");
 /// Longer texts are no ids in Redis.
 const ID_BYTES_MAX: usize = 127;
-/// Entries that `~` removes at most without LIMIT.
-const LIMIT_DEFAULT: usize = 10_000;
+/// Nodes whose entries `~` removes at most without LIMIT.
+const NODES_MAX: usize = 100;
+/// Maximum of these entries.
+const LIMIT_MAX: usize = 1_000_000;
 
 /// A part of an id, as `strtoull` reads it.
 fn parse_part(text: &[u8]) -> Option<u64> {
@@ -129,8 +131,8 @@ enum NewId {
 /// The options of XADD and XTRIM.
 struct Options {
     trim: Option<Trim>,
-    /// `None`: exactly, otherwise as with `~`; 0: no limit.
-    limit: Option<usize>,
+    /// `None`: exactly.
+    rough: Option<Rough>,
     only_present: bool,
     id: NewId,
     /// The first argument behind the options and the id.
@@ -204,11 +206,21 @@ fn parse(ctx: &Context<'_>, adds: bool) -> Result<Options, Failure> {
     check(adds, trim.is_some(), is_rough, limit)?;
     Ok(Options {
         trim,
-        limit: is_rough.then(|| limit.unwrap_or(LIMIT_DEFAULT)),
+        rough: is_rough.then(|| rough(ctx, limit)),
         only_present,
         id,
         next: at,
     })
+}
+
+/// `limit`: LIMIT, if it was given; 0: there is none.
+fn rough(ctx: &Context<'_>, limit: Option<usize>) -> Rough {
+    let entries = ctx.shared.encodings.stream_node_entries();
+    let limit = limit.unwrap_or(entries.saturating_mul(NODES_MAX).min(LIMIT_MAX));
+    Rough {
+        node_entries: entries,
+        limit: if limit == 0 { usize::MAX } else { limit },
+    }
 }
 
 /// Which options of XADD and XTRIM go together.
@@ -270,7 +282,7 @@ pub(crate) fn xadd(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHa
         let id = new_id(&stream, options.id, now_ms)?;
         stream.append(id, &pairs);
         if let Some(trim) = options.trim {
-            trimmed = stream.trim(trim, options.limit)?;
+            trimmed = stream.trim(trim, options.rough)?;
         }
         stream.store(parts)?;
         Ok(Some(id))
@@ -291,7 +303,7 @@ pub(crate) fn xtrim(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
     let removed = change(ctx, guard, hashes, event("xtrim"), |_, parts| {
         let mut stream = Stream::load(parts)?;
         let removed = match options.trim {
-            Some(trim) => stream.trim(trim, options.limit)?,
+            Some(trim) => stream.trim(trim, options.rough)?,
             None => 0,
         };
         if removed > 0 {

@@ -12,8 +12,6 @@ use duramen_wire::resp::number::parse_integer;
 
 /// Entries and pending entries that XINFO STREAM FULL shows without COUNT.
 const COUNT_DEFAULT: usize = 10;
-/// Entries in a node of a stream of Redis, about which XINFO STREAM tells.
-const NODE_ENTRIES: usize = 100;
 
 /// The stream under the request's key.
 fn stream<'g>(
@@ -116,7 +114,9 @@ pub(crate) fn stream_info(
 ) -> Done {
     let stream = stream(ctx, guard, hashes)?;
     let full = parse_full(ctx)?;
-    let nodes = stream.len().div_ceil(NODE_ENTRIES) as i64;
+    let nodes = stream
+        .len()
+        .div_ceil(ctx.shared.encodings.stream_node_entries()) as i64;
     let mut reply = ctx.reply();
     reply.map(if full.is_some() { 9 } else { 10 });
     write_number(&mut reply, "length", stream.len() as i64);

@@ -210,7 +210,12 @@ impl Local {
     /// Counts an error reply with this text.
     pub(crate) fn note_error(&self, shared: &Shared, text: &str) {
         self.counters(shared).errors.add(1);
-        let place = error_names::position(text);
+        let code = error_names::code(text);
+        let place = match error_names::position(code) {
+            Some(place) => place,
+            None if shared.error_codes.count(code) => return,
+            None => 0,
+        };
         if let Some(counter) = self.state(shared).errors.get(place) {
             counter.add(1);
         }

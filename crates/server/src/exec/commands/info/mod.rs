@@ -373,6 +373,12 @@ fn error_stats(ctx: &Context<'_>, fields: &mut Fields) {
             );
         }
     }
+    for (code, count) in ctx.shared.error_codes.all() {
+        fields.add(
+            format_args!("errorstat_{code}"),
+            format_args!("count={count}"),
+        );
+    }
 }
 
 fn latency_stats(ctx: &Context<'_>, fields: &mut Fields) {
