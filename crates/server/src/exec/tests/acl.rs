@@ -82,7 +82,13 @@ fn a_user_without_keys_may_touch_none() {
 fn in_script(s: &mut Session, request: &str) -> String {
     let mut args: Vec<&[u8]> = vec![b"EVAL", b"return redis.call(unpack(ARGV))", b"0"];
     args.extend(request.split(' ').map(str::as_bytes));
-    s.ask_bytes(&args)
+    loop {
+        let reply = s.ask_bytes(&args);
+        if !reply.is_empty() {
+            return reply;
+        }
+        // On a busy machine it has run for its slice: it goes on.
+    }
 }
 
 #[test]

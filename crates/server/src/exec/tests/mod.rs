@@ -188,8 +188,7 @@ fn run_raw(executor: &mut Executor, client: &mut Client, input: &[u8]) -> Vec<u8
         executor.run(&mut turn);
         let progressed = turn[0].executed > executed;
         executed = turn[0].executed;
-        // A script that has run for its slice goes on in the next round.
-        if client.verdict() != Verdict::Open || !progressed && !client.goes_on {
+        if client.verdict() != Verdict::Open || !progressed {
             break;
         }
     }
