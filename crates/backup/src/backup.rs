@@ -621,7 +621,7 @@ impl Backup {
             stalled = true;
             drop(state);
             let made = match place {
-                None => self.make_room()?,
+                None => self.make_room(bytes)?,
                 Some(_) => match self.make_memory() {
                     Err(Error::Full { .. }) => false, // only the write-ahead log is left
                     made => made?,                    // V3

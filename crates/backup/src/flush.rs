@@ -114,9 +114,13 @@ impl Backup {
         self.state().ring.capacity
     }
 
-    /// Frees some of the write-ahead log, for a commit that waits. `false`: nothing can be freed.
-    pub(crate) fn make_room(&self) -> Result<bool, Error> {
+    /// Frees some of the write-ahead log, for a commit of so many bytes that waits. `false`: nothing
+    /// can be freed.
+    pub(crate) fn make_room(&self, bytes: u64) -> Result<bool, Error> {
         let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.state().ring.place(bytes).is_some() {
+            return Ok(true); // the background flush was faster
+        }
         // No valid block is written again (H3): bytes that are being staged directly to a frame
         // have to be there first.
         let _straight = self.straight.lock().unwrap_or_else(PoisonError::into_inner);

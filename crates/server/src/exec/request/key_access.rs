@@ -106,10 +106,6 @@ impl KeyAccess {
     /// The access of a request with these arguments to its key number `n`, from 0.
     pub(crate) fn of(spec: &Spec, args: &Args<'_>, n: usize) -> KeyAccess {
         let (first, second) = KeyAccess::declared(spec);
-        if matches!(spec.name, "xclaim" | "xautoclaim") {
-            // They return entries, which Redis does not declare.
-            return KeyAccess(first.0 | ACCESS);
-        }
         if first.0 & VARIABLE == 0 {
             return second.filter(|_| n > 0).unwrap_or(first);
         }
@@ -129,6 +125,16 @@ impl KeyAccess {
             true => RW | ACCESS | UPDATE,
             false => OW | UPDATE,
         })
+    }
+
+    /// The access for which its user needs rights.
+    pub(crate) fn needed(spec: &Spec, args: &Args<'_>, n: usize) -> KeyAccess {
+        let access = KeyAccess::of(spec, args, n);
+        match spec.name {
+            // They return entries, which Redis does not declare.
+            "xclaim" | "xautoclaim" => KeyAccess(access.0 | ACCESS),
+            _ => access,
+        }
     }
 
     pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {

@@ -44,7 +44,7 @@ impl Permit {
         args: &Args<'_>,
         client: &Client,
     ) -> Option<Permit> {
-        let access = KeyAccess::of(spec, args, 0);
+        let access = KeyAccess::needed(spec, args, 0);
         let is_plain = spec.keys == ONE_KEY && access.is_of_key() && !reads_any_key(spec);
         let user = client.user().filter(|_| is_plain)?;
         let key = args.get(1)?;
@@ -128,7 +128,7 @@ impl Request for Asked<'_> {
         let positions = self.spec.key_positions(self.args).enumerate();
         for (n, position) in positions {
             let key = self.args.get(position).unwrap_or_default();
-            let access = KeyAccess::of(self.spec, self.args, n);
+            let access = KeyAccess::needed(self.spec, self.args, n);
             if access.is_of_key() && !look(position, key, access.rights()) {
                 return;
             }
