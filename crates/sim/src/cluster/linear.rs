@@ -222,6 +222,10 @@ impl Search {
                 _ => {}
             }
         }
+        // A creation without an answer happened if its value was read.
+        absent |= unknown
+            .iter()
+            .any(|event| matches!(event.action, Action::Create(value) if read.contains(&value)));
         // An unknown operation whose effect no answer shows need not be considered.
         let noticed = |event: &Event| match event.action {
             Action::Write(value) | Action::Create(value) => read.contains(&value) || strange,
@@ -442,6 +446,15 @@ mod tests {
         let created = event(Action::Create(8), Found::Written { version: 2 }, 20, 30);
         assert!(judge(&[written(7, 1, 0, 4), gone, created]));
         assert!(!judge(&[written(7, 1, 0, 4), created]));
+        // The answer to the creation may be lost too, but not its value.
+        let created = event(Action::Create(8), Found::Nothing, 20, UNKNOWN);
+        assert!(judge(&[
+            written(7, 1, 0, 4),
+            gone,
+            created,
+            read(8, 2, 40, 50)
+        ]));
+        assert!(!judge(&[written(7, 1, 0, 4), created, read(8, 2, 40, 50)]));
         assert!(!judge(&[
             written(7, 1, 0, 4),
             gone,
