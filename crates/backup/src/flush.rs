@@ -114,8 +114,8 @@ impl Backup {
         self.state().ring.capacity
     }
 
-    /// Frees some of the write-ahead log, for a commit of so many bytes that waits. `false`: nothing
-    /// can be freed.
+    /// Frees some of the write-ahead log, for a commit of so many bytes that waits. `false`:
+    /// nothing can be freed.
     pub(crate) fn make_room(&self, bytes: u64) -> Result<bool, Error> {
         let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         if self.state().ring.place(bytes).is_some() {

@@ -3,8 +3,8 @@
 //!
 //! - C1: the function `take` allocates nothing in the interpreter, so it raises no error and no
 //!   jump passes over its values.
-//! - C2: its pointer to the channel is of an `Rc` that lives as long as the interpreter: callbacks of
-//!   `mlua` in the same interpreter hold it, and `machine::live` beyond them.
+//! - C2: its pointer to the channel is of an `Rc` that lives as long as the interpreter: callbacks
+//!   of `mlua` in the same interpreter hold it, and `machine::live` beyond them.
 
 use crate::channel::{Answer, Arguments, Channel, Event};
 use crate::host::{Host, NO_MEMORY};
