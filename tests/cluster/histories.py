@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import select
+import socketserver
 import subprocess
 import tempfile
 import time
@@ -125,3 +126,24 @@ def judge(paths, limit_s=60):
     verdict = Verdict(done.stdout)
     assert verdict.histories == len(paths), done.stdout
     return verdict
+
+
+class RequestHandler(socketserver.StreamRequestHandler):
+    """A connection to a server of a test, which reads requests of RESP."""
+
+    disable_nagle_algorithm = True
+
+    def words(self):
+        line = self.rfile.readline()
+        if not line:
+            return None
+        words = []
+        for _ in range(int(line[1:])):
+            length = int(self.rfile.readline()[1:])
+            words.append(self.rfile.read(length + 2)[:-2])
+        return words
+
+
+class Listener(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    allow_reuse_address = True

@@ -4,14 +4,13 @@ server whose replies or data are changed on their way, which the checker must fi
 
 import random
 import signal
-import socketserver
 import threading
 import time
 
 import pytest
 
 import harness
-from histories import Workload
+from histories import Listener, RequestHandler, Workload
 from processes import Cluster
 from runs import clients_of, histories_under, scaled
 
@@ -144,9 +143,7 @@ class Liar:
             return True
 
 
-class Handler(socketserver.StreamRequestHandler):
-    disable_nagle_algorithm = True
-
+class Handler(RequestHandler):
     def handle(self):
         liar, queued = self.server.liar, None
         with harness.Wire(liar.port) as wire:
@@ -163,22 +160,6 @@ class Handler(socketserver.StreamRequestHandler):
                 if queued is None and liar.lies(meant, reply):
                     wire.pipeline(liar.lie[2](meant, reply))
                 self.wfile.write(reply)
-
-    def words(self):
-        line = self.rfile.readline()
-        if not line:
-            return None
-        words = []
-        for _ in range(int(line[1:])):
-            length = int(self.rfile.readline()[1:])
-            words.append(self.rfile.read(length + 2)[:-2])
-        return words
-
-
-class Listener(socketserver.ThreadingTCPServer):
-    daemon_threads = True
-    allow_reuse_address = True
-
 
 @pytest.mark.parametrize("lie", ["none", *LIES])
 def test_a_server_that_lies_about_collections_is_found_out(place, lie):

@@ -7,14 +7,13 @@ nothing.
 
 import random
 import signal
-import socketserver
 import threading
 import time
 
 import pytest
 
 import harness
-from histories import Workload
+from histories import Listener, RequestHandler, Workload
 from runs import scaled
 
 pytestmark = pytest.mark.duramen
@@ -126,9 +125,7 @@ def bulk(value):
     return b"$-1\r\n" if value is None else b"$%d\r\n%s\r\n" % (len(value), value)
 
 
-class Handler(socketserver.StreamRequestHandler):
-    disable_nagle_algorithm = True
-
+class Handler(RequestHandler):
     def handle(self):
         transaction = None
         while words := self.words():
@@ -144,22 +141,6 @@ class Handler(socketserver.StreamRequestHandler):
             else:
                 reply = self.server.fake.run(words)
             self.wfile.write(reply)
-
-    def words(self):
-        line = self.rfile.readline()
-        if not line:
-            return None
-        words = []
-        for _ in range(int(line[1:])):
-            length = int(self.rfile.readline()[1:])
-            words.append(self.rfile.read(length + 2)[:-2])
-        return words
-
-
-class Listener(socketserver.ThreadingTCPServer):
-    daemon_threads = True
-    allow_reuse_address = True
-
 
 @pytest.mark.parametrize("lie", ["none", "stale read", "lost write", "increment twice", "removal undone"])
 def test_a_lying_server_is_found_out(place, lie):
