@@ -5,6 +5,7 @@ the client programs of the other tests. Debian's packages are the exception: the
 puts them, if this user may install them.
 """
 
+import fcntl
 import functools
 import hashlib
 import json
@@ -40,15 +41,21 @@ def call(*command, cwd=None, env=None):
 
 
 def once(folder, sources, work):
-    """Runs `work` in an empty folder, unless it was already run there with these sources."""
+    """Runs `work` in an empty folder, unless it was already run there with these sources.
+
+    Suites run beside each other and share folders: one makes a folder, the others wait for it.
+    """
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
     stamp = folder / "made-of"
-    if stamp.exists() and stamp.read_text() == digest:
-        return
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    work()
-    stamp.write_text(digest)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with open(folder.parent / f".{folder.name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if stamp.exists() and stamp.read_text() == digest:
+            return
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        work()
+        stamp.write_text(digest)
 
 
 def is_installed(package):
