@@ -3,12 +3,11 @@
 
 use crate::figure::Figure;
 use crate::harness::{
-    Bound, Contender, Doing, Failure, Options, Report, Result, Row, alternate, median, progress,
+    Bound, Contender, Doing, Failure, Options, Report, Result, Row, alternate, progress,
 };
 use crate::servers::client::ask;
-use crate::servers::{Duramen, ProgramArgs, Programs, Scratch, Server};
+use crate::servers::{Costs, Duramen, ProgramArgs, Programs, Scratch, Server};
 use duramen_load::{Command, Limit, Load};
-use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -82,51 +81,15 @@ fn loaded(server: Server, sizes: &Sizes) -> Result<Server> {
     Ok(server)
 }
 
-/// Requests per second, and microseconds of the server's processor time per request.
-fn rate(
-    server: &Server,
-    (command, pipeline): (Command, usize),
-    sizes: &Sizes,
-) -> Result<(f64, f64)> {
-    let mut load = Load::usual(server.address, command, pipeline);
-    (load.keys, load.limit) = (sizes.keys, Limit::Time(sizes.window));
-    let before = server.cpu_ns()?;
-    let outcome = load.run()?;
-    let cpu_ns = server.cpu_ns()? - before;
-    match outcome.errors {
-        0 => Ok((
-            outcome.requests_per_second(),
-            cpu_ns as f64 / 1000.0 / outcome.requests as f64,
-        )),
-        errors => Err(Failure::new(
-            format!("loading {}", server.name),
-            format!("{errors} requests were refused"),
-        )),
-    }
-}
-
-/// Rates and processor times of the servers, by server.
-fn measure(
-    servers: &[Server],
-    case: (Command, usize),
-    sizes: &Sizes,
-) -> Result<(Vec<f64>, Vec<f64>)> {
-    let times: Vec<_> = servers.iter().map(|_| RefCell::new(Vec::new())).collect();
-    let mut contenders: Vec<_> = servers
-        .iter()
-        .zip(&times)
-        .map(|(server, times)| {
-            Contender::new(server.name.as_str(), move || {
-                let (rate, cpu_us) = rate(server, case, sizes)?;
-                times.borrow_mut().push(cpu_us);
-                Ok(rate)
-            })
-        })
-        .collect();
-    let rates = alternate(sizes.rounds, &mut contenders)?;
-    drop(contenders);
-    let cpu_us = times.iter().map(|times| median(&times.borrow())).collect();
-    Ok((rates, cpu_us))
+/// Rates and processor times of the servers.
+fn measure(servers: &[Server], case: (Command, usize), sizes: &Sizes) -> Result<Costs> {
+    Costs::in_turns(servers, sizes.rounds, |server| {
+        let (command, pipeline) = case;
+        let mut load = Load::usual(server.address, command, pipeline);
+        (load.keys, load.limit) = (sizes.keys, Limit::Time(sizes.window));
+        let (outcome, cpu_us) = server.cost_of(&load)?;
+        Ok((outcome.requests_per_second(), cpu_us))
+    })
 }
 
 fn rows(name: &str, servers: &[Server], rates: &[f64], cpu_us: &[f64]) -> Vec<Row> {
@@ -163,7 +126,7 @@ fn rules(programs: &Programs, sizes: &Sizes, dir: &Path, report: &mut Report) ->
         ("SET P=1", Command::Set, 1),
         ("SET P=16", Command::Set, 16),
     ] {
-        let (rates, cpu_us) = measure(&servers, (command, pipeline), sizes)?;
+        let Costs { rates, cpu_us } = measure(&servers, (command, pipeline), sizes)?;
         progress!("{name}: CPU {cpu_us:.3?} us");
         all.extend(rows(name, &servers, &rates, &cpu_us));
         let text = format!("{name}: CPU with rules / without ≤ 1.02");
@@ -196,7 +159,7 @@ fn encryption(programs: &Programs, sizes: &Sizes, dir: &Path, report: &mut Repor
     let servers = servers.collect::<Result<Vec<_>>>()?;
     let mut all = Vec::new();
     for (name, pipeline) in [("synced SET P=1", 1), ("synced SET P=16", 16)] {
-        let (rates, cpu_us) = measure(&servers, (Command::Set, pipeline), sizes)?;
+        let Costs { rates, cpu_us } = measure(&servers, (Command::Set, pipeline), sizes)?;
         progress!("{name}: {rates:.0?} requests/s");
         all.extend(rows(name, &servers, &rates, &cpu_us));
         let text = format!("{name}: requests/s encrypted / plain ≥ 0.9");

@@ -5,13 +5,11 @@
 
 use crate::figure::Figure;
 use crate::harness::{
-    Bound, Chart, Contender, Doing, Failure, Options, Report, Result, Row, alternate, machine,
-    median, progress,
+    Bound, Chart, Doing, Failure, Options, Report, Result, Row, machine, progress,
 };
-use crate::servers::{Duramen, ProgramArgs, Programs, Redis, Scratch, Server, find_program};
+use crate::servers::{Costs, Duramen, ProgramArgs, Programs, Redis, Scratch, Server, find_program};
 use duramen_load::{Command, Limit, Load, Tls};
 use duramen_tls::{Identity, Protocols, Settings, Stream};
-use std::cell::RefCell;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -210,24 +208,15 @@ fn requests(
         let mut ways = Vec::new();
         for side in sides {
             for tls in [None, Some(&tls)] {
-                ways.push((side, tls, RefCell::new(Vec::new())));
+                ways.push((side, tls));
             }
         }
-        let mut contenders: Vec<_> = ways
-            .iter()
-            .map(|(side, tls, cpu_us)| {
-                Contender::new(side.server.name.as_str(), move || {
-                    let (rate, cpu) = rate(side, *tls, command, pipeline, sizes)?;
-                    cpu_us.borrow_mut().push(cpu);
-                    Ok(rate)
-                })
-            })
-            .collect();
-        let rates = alternate(sizes.rounds, &mut contenders)?;
-        drop(contenders);
+        let costs = Costs::in_turns(&ways, sizes.rounds, |(side, tls)| {
+            rate(side, *tls, command, pipeline, sizes)
+        })?;
+        let Costs { rates, cpu_us: cpu } = costs;
         progress!("{case}: {rates:.0?} requests/s");
-        let cpu: Vec<f64> = ways.iter().map(|(_, _, us)| median(&us.borrow())).collect();
-        for (n, (side, tls, _)) in ways.iter().enumerate() {
+        for (n, (side, tls)) in ways.iter().enumerate() {
             let plain = n - n % 2;
             let way = if tls.is_some() { "TLS" } else { "plain" };
             let name = format!("{}, {way}", side.server.name);
@@ -284,17 +273,12 @@ fn rate(
         load.server = side.encrypted;
         load.tls = tls.cloned();
     }
-    let before = side.server.cpu_ns()?;
-    let outcome = load.run()?;
-    let cpu_ns = side.server.cpu_ns()? - before;
-    match (outcome.errors, outcome.nulls) {
-        (0, 0) => Ok((
-            outcome.requests_per_second(),
-            cpu_ns as f64 / 1000.0 / outcome.requests as f64,
-        )),
-        (errors, nulls) => Err(Failure::new(
+    let (outcome, cpu_us) = side.server.cost_of(&load)?;
+    match outcome.nulls {
+        0 => Ok((outcome.requests_per_second(), cpu_us)),
+        nulls => Err(Failure::new(
             format!("loading {}", side.server.name),
-            format!("{errors} requests were refused, {nulls} keys not found"),
+            format!("{nulls} keys were not found"),
         )),
     }
 }
@@ -306,21 +290,10 @@ fn connections(
     sizes: &Sizes,
     report: &mut Report,
 ) -> Result<()> {
-    let shakes: Vec<_> = sides.iter().map(|_| RefCell::new(Vec::new())).collect();
-    let mut contenders: Vec<_> = sides
-        .iter()
-        .zip(&shakes)
-        .map(|(side, cpu_us)| {
-            Contender::new(side.server.name.as_str(), move || {
-                let (rate, cpu) = handshakes(side, certificates, sizes.handshakes)?;
-                cpu_us.borrow_mut().push(cpu);
-                Ok(rate)
-            })
-        })
-        .collect();
-    let rates = alternate(sizes.rounds, &mut contenders)?;
-    drop(contenders);
-    let cpu: Vec<f64> = shakes.iter().map(|us| median(&us.borrow())).collect();
+    let costs = Costs::in_turns(sides, sizes.rounds, |side| {
+        handshakes(side, certificates, sizes.handshakes)
+    })?;
+    let Costs { rates, cpu_us: cpu } = costs;
     let mut rows = Vec::new();
     for (n, side) in sides.iter().enumerate() {
         let name = &side.server.name;

@@ -1,9 +1,11 @@
 //! Server processes under test: started on a free loopback port, stopped by their own handle.
 
 pub mod client;
+mod costs;
 mod group;
 mod programs;
 
+pub use costs::Costs;
 pub use group::{Cluster, RedisGroup, Up};
 pub use programs::{ProgramArgs, Programs};
 

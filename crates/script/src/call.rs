@@ -1,24 +1,62 @@
-//! `redis.call`: `host.take` takes the arguments of a command, and `host.call` or `host.allowed`,
-//! which are called next, ask the server.
+//! `redis.call`, `redis.pcall` and `redis.acl_check_cmd`, as C functions of Lua. They copy their
+//! arguments, ask the server, and put short replies on the stack; `reply` makes the other values.
 //!
-//! - C1: the function `take` allocates nothing in the interpreter, so it raises no error and no
-//!   jump passes over its values.
+//! - C1: an error of Lua jumps over the frame of `command` alone, which owns nothing: `ask` has
+//!   given back all of its own before the interpreter allocates.
 //! - C2: its pointer to the channel is of an `Rc` that lives as long as the interpreter: callbacks
 //!   of `mlua` in the same interpreter hold it, and `machine::live` beyond them.
 
-use crate::channel::{Answer, Arguments, Channel, Event};
+use crate::channel::{Answer, Arguments, Channel, Event, Stopped};
 use crate::host::{Host, NO_MEMORY};
 use crate::{number, reply};
 use mlua::ffi::{
-    LUA_TNUMBER, LUA_TSTRING, lua_State, lua_gettop, lua_pushcclosure, lua_pushlightuserdata,
-    lua_tolstring, lua_tonumber, lua_touserdata, lua_type, lua_upvalueindex,
+    LUA_GCCOUNT, LUA_GCCOUNTB, LUA_TNUMBER, LUA_TSTRING, lua_State, lua_call, lua_createtable,
+    lua_error, lua_gc, lua_gettop, lua_pushboolean, lua_pushcclosure, lua_pushlightuserdata,
+    lua_pushlstring, lua_pushnumber, lua_pushvalue, lua_setfield, lua_toboolean, lua_tolstring,
+    lua_tonumber, lua_touserdata, lua_type, lua_upvalueindex,
 };
 use mlua::{Function, Lua, Table, Value};
 use std::ffi::{c_int, c_void};
 use std::rc::Rc;
 
-/// Work of one argument beside its bytes (`Host::charge`).
+/// Work of one argument beside its bytes (`Channel::charge`).
 const ARGUMENT_WORK: usize = 64;
+/// Longest reply that stays in the channel after its value is made.
+const SHORT_BYTES: usize = 16 << 10;
+
+/// The functions of this file; the numbers are known to Lua.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// An error reply is raised.
+    Call = 0,
+    /// An error reply is a value.
+    Protected = 1,
+    /// Whether the command may run.
+    Allowed = 2,
+}
+
+/// The end of a call, until its value is made.
+#[derive(Debug, Default)]
+pub(crate) enum Called {
+    /// The reply, as RESP.
+    Replied(Vec<u8>),
+    /// The text of an error.
+    Refused(String),
+    #[default]
+    Stopped,
+}
+
+/// A reply that needs nothing of the host.
+#[derive(Clone, Copy)]
+enum Short {
+    Number(f64),
+    Null,
+    /// A place in the reply.
+    Text(usize, usize),
+    Status(usize, usize),
+    /// Any other: `reply` makes its value.
+    Not,
+}
 
 /// Adds the functions of this file to those of the host. `bytes_max`: maximum of all arguments.
 pub(crate) fn add(
@@ -29,36 +67,134 @@ pub(crate) fn add(
 ) -> mlua::Result<()> {
     channel.arguments_max.set(bytes_max);
     let pointer: *mut c_void = Rc::as_ptr(channel).cast_mut().cast();
-    // SAFETY: the pointer is the only value on the stack, and becomes the upvalue of the closure,
-    // which is the only value left.
-    let taking: Function = unsafe {
-        lua.exec_raw((), |state| {
-            lua_pushlightuserdata(state, pointer);
-            lua_pushcclosure(state, take, 1);
-        })
-    }?;
-    host.raw_set("take", taking)?;
-    for (name, asks) in [("call", false), ("allowed", true)] {
+    for (name, way) in [
+        ("call", Way::Call),
+        ("pcall", Way::Protected),
+        ("allowed", Way::Allowed),
+    ] {
         let channel = Rc::clone(channel);
-        let calling = lua.create_function(move |lua, ()| {
+        let replying = lua.create_function(move |lua, ()| {
             let channel = &channel;
-            call(Host { lua, channel }, asks)
+            reply(Host { lua, channel })
         })?;
+        // SAFETY: `replying` is the only value on the stack; with the two that follow it becomes an
+        // upvalue of the closure, which is the only value left.
+        let calling: Function = unsafe {
+            lua.exec_raw(replying, |state| {
+                lua_pushlightuserdata(state, pointer);
+                lua_pushnumber(state, f64::from(way as u8));
+                lua_pushcclosure(state, command, 3);
+            })
+        }?;
         host.raw_set(name, calling)?;
     }
     Ok(())
 }
 
-/// Copies its arguments into the channel.
-unsafe extern "C-unwind" fn take(state: *mut lua_State) -> c_int {
-    // SAFETY: Lua calls it with its arguments on the stack, and with the upvalue that `add` gave it
-    // (C2); a string stays where it is as long as it is on the stack.
+/// A call of the script. Its upvalues are those of `add`.
+unsafe extern "C-unwind" fn command(state: *mut lua_State) -> c_int {
+    // SAFETY: Lua calls it with its arguments on a stack with 20 free places, and with the upvalues
+    // that `add` gave it (C2). The reply stays where it is until the next call of `ask`; C1.
     unsafe {
-        let channel: *const Channel = lua_touserdata(state, lua_upvalueindex(1)).cast();
-        let channel = &*channel;
-        *channel.arguments.borrow_mut() = arguments(state, channel.arguments_max.get());
+        let channel: *const Channel = lua_touserdata(state, lua_upvalueindex(2)).cast();
+        let way = lua_tonumber(state, lua_upvalueindex(3)) as u8;
+        let is = |other: Way| way == other as u8;
+        let text = |start: usize, end: usize| {
+            let reply = match &*(*channel).called.as_ptr() {
+                Called::Replied(reply) => reply.get(start..end).unwrap_or_default(),
+                _ => &[],
+            };
+            lua_pushlstring(state, reply.as_ptr().cast(), reply.len());
+        };
+        match ask(state, &*channel, is(Way::Allowed)) {
+            Short::Number(number) if is(Way::Allowed) => {
+                lua_pushboolean(state, c_int::from(number == 1.0));
+            }
+            Short::Number(number) => lua_pushnumber(state, number),
+            Short::Null => lua_pushboolean(state, 0),
+            Short::Text(start, end) => text(start, end),
+            Short::Status(start, end) => {
+                lua_createtable(state, 0, 1);
+                text(start, end);
+                lua_setfield(state, -2, c"ok".as_ptr());
+            }
+            Short::Not => {
+                lua_pushvalue(state, lua_upvalueindex(1));
+                lua_call(state, 0, 2);
+                if !is(Way::Protected) && lua_toboolean(state, -2) == 0 {
+                    lua_error(state)
+                }
+            }
+        }
     }
-    0
+    1
+}
+
+/// Asks the server to run the command on the stack, or whether it would, and leaves its end in the
+/// channel. The script may be suspended.
+///
+/// # Safety
+/// `state` is the one of a running function of C.
+unsafe fn ask(state: *mut lua_State, channel: &Channel, asks: bool) -> Short {
+    let memory = || {
+        // SAFETY: of a running function, as above; neither allocates.
+        let (kib, rest) = unsafe {
+            (
+                lua_gc(state, LUA_GCCOUNT, 0),
+                lua_gc(state, LUA_GCCOUNTB, 0),
+            )
+        };
+        ((kib as usize) << 10) + rest as usize
+    };
+    let ended = || -> Result<Called, Stopped> {
+        // SAFETY: as this function.
+        let taken = unsafe { arguments(state, channel.arguments_max.get()) };
+        channel.look(memory)?; // a command may take as long as many instructions
+        let args = match taken {
+            Ok(args) => args,
+            Err(text) => return Ok(Called::Refused(text)),
+        };
+        channel.charge(ARGUMENT_WORK * args.len() + args.bytes(), memory)?;
+        let resp3 = channel.resp3.get();
+        let answer = channel.ask(match asks {
+            true => Event::Allowed { args },
+            false => Event::Call { args, resp3 },
+        })?;
+        let Answer::Reply(bytes) = answer else {
+            return Ok(Called::Refused("ERR the command has no reply".to_owned()));
+        };
+        channel.charge(ARGUMENT_WORK + bytes.len().min(SHORT_BYTES), memory)?;
+        Ok(Called::Replied(bytes))
+    };
+    let called = ended().unwrap_or(Called::Stopped);
+    let short = match &called {
+        Called::Replied(bytes) => short(bytes),
+        _ => Short::Not,
+    };
+    channel.called.replace(called);
+    short
+}
+
+/// The value of a reply that is one line or one short text.
+fn short(reply: &[u8]) -> Short {
+    if reply.len() > SHORT_BYTES {
+        return Short::Not;
+    }
+    let line_end = |reply: &[u8]| reply.iter().position(|byte| *byte == b'\r');
+    match reply {
+        b"$-1\r\n" => Short::Null,
+        [b':', number @ .., b'\r', b'\n'] => {
+            let number = std::str::from_utf8(number).ok();
+            let number = number.and_then(|text| text.parse::<i64>().ok());
+            number.map_or(Short::Not, |number| Short::Number(number as f64))
+        }
+        [b'+', line @ .., b'\r', b'\n'] => Short::Status(1, 1 + line.len()),
+        [b'$', ..] => {
+            let start = line_end(reply).map_or(reply.len(), |end| end + 2);
+            Short::Text(start, reply.len().saturating_sub(2).max(start))
+        }
+        _ => Short::Not,
+    }
 }
 
 /// The values on the stack as arguments, or the text of an error.
@@ -105,33 +241,17 @@ fn number_text(number: f64) -> Vec<u8> {
     }
 }
 
-/// Asks the server to run the command that was taken, or whether it would: whether the result is no
-/// error, and the result.
-fn call(host: Host<'_>, asks: bool) -> mlua::Result<(bool, Value)> {
+/// The value of a reply that is not [`Short`]: whether it is no error, and the value.
+fn reply(host: Host<'_>) -> mlua::Result<(bool, Value)> {
     let Host { lua, channel } = host;
-    let taken = channel.arguments.replace(Ok(Arguments::default()));
-    channel.tick(lua)?; // a command may take as long as many instructions
-    let charged = taken.and_then(|args| {
-        host.charge(ARGUMENT_WORK * args.len() + args.bytes())?;
-        Ok(args)
-    });
-    let args = match charged {
-        Ok(args) => args,
-        Err(text) => return Ok((false, reply::error_table(lua, text.as_bytes())?)),
-    };
-    let resp3 = channel.resp3.get();
-    let event = match asks {
-        true => Event::Allowed { args },
-        false => Event::Call { args, resp3 },
-    };
-    let Answer::Reply(bytes) = channel.ask(event)? else {
-        return Ok((
-            false,
-            reply::error_table(lua, b"ERR the command has no reply")?,
-        ));
-    };
-    let is_error = bytes.first() == Some(&b'-');
-    Ok((!is_error, reply::read(host, &bytes)?))
+    match channel.called.take() {
+        Called::Stopped => Err(Stopped.into()),
+        Called::Refused(text) => Ok((false, reply::error_table(lua, text.as_bytes())?)),
+        Called::Replied(bytes) => {
+            let is_error = bytes.first() == Some(&b'-');
+            Ok((!is_error, reply::read(host, &bytes)?))
+        }
+    }
 }
 
 #[cfg(test)]

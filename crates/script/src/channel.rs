@@ -1,6 +1,7 @@
 //! The connection of a script's callbacks to the world outside of its coroutine, and the values
 //! that pass through it.
 
+use crate::call::Called;
 use crate::library::{LibraryText, Registered};
 use crate::source::Script;
 use corosensei::Yielder;
@@ -8,6 +9,9 @@ use mlua::Lua;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Work between two looks at the clock, about one nanosecond each.
+const WORK_PER_LOOK: usize = 1 << 16;
 
 /// Limits of one interpreter, and the texts that it tells scripts.
 #[derive(Clone, Debug)]
@@ -167,13 +171,13 @@ pub(crate) struct Channel {
     slice_end: Cell<Instant>,
     /// The form of the replies of commands.
     pub(crate) resp3: Cell<bool>,
-    /// Work of the host's functions since the last look at the clock (`Host::charge`).
+    /// Work of the host's functions since the last look at the clock.
     pub(crate) work: Cell<usize>,
     /// The lowest address of the interpreter's stack.
     pub(crate) stack_limit: Cell<usize>,
     pub(crate) random: RefCell<crate::random::Generator>,
-    /// The arguments of the next command, or the text of an error (`call`).
-    pub(crate) arguments: RefCell<Result<Arguments, String>>,
+    /// The end of the last call (`call`).
+    pub(crate) called: RefCell<Called>,
     /// Maximum of their bytes.
     pub(crate) arguments_max: Cell<usize>,
 }
@@ -190,6 +194,12 @@ impl std::fmt::Display for Stopped {
 
 impl std::error::Error for Stopped {}
 
+impl From<Stopped> for mlua::Error {
+    fn from(stopped: Stopped) -> mlua::Error {
+        mlua::Error::external(stopped)
+    }
+}
+
 impl Channel {
     pub(crate) fn new() -> Channel {
         Channel {
@@ -201,7 +211,7 @@ impl Channel {
             work: Cell::new(0),
             stack_limit: Cell::new(0),
             random: RefCell::new(crate::random::Generator::unknown()),
-            arguments: RefCell::new(Ok(Arguments::default())),
+            called: RefCell::default(),
             arguments_max: Cell::new(0),
         }
     }
@@ -210,18 +220,17 @@ impl Channel {
     ///
     /// # Errors
     /// [`Stopped`] (machine::K2).
-    pub(crate) fn ask(&self, event: Event) -> mlua::Result<Answer> {
-        let stop = || Err(mlua::Error::external(Stopped));
+    pub(crate) fn ask(&self, event: Event) -> Result<Answer, Stopped> {
         let yielder = self.yielder.get();
         if self.stopped.get() || yielder.is_null() {
-            return stop();
+            return Err(Stopped);
         }
         let is_slice = matches!(event, Event::Slice { .. });
         // SAFETY: machine::K3: the bottom frame of this coroutine has set it, and has not returned.
         let answer = unsafe { &*yielder }.suspend(event);
         if matches!(answer, Answer::Stop | Answer::Quit) {
             self.stopped.set(true);
-            return stop();
+            return Err(Stopped);
         }
         if is_slice {
             self.slice_end.set(Instant::now() + self.slice.get());
@@ -229,19 +238,46 @@ impl Channel {
         Ok(answer)
     }
 
-    /// To be called now and then while a script runs.
+    /// To be called now and then while a script runs. `memory_bytes`: of the interpreter.
     ///
     /// # Errors
     /// As [`ask`](Self::ask).
-    pub(crate) fn tick(&self, lua: &Lua) -> mlua::Result<()> {
+    pub(crate) fn look(&self, memory_bytes: impl FnOnce() -> usize) -> Result<(), Stopped> {
         if self.stopped.get() {
-            return Err(mlua::Error::external(Stopped));
+            return Err(Stopped);
         }
         if Instant::now() >= self.slice_end.get() {
-            let memory_bytes = lua.used_memory();
+            let memory_bytes = memory_bytes();
             self.ask(Event::Slice { memory_bytes })?;
         }
         Ok(())
+    }
+
+    /// As [`look`](Self::look), for a callback of `mlua`.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn tick(&self, lua: &Lua) -> mlua::Result<()> {
+        Ok(self.look(|| lua.used_memory())?)
+    }
+
+    /// To be called in each step of the host that takes about `work` nanoseconds. The script may be
+    /// suspended.
+    ///
+    /// # Errors
+    /// As [`ask`](Self::ask).
+    pub(crate) fn charge(
+        &self,
+        work: usize,
+        memory_bytes: impl FnOnce() -> usize,
+    ) -> Result<(), Stopped> {
+        let sum = self.work.get().saturating_add(work);
+        if sum < WORK_PER_LOOK {
+            self.work.set(sum);
+            return Ok(());
+        }
+        self.work.set(0);
+        self.look(memory_bytes)
     }
 
     pub(crate) fn begin(&self, slice: Duration) {

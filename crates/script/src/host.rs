@@ -8,8 +8,6 @@
 use crate::channel::Channel;
 use mlua::Lua;
 
-/// Work between two looks at the clock, about one nanosecond each.
-const WORK_PER_TICK: usize = 1 << 16;
 /// Bytes of the interpreter's stack that stay free below a level of a walk: those of its own
 /// frames, and of the calls of Lua in it.
 const STACK_BYTES_LEFT: usize = 256 << 10;
@@ -24,20 +22,14 @@ pub(crate) struct Host<'h> {
 }
 
 impl Host<'_> {
-    /// To be called in each step that takes about `work` nanoseconds. The script may be suspended.
+    /// As [`Channel::charge`].
     ///
     /// # Errors
     /// A text: the script was stopped. Each later call fails, too.
     pub(crate) fn charge(&self, work: usize) -> Result<(), String> {
-        let sum = self.channel.work.get().saturating_add(work);
-        if sum < WORK_PER_TICK {
-            self.channel.work.set(sum);
-            return Ok(());
-        }
-        self.channel.work.set(0);
-        self.channel
-            .tick(self.lua)
-            .map_err(|error| error.to_string())
+        let memory = || self.lua.used_memory();
+        let charged = self.channel.charge(work, memory);
+        charged.map_err(|stopped| stopped.to_string())
     }
 
     /// To be called before each level of a walk.

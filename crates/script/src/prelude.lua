@@ -562,25 +562,7 @@ local redis = {
   REPL_NONE = 0, REPL_AOF = 1, REPL_SLAVE = 2, REPL_REPLICA = 2, REPL_ALL = 3,
   REDIS_VERSION = host.version, REDIS_VERSION_NUM = host.version_number,
 }
-local take, call = host.take, host.call
-redis.call = raises(function(...)
-  take(...)
-  local ok, result = call()
-  return ok or nil, result
-end)
-redis.pcall = function(...)
-  take(...)
-  local _, result = call()
-  return result
-end
-redis.acl_check_cmd = raises(function(...)
-  take(...)
-  local ok, result = host.allowed()
-  if not ok then
-    return nil, result
-  end
-  return true, result == 1
-end)
+redis.call, redis.pcall, redis.acl_check_cmd = host.call, host.pcall, host.allowed
 redis.error_reply = function(...)
   local text = ...
   if select("#", ...) ~= 1 or type(text) ~= "string" then

@@ -9,12 +9,14 @@ use crate::host::{Host, NO_MEMORY};
 use crate::library::{LibraryText, Registered};
 use crate::source::{Flags, Script, sha1_hex};
 use crate::{bits, call, json, layout, pack, patterns, raise, reply};
+use mlua::ffi::{lua_State, lua_call, lua_createtable, lua_pushlstring, lua_rawseti};
 use mlua::{
     ChunkMode, Function, HookTriggers, Lua, LuaOptions, StdLib, String as LuaString, Table, Value,
     VmState,
 };
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::ffi::c_int;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -118,33 +120,28 @@ impl Sandbox {
     /// # Errors
     /// Those of the host: no memory, or the script was stopped.
     pub(crate) fn run(&self, job: &Job) -> mlua::Result<Ended> {
-        let list = |texts: &[Vec<u8>]| {
-            let table = self.lua.create_table_with_capacity(texts.len(), 0)?;
-            for (n, text) in texts.iter().enumerate() {
-                table.raw_set(n + 1, self.lua.create_string(text)?)?;
-            }
-            Ok::<_, mlua::Error>(table)
+        let (runner, function) = match &job.program {
+            Program::Script(script) => match self.compiled(script) {
+                Ok(function) => (&self.run, function),
+                Err(mlua::Error::SyntaxError { message, .. }) => {
+                    return Ok(Ended::Failed(compile_text(&message).into_bytes()));
+                }
+                Err(error) => return Err(error),
+            },
+            Program::Function { library, name } => match self.function(library, name)? {
+                Ok(function) => (&self.call_function, function),
+                Err(text) => return Ok(Ended::Failed(text.into_bytes())),
+            },
         };
-        let (keys, args) = (list(&job.keys)?, list(&job.args)?);
-        let (ok, value): (bool, Value) = match &job.program {
-            Program::Script(script) => {
-                let function = match self.compiled(script) {
-                    Ok(function) => function,
-                    Err(mlua::Error::SyntaxError { message, .. }) => {
-                        return Ok(Ended::Failed(compile_text(&message).into_bytes()));
-                    }
-                    Err(error) => return Err(error),
-                };
-                self.run.call((function, keys, args))?
-            }
-            Program::Function { library, name } => {
-                let function = match self.function(library, name)? {
-                    Ok(function) => function,
-                    Err(text) => return Ok(Ended::Failed(text.into_bytes())),
-                };
-                self.call_function.call((function, keys, args))?
-            }
-        };
+        // SAFETY: the stack has the runner and the function, and 20 free places; `runner` takes
+        // three values, and its two results are left. The closure owns nothing.
+        let (ok, value): (bool, Value) = unsafe {
+            self.lua.exec_raw((runner, function), |state| {
+                push_texts(state, &job.keys);
+                push_texts(state, &job.args);
+                lua_call(state, 3, 2);
+            })
+        }?;
         if ok {
             return Ok(Ended::Value(value));
         }
@@ -298,7 +295,8 @@ fn host(lua: &Lua, channel: &Rc<Channel>, limits: &Limits) -> mlua::Result<Table
     let own = Rc::clone(channel);
     let log = lua.create_function(move |_, (level, text): (u8, LuaString)| {
         let text = text.as_bytes().to_vec();
-        own.ask(Event::Log { level, text }).map(|_| ())
+        own.ask(Event::Log { level, text })?;
+        Ok(())
     })?;
     host.raw_set("log", log)?;
     let own = Rc::clone(channel);
@@ -357,6 +355,21 @@ fn host(lua: &Lua, channel: &Rc<Channel>, limits: &Limits) -> mlua::Result<Table
     let json = lua.create_function(move |lua, ()| json::library(lua, &own, bytes_max))?;
     host.raw_set("json", json)?;
     Ok(host)
+}
+
+/// Pushes a table of texts, in the order of Lua's lists.
+///
+/// # Safety
+/// `state` is the one of a running function of C, with two free places.
+unsafe fn push_texts(state: *mut lua_State, texts: &[Vec<u8>]) {
+    // SAFETY: as above; an error jumps over this frame, which owns nothing.
+    unsafe {
+        lua_createtable(state, c_int::try_from(texts.len()).unwrap_or(0), 0);
+        for (n, text) in (1..).zip(texts) {
+            lua_pushlstring(state, text.as_ptr().cast(), text.len());
+            lua_rawseti(state, -2, n);
+        }
+    }
 }
 
 /// Source and line of the innermost function of a script.

@@ -1,13 +1,10 @@
 //! Commands of collections, scripts and transactions: processor time of the server per request.
 
 use super::{Sizes, targets};
-use crate::harness::{
-    Bound, Contender, Doing, Failure, Report, Result, Row, alternate, median, progress,
-};
-use crate::servers::Server;
+use crate::harness::{Bound, Doing, Failure, Report, Result, Row, progress};
+use crate::servers::{Costs, Server};
 use duramen_load::{Access, Command, Limit, Load, key};
 use duramen_wire::resp::{ReplySkipper, RequestEncoder};
-use std::cell::RefCell;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -59,109 +56,61 @@ const HASH: &[&str] = &[
     "1",
 ];
 
-/// Requests per second, and microseconds of the server's processor time per request.
-fn rate(server: &Server, command: Command, sizes: &Sizes) -> Result<(f64, f64)> {
-    let mut load = Load::usual(server.address, command, 16);
-    (load.keys, load.limit) = (sizes.keys, Limit::Time(sizes.window));
-    let before = server.cpu_ns()?;
-    let outcome = load.run()?;
-    let cpu_ns = server.cpu_ns()? - before;
-    match outcome.errors {
-        0 => Ok((
-            outcome.requests_per_second(),
-            cpu_ns as f64 / 1000.0 / outcome.requests as f64,
-        )),
-        errors => Err(Failure::new(
-            format!("{command:?} against {}", server.name),
-            format!("{errors} requests were refused"),
-        )),
-    }
+fn measure(servers: &[Server], command: Command, sizes: &Sizes) -> Result<Costs> {
+    Costs::in_turns(servers, sizes.rounds, |server| {
+        let mut load = Load::usual(server.address, command, 16);
+        (load.keys, load.limit) = (sizes.keys, Limit::Time(sizes.window));
+        let (outcome, cpu_us) = server.cost_of(&load)?;
+        Ok((outcome.requests_per_second(), cpu_us))
+    })
 }
 
-/// Rates and processor times of one case, by server.
-struct Measured {
-    rates: Vec<f64>,
-    cpu_us: Vec<f64>,
+fn rows(name: &str, servers: &[Server], costs: &Costs) -> Vec<Row> {
+    let all = servers.iter().enumerate();
+    all.map(|(n, server)| {
+        Row::new()
+            .with("request", name)
+            .with("server", server.name.as_str())
+            .number("requests/s", costs.rates[n], 3)
+            .number("CPU, µs", costs.cpu_us[n], 3)
+            .number("CPU / duramen's", costs.cpu_us[n] / costs.cpu_us[0], 3)
+    })
+    .collect()
 }
 
-impl Measured {
-    /// Runs the servers in turn.
-    fn take(
-        servers: &[Server],
-        rounds: usize,
-        run: impl Fn(&Server) -> Result<(f64, f64)>,
-    ) -> Result<Measured> {
-        let times: Vec<_> = servers.iter().map(|_| RefCell::new(Vec::new())).collect();
-        let run = &run;
-        let mut contenders: Vec<_> = servers
-            .iter()
-            .zip(&times)
-            .map(|(server, times)| {
-                Contender::new(server.name.as_str(), move || {
-                    let (rate, cpu_us) = run(server)?;
-                    times.borrow_mut().push(cpu_us);
-                    Ok(rate)
-                })
-            })
-            .collect();
-        let rates = alternate(rounds, &mut contenders)?;
-        drop(contenders);
-        let cpu_us = times.iter().map(|times| median(&times.borrow())).collect();
-        Ok(Measured { rates, cpu_us })
-    }
-
-    fn rows(&self, name: &str, servers: &[Server]) -> Vec<Row> {
-        let all = servers.iter().enumerate();
-        all.map(|(n, server)| {
-            Row::new()
-                .with("request", name)
-                .with("server", server.name.as_str())
-                .number("requests/s", self.rates[n], 3)
-                .number("CPU, µs", self.cpu_us[n], 3)
-                .number("CPU / duramen's", self.cpu_us[n] / self.cpu_us[0], 3)
-        })
-        .collect()
-    }
-
-    /// The processor times beside Duramen's.
-    fn ratios(&self) -> Vec<f64> {
-        let own = self.cpu_us[0];
-        self.cpu_us.iter().map(|other| other / own).collect()
-    }
+/// The processor times beside Duramen's.
+fn ratios(costs: &Costs) -> Vec<f64> {
+    let own = costs.cpu_us[0];
+    costs.cpu_us.iter().map(|other| other / own).collect()
 }
 
 pub(super) fn commands(servers: &[Server], sizes: &Sizes, report: &mut Report) -> Result<()> {
-    let mut rows = Vec::new();
+    let mut all = Vec::new();
     for (name, words) in COMMANDS {
-        let run = |server: &Server| rate(server, Command::Words(words), sizes);
-        let measured = Measured::take(servers, sizes.rounds, run)?;
-        progress!("{name}: CPU {:.2?} us", measured.cpu_us);
-        rows.extend(measured.rows(name, servers));
+        let costs = measure(servers, Command::Words(words), sizes)?;
+        progress!("{name}: CPU {:.2?} us", costs.cpu_us);
+        all.extend(rows(name, servers, &costs));
         let what = format!("{name}, CPU per request");
-        targets(report, &what, servers, &measured.ratios(), 2.0);
+        targets(report, &what, servers, &ratios(&costs), 2.0);
     }
     let keys = sizes.keys;
     report.table(
         &format!("50 connections, 16 requests in flight on each, {keys} keys"),
-        rows,
+        all,
     );
     Ok(())
 }
 
 pub(super) fn scripts(servers: &[Server], sizes: &Sizes, report: &mut Report) -> Result<()> {
     let (name, words) = LIMITER;
-    let run = |server: &Server| rate(server, Command::Words(words), sizes);
-    let measured = Measured::take(servers, sizes.rounds, run)?;
-    progress!("{name}: {:.0?} requests/s", measured.rates);
+    let costs = measure(servers, Command::Words(words), sizes)?;
+    progress!("{name}: {:.0?} requests/s", costs.rates);
     report.table(
         "A rate limiter's script (INCR, EXPIRE at the first, a comparison): Duramen with two threads",
-        measured.rows(name, servers),
+        rows(name, servers, &costs),
     );
-    let ratios: Vec<f64> = measured
-        .rates
-        .iter()
-        .map(|other| measured.rates[0] / other)
-        .collect();
+    let others = costs.rates.iter();
+    let ratios: Vec<f64> = others.map(|other| costs.rates[0] / other).collect();
     let what = format!("{name}, requests/s with two threads");
     targets(report, &what, servers, &ratios, 2.0);
     Ok(())
@@ -172,14 +121,14 @@ pub(super) fn scripts(servers: &[Server], sizes: &Sizes, report: &mut Report) ->
 pub(super) fn transactions(servers: &[Server], sizes: &Sizes, report: &mut Report) -> Result<()> {
     let name = "EXEC of 5 commands";
     let run = |server: &Server| transactions_of(server, sizes);
-    let measured = Measured::take(servers, sizes.rounds, run)?;
-    progress!("{name}: CPU {:.2?} us", measured.cpu_us);
+    let costs = Costs::in_turns(servers, sizes.rounds, run)?;
+    progress!("{name}: CPU {:.2?} us", costs.cpu_us);
     report.table(
         "MULTI, SET, GET, HSET, HGET, INCR of random keys, EXEC: 16 connections, 16 transactions in flight on each; per transaction",
-        measured.rows(name, servers),
+        rows(name, servers, &costs),
     );
     let what = format!("{name}, CPU per transaction");
-    targets(report, &what, servers, &measured.ratios(), 2.0);
+    targets(report, &what, servers, &ratios(&costs), 2.0);
     Ok(())
 }
 

@@ -2,10 +2,9 @@
 
 use super::collections::read_replies;
 use super::{Sizes, targets};
-use crate::harness::{Contender, Doing, Report, Result, Row, alternate, median, progress};
-use crate::servers::Server;
+use crate::harness::{Contender, Doing, Report, Result, Row, alternate, progress};
+use crate::servers::{Costs, Server};
 use duramen_wire::resp::RequestEncoder;
-use std::cell::RefCell;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -31,21 +30,8 @@ fn connect(server: &Server) -> Result<TcpStream> {
 
 /// Processor time of the server per delivered message.
 pub(super) fn publish(servers: &[Server], sizes: &Sizes, report: &mut Report) -> Result<()> {
-    let times: Vec<_> = servers.iter().map(|_| RefCell::new(Vec::new())).collect();
-    let mut contenders: Vec<_> = servers
-        .iter()
-        .zip(&times)
-        .map(|(server, times)| {
-            Contender::new(server.name.as_str(), move || {
-                let (rate, cpu_us) = publish_to(server, sizes)?;
-                times.borrow_mut().push(cpu_us);
-                Ok(rate)
-            })
-        })
-        .collect();
-    let rates = alternate(sizes.rounds, &mut contenders)?;
-    drop(contenders);
-    let cpu_us: Vec<f64> = times.iter().map(|times| median(&times.borrow())).collect();
+    let run = |server: &Server| publish_to(server, sizes);
+    let Costs { rates, cpu_us } = Costs::in_turns(servers, sizes.rounds, run)?;
     progress!("PUBLISH: CPU {cpu_us:.2?} us per message");
     let mut rows = Vec::new();
     for (n, server) in servers.iter().enumerate() {
