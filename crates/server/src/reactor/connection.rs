@@ -251,6 +251,11 @@ impl Connection {
         }
     }
 
+    /// Whether its first request waits for elements, so that its next one does not come soon.
+    pub(super) fn waits_for_key(&self) -> bool {
+        self.waits_for == WaitsFor::Key
+    }
+
     /// Ends the stream so that the peer still gets the last reply. Closing a socket with unread
     /// input resets the connection, and the reset may overtake the reply.
     pub(super) fn say_goodbye(&mut self) {
