@@ -216,6 +216,31 @@ def test_a_game_of_two(server, wire):
             wire.call("FLUSHALL")
 
 
+@pytest.mark.duramen
+def test_clients_that_wake_each_other_keep_nobody_out(start):
+    """Two clients move an element to and fro by many requests; another client is served meanwhile."""
+    moves = 10_000
+    server = start(threads=1)
+
+    def calls():
+        return int(server.info("commandstats")["cmdstat_blmove"].split(",")[0].removeprefix("calls="))
+
+    with server.connect() as wire:
+        for _ in range(5):
+            with server.connect() as first, server.connect() as second:
+                for client, way in ((first, ("a", "b")), (second, ("b", "a"))):
+                    client.send(encode("BLMOVE", *way, "LEFT", "RIGHT", 0) * moves)
+                await_waiting(wire, 2)
+                wire.call("RPUSH", "a", "x")
+                done = calls()
+                assert [first.reply() for _ in range(moves)] == [b"x"] * moves
+                assert [second.reply() for _ in range(moves)] == [b"x"] * moves
+            wire.call("DEL", "a", "b")
+            if done < calls():
+                return
+    pytest.fail("nobody was served before the last move")
+
+
 def test_no_wake_up_is_lost(server, wire):
     """Many clients that push and many that wait, on several keys: each element is taken once, and
     nobody waits while there are elements."""

@@ -169,6 +169,39 @@ def test_a_thousand_subscribers_get_all_messages_in_order(start):
         assert server.info("clients")["pubsub_clients"] == "1000"
 
 
+def test_messages_sent_together_stay_whole_and_in_order(start):
+    """Pipelined messages go to a subscriber in one piece, and a full socket takes only a part."""
+    server = start(threads=1)
+    with contextlib.ExitStack() as stack:
+        slow = stack.enter_context(subscriber(server, "c", receive_buffer=4096))
+        wires = [slow, stack.enter_context(subscriber(server, "c", "other"))]
+        wires.append(stack.enter_context(server.connect()))
+        wires[2].call("HELLO", "3")
+        assert wires[2].call("SUBSCRIBE", "c")[0] == b"subscribe"
+        publisher = stack.enter_context(server.connect())
+        texts, since = [], [0, 0, 0]
+        for batch in range(400):
+            if batch % 100 == 50:
+                since.append(len(texts))
+                wires.append(stack.enter_context(subscriber(server, "c")))
+            new = [b"%d:" % number + b"x" * (number * 37 % 4_000) for number in range(len(texts), len(texts) + 10)]
+            counts = publisher.pipeline([("PUBLISH", "c", text) for text in new])
+            assert counts == [len(wires)] * 10
+            texts += new
+            if batch % 40 == 7:
+                publisher.pipeline([("PUBLISH", "other", b"o"), ("PUBLISH", "c", b"last"), ("PUBLISH", "other", b"o")])
+                texts.append(b"last")
+        listed = [line for line in publisher.call("CLIENT", "LIST").decode().splitlines() if " sub=1 " in line]
+        assert any(" omem=0 " not in line for line in listed), "a socket was full"
+        for number, (wire, first) in enumerate(zip(wires, since)):
+            others = 0
+            for text in texts[first:]:
+                while (reply := wire.reply())[1] == b"other":
+                    others += 1
+                assert reply == [b"message", b"c", text]
+            assert others == (20 if number == 1 else 0)
+
+
 def test_a_slow_subscriber_is_closed_and_delays_nobody(start):
     server = start("--output-limit", "8mb", memory="64mb")
     with subscriber(server, "c", receive_buffer=4096) as slow, subscriber(server, "c") as fast:

@@ -102,6 +102,10 @@ pub(crate) struct Reactor {
     buffers: BufferPool,
     /// Connections with whole requests that have not run: they continue without waiting for epoll.
     again: Vec<Token>,
+    /// Some of them were woken by the last group (key_waits::K4).
+    shows_woken: bool,
+    /// The last round did not ask for events.
+    without_events: bool,
     /// Awake connections with shared memory (local::C1), and the rounds and looks that could do
     /// without a system call.
     awake: Vec<Token>,
@@ -125,7 +129,8 @@ pub(crate) struct Reactor {
     tablets_seen: u64,
     tracking_tended_ms: u64,
     spinner: Spinner,
-    /// The connection of the last round, if it was the only one: spinning polls it directly.
+    /// The connection of the last round, if it was the only one and its client does not wait for a
+    /// key: spinning polls it directly.
     hot: Option<Token>,
     now_ms: u64,
     next_sweep_ms: u64,
@@ -196,6 +201,8 @@ impl Reactor {
             recycled: Recycled::default(),
             buffers: BufferPool::default(),
             again: Vec::new(),
+            shows_woken: false,
+            without_events: false,
             awake: Vec::new(),
             looks: 0,
             paused: Vec::new(),
@@ -318,7 +325,8 @@ impl Reactor {
         if let Some(hot) = self.hot.filter(|_| connections > 0) {
             self.spinner.round_had(connections, hot.number());
         }
-        if connections > 1 {
+        let sends_nothing = |hot| self.slots.get(hot).is_some_and(Connection::waits_for_key);
+        if connections > 1 || self.hot.is_some_and(sends_nothing) {
             self.hot = None;
         }
     }
@@ -347,6 +355,11 @@ impl Reactor {
         self.look_at_rings();
         if self.flash.is_busy() {
             self.start_fetches();
+        }
+        let wakes = std::mem::take(&mut self.shows_woken);
+        self.without_events = wakes && !self.without_events;
+        if self.without_events {
+            return;
         }
         // After the last look at its mailbox the thread may have posted to itself, with no signal.
         if !self.again.is_empty() || self.posts_own {

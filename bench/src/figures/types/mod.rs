@@ -73,7 +73,7 @@ fn report(args: &TypesFigure, options: &Options) -> Result<Report> {
         subscribers: options.size(1000, 1000),
         publications: options.size(1000, 200),
         round_trips: options.size(20_000, 4000),
-        hashes: options.size(1_000_000, 200_000),
+        hashes: 1_000_000,
     };
     let scratch = Scratch::new(&programs.dir);
     let scratch = scratch.map_err(|error| Failure::new("making a directory", error))?;

@@ -13,6 +13,7 @@ use rustix::event::epoll::EventFlags;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 pub(super) struct Connection {
     pub(super) fd: OwnedFd,
@@ -248,6 +249,46 @@ impl Connection {
             }
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => (Sent::Part, 0),
             Err(_) => (Sent::Failed, 0),
+        }
+    }
+
+    /// Records in the client's record that the kernel has taken bytes.
+    pub(super) fn note_sent(&self, bytes: usize, now_ms: u64) {
+        let record = &self.record;
+        let total = record.sent_bytes.load(Ordering::Relaxed) + bytes as u64;
+        record.sent_bytes.store(total, Ordering::Relaxed);
+        record.active_at_ms.store(now_ms, Ordering::Relaxed);
+    }
+
+    /// Whether its first request waits for elements, so that its next one does not come soon.
+    pub(super) fn waits_for_key(&self) -> bool {
+        self.waits_for == WaitsFor::Key
+    }
+
+    /// Whether it waits for input alone, and bytes may go to its socket before anything else.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.output.is_empty()
+            && self.interest == EventFlags::IN
+            && self.waits_for == WaitsFor::Input
+            && self.held.is_none()
+            && self.corked_until_ms == 0
+            && self.turn == RoomTurn::None
+            && !self.closing
+            && self.tls.is_none()
+            && self.native.is_none()
+    }
+
+    /// Sends bytes that are not in the output, if the connection [is quiet](Self::is_quiet).
+    /// Returns the number that the kernel has taken; `None`: the peer is gone.
+    pub(super) fn send_straight(&mut self, bytes: &[u8], now_ms: u64) -> Option<usize> {
+        let chunk = bytes.get(..SEND_BYTES_MAX).unwrap_or(bytes);
+        match rustix::net::send(&self.fd, chunk, SendFlags::NOSIGNAL) {
+            Ok(sent) => {
+                self.taken_at_ms = now_ms;
+                Some(sent)
+            }
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Some(0),
+            Err(_) => None,
         }
     }
 

@@ -16,6 +16,9 @@
 //! - D4: a client whose socket is full costs no system call until it is writable.
 //! - D5: messages come for every connection of the thread: also for one that spinning has received
 //!   from, which is out of its slot and in the group (`round::Reactor::connection`).
+//! - D6: messages for clients of one channel, and for nobody else in this round, are encoded into one
+//!   buffer. A client with nothing unsent gets them from there by one system call, without a copy
+//!   in its output; what its socket does not take is appended as in D3.
 
 use super::Reactor;
 use super::connection::{Connection, WaitsFor};
@@ -33,8 +36,21 @@ use std::sync::Arc;
 const SENT_EARLY_BYTES: usize = 256 << 10;
 /// Bytes of messages for all subscribers from which they are sent before the end of the round.
 const APPENDED_BYTES_MAX: usize = 16 << 20;
+/// Bytes of messages with the same receivers that are encoded together.
+const RUN_BYTES_MAX: usize = 64 << 10;
 /// Pause of a client that has made a mailbox crowded, until it is looked at again.
 const CROWDED_PAUSE_MS: u64 = 1;
+
+/// Messages one behind the other that have the same receivers, as far as they fit into one buffer.
+fn runs(publications: &[Arc<Publication>]) -> impl Iterator<Item = &[Arc<Publication>]> {
+    let mut bytes = 0;
+    publications.chunk_by(move |one, next| {
+        bytes += one.bytes();
+        let continues = one.is_like(next) && bytes + next.bytes() <= RUN_BYTES_MAX;
+        bytes *= usize::from(continues);
+        continues
+    })
+}
 
 impl Reactor {
     /// Releases the effects of the turn whose replies begin at `from` in the connection's output.
@@ -78,20 +94,22 @@ impl Reactor {
         }
     }
 
-    /// Appends messages to the outputs of their subscribers, and sends these (D3).
+    /// Sends messages to their subscribers, most of them by their outputs (D3, D6).
     pub(super) fn deliver(&mut self, publications: &[Arc<Publication>]) {
-        let (mut touched, mut slots, mut bytes) = (Vec::new(), Vec::new(), 0);
-        for publication in publications {
-            for pattern in publication.names() {
+        let (mut touched, mut receivers, mut bytes) = (Vec::new(), Vec::new(), 0);
+        for run in runs(publications) {
+            let is_all = run.len() == publications.len();
+            for pattern in run[0].names() {
                 let subscribers = self.executor.subscribers();
-                slots.clear();
-                slots.extend(subscribers.receivers(publication, pattern));
-                if slots.is_empty() {
+                receivers.clear();
+                receivers.extend(subscribers.receivers(&run[0], pattern));
+                if receivers.is_empty() {
                     continue;
                 }
-                let encoded = Encoded::new(publication, pattern);
-                for slot in &slots {
-                    bytes += self.append_encoded(*slot, &encoded, &mut touched);
+                let encoded = Encoded::new(run, pattern);
+                let alone = is_all && run[0].patterns.is_empty();
+                for (slot, since) in &receivers {
+                    bytes += self.give_messages((*slot, *since), &encoded, alone, &mut touched);
                     if bytes > APPENDED_BYTES_MAX {
                         bytes = 0;
                         self.send_touched(&mut touched);
@@ -108,17 +126,49 @@ impl Reactor {
         }
     }
 
-    /// Appends a message to a subscriber's output. Returns the bytes of the message.
-    fn append_encoded(&mut self, slot: u32, encoded: &Encoded, touched: &mut Vec<Token>) -> usize {
+    /// Gives messages to the subscriber in `slot`, those from number `since` on. `alone`: no others
+    /// come for it in this call. Returns the bytes that were appended to its output.
+    fn give_messages(
+        &mut self,
+        (slot, since): (u32, u64),
+        encoded: &Encoded,
+        alone: bool,
+        touched: &mut Vec<Token>,
+    ) -> usize {
         let Some(token) = self.slots.token(slot) else {
             return 0;
         };
         let Some(connection) = self.connection(token) else {
             return 0;
         };
-        let bytes = encoded.get(connection.client.protocol());
-        self.append(token, bytes, touched);
+        let mut bytes = encoded.since(since, connection.client.protocol());
+        if alone {
+            match self.send_straight(token, bytes) {
+                Some(sent) => bytes = &bytes[sent..],
+                None => return 0,
+            }
+        }
+        if !bytes.is_empty() {
+            self.append(token, bytes, touched);
+        }
         bytes.len()
+    }
+
+    /// Sends messages to a client that has no output before them (D6); closes it if its peer is
+    /// gone, then `None`. Returns the number of bytes that its socket has taken.
+    fn send_straight(&mut self, token: Token, bytes: &[u8]) -> Option<usize> {
+        let is_stopping = self.stop_deadline.is_some();
+        let connection = self.slots.get_mut(token).filter(|it| it.is_quiet());
+        let Some(connection) = connection.filter(|_| !is_stopping && !bytes.is_empty()) else {
+            return Some(0);
+        };
+        let Some(sent) = connection.send_straight(bytes, self.now_ms) else {
+            self.close(token);
+            return None;
+        };
+        connection.note_sent(sent, self.now_ms);
+        self.me().counters.net_output_bytes.add(sent as u64);
+        Some(sent)
     }
 
     /// Appends bytes that are no reply to a request of this connection, and sends its output if
@@ -299,5 +349,41 @@ impl Reactor {
         }
         messages.shrink_to(super::MESSAGES_KEPT);
         self.messages = messages;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(kind: Kind, channel: &str, bytes: usize, patterns: &[&str]) -> Arc<Publication> {
+        Arc::new(Publication {
+            kind,
+            channel: channel.as_bytes().into(),
+            payload: vec![0; bytes].into(),
+            patterns: patterns.iter().map(|it| it.as_bytes().into()).collect(),
+            number: 0,
+        })
+    }
+
+    #[test]
+    fn a_run_has_one_channel_no_pattern_and_fits_into_its_buffer() {
+        let half = RUN_BYTES_MAX / 2;
+        let messages = [
+            message(Kind::Channel, "a", 1, &[]),
+            message(Kind::Channel, "a", 1, &[]),
+            message(Kind::Shard, "a", 1, &[]),
+            message(Kind::Channel, "b", half, &[]),
+            message(Kind::Channel, "b", half, &[]),
+            message(Kind::Channel, "b", 1, &[]),
+            message(Kind::Channel, "b", 1, &["*"]),
+            message(Kind::Channel, "b", 1, &["*"]),
+            message(Kind::Channel, "b", 2 * RUN_BYTES_MAX, &[]),
+            message(Kind::Channel, "b", 1, &[]),
+            message(Kind::Channel, "b", 1, &[]),
+        ];
+        let lengths: Vec<_> = runs(&messages).map(<[_]>::len).collect();
+        assert_eq!(lengths, [2, 1, 1, 2, 1, 1, 1, 2]);
+        assert_eq!(runs(&[]).count(), 0);
     }
 }

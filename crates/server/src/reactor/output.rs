@@ -47,10 +47,7 @@ impl Reactor {
         let (sent, bytes) = connection.send(self.now_ms);
         if bytes > 0 {
             self.me().counters.net_output_bytes.add(bytes as u64);
-            let record = &connection.record;
-            let total = record.sent_bytes.load(Ordering::Relaxed) + bytes as u64;
-            record.sent_bytes.store(total, Ordering::Relaxed);
-            record.active_at_ms.store(self.now_ms, Ordering::Relaxed);
+            connection.note_sent(bytes, self.now_ms);
         }
         match sent {
             Sent::All => {

@@ -78,6 +78,12 @@ impl Publication {
         std::iter::once(None).chain(self.patterns.iter().map(Some))
     }
 
+    /// Whether the same clients get both, by one name, if they subscribed before.
+    pub(crate) fn is_like(&self, other: &Publication) -> bool {
+        let by_channel_alone = self.patterns.is_empty() && other.patterns.is_empty();
+        by_channel_alone && self.kind == other.kind && self.channel == other.channel
+    }
+
     /// Bytes that it counts in a mailbox.
     pub(crate) fn bytes(&self) -> usize {
         let patterns = self.patterns.len() * size_of::<Arc<[u8]>>();

@@ -153,19 +153,19 @@ impl Subscribers {
         }
     }
 
-    /// The slots of the clients that get a message: by this pattern, or, `None`, by its channel.
+    /// The clients with this pattern, or, `None`, with the message's channel: their slots, and the
+    /// numbers of the messages from which on they get them (S2).
     pub(crate) fn receivers(
         &self,
         publication: &Publication,
         pattern: Option<&Arc<[u8]>>,
-    ) -> impl Iterator<Item = u32> {
+    ) -> impl Iterator<Item = (u32, u64)> {
         let slots = match pattern {
             Some(pattern) => self.names[Kind::Pattern as usize].get(pattern),
             None => self.names[publication.kind as usize].get(&*publication.channel),
         };
-        let (slots, at) = (slots.into_iter().flatten(), publication.number);
-        let slots = slots.filter(move |(_, number)| at >= **number);
-        slots.map(|(slot, _)| *slot)
+        let slots = slots.into_iter().flatten();
+        slots.map(|(slot, number)| (*slot, *number))
     }
 
     /// All names of this kind with clients.
@@ -186,31 +186,39 @@ impl Subscribers {
     }
 }
 
-/// A message as its subscribers get it, encoded once for each protocol.
+/// Messages that the subscribers of one name get one behind the other, encoded once for each
+/// protocol.
 #[derive(Debug, Default)]
 pub(crate) struct Encoded {
     bytes: [Vec<u8>; 2],
+    /// The number of each message, and its place in `bytes`.
+    starts: Vec<(u64, [usize; 2])>,
 }
 
 impl Encoded {
-    /// `pattern`: that by which the client gets it.
-    pub(crate) fn new(publication: &Publication, pattern: Option<&Arc<[u8]>>) -> Encoded {
+    /// `run`: messages in the order of their numbers. `pattern`: that by which the clients get
+    /// them.
+    pub(crate) fn new(run: &[Arc<Publication>], pattern: Option<&Arc<[u8]>>) -> Encoded {
         let mut encoded = Encoded::default();
-        for (out, protocol) in encoded
-            .bytes
-            .iter_mut()
-            .zip([Protocol::Resp2, Protocol::Resp3])
-        {
-            write_message(Encoder::new(out, protocol), publication, pattern);
+        for publication in run {
+            let places = encoded.bytes.each_ref().map(Vec::len);
+            encoded.starts.push((publication.number, places));
+            let protocols = [Protocol::Resp2, Protocol::Resp3];
+            for (out, protocol) in encoded.bytes.iter_mut().zip(protocols) {
+                write_message(Encoder::new(out, protocol), publication, pattern);
+            }
         }
         encoded
     }
 
-    pub(crate) fn get(&self, protocol: Protocol) -> &[u8] {
-        match protocol {
-            Protocol::Resp2 => &self.bytes[0],
-            Protocol::Resp3 => &self.bytes[1],
-        }
+    /// The messages from number `from` on (S2).
+    pub(crate) fn since(&self, from: u64, protocol: Protocol) -> &[u8] {
+        let which = match protocol {
+            Protocol::Resp2 => 0,
+            Protocol::Resp3 => 1,
+        };
+        let first = self.starts.iter().find(|(number, _)| *number >= from);
+        first.map_or(&[], |(_, places)| &self.bytes[which][places[which]..])
     }
 }
 
@@ -237,4 +245,32 @@ pub(crate) fn write_message(
     }
     push.bulk(&publication.channel);
     push.bulk(&publication.payload);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_since_a_subscription_are_the_end_of_one_buffer() {
+        let messages = [3, 4, 9].map(|number: u64| {
+            Arc::new(Publication {
+                kind: Kind::Channel,
+                channel: b"news"[..].into(),
+                payload: number.to_string().into_bytes().into(),
+                patterns: Vec::new(),
+                number,
+            })
+        });
+        let encoded = Encoded::new(&messages, None);
+        for (since, count) in [(0, 3), (3, 3), (4, 2), (5, 1), (9, 1), (10, 0)] {
+            for protocol in [Protocol::Resp2, Protocol::Resp3] {
+                let mut out = Vec::new();
+                for message in &messages[messages.len() - count..] {
+                    write_message(Encoder::new(&mut out, protocol), message, None);
+                }
+                assert_eq!(encoded.since(since, protocol), out, "{since}");
+            }
+        }
+    }
 }

@@ -59,7 +59,7 @@ pub(super) fn delivered(server: &Server, executor: &Executor, client: &Client) -
         if let Message::Publish(publication) = message {
             for name in publication.names() {
                 let mut slots = executor.subscribers().receivers(&publication, name);
-                if slots.any(|slot| slot == record.slot) {
+                if slots.any(|to| to.0 == record.slot && publication.number >= to.1) {
                     let push = Encoder::new(&mut out, client.protocol());
                     write_message(push, &publication, name);
                 }
@@ -160,9 +160,11 @@ fn a_subscription_has_exact_ends_although_messages_wait_in_the_mailbox() {
     for message in messages {
         if let Message::Publish(publication) = message {
             let subscribers = pair.executors[0].subscribers();
-            for slot in subscribers.receivers(&publication, None) {
+            for (slot, since) in subscribers.receivers(&publication, None) {
                 let who = slots.iter().position(|known| *known == slot);
-                got.push((who.expect("a client"), publication.payload.to_vec()));
+                if publication.number >= since {
+                    got.push((who.expect("a client"), publication.payload.to_vec()));
+                }
             }
         }
     }
