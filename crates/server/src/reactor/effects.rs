@@ -16,9 +16,9 @@
 //! - D4: a client whose socket is full costs no system call until it is writable.
 //! - D5: messages come for every connection of the thread: also for one that spinning has received
 //!   from, which is out of its slot and in the group (`round::Reactor::connection`).
-//! - D6: messages for clients of one channel, and for nobody else in this round, are encoded into one
-//!   buffer. A client with nothing unsent gets them from there by one system call, without a copy
-//!   in its output; what its socket does not take is appended as in D3.
+//! - D6: messages for clients of one channel, and for nobody else in this round, are encoded into
+//!   one buffer. A client with nothing unsent gets them from there by one system call, without a
+//!   copy in its output; what its socket does not take is appended as in D3.
 
 use super::Reactor;
 use super::connection::{Connection, WaitsFor};
