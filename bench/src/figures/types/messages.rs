@@ -29,8 +29,8 @@ fn connect(server: &Server) -> Result<TcpStream> {
 }
 
 /// Steps between subscribers that are read one after another; prime to their number. In the order
-/// of subscription, or in its reverse, the reader would wait for each send of a server that sends in
-/// that order: each send would wake it, and waking is the sender's processor time.
+/// of subscription, or in its reverse, the reader would wait for each send of a server that sends
+/// in that order: each send would wake it, and waking is the sender's processor time.
 const READ_STEP: usize = 389;
 
 /// Processor time of the server per delivered message.
