@@ -209,6 +209,42 @@ def test_a_redirect_ends_when_the_other_becomes_another_user(server):
             assert target.call("PING") == [b"pong", b""]
 
 
+WRITE_AND_READ = ("EVAL", "redis.call('SET', KEYS[1], 1) return redis.call('GET', KEYS[1])", "1", "k")
+READ_AND_WRITE = ("EVAL", "redis.call('GET', KEYS[1]) return redis.call('SET', KEYS[1], 1)", "1", "k")
+TWICE = ("EVAL", "for n = 1, 2 do redis.call('SET', KEYS[1], n) redis.call('GET', KEYS[1]) end", "1", "k")
+GET, SET, MULTI, EXEC = ("GET", "k"), ("SET", "k", "1"), ("MULTI",), ("EXEC",)
+# Requests before and at once, and whether the client hears of its own change.
+OWN_CHANGES = [
+    ([], [WRITE_AND_READ], False),
+    ([], [READ_AND_WRITE], True),
+    ([], [TWICE], True),
+    ([GET], [WRITE_AND_READ], True),
+    ([], [SET, GET], False),
+    ([GET], [SET, GET], True),
+    ([], [GET, SET, GET], True),
+    ([], [MULTI, SET, GET, EXEC], False),
+    ([], [MULTI, GET, SET, EXEC], True),
+    ([], [MULTI, GET, SET, GET, EXEC], True),
+]
+
+
+@pytest.mark.parametrize("before, requests, is_told", OWN_CHANGES)
+def test_a_client_hears_of_its_own_changes_after_it_has_read(server, before, requests, is_told):
+    """As in Redis: a value that is read after its change is no news. rueidis' locks answer each
+    invalidation by a script that writes and reads their key, and did so 10,000 times a second."""
+    invalidation = [b"invalidate", [b"k"]]
+    with tracking(server) as wire, server.connect() as other:
+        for request in before:
+            wire.call(*request)
+        wire.send(b"".join(harness.encode(*request) for request in requests))
+        replies = [wire.reply() for _ in requests + [None] * is_told]
+        assert replies.count(invalidation) == is_told, replies
+        nothing_comes(wire)
+        if not is_told:
+            other.call("SET", "k", "of another")
+            assert wire.reply() == invalidation
+
+
 def test_a_client_that_does_not_listen_costs_little(server):
     """It is closed at output-limit, or gets one message for all keys."""
     with server.connect() as other:

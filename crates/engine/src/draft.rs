@@ -71,6 +71,10 @@ impl Guard<'_> {
     pub fn apply(&mut self, draft: &Draft) {
         for changed in draft.changed.iter().filter(|changed| changed.counts()) {
             let (table, hash, key) = (changed.table, changed.hash, &changed.key);
+            let origin = self.carried.origin;
+            if origin == 0 {
+                self.set_origin(changed.origin);
+            }
             let done = match &changed.value {
                 Some(value) => {
                     let bytes = (&value.bytes[..], value.is_typed);
@@ -78,6 +82,7 @@ impl Guard<'_> {
                 }
                 None => self.remove(table, hash, key),
             };
+            self.set_origin(origin);
             if let Err(error) = done {
                 panic!("a change of a draft that had room for it was refused: {error}"); // P3
             }

@@ -28,6 +28,8 @@ pub(crate) struct Changed {
     pub(crate) version: u64,
     /// The store has no such key.
     pub(crate) is_new: bool,
+    /// The origin of the change, if it has one of its own (`Guard::claim_writes`); 0 = none.
+    pub(crate) origin: u64,
 }
 
 pub(crate) struct Value {
@@ -176,6 +178,14 @@ impl Draft {
         self.changed.get(at)
     }
 
+    /// The change of this key, if there is one, gets this origin until the key changes again.
+    pub(crate) fn claim(&mut self, origin: u64, key: (TableId, KeyHash, &[u8])) {
+        let at = place(&self.changed_places, &self.changed, key);
+        if let Some(changed) = at.and_then(|at| self.changed.get_mut(at)) {
+            changed.origin = origin;
+        }
+    }
+
     /// draft::P2.
     pub(crate) fn meet(
         &self,
@@ -215,6 +225,7 @@ impl Draft {
             );
             changed.value = value;
             changed.version += 1;
+            changed.origin = 0;
             return Ok(changed.version);
         }
         let version = before.unwrap_or(0) + 1;
@@ -225,6 +236,7 @@ impl Draft {
             value,
             version,
             is_new: before.is_none(),
+            origin: 0,
         };
         add(&mut self.changed_places, &mut self.changed, one);
         Ok(version)

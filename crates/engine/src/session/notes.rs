@@ -5,6 +5,9 @@ use super::{Guard, Session};
 use crate::core::writes::Written;
 use crate::{KeyHash, TableId};
 
+/// Writes of a guard among which those of one key are looked for.
+const CLAIMED_MAX: usize = 64;
+
 /// A typed value was written under a key, or one that was there has gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TypedWrite {
@@ -82,6 +85,21 @@ impl Guard<'_> {
     #[inline]
     pub fn set_origin(&mut self, origin: u64) {
         self.carried.origin = origin;
+    }
+
+    /// This client begins to read a key. Writes of the key before, under this guard or in its
+    /// draft, get the client as their origin, unless they have one: they are no newer than what it
+    /// reads. Only the last [`CLAIMED_MAX`] writes are looked at.
+    #[cold]
+    pub fn claim_writes(&mut self, client: u64, (table, hash, key): (TableId, KeyHash, &[u8])) {
+        if let Some(draft) = &mut self.draft {
+            return draft.claim(client, (table, hash, key));
+        }
+        for write in self.carried.written.iter_mut().rev().take(CLAIMED_MAX) {
+            if write.origin == 0 && write.table == table && *write.key == *key {
+                write.origin = client;
+            }
+        }
     }
 
     /// A key was written or removed, and that is visible, or is when the guard's transaction ends.

@@ -299,14 +299,14 @@ impl Tracking {
         }
     }
 
-    /// A client is about to read a key (I1).
+    /// A client is about to read a key (I1). Returns whether it was not remembered there.
     pub(crate) fn remember(
         &self,
         threads: &[ThreadShared],
         (client, thread): (u64, usize),
         key: &[u8],
         limits: Limits,
-    ) {
+    ) -> bool {
         let place = self.place(key);
         let mut shard = self.shard(place);
         if !shard.keys.contains_key(key) {
@@ -314,12 +314,12 @@ impl Tracking {
             self.grew(&mut shard, Size::of_key(key, 0));
         }
         let Some(readers) = shard.keys.get_mut(key) else {
-            return; // it is there now
+            return false; // it is there now
         };
         let is_new = readers.insert(client, thread as u16).is_none();
         let count = readers.len();
         if !is_new {
-            return;
+            return false;
         }
         self.grew(&mut shard, Size::of_readers(1));
         drop(shard);
@@ -327,6 +327,7 @@ impl Tracking {
             self.forget_gone(key);
         }
         self.evict(threads, limits, 2, place + 1);
+        true
     }
 
     /// Forgets the clients of a key that track no more.

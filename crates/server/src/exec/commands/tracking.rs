@@ -5,14 +5,18 @@
 //!   ([`Context::track`], tracking::I1).
 //! - T2: [`begin`] and [`end`] alone change `Client::tracking`, its gate and its entry in the
 //!   registry (`shared::tracking`) together.
+//! - T3: a client that begins to read a key does not hear of a change before, under the same guard
+//!   or in the same script, because it reads the changed value. Libraries answer an invalidation by
+//!   a script that writes the key and reads it: without T3 they would do so for ever.
 
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::exec::request::key_access::KeyAccess;
-use crate::exec::request::spec::{Spec, flag};
+use crate::exec::request::spec::{Access, Spec, flag};
 use crate::exec::state::client::{Client, gate, shown};
 use crate::exec::state::tracking::{ClientTracking, Scope};
 use crate::shared::Shared;
 use crate::shared::tracking::{Limits, PREFIX_BYTES};
+use duramen_engine::KeyHash;
 use duramen_wire::resp::number::parse_integer;
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -279,7 +283,7 @@ impl Context<'_> {
 
     /// T1: the client tracks, and the command is about to run.
     #[cold]
-    pub(crate) fn track(&mut self) {
+    pub(crate) fn track(&mut self, access: &mut Access<'_, '_>, hashes: &[KeyHash]) {
         let remembers = self
             .client
             .tracking
@@ -300,7 +304,12 @@ impl Context<'_> {
             let key = self.args.get(position).unwrap_or_default();
             if KeyAccess::of(self.spec, &self.args, n).is_of_key() {
                 let (tracking, threads) = (&self.shared.tracking, &self.shared.threads);
-                tracking.remember(threads, client, key, limits);
+                let is_new = tracking.remember(threads, client, key, limits);
+                if is_new
+                    && let (Access::Guarded(guard), Some(hash)) = (&mut *access, hashes.get(n))
+                {
+                    guard.claim_writes(client.0, (self.table, *hash, key)); // T3
+                }
             }
         }
     }

@@ -97,12 +97,12 @@ impl Context<'_> {
     #[inline]
     fn dispatch(
         &mut self,
-        access: Access<'_, '_>,
+        mut access: Access<'_, '_>,
         hashes: &[KeyHash],
         effects: &mut usize,
     ) -> Done {
         if self.client.gate & gate::TRACKS != 0 {
-            self.track();
+            self.track(&mut access, hashes);
         }
         match (self.permit.run(), access) {
             (Run::Data(run) | Run::Atomic(run), Access::Guarded(guard)) => {
