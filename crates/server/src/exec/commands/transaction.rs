@@ -97,10 +97,16 @@ struct Queue<'t> {
 }
 
 impl<'t> Queue<'t> {
+    /// The arguments of step `n`.
+    #[inline]
+    fn args(self, n: usize) -> Args<'t> {
+        self.transaction.queue.args(n, &[])
+    }
+
     /// The steps with their arguments.
     fn iter(self) -> impl Iterator<Item = (&'t Step, Args<'t>)> {
         let steps = self.steps.iter().enumerate();
-        steps.map(move |(n, step)| (step, self.transaction.queue.args(n, &[])))
+        steps.map(move |(n, step)| (step, self.args(n)))
     }
 
     /// The hashes of the keys of step `n`.
@@ -428,14 +434,15 @@ fn plan(
         Db::Table(_) => None,
     };
     // SWAPDB exchanges them for the steps after it.
-    let mut dbs = ctx.local.exec_dbs.unwrap_or_default();
+    let mut dbs = ctx.local.exec_dbs.filter(|_| transaction.names_dbs);
     let mut first = 0;
     for (spec, args) in requests(transaction) {
-        let named = match transaction.names_dbs {
-            true => dbs_of(spec, &args),
-            false => Vec::new(),
+        let named = match dbs {
+            Some(_) => dbs_of(spec, &args),
+            None => Vec::new(),
         };
-        let other = named.last().and_then(|db| dbs[usize::from(*db)]);
+        let behind = |db: &u8| dbs?[usize::from(*db)];
+        let other = named.last().and_then(behind);
         planned.push(Step {
             spec,
             hashes: first,
@@ -457,9 +464,9 @@ fn plan(
                 search.key(routed, args.get(position).unwrap_or_default(), *hash);
             }
         }
-        if !transaction.names_dbs {
+        let Some(dbs) = &mut dbs else {
             continue;
-        }
+        };
         match (spec.name, other) {
             ("select", Some(selected)) => {
                 table = selected;
@@ -727,7 +734,7 @@ fn run_steps(ctx: &mut Context<'_>, guard: &mut Guard<'_>, queue: Queue<'_>, alo
     ctx.local.walked = 0;
     let mut taken = Duration::ZERO;
     let begun = ctx.local.meter.begin_inner();
-    for (n, (step, args)) in queue.iter().enumerate() {
+    for (n, step) in queue.steps.iter().enumerate() {
         if ctx.local.abandoned.is_some() {
             break; // nothing of it will be done
         }
@@ -738,6 +745,7 @@ fn run_steps(ctx: &mut Context<'_>, guard: &mut Guard<'_>, queue: Queue<'_>, alo
             ctx.local.exec_dbs = Some(ctx.shared.commands.tables()); // SWAPDB may have run before
         }
         let table = table_of(ctx.client, ctx.local);
+        let args = queue.args(n);
         let Some(permit) = permit_of(ctx, (step.spec, &args), table) else {
             continue;
         };

@@ -442,7 +442,7 @@ impl Spec {
     }
 
     /// Number of a request's keys.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn key_count(&self, args: &Args<'_>) -> usize {
         match self.keys {
             ONE_KEY => usize::from(args.len() > 1),

@@ -93,18 +93,25 @@ impl Transaction {
 
     /// Drops all requests, and keeps the tables' memory.
     fn clear(&mut self) {
-        let mut queue = std::mem::take(&mut self.queue);
-        let mut specs = std::mem::take(&mut self.specs);
-        let mut hashes = std::mem::take(&mut self.hashes);
-        queue.clear();
-        specs.clear();
-        hashes.clear();
-        *self = Transaction {
+        let Transaction {
             queue,
             specs,
             hashes,
-            ..Transaction::default()
-        };
+            lacks_hashes,
+            flags,
+            names_dbs,
+            queued_bytes,
+            without_keys,
+            writes,
+            broken,
+        } = self;
+        queue.clear();
+        specs.clear();
+        hashes.clear();
+        (*flags, *queued_bytes, *without_keys) = (0, 0, 0);
+        for told in [lacks_hashes, names_dbs, writes, broken] {
+            *told = false;
+        }
     }
 }
 
