@@ -87,6 +87,9 @@ pub(crate) fn unwatch(ctx: &mut Context<'_>) -> Done {
     ctx.ok()
 }
 
+/// A key to lock: its table, and its hash.
+type KeyPlace = (TableId, KeyHash);
+
 /// The queued requests, ready to run.
 #[derive(Clone, Copy)]
 struct Queue<'t> {
@@ -285,7 +288,7 @@ fn run(
     guard: &mut Guard<'_>,
     transaction: &Transaction,
     watched: &Watches,
-    (lock, more): (bool, &mut Vec<(TableId, KeyHash)>),
+    (lock, more): (bool, &mut Vec<KeyPlace>),
 ) -> Done {
     // Under the guard: none of these tables is dropped before the guard ends.
     ctx.local.exec_dbs = Some(ctx.shared.commands.tables());
@@ -339,7 +342,7 @@ fn run_locked(
     guard: &mut Guard<'_>,
     queue: Queue<'_>,
     (watched, view): (&Watches, Option<&View>),
-    (held, more): (Option<&[(TableId, KeyHash)]>, &mut Vec<(TableId, KeyHash)>),
+    (held, more): (Option<&[KeyPlace]>, &mut Vec<KeyPlace>),
 ) -> Done {
     let mut before = Level::Memory;
     let mut undeclared = Vec::new();
@@ -383,7 +386,7 @@ fn sets_config(queue: Queue<'_>) -> bool {
 
 /// The level of the whole transaction: the strictest of the levels of its tables and of those that
 /// its commands requested.
-fn levels(ctx: &mut Context<'_>, locks: &[(TableId, KeyHash)], queue: Queue<'_>) -> Level {
+fn levels(ctx: &mut Context<'_>, locks: &[KeyPlace], queue: Queue<'_>) -> Level {
     let asked = ctx.client.asked_level.take().unwrap_or(Level::Memory);
     let mut level = asked.max(ctx.level());
     let mut last = ctx.table;
@@ -425,7 +428,7 @@ fn plan(
     ctx: &Context<'_>,
     guard: &Guard<'_>,
     (transaction, hashes): (&Transaction, &[KeyHash]),
-    (planned, locks): (&mut Vec<Step>, &mut Vec<(TableId, KeyHash)>),
+    (planned, locks): (&mut Vec<Step>, &mut Vec<KeyPlace>),
     mut search: Option<&mut RouteSearch<'_>>,
 ) {
     let mut table = ctx.table;
@@ -504,9 +507,9 @@ fn run_drafted(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
     queue: Queue<'_>,
-    held: Option<&[(TableId, KeyHash)]>,
+    held: Option<&[KeyPlace]>,
     room: &mut Room,
-) -> Result<Vec<(TableId, KeyHash)>, Failure> {
+) -> Result<Vec<KeyPlace>, Failure> {
     let is_whole = |step: &Step| step.spec.has(flag::WHOLE) && step.spec.has(flag::WRITE);
     if queue.steps.iter().any(is_whole) {
         return Err(Failure::Text(
