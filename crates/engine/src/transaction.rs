@@ -34,9 +34,51 @@ use duramen_base::waits::{LongWait, Resource};
 impl Transaction<'_> {
     /// True if a key that does not exist yet would be refused ([`Error::Crowded`]).
     pub(crate) fn is_crowded(&self) -> bool {
-        let mut buckets = self.buckets.iter();
+        let mut buckets = self.tables.buckets.iter();
         buckets.any(|(view, home)| view.is_crowded_at(*home))
     }
+}
+
+/// The tables of the locks of an open step.
+#[derive(Default)]
+pub(crate) struct LockTables<'s> {
+    /// Partition and tag of each key, in the order of the keys.
+    places: Vec<(&'s Partition, u64)>,
+    /// Partitions with reserved room, and the number of inserts.
+    reserved: Vec<(&'s Partition, i64)>,
+    /// The locked home buckets.
+    buckets: Vec<(View<'s>, usize)>,
+}
+
+impl LockTables<'_> {
+    /// The same memory without entries, for another guard.
+    fn emptied<'t>(self) -> LockTables<'t> {
+        LockTables {
+            places: emptied(self.places),
+            reserved: emptied(self.reserved),
+            buckets: emptied(self.buckets),
+        }
+    }
+}
+
+/// An empty table in the memory of another one, whose entries are as large.
+fn emptied<A, B>(mut table: Vec<A>) -> Vec<B> {
+    table.clear();
+    // `collect` keeps the memory of a table whose entries are as large.
+    let none = table.into_iter();
+    none.map(|_| -> B { unreachable!("it is empty") }).collect()
+}
+
+/// A session keeps the tables of at most this many keys between its steps.
+const KEYS_KEPT: usize = 256;
+
+/// The keys in the order in which they are locked (T1).
+#[cold]
+fn in_order(keys: &[(TableId, KeyHash)]) -> Vec<(TableId, KeyHash)> {
+    let mut keys = keys.to_vec();
+    keys.sort_unstable();
+    keys.dedup();
+    keys
 }
 
 /// Maximum number of times that a transaction unlocks its keys to wait for their predecessors. Two
@@ -117,28 +159,34 @@ impl<'s> Guard<'s> {
     }
 
     fn lock_all(&mut self, keys: &[(TableId, KeyHash)], room: Room) -> Result<(), Error> {
-        let mut keys = keys.to_vec();
-        keys.sort_unstable();
-        keys.dedup();
-        self.settle_before(&keys);
+        let own;
+        let keys = match keys.is_sorted_by(|a, b| a < b) {
+            true => keys,
+            false => {
+                own = in_order(keys);
+                &own
+            }
+        };
+        self.settle_before(keys);
         self.seek_memory(room);
         let (mut index_search, mut settle_attempts) = (IndexSearch::default(), 0);
         let mut waiting = LongWait::new(Resource::Key, &[Resource::Pin, Resource::Head]);
         loop {
             self.take_head(); // T4
-            let mut places = Vec::with_capacity(keys.len());
-            for (table, hash) in &keys {
+            let mut tables = self.take_tables();
+            for (table, hash) in keys {
                 let index = self.index(*table)?;
-                places.push((index.partition(*hash), index.tag(*hash)));
+                tables
+                    .places
+                    .push((index.partition(*hash), index.tag(*hash)));
             }
-            let Some(reserved) = self.reserve_room(&places) else {
+            if !self.reserve_room(&mut tables) {
                 self.make_index_room(&mut index_search)?;
                 continue;
-            };
-            if let Some(buckets) = self.lock_buckets(&places) {
+            }
+            if self.lock_buckets(&mut tables) {
                 self.transaction = Some(Transaction {
-                    buckets,
-                    reserved,
+                    tables,
                     removed: Vec::new(),
                     unsettled: Vec::new(),
                     starved: false,
@@ -146,7 +194,7 @@ impl<'s> Guard<'s> {
                 });
                 // A resize that was in progress when room was reserved may not have seen it. From
                 // now on there is none.
-                let transaction = self.transaction.iter().flat_map(|t| &t.reserved);
+                let transaction = self.transaction.iter().flat_map(|t| &t.tables.reserved);
                 if transaction.fold(true, |kept, (partition, _)| {
                     kept && partition.has_its_room()
                 }) {
@@ -154,11 +202,11 @@ impl<'s> Guard<'s> {
                         self.let_go();
                         return Err(error);
                     }
-                    let unsettled = self.unsettled(&keys);
+                    let unsettled = self.unsettled(keys);
                     if settle_attempts < SETTLE_ATTEMPTS_MAX && !unsettled.is_empty() {
                         settle_attempts += 1;
                         self.let_go();
-                        self.settle_before(&keys); // T7
+                        self.settle_before(keys); // T7
                         continue;
                     }
                     if let Some(transaction) = &mut self.transaction {
@@ -173,7 +221,7 @@ impl<'s> Guard<'s> {
                 }
                 self.let_go();
             } else {
-                unreserve(&reserved);
+                unreserve(&tables.reserved);
             }
             waiting.wait();
         }
@@ -208,32 +256,31 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// T2: reserves room in every partition, and grows those that have too little. `None`: there is
-    /// no memory to grow.
-    fn reserve_room(&self, places: &[(&'s Partition, u64)]) -> Option<Vec<(&'s Partition, i64)>> {
-        let mut reserved: Vec<(&Partition, i64)> = Vec::new();
-        for group in places.chunk_by(|a, b| std::ptr::eq(a.0, b.0)) {
+    /// T2: reserves room in every partition, and grows those that have too little. False: there is
+    /// no memory to grow, and nothing is reserved.
+    fn reserve_room(&self, tables: &mut LockTables<'s>) -> bool {
+        for group in tables.places.chunk_by(|a, b| std::ptr::eq(a.0, b.0)) {
             let (partition, inserts) = (group[0].0, group.len() as i64);
             let mut waiting = LongWait::new(Resource::Partition, &[Resource::Pin, Resource::Head]);
             while partition.view().len() == 0 || !partition.reserve(inserts) {
                 match partition.resize(inserts, self.me, self.core.resources()) {
                     Resize::NoMemory => {
-                        unreserve(&reserved);
-                        return None;
+                        unreserve(&tables.reserved);
+                        return false;
                     }
                     Resize::Done | Resize::Busy => waiting.wait(),
                 }
             }
-            reserved.push((partition, inserts));
+            tables.reserved.push((partition, inserts));
         }
-        Some(reserved)
+        true
     }
 
-    /// Locks all home buckets in order (T1). `None`: a partition was resized meanwhile, and no
+    /// Locks all home buckets in order (T1). False: a partition was resized meanwhile, and no
     /// bucket is locked.
-    fn lock_buckets(&self, places: &[(&'s Partition, u64)]) -> Option<Vec<(View<'s>, usize)>> {
-        let mut buckets: Vec<(View<'s>, usize)> = Vec::with_capacity(places.len());
-        for (partition, tag) in places {
+    fn lock_buckets(&self, tables: &mut LockTables<'s>) -> bool {
+        let buckets = &mut tables.buckets;
+        for (partition, tag) in &tables.places {
             let view = partition.view();
             let home = view.home(*tag);
             if let Some((last, bucket)) = buckets.last()
@@ -251,11 +298,16 @@ impl<'s> Guard<'s> {
                     buckets
                         .iter()
                         .for_each(|(view, bucket)| view.unlock(*bucket));
-                    return None;
+                    return false;
                 }
             }
         }
-        Some(buckets)
+        true
+    }
+
+    /// Empty tables, in memory that the session has kept.
+    fn take_tables(&mut self) -> LockTables<'s> {
+        std::mem::take(&mut self.carried.lock_tables).emptied()
     }
 
     /// Ends the atomic step: others see it. Does nothing if there is none.
@@ -279,15 +331,18 @@ impl<'s> Guard<'s> {
             }
             self.note_removals(log, &transaction.removed);
         }
-        for (view, bucket) in &transaction.buckets {
+        for (view, bucket) in &transaction.tables.buckets {
             view.unlock(*bucket);
         }
-        for (partition, inserts) in &transaction.reserved {
+        for (partition, inserts) in &transaction.tables.reserved {
             partition.unreserve(*inserts);
             let buckets = partition.view().len();
             if partition.wants_growth(buckets) || partition.wants_shrinking(buckets) {
                 self.resize(partition);
             }
+        }
+        if transaction.tables.places.capacity() <= KEYS_KEPT {
+            self.carried.lock_tables = transaction.tables.emptied();
         }
     }
 }
@@ -296,4 +351,17 @@ fn unreserve(reserved: &[(&Partition, i64)]) {
     reserved
         .iter()
         .for_each(|(partition, inserts)| partition.unreserve(*inserts));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::emptied;
+
+    #[test]
+    fn an_emptied_table_keeps_its_memory() {
+        let table: Vec<(&str, u64)> = vec![("a", 1); 9];
+        let (at, capacity) = (table.as_ptr() as usize, table.capacity());
+        let other: Vec<(&[u8], i64)> = emptied(table);
+        assert_eq!((other.as_ptr() as usize, other.capacity()), (at, capacity));
+    }
 }

@@ -384,6 +384,9 @@ impl<'a> View<'a> {
         {
             return Locking::Taken;
         }
+        if seen & (LOCKED | MOVED | TRANSACTION) == LOCKED | TRANSACTION && owner_of(seen) == me {
+            return Locking::Mine;
+        }
         self.lock_slowly(bucket, me, WAIT_FOR_TRANSACTIONS)
     }
 

@@ -22,6 +22,7 @@ use crate::index::prefetch::{prefetch, prefetch_pair};
 use crate::index::{Index, Partition};
 use crate::log::Position;
 use crate::space::Purpose;
+use crate::transaction::LockTables;
 use crate::{Error, KeyHash, Object, Stamp, Store, TableChange, TableId};
 use duramen_base::ids::{Level, RouteHash};
 use duramen_base::planted::{Bug, has_bug};
@@ -69,6 +70,8 @@ pub(crate) struct Carried {
     pub written: Vec<Written>,
     /// The origin of its next writes.
     pub origin: u64,
+    /// Memory for the locks of its next step.
+    pub lock_tables: LockTables<'static>,
 }
 
 impl Store {
@@ -110,6 +113,7 @@ impl Session {
             replaced: Vec::new(),
             written: Vec::new(),
             origin: 0,
+            lock_tables: LockTables::default(),
         };
         Session {
             me: slot.0 as u16 + 1,
@@ -251,9 +255,7 @@ pub(crate) struct Locked<'s> {
 
 /// State of a guard between `lock_keys` and `unlock_keys`.
 pub struct Transaction<'s> {
-    pub(crate) buckets: Vec<(View<'s>, usize)>,
-    /// Partitions with reserved room, and the number of inserts.
-    pub(crate) reserved: Vec<(&'s Partition, i64)>,
+    pub(crate) tables: LockTables<'s>,
     /// The keys that it has removed, for `removals`.
     pub(crate) removed: Vec<(&'s Partition, KeyHash)>,
     /// Predecessors of its keys that may still be lost in other heads, after it has unlocked its

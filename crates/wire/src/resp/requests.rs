@@ -12,6 +12,10 @@ pub(super) const REQUEST_BYTES_MAX: usize = i32::MAX as usize;
 /// request is not kept for ever.
 const KEPT_CAPACITY: usize = 64 * 1024;
 
+/// Arguments with at most this many bytes between them are copied together: the length of a short
+/// argument, with its line ends, has 6.
+const BYTES_BETWEEN_MAX: usize = 8;
+
 /// Position of an argument's bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Span {
@@ -83,7 +87,8 @@ impl Requests {
         Args { spans, bytes }
     }
 
-    /// Bytes of arguments held here as copies (inline commands and [`push`](Self::push)).
+    /// Bytes held here as copies of arguments (inline commands and [`push`](Self::push)), and
+    /// between them.
     #[must_use]
     pub fn copied_bytes(&self) -> usize {
         self.copied.len()
@@ -93,6 +98,9 @@ impl Requests {
     /// Returns false, and adds nothing, if the copies would exceed 2 GiB.
     #[must_use]
     pub fn push(&mut self, args: Args<'_>) -> bool {
+        if let Some(bytes) = args.dense_bytes() {
+            return self.push_dense(args, bytes);
+        }
         let first = self.spans.len();
         for arg in args {
             if !self.push_copied_arg(arg) {
@@ -100,6 +108,23 @@ impl Requests {
                 return false;
             }
         }
+        self.end_request(Place::Copied);
+        true
+    }
+
+    /// As [`push`](Self::push), in one copy: `bytes` are those from the first argument to the last.
+    fn push_dense(&mut self, args: Args<'_>, bytes: &[u8]) -> bool {
+        let from = args.spans.first().map_or(0, |span| span.start);
+        let to = self.copied.len();
+        if to + bytes.len() > REQUEST_BYTES_MAX {
+            return false;
+        }
+        self.copied.extend_from_slice(bytes);
+        let to = to as u32;
+        self.spans.extend(args.spans.iter().map(|span| Span {
+            start: span.start - from + to,
+            end: span.end - from + to,
+        }));
         self.end_request(Place::Copied);
         true
     }
@@ -198,6 +223,21 @@ impl<'a> Args<'a> {
         self.bytes.get(span.start as usize..span.end as usize)
     }
 
+    /// The bytes from the first argument to the last, if the arguments are in order and have at most
+    /// [`BYTES_BETWEEN_MAX`] bytes between them on average.
+    fn dense_bytes(&self) -> Option<&'a [u8]> {
+        let (first, last) = (self.spans.first()?, self.spans.last()?);
+        let (mut at, mut between) = (first.start, 0);
+        for span in self.spans {
+            between += span.start.checked_sub(at)? as usize;
+            at = span.end;
+        }
+        if between > BYTES_BETWEEN_MAX * self.spans.len() {
+            return None;
+        }
+        self.bytes.get(first.start as usize..last.end as usize)
+    }
+
     /// The command's name as the client wrote it, in any case; empty if there are no arguments.
     #[inline]
     #[must_use]
@@ -257,3 +297,40 @@ impl<'a> Iterator for ArgsIter<'a> {
 }
 
 impl ExactSizeIterator for ArgsIter<'_> {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pushes a request with these ranges of `bytes`; returns the number of bytes that are copied.
+    #[track_caller]
+    fn copied(bytes: &[u8], ranges: &[(u32, u32)]) -> usize {
+        let spans = ranges.iter().map(|(start, end)| Span {
+            start: *start,
+            end: *end,
+        });
+        let spans: Vec<Span> = spans.collect();
+        let args = Args {
+            spans: &spans,
+            bytes,
+        };
+        let mut queue = Requests::new();
+        for n in 0..3 {
+            assert!(queue.push(args));
+            assert!(queue.args(n, b"").iter().eq(args.iter()), "{ranges:?}");
+        }
+        queue.copied_bytes() / 3
+    }
+
+    #[test]
+    fn a_queued_request_has_the_arguments_of_its_original() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        assert_eq!(copied(&bytes, &[(4, 7)]), 3);
+        assert_eq!(copied(&bytes, &[(9, 9)]), 0);
+        // Near each other; far from each other; not in order; overlapping.
+        assert_eq!(copied(&bytes, &[(4, 7), (13, 14), (30, 30)]), 26);
+        assert_eq!(copied(&bytes, &[(4, 7), (7 + 17, 30)]), 3 + 6);
+        assert_eq!(copied(&bytes, &[(13, 14), (4, 7)]), 1 + 3);
+        assert_eq!(copied(&bytes, &[(4, 9), (8, 12)]), 5 + 4);
+    }
+}

@@ -13,6 +13,7 @@ use crate::exec::state::client::{Client, Verdict, gate};
 use crate::exec::state::local::Local;
 use crate::shared::Shared;
 use crate::shared::commands::global;
+use duramen_engine::KeyHash;
 use duramen_wire::resp::{Args, Encoder};
 
 /// Maximum number of commands without keys in a transaction, `SELECT` excluded. All clients wait
@@ -55,14 +56,15 @@ pub(crate) fn replies_by_messages(spec: &Spec) -> bool {
     spec.has(flag::PUBSUB) && spec.has(flag::SUBSCRIBED)
 }
 
-/// Decides whether a request runs. `place`: whether this server serves its keys.
+/// Decides whether a request runs. `place`: whether this server serves its keys. `hashes`: those of
+/// its keys, or none.
 pub(crate) fn admit(
     resolved: &Resolved,
     place: Result<(), NotServed>,
     shared: &Shared,
     local: &mut Local,
     client: &mut Client,
-    args: &Args<'_>,
+    (args, hashes): (&Args<'_>, &[KeyHash]),
     out: &mut Vec<u8>,
 ) -> Admitted {
     let spec = match resolved {
@@ -118,7 +120,7 @@ pub(crate) fn admit(
         return Admitted::Later;
     }
     if client.in_multi() && !spec.has(flag::NEVER_QUEUED) {
-        return enqueue(shared, local, client, args, out, spec);
+        return enqueue(shared, local, client, (args, hashes), out, spec);
     }
     let is_new = !client.waits_for_key();
     if is_new && spec.is_audited(local.audited) {
@@ -263,17 +265,19 @@ fn may_write(spec: &Spec, args: &Args<'_>, shared: &Shared) -> bool {
 fn queued_bytes(args: &Args<'_>) -> usize {
     /// A request's entry in the queue and its step in the plan, in bytes.
     const REQUEST_BYTES: usize = 104;
-    /// An argument's range, and the hash and the lock of an argument that is a key, in bytes.
+    /// An argument's range and the bytes behind it, and the hash and the lock of an argument that
+    /// is a key, in bytes.
     const ARGUMENT_BYTES: usize = 40;
     let arguments: usize = args.iter().map(|arg| arg.len() + ARGUMENT_BYTES).sum();
     REQUEST_BYTES + arguments
 }
 
-fn enqueue(
+/// Queues a request of a client in MULTI that may make it. `hashes`: those of its keys, or none.
+pub(crate) fn enqueue(
     shared: &Shared,
     local: &mut Local,
     client: &mut Client,
-    args: &Args<'_>,
+    (args, hashes): (&Args<'_>, &[KeyHash]),
     out: &mut Vec<u8>,
     spec: &'static Spec,
 ) -> Admitted {
@@ -288,15 +292,14 @@ fn enqueue(
             return refuse(shared, local, client, out, Some(spec), &text);
         }
         let queued_bytes = transaction.queued_bytes.saturating_add(queued_bytes(args));
-        if queued_bytes > limit || !transaction.queue.push(*args) {
+        if queued_bytes > limit || !transaction.push(spec, args, hashes) {
             let text = format!("ERR transaction is larger than the request limit of {limit} bytes");
             return refuse(shared, local, client, out, Some(spec), &text);
         }
-        transaction.specs.push(spec);
         transaction.queued_bytes = queued_bytes;
         transaction.without_keys = without_keys;
         transaction.writes |= may_write(spec, args, shared);
     }
-    Encoder::new(out, client.protocol).simple("QUEUED");
+    out.extend_from_slice(b"+QUEUED\r\n");
     Admitted::Answered
 }

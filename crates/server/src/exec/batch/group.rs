@@ -69,6 +69,15 @@ fn hint_entries(
     end.max(hinted)
 }
 
+/// The number of keys that EXEC counts as. Requests that the same group queues have been counted.
+fn keys_of_exec(client: &Client) -> usize {
+    let queued = match &client.transaction {
+        Some(transaction) => transaction.keys().unwrap_or(GROUP_KEYS),
+        None => 0,
+    };
+    queued + client.watched.len()
+}
+
 /// The access to the store that a request needs before it can run.
 enum StoreAccess {
     Nothing,
@@ -157,7 +166,7 @@ impl Group {
                 let resolved = lookup::resolve(&args);
                 let hashes = self.hashes.len();
                 if let Resolved::Command(spec) = resolved {
-                    keys += self.hint(guard, table, spec, &args);
+                    keys += self.hint(guard, (table, turn.client), spec, &args);
                 }
                 self.planned.push(Planned {
                     turn: next.turn as u32,
@@ -175,7 +184,13 @@ impl Group {
     /// them). Returns the number of keys that the request counts as: one that may take long fills a
     /// group.
     #[inline]
-    fn hint(&mut self, guard: &Guard<'_>, table: TableId, spec: &Spec, args: &Args<'_>) -> usize {
+    fn hint(
+        &mut self,
+        guard: &Guard<'_>,
+        (table, client): (TableId, &Client),
+        spec: &Spec,
+        args: &Args<'_>,
+    ) -> usize {
         if spec.keys == ONE_KEY {
             let hash = guard.hash(args.get(1).unwrap_or_default());
             guard.prefetch_bucket(table, hash);
@@ -184,7 +199,11 @@ impl Group {
             return 1;
         }
         if !spec.has_keys() {
-            return if spec.has(flag::FAST) { 0 } else { GROUP_KEYS };
+            return match spec.has(flag::FAST) {
+                true => 0,
+                false if spec.name == "exec" => keys_of_exec(client),
+                false => GROUP_KEYS,
+            };
         }
         let positions = spec.key_positions(args);
         let keys = positions.size_hint().0;
@@ -435,6 +454,9 @@ impl Step<'_> {
                 // Databases may have been exchanged since the gate was looked at.
                 databases::observe(env.shared, env.local, turn.client, spec);
             }
+        } else if let Some(spec) = self.queues_at_once(env, turn) {
+            self.queue(spec, env, turn);
+            *ran += 1;
         } else if !self.run_slowly(env, turn, access, ran) {
             self.show_again(turn);
         }
@@ -466,6 +488,34 @@ impl Step<'_> {
             let args = requests.args(self.planned.request as usize, turn.input);
             Permit::of_one_key(spec, &args, turn.client)
         })
+    }
+
+    /// The command of a request of a client in MULTI that nothing can stop from being queued;
+    /// `None`: `run_slowly` decides.
+    #[inline]
+    fn queues_at_once(&self, env: &Environment<'_>, turn: &Turn<'_>) -> Option<&'static Spec> {
+        let Resolved::Command(spec) = self.planned.resolved else {
+            return None;
+        };
+        let is_queue = turn.client.gate == gate::MULTI && env.shared.commands.gate() == 0;
+        let stops = flag::NEVER_QUEUED | flag::NO_MULTI;
+        let is_queued = is_queue && env.member.is_none() && !spec.has(stops) && !spec.is_refused();
+        is_queued.then_some(spec)
+    }
+
+    fn queue(&self, spec: &'static Spec, env: &mut Environment<'_>, turn: &mut Turn<'_>) {
+        let requests = turn.requests;
+        let args = requests.args(self.planned.request as usize, turn.input);
+        env.local.meter.begin_none();
+        turn.client.flushing = None;
+        admit::enqueue(
+            env.shared,
+            env.local,
+            turn.client,
+            (&args, self.hashes),
+            turn.out,
+            spec,
+        );
     }
 
     /// The request has not run; the verdict has the time at which to present it again.
@@ -604,7 +654,7 @@ impl Step<'_> {
             env.shared,
             env.local,
             turn.client,
-            &args,
+            (&args, self.hashes),
             turn.out,
         ) {
             Admitted::Run(permit) => {

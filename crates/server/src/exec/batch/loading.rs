@@ -48,7 +48,7 @@ fn run_one(shared: &Shared, local: &mut Local, turn: &mut Turn<'_>) {
             shared,
             local,
             turn.client,
-            &args,
+            (&args, &[]),
             turn.out,
         ),
     };

@@ -19,8 +19,9 @@ use crate::exec::request::permit::{self, Permit, Refusal};
 use crate::exec::request::room::Planner;
 use crate::exec::request::routing::{self, RouteSearch};
 use crate::exec::request::spec::{Access, Spec, flag};
-use crate::exec::state::client::{Client, DROPPED, Db, Transaction, gate, shown};
+use crate::exec::state::client::{Client, DROPPED, Db, gate, shown};
 use crate::exec::state::local::Local;
+use crate::exec::state::transaction::{Step, Transaction};
 use crate::exec::state::watches::{WATCHED_BYTES_MAX, WATCHED_MAX, Watched, Watches};
 use crate::shared::Shared;
 use crate::shared::commands::global;
@@ -39,7 +40,7 @@ pub(crate) fn multi(ctx: &mut Context<'_>) -> Done {
     ctx.client.gate |= gate::MULTI;
     ctx.client.transactions += 1;
     ctx.client.show(shown::MULTI, true);
-    ctx.client.transaction = Some(Box::default());
+    ctx.client.transaction = Some(ctx.local.spare.begin());
     ctx.ok()
 }
 
@@ -86,16 +87,38 @@ pub(crate) fn unwatch(ctx: &mut Context<'_>) -> Done {
     ctx.ok()
 }
 
-/// A queued request, ready to run.
-struct Step<'a> {
-    spec: &'static Spec,
-    args: Args<'a>,
-    /// Start of its hashes in the list of all; they end where the next step's start.
-    hashes: usize,
-    /// The table that is selected when it runs.
-    table: TableId,
-    /// The table that COPY or MOVE writes to, if it names one.
-    target: Option<TableId>,
+/// A key to lock: its table, and its hash.
+type KeyPlace = (TableId, KeyHash);
+
+/// The queued requests, ready to run.
+#[derive(Clone, Copy)]
+struct Queue<'t> {
+    transaction: &'t Transaction,
+    steps: &'t [Step],
+    /// Of the keys of all steps, in order.
+    hashes: &'t [KeyHash],
+}
+
+impl<'t> Queue<'t> {
+    /// The arguments of step `n`.
+    #[inline]
+    fn args(self, n: usize) -> Args<'t> {
+        self.transaction.queue.args(n, &[])
+    }
+
+    /// The steps with their arguments.
+    fn iter(self) -> impl Iterator<Item = (&'t Step, Args<'t>)> {
+        let steps = self.steps.iter().enumerate();
+        steps.map(move |(n, step)| (step, self.args(n)))
+    }
+
+    /// The hashes of the keys of step `n`.
+    fn hashes_of(self, n: usize) -> &'t [KeyHash] {
+        let start = self.steps.get(n).map_or(0, |step| step.hashes);
+        let next = self.steps.get(n + 1);
+        let end = next.map_or(self.hashes.len(), |next| next.hashes);
+        self.hashes.get(start..end).unwrap_or_default()
+    }
 }
 
 /// The commands of one EXEC that report the server's state, and those like them ([`time_for`]), may
@@ -155,6 +178,8 @@ fn run_queue(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
     {
         // Nothing was done: EXEC is presented again, and continues from here.
         ctx.client.resume_transaction(transaction, watched);
+    } else {
+        ctx.local.spare.end(transaction);
     }
     done.map_err(|failure| match failure {
         Failure::Engine(error) if is_want_of_room(&error) => {
@@ -211,7 +236,7 @@ struct QueueNeeds {
 }
 
 /// The queued requests with their commands.
-fn steps(transaction: &Transaction) -> impl Iterator<Item = (&'static Spec, Args<'_>)> {
+fn requests(transaction: &Transaction) -> impl Iterator<Item = (&'static Spec, Args<'_>)> {
     let specs = transaction.specs.iter().enumerate();
     specs.map(|(n, spec)| (*spec, transaction.queue.args(n, &[])))
 }
@@ -222,16 +247,15 @@ fn prepare(
     client: &mut Client,
     transaction: &Transaction,
 ) -> Result<QueueNeeds, Failure> {
-    let mut needs = QueueNeeds {
-        whole: false,
-        little: true,
+    let needs = QueueNeeds {
+        whole: transaction.has(flag::WHOLE),
+        little: !transaction.has(flag::DENYOOM),
     };
-    for (spec, args) in steps(transaction) {
-        needs.whole |= spec.has(flag::WHOLE);
-        needs.little &= !spec.has(flag::DENYOOM);
-        if shared.membership().is_some() {
-            continue; // the coordinator creates tables
-        }
+    // In a cluster the coordinator creates tables.
+    if !transaction.names_dbs || shared.membership().is_some() {
+        return Ok(needs);
+    }
+    for (spec, args) in requests(transaction) {
         if spec.name == "swapdb" {
             databases::own_table(shared, client)?;
         }
@@ -264,81 +288,110 @@ fn run(
     guard: &mut Guard<'_>,
     transaction: &Transaction,
     watched: &Watches,
-    (lock, more): (bool, &mut Vec<(TableId, KeyHash)>),
+    (lock, more): (bool, &mut Vec<KeyPlace>),
 ) -> Done {
-    let mut locks = std::mem::take(&mut ctx.local.locks);
-    locks.clear();
-    locks.extend_from_slice(more);
-    let mut hashes = Vec::new();
     // Under the guard: none of these tables is dropped before the guard ends.
     ctx.local.exec_dbs = Some(ctx.shared.commands.tables());
     ctx.table = table_of(ctx.client, ctx.local);
     let member = ctx.shared.membership();
     let view = member.map(|member| Arc::clone(ctx.local.view(member, guard)));
     let mut search = view.as_deref().map(RouteSearch::new);
-    let steps = plan(
-        ctx,
-        guard,
+    let mut steps = ctx.local.spare.take_steps();
+    let mut locks = std::mem::take(&mut ctx.local.locks);
+    let own;
+    let hashes = match transaction.hashes() {
+        Some(hashes) => hashes,
+        None => {
+            own = hash_all(guard, transaction);
+            &own
+        }
+    };
+    locks.clear();
+    locks.extend_from_slice(more);
+    let tables = (&mut steps, &mut locks);
+    plan(ctx, guard, (transaction, hashes), tables, search.as_mut());
+    let queue = Queue {
         transaction,
-        &mut hashes,
-        &mut locks,
-        search.as_mut(),
-    );
-    search.map_or(Ok(()), RouteSearch::outcome)?;
-    if lock {
-        // A watched key of a dropped table has changed; there is nothing to lock.
-        let store = ctx.shared.store();
-        let alive = watched.iter().filter(|(table, ..)| store.has_table(*table));
-        locks.extend(alive.map(|(table, key, _)| (table, guard.hash(key))));
-        locks.sort_unstable();
-        locks.dedup();
-    }
+        steps: &steps,
+        hashes,
+    };
+    let routed = search.map_or(Ok(()), RouteSearch::outcome);
+    let done = routed.map_err(Failure::from).and_then(|()| {
+        if lock {
+            // A watched key of a dropped table has changed; there is nothing to lock.
+            let store = ctx.shared.store();
+            let alive = watched.iter().filter(|(table, ..)| store.has_table(*table));
+            locks.extend(alive.map(|(table, key, _)| (table, guard.hash(key))));
+            locks.sort_unstable();
+            locks.dedup();
+        }
+        let held = lock.then_some(&locks[..]);
+        run_locked(ctx, guard, queue, (watched, view.as_deref()), (held, more))
+    });
+    locks.clear();
+    locks.shrink_to(KEYS_KEPT);
+    ctx.local.locks = locks;
+    ctx.local.spare.keep_steps(steps);
+    done
+}
+
+/// `held`: the keys to lock; `None`: no locks are needed. Adds keys that scripts have met beside
+/// them to `more`.
+fn run_locked(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    queue: Queue<'_>,
+    (watched, view): (&Watches, Option<&View>),
+    (held, more): (Option<&[KeyPlace]>, &mut Vec<KeyPlace>),
+) -> Done {
     let mut before = Level::Memory;
     let mut undeclared = Vec::new();
     let mut attempt = |ctx: &mut Context<'_>, guard: &mut Guard<'_>, room: &mut Room| {
-        warm(ctx, guard, &steps, &hashes, watched)?;
-        if changed(ctx.shared, guard, view.as_deref(), watched)? {
+        warm(ctx, guard, queue, watched)?;
+        if changed(ctx.shared, guard, view, watched)? {
             ctx.reply().null_array();
             return Ok(());
         }
-        if is_drafted(&steps) {
-            let held = lock.then_some(&locks[..]);
-            undeclared = run_drafted(ctx, guard, (&steps, &hashes), held, room)?;
+        if is_drafted(queue) {
+            undeclared = run_drafted(ctx, guard, queue, held, room)?;
             return Ok(());
         }
         // From here on nothing fails for lack of room: all of it is done.
-        *room = room_of(guard, &steps);
+        *room = room_of(guard, queue);
         guard.set_aside(*room)?;
-        if steps.iter().any(|step| step.spec.name == "config|set") {
-            before = levels(ctx, &[], &steps); // it may lower the level of what was written
+        if sets_config(queue) {
+            before = levels(ctx, &[], queue); // it may lower the level of what was written
         }
-        run_steps(ctx, guard, &steps, &hashes, !lock);
+        run_steps(ctx, guard, queue, held.is_none());
         Ok(())
     };
-    let mut done = if lock && !locks.is_empty() {
-        ctx.locked_for_room(guard, &locks, attempt)
-    } else {
-        attempt(ctx, guard, &mut Room::default())
+    let mut done = match held {
+        Some(held) if !held.is_empty() => ctx.locked_for_room(guard, held, attempt),
+        _ => attempt(ctx, guard, &mut Room::default()),
     };
     if !undeclared.is_empty() {
         done = Err(AGAIN);
         more.append(&mut undeclared);
     }
-    let level = levels(ctx, &locks, &steps).max(before);
+    let level = levels(ctx, held.unwrap_or_default(), queue).max(before);
     ctx.client.settle(guard, level);
-    locks.clear();
-    locks.shrink_to(KEYS_KEPT);
-    ctx.local.locks = locks;
     done
+}
+
+/// Whether `CONFIG SET` is among the commands.
+fn sets_config(queue: Queue<'_>) -> bool {
+    let mut steps = queue.steps.iter();
+    queue.transaction.has(flag::ADMIN) && steps.any(|step| step.spec.name == "config|set")
 }
 
 /// The level of the whole transaction: the strictest of the levels of its tables and of those that
 /// its commands requested.
-fn levels(ctx: &mut Context<'_>, locks: &[(TableId, KeyHash)], steps: &[Step<'_>]) -> Level {
+fn levels(ctx: &mut Context<'_>, locks: &[KeyPlace], queue: Queue<'_>) -> Level {
     let asked = ctx.client.asked_level.take().unwrap_or(Level::Memory);
     let mut level = asked.max(ctx.level());
     let mut last = ctx.table;
-    let of_steps = steps
+    let of_steps = queue
+        .steps
         .iter()
         .flat_map(|step| [Some(step.table), step.target]);
     let of_locks = locks.iter().map(|(table, _)| *table);
@@ -349,56 +402,74 @@ fn levels(ctx: &mut Context<'_>, locks: &[(TableId, KeyHash)], steps: &[Step<'_>
         }
     }
     // Commands on several databases.
-    if steps
-        .iter()
-        .any(|step| matches!(step.spec.name, "flushall" | "swapdb"))
-    {
+    let mut steps = queue.steps.iter();
+    let may_reach_all = queue.transaction.has(flag::WHOLE) || queue.transaction.names_dbs;
+    if may_reach_all && steps.any(|step| matches!(step.spec.name, "flushall" | "swapdb")) {
         let tables: Vec<TableId> = databases::tables(ctx.shared).iter().map(|t| t.id).collect();
         level = level.max(ctx.strictest(&tables));
     }
     level
 }
 
-/// Hashes the keys of all requests, in the tables in which they will be looked up; in a cluster,
-/// determines their owners.
-fn plan<'t>(
+/// Hashes the keys of all requests.
+#[cold]
+fn hash_all(guard: &Guard<'_>, transaction: &Transaction) -> Vec<KeyHash> {
+    let mut hashes = Vec::new();
+    for (spec, args) in requests(transaction) {
+        let keys = spec.key_positions(&args);
+        hashes.extend(keys.map(|at| guard.hash(args.get(at).unwrap_or_default())));
+    }
+    hashes
+}
+
+/// Finds the table in which each request will run, and the keys to lock; in a cluster, determines
+/// the owners of these keys.
+fn plan(
     ctx: &Context<'_>,
     guard: &Guard<'_>,
-    transaction: &'t Transaction,
-    hashes: &mut Vec<KeyHash>,
-    locks: &mut Vec<(TableId, KeyHash)>,
+    (transaction, hashes): (&Transaction, &[KeyHash]),
+    (planned, locks): (&mut Vec<Step>, &mut Vec<KeyPlace>),
     mut search: Option<&mut RouteSearch<'_>>,
-) -> Vec<Step<'t>> {
+) {
     let mut table = ctx.table;
     let mut number = match ctx.client.db {
         Db::Number(db) => Some(db),
         Db::Table(_) => None,
     };
     // SWAPDB exchanges them for the steps after it.
-    let mut dbs = ctx.local.exec_dbs.unwrap_or_default();
-    let mut planned = Vec::with_capacity(transaction.queue.len());
-    for (spec, args) in steps(transaction) {
-        let named = dbs_of(spec, &args);
-        let other = named.last().and_then(|db| dbs[usize::from(*db)]);
+    let mut dbs = ctx.local.exec_dbs.filter(|_| transaction.names_dbs);
+    let mut first = 0;
+    for (spec, args) in requests(transaction) {
+        let named = match dbs {
+            Some(_) => dbs_of(spec, &args),
+            None => Vec::new(),
+        };
+        let behind = |db: &u8| dbs?[usize::from(*db)];
+        let other = named.last().and_then(behind);
         planned.push(Step {
             spec,
-            args,
-            hashes: hashes.len(),
+            hashes: first,
             table,
             target: other,
         });
-        for position in spec.key_positions(&args) {
-            let key = args.get(position).unwrap_or_default();
-            let hash = guard.hash(key);
-            guard.prefetch_bucket(table, hash);
-            if let Some(search) = &mut search {
-                search.key(routing::table_of(spec, table, ctx.shared), key, hash);
-            }
-            hashes.push(hash);
-            if !spec.has(flag::PUBSUB) {
-                locks.push((table, hash));
+        let keys = hashes.get(first..first + spec.key_count(&args));
+        let keys = keys.unwrap_or_default();
+        first += keys.len();
+        for hash in keys {
+            guard.prefetch_bucket(table, *hash);
+        }
+        if !spec.has(flag::PUBSUB) {
+            locks.extend(keys.iter().map(|hash| (table, *hash)));
+        }
+        if let Some(search) = &mut search {
+            let routed = routing::table_of(spec, table, ctx.shared);
+            for (position, hash) in spec.key_positions(&args).zip(keys) {
+                search.key(routed, args.get(position).unwrap_or_default(), *hash);
             }
         }
+        let Some(dbs) = &mut dbs else {
+            continue;
+        };
         match (spec.name, other) {
             ("select", Some(selected)) => {
                 table = selected;
@@ -422,13 +493,12 @@ fn plan<'t>(
             _ => {}
         }
     }
-    planned
 }
 
 /// Whether the steps change a draft first: the writes of a script are not known before it has run.
-fn is_drafted(steps: &[Step<'_>]) -> bool {
-    let mut scripts = steps.iter().filter(|step| step.spec.has(flag::SCRIPTING));
-    scripts.any(|step| step.spec.has_keys())
+fn is_drafted(queue: Queue<'_>) -> bool {
+    let is_script = |step: &Step| step.spec.has(flag::SCRIPTING) && step.spec.has_keys();
+    queue.transaction.has(flag::SCRIPTING) && queue.steps.iter().any(is_script)
 }
 
 /// Runs the steps on a draft, and applies it. `held`: the keys that are locked; `None`: no locks
@@ -436,12 +506,12 @@ fn is_drafted(steps: &[Step<'_>]) -> bool {
 fn run_drafted(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    (steps, hashes): (&[Step<'_>], &[KeyHash]),
-    held: Option<&[(TableId, KeyHash)]>,
+    queue: Queue<'_>,
+    held: Option<&[KeyPlace]>,
     room: &mut Room,
-) -> Result<Vec<(TableId, KeyHash)>, Failure> {
-    let is_whole = |step: &Step<'_>| step.spec.has(flag::WHOLE) && step.spec.has(flag::WRITE);
-    if steps.iter().any(is_whole) {
+) -> Result<Vec<KeyPlace>, Failure> {
+    let is_whole = |step: &Step| step.spec.has(flag::WHOLE) && step.spec.has(flag::WRITE);
+    if queue.steps.iter().any(is_whole) {
         return Err(Failure::Text(
             "EXECABORT Transaction discarded because of: a script and a command that changes a whole database",
         ));
@@ -452,7 +522,7 @@ fn run_drafted(
         ctx.client.effects.truncate(effects);
     };
     guard.begin_draft(Box::new(Draft::new(script_run::memory(ctx))));
-    run_steps(ctx, guard, steps, hashes, false);
+    run_steps(ctx, guard, queue, false);
     let Some(draft) = guard.end_draft() else {
         return Ok(Vec::new());
     };
@@ -485,41 +555,39 @@ fn run_drafted(
 }
 
 /// Maximum room for the writes of the transaction.
-fn room_of(guard: &Guard<'_>, steps: &[Step<'_>]) -> Room {
+fn room_of(guard: &Guard<'_>, queue: Queue<'_>) -> Room {
     let mut planner = Planner::new(guard);
-    for step in steps {
-        planner.add(step.spec, &step.args, step.table, step.target);
+    for (n, (step, args)) in queue.iter().enumerate() {
+        if step.spec.has(flag::WRITE) {
+            let hashes = queue.hashes_of(n);
+            planner.add(step.spec, (&args, hashes), step.table, step.target);
+        }
     }
     planner.room
 }
 
 /// cold::C1: no command of the transaction runs before all entries that it needs are in memory.
-fn warm(
-    ctx: &mut Context<'_>,
-    guard: &Guard<'_>,
-    steps: &[Step<'_>],
-    hashes: &[KeyHash],
-    watched: &Watches,
-) -> Done {
+fn warm(ctx: &mut Context<'_>, guard: &Guard<'_>, queue: Queue<'_>, watched: &Watches) -> Done {
     if !ctx.local.has_tier() {
         return Ok(());
     }
-    let with_keys = steps.iter().filter(|step| !step.spec.has(flag::PUBSUB));
-    let declared = with_keys.flat_map(|step| {
-        let positions = step.spec.key_positions(&step.args);
-        let own = hashes.get(step.hashes..).unwrap_or_default();
-        let arg = |at: usize| step.args.get(at).unwrap_or_default();
+    let with_keys = queue
+        .iter()
+        .filter(|(step, _)| !step.spec.has(flag::PUBSUB));
+    let declared = with_keys.flat_map(|(step, args)| {
+        let positions = step.spec.key_positions(&args);
+        let own = queue.hashes.get(step.hashes..).unwrap_or_default();
         positions
             .zip(own)
-            .map(move |(at, hash)| (step.table, *hash, arg(at)))
+            .map(move |(at, hash)| (step.table, *hash, args.get(at).unwrap_or_default()))
     });
-    let targets = steps.iter().filter_map(|step| {
+    let targets = queue.iter().filter_map(|(step, args)| {
         let at = match step.spec.name {
             "copy" => 2,
             "move" => 1,
             _ => return None,
         };
-        let key = step.args.get(at).unwrap_or_default();
+        let key = args.get(at).unwrap_or_default();
         Some((step.target.unwrap_or(step.table), guard.hash(key), key))
     });
     let watched = watched
@@ -608,6 +676,9 @@ fn reports(spec: &Spec) -> bool {
 /// `Some`: the command has no keys, may take milliseconds, and is no walk over a table. It may
 /// begin if such commands of this EXEC have taken less than this.
 fn time_for(spec: &Spec) -> Option<Duration> {
+    if spec.has_keys() {
+        return None;
+    }
     match spec.name {
         "flushall" | "flushdb" => Some(FLUSHES_IN_EXEC_MAX),
         "client|kill" | "config|resetstat" => Some(REPORTS_IN_EXEC_MAX),
@@ -622,62 +693,51 @@ fn used_time() -> Duration {
 
 /// Checks a queued request again: a step before it, or another client, may have changed the rights
 /// of its user. `None`: it is refused, and answered.
-fn permit_of(ctx: &mut Context<'_>, step: &Step<'_>, table: TableId) -> Option<Permit> {
+fn permit_of(
+    ctx: &mut Context<'_>,
+    (spec, args): (&'static Spec, &Args<'_>),
+    table: TableId,
+) -> Option<Permit> {
     ctx.client.renew(ctx.shared);
-    let refusal = match Permit::check(step.spec, &step.args, ctx.client, table, ctx.shared) {
+    let refusal = match Permit::check(spec, args, ctx.client, table, ctx.shared) {
         Ok(permit) => return Some(permit),
         Err(refusal) => refusal,
     };
     let text = match refusal {
         Refusal::LogIn => permit::NO_AUTH.to_owned(),
         Refusal::Denied(denied) => {
-            acl::note_denied(
-                ctx.shared, ctx.client, step.spec, &step.args, denied, "multi",
-            );
-            audit::record(
-                ctx.shared,
-                ctx.client,
-                step.spec,
-                &step.args,
-                Outcome::Denied,
-            );
+            acl::note_denied(ctx.shared, ctx.client, spec, args, denied, "multi");
+            audit::record(ctx.shared, ctx.client, spec, args, Outcome::Denied);
             permit::late_denial_text(denied)
         }
     };
     ctx.local.note_error(ctx.shared, &text);
-    let command = ctx.local.command(ctx.shared, step.spec.number);
+    let command = ctx.local.command(ctx.shared, spec.number);
     command.rejected.add(1);
     ctx.reply().error(text);
     None
 }
 
 /// Shows a step to monitors and to the audit log.
-fn show(ctx: &Context<'_>, step: &Step<'_>) {
-    if step.spec.is_audited(ctx.local.audited) {
+fn show(ctx: &Context<'_>, spec: &'static Spec, args: &Args<'_>) {
+    if spec.is_audited(ctx.local.audited) {
         let (shared, client) = (ctx.shared, &*ctx.client);
-        audit::record(shared, client, step.spec, &step.args, Outcome::Allowed);
+        audit::record(shared, client, spec, args, Outcome::Allowed);
     }
     if ctx.shared.commands.gate() & global::MONITORED != 0 {
-        monitor::feed(ctx.shared, ctx.client, step.spec, &step.args);
+        monitor::feed(ctx.shared, ctx.client, spec, args);
     }
 }
 
 /// `alone`: no other session is in the store, and no keys are locked.
-fn run_steps(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    steps: &[Step<'_>],
-    hashes: &[KeyHash],
-    alone: bool,
-) {
+fn run_steps(ctx: &mut Context<'_>, guard: &mut Guard<'_>, queue: Queue<'_>, alone: bool) {
     let start = ctx.out.len();
-    ctx.reply().array(steps.len());
+    ctx.reply().array(queue.steps.len());
     ctx.local.in_exec = true;
     ctx.local.walked = 0;
     let mut taken = Duration::ZERO;
     let begun = ctx.local.meter.begin_inner();
-    for (n, step) in steps.iter().enumerate() {
-        let end = steps.get(n + 1).map_or(hashes.len(), |next| next.hashes);
+    for (n, step) in queue.steps.iter().enumerate() {
         if ctx.local.abandoned.is_some() {
             break; // nothing of it will be done
         }
@@ -688,12 +748,13 @@ fn run_steps(
             ctx.local.exec_dbs = Some(ctx.shared.commands.tables()); // SWAPDB may have run before
         }
         let table = table_of(ctx.client, ctx.local);
-        let Some(permit) = permit_of(ctx, step, table) else {
+        let args = queue.args(n);
+        let Some(permit) = permit_of(ctx, (step.spec, &args), table) else {
             continue;
         };
-        show(ctx, step);
+        show(ctx, step.spec, &args);
         let mut inner = Context {
-            args: step.args,
+            args,
             permit,
             spec: step.spec,
             client: &mut *ctx.client,
@@ -703,7 +764,7 @@ fn run_steps(
             table,
             locked: true,
         };
-        let hashes = &hashes[step.hashes..end];
+        let hashes = queue.hashes_of(n);
         match time_for(step.spec) {
             Some(most) if taken > most => inner.reply().error(
                 "ERR commands that empty databases or report on the server take too long in one transaction",
@@ -726,6 +787,6 @@ fn run_steps(
     ctx.local
         .counters(ctx.shared)
         .commands
-        .add(steps.len() as u64);
-    debug_assert!(steps.iter().all(|step| !step.spec.is_refused()));
+        .add(queue.steps.len() as u64);
+    debug_assert!(queue.steps.iter().all(|step| !step.spec.is_refused()));
 }

@@ -5,7 +5,7 @@
 //! at that time; the commands themselves need no code for this. A bound that is too high wastes a
 //! part of a segment; no bound may be too low.
 
-use super::spec::{Spec, flag};
+use super::spec::{ONE_KEY, Spec, flag};
 use crate::exec::commands::bitmap;
 use duramen_base::limits::VALUE_BYTES_MAX;
 use duramen_engine::{Guard, KeyHash, Room, TableId};
@@ -89,39 +89,85 @@ impl Hasher for KnownHash {
 /// Adds up the room of a transaction's commands, in order. Their keys are locked.
 pub(crate) struct Planner<'p, 'g, 'k> {
     guard: &'p Guard<'g>,
-    /// Maximum length that values may have by now, where earlier commands may have changed them.
-    /// Only a change that takes effect for certain makes a value shorter.
-    values: HashMap<Key<'k>, usize, BuildHasherDefault<KnownHash>>,
+    values: Values<'k>,
+    /// The hashes of the keys of the current command, in order.
+    hashes: &'k [KeyHash],
     pub(crate) room: Room,
+}
+
+/// The length of a value, as far as it is known.
+#[derive(Clone, Copy)]
+enum Bytes {
+    Most(usize),
+    /// The longer of this and of what the store has.
+    AtLeast(usize),
+}
+
+/// Maximum length that values may have by now, where earlier commands may have changed them. Only a
+/// change that takes effect for certain makes a value shorter.
+#[derive(Default)]
+struct Values<'k> {
+    /// The first [`FEW_VALUES`].
+    few: Vec<(Key<'k>, Bytes)>,
+    /// All of them, if there are more.
+    many: HashMap<Key<'k>, Bytes, BuildHasherDefault<KnownHash>>,
+}
+
+/// So many keys are compared one by one.
+const FEW_VALUES: usize = 8;
+
+impl<'k> Values<'k> {
+    fn get(&self, key: &Key<'k>) -> Option<Bytes> {
+        if !self.many.is_empty() {
+            return self.many.get(key).copied();
+        }
+        let found = self.few.iter().find(|(known, _)| known == key);
+        found.map(|(_, bytes)| *bytes)
+    }
+
+    fn insert(&mut self, key: Key<'k>, bytes: Bytes) {
+        if self.many.is_empty() {
+            if let Some((_, known)) = self.few.iter_mut().find(|(known, _)| *known == key) {
+                *known = bytes;
+                return;
+            }
+            if self.few.len() < FEW_VALUES {
+                return self.few.push((key, bytes));
+            }
+            self.many.extend(self.few.drain(..));
+        }
+        self.many.insert(key, bytes);
+    }
 }
 
 impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
     pub(crate) fn new(guard: &'p Guard<'g>) -> Planner<'p, 'g, 'k> {
         Planner {
             guard,
-            values: HashMap::default(),
+            values: Values::default(),
+            hashes: &[],
             room: Room::default(),
         }
     }
 
-    /// `target`: the table that COPY and MOVE write to.
+    /// Adds a command that writes. `hashes`: those of its keys, in order. `target`: the table that
+    /// COPY and MOVE write to.
     pub(crate) fn add(
         &mut self,
         spec: &Spec,
-        args: &Args<'k>,
+        (args, hashes): (&Args<'k>, &'k [KeyHash]),
         table: TableId,
         target: Option<TableId>,
     ) {
-        if !spec.has(flag::WRITE) {
-            return;
-        }
+        debug_assert!(spec.has(flag::WRITE), "{} writes nothing", spec.name);
+        self.hashes = if spec.keys == ONE_KEY { hashes } else { &[] };
         let arg = |n: usize| args.get(n).unwrap_or_default();
         let given: usize = args.skip(1).into_iter().map(<[u8]>::len).sum();
         let keys = spec.key_positions(args);
         match spec.name {
             "swapdb" => self.room.put(PLACES.0, PLACES.1),
             "del" | "unlink" => keys.for_each(|at| {
-                self.values.insert(self.key(table, arg(at)), 0);
+                self.values.insert(self.key(table, arg(at)), Bytes::Most(0));
                 self.room.remove(arg(at));
             }),
             // Without effect on a collection, so it makes no value shorter for certain.
@@ -130,7 +176,8 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
             }
             "set" if args.len() == 3 => {
                 let bytes = given.min(VALUE_BYTES_MAX);
-                self.values.insert(self.key(table, arg(1)), bytes);
+                let key = self.key(table, arg(1));
+                self.values.insert(key, Bytes::Most(bytes));
                 self.room.put(arg(1), bytes);
             }
             "mset" | "msetnx" | "duramen.mwrite" => {
@@ -234,18 +281,24 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
         self.bytes_of(&self.key(table, key))
     }
 
+    /// A key of the current command.
     fn key(&self, table: TableId, key: &'k [u8]) -> Key<'k> {
-        let hash = self.guard.hash(key);
+        let hash = match self.hashes {
+            [only] => *only,
+            _ => self.guard.hash(key),
+        };
         Key { hash, table, key }
     }
 
     fn bytes_of(&self, key: &Key<'k>) -> usize {
-        if let Some(bytes) = self.values.get(key) {
-            return *bytes;
-        }
+        let least = match self.values.get(key) {
+            Some(Bytes::Most(bytes)) => return bytes,
+            Some(Bytes::AtLeast(bytes)) => bytes,
+            None => 0,
+        };
         match self.guard.read(key.table, key.hash, key.key) {
-            Ok(found) => found.map_or(0, |object| object.value.len()),
-            Err(_) => 0, // the command that uses it reports the error
+            Ok(found) => found.map_or(0, |object| object.value.len()).max(least),
+            Err(_) => least, // the command that uses it reports the error
         }
     }
 
@@ -253,7 +306,11 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
     fn put(&mut self, table: TableId, key: &'k [u8], bytes: usize) {
         let bytes = bytes.min(VALUE_BYTES_MAX);
         let at = self.key(table, key);
-        let known = self.bytes_of(&at).max(bytes);
+        let known = match self.values.get(&at) {
+            Some(Bytes::Most(known)) => Bytes::Most(known.max(bytes)),
+            Some(Bytes::AtLeast(known)) => Bytes::AtLeast(known.max(bytes)),
+            None => Bytes::AtLeast(bytes),
+        };
         self.values.insert(at, known);
         self.room
             .put(key, (bytes + HEAD_BYTES).min(VALUE_BYTES_MAX));
@@ -393,6 +450,58 @@ mod tests {
             format!("XAUTOCLAIM k {group} {consumer} 0 0 COUNT 2 JUSTID"),
         ];
         random.pick(&templates).cloned().unwrap_or_default()
+    }
+
+    #[test]
+    fn few_and_many_values_are_found_alike() {
+        let mut session = crate::exec::tests::Server::session(1);
+        let guard = session.executor.session().expect("a store").pin();
+        let names: Vec<String> = (0..3 * FEW_VALUES).map(|n| format!("k{n}")).collect();
+        let key = |n: usize, table: u32| Key {
+            hash: guard.hash(names[n].as_bytes()),
+            table: TableId(table),
+            key: names[n].as_bytes(),
+        };
+        let mut values = Values::default();
+        for n in 0..names.len() {
+            values.insert(key(n, 0), Bytes::Most(1));
+            values.insert(key(n, 0), Bytes::Most(n));
+            for before in 0..names.len() {
+                let found = values.get(&key(before, 0));
+                let is_right = match found {
+                    Some(Bytes::Most(bytes)) => before <= n && bytes == before,
+                    Some(Bytes::AtLeast(_)) => false,
+                    None => before > n,
+                };
+                assert!(is_right, "{before} of {n}");
+                assert!(values.get(&key(before, 1)).is_none());
+            }
+        }
+    }
+
+    /// The bound of an APPEND must include what the store has, also behind a command that needs no
+    /// reading.
+    #[test]
+    fn a_value_that_may_have_stayed_counts() {
+        let mut session = crate::exec::tests::Server::session(1);
+        session.ask_bytes(&[b"SET", b"k", &[b'x'; 5_000]]);
+        let guard = session.executor.session().expect("a store").pin();
+        let mut planner = Planner::new(&guard);
+        let add = |planner: &mut Planner<'_, '_, 'static>, request: &'static str| {
+            let requests = Box::leak(Box::new(crate::exec::tests::parsed(request.as_bytes())));
+            let args = requests.args(0, request.as_bytes());
+            let Resolved::Command(spec) = lookup::resolve(&args) else {
+                panic!("{request}");
+            };
+            let hashes = Box::leak(Box::new([guard.hash(b"k")]));
+            planner.add(spec, (&args, hashes), TableId::DEFAULT, None);
+            planner.value_bytes(TableId::DEFAULT, b"k")
+        };
+        assert_eq!(add(&mut planner, "SETNX k abc\r\n"), 5_000);
+        assert_eq!(add(&mut planner, "INCR k\r\n"), 5_000);
+        assert_eq!(add(&mut planner, "SETRANGE k 5990 0123456789\r\n"), 6_000);
+        assert_eq!(add(&mut planner, "SET k abc\r\n"), "kabc".len());
+        assert_eq!(add(&mut planner, "INCR k\r\n"), INTEGER_BYTES);
     }
 
     #[test]

@@ -15,7 +15,7 @@ impl Context<'_> {
     pub(crate) fn run(&mut self, mut access: Access<'_, '_>, hashes: &[KeyHash]) {
         let start = self.out.len();
         let mut effects = self.client.effects.len();
-        let timer = slow_timer::timer(self.spec, self.local);
+        let timer = slow_timer::timer(self.spec, self.client, self.local);
         let number = self.spec.number;
         self.client.last_command = number as u16;
         self.client.confirms = false;

@@ -1,10 +1,11 @@
 //! Times requests for the slow log, those that took longer than `slowlog-log-slower-than`, and for
 //! `LATENCY`, those that took as long as `latency-monitor-threshold`.
 //!
-//! Commands that can be slow by nature are timed one by one. The others are timed by the group,
-//! which costs one clock reading per group instead of two per request. If a whole group exceeds the
-//! limit, its first request is logged, with a note, and stands for the group in `LATENCY` too. With
-//! a limit of the slow log below [`ONE_BY_ONE_BELOW_US`] every command is timed by itself.
+//! Commands that can be slow by nature are timed one by one, and so are transactions that have such
+//! commands, or more keys than a group. The others are timed by the group, which costs one clock
+//! reading per group instead of two per request. If a whole group exceeds the limit, its first
+//! request is logged, with a note, and stands for the group in `LATENCY` too. With a limit of the
+//! slow log below [`ONE_BY_ONE_BELOW_US`] every command is timed by itself.
 
 use super::context::Context;
 use super::spec::{REDACTED, Spec, flag};
@@ -25,8 +26,11 @@ const ARG_BYTES_MAX: usize = 128;
 
 /// Starts the clock for a command that is timed by itself.
 #[inline]
-pub(crate) fn timer(spec: &Spec, local: &Local) -> Option<Instant> {
-    if spec.has(flag::TIMED) || local.slow_us() < ONE_BY_ONE_BELOW_US {
+pub(crate) fn timer(spec: &Spec, client: &Client, local: &Local) -> Option<Instant> {
+    // A client in MULTI that runs such a command runs EXEC.
+    let queue = client.transaction.as_ref();
+    let is_long = || queue.is_none_or(|queue| queue.is_long(client.watched.len()));
+    if spec.has(flag::TIMED) && is_long() || local.slow_us() < ONE_BY_ONE_BELOW_US {
         return Some(Instant::now());
     }
     None

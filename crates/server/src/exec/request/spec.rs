@@ -391,6 +391,12 @@ impl Spec {
         self.has(flag::WRITE) && self.keys != ONE_KEY && self.keys != NO_KEYS
     }
 
+    /// Whether its arguments name databases.
+    #[inline]
+    pub(crate) fn names_dbs(&self) -> bool {
+        matches!(self.name, "select" | "move" | "swapdb" | "copy")
+    }
+
     /// Whether argument `n` may be a password, which neither MONITOR nor the slow log shows.
     pub(crate) fn is_secret(&self, n: usize) -> bool {
         match self.name {
@@ -433,6 +439,16 @@ impl Spec {
 
     pub(crate) fn has_keys(&self) -> bool {
         self.keys.first != 0 || self.keys.count_at != 0 || self.keys.streams_from != 0
+    }
+
+    /// Number of a request's keys.
+    #[inline(always)]
+    pub(crate) fn key_count(&self, args: &Args<'_>) -> usize {
+        match self.keys {
+            ONE_KEY => usize::from(args.len() > 1),
+            NO_KEYS => 0,
+            _ => self.key_positions(args).count(),
+        }
     }
 
     /// Argument numbers of a request's keys.

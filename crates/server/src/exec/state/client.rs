@@ -5,17 +5,16 @@ use super::key_wait::KeyWait;
 use super::parking::Parking;
 use super::subscribers::Subscriptions;
 use super::tracking::ClientTracking;
+use super::transaction::Transaction;
 use super::wait::Wait;
 use super::watches::Watches;
 use crate::clock;
-use crate::exec::request::spec::Spec;
-use crate::heap;
 use crate::shared::pubsub::Kind;
 use crate::shared::{ClientRecord, Shared};
 use duramen_acl::User;
 use duramen_base::ids::{Level, TabletsVersion};
 use duramen_engine::TableId;
-use duramen_wire::resp::{Protocol, Requests};
+use duramen_wire::resp::Protocol;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -77,28 +76,6 @@ pub(crate) mod shown {
     pub(crate) const TRACKS: u32 = 1 << 5;
     pub(crate) const BROADCASTS: u32 = 1 << 6;
     pub(crate) const BROKEN_REDIRECT: u32 = 1 << 7;
-}
-
-/// Requests between MULTI and EXEC.
-#[derive(Default)]
-pub(crate) struct Transaction {
-    pub(crate) queue: Requests,
-    /// The command of each.
-    pub(crate) specs: Vec<&'static Spec>,
-    /// Bytes of the queue, as `admit` counts them.
-    pub(crate) queued_bytes: usize,
-    /// Queued requests without keys, `SELECT` excluded.
-    pub(crate) without_keys: usize,
-    /// A queued request writes.
-    pub(crate) writes: bool,
-    /// A request was refused: EXEC will refuse all of them.
-    pub(crate) broken: bool,
-}
-
-impl Drop for Transaction {
-    fn drop(&mut self) {
-        heap::freed(self.queued_bytes);
-    }
 }
 
 /// No table has this id: the engine answers that it does not exist.

@@ -5,6 +5,7 @@ use super::client::Client;
 use super::meter::Meter;
 use super::scripts::{Abandoned, Scripts};
 use super::subscribers::Subscribers;
+use super::transaction::Spare;
 use crate::config::ServerConfig;
 use crate::shared::commands::{CommandCounters, DBS, ThreadState};
 use crate::shared::{ConfigCache, Shared, ThreadCounters, ViewCache, error_names};
@@ -58,6 +59,8 @@ pub(crate) struct Local {
     pub(crate) meter: Meter,
     metered_since: Instant,
     pub(crate) locks: Vec<(TableId, KeyHash)>,
+    /// Tables of transactions.
+    pub(crate) spare: Spare,
     /// Clients of this thread that wait for elements, and must look again.
     pub(crate) woken: Vec<u64>,
     /// Hashes of a command that has more keys than a batch.
@@ -99,6 +102,7 @@ impl Local {
             meter: Meter::new(),
             metered_since: Instant::now(),
             locks: Vec::new(),
+            spare: Spare::default(),
             woken: Vec::new(),
             hashes: Vec::new(),
             scripts: Scripts::default(),

@@ -9,5 +9,6 @@ pub(crate) mod parking;
 pub(crate) mod scripts;
 pub(crate) mod subscribers;
 pub(crate) mod tracking;
+pub(crate) mod transaction;
 pub(crate) mod wait;
 pub(crate) mod watches;

@@ -14,6 +14,7 @@ mod pubsub;
 mod room;
 mod scripts;
 mod streams;
+mod transactions;
 mod types;
 mod waiting;
 mod walks;
