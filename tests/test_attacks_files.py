@@ -66,6 +66,24 @@ def test_an_audit_log_goes_into_a_pipe_that_is_read(start, pipe):
     os.close(reader)
 
 
+@pytest.mark.parametrize("how", ["signal", "SHUTDOWN"])
+def test_the_last_records_are_in_the_audit_log_after_a_stop(start, tmp_path, how):
+    """The process ended before the thread that writes had taken the last ones, now and then."""
+    for run in range(8):
+        path = tmp_path / f"audit-{run}"
+        server = start("--audit-log", path, "--audit-log-classes", "write", "--audit-log-keys", "plain")
+        sets = [("SET", f"k{n}", "x") for n in range(50)]
+        with server.connect() as wire:
+            for _ in range(40):
+                assert set(wire.pipeline(sets)) == {b"OK"}
+            if how == "SHUTDOWN":
+                wire.send(harness.encode("SHUTDOWN"))
+                assert server.end() == 0
+            else:
+                assert server.stop() == 0
+        assert path.read_text().count('"command":"set"') == 40 * len(sets), run
+
+
 @pytest.mark.parametrize("kind", ["file", "link", "pipe", "lost link", "live socket"])
 def test_the_unix_socket_replaces_no_file_of_others(tmp_path, pipe, kind):
     victim, path = tmp_path / "victim", tmp_path / "socket"

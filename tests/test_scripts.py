@@ -2,6 +2,8 @@
 
 import random
 import shutil
+import socket
+import struct
 import threading
 import time
 
@@ -115,21 +117,22 @@ def test_a_script_that_loops_delays_nobody_and_can_be_killed(server, script):
     assert clients[0].eval("return 7", 0) == 7
 
 
-def test_a_script_whose_client_has_gone_does_nothing(server):
-    wire = harness.Wire(server.port)
+@pytest.mark.parametrize("end", ["close", "reset", "half"])
+def test_a_script_whose_client_has_gone_does_nothing(server, end):
+    wire, client = harness.Wire(server.port), connect(server)
+    before = len(client.client_list())
     wire.send(harness.encode("EVAL", "redis.call('set','gone',1) while true do end", "0"))
+    if end == "reset":
+        wire.send(harness.encode("PING"))
+        wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     time.sleep(0.3)
-    wire.close()
-    client = connect(server)
-
-    def none_runs():
-        try:
-            client.script_kill()
-        except redis.ResponseError:
-            return True
-        return False
-
-    harness.wait_until(none_runs, "the script is dropped")
+    if end == "half":
+        wire.socket.shutdown(socket.SHUT_WR)
+    else:
+        wire.close()
+    harness.wait_until(lambda: len(client.client_list()) < before, "the connection is closed")
+    with pytest.raises(redis.ResponseError, match="No scripts in execution"):
+        client.script_kill()
     assert client.get("gone") is None
 
 

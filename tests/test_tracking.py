@@ -28,6 +28,22 @@ def nothing_comes(wire):
     return wire.call("PING") == b"PONG"
 
 
+def test_a_key_that_leaves_the_table_while_its_script_is_suspended(start):
+    """Its invalidation comes before the reply with the value, so it does not count for that."""
+    server = start("--tracking-table-max-keys", "1")
+    slow = "local v = redis.call('get', KEYS[1]) local t = os.clock() while os.clock() < t + 0.5 do end return v"
+    with tracking(server) as wire, tracking(server) as other:
+        other.call("MSET", "a", "old", "b", "1")
+        wire.send(harness.encode("EVAL", slow, "1", "a"))
+        time.sleep(0.1)
+        other.call("GET", "b")  # there is room for one key
+        assert wire.reply() == [b"invalidate", [b"a"]]
+        assert wire.reply() == b"old"
+        with server.connect() as writer:
+            writer.call("SET", "a", "new")
+        assert wire.reply() == [b"invalidate", [b"a"]]
+
+
 def test_each_way_of_change_invalidates(server):
     """Also those without a command of Redis on the key itself."""
     changes = [

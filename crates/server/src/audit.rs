@@ -218,11 +218,11 @@ impl Audit {
             lines.wake(queue);
         }
     }
-}
 
-impl Drop for Audit {
-    fn drop(&mut self) {
-        if let Some(lines) = self.lines.take() {
+    /// Waits until all records of before are written, for at most [`END_WITHIN`]. Later ones are
+    /// not.
+    pub(crate) fn end(&self) {
+        if let Some(lines) = &self.lines {
             let mut queue = lines.queue();
             queue.ended = true;
             lines.wake(queue);
@@ -232,6 +232,12 @@ impl Drop for Audit {
             // A disk that hangs does not keep the process.
             let _ = ended.recv_timeout(END_WITHIN);
         }
+    }
+}
+
+impl Drop for Audit {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

@@ -459,6 +459,7 @@ impl Server {
     /// A thread of it does not end; it is left running.
     fn stuck(self) -> ServerError {
         let table = self.shared.table_of_waits();
+        self.shared.audit.end();
         // Dropping it would wait for the thread.
         std::mem::forget(self);
         ServerError::Stuck { table }
@@ -473,5 +474,7 @@ impl Drop for Server {
             // The thread itself has reported a panic.
             let _ = thread.join();
         }
+        // The process may end while others still hold the state.
+        self.shared.audit.end();
     }
 }

@@ -157,6 +157,14 @@ impl Draft {
         met.iter().map(|met| (met.table, met.hash)).collect()
     }
 
+    /// Shows all keys that it has met.
+    pub fn each_met(&self, show: &mut dyn FnMut(TableId, &[u8])) {
+        self.met
+            .borrow()
+            .iter()
+            .for_each(|met| show(met.table, &met.key));
+    }
+
     /// The tables that it changes; some may be named repeatedly.
     pub fn changed_tables(&self) -> impl Iterator<Item = TableId> {
         let changed = self.changed.iter().filter(|changed| changed.counts());

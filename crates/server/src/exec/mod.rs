@@ -101,6 +101,11 @@ impl Executor {
         &self.local.subscribers
     }
 
+    /// Whether a script of this client is suspended.
+    pub(crate) fn has_script(&self, client: &Client) -> bool {
+        self.local.scripts.has(client.id())
+    }
+
     /// Ends all subscriptions of a client of this thread, which is being closed.
     pub(crate) fn end_subscriptions(&mut self, client: &mut Client) {
         self.local.scripts.drop_of(&self.shared, client.id());

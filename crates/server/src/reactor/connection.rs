@@ -10,6 +10,7 @@ use crate::exec::{Client, Mode};
 use crate::shared::{ClientRecord, Shared};
 use duramen_wire::resp::ParseState;
 use rustix::event::epoll::EventFlags;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -176,6 +177,20 @@ impl Connection {
             Some(local) => local.readable() > 0,
             None => rustix::io::ioctl_fionread(&self.fd).is_ok_and(|bytes| bytes > 0),
         }
+    }
+
+    /// Whether its client sends no request any more. One that has closed its side only is waited
+    /// for while there are bytes to receive, if they are not encrypted: they may be requests.
+    pub(super) fn has_left(&self) -> bool {
+        let mut socket = [PollFd::new(&self.fd, PollFlags::RDHUP)];
+        if poll(&mut socket, Some(&Timespec::default())).is_err() {
+            return false;
+        }
+        let events = socket[0].revents();
+        let is_dead = events.intersects(PollFlags::HUP | PollFlags::ERR);
+        let has_closed = events.contains(PollFlags::RDHUP);
+        let waiting = rustix::io::ioctl_fionread(&self.fd);
+        is_dead || has_closed && (self.tls.is_some() || waiting == Ok(0))
     }
 
     /// Drops the bytes that the kernel has taken: the output is then as long as its unsent part,

@@ -154,6 +154,12 @@ impl Reactor {
         match connection.waits_for {
             WaitsFor::Input => {}
             WaitsFor::Output { .. } => return self.receive_behind(token, connection),
+            // A script whose client has gone is dropped.
+            WaitsFor::Turn
+                if self.executor.has_script(&connection.client) && connection.has_left() =>
+            {
+                return self.close_taken(token, connection);
+            }
             // Bytes that a waiting connection sent earlier come first.
             _ => return self.slots.put(token, connection),
         }

@@ -327,6 +327,9 @@ fn attempt(
         }
         Driven::NeedsTable(db) => Ok(Ended::NeedsTable(db)),
         Driven::Ended(outcome) => {
+            if running.long.is_some() {
+                ctx.track_again(&draft);
+            }
             let committed = commit(ctx, guard, running, &draft, locked)?;
             if guard.has_replaced() {
                 ctx.notify_replaced(guard.take_replaced(), start);

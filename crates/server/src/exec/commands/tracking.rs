@@ -2,7 +2,9 @@
 //!
 //! **Invariants**
 //! - T1: a client is remembered under the keys of a request before the request reads
-//!   ([`Context::track`], tracking::I1).
+//!   ([`Context::track`], tracking::I1). Those of a script that was suspended are remembered again
+//!   before it is committed ([`Context::track_again`]): keys that had to leave the registry
+//!   meanwhile were invalidated before its reply.
 //! - T2: [`begin`] and [`end`] alone change `Client::tracking`, its gate and its entry in the
 //!   registry (`shared::tracking`) together.
 //! - T3: a client that begins to read a key does not hear of a change before, under the same guard
@@ -16,7 +18,7 @@ use crate::exec::state::client::{Client, gate, shown};
 use crate::exec::state::tracking::{ClientTracking, Scope};
 use crate::shared::Shared;
 use crate::shared::tracking::{Limits, PREFIX_BYTES};
-use duramen_engine::KeyHash;
+use duramen_engine::{Draft, KeyHash};
 use duramen_wire::resp::number::parse_integer;
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -281,17 +283,18 @@ impl Context<'_> {
         Limits::new(config.tracked_keys_max, config.memory_bytes)
     }
 
+    /// Whether the keys that the client reads now are remembered.
+    fn remembers(&self) -> bool {
+        let tracking = self.client.tracking.as_ref();
+        tracking.is_some_and(|it| it.remembers())
+    }
+
     /// T1: the client tracks, and the command is about to run.
     #[cold]
     pub(crate) fn track(&mut self, access: &mut Access<'_, '_>, hashes: &[KeyHash]) {
-        let remembers = self
-            .client
-            .tracking
-            .as_ref()
-            .is_some_and(|it| it.remembers());
         // A script reads by its commands.
         let reads = self.spec.has(flag::READONLY) && !self.spec.has(flag::SCRIPTING);
-        if !remembers || !reads {
+        if !self.remembers() || !reads {
             return;
         }
         if self.shared.commands.db_of(self.table).is_none() {
@@ -312,6 +315,22 @@ impl Context<'_> {
                 }
             }
         }
+    }
+
+    /// T1: the client's script was suspended, and is about to be committed.
+    #[cold]
+    pub(crate) fn track_again(&mut self, draft: &Draft) {
+        if !self.remembers() {
+            return;
+        }
+        let limits = self.tracking_limits();
+        let client = (self.client.id(), self.client.record().thread);
+        draft.each_met(&mut |table, key| {
+            if self.shared.commands.db_of(table).is_some() {
+                let (tracking, threads) = (&self.shared.tracking, &self.shared.threads);
+                tracking.remember(threads, client, key, limits);
+            }
+        });
     }
 }
 
