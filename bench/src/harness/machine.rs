@@ -1,8 +1,11 @@
 //! Facts about this machine, the date, and the resources of a process.
 
-use super::Doing;
-use super::Result;
+use super::{Doing, Failure, Result};
+use rustix::io::Errno;
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::Serialize;
+use std::ops::Range;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Facts printed beside every figure: absolute numbers mean nothing without them.
@@ -54,6 +57,26 @@ pub fn touch_free_memory(bytes: u64) {
         .and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<u64>().ok());
     let bytes = bytes.min(free_kib.unwrap_or(0) * 1024 / 2);
     std::hint::black_box(vec![1u8; bytes as usize]);
+}
+
+/// Lets all threads of a process run on these cores only.
+///
+/// # Errors
+/// The process has gone, or there is no such core.
+pub fn tie(pid: u32, cores: Range<usize>) -> Result<()> {
+    let doing = || format!("tying process {pid} to cores");
+    let mut set = CpuSet::new();
+    cores.for_each(|core| set.set(core));
+    for entry in std::fs::read_dir(format!("/proc/{pid}/task")).doing(doing())? {
+        let name = entry.doing(doing())?.file_name();
+        let thread = name.to_str().and_then(|name| name.parse().ok());
+        let thread = thread.and_then(Pid::from_raw);
+        match sched_setaffinity(thread, &set) {
+            Err(Errno::SRCH) | Ok(()) => {}
+            Err(error) => return Err(Failure::new(doing(), error)),
+        }
+    }
+    Ok(())
 }
 
 /// Cores this process may use.

@@ -12,6 +12,7 @@ pub use programs::{ProgramArgs, Programs};
 use crate::harness::{Doing, Failure, Result, Undo, machine};
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -279,6 +280,11 @@ impl Server {
 
     pub fn process_id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// As [`machine::tie`].
+    pub fn tie(&self, cores: Range<usize>) -> Result<()> {
+        machine::tie(self.child.id(), cores)
     }
 
     /// Processor time of the server, in nanoseconds.

@@ -6,7 +6,7 @@
 //! - C2: its pointer to the channel is of an `Rc` that lives as long as the interpreter: callbacks
 //!   of `mlua` in the same interpreter hold it, and `machine::live` beyond them.
 
-use crate::channel::{Answer, Arguments, Channel, Event, Stopped};
+use crate::channel::{Answer, Arguments, Called, Channel, Event, Stopped};
 use crate::host::{Host, NO_MEMORY};
 use crate::{number, reply};
 use mlua::ffi::{
@@ -33,17 +33,6 @@ enum Way {
     Protected = 1,
     /// Whether the command may run.
     Allowed = 2,
-}
-
-/// The end of a call, until its value is made.
-#[derive(Debug, Default)]
-pub(crate) enum Called {
-    /// The reply, as RESP.
-    Replied(Vec<u8>),
-    /// The text of an error.
-    Refused(String),
-    #[default]
-    Stopped,
 }
 
 /// A reply that needs nothing of the host.

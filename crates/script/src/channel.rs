@@ -1,7 +1,6 @@
 //! The connection of a script's callbacks to the world outside of its coroutine, and the values
 //! that pass through it.
 
-use crate::call::Called;
 use crate::library::{LibraryText, Registered};
 use crate::source::Script;
 use corosensei::Yielder;
@@ -161,6 +160,17 @@ pub enum Answer {
     Stop,
     /// The interpreter is dropped; only between scripts.
     Quit,
+}
+
+/// The end of a call, until its value is made.
+#[derive(Debug, Default)]
+pub(crate) enum Called {
+    /// The reply, as RESP.
+    Replied(Vec<u8>),
+    /// The text of an error.
+    Refused(String),
+    #[default]
+    Stopped,
 }
 
 /// The connection of the callbacks to the world outside of the coroutine.

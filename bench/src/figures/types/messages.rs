@@ -2,7 +2,7 @@
 
 use super::collections::read_replies;
 use super::{Sizes, targets};
-use crate::harness::{Contender, Doing, Report, Result, Row, alternate, progress};
+use crate::harness::{Contender, Doing, Report, Result, Row, alternate, machine, progress};
 use crate::servers::{Costs, Server};
 use duramen_wire::resp::RequestEncoder;
 use std::io::{Read, Write};
@@ -87,34 +87,48 @@ fn publish_to(server: &Server, sizes: &Sizes) -> Result<(f64, f64)> {
     Ok((deliveries / seconds, cpu_ns as f64 / 1000.0 / deliveries))
 }
 
-/// Round trips per second of two clients that wait for each other's LPUSH.
+/// Round trips per second of two clients that wait for each other's LPUSH. Where the kernel places
+/// the server and the clients decides more than the servers do, so each placement is measured.
 pub(super) fn ping_pong(servers: &[Server], sizes: &Sizes, report: &mut Report) -> Result<()> {
-    let mut contenders: Vec<_> = servers
-        .iter()
-        .map(|server| {
-            Contender::new(server.name.as_str(), move || {
-                round_trips(server, sizes.round_trips)
-            })
-        })
-        .collect();
-    let rates = alternate(sizes.rounds, &mut contenders)?;
-    drop(contenders);
-    progress!("BLPOP: {rates:.0?} wakes/s");
+    let (own, cores) = (std::process::id(), machine::cores());
     let mut rows = Vec::new();
-    for (server, rate) in servers.iter().zip(&rates) {
-        rows.push(
-            Row::new()
-                .with("server", server.name.as_str())
-                .number("wakes/s", *rate, 3),
-        );
+    for (place, core) in [("the clients' core", 0), ("another core", 1)] {
+        if core >= cores {
+            continue;
+        }
+        machine::tie(own, 0..1)?;
+        let measured = at(core, servers, sizes);
+        machine::tie(own, 0..cores)?;
+        let rates = measured?;
+        progress!("BLPOP, servers on {place}: {rates:.0?} wakes/s");
+        let row = |(server, rate): (&Server, &f64)| {
+            let row = Row::new().with("servers on", place);
+            let row = row.with("server", server.name.as_str());
+            row.number("wakes/s", *rate, 3)
+        };
+        rows.extend(servers.iter().zip(&rates).map(row));
+        let ratios: Vec<f64> = rates.iter().map(|other| rates[0] / other).collect();
+        let what = format!("BLPOP, wakes/s, servers on {place}");
+        targets(report, &what, servers, &ratios, 1.0);
     }
     report.table(
         "BLPOP: two clients wake each other by LPUSH, one at a time",
         rows,
     );
-    let ratios: Vec<f64> = rates.iter().map(|other| rates[0] / other).collect();
-    targets(report, "BLPOP, wakes/s", servers, &ratios, 1.0);
     Ok(())
+}
+
+/// With all servers on this core.
+fn at(core: usize, servers: &[Server], sizes: &Sizes) -> Result<Vec<f64>> {
+    for server in servers {
+        server.tie(core..core + 1)?;
+    }
+    let contenders = servers.iter().map(|server| {
+        Contender::new(server.name.as_str(), move || {
+            round_trips(server, sizes.round_trips)
+        })
+    });
+    alternate(sizes.rounds, &mut contenders.collect::<Vec<_>>())
 }
 
 fn round_trips(server: &Server, count: usize) -> Result<f64> {
