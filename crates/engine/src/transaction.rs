@@ -22,9 +22,10 @@
 //!   whole.
 
 use crate::cleaner::index_search::IndexSearch;
-use crate::index::bucket::{Locking, View};
+use crate::index::bucket::Locking;
 use crate::index::{Partition, Resize};
 use crate::room::Room;
+use crate::session::lock_tables::LockTables;
 use crate::session::roll::{roll, takes};
 use crate::session::{Guard, Transaction};
 use crate::space::Purpose;
@@ -37,36 +38,6 @@ impl Transaction<'_> {
         let mut buckets = self.tables.buckets.iter();
         buckets.any(|(view, home)| view.is_crowded_at(*home))
     }
-}
-
-/// The tables of the locks of an open step.
-#[derive(Default)]
-pub(crate) struct LockTables<'s> {
-    /// Partition and tag of each key, in the order of the keys.
-    places: Vec<(&'s Partition, u64)>,
-    /// Partitions with reserved room, and the number of inserts.
-    reserved: Vec<(&'s Partition, i64)>,
-    /// The locked home buckets.
-    buckets: Vec<(View<'s>, usize)>,
-}
-
-impl LockTables<'_> {
-    /// The same memory without entries, for another guard.
-    fn emptied<'t>(self) -> LockTables<'t> {
-        LockTables {
-            places: emptied(self.places),
-            reserved: emptied(self.reserved),
-            buckets: emptied(self.buckets),
-        }
-    }
-}
-
-/// An empty table in the memory of another one, whose entries are as large.
-fn emptied<A, B>(mut table: Vec<A>) -> Vec<B> {
-    table.clear();
-    // `collect` keeps the memory of a table whose entries are as large.
-    let none = table.into_iter();
-    none.map(|_| -> B { unreachable!("it is empty") }).collect()
 }
 
 /// A session keeps the tables of at most this many keys between its steps.
@@ -351,17 +322,4 @@ fn unreserve(reserved: &[(&Partition, i64)]) {
     reserved
         .iter()
         .for_each(|(partition, inserts)| partition.unreserve(*inserts));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::emptied;
-
-    #[test]
-    fn an_emptied_table_keeps_its_memory() {
-        let table: Vec<(&str, u64)> = vec![("a", 1); 9];
-        let (at, capacity) = (table.as_ptr() as usize, table.capacity());
-        let other: Vec<(&[u8], i64)> = emptied(table);
-        assert_eq!((other.as_ptr() as usize, other.capacity()), (at, capacity));
-    }
 }

@@ -7,6 +7,7 @@
 
 pub(crate) mod draft;
 pub(crate) mod holding;
+pub(crate) mod lock_tables;
 mod notes;
 pub(crate) mod order;
 pub(crate) mod roll;
@@ -22,7 +23,6 @@ use crate::index::prefetch::{prefetch, prefetch_pair};
 use crate::index::{Index, Partition};
 use crate::log::Position;
 use crate::space::Purpose;
-use crate::transaction::LockTables;
 use crate::{Error, KeyHash, Object, Stamp, Store, TableChange, TableId};
 use duramen_base::ids::{Level, RouteHash};
 use duramen_base::planted::{Bug, has_bug};
@@ -31,6 +31,7 @@ use duramen_base::waits::{self, NOTHING, Resource};
 use duramen_format::entry::{self, Entry};
 use duramen_format::hash;
 use holding::{Holding, InMemory};
+use lock_tables::LockTables;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 

@@ -223,8 +223,8 @@ impl<'a> Args<'a> {
         self.bytes.get(span.start as usize..span.end as usize)
     }
 
-    /// The bytes from the first argument to the last, if the arguments are in order and have at most
-    /// [`BYTES_BETWEEN_MAX`] bytes between them on average.
+    /// The bytes from the first argument to the last, if the arguments are in order and have at
+    /// most [`BYTES_BETWEEN_MAX`] bytes between them on average.
     fn dense_bytes(&self) -> Option<&'a [u8]> {
         let (first, last) = (self.spans.first()?, self.spans.last()?);
         let (mut at, mut between) = (first.start, 0);
