@@ -117,6 +117,31 @@ def test_a_script_that_loops_delays_nobody_and_can_be_killed(server, script):
     assert clients[0].eval("return 7", 0) == 7
 
 
+def test_an_exchange_of_databases_beside_a_suspended_script(server):
+    """Each slice looked its tables up anew: the script wrote into both, and missed its own write."""
+    first, second = connect(server), redis.Redis(port=server.port, db=1)
+    wait = "local t = os.clock() while os.clock() < t + 0.5 do end "
+    script = f"""
+    redis.call('set', 'a', 'x') local before = redis.call('get', 'where')
+    {wait}
+    redis.call('set', 'b', 'x') return {{before, redis.call('get', 'where'), redis.call('get', 'a')}}
+    """
+    first.flushall()
+    first.set("where", "0")
+    second.set("where", "1")
+    wire = harness.Wire(server.port)
+    wire.send(harness.encode("EVAL", script, "0"))
+    time.sleep(0.2)
+    assert first.execute_command("SWAPDB", 0, 1)
+    before, after, own = wire.reply()
+    assert before == after and own == b"x"
+    in_first, in_second = first.mget("a", "b"), second.mget("a", "b")
+    assert sorted([in_first, in_second], key=str) == sorted([[b"x", b"x"], [None, None]], key=str)
+    wire.socket.close()
+    second.close()
+    first.flushall()
+
+
 @pytest.mark.parametrize("end", ["close", "reset", "half"])
 def test_a_script_whose_client_has_gone_does_nothing(server, end):
     wire, client = harness.Wire(server.port), connect(server)

@@ -10,7 +10,7 @@ use crate::exec::request::background::{self, Kind, OK};
 use crate::exec::request::context::{Context, Done, Failure};
 use crate::exec::request::databases;
 use crate::exec::request::spec::Access;
-use crate::exec::state::scripts::Load;
+use crate::exec::state::scripts::{self, Load};
 use crate::shared::Shared;
 use crate::shared::libraries::{LOAD_MAX, LOAD_TIMEOUT, Libraries, Library};
 use crate::shared::scripts::limits;
@@ -156,7 +156,7 @@ fn load_in_slice(ctx: &mut Context<'_>, load: &mut Load) -> Done {
                 load.machine.load(Arc::clone(text), slice)
             }
             Some(Event::Log { level, text }) => {
-                script_run::log(level, &text);
+                scripts::log(level, &text);
                 load.machine.resume(Answer::GoOn)
             }
             Some(_) => load.machine.resume(Answer::GoOn),

@@ -12,6 +12,7 @@
 //! - L2: no key is locked while a script is suspended, and none for longer than its slice.
 //! - L3: each of its commands is checked against the rights of its user (permit::U1), and in a
 //!   cluster all its keys are in the slot of its declared keys, which this member serves.
+//! - L4: all slices of a run see the same tables behind the databases: after SWAPDB it runs again.
 
 use super::lookup::{self, Resolved};
 use super::{acl, monitor, transaction};
@@ -24,7 +25,7 @@ use crate::exec::request::permit::{self, Permit, Refusal};
 use crate::exec::request::routing::{self, RouteSearch};
 use crate::exec::request::spec::{Access, Group, Spec, flag};
 use crate::exec::state::client::{DROPPED, Db};
-use crate::exec::state::scripts::{Abandoned, Command, Interpreter, Running};
+use crate::exec::state::scripts::{self, Abandoned, Command, Interpreter, Running};
 use crate::seldom::seldom;
 use crate::shared::commands::global;
 use crate::shared::scripts::limits;
@@ -168,6 +169,7 @@ fn begin(ctx: &mut Context<'_>, call: &Call<'_>) -> Result<Box<Running>, Failure
         draft: None,
         effects: Default::default(),
         db: ctx.client.db,
+        tables: Default::default(),
         little: true,
         alone: false,
         started: Instant::now(),
@@ -298,6 +300,15 @@ fn check_place(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     Ok(())
 }
 
+/// The script runs again, because something has changed under it.
+fn conflict(ctx: &mut Context<'_>, running: &mut Running) -> Result<Ended, Failure> {
+    running.conflicts += 1;
+    match is_busy(ctx, running) {
+        true => Err(Failure::Text(IN_CONFLICT)),
+        false => Ok(Ended::Again),
+    }
+}
+
 /// Runs the script until it ends or is suspended, and commits it.
 fn attempt(
     ctx: &mut Context<'_>,
@@ -306,6 +317,9 @@ fn attempt(
     running: &mut Running,
 ) -> Result<Ended, Failure> {
     check_place(ctx, guard)?;
+    if running.got_other_tables(ctx.shared.commands.tables()) {
+        return conflict(ctx, running);
+    }
     let mut locked = running.alone;
     if running.conflicts > CONFLICTS_MAX && !running.alone && !running.locks.is_empty() {
         guard.lock_keys(&running.locks)?;
@@ -335,12 +349,8 @@ fn attempt(
                 ctx.notify_replaced(guard.take_replaced(), start);
             }
             if !committed {
-                running.conflicts += 1;
                 running.locks = draft.keys();
-                if is_busy(ctx, running) {
-                    return Err(Failure::Text(IN_CONFLICT));
-                }
-                return Ok(Ended::Again);
+                return conflict(ctx, running);
             }
             answer(ctx, &outcome);
             Ok(Ended::Done)
@@ -441,7 +451,7 @@ fn drive(
                 break Ok(Driven::Suspended);
             }
             Event::Log { level, text } => {
-                log(level, &text);
+                scripts::log(level, &text);
                 Answer::GoOn
             }
             Event::Allowed { args } => Answer::Reply(allowed(ctx, &args)),
@@ -466,15 +476,6 @@ fn killed_text(program: &Program) -> String {
         Program::Function { .. } => "@user_function",
     };
     format!("{KILLED} script: {}, on {chunk}.", program.name())
-}
-
-pub(crate) fn log(level: u8, text: &[u8]) {
-    let text = String::from_utf8_lossy(text);
-    match level {
-        0 => tracing::debug!(script = %text),
-        1 | 2 => tracing::info!(script = %text),
-        _ => tracing::warn!(script = %text),
-    }
 }
 
 /// The state of the request around the commands of a script.

@@ -9,6 +9,7 @@
 use super::client::Db;
 use super::effects::Effects;
 use crate::shared::Shared;
+use crate::shared::commands::DBS;
 use crate::shared::libraries::Library;
 use crate::shared::scripts::LongScript;
 use duramen_engine::flash::Cold;
@@ -78,6 +79,8 @@ pub(crate) struct Running {
     pub(crate) effects: Effects,
     /// The database that it has selected.
     pub(crate) db: Db,
+    /// The tables of the databases in its last slice.
+    pub(crate) tables: [Option<TableId>; DBS],
     /// All its writes give back about as much memory as they take.
     pub(crate) little: bool,
     /// There was no memory to lock its keys: it is committed alone in the store.
@@ -93,6 +96,16 @@ pub(crate) struct Running {
     pub(crate) machine_bytes: usize,
     /// The log tells that it takes long.
     pub(crate) is_reported: bool,
+}
+
+impl Running {
+    /// Takes the tables of the databases for the next slice. True: it was suspended, and a database
+    /// has got another one since.
+    pub(crate) fn got_other_tables(&mut self, tables: [Option<TableId>; DBS]) -> bool {
+        let before = std::mem::replace(&mut self.tables, tables);
+        let mut pairs = before.iter().zip(&self.tables);
+        self.draft.is_some() && pairs.any(|(before, now)| before.is_some() && before != now)
+    }
 }
 
 /// See the head of this file.
@@ -193,5 +206,15 @@ impl Scripts {
             }
             self.give_back(shared, running.machine);
         }
+    }
+}
+
+/// Writes what a script has for the log.
+pub(crate) fn log(level: u8, text: &[u8]) {
+    let text = String::from_utf8_lossy(text);
+    match level {
+        0 => tracing::debug!(script = %text),
+        1 | 2 => tracing::info!(script = %text),
+        _ => tracing::warn!(script = %text),
     }
 }
