@@ -428,7 +428,7 @@ fn drive(
     running: &mut Running,
     locked: &mut bool,
 ) -> Result<Driven, Failure> {
-    let outside = Outside::enter(ctx, running.db);
+    let outside = Outside::enter(ctx, running);
     let slice = Event::Slice { memory_bytes: 0 };
     let mut event = std::mem::replace(&mut running.event, slice);
     let mut resumed = matches!(event, Event::Slice { .. });
@@ -490,7 +490,7 @@ struct Outside {
 }
 
 impl Outside {
-    fn enter(ctx: &mut Context<'_>, db: Db) -> Outside {
+    fn enter(ctx: &mut Context<'_>, running: &Running) -> Outside {
         let outside = Outside {
             db: ctx.client.db,
             protocol: ctx.client.protocol,
@@ -502,11 +502,11 @@ impl Outside {
         };
         // The interpreter could not hold more.
         ctx.local.room.bytes_max = outside.room_bytes_max.min(memory(ctx));
-        ctx.client.db = db;
+        ctx.client.db = running.db;
         ctx.local.in_exec = true;
         if outside.exec_dbs.is_none() {
             ctx.local.walked = 0;
-            ctx.local.exec_dbs = Some(ctx.shared.commands.tables());
+            ctx.local.exec_dbs = Some(running.tables); // L4
         }
         outside
     }
