@@ -274,9 +274,12 @@ def test_a_client_that_does_not_listen_costs_little(server):
                 wire.reply()
 
 
-def test_no_cache_is_stale(server):
-    """Readers with caches of redis-py, and writers: what a reader has in its cache is the value of
-    the store, as soon as what was sent for it has come."""
+@pytest.mark.parametrize("remembered_keys", ["0", "8"])
+def test_no_cache_is_stale(server, remembered_keys):
+    """Readers with caches, and writers: what a reader has in its cache is the value of the store, as
+    soon as what was sent for it has come. Also if keys leave the server's table all the time."""
+    with server.connect() as wire:
+        wire.call("CONFIG", "SET", "tracking-table-max-keys", remembered_keys)
     keys = [f"key{n}" for n in range(20)]
     ends = time.monotonic() + 4
     faults = []
@@ -295,14 +298,23 @@ def test_no_cache_is_stale(server):
                     case _:
                         wire.call("SET", key, str(turn))
 
+    read_slowly = "local read = redis.call('GET', KEYS[1]) local t = os.clock() while os.clock() < t + 0.02 do end "
+    ways = [
+        ("GET",),
+        ("EVAL", "redis.call('SET', KEYS[1], 'own') return redis.call('GET', KEYS[1])", "1"),
+        ("EVAL", read_slowly + "return read", "1"),
+    ]
+
     def read(cache, wire):
-        """One that keeps what it has read until it is told."""
+        """One that keeps what it has read until it is told. It reads, changes before it reads, and
+        reads in a script that is suspended."""
         turn = 0
         while time.monotonic() < ends:
             turn += 1
             key = keys[turn % len(keys)].encode()
             if key not in cache:
-                wire.send(harness.encode("GET", key))
+                way = ways[1] if turn % 10 == 0 else ways[2] if turn % 50 == 1 else ways[0]
+                wire.send(harness.encode(*way, key))
                 cache[key] = None  # an invalidation that comes before the reply drops it
                 while (reply := wire.reply()) and isinstance(reply, list):
                     drop(cache, reply)
@@ -337,6 +349,7 @@ def test_no_cache_is_stale(server):
             for key, value in cache.items():
                 if other.call("GET", key) != value:
                     faults.append((key, value, other.call("GET", key)))
+        other.call("CONFIG", "SET", "tracking-table-max-keys", "1000000")
     assert not faults
 
 
