@@ -3,6 +3,8 @@
 //! read again as they were. A right value keeps all elements that an operation does not name.
 #![no_main]
 
+#[path = "footer.rs"]
+mod footer;
 #[path = "peak.rs"]
 mod peak;
 
@@ -184,27 +186,10 @@ fn log(value: &[u8], string: &[u8]) {
     assert!(again.count() == log.count());
 }
 
-/// CRC64 as in Redis: the polynomial of Jones, reflected.
-fn crc64(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0, |crc, byte| {
-        (0..8).fold(crc ^ u64::from(*byte), |crc, _| {
-            crc >> 1 ^ (crc & 1) * 0x95ac_9329_ac4b_c9b5
-        })
-    })
-}
-
-/// A payload of `RESTORE` with a right footer.
-fn sealed(content: &[u8]) -> Vec<u8> {
-    let mut payload = [content, &9u16.to_le_bytes()].concat();
-    let crc = crc64(&payload);
-    payload.extend_from_slice(&crc.to_le_bytes());
-    payload
-}
-
 /// A restored value is serialized, and restored as it was; but the form of streams that is written
 /// has no times at which consumers were active.
 fn payload(content: &[u8]) {
-    let payload = sealed(content);
+    let payload = footer::sealed(content);
     let _ = restore_libraries(&payload);
     let Ok((value, is_typed)) = restore(&payload) else {
         return;

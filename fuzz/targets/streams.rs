@@ -2,8 +2,11 @@
 //! what is changed and stored is read again.
 #![no_main]
 
+#[path = "footer.rs"]
+mod footer;
+
 use duramen_types::dump::{dump, restore};
-use duramen_types::stream::{Id, Trim};
+use duramen_types::stream::{Id, Rough, Trim};
 use duramen_types::{Error, Part, Parts, Stream, Text, Type};
 use libfuzzer_sys::fuzz_target;
 
@@ -29,7 +32,13 @@ fn change(value: &[u8], byte: u8) -> Result<Vec<u8>, Error> {
     let number = usize::from(byte >> 3);
     match byte & 7 {
         0 => drop(stream.trim(Trim::Length(number), None)?),
-        1 => drop(stream.trim(Trim::Before(stream.tip()), Some(number))?),
+        1 => {
+            let rough = Rough {
+                node_entries: 1 + number % 4,
+                limit: number,
+            };
+            drop(stream.trim(Trim::Before(stream.tip()), Some(rough))?);
+        }
         2 => drop(stream.remove(&[stream.first(), stream.tip()])?),
         3 => {
             let mut groups = stream.groups()?;
@@ -76,7 +85,7 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     let (changes, bytes) = data.split_at(usize::from(number % 16).min(data.len()));
-    let _ = restore(bytes);
+    let _ = restore(&footer::sealed(bytes));
     let mut value = [&[Type::Stream as u8][..], bytes].concat();
     for byte in changes {
         let was_right = read(&value);
