@@ -68,7 +68,7 @@ fn base() -> &'static SimDisk {
 fn seal(disk: &SimDisk, name: &str, at: u64, how: u8) {
     let bytes = disk.bytes_of(name);
     let start = at as usize / 4096 * 4096;
-    let mut put = |at: usize, crc: u32| disk.put(name, at as u64, &crc.to_le_bytes());
+    let put = |at: usize, crc: u32| disk.put(name, at as u64, &crc.to_le_bytes());
     let Some(block) = bytes.get(start..start + 4096) else {
         return;
     };

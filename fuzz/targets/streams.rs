@@ -37,7 +37,7 @@ fn change(value: &[u8], byte: u8) -> Result<Vec<u8>, Error> {
                 node_entries: 1 + number % 4,
                 limit: number,
             };
-            drop(stream.trim(Trim::Before(stream.tip()), Some(rough))?);
+            stream.trim(Trim::Before(stream.tip()), Some(rough))?;
         }
         2 => drop(stream.remove(&[stream.first(), stream.tip()])?),
         3 => {

@@ -69,7 +69,7 @@ fn targets() -> Result<Vec<String>, String> {
         "--format-version=1",
         "--no-deps",
         "--manifest-path",
-        "fuzz/Cargo.toml",
+        process::FUZZ,
     ]))?;
     let metadata: serde_json::Value =
         serde_json::from_str(&text).map_err(|error| format!("cargo metadata: {error}"))?;
@@ -83,7 +83,7 @@ fn targets() -> Result<Vec<String>, String> {
         .collect();
     names.sort();
     if names.is_empty() {
-        return Err("fuzz/Cargo.toml has no targets".to_owned());
+        return Err(format!("{} has no targets", process::FUZZ));
     }
     Ok(names)
 }
@@ -95,7 +95,7 @@ fn build() -> Result<(), String> {
             "--release",
             "--quiet",
             "--manifest-path",
-            "fuzz/Cargo.toml",
+            process::FUZZ,
             "--target-dir",
         ])
         .arg(directory())

@@ -32,6 +32,7 @@ pub(crate) const WORKSPACES: [&str; 3] = [STORE, HEAP, FIGURES];
 pub(crate) const STORE: &str = "Cargo.toml";
 pub(crate) const HEAP: &str = "heap/Cargo.toml";
 pub(crate) const FIGURES: &str = "bench/Cargo.toml";
+pub(crate) const FUZZ: &str = "fuzz/Cargo.toml";
 
 /// A cargo command for the workspace of `manifest`; all of them build into the same directory.
 pub(crate) fn cargo_of(manifest: &str, arguments: &[&str]) -> Command {

@@ -42,6 +42,12 @@ pub(crate) fn run(filters: &[String]) -> Result<(), String> {
             let title = format!("cargo tests of {manifest}");
             part(&mut tally, &title, |tally| cargo_tests(tally, manifest));
         }
+        part(&mut tally, "fuzz targets", |tally| {
+            let arguments = ["check", "--quiet", "--color", "never"];
+            process::run(&mut process::cargo_of(process::FUZZ, &arguments))?;
+            tally.passed += 1;
+            Ok(())
+        });
     }
     if everything || named("heap") {
         part(&mut tally, "heap tests", |tally| {

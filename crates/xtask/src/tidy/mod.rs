@@ -65,7 +65,7 @@ impl House {
         let mut files = Vec::new();
         walk(&root, &root, &mut files)?;
         files.sort();
-        let workspaces = process::WORKSPACES.into_iter().chain(["fuzz/Cargo.toml"]);
+        let workspaces = process::WORKSPACES.into_iter().chain([process::FUZZ]);
         let metadata = workspaces.map(read_metadata).collect::<Result<_, _>>()?;
         let architecture = read(&root.join("ARCHITECTURE.md"))?;
         Ok(House {
