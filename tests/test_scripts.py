@@ -142,6 +142,40 @@ def test_an_exchange_of_databases_beside_a_suspended_script(server):
     first.flushall()
 
 
+LONG = "local t = os.clock() while os.clock() < t + 0.6 do end redis.call('set', 'ghost', '1') return 'ghost'"
+
+
+@pytest.mark.parametrize("refusal", ["flush", "functions", "rights"])
+def test_a_suspended_script_that_is_refused_leaves_nothing(server, refusal):
+    """It stayed behind, and the client's next script went on with it: another one than was asked
+    for. 16 of them stopped all scripts of a thread."""
+    other = connect(server)
+    other.flushall()
+    library = f"#!lua name=ghosts\nredis.register_function('ghost', function() {LONG} end)"
+    request, change = {
+        "flush": (("EVALSHA", other.script_load(LONG), "0"), ("SCRIPT", "FLUSH")),
+        "functions": (("FCALL", "ghost", "0"), ("FUNCTION", "FLUSH")),
+        "rights": (("EVAL", LONG, "0"), ("ACL", "SETUSER", "ghost", "-eval")),
+    }[refusal]
+    other.execute_command("FUNCTION", "LOAD", "REPLACE", library)
+    other.execute_command("ACL", "SETUSER", "ghost", "on", "nopass", "~*", "+@all")
+    wires = [harness.Wire(server.port) for _ in range(20)]
+    for wire in wires:
+        wire.call("AUTH", "ghost", "x")
+        wire.send(harness.encode(*request))
+    time.sleep(0.2)
+    other.execute_command(*change)
+    for wire in wires:
+        with pytest.raises(harness.ErrorReply):
+            wire.reply()
+    assert other.get("ghost") is None
+    for wire in wires:
+        assert wire.call("EVAL_RO", "return 'mine'", "0") == b"mine"
+        wire.socket.close()
+    assert other.get("ghost") is None
+    other.execute_command("ACL", "DELUSER", "ghost")
+
+
 @pytest.mark.parametrize("end", ["close", "reset", "half"])
 def test_a_script_whose_client_has_gone_does_nothing(server, end):
     wire, client = harness.Wire(server.port), connect(server)

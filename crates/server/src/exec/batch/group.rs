@@ -471,6 +471,10 @@ impl Step<'_> {
                 self.show_again(turn);
             }
         }
+        if turn.executed > request {
+            let client = turn.client.id();
+            env.local.scripts.request_ended(env.shared, client);
+        }
     }
 
     /// The permit of a request that nothing but rights can stop; `None`: `run_slowly` decides.

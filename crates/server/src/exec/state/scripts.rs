@@ -195,6 +195,15 @@ impl Scripts {
         self.suspended.remove(&client)
     }
 
+    /// A request of the client has ended. A script of it that is still suspended was refused when
+    /// it was shown again (`SCRIPT FLUSH`, other rights): it is dropped, and nothing of it is done.
+    #[inline]
+    pub(crate) fn request_ended(&mut self, shared: &Shared, client: u64) {
+        if !self.suspended.is_empty() || !self.loads.is_empty() {
+            self.drop_of(shared, client);
+        }
+    }
+
     /// Drops the suspended script of a client that has gone.
     pub(crate) fn drop_of(&mut self, shared: &Shared, client: u64) {
         if let Some(load) = self.loads.remove(&client) {
