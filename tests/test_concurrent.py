@@ -1,5 +1,6 @@
 """Several connections at once: atomic steps must look atomic to all clients."""
 
+import concurrent.futures
 import contextlib
 import random
 import socket
@@ -7,6 +8,7 @@ import threading
 import time
 
 import pytest
+import redis
 
 import harness
 from harness import in_threads
@@ -454,3 +456,42 @@ def test_an_idle_server_uses_no_processor(start):
 
         harness.wait_until(idle, "half a second passes with less than 2 % of one core")
         assert wire.call("PING") == b"PONG"
+
+
+CROSSED = {
+    "scripts": (("exec", "x", "y"), ("exec", "y", "x")),
+    "a script and MSET": (("exec", "x", "y"), ("mset", "x", "y")),
+    "SORT in EXEC": (("sort", "w_1", "ly"), ("sort", "w_2", "lx")),
+    "SORT STORE": (("store", "lx", "dst"), ("mset", "w_1", "dst", "dsu", "w_2")),
+}
+
+
+@pytest.mark.duramen
+@pytest.mark.parametrize("jobs", CROSSED.values(), ids=CROSSED)
+def test_steps_that_read_keys_they_do_not_name(server, jobs):
+    """Each held the locks of its own keys and waited for the other's: the server hung for ever."""
+    ends = time.monotonic() + 1.5
+
+    def run(kind, *keys):
+        with redis.Redis(port=server.port, socket_timeout=5) as client:
+            while time.monotonic() < ends:
+                if kind == "mset":
+                    client.mset(dict.fromkeys(keys, 1))
+                elif kind == "store":
+                    assert client.sort(keys[0], by="w_*", get="w_*", store=keys[1]) == 2
+                else:
+                    step = client.pipeline(transaction=True)
+                    step.set(keys[0], 1)
+                    if kind == "exec":
+                        step.eval("return redis.call('get', ARGV[1])", 0, keys[1])
+                    else:
+                        step.sort(keys[1], by="w_*", get="w_*")
+                    step.execute()
+
+    with redis.Redis(port=server.port) as client, concurrent.futures.ThreadPoolExecutor(4) as pool:
+        client.delete("lx", "ly")
+        client.rpush("lx", 1, 2)
+        client.rpush("ly", 1, 2)
+        for done in [pool.submit(run, *job) for job in jobs for _ in range(2)]:
+            done.result()
+        assert client.ping()

@@ -10,13 +10,14 @@ use super::zset::parse_score;
 use crate::config::EventClasses;
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::exec::request::events::EventName;
-use crate::exec::request::spec::flag;
+use crate::exec::request::spec::{Spec, flag};
 use duramen_base::limits::VALUE_BYTES_MAX;
 use duramen_engine::{Guard, KeyHash, Object};
 use duramen_types::lcs::{self, CELLS_MAX};
 use duramen_types::list::List;
 use duramen_types::table::Set;
 use duramen_types::{Sorted, Text, Type, find_at_most_once};
+use duramen_wire::resp::Args;
 use duramen_wire::resp::number::parse_integer;
 use std::cmp::Ordering;
 
@@ -351,9 +352,21 @@ impl Options<'_> {
     }
 }
 
+/// Whether the command reads keys that its arguments do not name, by patterns of `BY` and `GET`.
+pub(crate) fn reads_more_keys(spec: &Spec, args: &Args<'_>) -> bool {
+    let is_pattern =
+        |arg: &[u8]| arg.eq_ignore_ascii_case(b"by") || arg.eq_ignore_ascii_case(b"get");
+    matches!(spec.name, "sort" | "sort_ro") && args.skip(2).into_iter().any(is_pattern)
+}
+
 /// SORT and SORT_RO.
 pub(crate) fn sort(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     let options = parse(ctx)?;
+    if options.stores && !ctx.locked && reads_more_keys(ctx.spec, &ctx.args) {
+        // As in EXEC, its keys would be locked while it reads others.
+        ctx.local.needs_alone = true;
+        return Err(Failure::Text("ERR it runs again, alone"));
+    }
     if options.stores {
         return several_at_once(ctx, guard, hashes, |ctx, guard, found| {
             options.run(ctx, guard, found.first().copied().flatten())

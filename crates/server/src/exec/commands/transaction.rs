@@ -9,7 +9,7 @@
 //! (routing::R1), independent of the checks when the requests were queued. The locks keep the
 //! owner from changing.
 
-use super::{acl, monitor, script_run};
+use super::{acl, monitor, script_run, sort};
 use crate::audit::Outcome;
 use crate::exec::request::KEYS_KEPT;
 use crate::exec::request::audit;
@@ -247,8 +247,12 @@ fn prepare(
     client: &mut Client,
     transaction: &Transaction,
 ) -> Result<QueueNeeds, Failure> {
+    let sorts = |(spec, args): (&Spec, Args<'_>)| sort::reads_more_keys(spec, &args);
+    let reads_more = transaction.has(flag::SCRIPTING) || requests(transaction).any(sorts);
     let needs = QueueNeeds {
-        whole: transaction.has(flag::WHOLE),
+        // Reading a key that is not locked, with others locked, may wait for a step that waits for
+        // these (transaction::T1).
+        whole: transaction.has(flag::WHOLE) || reads_more,
         little: !transaction.has(flag::DENYOOM),
     };
     // In a cluster the coordinator creates tables.
