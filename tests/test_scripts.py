@@ -176,23 +176,37 @@ def test_a_suspended_script_that_is_refused_leaves_nothing(server, refusal):
     other.execute_command("ACL", "DELUSER", "ghost")
 
 
-@pytest.mark.parametrize("end", ["close", "reset", "half"])
+@pytest.mark.parametrize("end", ["close", "reset"])
 def test_a_script_whose_client_has_gone_does_nothing(server, end):
     wire, client = harness.Wire(server.port), connect(server)
     before = len(client.client_list())
+    busy = client.config_get("busy-reply-threshold")
+    client.config_set("busy-reply-threshold", 1000)
     wire.send(harness.encode("EVAL", "redis.call('set','gone',1) while true do end", "0"))
     if end == "reset":
         wire.send(harness.encode("PING"))
         wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     time.sleep(0.3)
-    if end == "half":
-        wire.socket.shutdown(socket.SHUT_WR)
-    else:
-        wire.close()
+    wire.close()
     harness.wait_until(lambda: len(client.client_list()) < before, "the connection is closed")
+    client.config_set("busy-reply-threshold", busy["busy-reply-threshold"])
     with pytest.raises(redis.ResponseError, match="No scripts in execution"):
         client.script_kill()
     assert client.get("gone") is None
+
+
+def test_a_client_that_sends_nothing_more_gets_all_replies(server):
+    script = "local t = redis.call('time') repeat local u = redis.call('time')"
+    script += " until (u[1] - t[1]) * 1e6 + u[2] - t[2] > 300000"
+    script += " return redis.call('incr', KEYS[1])"
+    requests = [("EVAL", script, "1", "half"), ("INCR", "half"), ("EVAL", script, "1", "half")]
+    with harness.Wire(server.port) as wire:
+        wire.send(b"".join(harness.encode(*request) for request in requests))
+        wire.socket.shutdown(socket.SHUT_WR)
+        assert [wire.reply() for _ in requests] == [1, 2, 3]
+        with pytest.raises(harness.Closed):
+            wire.more()
+    connect(server).delete("half")
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,11 @@ impl Guard<'_> {
         self.draft.take()
     }
 
+    #[inline]
+    pub fn has_draft(&self) -> bool {
+        self.draft.is_some()
+    }
+
     /// Whether the store refuses new data for want of memory.
     pub fn is_full(&self) -> bool {
         self.core.refuses(crate::space::Purpose::Head)

@@ -20,6 +20,8 @@
 //!   others write all the time still have predecessors after a few rounds. For these it waits with
 //!   the keys locked, before room is granted, so a disk that is full by then refuses the step as a
 //!   whole.
+//! - T8: a step reads only keys that it has locked: a reader waits for the locks of another step,
+//!   which may wait for this one's. Other keys are read on a draft, before the locks.
 
 use crate::cleaner::index_search::IndexSearch;
 use crate::index::bucket::Locking;
@@ -61,7 +63,21 @@ const HEAD_ROOM_BYTES: usize = 256 << 10;
 /// for more.
 pub const ROOM_ATTEMPTS_MAX: u32 = 8;
 
+/// Steps of more keys are not checked by [`Guard::may_read`].
+const CHECKED_KEYS_MAX: usize = 64;
+
 impl<'s> Guard<'s> {
+    /// T8, for an assertion.
+    pub(crate) fn may_read(&self, partition: &Partition, tag: u64) -> bool {
+        let places = self.transaction.as_ref().map(|it| &it.tables.places);
+        places.is_none_or(|places| {
+            let is = |(one, its_tag): &(&Partition, u64)| {
+                std::ptr::eq(*one, partition) && *its_tag == tag
+            };
+            places.len() > CHECKED_KEYS_MAX || places.iter().any(is)
+        })
+    }
+
     /// Makes the operations of this guard on these keys one atomic step: other sessions see all of
     /// them or none, from the first call until [`unlock_keys`](Self::unlock_keys). Writes in
     /// between must be to these keys only. A second call ends the first step and begins another.

@@ -21,7 +21,8 @@ fn bench(up: &Process, sockets: &Path, value: &str) -> Child {
         .arg("--socket-dir")
         .arg(sockets)
         .args(["--coordinator", &up.said("coordinator"), "--keys", "10"])
-        .args(["--value", value])
+        // Longer than a test stops it.
+        .args(["--value", value, "--timeout", "60s"])
         .stdout(Stdio::null())
         .spawn()
         .expect("the binary under test runs")

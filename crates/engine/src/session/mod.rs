@@ -522,6 +522,10 @@ impl<'s> Guard<'s> {
         key: &[u8],
     ) -> Result<Option<(View<'i>, &'i AtomicU64, Slot, Entry<'s>)>, Error> {
         let partition = index.partition(hash);
+        debug_assert!(
+            self.may_read(partition, index.tag(hash)),
+            "a key is read under locks that do not include its own"
+        );
         let (view, place, slot, here) = loop {
             let view = partition.view();
             if view.len() == 0 {

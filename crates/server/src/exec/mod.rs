@@ -101,9 +101,10 @@ impl Executor {
         &self.local.subscribers
     }
 
-    /// Whether a script of this client is suspended.
-    pub(crate) fn has_script(&self, client: &Client) -> bool {
-        self.local.scripts.has(client.id())
+    /// `Some`: a script of this client is suspended. True: it has run longer than
+    /// `busy-reply-threshold`.
+    pub(crate) fn script_of(&self, client: &Client) -> Option<bool> {
+        self.local.scripts.is_busy(client.id())
     }
 
     /// Ends all subscriptions of a client of this thread, which is being closed.

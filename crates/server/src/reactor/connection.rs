@@ -179,18 +179,14 @@ impl Connection {
         }
     }
 
-    /// Whether its client sends no request any more. One that has closed its side only is waited
-    /// for while there are bytes to receive, if they are not encrypted: they may be requests.
-    pub(super) fn has_left(&self) -> bool {
+    /// Whether its client will not read replies: its side is closed or reset. `half`: also if it
+    /// sends nothing more, and may still read.
+    pub(super) fn has_left(&self, half: bool) -> bool {
+        let mut left = PollFlags::HUP | PollFlags::ERR;
+        left.set(PollFlags::RDHUP, half);
         let mut socket = [PollFd::new(&self.fd, PollFlags::RDHUP)];
-        if poll(&mut socket, Some(&Timespec::default())).is_err() {
-            return false;
-        }
-        let events = socket[0].revents();
-        let is_dead = events.intersects(PollFlags::HUP | PollFlags::ERR);
-        let has_closed = events.contains(PollFlags::RDHUP);
-        let waiting = rustix::io::ioctl_fionread(&self.fd);
-        is_dead || has_closed && (self.tls.is_some() || waiting == Ok(0))
+        let polled = poll(&mut socket, Some(&Timespec::default()));
+        polled.is_ok() && socket[0].revents().intersects(left)
     }
 
     /// Drops the bytes that the kernel has taken: the output is then as long as its unsent part,

@@ -1,19 +1,15 @@
-//! The run of a script: one transaction over the keys that it turns out to use.
-//!
-//! **Mechanism.** The script's commands change a draft (engine::draft) and lock nothing. When it
-//! has ended, the keys that it met are locked, their stamps are compared, and the draft is applied
-//! as one group, like EXEC. If a key has changed meanwhile, the draft is dropped and the script
-//! runs again; after [`CONFLICTS_MAX`] such runs, with the keys of its last run locked.
+//! The run of a script: one transaction over the keys that it turns out to use, on a draft
+//! ([`drafted`]).
 //!
 //! **Invariants**
-//! - L1: a script has no effect before its commit: no write, no event, no message. So it may be
-//!   stopped, or run again, at any time: because a key is on flash or moves, because of a
-//!   conflict, because its client has gone, or by SCRIPT KILL.
-//! - L2: no key is locked while a script is suspended, and none for longer than its slice.
+//! - L1: a script may be stopped, or run again, at any time (drafted::R2): because a key is on flash
+//!   or moves, because of a conflict, because its client has gone, or by SCRIPT KILL.
+//! - L2: conflicts make a script alone in the store only if it was never suspended.
 //! - L3: each of its commands is checked against the rights of its user (permit::U1), and in a
 //!   cluster all its keys are in the slot of its declared keys, which this member serves.
 //! - L4: all slices of a run see the same tables behind the databases: after SWAPDB it runs again.
 
+use super::drafted::{self, Conflicts};
 use super::lookup::{self, Resolved};
 use super::{acl, monitor, transaction};
 use crate::audit::Outcome as Audited;
@@ -30,17 +26,11 @@ use crate::seldom::seldom;
 use crate::shared::commands::global;
 use crate::shared::scripts::limits;
 use duramen_base::ids::Level;
-use duramen_engine::{Draft, Error, Guard, KeyHash, Session, TableId};
+use duramen_engine::{Draft, Guard, KeyHash, Session, TableId};
 use duramen_script::{Answer, Arguments, Event, Flags, Job, Outcome, Program, Script};
 use duramen_wire::resp::{Args, Protocol, Requests};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// Runs in vain after which a script's keys are locked before it runs.
-const CONFLICTS_MAX: u32 = 2;
-/// The scripts of one EXEC may take this much time together: its keys are locked, or it is alone in
-/// the store.
-const IN_EXEC_MAX: Duration = Duration::from_millis(100);
 
 const IN_CONFLICT: &str = "ERR the script was run again and again for busy-reply-threshold, because its keys changed each time before it ended: nothing was done";
 const TOO_LONG_IN_EXEC: &str = "ERR the scripts of a transaction take too long";
@@ -173,8 +163,7 @@ fn begin(ctx: &mut Context<'_>, call: &Call<'_>) -> Result<Box<Running>, Failure
         little: true,
         alone: false,
         started: Instant::now(),
-        conflicts: 0,
-        locks: Vec::new(),
+        conflicts: Conflicts::begin(),
         long: None,
         machine_bytes: 0,
         is_reported: false,
@@ -228,7 +217,6 @@ fn run_by_itself(
             };
             let ended = attempt(ctx, &mut guard, call, &mut running);
             guard.end_draft();
-            guard.unlock_keys();
             if let Err(failure) = &ended
                 && failure.cold().is_some()
             {
@@ -259,7 +247,7 @@ fn run_by_itself(
                     break Err(failure);
                 }
             }
-            // No memory to lock the keys: with exclusive access no locks are needed.
+            // No memory to lock the keys: alone it needs no locks.
             Err(failure) if failure.is_out_of_memory() && running.little && !running.alone => {
                 running.alone = true;
             }
@@ -302,7 +290,7 @@ fn check_place(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
 
 /// The script runs again, because something has changed under it.
 fn conflict(ctx: &mut Context<'_>, running: &mut Running) -> Result<Ended, Failure> {
-    running.conflicts += 1;
+    running.alone = running.conflicts.add() && running.long.is_none(); // L2
     match is_busy(ctx, running) {
         true => Err(Failure::Text(IN_CONFLICT)),
         false => Ok(Ended::Again),
@@ -320,18 +308,13 @@ fn attempt(
     if running.got_other_tables(ctx.shared.commands.tables()) {
         return conflict(ctx, running);
     }
-    let mut locked = running.alone;
-    if running.conflicts > CONFLICTS_MAX && !running.alone && !running.locks.is_empty() {
-        guard.lock_keys(&running.locks)?;
-        locked = true;
-    }
     let start = ctx.client.effects.len();
     let earlier = std::mem::take(&mut running.effects);
     ctx.client.effects.append(earlier);
     let draft = running.draft.take();
     let draft = draft.unwrap_or_else(|| Box::new(Draft::new(memory(ctx))));
     guard.begin_draft(draft);
-    let driven = drive(ctx, guard, call, running, &mut locked);
+    let driven = drive(ctx, guard, call, running);
     let draft = guard.end_draft().unwrap_or_else(|| Box::new(Draft::new(0)));
     match driven? {
         Driven::Suspended => {
@@ -344,12 +327,11 @@ fn attempt(
             if running.long.is_some() {
                 ctx.track_again(&draft);
             }
-            let committed = commit(ctx, guard, running, &draft, locked)?;
+            let committed = commit(ctx, guard, running, &draft)?;
             if guard.has_replaced() {
                 ctx.notify_replaced(guard.take_replaced(), start);
             }
             if !committed {
-                running.locks = draft.keys();
                 return conflict(ctx, running);
             }
             answer(ctx, &outcome);
@@ -375,33 +357,13 @@ fn commit(
     guard: &mut Guard<'_>,
     running: &Running,
     draft: &Draft,
-    locked: bool,
 ) -> Result<bool, Failure> {
-    if draft.is_empty() {
-        // All keys were unchanged at the moment at which the comparison begins.
-        return Ok(guard.still_holds(draft)?);
-    }
-    let keys = draft.keys();
-    let has_locks = locked && keys.iter().all(|key| running.locks.contains(key));
-    let before = ctx.locked;
-    if locked && !has_locks && !before {
-        guard.unlock_keys();
-    }
-    ctx.locked = before || has_locks;
+    let before = std::mem::replace(&mut ctx.locked, running.alone);
     guard.rewrites(running.little);
-    let mut holds = false;
-    let done = ctx.locked_for_room(guard, &keys, |_, guard, room| {
-        holds = guard.still_holds(draft)?;
-        if holds {
-            *room = draft.room();
-            guard.set_aside(*room)?;
-            guard.apply(draft);
-        }
-        Ok(())
-    });
+    let committed = drafted::commit(ctx, guard, draft, &[], |_, _| Ok(true));
     ctx.locked = before;
-    done?;
-    if holds {
+    let holds = committed?;
+    if holds && !draft.is_empty() {
         let tables: Vec<TableId> = draft.changed_tables().collect();
         let level = tables.iter().fold(ctx.level(), |level, table| {
             level.max(ctx.local.level_of_table(ctx.shared, *table))
@@ -419,14 +381,12 @@ enum Driven {
     Ended(Outcome),
 }
 
-/// Answers the events of the script. `locked`: its keys are locked; they are unlocked when it has
-/// run for its slice (L2).
+/// Answers the events of the script.
 fn drive(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
     call: &Call<'_>,
     running: &mut Running,
-    locked: &mut bool,
 ) -> Result<Driven, Failure> {
     let outside = Outside::enter(ctx, running);
     let slice = Event::Slice { memory_bytes: 0 };
@@ -443,9 +403,6 @@ fn drive(
                 Answer::GoOn
             }
             Event::Slice { memory_bytes } => {
-                if std::mem::take(locked) && !ctx.locked {
-                    guard.unlock_keys();
-                }
                 running.event = Event::Slice { memory_bytes };
                 running.machine_bytes = memory_bytes;
                 break Ok(Driven::Suspended);
@@ -744,7 +701,7 @@ fn allowed(ctx: &Context<'_>, texts: &Arguments) -> Vec<u8> {
 /// Runs the script as a step of EXEC, whose draft the guard has. If the script cannot end, nothing
 /// of the EXEC is done.
 fn run_in_exec(ctx: &mut Context<'_>, guard: &mut Guard<'_>, call: &Call<'_>) -> Done {
-    if ctx.local.scripts_took >= IN_EXEC_MAX {
+    if ctx.local.scripts_took >= drafted::IN_ONE_GO_MAX {
         let abandoned = Abandoned::Failed(TOO_LONG_IN_EXEC.into());
         ctx.local.abandoned.get_or_insert(abandoned);
         return ctx.null();
@@ -752,22 +709,14 @@ fn run_in_exec(ctx: &mut Context<'_>, guard: &mut Guard<'_>, call: &Call<'_>) ->
     let (started, before) = (Instant::now(), ctx.local.scripts_took);
     let mut running = begin(ctx, call)?;
     let ended = loop {
-        let mut locked = false;
-        match drive(ctx, guard, call, &mut running, &mut locked) {
-            Ok(Driven::Suspended) if before + started.elapsed() < IN_EXEC_MAX => {}
+        match drive(ctx, guard, call, &mut running) {
+            Ok(Driven::Suspended) if before + started.elapsed() < drafted::IN_ONE_GO_MAX => {}
             Ok(Driven::Suspended) => break Err(Abandoned::Failed(TOO_LONG_IN_EXEC.into())),
-            Ok(Driven::NeedsTable(_)) => {
-                break Err(Abandoned::Failed(
-                    "ERR a script in a transaction selects a database that has no table yet".into(),
-                ));
-            }
+            Ok(Driven::NeedsTable(db)) => break Err(Abandoned::NeedsTable(db)),
             Ok(Driven::Ended(outcome)) => break Ok(outcome),
             Err(failure) => {
-                break Err(match failure.cold() {
-                    Some(cold) => Abandoned::Cold(cold),
-                    None if failure.is_moving() => Abandoned::Moving,
-                    None => Abandoned::Failed(failure.text().into()),
-                });
+                let failed = || Abandoned::Failed(failure.text().into());
+                break Err(Abandoned::of(&failure).unwrap_or_else(failed));
             }
         }
     };
@@ -781,13 +730,4 @@ fn run_in_exec(ctx: &mut Context<'_>, guard: &mut Guard<'_>, call: &Call<'_>) ->
         }
     }
     Ok(())
-}
-
-/// Why nothing of an EXEC is done.
-pub(crate) fn failure_of(abandoned: Abandoned) -> Failure {
-    match abandoned {
-        Abandoned::Cold(cold) => Error::Cold(cold).into(),
-        Abandoned::Moving => Error::TryAgain.into(),
-        Abandoned::Failed(text) => Failure::Owned(text),
-    }
 }

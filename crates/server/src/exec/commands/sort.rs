@@ -1,10 +1,11 @@
 //! SORT, SORT_RO and LCS.
 //!
-//! BY and GET read keys that the request does not name. They are read while the request's keys are
-//! locked, but not locked themselves. In a cluster they may lie on another member, so they are
-//! refused.
+//! BY and GET read keys that the request does not name. With STORE, or in EXEC, they are a part of
+//! the step (`drafted`); else they are read one after the other. In a cluster they may lie on
+//! another member, so they are refused.
 
 use super::collection::{WRONG_TYPE, Write, at_once, encoded, plain, several_at_once};
+use super::drafted;
 use super::set::check_result;
 use super::zset::parse_score;
 use crate::config::EventClasses;
@@ -33,6 +34,8 @@ const TOO_MANY_KEYS: Failure =
 const SEARCHED_BYTES_MAX: u64 = 4 << 30;
 const TOO_LONG_HASHES: Failure =
     Failure::Text("ERR the hashes that SORT searches for fields are together longer than 4 GiB");
+/// Maximum memory of the keys that SORT with STORE meets, with the list that it stores.
+const DRAFT_BYTES_MAX: usize = 64 << 20;
 /// The patterns without an option GET.
 const ITSELF: &[&[u8]] = &[b"#"];
 
@@ -49,41 +52,41 @@ struct Options<'a> {
     stores: bool,
 }
 
-fn parse<'a>(ctx: &Context<'a>) -> Result<Options<'a>, Failure> {
-    let mut options = Options::default();
-    let mut rest = ctx.args.skip(2).into_iter();
-    while let Some(option) = rest.next() {
-        match option.to_ascii_lowercase().as_slice() {
-            b"asc" => options.descending = false,
-            b"desc" => options.descending = true,
-            b"alpha" => options.alphabetic = true,
-            b"limit" => {
-                let (start, count) = (rest.next().ok_or(SYNTAX)?, rest.next().ok_or(SYNTAX)?);
-                let start = parse_integer(start).ok_or(NOT_AN_INTEGER)?;
-                options.limit = Some((start, parse_integer(count).ok_or(NOT_AN_INTEGER)?));
-            }
-            b"store" if ctx.spec.has(flag::WRITE) => {
-                rest.next().ok_or(SYNTAX)?;
-                options.stores = true;
-            }
-            b"by" => {
-                let pattern = rest.next().ok_or(SYNTAX)?;
-                if pattern.contains(&b'*') {
-                    ctx.not_in_cluster("BY option of SORT is")?;
+impl<'a> Options<'a> {
+    fn parse(spec: &Spec, args: &Args<'a>) -> Result<Options<'a>, Failure> {
+        let mut options = Options::default();
+        let mut rest = args.skip(2).into_iter();
+        while let Some(option) = rest.next() {
+            match option.to_ascii_lowercase().as_slice() {
+                b"asc" => options.descending = false,
+                b"desc" => options.descending = true,
+                b"alpha" => options.alphabetic = true,
+                b"limit" => {
+                    let (start, count) = (rest.next().ok_or(SYNTAX)?, rest.next().ok_or(SYNTAX)?);
+                    let start = parse_integer(start).ok_or(NOT_AN_INTEGER)?;
+                    options.limit = Some((start, parse_integer(count).ok_or(NOT_AN_INTEGER)?));
                 }
-                options.by = Some(pattern);
-            }
-            b"get" => {
-                let pattern = rest.next().ok_or(SYNTAX)?;
-                if pattern != b"#" {
-                    ctx.not_in_cluster("GET option of SORT is")?;
+                b"store" if spec.has(flag::WRITE) => {
+                    rest.next().ok_or(SYNTAX)?;
+                    options.stores = true;
                 }
-                options.gets.push(pattern);
+                b"by" => options.by = Some(rest.next().ok_or(SYNTAX)?),
+                b"get" => options.gets.push(rest.next().ok_or(SYNTAX)?),
+                _ => return Err(SYNTAX),
             }
-            _ => return Err(SYNTAX),
         }
+        Ok(options)
     }
-    Ok(options)
+
+    /// The pattern by which it sorts, unless it leaves the elements in their order.
+    fn by_pattern(&self) -> Option<&'a [u8]> {
+        self.by.filter(|pattern| pattern.contains(&b'*'))
+    }
+
+    /// Whether it reads keys that the arguments do not name.
+    fn reads_more_keys(&self) -> bool {
+        self.by_pattern().is_some() || self.gets.iter().any(|pattern| pattern.contains(&b'*'))
+    }
 }
 
 /// The elements of a collection, and whether they are in the order of scores.
@@ -352,25 +355,31 @@ impl Options<'_> {
     }
 }
 
-/// Whether the command reads keys that its arguments do not name, by patterns of `BY` and `GET`.
+/// Whether a request is a SORT that reads keys which its arguments do not name.
 pub(crate) fn reads_more_keys(spec: &Spec, args: &Args<'_>) -> bool {
-    let is_pattern =
-        |arg: &[u8]| arg.eq_ignore_ascii_case(b"by") || arg.eq_ignore_ascii_case(b"get");
-    matches!(spec.name, "sort" | "sort_ro") && args.skip(2).into_iter().any(is_pattern)
+    let is_sort = spec.has(flag::MOVABLE) && matches!(spec.name, "sort" | "sort_ro");
+    is_sort && Options::parse(spec, args).is_ok_and(|options| options.reads_more_keys())
 }
 
 /// SORT and SORT_RO.
 pub(crate) fn sort(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let options = parse(ctx)?;
-    if options.stores && !ctx.locked && reads_more_keys(ctx.spec, &ctx.args) {
-        // As in EXEC, its keys would be locked while it reads others.
-        ctx.local.needs_alone = true;
-        return Err(Failure::Text("ERR it runs again, alone"));
+    let options = Options::parse(ctx.spec, &ctx.args)?;
+    if options.by_pattern().is_some() {
+        ctx.not_in_cluster("BY option of SORT is")?;
+    }
+    if options.gets.iter().any(|pattern| *pattern != b"#") {
+        ctx.not_in_cluster("GET option of SORT is")?;
     }
     if options.stores {
-        return several_at_once(ctx, guard, hashes, |ctx, guard, found| {
-            options.run(ctx, guard, found.first().copied().flatten())
-        });
+        let store = |ctx: &mut Context<'_>, guard: &mut Guard<'_>| {
+            several_at_once(ctx, guard, hashes, |ctx, guard, found| {
+                options.run(ctx, guard, found.first().copied().flatten())
+            })
+        };
+        return match options.reads_more_keys() {
+            true => drafted::run(ctx, guard, DRAFT_BYTES_MAX, store),
+            false => store(ctx, guard),
+        };
     }
     let key = ctx.arg(1);
     let hash = hashes.first().copied().unwrap_or_else(|| guard.hash(key));

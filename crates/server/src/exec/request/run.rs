@@ -5,6 +5,7 @@ use super::routing::NO_DATABASE;
 use super::slow_timer;
 use super::spec::{Access, Kind, ONE_KEY, Run, flag};
 use crate::exec::state::client::{DROPPED, Verdict, gate};
+use crate::exec::state::scripts::Abandoned;
 use crate::seldom::seldom;
 use crate::shared::commands::global;
 use duramen_engine::{Error, Guard, KeyHash};
@@ -33,6 +34,13 @@ impl Context<'_> {
         if self.local.room.exceeded {
             self.overflowed(start, effects);
         } else if let Err(failure) = done {
+            if let Access::Guarded(guard) = &access
+                && guard.has_draft()
+                && let Some(abandoned) = Abandoned::of(&failure)
+            {
+                self.local.abandoned.get_or_insert(abandoned);
+                return self.take_back(start, effects);
+            }
             if matches!(failure, Failure::Blocks) {
                 self.client.verdict = Verdict::Blocked;
                 return self.take_back(start, effects);
@@ -76,7 +84,7 @@ impl Context<'_> {
         }
         self.client.effects.forget_replies(start);
         if let Err(failure) = done {
-            if failure.is_moving() || failure.cold().is_some() {
+            if Abandoned::of(&failure).is_some() {
                 return Err(failure);
             }
             self.fail(0, &failure);

@@ -8,6 +8,8 @@
 
 use super::client::Db;
 use super::effects::Effects;
+use crate::exec::commands::drafted::Conflicts;
+use crate::exec::request::context::Failure;
 use crate::shared::Shared;
 use crate::shared::commands::DBS;
 use crate::shared::libraries::Library;
@@ -28,12 +30,25 @@ const SUSPENDED_MAX: usize = 16;
 /// Time of all suspended scripts of a thread in one round.
 const ROUND: Duration = Duration::from_millis(4);
 
-/// Reason why nothing of an EXEC is done because of a script in it.
+/// Reason why a run of an EXEC on a draft is in vain.
 pub(crate) enum Abandoned {
     Cold(Cold),
     Moving,
+    /// A script uses this database, which has no table yet.
+    NeedsTable(u8),
     /// The text of the error.
     Failed(Box<str>),
+}
+
+impl Abandoned {
+    /// `Some`: after this failure of a command, the whole step must run again: an entry is on
+    /// flash, or the keys are moving.
+    pub(crate) fn of(failure: &Failure) -> Option<Abandoned> {
+        match failure.cold() {
+            Some(cold) => Some(Abandoned::Cold(cold)),
+            None => failure.is_moving().then_some(Abandoned::Moving),
+        }
+    }
 }
 
 /// An interpreter with what it was made for.
@@ -83,13 +98,10 @@ pub(crate) struct Running {
     pub(crate) tables: [Option<TableId>; DBS],
     /// All its writes give back about as much memory as they take.
     pub(crate) little: bool,
-    /// There was no memory to lock its keys: it is committed alone in the store.
+    /// Its next run is alone in the store.
     pub(crate) alone: bool,
     pub(crate) started: Instant,
-    /// How often it ran in vain, because its keys changed.
-    pub(crate) conflicts: u32,
-    /// Keys that are locked before it runs again.
-    pub(crate) locks: Vec<(TableId, KeyHash)>,
+    pub(crate) conflicts: Conflicts,
     /// It was suspended.
     pub(crate) long: Option<Arc<LongScript>>,
     /// Memory of the interpreter when it was suspended.
@@ -179,6 +191,12 @@ impl Scripts {
 
     pub(crate) fn has(&self, client: u64) -> bool {
         self.suspended.contains_key(&client)
+    }
+
+    /// `Some`: a script of this client is suspended. True: the log tells that it takes long.
+    pub(crate) fn is_busy(&self, client: u64) -> Option<bool> {
+        let running = self.suspended.get(&client)?;
+        Some(running.is_reported)
     }
 
     /// The time for which a script runs before it is suspended.

@@ -3,9 +3,10 @@
 //! **Invariants**
 //! - Q1: a transaction of usual size allocates nothing: the thread keeps the tables of one that has
 //!   ended for the next one.
-//! - Q2: everything that EXEC decides from all commands together ([`Transaction::flags`],
-//!   [`Transaction::names_dbs`]) is collected while they are queued.
+//! - Q2: everything that EXEC decides from all commands together ([`Transaction::flags`] and
+//!   the fields behind it) is collected while they are queued.
 
+use crate::exec::commands::sort;
 use crate::exec::request::GROUP_KEYS;
 use crate::exec::request::spec::{Spec, flag};
 use crate::heap;
@@ -29,6 +30,12 @@ pub(crate) struct Transaction {
     flags: u64,
     /// A command selects or names databases.
     pub(crate) names_dbs: bool,
+    /// A command changes more than data, and that cannot be taken back.
+    pub(crate) acts: bool,
+    /// A command runs a script.
+    pub(crate) runs_scripts: bool,
+    /// A SORT reads keys that its arguments do not name.
+    pub(crate) sorts_by_keys: bool,
     /// Bytes of the queue, as `admit` counts them.
     pub(crate) queued_bytes: usize,
     /// Queued requests without keys, `SELECT` excluded.
@@ -61,6 +68,9 @@ impl Transaction {
         self.specs.push(spec);
         self.flags |= spec.flags;
         self.names_dbs |= spec.names_dbs();
+        self.acts |= acts(spec);
+        self.runs_scripts |= spec.has(flag::SCRIPTING) && spec.has_keys();
+        self.sorts_by_keys |= sort::reads_more_keys(spec, args);
         self.hashes.extend_from_slice(hashes);
         self.lacks_hashes |= hashes.len() != spec.key_count(args);
         true
@@ -100,6 +110,9 @@ impl Transaction {
             lacks_hashes,
             flags,
             names_dbs,
+            acts,
+            runs_scripts,
+            sorts_by_keys,
             queued_bytes,
             without_keys,
             writes,
@@ -109,10 +122,25 @@ impl Transaction {
         specs.clear();
         hashes.clear();
         (*flags, *queued_bytes, *without_keys) = (0, 0, 0);
-        for told in [lacks_hashes, names_dbs, writes, broken] {
+        for told in [
+            lacks_hashes,
+            names_dbs,
+            acts,
+            runs_scripts,
+            sorts_by_keys,
+            writes,
+            broken,
+        ] {
             *told = false;
         }
     }
+}
+
+/// Whether a command changes more than data: EXEC can take back what its other commands did.
+fn acts(spec: &Spec) -> bool {
+    !spec.has_keys()
+        && !spec.has(flag::READONLY)
+        && !matches!(spec.name, "select" | "publish" | "ping" | "echo")
 }
 
 /// A queued request, ready to run.

@@ -3,24 +3,25 @@
 //! EXEC resolves the queued requests again, finds all their keys (following `SELECT`), and locks
 //! them together with the watched keys. If a request affects a whole table, EXEC enters the store
 //! exclusively instead. Under the locks it compares the watched keys' stamps, then runs the queue
-//! in one guard. No other client sees a part of it.
+//! in one guard. No other client sees a part of it. A queue whose keys are not known before it has
+//! run (scripts, SORT by patterns) locks nothing, and runs on a draft (`drafted`).
 //!
 //! In a cluster EXEC determines the owner of all keys under its guard, before it locks them
 //! (routing::R1), independent of the checks when the requests were queued. The locks keep the
 //! owner from changing.
 
-use super::{acl, monitor, script_run, sort};
-use crate::audit::Outcome;
+mod steps;
+
+use super::drafted::{self, Conflicts, KeyPlace};
+use super::{monitor, script_run};
 use crate::exec::request::KEYS_KEPT;
-use crate::exec::request::audit;
 use crate::exec::request::context::{Context, Done, Failure};
 use crate::exec::request::databases;
-use crate::exec::request::permit::{self, Permit, Refusal};
 use crate::exec::request::room::Planner;
 use crate::exec::request::routing::{self, RouteSearch};
 use crate::exec::request::spec::{Access, Spec, flag};
 use crate::exec::state::client::{Client, DROPPED, Db, gate, shown};
-use crate::exec::state::local::Local;
+use crate::exec::state::scripts::Abandoned;
 use crate::exec::state::transaction::{Step, Transaction};
 use crate::exec::state::watches::{WATCHED_BYTES_MAX, WATCHED_MAX, Watched, Watches};
 use crate::shared::Shared;
@@ -29,9 +30,8 @@ use duramen_base::ids::{Level, TabletsVersion};
 use duramen_engine::{Draft, Error, Guard, KeyHash, Room, Session, TableId};
 use duramen_node::View;
 use duramen_wire::resp::Args;
-use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
-use std::time::Duration;
+use steps::{run_steps, table_of};
 
 pub(crate) fn multi(ctx: &mut Context<'_>) -> Done {
     if ctx.client.in_multi() {
@@ -87,9 +87,6 @@ pub(crate) fn unwatch(ctx: &mut Context<'_>) -> Done {
     ctx.ok()
 }
 
-/// A key to lock: its table, and its hash.
-type KeyPlace = (TableId, KeyHash);
-
 /// The queued requests, ready to run.
 #[derive(Clone, Copy)]
 struct Queue<'t> {
@@ -121,17 +118,14 @@ impl<'t> Queue<'t> {
     }
 }
 
-/// The commands of one EXEC that report the server's state, and those like them ([`time_for`]), may
-/// take this much of the thread's time together. So one client does not keep its thread from the
-/// others for long: each such command takes some 10 ms at most.
-const REPORTS_IN_EXEC_MAX: Duration = Duration::from_millis(100);
-/// The same for commands that empty databases: as long as the walks of one EXEC may take.
-const FLUSHES_IN_EXEC_MAX: Duration = Duration::from_secs(1);
-
-/// A script in EXEC has met keys that were not locked: nothing is done, and EXEC runs again with
-/// these keys locked.
-const AGAIN_TEXT: &str = "ERR the scripts of this transaction use other keys each time";
-const AGAIN: Failure = Failure::Text(AGAIN_TEXT);
+/// How a run of the queue ended.
+enum Ran {
+    Done,
+    /// Its keys changed while it ran on a draft: nothing was done.
+    Again,
+    /// Nothing was done: a script uses this database, which has no table yet.
+    NeedsTable(u8),
+}
 
 /// How often EXEC looks up its tables again. Repeating is in vain if the client's own table is
 /// gone.
@@ -160,13 +154,19 @@ fn run_queue(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
     let Access::Session(session) = access else {
         return Err(Failure::Text("ERR EXEC inside EXEC"));
     };
-    ctx.local.scripts_took = Duration::ZERO;
     let mut attempts = 0;
     let done = loop {
         let needs = prepare(ctx.shared, ctx.client, &transaction)?;
-        let done = run_pinned(ctx, session, &transaction, &watched, needs);
+        let ran = run_pinned(ctx, session, &transaction, &watched, needs);
         ctx.local.exec_dbs = None;
         attempts += 1;
+        let done = match ran {
+            Ok(Ran::NeedsTable(db)) => {
+                databases::table_for(ctx.shared, ctx.client, db)?;
+                continue;
+            }
+            ran => ran.map(|_| ()),
+        };
         // A table may be dropped between its preparation and the guard: then nothing was done.
         let is_dropped = matches!(&done, Err(Failure::Engine(error)) if matches!(**error, Error::NoSuchTable(_)));
         if !is_dropped || attempts == PREPARE_ATTEMPTS_MAX {
@@ -204,26 +204,26 @@ fn run_pinned(
     transaction: &Transaction,
     watched: &Watches,
     needs: QueueNeeds,
-) -> Done {
-    let (mut more, mut attempts) = (Vec::new(), 0);
-    while !needs.whole && attempts < PREPARE_ATTEMPTS_MAX {
-        attempts += 1;
-        let mut guard = session.pin();
+) -> Result<Ran, Failure> {
+    let mut conflicts = Conflicts::begin();
+    let mut alone = needs.whole;
+    loop {
+        let mut guard = match alone {
+            true => session.pin_exclusive(),
+            false => session.pin(),
+        };
         guard.rewrites(needs.little);
-        match run(ctx, &mut guard, transaction, watched, (true, &mut more)) {
-            Err(Failure::Text(text)) if text == AGAIN_TEXT => continue,
-            // No memory to lock the keys: with exclusive access no locks are needed.
+        match run(ctx, &mut guard, transaction, watched, alone) {
+            Ok(Ran::Again) => alone |= conflicts.add_in_one_go()?,
+            // No memory to lock the keys: alone it needs no locks.
             Err(Failure::Engine(error))
-                if needs.little && matches!(*error, Error::OutOfMemory { .. }) =>
+                if needs.little && !alone && matches!(*error, Error::OutOfMemory { .. }) =>
             {
-                break;
+                alone = true;
             }
-            done => return done,
+            ran => return ran,
         }
     }
-    let mut guard = session.pin_exclusive();
-    guard.rewrites(needs.little);
-    run(ctx, &mut guard, transaction, watched, (false, &mut more))
 }
 
 /// The access to the store that a queue needs.
@@ -247,12 +247,10 @@ fn prepare(
     client: &mut Client,
     transaction: &Transaction,
 ) -> Result<QueueNeeds, Failure> {
-    let sorts = |(spec, args): (&Spec, Args<'_>)| sort::reads_more_keys(spec, &args);
-    let reads_more = transaction.has(flag::SCRIPTING) || requests(transaction).any(sorts);
+    let is_drafted = transaction.runs_scripts || transaction.sorts_by_keys;
     let needs = QueueNeeds {
-        // Reading a key that is not locked, with others locked, may wait for a step that waits for
-        // these (transaction::T1).
-        whole: transaction.has(flag::WHOLE) || reads_more,
+        // A run in vain could not be taken back.
+        whole: transaction.has(flag::WHOLE) || is_drafted && transaction.acts,
         little: !transaction.has(flag::DENYOOM),
     };
     // In a cluster the coordinator creates tables.
@@ -286,14 +284,15 @@ pub(crate) fn dbs_of(spec: &Spec, args: &Args<'_>) -> Vec<u8> {
     }
 }
 
-/// Locks (if `lock`), compares the watched keys, runs the queue.
+/// Locks the keys, compares the watched ones, runs the queue. `alone`: no other session is in the
+/// store, and nothing needs to be locked.
 fn run(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
     transaction: &Transaction,
     watched: &Watches,
-    (lock, more): (bool, &mut Vec<KeyPlace>),
-) -> Done {
+    alone: bool,
+) -> Result<Ran, Failure> {
     // Under the guard: none of these tables is dropped before the guard ends.
     ctx.local.exec_dbs = Some(ctx.shared.commands.tables());
     ctx.table = table_of(ctx.client, ctx.local);
@@ -311,7 +310,6 @@ fn run(
         }
     };
     locks.clear();
-    locks.extend_from_slice(more);
     let tables = (&mut steps, &mut locks);
     plan(ctx, guard, (transaction, hashes), tables, search.as_mut());
     let queue = Queue {
@@ -321,16 +319,23 @@ fn run(
     };
     let routed = search.map_or(Ok(()), RouteSearch::outcome);
     let done = routed.map_err(Failure::from).and_then(|()| {
-        if lock {
-            // A watched key of a dropped table has changed; there is nothing to lock.
-            let store = ctx.shared.store();
-            let alive = watched.iter().filter(|(table, ..)| store.has_table(*table));
-            locks.extend(alive.map(|(table, key, _)| (table, guard.hash(key))));
+        // A watched key of a dropped table has changed; there is nothing to lock.
+        let store = ctx.shared.store();
+        let alive = watched.iter().filter(|(table, ..)| store.has_table(*table));
+        let watched_keys = alive.map(|(table, key, _)| (table, guard.hash(key)));
+        let watched = (watched, view.as_deref());
+        if is_drafted(queue) {
+            let watched_keys: Vec<KeyPlace> = watched_keys.collect();
+            return run_drafted(ctx, guard, queue, (watched, &watched_keys), alone);
+        }
+        if alone {
+            locks.clear();
+        } else {
+            locks.extend(watched_keys);
             locks.sort_unstable();
             locks.dedup();
         }
-        let held = lock.then_some(&locks[..]);
-        run_locked(ctx, guard, queue, (watched, view.as_deref()), (held, more))
+        run_locked(ctx, guard, queue, watched, &locks)
     });
     locks.clear();
     locks.shrink_to(KEYS_KEPT);
@@ -339,25 +344,19 @@ fn run(
     done
 }
 
-/// `held`: the keys to lock; `None`: no locks are needed. Adds keys that scripts have met beside
-/// them to `more`.
+/// `keys`: those to lock; none: there are none, or the queue is alone in the store.
 fn run_locked(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
     queue: Queue<'_>,
     (watched, view): (&Watches, Option<&View>),
-    (held, more): (Option<&[KeyPlace]>, &mut Vec<KeyPlace>),
-) -> Done {
+    keys: &[KeyPlace],
+) -> Result<Ran, Failure> {
     let mut before = Level::Memory;
-    let mut undeclared = Vec::new();
     let mut attempt = |ctx: &mut Context<'_>, guard: &mut Guard<'_>, room: &mut Room| {
         warm(ctx, guard, queue, watched)?;
         if changed(ctx.shared, guard, view, watched)? {
             ctx.reply().null_array();
-            return Ok(());
-        }
-        if is_drafted(queue) {
-            undeclared = run_drafted(ctx, guard, queue, held, room)?;
             return Ok(());
         }
         // From here on nothing fails for lack of room: all of it is done.
@@ -366,20 +365,16 @@ fn run_locked(
         if sets_config(queue) {
             before = levels(ctx, &[], queue); // it may lower the level of what was written
         }
-        run_steps(ctx, guard, queue, held.is_none());
+        run_steps(ctx, guard, queue, keys.is_empty());
         Ok(())
     };
-    let mut done = match held {
-        Some(held) if !held.is_empty() => ctx.locked_for_room(guard, held, attempt),
-        _ => attempt(ctx, guard, &mut Room::default()),
+    let done = match keys {
+        [] => attempt(ctx, guard, &mut Room::default()),
+        keys => ctx.locked_for_room(guard, keys, attempt),
     };
-    if !undeclared.is_empty() {
-        done = Err(AGAIN);
-        more.append(&mut undeclared);
-    }
-    let level = levels(ctx, held.unwrap_or_default(), queue).max(before);
+    let level = levels(ctx, keys, queue).max(before);
     ctx.client.settle(guard, level);
-    done
+    done.map(|()| Ran::Done)
 }
 
 /// Whether `CONFIG SET` is among the commands.
@@ -499,63 +494,77 @@ fn plan(
     }
 }
 
-/// Whether the steps change a draft first: the writes of a script are not known before it has run.
+/// Whether the keys of the steps are not known before they have run.
 fn is_drafted(queue: Queue<'_>) -> bool {
-    let is_script = |step: &Step| step.spec.has(flag::SCRIPTING) && step.spec.has_keys();
-    queue.transaction.has(flag::SCRIPTING) && queue.steps.iter().any(is_script)
+    let Queue { transaction, .. } = queue;
+    transaction.runs_scripts || transaction.sorts_by_keys && !changes_database(queue)
 }
 
-/// Runs the steps on a draft, and applies it. `held`: the keys that are locked; `None`: no locks
-/// are needed. Returns keys that scripts have met and that are not locked: then nothing was done.
+/// Whether a step changes a whole database: a draft has no form for that.
+fn changes_database(queue: Queue<'_>) -> bool {
+    let mut steps = queue.steps.iter();
+    steps.any(|step| step.spec.has(flag::WHOLE) && step.spec.has(flag::WRITE))
+}
+
+/// Runs the steps on a draft, and commits it. `watched_keys`: of those of `watched`, all whose
+/// tables are there.
 fn run_drafted(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
     queue: Queue<'_>,
-    held: Option<&[KeyPlace]>,
-    room: &mut Room,
-) -> Result<Vec<KeyPlace>, Failure> {
-    let is_whole = |step: &Step| step.spec.has(flag::WHOLE) && step.spec.has(flag::WRITE);
-    if queue.steps.iter().any(is_whole) {
+    ((watched, view), watched_keys): ((&Watches, Option<&View>), &[KeyPlace]),
+    alone: bool,
+) -> Result<Ran, Failure> {
+    if changes_database(queue) {
         return Err(Failure::Text(
             "EXECABORT Transaction discarded because of: a script and a command that changes a whole database",
         ));
     }
+    warm(ctx, guard, queue, watched)?;
     let (start, effects) = (ctx.out.len(), ctx.client.effects.len());
-    let undo = |ctx: &mut Context<'_>| {
+    let selected = (ctx.client.db, ctx.client.protocol);
+    let mut is_watched_changed = changed(ctx.shared, guard, view, watched)?;
+    let mut draft = Box::new(Draft::new(script_run::memory(ctx)));
+    let mut ran = Ok(Ran::Again);
+    if !is_watched_changed {
+        guard.begin_draft(draft);
+        run_steps(ctx, guard, queue, false);
+        draft = guard.end_draft().ok_or(Error::TryAgain)?;
+        let check = |ctx: &mut Context<'_>, guard: &Guard<'_>| {
+            is_watched_changed = changed(ctx.shared, guard, view, watched)?;
+            Ok(!is_watched_changed)
+        };
+        ran = match ctx.local.abandoned.take() {
+            Some(Abandoned::Cold(cold)) => Err(Error::Cold(cold).into()),
+            Some(Abandoned::Moving) => Err(Error::TryAgain.into()),
+            Some(Abandoned::NeedsTable(db)) => Ok(Ran::NeedsTable(db)),
+            Some(Abandoned::Failed(text)) => Err(Failure::Owned(text)),
+            None => {
+                let locked = std::mem::replace(&mut ctx.locked, alone);
+                let committed = drafted::commit(ctx, guard, &draft, watched_keys, check);
+                ctx.locked = locked;
+                committed.map(|committed| if committed { Ran::Done } else { Ran::Again })
+            }
+        };
+    }
+    if let Ok(Ran::Done) = ran {
+        if guard.has_replaced() {
+            ctx.notify_replaced(guard.take_replaced(), effects);
+        }
+    } else {
         ctx.out.truncate(start);
         ctx.client.effects.truncate(effects);
-    };
-    guard.begin_draft(Box::new(Draft::new(script_run::memory(ctx))));
-    run_steps(ctx, guard, queue, false);
-    let Some(draft) = guard.end_draft() else {
-        return Ok(Vec::new());
-    };
-    if let Some(abandoned) = ctx.local.abandoned.take() {
-        undo(ctx);
-        return Err(script_run::failure_of(abandoned));
+        (ctx.client.db, ctx.client.protocol) = selected;
     }
-    if let Some(held) = held {
-        let mut undeclared = draft.keys();
-        undeclared.retain(|key| held.binary_search(key).is_err());
-        if !undeclared.is_empty() {
-            undo(ctx);
-            return Ok(undeclared);
-        }
+    if is_watched_changed {
+        ctx.reply().null_array();
+        ran = Ok(Ran::Done);
     }
-    *room = draft.room();
-    let ready = guard.still_holds(&draft).and_then(|holds| match holds {
-        true => guard.set_aside(*room),
-        false => Err(Error::TryAgain),
-    });
-    if let Err(error) = ready {
-        undo(ctx);
-        return Err(error.into());
+    if let Ok(Ran::Done) = ran {
+        let level = levels(ctx, &draft.keys(), queue);
+        ctx.client.settle(guard, level);
     }
-    guard.apply(&draft);
-    if guard.has_replaced() {
-        ctx.notify_replaced(guard.take_replaced(), effects);
-    }
-    Ok(Vec::new())
+    ran
 }
 
 /// Maximum room for the writes of the transaction.
@@ -639,158 +648,4 @@ fn exchanges(shared: &Shared, db: Db) -> u64 {
         Db::Number(db) => shared.commands.exchanges(db),
         Db::Table(_) => 0,
     }
-}
-
-/// The table behind a database while this EXEC runs.
-fn in_exec(local: &Local, db: u8) -> Option<TableId> {
-    *local.exec_dbs.as_ref()?.get(usize::from(db))?
-}
-
-/// As [`Client::table`], while this EXEC runs.
-fn table_of(client: &Client, local: &Local) -> TableId {
-    match client.db {
-        Db::Number(db) => in_exec(local, db).unwrap_or(DROPPED),
-        Db::Table(table) => table,
-    }
-}
-
-/// Whether a command has no effect but its reply.
-fn only_answers(spec: &Spec) -> bool {
-    spec.has(flag::READONLY) || reports(spec)
-}
-
-/// Whether a command reports the state of the server and has no other effect.
-fn reports(spec: &Spec) -> bool {
-    let (name, subcommand) = spec.name.split_once('|').unwrap_or((spec.name, ""));
-    match name {
-        "info" | "command" | "cluster" => true,
-        "client" => matches!(subcommand, "list" | "info"),
-        "slowlog" => subcommand == "get",
-        "latency" => matches!(
-            subcommand,
-            "histogram" | "history" | "latest" | "doctor" | "graph"
-        ),
-        "memory" => matches!(subcommand, "stats" | "doctor" | "malloc-stats"),
-        "config" => subcommand == "get",
-        "duramen.table" => subcommand == "list",
-        _ => false,
-    }
-}
-
-/// `Some`: the command has no keys, may take milliseconds, and is no walk over a table. It may
-/// begin if such commands of this EXEC have taken less than this.
-fn time_for(spec: &Spec) -> Option<Duration> {
-    if spec.has_keys() {
-        return None;
-    }
-    match spec.name {
-        "flushall" | "flushdb" => Some(FLUSHES_IN_EXEC_MAX),
-        "client|kill" | "config|resetstat" => Some(REPORTS_IN_EXEC_MAX),
-        _ => reports(spec).then_some(REPORTS_IN_EXEC_MAX),
-    }
-}
-
-/// The time that this thread has used its core: it does not grow while the thread waits for one.
-fn used_time() -> Duration {
-    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
-}
-
-/// Checks a queued request again: a step before it, or another client, may have changed the rights
-/// of its user. `None`: it is refused, and answered.
-fn permit_of(
-    ctx: &mut Context<'_>,
-    (spec, args): (&'static Spec, &Args<'_>),
-    table: TableId,
-) -> Option<Permit> {
-    ctx.client.renew(ctx.shared);
-    let refusal = match Permit::check(spec, args, ctx.client, table, ctx.shared) {
-        Ok(permit) => return Some(permit),
-        Err(refusal) => refusal,
-    };
-    let text = match refusal {
-        Refusal::LogIn => permit::NO_AUTH.to_owned(),
-        Refusal::Denied(denied) => {
-            acl::note_denied(ctx.shared, ctx.client, spec, args, denied, "multi");
-            audit::record(ctx.shared, ctx.client, spec, args, Outcome::Denied);
-            permit::late_denial_text(denied)
-        }
-    };
-    ctx.local.note_error(ctx.shared, &text);
-    let command = ctx.local.command(ctx.shared, spec.number);
-    command.rejected.add(1);
-    ctx.reply().error(text);
-    None
-}
-
-/// Shows a step to monitors and to the audit log.
-fn show(ctx: &Context<'_>, spec: &'static Spec, args: &Args<'_>) {
-    if spec.is_audited(ctx.local.audited) {
-        let (shared, client) = (ctx.shared, &*ctx.client);
-        audit::record(shared, client, spec, args, Outcome::Allowed);
-    }
-    if ctx.shared.commands.gate() & global::MONITORED != 0 {
-        monitor::feed(ctx.shared, ctx.client, spec, args);
-    }
-}
-
-/// `alone`: no other session is in the store, and no keys are locked.
-fn run_steps(ctx: &mut Context<'_>, guard: &mut Guard<'_>, queue: Queue<'_>, alone: bool) {
-    let start = ctx.out.len();
-    ctx.reply().array(queue.steps.len());
-    ctx.local.in_exec = true;
-    ctx.local.walked = 0;
-    let mut taken = Duration::ZERO;
-    let begun = ctx.local.meter.begin_inner();
-    for (n, step) in queue.steps.iter().enumerate() {
-        if ctx.local.abandoned.is_some() {
-            break; // nothing of it will be done
-        }
-        if ctx.local.room.exceeded && only_answers(step.spec) {
-            continue; // no client will see its reply
-        }
-        if alone {
-            ctx.local.exec_dbs = Some(ctx.shared.commands.tables()); // SWAPDB may have run before
-        }
-        let table = table_of(ctx.client, ctx.local);
-        let args = queue.args(n);
-        let Some(permit) = permit_of(ctx, (step.spec, &args), table) else {
-            continue;
-        };
-        show(ctx, step.spec, &args);
-        let mut inner = Context {
-            args,
-            permit,
-            spec: step.spec,
-            client: &mut *ctx.client,
-            out: &mut *ctx.out,
-            shared: ctx.shared,
-            local: &mut *ctx.local,
-            table,
-            locked: true,
-        };
-        let hashes = queue.hashes_of(n);
-        match time_for(step.spec) {
-            Some(most) if taken > most => inner.reply().error(
-                "ERR commands that empty databases or report on the server take too long in one transaction",
-            ),
-            Some(_) => {
-                let since = used_time();
-                inner.run(Access::Guarded(&mut *guard), hashes);
-                taken += used_time().saturating_sub(since);
-            }
-            None => inner.run(Access::Guarded(&mut *guard), hashes),
-        }
-        if ctx.local.room.is_exceeded_by(ctx.out) {
-            // The rest runs only for its effect (`Context::overflowed`).
-            ctx.out.truncate(start);
-        }
-    }
-    ctx.local.in_exec = false;
-    ctx.local.meter.end_inner(ctx.spec.number, begun);
-    // Every step counted itself; the group counts EXEC itself.
-    ctx.local
-        .counters(ctx.shared)
-        .commands
-        .add(queue.steps.len() as u64);
-    debug_assert!(queue.steps.iter().all(|step| !step.spec.is_refused()));
 }

@@ -1,0 +1,183 @@
+//! The queued requests of EXEC, one after the other: rights, reply, limits of time and output.
+
+use super::Queue;
+use crate::audit::Outcome;
+use crate::exec::commands::{acl, monitor};
+use crate::exec::request::audit;
+use crate::exec::request::context::Context;
+use crate::exec::request::permit::{self, Permit, Refusal};
+use crate::exec::request::spec::{Access, Spec, flag};
+use crate::exec::state::client::{Client, DROPPED, Db};
+use crate::exec::state::local::Local;
+use crate::shared::commands::global;
+use duramen_engine::{Guard, TableId};
+use duramen_wire::resp::Args;
+use rustix::time::{ClockId, clock_gettime};
+use std::time::Duration;
+
+/// The commands of one EXEC that report the server's state, and those like them ([`time_for`]), may
+/// take this much of the thread's time together. So one client does not keep its thread from the
+/// others for long: each such command takes some 10 ms at most.
+const REPORTS_IN_EXEC_MAX: Duration = Duration::from_millis(100);
+/// The same for commands that empty databases: as long as the walks of one EXEC may take.
+const FLUSHES_IN_EXEC_MAX: Duration = Duration::from_secs(1);
+
+/// The table behind a database while this EXEC runs.
+fn in_exec(local: &Local, db: u8) -> Option<TableId> {
+    *local.exec_dbs.as_ref()?.get(usize::from(db))?
+}
+
+/// As [`Client::table`], while this EXEC runs.
+pub(super) fn table_of(client: &Client, local: &Local) -> TableId {
+    match client.db {
+        Db::Number(db) => in_exec(local, db).unwrap_or(DROPPED),
+        Db::Table(table) => table,
+    }
+}
+
+/// Whether a command has no effect but its reply.
+fn only_answers(spec: &Spec) -> bool {
+    spec.has(flag::READONLY) || reports(spec)
+}
+
+/// Whether a command reports the state of the server and has no other effect.
+fn reports(spec: &Spec) -> bool {
+    let (name, subcommand) = spec.name.split_once('|').unwrap_or((spec.name, ""));
+    match name {
+        "info" | "command" | "cluster" => true,
+        "client" => matches!(subcommand, "list" | "info"),
+        "slowlog" => subcommand == "get",
+        "latency" => matches!(
+            subcommand,
+            "histogram" | "history" | "latest" | "doctor" | "graph"
+        ),
+        "memory" => matches!(subcommand, "stats" | "doctor" | "malloc-stats"),
+        "config" => subcommand == "get",
+        "duramen.table" => subcommand == "list",
+        _ => false,
+    }
+}
+
+/// `Some`: the command has no keys, may take milliseconds, and is no walk over a table. It may
+/// begin if such commands of this EXEC have taken less than this.
+fn time_for(spec: &Spec) -> Option<Duration> {
+    if spec.has_keys() {
+        return None;
+    }
+    match spec.name {
+        "flushall" | "flushdb" => Some(FLUSHES_IN_EXEC_MAX),
+        "client|kill" | "config|resetstat" => Some(REPORTS_IN_EXEC_MAX),
+        _ => reports(spec).then_some(REPORTS_IN_EXEC_MAX),
+    }
+}
+
+/// The time that this thread has used its core: it does not grow while the thread waits for one.
+fn used_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+}
+
+/// Checks a queued request again: a step before it, or another client, may have changed the rights
+/// of its user. `None`: it is refused, and answered.
+fn permit_of(
+    ctx: &mut Context<'_>,
+    (spec, args): (&'static Spec, &Args<'_>),
+    table: TableId,
+) -> Option<Permit> {
+    ctx.client.renew(ctx.shared);
+    let refusal = match Permit::check(spec, args, ctx.client, table, ctx.shared) {
+        Ok(permit) => return Some(permit),
+        Err(refusal) => refusal,
+    };
+    let text = match refusal {
+        Refusal::LogIn => permit::NO_AUTH.to_owned(),
+        Refusal::Denied(denied) => {
+            acl::note_denied(ctx.shared, ctx.client, spec, args, denied, "multi");
+            audit::record(ctx.shared, ctx.client, spec, args, Outcome::Denied);
+            permit::late_denial_text(denied)
+        }
+    };
+    ctx.local.note_error(ctx.shared, &text);
+    let command = ctx.local.command(ctx.shared, spec.number);
+    command.rejected.add(1);
+    ctx.reply().error(text);
+    None
+}
+
+/// Shows a step to monitors and to the audit log.
+fn show(ctx: &Context<'_>, spec: &'static Spec, args: &Args<'_>) {
+    if spec.is_audited(ctx.local.audited) {
+        let (shared, client) = (ctx.shared, &*ctx.client);
+        audit::record(shared, client, spec, args, Outcome::Allowed);
+    }
+    if ctx.shared.commands.gate() & global::MONITORED != 0 {
+        monitor::feed(ctx.shared, ctx.client, spec, args);
+    }
+}
+
+/// `alone`: no keys are locked.
+pub(super) fn run_steps(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    queue: Queue<'_>,
+    alone: bool,
+) {
+    let start = ctx.out.len();
+    ctx.reply().array(queue.steps.len());
+    ctx.local.in_exec = true;
+    ctx.local.walked = 0;
+    ctx.local.scripts_took = Duration::ZERO;
+    let mut taken = Duration::ZERO;
+    let begun = ctx.local.meter.begin_inner();
+    for (n, step) in queue.steps.iter().enumerate() {
+        if ctx.local.abandoned.is_some() {
+            break; // nothing of it will be done
+        }
+        if ctx.local.room.exceeded && only_answers(step.spec) {
+            continue; // no client will see its reply
+        }
+        if alone {
+            ctx.local.exec_dbs = Some(ctx.shared.commands.tables()); // SWAPDB may have run before
+        }
+        let table = table_of(ctx.client, ctx.local);
+        let args = queue.args(n);
+        let Some(permit) = permit_of(ctx, (step.spec, &args), table) else {
+            continue;
+        };
+        show(ctx, step.spec, &args);
+        let mut inner = Context {
+            args,
+            permit,
+            spec: step.spec,
+            client: &mut *ctx.client,
+            out: &mut *ctx.out,
+            shared: ctx.shared,
+            local: &mut *ctx.local,
+            table,
+            locked: true,
+        };
+        let hashes = queue.hashes_of(n);
+        match time_for(step.spec) {
+            Some(most) if taken > most => inner.reply().error(
+                "ERR commands that empty databases or report on the server take too long in one transaction",
+            ),
+            Some(_) => {
+                let since = used_time();
+                inner.run(Access::Guarded(&mut *guard), hashes);
+                taken += used_time().saturating_sub(since);
+            }
+            None => inner.run(Access::Guarded(&mut *guard), hashes),
+        }
+        if ctx.local.room.is_exceeded_by(ctx.out) {
+            // The rest runs only for its effect (`Context::overflowed`).
+            ctx.out.truncate(start);
+        }
+    }
+    ctx.local.in_exec = false;
+    ctx.local.meter.end_inner(ctx.spec.number, begun);
+    // Every step counted itself; the group counts EXEC itself.
+    ctx.local
+        .counters(ctx.shared)
+        .commands
+        .add(queue.steps.len() as u64);
+    debug_assert!(queue.steps.iter().all(|step| !step.spec.is_refused()));
+}
