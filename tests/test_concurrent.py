@@ -495,3 +495,77 @@ def test_steps_that_read_keys_they_do_not_name(server, jobs):
         for done in [pool.submit(run, *job) for job in jobs for _ in range(2)]:
             done.result()
         assert client.ping()
+
+
+POINTERS = """
+local i, sum = tonumber(redis.call('get', KEYS[1]) or '0'), 0
+for n = 0, 7 do
+  sum = sum + tonumber(redis.call('get', 'counter' .. ((i + n * tonumber(ARGV[1])) % 16)) or '0')
+  redis.call('incr', 'counter' .. ((i * 5 + n) % 16))
+end
+redis.call('set', KEYS[1], (i + 1) % 16)
+return redis.call('incr', 'calls')
+"""
+
+
+@pytest.mark.duramen
+@pytest.mark.parametrize("in_exec", [False, True], ids=["alone", "in EXEC"])
+def test_scripts_whose_keys_are_in_keys(server, in_exec):
+    """A script that had been in conflict held its last keys and waited for others: a hang for ever."""
+    ends = time.monotonic() + 3
+
+    def run(n):
+        calls = 0
+        with redis.Redis(port=server.port, socket_timeout=10) as client:
+            client.select(0)
+            while time.monotonic() < ends:
+                step = client.pipeline(transaction=in_exec)
+                if in_exec:
+                    step.incr(f"own{n}")
+                    step.execute_command("SELECT", 1)
+                    step.incr(f"own{n}")
+                    step.execute_command("SELECT", 0)
+                step.eval(POINTERS, 1, f"pointer{n % 4}", 1 + n % 3 * 2)
+                step.execute()
+                calls += 1
+        return calls
+
+    with redis.Redis(port=server.port) as client, concurrent.futures.ThreadPoolExecutor(12) as pool:
+        client.flushall()
+        calls = list(pool.map(run, range(12)))
+        assert int(client.get("calls")) == sum(calls) > 100
+        assert sum(int(client.get(f"counter{n}")) for n in range(16)) == 8 * sum(calls)
+        if in_exec:
+            # A run in vain left the other database selected, and the next one began there.
+            assert [int(client.get(f"own{n}")) for n in range(12)] == calls
+            client.select(1)
+            assert [int(client.get(f"own{n}")) for n in range(12)] == calls
+        client.flushall()
+
+
+@pytest.mark.duramen
+def test_a_watched_key_ends_a_transaction_with_a_script(server):
+    """Of a read, its check and its write by WATCH, some script is in between; none is lost."""
+    ends, add = time.monotonic() + 2, "return redis.call('set', KEYS[1], ARGV[1])"
+
+    def run(n):
+        done = 0
+        with redis.Redis(port=server.port, socket_timeout=10) as client:
+            while time.monotonic() < ends:
+                with client.pipeline() as step:
+                    step.watch("watched")
+                    now = int(step.get("watched") or 0)
+                    step.multi()
+                    step.eval(add, 1, "watched", now + 1)
+                    step.incr("not watched")
+                    try:
+                        step.execute()
+                        done += 1
+                    except redis.WatchError:
+                        pass
+        return done
+
+    with redis.Redis(port=server.port) as client, concurrent.futures.ThreadPoolExecutor(6) as pool:
+        client.delete("watched", "not watched")
+        done = sum(pool.map(run, range(6)))
+        assert int(client.get("watched")) == int(client.get("not watched")) == done > 50

@@ -209,6 +209,33 @@ def test_a_client_that_sends_nothing_more_gets_all_replies(server):
     connect(server).delete("half")
 
 
+def test_a_script_in_exec_selects_a_database_that_is_new(start):
+    server = start()
+    with harness.Wire(server.port) as wire:
+        for request in (("MULTI",), ("INCR", "a"), ("SELECT", "7"), ("INCR", "b")):
+            wire.call(*request)
+        wire.call("EVAL", "redis.call('select', 9) return redis.call('incr', 'c')", "0")
+        assert wire.call("EXEC") == [1, b"OK", 1, 1]
+        assert wire.call("EXISTS", "b") == 1  # the script's choice ends with it
+        for db, key in (("0", "a"), ("9", "c")):
+            assert wire.call("SELECT", db) == b"OK"
+            assert wire.call("DBSIZE") == 1 and wire.call("GET", key) == b"1"
+
+
+def test_an_exec_that_fails_as_a_whole_leaves_the_database_selected(server):
+    with harness.Wire(server.port) as wire:
+        for request in (("MULTI",), ("SELECT", "5"), ("SET", "nothing", "of this")):
+            wire.call(*request)
+        wire.call("EVAL", "while true do end", "0")
+        with pytest.raises(harness.ErrorReply, match="too long"):
+            wire.call("EXEC")
+        assert wire.call("SET", "in", "database 0") == b"OK"
+        assert wire.call("SELECT", "5") == b"OK"
+        assert wire.call("DBSIZE") == 0
+    client = connect(server)
+    assert client.delete("in") == 1
+
+
 @pytest.mark.parametrize(
     "script",
     [
