@@ -15,7 +15,8 @@
 
 use crate::exec::request::context::{Context, Done, Failure};
 use duramen_engine::{Draft, Error, Guard, KeyHash, TableId};
-use std::time::{Duration, Instant};
+use rustix::time::{ClockId, clock_gettime};
+use std::time::Duration;
 
 /// A key to lock: its table, and its hash.
 pub(crate) type KeyPlace = (TableId, KeyHash);
@@ -24,7 +25,7 @@ pub(crate) type KeyPlace = (TableId, KeyHash);
 const CONFLICTS_MAX: u32 = 3;
 /// R3: the others wait at the store's door meanwhile.
 const ALONE_MAX: Duration = Duration::from_millis(10);
-/// Time of all runs of a step that cannot be suspended: its thread serves nobody else meanwhile.
+/// Time of the runs of a step that cannot be suspended: its thread serves nobody else meanwhile.
 pub(crate) const IN_ONE_GO_MAX: Duration = Duration::from_millis(100);
 
 const IN_CONFLICT: Failure = Failure::Text(
@@ -32,28 +33,22 @@ const IN_CONFLICT: Failure = Failure::Text(
 );
 
 /// The runs of a step that were in vain, because its keys changed.
+#[derive(Default)]
 pub(crate) struct Conflicts {
     runs: u32,
-    began: Instant,
-    last_began: Instant,
+    /// Ends of the first and of the last of them, in [`used_time`].
+    first: Duration,
+    last: Duration,
 }
 
 impl Conflicts {
-    /// The first run begins.
-    pub(crate) fn begin() -> Conflicts {
-        let now = Instant::now();
-        Conflicts {
-            runs: 0,
-            began: now,
-            last_began: now,
-        }
-    }
-
     /// A run was in vain, and the next one begins. Whether it is alone in the store.
     pub(crate) fn add(&mut self) -> bool {
-        let now = Instant::now();
-        let took = now - self.last_began;
-        self.last_began = now;
+        let now = used_time();
+        if self.runs == 0 {
+            (self.first, self.last) = (now, now);
+        }
+        let took = now.saturating_sub(std::mem::replace(&mut self.last, now));
         self.runs += 1;
         self.runs >= CONFLICTS_MAX && took < ALONE_MAX
     }
@@ -64,10 +59,15 @@ impl Conflicts {
     /// Its runs have taken too long.
     pub(crate) fn add_in_one_go(&mut self) -> Result<bool, Failure> {
         match self.add() {
-            false if self.last_began - self.began >= IN_ONE_GO_MAX => Err(IN_CONFLICT),
+            false if self.last.saturating_sub(self.first) >= IN_ONE_GO_MAX => Err(IN_CONFLICT),
             is_alone => Ok(is_alone),
         }
     }
+}
+
+/// The time that this thread has used its core: it does not grow while the thread waits for one.
+pub(crate) fn used_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 /// Applies a draft if all its keys are as its step has met them, and if `check` agrees, for which
@@ -111,7 +111,7 @@ pub(crate) fn run(
         return command(ctx, guard); // it is alone, or there is a draft already
     }
     let (start, effects) = (ctx.out.len(), ctx.client.effects.len());
-    let mut conflicts = Conflicts::begin();
+    let mut conflicts = Conflicts::default();
     loop {
         guard.begin_draft(Box::new(Draft::new(bytes_max)));
         (ctx.locked, ctx.local.in_exec) = (true, true);

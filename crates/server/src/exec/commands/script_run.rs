@@ -163,7 +163,7 @@ fn begin(ctx: &mut Context<'_>, call: &Call<'_>) -> Result<Box<Running>, Failure
         little: true,
         alone: false,
         started: Instant::now(),
-        conflicts: Conflicts::begin(),
+        conflicts: Conflicts::default(),
         long: None,
         machine_bytes: 0,
         is_reported: false,

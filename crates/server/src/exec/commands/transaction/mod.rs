@@ -205,7 +205,7 @@ fn run_pinned(
     watched: &Watches,
     needs: QueueNeeds,
 ) -> Result<Ran, Failure> {
-    let mut conflicts = Conflicts::begin();
+    let mut conflicts = Conflicts::default();
     let mut alone = needs.whole;
     loop {
         let mut guard = match alone {
