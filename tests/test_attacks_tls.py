@@ -127,3 +127,59 @@ def test_handshakes_that_never_end(certs, plain, port):
             time.sleep(0.5)
     for half in halves:
         half.close()
+
+
+def test_a_client_that_ends_keeps_no_place_in_a_queue(plain, certs, port):
+    """It had unsent replies, waited for BLPOP, and sent close_notify behind another request: it was woken
+    for each element in the place of those that waited behind it."""
+    context = ssl.create_default_context(cafile=certs / "ca.crt")
+    context.load_cert_chain(certs / "alice.crt", certs / "alice.key")
+    peer = socket.socket()
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    peer.settimeout(harness.PATIENCE_S)
+    peer.connect(("127.0.0.1", port))
+    sides = ssl.MemoryBIO(), ssl.MemoryBIO()
+    stream = context.wrap_bio(*sides, server_hostname="localhost")
+
+    def send():
+        peer.sendall(sides[1].read())
+
+    while True:
+        try:
+            stream.do_handshake()
+            send()
+            break
+        except ssl.SSLWantReadError:
+            send()
+            sides[0].write(peer.recv(65536))
+
+    with plain.connect() as wire, plain.connect() as other, peer:
+        wire.call("SET", "big", "x" * 300_000)
+        stream.write(harness.encode("CLIENT", "SETNAME", "ends"))
+
+        def fields():
+            lines = wire.call("CLIENT", "LIST").decode().splitlines()
+            return next((line for line in lines if " name=ends " in line), "")
+
+        def is_behind():
+            if " obl=0 " in fields() or not fields():
+                stream.write(harness.encode("GET", "big"))
+                send()
+                time.sleep(0.05)
+            return fields() and " obl=0 " not in fields()
+
+        harness.wait_until(is_behind, "it has unsent replies")
+        stream.write(harness.encode("BLPOP", "queue", "0"))
+        send()
+        harness.wait_until(lambda: "cmd=blpop" in fields() and " flags=b " in fields(), "it waits")
+        stream.write(harness.encode("PING"))
+        try:
+            stream.unwrap()
+        except ssl.SSLWantReadError:
+            send()
+        harness.wait_until(lambda: " flags=b " not in fields(), "its end is noticed")
+        other.send(harness.encode("BLPOP", "queue", "0"))
+        time.sleep(0.3)
+        wire.call("RPUSH", "queue", "one")
+        assert other.reply() == [b"queue", b"one"]
+        wire.call("DEL", "big")

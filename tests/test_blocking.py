@@ -443,3 +443,23 @@ def test_a_reader_of_a_stream_is_unblocked_and_killed(server, wire):
         wire.call("CLIENT", "KILL", "ID", number)
         await_waiting(wire, 0)
         wire.call("XADD", "s", "*", "f", "v")
+
+
+@pytest.mark.duramen
+def test_the_time_of_a_client_ends_in_a_pause(server, wire):
+    """It was woken and met CLIENT PAUSE: neither its end nor CLIENT UNBLOCK was noticed before the pause
+    ended, and it kept its place."""
+    with server.connect() as waiter, server.connect() as endless, server.connect() as killer:
+        number = endless.call("CLIENT", "ID")
+        waiter.send(encode("BLPOP", "q", 1))
+        await_waiting(wire, 1)
+        endless.send(encode("BLPOP", "q", 0))
+        await_waiting(wire, 2)
+        began = time.monotonic()
+        wire.pipeline([("MULTI",), ("RPUSH", "q", "x"), ("CLIENT", "PAUSE", 20_000, "WRITE"), ("EXEC",)])
+        assert waiter.reply() is None
+        assert killer.call("CLIENT", "UNBLOCK", number) == 1
+        assert endless.reply() is None
+        assert time.monotonic() - began < 15
+        wire.call("CLIENT", "UNPAUSE")
+        assert wire.call("LPOP", "q") == b"x"

@@ -241,3 +241,50 @@ def test_a_wait_for_the_disk_is_an_event_of_latency(hanging_disk, start):
         assert wire.reply() == b"OK"
         found = {name: longest_ms for name, _, _, longest_ms in wire.call("LATENCY", "LATEST")}
         assert 500 <= found[b"aof-fsync-always"] < 60_000
+
+
+def test_a_turn_without_replies_is_waited_for_by_the_next(hanging_disk, start):
+    """After `CLIENT REPLY OFF`, or SKIP, the wait for a write was forgotten: its message was heard, and
+    `CLIENT REPLY ON` answered, before the write was durable."""
+    server = serve(start, hanging_disk, "synced")
+    with contextlib.ExitStack() as stack:
+        first, off, skip, on, subscriber = [stack.enter_context(server.connect()) for _ in range(5)]
+        subscriber.call("SUBSCRIBE", "m")
+        for wire in (off, on):
+            wire.send(encode("CLIENT", "REPLY", "OFF"))
+        with harness.frozen(hanging_disk):
+            hang_unacknowledged(first)
+            off.send(encode("SET", "off", "v"))
+            skip.send(encode("CLIENT", "REPLY", "SKIP") + encode("SET", "skip", "v"))
+            on.send(encode("SET", "on", "v"))
+            time.sleep(0.2)
+            for wire in (off, skip):
+                wire.send(encode("PUBLISH", "m", "it is written"))
+            on.send(encode("CLIENT", "REPLY", "ON"))
+            time.sleep(1)
+            assert not has_reply(subscriber) and not has_reply(on) and not has_reply(skip)
+        assert on.reply() == b"OK"
+        assert [subscriber.reply()[2] for _ in range(2)] == [b"it is written"] * 2
+        assert on.call("MGET", "off", "skip", "on") == [b"v"] * 3
+
+
+def hang_unacknowledged(wire):
+    """As [hang], at level synced."""
+    wire.send(encode("SET", "hangs", "v"))
+    time.sleep(1.5)
+
+
+@pytest.mark.parametrize("walk", ["'keys', '*'", "'dbsize'", "'scan', 0", "'get', KEYS[1]"])
+def test_a_long_script_waits_for_all_that_it_has_seen(hanging_disk, start, walk):
+    """That which a slice before the last one had seen was not waited for."""
+    server = serve(start, hanging_disk, "synced")
+    script = f"local v = redis.call({walk}) local x = 0 for i = 1, 4e6 do x = x + i % 7 end return v"
+    with server.connect() as first, server.connect() as writer, server.connect() as wire:
+        with harness.frozen(hanging_disk):
+            hang_unacknowledged(first)
+            writer.send(encode("SET", "k", "v"))
+            time.sleep(0.2)
+            wire.send(encode("EVAL", script, 1, "k"))
+            time.sleep(2)
+            assert not has_reply(wire)
+        assert wire.reply() in ([b"hangs", b"k"], [b"k", b"hangs"], 2, [b"0", [b"hangs", b"k"]], [b"0", [b"k", b"hangs"]], b"v")

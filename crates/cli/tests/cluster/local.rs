@@ -4,6 +4,7 @@ use crate::command::DURAMEN;
 use crate::process::{DEADLINE, Process, signal, until};
 use crate::redis::Redis;
 use duramen_client::{Client, Options, Table};
+use duramen_wire::resp::Reply;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -183,6 +184,53 @@ fn a_stopped_client_is_closed_and_continues_later() {
     });
     bench.kill().expect("it is ours");
     bench.wait().expect("it is ours");
+}
+
+/// A native client removed a stream: clients of RESP that waited for it heard of that when another
+/// client of their thread sent a request.
+#[test]
+fn those_that_wait_hear_of_native_clients() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let up = up(folder.path(), &[]);
+    let addresses: Vec<String> = up.said("resp").split(',').map(str::to_owned).collect();
+    let mut redis = Redis::new(&addresses);
+    redis.ask(&["XGROUP", "CREATE", "stream", "group", "$", "MKSTREAM"]);
+    let reads = [
+        "XREADGROUP",
+        "GROUP",
+        "group",
+        "one",
+        "BLOCK",
+        "0",
+        "STREAMS",
+        "stream",
+        ">",
+    ];
+    let waiters: Vec<_> = addresses
+        .iter()
+        .map(|address| {
+            let address = address.clone();
+            std::thread::spawn(move || {
+                Redis::new(std::slice::from_ref(&address)).exchange(&address, &reads)
+            })
+        })
+        .collect();
+    until("all but the owner of the key have answered", || {
+        waiters.iter().filter(|waiter| waiter.is_finished()).count() == addresses.len() - 1
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    let table = table(&up, folder.path());
+    table.remove(b"stream").expect("removed");
+    let replies: Vec<_> = waiters
+        .into_iter()
+        .map(|it| it.join().expect("asks"))
+        .collect();
+    let told = |reply: &Option<Reply>| matches!(reply, Some(Reply::Error(text)) if text.starts_with("NOGROUP"));
+    assert_eq!(
+        replies.iter().filter(|reply| told(reply)).count(),
+        1,
+        "{replies:?}"
+    );
 }
 
 /// Open descriptors of a process, and its resident bytes.

@@ -101,6 +101,14 @@ impl Executor {
         &self.local.subscribers
     }
 
+    /// Wakes the clients that wait for values which native clients have written or removed.
+    pub(crate) fn wake_waiters(&mut self) {
+        if let Some(session) = &mut self.session {
+            self.local
+                .wake_waiters(&self.shared, session.typed_writes());
+        }
+    }
+
     /// `Some`: a script of this client is suspended. True: it has run longer than
     /// `busy-reply-threshold`.
     pub(crate) fn script_of(&self, client: &Client) -> Option<bool> {

@@ -32,6 +32,8 @@
 //! - I7: the effects of a turn on other clients are released when its wait is over, and dropped
 //!   when its replies become errors. If the connection is gone, they wait as orphans, at most
 //!   [`ORPHAN_BYTES_MAX`] of them for each thread: more are dropped.
+//! - I8: a turn without replies and effects (`CLIENT REPLY OFF`, a slice of a long script) is not
+//!   held. The first turn behind it that has some waits for its data too.
 
 use super::connection::{Connection, WaitsFor};
 use super::slots::Token;
@@ -147,6 +149,9 @@ impl Reactor {
         if is_quiet || wait.is_none() || wait.is_durable() && self.may_reply() {
             connection.mode = connection.client.mode();
             self.release(connection, effects, from);
+            if is_quiet {
+                connection.client.keep_wait(wait); // I8
+            }
             return Level::Memory;
         }
         // A failed disk is noticed at the next check.
@@ -497,7 +502,9 @@ impl Connection {
         let is_failed = matches!(state, WaitState::Failed(_));
         if is_failed && mode.misleads(self.mode) {
             self.closing = true; // I4
-            self.waits_for = WaitsFor::Input;
+            if self.waits_for != WaitsFor::Key {
+                self.waits_for = WaitsFor::Input;
+            }
         }
         self.mode = mode;
         match state {

@@ -4,8 +4,9 @@
 //! **Invariants**
 //! - K1: a parked connection (`WaitsFor::Key`) costs no work: it is in the queues of its keys
 //!   (`shared::Shared::waiters`), and in [`KeyWaits::ends`] if its wait has an end.
-//! - K2: a client that is told to look, and whose requests cannot run now, gives up its place: no
-//!   other client waits for its disk, or until it takes its replies (waiters::W3).
+//! - K2: a client that is told to look, and whose requests cannot run now, gives up its place, and
+//!   so does one whose connection is closing: no other client waits for its disk, or until it takes
+//!   its replies (waiters::W3).
 //! - K3: the end of a parked client is noticed: it is received from, behind its request, as long as
 //!   there is room ([`INPUT_BYTES_MAX`]); then epoll watches for the end of its stream alone.
 //! - K4: a client that was woken by a request of its thread looks in the next round, which begins
@@ -48,9 +49,28 @@ impl Reactor {
         }
     }
 
-    /// Ends the parking of a connection, if it is parked.
-    fn leave_parking(&mut self, token: Token, connection: &mut Connection) -> bool {
-        let is_parked = connection.waits_for == WaitsFor::Key;
+    /// The connection, which is out of its slot, runs no request until this time, in milliseconds
+    /// of the server's clock. The wait of its first request may end before.
+    pub(super) fn pause(&mut self, token: Token, connection: &mut Connection, until_ms: u64) {
+        connection.waits_for = WaitsFor::Pause { until_ms };
+        self.paused.push(token);
+        if connection.client.waits_for_key() {
+            self.executor.give_up_place(&mut connection.client); // K2
+            let end_ms = connection.client.key_wait_deadline_ms();
+            if end_ms > clock::now_ms() {
+                self.key_waits.ends.insert((end_ms, token));
+            }
+        }
+    }
+
+    /// Ends the parking of a connection, if it is parked, or paused on its way back.
+    pub(super) fn leave_parking(&mut self, token: Token, connection: &mut Connection) -> bool {
+        let is_paused = matches!(connection.waits_for, WaitsFor::Pause { .. });
+        let is_parked =
+            connection.waits_for == WaitsFor::Key || is_paused && connection.client.waits_for_key();
+        if is_paused {
+            connection.client.note_blocked(false);
+        }
         if is_parked {
             let end_ms = connection.client.key_wait_deadline_ms();
             self.key_waits.ends.remove(&(end_ms, token));

@@ -170,6 +170,7 @@ impl Reactor {
         self.native
             .executor
             .run(&self.shared, session, &mut turns, &frames);
+        self.executor.wake_waiters();
         self.holds.group_ran();
         let mut executed = std::mem::take(&mut self.native.executed);
         executed.clear();
@@ -192,6 +193,7 @@ impl Reactor {
         self.native.frames = frames;
         self.native.frames.clear();
         self.settle_native();
+        self.show_woken();
     }
 
     /// After the frames of a connection ran: keeps the rest of its input, sends its replies.

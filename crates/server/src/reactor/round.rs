@@ -222,9 +222,9 @@ impl Reactor {
                 WaitsFor::Key
             }
             Verdict::Paused { until_ms } => {
-                self.paused.push(token);
                 connection.client.note_blocked(true);
-                WaitsFor::Pause { until_ms }
+                self.pause(token, &mut connection, until_ms);
+                connection.waits_for
             }
             _ => {
                 if connection.held.is_none() {

@@ -200,8 +200,8 @@ impl Reactor {
             let keep = match connection.waits_for {
                 WaitsFor::Pause { until_ms } if until_ms > now_ms => true,
                 WaitsFor::Pause { .. } => {
+                    self.leave_parking(*token, &mut connection);
                     connection.waits_for = WaitsFor::Turn;
-                    connection.client.note_blocked(false);
                     connection.taken_at_ms = self.now_ms; // nothing was received from it
                     self.again.push(*token);
                     false

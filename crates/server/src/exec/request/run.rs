@@ -10,6 +10,10 @@ use crate::seldom::seldom;
 use crate::shared::commands::global;
 use duramen_engine::{Error, Guard, KeyHash};
 
+const TOO_MANY_EFFECTS: Failure = Failure::Text(
+    "ERR the messages and events of the script need more memory than script-memory: nothing was done",
+);
+
 impl Context<'_> {
     /// Runs the command, counts it, and turns a failure into its reply.
     #[inline]
@@ -74,7 +78,8 @@ impl Context<'_> {
     /// reply.
     ///
     /// # Errors
-    /// The whole script must run again: an entry is on flash, or the keys are moving.
+    /// The whole script must run again: an entry is on flash, or the keys are moving. Or it has
+    /// failed: its messages and events need too much memory.
     pub(crate) fn run_in_script(&mut self, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
         let start = self.client.effects.len();
         self.local.meter.begin(self.spec.number);
@@ -83,6 +88,12 @@ impl Context<'_> {
             done = Err(self.too_long());
         }
         self.client.effects.forget_replies(start);
+        if self.client.effects.len() > start {
+            let bytes_max = self.local.config(self.shared).scripts.memory_bytes;
+            if self.client.effects.bytes() > bytes_max {
+                return Err(TOO_MANY_EFFECTS);
+            }
+        }
         if let Err(failure) = done {
             if Abandoned::of(&failure).is_some() {
                 return Err(failure);

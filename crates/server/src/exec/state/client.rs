@@ -223,6 +223,11 @@ impl Client {
         std::mem::take(&mut self.wait)
     }
 
+    /// The last turn has no replies: those of the next turn wait for its data too.
+    pub fn keep_wait(&mut self, wait: Wait) {
+        self.wait = wait.without_end();
+    }
+
     /// Takes the effects of the last turn, whose replies begin at `from` in the output.
     #[inline]
     pub fn take_effects(&mut self, from: usize) -> Effects {

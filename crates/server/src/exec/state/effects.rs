@@ -32,55 +32,81 @@ enum Effect {
     Event(Event<Box<[u8]>>),
 }
 
-/// The effects of one turn, in order.
-#[derive(Debug, Default)]
-pub struct Effects(Vec<Effect>);
-
-impl Effects {
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    #[inline]
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Bytes of memory that they take.
-    pub(crate) fn bytes(&self) -> usize {
-        let texts = self.0.iter().map(|effect| match effect {
+impl Effect {
+    /// Bytes of memory that it takes.
+    fn bytes(&self) -> usize {
+        let texts = match self {
             Effect::Message {
                 channel, payload, ..
             } => channel.len() + payload.len(),
             Effect::Event(event) => event.key.len(),
-        });
-        self.0.len() * size_of::<Effect>() + texts.sum::<usize>()
+        };
+        size_of::<Effect>() + texts
+    }
+}
+
+/// The effects of one turn, in order.
+#[derive(Debug, Default)]
+pub struct Effects {
+    list: Vec<Effect>,
+    bytes: usize,
+}
+
+fn bytes_of(effects: &[Effect]) -> usize {
+    effects.iter().map(Effect::bytes).sum()
+}
+
+impl Effects {
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Bytes of memory that they take.
+    #[inline]
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn push(&mut self, effect: Effect) {
+        self.bytes += effect.bytes();
+        self.list.push(effect);
     }
 
     /// E2.
     #[inline]
     pub(crate) fn truncate(&mut self, len: usize) {
-        self.0.truncate(len);
+        if len < self.list.len() {
+            self.split_off(len);
+        }
     }
 
     /// Moves the last `count` effects to place `from`.
     pub(crate) fn bring_forward(&mut self, from: usize, count: usize) {
-        self.0[from..].rotate_right(count);
+        self.list[from..].rotate_right(count);
     }
 
     /// Takes the effects from number `at` on.
     pub(crate) fn split_off(&mut self, at: usize) -> Effects {
-        Effects(self.0.split_off(at.min(self.0.len())))
+        let list = self.list.split_off(at.min(self.list.len()));
+        let bytes = bytes_of(&list);
+        self.bytes -= bytes;
+        Effects { list, bytes }
     }
 
     pub(crate) fn append(&mut self, mut later: Effects) {
-        self.0.append(&mut later.0);
+        self.bytes += later.bytes;
+        self.list.append(&mut later.list);
     }
 
     /// The messages from number `at` on have no replies of their own.
     pub(crate) fn forget_replies(&mut self, at: usize) {
-        for effect in self.0.iter_mut().skip(at) {
+        for effect in self.list.iter_mut().skip(at) {
             if let Effect::Message { reply_at, .. } = effect {
                 *reply_at = None;
             }
@@ -89,7 +115,7 @@ impl Effects {
 
     /// `reply_at`: the length of the output before its reply.
     pub(crate) fn message(&mut self, kind: Kind, channel: &[u8], payload: &[u8], reply_at: usize) {
-        self.0.push(Effect::Message {
+        self.push(Effect::Message {
             kind,
             channel: channel.into(),
             payload: payload.into(),
@@ -98,12 +124,12 @@ impl Effects {
     }
 
     pub(crate) fn event(&mut self, event: Event<Box<[u8]>>) {
-        self.0.push(Effect::Event(event));
+        self.push(Effect::Event(event));
     }
 
     /// The output from `start` on is taken back: there are no replies.
     pub(crate) fn silence(&mut self, start: usize) {
-        for effect in &mut self.0 {
+        for effect in &mut self.list {
             if let Effect::Message { reply_at, .. } = effect {
                 *reply_at = reply_at.filter(|at| *at < start);
             }
@@ -112,7 +138,7 @@ impl Effects {
 
     /// From now on the places of replies are counted from `from`, the start of the turn's replies.
     pub fn count_from(&mut self, from: usize) {
-        for effect in &mut self.0 {
+        for effect in &mut self.list {
             if let Effect::Message { reply_at, .. } = effect {
                 *reply_at = reply_at.and_then(|at| at.checked_sub(from));
             }
@@ -128,7 +154,7 @@ impl Effects {
             own: Some(thread),
         };
         let mut received = Vec::new();
-        for effect in self.0 {
+        for effect in self.list {
             match effect {
                 Effect::Message {
                     kind,
