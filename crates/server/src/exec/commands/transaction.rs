@@ -15,7 +15,7 @@ use crate::exec::request::KEYS_KEPT;
 use crate::exec::request::audit;
 use crate::exec::request::context::{Context, Done, Failure};
 use crate::exec::request::databases;
-use crate::exec::request::permit::{self, Permit, Refusal};
+use crate::exec::request::permit::Permit;
 use crate::exec::request::room::Planner;
 use crate::exec::request::routing::{self, RouteSearch};
 use crate::exec::request::spec::{Access, Spec, flag};
@@ -361,7 +361,7 @@ fn run_locked(
             return Ok(());
         }
         // From here on nothing fails for lack of room: all of it is done.
-        *room = room_of(guard, queue);
+        *room = room_of(ctx, guard, queue);
         guard.set_aside(*room)?;
         if sets_config(queue) {
             before = levels(ctx, &[], queue); // it may lower the level of what was written
@@ -440,8 +440,9 @@ fn plan(
         Db::Number(db) => Some(db),
         Db::Table(_) => None,
     };
-    // SWAPDB exchanges them for the steps after it.
-    let mut dbs = ctx.local.exec_dbs.filter(|_| transaction.names_dbs);
+    // SWAPDB exchanges them for the steps after it. A member of a cluster has one.
+    let selects = transaction.names_dbs && ctx.shared.membership().is_none();
+    let mut dbs = ctx.local.exec_dbs.filter(|_| selects);
     let mut first = 0;
     for (spec, args) in requests(transaction) {
         let named = match dbs {
@@ -474,6 +475,9 @@ fn plan(
         let Some(dbs) = &mut dbs else {
             continue;
         };
+        if Permit::check(spec, &args, ctx.client, table, ctx.shared).is_err() {
+            continue; // it will be refused
+        }
         match (spec.name, other) {
             ("select", Some(selected)) => {
                 table = selected;
@@ -559,10 +563,13 @@ fn run_drafted(
 }
 
 /// Maximum room for the writes of the transaction.
-fn room_of(guard: &Guard<'_>, queue: Queue<'_>) -> Room {
+fn room_of(ctx: &Context<'_>, guard: &Guard<'_>, queue: Queue<'_>) -> Room {
     let mut planner = Planner::new(guard);
+    let keeps_rights = !changes_rights(queue);
     for (n, (step, args)) in queue.iter().enumerate() {
         if step.spec.has(flag::WRITE) {
+            let may = || Permit::check(step.spec, &args, ctx.client, step.table, ctx.shared);
+            planner.is_certain = keeps_rights && may().is_ok();
             let hashes = queue.hashes_of(n);
             planner.add(step.spec, (&args, hashes), step.table, step.target);
         }
@@ -695,31 +702,14 @@ fn used_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
-/// Checks a queued request again: a step before it, or another client, may have changed the rights
-/// of its user. `None`: it is refused, and answered.
-fn permit_of(
-    ctx: &mut Context<'_>,
-    (spec, args): (&'static Spec, &Args<'_>),
-    table: TableId,
-) -> Option<Permit> {
-    ctx.client.renew(ctx.shared);
-    let refusal = match Permit::check(spec, args, ctx.client, table, ctx.shared) {
-        Ok(permit) => return Some(permit),
-        Err(refusal) => refusal,
-    };
-    let text = match refusal {
-        Refusal::LogIn => permit::NO_AUTH.to_owned(),
-        Refusal::Denied(denied) => {
-            acl::note_denied(ctx.shared, ctx.client, spec, args, denied, "multi");
-            audit::record(ctx.shared, ctx.client, spec, args, Outcome::Denied);
-            permit::late_denial_text(denied)
-        }
-    };
-    ctx.local.note_error(ctx.shared, &text);
-    let command = ctx.local.command(ctx.shared, spec.number);
-    command.rejected.add(1);
-    ctx.reply().error(text);
-    None
+/// Commands that may change the rights of the client.
+const CHANGES_RIGHTS: &[&str] = &["acl|setuser", "acl|deluser", "auth", "hello"];
+
+/// Whether a step may change the rights of the client: those of the steps behind it are not known.
+fn changes_rights(queue: Queue<'_>) -> bool {
+    let mut steps = queue.steps.iter();
+    queue.transaction.has(flag::ADMIN | flag::CONNECTION)
+        && steps.any(|step| CHANGES_RIGHTS.contains(&step.spec.name))
 }
 
 /// Shows a step to monitors and to the audit log.
@@ -753,9 +743,15 @@ fn run_steps(ctx: &mut Context<'_>, guard: &mut Guard<'_>, queue: Queue<'_>, alo
         }
         let table = table_of(ctx.client, ctx.local);
         let args = queue.args(n);
-        let Some(permit) = permit_of(ctx, (step.spec, &args), table) else {
+        let Some(permit) = acl::permit_queued(ctx, (step.spec, &args), table) else {
             continue;
         };
+        if table != step.table && step.spec.name != "select" {
+            // Another table's keys are locked, and room was set aside for another one's values.
+            ctx.reply()
+                .error("ERR an earlier SELECT or SWAPDB of this transaction has failed");
+            continue;
+        }
         show(ctx, step.spec, &args);
         let mut inner = Context {
             args,
