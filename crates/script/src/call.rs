@@ -221,10 +221,11 @@ unsafe fn arguments(state: *mut lua_State, bytes_max: usize) -> Result<Arguments
     }
 }
 
-/// An integer of 64 bits in full; another number as `%.17g` writes it.
+/// As `%.17g` writes it: an integer of at most 17 digits in full.
 fn number_text(number: f64) -> Vec<u8> {
     let integer = number as i64;
-    match (integer as f64).to_bits() == number.to_bits() && integer != i64::MAX {
+    let is_short = integer.unsigned_abs() < 100_000_000_000_000_000;
+    match is_short && (integer as f64).to_bits() == number.to_bits() {
         true => integer.to_string().into_bytes(),
         false => number::general(number, 17).into_bytes(),
     }
@@ -248,18 +249,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_integers_in_full_or_have_17_digits() {
+    fn numbers_have_17_digits() {
         for (number, text) in [
             (0.0, "0"),
             (-0.0, "-0"),
             (60.0, "60"),
             (-7.0, "-7"),
             (0.1, "0.10000000000000001"),
-            (1e18, "1000000000000000000"),
-            (-9_223_372_036_854_775_808.0, "-9223372036854775808"),
+            (1e15, "1000000000000000"),
+            (-1e16, "-10000000000000000"),
+            (10_000_000_000_000_002.0, "10000000000000002"),
+            (99_999_999_999_999_984.0, "99999999999999984"),
+            (1e17, "1e+17"),
+            (-123_456_789_012_345_678.0, "-1.2345678901234568e+17"),
+            (1e300, "1.0000000000000001e+300"),
+            (-9_223_372_036_854_775_808.0, "-9.2233720368547758e+18"),
             (9_223_372_036_854_775_808.0, "9.2233720368547758e+18"),
             (f64::NAN, "nan"),
             (f64::INFINITY, "inf"),
+            (f64::NEG_INFINITY, "-inf"),
         ] {
             assert_eq!(String::from_utf8_lossy(&number_text(number)), text);
         }

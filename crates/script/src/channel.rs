@@ -295,5 +295,19 @@ impl Channel {
         self.slice.set(slice);
         self.slice_end.set(Instant::now() + slice);
         self.resp3.set(false);
+        self.called.take(); // the value of a long reply may never have been made
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_reply_stays_when_the_next_script_begins() {
+        let channel = Channel::new();
+        channel.called.replace(Called::Replied(vec![0; 1 << 20]));
+        channel.begin(Duration::from_millis(1));
+        assert!(matches!(channel.called.take(), Called::Stopped));
     }
 }

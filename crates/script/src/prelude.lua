@@ -609,7 +609,7 @@ redis.setresp = raises(function(...)
   if select("#", ...) ~= 1 then
     return failed("redis.setresp() requires one argument.")
   end
-  local version = ...
+  local version = floor(tonumber((...)) or 0) -- also of a string, as in C
   if version ~= 2 and version ~= 3 then
     return failed("RESP version must be 2 or 3.")
   end

@@ -9,46 +9,44 @@ const DEPTH_MAX: usize = 1_000;
 /// Error of a script whose result is nested deeper.
 const TOO_DEEP: &[u8] = b"ERR reached lua stack limit";
 
-/// An error reply; line ends become blanks, as in Redis.
+/// An error reply; line ends become blanks, and those at its end are dropped, as in Redis.
 pub(crate) fn write_error(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'-');
-    write_line(out, text);
+    write_line(out, without_end(text));
+}
+
+/// Without the line ends behind it.
+fn without_end(mut text: &[u8]) -> &[u8] {
+    while let [rest @ .., last] = text
+        && is_line_end(last)
+    {
+        text = rest;
+    }
+    text
+}
+
+fn is_line_end(byte: &u8) -> bool {
+    matches!(byte, b'\r' | b'\n')
 }
 
 fn write_line(out: &mut Vec<u8>, text: &[u8]) {
-    let byte = |byte: &u8| {
-        if matches!(byte, b'\r' | b'\n') {
-            b' '
-        } else {
-            *byte
-        }
-    };
+    let byte = |byte: &u8| if is_line_end(byte) { b' ' } else { *byte };
     out.extend(text.iter().map(byte));
     out.extend_from_slice(b"\r\n");
 }
 
 /// The text of an error as `redis.error_reply` makes it: with a code in front.
 pub(crate) fn error_text(text: &[u8]) -> Vec<u8> {
-    let is_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
-    let trimmed = |mut text: &[u8]| {
-        while let [rest @ .., last] = text
-            && is_end(last)
-        {
-            text = rest;
-        }
-        while let [first, rest @ ..] = text
-            && is_end(first)
-        {
-            text = rest;
-        }
-        text.to_vec()
-    };
     let text = text.strip_prefix(b"-").unwrap_or(text);
-    match text.contains(&b' ') {
-        // Its first word is its code.
-        true => trimmed(text),
-        false => [b"ERR ".to_vec(), trimmed(text)].concat(),
-    }
+    // Its first word is its code.
+    let end = text.iter().position(|byte| *byte == b' ');
+    let (code, rest) = match end {
+        Some(end) => (&text[..end], &text[end + 1..]),
+        None => (&b"ERR"[..], text),
+    };
+    let start = rest.iter().position(|byte| !is_line_end(byte));
+    let rest = rest.get(start.unwrap_or(rest.len())..).unwrap_or_default();
+    [code, b" ", without_end(rest)].concat()
 }
 
 pub(crate) fn error_table(lua: &Lua, text: &[u8]) -> mlua::Result<Value> {
@@ -241,8 +239,7 @@ impl Writer<'_> {
         self.host.descend()?;
         let field = |name: &str| table.raw_get::<Value>(name).unwrap_or(Value::Nil);
         if let Some(text) = text(&field("err")) {
-            let text = text.strip_prefix(b"-").unwrap_or(&text);
-            write_error(&mut self.out, text);
+            write_error(&mut self.out, &text);
             return Ok(());
         }
         if let Some(text) = text(&field("ok")) {

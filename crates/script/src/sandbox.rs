@@ -8,7 +8,7 @@ use crate::channel::{Channel, Event, Job, Limits, Program};
 use crate::host::{Host, NO_MEMORY};
 use crate::library::{LibraryText, Registered};
 use crate::source::{Flags, Script, sha1_hex};
-use crate::{bits, call, json, layout, pack, patterns, raise, reply};
+use crate::{bits, call, json, layout, number, pack, patterns, raise, reply};
 use mlua::ffi::{lua_State, lua_call, lua_createtable, lua_pushlstring, lua_rawseti};
 use mlua::{
     ChunkMode, Function, HookTriggers, Lua, LuaOptions, StdLib, String as LuaString, Table, Value,
@@ -70,9 +70,12 @@ pub(crate) fn text_of(error: &mlua::Error) -> String {
     match error {
         mlua::Error::CallbackError { cause, .. } => text_of(cause),
         mlua::Error::MemoryError(_) => "not enough memory".to_owned(),
-        mlua::Error::SyntaxError { message, .. } | mlua::Error::RuntimeError(message) => {
-            message.clone()
-        }
+        mlua::Error::SyntaxError { message, .. } => message.clone(),
+        // `mlua` has added where it was.
+        mlua::Error::RuntimeError(message) => match message.split_once("\nstack traceback:") {
+            Some((text, _)) => text.to_owned(),
+            None => message.clone(),
+        },
         error => error.to_string(),
     }
 }
@@ -268,6 +271,8 @@ fn failure_text(value: &Value, job: &Job) -> mlua::Result<Vec<u8>> {
     };
     let mut text = match table.raw_get("err")? {
         Value::String(text) => text.as_bytes().to_vec(),
+        Value::Integer(number) => number.to_string().into_bytes(),
+        Value::Number(number) => number::general(number, 14).into_bytes(),
         _ => b"ERR unknown error".to_vec(),
     };
     let source: Value = table.raw_get("source")?;
@@ -310,7 +315,7 @@ fn host(lua: &Lua, channel: &Rc<Channel>, limits: &Limits) -> mlua::Result<Table
     host.raw_set("random", random)?;
     let own = Rc::clone(channel);
     let seed = lua.create_function(move |_, seed: f64| {
-        let seed = crate::number::to_integer(seed) as i32;
+        let seed = number::to_integer(seed) as i32;
         *own.random.borrow_mut() = crate::random::Generator::seeded(seed);
         Ok(())
     })?;

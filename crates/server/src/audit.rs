@@ -153,7 +153,7 @@ impl Audit {
         let (end, ended) = sync_channel(1);
         let writer = Writer {
             path,
-            file: Some(file),
+            file,
             lines: Arc::clone(&lines),
             text: Vec::new(),
             is_torn: false,
@@ -321,8 +321,7 @@ fn open(path: &Path) -> io::Result<File> {
 /// The thread that writes.
 struct Writer {
     path: PathBuf,
-    /// None: it could not be opened again.
-    file: Option<File>,
+    file: File,
     lines: Arc<Lines>,
     /// Lines that are being written.
     text: Vec<u8>,
@@ -361,7 +360,7 @@ impl Writer {
     fn reopen(&mut self) {
         match open(&self.path) {
             Ok(file) => {
-                self.file = Some(file);
+                self.file = file;
                 self.is_torn = false;
             }
             Err(error) => seldom!(
@@ -384,10 +383,7 @@ impl Writer {
         if self.is_torn {
             self.text.insert(0, b'\n');
         }
-        let written = match &mut self.file {
-            Some(file) => file.write_all(&self.text),
-            None => Err(io::ErrorKind::NotFound.into()),
-        };
+        let written = self.file.write_all(&self.text);
         self.text.clear();
         self.is_torn = written.is_err();
         if let Err(error) = written {

@@ -140,6 +140,32 @@ fn results_become_replies() {
     }
 }
 
+/// An error reply lost a `-` at the beginning of its text, and the text of an error that passed the
+/// host's functions had a traceback of the interpreter behind it.
+#[test]
+fn an_error_has_its_text_alone() {
+    for (text, reply) in [
+        ("return {err='-x'}", "--x\r\n"),
+        ("return {err='a\\n'}", "-a\r\n"),
+        ("return redis.error_reply('--x y')", "--x y\r\n"),
+        ("return redis.error_reply('a \\nb')", "-a b\r\n"),
+        (
+            "local function f(s) return (s:gsub('.', f)) end local _, e = pcall(f, 'a') return e",
+            "-ERR C stack overflow\r\n",
+        ),
+    ] {
+        assert_eq!(reply_of(text), reply, "{text}");
+    }
+}
+
+#[test]
+fn a_version_of_the_protocol_may_be_a_text() {
+    for (version, reply) in [("'3'", "$-1\r\n"), ("3.9", "$-1\r\n"), ("'x'", "-ERR RESP")] {
+        let got = reply_of(&format!("redis.setresp({version}) return nil"));
+        assert!(got.starts_with(reply), "{version}: {got}");
+    }
+}
+
 /// A capture of a position that its pattern named again was a match of the empty text, which ended
 /// beyond the text: `string.find` failed with an error that no `pcall` caught. Fuzzing found it.
 #[test]

@@ -3,15 +3,18 @@
 use super::client_list;
 use super::lookup::{self, Resolved};
 use super::table::COMMANDS;
+use crate::audit::Outcome;
 use crate::clock;
+use crate::exec::request::audit;
 use crate::exec::request::background::{self, Kind, OK};
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER};
-use crate::exec::request::permit::{self, Refusal};
+use crate::exec::request::permit::{self, Permit, Refusal};
 use crate::exec::request::spec::{Spec, flag};
 use crate::exec::state::client::{Client, Verdict};
 use crate::shared::acl::{Denial, NO_FILE, Reason};
 use crate::shared::{Origin, Shared};
 use duramen_acl::{CATEGORIES, Catalog, Command, Denied, Selector, Users, random_password};
+use duramen_engine::TableId;
 use duramen_wire::resp::number::parse_integer;
 use duramen_wire::resp::{Args, Encoder};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -74,6 +77,32 @@ pub(crate) fn note_denied(
         Denied::Table(n) => (Reason::Table, object(n)),
     };
     shared.note_denial(origin(shared, client), reason, object, context);
+}
+
+/// Checks a queued request again when EXEC runs it: its user may have other rights by now, also by
+/// a step before it. `None`: it is refused, and answered.
+pub(crate) fn permit_queued(
+    ctx: &mut Context<'_>,
+    (spec, args): (&'static Spec, &Args<'_>),
+    table: TableId,
+) -> Option<Permit> {
+    let refusal = match Permit::check(spec, args, ctx.client, table, ctx.shared) {
+        Ok(permit) => return Some(permit),
+        Err(refusal) => refusal,
+    };
+    let text = match refusal {
+        Refusal::LogIn => permit::NO_AUTH.to_owned(),
+        Refusal::Denied(denied) => {
+            note_denied(ctx.shared, ctx.client, spec, args, denied, "multi");
+            audit::record(ctx.shared, ctx.client, spec, args, Outcome::Denied);
+            permit::late_denial_text(denied)
+        }
+    };
+    ctx.local.note_error(ctx.shared, &text);
+    let command = ctx.local.command(ctx.shared, spec.number);
+    command.rejected.add(1);
+    ctx.reply().error(text);
+    None
 }
 
 pub(crate) fn whoami(ctx: &mut Context<'_>) -> Done {
@@ -199,6 +228,7 @@ pub(crate) fn deluser(ctx: &mut Context<'_>) -> Done {
     for record in ctx.shared.users_changed() {
         if record.id == ctx.client.id() {
             ctx.client.verdict = Verdict::CloseAfterReply;
+            ctx.client.lose_user();
             continue;
         }
         ctx.client.wait.until_gone(record);

@@ -4,7 +4,8 @@
 //! - U1: a command's function is reached by a [`Permit`] alone, and only the checks in this file
 //!   make one. So a new command, or a new way to run one, cannot forget the check.
 //! - U2: the rights are those of the user as it was when the client's turn began (`Client::renew`),
-//!   so a change of rights holds for every request of a later turn.
+//!   so a change of rights holds for every request of a later turn. A client that changes its own
+//!   rights has them at once, also within EXEC.
 
 use super::key_access::KeyAccess;
 use super::spec::{ONE_KEY, Run, Spec, flag, pattern_of_keys};

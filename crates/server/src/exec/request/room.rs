@@ -92,6 +92,8 @@ pub(crate) struct Planner<'p, 'g, 'k> {
     values: Values<'k>,
     /// The hashes of the keys of the current command, in order.
     hashes: &'k [KeyHash],
+    /// The current command will run: its user has the rights, and keeps them.
+    pub(crate) is_certain: bool,
     pub(crate) room: Room,
 }
 
@@ -146,6 +148,7 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
             guard,
             values: Values::default(),
             hashes: &[],
+            is_certain: false,
             room: Room::default(),
         }
     }
@@ -166,15 +169,15 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
         let keys = spec.key_positions(args);
         match spec.name {
             "swapdb" => self.room.put(PLACES.0, PLACES.1),
-            "del" | "unlink" => keys.for_each(|at| {
+            "del" | "unlink" if self.is_certain => keys.for_each(|at| {
                 self.values.insert(self.key(table, arg(at)), Bytes::Most(0));
                 self.room.remove(arg(at));
             }),
             // Without effect on a collection, so it makes no value shorter for certain.
-            "delifeq" | "getdel" | "duramen.remove" | "duramen.mremove" => {
+            "del" | "unlink" | "delifeq" | "getdel" | "duramen.remove" | "duramen.mremove" => {
                 keys.for_each(|at| self.room.remove(arg(at)));
             }
-            "set" if args.len() == 3 => {
+            "set" if args.len() == 3 && self.is_certain => {
                 let bytes = given.min(VALUE_BYTES_MAX);
                 let key = self.key(table, arg(1));
                 self.values.insert(key, Bytes::Most(bytes));
@@ -487,6 +490,7 @@ mod tests {
         session.ask_bytes(&[b"SET", b"k", &[b'x'; 5_000]]);
         let guard = session.executor.session().expect("a store").pin();
         let mut planner = Planner::new(&guard);
+        planner.is_certain = true;
         let add = |planner: &mut Planner<'_, '_, 'static>, request: &'static str| {
             let requests = Box::leak(Box::new(crate::exec::tests::parsed(request.as_bytes())));
             let args = requests.args(0, request.as_bytes());

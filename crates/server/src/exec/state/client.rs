@@ -305,6 +305,12 @@ impl Client {
         name.unwrap_or(duramen_acl::DEFAULT_USER)
     }
 
+    /// Its user is gone: the steps of its EXEC that are left are refused.
+    pub(crate) fn lose_user(&mut self) {
+        self.gate |= gate::STRANGER;
+        self.user = None;
+    }
+
     /// acl::V1: to be called before requests run. A client whose user is gone is closed.
     #[inline]
     pub(crate) fn renew(&mut self, shared: &Shared) {

@@ -4,6 +4,7 @@ use super::*;
 use crate::exec::WaitState;
 use crate::exec::commands::table::COMMANDS;
 use crate::exec::request::spec::{Spec, flag};
+use crate::exec::state::client::Verdict;
 
 /// A request with as few arguments as the command takes.
 fn shortest(spec: &Spec) -> String {
@@ -76,6 +77,66 @@ fn a_user_without_keys_may_touch_none() {
             "-NOPERM No permissions to access a key\r\n",
         );
     }
+}
+
+/// The steps after it ran with the rights of the removed user, and no reply was sent.
+#[test]
+fn a_user_that_removes_itself_in_exec_may_do_nothing_more() {
+    let mut s = Server::session(1);
+    s.expect("ACL SETUSER u on >p ~* +@all", "+OK\r\n");
+    let mut user = s.server.client(0);
+    let queue = b"AUTH u p\r\nMULTI\r\nSET a 1\r\nACL DELUSER u\r\nSET b 1\r\nPING\r\n";
+    run(&mut s.executor, &mut user, queue);
+    let no = "-NOAUTH Authentication required.\r\n";
+    let reply = run(&mut s.executor, &mut user, b"EXEC\r\nSET c 1\r\n");
+    assert_eq!(reply, format!("*4\r\n+OK\r\n:1\r\n{no}{no}"));
+    assert_eq!(user.verdict(), Verdict::CloseAfterReply);
+    s.expect("EXISTS a b c", ":1\r\n");
+}
+
+/// A `SELECT` that EXEC refused had selected the database for the plan of locks and room: the steps
+/// after it changed keys that were not locked.
+#[test]
+fn a_refused_select_in_exec_selects_nothing() {
+    let mut s = Server::session(1);
+    let mut exec = |rights: &str, is_within: bool, queue: &str| {
+        s.expect("ACL SETUSER u reset on >p ~* +@all", "+OK\r\n");
+        s.expect("FLUSHALL", "+OK\r\n");
+        let mut user = s.server.client(0);
+        let change = format!("ACL SETUSER u {rights}\r\n");
+        let first = if is_within { &change } else { "" };
+        let queue = format!("AUTH u p\r\nSELECT 5\r\nSELECT 0\r\nMULTI\r\n{first}{queue}");
+        let replies = run(&mut s.executor, &mut user, queue.as_bytes());
+        assert!(!replies.contains('-'), "{replies}");
+        if !is_within {
+            s.expect(change.trim_end(), "+OK\r\n");
+        }
+        run(&mut s.executor, &mut user, b"EXEC\r\n")
+    };
+    let select = "SELECT 5\r\nSET a 1\r\nSELECT 0\r\nGET a\r\n";
+    let reply = exec("resettables table:default", false, select);
+    let denied = reply.starts_with("*4\r\n-NOPERM ") && reply.contains("to access the table\r\n");
+    assert!(
+        denied && reply.ends_with("\r\n+OK\r\n+OK\r\n$1\r\n1\r\n"),
+        "{reply}"
+    );
+    let reply = exec(
+        "-swapdb",
+        false,
+        "SWAPDB 0 5\r\nSET a 1\r\nSELECT 5\r\nGET a\r\n",
+    );
+    let denied = reply.starts_with("*4\r\n-NOPERM ");
+    assert!(
+        denied && reply.ends_with("\r\n+OK\r\n+OK\r\n$-1\r\n"),
+        "{reply}"
+    );
+    let reply = exec("resettables table:default", true, select);
+    let failed = "-ERR an earlier SELECT or SWAPDB of this transaction has failed\r\n";
+    assert!(reply.starts_with("*5\r\n+OK\r\n-NOPERM "), "{reply}");
+    assert!(
+        reply.ends_with(&format!("\r\n{failed}+OK\r\n$-1\r\n")),
+        "{reply}"
+    );
 }
 
 /// Runs a request in a script.

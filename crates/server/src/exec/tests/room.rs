@@ -119,6 +119,42 @@ fn what_may_not_be_longer_than_a_segment_is_refused_as_a_whole() {
     s.expect("STRLEN key:0", ":1\r\n");
 }
 
+/// A `DEL` or `SET` that EXEC refuses, because its user has other rights by then, was taken for one
+/// that makes a value shorter: a part of the transaction was done.
+#[test]
+fn a_refused_step_makes_no_room() {
+    for (right, shortens) in [("-del", "DEL"), ("-set", "SET"), ("-unlink", "UNLINK")] {
+        for is_within in [false, true] {
+            let mut s = logged(false);
+            for n in 0..3 {
+                let (key, value) = (format!("key:{n}"), vec![b'v'; 900_000]);
+                s.ask_bytes(&[b"SET", key.as_bytes(), &value]);
+            }
+            s.expect("ACL SETUSER u on >p ~* +@all", "+OK\r\n");
+            let change = format!("ACL SETUSER u {right}");
+            let mut user = s.server.client(0);
+            let mut queued = "AUTH u p\r\nMULTI\r\n".to_owned();
+            if is_within {
+                queued += &format!("{change}\r\n");
+            }
+            for n in 0..3 {
+                let value = if shortens == "SET" { " x" } else { "" };
+                queued += &format!("{shortens} key:{n}{value}\r\nAPPEND key:{n} x\r\n");
+            }
+            let replies = run(&mut s.executor, &mut user, queued.as_bytes());
+            assert!(!replies.contains('-'), "{replies}");
+            if !is_within {
+                s.expect(&change, "+OK\r\n");
+            }
+            let reply = run(&mut s.executor, &mut user, b"EXEC\r\n");
+            assert!(reply.starts_with("-EXECABORT"), "{change}: {reply}");
+            for n in 0..3 {
+                s.expect(&format!("STRLEN key:{n}"), ":900000\r\n");
+            }
+        }
+    }
+}
+
 /// A pipeline of redis-py is a transaction. Each `INCR` of a key once counted the room of all those
 /// before it as well, so a few hundred of them were refused.
 #[test]

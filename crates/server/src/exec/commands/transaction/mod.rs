@@ -17,6 +17,7 @@ use super::{monitor, script_run};
 use crate::exec::request::KEYS_KEPT;
 use crate::exec::request::context::{Context, Done, Failure};
 use crate::exec::request::databases;
+use crate::exec::request::permit::Permit;
 use crate::exec::request::room::Planner;
 use crate::exec::request::routing::{self, RouteSearch};
 use crate::exec::request::spec::{Access, Spec, flag};
@@ -360,7 +361,7 @@ fn run_locked(
             return Ok(());
         }
         // From here on nothing fails for lack of room: all of it is done.
-        *room = room_of(guard, queue);
+        *room = room_of(ctx, guard, queue);
         guard.set_aside(*room)?;
         if sets_config(queue) {
             before = levels(ctx, &[], queue); // it may lower the level of what was written
@@ -435,8 +436,9 @@ fn plan(
         Db::Number(db) => Some(db),
         Db::Table(_) => None,
     };
-    // SWAPDB exchanges them for the steps after it.
-    let mut dbs = ctx.local.exec_dbs.filter(|_| transaction.names_dbs);
+    // SWAPDB exchanges them for the steps after it. A member of a cluster has one.
+    let selects = transaction.names_dbs && ctx.shared.membership().is_none();
+    let mut dbs = ctx.local.exec_dbs.filter(|_| selects);
     let mut first = 0;
     for (spec, args) in requests(transaction) {
         let named = match dbs {
@@ -469,6 +471,9 @@ fn plan(
         let Some(dbs) = &mut dbs else {
             continue;
         };
+        if Permit::check(spec, &args, ctx.client, table, ctx.shared).is_err() {
+            continue; // it will be refused
+        }
         match (spec.name, other) {
             ("select", Some(selected)) => {
                 table = selected;
@@ -567,11 +572,23 @@ fn run_drafted(
     ran
 }
 
+/// Commands that may change the rights of the client.
+const CHANGES_RIGHTS: &[&str] = &["acl|setuser", "acl|deluser", "auth", "hello"];
+
+/// Whether a step may change the rights of the client: those of the steps behind it are not known.
+fn changes_rights(queue: Queue<'_>) -> bool {
+    let mut steps = queue.steps.iter();
+    queue.transaction.acts && steps.any(|step| CHANGES_RIGHTS.contains(&step.spec.name))
+}
+
 /// Maximum room for the writes of the transaction.
-fn room_of(guard: &Guard<'_>, queue: Queue<'_>) -> Room {
+fn room_of(ctx: &Context<'_>, guard: &Guard<'_>, queue: Queue<'_>) -> Room {
     let mut planner = Planner::new(guard);
+    let keeps_rights = !changes_rights(queue);
     for (n, (step, args)) in queue.iter().enumerate() {
         if step.spec.has(flag::WRITE) {
+            let may = || Permit::check(step.spec, &args, ctx.client, step.table, ctx.shared);
+            planner.is_certain = keeps_rights && may().is_ok();
             let hashes = queue.hashes_of(n);
             planner.add(step.spec, (&args, hashes), step.table, step.target);
         }

@@ -6,7 +6,6 @@ use crate::exec::commands::drafted::used_time;
 use crate::exec::commands::{acl, monitor};
 use crate::exec::request::audit;
 use crate::exec::request::context::Context;
-use crate::exec::request::permit::{self, Permit, Refusal};
 use crate::exec::request::spec::{Access, Spec, flag};
 use crate::exec::state::client::{Client, DROPPED, Db};
 use crate::exec::state::local::Local;
@@ -71,33 +70,6 @@ fn time_for(spec: &Spec) -> Option<Duration> {
     }
 }
 
-/// Checks a queued request again: a step before it, or another client, may have changed the rights
-/// of its user. `None`: it is refused, and answered.
-fn permit_of(
-    ctx: &mut Context<'_>,
-    (spec, args): (&'static Spec, &Args<'_>),
-    table: TableId,
-) -> Option<Permit> {
-    ctx.client.renew(ctx.shared);
-    let refusal = match Permit::check(spec, args, ctx.client, table, ctx.shared) {
-        Ok(permit) => return Some(permit),
-        Err(refusal) => refusal,
-    };
-    let text = match refusal {
-        Refusal::LogIn => permit::NO_AUTH.to_owned(),
-        Refusal::Denied(denied) => {
-            acl::note_denied(ctx.shared, ctx.client, spec, args, denied, "multi");
-            audit::record(ctx.shared, ctx.client, spec, args, Outcome::Denied);
-            permit::late_denial_text(denied)
-        }
-    };
-    ctx.local.note_error(ctx.shared, &text);
-    let command = ctx.local.command(ctx.shared, spec.number);
-    command.rejected.add(1);
-    ctx.reply().error(text);
-    None
-}
-
 /// Shows a step to monitors and to the audit log.
 fn show(ctx: &Context<'_>, spec: &'static Spec, args: &Args<'_>) {
     if spec.is_audited(ctx.local.audited) {
@@ -135,9 +107,15 @@ pub(super) fn run_steps(
         }
         let table = table_of(ctx.client, ctx.local);
         let args = queue.args(n);
-        let Some(permit) = permit_of(ctx, (step.spec, &args), table) else {
+        let Some(permit) = acl::permit_queued(ctx, (step.spec, &args), table) else {
             continue;
         };
+        if table != step.table && step.spec.name != "select" {
+            // Another table's keys are locked, and room was set aside for another one's values.
+            ctx.reply()
+                .error("ERR an earlier SELECT or SWAPDB of this transaction has failed");
+            continue;
+        }
         show(ctx, step.spec, &args);
         let mut inner = Context {
             args,

@@ -40,7 +40,6 @@ public final class Lettuce extends Program {
     private static final Duration PATIENCE = Duration.ofSeconds(20);
 
     private final String resp;
-    private final String user = System.getenv("CLIENT_USER");
     private final RedisClient client;
     private final StatefulRedisConnection<String, String> connection;
     private final RedisCommands<String, String> redis;
@@ -48,6 +47,7 @@ public final class Lettuce extends Program {
     private Lettuce(String host, int port, String resp) {
         this.resp = resp;
         RedisURI.Builder uri = RedisURI.builder().withHost(host).withPort(port).withTimeout(PATIENCE);
+        String user = System.getenv("CLIENT_USER");
         if (user != null) {
             uri.withAuthentication(user, System.getenv("CLIENT_PASSWORD").toCharArray());
         }
@@ -75,12 +75,14 @@ public final class Lettuce extends Program {
         return tls.build();
     }
 
-    private void connect() {
+    @Override
+    void connect() {
         equal(redis.ping(), "PONG");
         check(redis.clientInfo().contains("resp=" + resp), "wrong version of RESP: " + redis.clientInfo());
     }
 
-    private void strings() {
+    @Override
+    void strings() {
         equal(redis.set("s", "1", SetArgs.Builder.ex(100)), "OK");
         equal(redis.set("s", "2", SetArgs.Builder.nx()), null);
         equal(redis.setGet("s", "3", SetArgs.Builder.xx()), "1");
@@ -96,7 +98,8 @@ public final class Lettuce extends Program {
         equal(redis.get("s"), null);
     }
 
-    private void pipeline() throws Exception {
+    @Override
+    void pipeline() throws Exception {
         try (StatefulRedisConnection<String, String> own = client.connect()) {
             own.setAutoFlushCommands(false);
             RedisAsyncCommands<String, String> pipe = own.async();
@@ -118,7 +121,8 @@ public final class Lettuce extends Program {
         }
     }
 
-    private void transaction() {
+    @Override
+    void transaction() {
         redis.del("t");
         redis.multi();
         redis.set("t", "1");
@@ -132,7 +136,8 @@ public final class Lettuce extends Program {
         equal(redis.get("t"), "2");
     }
 
-    private void watch() {
+    @Override
+    void watch() {
         redis.set("w", "1");
         redis.watch("w");
         try (StatefulRedisConnection<String, String> other = client.connect()) {
@@ -151,11 +156,13 @@ public final class Lettuce extends Program {
         equal(redis.get("w"), "4");
     }
 
-    private void big() {
+    @Override
+    void big() {
         comesBack("big".getBytes(StandardCharsets.UTF_8), everyByte(4096));
     }
 
-    private void binary() {
+    @Override
+    void binary() {
         byte[][] texts = {everyByte(1), "\r\n$5\r\n".getBytes(StandardCharsets.UTF_8), {0}};
         for (byte[] text : texts) {
             comesBack(text, text);
@@ -171,7 +178,8 @@ public final class Lettuce extends Program {
         }
     }
 
-    private void expiry() {
+    @Override
+    void expiry() {
         redis.set("e", "1", SetArgs.Builder.px(60));
         long deadline = System.nanoTime() + 10_000_000_000L;
         while (redis.get("e") != null) {
@@ -185,7 +193,8 @@ public final class Lettuce extends Program {
         equal(redis.pttl("none"), -2L);
     }
 
-    private void scan() {
+    @Override
+    void scan() {
         Map<String, String> all = new LinkedHashMap<>();
         for (int i = 0; i < 3000; i++) {
             all.put("scan:" + i, "1");
@@ -212,14 +221,16 @@ public final class Lettuce extends Program {
         }
     }
 
-    private void errors() {
+    @Override
+    void errors() {
         redis.set("text", "abc");
         refused("", () -> redis.incr("text"));
         refused("ERR unknown command", () -> redis.dispatch(Wrong.COMMAND, new StatusOutput<>(StringCodec.UTF8)));
         equal(redis.get("text"), "abc");
     }
 
-    private void denied() {
+    @Override
+    void denied() {
         refused("NOPERM", () -> redis.configGet("port"));
         refused("NOPERM", () -> redis.get("denied"));
         refused("NOPERM", () -> redis.dispatch(CommandType.FLUSHALL, new StatusOutput<>(StringCodec.UTF8)));
@@ -239,7 +250,8 @@ public final class Lettuce extends Program {
         throw new AssertionError("a command gave no error; wanted " + begin);
     }
 
-    private void concurrent() throws InterruptedException {
+    @Override
+    void concurrent() throws InterruptedException {
         redis.del("count");
         List<Thread> threads = new ArrayList<>();
         for (int i = 0; i < 8; i++) {
@@ -259,7 +271,8 @@ public final class Lettuce extends Program {
         equal(redis.get("count"), "2000");
     }
 
-    private void reconnect() throws Exception {
+    @Override
+    void reconnect() throws Exception {
         equal(redis.set("before", "1"), "OK");
         System.out.println("kill me");
         new BufferedReader(new InputStreamReader(System.in)).readLine();
@@ -275,35 +288,8 @@ public final class Lettuce extends Program {
         equal(redis.get("after"), "1");
     }
 
-    @Override
-    Map<String, Scenario> scenarios() {
-        Map<String, Scenario> scenarios = new LinkedHashMap<>();
-        scenarios.put("connect", this::connect);
-        scenarios.put("strings", this::strings);
-        scenarios.put("pipeline", this::pipeline);
-        scenarios.put("transaction", this::transaction);
-        scenarios.put("watch", this::watch);
-        scenarios.put("big", this::big);
-        scenarios.put("binary", this::binary);
-        scenarios.put("expiry", this::expiry);
-        scenarios.put("scan", this::scan);
-        scenarios.put("errors", this::errors);
-        scenarios.put("concurrent", this::concurrent);
-        scenarios.put("reconnect", this::reconnect);
-        if (user != null) {
-            scenarios.put("denied", this::denied);
-        }
-        return scenarios;
-    }
-
-    public static void main(String[] arguments) {
-        String host = arguments[0];
-        int port = Integer.parseInt(arguments[1]);
-        if (System.getenv("CLIENT_REFUSED") != null) {
-            report("connect", () -> new Lettuce(host, port, arguments[2]).connect());
-        } else {
-            new Lettuce(host, port, arguments[2]).scenarios().forEach(Program::report);
-        }
+    public static void main(String[] arguments) throws Exception {
+        run(arguments, Lettuce::new);
         System.exit(0); // Lettuce's threads would keep the program
     }
 }

@@ -17,9 +17,7 @@ import java.util.Arrays;
 import java.util.Base64;
 import java.util.Collection;
 import java.util.HashSet;
-import java.util.LinkedHashMap;
 import java.util.List;
-import java.util.Map;
 import java.util.Set;
 import javax.net.ssl.KeyManagerFactory;
 import javax.net.ssl.SSLContext;
@@ -45,17 +43,16 @@ import redis.clients.jedis.resps.ScanResult;
 public final class Main extends Program {
     private final HostAndPort address;
     private final String resp;
-    private final String user;
     private final DefaultJedisClientConfig config;
     private final Jedis jedis;
 
     private Main(String host, int port, String resp) throws IOException, GeneralSecurityException {
         this.address = new HostAndPort(host, port);
         this.resp = resp;
-        this.user = System.getenv("CLIENT_USER");
         DefaultJedisClientConfig.Builder builder = DefaultJedisClientConfig.builder()
                 .protocol(resp.equals("3") ? RedisProtocol.RESP3 : RedisProtocol.RESP2)
                 .socketTimeoutMillis(20_000);
+        String user = System.getenv("CLIENT_USER");
         if (user != null) {
             builder.user(user).password(System.getenv("CLIENT_PASSWORD"));
         }
@@ -109,12 +106,14 @@ public final class Main extends Program {
         return new Jedis(address, config);
     }
 
-    private void connect() {
+    @Override
+    void connect() {
         equal(jedis.ping(), "PONG");
         check(jedis.clientInfo().contains("resp=" + resp), "wrong version of RESP: " + jedis.clientInfo());
     }
 
-    private void strings() {
+    @Override
+    void strings() {
         equal(jedis.set("s", "1", SetParams.setParams().ex(100)), "OK");
         equal(jedis.set("s", "2", SetParams.setParams().nx()), null);
         equal(jedis.setGet("s", "3", SetParams.setParams().xx()), "1");
@@ -127,7 +126,8 @@ public final class Main extends Program {
         equal(jedis.get("s"), null);
     }
 
-    private void pipeline() {
+    @Override
+    void pipeline() {
         List<Object> wanted = new ArrayList<>();
         Pipeline pipe = jedis.pipelined();
         for (int i = 0; i < 5000; i++) {
@@ -139,7 +139,8 @@ public final class Main extends Program {
         equal(pipe.syncAndReturnAll(), wanted);
     }
 
-    private void transaction() {
+    @Override
+    void transaction() {
         jedis.del("t");
         Transaction transaction = jedis.multi();
         transaction.set("t", "1");
@@ -153,7 +154,8 @@ public final class Main extends Program {
         equal(jedis.get("t"), "2");
     }
 
-    private void watch() {
+    @Override
+    void watch() {
         jedis.set("w", "1");
         jedis.watch("w");
         try (Jedis other = open()) {
@@ -170,14 +172,16 @@ public final class Main extends Program {
         equal(jedis.get("w"), "4");
     }
 
-    private void big() {
+    @Override
+    void big() {
         byte[] key = "big".getBytes(StandardCharsets.UTF_8);
         byte[] value = everyByte(4096);
         equal(jedis.set(key, value), "OK");
         check(Arrays.equals(jedis.get(key), value), "the value came back changed");
     }
 
-    private void binary() {
+    @Override
+    void binary() {
         byte[][] texts = {everyByte(1), "\r\n$5\r\n".getBytes(StandardCharsets.UTF_8), {0}};
         for (byte[] text : texts) {
             equal(jedis.set(text, text), "OK");
@@ -187,7 +191,8 @@ public final class Main extends Program {
         equal(jedis.get("empty"), "");
     }
 
-    private void expiry() {
+    @Override
+    void expiry() {
         jedis.set("e", "1", SetParams.setParams().px(60));
         long deadline = System.nanoTime() + 10_000_000_000L;
         while (jedis.get("e") != null) {
@@ -201,7 +206,8 @@ public final class Main extends Program {
         equal(jedis.pttl("none"), -2L);
     }
 
-    private void scan() {
+    @Override
+    void scan() {
         Set<String> wanted = new HashSet<>();
         Pipeline pipe = jedis.pipelined();
         for (int i = 0; i < 3000; i++) {
@@ -219,7 +225,8 @@ public final class Main extends Program {
         check(found.equals(wanted), "SCAN found " + found.size() + " of " + wanted.size());
     }
 
-    private void errors() {
+    @Override
+    void errors() {
         jedis.set("text", "abc");
         List<Scenario> wrong = List.of(
                 () -> jedis.incr("text"),
@@ -237,7 +244,8 @@ public final class Main extends Program {
         equal(jedis.get("text"), "abc");
     }
 
-    private void denied() {
+    @Override
+    void denied() {
         try (Jedis own = open()) {
             for (Scenario command : List.<Scenario>of(() -> own.configGet("port"), () -> own.get("denied"))) {
                 try {
@@ -254,7 +262,8 @@ public final class Main extends Program {
         }
     }
 
-    private void concurrent() throws InterruptedException {
+    @Override
+    void concurrent() throws InterruptedException {
         jedis.del("count");
         List<Thread> threads = new ArrayList<>();
         for (int i = 0; i < 8; i++) {
@@ -275,7 +284,8 @@ public final class Main extends Program {
     }
 
     /** A pool, because a single Jedis connection never reconnects by itself. */
-    private void reconnect() throws Exception {
+    @Override
+    void reconnect() throws Exception {
         try (JedisPooled pool = new JedisPooled(address, config)) {
             equal(pool.set("before", "1"), "OK");
             System.out.println("kill me");
@@ -293,34 +303,7 @@ public final class Main extends Program {
         }
     }
 
-    @Override
-    Map<String, Scenario> scenarios() {
-        Map<String, Scenario> scenarios = new LinkedHashMap<>();
-        scenarios.put("connect", this::connect);
-        scenarios.put("strings", this::strings);
-        scenarios.put("pipeline", this::pipeline);
-        scenarios.put("transaction", this::transaction);
-        scenarios.put("watch", this::watch);
-        scenarios.put("big", this::big);
-        scenarios.put("binary", this::binary);
-        scenarios.put("expiry", this::expiry);
-        scenarios.put("scan", this::scan);
-        scenarios.put("errors", this::errors);
-        scenarios.put("concurrent", this::concurrent);
-        scenarios.put("reconnect", this::reconnect);
-        if (user != null) {
-            scenarios.put("denied", this::denied);
-        }
-        return scenarios;
-    }
-
-    public static void main(String[] arguments) throws IOException, GeneralSecurityException {
-        String host = arguments[0];
-        int port = Integer.parseInt(arguments[1]);
-        if (System.getenv("CLIENT_REFUSED") != null) {
-            report("connect", () -> new Main(host, port, arguments[2]).connect());
-        } else {
-            new Main(host, port, arguments[2]).scenarios().forEach(Main::report);
-        }
+    public static void main(String[] arguments) throws Exception {
+        run(arguments, Main::new);
     }
 }
