@@ -395,6 +395,25 @@ def test_own_changes_are_told_as_by_redis(pair, way, mode):
     assert way != "conflict" or again.count(True) > len(again) / 2
 
 
+@pytest.mark.parametrize("way", [way for way in WAYS if "script" in way or "conflict" in way])
+def test_what_a_request_has_read_stays_remembered_when_the_next_one_begins(server, way):
+    """Only what a run has read that was in vain is forgotten."""
+    reads_another = script("redis.call('GET', 'another') ")
+    with server.connect() as other:
+        other.call("FLUSHALL")
+        for next_one in ([reads_another], [("MULTI",), reads_another, ("EXEC",)]):
+            with tracking(server) as wire:
+                requests = WAYS[way]("wr")
+                wire.send(b"".join(harness.encode(*request) for request in requests))
+                if "conflict" in way:
+                    time.sleep(0.004)
+                    other.call("SET", "turn", "2")
+                assert b"k" not in told_keys(wire, len(requests))[1]
+                wire.pipeline(next_one)
+                other.call("SET", "k", "of another")
+                assert wire.reply() == [b"invalidate", [b"k"]]
+
+
 def test_keys_that_a_script_writes_without_reading_are_not_remembered(server):
     """It was suspended. They were remembered when it ended, and its next run was told of them."""
     slow = BEGIN + SPIN + "for n = 1, 100 do redis.call('SET', 'w' .. n, n) end " + SPIN + READ_TURN
