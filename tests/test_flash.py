@@ -285,6 +285,21 @@ def test_transactions_over_cold_keys_are_one_step(cold):
         assert wire.call("GET", key(19)) == b"mine"
 
 
+def test_a_script_that_waits_for_flash_and_runs_again_is_not_told_of_its_own_change(cold):
+    """It has begun to read what it has written, but its first run changed nothing."""
+    lua = "redis.call('SET', KEYS[1], 1) redis.call('GET', KEYS[1]) return redis.call('GET', KEYS[2])"
+    with cold.connect() as wire, cold.connect() as other:
+        wire.call("HELLO", "3")
+        wire.call("CLIENT", "TRACKING", "ON")
+        fetches = on_flash(cold)["fetches"]
+        for n in range(20):
+            assert wire.call("EVAL", lua, "2", f"own:{n}", key(n)) == value(n)
+            assert wire.call("PING") == b"PONG", "an invalidation has come"
+        assert on_flash(cold)["fetches"] > fetches
+        other.call("SET", "own:7", "2")
+        assert wire.reply() == [b"invalidate", [b"own:7"]]
+
+
 def test_scan_and_keys_see_every_key(tiered):
     server = tiered(threads=1)
     count = 2 * MEMORY // (VALUE_BYTES + 64)

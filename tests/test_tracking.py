@@ -3,6 +3,7 @@
 Redis's own tests of it run in `test_redis_suite.py`.
 """
 
+import itertools
 import threading
 import time
 
@@ -259,6 +260,171 @@ def test_a_client_hears_of_its_own_changes_after_it_has_read(server, before, req
         if not is_told:
             other.call("SET", "k", "of another")
             assert wire.reply() == invalidation
+
+
+# Orders of reads and writes of a key, and ways to run them at once. Those of Redis have one outcome:
+# each write is told to a client that has read before.
+ORDERS = ["".join(order) for length in (1, 2, 3, 4) for order in itertools.product("rw", repeat=length)]
+STEPS = {"r": ("GET", "k"), "w": ("SET", "k", "1")}
+LUA = {"r": "redis.call('GET', KEYS[1]) ", "w": "redis.call('SET', KEYS[1], 1) "}
+# Redis 7.0 remembers all declared keys of a script when it first reads any: of other keys only Duramen's
+# scripts read. It has no clock in its scripts, and they are not suspended.
+BEGIN = "local clock, turn, count = rawget(_G, 'os') and os.clock, nil, 0 "
+READ_TURN = "if clock then turn = redis.call('GET', 'turn') end "
+SPIN = "if clock then local t = clock() while clock() < t + 0.012 do end end "
+OTHERS = """
+for n = 1, 40 do
+    count = count + 1
+    redis.call('SET', 'o' .. count, n)
+    if clock then redis.call('GET', 'o' .. count) end
+end """
+
+
+def script(*lua):
+    return ("EVAL", BEGIN + "".join(lua) + "return turn", "1", "k")
+
+
+def steps_of(order, between=""):
+    return between.join(["", *(LUA[kind] for kind in order), ""])
+
+
+def with_others(order):
+    """Its steps with 100 other writes around each."""
+    others = [("SET", f"o{n}", "1") for n in range(100)]
+    return [step for kind in order for step in [*others, STEPS[kind], *others]]
+
+
+WAYS = {
+    "pipeline": lambda order: [STEPS[kind] for kind in order],
+    "long pipeline": with_others,
+    "transaction": lambda order: [("MULTI",), *(STEPS[kind] for kind in order), ("EXEC",)],
+    "long transaction": lambda order: [("MULTI",), *with_others(order), ("EXEC",)],
+    "script": lambda order: [script(steps_of(order))],
+    "long script": lambda order: [script(steps_of(order, OTHERS))],
+    "script in a transaction": lambda order: [("MULTI",), script(steps_of(order)), ("EXEC",)],
+    "suspended script": lambda order: [script(steps_of(order, SPIN))],
+    # It runs again, because another client changes what it has read.
+    "conflict": lambda order: [script(READ_TURN, steps_of(order), SPIN, READ_TURN)],
+    "conflict in a transaction": lambda order: [
+        ("MULTI",),
+        script(READ_TURN, steps_of(order), SPIN, READ_TURN),
+        ("EXEC",),
+    ],
+}
+MODES = {
+    "default": (),
+    "OPTIN": ("OPTIN",),
+    "OPTOUT": ("OPTOUT",),
+    "NOLOOP": ("NOLOOP",),
+    "BCAST": ("BCAST", "PREFIX", "k"),
+    "REDIRECT": ("REDIRECT",),
+}
+
+
+def told_keys(wire, count):
+    """The invalid keys that come with `count` replies or at once behind them."""
+    replies, keys = [], set()
+    for end in [None, b"end 1", b"end 2"]:
+        if end:
+            wire.send(harness.encode("ECHO", end))
+        while replies[-1:] != [end] if end else len(replies) < count:
+            reply = wire.reply()
+            if isinstance(reply, list) and reply[:1] == [b"invalidate"]:
+                keys.update(reply[1])
+            else:
+                replies.append(reply)
+    return replies, keys
+
+
+def own_changes(server, options, way, order, read_before):
+    """The keys of which a client is told for its own requests, and then for the write of another; and
+    whether they ran again."""
+    requests = WAYS[way](order)
+    with server.connect() as other, server.connect() as target:
+        other.call("FLUSHALL")
+        other.call("SET", "turn", "1")
+        target.call("HELLO", "3")
+        if options == ("REDIRECT",):
+            options = ("REDIRECT", str(target.call("CLIENT", "ID")))
+        with tracking(server, *options) as wire:
+            caching = [("CLIENT", "CACHING", "YES")] if options == ("OPTIN",) else []
+            if read_before:
+                wire.pipeline([*caching, STEPS["r"]])
+            if caching and requests[0] != ("MULTI",):
+                requests = [one for request in requests for one in [*caching, request]]
+            else:
+                requests = [*caching, *requests]
+            wire.send(b"".join(harness.encode(*request) for request in requests))
+            if "conflict" in way:
+                time.sleep(0.004)
+                other.call("SET", "turn", "2")
+
+            def told(count):
+                replies, keys = told_keys(wire, count)
+                if options[:1] == ("REDIRECT",):
+                    time.sleep(0.005)
+                    keys = told_keys(target, 0)[1]
+                return replies, keys
+
+            replies, own = told(len(requests))
+            ran_again = replies[len(requests) - 1] == b"2"
+            other.call("SET", "k", "of another")
+            time.sleep(0.001)
+            turn = {b"turn"}
+            return own - turn, told(0)[1] - turn, ran_again
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("way", WAYS)
+def test_own_changes_are_told_as_by_redis(pair, way, mode):
+    """Also if the requests are suspended, or run again."""
+    again = []
+    for order, read_before in itertools.product(ORDERS, [False, True]):
+        if mode != "default" and len(order) > 2:
+            continue
+        of_each = [own_changes(server, MODES[mode], way, order, read_before) for server in pair]
+        (own, then, ran_again), (own_there, then_there, _) = of_each
+        again.append(ran_again)
+        assert own == own_there, (order, read_before)
+        # A client that was told keeps nothing: here it is not remembered. Redis forgets those with
+        # NOLOOP at their own changes.
+        if not own and mode != "NOLOOP":
+            assert then == then_there, (order, read_before)
+        if mode == "NOLOOP" and ("r" in order or read_before):
+            assert then == {b"k"}, (order, read_before)
+    assert way != "conflict" or again.count(True) > len(again) / 2
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if "script" in way or "conflict" in way])
+def test_what_a_request_has_read_stays_remembered_when_the_next_one_begins(server, way):
+    """Only what a run has read that was in vain is forgotten."""
+    reads_another = script("redis.call('GET', 'another') ")
+    with server.connect() as other:
+        other.call("FLUSHALL")
+        for next_one in ([reads_another], [("MULTI",), reads_another, ("EXEC",)]):
+            with tracking(server) as wire:
+                requests = WAYS[way]("wr")
+                wire.send(b"".join(harness.encode(*request) for request in requests))
+                if "conflict" in way:
+                    time.sleep(0.004)
+                    other.call("SET", "turn", "2")
+                assert b"k" not in told_keys(wire, len(requests))[1]
+                wire.pipeline(next_one)
+                other.call("SET", "k", "of another")
+                assert wire.reply() == [b"invalidate", [b"k"]]
+
+
+def test_keys_that_a_script_writes_without_reading_are_not_remembered(server):
+    """It was suspended. They were remembered when it ended, and its next run was told of them."""
+    slow = BEGIN + SPIN + "for n = 1, 100 do redis.call('SET', 'w' .. n, n) end " + SPIN + READ_TURN
+    with server.connect() as other:
+        other.call("FLUSHALL")
+    with server.connect() as other, tracking(server) as wire:
+        for _ in range(3):
+            wire.send(harness.encode("EVAL", slow, "0"))
+            assert told_keys(wire, 1)[1] == set()
+            assert b"tracking_total_keys:1\r\n" in other.call("INFO", "stats")
+
 
 
 def test_a_client_that_does_not_listen_costs_little(server):

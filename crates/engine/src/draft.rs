@@ -76,10 +76,7 @@ impl Guard<'_> {
     pub fn apply(&mut self, draft: &Draft) {
         for changed in draft.changed.iter().filter(|changed| changed.counts()) {
             let (table, hash, key) = (changed.table, changed.hash, &changed.key);
-            let origin = self.carried.origin;
-            if origin == 0 {
-                self.set_origin(changed.origin);
-            }
+            let noted = self.carried.written.len();
             let done = match &changed.value {
                 Some(value) => {
                     let bytes = (&value.bytes[..], value.is_typed);
@@ -87,9 +84,12 @@ impl Guard<'_> {
                 }
                 None => self.remove(table, hash, key),
             };
-            self.set_origin(origin);
             if let Err(error) = done {
                 panic!("a change of a draft that had room for it was refused: {error}"); // P3
+            }
+            if let Some(client) = draft.reads.reader_after(key, changed.change) {
+                let noted = self.carried.written.iter_mut().skip(noted);
+                noted.for_each(|write| write.readers.push(client));
             }
         }
     }

@@ -16,6 +16,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Written {
     /// The number that the guard's user had set as the origin of its writes.
     pub origin: u64,
+    /// Clients that began to read the key after it, under the same guard: it is no news for them
+    /// (`Guard::begin_read`).
+    pub readers: Vec<u64>,
     pub table: TableId,
     pub key: Box<[u8]>,
 }

@@ -1,5 +1,6 @@
 //! The keys that a draft has met and changed (`crate::draft`).
 
+use super::reads::DraftReads;
 use crate::{Error, KeyHash, Object, Stamp, TableId};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -8,6 +9,8 @@ use std::collections::HashMap;
 const SEARCHED_MAX: usize = 8;
 /// Memory of a key of a draft beside the bytes of key and value: its places in the tables here.
 const KEY_COST_BYTES: usize = 160;
+/// Memory of a key that its client tracks, beside twice its name: the server has it too.
+const READ_COST_BYTES: usize = 128;
 
 /// A key of the store, as the draft first met it.
 pub(crate) struct Met {
@@ -28,8 +31,8 @@ pub(crate) struct Changed {
     pub(crate) version: u64,
     /// The store has no such key.
     pub(crate) is_new: bool,
-    /// The origin of the change, if it has one of its own (`Guard::claim_writes`); 0 = none.
-    pub(crate) origin: u64,
+    /// The number of its last change among all changes of the draft.
+    pub(crate) change: u64,
 }
 
 pub(crate) struct Value {
@@ -95,6 +98,9 @@ pub struct Draft {
     met_places: RefCell<Places>,
     pub(crate) changed: Vec<Changed>,
     changed_places: Places,
+    /// Number of changes so far.
+    changes: u64,
+    pub(crate) reads: DraftReads,
     bytes: Cell<usize>,
     bytes_max: usize,
 }
@@ -136,6 +142,8 @@ impl Draft {
             met_places: RefCell::default(),
             changed: Vec::new(),
             changed_places: Places::new(),
+            changes: 0,
+            reads: DraftReads::default(),
             bytes: Cell::new(0),
             bytes_max,
         }
@@ -157,12 +165,10 @@ impl Draft {
         met.iter().map(|met| (met.table, met.hash)).collect()
     }
 
-    /// Shows all keys that it has met.
-    pub fn each_met(&self, show: &mut dyn FnMut(TableId, &[u8])) {
-        self.met
-            .borrow()
-            .iter()
-            .for_each(|met| show(met.table, &met.key));
+    /// All keys that its client has begun to read are remembered again, by `remember` as in
+    /// [`Guard::begin_read`](crate::Guard::begin_read).
+    pub fn remember_again(&mut self, remember: &mut dyn FnMut(&[u8]) -> bool) {
+        self.reads.remember_again(remember);
     }
 
     /// The tables that it changes; some may be named repeatedly.
@@ -186,12 +192,17 @@ impl Draft {
         self.changed.get(at)
     }
 
-    /// The change of this key, if there is one, gets this origin until the key changes again.
-    pub(crate) fn claim(&mut self, origin: u64, key: (TableId, KeyHash, &[u8])) {
-        let at = place(&self.changed_places, &self.changed, key);
-        if let Some(changed) = at.and_then(|at| self.changed.get_mut(at)) {
-            changed.origin = origin;
+    pub(crate) fn begin_read(
+        &mut self,
+        client: u64,
+        key: &[u8],
+        remember: impl FnOnce() -> bool,
+    ) -> Result<(), Error> {
+        if !self.reads.has(key) {
+            self.charge(2 * key.len() + READ_COST_BYTES)?;
+            self.reads.add(client, key, self.changes, remember());
         }
+        Ok(())
     }
 
     /// draft::P2.
@@ -223,6 +234,7 @@ impl Draft {
     ) -> Result<u64, Error> {
         let bytes = value.as_ref().map_or(0, |value| value.bytes.len());
         self.charge(bytes + KEY_COST_BYTES + key.len())?;
+        self.changes += 1;
         let at = place(&self.changed_places, &self.changed, (table, hash, key));
         if let Some(changed) = at.and_then(|at| self.changed.get_mut(at)) {
             let old = changed.value.as_ref().map_or(0, |value| value.bytes.len());
@@ -233,7 +245,7 @@ impl Draft {
             );
             changed.value = value;
             changed.version += 1;
-            changed.origin = 0;
+            changed.change = self.changes;
             return Ok(changed.version);
         }
         let version = before.unwrap_or(0) + 1;
@@ -244,7 +256,7 @@ impl Draft {
             value,
             version,
             is_new: before.is_none(),
-            origin: 0,
+            change: self.changes,
         };
         add(&mut self.changed_places, &mut self.changed, one);
         Ok(version)

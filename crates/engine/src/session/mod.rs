@@ -10,6 +10,7 @@ pub(crate) mod holding;
 pub(crate) mod lock_tables;
 mod notes;
 pub(crate) mod order;
+mod reads;
 pub(crate) mod roll;
 
 pub use notes::TypedWrite;
@@ -32,6 +33,7 @@ use duramen_format::entry::{self, Entry};
 use duramen_format::hash;
 use holding::{Holding, InMemory};
 use lock_tables::LockTables;
+use reads::Reads;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
@@ -69,6 +71,8 @@ pub(crate) struct Carried {
     pub replaced: Vec<(TableId, Box<[u8]>)>,
     /// Keys that the guard has written, for the listener to writes.
     pub written: Vec<Written>,
+    /// The reads behind them.
+    pub reads: Reads,
     /// The origin of its next writes.
     pub origin: u64,
     /// Memory for the locks of its next step.
@@ -113,6 +117,7 @@ impl Session {
             typed_writes: Vec::new(),
             replaced: Vec::new(),
             written: Vec::new(),
+            reads: Reads::default(),
             origin: 0,
             lock_tables: LockTables::default(),
         };

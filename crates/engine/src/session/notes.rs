@@ -5,9 +5,6 @@ use super::{Guard, Session};
 use crate::core::writes::Written;
 use crate::{KeyHash, TableId};
 
-/// Writes of a guard among which those of one key are looked for.
-const CLAIMED_MAX: usize = 64;
-
 /// A typed value was written under a key, or one that was there has gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TypedWrite {
@@ -87,21 +84,6 @@ impl Guard<'_> {
         self.carried.origin = origin;
     }
 
-    /// This client begins to read a key. Writes of the key before, under this guard or in its
-    /// draft, get the client as their origin, unless they have one: they are no newer than what it
-    /// reads. Only the last [`CLAIMED_MAX`] writes are looked at.
-    #[cold]
-    pub fn claim_writes(&mut self, client: u64, (table, hash, key): (TableId, KeyHash, &[u8])) {
-        if let Some(draft) = &mut self.draft {
-            return draft.claim(client, (table, hash, key));
-        }
-        for write in self.carried.written.iter_mut().rev().take(CLAIMED_MAX) {
-            if write.origin == 0 && write.table == table && *write.key == *key {
-                write.origin = client;
-            }
-        }
-    }
-
     /// A key was written or removed, and that is visible, or is when the guard's transaction ends.
     #[inline(always)]
     pub(crate) fn note_key(&mut self, table: TableId, key: &[u8]) {
@@ -114,6 +96,7 @@ impl Guard<'_> {
     fn note_wanted(&mut self, table: TableId, key: &[u8]) {
         self.carried.written.push(Written {
             origin: self.carried.origin,
+            readers: Vec::new(),
             table,
             key: key.into(),
         });
@@ -122,7 +105,10 @@ impl Guard<'_> {
     /// The guard ends, and its keys are unlocked.
     #[cold]
     pub(crate) fn tell_written(&mut self) {
-        let written = std::mem::take(&mut self.carried.written);
+        let mut written = std::mem::take(&mut self.carried.written);
+        if !self.carried.reads.is_empty() {
+            std::mem::take(&mut self.carried.reads).add_to(&mut written);
+        }
         self.core.writes.tell(&written);
     }
 }

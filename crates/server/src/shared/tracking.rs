@@ -10,9 +10,9 @@
 //! **Invariants**
 //! - I1: no change is missed. A client is remembered before it reads, and a change is told after it
 //!   is visible. Both take the lock of the key's shard. So either the change finds the client, or
-//!   the client reads the new value. A change is told when its guard ends, and the client that made
-//!   it may have read the key under the same guard. So it stays remembered if it does not hear of
-//!   its own changes.
+//!   the client reads the new value. A change is told when its guard ends, and clients may have
+//!   begun to read the key after it, under the same guard. So those that do not hear of it stay
+//!   remembered.
 //! - I2: the store tells of changes from the moment the first client tracks. That client waits
 //!   until all guards of before have ended (writes::N2).
 //! - I3: memory is bounded: keys by `tracking-table-max-keys`, and all of the table by a share of
@@ -403,25 +403,43 @@ impl Tracking {
         }
     }
 
-    /// Forgets a key, and returns those that are to hear of its change.
-    fn forget(&self, key: &[u8], origin: u64) -> Option<Readers> {
+    /// Forgets a key, and returns those that are to hear of its change. The others stay (I1).
+    fn forget(&self, write: &Written) -> Option<Readers> {
+        let key = &write.key;
         let mut shard = self.shard(self.place(key));
         let readers = shard.keys.get_mut(key)?;
-        let Some(thread) = readers.remove(&origin) else {
+        let others = write.readers.iter().chain([&write.origin]);
+        let others: Readers = others.filter_map(|it| readers.remove_entry(it)).collect();
+        if others.is_empty() {
             let readers = shard.keys.remove(key)?;
             self.shrank(&mut shard, Size::of_key(key, readers.len()));
             return Some(readers);
-        };
-        let told = std::mem::replace(readers, Readers::from([(origin, thread)])); // I1
+        }
+        let told = std::mem::replace(readers, others);
         self.shrank(&mut shard, Size::of_readers(told.len()));
         Some(told)
+    }
+
+    /// A client that was about to read a key has not read it: it is not remembered there.
+    pub(crate) fn take_back(&self, client: u64, key: &[u8]) {
+        let mut shard = self.shard(self.place(key));
+        let Some(readers) = shard.keys.get_mut(key) else {
+            return;
+        };
+        let was_there = readers.remove(&client).is_some();
+        let is_empty = readers.is_empty();
+        self.shrank(&mut shard, Size::of_readers(usize::from(was_there)));
+        if is_empty {
+            shard.keys.remove(key);
+            self.shrank(&mut shard, Size::of_key(key, 0));
+        }
     }
 
     /// Keys have changed; `writes` of one guard, those of databases only. The origin of a write is
     /// the client that does not want to hear of it; 0 = none.
     fn changed(&self, threads: &[ThreadShared], writes: &[&Written]) {
         for write in writes {
-            if let Some(readers) = self.forget(&write.key, write.origin) {
+            if let Some(readers) = self.forget(write) {
                 invalidate(threads, &write.key, &readers);
             }
         }
@@ -570,6 +588,7 @@ impl Shared {
             let key = key.into();
             self.keys_written(&[Written {
                 origin: 0,
+                readers: Vec::new(),
                 table,
                 key,
             }]);
@@ -608,6 +627,7 @@ mod tests {
     fn written(key: &str, origin: u64) -> Written {
         Written {
             origin,
+            readers: Vec::new(),
             table: TableId::DEFAULT,
             key: key.as_bytes().into(),
         }
@@ -666,6 +686,31 @@ mod tests {
         assert_eq!(posted(&threads), [(9, vec!["k".to_owned()])]);
         assert_eq!(tracking.totals().keys, 0);
         assert_eq!(tracking.bytes.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_change_is_no_news_for_those_that_read_after_it() {
+        let (tracking, threads) = (Tracking::default(), threads());
+        for client in [1, 2, 3] {
+            begin(&tracking, client);
+            assert!(tracking.remember(&threads, (client, 0), b"k", WIDE));
+        }
+        let write = Written {
+            readers: vec![2, 3],
+            ..written("k", 3)
+        };
+        tracking.changed(&threads, &[&write]);
+        assert_eq!(posted(&threads), [(1, vec!["k".to_owned()])]);
+        let totals = tracking.totals();
+        assert_eq!((totals.keys, totals.items), (1, 2));
+        for client in [1, 2, 3] {
+            tracking.take_back(client, b"k");
+            tracking.take_back(client, b"other");
+        }
+        change(&tracking, &threads, &["k"]);
+        assert_eq!(posted(&threads), []);
+        let bytes = tracking.bytes.load(Ordering::Relaxed);
+        assert_eq!((tracking.totals().keys, bytes), (0, 0));
     }
 
     #[test]

@@ -315,7 +315,7 @@ fn attempt(
     let draft = draft.unwrap_or_else(|| Box::new(Draft::new(memory(ctx))));
     guard.begin_draft(draft);
     let driven = drive(ctx, guard, call, running);
-    let draft = guard.end_draft().unwrap_or_else(|| Box::new(Draft::new(0)));
+    let mut draft = guard.end_draft().unwrap_or_else(|| Box::new(Draft::new(0)));
     match driven? {
         Driven::Suspended => {
             running.draft = Some(draft);
@@ -325,7 +325,7 @@ fn attempt(
         Driven::NeedsTable(db) => Ok(Ended::NeedsTable(db)),
         Driven::Ended(outcome) => {
             if running.long.is_some() {
-                ctx.track_again(&draft);
+                ctx.track_again(&mut draft);
             }
             let committed = commit(ctx, guard, running, &draft)?;
             if guard.has_replaced() {

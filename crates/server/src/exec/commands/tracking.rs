@@ -8,8 +8,12 @@
 //! - T2: [`begin`] and [`end`] alone change `Client::tracking`, its gate and its entry in the
 //!   registry (`shared::tracking`) together.
 //! - T3: a client that begins to read a key does not hear of a change before, under the same guard
-//!   or in the same script, because it reads the changed value. Libraries answer an invalidation by
-//!   a script that writes the key and reads it: without T3 they would do so for ever.
+//!   or in the same script, because it reads the changed value (`Guard::begin_read`). Libraries
+//!   answer an invalidation by a script that writes the key and reads it: without T3 they would do
+//!   so for ever.
+//! - T4: a script or EXEC that runs again on a new draft begins to read its keys again: before its
+//!   first read, the client is forgotten under the keys where only its run before has remembered it
+//!   ([`Context::untrack`]). When its request has ended there are none ([`Client::end_caching`]).
 
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::exec::request::key_access::KeyAccess;
@@ -18,7 +22,7 @@ use crate::exec::state::client::{Client, gate, shown};
 use crate::exec::state::tracking::{ClientTracking, Scope};
 use crate::shared::Shared;
 use crate::shared::tracking::{Limits, PREFIX_BYTES};
-use duramen_engine::{Draft, KeyHash};
+use duramen_engine::Draft;
 use duramen_wire::resp::number::parse_integer;
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -291,46 +295,75 @@ impl Context<'_> {
 
     /// T1: the client tracks, and the command is about to run.
     #[cold]
-    pub(crate) fn track(&mut self, access: &mut Access<'_, '_>, hashes: &[KeyHash]) {
+    pub(crate) fn track(&mut self, access: &mut Access<'_, '_>) -> Done {
         // A script reads by its commands.
         let reads = self.spec.has(flag::READONLY) && !self.spec.has(flag::SCRIPTING);
         if !self.remembers() || !reads {
-            return;
+            return Ok(());
         }
         if self.shared.commands.db_of(self.table).is_none() {
-            return; // its writes are not told of (`Shared::keys_written`)
+            return Ok(()); // its writes are not told of (`Shared::keys_written`)
+        }
+        let draft_reads = match access {
+            Access::Guarded(guard) => guard.draft_reads(),
+            _ => None,
+        };
+        if draft_reads == Some(0) {
+            self.untrack();
         }
         let limits = self.tracking_limits();
         let client = (self.client.id(), self.client.record().thread);
-        let positions = self.spec.key_positions(&self.args).enumerate();
-        for (n, position) in positions {
+        let (tracking, threads) = (&self.shared.tracking, &self.shared.threads);
+        let own = &mut self.client.tracking;
+        for (n, position) in self.spec.key_positions(&self.args).enumerate() {
             let key = self.args.get(position).unwrap_or_default();
-            if KeyAccess::of(self.spec, &self.args, n).is_of_key() {
-                let (tracking, threads) = (&self.shared.tracking, &self.shared.threads);
+            if !KeyAccess::of(self.spec, &self.args, n).is_of_key() {
+                continue;
+            }
+            let remember = || {
                 let is_new = tracking.remember(threads, client, key, limits);
-                if is_new
-                    && let (Access::Guarded(guard), Some(hash)) = (&mut *access, hashes.get(n))
-                {
-                    guard.claim_writes(client.0, (self.table, *hash, key)); // T3
+                if let (true, Some(_), Some(own)) = (is_new, draft_reads, own.as_deref_mut()) {
+                    own.new_keys.push(key.into());
+                }
+                is_new
+            };
+            match access {
+                Access::Guarded(guard) => guard.begin_read(client.0, key, remember)?, // T3
+                _ => {
+                    tracking.remember(threads, client, key, limits);
                 }
             }
         }
+        Ok(())
     }
 
     /// T1: the client's script was suspended, and is about to be committed.
     #[cold]
-    pub(crate) fn track_again(&mut self, draft: &Draft) {
+    pub(crate) fn track_again(&mut self, draft: &mut Draft) {
         if !self.remembers() {
             return;
         }
         let limits = self.tracking_limits();
         let client = (self.client.id(), self.client.record().thread);
-        draft.each_met(&mut |table, key| {
-            if self.shared.commands.db_of(table).is_some() {
-                let (tracking, threads) = (&self.shared.tracking, &self.shared.threads);
-                tracking.remember(threads, client, key, limits);
+        let (tracking, threads) = (&self.shared.tracking, &self.shared.threads);
+        let own = &mut self.client.tracking;
+        draft.remember_again(&mut |key| {
+            let is_new = tracking.remember(threads, client, key, limits);
+            if let (true, Some(own)) = (is_new, own.as_deref_mut()) {
+                own.new_keys.push(key.into());
             }
+            is_new
         });
+    }
+
+    /// T4
+    fn untrack(&mut self) {
+        let client = self.client.id();
+        if let Some(own) = &mut self.client.tracking {
+            for key in std::mem::take(&mut own.new_keys) {
+                self.shared.tracking.take_back(client, &key);
+            }
+        }
     }
 }
 
@@ -361,11 +394,10 @@ impl Client {
     #[cold]
     pub(crate) fn end_caching(&mut self, spec: Option<&Spec>) {
         let is_of_client = spec.is_some_and(|spec| spec.container() == Some("client"));
-        if !is_of_client
-            && !self.in_multi()
-            && let Some(tracking) = &mut self.tracking
-        {
-            tracking.caching = false;
+        let in_multi = self.in_multi();
+        if let Some(tracking) = &mut self.tracking {
+            tracking.new_keys = Vec::new(); // T4
+            tracking.caching &= is_of_client || in_multi;
         }
     }
 }

@@ -121,7 +121,7 @@ impl Context<'_> {
         effects: &mut usize,
     ) -> Done {
         if self.client.gate & gate::TRACKS != 0 {
-            self.track(&mut access, hashes);
+            self.track(&mut access)?;
         }
         match (self.permit.run(), access) {
             (Run::Data(run) | Run::Atomic(run), Access::Guarded(guard)) => {

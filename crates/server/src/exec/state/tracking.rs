@@ -35,6 +35,8 @@ pub(crate) struct ClientTracking {
     pub(crate) caching: bool,
     /// In broadcast mode; none is a prefix of another.
     pub(crate) prefixes: BTreeSet<Arc<[u8]>>,
+    /// Keys under which the present run of its request has remembered it, on a draft.
+    pub(crate) new_keys: Vec<Box<[u8]>>,
 }
 
 impl ClientTracking {

@@ -1,0 +1,116 @@
+//! The keys that clients begin to read, and their order among the writes of a guard or a draft: a
+//! change is no news for a client that has begun to read the key after it ([`Written::readers`]).
+
+use super::Guard;
+use crate::Error;
+use crate::core::writes::Written;
+use std::collections::HashMap;
+
+/// Keys that clients began to read under a guard, after writes of the guard.
+#[derive(Default)]
+pub(crate) struct Reads(HashMap<Box<[u8]>, Vec<Read>>);
+
+struct Read {
+    client: u64,
+    /// Writes of the guard before it.
+    writes: usize,
+}
+
+impl Reads {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn add(&mut self, client: u64, key: &[u8], writes: usize) {
+        let read = Read { client, writes };
+        let Some(reads) = self.0.get_mut(key) else {
+            self.0.insert(key.into(), vec![read]);
+            return;
+        };
+        match reads.iter_mut().find(|read| read.client == client) {
+            Some(earlier) => *earlier = read,
+            None => reads.push(read),
+        }
+    }
+
+    /// Adds the clients to the writes before their reads. `written`: all writes of the guard.
+    pub(crate) fn add_to(&self, written: &mut [Written]) {
+        for (n, write) in written.iter_mut().enumerate() {
+            let reads = self.0.get(&write.key).into_iter().flatten();
+            let later = reads.filter(|read| read.writes > n);
+            write.readers.extend(later.map(|read| read.client));
+        }
+    }
+}
+
+/// Keys that the client of a draft began to read.
+#[derive(Default)]
+pub(crate) struct DraftReads {
+    client: u64,
+    keys: HashMap<Box<[u8]>, DraftRead>,
+}
+
+struct DraftRead {
+    /// The number of the draft's last change before it; 0 = none.
+    change: u64,
+    is_new: bool,
+}
+
+impl DraftReads {
+    pub(crate) fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    pub(crate) fn has(&self, key: &[u8]) -> bool {
+        self.keys.contains_key(key)
+    }
+
+    /// `change`: the number of the draft's last change.
+    pub(crate) fn add(&mut self, client: u64, key: &[u8], change: u64, is_new: bool) {
+        self.client = client;
+        let read = DraftRead { change, is_new };
+        self.keys.insert(key.into(), read);
+    }
+
+    /// The client, if change number `change` of a key is no news for it.
+    pub(crate) fn reader_after(&self, key: &[u8], change: u64) -> Option<u64> {
+        let read = self.keys.get(key)?;
+        (read.is_new && change <= read.change).then_some(self.client)
+    }
+
+    pub(crate) fn remember_again(&mut self, remember: &mut dyn FnMut(&[u8]) -> bool) {
+        for (key, read) in &mut self.keys {
+            read.is_new |= remember(key);
+        }
+    }
+}
+
+impl Guard<'_> {
+    /// A client begins to read a key. `remember` notes the client for the listener to writes, and
+    /// returns whether it was not noted before: then changes of the key before, under this guard or
+    /// in its draft, are no news for it. In a draft, only the first read of a key counts.
+    ///
+    /// # Errors
+    /// [`Error::GroupTooLarge`]: the draft has no memory for another key.
+    #[cold]
+    pub fn begin_read(
+        &mut self,
+        client: u64,
+        key: &[u8],
+        remember: impl FnOnce() -> bool,
+    ) -> Result<(), Error> {
+        if let Some(draft) = &mut self.draft {
+            return draft.begin_read(client, key, remember);
+        }
+        let writes = self.carried.written.len();
+        if remember() && writes > 0 {
+            self.carried.reads.add(client, key, writes);
+        }
+        Ok(())
+    }
+
+    /// Number of keys that a client has begun to read in the guard's draft; `None`: it has no draft.
+    pub fn draft_reads(&self) -> Option<usize> {
+        self.draft.as_ref().map(|draft| draft.reads.len())
+    }
+}
