@@ -49,6 +49,12 @@ impl Guard<'_> {
         self.draft.is_some()
     }
 
+    /// The draft that its operations change.
+    #[inline]
+    pub fn draft_mut(&mut self) -> Option<&mut Draft> {
+        self.draft.as_deref_mut()
+    }
+
     /// Whether the store refuses new data for want of memory.
     pub fn is_full(&self) -> bool {
         self.core.refuses(crate::space::Purpose::Head)
@@ -149,7 +155,7 @@ impl Guard<'_> {
                 version: object.version,
             },
             None => Stamp::Absent {
-                removals: changed.version,
+                removals: changed.change,
                 expired: 0,
             },
         })

@@ -27,7 +27,7 @@ pub(crate) struct Changed {
     pub(crate) key: Box<[u8]>,
     /// `None`: it is removed.
     pub(crate) value: Option<Value>,
-    /// The version that the step is told: it grows with each change.
+    /// The version that the store gives it when the draft is applied.
     pub(crate) version: u64,
     /// The store has no such key.
     pub(crate) is_new: bool,
@@ -100,6 +100,8 @@ pub struct Draft {
     changed_places: Places,
     /// Number of changes so far.
     changes: u64,
+    /// All its writes give back about as much memory as they take.
+    rewrites: bool,
     pub(crate) reads: DraftReads,
     bytes: Cell<usize>,
     bytes_max: usize,
@@ -143,6 +145,7 @@ impl Draft {
             changed: Vec::new(),
             changed_places: Places::new(),
             changes: 0,
+            rewrites: true,
             reads: DraftReads::default(),
             bytes: Cell::new(0),
             bytes_max,
@@ -152,6 +155,16 @@ impl Draft {
     /// Memory of its keys and values.
     pub fn bytes(&self) -> usize {
         self.bytes.get()
+    }
+
+    /// Whether all its writes replace data of about the same size (`Guard::rewrites`).
+    pub fn rewrites(&self) -> bool {
+        self.rewrites
+    }
+
+    /// The next command of the step writes; `rewrites`: data of about the same size.
+    pub fn note_command(&mut self, rewrites: bool) {
+        self.rewrites &= rewrites;
     }
 
     /// Whether it changes nothing.
@@ -244,7 +257,6 @@ impl Draft {
                     .saturating_sub(old + KEY_COST_BYTES + key.len()),
             );
             changed.value = value;
-            changed.version += 1;
             changed.change = self.changes;
             return Ok(changed.version);
         }
@@ -289,7 +301,7 @@ mod tests {
                 let (table, hash, name) = key(other);
                 let found = draft.find(table, hash, name);
                 assert_eq!(found.is_some(), other <= n, "{other} of {n}");
-                assert!(found.is_none_or(|found| found.key[..] == *name && found.version == 2));
+                assert!(found.is_none_or(|found| found.key[..] == *name && found.version == 1));
             }
         }
     }

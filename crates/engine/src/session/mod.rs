@@ -635,6 +635,11 @@ impl<'s> Guard<'s> {
         }))
     }
 
+    /// Whether all other sessions are kept out ([`Session::pin_exclusive`]).
+    pub fn is_alone(&self) -> bool {
+        self.alone
+    }
+
     /// From now on, writes replace data of about the same size (`on`), so a store that is full for
     /// others accepts them: a new expiry, a new name. They may exceed the limit of live data
     /// slightly, as far as `Purpose::Rewrite` allows.

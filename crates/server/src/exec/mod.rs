@@ -109,10 +109,15 @@ impl Executor {
         }
     }
 
-    /// `Some`: a script of this client is suspended. True: it has run longer than
-    /// `busy-reply-threshold`.
-    pub(crate) fn script_of(&self, client: &Client) -> Option<bool> {
-        self.local.scripts.is_busy(client.id())
+    /// `Some`: a script of this client is suspended. True: it began long ago
+    /// (`busy-reply-threshold`, 5 s if that is 0).
+    pub(crate) fn script_of(&mut self, client: &Client) -> Option<bool> {
+        let age = self.local.scripts.age(client.id())?;
+        let busy_ms = match self.local.config(&self.shared).scripts.busy_ms {
+            0 => 5_000,
+            busy_ms => busy_ms,
+        };
+        Some(age > Duration::from_millis(busy_ms))
     }
 
     /// Ends all subscriptions of a client of this thread, which is being closed.

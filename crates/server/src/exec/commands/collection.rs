@@ -270,14 +270,22 @@ impl Write {
         Ok((write, done))
     }
 
-    fn apply(
-        self,
+    /// Adds the room that it takes under this key.
+    pub(crate) fn reserve(&self, room: &mut Room, key: &[u8]) {
+        match &self.value {
+            Some(value) => room.put(key, value.len()),
+            None => room.remove(key),
+        }
+    }
+
+    pub(crate) fn apply(
+        &self,
         ctx: &mut Context<'_>,
         guard: &mut Guard<'_>,
         hash: KeyHash,
         key: &[u8],
     ) -> Done {
-        let outcome = match self.value {
+        let outcome = match &self.value {
             Some(value) => {
                 let value = (&value[..], self.is_typed);
                 guard.write_as(ctx.table, hash, key, value, self.expires_at_ms)?
@@ -387,10 +395,7 @@ pub(crate) fn several_at_once(
             *room = Room::default();
             for write in &writes {
                 let key = keys.get(write.key).copied().unwrap_or_default();
-                match &write.value {
-                    Some(value) => room.put(key, value.len()),
-                    None => room.remove(key),
-                }
+                write.reserve(room, key);
             }
             ctx.set_aside(guard, *room)?;
             for write in writes {

@@ -1,5 +1,5 @@
-//! Steps whose keys are not known before they have run: scripts, EXEC with scripts, and SORT that
-//! reads keys by patterns.
+//! Steps whose keys are not known before they have run: scripts, EXEC with scripts, and EXEC with
+//! SORT that reads keys by patterns.
 //!
 //! **Mechanism.** The step changes a draft (engine::draft). When it has ended, the keys that it met
 //! are locked, their stamps are compared, and the draft is applied as one group. If a key has
@@ -9,12 +9,13 @@
 //! **Invariants**
 //! - R1: a step locks no key while it runs: reading a key waits for the step that has it locked,
 //!   which may wait for a key of this one (transaction::T8).
-//! - R2: a step has no effect before its commit: no write, no event, no message. So it may run
-//!   again at any time.
-//! - R3: a step runs alone only if its last run took less than [`ALONE_MAX`].
+//! - R2: a step changes no data and tells nobody before its commit. So it may run again at any
+//!   time.
+//! - R3: scripts run alone for [`ALONE_MAX`] at most, and conflicts make a step alone only if its
+//!   last run took less.
 
-use crate::exec::request::context::{Context, Done, Failure};
-use duramen_engine::{Draft, Error, Guard, KeyHash, TableId};
+use crate::exec::request::context::{Context, Failure};
+use duramen_engine::{Draft, Guard, KeyHash, TableId};
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
@@ -24,43 +25,51 @@ pub(crate) type KeyPlace = (TableId, KeyHash);
 /// Runs in vain before a step runs alone in the store.
 const CONFLICTS_MAX: u32 = 3;
 /// R3: the others wait at the store's door meanwhile.
-const ALONE_MAX: Duration = Duration::from_millis(10);
+pub(crate) const ALONE_MAX: Duration = Duration::from_millis(10);
 /// Time of the runs of a step that cannot be suspended: its thread serves nobody else meanwhile.
 pub(crate) const IN_ONE_GO_MAX: Duration = Duration::from_millis(100);
 
-const IN_CONFLICT: Failure = Failure::Text(
-    "ERR it was run again and again for 100 ms, because its keys changed each time before it ended: nothing was done",
+pub(crate) const IN_CONFLICT: Failure = Failure::Text(
+    "ERR it takes too long to run again and again because its keys change each time before it ends: nothing was done",
 );
 
 /// The runs of a step that were in vain, because its keys changed.
 #[derive(Default)]
 pub(crate) struct Conflicts {
     runs: u32,
-    /// Ends of the first and of the last of them, in [`used_time`].
-    first: Duration,
     last: Duration,
 }
 
+/// How a step runs again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    AtOnce,
+    Alone,
+    /// It takes long: others may run first.
+    Later,
+}
+
 impl Conflicts {
-    /// A run was in vain, and the next one begins. Whether it is alone in the store.
-    pub(crate) fn add(&mut self) -> bool {
-        let now = used_time();
-        if self.runs == 0 {
-            (self.first, self.last) = (now, now);
-        }
+    /// A run was in vain. `now`: the time since the first one began.
+    pub(crate) fn add(&mut self, now: Duration) -> Next {
         let took = now.saturating_sub(std::mem::replace(&mut self.last, now));
         self.runs += 1;
-        self.runs >= CONFLICTS_MAX && took < ALONE_MAX
+        match self.runs >= CONFLICTS_MAX {
+            _ if took >= ALONE_MAX => Next::Later,
+            true => Next::Alone,
+            false => Next::AtOnce,
+        }
     }
 
-    /// As [`add`](Self::add), for a step that cannot be suspended.
+    /// As [`add`](Self::add), for a step that cannot be suspended. Whether it runs alone.
     ///
     /// # Errors
-    /// Its runs have taken too long.
-    pub(crate) fn add_in_one_go(&mut self) -> Result<bool, Failure> {
-        match self.add() {
-            false if self.last.saturating_sub(self.first) >= IN_ONE_GO_MAX => Err(IN_CONFLICT),
-            is_alone => Ok(is_alone),
+    /// Another run would take too long.
+    pub(crate) fn add_in_one_go(&mut self, now: Duration) -> Result<bool, Failure> {
+        let took = now.saturating_sub(self.last);
+        match self.add(now) {
+            Next::Later if now + took > IN_ONE_GO_MAX => Err(IN_CONFLICT),
+            next => Ok(next == Next::Alone),
         }
     }
 }
@@ -86,6 +95,7 @@ pub(crate) fn commit(
     }
     let mut keys = draft.keys();
     keys.extend_from_slice(more);
+    guard.rewrites(draft.rewrites());
     let mut holds = false;
     ctx.locked_for_room(guard, &keys, |ctx, guard, room| {
         holds = check(ctx, guard)? && guard.still_holds(draft)?;
@@ -99,34 +109,23 @@ pub(crate) fn commit(
     Ok(holds)
 }
 
-/// Runs a command that may read keys which its arguments do not name, and writes. `bytes_max`:
-/// maximum memory of its keys and writes.
-pub(crate) fn run(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    bytes_max: usize,
-    mut command: impl FnMut(&mut Context<'_>, &mut Guard<'_>) -> Done,
-) -> Done {
-    if ctx.locked {
-        return command(ctx, guard); // it is alone, or there is a draft already
-    }
-    let (start, effects) = (ctx.out.len(), ctx.client.effects.len());
-    let mut conflicts = Conflicts::default();
-    loop {
-        guard.begin_draft(Box::new(Draft::new(bytes_max)));
-        (ctx.locked, ctx.local.in_exec) = (true, true);
-        let done = command(ctx, guard);
-        (ctx.locked, ctx.local.in_exec) = (false, false);
-        let draft = guard.end_draft().ok_or(Error::TryAgain)?;
-        done?;
-        if commit(ctx, guard, &draft, &[], |_, _| Ok(true))? {
-            return Ok(());
-        }
-        ctx.out.truncate(start);
-        ctx.client.effects.truncate(effects);
-        if conflicts.add_in_one_go()? {
-            ctx.local.needs_alone = true;
-            return Err(Failure::Text("ERR it runs again, alone"));
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_steps_run_alone_and_long_ones_let_others_run() {
+        let ms = Duration::from_millis;
+        let mut short = Conflicts::default();
+        let nexts: Vec<Next> = (1..5).map(|n| short.add(ms(n))).collect();
+        assert_eq!(
+            nexts,
+            [Next::AtOnce, Next::AtOnce, Next::Alone, Next::Alone]
+        );
+        let mut long = Conflicts::default();
+        assert!((1..9).all(|n| long.add(ms(20 * n)) == Next::Later));
+        let mut in_one_go = Conflicts::default();
+        assert!(!in_one_go.add_in_one_go(ms(40)).expect("time for another"));
+        assert!(in_one_go.add_in_one_go(ms(80)).is_err());
     }
 }

@@ -4,12 +4,13 @@
 //! **Invariants**
 //! - L1: a script may be stopped, or run again, at any time (drafted::R2): because a key is on flash
 //!   or moves, because of a conflict, because its client has gone, or by SCRIPT KILL.
-//! - L2: conflicts make a script alone in the store only if it was never suspended.
+//! - L2: conflicts make a script alone in the store only if it was never suspended. A suspended one
+//!   lets others run before it runs again.
 //! - L3: each of its commands is checked against the rights of its user (permit::U1), and in a
 //!   cluster all its keys are in the slot of its declared keys, which this member serves.
 //! - L4: all slices of a run see the same tables behind the databases: after SWAPDB it runs again.
 
-use super::drafted::{self, Conflicts};
+use super::drafted::{self, ALONE_MAX, Conflicts, IN_ONE_GO_MAX, Next};
 use super::lookup::{self, Resolved};
 use super::{acl, monitor, transaction};
 use crate::audit::Outcome as Audited;
@@ -54,6 +55,8 @@ enum Ended {
     Later,
     /// It runs again, from the start.
     Again,
+    /// The same, after others.
+    AgainLater,
     /// It runs again when the table behind a database exists.
     NeedsTable(u8),
 }
@@ -181,7 +184,6 @@ fn begin_again(ctx: &mut Context<'_>, call: &Call<'_>, running: &mut Running) ->
     running.effects = Default::default();
     running.draft = None;
     running.db = ctx.client.db;
-    running.little = true;
     let job = job(ctx, call, ctx.local.scripts.slice());
     running.event = running.machine.start(job);
     Ok(())
@@ -228,20 +230,11 @@ fn run_by_itself(
         if !matches!(ended, Ok(Ended::Done)) {
             ctx.client.effects.truncate(effects);
         }
+        let is_later = matches!(ended, Ok(Ended::AgainLater));
         match ended {
             Ok(Ended::Done) => break Ok(()),
-            Ok(Ended::Later) => {
-                if running.long.is_none() {
-                    let request = ctx.args.into_iter().map(<[u8]>::to_vec).collect();
-                    let scripts = &ctx.shared.scripts;
-                    let long = scripts.begin_long(call.program, request, running.started);
-                    running.long = Some(long);
-                }
-                report(ctx, call, &mut running);
-                ctx.local.scripts.suspend(client, running);
-                return Err(Failure::GoesOn);
-            }
-            Ok(Ended::Again) => {}
+            Ok(Ended::Later) => return suspend(ctx, call, running),
+            Ok(Ended::Again | Ended::AgainLater) => {}
             Ok(Ended::NeedsTable(db)) => {
                 if let Err(failure) = places::table_for(ctx.shared, ctx.client, db) {
                     break Err(failure);
@@ -253,8 +246,10 @@ fn run_by_itself(
             }
             Err(failure) => break Err(failure),
         }
-        if let Err(failure) = begin_again(ctx, call, &mut running) {
-            break Err(failure);
+        match begin_again(ctx, call, &mut running) {
+            Ok(()) if is_later => return suspend(ctx, call, running),
+            Ok(()) => {}
+            Err(failure) => break Err(failure),
         }
     };
     if let Some(long) = &running.long {
@@ -262,6 +257,19 @@ fn run_by_itself(
     }
     ctx.local.scripts.give_back(ctx.shared, running.machine);
     done
+}
+
+/// Others run before the script goes on.
+fn suspend(ctx: &mut Context<'_>, call: &Call<'_>, mut running: Box<Running>) -> Done {
+    if running.long.is_none() {
+        let request = ctx.args.into_iter().map(<[u8]>::to_vec).collect();
+        let scripts = &ctx.shared.scripts;
+        let long = scripts.begin_long(call.program, request, running.started);
+        running.long = Some(long);
+    }
+    report(ctx, call, &mut running);
+    ctx.local.scripts.suspend(ctx.client.id(), running);
+    Err(Failure::GoesOn)
 }
 
 /// Tells the log once of a script that takes long.
@@ -290,10 +298,13 @@ fn check_place(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
 
 /// The script runs again, because something has changed under it.
 fn conflict(ctx: &mut Context<'_>, running: &mut Running) -> Result<Ended, Failure> {
-    running.alone = running.conflicts.add() && running.long.is_none(); // L2
+    let next = running.conflicts.add(running.started.elapsed());
+    let may_go_on = running.long.is_none(); // L2
+    running.alone = may_go_on && next == Next::Alone;
     match is_busy(ctx, running) {
         true => Err(Failure::Text(IN_CONFLICT)),
-        false => Ok(Ended::Again),
+        false if may_go_on && next != Next::Later => Ok(Ended::Again),
+        false => Ok(Ended::AgainLater),
     }
 }
 
@@ -305,6 +316,9 @@ fn attempt(
     running: &mut Running,
 ) -> Result<Ended, Failure> {
     check_place(ctx, guard)?;
+    if running.long.as_ref().is_some_and(|long| long.is_killed()) {
+        return Err(killed_text(call.program).into());
+    }
     if running.got_other_tables(ctx.shared.commands.tables()) {
         return conflict(ctx, running);
     }
@@ -327,6 +341,7 @@ fn attempt(
             if running.long.is_some() {
                 ctx.track_again(&mut draft);
             }
+            running.little = draft.rewrites();
             let committed = commit(ctx, guard, running, &draft)?;
             if guard.has_replaced() {
                 ctx.notify_replaced(guard.take_replaced(), start);
@@ -359,7 +374,6 @@ fn commit(
     draft: &Draft,
 ) -> Result<bool, Failure> {
     let before = std::mem::replace(&mut ctx.locked, running.alone);
-    guard.rewrites(running.little);
     let committed = drafted::commit(ctx, guard, draft, &[], |_, _| Ok(true));
     ctx.locked = before;
     let holds = committed?;
@@ -397,9 +411,6 @@ fn drive(
             Event::Done(outcome) => break Ok(Driven::Ended(outcome)),
             Event::Slice { .. } if resumed => {
                 resumed = false;
-                if running.long.as_ref().is_some_and(|long| long.is_killed()) {
-                    break Err(killed_text(call.program).into());
-                }
                 Answer::GoOn
             }
             Event::Slice { memory_bytes } => {
@@ -412,13 +423,11 @@ fn drive(
                 Answer::GoOn
             }
             Event::Allowed { args } => Answer::Reply(allowed(ctx, &args)),
-            Event::Call { args, resp3 } => {
-                match command(ctx, guard, call, (&args, resp3), &mut running.little) {
-                    Ok(Called::Replied(reply)) => Answer::Reply(reply),
-                    Ok(Called::NeedsTable(db)) => break Ok(Driven::NeedsTable(db)),
-                    Err(failure) => break Err(failure),
-                }
-            }
+            Event::Call { args, resp3 } => match command(ctx, guard, call, (&args, resp3)) {
+                Ok(Called::Replied(reply)) => Answer::Reply(reply),
+                Ok(Called::NeedsTable(db)) => break Ok(Driven::NeedsTable(db)),
+                Err(failure) => break Err(failure),
+            },
         };
         event = running.machine.resume(answer);
     };
@@ -514,11 +523,10 @@ fn command(
     guard: &mut Guard<'_>,
     call: &Call<'_>,
     (texts, resp3): (&Arguments, bool),
-    little: &mut bool,
 ) -> Result<Called, Failure> {
     let mut tables = std::mem::take(&mut ctx.local.scripts.command);
     let called = match tables.requests.push_slices(texts.iter()) {
-        true => command_in(ctx, guard, call, (&mut tables, resp3), little),
+        true => command_in(ctx, guard, call, (&mut tables, resp3)),
         false => Ok(Called::Replied(error("ERR the arguments are too long"))),
     };
     tables.requests.clear();
@@ -534,7 +542,6 @@ fn command_in(
     guard: &mut Guard<'_>,
     call: &Call<'_>,
     (Command { requests, hashes }, resp3): (&mut Command, bool),
-    little: &mut bool,
 ) -> Result<Called, Failure> {
     let args = requests.args(0, &[]);
     let spec = match resolve(&args) {
@@ -562,9 +569,6 @@ fn command_in(
         Ok(permit) => permit,
         Err(text) => return Ok(Called::Replied(error(&text))),
     };
-    if spec.has(flag::WRITE | flag::DENYOOM) {
-        *little &= spec.rewrites();
-    }
     let (table, mut out) = (ctx.table, Vec::new());
     ctx.client.protocol = if resp3 {
         Protocol::Resp3
@@ -701,7 +705,11 @@ fn allowed(ctx: &Context<'_>, texts: &Arguments) -> Vec<u8> {
 /// Runs the script as a step of EXEC, whose draft the guard has. If the script cannot end, nothing
 /// of the EXEC is done.
 fn run_in_exec(ctx: &mut Context<'_>, guard: &mut Guard<'_>, call: &Call<'_>) -> Done {
-    if ctx.local.scripts_took >= drafted::IN_ONE_GO_MAX {
+    let took_max = match guard.is_alone() {
+        true => ALONE_MAX,
+        false => IN_ONE_GO_MAX,
+    };
+    if ctx.local.scripts_took >= took_max {
         let abandoned = Abandoned::Failed(TOO_LONG_IN_EXEC.into());
         ctx.local.abandoned.get_or_insert(abandoned);
         return ctx.null();
@@ -710,7 +718,7 @@ fn run_in_exec(ctx: &mut Context<'_>, guard: &mut Guard<'_>, call: &Call<'_>) ->
     let mut running = begin(ctx, call)?;
     let ended = loop {
         match drive(ctx, guard, call, &mut running) {
-            Ok(Driven::Suspended) if before + started.elapsed() < drafted::IN_ONE_GO_MAX => {}
+            Ok(Driven::Suspended) if before + started.elapsed() < took_max => {}
             Ok(Driven::Suspended) => break Err(Abandoned::Failed(TOO_LONG_IN_EXEC.into())),
             Ok(Driven::NeedsTable(db)) => break Err(Abandoned::NeedsTable(db)),
             Ok(Driven::Ended(outcome)) => break Ok(outcome),

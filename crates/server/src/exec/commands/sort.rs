@@ -1,11 +1,11 @@
 //! SORT, SORT_RO and LCS.
 //!
-//! BY and GET read keys that the request does not name. With STORE, or in EXEC, they are a part of
-//! the step (`drafted`); else they are read one after the other. In a cluster they may lie on
-//! another member, so they are refused.
+//! BY and GET read keys that the request does not name. In EXEC they are a part of the step
+//! (`drafted`); else they are read one after the other. In a cluster they may lie on another member,
+//! so they are refused.
 
 use super::collection::{WRONG_TYPE, Write, at_once, encoded, plain, several_at_once};
-use super::drafted;
+use super::drafted::{Conflicts, used_time};
 use super::set::check_result;
 use super::zset::parse_score;
 use crate::config::EventClasses;
@@ -13,7 +13,7 @@ use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNT
 use crate::exec::request::events::EventName;
 use crate::exec::request::spec::{Spec, flag};
 use duramen_base::limits::VALUE_BYTES_MAX;
-use duramen_engine::{Guard, KeyHash, Object};
+use duramen_engine::{Guard, KeyHash, Object, Room};
 use duramen_types::lcs::{self, CELLS_MAX};
 use duramen_types::list::List;
 use duramen_types::table::Set;
@@ -34,8 +34,6 @@ const TOO_MANY_KEYS: Failure =
 const SEARCHED_BYTES_MAX: u64 = 4 << 30;
 const TOO_LONG_HASHES: Failure =
     Failure::Text("ERR the hashes that SORT searches for fields are together longer than 4 GiB");
-/// Maximum memory of the keys that SORT with STORE meets, with the list that it stores.
-const DRAFT_BYTES_MAX: usize = 64 << 20;
 /// The patterns without an option GET.
 const ITSELF: &[&[u8]] = &[b"#"];
 
@@ -361,6 +359,60 @@ pub(crate) fn reads_more_keys(spec: &Spec, args: &Args<'_>) -> bool {
     is_sort && Options::parse(spec, args).is_ok_and(|options| options.reads_more_keys())
 }
 
+/// SORT with STORE that reads keys by patterns: it reads them before it locks its own two
+/// (transaction::T8), and runs again if the sorted collection has changed meanwhile.
+fn store_by_patterns(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    options: &Options<'_>,
+) -> Done {
+    let (start, effects) = (ctx.out.len(), ctx.client.effects.len());
+    let [source, target] = hashes else {
+        return Err(SYNTAX);
+    };
+    let (table, key) = (ctx.table, ctx.arg(1));
+    let places = [(table, *source), (table, *target)];
+    let target_key = ctx.spec.key_positions(&ctx.args).nth(1);
+    let target_key = ctx.arg(target_key.unwrap_or_default());
+    let (began, mut conflicts) = (used_time(), Conflicts::default());
+    loop {
+        ctx.warm_own(guard, hashes)?;
+        let stamp = guard.stamp(table, *source, key)?;
+        let found = guard.read(table, *source, key)?;
+        let is_missing = found.is_none();
+        let writes = options.run(ctx, guard, found)?;
+        if is_missing {
+            ctx.notify_miss(key);
+        }
+        let mut holds = false;
+        ctx.locked_for_room(guard, &places, |ctx, guard, room| {
+            holds = stamp.still_holds(&guard.stamp(table, *source, key)?);
+            if !holds {
+                return Ok(());
+            }
+            *room = Room::default();
+            writes
+                .iter()
+                .for_each(|write| write.reserve(room, target_key));
+            ctx.set_aside(guard, *room)?;
+            for write in &writes {
+                write.apply(ctx, guard, *target, target_key)?;
+            }
+            Ok(())
+        })?;
+        if holds {
+            return Ok(());
+        }
+        ctx.out.truncate(start);
+        ctx.client.effects.truncate(effects);
+        if conflicts.add_in_one_go(used_time().saturating_sub(began))? {
+            ctx.local.needs_alone = true;
+            return Err(Failure::Text("ERR it runs again, alone"));
+        }
+    }
+}
+
 /// SORT and SORT_RO.
 pub(crate) fn sort(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     let options = Options::parse(ctx.spec, &ctx.args)?;
@@ -370,16 +422,15 @@ pub(crate) fn sort(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHa
     if options.gets.iter().any(|pattern| *pattern != b"#") {
         ctx.not_in_cluster("GET option of SORT is")?;
     }
+    if options.stores && options.reads_more_keys() && !ctx.locked {
+        return ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
+            store_by_patterns(ctx, guard, hashes, &options)
+        });
+    }
     if options.stores {
-        let store = |ctx: &mut Context<'_>, guard: &mut Guard<'_>| {
-            several_at_once(ctx, guard, hashes, |ctx, guard, found| {
-                options.run(ctx, guard, found.first().copied().flatten())
-            })
-        };
-        return match options.reads_more_keys() {
-            true => drafted::run(ctx, guard, DRAFT_BYTES_MAX, store),
-            false => store(ctx, guard),
-        };
+        return several_at_once(ctx, guard, hashes, |ctx, guard, found| {
+            options.run(ctx, guard, found.first().copied().flatten())
+        });
     }
     let key = ctx.arg(1);
     let hash = hashes.first().copied().unwrap_or_else(|| guard.hash(key));

@@ -83,8 +83,10 @@ impl Context<'_> {
     pub(crate) fn run_in_script(&mut self, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
         let start = self.client.effects.len();
         self.local.meter.begin(self.spec.number);
+        // That of the EXEC around it.
+        let exceeded = std::mem::take(&mut self.local.room.exceeded);
         let mut done = self.dispatch(Access::Guarded(guard), hashes, &mut { start });
-        if std::mem::take(&mut self.local.room.exceeded) {
+        if std::mem::replace(&mut self.local.room.exceeded, exceeded) {
             done = Err(self.too_long());
         }
         self.client.effects.forget_replies(start);
@@ -126,6 +128,11 @@ impl Context<'_> {
         match (self.permit.run(), access) {
             (Run::Data(run) | Run::Atomic(run), Access::Guarded(guard)) => {
                 guard.rewrites(self.spec.rewrites());
+                if self.spec.has(flag::WRITE | flag::DENYOOM)
+                    && let Some(draft) = guard.draft_mut()
+                {
+                    draft.note_command(self.spec.rewrites());
+                }
                 guard.counts_reads(self.counts_reads());
                 let done = run(self, guard, hashes);
                 if guard.has_replaced() {

@@ -96,7 +96,7 @@ pub(crate) struct Running {
     pub(crate) db: Db,
     /// The tables of the databases in its last slice.
     pub(crate) tables: [Option<TableId>; DBS],
-    /// All its writes give back about as much memory as they take.
+    /// All writes of its last run gave back about as much memory as they took.
     pub(crate) little: bool,
     /// Its next run is alone in the store.
     pub(crate) alone: bool,
@@ -193,10 +193,10 @@ impl Scripts {
         self.suspended.contains_key(&client)
     }
 
-    /// `Some`: a script of this client is suspended. True: the log tells that it takes long.
-    pub(crate) fn is_busy(&self, client: u64) -> Option<bool> {
+    /// The time since the suspended script of this client began.
+    pub(crate) fn age(&self, client: u64) -> Option<Duration> {
         let running = self.suspended.get(&client)?;
-        Some(running.is_reported)
+        Some(running.started.elapsed())
     }
 
     /// The time for which a script runs before it is suspended.

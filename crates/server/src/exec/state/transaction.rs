@@ -88,6 +88,11 @@ impl Transaction {
         (!self.lacks_hashes).then_some(&self.hashes)
     }
 
+    /// Whether its keys are not known before it has run.
+    pub(crate) fn is_drafted(&self) -> bool {
+        self.runs_scripts || self.sorts_by_keys
+    }
+
     /// The number of keys that it uses; `None`: some of its commands may take long, whatever their
     /// keys.
     pub(crate) fn keys(&self) -> Option<usize> {

@@ -12,7 +12,7 @@
 
 mod steps;
 
-use super::drafted::{self, Conflicts, KeyPlace};
+use super::drafted::{self, Conflicts, KeyPlace, used_time};
 use super::{monitor, script_run};
 use crate::exec::request::KEYS_KEPT;
 use crate::exec::request::context::{Context, Done, Failure};
@@ -21,7 +21,7 @@ use crate::exec::request::permit::Permit;
 use crate::exec::request::room::Planner;
 use crate::exec::request::routing::{self, RouteSearch};
 use crate::exec::request::spec::{Access, Spec, flag};
-use crate::exec::state::client::{Client, DROPPED, Db, gate, shown};
+use crate::exec::state::client::{Client, DROPPED, Db, Verdict, gate, shown};
 use crate::exec::state::scripts::Abandoned;
 use crate::exec::state::transaction::{Step, Transaction};
 use crate::exec::state::watches::{WATCHED_BYTES_MAX, WATCHED_MAX, Watched, Watches};
@@ -32,6 +32,7 @@ use duramen_engine::{Draft, Error, Guard, KeyHash, Room, Session, TableId};
 use duramen_node::View;
 use duramen_wire::resp::Args;
 use std::sync::Arc;
+use std::time::Duration;
 use steps::{run_steps, table_of};
 
 pub(crate) fn multi(ctx: &mut Context<'_>) -> Done {
@@ -119,6 +120,11 @@ impl<'t> Queue<'t> {
     }
 }
 
+/// The steps before the script cannot be taken back, to run again when there is a table.
+const NO_TABLE: Failure = Failure::Text(
+    "ERR a script in a transaction selects a database that has no table yet, behind commands that change more than data",
+);
+
 /// How a run of the queue ended.
 enum Ran {
     Done,
@@ -162,6 +168,7 @@ fn run_queue(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
         ctx.local.exec_dbs = None;
         attempts += 1;
         let done = match ran {
+            Ok(Ran::NeedsTable(_)) if transaction.acts => Err(NO_TABLE),
             Ok(Ran::NeedsTable(db)) => {
                 databases::table_for(ctx.shared, ctx.client, db)?;
                 continue;
@@ -206,7 +213,7 @@ fn run_pinned(
     watched: &Watches,
     needs: QueueNeeds,
 ) -> Result<Ran, Failure> {
-    let mut conflicts = Conflicts::default();
+    let (began, mut conflicts) = (started(transaction), Conflicts::default());
     let mut alone = needs.whole;
     loop {
         let mut guard = match alone {
@@ -215,7 +222,9 @@ fn run_pinned(
         };
         guard.rewrites(needs.little);
         match run(ctx, &mut guard, transaction, watched, alone) {
-            Ok(Ran::Again) => alone |= conflicts.add_in_one_go()?,
+            Ok(Ran::Again) => {
+                alone |= conflicts.add_in_one_go(used_time().saturating_sub(began))?;
+            }
             // No memory to lock the keys: alone it needs no locks.
             Err(Failure::Engine(error))
                 if needs.little && !alone && matches!(*error, Error::OutOfMemory { .. }) =>
@@ -224,6 +233,14 @@ fn run_pinned(
             }
             ran => return ran,
         }
+    }
+}
+
+/// The time at which the first run begins, of a queue that may run repeatedly.
+fn started(transaction: &Transaction) -> Duration {
+    match transaction.is_drafted() {
+        true => used_time(),
+        false => Duration::ZERO,
     }
 }
 
@@ -248,11 +265,10 @@ fn prepare(
     client: &mut Client,
     transaction: &Transaction,
 ) -> Result<QueueNeeds, Failure> {
-    let is_drafted = transaction.runs_scripts || transaction.sorts_by_keys;
     let needs = QueueNeeds {
         // A run in vain could not be taken back.
-        whole: transaction.has(flag::WHOLE) || is_drafted && transaction.acts,
-        little: !transaction.has(flag::DENYOOM),
+        whole: transaction.has(flag::WHOLE) || transaction.is_drafted() && transaction.acts,
+        little: !transaction.has(flag::DENYOOM) && !transaction.runs_scripts,
     };
     // In a cluster the coordinator creates tables.
     if !transaction.names_dbs || shared.membership().is_some() {
@@ -501,8 +517,7 @@ fn plan(
 
 /// Whether the keys of the steps are not known before they have run.
 fn is_drafted(queue: Queue<'_>) -> bool {
-    let Queue { transaction, .. } = queue;
-    transaction.runs_scripts || transaction.sorts_by_keys && !changes_database(queue)
+    queue.transaction.runs_scripts || queue.transaction.sorts_by_keys && !changes_database(queue)
 }
 
 /// Whether a step changes a whole database: a draft has no form for that.
@@ -527,11 +542,15 @@ fn run_drafted(
     }
     warm(ctx, guard, queue, watched)?;
     let (start, effects) = (ctx.out.len(), ctx.client.effects.len());
-    let selected = (ctx.client.db, ctx.client.protocol);
+    let (db, protocol, mode) = (ctx.client.db, ctx.client.protocol, ctx.client.mode());
+    let mut before = Level::Memory;
     let mut is_watched_changed = changed(ctx.shared, guard, view, watched)?;
     let mut draft = Box::new(Draft::new(script_run::memory(ctx)));
     let mut ran = Ok(Ran::Again);
     if !is_watched_changed {
+        if sets_config(queue) {
+            before = levels(ctx, &[], queue); // it may lower the level of what is written
+        }
         guard.begin_draft(draft);
         run_steps(ctx, guard, queue, false);
         draft = guard.end_draft().ok_or(Error::TryAgain)?;
@@ -559,14 +578,20 @@ fn run_drafted(
     } else {
         ctx.out.truncate(start);
         ctx.client.effects.truncate(effects);
-        (ctx.client.db, ctx.client.protocol) = selected;
+        ctx.client.db = db;
+        ctx.client.set_protocol(protocol);
+        ctx.local.room.exceeded = false;
+        let is_over = ran.as_ref().is_err_and(|why| Abandoned::of(why).is_none());
+        if is_over && ctx.client.mode().misleads(mode) {
+            ctx.client.verdict = Verdict::CloseAfterReply; // as hold::I4
+        }
     }
     if is_watched_changed {
         ctx.reply().null_array();
         ran = Ok(Ran::Done);
     }
     if let Ok(Ran::Done) = ran {
-        let level = levels(ctx, &draft.keys(), queue);
+        let level = levels(ctx, &draft.keys(), queue).max(before);
         ctx.client.settle(guard, level);
     }
     ran
