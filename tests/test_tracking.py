@@ -4,6 +4,7 @@ Redis's own tests of it run in `test_redis_suite.py`.
 """
 
 import itertools
+import shutil
 import threading
 import time
 
@@ -340,7 +341,7 @@ def own_changes(server, options, way, order, read_before):
     """The keys of which a client is told for its own requests, and then for the write of another; and
     whether they ran again."""
     requests = WAYS[way](order)
-    with server.connect() as other, server.connect() as target:
+    with server.connect() as other, server.connect() as target, server.connect() as third:
         other.call("FLUSHALL")
         other.call("SET", "turn", "1")
         target.call("HELLO", "3")
@@ -357,7 +358,7 @@ def own_changes(server, options, way, order, read_before):
             wire.send(b"".join(harness.encode(*request) for request in requests))
             if "conflict" in way:
                 time.sleep(0.004)
-                other.call("SET", "turn", "2")
+                third.call("SET", "turn", "2")  # mostly by another thread than the script
 
             def told(count):
                 replies, keys = told_keys(wire, count)
@@ -367,22 +368,33 @@ def own_changes(server, options, way, order, read_before):
                 return replies, keys
 
             replies, own = told(len(requests))
-            ran_again = replies[len(requests) - 1] == b"2"
+            ran_again = replies[len(requests) - 1] in (b"2", [b"2"])
             other.call("SET", "k", "of another")
             time.sleep(0.001)
             turn = {b"turn"}
             return own - turn, told(0)[1] - turn, ran_again
 
 
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """Duramen with two threads, and a Redis."""
+    redis_server = shutil.which("redis-server")
+    if not redis_server:
+        pytest.skip("needs redis-server")
+    folder = tmp_path_factory.mktemp("both")
+    with harness.Duramen(folder, threads=2) as duramen, harness.Redis(folder, program=redis_server) as peer:
+        yield duramen, peer
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("way", WAYS)
-def test_own_changes_are_told_as_by_redis(pair, way, mode):
+def test_own_changes_are_told_as_by_redis(both, way, mode):
     """Also if the requests are suspended, or run again."""
     again = []
     for order, read_before in itertools.product(ORDERS, [False, True]):
         if mode != "default" and len(order) > 2:
             continue
-        of_each = [own_changes(server, MODES[mode], way, order, read_before) for server in pair]
+        of_each = [own_changes(server, MODES[mode], way, order, read_before) for server in both]
         (own, then, ran_again), (own_there, then_there, _) = of_each
         again.append(ran_again)
         assert own == own_there, (order, read_before)
@@ -392,7 +404,7 @@ def test_own_changes_are_told_as_by_redis(pair, way, mode):
             assert then == then_there, (order, read_before)
         if mode == "NOLOOP" and ("r" in order or read_before):
             assert then == {b"k"}, (order, read_before)
-    assert way != "conflict" or again.count(True) > len(again) / 2
+    assert "conflict" not in way or any(again)
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if "script" in way or "conflict" in way])

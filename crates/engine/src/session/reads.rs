@@ -109,7 +109,7 @@ impl Guard<'_> {
         Ok(())
     }
 
-    /// Number of keys that a client has begun to read in the guard's draft; `None`: it has no draft.
+    /// Number of keys that a client has begun to read in the guard's draft. `None`: there is none.
     pub fn draft_reads(&self) -> Option<usize> {
         self.draft.as_ref().map(|draft| draft.reads.len())
     }
