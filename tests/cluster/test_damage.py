@@ -68,7 +68,8 @@ def test_damaged_replicas_are_replaced(place, zones):
             await_next_rounds(ill)
         # The round that is running now, and a whole one after it.
         rounds = figures(ill)["duramen_scrub_rounds"] + 2
-        wait_until(lambda: is_mended(ill, rounds), "all damage is found and replaced", patience_s=600, pause_s=0.2)
+        what = "all damage is found and replaced"
+        wait_until(lambda: is_mended(ill, rounds), what, patience_s=600, pause_s=0.2)
         assert figures(ill)["duramen_damaged_replicas"] > 0, "the damage is found"
         cluster.members[0].kill()
         cluster.members[2].kill()
@@ -81,7 +82,11 @@ def test_damaged_replicas_are_replaced(place, zones):
 def await_next_rounds(member):
     """Waits until the member shows a new number of its scrubber's rounds."""
     before = figures(member)["duramen_scrub_rounds"]
-    wait_until(lambda: figures(member)["duramen_scrub_rounds"] != before, "the scrubber works", patience_s=600)
+
+    def is_next():
+        return figures(member)["duramen_scrub_rounds"] != before
+
+    wait_until(is_next, "the scrubber works", patience_s=600)
 
 
 def is_mended(member, rounds):
