@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use duramen_base::expiry::is_expired;
 use duramen_engine::{Clock, Condition, Decision, Error, Options, Session, Store, TableId};
 use duramen_wire::resp::number::parse_integer;
 use libfuzzer_sys::fuzz_target;
@@ -70,7 +71,7 @@ impl Run<'_> {
         let now_ms = self.now_ms();
         self.model
             .get(key)
-            .filter(|found| found.expires_at_ms.is_none_or(|at| at > now_ms))
+            .filter(|found| found.expires_at_ms.is_none_or(|at| !is_expired(at, now_ms)))
     }
 
     /// Records a write; `expected` is the expected result.
@@ -205,7 +206,7 @@ impl Run<'_> {
     /// Several keys as one step: each is read and then written or removed, under locks.
     fn transaction(&mut self, keys: &[Vec<u8>], value: &[u8], removed: u8) {
         let now_ms = self.now_ms();
-        let live = |found: &&Expected| found.expires_at_ms.is_none_or(|at| at > now_ms);
+        let live = |found: &&Expected| found.expires_at_ms.is_none_or(|at| !is_expired(at, now_ms));
         let mut outcomes = Vec::new();
         let mut guard = self.bed.session.pin();
         let hashes: Vec<_> = keys.iter().map(|key| (TABLE, guard.hash(key))).collect();
@@ -280,7 +281,7 @@ impl Run<'_> {
         let live: BTreeMap<Vec<u8>, u64> = self
             .model
             .iter()
-            .filter(|(_, found)| found.expires_at_ms.is_none_or(|at| at > now_ms))
+            .filter(|(_, found)| found.expires_at_ms.is_none_or(|at| !is_expired(at, now_ms)))
             .map(|(key, found)| (key.clone(), found.version))
             .collect();
         assert_eq!(seen, live);

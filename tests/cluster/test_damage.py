@@ -1,7 +1,5 @@
 """Damage at rest: a replica that was found damaged is replaced while all members live."""
 
-import time
-
 import pytest
 import redis
 
@@ -42,10 +40,13 @@ def damage(member):
     return changed
 
 
-def figure(member, name):
-    with harness.Wire(member.port, timeout=10) as wire:
+def figures(member):
+    """The figures of `INFO cluster` whose names begin with `duramen_damaged` or `duramen_scrub`."""
+    with harness.Wire(member.port, timeout=60) as wire:
         text = wire.call("INFO", "cluster").decode()
-    return int(dict(line.split(":", 1) for line in text.splitlines() if ":" in line)[name])
+    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    wanted = ("duramen_damaged", "duramen_scrub")
+    return {name: int(value) for name, value in fields.items() if name.startswith(wanted)}
 
 
 @pytest.mark.parametrize("zones", [(), ("--zone-size", "32mb")], ids=["scattered", "zones"])
@@ -62,10 +63,14 @@ def test_damaged_replicas_are_replaced(place, zones):
         ill = cluster.members[1]
         changed = wait_until(lambda: damage(ill), "replicas are in their frames", patience_s=30)
         print(changed, "values are damaged")
-        wait_until(lambda: figure(ill, "duramen_damaged_replicas") > 0, "the damage is found", patience_s=60)
-
-        # The scrubber visits all frames in less than this time.
-        wait_until(lambda: rests(ill, 5), "all of it is found and replaced", patience_s=180)
+        # Figures may be a moment old. Those that have changed twice were counted after the damage.
+        for _ in range(2):
+            await_next_rounds(ill)
+        # The round that is running now, and a whole one after it.
+        rounds = figures(ill)["duramen_scrub_rounds"] + 2
+        what = "all damage is found and replaced"
+        wait_until(lambda: is_mended(ill, rounds), what, patience_s=600, pause_s=0.2)
+        assert figures(ill)["duramen_damaged_replicas"] > 0, "the damage is found"
         cluster.members[0].kill()
         cluster.members[2].kill()
         cluster.await_health()
@@ -74,12 +79,18 @@ def test_damaged_replicas_are_replaced(place, zones):
                 assert client.get(key(number)) == value(number), key(number)
 
 
-def rests(member, seconds):
-    """Whether no damage is left, and none is found for some time."""
-    found = figure(member, "duramen_damaged_replicas")
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if figure(member, "duramen_damaged_replicas_left") > 0:
-            return False
-        time.sleep(0.2)
-    return figure(member, "duramen_damaged_replicas") == found
+def await_next_rounds(member):
+    """Waits until the member shows a new number of its scrubber's rounds."""
+    before = figures(member)["duramen_scrub_rounds"]
+
+    def is_next():
+        return figures(member)["duramen_scrub_rounds"] != before
+
+    wait_until(is_next, "the scrubber works", patience_s=600)
+
+
+def is_mended(member, rounds):
+    """Whether that many rounds of the scrubber have ended and no damage is left. The member counts
+    both at one moment, so all that these rounds found has been replaced."""
+    shown = figures(member)
+    return shown["duramen_scrub_rounds"] >= rounds and shown["duramen_damaged_replicas_left"] == 0

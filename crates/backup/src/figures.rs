@@ -2,7 +2,7 @@
 
 use crate::backup::{Backup, State};
 use crate::error::Error;
-use crate::types::{Copies, ReplicaId, ReplicaInfo, Stats};
+use crate::types::{Copies, KnownDamage, ReplicaInfo, Stats};
 use duramen_base::planted::{Bug, has_bug};
 use std::sync::{MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
@@ -72,14 +72,16 @@ impl Backup {
         Some(state.replicas_of(log))
     }
 
-    /// Replicas that are known to be damaged, of all logs. `None`: as
-    /// [`logs_now`](Self::logs_now).
-    pub fn damaged_now(&self) -> Option<Vec<ReplicaId>> {
+    /// The known damage. `None`: as [`logs_now`](Self::logs_now).
+    pub fn damage_now(&self) -> Option<KnownDamage> {
         let state = self.state_within(FIGURES_WITHIN)?;
         let damaged = state.replicas.iter().filter(|(_, replica)| {
             replica.committed && replica.damage().is_some() && !has_bug(Bug::DamageStays)
         });
-        Some(damaged.map(|(id, _)| *id).collect())
+        Some(KnownDamage {
+            replicas: damaged.map(|(id, _)| *id).collect(),
+            scrub_rounds: state.stats.scrub_rounds,
+        })
     }
 
     fn state_within(&self, patience: Duration) -> Option<MutexGuard<'_, State>> {

@@ -51,6 +51,6 @@ pub use group::{Answered, Group};
 pub use many::{Sorted, Spare, WantedKeys};
 pub use rotation::{Rotated, key_of, rotate};
 pub use types::{
-    Chunk, Committed, Copies, Damaged, Expected, Geometry, Identity, LogDamage, Mode, Options,
-    Place, ReplicaId, ReplicaInfo, ScrubStep, Stats, WAL_BYTES_MIN,
+    Chunk, Committed, Copies, Damaged, Expected, Geometry, Identity, KnownDamage, LogDamage, Mode,
+    Options, Place, ReplicaId, ReplicaInfo, ScrubStep, Stats, WAL_BYTES_MIN,
 };

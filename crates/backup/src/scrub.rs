@@ -187,7 +187,10 @@ fn next_replica(state: &mut State) -> Option<(ReplicaId, u32)> {
     let found = replicas.find(|(_, replica)| scrubs(replica));
     let next = found.map(|(id, replica)| (*id, replica.certificate.length));
     state.scrub_after = next.map_or(ReplicaId::default(), |(id, _)| id);
-    state.stats.scrubbed += u64::from(next.is_some());
+    match next {
+        Some(_) => state.stats.scrubbed += 1,
+        None => state.stats.scrub_rounds += 1,
+    }
     next
 }
 

@@ -258,6 +258,15 @@ impl std::iter::Sum for Copies {
     }
 }
 
+/// The damage that is known at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KnownDamage {
+    /// Damaged replicas of all logs, until they are freed or written again.
+    pub replicas: Vec<ReplicaId>,
+    /// As [`Stats::scrub_rounds`], at the same moment.
+    pub scrub_rounds: u64,
+}
+
 /// Statistics of a backup since it was opened, unless a field says otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -288,6 +297,8 @@ pub struct Stats {
     /// Times that a commit had to wait for room in the write-ahead log or in the memory for copies.
     pub stalls: u64,
     pub scrubbed: u64,
+    /// Rounds of the scrubber that have ended: each verifies every replica in a frame.
+    pub scrub_rounds: u64,
     pub damaged: u64,
     /// Frames that are no longer used, or only if there is no other: reads or writes in them
     /// failed.

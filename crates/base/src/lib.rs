@@ -1,5 +1,6 @@
 //! Ids, units, limits and the seams (ticks, synchronisation) that every Duramen crate shares.
 
+pub mod expiry;
 pub mod glob;
 pub mod ids;
 pub mod limits;

@@ -28,7 +28,7 @@ impl Session {
         self.set_expiry(table, key.as_ref(), time.into())
     }
 
-    /// Makes a key expire at a time, or now if that is in the past; returns whether it exists.
+    /// Makes a key expire at a time, or removes it if that has come; returns whether it exists.
     ///
     /// ```
     /// # use duramen::{Options, Store, Table};
@@ -104,8 +104,12 @@ impl Session {
                 let Some(object) = object else {
                     return Decision::Keep;
                 };
+                let expires_at_ms = expiry.at_ms(now_ms, object.expires_at_ms);
+                if expiry.removes(expires_at_ms, now_ms) {
+                    return Decision::Remove;
+                }
                 scratch.extend_from_slice(object.value);
-                object.put_scratch(expiry.at_ms(now_ms, object.expires_at_ms))
+                object.put_scratch(expires_at_ms)
             })?;
             Ok(changes)
         })

@@ -1,5 +1,6 @@
 //! Values, versions, conditions and expiries in the interface of a session.
 
+use duramen_base::expiry::removes_at_once;
 use duramen_engine::{Error, Object};
 use std::fmt;
 use std::ops::Deref;
@@ -202,7 +203,7 @@ pub enum Expiry {
     Keep,
     /// A duration from now. Zero: the object is removed.
     After(Duration),
-    /// A time; if it is in the past, the object is removed.
+    /// A time, in whose millisecond the object still exists; if it has come, the object is removed.
     At(SystemTime),
 }
 
@@ -218,6 +219,11 @@ impl Expiry {
                 Some(since.map_or(0, ceil_ms))
             }
         }
+    }
+
+    /// True if a write with this expiry, at `at_ms`, removes the object: a new time that has come.
+    pub(crate) fn removes(self, at_ms: Option<u64>, now_ms: u64) -> bool {
+        self != Expiry::Keep && at_ms.is_some_and(|at_ms| removes_at_once(at_ms, now_ms))
     }
 }
 

@@ -343,7 +343,7 @@ impl Session {
         self.set_with(table, key, value, time, Condition::Always)
     }
 
-    /// Stores a value until a time; a time in the past removes the key.
+    /// Stores a value until the end of a time's millisecond; a time that has come removes the key.
     ///
     /// ```
     /// # use duramen::{Options, Store, Table};
@@ -419,9 +419,15 @@ impl Session {
         condition: Condition,
     ) -> Result<Outcome, Error> {
         let (key, value, expiry) = (key.as_ref(), value.as_ref(), expiry.into());
-        self.change_if(table, key, condition, |now_ms, found| Decision::Put {
-            value,
-            expires_at_ms: expiry.at_ms(now_ms, found),
+        self.change_if(table, key, condition, |now_ms, found| {
+            let expires_at_ms = expiry.at_ms(now_ms, found);
+            match expiry.removes(expires_at_ms, now_ms) {
+                true => Decision::Remove,
+                false => Decision::Put {
+                    value,
+                    expires_at_ms,
+                },
+            }
         })
     }
 

@@ -12,6 +12,7 @@
 //!   other.
 
 use crate::{Error, Expiry, Session, Table, Version, reentrancy};
+use duramen_base::expiry::is_expired;
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use duramen_engine::{Guard, KeyHash, Object, Position, ROOM_ATTEMPTS_MAX, Room};
 use std::panic::{self, AssertUnwindSafe};
@@ -449,17 +450,21 @@ impl Transaction<'_> {
                 limit: VALUE_BYTES_MAX,
             });
         }
-        let found = match expiry.into() {
+        let (expiry, now_ms) = (expiry.into(), self.store.now_ms());
+        let expires_at_ms = match expiry {
             Expiry::Keep => self.look(place)?.and_then(|(_, expires)| expires),
-            expiry => expiry.at_ms(self.store.now_ms(), None),
+            expiry => expiry.at_ms(now_ms, None),
         };
-        self.put(place, value.to_vec(), found);
+        match expiry.removes(expires_at_ms, now_ms) {
+            true => self.changes[place] = Some(Change::Remove),
+            false => self.put(place, value.to_vec(), expires_at_ms),
+        }
         Ok(())
     }
 
     /// A time in the past removes the key.
     fn put(&mut self, place: usize, value: Vec<u8>, expires_at_ms: Option<u64>) {
-        let is_past = expires_at_ms.is_some_and(|at_ms| at_ms <= self.store.now_ms());
+        let is_past = expires_at_ms.is_some_and(|at_ms| is_expired(at_ms, self.store.now_ms()));
         self.changes[place] = Some(match is_past {
             true => Change::Remove,
             false => Change::Put {

@@ -290,9 +290,33 @@ fn what_expires_does_so_in_time_and_what_persists_does_not() {
         .unwrap();
     s.set_for(T, "for good", "1", second).unwrap();
     s.set(T, "for good", "2").unwrap();
-    clock.store(1_000_999, Ordering::Relaxed);
-    assert!(s.exists(T, "second").unwrap() && s.exists(T, "until").unwrap());
+    // A key exists in the millisecond of its time of expiry.
     clock.store(1_001_000, Ordering::Relaxed);
+    assert!(s.exists(T, "second").unwrap() && s.exists(T, "until").unwrap());
+    assert_eq!(s.ttl(T, "second").unwrap(), Ttl::Left(Duration::ZERO));
+    // Writes that keep the time keep the key; a new time that has come removes it.
+    s.increment(T, "number", 1).unwrap();
+    s.set_with(T, "kept", "3", Expiry::Keep, Condition::Present)
+        .unwrap();
+    s.transaction(&[(T, "number"), (T, "given")], |tx| {
+        tx.increment(T, "number", 1)?;
+        tx.set_with(T, "given", "w", Expiry::After(2 * second))
+    })
+    .unwrap();
+    assert!(s.exists(T, "number").unwrap() && s.exists(T, "kept").unwrap());
+    s.set(T, "now", "v").unwrap();
+    assert!(s.expire_at(T, "now", at(1_001_000)).unwrap());
+    assert!(!s.exists(T, "now").unwrap());
+    s.set(T, "now", "v").unwrap();
+    let outcome = s.set_until(T, "now", "v", at(1_001_000)).unwrap();
+    assert!(outcome.after.is_none() && !s.exists(T, "now").unwrap());
+    s.set(T, "zero", "v").unwrap();
+    s.transaction(&[(T, "zero")], |tx| {
+        tx.set_with(T, "zero", "w", Duration::ZERO)
+    })
+    .unwrap();
+    assert!(!s.exists(T, "zero").unwrap());
+    clock.store(1_001_001, Ordering::Relaxed);
     for key in ["second", "until", "number", "kept"] {
         assert!(!s.exists(T, key).unwrap(), "{key}");
     }

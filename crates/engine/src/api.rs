@@ -220,7 +220,8 @@ pub struct Object<'a> {
     pub value: &'a [u8],
     /// Object version: only grows for a key, across delete and re-create too. At least 1.
     pub version: u64,
-    /// Time of expiry, in milliseconds since the Unix epoch; `None` = never.
+    /// Time of expiry, in milliseconds since the Unix epoch; `None` = never. The object exists in
+    /// that millisecond, and not after it.
     pub expires_at_ms: Option<u64>,
     /// The value is no plain string: its first byte is its type.
     pub is_typed: bool,

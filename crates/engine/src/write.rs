@@ -23,6 +23,7 @@ use crate::session::roll::{roll, takes};
 use crate::session::{Guard, Locked};
 use crate::space::{Purpose, Space};
 use crate::{Condition, Decision, Error, Incremented, KeyHash, Object, Outcome, TableId};
+use duramen_base::expiry::is_expired;
 use duramen_base::ids::SegmentId;
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use duramen_base::planted::{Bug, has_bug};
@@ -205,9 +206,9 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// Whether the time of an expiry is over.
+    /// Whether a time of expiry is over.
     pub(crate) fn is_past(&self, expires_at_ms: Option<u64>) -> bool {
-        expires_at_ms.is_some_and(|expires_at_ms| expires_at_ms <= self.now_ms())
+        expires_at_ms.is_some_and(|at_ms| is_expired(at_ms, self.now_ms()))
     }
 
     #[inline(always)]

@@ -1,5 +1,6 @@
 //! Drafts: what their steps see, what a commit finds, and what a dropped one leaves behind.
 
+use duramen_base::expiry::is_expired;
 use duramen_base::random::Random;
 use duramen_engine::{
     Clock, Decision, Draft, Error, Guard, Options, Outcome, Session, Stamp, Store, TableId,
@@ -121,7 +122,7 @@ fn step(random: &mut Random, guard: &mut Guard<'_>, model: &mut Values, now_ms: 
             let expires_at_ms = (kind == 3).then(|| now_ms - 2 + random.below(4_000));
             write(guard, &key, &value, expires_at_ms);
             match expires_at_ms {
-                Some(at_ms) if at_ms <= now_ms => drop(model.remove(&key)),
+                Some(at_ms) if is_expired(at_ms, now_ms) => drop(model.remove(&key)),
                 _ => drop(model.insert(key, (value, expires_at_ms))),
             }
         }
@@ -140,7 +141,9 @@ fn a_draft_is_seen_by_its_step_alone_until_it_is_applied_whole() {
     for _ in 0..400 {
         let now_ms = world.now_ms.fetch_add(random.below(700), Ordering::Relaxed);
         let now_ms = now_ms.max(world.now_ms.load(Ordering::Relaxed));
-        model.retain(|_, (_, expires_at_ms)| expires_at_ms.is_none_or(|at_ms| at_ms > now_ms));
+        model.retain(|_, (_, expires_at_ms)| {
+            expires_at_ms.is_none_or(|at_ms| !is_expired(at_ms, now_ms))
+        });
         assert_eq!(all(&mut other), model);
         let mut drafted = model.clone();
         let mut guard = begin(&mut ours);
@@ -241,6 +244,36 @@ fn a_key_that_expires_between_a_draft_and_its_commit_counts_as_changed() {
     guard.begin_draft(draft);
     assert!(!commit(&mut guard));
     assert_eq!(read(&guard, b"b"), None);
+}
+
+/// As in Redis.
+#[test]
+fn a_key_exists_in_the_millisecond_of_its_expiry() {
+    let world = world();
+    let mut session = world.store.session().expect("a session");
+    let with = |value: &[u8]| Some((value.to_vec(), Some(2_000)));
+    write(&mut session.pin(), b"a", b"v", Some(2_000));
+    world.now_ms.store(2_000, Ordering::Relaxed);
+    assert_eq!(read(&session.pin(), b"a"), with(b"v"));
+    // Writes may have this time as well.
+    write(&mut session.pin(), b"a", b"w", Some(2_000));
+    assert_eq!(read(&session.pin(), b"a"), with(b"w"));
+    let mut guard = begin(&mut session);
+    write(&mut guard, b"a", b"x", Some(2_000));
+    write(&mut guard, b"b", b"y", Some(2_000));
+    assert_eq!(read(&guard, b"a"), with(b"x"));
+    assert!(commit(&mut guard));
+    drop(guard);
+    assert_eq!(read(&session.pin(), b"b"), with(b"y"));
+    let mut guard = begin(&mut session);
+    write(&mut guard, b"c", b"z", Some(2_000));
+    let draft = guard.end_draft().expect("a draft");
+    drop(guard);
+    world.now_ms.store(2_001, Ordering::Relaxed);
+    let mut guard = session.pin();
+    assert_eq!((read(&guard, b"a"), read(&guard, b"b")), (None, None));
+    guard.begin_draft(draft);
+    assert_eq!(read(&guard, b"c"), None);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The engine against a model: random operations while a cleaner works, indexes grow and shrink,
 //! and time passes.
 
+use duramen_base::expiry::is_expired;
 use duramen_base::random::Random;
 use duramen_engine::{Clock, Condition, Decision, Error, Guard, Options, Session, Store, TableId};
 use proptest::prelude::*;
@@ -60,9 +61,11 @@ struct Model {
 
 impl Model {
     fn live(&self, key: &[u8], now_ms: u64) -> Option<&Expected> {
-        self.objects
-            .get(key)
-            .filter(|object| object.expires_at_ms.is_none_or(|at| at > now_ms))
+        self.objects.get(key).filter(|object| {
+            object
+                .expires_at_ms
+                .is_none_or(|at| !is_expired(at, now_ms))
+        })
     }
 
     fn put(&mut self, key: &[u8], value: Vec<u8>, version: u64, expires_at_ms: Option<u64>) {

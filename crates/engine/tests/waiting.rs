@@ -371,6 +371,56 @@ fn entries_written_during_the_expiry_pass_expire_too() {
     assert_eq!(store.stats().entries_expired, key);
 }
 
+/// Neither the expiry pass nor cleaning takes a key in the millisecond of its expiry.
+#[test]
+fn entries_stay_until_the_end_of_the_millisecond_of_their_expiry() {
+    const START_MS: u64 = 1_000_000;
+    let clock = Arc::new(AtomicU64::new(START_MS));
+    for cleaners in [1, 0] {
+        let mut options = Options::new(64 * MIB);
+        (options.heads, options.cleaners) = (1, cleaners);
+        clock.store(START_MS, Ordering::Relaxed);
+        options.clock = Clock::Manual(clock.clone());
+        let store = Store::new(options).unwrap();
+        let mut session = store.session().unwrap();
+        // In each segment, those that expire first are the last: when they are gone, the others
+        // have been examined.
+        for key in 0..20_000u64 {
+            let mut guard = session.pin();
+            let name = key.to_le_bytes();
+            let hash = guard.hash(&name);
+            let left_ms = if key % 1000 < 500 { 1000 } else { 500 };
+            guard
+                .write(TABLE, hash, &name, &[5; 1000], Some(START_MS + left_ms))
+                .unwrap();
+        }
+        let waits_for = |expired: u64| {
+            let deadline = Instant::now() + DEADLINE;
+            while store.stats().entries_expired < expired {
+                assert!(Instant::now() < deadline, "{:?}", store.stats());
+                match cleaners {
+                    0 if store.clean_step(8 * MIB) => {}
+                    0 => break,
+                    _ => std::thread::yield_now(),
+                }
+            }
+            store.stats().entries_expired
+        };
+        clock.store(START_MS + 1000, Ordering::Relaxed);
+        let first = waits_for(10_000);
+        assert!((1000..=10_000).contains(&first), "{first} of 10000");
+        let guard = session.pin();
+        for key in (0..20_000).filter(|key| key % 1000 < 500) {
+            assert!(get(&guard, key).is_some(), "{key}");
+        }
+        drop(guard);
+        clock.store(START_MS + 1001, Ordering::Relaxed);
+        assert!(waits_for(20_000) > 10_000);
+        let guard = session.pin();
+        assert!((0..20_000).all(|key| get(&guard, key).is_none()));
+    }
+}
+
 /// A store that was full of expired entries once refused writes until a thread had met them.
 #[test]
 fn expired_entries_make_room_when_it_is_needed() {

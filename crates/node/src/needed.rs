@@ -24,7 +24,7 @@
 use crate::backup_service::Task;
 use crate::effects::Effects;
 use crate::requests::{PeerCall, PeerRequest, Token};
-use duramen_backup::Backup;
+use duramen_backup::{Backup, KnownDamage};
 use duramen_base::ids::{SegmentId, ServerId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_cluster::membership::Members;
@@ -61,8 +61,8 @@ pub(crate) struct Needed {
     masters: BTreeMap<ServerId, Question>,
     /// Logs that the coordinator was asked about, and the deadline of its answer.
     unknown: Option<(Token, Vec<ServerId>, u64)>,
-    /// Replicas that were damaged at the last look.
-    damaged: usize,
+    /// The damage at the last look.
+    damage: KnownDamage,
     look_us: u64,
     next: u64,
 }
@@ -72,9 +72,9 @@ impl Needed {
         self.look_us
     }
 
-    /// Number of replicas here that are damaged and not replaced yet.
-    pub fn damaged(&self) -> usize {
-        self.damaged
+    /// Replicas here that are damaged and not replaced yet, at the last look.
+    pub fn damage(&self) -> &KnownDamage {
+        &self.damage
     }
 
     /// Sends the due requests.
@@ -156,12 +156,16 @@ impl Needed {
 
     /// U4.
     fn tell_of_damage(&mut self, now_us: u64, backup: &Backup, out: &mut Effects) {
-        let Some(damaged) = backup.damaged_now() else {
+        let Some(damage) = backup.damage_now() else {
             return;
         };
-        self.damaged = damaged.len();
+        self.damage = damage;
         for (log, question) in &mut self.masters {
-            let of_log = damaged.iter().filter(|id| id.log == log.number());
+            let of_log = self
+                .damage
+                .replicas
+                .iter()
+                .filter(|id| id.log == log.number());
             let segments: Vec<SegmentId> = of_log.map(|id| id.segment).collect();
             if segments.is_empty() || now_us < question.damage_due_us {
                 continue;

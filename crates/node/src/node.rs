@@ -122,9 +122,11 @@ impl Node {
         life.map(|life| life.log().placed()).unwrap_or_default()
     }
 
-    /// Number of other servers' replicas here that are damaged and not replaced yet.
-    pub fn damaged_replicas(&self) -> usize {
-        self.life.as_ref().map_or(0, |life| life.needed.damaged())
+    /// Number of other servers' replicas here that are damaged and not replaced yet, and the
+    /// number of the scrubber's rounds that had ended when they were counted.
+    pub fn damaged_replicas(&self) -> (usize, u64) {
+        let damage = self.life.as_ref().map(|life| life.needed.damage());
+        damage.map_or((0, 0), |known| (known.replicas.len(), known.scrub_rounds))
     }
 
     /// Number of backups that are much slower than the others.

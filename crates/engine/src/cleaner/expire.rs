@@ -9,6 +9,7 @@ use crate::epoch::SlotId;
 use crate::space::tier::background_reads::Expiries;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use crate::{Departure, TableId};
+use duramen_base::expiry::is_expired;
 use duramen_format::entry;
 
 /// Drops the expired entries of one segment. The segment may still be open: only the part that is
@@ -53,7 +54,8 @@ pub fn expire_segment(
             if entry.expires_at_ms == 0 {
                 continue;
             }
-            if entry.expires_at_ms > core.clock.now_ms() || core.space.is_undurable(location) {
+            let has_expired = is_expired(entry.expires_at_ms, core.clock.now_ms());
+            if !has_expired || core.space.is_undurable(location) {
                 waiting.note(entry.padded_bytes, entry.expires_at_ms);
                 expiries.note(entry.expires_at_ms, entry.padded_bytes);
             } else if let Ok(index) = core.tables.index(TableId(entry.table)) {
@@ -67,7 +69,7 @@ pub fn expire_segment(
                     // A transaction holds its bucket: the entry is due once more.
                     Some(false) => {
                         waiting.note(entry.padded_bytes, entry.expires_at_ms);
-                        expiries.note(core.clock.now_ms() + 1, entry.padded_bytes);
+                        expiries.note(core.clock.now_ms(), entry.padded_bytes);
                     }
                     None => {}
                 }

@@ -48,6 +48,7 @@ use crate::core::{Core, Visitor};
 use crate::log::{Log, Pass};
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use crate::{Error, Store};
+use duramen_base::expiry::is_expired;
 use duramen_base::ids::SegmentId;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_format::entry::{self, Damage, Entry, Kind, NewObject, NewTombstone};
@@ -522,15 +523,15 @@ impl Loader {
     fn has_expired(&self, entry: &Entry<'_>) -> bool {
         entry.kind == Kind::Object
             && entry.expires_at_ms != 0
-            && entry.expires_at_ms <= self.now_ms.max(self.expired_until_ms)
+            && is_expired(entry.expires_at_ms, self.now_ms.max(self.expired_until_ms))
     }
 
     /// True for an object that had expired before and has not expired by the present clock, which
     /// was set back.
     fn is_revived(&self, entry: &Entry<'_>) -> bool {
         entry.kind == Kind::Object
-            && entry.expires_at_ms > self.now_ms
-            && entry.expires_at_ms <= self.expired_until_ms
+            && !is_expired(entry.expires_at_ms, self.now_ms)
+            && is_expired(entry.expires_at_ms, self.expired_until_ms)
     }
 
     /// A window for a segment of this length. Compacts adopted segments if memory is short.

@@ -13,6 +13,7 @@ use crate::flash::locate_now;
 use crate::range::Place;
 use crate::session::holding::Holding;
 use crate::{Error, Session, Store, TableId};
+use duramen_base::expiry::is_expired;
 use duramen_format::entry::{self, Kind};
 use std::sync::Arc;
 
@@ -136,7 +137,7 @@ impl Revived {
         let entry = unsafe { entry::parse_trusted(at) };
         let is_one = entry.kind == Kind::Object
             && entry.expires_at_ms != 0
-            && entry.expires_at_ms <= self.until_ms;
+            && is_expired(entry.expires_at_ms, self.until_ms);
         if is_one {
             self.bytes += entry.key.len();
             self.keys.push((table, entry.key.into()));

@@ -2,6 +2,7 @@
 
 use super::reads::DraftReads;
 use crate::{Error, KeyHash, Object, Stamp, TableId};
+use duramen_base::expiry::is_expired;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
@@ -44,14 +45,15 @@ pub(crate) struct Value {
 impl Changed {
     pub(crate) fn object(&self, now_ms: u64) -> Option<Object<'_>> {
         let value = self.value.as_ref()?;
-        if value.expires_at_ms.is_some_and(|at_ms| at_ms <= now_ms) {
+        let expires_at_ms = value.expires_at_ms;
+        if expires_at_ms.is_some_and(|at_ms| is_expired(at_ms, now_ms)) {
             return None;
         }
         Some(Object {
             key: &self.key,
             value: &value.bytes,
             version: self.version,
-            expires_at_ms: value.expires_at_ms,
+            expires_at_ms,
             is_typed: value.is_typed,
         })
     }

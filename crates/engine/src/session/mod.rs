@@ -25,6 +25,7 @@ use crate::index::{Index, Partition};
 use crate::log::Position;
 use crate::space::Purpose;
 use crate::{Error, KeyHash, Object, Stamp, Store, TableChange, TableId};
+use duramen_base::expiry::is_expired;
 use duramen_base::ids::{Level, RouteHash};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::sync::{AtomicU64, MutexGuard};
@@ -429,7 +430,7 @@ impl<'s> Guard<'s> {
     pub(crate) fn object(&self, entry: Entry<'s>) -> Option<Object<'s>> {
         let expires_at_ms = if entry.expires_at_ms == 0 {
             None
-        } else if entry.expires_at_ms <= self.now_ms() && !has_bug(Bug::ExpiredIsShown) {
+        } else if is_expired(entry.expires_at_ms, self.now_ms()) && !has_bug(Bug::ExpiredIsShown) {
             return None;
         } else {
             Some(entry.expires_at_ms)

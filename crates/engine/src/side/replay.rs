@@ -14,6 +14,7 @@ use crate::load::key_is;
 use crate::log::Log;
 use crate::space::{Purpose, Space};
 use crate::{Error, KeyHash, TableId};
+use duramen_base::expiry::is_expired;
 use duramen_base::ids::SegmentId;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::sync::AtomicU64;
@@ -261,7 +262,7 @@ impl Replay<'_> {
         if view.len() != 0 {
             crate::index::prefetch::prefetch_pair(view.line(view.home(index.tag(hash))));
         }
-        let expired = entry.expires_at_ms != 0 && entry.expires_at_ms <= now_ms;
+        let expired = entry.expires_at_ms != 0 && is_expired(entry.expires_at_ms, now_ms);
         Some(Arrival {
             entry,
             raw,

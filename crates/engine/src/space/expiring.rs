@@ -5,6 +5,7 @@
 //! times the time of the one before it: so an entry that lives long does not hide those that have
 //! expired.
 
+use duramen_base::expiry::is_expired;
 use duramen_base::sync::{AtomicU32, AtomicU64, Ordering};
 
 const BUCKETS: usize = 16;
@@ -104,31 +105,32 @@ impl Expiring {
         bytes.map(|bytes| bytes.load(Ordering::Acquire)).sum()
     }
 
+    /// True if some entry may have expired by `now_ms`.
     pub fn has_begun(&self, now_ms: u64) -> bool {
-        self.first_ms.load(Ordering::Relaxed) <= now_ms
+        is_expired(self.first_ms.load(Ordering::Relaxed), now_ms)
     }
 
     /// Estimated bytes that have expired by `now_ms`: those of past buckets, and a part
     /// of the present one, as if its times were spread evenly.
     pub fn expired(&self, now_ms: u64) -> u32 {
         let first = self.first_ms.load(Ordering::Relaxed);
-        if now_ms < first {
+        if !is_expired(first, now_ms) {
             return 0;
         }
         let last = self.last_ms.load(Ordering::Relaxed);
         let origin = self.origin_ms.load(Ordering::Relaxed);
         let (mut sum, mut begin) = (0, first);
         for (bucket, bytes) in self.bytes.iter().enumerate() {
-            if now_ms < begin {
+            if !is_expired(begin, now_ms) {
                 break;
             }
             let bytes = bytes.load(Ordering::Relaxed);
             let end = origin.saturating_add(end_of(bucket));
             let until = end.min(last);
-            sum += if now_ms >= until {
+            sum += if is_expired(until, now_ms) {
                 bytes
             } else {
-                let passed = (now_ms - begin) as f64 / (until - begin) as f64;
+                let passed = (now_ms - 1 - begin) as f64 / (until - begin) as f64;
                 (f64::from(bytes) * passed) as u32
             };
             begin = first.max(end);
@@ -201,9 +203,10 @@ mod tests {
     fn times_of_one_kind_are_spread_evenly() {
         let expiring = with((0..1000).map(|n| (100, NOW + 10_000 + n)));
         assert_eq!(expiring.sum(), 100_000);
-        assert_eq!(expiring.expired(NOW + 9_999), 0);
+        assert_eq!(expiring.expired(NOW + 10_000), 0);
         assert!((49_000..51_000).contains(&expiring.expired(NOW + 10_500)));
-        assert_eq!(expiring.expired(NOW + 10_999), 100_000);
+        assert!(expiring.expired(NOW + 10_999) < 100_000);
+        assert_eq!(expiring.expired(NOW + 11_000), 100_000);
     }
 
     #[test]
@@ -216,12 +219,12 @@ mod tests {
                 let left = if is_long(n) { long_ms } else { 10_000 };
                 (100, NOW + left + n % 100)
             }));
-            assert_eq!(expiring.expired(NOW + 9_999), 0);
+            assert_eq!(expiring.expired(NOW + 10_000), 0);
             assert_eq!(expiring.expired(NOW + LATE * 10_000), short);
             // An eighth, for which the expiry pass waits, is soon there.
             assert!(expiring.expired(NOW + 12_000) > expiring.sum() / 8);
             assert_eq!(expiring.expired(NOW + long_ms / LATE), short);
-            assert_eq!(expiring.expired(NOW + long_ms + 99), 600_000);
+            assert_eq!(expiring.expired(NOW + long_ms + 100), 600_000);
         }
     }
 
@@ -229,8 +232,9 @@ mod tests {
     fn entries_that_had_expired_before_the_opening_count() {
         let expiring = with([(100, NOW - DAY), (100, NOW - 1), (100, NOW + DAY)]);
         assert_eq!(expiring.expired(NOW + 2000), 200);
-        assert_eq!(expiring.expired(NOW + DAY), 300);
-        assert_eq!(with([(100, u64::MAX)]).expired(u64::MAX), 100);
+        assert!(expiring.expired(NOW + DAY) < 300);
+        assert_eq!(expiring.expired(NOW + DAY + 1), 300);
+        assert_eq!(with([(100, u64::MAX - 1)]).expired(u64::MAX), 100);
         assert_eq!(with([]).expired(u64::MAX), 0);
     }
 
@@ -243,7 +247,7 @@ mod tests {
         waiting.note(400, NOW + DAY);
         expiring.reset(&seen, &waiting, NOW + 5999);
         assert_eq!(expiring.sum(), 600);
-        assert_eq!(expiring.expired(NOW + 5999), 0);
+        assert_eq!(expiring.expired(NOW + 6000), 0);
         assert_eq!(expiring.expired(NOW + 17_000), 200);
         // One is appended after the pass has seen the sum.
         let seen = expiring.seen();
@@ -252,7 +256,7 @@ mod tests {
         waiting.note(400, NOW + DAY);
         expiring.reset(&seen, &waiting, NOW + 8000);
         assert_eq!(expiring.sum(), 450);
-        assert!(!expiring.has_begun(NOW + 7999) && expiring.has_begun(NOW + 8000));
+        assert!(!expiring.has_begun(NOW + 8000) && expiring.has_begun(NOW + 8001));
         assert_eq!(expiring.expired(NOW + 17_000), 50);
         expiring.take_back(50, NOW + 7000);
         assert_eq!(expiring.sum(), 400);

@@ -152,8 +152,8 @@ impl Segment {
     }
 
     /// The expiry pass has examined every entry that was counted in `seen`, and has found those
-    /// that are `waiting`. If more were appended meanwhile, it has to examine the segment again at
-    /// `again_ms`.
+    /// that are `waiting`. If more were appended meanwhile, it has to examine the segment again
+    /// after `again_ms`.
     pub fn reset_expiry(&self, seen: &Sample, waiting: &Waiting, again_ms: u64) {
         self.expiring.reset(seen, waiting, again_ms);
     }

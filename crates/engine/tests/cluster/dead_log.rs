@@ -2,6 +2,7 @@
 
 use crate::disk::Name;
 use crate::world::State;
+use duramen_base::expiry::is_expired;
 use duramen_base::ids::SegmentId;
 use duramen_base::random::Random;
 use duramen_format::entry::{NewObject, NewTombstone};
@@ -72,7 +73,7 @@ impl DeadLog {
                         .then(|| now_ms - 50 + random.below(2) * 1_000_000),
                 };
                 entries.push(object(&name, version, &state, random.below(3)));
-                let expired = state.expires_at_ms.is_some_and(|at| at <= now_ms);
+                let expired = state.expires_at_ms.is_some_and(|at| is_expired(at, now_ms));
                 last = Expected {
                     version,
                     state: (!expired).then_some(state),

@@ -405,6 +405,31 @@ fn floors_damage_and_unknown_tables() {
     assert!(outcome.after.unwrap() > 77, "{outcome:?}");
 }
 
+#[test]
+fn a_replayed_key_exists_in_the_millisecond_of_its_expiry() {
+    let mut world = World::new(5, 1);
+    let now_ms = world.clock.load(Ordering::Relaxed);
+    let state = |at_ms| State {
+        value: vec![7; 10],
+        expires_at_ms: Some(at_ms),
+    };
+    let side = world.store.side_log(SidePlan::default());
+    let last = object(&name("last"), 1, &state(now_ms), 0);
+    let over = object(&name("over"), 2, &state(now_ms - 1), 0);
+    side.replay(&[last, over].concat()).unwrap();
+    let commit = side.commit().unwrap();
+    complete_everything(&mut world);
+    assert!(commit.is_durable());
+    assert_eq!(world.store.objects(TABLE), 1);
+    let mut has = |key: &[u8]| {
+        let guard = world.sessions[0].pin();
+        guard.read(TABLE, guard.hash(key), key).unwrap().is_some()
+    };
+    assert!(has(b"last") && !has(b"over"));
+    world.clock.store(now_ms + 1, Ordering::Relaxed);
+    assert!(!has(b"last"));
+}
+
 /// Until the Swap is durable, no cleaner takes its segments, even if they are the emptiest of all.
 fn cleaners_keep_off() -> Result<(), String> {
     let mut world = World::new(5, 1);

@@ -2,6 +2,7 @@
 //! states that may exist after a crash, and those that must.
 
 use crate::disk::{Commit, Disk, Heads, Name, Recovered, replay};
+use duramen_base::expiry::is_expired;
 use duramen_base::ids::Level;
 use duramen_base::ids::SegmentId;
 use duramen_base::random::Random;
@@ -32,7 +33,7 @@ impl State {
 
 /// Compares two states. An expired object may have been removed.
 fn is_as_found(state: &Option<State>, found: &Option<State>, now_ms: u64) -> bool {
-    let has_expired = |state: &State| state.expires_at_ms.is_some_and(|at| at <= now_ms);
+    let has_expired = |state: &State| state.expires_at_ms.is_some_and(|at| is_expired(at, now_ms));
     let found = found.as_ref().filter(|found| !has_expired(found));
     state.as_ref().filter(|state| !has_expired(state)) == found
 }
@@ -277,7 +278,7 @@ impl World {
         let now_ms = self.clock.load(Ordering::Relaxed);
         let history = self.history(name);
         let state = history.last().cloned().flatten();
-        let alive = |state: &State| state.expires_at_ms.is_none_or(|at| at > now_ms);
+        let alive = |state: &State| state.expires_at_ms.is_none_or(|at| !is_expired(at, now_ms));
         (history.len() - 1, state.filter(alive))
     }
 
@@ -402,9 +403,9 @@ impl World {
         let now_ms = self.clock.load(Ordering::Relaxed);
         let guard = self.sessions[0].pin();
         for name in self.histories.keys() {
-            let expected = recovered
-                .get(name)
-                .filter(|found| found.expires_at_ms == 0 || found.expires_at_ms > now_ms);
+            let expected = recovered.get(name).filter(|found| {
+                found.expires_at_ms == 0 || !is_expired(found.expires_at_ms, now_ms)
+            });
             let found = guard
                 .read(TableId(name.0), guard.hash(&name.1), &name.1)
                 .unwrap();

@@ -92,6 +92,29 @@ fn what_expires_while_flash_cannot_be_read_gives_its_room_back_afterwards() {
 }
 
 #[test]
+fn a_key_on_flash_exists_in_the_millisecond_of_its_expiry() {
+    let flash = Flash::new(64 * MIB);
+    let (store, mut session, now_ms) = with_clock(&flash);
+    for n in 0..20_000 {
+        let left_ms = if n % 4 == 0 { 1000 } else { 100 };
+        write_until(&mut session, n, START_MS + left_ms);
+    }
+    assert!(store.stats().flash.segments > 100);
+    now_ms.fetch_add(1000, Ordering::Relaxed);
+    wait_for("the others leave the index", || {
+        store.objects(TABLE) == 5_000
+    });
+    for n in (0..20_000).step_by(40) {
+        let expected = Some(value(n, 0, VALUE_BYTES));
+        assert_eq!(read(&mut session, &key(n)).unwrap(), expected, "{n}");
+    }
+    now_ms.fetch_add(1, Ordering::Relaxed);
+    for n in (0..20_000).step_by(40) {
+        assert_eq!(read(&mut session, &key(n)).unwrap(), None, "{n}");
+    }
+}
+
+#[test]
 fn what_does_not_expire_stays_where_others_do() {
     let flash = Flash::new(64 * MIB);
     let (store, mut session, now_ms) = with_clock(&flash);

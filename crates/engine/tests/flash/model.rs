@@ -2,6 +2,7 @@
 //! step by step.
 
 use super::device::*;
+use duramen_base::expiry::is_expired;
 use duramen_engine::{Clock, Error, Options, Store};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -93,7 +94,9 @@ impl World {
     fn live(&self, n: u16) -> Option<&Vec<u8>> {
         let now = self.clock.load(Ordering::Relaxed);
         let (value, expires_at_ms) = self.model.get(&n)?;
-        expires_at_ms.is_none_or(|at| at > now).then_some(value)
+        expires_at_ms
+            .is_none_or(|at| !is_expired(at, now))
+            .then_some(value)
     }
 
     fn check(&mut self, n: u16) {

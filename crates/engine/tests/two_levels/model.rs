@@ -1,6 +1,7 @@
 //! Random histories with crashes, checked against the states that each key may have.
 
 use crate::disk::{Device, Mistake, Running, Setup};
+use duramen_base::expiry::is_expired;
 use duramen_base::ids::Level;
 use duramen_base::random::Random;
 use duramen_engine::{Guard, Position, Session, TableId};
@@ -107,7 +108,7 @@ impl History {
 
     fn alive(state: State, now_ms: u64) -> Option<u64> {
         state
-            .filter(|(_, expires_at_ms)| *expires_at_ms > now_ms)
+            .filter(|(_, expires_at_ms)| !is_expired(*expires_at_ms, now_ms))
             .map(|(number, _)| number)
     }
 

@@ -243,3 +243,41 @@ fn what_had_expired_stays_away_when_the_clock_steps_back() {
     assert_eq!(running.store.objects(TABLE), 500, "for good");
     assert_whole(&running);
 }
+
+/// By the present clock, and by the clock of the last write.
+#[test]
+fn a_restart_keeps_a_key_in_the_millisecond_of_its_expiry() {
+    let setup = busy_setup();
+    let running = fresh(&setup);
+    let at_ms = setup.now_ms.load(Ordering::Relaxed) + 1000;
+    with_writer(&running, || {
+        let mut session = running.store.session().unwrap();
+        put_until(&mut session, b"key", b"value", at_ms);
+    });
+    running.writer(|writer, log| {
+        writer.stage(log);
+        writer.commit(log);
+    });
+    let device = running.crash();
+    for (now_ms, expired_until_ms, is_there) in [
+        (at_ms, 0, true),
+        (at_ms + 1, 0, false),
+        (at_ms - 500, at_ms, true),
+        (at_ms - 500, at_ms + 1, false),
+    ] {
+        let next = Setup {
+            expired_until_ms,
+            ..setup.clone()
+        };
+        next.now_ms.store(now_ms, Ordering::Relaxed);
+        let running = next.start(device.clone(), Mistake::None, 1);
+        with_writer(&running, || {
+            let mut session = running.store.session().unwrap();
+            let mut revived = running.store.revived();
+            while revived.step(&mut session).unwrap() {}
+            let found = get(&mut session, b"key").is_some();
+            assert_eq!(found, is_there, "at {now_ms}, {expired_until_ms}");
+            assert_eq!(running.store.objects(TABLE), u64::from(is_there));
+        });
+    }
+}

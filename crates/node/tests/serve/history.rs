@@ -5,6 +5,7 @@
 //! the master that has replayed the durable part of this one's log.
 
 use crate::world::{Got, SEED, SINCE, TABLE, World, rpc, view};
+use duramen_base::expiry::is_expired;
 use duramen_base::ids::{KeyRange, RouteHash};
 use duramen_base::random::Random;
 use duramen_format::hash::KeyHasher;
@@ -166,7 +167,9 @@ impl History {
                 let expires_at_ms = match expiry {
                     Expiry::Never => None,
                     Expiry::Keep => found.as_ref().and_then(|object| object.expires_at_ms),
-                    Expiry::At(time_ms) => Some(*time_ms).filter(|time_ms| *time_ms > now_ms),
+                    Expiry::At(time_ms) => {
+                        Some(*time_ms).filter(|time_ms| !is_expired(*time_ms, now_ms))
+                    }
                 };
                 match got {
                     Got::Written(version) => (
@@ -317,8 +320,11 @@ impl History {
         let by_ms = self.random.below(30);
         self.world.clock_ms.fetch_add(by_ms, Ordering::Relaxed);
         let now_ms = self.world.now_ms();
-        self.objects
-            .retain(|_, object| object.expires_at_ms.is_none_or(|time_ms| time_ms > now_ms));
+        self.objects.retain(|_, object| {
+            object
+                .expires_at_ms
+                .is_none_or(|time_ms| !is_expired(time_ms, now_ms))
+        });
     }
 
     /// It crashes; the next owner of its keys has replayed the durable entries.

@@ -253,7 +253,7 @@ impl Member {
 }
 
 #[rustfmt::skip] // One row, one line: it is a table.
-pub(crate) static MEMBER: [Figure<Member>; 21] = [
+pub(crate) static MEMBER: [Figure<Member>; 22] = [
     gauge("cluster_servers_up", "duramen_servers_up", "Servers of the cluster that are up, as this member knows it.", |m| Count(m.status.servers_up as u64)),
     gauge("cluster_servers_crashed", "duramen_servers_crashed", "Servers that have crashed and are not recovered yet.", |m| Count(m.status.servers_crashed as u64)),
     gauge("cluster_enough_backups", "duramen_enough_backups", "1 while there are enough others for all replicas, else 0: then writes wait.", |m| Flag(m.status.enough_backups)),
@@ -261,6 +261,7 @@ pub(crate) static MEMBER: [Figure<Member>; 21] = [
     gauge("cluster_slow_backups", "duramen_slow_backups", "Other members that store this member's writes much more slowly than the others.", |m| Count(m.status.slow_backups as u64)),
     counter("cluster_damaged_replicas", "duramen_damaged_replicas", "Replicas of other members on this member's disk that were found damaged; their masters replace them.", |m| Count(m.status.damaged_replicas)),
     gauge("cluster_damaged_replicas_left", "duramen_damaged_replicas_left", "Those that are not replaced yet.", |m| Count(m.status.damaged_left as u64)),
+    counter("cluster_scrub_rounds", "duramen_scrub_rounds", "Times that all replicas on this member's disk have been verified.", |m| Count(m.status.scrub_rounds)),
     gauge("cluster_backup_full", "duramen_backup_full", "1 while this member's disk has no room for what other members write, else 0: they wait.", |m| Flag(m.status.backup_full)),
     counter("cluster_backup_written_bytes", "duramen_backup_written_bytes", "Bytes written to this member's disk for other members.", |m| Count(m.status.backup_written_bytes)),
     gauge("cluster_replies_held_seconds", "duramen_replies_held_ms", "How long the oldest reply has waited for the backups or the lease; 0: none waits.", |m| Time(m.replies_held)),

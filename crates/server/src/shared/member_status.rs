@@ -36,6 +36,8 @@ pub struct MemberStatus {
     pub damaged_replicas: u64,
     /// Those that are not replaced yet.
     pub damaged_left: usize,
+    /// Rounds of its scrubber that had ended when `damaged_left` was counted.
+    pub scrub_rounds: u64,
     /// Bytes written to its disk for other members since the start.
     pub backup_written_bytes: u64,
     /// Partitions of crashed servers that are replayed here.
@@ -65,7 +67,7 @@ impl MemberStatus {
         self.enough_backups = placed.has_enough;
         self.segments_sharing_rack = placed.segments_sharing_rack;
         self.slow_backups = node.slow_backups();
-        self.damaged_left = node.damaged_replicas();
+        (self.damaged_left, self.scrub_rounds) = node.damaged_replicas();
         self.backup_written_bytes = node.backup_written_bytes();
         self.recoveries = node.recoveries();
         self.hints = node.hints(now_us);

@@ -11,6 +11,7 @@
 //!   of some segments.
 
 use super::Tier;
+use duramen_base::expiry::is_expired;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -142,11 +143,12 @@ impl Expiries {
         if expires_at_ms == 0 {
             return;
         }
-        let left = expires_at_ms.saturating_sub(self.now_ms);
-        let Some(octave) = left.checked_ilog2() else {
+        if is_expired(expires_at_ms, self.now_ms) {
             self.expired_bytes += entry_bytes as u64;
             return;
-        };
+        }
+        let left = (expires_at_ms - self.now_ms).max(1);
+        let octave = left.ilog2();
         let step = ((u128::from(left) * STEPS as u128) >> octave) as usize - STEPS;
         self.bytes[octave as usize * STEPS + step] += entry_bytes as u64;
     }
@@ -203,8 +205,13 @@ mod tests {
         // If they are a small part of the segment: when all have expired.
         let few = due(&[(NOW + 10, 100), (NOW + 100_000, 10)]);
         assert!((NOW + 100_000..=NOW + 125_000).contains(&few), "{few}");
-        assert_eq!(due(&[(NOW - 10, 1 << 19), (NOW, 1 << 19)]), NOW);
+        assert_eq!(due(&[(NOW - 10, 1 << 19), (NOW - 1, 1 << 19)]), NOW);
         assert_eq!(due(&[(NOW - 10, 1 << 19), (NOW + 10, 1 << 19)]), NOW);
+        // A key exists in the millisecond of its time of expiry.
+        for at in [NOW, NOW + 1, NOW + 7, NOW + 8, NOW + 500] {
+            let due = due(&[(at, 1 << 19)]);
+            assert!(due > at && due <= at + 2 + (at - NOW) / 4, "{at}: {due}");
+        }
         assert_eq!(due(&[(u64::MAX, 1 << 19)]), u64::MAX);
     }
 

@@ -3,6 +3,7 @@
 use crate::config::EventClasses;
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::exec::request::events::{EventName, NEW};
+use duramen_base::expiry::removes_at_once;
 use duramen_engine::{Decision, Guard, KeyHash};
 use duramen_types::dump;
 use duramen_wire::resp::number::parse_integer;
@@ -75,6 +76,9 @@ pub(crate) fn restore(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Ke
         };
         if is_taken {
             return Decision::Keep;
+        }
+        if expires_at_ms.is_some_and(|at_ms| removes_at_once(at_ms, now_ms)) {
+            return Decision::Remove;
         }
         scratch.extend_from_slice(value);
         match is_typed {

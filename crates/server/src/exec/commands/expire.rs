@@ -3,6 +3,7 @@
 use super::set_options::{EX, EXAT, PX, PXAT, Unit, when_ms};
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER};
 use crate::exec::request::events::{DEL, EXPIRE, PERSIST};
+use duramen_base::expiry::removes_at_once;
 use duramen_engine::{Decision, Guard, KeyHash};
 use duramen_wire::resp::number::parse_integer;
 
@@ -34,7 +35,8 @@ pub(crate) fn pexpireat(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[
 fn set_expiry(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hash: KeyHash, unit: Unit) -> Done {
     let only = parse_only(ctx)?;
     let given = parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)?;
-    let when_ms = when_ms(unit, given, guard.now_ms(), ctx.spec.name)?;
+    let now_ms = guard.now_ms();
+    let when_ms = when_ms(unit, given, now_ms, ctx.spec.name)?;
     let mut changed = false;
     let outcome = guard.update(ctx.table, hash, ctx.arg(1), |found, scratch| {
         changed = false;
@@ -52,9 +54,10 @@ fn set_expiry(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hash: KeyHash, unit:
             return Decision::Keep;
         }
         changed = true;
-        let Ok(expires_at_ms) = u64::try_from(when_ms) else {
+        let expires_at_ms = u64::try_from(when_ms).unwrap_or(0);
+        if removes_at_once(expires_at_ms, now_ms) {
             return Decision::Remove;
-        };
+        }
         scratch.extend_from_slice(object.value);
         object.put_scratch(Some(expires_at_ms))
     })?;

@@ -8,6 +8,7 @@ use crate::exec::request::context::{
     Context, Done, Failure, NOT_A_FLOAT, NOT_AN_INTEGER, TOO_LONG,
 };
 use crate::exec::request::events::{DEL, EXPIRE, EventName, INCRBY, INCRBYFLOAT, PERSIST, SET};
+use duramen_base::expiry::removes_at_once;
 use duramen_base::limits::VALUE_BYTES_MAX;
 use duramen_engine::{Condition, Decision, Error, Guard, KeyHash};
 use duramen_wire::resp::Encoder;
@@ -236,7 +237,8 @@ pub(crate) fn getex(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
         ctx.notify_miss(key);
         return ctx.null();
     }
-    let expires_at_ms = expiry.at_ms(guard.now_ms(), ctx.spec.name)?;
+    let now_ms = guard.now_ms();
+    let expires_at_ms = expiry.at_ms(now_ms, ctx.spec.name)?;
     let protocol = ctx.client.protocol;
     let start = ctx.out.len();
     let out = &mut *ctx.out;
@@ -254,6 +256,9 @@ pub(crate) fn getex(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
             return Decision::Keep;
         };
         reply.bulk(object.value);
+        if expires_at_ms.is_some_and(|at_ms| removes_at_once(at_ms, now_ms)) {
+            return Decision::Remove;
+        }
         if object.expires_at_ms == expires_at_ms {
             return Decision::Keep;
         }

@@ -205,7 +205,7 @@ fn keys_expire() {
     s.expect("EXPIRE k 10 LT", ":1\r\n");
     s.expect("PEXPIRE k 1500", ":1\r\n");
     s.expect("TTL k", ":2\r\n");
-    s.server.advance(1500);
+    s.server.advance(1501);
     s.expect("GET k", "$-1\r\n");
     s.expect("EXISTS k", ":0\r\n");
     s.expect("EXPIRE k 10", ":0\r\n");
@@ -244,6 +244,47 @@ fn keys_expire() {
         "GETEX k EX 0",
         "-ERR invalid expire time in 'getex' command\r\n",
     );
+}
+
+/// As in Redis, a key exists in the millisecond of its time of expiry: a new value may have that
+/// time. A key that keeps its value and is given that time goes at once.
+#[test]
+fn a_key_exists_in_the_millisecond_of_its_expiry() {
+    let mut s = Server::session(1);
+    s.expect("SET k 5 PX 100", "+OK\r\n");
+    s.server.advance(100);
+    let now_ms = START_MS + 100;
+    s.expect("GET k", "$1\r\n5\r\n");
+    s.expect("TTL k", ":0\r\n");
+    s.expect("PTTL k", ":0\r\n");
+    s.expect("INCR k", ":6\r\n");
+    s.expect("APPEND k 0", ":2\r\n");
+    s.expect("SET k v KEEPTTL", "+OK\r\n");
+    s.expect("COPY k copy", ":1\r\n");
+    s.expect("RENAME k renamed", "+OK\r\n");
+    s.expect(&format!("SET set v PXAT {now_ms}"), "+OK\r\n");
+    let in_transaction =
+        format!("MULTI\r\nSET queued v PXAT {now_ms}\r\nGET queued\r\nAPPEND queued w\r\nEXEC");
+    let queued = "+QUEUED\r\n".repeat(3);
+    s.expect(
+        &in_transaction,
+        &format!("+OK\r\n{queued}*3\r\n+OK\r\n$1\r\nv\r\n:2\r\n"),
+    );
+    s.expect("EXISTS copy renamed set queued", ":4\r\n");
+    for command in [
+        format!("PEXPIREAT gone {now_ms}"),
+        "PEXPIRE gone 0".to_owned(),
+    ] {
+        s.expect(&format!("SET gone v PXAT {now_ms}"), "+OK\r\n");
+        s.expect(&command, ":1\r\n");
+        s.expect("EXISTS gone", ":0\r\n");
+    }
+    s.expect(&format!("SET gone v PXAT {now_ms}"), "+OK\r\n");
+    s.expect(&format!("GETEX gone PXAT {now_ms}"), "$1\r\nv\r\n");
+    s.expect("EXISTS gone", ":0\r\n");
+    s.server.advance(1);
+    s.expect("EXISTS copy renamed set queued", ":0\r\n");
+    s.expect("PTTL set", ":-2\r\n");
 }
 
 #[test]

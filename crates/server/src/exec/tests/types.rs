@@ -75,7 +75,7 @@ fn a_change_keeps_the_expiry_and_a_result_has_none() {
         session.expect("COPY k other REPLACE", ":1\r\n");
         session.expect("RENAME other third", "+OK\r\n");
         session.expect("PEXPIRETIME third", ":1700000060000\r\n");
-        session.server.advance(60_000);
+        session.server.advance(60_001);
         session.expect("EXISTS k third", ":0\r\n");
         session.ask(make);
         assert_eq!(session.ask(read), before, "it begins anew");

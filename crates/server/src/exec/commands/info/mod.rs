@@ -423,6 +423,7 @@ fn cluster_section(ctx: &Context<'_>, fields: &mut Fields) {
         "duramen_slow_backups",
         "duramen_damaged_replicas",
         "duramen_damaged_replicas_left",
+        "duramen_scrub_rounds",
         "duramen_backup_full",
         "duramen_backup_written_bytes",
         "duramen_replies_held_ms",
