@@ -288,3 +288,16 @@ def test_a_long_script_waits_for_all_that_it_has_seen(hanging_disk, start, walk)
             time.sleep(2)
             assert not has_reply(wire)
         assert wire.reply() in ([b"hangs", b"k"], [b"k", b"hangs"], 2, [b"0", [b"hangs", b"k"]], [b"0", [b"k", b"hangs"]], b"v")
+
+
+def test_a_transaction_with_a_script_has_the_level_of_its_beginning(hanging_disk, start):
+    server = serve(start, hanging_disk, "synced")
+    with server.connect() as first, server.connect() as wire:
+        with harness.frozen(hanging_disk):
+            hang_unacknowledged(first)
+            for request in (("MULTI",), ("SET", "k", "v"), ("EVAL", "return 1", 0), ("CONFIG", "SET", "level", "memory")):
+                wire.call(*request)
+            wire.send(encode("EXEC"))
+            time.sleep(1)
+            assert not has_reply(wire)
+        assert wire.reply() == [b"OK", 1, b"OK"]

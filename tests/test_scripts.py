@@ -1,5 +1,6 @@
 """Scripts: programs of real libraries, many clients at once, hostile scripts, and kills."""
 
+import concurrent.futures
 import random
 import shutil
 import socket
@@ -537,3 +538,150 @@ def test_functions_change_while_they_are_called(server):
         caller.join(30)
         assert not caller.is_alive()
     client.function_flush()
+
+
+def test_replies_stay_in_order_when_an_exec_is_too_long(start):
+    """The reply of a script in EXEC took the place of EXEC's, and all later replies were one behind."""
+    server = start("--output-limit", "4mb")
+    with harness.Wire(server.port) as wire:
+        wire.call("SET", "big", "x" * 1_000_000)
+        script = "redis.pcall('ping') return {'I', 'am', 'another', 'reply'}"
+        queued = [("MULTI",), *[("GET", "big")] * 6, ("EVAL", script, "0"), ("EXEC",), ("ECHO", "behind")]
+        wire.send(b"".join(harness.encode(*request) for request in queued))
+        try:
+            assert [wire.reply() for _ in queued[:-2]] == [b"OK", *[b"QUEUED"] * 7]
+            reply = wire.reply_or_error()
+            assert isinstance(reply, harness.ErrorReply) and wire.reply() == b"behind"
+        except harness.Closed:
+            pass  # as Redis does at its limit of the output
+
+
+@pytest.mark.parametrize("in_exec", [False, True], ids=["alone", "in EXEC"])
+def test_a_long_script_in_conflict_holds_up_nobody(start, in_exec):
+    """A run without a slice's end (one long command) was neither suspended nor alone, and ran again and
+    again: its thread stood still for busy-reply-threshold."""
+    server, script = start(threads=1), "redis.call('incr', 'hot') return redis.call('sintercard', 8, unpack(ARGV))"
+    with connect(server) as client, connect(server) as hot, connect(server) as other:
+        client.config_set("busy-reply-threshold", 1500)
+        for name in ("s1", "s2"):
+            for first in range(0, 40_000, 4_000):
+                client.sadd(name, *[f"member{n}" for n in range(first, first + 4_000)])
+        ends = threading.Event()
+
+        def change():
+            while not ends.is_set():
+                hot.incr("hot")
+
+        thread = threading.Thread(target=change)
+        thread.start()
+        try:
+            waited, step = [], client.pipeline(transaction=in_exec)
+            step.eval(script, 0, *["s1", "s2"] * 4)
+            run = threading.Thread(target=lambda: step.execute(raise_on_error=False))
+            run.start()
+            while run.is_alive():
+                began = time.monotonic()
+                other.ping()
+                waited.append(time.monotonic() - began)
+                time.sleep(0.005)
+            run.join()
+        finally:
+            ends.set()
+            thread.join()
+        # In EXEC the limit is 100 ms of the processor, and two runs more.
+        assert max(waited, default=0) < 1, max(waited)
+
+
+def test_versions_in_an_exec_with_a_script_are_those_of_the_store(server):
+    with harness.Wire(server.port) as wire:
+        queued = [("SET", "counter", "1"), ("INCR", "counter"), ("DURAMEN.READ", "counter"), ("EVAL", "return 1", "0")]
+        before = 0
+        for _ in range(3):
+            wire.call("MULTI")
+            for request in queued:
+                wire.call(*request)
+            told = wire.call("EXEC")[2]
+            assert told == wire.call("DURAMEN.READ", "counter") and told[1] > before
+            before = told[1]
+        wire.call("DEL", "counter")
+
+
+def test_clients_that_are_alone_in_the_store_keep_nobody_out(start):
+    """EXEC with a script and a command that cannot be taken back is alone in the store, one after the
+    other: others did not get in between."""
+    server = start(threads=2)
+    loop = "local t = os.clock() while os.clock() < t + 0.004 do end return 1"
+    ends = time.monotonic() + 2
+
+    def work(_):
+        with harness.Wire(server.port) as wire:
+            while time.monotonic() < ends:
+                requests = [("MULTI",), ("CLIENT", "NO-EVICT", "off"), ("EVAL", loop, "0"), ("EXEC",)]
+                wire.pipeline(requests * 5)
+
+    def look(_):
+        reads = 0
+        with harness.Wire(server.port) as wire:
+            while time.monotonic() < ends:
+                wire.call("GET", "key")
+                reads += 1
+        return reads
+
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        working = [pool.submit(work, n) for n in range(2)]
+        reads = list(pool.map(look, range(4)))
+        for one in working:
+            one.result()
+    assert min(reads) > 20, reads
+
+
+def test_what_cannot_be_taken_back_does_not_run_twice(start):
+    server = start()
+    with harness.Wire(server.port) as wire:
+        for request in (("MULTI",), ("SLOWLOG", "RESET"), ("SET", "a", "1")):
+            wire.call(*request)
+        wire.call("EVAL", "redis.call('select', 9) return redis.call('set', 'a', 1)", "0")
+        with pytest.raises(harness.ErrorReply, match="behind commands that change more than data"):
+            wire.call("EXEC")
+        assert wire.call("EXISTS", "a") == 0
+
+
+def test_a_full_store_refuses_an_exec_with_a_script(start):
+    """EXEC with a script took the reserve for removals: behind it EXPIRE and RENAME were refused."""
+    server = start(memory="64mb")
+    with harness.Wire(server.port) as wire:
+        n = 0
+        while not isinstance(wire.pipeline([("SET", f"k{n}", "x" * 20_000)])[0], harness.ErrorReply):
+            n += 1
+        for at in range(200):
+            queued = [("MULTI",), ("EVAL", "return 1", "0"), ("SET", f"more{at}", "x" * 20_000), ("DEL", "nothing"), ("EXEC",)]
+            done = wire.pipeline(queued)[-1]
+            assert isinstance(done, harness.ErrorReply) and "OOM" in str(done), (at, done)
+        assert wire.call("EXPIRE", "k0", "1000") == 1
+        assert wire.call("RENAME", "k1", "k1b") == b"OK"
+
+
+def test_a_long_sort_stores_its_result_although_a_weight_changes(server):
+    """It ran again each time that a key of its patterns changed, and failed in the end."""
+    client = connect(server)
+    client.delete("long")
+    for first in range(0, 20_000, 2_000):
+        client.rpush("long", *range(first, first + 2_000))
+        client.mset({f"weight{n}": -n for n in range(first, first + 2_000)})
+    ends = threading.Event()
+
+    def change():
+        with connect(server) as hot:
+            while not ends.is_set():
+                hot.incr("weight7")
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        for _ in range(5):
+            assert client.sort("long", by="weight*", get="weight*", store="sorted") == 20_000
+            assert client.lindex("sorted", 0) == b"-19999"
+    finally:
+        ends.set()
+        thread.join()
+    client.flushall()

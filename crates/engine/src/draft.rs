@@ -83,6 +83,7 @@ impl Guard<'_> {
         for changed in draft.changed.iter().filter(|changed| changed.counts()) {
             let (table, hash, key) = (changed.table, changed.hash, &changed.key);
             let noted = self.carried.written.len();
+            self.carried.version_at_least = changed.version;
             let done = match &changed.value {
                 Some(value) => {
                     let bytes = (&value.bytes[..], value.is_typed);
@@ -90,6 +91,7 @@ impl Guard<'_> {
                 }
                 None => self.remove(table, hash, key),
             };
+            self.carried.version_at_least = 0;
             if let Err(error) = done {
                 panic!("a change of a draft that had room for it was refused: {error}"); // P3
             }
@@ -242,7 +244,8 @@ impl Guard<'_> {
             expires_at_ms,
         });
         let is_put = value.is_some();
-        let version = draft.change((table, hash, key), value, before)?;
+        let first = self.index(table)?.partition(hash).floor().max(1);
+        let version = draft.change((table, hash, key), value, (before, first))?;
         Ok(Outcome {
             before,
             after: is_put.then_some(version),

@@ -7,24 +7,29 @@
 //! - A2: a guard that stays inside while it waits never unpins in between, not even to pin again at
 //!   once: `enter_alone` could return in that instant (the guard takes a fresh stamp by pinning
 //!   over the old one).
+//! - A3: sessions that wait at the door enter before another session is alone: sessions that are
+//!   alone again and again keep nobody out.
 //!
 //! **Concurrency**: Dekker's handshake. A session that enters pins, then reads `wanted`. A session
 //! that wants to be alone sets `wanted`, then reads the pins. There is a full barrier on both sides
 //! (in `Epochs::pin` and `Epochs::others_idle`), so at least one sees the other.
 
 use crate::epoch::{Epochs, SlotId};
-use duramen_base::sync::{AtomicBool, Ordering};
+use duramen_base::sync::{AtomicBool, AtomicU32, Ordering};
 use duramen_base::waits::{LongWait, NOTHING, Resource};
 
 pub struct Exclusive {
     /// A session is, or waits to be, alone.
     wanted: AtomicBool,
+    /// Number of sessions that wait at the door (A3).
+    waiting: AtomicU32,
 }
 
 impl Default for Exclusive {
     fn default() -> Exclusive {
         Exclusive {
             wanted: AtomicBool::new(false),
+            waiting: AtomicU32::new(0),
         }
     }
 }
@@ -53,11 +58,13 @@ impl Exclusive {
     #[cold]
     fn enter_slowly(&self, epochs: &Epochs, slot: SlotId) {
         let mut waiting = LongWait::new(Resource::Door, NOTHING);
+        self.waiting.fetch_add(1, Ordering::Relaxed);
         // Reads first: every attempt is a pin, and many threads that try could keep the other
         // session from ever being alone.
         while self.is_wanted() || !self.try_enter(epochs, slot, false) {
             waiting.wait();
         }
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// True if a session is, or waits to be, alone.
@@ -69,10 +76,11 @@ impl Exclusive {
     /// `leave_alone`.
     pub fn enter_alone(&self, epochs: &Epochs, slot: SlotId) {
         let mut waiting = LongWait::new(Resource::Door, NOTHING);
-        while self
-            .wanted
-            .compare_exchange(false, true, Ordering::SeqCst, Ordering::Relaxed)
-            .is_err()
+        while self.waiting.load(Ordering::Relaxed) > 0
+            || self
+                .wanted
+                .compare_exchange(false, true, Ordering::SeqCst, Ordering::Relaxed)
+                .is_err()
         {
             waiting.wait();
         }

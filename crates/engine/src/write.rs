@@ -362,7 +362,8 @@ impl<'s> Guard<'s> {
         let version = match &locked.found {
             Some((_, _, entry)) => entry.version + 1,
             None => locked.partition.floor().max(1),
-        };
+        }
+        .max(self.carried.version_at_least);
         let mut object = NewObject {
             table: table.0,
             version,

@@ -28,7 +28,8 @@ pub(crate) struct Changed {
     pub(crate) key: Box<[u8]>,
     /// `None`: it is removed.
     pub(crate) value: Option<Value>,
-    /// The version that the store gives it when the draft is applied.
+    /// The version that the step is told: it grows with each change. The store gives it too, unless
+    /// that must be a larger one.
     pub(crate) version: u64,
     /// The store has no such key.
     pub(crate) is_new: bool,
@@ -241,11 +242,12 @@ impl Draft {
         Ok(())
     }
 
+    /// `before`: the version of the object that it has met; `first`: that of a new key.
     pub(crate) fn change(
         &mut self,
         (table, hash, key): (TableId, KeyHash, &[u8]),
         value: Option<Value>,
-        before: Option<u64>,
+        (before, first): (Option<u64>, u64),
     ) -> Result<u64, Error> {
         let bytes = value.as_ref().map_or(0, |value| value.bytes.len());
         self.charge(bytes + KEY_COST_BYTES + key.len())?;
@@ -259,10 +261,11 @@ impl Draft {
                     .saturating_sub(old + KEY_COST_BYTES + key.len()),
             );
             changed.value = value;
+            changed.version += 1;
             changed.change = self.changes;
             return Ok(changed.version);
         }
-        let version = before.unwrap_or(0) + 1;
+        let version = before.map_or(first, |version| version + 1);
         let one = Changed {
             table,
             hash,
@@ -296,14 +299,14 @@ mod tests {
                     is_typed: false,
                     expires_at_ms: None,
                 };
-                draft.change(key(n), Some(value), None).unwrap();
+                draft.change(key(n), Some(value), (None, 1)).unwrap();
             }
             assert_eq!((draft.keys().len(), draft.changed.len()), (n + 1, n + 1));
             for other in 0..names.len() {
                 let (table, hash, name) = key(other);
                 let found = draft.find(table, hash, name);
                 assert_eq!(found.is_some(), other <= n, "{other} of {n}");
-                assert!(found.is_none_or(|found| found.key[..] == *name && found.version == 1));
+                assert!(found.is_none_or(|found| found.key[..] == *name && found.version == 2));
             }
         }
     }

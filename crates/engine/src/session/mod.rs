@@ -76,6 +76,8 @@ pub(crate) struct Carried {
     pub reads: Reads,
     /// The origin of its next writes.
     pub origin: u64,
+    /// The least version that its next writes give; 0 = any.
+    pub version_at_least: u64,
     /// Memory for the locks of its next step.
     pub lock_tables: LockTables<'static>,
 }
@@ -120,6 +122,7 @@ impl Session {
             written: Vec::new(),
             reads: Reads::default(),
             origin: 0,
+            version_at_least: 0,
             lock_tables: LockTables::default(),
         };
         Session {

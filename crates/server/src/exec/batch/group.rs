@@ -1,7 +1,7 @@
 //! One group of requests: planned, hinted, executed.
 
 use super::admit::{self, Admitted};
-use super::{APPENDED_BYTES_PER_TURN, GROUP_REQUESTS, Turn};
+use super::{APPENDED_BYTES_PER_TURN, GROUP_REQUESTS, TURN_TIME, Turn};
 use crate::exec::commands::lookup::{self, Resolved};
 use crate::exec::request::context::Context;
 use crate::exec::request::permit::Permit;
@@ -125,6 +125,9 @@ impl Group {
         while at < self.planned.len() {
             if !self.run_special(&mut env, session, turns, at) {
                 break;
+            }
+            if started.elapsed() >= TURN_TIME {
+                self.halt(turns, at);
             }
             at += 1;
             let mut guard = session.pin();
@@ -268,6 +271,16 @@ impl Group {
         }
         settle(env, guard, turns, last);
         at
+    }
+
+    /// The requests behind `at` in its turn run in the next round: this one may have taken long,
+    /// whatever the number of its keys.
+    fn halt(&self, turns: &mut [Turn<'_>], at: usize) {
+        if let Some(planned) = self.planned.get(at)
+            && let Some(turn) = turns.get_mut(planned.turn as usize)
+        {
+            turn.client.halted = true;
+        }
     }
 
     /// Runs request `at`, which needs its own guard or none.

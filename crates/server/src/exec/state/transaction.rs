@@ -145,7 +145,10 @@ impl Transaction {
 fn acts(spec: &Spec) -> bool {
     !spec.has_keys()
         && !spec.has(flag::READONLY)
-        && !matches!(spec.name, "select" | "publish" | "ping" | "echo")
+        && !matches!(
+            spec.name,
+            "select" | "publish" | "ping" | "echo" | "client|setname" | "client|setinfo"
+        )
 }
 
 /// A queued request, ready to run.
