@@ -24,7 +24,7 @@ pub(crate) type KeyPlace = (TableId, KeyHash);
 
 /// Runs in vain before a step runs alone in the store.
 const CONFLICTS_MAX: u32 = 3;
-/// R3: the others wait at the store's door meanwhile. A script stops at the end of a slice behind it.
+/// R3: the others wait at the store's door meanwhile. A script stops at the end of its slice.
 pub(crate) const ALONE_MAX: Duration = Duration::from_millis(6);
 /// Time of the runs of a step that cannot be suspended: its thread serves nobody else meanwhile.
 pub(crate) const IN_ONE_GO_MAX: Duration = Duration::from_millis(100);

@@ -2,8 +2,8 @@
 //! ([`drafted`]).
 //!
 //! **Invariants**
-//! - L1: a script may be stopped, or run again, at any time (drafted::R2): because a key is on flash
-//!   or moves, because of a conflict, because its client has gone, or by SCRIPT KILL.
+//! - L1: a script may be stopped, or run again, at any time (drafted::R2): because a key is on
+//!   flash or moves, because of a conflict, because its client has gone, or by SCRIPT KILL.
 //! - L2: conflicts make a script alone in the store only if it was never suspended. A suspended one
 //!   lets others run before it runs again.
 //! - L3: each of its commands is checked against the rights of its user (permit::U1), and in a

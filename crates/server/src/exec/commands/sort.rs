@@ -1,8 +1,8 @@
 //! SORT, SORT_RO and LCS.
 //!
 //! BY and GET read keys that the request does not name. In EXEC they are a part of the step
-//! (`drafted`); else they are read one after the other. In a cluster they may lie on another member,
-//! so they are refused.
+//! (`drafted`); else they are read one after the other. In a cluster they may lie on another
+//! member, so they are refused.
 
 use super::collection::{WRONG_TYPE, Write, at_once, encoded, plain, several_at_once};
 use super::drafted::{Conflicts, used_time};

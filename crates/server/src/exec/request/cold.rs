@@ -83,8 +83,8 @@ impl Context<'_> {
         keys: impl Iterator<Item = (TableId, KeyHash, &'k [u8])>,
     ) -> Done {
         // EXEC requested the entries of all keys before it ran the first command. An entry that was
-        // moved to flash since is fetched when a command needs it. On a draft its keys are not known
-        // before.
+        // moved to flash since is fetched when a command needs it. On a draft its keys are not
+        // known before.
         if !self.local.has_tier() || self.local.in_exec && !guard.has_draft() {
             return Ok(());
         }
