@@ -16,7 +16,6 @@
 
 use crate::exec::request::context::{Context, Failure};
 use duramen_engine::{Draft, Guard, KeyHash, TableId};
-use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
 /// A key to lock: its table, and its hash.
@@ -72,11 +71,6 @@ impl Conflicts {
             next => Ok(next == Next::Alone),
         }
     }
-}
-
-/// The time that this thread has used its core: it does not grow while the thread waits for one.
-pub(crate) fn used_time() -> Duration {
-    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 /// Applies a draft if all its keys are as its step has met them, and if `check` agrees, for which

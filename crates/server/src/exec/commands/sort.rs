@@ -5,7 +5,7 @@
 //! member, so they are refused.
 
 use super::collection::{WRONG_TYPE, Write, at_once, encoded, plain, several_at_once};
-use super::drafted::{Conflicts, used_time};
+use super::drafted::Conflicts;
 use super::set::check_result;
 use super::zset::parse_score;
 use crate::config::EventClasses;
@@ -21,6 +21,7 @@ use duramen_types::{Sorted, Text, Type, find_at_most_once};
 use duramen_wire::resp::Args;
 use duramen_wire::resp::number::parse_integer;
 use std::cmp::Ordering;
+use std::time::Instant;
 
 /// Many elements may be sorted by the same long text.
 const TOO_LONG_WEIGHTS: Failure =
@@ -375,7 +376,7 @@ fn store_by_patterns(
     let places = [(table, *source), (table, *target)];
     let target_key = ctx.spec.key_positions(&ctx.args).nth(1);
     let target_key = ctx.arg(target_key.unwrap_or_default());
-    let (began, mut conflicts) = (used_time(), Conflicts::default());
+    let (began, mut conflicts) = (Instant::now(), Conflicts::default());
     loop {
         ctx.warm_own(guard, hashes)?;
         let stamp = guard.stamp(table, *source, key)?;
@@ -406,7 +407,7 @@ fn store_by_patterns(
         }
         ctx.out.truncate(start);
         ctx.client.effects.truncate(effects);
-        if conflicts.add_in_one_go(used_time().saturating_sub(began))? {
+        if conflicts.add_in_one_go(began.elapsed())? {
             ctx.local.needs_alone = true;
             return Err(Failure::Text("ERR it runs again, alone"));
         }
