@@ -32,7 +32,7 @@ use duramen_engine::{Draft, Error, Guard, KeyHash, Room, Session, TableId};
 use duramen_node::View;
 use duramen_wire::resp::Args;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use steps::{run_steps, table_of};
 
 pub(crate) fn multi(ctx: &mut Context<'_>) -> Done {
@@ -213,7 +213,8 @@ fn run_pinned(
     watched: &Watches,
     needs: QueueNeeds,
 ) -> Result<Ran, Failure> {
-    let (began, mut conflicts) = (Instant::now(), Conflicts::default());
+    let began = transaction.is_drafted().then(Instant::now);
+    let mut conflicts = Conflicts::default();
     let mut alone = needs.whole;
     loop {
         let mut guard = match alone {
@@ -222,7 +223,10 @@ fn run_pinned(
         };
         guard.rewrites(needs.little);
         match run(ctx, &mut guard, transaction, watched, alone) {
-            Ok(Ran::Again) => alone |= conflicts.add_in_one_go(began.elapsed())?,
+            Ok(Ran::Again) => {
+                let took = began.map_or(Duration::ZERO, |began| began.elapsed());
+                alone |= conflicts.add_in_one_go(took)?;
+            }
             // No memory to lock the keys: alone it needs no locks.
             Err(Failure::Engine(error))
                 if needs.little && !alone && matches!(*error, Error::OutOfMemory { .. }) =>
