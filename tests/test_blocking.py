@@ -463,3 +463,18 @@ def test_the_time_of_a_client_ends_in_a_pause(server, wire):
         assert time.monotonic() - began < 15
         wire.call("CLIENT", "UNPAUSE")
         assert wire.call("LPOP", "q") == b"x"
+
+
+@pytest.mark.duramen
+def test_a_pause_keeps_the_order_of_those_that_wait(start):
+    """A woken client that met CLIENT PAUSE gave up its place: behind the pause the order was another."""
+    server = start(threads=2)
+    with contextlib.ExitStack() as stack:
+        wire, *waiters = [stack.enter_context(server.connect()) for _ in range(5)]
+        for n, waiter in enumerate(waiters):
+            waiter.send(encode("BLPOP", "q", 0))
+            await_waiting(wire, n + 1)
+        wire.pipeline([("MULTI",), ("RPUSH", "q", 1), ("CLIENT", "PAUSE", 100, "WRITE"), ("EXEC",)])
+        time.sleep(0.3)
+        wire.call("RPUSH", "q", 2, 3, 4)
+        assert [waiter.reply() for waiter in waiters] == [[b"q", b"%d" % n] for n in range(1, 5)]

@@ -685,3 +685,47 @@ def test_a_long_sort_stores_its_result_although_a_weight_changes(server):
         ends.set()
         thread.join()
     client.flushall()
+
+
+def test_a_script_alone_in_a_full_store_ends_nothing(start):
+    """Its new keys had no places in the index: the server ended at the commit."""
+    server = start(memory="64mb")
+    with harness.Wire(server.port) as wire:
+        n = 0
+        while not isinstance(wire.pipeline([("SET", f"k{n}", "x" * 20_000)])[0], harness.ErrorReply):
+            n += 1
+        wire.pipeline([("DEL", f"k{at}") for at in range(0, n, 20)])
+        script = "#!lua flags=allow-oom\nfor n = 1, tonumber(ARGV[1]) do redis.call('set', ARGV[2] .. n, 'v') end"
+        for at in range(60):
+            queued = [("MULTI",), ("CLIENT", "NO-TOUCH", "on"), ("EVAL", script, 0, 100 + at * 40, f"new{at}:"), ("EXEC",)]
+            wire.pipeline(queued)
+        assert wire.call("PING") == b"PONG"
+
+
+def test_a_full_store_refuses_a_script_as_a_whole(start):
+    """Its DEL was done, and its SET behind it was refused."""
+    server = start(memory="64mb")
+    with harness.Wire(server.port) as wire:
+        n = 0
+        while not isinstance(wire.pipeline([("SET", f"k{n}", "x" * 20_000)])[0], harness.ErrorReply):
+            n += 1
+        for at in range(3):
+            script = "redis.call('del', KEYS[1]) redis.call('set', KEYS[2], ('x'):rep(20000)) return 'ok'"
+            done = wire.pipeline([("EVAL", script, 2, f"k{at}", f"moved{at}")])[0]
+            assert wire.call("EXISTS", f"k{at}", f"moved{at}") == 1, done
+
+
+def test_a_script_goes_on_with_the_rights_with_which_it_began(server):
+    client = connect(server)
+    client.execute_command("ACL", "SETUSER", "narrow", "reset", "on", "nopass", "~*", "+@all")
+    with harness.Wire(server.port) as wire:
+        wire.call("AUTH", "narrow", "x")
+        loop = "local t = os.clock() while os.clock() < t + 1 do end"
+        script = f"local n = redis.call('incr', 'runs') {loop} return redis.pcall('incr', 'other')"
+        wire.send(harness.encode("EVAL", script, "0"))
+        time.sleep(0.2)
+        client.execute_command("ACL", "SETUSER", "narrow", "resetkeys", "~other")
+        with pytest.raises(harness.ErrorReply, match="NOPERM"):
+            wire.reply()
+    assert client.exists("runs", "other") == 0
+    client.execute_command("ACL", "DELUSER", "narrow")

@@ -34,6 +34,21 @@ pub enum Program {
 }
 
 impl Program {
+    /// Whether it is this very one: a library or script that was loaded again is another.
+    pub fn is(&self, other: &Program) -> bool {
+        match (self, other) {
+            (Program::Script(a), Program::Script(b)) => Arc::ptr_eq(a, b) || a.sha1 == b.sha1,
+            (
+                Program::Function { library, name },
+                Program::Function {
+                    library: other,
+                    name: other_name,
+                },
+            ) => Arc::ptr_eq(library, other) && name == other_name,
+            _ => false,
+        }
+    }
+
     /// The name in error replies: the SHA-1 of a script, or the name of a function.
     pub fn name(&self) -> &str {
         match self {

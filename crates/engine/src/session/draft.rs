@@ -187,6 +187,12 @@ impl Draft {
         self.reads.remember_again(remember);
     }
 
+    /// Whether it makes keys that the store does not have.
+    pub fn adds_keys(&self) -> bool {
+        let mut changed = self.changed.iter();
+        changed.any(|one| one.is_new && one.value.is_some())
+    }
+
     /// The tables that it changes; some may be named repeatedly.
     pub fn changed_tables(&self) -> impl Iterator<Item = TableId> {
         let changed = self.changed.iter().filter(|changed| changed.counts());

@@ -21,7 +21,7 @@
 //!   copy in its output; what its socket does not take is appended as in D3.
 
 use super::Reactor;
-use super::connection::Connection;
+use super::connection::{Connection, WaitsFor};
 use super::round::resp_connection;
 use super::slots::Token;
 use crate::exec::{Effects, Encoded};
@@ -78,7 +78,9 @@ impl Reactor {
         }
         connection.crowds = self.shared.is_crowded();
         if connection.crowds {
-            self.pause(token, connection, self.now_ms + CROWDED_PAUSE_MS);
+            let until_ms = self.now_ms + CROWDED_PAUSE_MS;
+            connection.waits_for = WaitsFor::Pause { until_ms };
+            self.paused.push(token);
         }
         connection.crowds
     }

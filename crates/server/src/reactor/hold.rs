@@ -502,7 +502,7 @@ impl Connection {
         let is_failed = matches!(state, WaitState::Failed(_));
         if is_failed && mode.misleads(self.mode) {
             self.closing = true; // I4
-            if self.waits_for != WaitsFor::Key {
+            if !self.client.waits_for_key() {
                 self.waits_for = WaitsFor::Input;
             }
         }

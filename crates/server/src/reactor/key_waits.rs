@@ -50,14 +50,14 @@ impl Reactor {
     }
 
     /// The connection, which is out of its slot, runs no request until this time, in milliseconds
-    /// of the server's clock. The wait of its first request may end before.
+    /// of the server's clock. The wait of its first request may end before. It keeps its place: the
+    /// clients behind it are paused too.
     pub(super) fn pause(&mut self, token: Token, connection: &mut Connection, until_ms: u64) {
         connection.waits_for = WaitsFor::Pause { until_ms };
         self.paused.push(token);
         if connection.client.waits_for_key() {
-            self.executor.give_up_place(&mut connection.client); // K2
             let end_ms = connection.client.key_wait_deadline_ms();
-            if end_ms > clock::now_ms() {
+            if end_ms > 0 {
                 self.key_waits.ends.insert((end_ms, token));
             }
         }

@@ -70,7 +70,9 @@ impl Reactor {
     /// Whether a connection's output is not longer than `output-limit`, and before the password not
     /// longer than `preauth-limit`; otherwise it is to be closed, which is counted here.
     pub(super) fn is_within_limit(&mut self, connection: &Connection) -> bool {
-        let is_known = connection.client.is_authenticated() || self.shared.acl.is_open();
+        // One that has removed its own user is closing.
+        let is_known =
+            connection.client.is_authenticated() || self.shared.acl.is_open() || connection.closing;
         let config = self.config.get(&self.shared);
         let limit = match is_known {
             true => config.output_limit_bytes,

@@ -74,8 +74,9 @@ impl Conflicts {
 }
 
 /// Applies a draft if all its keys are as its step has met them, and if `check` agrees, for which
-/// the keys `more` are locked too. False: nothing was done. With `ctx.locked`, the step is alone in
-/// the store.
+/// the keys `more` are locked too. False: nothing was done. A step that is alone in the store locks
+/// its keys only if there are new ones: the locks come with their places in the index
+/// (transaction::T2), and a store that is full may have none.
 pub(crate) fn commit(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -91,7 +92,8 @@ pub(crate) fn commit(
     keys.extend_from_slice(more);
     guard.rewrites(draft.rewrites());
     let mut holds = false;
-    ctx.locked_for_room(guard, &keys, |ctx, guard, room| {
+    let locked = std::mem::replace(&mut ctx.locked, guard.is_alone() && !draft.adds_keys());
+    let done = ctx.locked_for_room(guard, &keys, |ctx, guard, room| {
         holds = check(ctx, guard)? && guard.still_holds(draft)?;
         if holds {
             *room = draft.room();
@@ -99,8 +101,9 @@ pub(crate) fn commit(
             guard.apply(draft);
         }
         Ok(())
-    })?;
-    Ok(holds)
+    });
+    ctx.locked = locked;
+    done.map(|()| holds)
 }
 
 #[cfg(test)]

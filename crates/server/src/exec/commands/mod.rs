@@ -34,7 +34,7 @@ mod multi_key;
 pub(crate) mod pubsub;
 mod scan;
 pub(crate) mod script;
-mod script_run;
+pub(crate) mod script_run;
 mod server;
 mod set;
 mod set_options;

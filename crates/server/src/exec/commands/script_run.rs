@@ -8,7 +8,8 @@
 //!   lets others run before it runs again.
 //! - L3: each of its commands is checked against the rights of its user (permit::U1), and in a
 //!   cluster all its keys are in the slot of its declared keys, which this member serves.
-//! - L4: all slices of a run see the same tables behind the databases: after SWAPDB it runs again.
+//! - L4: all slices of a run see the same tables behind the databases, and have the same rights and
+//!   the same program: after SWAPDB, ACL SETUSER or FUNCTION LOAD REPLACE it runs again.
 
 use super::drafted::{self, ALONE_MAX, Conflicts, IN_ONE_GO_MAX, Next};
 use super::lookup::{self, Resolved};
@@ -40,9 +41,9 @@ const NON_LOCAL: &str = "ERR Script attempted to access a non local key in a clu
 const CROSS_SLOT: &str = "ERR Script attempted to access keys that do not hash to the same slot";
 
 /// A script or function with the request that runs it.
-struct Call<'c> {
-    program: &'c Program,
-    flags: Flags,
+pub(crate) struct Call<'c> {
+    pub(crate) program: &'c Program,
+    pub(crate) flags: Flags,
     keys: usize,
     read_only: bool,
 }
@@ -165,6 +166,10 @@ fn begin(ctx: &mut Context<'_>, call: &Call<'_>) -> Result<Box<Running>, Failure
         tables: Default::default(),
         little: true,
         alone: false,
+        lacks_memory: false,
+        user: ctx.client.user().cloned(),
+        flags: call.flags,
+        program: call.program.clone(),
         started: Instant::now(),
         conflicts: Conflicts::default(),
         long: None,
@@ -184,6 +189,8 @@ fn begin_again(ctx: &mut Context<'_>, call: &Call<'_>, running: &mut Running) ->
     running.effects = Default::default();
     running.draft = None;
     running.db = ctx.client.db;
+    running.user = ctx.client.user().cloned();
+    (running.flags, running.program) = (call.flags, call.program.clone());
     let job = job(ctx, call, ctx.local.scripts.slice());
     running.event = running.machine.start(job);
     Ok(())
@@ -213,7 +220,7 @@ fn run_by_itself(
     };
     let done = loop {
         let ended = {
-            let mut guard = match running.alone {
+            let mut guard = match running.alone || running.lacks_memory {
                 true => session.pin_exclusive(),
                 false => session.pin(),
             };
@@ -241,8 +248,10 @@ fn run_by_itself(
                 }
             }
             // No memory to lock the keys: alone it needs no locks.
-            Err(failure) if failure.is_out_of_memory() && running.little && !running.alone => {
-                running.alone = true;
+            Err(failure)
+                if failure.is_out_of_memory() && running.little && !running.lacks_memory =>
+            {
+                running.lacks_memory = true;
             }
             Err(failure) => break Err(failure),
         }
@@ -319,7 +328,7 @@ fn attempt(
     if running.long.as_ref().is_some_and(|long| long.is_killed()) {
         return Err(killed_text(call.program).into());
     }
-    if running.got_other_tables(ctx.shared.commands.tables()) {
+    if running.is_outdated(ctx.shared.commands.tables(), ctx.client.user(), call) {
         return conflict(ctx, running);
     }
     let start = ctx.client.effects.len();
@@ -333,6 +342,7 @@ fn attempt(
     match driven? {
         Driven::Suspended => {
             running.draft = Some(draft);
+            running.alone = false; // L2
             running.effects = ctx.client.effects.split_off(start);
             Ok(Ended::Later)
         }
@@ -342,7 +352,7 @@ fn attempt(
                 ctx.track_again(&mut draft);
             }
             running.little = draft.rewrites();
-            let committed = commit(ctx, guard, running, &draft)?;
+            let committed = commit(ctx, guard, &draft)?;
             if guard.has_replaced() {
                 ctx.notify_replaced(guard.take_replaced(), start);
             }
@@ -367,16 +377,8 @@ fn answer(ctx: &mut Context<'_>, outcome: &Outcome) {
 }
 
 /// Applies the draft if all its keys are as the script has met them. False: they are not.
-fn commit(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    running: &Running,
-    draft: &Draft,
-) -> Result<bool, Failure> {
-    let before = std::mem::replace(&mut ctx.locked, running.alone);
-    let committed = drafted::commit(ctx, guard, draft, &[], |_, _| Ok(true));
-    ctx.locked = before;
-    let holds = committed?;
+fn commit(ctx: &mut Context<'_>, guard: &mut Guard<'_>, draft: &Draft) -> Result<bool, Failure> {
+    let holds = drafted::commit(ctx, guard, draft, &[], |_, _| Ok(true))?;
     if holds && !draft.is_empty() {
         let tables: Vec<TableId> = draft.changed_tables().collect();
         let level = tables.iter().fold(ctx.level(), |level, table| {
@@ -636,7 +638,9 @@ fn admit(
         return Ok(Err(text.to_owned()));
     }
     let allows_oom = call.flags.declared;
-    if spec.has(flag::DENYOOM) && !allows_oom && guard.is_full() {
+    // Behind its first write the commit refuses all of it, or nothing.
+    let is_first = guard.draft_mut().is_none_or(|draft| draft.is_empty());
+    if spec.has(flag::DENYOOM) && !allows_oom && is_first && guard.is_full() {
         let text = "OOM command not allowed when used memory > 'maxmemory'.";
         return Ok(Err(text.to_owned()));
     }

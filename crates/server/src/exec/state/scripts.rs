@@ -9,14 +9,16 @@
 use super::client::Db;
 use super::effects::Effects;
 use crate::exec::commands::drafted::Conflicts;
+use crate::exec::commands::script_run::Call;
 use crate::exec::request::context::Failure;
 use crate::shared::Shared;
 use crate::shared::commands::DBS;
 use crate::shared::libraries::Library;
 use crate::shared::scripts::LongScript;
+use duramen_acl::User;
 use duramen_engine::flash::Cold;
 use duramen_engine::{Draft, KeyHash, TableId};
-use duramen_script::{Event, LibraryText, Limits, Machine};
+use duramen_script::{Event, Flags, LibraryText, Limits, Machine, Program};
 use duramen_wire::resp::Requests;
 use std::collections::{HashMap, VecDeque};
 use std::ops::{Deref, DerefMut};
@@ -98,8 +100,14 @@ pub(crate) struct Running {
     pub(crate) tables: [Option<TableId>; DBS],
     /// All writes of its last run gave back about as much memory as they took.
     pub(crate) little: bool,
-    /// Its next run is alone in the store.
+    /// Its next run is alone in the store, because of conflicts.
     pub(crate) alone: bool,
+    /// There was no memory to lock its keys: it is alone in the store in all its slices.
+    pub(crate) lacks_memory: bool,
+    /// Its user's rights, flags and program when its run began.
+    pub(crate) user: Option<Arc<User>>,
+    pub(crate) flags: Flags,
+    pub(crate) program: Program,
     pub(crate) started: Instant,
     pub(crate) conflicts: Conflicts,
     /// It was suspended.
@@ -112,11 +120,22 @@ pub(crate) struct Running {
 
 impl Running {
     /// Takes the tables of the databases for the next slice. True: it was suspended, and a database
-    /// has got another one since.
-    pub(crate) fn got_other_tables(&mut self, tables: [Option<TableId>; DBS]) -> bool {
+    /// has got another one since, or the script runs with other rights or as another program.
+    pub(crate) fn is_outdated(
+        &mut self,
+        tables: [Option<TableId>; DBS],
+        user: Option<&Arc<User>>,
+        call: &Call<'_>,
+    ) -> bool {
         let before = std::mem::replace(&mut self.tables, tables);
         let mut pairs = before.iter().zip(&self.tables);
-        self.draft.is_some() && pairs.any(|(before, now)| before.is_some() && before != now)
+        let has_other_tables = pairs.any(|(before, now)| before.is_some() && before != now);
+        let is_other_user = match (&self.user, user) {
+            (Some(before), Some(now)) => !Arc::ptr_eq(before, now),
+            (before, now) => before.is_some() != now.is_some(),
+        };
+        let is_other_program = self.flags != call.flags || !self.program.is(call.program);
+        self.draft.is_some() && (has_other_tables || is_other_user || is_other_program)
     }
 }
 

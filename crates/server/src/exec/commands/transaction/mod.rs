@@ -337,7 +337,7 @@ fn run(
         let watched = (watched, view.as_deref());
         if is_drafted(queue) {
             let watched_keys: Vec<KeyPlace> = watched_keys.collect();
-            return run_drafted(ctx, guard, queue, (watched, &watched_keys), alone);
+            return run_drafted(ctx, guard, queue, (watched, &watched_keys));
         }
         if alone {
             locks.clear();
@@ -528,7 +528,6 @@ fn run_drafted(
     guard: &mut Guard<'_>,
     queue: Queue<'_>,
     ((watched, view), watched_keys): ((&Watches, Option<&View>), &[KeyPlace]),
-    alone: bool,
 ) -> Result<Ran, Failure> {
     if changes_database(queue) {
         return Err(Failure::Text(
@@ -559,9 +558,7 @@ fn run_drafted(
             Some(Abandoned::NeedsTable(db)) => Ok(Ran::NeedsTable(db)),
             Some(Abandoned::Failed(text)) => Err(Failure::Owned(text)),
             None => {
-                let locked = std::mem::replace(&mut ctx.locked, alone);
                 let committed = drafted::commit(ctx, guard, &draft, watched_keys, check);
-                ctx.locked = locked;
                 committed.map(|committed| if committed { Ran::Done } else { Ran::Again })
             }
         };
