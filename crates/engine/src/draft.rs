@@ -80,8 +80,17 @@ impl Guard<'_> {
     /// # Panics
     /// If the store refuses one of them.
     pub fn apply(&mut self, draft: &Draft) {
-        for changed in draft.changed.iter().filter(|changed| changed.counts()) {
+        for changed in &draft.changed {
             let (table, hash, key) = (changed.table, changed.hash, &changed.key);
+            if changed.value.is_none()
+                && let Ok(index) = self.index(table)
+            {
+                // index::X3, for the versions that were told before the key was removed.
+                index.partition(hash).raise_floor(changed.version);
+            }
+            if !changed.counts() {
+                continue;
+            }
             let noted = self.carried.written.len();
             self.carried.version_at_least = changed.version;
             let done = match &changed.value {

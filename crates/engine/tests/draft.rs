@@ -317,3 +317,32 @@ fn stamps_tell_of_the_draft() {
     write(&mut guard, b"a", b"w", None);
     assert!(!first.still_holds(&stamp(&guard)));
 }
+
+/// `IFVERSION` of a client that was told a version in a step: another object must not have it.
+#[test]
+fn versions_that_a_draft_has_told_are_those_of_the_store_and_do_not_come_again() {
+    let world = world();
+    let mut session = world.store.session().expect("a session");
+    let told = |outcome: Outcome| outcome.after.expect("it is written");
+    {
+        let mut guard = begin(&mut session);
+        write(&mut guard, b"stays", b"1", None);
+        let last = told(write(&mut guard, b"stays", b"2", None));
+        write(&mut guard, b"goes", b"1", None);
+        write(&mut guard, b"goes", b"2", None);
+        let gone = told(write(&mut guard, b"goes", b"3", None));
+        remove(&mut guard, b"goes");
+        assert!(commit(&mut guard));
+        let found = guard
+            .read(TABLE, guard.hash(b"stays"), b"stays")
+            .expect("a read");
+        assert_eq!(found.map(|object| object.version), Some(last));
+        assert!(told(write(&mut guard, b"goes", b"new", None)) > gone);
+    }
+    // The same for a key that was there.
+    let mut guard = begin(&mut session);
+    let gone = told(write(&mut guard, b"goes", b"3", None));
+    remove(&mut guard, b"goes");
+    assert!(commit(&mut guard));
+    assert!(told(write(&mut guard, b"goes", b"new", None)) > gone);
+}
