@@ -31,6 +31,24 @@ impl Draft {
         }
         room
     }
+
+    /// Whether its writes replace data of about the same size (`Guard::rewrites`), or remove as
+    /// much as they add.
+    pub fn rewrites(&self) -> bool {
+        if self.rewrites {
+            return true;
+        }
+        let (mut new, mut old) = (Room::default(), Room::default());
+        for one in self.changed.iter().filter(|one| one.counts()) {
+            if let Some(value) = &one.value {
+                new.put(&one.key, value.bytes.len());
+            }
+            if !one.is_new {
+                old.put(&one.key, one.was_bytes);
+            }
+        }
+        new.fits_into(&old)
+    }
 }
 
 impl Guard<'_> {
@@ -152,6 +170,15 @@ impl Guard<'_> {
         Ok(object)
     }
 
+    /// The version of an object that the store would make under an absent key now.
+    fn first_version(&self, table: TableId, hash: KeyHash, key: &[u8]) -> Result<u64, Error> {
+        let floor = self.index(table)?.partition(hash).floor().max(1);
+        Ok(match self.stamp_of_absent(table, hash, key)? {
+            Stamp::Absent { expired, .. } => floor.max(expired + 1),
+            Stamp::Present { .. } => floor,
+        })
+    }
+
     /// The stamp of a key that the draft has changed.
     pub(crate) fn stamp_in_draft(
         &self,
@@ -253,8 +280,12 @@ impl Guard<'_> {
             expires_at_ms,
         });
         let is_put = value.is_some();
-        let first = self.index(table)?.partition(hash).floor().max(1);
-        let version = draft.change((table, hash, key), value, (before, first))?;
+        let first = match before {
+            Some(_) => 0,
+            None => self.first_version(table, hash, key)?,
+        };
+        let met = object.map(|object| (object.version, object.value.len()));
+        let version = draft.change((table, hash, key), value, (met, first))?;
         Ok(Outcome {
             before,
             after: is_put.then_some(version),

@@ -50,6 +50,11 @@ impl Room {
         self.longest_bytes = self.longest_bytes.max(bytes);
     }
 
+    /// Whether its objects take no more than those of another.
+    pub(crate) fn fits_into(&self, other: &Room) -> bool {
+        self.objects_bytes <= other.objects_bytes
+    }
+
     /// Adds the removal of a key.
     pub fn remove(&mut self, key: &[u8]) {
         let tombstone = NewTombstone {

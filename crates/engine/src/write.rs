@@ -361,9 +361,6 @@ impl<'s> Guard<'s> {
         }
         let version = match &locked.found {
             Some((_, _, entry)) => entry.version + 1,
-            // A draft has told a version that was allowed when it met the key, which has not been
-            // there since.
-            None if self.carried.version_at_least > 0 => 0,
             None => locked.partition.floor().max(1),
         }
         .max(self.carried.version_at_least);

@@ -60,7 +60,7 @@ fn commit(guard: &mut Guard<'_>) -> bool {
         guard.lock_keys(&keys).expect("locks");
     }
     let holds = guard.still_holds(&draft).expect("stamps");
-    if holds && !draft.is_empty() {
+    if holds {
         guard.set_aside(draft.room()).expect("room");
         guard.apply(&draft);
     }
@@ -339,10 +339,24 @@ fn versions_that_a_draft_has_told_are_those_of_the_store_and_do_not_come_again()
         assert_eq!(found.map(|object| object.version), Some(last));
         assert!(told(write(&mut guard, b"goes", b"new", None)) > gone);
     }
-    // The same for a key that was there.
+    // The same for a key that was there, and for one that was not.
+    for key in [&b"goes"[..], b"was never"] {
+        let mut guard = begin(&mut session);
+        let gone = told(write(&mut guard, key, b"3", None));
+        remove(&mut guard, key);
+        assert!(commit(&mut guard));
+        assert!(told(write(&mut guard, key, b"new", None)) > gone);
+        guard.end_draft();
+    }
+    // An expired object that is still there counts.
+    write(&mut session.pin(), b"expired", b"1", Some(4_000));
+    world.now_ms.store(5_000, Ordering::Relaxed);
     let mut guard = begin(&mut session);
-    let gone = told(write(&mut guard, b"goes", b"3", None));
-    remove(&mut guard, b"goes");
+    let last = told(write(&mut guard, b"expired", b"2", None));
     assert!(commit(&mut guard));
-    assert!(told(write(&mut guard, b"goes", b"new", None)) > gone);
+    let found = guard.read(TABLE, guard.hash(b"expired"), b"expired");
+    assert_eq!(
+        found.expect("a read").map(|object| object.version),
+        Some(last)
+    );
 }

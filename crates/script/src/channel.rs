@@ -34,7 +34,7 @@ pub enum Program {
 }
 
 impl Program {
-    /// Whether it is this very one: a library or script that was loaded again is another.
+    /// Whether it has the same text.
     pub fn is(&self, other: &Program) -> bool {
         match (self, other) {
             (Program::Script(a), Program::Script(b)) => Arc::ptr_eq(a, b) || a.sha1 == b.sha1,
@@ -44,7 +44,7 @@ impl Program {
                     library: other,
                     name: other_name,
                 },
-            ) => Arc::ptr_eq(library, other) && name == other_name,
+            ) => name == other_name && (Arc::ptr_eq(library, other) || library == other),
             _ => false,
         }
     }

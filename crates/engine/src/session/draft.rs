@@ -33,6 +33,8 @@ pub(crate) struct Changed {
     pub(crate) version: u64,
     /// The store has no such key.
     pub(crate) is_new: bool,
+    /// Bytes of the value that the store has.
+    pub(crate) was_bytes: usize,
     /// The number of its last change among all changes of the draft.
     pub(crate) change: u64,
 }
@@ -104,7 +106,7 @@ pub struct Draft {
     /// Number of changes so far.
     changes: u64,
     /// All its writes give back about as much memory as they take.
-    rewrites: bool,
+    pub(crate) rewrites: bool,
     pub(crate) reads: DraftReads,
     bytes: Cell<usize>,
     bytes_max: usize,
@@ -160,11 +162,6 @@ impl Draft {
         self.bytes.get()
     }
 
-    /// Whether all its writes replace data of about the same size (`Guard::rewrites`).
-    pub fn rewrites(&self) -> bool {
-        self.rewrites
-    }
-
     /// The next command of the step writes; `rewrites`: data of about the same size.
     pub fn note_command(&mut self, rewrites: bool) {
         self.rewrites &= rewrites;
@@ -187,10 +184,9 @@ impl Draft {
         self.reads.remember_again(remember);
     }
 
-    /// Whether it makes keys that the store does not have.
-    pub fn adds_keys(&self) -> bool {
-        let mut changed = self.changed.iter();
-        changed.any(|one| one.is_new && one.value.is_some())
+    /// Whether it removes keys and writes none.
+    pub fn only_removes(&self) -> bool {
+        self.changed.iter().all(|one| one.value.is_none())
     }
 
     /// The tables that it changes; some may be named repeatedly.
@@ -248,12 +244,12 @@ impl Draft {
         Ok(())
     }
 
-    /// `before`: the version of the object that it has met; `first`: that of a new key.
+    /// `before`: version and bytes of the value that it has met; `first`: version of a new key.
     pub(crate) fn change(
         &mut self,
         (table, hash, key): (TableId, KeyHash, &[u8]),
         value: Option<Value>,
-        (before, first): (Option<u64>, u64),
+        (before, first): (Option<(u64, usize)>, u64),
     ) -> Result<u64, Error> {
         let bytes = value.as_ref().map_or(0, |value| value.bytes.len());
         self.charge(bytes + KEY_COST_BYTES + key.len())?;
@@ -271,7 +267,7 @@ impl Draft {
             changed.change = self.changes;
             return Ok(changed.version);
         }
-        let version = before.map_or(first, |version| version + 1);
+        let version = before.map_or(first, |(version, _)| version + 1);
         let one = Changed {
             table,
             hash,
@@ -279,6 +275,7 @@ impl Draft {
             value,
             version,
             is_new: before.is_none(),
+            was_bytes: before.map_or(0, |(_, bytes)| bytes),
             change: self.changes,
         };
         add(&mut self.changed_places, &mut self.changed, one);

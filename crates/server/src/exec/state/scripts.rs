@@ -131,7 +131,7 @@ impl Running {
         let mut pairs = before.iter().zip(&self.tables);
         let has_other_tables = pairs.any(|(before, now)| before.is_some() && before != now);
         let is_other_user = match (&self.user, user) {
-            (Some(before), Some(now)) => !Arc::ptr_eq(before, now),
+            (Some(before), Some(now)) => !Arc::ptr_eq(before, now) && before.print() != now.print(),
             (before, now) => before.is_some() != now.is_some(),
         };
         let is_other_program = self.flags != call.flags || !self.program.is(call.program);
