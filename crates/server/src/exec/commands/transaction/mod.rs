@@ -553,14 +553,9 @@ fn run_drafted(
             Ok(!is_watched_changed)
         };
         ran = match ctx.local.abandoned.take() {
-            Some(Abandoned::Cold(cold)) => Err(Error::Cold(cold).into()),
-            Some(Abandoned::Moving) => Err(Error::TryAgain.into()),
-            Some(Abandoned::NeedsTable(db)) => Ok(Ran::NeedsTable(db)),
-            Some(Abandoned::Failed(text)) => Err(Failure::Owned(text)),
-            None => {
-                let committed = drafted::commit(ctx, guard, &draft, watched_keys, check);
-                committed.map(|committed| if committed { Ran::Done } else { Ran::Again })
-            }
+            Some(abandoned) => in_vain(abandoned),
+            None => drafted::commit(ctx, guard, &draft, watched_keys, check)
+                .map(|committed| if committed { Ran::Done } else { Ran::Again }),
         };
     }
     if let Ok(Ran::Done) = ran {
@@ -587,6 +582,16 @@ fn run_drafted(
         ctx.client.settle(guard, level);
     }
     ran
+}
+
+/// The end of a run on a draft that is not committed.
+fn in_vain(abandoned: Abandoned) -> Result<Ran, Failure> {
+    match abandoned {
+        Abandoned::Cold(cold) => Err(Error::Cold(cold).into()),
+        Abandoned::Moving => Err(Error::TryAgain.into()),
+        Abandoned::NeedsTable(db) => Ok(Ran::NeedsTable(db)),
+        Abandoned::Failed(text) => Err(Failure::Owned(text)),
+    }
 }
 
 /// Commands that may change the rights of the client.
