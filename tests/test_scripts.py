@@ -646,13 +646,19 @@ def test_what_cannot_be_taken_back_does_not_run_twice(start):
         assert wire.call("EXISTS", "a") == 0
 
 
+def fill(wire):
+    """Sets `k0`, `k1`, … to 20,000 bytes until the store is full; returns their number."""
+    n = 0
+    while not isinstance(wire.pipeline([("SET", f"k{n}", "x" * 20_000)])[0], harness.ErrorReply):
+        n += 1
+    return n
+
+
 def test_a_full_store_refuses_an_exec_with_a_script(start):
     """EXEC with a script took the reserve for removals: behind it EXPIRE and RENAME were refused."""
     server = start(memory="64mb")
     with harness.Wire(server.port) as wire:
-        n = 0
-        while not isinstance(wire.pipeline([("SET", f"k{n}", "x" * 20_000)])[0], harness.ErrorReply):
-            n += 1
+        fill(wire)
         for at in range(200):
             queued = [("MULTI",), ("EVAL", "return 1", "0"), ("SET", f"more{at}", "x" * 20_000), ("DEL", "nothing"), ("EXEC",)]
             done = wire.pipeline(queued)[-1]
@@ -691,9 +697,7 @@ def test_a_script_alone_in_a_full_store_ends_nothing(start):
     """Its new keys had no places in the index: the server ended at the commit."""
     server = start(memory="64mb")
     with harness.Wire(server.port) as wire:
-        n = 0
-        while not isinstance(wire.pipeline([("SET", f"k{n}", "x" * 20_000)])[0], harness.ErrorReply):
-            n += 1
+        n = fill(wire)
         wire.pipeline([("DEL", f"k{at}") for at in range(0, n, 20)])
         script = "#!lua flags=allow-oom\nfor n = 1, tonumber(ARGV[1]) do redis.call('set', ARGV[2] .. n, 'v') end"
         for at in range(60):
@@ -707,9 +711,7 @@ def test_a_full_store_does_a_script_as_a_whole_or_not_at_all(start):
     server = start(memory="64mb")
     script = "redis.call('del', KEYS[1]) redis.call('set', KEYS[2], ('x'):rep(ARGV[1])) return 'ok'"
     with harness.Wire(server.port) as wire:
-        n = 0
-        while not isinstance(wire.pipeline([("SET", f"k{n}", "x" * 20_000)])[0], harness.ErrorReply):
-            n += 1
+        fill(wire)
         for at in range(20):
             done = wire.pipeline([("EVAL", script, 2, f"k{at}", f"more{at}", 100_000)])[0]
             assert isinstance(done, harness.ErrorReply) and "OOM" in str(done)
