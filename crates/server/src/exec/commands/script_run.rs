@@ -247,7 +247,7 @@ fn run_by_itself(
                     break Err(failure);
                 }
             }
-            // No memory to lock the keys: alone it needs no locks.
+            // No memory to lock the keys: alone it needs no locks, if it only removes.
             Err(failure)
                 if failure.is_out_of_memory() && running.little && !running.lacks_memory =>
             {
