@@ -82,27 +82,6 @@ pub(crate) fn provide() -> Result<(), String> {
     install(&packages)
 }
 
-/// Makes sure that the packages of these programs are installed.
-///
-/// # Errors
-/// As [`provide`].
-pub(crate) fn provide_these(tools: &[(&str, &'static str)]) -> Result<(), String> {
-    let missing = tools.iter().filter(|(program, _)| !is_here(program));
-    let packages: Vec<&str> = missing.map(|(_, package)| *package).collect();
-    install(&packages)
-}
-
-/// Makes sure that Tcl is installed: `tclsh` has no argument that only shows its version.
-///
-/// # Errors
-/// As [`provide`].
-pub(crate) fn provide_tcl() -> Result<(), String> {
-    match runs("tclsh", &["/dev/null"]) {
-        true => Ok(()),
-        false => install(&["tcl"]),
-    }
-}
-
 /// Installs packages by `apt-get`.
 fn install(packages: &[&str]) -> Result<(), String> {
     if packages.is_empty() {
