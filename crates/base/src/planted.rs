@@ -6,6 +6,8 @@
 
 pub use imp::Planted;
 
+use std::fmt::Debug;
+
 /// A mistake: most of them are taken from a paper or its code, others leave out one condition of a
 /// rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -372,6 +374,29 @@ pub fn carry<T>(f: impl FnOnce() -> T) -> impl FnOnce() -> T {
     imp::carry(f)
 }
 
+/// Checks that a planted bug is found by its recorded seed: `finds` runs one seed with the bug and
+/// returns what went wrong. The same seed must pass without the bug; that is for the caller to
+/// check, with the result.
+///
+/// A change of the code under test may change what each seed does. Then the message of the panic
+/// names the first of `others` that finds the bug; record that one.
+///
+/// # Panics
+/// If the recorded seed does not find the bug.
+pub fn found_by<S: Copy + Debug>(
+    recorded: S,
+    mut others: impl Iterator<Item = S>,
+    finds: impl Fn(S) -> Option<String>,
+) -> String {
+    if let Some(why) = finds(recorded) {
+        return why;
+    }
+    match others.find(|seed| finds(*seed).is_some()) {
+        Some(seed) => panic!("seed {recorded:?} does not find the bug: record seed {seed:?}"),
+        None => panic!("no seed finds the bug"),
+    }
+}
+
 #[cfg(any(debug_assertions, loom, shuttle))]
 mod imp {
     use super::Bug;
@@ -460,6 +485,19 @@ mod tests {
         assert!(carried.join().expect("a thread with the bug"));
         drop(outer);
         assert!(!has_bug(Bug::AnyHead));
+    }
+
+    #[test]
+    fn a_recorded_seed_must_find_its_bug() {
+        let finds = |seed: u64| seed.is_multiple_of(7).then(|| format!("seed {seed}"));
+        assert_eq!(found_by(14, 0..0, finds), "seed 14");
+        let panic_of = |others: std::ops::Range<u64>| {
+            let panic = std::panic::catch_unwind(|| found_by(1, others, finds)).unwrap_err();
+            panic.downcast_ref::<String>().cloned().unwrap_or_default()
+                + panic.downcast_ref::<&str>().copied().unwrap_or_default()
+        };
+        assert!(panic_of(3..30).contains("record seed 7"));
+        assert!(panic_of(1..6).contains("no seed"));
     }
 
     #[test]

@@ -8,8 +8,8 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
 use crate::server::{DURAMEN, Server};
+use rustix::process::Signal;
 
 impl Server {
     /// `duramen ARGS` against this server.

@@ -1,11 +1,11 @@
 //! The durable store on a disk that hangs: only what needs the disk waits for it.
 
+use crate::stoppable::stoppable;
 use duramen::{Error, Level, Options, Store};
 use duramen_engine::TableId;
 use std::path::Path;
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
-use crate::stoppable::stoppable;
 
 const T: TableId = TableId::DEFAULT;
 

@@ -1,5 +1,6 @@
 //! The durable store over real directories: acknowledged writes are there after any end.
 
+use crate::stoppable::stoppable;
 use duramen::{Condition, Error, Level, Options, Phase, Session, Store, Version};
 use duramen_base::random::Random;
 use duramen_engine::TableId;
@@ -8,7 +9,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use crate::stoppable::stoppable;
 
 const T: TableId = TableId::DEFAULT;
 

@@ -124,7 +124,9 @@ fn wrong_settings_and_addresses_are_said() {
         (&["--cluster", "a b"], "none of them blank"),
     ] {
         let call = [&["coordinator"], args].concat();
-        crate::cluster::command::duramen(&call).run().expect_error(2, named);
+        crate::cluster::command::duramen(&call)
+            .run()
+            .expect_error(2, named);
     }
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = taken.local_addr().expect("it is bound").to_string();

@@ -16,11 +16,10 @@ mod wire;
 
 use check::Model;
 use duramen_base::random::Random;
+use duramen_base::tier;
 use server::Server;
 use std::time::{Duration, Instant};
 
-/// Cycles of all servers together: the contract's number for one run of the tests.
-const CYCLES: u32 = 300;
 /// Servers at a time: enough to keep two cores and one disk busy.
 const SERVERS: u32 = 3;
 
@@ -33,7 +32,7 @@ fn setting(name: &str) -> Option<u64> {
 
 #[test]
 fn nothing_acknowledged_is_lost_by_kill_9() {
-    let cycles = setting("DURAMEN_KILL_CYCLES").map_or(CYCLES, |cycles| cycles as u32);
+    let cycles = setting("DURAMEN_KILL_CYCLES").unwrap_or_else(|| tier::runs(20, 300)) as u32;
     let seed = setting("DURAMEN_KILL_SEED").unwrap_or(u64::from(std::process::id()));
     println!("DURAMEN_KILL_SEED={seed} DURAMEN_KILL_CYCLES={cycles}");
     let began = Instant::now();

@@ -107,8 +107,9 @@ fn an_earlier_confirmation_says_nothing_of_later_tablets() {
     rig.enlist_some(1);
     rig.be_good();
     rig.create_table("a", 2);
-    let is_told =
-        |asked: &crate::coordinator::rig::PendingCall| matches!(asked.question, FromCoordinator::Tablets(_));
+    let is_told = |asked: &crate::coordinator::rig::PendingCall| {
+        matches!(asked.question, FromCoordinator::Tablets(_))
+    };
     let first = rig.asked_where(is_told).pop().expect("told");
     let FromCoordinator::Tablets(tablets) = &first.question else {
         panic!("{first:?}");

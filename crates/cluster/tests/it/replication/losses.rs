@@ -560,7 +560,8 @@ fn seeds() -> std::ops::Range<u64> {
 #[test]
 fn acknowledged_bytes_survive_any_losses_and_returns() {
     let (mut losses, mut returns, mut handed_back, mut kept) = (0, 0, 0, 0);
-    for seed in seeds() {
+    // Seed 1512 failed once: by a fault of these tests' judge.
+    for seed in seeds().chain([1512]) {
         let result = std::panic::catch_unwind(|| live(seed, config()));
         let Ok(world) = result else {
             panic!(

@@ -1,8 +1,8 @@
 //! Ranges that are mostly on flash: exports, counts and purges leave nothing out, whatever is
 //! demoted and cleaned meanwhile, and report a failing device.
 
-use crate::flash::device::{Flash, MIB, check_budget, key, value, write};
 use crate::durable::world::{Consumer, TABLE, hook_up};
+use crate::flash::device::{Flash, MIB, check_budget, key, value, write};
 use duramen_base::ids::{KeyRange, RouteHash};
 use duramen_base::planted::{Bug, carry, with_bug};
 use duramen_base::random::Random;

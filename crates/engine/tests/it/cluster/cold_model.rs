@@ -4,8 +4,8 @@
 use crate::cluster::cold::{Copied, Tiered, alive, take_over};
 use crate::cluster::dead_log::{object, tombstone};
 use crate::durable::disk::replay;
-use crate::flash::device::{MIB, check_budget, key, value, wait_for};
 use crate::durable::world::{State, TABLE};
+use crate::flash::device::{MIB, check_budget, key, value, wait_for};
 use duramen_base::ids::{KeyRange, RouteHash};
 use duramen_base::random::Random;
 use duramen_engine::{Error, SideLog, SidePlan};

@@ -4,10 +4,10 @@
 
 use crate::cluster::cold::Tiered;
 use crate::cluster::dead_log::DeadLog;
-use crate::durable::disk::{Name, replay};
-use crate::flash::device::{MIB, check_budget, key, value, wait_for};
 use crate::cluster::side::fill;
+use crate::durable::disk::{Name, replay};
 use crate::durable::world::{State, TABLE};
+use crate::flash::device::{MIB, check_budget, key, value, wait_for};
 use duramen_base::ids::{KeyRange, SegmentId};
 use duramen_base::planted::{Bug, carry, with_bug};
 use duramen_base::random::Random;

@@ -2,8 +2,8 @@
 
 use crate::cluster::dead_log::object;
 use crate::durable::disk::{Name, replay};
-use crate::flash::device::PATIENCE;
 use crate::durable::world::{State, TABLE, World};
+use crate::flash::device::PATIENCE;
 use duramen_base::ids::{KeyRange, RouteHash};
 use duramen_base::planted::{Bug, carry, has_bug, with_bug};
 use duramen_base::random::Random;

@@ -4,21 +4,18 @@
 use crate::two_levels::disk::Mistake;
 use crate::two_levels::model::{Plan, run};
 use crate::two_levels::scenarios::deleted_after_a_pass_that_was_cut_off;
-use duramen_base::planted::{Bug, plant};
+use duramen_base::planted::{Bug, found_by, plant};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs histories until one of them fails with these words.
-fn must_be_found(plan: &Plan, words: &str, histories: u64) {
-    for seed in 1000..1000 + histories {
-        let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(seed, plan))) else {
-            continue;
-        };
+/// Runs the history of the recorded seed, which must fail with these words.
+fn must_be_found(plan: &Plan, words: &str, seed: u64) {
+    let text = found_by(seed, 1000..1100, |seed| {
+        let panic = catch_unwind(AssertUnwindSafe(|| run(seed, plan))).err()?;
         let text = panic.downcast_ref::<String>().map_or("", String::as_str);
         let text = panic.downcast_ref::<&str>().unwrap_or(&text);
-        assert!(text.contains(words), "it ended for another reason: {text}");
-        return;
-    }
-    panic!("{:?} was not found", plan.mistake);
+        Some((*text).to_owned())
+    });
+    assert!(text.contains(words), "it ended for another reason: {text}");
 }
 
 const LOST_OR_BACK: &str = "after the restart";
@@ -36,9 +33,9 @@ fn writer_that(mistake: Mistake) -> Plan {
     })
 }
 
-fn engine_must_be_found(bug: Bug, words: &str) {
+fn engine_must_be_found(bug: Bug, words: &str, seed: u64) {
     let _bug = plant(bug);
-    must_be_found(&far_ahead(Plan::new()), words, 100);
+    must_be_found(&far_ahead(Plan::new()), words, seed);
 }
 
 #[test]
@@ -47,22 +44,22 @@ fn trap_1_a_replay_of_everything_is_found() {
     plan.setup.disk_segments_max = 80; // with this mistake no segment ever leaves
     plan.steps = 500;
     plan.crashes = 20;
-    must_be_found(&plan, LOST_OR_BACK, 100);
+    must_be_found(&plan, LOST_OR_BACK, 1000);
 }
 
 #[test]
 fn trap_2_frames_freed_before_the_swap_are_found() {
-    must_be_found(&writer_that(Mistake::FreesEarly), "is gone", 100);
+    must_be_found(&writer_that(Mistake::FreesEarly), "is gone", 1000);
 }
 
 #[test]
 fn trap_3_a_swap_before_its_reasons_are_durable_is_found() {
-    engine_must_be_found(Bug::SwapBeforeReasons, LOST_OR_BACK);
+    engine_must_be_found(Bug::SwapBeforeReasons, LOST_OR_BACK, 1000);
 }
 
 #[test]
 fn trap_9_a_survivor_listed_before_its_frame_is_found() {
-    engine_must_be_found(Bug::SwapBeforeFrames, "is gone");
+    engine_must_be_found(Bug::SwapBeforeFrames, "is gone", 1000);
 }
 
 #[test]
@@ -73,7 +70,7 @@ fn a_pass_that_is_not_announced_is_found() {
 
 #[test]
 fn dead_objects_without_a_tombstone_are_found() {
-    engine_must_be_found(Bug::NotMaterialised, LOST_OR_BACK);
+    engine_must_be_found(Bug::NotMaterialised, LOST_OR_BACK, 1000);
 }
 
 #[test]
@@ -81,10 +78,10 @@ fn a_restart_that_forgets_what_has_expired_is_found() {
     let _bug = plant(Bug::ExpiredIsForgotten);
     let mut plan = far_ahead(Plan::new());
     plan.expiry = true;
-    must_be_found(&plan, LOST_OR_BACK, 100);
+    must_be_found(&plan, LOST_OR_BACK, 1000);
 }
 
 #[test]
 fn a_restart_that_takes_every_tombstone_for_spare_is_found() {
-    engine_must_be_found(Bug::EveryTombstoneIsSpare, LOST_OR_BACK);
+    engine_must_be_found(Bug::EveryTombstoneIsSpare, LOST_OR_BACK, 1000);
 }

@@ -236,7 +236,8 @@ impl History {
             }
             4 => {
                 let others = (0..SERVERS).filter(|other| *other != n);
-                self.net.cut(n, others.chain([crate::node::net::COORDINATOR]));
+                self.net
+                    .cut(n, others.chain([crate::node::net::COORDINATOR]));
             }
             5 => {
                 let to = self.below(SERVERS as u64 + 1) as usize;

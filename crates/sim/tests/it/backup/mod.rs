@@ -5,7 +5,7 @@ mod damage;
 mod many;
 mod model;
 
-use duramen_base::planted::{Bug, with_bug};
+use duramen_base::planted::{Bug, found_by, with_bug};
 use std::sync::Arc;
 
 use duramen_backup::{Backup, Expected, rotate};
@@ -226,58 +226,51 @@ fn what_a_killed_creation_left_in_the_cache_is_made_durable_by_the_next_start() 
 }
 
 /// A test of the tests: each planted bug is found.
-fn finds(bug: Bug, faults: &[Fault]) {
+/// Finds the bug by its recorded seed and the operation at which the fault comes.
+fn finds(bug: Bug, fault: Fault, (seed, at): (u64, u64)) {
     let base = fresh_disk(99);
-    for seed in 1..400 {
-        for fault in faults {
-            let mut at = 1;
-            while at < 200 {
-                let found = std::panic::catch_unwind(|| {
-                    with_bug(bug, || crash_at(&base, seed, 150, Some((at, *fault))))
-                });
-                if !matches!(found, Ok(Ok(_))) {
-                    // Without the bug this history passes: so the bug was found, and nothing else.
-                    let without = crash_at(&base, seed, 150, Some((at, *fault)));
-                    must(seed, &format!("no bug, {fault:?} at {at}"), without);
-                    return;
-                }
-                at += 1 + seed % 3;
-            }
-        }
-    }
-    panic!("{bug:?} was not found");
+    let others = (1..400).flat_map(|seed| {
+        let stride = 1 + seed as usize % 3;
+        (1..200).step_by(stride).map(move |at| (seed, at))
+    });
+    found_by((seed, at), others, |(seed, at)| {
+        let found = std::panic::catch_unwind(|| {
+            with_bug(bug, || crash_at(&base, seed, 150, Some((at, fault))))
+        });
+        (!matches!(found, Ok(Ok(_)))).then(|| format!("operation {at} of {seed}"))
+    });
+    // Without the bug this history passes: so the bug was found, and nothing else.
+    let without = crash_at(&base, seed, 150, Some((at, fault)));
+    must(seed, &format!("no bug, {fault:?} at {at}"), without);
 }
 
 #[test]
 fn planted_trap_10_slot_in_place_is_found() {
-    finds(Bug::SlotInPlace, &[Fault::PowerCutWithin]);
+    finds(Bug::SlotInPlace, Fault::PowerCutWithin, (1, 1));
 }
 
 #[test]
 fn planted_trap_10_slot_before_data_is_found() {
-    finds(
-        Bug::SlotBeforeData,
-        &[Fault::PowerCutWithin, Fault::PowerCut],
-    );
+    finds(Bug::SlotBeforeData, Fault::PowerCutWithin, (1, 1));
 }
 
 #[test]
 fn planted_trap_11_close_from_memory_is_found() {
-    finds(Bug::CloseFromMemory, &[Fault::Kill]);
+    finds(Bug::CloseFromMemory, Fault::Kill, (1, 1));
 }
 
 #[test]
 fn planted_trim_before_header_is_found() {
-    finds(Bug::TrimBeforeHeader, &[Fault::PowerCut]);
+    finds(Bug::TrimBeforeHeader, Fault::PowerCut, (1, 1));
 }
 
 #[test]
 fn planted_sync_again_is_found() {
-    finds(Bug::SyncAgain, &[Fault::Error]);
+    finds(Bug::SyncAgain, Fault::Error, (1, 1));
 }
 
 /// A program that maps `wal` kept the pages that a device had lost.
 #[test]
 fn planted_stale_cache_is_found() {
-    finds(Bug::StaleCache, &[Fault::Error]);
+    finds(Bug::StaleCache, Fault::Error, (1, 1));
 }

@@ -1,25 +1,24 @@
-//! Bugs that simulated clusters must find, each with the faults that expose it and the first seed
-//! that is tried.
+//! Bugs that simulated clusters must find, each with the faults that expose it and a seed that finds
+//! it.
 
-use duramen_base::planted::Bug;
+use duramen_base::planted::{Bug, found_by};
 use duramen_sim::cluster::planted;
 use duramen_sim::cluster::{Plan, run};
 
-/// Seeds that are tried.
-const SEEDS: u64 = 30;
+/// Seeds that are tried if the recorded one does not find its bug.
+const SEEDS: u64 = 100;
 
-fn find(bug: Bug, first: u64) {
+/// Finds the bug by its recorded seed.
+fn find(bug: Bug, seed: u64) {
     let mut all = planted::ALL.iter();
     let (_, shape) = *all.find(|(known, _)| *known == bug).expect("it is listed");
-    let found = (first..first + SEEDS).find_map(|seed| {
+    let why = found_by(seed, 1..SEEDS, |seed| {
         let plan = Plan {
             bug: Some(bug),
             ..Plan::shaped(shape, seed)
         };
-        let why = run(plan).violations.into_iter().next()?;
-        Some((seed, why))
+        run(plan).violations.into_iter().next()
     });
-    let (seed, why) = found.unwrap_or_else(|| panic!("{bug:?} is not found"));
     let why: String = why.chars().take(160).collect();
     println!("| {bug:?} | seed {seed} | {why} |");
     let without = run(Plan::shaped(shape, seed)).violations;

@@ -2,22 +2,18 @@
 //! any operation of the disk, several lives in a row. All promised data are there, no state that
 //! was shown reverts, groups are whole.
 //!
-//! A run takes the same seeds every time, and then fresh ones for the time [`FRESH`]. A seed that
-//! fails is printed with the command that replays it. `DURAMEN_SIM_SEED=n` runs one seed;
-//! `DURAMEN_SIM_RUNS=n` runs so many, all fixed; `DURAMEN_SIM_SECONDS=n` sets the time for fresh
-//! ones (per test).
+//! A run takes the same seeds every time; in the full tier it then takes as many fresh ones. A seed
+//! that fails is printed with the command that replays it. `DURAMEN_SIM_SEED=n` runs one seed;
+//! `DURAMEN_SIM_RUNS=n` runs so many, all fixed.
 
 mod decay;
 mod life;
 mod model;
 
-use duramen_base::planted::{Bug, with_bug};
+use duramen_base::planted::{Bug, found_by, with_bug};
+use duramen_base::tier;
 use life::{Life, Setting};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-
-/// Time for fresh seeds in each test: about a minute and a half for all tests, with the fixed
-/// seeds.
-const FRESH: Duration = Duration::from_secs(6);
+use std::time::{SystemTime, UNIX_EPOCH};
 
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
@@ -27,26 +23,23 @@ fn number(name: &str) -> Option<u64> {
     )
 }
 
-/// The seeds of a test: `fixed` ones, then fresh ones.
-fn seeds(fixed: u64) -> Box<dyn Iterator<Item = u64>> {
+/// The seeds of a test: `quick` fixed ones, or in the full tier `full` ones and as many fresh ones.
+fn seeds(quick: u64, full: u64) -> Box<dyn Iterator<Item = u64>> {
     if let Some(seed) = number("DURAMEN_SIM_SEED") {
         return Box::new(std::iter::once(seed));
     }
     if let Some(runs) = number("DURAMEN_SIM_RUNS") {
         return Box::new(0..runs);
     }
-    let time = number("DURAMEN_SIM_SECONDS").map_or(FRESH, Duration::from_secs);
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let first = since.expect("a clock after 1970").as_millis() as u64 * 1000;
-    let mut started = None;
-    let fresh =
-        (first..).take_while(move |_| started.get_or_insert_with(Instant::now).elapsed() < time);
-    Box::new((0..fixed).chain(fresh))
+    let fixed = tier::runs(quick, full);
+    Box::new((0..fixed).chain(first..first + tier::runs(0, full)))
 }
 
-fn run(test: &str, fixed: u64, body: impl Fn(u64) + std::panic::RefUnwindSafe) {
+fn run(test: &str, quick: u64, full: u64, body: impl Fn(u64) + std::panic::RefUnwindSafe) {
     let mut histories = 0;
-    for seed in seeds(fixed) {
+    for seed in seeds(quick, full) {
         if let Err(panic) = std::panic::catch_unwind(|| body(seed)) {
             eprintln!(
                 "replay: DURAMEN_SIM_SEED={seed} cargo test -p duramen-sim --test it store::{test}"
@@ -61,7 +54,7 @@ fn run(test: &str, fixed: u64, body: impl Fn(u64) + std::panic::RefUnwindSafe) {
 /// Every operation of a short history is a cut point, by power and by kill.
 #[test]
 fn scenario_01_02_03_every_cut_point_of_short_histories() {
-    run("scenario_01_02_03_every_cut_point", 2, |seed| {
+    run("scenario_01_02_03_every_cut_point", 2, 4, |seed| {
         let setting = Setting::short(seed);
         let operations = Life::count_operations(&setting);
         assert!(operations > 20, "{operations}");
@@ -76,7 +69,7 @@ fn scenario_01_02_03_every_cut_point_of_short_histories() {
 /// As the tests below, with few live data and much cleaning.
 #[test]
 fn scenario_08_random_cuts_of_histories_with_much_cleaning() {
-    run("scenario_08_random_cuts", 20, |seed| {
+    run("scenario_08_random_cuts", 120, 240, |seed| {
         let mut life = Life::new(&Setting::cleaned(seed), seed);
         for _ in 0..6 {
             life.live_until_cut();
@@ -88,7 +81,7 @@ fn scenario_08_random_cuts_of_histories_with_much_cleaning() {
 /// Longer histories with new segments, cleaning, swaps, snapshots; several lives on one disk.
 #[test]
 fn scenario_03_08_10_random_cuts_of_long_histories() {
-    run("scenario_03_08_10_random_cuts", 8, |seed| {
+    run("scenario_03_08_10_random_cuts", 60, 120, |seed| {
         let setting = Setting::long(seed);
         let mut life = Life::new(&setting, seed);
         for _ in 0..4 {
@@ -114,7 +107,7 @@ fn history_262_after_a_killed_creation() {
 #[test]
 fn scenario_20_flipped_bits_are_refused_or_harmless() {
     let refused = std::sync::atomic::AtomicU64::new(0);
-    run("scenario_20", 6, |seed| {
+    run("scenario_20", 20, 60, |seed| {
         let mut life = Life::new(&Setting::long(seed), seed);
         let times = life.live_and_rot(6);
         refused.fetch_add(times, std::sync::atomic::Ordering::Relaxed);
@@ -126,44 +119,44 @@ fn scenario_20_flipped_bits_are_refused_or_harmless() {
 
 #[test]
 fn trap_1_replay_of_everything_is_found() {
-    find(Bug::ReplayEverything, Setting::cleaned, lives);
+    find(Bug::ReplayEverything, 0, Setting::cleaned, lives);
 }
 
 #[test]
 fn trap_2_frames_freed_before_the_swap_are_found() {
-    find(Bug::FreeBeforeSwap, Setting::cleaned, lives);
+    find(Bug::FreeBeforeSwap, 0, Setting::cleaned, lives);
 }
 
 #[test]
 fn trap_4_hits_that_do_not_wait_are_found() {
-    find(Bug::HitsDoNotWait, Setting::hot, lives);
+    find(Bug::HitsDoNotWait, 0, Setting::hot, lives);
 }
 
 #[test]
 fn trap_4_misses_that_do_not_wait_are_found() {
-    find(Bug::MissesDoNotWait, Setting::hot, lives);
+    find(Bug::MissesDoNotWait, 0, Setting::hot, lives);
 }
 
 #[test]
 fn trap_8_damage_that_is_skipped_is_found() {
-    find(Bug::DamageIsSkipped, Setting::long, |life| {
+    find(Bug::DamageIsSkipped, 0, Setting::long, |life| {
         life.live_and_rot(4);
     });
 }
 
 #[test]
 fn trap_9_a_swap_before_its_frames_is_found() {
-    find(Bug::SwapBeforeFrames, Setting::cleaned, lives);
+    find(Bug::SwapBeforeFrames, 0, Setting::cleaned, lives);
 }
 
 #[test]
 fn an_answer_before_the_sync_is_found() {
-    find(Bug::AnswerBeforeSync, Setting::hot, lives);
+    find(Bug::AnswerBeforeSync, 0, Setting::hot, lives);
 }
 
 #[test]
 fn an_old_control_head_is_found() {
-    find(Bug::OldControlHead, Setting::long, lives);
+    find(Bug::OldControlHead, 0, Setting::long, lives);
 }
 
 fn lives(life: &mut Life) {
@@ -172,15 +165,14 @@ fn lives(life: &mut Life) {
     }
 }
 
-fn find(bug: Bug, setting: fn(u64) -> Setting, history: fn(&mut Life)) {
-    let found = (0..400).find(|seed| {
+/// Finds the bug by its recorded seed.
+fn find(bug: Bug, seed: u64, setting: fn(u64) -> Setting, history: fn(&mut Life)) {
+    found_by(seed, 0..400, |seed| {
         let lived = std::panic::catch_unwind(|| {
-            with_bug(bug, || history(&mut Life::new(&setting(*seed), *seed)));
+            with_bug(bug, || history(&mut Life::new(&setting(seed), seed)));
         });
-        lived.is_err()
+        lived.err().map(|_| format!("history {seed}"))
     });
-    println!("{bug:?}: found by history {found:?}");
-    let seed = found.unwrap_or_else(|| panic!("{bug:?} was not found"));
     // Without the bug this history passes: so the bug was found, and nothing else.
     history(&mut Life::new(&setting(seed), seed));
 }
