@@ -1,16 +1,22 @@
-//! Rule: the modules at the top of a crate import each other in one direction only.
+//! Rule: the modules of a folder import each other in one direction only.
 //!
-//! An import is a `use`, or a path that begins with `crate` or leads to the root of the crate by
-//! `super`. Tests may import everything.
+//! An import is a `use`, or a path that begins with `crate` or `super`. An import of something
+//! inside a module is an import of that module, and a name that the folder's own module
+//! (`folder.rs` or `folder/mod.rs`) imports from one of its modules leads to that module. Tests may
+//! import everything.
+//!
+//! The tree was written before this rule. `crates/xtask/src/tidy/circles_known.txt` has the circles
+//! that are left, each with its members. A new or larger circle is a complaint, and so is a row
+//! whose circle has become smaller or is gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use super::sources::code_only;
+use super::modules::{Imports, Modules, Place};
 use super::{House, read};
 
-/// Each module with the modules that it imports, and one path for each of these.
-type Imports = BTreeMap<String, BTreeMap<String, String>>;
+/// The circles that are left: rows of `folder: module module…`, sorted.
+const KNOWN: &str = "crates/xtask/src/tidy/circles_known.txt";
 
 pub(super) fn check(house: &House, complaints: &mut Vec<String>) -> Result<(), String> {
     let mut crates: BTreeMap<String, Vec<(&Path, String)>> = BTreeMap::new();
@@ -19,228 +25,150 @@ pub(super) fn check(house: &House, complaints: &mut Vec<String>) -> Result<(), S
         let Some(sources) = above.find(|folder| folder.ends_with("src")) else {
             continue;
         };
-        let (Some(name), Ok(inside)) = (sources.parent(), file.strip_prefix(sources)) else {
+        let Ok(inside) = file.strip_prefix(sources) else {
             continue;
         };
         let text = read(&house.root.join(file))?;
-        let files = crates.entry(name.display().to_string()).or_default();
+        let files = crates.entry(sources.display().to_string()).or_default();
         files.push((inside, text));
     }
-    for (name, files) in &crates {
-        let circles = circles(&imports(files));
-        for circle in circles {
-            complaints.push(format!(
-                "{name}: modules that import each other in a circle; move a type to where it belongs: {circle}"
-            ));
-        }
-    }
+    let found = crates
+        .iter()
+        .flat_map(|(sources, files)| circles_of_crate(sources, &Modules::new(files)));
+    let known = parse(&read(&house.root.join(KNOWN))?)?;
+    compare(&found.collect::<Vec<_>>(), &known, complaints);
     Ok(())
 }
 
-/// The imports among the modules at the top of a crate, given its files with their paths in `src`.
-fn imports(files: &[(&Path, String)]) -> Imports {
-    let root = ["lib.rs", "main.rs"].into_iter().find_map(|root| {
-        let file = files.iter().find(|(path, _)| *path == Path::new(root));
-        file.map(|(_, text)| tokens(text))
+/// Modules of one folder that reach each other.
+#[derive(Debug, PartialEq, Eq)]
+struct Circle {
+    folder: String,
+    members: BTreeSet<String>,
+    /// The imports that tie it: the module that imports, the one that is imported, and the path.
+    ties: Vec<(String, String, String)>,
+}
+
+/// A row of the list of circles that are left.
+#[derive(Debug, PartialEq, Eq)]
+struct Known {
+    folder: String,
+    members: BTreeSet<String>,
+}
+
+/// The rows `folder: module module…`; a line that begins with `#` is a remark.
+fn parse(text: &str) -> Result<Vec<Known>, String> {
+    let rows = text.lines().filter(|row| !row.starts_with('#'));
+    let known = rows.map(|row| {
+        let (folder, members) = row.split_once(": ")?;
+        Some(Known {
+            folder: folder.to_owned(),
+            members: members.split(' ').map(str::to_owned).collect(),
+        })
     });
-    let root = root.unwrap_or_default();
-    let modules: BTreeSet<&str> = root
-        .windows(3)
-        .filter(|three| three[0] == "mod" && three[2] == ";")
-        .map(|three| three[1].as_str())
-        .collect();
-    // Names that the root imports from a module lead to that module.
-    let mut names: BTreeMap<String, String> = BTreeMap::new();
-    for path in paths(&root) {
-        let path: Vec<_> = path
+    known
+        .collect::<Option<_>>()
+        .ok_or_else(|| format!("{KNOWN}: a row is not `folder: module module…`"))
+}
+
+/// Complaints about circles that are new or larger, and about rows that are no longer right.
+fn compare(found: &[Circle], known: &[Known], complaints: &mut Vec<String>) {
+    let meets = |circle: &Circle, row: &Known| {
+        circle.folder == row.folder && !circle.members.is_disjoint(&row.members)
+    };
+    for circle in found {
+        let rows: Vec<&Known> = known.iter().filter(|row| meets(circle, row)).collect();
+        let before: BTreeSet<&String> = rows.iter().flat_map(|row| &row.members).collect();
+        let joined: Vec<&String> = circle
+            .members
             .iter()
-            .filter(|part| *part != "crate" && *part != "self")
+            .filter(|member| !before.contains(member))
             .collect();
-        if let [first, .., last] = path[..]
-            && modules.contains(first.as_str())
-        {
-            names.insert(last.clone(), first.clone());
-        }
-    }
-    let mut imports = Imports::new();
-    for (path, text) in files {
-        let parts: Vec<_> = path.iter().filter_map(|part| part.to_str()).collect();
-        let from = parts[0].trim_end_matches(".rs");
-        let is_test = parts
-            .iter()
-            .any(|part| part.trim_end_matches(".rs") == "tests");
-        if is_test || !modules.contains(from) {
+        let folder = &circle.folder;
+        if joined.is_empty() && rows.len() == 1 {
+            if circle.members.len() < before.len() {
+                complaints.push(format!(
+                    "{KNOWN}: a circle in {folder} is smaller, write: `{circle}`"
+                ));
+            }
             continue;
         }
-        // Number of `super` that lead to the root.
-        let depth = parts.len() - usize::from(parts.ends_with(&["mod.rs"]));
-        for path in paths(&tokens(text)) {
-            let supers = path.iter().take_while(|part| *part == "super").count();
-            let target = match path[0].as_str() {
-                "crate" => path.get(1),
-                _ if supers == depth => path.get(supers),
-                _ => None,
-            };
-            let Some(target) = target else { continue };
-            let named = names.get(target).map_or(target, |module| module);
-            if named != from && modules.contains(named.as_str()) {
-                let targets = imports.entry(from.to_owned()).or_default();
-                targets
-                    .entry(named.clone())
-                    .or_insert_with(|| path.join("::"));
-            }
-        }
-    }
-    imports
-}
-
-/// Names and punctuation of the code outside of comments, strings and tests; `::` is one token.
-fn tokens(text: &str) -> Vec<String> {
-    let mut tokens: Vec<String> = Vec::new();
-    let is_name = |c: char| c.is_alphanumeric() || c == '_';
-    let code = code_only(text);
-    let mut rest = code.trim_start();
-    while let Some(first) = rest.chars().next() {
-        let len = match first {
-            _ if is_name(first) => rest.find(|c| !is_name(c)).unwrap_or(rest.len()),
-            ':' if rest.starts_with("::") => 2,
-            _ => first.len_utf8(),
+        let fault = match rows.is_empty() {
+            true => "modules that import each other in a circle",
+            false => "a circle of modules has grown",
         };
-        tokens.push(rest[..len].to_owned());
-        rest = rest[len..].trim_start();
+        let of_new = circle.ties.iter().filter(|(from, to, _)| {
+            rows.len() > 1 || joined.contains(&from) || joined.contains(&to)
+        });
+        let ties: Vec<String> = of_new
+            .map(|(from, _, path)| format!("{from} has `{path}`"))
+            .collect();
+        complaints.push(format!(
+            "{folder}: {fault}; move a type to where it belongs: {}",
+            ties.join(", ")
+        ));
     }
-    without_tests(&tokens)
+    for row in known {
+        if !found.iter().any(|circle| meets(circle, row)) {
+            complaints.push(format!(
+                "{KNOWN}: a circle in {} is gone, remove its row",
+                row.folder
+            ));
+        }
+    }
 }
 
-/// Leaves out modules and imports with an attribute `cfg` that names `test`.
-fn without_tests(tokens: &[String]) -> Vec<String> {
-    let mut kept = Vec::new();
-    let mut at = 0;
-    while at < tokens.len() {
-        let end = if tokens[at] == "#" {
-            closing(tokens, at + 1, "[", "]")
-        } else {
-            at
-        };
-        let attribute = &tokens[at..end];
-        let has = |word: &str| attribute.iter().any(|token| token == word);
-        let mut item = end;
-        while item < tokens.len() && tokens[item] == "#" {
-            item = closing(tokens, item + 1, "[", "]");
-        }
-        if tokens.get(item).is_some_and(|token| token == "pub") {
-            item += 1;
-            if tokens.get(item).is_some_and(|token| token == "(") {
-                item = closing(tokens, item, "(", ")");
-            }
-        }
-        let is_item = tokens
-            .get(item)
-            .is_some_and(|token| token == "mod" || token == "use");
-        if has("cfg") && has("test") && is_item {
-            let is_import = tokens[item] == "use";
-            let body = (item..tokens.len())
-                .find(|at| tokens[*at] == ";" || tokens[*at] == "{" && !is_import)
-                .unwrap_or(tokens.len());
-            at = match tokens.get(body).map(String::as_str) {
-                Some("{") => closing(tokens, body, "{", "}"),
-                _ => body + 1,
-            };
-        } else {
-            kept.push(tokens[at].clone());
-            at += 1;
-        }
+impl std::fmt::Display for Circle {
+    /// As a row of the list.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:", self.folder)?;
+        self.members
+            .iter()
+            .try_for_each(|member| write!(f, " {member}"))
     }
-    kept
 }
 
-/// The position behind the token that closes the one at `at`; `at` itself if it opens nothing.
-fn closing(tokens: &[String], at: usize, open: &str, close: &str) -> usize {
-    let mut depth = 0;
-    for (n, token) in tokens.iter().enumerate().skip(at) {
-        depth += i32::from(token == open);
-        depth -= i32::from(token == close);
-        if depth == 0 {
-            return n + usize::from(n > at);
-        }
-    }
-    tokens.len()
+/// The circles of all folders of a crate whose root is in the folder `sources`.
+fn circles_of_crate(sources: &str, modules: &Modules) -> Vec<Circle> {
+    let folders = modules.imports().into_iter();
+    let circles = folders.flat_map(|(place, imports)| {
+        let folder = shown(sources, &place);
+        circles(&folder, &imports)
+    });
+    circles.collect()
 }
 
-/// The paths of all `use`, and those that begin with `crate` or `super` elsewhere.
-fn paths(tokens: &[String]) -> Vec<Vec<String>> {
-    let mut found = Vec::new();
-    let mut at = 0;
-    while at < tokens.len() {
-        match tokens[at].as_str() {
-            "use" => at = tree(tokens, at + 1, &[], &mut found),
-            "crate" | "super" => {
-                let mut path = vec![tokens[at].clone()];
-                while tokens.get(at + 1).is_some_and(|token| token == "::")
-                    && let Some(name) = tokens.get(at + 2)
-                {
-                    path.push(name.clone());
-                    at += 2;
-                }
-                found.push(path);
-                at += 1;
-            }
-            _ => at += 1,
-        }
-    }
-    found
+fn shown(sources: &str, place: &Place) -> String {
+    let parts = std::iter::once(sources).chain(place.iter().map(String::as_str));
+    parts.collect::<Vec<_>>().join("/")
 }
 
-/// Reads one tree of a `use` from `at` on; returns the position of the token behind it.
-fn tree(
-    tokens: &[String],
-    mut at: usize,
-    before: &[String],
-    found: &mut Vec<Vec<String>>,
-) -> usize {
-    let mut path = before.to_vec();
-    while let Some(token) = tokens.get(at) {
-        match token.as_str() {
-            "::" => {}
-            "{" => loop {
-                at = tree(tokens, at + 1, &path, found);
-                if tokens.get(at).is_none_or(|token| token != ",") {
-                    return at + 1;
-                }
-            },
-            "," | ";" | "}" => break,
-            "as" => at += 1,
-            name => path.push(name.to_owned()),
-        }
-        at += 1;
-    }
-    if path.len() > before.len() {
-        found.push(path);
-    }
-    at
-}
-
-/// Every group of modules that reach each other, with the imports that tie it.
-fn circles(imports: &Imports) -> Vec<String> {
+/// Every group of modules of a folder that reach each other.
+fn circles(folder: &str, imports: &Imports) -> Vec<Circle> {
     let reach: BTreeMap<&str, BTreeSet<&str>> = imports
         .keys()
         .map(|from| (from.as_str(), reachable(imports, from)))
         .collect();
     let meets = |a: &str, b: &str| reach.get(a).is_some_and(|all| all.contains(b));
-    let mut shown = BTreeSet::new();
-    let mut circles = Vec::new();
+    let mut circles: Vec<Circle> = Vec::new();
     for from in imports.keys().filter(|from| meets(from, from)) {
-        let circle: Vec<&String> = imports
+        if circles.iter().any(|circle| circle.members.contains(from)) {
+            continue;
+        }
+        let members: BTreeSet<String> = imports
             .keys()
             .filter(|other| meets(from, other) && meets(other, from))
+            .cloned()
             .collect();
-        if shown.insert(circle.clone()) {
-            let edges = circle.iter().flat_map(|from| {
-                let inside = imports[*from].iter().filter(|(to, _)| circle.contains(to));
-                inside.map(move |(_, path)| format!("{from} has `{path}`"))
-            });
-            circles.push(edges.collect::<Vec<_>>().join(", "));
-        }
+        let ties = members.iter().flat_map(|from| {
+            let inside = imports[from].iter().filter(|(to, _)| members.contains(*to));
+            inside.map(move |(to, path)| (from.clone(), to.clone(), path.clone()))
+        });
+        circles.push(Circle {
+            folder: folder.to_owned(),
+            ties: ties.collect(),
+            members,
+        });
     }
     circles
 }
@@ -267,14 +195,24 @@ mod tests {
 
     const ROOT: &str = "mod a;\npub mod b;\nmod c;\n#[cfg(test)]\nmod tests;\npub use b::Name;\n";
 
-    fn found(files: &[(&str, &str)]) -> Vec<String> {
-        let mut all = vec![(Path::new("lib.rs"), ROOT.to_owned())];
+    fn circles_in(root: &str, files: &[(&str, &str)]) -> Vec<Circle> {
+        let mut all = vec![(Path::new("lib.rs"), root.to_owned())];
         all.extend(
             files
                 .iter()
                 .map(|(path, text)| (Path::new(*path), (*text).to_owned())),
         );
-        circles(&imports(&all))
+        circles_of_crate("src", &Modules::new(&all))
+    }
+
+    fn ties(circles: &[Circle]) -> Vec<String> {
+        let ties = circles.iter().flat_map(|circle| &circle.ties);
+        ties.map(|(from, _, path)| format!("{from} has `{path}`"))
+            .collect()
+    }
+
+    fn rows(circles: &[Circle]) -> Vec<String> {
+        circles.iter().map(Circle::to_string).collect()
     }
 
     #[test]
@@ -287,17 +225,22 @@ mod tests {
             "use crate::Name;",
             "#[cfg(not(debug_assertions))]\nuse crate::b;",
             "#[cfg(test)]\nmod tests { use x; }\nuse crate::b;",
+            "mod x {\n    use super::super::b;\n}",
         ] {
-            let circle = found(&[("a.rs", import), ("b.rs", "use crate::a::Z;")]);
-            assert_eq!(circle.len(), 1, "{import}");
-            assert!(circle[0].contains("b has `crate::a::Z`"), "{circle:?}");
+            let found = circles_in(
+                ROOT,
+                &[("a.rs", import), ("b.rs", "use crate::a::Z;"), ("c.rs", "")],
+            );
+            assert_eq!(rows(&found), ["src: a b"], "{import}");
+            assert_eq!(ties(&found)[1], "b has `crate::a::Z`", "{import}");
         }
-        let deep = found(&[
-            ("a/mod.rs", ""),
+        let files = [
+            ("a/mod.rs", "mod x;"),
             ("a/x.rs", "use super::super::c;"),
             ("c.rs", "use crate::a;"),
-        ]);
-        assert_eq!(deep, ["a has `super::super::c`, c has `crate::a`"]);
+        ];
+        let expected = ["a has `super::super::c`", "c has `crate::a`"];
+        assert_eq!(ties(&circles_in(ROOT, &files)), expected);
     }
 
     #[test]
@@ -309,14 +252,13 @@ mod tests {
             "#[cfg(test)]\nuse crate::b;",
             "#[cfg(test)]\nmod tests {\n    use crate::b;\n    fn f() { {} }\n}",
             "use std::b;",
-            "use super::super::b;",
         ] {
             let files = [
                 ("a.rs", import),
                 ("b.rs", "use crate::a::Z;"),
                 ("a/tests.rs", "use crate::b;"),
             ];
-            assert_eq!(found(&files), [""; 0], "{import}");
+            assert_eq!(circles_in(ROOT, &files), [], "{import}");
         }
     }
 
@@ -327,6 +269,116 @@ mod tests {
             ("b.rs", "use crate::c;"),
             ("c.rs", "use crate::a;"),
         ];
-        assert_eq!(found(&files).len(), 1);
+        assert_eq!(rows(&circles_in(ROOT, &files)), ["src: a b c"]);
+    }
+
+    #[test]
+    fn a_circle_is_found_in_every_folder() {
+        let second = "use crate::a::b::first::F;";
+        for (folder, first) in [
+            ("pub mod first;\npub mod second;", "use super::second::S;"),
+            (
+                "pub mod first;\nmod second;",
+                "use crate::a::b::second::inner::S;",
+            ),
+            // A name of the folder's own module leads to the module that it comes from.
+            (
+                "mod first;\nmod second;\npub use second::S;",
+                "use super::S;",
+            ),
+            (
+                "mod first;\nmod second;\npub use second::S as T;",
+                "use crate::T;",
+            ),
+            (
+                "mod first;\nmod second;\npub use second::*;",
+                "use super::S;",
+            ),
+        ] {
+            let files = [
+                ("a.rs", "pub mod b;\n"),
+                ("a/b/mod.rs", folder),
+                ("a/b/first.rs", first),
+                (
+                    "a/b/second.rs",
+                    &format!("{second}\nmod inner;\npub struct S;"),
+                ),
+                ("a/b/second/inner.rs", ""),
+            ];
+            let found = circles_in("mod a;\npub use a::b::T;", &files);
+            assert_eq!(rows(&found), ["src/a/b: first second"], "{folder} {first}");
+        }
+    }
+
+    #[test]
+    fn the_module_of_a_folder_is_no_sibling_of_the_modules_in_it() {
+        for first in [
+            "use super::Own;",
+            "use crate::a::Own;",
+            "use crate::a::first::X;",
+        ] {
+            let files = [
+                ("a.rs", "mod first;\nuse first::F;\nstruct Own;"),
+                ("a/first.rs", first),
+            ];
+            assert_eq!(circles_in("mod a;", &files), [], "{first}");
+        }
+    }
+
+    fn complaints(members: &str, known: &str) -> Vec<String> {
+        let circle = |members: &str| Circle {
+            folder: "src".to_owned(),
+            members: members.split(' ').map(str::to_owned).collect(),
+            ties: vec![("a".to_owned(), "b".to_owned(), "crate::b".to_owned())],
+        };
+        let circles: Vec<Circle> = members
+            .split(", ")
+            .filter(|one| !one.is_empty())
+            .map(circle)
+            .collect();
+        let mut complaints = Vec::new();
+        compare(&circles, &parse(known).expect("rows"), &mut complaints);
+        complaints
+    }
+
+    #[test]
+    fn a_known_circle_may_stay_as_it_is() {
+        assert_eq!(complaints("a b", "# Why.\nsrc: a b\n"), [""; 0]);
+        assert_eq!(complaints("a b, c d", "src: a b\nsrc: c d\n"), [""; 0]);
+    }
+
+    #[test]
+    fn a_new_or_larger_circle_is_a_complaint() {
+        for (found, known, complaint) in [
+            ("a b", "", "src: modules that import each other in a circle"),
+            ("a b", "other: a b\n", "src: modules that import"),
+            ("a b c", "src: b c\n", "src: a circle of modules has grown"),
+            (
+                "a b c d",
+                "src: a b\nsrc: c d\n",
+                "src: a circle of modules has grown",
+            ),
+        ] {
+            let complaints = complaints(found, known);
+            assert!(complaints[0].starts_with(complaint), "{complaints:?}");
+            assert!(complaints[0].contains("a has `crate::b`"), "{complaints:?}");
+        }
+    }
+
+    #[test]
+    fn a_row_is_a_complaint_when_its_circle_is_smaller_or_gone() {
+        let smaller = complaints("a b", "src: a b c\n");
+        assert_eq!(
+            smaller,
+            [format!(
+                "{KNOWN}: a circle in src is smaller, write: `src: a b`"
+            )]
+        );
+        let gone = complaints("", "src: a b\n");
+        assert_eq!(
+            gone,
+            [format!("{KNOWN}: a circle in src is gone, remove its row")]
+        );
+        assert!(parse("src a b").is_err());
     }
 }

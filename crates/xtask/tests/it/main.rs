@@ -1,0 +1,3 @@
+//! Tests of the scripts of this repository.
+
+mod commit_msg;
