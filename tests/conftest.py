@@ -7,7 +7,11 @@ import pytest
 import harness
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    if harness.TIER == "quick":
+        left_out = [item for item in items if item.get_closest_marker("full")]
+        items[:] = [item for item in items if not item.get_closest_marker("full")]
+        config.hook.pytest_deselected(items=left_out)
     if harness.PEER:
         for item in items:
             if item.get_closest_marker("duramen"):

@@ -25,6 +25,11 @@ BENCH = os.path.abspath(os.environ.get("DURAMEN_TEST_BENCH", "../target/debug/du
 BUILT = pathlib.Path(os.environ.get("DURAMEN_TEST_BUILT", "../target/clients")).absolute()
 PEER = os.environ.get("DURAMEN_TEST_PEER")
 
+# `quick`: the tests of a change while it is made, a few minutes; `full`: all tests. Tests of the
+# full tier alone are marked `full`.
+TIER = os.environ.get("DURAMEN_TEST_TIER") or "full"
+assert TIER in ("quick", "full"), f"DURAMEN_TEST_TIER is {TIER}: it must be quick or full"
+
 # Longest duration of anything before a test calls it stuck, in seconds. Two shared cores are slow
 # at times.
 PATIENCE_S = 60
@@ -33,6 +38,16 @@ PATIENCE_S = 60
 # moment does not count as dead. A killed one is still detected within a second, because its
 # connections are refused.
 CALM = ("--verdict-timeout", "3s")
+
+
+def of_tier(quick, full):
+    """A number of rounds, seeds or histories: that of the tier that runs."""
+    return quick if TIER == "quick" else full
+
+
+def only_full(*values, **options):
+    """Parameters of a test that belong to the full tier."""
+    return pytest.param(*values, marks=pytest.mark.full, **options)
 
 
 def crc32c(data):

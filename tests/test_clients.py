@@ -28,6 +28,14 @@ CASES = [
     *(("redis-py", 2), ("redis-py", 3), ("go-redis", 2), ("go-redis", 3), ("node-redis", 2)),
     *(("node-redis", 3), ("ioredis", 2), ("jedis", 2), ("jedis", 3), ("lettuce", 2), ("lettuce", 3)),
 ]
+# One of each library that is installed within seconds.
+QUICK = [("redis-py", 3), ("go-redis", 3), ("node-redis", 3), ("ioredis", 2)]
+
+
+def parameters(cases, quick):
+    """Parameters of a test; the quick tier has those of `quick` alone."""
+    return [pytest.param(*case, marks=() if case in quick else pytest.mark.full) for case in cases]
+
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +85,7 @@ def run_program(client, resp, server, port=None, environment=None):
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-@pytest.mark.parametrize("client, resp", CASES, ids=[f"{client}-resp{resp}" for client, resp in CASES])
+@pytest.mark.parametrize("client, resp", parameters(CASES, QUICK), ids=[f"{client}-resp{resp}" for client, resp in CASES])
 def test_client(results, client, resp, scenario):
     said, errors = results(client, resp)
     assert scenario in said, f"{client} never came to `{scenario}`; it got through {list(said)} and wrote:\n{errors}"

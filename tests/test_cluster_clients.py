@@ -13,6 +13,7 @@ import threading
 import pytest
 
 import harness
+from test_clients import parameters
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 JAVA_PATH = f"{harness.BUILT}/java/classes:{harness.BUILT}/java/dependency/*"
@@ -246,7 +247,7 @@ def check_errors(client, errors):
 
 
 @pytest.mark.duramen
-@pytest.mark.parametrize("client, resp", CASES, ids=[f"{client}-resp{resp}" for client, resp in CASES])
+@pytest.mark.parametrize("client, resp", parameters(CASES, [("redis-py", 3)]), ids=[f"{client}-resp{resp}" for client, resp in CASES])
 def test_client_through_a_migration_and_the_death_of_a_master(cluster, client, resp):
     with Workload(cluster, client, resp, cluster.nodes[:2]) as workload:
         lives = cluster.lives()

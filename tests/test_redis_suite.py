@@ -72,6 +72,7 @@ OUTSIDE = "(outside of a test)"
 
 pytestmark = [
     pytest.mark.duramen,
+    pytest.mark.full,
     pytest.mark.skipif(not SUITE.exists(), reason="the source of redis could not be fetched"),
 ]
 

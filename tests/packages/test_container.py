@@ -82,6 +82,7 @@ class Builder:
         self.run("commit", "--quiet", container, f"docker.io/library/{name}")
 
 
+@pytest.mark.full
 def test_the_image_is_built(tmp_path):
     """By a real builder. No image can be downloaded in a test: the images that the file begins with
     are made of this machine's files, and the one of the compiler has the built program."""

@@ -11,7 +11,7 @@ import pytest
 import harness
 from installing import PACKAGING, run
 
-pytestmark = pytest.mark.duramen
+pytestmark = [pytest.mark.duramen, pytest.mark.full]
 
 UNITS = ["duramen.service", "duramen@shop.service", "duramen-coordinator.service"]
 CONFIG = "/etc/duramen/duramen.toml"
