@@ -1,7 +1,5 @@
 """Fixtures shared by all tests of whole processes."""
 
-import shutil
-
 import pytest
 
 import harness
@@ -60,9 +58,6 @@ def certs(tmp_path_factory):
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
     """Duramen and a Redis."""
-    redis = shutil.which("redis-server")
-    if not redis:
-        pytest.skip("needs redis-server")
     folder = tmp_path_factory.mktemp("pair")
-    with harness.Duramen(folder) as duramen, harness.Redis(folder, program=redis) as peer:
+    with harness.Duramen(folder) as duramen, harness.Redis(folder, program="redis-server") as peer:
         yield duramen, peer

@@ -20,9 +20,10 @@ import time
 
 import pytest
 
+import provide
+
 BINARY = os.path.abspath(os.environ.get("DURAMEN_TEST_BINARY", "../target/debug/duramen"))
 BENCH = os.path.abspath(os.environ.get("DURAMEN_TEST_BENCH", "../target/debug/duramen-bench"))
-BUILT = pathlib.Path(os.environ.get("DURAMEN_TEST_BUILT", "../target/clients")).absolute()
 PEER = os.environ.get("DURAMEN_TEST_PEER")
 
 # `quick`: the tests of a change while it is made, a few minutes; `full`: all tests. Tests of the
@@ -230,7 +231,7 @@ class Redis(Duramen):
 
     def __init__(self, folder, *arguments, program=PEER, **options):
         super().__init__(folder, *arguments, **options)
-        self.program = program
+        self.program = provide.redis_server() if program == "redis-server" else program
 
     def command(self):
         policy = "allkeys-lru" if self.mode == "cache" else "noeviction"

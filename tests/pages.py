@@ -30,12 +30,12 @@ import os
 import pathlib
 import re
 import select
-import shutil
 import signal
 import subprocess
 import time
 
 import harness
+import provide
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -195,8 +195,9 @@ class Reader:
             (self.work / name).symlink_to(ROOT / name)
         (self.programs / "duramen").symlink_to(harness.BINARY)
         # As on a terminal.
-        redis_cli = shutil.which("redis-cli")
-        self.program("redis-cli", f'exec {redis_cli} --no-raw "$@"')
+        self.program("redis-cli", f'exec {provide.program("redis-cli")} --no-raw "$@"')
+        for name in ("curl", "openssl", "pkg-config"):
+            provide.program(name)
         # The programs are built already.
         built = pathlib.Path(harness.BINARY).parent
         target = self.root / "target"

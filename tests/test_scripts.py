@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import random
-import shutil
 import socket
 import struct
 import threading
@@ -462,8 +461,6 @@ def test_functions_survive_kills(start, tmp_path):
 
 
 def test_libraries_are_exchanged_with_redis(server, tmp_path):
-    if not shutil.which("redis-server"):
-        pytest.skip("there is no redis-server on this machine")
     client = connect(server)
     client.function_flush()
     with harness.Redis(tmp_path, program="redis-server") as peer:

@@ -5,6 +5,7 @@ import os
 import pytest
 
 import harness
+import provide
 from installing import Machine, run
 
 
@@ -22,6 +23,7 @@ def packages(tmp_path_factory):
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory):
     folder = tmp_path_factory.mktemp("machine")
+    provide.program("redis-cli")
     if os.getuid() != 0:
         pytest.skip("only root can install packages")
     # Layers may not lie inside of each other.
