@@ -3,6 +3,14 @@
 import pytest
 
 import harness
+import provide
+import reaper
+
+
+def pytest_configure():
+    reaper.start()
+    if provide.OUTSIDE:
+        harness.lead_nowhere()
 
 
 def pytest_collection_modifyitems(config, items):

@@ -21,6 +21,7 @@ import time
 import pytest
 
 import provide
+import reaper
 
 BINARY = os.path.abspath(os.environ.get("DURAMEN_TEST_BINARY", "../target/debug/duramen"))
 BENCH = os.path.abspath(os.environ.get("DURAMEN_TEST_BENCH", "../target/debug/duramen-bench"))
@@ -282,6 +283,21 @@ def free_port():
         return port
 
 
+def lead_nowhere():
+    """Gives the network of this process a way out at whose end nobody answers: an address of another
+    machine is not reached then, and nothing reports that. Without a way out, the kernel does."""
+    ip = provide.program("ip")
+    if subprocess.run([ip, "route", "show", "default"], capture_output=True, check=True).stdout:
+        return
+    for words in [
+        ("link", "add", "out", "arp", "off", "type", "veth", "peer", "name", "nowhere"),
+        ("address", "add", "198.51.100.1/24", "dev", "out"),
+        *[("link", "set", device, "up") for device in ("out", "nowhere")],
+        ("route", "add", "default", "dev", "out"),
+    ]:
+        subprocess.run([ip, *words], check=True)
+
+
 def in_threads(count, work):
     """Runs `work(number)` in threads; raises the first error."""
     errors = []
@@ -478,6 +494,7 @@ def disk(image, place, size):
     """A file system of `size` bytes at `place`, on a loop device. Without the right to mount it,
     the test is skipped."""
     place.mkdir(exist_ok=True)
+    reaper.at_the_end("umount", "-l", place)
     try:
         with open(image, "wb") as file:
             file.truncate(size)
@@ -495,6 +512,7 @@ def disk(image, place, size):
 @contextlib.contextmanager
 def frozen(place):
     """Freezes this file system meanwhile: writers wait, as on a hanging disk."""
+    reaper.at_the_end("fsfreeze", "--unfreeze", place)
     subprocess.run(["fsfreeze", "--freeze", place], check=True)
     try:
         yield
@@ -524,6 +542,7 @@ def loop_device(image, sector_bytes=512):
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"no loop device with sectors of {sector_bytes} bytes: {getattr(error, 'stderr', '') or error}")
     device = made.stdout.strip()
+    reaper.at_the_end("sh", "-c", 'losetup --noheadings --output NAME --associated "$0" | xargs -r losetup --detach', image)
     try:
         yield device
     finally:

@@ -36,6 +36,7 @@ import time
 
 import harness
 import provide
+import reaper
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -218,6 +219,7 @@ esac""",
             "CARGO_TARGET_DIR": str(target),
             "PKG_CONFIG_PATH": f"{local}/lib/pkgconfig",
             "LD_LIBRARY_PATH": f"{local}/lib",
+            reaper.MARK: os.environ.get(reaper.MARK, ""),
             # Small, if the page does not set a size.
             "DURAMEN_MEMORY": "64mb",
         }

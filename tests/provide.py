@@ -21,6 +21,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 
 TESTS = pathlib.Path(__file__).resolve().parent
 BUILT = pathlib.Path(os.environ.get("DURAMEN_TEST_BUILT", TESTS.parent / "target/clients")).absolute()
@@ -91,14 +92,31 @@ def untimed():
         signal.setitimer(signal.ITIMER_REAL, left_s)
 
 
+# Locks of each thread of this process.
+HELD = set()
+
+
 @contextlib.contextmanager
 def lock(path):
-    """One process after the other."""
+    """One process, and one thread of it, after the other; who has the lock may lock again."""
+    held = (threading.get_ident(), path)
+    if held in HELD:
+        yield
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w") as file:
         with untimed():
             fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        HELD.add(held)
+        try:
+            yield
+        finally:
+            HELD.discard(held)
+
+
+def apt():
+    """Packages of the machine are installed by one process after the other."""
+    return lock(BUILT / ".apt.lock")
 
 
 def once(folder, sources, work):
@@ -146,7 +164,7 @@ def program(name):
     """The path of a program of the machine. Its Debian package is installed if it is missing."""
     package = PACKAGES[name]
     if not shutil.which(name):
-        with lock(BUILT / ".apt.lock"):
+        with apt():
             if not shutil.which(name):
                 install(package)
     found = shutil.which(name)
@@ -160,7 +178,7 @@ def debian(*packages):
     """Makes sure that these Debian packages are installed."""
     if not shutil.which("dpkg-query"):
         raise Missing(f"these packages are Debian's: {' '.join(packages)}")
-    with lock(BUILT / ".apt.lock"):
+    with apt():
         missing = [package for package in packages if not is_installed(package)]
         if missing:
             install(*missing)
@@ -287,7 +305,7 @@ def promtool():
     folder = BUILT / "promtool"
 
     def make():
-        with lock(BUILT / ".apt.lock"):
+        with apt():
             try:
                 call("apt-get", "download", "-q", "prometheus", cwd=folder)
             except Missing:

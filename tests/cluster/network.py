@@ -8,11 +8,12 @@ that fails in one direction. Neither side gets an error.
 
 import itertools
 import os
+import secrets
 import subprocess
 
 import provide
+import reaper
 
-NUMBERS = itertools.count()
 SUBNET = "10.177.0"
 
 
@@ -56,7 +57,8 @@ class Network:
         if os.geteuid() != 0:
             raise Unable("only root makes network namespaces")
         self.ip, self.nft = provide.program("ip"), provide.program("nft")
-        self.name = f"duramen-{os.getpid()}-{next(NUMBERS)}"
+        # Names of namespaces belong to the whole machine.
+        self.name = f"duramen-{secrets.token_hex(4)}"
         self.hosts = []
         try:
             self.hub = self.add("hub", 1)
@@ -73,6 +75,7 @@ class Network:
 
     def add(self, name, number):
         host = Host(self, name, number)
+        reaper.at_the_end(self.ip, "netns", "del", host.namespace)
         run(self.ip, "netns", "add", host.namespace)
         self.hosts.append(host)
         self.link("link", "set", "lo", "up", host=host)

@@ -26,8 +26,9 @@ def machine(tmp_path_factory):
     provide.program("redis-cli")
     if os.getuid() != 0:
         pytest.skip("only root can install packages")
-    # Layers may not lie inside of each other.
-    with harness.disk(folder / "image", folder / "disk", 8 << 30) as place:
+    # No package is installed on this machine meanwhile: its file system is the lower layer. Layers may
+    # not lie inside of each other.
+    with provide.apt(), harness.disk(folder / "image", folder / "disk", 8 << 30) as place:
         made = Machine(place)
         yield made
         made.end()
