@@ -47,6 +47,16 @@ def of_tier(quick, full):
     return quick if TIER == "quick" else full
 
 
+def rounds(seconds, least):
+    """Numbers of rounds for this time. There are at least `least` of them: a test whose rounds are
+    slow takes longer, and does not pass without them."""
+    ends = time.monotonic() + seconds
+    number = 0
+    while number < least or time.monotonic() < ends:
+        yield number
+        number += 1
+
+
 def only_full(*values, **options):
     """Parameters of a test that belong to the full tier."""
     return pytest.param(*values, marks=pytest.mark.full, **options)
