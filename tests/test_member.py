@@ -253,7 +253,9 @@ def test_a_member_whose_disk_hangs_holds_up_nobody(tmp_path):
         with harness.frozen(places[hung]):
             begun = time.monotonic()
             cluster.write("meanwhile")
-            assert time.monotonic() - begun < 15  # 4 s until it is given up, by each of three masters at worst
+            # It was waited for without end. Now 4 s until it is given up, by each of three masters at
+            # worst, which need the clock; the rest is for a busy machine.
+            assert time.monotonic() - begun < 45
             cluster.check("meanwhile", at=well)
             table = harness.wait_until(lambda: sick(cluster.members[hung]), "/livez tells it")
             assert re.search(r"^keeper .* has not come back", table, re.MULTILINE), table
