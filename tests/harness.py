@@ -20,10 +20,17 @@ import time
 
 import pytest
 
+import provide
+import reaper
+
 BINARY = os.path.abspath(os.environ.get("DURAMEN_TEST_BINARY", "../target/debug/duramen"))
 BENCH = os.path.abspath(os.environ.get("DURAMEN_TEST_BENCH", "../target/debug/duramen-bench"))
-BUILT = pathlib.Path(os.environ.get("DURAMEN_TEST_BUILT", "../target/clients")).absolute()
 PEER = os.environ.get("DURAMEN_TEST_PEER")
+
+# `quick`: the tests of a change while it is made, a few minutes; `full`: all tests. Tests of the
+# full tier alone are marked `full`.
+TIER = os.environ.get("DURAMEN_TEST_TIER") or "full"
+assert TIER in ("quick", "full"), f"DURAMEN_TEST_TIER is {TIER}: it must be quick or full"
 
 # Longest duration of anything before a test calls it stuck, in seconds. Two shared cores are slow
 # at times.
@@ -33,6 +40,26 @@ PATIENCE_S = 60
 # moment does not count as dead. A killed one is still detected within a second, because its
 # connections are refused.
 CALM = ("--verdict-timeout", "3s")
+
+
+def of_tier(quick, full):
+    """A number of rounds, seeds or histories: that of the tier that runs."""
+    return quick if TIER == "quick" else full
+
+
+def rounds(seconds, least):
+    """Numbers of rounds for this time. There are at least `least` of them: a test whose rounds are
+    slow takes longer, and does not pass without them."""
+    ends = time.monotonic() + seconds
+    number = 0
+    while number < least or time.monotonic() < ends:
+        yield number
+        number += 1
+
+
+def only_full(*values, **options):
+    """Parameters of a test that belong to the full tier."""
+    return pytest.param(*values, marks=pytest.mark.full, **options)
 
 
 def crc32c(data):
@@ -215,7 +242,7 @@ class Redis(Duramen):
 
     def __init__(self, folder, *arguments, program=PEER, **options):
         super().__init__(folder, *arguments, **options)
-        self.program = program
+        self.program = provide.redis_server() if program == "redis-server" else program
 
     def command(self):
         policy = "allkeys-lru" if self.mode == "cache" else "noeviction"
@@ -264,6 +291,21 @@ def free_port():
                 continue
         GIVEN_PORTS.add(port)
         return port
+
+
+def lead_nowhere():
+    """Gives the network of this process a way out at whose end nobody answers: an address of another
+    machine is not reached then, and nothing reports that. Without a way out, the kernel does."""
+    ip = provide.program("ip")
+    if subprocess.run([ip, "route", "show", "default"], capture_output=True, check=True).stdout:
+        return
+    for words in [
+        ("link", "add", "out", "arp", "off", "type", "veth", "peer", "name", "nowhere"),
+        ("address", "add", "198.51.100.1/24", "dev", "out"),
+        *[("link", "set", device, "up") for device in ("out", "nowhere")],
+        ("route", "add", "default", "dev", "out"),
+    ]:
+        subprocess.run([ip, *words], check=True)
 
 
 def in_threads(count, work):
@@ -462,6 +504,7 @@ def disk(image, place, size):
     """A file system of `size` bytes at `place`, on a loop device. Without the right to mount it,
     the test is skipped."""
     place.mkdir(exist_ok=True)
+    reaper.at_the_end("umount", "-l", place)
     try:
         with open(image, "wb") as file:
             file.truncate(size)
@@ -479,6 +522,7 @@ def disk(image, place, size):
 @contextlib.contextmanager
 def frozen(place):
     """Freezes this file system meanwhile: writers wait, as on a hanging disk."""
+    reaper.at_the_end("fsfreeze", "--unfreeze", place)
     subprocess.run(["fsfreeze", "--freeze", place], check=True)
     try:
         yield
@@ -508,6 +552,7 @@ def loop_device(image, sector_bytes=512):
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"no loop device with sectors of {sector_bytes} bytes: {getattr(error, 'stderr', '') or error}")
     device = made.stdout.strip()
+    reaper.at_the_end("sh", "-c", 'losetup --noheadings --output NAME --associated "$0" | xargs -r losetup --detach', image)
     try:
         yield device
     finally:

@@ -3,7 +3,6 @@
 import base64
 import json
 import re
-import shutil
 import subprocess
 import time
 import urllib.error
@@ -12,6 +11,7 @@ import urllib.request
 import pytest
 
 import harness
+import provide
 from harness import encode
 
 pytestmark = pytest.mark.duramen
@@ -197,9 +197,7 @@ def attempt(server):
 
 
 def test_curl_logs_in(guarded, tmp_path):
-    curl = shutil.which("curl")
-    if not curl:
-        pytest.skip("needs curl")
+    curl = provide.program("curl")
     url = f"http://127.0.0.1:{guarded.admin_port}/metrics"
     run = lambda *words: subprocess.run([curl, "-sS", *words, url], capture_output=True, text=True, timeout=60)  # noqa: E731
     assert "duramen_connected_clients" in run("--user", "watch:open-sesame").stdout

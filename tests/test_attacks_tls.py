@@ -8,6 +8,7 @@ import time
 import pytest
 
 import harness
+import provide
 from test_tls import options
 
 pytestmark = pytest.mark.duramen
@@ -38,7 +39,7 @@ def plain(served):
 def said(certs, port, *more, sends=b"PING\r\nQUIT\r\n"):
     """What openssl prints that connects so."""
     command = [
-        *("openssl", "s_client", "-connect", f"127.0.0.1:{port}", "-CAfile", certs / "ca.crt", "-verify_return_error"),
+        *(provide.program("openssl"), "s_client", "-connect", f"127.0.0.1:{port}", "-CAfile", certs / "ca.crt", "-verify_return_error"),
         *("-cert", certs / "alice.crt", "-key", certs / "alice.key", *more),
     ]
     done = subprocess.run(command, input=sends, capture_output=True, timeout=harness.PATIENCE_S, check=False)
@@ -61,7 +62,7 @@ def test_weak_versions_and_suites(certs, port, how):
 
 def test_a_session_is_not_renegotiated(certs, port):
     process = subprocess.Popen(
-        ["openssl", "s_client", "-connect", f"127.0.0.1:{port}", "-CAfile", certs / "ca.crt", "-tls1_2"]
+        [provide.program("openssl"), "s_client", "-connect", f"127.0.0.1:{port}", "-CAfile", certs / "ca.crt", "-tls1_2"]
         + ["-cert", certs / "alice.crt", "-key", certs / "alice.key"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -36,7 +36,7 @@ def environment(certs, mutual):
     return {**USER, "CLIENT_CA": str(certs / "ca.crt"), **(own if mutual else {})}
 
 
-@pytest.mark.parametrize("client, resp, mutual", CASES, ids=[case[0] for case in CASES])
+@pytest.mark.parametrize("client, resp, mutual", test_clients.parameters(CASES, CASES[:2]), ids=[case[0] for case in CASES])
 def test_scenarios(tmp_path, certs, client, resp, mutual):
     server, port = serve(tmp_path, certs, mutual)
     with server:
@@ -55,7 +55,7 @@ REFUSED_WITHIN_S = 40
 
 
 @pytest.mark.parametrize("why", REFUSALS)
-@pytest.mark.parametrize("client, resp, mutual", CASES, ids=[case[0] for case in CASES])
+@pytest.mark.parametrize("client, resp, mutual", test_clients.parameters(CASES, CASES[:2]), ids=[case[0] for case in CASES])
 def test_a_refused_client_is_told_why(tmp_path, certs, client, resp, mutual, why):
     server, port = serve(tmp_path, certs, mutual)
     variables = {**environment(certs, mutual), "CLIENT_REFUSED": "yes"}

@@ -11,6 +11,12 @@ import time
 import pytest
 
 import harness
+import provide
+
+
+@pytest.fixture(autouse=True, scope="module")
+def redis_cli():
+    provide.program("redis-cli")
 
 
 @pytest.fixture

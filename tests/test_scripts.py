@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import random
-import shutil
 import socket
 import struct
 import threading
@@ -102,8 +101,8 @@ def test_a_script_that_loops_delays_nobody_and_can_be_killed(server, script):
     looper = threading.Thread(target=lambda: pytest.raises(redis.RedisError, connect(server, socket_timeout=60).eval, script, 0))
     looper.start()
     clients = [connect(server) for _ in range(8)]
-    slowest, until = 0, time.monotonic() + 2
-    while time.monotonic() < until:
+    slowest = 0
+    for _ in harness.rounds(2, least=10):
         for client in clients:
             watch = harness.Stopwatch(server)
             client.set("looped-not", "x")
@@ -462,8 +461,6 @@ def test_functions_survive_kills(start, tmp_path):
 
 
 def test_libraries_are_exchanged_with_redis(server, tmp_path):
-    if not shutil.which("redis-server"):
-        pytest.skip("there is no redis-server on this machine")
     client = connect(server)
     client.function_flush()
     with harness.Redis(tmp_path, program="redis-server") as peer:

@@ -196,6 +196,7 @@ def processes_in(folder):
     return found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_bench_leaves_nothing(tmp_path, number):
     """It left its files, and a running cluster."""
@@ -219,6 +220,7 @@ def test_an_interrupted_bench_leaves_nothing(tmp_path, number):
     assert list(scratch.iterdir()) == [] and processes_in(scratch) == [], said
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "report, arguments, columns",
     [

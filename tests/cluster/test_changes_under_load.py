@@ -20,7 +20,7 @@ from harness import wait_until
 from processes import Cluster, Member
 from test_encryption import tool
 
-pytestmark = pytest.mark.duramen
+pytestmark = [pytest.mark.duramen, pytest.mark.full]
 
 # A change is in force everywhere within this time, on two shared cores.
 SOON_S = 40
