@@ -557,3 +557,37 @@ def loop_device(image, sector_bytes=512):
         yield device
     finally:
         subprocess.run(("losetup", "--detach", device), check=True)
+
+
+class Stopwatch:
+    """The time that `seconds` tells is that of the clock, without the time in which one thread of
+    the server, or this one, was ready to run while other programs had the processors. So a bound on
+    it says how long the server makes a client wait, whatever else the machine does."""
+
+    def __init__(self, server):
+        self.tasks = pathlib.Path(f"/proc/{server.process.pid}/task")
+        self.restart()
+
+    def restart(self):
+        self.delays, self.own, self.began = self.delays_s(), delay_s("/proc/thread-self/schedstat"), time.monotonic()
+
+    def delays_s(self):
+        return {task.name: delay_s(task / "schedstat") for task in self.tasks.iterdir()}
+
+    def hindered_s(self):
+        """The longest that one thread of the server was kept from running since then."""
+        delays = [delay - self.delays.get(task, 0) for task, delay in self.delays_s().items()]
+        return max([0.0, *delays])
+
+    def seconds(self):
+        took = time.monotonic() - self.began
+        own = delay_s("/proc/thread-self/schedstat") - self.own
+        return max(0.0, took - own - self.hindered_s())
+
+
+def delay_s(path):
+    """For how long a thread was ready to run and did not, in seconds; 0: it has ended."""
+    try:
+        return int(pathlib.Path(path).read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0

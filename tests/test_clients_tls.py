@@ -49,8 +49,9 @@ REFUSALS = {
     "wrong authority": "(?i)certificate.*(verify failed|unknown authority)|unable to (verify|get).*certificate|self.signed|PKIX",
     "wrong password": "(?i)WRONGPASS|invalid username-password pair",
 }
-# Longest time until a library tells its caller, with the start of its program, on two shared cores.
-REFUSED_WITHIN_S = 5
+# Longest time until a library tells its caller, with the start of its program, which takes seconds
+# on a busy machine. One that tries again and again ends at the watchdog of `run_program`.
+REFUSED_WITHIN_S = 40
 
 
 @pytest.mark.parametrize("why", REFUSALS)

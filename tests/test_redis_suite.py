@@ -22,7 +22,7 @@ import provide
 LIST = pathlib.Path(__file__).with_name("redis_suite.txt")
 
 # Longest duration of one unit, in seconds.
-UNIT_S = 120
+UNIT_S = 240
 
 # Units whose tests start servers of their own, with their own settings: Redis marks them
 # `external:skip`, so that none of them would run by host and port.
