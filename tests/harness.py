@@ -29,7 +29,7 @@ PEER = os.environ.get("DURAMEN_TEST_PEER")
 
 # `quick`: the tests of a change while it is made, a few minutes; `full`: all tests. Tests of the
 # full tier alone are marked `full`.
-TIER = os.environ.get("DURAMEN_TEST_TIER") or "full"
+TIER = os.environ.get("DURAMEN_TEST_TIER") or "quick"
 assert TIER in ("quick", "full"), f"DURAMEN_TEST_TIER is {TIER}: it must be quick or full"
 
 # Longest duration of anything before a test calls it stuck, in seconds. Two shared cores are slow

@@ -290,7 +290,7 @@ def test_values_that_grow_over_the_limit(wire):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_garbage(server, seed):
-    """Replay one with: cargo xtask test garbage, which runs all seeds."""
+    """Replay one with: scripts/test garbage, which runs all seeds."""
     choose = random.Random(seed)
     pieces = [
         *(b"*", b"$", b"\r\n", b"-1", b"3", b"SET", b"GET", b"k", b"\x00", b"\xff", b" ", b"'", b'"', b"EXEC"),

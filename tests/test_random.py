@@ -2,7 +2,7 @@
 afterwards.
 
 The commands avoid intended differences (docs/compatibility.md) and results that depend on the time
-of day. A failing seed is named by its test: cargo xtask test same_replies_to_random_commands.
+of day. A failing seed is named by its test: scripts/test same_replies_to_random_commands.
 """
 
 import os

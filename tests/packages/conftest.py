@@ -14,7 +14,7 @@ def packages(tmp_path_factory):
     """{name: path} of the packages of the program under test."""
     xtask = os.environ.get("DURAMEN_TEST_XTASK")
     if not xtask:
-        pytest.skip("DURAMEN_TEST_XTASK names no program: run it by `cargo xtask test`")
+        pytest.skip("DURAMEN_TEST_XTASK names no program: run it by `scripts/test`")
     out = tmp_path_factory.mktemp("packages")
     run(xtask, "package", "--fast", "--binary", harness.BINARY, "--out", out)
     return {path.name.split("_")[0]: path for path in out.glob("*.deb")}

@@ -2,7 +2,7 @@
 //! bounds.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p duramen-engine --test it --target-dir target/loom --
-//! loom::`, or `cargo xtask test interleavings`.
+//! loom::`, or `scripts/test interleavings`.
 
 #[path = "schedules/mod.rs"]
 mod schedules;

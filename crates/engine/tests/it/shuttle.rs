@@ -2,7 +2,7 @@
 //! bounds.
 //!
 //! `RUSTFLAGS="--cfg shuttle" cargo test -p duramen-engine --test it --target-dir
-//! target/shuttle -- shuttle::`, or `cargo xtask test interleavings`. A failing schedule is printed;
+//! target/shuttle -- shuttle::`, or `scripts/test interleavings`. A failing schedule is printed;
 //! `shuttle::replay` runs it again.
 
 #[path = "schedules/mod.rs"]

@@ -758,7 +758,7 @@ fn a_missing_segment_is_refused() {
     assert_eq!(missing.0, [SegmentId(5), SegmentId(9)]);
 }
 
-/// Not a test but a measurement: `cargo test --profile bench-dev -p duramen-engine --test it --
+/// Not a test but a measurement: `cargo test --release -p duramen-engine --test it --
 /// --ignored --nocapture two_levels::scenarios::speed`.
 #[test]
 #[ignore = "a measurement"]

@@ -1,6 +1,6 @@
 //! One suite for every store: the contract of `duramen_cluster::coordinator::store`.
 //!
-//! The tests start etcd on free ports; they need Debian's etcd-server (`cargo xtask test` installs
+//! The tests start etcd on free ports; they need Debian's etcd-server (`scripts/test` installs
 //! it).
 
 mod server;
