@@ -417,7 +417,8 @@ fn live(seed: u64, config: Config) -> (usize, usize, usize) {
 
 fn check(one_stream: bool) {
     let (mut swapped, mut losses, mut promised) = (0, 0, 0);
-    for seed in seeds() {
+    // Seed 8479 failed once: the tail of a segment got lost although the next one had data.
+    for seed in seeds().chain([8479]) {
         match std::panic::catch_unwind(|| live(seed, config(one_stream))) {
             Ok((s, l, p)) => {
                 swapped += s;
