@@ -2,7 +2,6 @@
 //!
 //! The element under the key is a word that is written and taken; mailboxes are counters behind a
 //! condition variable. Loom reports a deadlock if a waiter sleeps for ever.
-#![cfg(loom)]
 
 use duramen_base::sync::{AtomicU64, Ordering};
 use duramen_base::waiters::{Ticket, WaitKey, Waiters};

@@ -3,15 +3,13 @@
 //! The server is `duramen serve`, or redis-server if DURAMEN_TEST_PEER names it: the commands here
 //! are plain Redis unless a test states otherwise.
 
-mod server;
-
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::server::{DURAMEN, Server};
 use rustix::process::Signal;
-use server::{DURAMEN, Server};
 
 impl Server {
     /// `duramen ARGS` against this server.

@@ -1,5 +1,6 @@
 //! A forked process inherits a store: it belongs to the parent alone.
 
+use crate::alone;
 use duramen::{Error, Level, Options, Store, Table};
 use std::time::{Duration, Instant};
 
@@ -41,6 +42,7 @@ fn is_closed<R>(result: Result<R, Error>) -> bool {
 /// a program that becomes a daemon, writes ended with `DiskFull`, and `close` aborted.
 #[test]
 fn a_forked_child_gets_errors_and_touches_nothing() {
+    let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let options = || Options::new(folder.path().join("store"), 64 << 20);
     let store = Store::open(options()).unwrap();
@@ -100,6 +102,7 @@ fn a_forked_child_gets_errors_and_touches_nothing() {
 /// A closure that forks is under a guard already when its child's call goes on.
 #[test]
 fn a_fork_inside_a_closure_is_the_end_of_the_childs_call() {
+    let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let options = || Options::new(folder.path().join("store"), 64 << 20);
     let store = Store::open(options()).unwrap();

@@ -1,13 +1,10 @@
 //! A durable store with more data than memory: acknowledged writes are there, also after a restart.
 
-#[path = "common/tiered.rs"]
-mod tiered;
-
+use crate::tiered::{T, key, memory, value, write};
 use duramen::{Level, Options, Session, Store};
 use duramen_engine::FlashOptions;
 use std::path::Path;
 use std::sync::Arc;
-use tiered::{T, key, memory, value, write};
 
 const MIB: u64 = 1 << 20;
 const OBJECTS: u64 = 12_000;

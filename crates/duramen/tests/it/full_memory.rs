@@ -5,15 +5,11 @@
 //! window for tombstones, cleaning freed none, as almost nothing was dead, and deletes were refused
 //! without end. But a full store becomes usable again only by deletes.
 
-#[allow(dead_code, reason = "other tests use the rest of it")]
-#[path = "common/tiered.rs"]
-mod tiered;
-
+use crate::tiered::{T, memory};
 use duramen::{Error, Level, Options, Session, Store};
 use duramen_engine::FlashOptions;
 use std::path::Path;
 use std::sync::Arc;
-use tiered::{T, memory};
 
 const MIB: u64 = 1 << 20;
 

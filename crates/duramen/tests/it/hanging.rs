@@ -1,14 +1,11 @@
 //! The durable store on a disk that hangs: only what needs the disk waits for it.
 
-#[path = "common/stoppable.rs"]
-mod stoppable;
-
+use crate::stoppable::stoppable;
 use duramen::{Error, Level, Options, Store};
 use duramen_engine::TableId;
 use std::path::Path;
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
-use stoppable::stoppable;
 
 const T: TableId = TableId::DEFAULT;
 

@@ -1,16 +1,13 @@
 //! Keys that were hot before a restart are in memory after it, if the store has a flash tier; and
 //! no hint, right or wrong, changes a value.
 
-#[path = "common/tiered.rs"]
-mod tiered;
-
+use crate::tiered::{T, key, memory, value, write};
 use duramen::{Level, Options, Session, Store};
 use duramen_engine::{FlashOptions, FlashStats};
 use duramen_format::heat::{BLOCK_BYTES, Block, Kind};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tiered::{T, key, memory, value, write};
 
 const MIB: u64 = 1 << 20;
 /// Four times the data that memory holds.

@@ -1,8 +1,6 @@
 //! The durable store over real directories: acknowledged writes are there after any end.
 
-#[path = "common/stoppable.rs"]
-mod stoppable;
-
+use crate::stoppable::stoppable;
 use duramen::{Condition, Error, Level, Options, Phase, Session, Store, Version};
 use duramen_base::random::Random;
 use duramen_engine::TableId;
@@ -11,7 +9,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use stoppable::stoppable;
 
 const T: TableId = TableId::DEFAULT;
 

@@ -1,9 +1,8 @@
 //! Interleavings and memory orders of the engine's synchronisation, all of them within small
 //! bounds.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p duramen-engine --test loom --target-dir target/loom`, or
-//! `cargo xtask test`.
+//! `RUSTFLAGS="--cfg loom" cargo test -p duramen-engine --test it --target-dir target/loom --
+//! loom::`, or `cargo xtask test interleavings`.
 
-#![cfg(loom)]
-
+#[path = "schedules/mod.rs"]
 mod schedules;

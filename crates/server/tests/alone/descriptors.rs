@@ -1,5 +1,6 @@
-//! No file descriptors left: in its own process, because the limit applies to the whole process.
+//! No file descriptors left: the limit applies to the whole process.
 
+use crate::alone;
 use duramen_server::{Server, ServerConfig};
 use rustix::net::{AddressFamily, SocketType, connect, socket};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -11,6 +12,7 @@ use std::time::Duration;
 /// served when there is room.
 #[test]
 fn clients_are_turned_away_when_descriptors_run_out() {
+    let _alone = alone();
     let server = Server::start(ServerConfig {
         level: Some(duramen_server::config::Level::Memory),
         port: 0,

@@ -1,23 +1,15 @@
-//! Memory of connections that are idle, or declare false lengths. In its own process, one test
-//! after the other: one test needs nearly all allowed file descriptors, and both read the memory of
-//! the whole process.
+//! Memory of connections that are idle, or declare false lengths. One test needs nearly all allowed
+//! file descriptors, and both read the memory of the whole process.
 
-#[allow(dead_code)] // the other helpers are for the reactor's tests
-#[path = "reactor/support.rs"]
-mod support;
-
-use std::sync::{Mutex, PoisonError};
-use support::{Raw, counter, request, start, wait_until};
-
-/// A test that reads the memory of the process must run alone.
-static ALONE: Mutex<()> = Mutex::new(());
+use crate::alone;
+use crate::support::{Raw, counter, request, start, wait_until};
 
 /// Idle connections may use 4 KB of resident memory each; the test's own sockets do not count, as
 /// they use none.
 #[test]
 fn ten_thousand_idle_connections() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     // Both ends of every connection are in this process.
     let maximum = getrlimit(Resource::Nofile).maximum;
     let connections = maximum.map_or(10_000, |files| ((files as usize - 600) / 2).min(10_000));
@@ -47,7 +39,7 @@ fn ten_thousand_idle_connections() {
 /// A declared length reserves nothing: memory grows with the bytes that arrive.
 #[test]
 fn giant_lengths_cost_nothing() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let server = start(|_| {});
     let before = resident_bytes();
     let mut clients: Vec<Raw> = (0..100).map(|_| Raw::connect(&server)).collect();

@@ -3,7 +3,6 @@
 //!
 //! The socket of bells is a counter behind a condition variable. Loom reports a deadlock if a side
 //! sleeps for ever.
-#![cfg(loom)]
 
 use duramen_shm::control::Control;
 use loom::cell::UnsafeCell;

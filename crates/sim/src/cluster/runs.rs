@@ -46,7 +46,7 @@ impl Budget {
 /// The command that repeats one run.
 pub fn replay_line(seed: u64) -> String {
     format!(
-        "DURAMEN_SIM_SEED={seed} cargo test -p duramen-sim --test clusters replay -- --nocapture --ignored"
+        "DURAMEN_SIM_SEED={seed} cargo test -p duramen-sim --test it clusters::replay -- --nocapture --ignored"
     )
 }
 

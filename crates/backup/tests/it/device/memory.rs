@@ -1,6 +1,6 @@
 //! The memory of the backup, under load and after restarts.
 
-use crate::{GEOMETRY, Writer, bytes_of, check, disk, flush_all, identity};
+use crate::device::{GEOMETRY, Writer, bytes_of, check, disk, flush_all, identity};
 use duramen_backup::disk::{File, Front, Fronted};
 use duramen_backup::{Backup, Chunk, Error, Expected, Geometry, Mode, Options};
 use duramen_base::ids::{Level, SegmentId};

@@ -1,7 +1,7 @@
 //! The asynchronous native client and real processes: many operations in flight on one thread while
 //! servers are killed and stopped.
 
-use crate::process::{DEADLINE, Process, signal, until};
+use crate::cluster::process::{DEADLINE, Process, signal, until};
 use duramen_client::Options;
 use duramen_client::asynchronous::{AsyncClient, AsyncTable, Pending, wait};
 use std::future::Future as _;

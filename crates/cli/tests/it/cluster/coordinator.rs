@@ -1,7 +1,7 @@
 //! The coordinator alone: its stored state, refused peers, its successors.
 
-use crate::etcd::Etcd;
-use crate::process::{DEADLINE, Process};
+use crate::cluster::etcd::Etcd;
+use crate::cluster::process::{DEADLINE, Process};
 use std::time::Instant;
 
 pub(crate) fn start(store: &str, more: &[&str]) -> Process {
@@ -124,7 +124,9 @@ fn wrong_settings_and_addresses_are_said() {
         (&["--cluster", "a b"], "none of them blank"),
     ] {
         let call = [&["coordinator"], args].concat();
-        crate::command::duramen(&call).run().expect_error(2, named);
+        crate::cluster::command::duramen(&call)
+            .run()
+            .expect_error(2, named);
     }
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = taken.local_addr().expect("it is bound").to_string();
@@ -139,7 +141,7 @@ fn wrong_settings_and_addresses_are_said() {
         "--store",
         &store,
     ];
-    crate::command::duramen(&call)
+    crate::cluster::command::duramen(&call)
         .run()
         .expect_error(5, &format!("cannot listen at {address}"));
 }
@@ -251,7 +253,7 @@ fn a_cluster_of_another_name_is_said_at_once() {
         "--store",
         &store,
     ];
-    crate::command::duramen(&call)
+    crate::cluster::command::duramen(&call)
         .run()
         .expect_error(5, "the store holds cluster `one`, not `two`");
 }

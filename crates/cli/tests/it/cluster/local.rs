@@ -1,8 +1,8 @@
 //! Native clients on the servers' machine, through shared memory: real processes that are killed.
 
-use crate::command::DURAMEN;
-use crate::process::{DEADLINE, Process, signal, until};
-use crate::redis::Redis;
+use crate::cluster::command::DURAMEN;
+use crate::cluster::process::{DEADLINE, Process, signal, until};
+use crate::cluster::redis::Redis;
 use duramen_client::{Client, Options, Table};
 use duramen_wire::resp::Reply;
 use std::path::Path;

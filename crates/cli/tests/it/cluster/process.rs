@@ -1,6 +1,6 @@
 //! Processes of a cluster, started and ended by a test.
 
-use crate::command::{Call, DURAMEN, duramen};
+use crate::cluster::command::{Call, DURAMEN, duramen};
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};

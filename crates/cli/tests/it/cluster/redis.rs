@@ -1,6 +1,6 @@
 //! A minimal Redis client of a cluster: follows MOVED, retries requests that are not served now.
 
-use crate::process::DEADLINE;
+use crate::cluster::process::DEADLINE;
 use duramen_wire::resp::{Reply, ReplyLimits, ReplyParser, RequestEncoder};
 use std::collections::HashMap;
 use std::io::{Read as _, Write as _};

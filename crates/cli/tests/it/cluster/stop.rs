@@ -1,8 +1,8 @@
 //! The end of a member by a signal while its backups do not answer.
 
-use crate::coordinator;
-use crate::process::{DEADLINE, Process, signal};
-use crate::redis::Redis;
+use crate::cluster::coordinator;
+use crate::cluster::process::{DEADLINE, Process, signal};
+use crate::cluster::redis::Redis;
 use duramen_wire::resp::Reply;
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,8 @@
 //! Clusters of real processes with TLS on all native ports: members are killed and certificates are
 //! replaced under load, and strangers are refused.
 
-use crate::command::{Call, duramen};
-use crate::process::{DEADLINE, Process, signal, until};
+use crate::cluster::command::{Call, duramen};
+use crate::cluster::process::{DEADLINE, Process, signal, until};
 use duramen_client::asynchronous::{AsyncClient, wait};
 use duramen_client::{Client, Error, Options, TlsFiles};
 use duramen_tls::{Authority, Request};

@@ -1,8 +1,8 @@
 //! `duramen up`: a cluster of real processes, its end and its restart.
 
-use crate::command::duramen;
-use crate::process::{Process, signal, until};
-use crate::redis::Redis;
+use crate::cluster::command::duramen;
+use crate::cluster::process::{Process, signal, until};
+use crate::cluster::redis::Redis;
 use std::path::Path;
 
 const KEYS: usize = 400;

@@ -1,8 +1,8 @@
 //! Bytes that change on disk under a running server: the server finds and repairs the damage, so a
 //! SIGKILL loses nothing.
 
-use crate::server::Server;
-use crate::wire::{Reply, Wire};
+use crate::kill::server::Server;
+use crate::kill::wire::{Reply, Wire};
 use duramen_base::random::Random;
 use std::collections::{HashMap, HashSet};
 use std::fs::OpenOptions;

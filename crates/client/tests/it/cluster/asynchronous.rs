@@ -1,7 +1,7 @@
 //! The asynchronous client against the same cluster: many operations in flight on one thread.
 
-use crate::mock::{Cluster, Faults};
-use crate::options;
+use crate::cluster::mock::{Cluster, Faults};
+use crate::cluster::options;
 use duramen_base::ids::ServerId;
 use duramen_client::asynchronous::{AsyncClient, AsyncTable, Pending, wait};
 use duramen_client::{Condition, Error, Expiry, Outcome, Write};
@@ -228,7 +228,7 @@ fn drivers() -> usize {
 #[test]
 fn the_last_handle_ends_the_thread_and_the_operations() {
     if std::env::var_os("ALONE").is_none() {
-        let name = "asynchronous::the_last_handle_ends_the_thread_and_the_operations";
+        let name = "cluster::asynchronous::the_last_handle_ends_the_thread_and_the_operations";
         let alone = std::process::Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", name])
             .env("ALONE", "1")

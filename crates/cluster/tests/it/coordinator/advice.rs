@@ -1,6 +1,6 @@
 //! The members' reports: loads of their ranges, which are stored, and speeds of their disks.
 
-use crate::rig::{Rig, Shelf, add_open, closed, enlist};
+use crate::coordinator::rig::{Rig, Shelf, add_open, closed, enlist};
 use duramen_base::ids::{KeyRange, RouteHash, ServerId, TableId};
 use duramen_base::planted::{Bug, with_bug};
 use duramen_cluster::coordinator::store::{Batch, MetaStore, is_advice};

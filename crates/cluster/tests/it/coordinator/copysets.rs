@@ -1,7 +1,7 @@
 //! The copysets of a cluster have one definition, `placement::copysets` of the server list. The
 //! coordinator formed groups of its own, which no master used.
 
-use crate::rig::{Rig, enlist};
+use crate::coordinator::rig::{Rig, enlist};
 use duramen_base::ids::{SegmentId, ServerId};
 use duramen_cluster::placement::{Layout, Member, Placement, copysets};
 use duramen_cluster::replication::BackupId;

@@ -1,6 +1,6 @@
 //! Drains whose moves fail.
 
-use crate::rig::Rig;
+use crate::coordinator::rig::Rig;
 use duramen_base::ids::{KeyRange, SegmentId, ServerId};
 use duramen_wire::native::message::{
     Admin, MigrationOutcome, MigrationStatus, RangeLoad, ToCoordinator,

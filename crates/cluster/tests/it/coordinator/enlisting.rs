@@ -1,7 +1,7 @@
 //! Enlisting of members: strangers, copies, and lives that are over.
 
-use crate::membership::{pings_to, status_of};
-use crate::rig::{Rig, enlist};
+use crate::coordinator::membership::{pings_to, status_of};
+use crate::coordinator::rig::{Rig, enlist};
 use duramen_base::ids::ServerId;
 use duramen_base::planted::{Bug, with_bug};
 use duramen_cluster::coordinator::{Input, Sign};

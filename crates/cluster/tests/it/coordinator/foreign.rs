@@ -1,6 +1,6 @@
 //! Requests from members of another cluster, to a store that is new by mistake and to others.
 
-use crate::rig::{Rig, enlist};
+use crate::coordinator::rig::{Rig, enlist};
 use duramen_base::ids::{ClusterId, ListVersion, SegmentId, ServerId, TabletsVersion};
 use duramen_cluster::coordinator::store::MetaStore as _;
 use duramen_cluster::coordinator::{Config, Coordinator, Input, OpenError};

@@ -1,7 +1,7 @@
 //! Libraries of functions of the cluster: changed one after the other, told to all, kept by the
 //! next leader.
 
-use crate::rig::Rig;
+use crate::coordinator::rig::Rig;
 use duramen_base::ids::ServerId;
 use duramen_wire::native::message::{
     CLUSTER_FUNCTIONS_BYTES_MAX, ClusterFunctions, CoordinatorAnswer, FromCoordinator, Refusal,

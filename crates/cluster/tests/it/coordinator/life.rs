@@ -3,7 +3,7 @@
 
 mod deeds;
 
-use crate::world::{REPLICAS, World};
+use crate::coordinator::world::{REPLICAS, World};
 use duramen_base::ids::{
     KeyRange, MigrationId, RecoveryId, RouteHash, SegmentId, ServerId, TableId, TabletsVersion,
 };

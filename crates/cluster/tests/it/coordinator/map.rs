@@ -1,6 +1,6 @@
 //! The tablet map as thousands of members follow it: step by step, without a gap.
 
-use crate::rig::Rig;
+use crate::coordinator::rig::Rig;
 use duramen_base::ids::{KeyRange, MapVersion, MigrationId, RouteHash, ServerId, TableId};
 use duramen_base::random::Random;
 use duramen_wire::native::message::{

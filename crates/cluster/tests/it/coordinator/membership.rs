@@ -1,6 +1,6 @@
 //! Membership: enlisting, crashing, and the notices of both.
 
-use crate::rig::{PendingCall, Rig, enlist};
+use crate::coordinator::rig::{PendingCall, Rig, enlist};
 use duramen_base::ids::{
     ClientId, ListVersion, MigrationId, RecoveryId, SegmentId, ServerId, TabletsVersion,
 };

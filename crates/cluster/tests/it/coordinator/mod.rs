@@ -1,5 +1,4 @@
 //! The coordinator against servers that a test plays: membership, tables, recovery, failover.
-#![cfg(test)]
 
 mod advice;
 mod copysets;

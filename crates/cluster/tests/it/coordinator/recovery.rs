@@ -2,7 +2,7 @@
 
 mod control;
 
-use crate::rig::{PendingCall, Rig, Shelf, add_open, closed};
+use crate::coordinator::rig::{PendingCall, Rig, Shelf, add_open, closed};
 use duramen_base::ids::{KeyRange, RecoveryId, RouteHash, SegmentId, ServerId, TableId};
 use duramen_base::planted::{Bug, with_bug};
 use duramen_format::control::Record;

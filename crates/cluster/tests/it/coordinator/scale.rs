@@ -1,7 +1,7 @@
 //! The cost per message of a coordinator of 10,000 servers. By hand: `cargo test --release … scale
 //! -- --ignored --nocapture`.
 
-use crate::rig::Rig;
+use crate::coordinator::rig::Rig;
 use duramen_base::ids::{SegmentId, ServerId, TabletsVersion};
 use duramen_wire::native::message::ToCoordinator;
 use std::time::Instant;
@@ -16,7 +16,7 @@ fn ten_thousand_servers() {
     let begin = Instant::now();
     rig.leader.stores = false;
     for n in 1..=SERVERS {
-        rig.ask(ServerId::NONE, crate::rig::enlist(n, n, None));
+        rig.ask(ServerId::NONE, crate::coordinator::rig::enlist(n, n, None));
         rig.asked.clear();
     }
     rig.leader.stores = true;

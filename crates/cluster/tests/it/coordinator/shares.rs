@@ -1,7 +1,7 @@
 //! The overview for operators: the shares of the servers, the served tablets, the room of each
 //! server, in messages that stay small for a million tablets.
 
-use crate::rig::Rig;
+use crate::coordinator::rig::Rig;
 use duramen_base::ids::{KeyRange, MigrationId, RouteHash, SegmentId, ServerId, TableId};
 use duramen_wire::native::codec::{Envelope, encode_coordinator_answer};
 use duramen_wire::native::message::{
@@ -107,8 +107,9 @@ fn an_earlier_confirmation_says_nothing_of_later_tablets() {
     rig.enlist_some(1);
     rig.be_good();
     rig.create_table("a", 2);
-    let is_told =
-        |asked: &crate::rig::PendingCall| matches!(asked.question, FromCoordinator::Tablets(_));
+    let is_told = |asked: &crate::coordinator::rig::PendingCall| {
+        matches!(asked.question, FromCoordinator::Tablets(_))
+    };
     let first = rig.asked_where(is_told).pop().expect("told");
     let FromCoordinator::Tablets(tablets) = &first.question else {
         panic!("{first:?}");

@@ -1,6 +1,6 @@
 //! Tables and tablets: created, split, moved, drained, dropped.
 
-use crate::rig::Rig;
+use crate::coordinator::rig::Rig;
 use duramen_base::ids::{KeyRange, MigrationId, RouteHash, SegmentId, ServerId, TableId};
 use duramen_base::planted::{Bug, with_bug};
 use duramen_wire::native::message::{

@@ -1,6 +1,6 @@
 //! Users of the cluster: changed one after the other, told to all, kept by the next leader.
 
-use crate::rig::Rig;
+use crate::coordinator::rig::Rig;
 use duramen_base::ids::ServerId;
 use duramen_wire::native::message::{
     CLUSTER_USERS_BYTES_MAX, ClusterUsers, CoordinatorAnswer, FromCoordinator, Refusal,

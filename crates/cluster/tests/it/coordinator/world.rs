@@ -8,7 +8,7 @@
 //! servers never serve the same key at the same time; in the end everything is served and nothing
 //! is left over.
 
-use crate::life::{Key, Life, Server, Value};
+use crate::coordinator::life::{Key, Life, Server, Value};
 use duramen_base::ids::{KeyRange, RouteHash, ServerId, TableId};
 use duramen_base::random::Random;
 use duramen_cluster::coordinator::store::Memory;

@@ -8,8 +8,8 @@
 
 mod planted;
 
-use crate::disk::{Disk, Message, Stored, Synced};
-use crate::writer::{Promised, Writer};
+use crate::replication::disk::{Disk, Message, Stored, Synced};
+use crate::replication::writer::{Promised, Writer};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::random::Random;
 use duramen_cluster::placement::Layout;
@@ -554,7 +554,7 @@ fn live(seed: u64, config: Config) -> World {
 }
 
 fn seeds() -> std::ops::Range<u64> {
-    crate::seeds(400)
+    crate::replication::seeds(400)
 }
 
 #[test]
@@ -564,7 +564,7 @@ fn acknowledged_bytes_survive_any_losses_and_returns() {
         let result = std::panic::catch_unwind(|| live(seed, config()));
         let Ok(world) = result else {
             panic!(
-                "seed {seed}: DURAMEN_SEEDS={seed}.. cargo test -p duramen-cluster --test replication losses"
+                "seed {seed}: DURAMEN_SEEDS={seed}.. cargo test -p duramen-cluster --test it replication::losses"
             );
         };
         losses += world.losses;

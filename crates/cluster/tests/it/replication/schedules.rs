@@ -11,8 +11,8 @@
 mod planted;
 mod scenarios;
 
-use crate::disk::{Disk, Message, Stored, Synced};
-use crate::writer::Writer;
+use crate::replication::disk::{Disk, Message, Stored, Synced};
+use crate::replication::writer::Writer;
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::random::Random;
 use duramen_cluster::control::State;
@@ -315,7 +315,7 @@ fn config(one_stream: bool) -> Config {
 }
 
 fn seeds() -> std::ops::Range<u64> {
-    crate::seeds(10_000)
+    crate::replication::seeds(10_000)
 }
 
 fn run(seed: u64, config: Config) -> World {

@@ -1,7 +1,7 @@
 //! A master whose engine a test plays: it appends, closes and cleans segments, and knows what was
 //! promised of each.
 
-use crate::disk::{Disk, Message, Stored};
+use crate::replication::disk::{Disk, Message, Stored};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::random::Random;
 use duramen_cluster::control::State;

@@ -1,8 +1,8 @@
 //! Ranges that are mostly on flash: exports, counts and purges leave nothing out, whatever is
 //! demoted and cleaned meanwhile, and report a failing device.
 
-use crate::flash::{Flash, MIB, check_budget, key, value, write};
-use crate::world::{Consumer, TABLE, hook_up};
+use crate::durable::world::{Consumer, TABLE, hook_up};
+use crate::flash::device::{Flash, MIB, check_budget, key, value, write};
 use duramen_base::ids::{KeyRange, RouteHash};
 use duramen_base::planted::{Bug, carry, with_bug};
 use duramen_base::random::Random;
@@ -97,7 +97,7 @@ impl Tiered {
     }
 
     pub fn read(&mut self, n: u64) -> Option<Vec<u8>> {
-        crate::flash::read(&mut self.session, &key(n)).unwrap()
+        crate::flash::device::read(&mut self.session, &key(n)).unwrap()
     }
 }
 
@@ -315,7 +315,7 @@ fn copy_beside_writers() -> Result<(), String> {
             take_over(&mut copied, &mut out);
         }
         // However fast the export was, the writer has worked beside a part of it.
-        crate::flash::wait_for("writes", || rounds.load(Ordering::Relaxed) > 3000);
+        crate::flash::device::wait_for("writes", || rounds.load(Ordering::Relaxed) > 3000);
         for _ in 0..2 {
             store
                 .export_keys(TABLE, &keys(watch.take()), &mut out)

@@ -1,11 +1,11 @@
 //! Ranges and side logs of a store that is mostly on flash, against a map: random steps, each
 //! judged at once.
 
-use crate::cold::{Copied, Tiered, alive, take_over};
-use crate::dead_log::{object, tombstone};
-use crate::disk::replay;
-use crate::flash::{MIB, check_budget, key, value, wait_for};
-use crate::world::{State, TABLE};
+use crate::cluster::cold::{Copied, Tiered, alive, take_over};
+use crate::cluster::dead_log::{object, tombstone};
+use crate::durable::disk::replay;
+use crate::durable::world::{State, TABLE};
+use crate::flash::device::{MIB, check_budget, key, value, wait_for};
 use duramen_base::ids::{KeyRange, RouteHash};
 use duramen_base::random::Random;
 use duramen_engine::{Error, SideLog, SidePlan};

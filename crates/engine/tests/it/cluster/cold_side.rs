@@ -2,12 +2,12 @@
 //! an abort takes back are mostly on flash. And writers that wait for flash while a range changes
 //! hands.
 
-use crate::cold::Tiered;
-use crate::dead_log::DeadLog;
-use crate::disk::{Name, replay};
-use crate::flash::{MIB, check_budget, key, value, wait_for};
-use crate::side::fill;
-use crate::world::{State, TABLE};
+use crate::cluster::cold::Tiered;
+use crate::cluster::dead_log::DeadLog;
+use crate::cluster::side::fill;
+use crate::durable::disk::{Name, replay};
+use crate::durable::world::{State, TABLE};
+use crate::flash::device::{MIB, check_budget, key, value, wait_for};
 use duramen_base::ids::{KeyRange, SegmentId};
 use duramen_base::planted::{Bug, carry, with_bug};
 use duramen_base::random::Random;
@@ -376,7 +376,7 @@ fn count_beside_a_lock(seed: u64) -> bool {
                 let mut random = Random::new(seed * 8 + writer);
                 while !locked.load(Ordering::SeqCst) {
                     let name = key(random.below(COUNTERS));
-                    let step = crate::flash::parked(&mut session, flash, |guard| {
+                    let step = crate::flash::device::parked(&mut session, flash, |guard| {
                         if locked.load(Ordering::SeqCst) {
                             return Ok(()); // checked each time that the closure runs
                         }

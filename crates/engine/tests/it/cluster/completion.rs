@@ -1,8 +1,8 @@
 //! Completion records: docs/traps.md, scenarios 29 to 31, as far as they concern the log.
 
-use crate::dead_log::object;
-use crate::disk::Name;
-use crate::world::{State, TABLE, World, hook_up, load, start};
+use crate::cluster::dead_log::object;
+use crate::durable::disk::Name;
+use crate::durable::world::{State, TABLE, World, hook_up, load, start};
 use duramen_base::ids::{ClientId, RouteHash, RpcId};
 use duramen_engine::{Completions, Error, LogOptions, SidePlan};
 use duramen_format::entry::Completion;

@@ -1,7 +1,7 @@
 //! The log of a server that died: histories of keys as entries, scattered over segments.
 
-use crate::disk::Name;
-use crate::world::State;
+use crate::durable::disk::Name;
+use crate::durable::world::State;
 use duramen_base::expiry::is_expired;
 use duramen_base::ids::SegmentId;
 use duramen_base::random::Random;

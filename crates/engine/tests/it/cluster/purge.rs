@@ -1,9 +1,9 @@
 //! Purges: exactly the range is removed, whatever else happens, and returning keys are
 //! distinguished from the old ones.
 
-use crate::dead_log::object;
-use crate::disk::Name;
-use crate::world::{State, TABLE, World};
+use crate::cluster::dead_log::object;
+use crate::durable::disk::Name;
+use crate::durable::world::{State, TABLE, World};
 use duramen_base::ids::{KeyRange, RouteHash};
 use duramen_base::planted::{Bug, carry, with_bug};
 use duramen_engine::{Error, SidePlan, TableId};
@@ -154,7 +154,7 @@ fn scenario_35_what_comes_back_is_told_from_what_was() {
     let judge = |world: &World| {
         let mut disk = world.consumer.lock().unwrap().disk.clone();
         disk.listed.retain(|segment| *segment >= created.0);
-        let (left, _) = crate::disk::replay(&disk);
+        let (left, _) = crate::durable::disk::replay(&disk);
         for (n, name) in names.iter().enumerate() {
             match left.get(name) {
                 Some(found) => assert_eq!((n % 2, found.version), (0, safe)),

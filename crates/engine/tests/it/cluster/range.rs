@@ -1,9 +1,9 @@
 //! Walks, watches and whole migrations.
 
-use crate::dead_log::object;
-use crate::disk::{Name, replay};
-use crate::flash::PATIENCE;
-use crate::world::{State, TABLE, World};
+use crate::cluster::dead_log::object;
+use crate::durable::disk::{Name, replay};
+use crate::durable::world::{State, TABLE, World};
+use crate::flash::device::PATIENCE;
 use duramen_base::ids::{KeyRange, RouteHash};
 use duramen_base::planted::{Bug, carry, has_bug, with_bug};
 use duramen_base::random::Random;

@@ -1,8 +1,8 @@
 //! Side logs: docs/traps.md, scenarios 18, 19, 23, and related cases.
 
-use crate::dead_log::{DeadLog, object, tombstone};
-use crate::disk::{Name, replay};
-use crate::world::{State, TABLE, World};
+use crate::cluster::dead_log::{DeadLog, object, tombstone};
+use crate::durable::disk::{Name, replay};
+use crate::durable::world::{State, TABLE, World};
 use duramen_base::ids::SegmentId;
 use duramen_base::planted::{Bug, carry, with_bug};
 use duramen_base::random::Random;

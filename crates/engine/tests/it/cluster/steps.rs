@@ -1,6 +1,6 @@
 //! Exports in steps of bytes, of objects of any size, and what a side log reports about itself.
 
-use crate::world::{TABLE, World};
+use crate::durable::world::{TABLE, World};
 use duramen_base::ids::KeyRange;
 use duramen_engine::SidePlan;
 use std::collections::{BTreeMap, VecDeque};

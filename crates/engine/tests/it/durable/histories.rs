@@ -1,7 +1,7 @@
 //! Random histories over several heads, a slow consumer, and a crash.
 
-use crate::disk::Name;
-use crate::world::{State, TABLE, World};
+use crate::durable::disk::Name;
+use crate::durable::world::{State, TABLE, World};
 use duramen_base::planted::{Bug, with_bug};
 use duramen_engine::{Condition, Decision, Error, TableId};
 use std::sync::atomic::Ordering;

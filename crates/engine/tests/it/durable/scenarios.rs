@@ -1,8 +1,8 @@
 //! Scenarios of docs/traps.md, "Scenarios", by name, and the details of the write path.
 
-use crate::disk::{Name, replay};
-use crate::threads;
-use crate::world::{State, TABLE, World};
+use crate::durable::disk::{Name, replay};
+use crate::durable::threads;
+use crate::durable::world::{State, TABLE, World};
 use duramen_base::ids::Level;
 use duramen_engine::{
     Collected, Condition, Decision, Error, Guard, LogOptions, Options, Outcome, Position, Room,

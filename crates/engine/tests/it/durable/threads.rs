@@ -1,8 +1,8 @@
 //! The same promises with real threads: writers and readers at work while a consumer commits and
 //! checks the state that a crash at that moment would leave.
 
-use crate::disk::{Disk, replay};
-use crate::world::{Consumer, hook_up, start};
+use crate::durable::disk::{Disk, replay};
+use crate::durable::world::{Consumer, hook_up, start};
 use duramen_base::ids::Level;
 use duramen_base::planted::{Bug, carry, with_bug};
 use duramen_base::random::Random;

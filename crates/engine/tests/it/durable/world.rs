@@ -1,7 +1,7 @@
 //! A store with a log, sessions on different heads, a consumer, and the history of every key: the
 //! states that may exist after a crash, and those that must.
 
-use crate::disk::{Commit, Disk, Heads, Name, Recovered, replay};
+use crate::durable::disk::{Commit, Disk, Heads, Name, Recovered, replay};
 use duramen_base::expiry::is_expired;
 use duramen_base::ids::Level;
 use duramen_base::ids::SegmentId;

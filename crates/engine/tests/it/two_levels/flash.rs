@@ -1,7 +1,7 @@
 //! A log whose segments are partly on flash, on a device that stalls or fails.
 
-use crate::disk::{Device, Mistake, Running, Setup};
-use crate::scenarios::{busy_setup, fresh, get, in_time, put, remove, with_writer};
+use crate::two_levels::disk::{Device, Mistake, Running, Setup};
+use crate::two_levels::scenarios::{busy_setup, fresh, get, in_time, put, remove, with_writer};
 use duramen_base::ids::SegmentId;
 use duramen_base::planted::carry;
 use duramen_engine::{Error, FlashOptions, LoadError, TableId, flash};

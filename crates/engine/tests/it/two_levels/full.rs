@@ -1,7 +1,7 @@
 //! A full store accepts removals, whatever clients rewrite meanwhile (engine::room::R4).
 
-use crate::disk::{Mistake, Setup};
-use crate::scenarios::{busy_setup, fresh, in_time, put, remove, with_writer};
+use crate::two_levels::disk::{Mistake, Setup};
+use crate::two_levels::scenarios::{busy_setup, fresh, in_time, put, remove, with_writer};
 use duramen_base::random::Random;
 use duramen_engine::{Error, Session, TableId};
 use std::time::Instant;

@@ -1,6 +1,6 @@
 //! Random histories with crashes, checked against the states that each key may have.
 
-use crate::disk::{Device, Mistake, Running, Setup};
+use crate::two_levels::disk::{Device, Mistake, Running, Setup};
 use duramen_base::expiry::is_expired;
 use duramen_base::ids::Level;
 use duramen_base::random::Random;

@@ -1,9 +1,9 @@
 //! Mistakes that the random histories must find: a test that cannot fail proves nothing. Traps by
 //! their numbers in docs/traps.md, "Logs and disks".
 
-use crate::disk::Mistake;
-use crate::model::{Plan, run};
-use crate::scenarios::deleted_after_a_pass_that_was_cut_off;
+use crate::two_levels::disk::Mistake;
+use crate::two_levels::model::{Plan, run};
+use crate::two_levels::scenarios::deleted_after_a_pass_that_was_cut_off;
 use duramen_base::planted::{Bug, plant};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

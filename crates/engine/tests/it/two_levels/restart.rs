@@ -1,8 +1,8 @@
 //! Restarts of logs that are longer than the data that they keep: expired objects, less memory,
 //! less disk, a clock that was set back.
 
-use crate::disk::{Device, Mistake, Running, Setup};
-use crate::scenarios::{
+use crate::two_levels::disk::{Device, Mistake, Running, Setup};
+use crate::two_levels::scenarios::{
     busy_setup, clean_all, fresh, get, in_time, listed, log_bytes, put, remove, seal, with_writer,
     with_writer_that,
 };

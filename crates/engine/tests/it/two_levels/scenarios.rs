@@ -1,6 +1,6 @@
 //! The scenarios of docs/traps.md, "Scenarios", about cleaning and restart, each by its number.
 
-use crate::disk::{Device, Mistake, Running, Setup};
+use crate::two_levels::disk::{Device, Mistake, Running, Setup};
 use duramen_base::ids::SegmentId;
 use duramen_base::random::Random;
 use duramen_engine::{Error, LoadError, Session, TableId};
@@ -758,8 +758,8 @@ fn a_missing_segment_is_refused() {
     assert_eq!(missing.0, [SegmentId(5), SegmentId(9)]);
 }
 
-/// Not a test but a measurement: `cargo test --profile bench-dev --test two_levels -- --ignored
-/// --nocapture speed`.
+/// Not a test but a measurement: `cargo test --profile bench-dev -p duramen-engine --test it --
+/// --ignored --nocapture two_levels::scenarios::speed`.
 #[test]
 #[ignore = "a measurement"]
 fn speed_of_loading() {

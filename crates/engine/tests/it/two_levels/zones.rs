@@ -1,9 +1,9 @@
 //! Cleaning with zones: each survivor comes from one zone, and can be built from the replicas of
 //! its victims, whatever was compacted, expired, evicted or crashed before.
 
-use crate::disk::Setup;
-use crate::model::{Plan, Went, run};
-use crate::scenarios::{fresh, get, listed, put, remove, seal};
+use crate::two_levels::disk::Setup;
+use crate::two_levels::model::{Plan, Went, run};
+use crate::two_levels::scenarios::{fresh, get, listed, put, remove, seal};
 
 fn went(plan: impl Fn(u64) -> Plan, seeds: u64) -> Went {
     let mut total = Went::default();

@@ -5,7 +5,7 @@
 //!
 //! `DURAMEN_NODE_SEED` and `DURAMEN_NODE_RUNS` choose other histories.
 
-use crate::net::{Net, TABLE, settings};
+use crate::node::net::{Net, TABLE, settings};
 use duramen::internals::Position;
 use duramen_backup::ReplicaInfo;
 use duramen_base::ids::{Level, RouteHash, SegmentId, ServerId};
@@ -236,12 +236,13 @@ impl History {
             }
             4 => {
                 let others = (0..SERVERS).filter(|other| *other != n);
-                self.net.cut(n, others.chain([crate::net::COORDINATOR]));
+                self.net
+                    .cut(n, others.chain([crate::node::net::COORDINATOR]));
             }
             5 => {
                 let to = self.below(SERVERS as u64 + 1) as usize;
                 let to = if to == SERVERS {
-                    crate::net::COORDINATOR
+                    crate::node::net::COORDINATOR
                 } else {
                     to
                 };

@@ -1,6 +1,6 @@
 //! Servers join, own tablets, notice crashed ones, and drop what is not theirs any more.
 
-use crate::net::{Net, Server, TABLE};
+use crate::node::net::{Net, Server, TABLE};
 use duramen_base::ids::{RouteHash, TableId};
 use duramen_node::Route;
 use duramen_wire::native::message::{Admin, AdminAnswer, CoordinatorAnswer, Refusal};

@@ -1,6 +1,6 @@
 //! Crashed servers are recovered by others.
 
-use crate::net::{Net, Server, TABLE, settings};
+use crate::node::net::{Net, Server, TABLE, settings};
 use duramen_base::ids::RouteHash;
 use duramen_format::hash::KeyHasher;
 use duramen_node::Route;

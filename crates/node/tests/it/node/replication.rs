@@ -1,6 +1,6 @@
 //! Replicas on other servers, and the leases of their holders.
 
-use crate::net::{COORDINATOR, LEASE_MS, Net, settings};
+use crate::node::net::{COORDINATOR, LEASE_MS, Net, settings};
 use duramen_backup::ReplicaId;
 use duramen_wire::native::message::Admin;
 use std::collections::{BTreeMap, BTreeSet};

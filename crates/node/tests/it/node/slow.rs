@@ -1,7 +1,7 @@
 //! Crashed servers are recovered over slow links, without more traffic than needed.
 
-use crate::net::{Net, Slow, settings};
-use crate::recovery::{everything_is_served, served};
+use crate::node::net::{Net, Slow, settings};
+use crate::node::recovery::{everything_is_served, served};
 use duramen_wire::native::message::ClusterSettings;
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! Requests for data on flash (serve::X8): they do nothing while they wait, and are executed once,
 //! by the view at that time.
 
-use crate::enumerate::single;
-use crate::world::{Got, SINCE, World, reply, rpc, view};
+use crate::serve::enumerate::single;
+use crate::serve::world::{Got, SINCE, World, reply, rpc, view};
 use duramen_base::ids::{KeyRange, MapVersion, RouteHash};
 use duramen_engine::flash::Cold;
 use duramen_wire::native::codec::{
@@ -204,7 +204,7 @@ fn who_waits_for_flash_is_served_by_the_view_of_then() {
 
 fn multi(singles: &[Single<'_>]) -> Vec<u8> {
     let mut out = Vec::new();
-    let envelope = Envelope::of_client(77, crate::world::ME, MapVersion(SINCE));
+    let envelope = Envelope::of_client(77, crate::serve::world::ME, MapVersion(SINCE));
     let mut request = MultiRequest::new(&mut out, &envelope);
     singles.iter().for_each(|single| request.push(single));
     request.finish();

@@ -1,6 +1,6 @@
 //! Enumerations beside writes: each object that exists all the time is returned once.
 
-use crate::world::{Got, SEED, TABLE, World, view};
+use crate::serve::world::{Got, SEED, TABLE, World, view};
 use duramen_base::ids::{KeyRange, RouteHash};
 use duramen_base::random::Random;
 use duramen_format::hash::KeyHasher;

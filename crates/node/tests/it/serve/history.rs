@@ -4,7 +4,7 @@
 //! after its answer was acknowledged. Copies come by old maps, for keys that are not here, and to
 //! the master that has replayed the durable part of this one's log.
 
-use crate::world::{Got, SEED, SINCE, TABLE, World, rpc, view};
+use crate::serve::world::{Got, SEED, SINCE, TABLE, World, rpc, view};
 use duramen_base::expiry::is_expired;
 use duramen_base::ids::{KeyRange, RouteHash};
 use duramen_base::random::Random;

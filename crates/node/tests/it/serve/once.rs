@@ -1,7 +1,7 @@
 //! Exactly once, rule by rule: leases, levels, several operations, and records beside their
 //! effects.
 
-use crate::world::{Got, SINCE, TABLE, World, entries_of, rpc};
+use crate::serve::world::{Got, SINCE, TABLE, World, entries_of, rpc};
 use duramen_base::ids::Level;
 use duramen_engine::Collected;
 use duramen_format::entry::{self, Kind};

@@ -1,6 +1,6 @@
 //! Each planted violation of a rule is found.
 
-use crate::{cold, enumerate, history, once};
+use crate::serve::{cold, enumerate, history, once};
 use duramen_base::planted::{Bug, with_bug};
 
 fn is_found_by_histories(bug: Bug) {

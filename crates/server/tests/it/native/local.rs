@@ -3,8 +3,7 @@
 use super::cluster::{Cluster, DEADLINE, wait_until};
 use super::frames::{envelope, read};
 use duramen_base::random::Random;
-use duramen_client::asynchronous::{AsyncClient, wait};
-use duramen_client::{Client, Error, Options, Table};
+use duramen_client::{Client, Options, Table};
 use duramen_server::config::Poll;
 use duramen_shm::{Rings, bells, memory_bytes, ring_bell};
 use duramen_wire::native::codec::{
@@ -358,78 +357,4 @@ fn a_stop_ends_clients_with_shared_memory() {
     let (mut socket, _rings, _fd) = cluster.raw_local();
     cluster.server.stop();
     expect_end(&mut socket);
-}
-
-/// A child that is never told to stop is ended by a signal after this time.
-const PATIENCE_SECONDS: u32 = 60;
-
-/// A forked process makes connections of its own: with its parent's, the frames of both would mix.
-#[test]
-fn a_forked_client_does_not_use_its_parents_memory() {
-    let cluster = start();
-    let table = table(cluster.local_options());
-    table.set(b"k", b"v").expect("written");
-    // SAFETY: the child uses only this thread's client, whose locks no other thread takes, and ends
-    // without running anything of its parent's.
-    let child = unsafe { libc::fork() };
-    assert!(child >= 0, "fork");
-    let get = |key: &[u8]| table.get(key).expect("read").map(|found| found.value);
-    if child == 0 {
-        // SAFETY: it takes a number; the signal ends the process.
-        unsafe { libc::alarm(PATIENCE_SECONDS) };
-        let mut is_right = true;
-        while get(b"stop").is_none() {
-            is_right &= get(b"k").as_deref() == Some(b"v");
-        }
-        // SAFETY: it ends the process.
-        unsafe { libc::_exit(i32::from(!is_right)) };
-    }
-    wait_until("the child has its own memory", || {
-        assert_eq!(get(b"k").as_deref(), Some(&b"v"[..]));
-        cluster.local_clients() == 2
-    });
-    table.set(b"stop", b"").expect("written");
-    let mut status = 0;
-    // SAFETY: waits for this process's own child.
-    let waited = unsafe { libc::waitpid(child, &mut status, 0) };
-    assert_eq!((waited, status), (child, 0));
-    wait_until("the child's memory is given back", || {
-        cluster.local_clients() == 1
-    });
-    assert_eq!(get(b"k").as_deref(), Some(&b"v"[..]));
-}
-
-/// The thread of an asynchronous client does not exist in a forked process: its operations end
-/// there with an error, without a lock that the thread may have had, and go on in the parent.
-#[test]
-fn a_forked_process_does_not_have_its_parents_operations() {
-    let cluster = start();
-    let client = AsyncClient::new(cluster.options()).expect("a thread");
-    let table = wait(client.table("t")).expect("it has table t");
-    wait(table.set(b"k", b"v")).expect("written");
-    // Some are in flight whenever the process forks.
-    let writes: Vec<_> = (0..100).map(|_| table.increment(b"n", 1)).collect();
-    // SAFETY: the child takes no lock of another thread, and ends without running anything of its
-    // parent's.
-    let child = unsafe { libc::fork() };
-    assert!(child >= 0, "fork");
-    if child == 0 {
-        // SAFETY: it takes a number; the signal ends the process.
-        unsafe { libc::alarm(PATIENCE_SECONDS) };
-        let mut is_right = matches!(wait(table.get(b"k")), Err(Error::Closed(_)));
-        for write in writes {
-            is_right &= matches!(wait(write), Err(Error::OutcomeUnknown { .. }));
-        }
-        drop((table, client));
-        // SAFETY: it ends the process.
-        unsafe { libc::_exit(i32::from(!is_right)) };
-    }
-    let mut status = 0;
-    // SAFETY: waits for this process's own child.
-    let waited = unsafe { libc::waitpid(child, &mut status, 0) };
-    assert_eq!((waited, status), (child, 0));
-    for write in writes {
-        wait(write).expect("executed");
-    }
-    assert_eq!(wait(table.increment(b"n", 0)), Ok(100));
 }

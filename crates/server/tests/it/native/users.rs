@@ -1,6 +1,6 @@
 //! Users of native clients: logins, and the rights of each request.
 
-use crate::cluster::{Cluster, DEADLINE};
+use crate::native::cluster::{Cluster, DEADLINE};
 use duramen_base::ids::{MapVersion, ServerId};
 use duramen_client::asynchronous::{AsyncClient, wait};
 use duramen_client::{Client, Error, Login, Options, Outcome, Table, Write};

@@ -1,6 +1,6 @@
 //! Commands and reactor together: turns that stop early, pauses, closes, pushed lines.
 
-use crate::support::{Raw, counter, request, start, wait_until};
+use crate::reactor::support::{Raw, counter, request, start, wait_until};
 use std::time::{Duration, Instant};
 
 /// The executor stops a turn when the replies pile up; the reactor flushes and continues at that

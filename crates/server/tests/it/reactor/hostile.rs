@@ -1,6 +1,6 @@
 //! Clients that send garbage, declare false lengths, never read, or never stop.
 
-use crate::support::{Raw, counter, request, start, wait_until};
+use crate::reactor::support::{Raw, counter, request, start, wait_until};
 use std::io::{ErrorKind, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,6 +1,6 @@
 //! maxclients, idle timeout, mailboxes; limits of a reply, a queue and a turn.
 
-use crate::support::{Asking, DEADLINE, Raw, counter, request, start, wait_until};
+use crate::reactor::support::{Asking, DEADLINE, Raw, counter, request, start, wait_until};
 use duramen_server::config::Setting;
 use duramen_server::shared::Message;
 use duramen_server::{Server, ServerConfig};
@@ -133,8 +133,8 @@ fn line_that_begins(client: &mut Asking, beginning: &str) -> String {
 #[test]
 fn a_port_in_use_is_refused() {
     let server = start(|_| {});
-    let taken = crate::support::address(&server).port();
-    let mut config = crate::support::config();
+    let taken = crate::reactor::support::address(&server).port();
+    let mut config = crate::reactor::support::config();
     config.port = taken;
     let error = duramen_server::Server::start(config)
         .err()

@@ -1,6 +1,6 @@
 //! Pipelines, cut at arbitrary positions, and many connections at once.
 
-use crate::support::{DEADLINE, Raw, counter, request, start};
+use crate::reactor::support::{DEADLINE, Raw, counter, request, start};
 use std::io::Write;
 use std::time::Duration;
 
@@ -100,7 +100,7 @@ fn many_connections_over_all_threads() {
         "{shares:?}"
     );
     drop(clients);
-    crate::support::wait_until("everybody is gone", || {
+    crate::reactor::support::wait_until("everybody is gone", || {
         server.shared().connected_clients() == 0
     });
 }
@@ -161,7 +161,7 @@ fn an_idle_server_does_not_spin() {
     }
     let spun = || counter(&server, |c| c.spin_ns.get());
     let sleeps = || counter(&server, |c| c.sleeps.get());
-    crate::support::wait_until("the spin ends", || {
+    crate::reactor::support::wait_until("the spin ends", || {
         let (before, slept) = (spun(), sleeps());
         std::thread::park_timeout(Duration::from_millis(20));
         spun() == before && sleeps() == slept

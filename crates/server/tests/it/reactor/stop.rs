@@ -1,6 +1,6 @@
 //! Stops: graceful with replies in flight, bounded by the timeout, immediate.
 
-use crate::support::{Raw, address, counter, request, start, wait_until};
+use crate::reactor::support::{Raw, address, counter, request, start, wait_until};
 use duramen_server::shared::Stop;
 use std::io::Read;
 use std::net::TcpStream;

@@ -1,6 +1,6 @@
 //! TLS at the RESP port: what holds for plain connections holds for encrypted ones.
 
-use crate::support::{DEADLINE, counter, request, start, wait_until};
+use crate::reactor::support::{DEADLINE, counter, request, start, wait_until};
 use duramen_server::config::{ClientAuth, Setting};
 use duramen_server::{Server, ServerConfig};
 use duramen_tls::rustls::{ClientConnection, StreamOwned};

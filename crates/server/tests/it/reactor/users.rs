@@ -1,6 +1,6 @@
 //! Users, the Unix socket and the audit log, as clients see them.
 
-use crate::support::{Asking, DEADLINE, Raw, request, start, wait_until};
+use crate::reactor::support::{Asking, DEADLINE, Raw, request, start, wait_until};
 use duramen_wire::resp::Reply;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;

@@ -13,7 +13,7 @@ use duramen_format::segment::Kind;
 use duramen_sim::Random;
 use duramen_sim::disk::{Fault, SimDisk};
 
-use crate::model::{Crash, Run, content, fresh_disk, identity};
+use crate::backup::model::{Crash, Run, content, fresh_disk, identity};
 
 const SMALL: Geometry = Geometry {
     segment_bytes: 12 << 10,

@@ -15,7 +15,7 @@ use duramen_format::hash::KeyHasher;
 use duramen_format::segment::{HEADER_BYTES, Header, Kind};
 use duramen_sim::disk::{Fault, SimDisk};
 
-use crate::model::{GEOMETRY, content, fresh_disk, options};
+use crate::backup::model::{GEOMETRY, content, fresh_disk, options};
 
 const LOG: u64 = 0x1_0000_0002;
 const ID: ReplicaId = ReplicaId {

@@ -33,7 +33,7 @@ fn must(seed: u64, what: &str, result: Result<u64, String>) -> u64 {
     match result {
         Ok(operations) => operations,
         Err(problem) => panic!(
-            "seed {seed}, {what}: {problem}\nreplay: DURAMEN_SIM_SEED={seed} cargo test -p duramen-sim --test backup"
+            "seed {seed}, {what}: {problem}\nreplay: DURAMEN_SIM_SEED={seed} cargo test -p duramen-sim --test it backup::"
         ),
     }
 }

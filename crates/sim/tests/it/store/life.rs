@@ -1,6 +1,6 @@
 //! Lives of a store on one simulated disk.
 
-use crate::model::{End, Model};
+use crate::store::model::{End, Model};
 use duramen::{Level, Options, Store};
 use duramen_engine::{Guard, Session, TableId};
 use duramen_sim::Random;

@@ -49,7 +49,7 @@ fn run(test: &str, fixed: u64, body: impl Fn(u64) + std::panic::RefUnwindSafe) {
     for seed in seeds(fixed) {
         if let Err(panic) = std::panic::catch_unwind(|| body(seed)) {
             eprintln!(
-                "replay: DURAMEN_SIM_SEED={seed} cargo test -p duramen-sim --test store {test}"
+                "replay: DURAMEN_SIM_SEED={seed} cargo test -p duramen-sim --test it store::{test}"
             );
             std::panic::resume_unwind(panic);
         }
@@ -61,7 +61,7 @@ fn run(test: &str, fixed: u64, body: impl Fn(u64) + std::panic::RefUnwindSafe) {
 /// Every operation of a short history is a cut point, by power and by kill.
 #[test]
 fn scenario_01_02_03_every_cut_point_of_short_histories() {
-    run("every_cut_point", 2, |seed| {
+    run("scenario_01_02_03_every_cut_point", 2, |seed| {
         let setting = Setting::short(seed);
         let operations = Life::count_operations(&setting);
         assert!(operations > 20, "{operations}");
@@ -76,7 +76,7 @@ fn scenario_01_02_03_every_cut_point_of_short_histories() {
 /// As the tests below, with few live data and much cleaning.
 #[test]
 fn scenario_08_random_cuts_of_histories_with_much_cleaning() {
-    run("much_cleaning", 20, |seed| {
+    run("scenario_08_random_cuts", 20, |seed| {
         let mut life = Life::new(&Setting::cleaned(seed), seed);
         for _ in 0..6 {
             life.live_until_cut();
@@ -88,7 +88,7 @@ fn scenario_08_random_cuts_of_histories_with_much_cleaning() {
 /// Longer histories with new segments, cleaning, swaps, snapshots; several lives on one disk.
 #[test]
 fn scenario_03_08_10_random_cuts_of_long_histories() {
-    run("random_cuts", 8, |seed| {
+    run("scenario_03_08_10_random_cuts", 8, |seed| {
         let setting = Setting::long(seed);
         let mut life = Life::new(&setting, seed);
         for _ in 0..4 {

@@ -1,6 +1,6 @@
 //! Samples of client messages, and of troubles.
 
-use crate::samples::OTHER;
+use crate::native::samples::OTHER;
 use duramen_base::ids::{ClientId, Level, RpcId, TableId};
 use duramen_wire::native::codec::Trouble;
 use duramen_wire::native::message::{

@@ -5,7 +5,7 @@
 //! so any program that connected and listened got the token; and a dialler sent it to any program
 //! that answered. Now both sides prove that they have it.
 
-use crate::hex;
+use crate::native::hex;
 use duramen_base::ids::ClusterId;
 use duramen_format::checksum;
 use duramen_wire::native::codec::{

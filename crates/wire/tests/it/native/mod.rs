@@ -38,7 +38,7 @@ fn bytes_are_the_golden_ones() {
         .map(|(name, frame)| format!("{name} {}\n", hex(frame)))
         .collect();
     if std::env::var("DURAMEN_GOLDEN").as_deref() == Ok("write") {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/native/golden.txt");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/native/golden.txt");
         std::fs::write(path, &text).expect("the golden file is writable");
         return;
     }

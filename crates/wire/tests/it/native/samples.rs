@@ -11,8 +11,8 @@ use duramen_wire::native::codec::{
 };
 use duramen_wire::native::message::*;
 
-pub use crate::client_samples::*;
-use crate::user_samples::{functions, health, users};
+pub use crate::native::client_samples::*;
+use crate::native::user_samples::{functions, health, users};
 
 pub const LOG: ServerId = ServerId::new(3, 2);
 pub const OTHER: ServerId = ServerId::new(4, 1);

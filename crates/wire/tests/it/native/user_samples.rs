@@ -1,6 +1,6 @@
 //! Samples of a cluster's users, and of what its members say about them.
 
-use crate::samples::{LOG, OTHER};
+use crate::native::samples::{LOG, OTHER};
 use duramen_wire::native::message::{ClusterFunctions, ClusterUsers, MemberHealth, MembersHealth};
 
 pub fn health() -> MembersHealth {

@@ -485,7 +485,7 @@ impl World {
         let mut questions = Vec::new();
         match (life.id, life.control) {
             (None, _) => {
-                let enlist = crate::rig::enlist(disk, life.nonce, replaces);
+                let enlist = crate::coordinator::rig::enlist(disk, life.nonce, replaces);
                 questions.push((enlist, Wish::Enlist));
             }
             (Some(server), Some(min_open)) if !life.noted => {

@@ -26,7 +26,7 @@ fn crash_after(events: usize, victim: Victim, seed: u64) -> (World, bool) {
         Victim::CutSource => {
             let others = (0..4)
                 .filter(|n| *n != from)
-                .chain([crate::net::COORDINATOR]);
+                .chain([crate::node::net::COORDINATOR]);
             world.net.cut(from, others);
         }
     }

@@ -3,7 +3,7 @@
 
 use super::scenarios::is_over;
 use super::world::World;
-use crate::net::{Event, Net, TABLE};
+use crate::node::net::{Event, Net, TABLE};
 use duramen_base::ids::{KeyRange, RouteHash, RpcId};
 use duramen_engine::Completions;
 use duramen_format::entry::Completion;

@@ -1,7 +1,7 @@
 //! Migrations without crashes during the move.
 
 use super::world::World;
-use crate::net::{COORDINATOR, Net, TABLE};
+use crate::node::net::{COORDINATOR, Net, TABLE};
 use duramen_base::ids::{KeyRange, RouteHash, RpcId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_engine::Completions;

@@ -1,7 +1,7 @@
 //! Clients of a cluster in which tablets move: their requests, the allowed answers, and the data
 //! that must exist at the end.
 
-use crate::net::{Net, Server, TABLE, settings};
+use crate::node::net::{Net, Server, TABLE, settings};
 use duramen::Store;
 use duramen::internals::Position;
 use duramen_base::ids::{KeyRange, Level, RouteHash, ServerId, TableId};

@@ -1,0 +1,4 @@
+//! Tests of collections and streams.
+
+mod properties;
+mod streams;
