@@ -1,9 +1,7 @@
 //! Checkpoints: a later process continues from the last one, whatever happened since, and never
 //! with a wrong object.
 
-mod common;
-
-use common::{Dice, Ram, value};
+use crate::common::{Dice, Ram, value};
 use duramen_flash::{BLOCK_BYTES, Error, ObjectStore, Owner, Scratch};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -387,7 +385,7 @@ fn kill_9_leaves_the_last_checkpoint() {
             .args([
                 "--exact",
                 "--nocapture",
-                "kill_9_leaves_the_last_checkpoint",
+                "checkpoint::kill_9_leaves_the_last_checkpoint",
             ])
             .env(CHILD, dir.path())
             .stdout(std::process::Stdio::piped())

@@ -1,6 +1,5 @@
 //! A device in memory whose writes can be lost, cut and made to fail, and whose bits can be
 //! flipped.
-#![allow(dead_code)] // each test file uses a part
 
 use duramen_disk::Device;
 use duramen_flash::{BLOCK_BYTES, ObjectStore, Options};

@@ -1,9 +1,7 @@
 //! Checkpoints that fail or are cut short, and devices that have changed: the checkpoint under its
 //! name can always be used.
 
-mod common;
-
-use common::{Ram, value};
+use crate::common::{Ram, value};
 use duramen_flash::{BLOCK_BYTES, Error, ObjectStore, Owner, Reader, Scratch};
 use std::path::Path;
 use std::sync::atomic::Ordering;

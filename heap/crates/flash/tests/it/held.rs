@@ -4,9 +4,7 @@
 //! fifths of a block were dead: with objects on 25 % of the device it held 73 % of it, and the
 //! writes after it ended with `flash is full`.
 
-mod common;
-
-use common::{Dice, Ram, value};
+use crate::common::{Dice, Ram, value};
 use duramen_flash::{BLOCK_BYTES, ObjectStore, Owner, Scratch};
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,9 +1,7 @@
 //! The store against a map: after any writes, overwrites, frees and collection, a read returns the
 //! last written value.
 
-mod common;
-
-use common::{Dice, Ram, value};
+use crate::common::{Dice, Ram, value};
 use duramen_flash::{BLOCK_BYTES, Error, ObjectStore, Owner, Reader, Scratch};
 use std::collections::BTreeMap;
 use std::sync::Arc;
