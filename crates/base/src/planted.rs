@@ -1,8 +1,8 @@
 //! Bugs that tests plant to prove that they find them: one list and one mechanism for all crates.
 //!
 //! A test plants a bug in its thread; product code asks [`has_bug`] at the place of the mistake.
-//! Without feature `planted` (and outside of model checkers) there are no bugs: [`has_bug`] is
-//! false at compile time.
+//! Release builds (and others without debug assertions, except those of model checkers) have no
+//! bugs: [`has_bug`] is false at compile time.
 
 pub use imp::Planted;
 
@@ -342,7 +342,7 @@ pub enum Bug {
     PartsBeforeTheyWait,
 }
 
-/// True if the calling thread runs with this bug; false at compile time without feature `planted`.
+/// True if the calling thread runs with this bug; false at compile time in release builds.
 #[inline(always)]
 pub fn has_bug(bug: Bug) -> bool {
     imp::current() == Some(bug)
@@ -351,7 +351,7 @@ pub fn has_bug(bug: Bug) -> bool {
 /// Plants a bug in the calling thread until the result is dropped. Bugs nest: the inner one counts.
 ///
 /// # Panics
-/// Without feature `planted`.
+/// In release builds.
 #[must_use = "the bug ends with the guard"]
 pub fn plant(bug: Bug) -> Planted {
     imp::plant(Some(bug))
@@ -360,19 +360,19 @@ pub fn plant(bug: Bug) -> Planted {
 /// Calls `f` with this bug.
 ///
 /// # Panics
-/// Without feature `planted`.
+/// In release builds.
 pub fn with_bug<T>(bug: Bug, f: impl FnOnce() -> T) -> T {
     let _planted = plant(bug);
     f()
 }
 
-/// Hands the calling thread's bug to the thread that will call `f`. Without feature `planted` the
+/// Hands the calling thread's bug to the thread that will call `f`. In release builds the
 /// result is `f` itself.
 pub fn carry<T>(f: impl FnOnce() -> T) -> impl FnOnce() -> T {
     imp::carry(f)
 }
 
-#[cfg(any(feature = "planted", loom, shuttle))]
+#[cfg(any(debug_assertions, loom, shuttle))]
 mod imp {
     use super::Bug;
     use std::cell::Cell;
@@ -419,7 +419,7 @@ mod imp {
     }
 }
 
-#[cfg(not(any(feature = "planted", loom, shuttle)))]
+#[cfg(not(any(debug_assertions, loom, shuttle)))]
 mod imp {
     use super::Bug;
 
@@ -434,7 +434,7 @@ mod imp {
     }
 
     pub(super) fn plant(bug: Option<Bug>) -> Planted {
-        panic!("{bug:?} cannot be planted: this build is without feature `planted`")
+        panic!("{bug:?} cannot be planted: this build is without debug assertions")
     }
 
     pub(super) fn carry<T>(f: impl FnOnce() -> T) -> impl FnOnce() -> T {
@@ -442,7 +442,7 @@ mod imp {
     }
 }
 
-#[cfg(all(test, feature = "planted"))]
+#[cfg(all(test, debug_assertions))]
 mod tests {
     use super::*;
 
