@@ -375,8 +375,8 @@ fn a_standby_with_a_wrong_token_leaves_the_leadership_and_calls_nobody_crashed()
     let away = Arc::new(AtomicU64::new(0));
     let with = |token: &[u8]| {
         let mut options = options("etcd:nowhere");
+        // With the patience of `options`: servers of this test are silent in turn.
         options.token = token.to_vec();
-        options.settings.verdict_timeout_ms = 200;
         let (memory, away) = (memory.clone(), Arc::clone(&away));
         start_with(options, move |name, _| {
             Ok(Box::new(Leased {

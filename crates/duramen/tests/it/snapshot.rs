@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 const T: TableId = TableId::DEFAULT;
 /// Until then the disk hangs, unless the test ends it.
 const HANG_MAX: Duration = Duration::from_secs(60);
+/// A thread that has done nothing for longer may be kept out.
+const GOES_ON: Duration = Duration::from_millis(500);
 
 /// A device whose syncs hang on demand, or report that there is no room.
 #[derive(Default)]
@@ -162,20 +164,19 @@ fn a_snapshot_keeps_no_thread_waiting_for_a_disk_that_hangs() {
         let before = number(&mut session, b"second");
         let snapshot = scope.spawn(|| store.snapshot(&to));
         let started = Instant::now();
-        let mut worst = Duration::ZERO;
         // The disk hangs meanwhile. A thread that is kept out waits until the end of this test, so
-        // another one has to notice it.
+        // another one has to notice it. It needs the clock, because nothing tells when the cut
+        // begins; a busy machine delays the others, but they go on.
         let (mut last, mut at) = (0, Instant::now());
-        while started.elapsed() < Duration::from_secs(4) {
+        while started.elapsed() < Duration::from_secs(4) || at.elapsed() > GOES_ON {
             std::thread::sleep(Duration::from_millis(5));
             let now = rounds.load(Ordering::Relaxed);
             if now != last {
                 (last, at) = (now, Instant::now());
             }
-            worst = worst.max(at.elapsed());
+            assert!(at.elapsed() < HANG_MAX / 2, "others wait");
         }
         assert!(!snapshot.is_finished(), "the disk hangs");
-        assert!(worst < Duration::from_secs(2), "others waited {worst:?}");
         device.hang(false);
         let report = snapshot.join().unwrap().unwrap();
         assert!(report.segments > 8, "{report:?}");

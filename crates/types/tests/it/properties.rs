@@ -8,7 +8,7 @@ use duramen_types::{Error, Part, Parts, Text, Type, count, find_at_most_once};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The parts of one collection during an operation, as a server keeps them.
 struct Root<'p> {
@@ -310,7 +310,7 @@ fn an_operation_on_the_largest_set_is_short() {
     let mut value = Some(largest());
     let mut best = Duration::MAX;
     for n in 0..20 {
-        let began = Instant::now();
+        let began = crate::processor_time();
         let name = n.to_string();
         change(&mut value, |parts| {
             let mut set = Set::load(parts)?;
@@ -319,7 +319,7 @@ fn an_operation_on_the_largest_set_is_short() {
             set.store(parts)
         })
         .unwrap();
-        best = best.min(began.elapsed());
+        best = best.min(crate::processor_time() - began);
     }
     println!("best of 20: {best:?}");
     assert!(best < Duration::from_millis(40), "{best:?}");

@@ -133,7 +133,15 @@ fn a_member_without_its_socket_directory_comes_back() {
     signal(pid, "STOP");
     std::fs::remove_dir_all(&sockets).expect("ours");
     std::fs::write(&sockets, "in the way").expect("ours");
-    std::thread::sleep(Duration::from_secs(8));
+    until("it is called crashed", || {
+        let answer = up.call(&["status", "--json"]).run();
+        answer.code == Some(0) && {
+            let json = answer.json();
+            let servers = json["servers"].as_array().expect("members");
+            let up = |server: &&serde_json::Value| server["state"] == "up";
+            servers.iter().filter(up).count() < 3
+        }
+    });
     signal(pid, "CONT");
     until("it has another life", || {
         life().is_some_and(|id| id != first)

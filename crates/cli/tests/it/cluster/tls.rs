@@ -212,10 +212,10 @@ fn new_certificates_under_load_and_killed_members_fail_no_request() {
     assert_eq!(sums.sum::<u64>(), count, "each counts once");
     // The client's first certificate is worth nothing now, nor does it trust the second authority.
     let mut late = files(old.path(), "client");
-    let refused = call(&up, &["status", "--timeout", "1s"], &late).run();
+    let refused = call(&up, &["status", "--timeout", "3s"], &late).run();
     refused.expect_error(4, "signed by no authority");
     late.ca = tls.join("ca.crt");
-    let refused = call(&up, &["status", "--timeout", "1s"], &late).run();
+    let refused = call(&up, &["status", "--timeout", "3s"], &late).run();
     refused.expect_error(4, "the other side refuses");
 }
 
@@ -249,7 +249,7 @@ fn plain_clients_are_told_so(up: &Process, dir: &Path, client: &TlsFiles) {
     std::fs::write(&token, "a token that was stolen, of 40 bytes ...\n").expect("written");
     let token = token.to_str().expect("a path of a test");
     for more in [&[][..], &["--cluster-token-file", token]] {
-        let args = [&["status", "--timeout", "1s"][..], more].concat();
+        let args = [&["status", "--timeout", "3s"][..], more].concat();
         up.call(&args)
             .run()
             .expect_error(4, "this port requires TLS");
@@ -276,10 +276,10 @@ fn of_another_authority(up: &Process, dir: &Path, client: &TlsFiles) -> TlsFiles
     let authority = Authority::create(dir, "other", 3).expect("made");
     authority.issue(&request("stranger")).expect("issued");
     let mut stranger = files(dir, "stranger");
-    let refused = call(up, &["status", "--timeout", "1s"], &stranger).run();
+    let refused = call(up, &["status", "--timeout", "3s"], &stranger).run();
     refused.expect_error(4, "signed by no authority");
     stranger.ca = client.ca.clone();
-    let refused = call(up, &["status", "--timeout", "1s"], &stranger).run();
+    let refused = call(up, &["status", "--timeout", "3s"], &stranger).run();
     refused.expect_error(4, "the other side refuses");
     stranger
 }

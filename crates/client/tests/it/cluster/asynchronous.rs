@@ -200,8 +200,10 @@ fn a_deadline_ends_an_asynchronous_call_wherever_it_is() {
     let mut hasty = options(&cluster);
     (hasty.in_flight_max, hasty.deadline) = (2, Duration::from_secs(1));
     let client = AsyncClient::new(hasty).expect("a thread");
-    let table = wait(client.table("t")).expect("it has table t");
-    wait(table.get(b"k")).expect("the cluster is there");
+    // On a busy machine an answer may take longer than the deadline sometimes, but not each time.
+    let found = (0..60).find_map(|_| wait(client.table("t")).ok());
+    let table = found.expect("it has table t");
+    until("the cluster is there", || wait(table.get(b"k")).is_ok());
     cluster.freeze(0, true);
     let (write, read) = (table.set(b"k", b"v"), table.get(b"k"));
     let waits = table.set(b"k", b"w");

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 const REFUSALS: usize = 20;
 /// One of them may wait as long as a writer waits for memory; the ones after it are brief.
-const ALL_REFUSALS: Duration = Duration::from_secs(15);
+const ALL_REFUSALS: Duration = Duration::from_secs(40);
 
 /// Writes small new keys until one is refused. Returns the number of the next one. The session
 /// parks: a key whose bucket has a like one on flash is left out, the device may stand still.

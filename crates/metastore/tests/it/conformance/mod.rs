@@ -295,12 +295,14 @@ fn a_leader_that_ends_within_a_large_batch_leaves_all_or_nothing() {
 fn a_leader_keeps_its_lease_during_a_large_batch() {
     let server = Server::start();
     let slow = Holding::before(&server);
-    let lease = Duration::from_millis(1_000);
-    let mut one = Etcd::new(&[slow.endpoint()], "c", "one:1").with_lease(lease);
+    // Longer than a pause of the machine, and shorter than the batch takes.
+    let lease = Duration::from_millis(3_000);
+    let one = Etcd::new(&[slow.endpoint()], "c", "one:1").with_lease(lease);
+    let mut one = one.with_patience(Duration::from_secs(60));
     lead(&mut one);
     let renewal = one.renewal().expect("etcd has leases");
     let mut other = server.store("c", "other:1").with_lease(lease);
-    slow.delay(20);
+    slow.delay(120);
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
