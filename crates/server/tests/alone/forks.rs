@@ -14,6 +14,17 @@ fn start() -> Cluster {
     })
 }
 
+/// Open files of this process.
+fn open_files() -> usize {
+    std::fs::read_dir("/proc/self/fd").expect("proc").count()
+}
+
+/// The threads of a cluster and of clients that have been dropped close their sockets: another test
+/// counts open files.
+fn wait_for_the_end(before: usize) {
+    wait_until("all sockets are closed", || open_files() <= before);
+}
+
 /// A child that is never told to stop is ended by a signal after this time.
 const PATIENCE_SECONDS: u32 = 60;
 
@@ -21,6 +32,7 @@ const PATIENCE_SECONDS: u32 = 60;
 #[test]
 fn a_forked_client_does_not_use_its_parents_memory() {
     let _alone = alone();
+    let before = open_files();
     let cluster = start();
     let table = {
         let client = Client::connect(cluster.local_options()).expect("the cluster is there");
@@ -55,6 +67,8 @@ fn a_forked_client_does_not_use_its_parents_memory() {
         cluster.local_clients() == 1
     });
     assert_eq!(get(b"k").as_deref(), Some(&b"v"[..]));
+    drop((table, cluster));
+    wait_for_the_end(before);
 }
 
 /// The thread of an asynchronous client does not exist in a forked process: its operations end
@@ -62,6 +76,7 @@ fn a_forked_client_does_not_use_its_parents_memory() {
 #[test]
 fn a_forked_process_does_not_have_its_parents_operations() {
     let _alone = alone();
+    let before = open_files();
     let cluster = start();
     let client = AsyncClient::new(cluster.options()).expect("a thread");
     let table = wait(client.table("t")).expect("it has table t");
@@ -91,4 +106,6 @@ fn a_forked_process_does_not_have_its_parents_operations() {
         wait(write).expect("executed");
     }
     assert_eq!(wait(table.increment(b"n", 0)), Ok(100));
+    drop((table, client, cluster));
+    wait_for_the_end(before);
 }

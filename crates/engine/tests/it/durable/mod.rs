@@ -6,8 +6,8 @@
 //! any reply with a reached position showed; transactions whole or not at all. Beside each such
 //! test is one with the rule broken on purpose, which must be detected.
 
-mod disk;
+pub(crate) mod disk;
 mod histories;
 mod scenarios;
 mod threads;
-mod world;
+pub(crate) mod world;

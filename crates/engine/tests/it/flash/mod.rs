@@ -3,7 +3,7 @@
 mod background_reads;
 mod cache;
 mod cleared;
-mod device;
+pub(crate) mod device;
 mod index;
 mod model;
 mod refill;

@@ -3,8 +3,7 @@
 use super::cluster::{Cluster, DEADLINE, wait_until};
 use super::frames::{envelope, read};
 use duramen_base::random::Random;
-use duramen_client::asynchronous::{AsyncClient, wait};
-use duramen_client::{Client, Error, Options, Table};
+use duramen_client::{Client, Options, Table};
 use duramen_server::config::Poll;
 use duramen_shm::{Rings, bells, memory_bytes, ring_bell};
 use duramen_wire::native::codec::{
