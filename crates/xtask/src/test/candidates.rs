@@ -68,16 +68,61 @@ pub(super) fn of_names(names: &[String]) -> Result<Vec<Crate>, String> {
     Ok(found)
 }
 
+/// The crates with documentation tests. Others need not be documented to find none.
+///
+/// # Errors
+/// A sentence, if a source cannot be read.
+pub(super) fn with_documentation_tests() -> Result<Vec<Crate>, String> {
+    let mut found = Vec::new();
+    for one in all()?.into_iter().filter(Crate::has_library) {
+        if any_source(&one.path(), &["src"], |_, text| {
+            has_documentation_test(text)
+        })? {
+            found.push(one);
+        }
+    }
+    Ok(found)
+}
+
+/// True if a block of code in the text's documentation is compiled.
+fn has_documentation_test(text: &str) -> bool {
+    let mut is_inside = false;
+    for line in text.lines() {
+        let line = line.trim_start();
+        let line = line
+            .strip_prefix("///")
+            .or_else(|| line.strip_prefix("//!"));
+        let Some(language) = line.and_then(|line| line.trim_start().strip_prefix("```")) else {
+            continue;
+        };
+        if !is_inside && !["text", "ignore"].contains(&language) {
+            return true;
+        }
+        is_inside = !is_inside;
+    }
+    false
+}
+
 /// True if a test below `folder`, whose names begin with `prefix`, may have one of these names.
 ///
 /// # Errors
 /// A sentence, if a source cannot be read.
 pub(super) fn has_any(folder: &Path, prefix: &str, names: &[String]) -> Result<bool, String> {
-    let mut left: Vec<PathBuf> = ["src", "tests"]
-        .iter()
-        .map(|name| folder.join(name))
-        .filter(|path| path.is_dir())
-        .collect();
+    any_source(folder, &["src", "tests"], |path, text| {
+        let modules = modules(prefix, path);
+        tests(text, &modules).any(|test| is_any(&test, names))
+    })
+}
+
+/// True if `is` holds for a Rust file in one of these `parts` of a folder. It gets the file's path
+/// in the folder, and its text.
+fn any_source(
+    folder: &Path,
+    parts: &[&str],
+    is: impl Fn(&Path, &str) -> bool,
+) -> Result<bool, String> {
+    let parts = parts.iter().map(|name| folder.join(name));
+    let mut left: Vec<PathBuf> = parts.filter(|path| path.is_dir()).collect();
     while let Some(next) = left.pop() {
         let entries = std::fs::read_dir(&next)
             .map_err(|error| format!("cannot list {}: {error}", next.display()))?;
@@ -87,8 +132,7 @@ pub(super) fn has_any(folder: &Path, prefix: &str, names: &[String]) -> Result<b
             } else if path.extension().is_some_and(|end| end == "rs") {
                 let text = std::fs::read_to_string(&path)
                     .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-                let modules = modules(prefix, path.strip_prefix(folder).unwrap_or(&path));
-                if tests(&text, &modules).any(|test| is_any(&test, names)) {
+                if is(path.strip_prefix(folder).unwrap_or(&path), &text) {
                     return Ok(true);
                 }
             }
@@ -141,6 +185,23 @@ mod tests {
         assert_eq!(of("tests/it/main.rs"), "engine::it");
         assert_eq!(of("src/cleaner/mod.rs"), "engine::cleaner");
         assert_eq!(of("src/lib.rs"), "engine");
+    }
+
+    #[test]
+    fn documentation_tests_are_blocks_of_rust() {
+        assert!(has_documentation_test("/// ```\n/// f();\n/// ```\n"));
+        assert!(has_documentation_test("    //! ```no_run\n"));
+        assert!(!has_documentation_test("//! ```text\n//! a\n//! ```\n"));
+        assert!(!has_documentation_test("let text = \"```\";\n"));
+        let crates = with_documentation_tests().unwrap();
+        assert!(
+            crates.iter().any(|one| one.folder == "duramen"),
+            "{crates:?}"
+        );
+        assert!(
+            !crates.iter().any(|one| one.folder == "format"),
+            "{crates:?}"
+        );
     }
 
     #[test]

@@ -44,7 +44,10 @@ pub(super) fn prepare(run: &mut Run) {
         });
     }
     if (request.has("rust") || request.names_part("doc")) && !request.list {
-        run.jobs.push(doc());
+        match doc() {
+            Ok(job) => run.jobs.push(job),
+            Err(sentence) => run.tally.broken("documentation tests", &sentence),
+        }
     }
     for (part, manifest) in BESIDE {
         let wanted = match request.has(part) {
@@ -185,20 +188,35 @@ fn job(run: &Run, part: &'static str, executable: &Executable, whole: String, na
 }
 
 /// The documentation tests of all crates.
-fn doc() -> Job {
-    let arguments = ["test", "--workspace", "--doc", "--color", "never"];
-    Job {
+fn doc() -> Result<Job, String> {
+    let mut arguments = vec![
+        "test",
+        "--doc",
+        "--color",
+        "never",
+        "--package",
+        "duramen-cli",
+    ];
+    let packages: Vec<String> = candidates::with_documentation_tests()?
+        .iter()
+        .map(Crate::package)
+        .collect();
+    for package in &packages {
+        arguments.extend(["--package", package]);
+    }
+    let arguments = arguments.into_iter().map(OsString::from).collect();
+    Ok(Job {
         part: "doc",
         name: "documentation tests".to_owned(),
         reader: Reader::Cargo,
         program: "cargo".into(),
-        arguments: arguments.map(OsString::from).to_vec(),
+        arguments,
         folder: process::root(),
         variables: Vec::new(),
         limit: DOC_LIMIT,
         waits: false,
         alone: false,
-    }
+    })
 }
 
 /// A build of the tests of these crates alone. The package of the program is in it, because cargo

@@ -36,21 +36,34 @@ pub use loom::{sync::Arc, thread};
 #[cfg(shuttle)]
 pub use shuttle::{sync::Arc, thread};
 
-/// Explores the schedules of a scenario: first all with few preemptions, where almost every known
-/// bug of this kind shows, then any for a few seconds.
+/// Explores the schedules of a scenario. In the quick tier some thousands with few preemptions,
+/// where almost every known bug of this kind shows; in the full tier all of these, then any for a few
+/// seconds.
 #[cfg(loom)]
 pub fn check(scenario: impl Fn() + Send + Sync + 'static) {
+    /// A number and no time, so that a busy machine explores as many.
+    const QUICK_SCHEDULES: usize = 5_000;
     let scenario = std::sync::Arc::new(scenario);
-    let explore = |preemptions: Option<usize>, seconds: u64| {
+    let explore = |preemptions: Option<usize>, bound: fn(&mut loom::model::Builder)| {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = preemptions;
         builder.max_branches = 20_000;
-        builder.max_duration = Some(std::time::Duration::from_secs(seconds));
+        bound(&mut builder);
         let scenario = scenario.clone();
         builder.check(move || scenario());
     };
-    explore(Some(3), 10);
-    explore(None, 2);
+    if !duramen_base::tier::is_full() {
+        explore(Some(3), |builder| {
+            builder.max_permutations = Some(QUICK_SCHEDULES)
+        });
+        return;
+    }
+    explore(Some(3), |builder| {
+        builder.max_duration = Some(std::time::Duration::from_secs(10));
+    });
+    explore(None, |builder| {
+        builder.max_duration = Some(std::time::Duration::from_secs(2));
+    });
 }
 
 /// Explores schedules of a scenario: at random, then with few preemptions at random places.
