@@ -17,7 +17,7 @@
 //! until it is full, so that no memory is lost to half-empty survivors. Entries are looked up in
 //! groups with their buckets prefetched.
 
-use crate::cleaner::candidate::{Candidate, Found, NotLocked};
+use crate::cleaner::candidate::{Candidate, Found, GROUP, NotLocked};
 use crate::cleaner::expire::expire_segment;
 use crate::cleaner::select::{select, select_hollow, select_on_flash_of_cache};
 use crate::core::Core;
@@ -35,8 +35,6 @@ use duramen_format::recipe::Fate;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Entries looked up together: their bucket lines are fetched in parallel.
-pub const GROUP: usize = 32;
 /// A group of large entries is cut short here, so that a step stays short.
 const GROUP_BYTES: usize = 32 << 10;
 /// A postponed entry that is examined again counts as this many bytes scanned.
