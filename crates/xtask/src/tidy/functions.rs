@@ -20,13 +20,6 @@ const LONG: &[(&str, &str, &str)] = &[
         "not split yet",
     ),
     ("bench/src/figures/zones.rs", "report", "not split yet"),
-    ("crates/backup/src/backup.rs", "stage_in", "not split yet"),
-    (
-        "crates/backup/src/flush.rs",
-        "write_frame_of",
-        "not split yet",
-    ),
-    ("crates/backup/src/open.rs", "open_locked", "not split yet"),
     (
         "crates/backup/tests/device/main.rs",
         "what_goes_in_comes_out_in_every_mode",
@@ -99,24 +92,6 @@ const LONG: &[(&str, &str, &str)] = &[
         "a_snapshot_keeps_no_thread_waiting_for_a_disk_that_hangs",
         "not split yet",
     ),
-    (
-        "crates/engine/src/cleaner/context.rs",
-        "clean_group",
-        "not split yet",
-    ),
-    (
-        "crates/engine/src/cleaner/context.rs",
-        "clean_entry",
-        "not split yet",
-    ),
-    ("crates/engine/src/core/mod.rs", "new", "not split yet"),
-    (
-        "crates/engine/src/draft.rs",
-        "change_draft",
-        "not split yet",
-    ),
-    ("crates/engine/src/write.rs", "update", "not split yet"),
-    ("crates/engine/src/write.rs", "put_locked", "not split yet"),
     (
         "crates/engine/tests/cluster/range.rs",
         "migrate",
