@@ -30,25 +30,14 @@ const LONG: &[(&str, &str, &str)] = &[
         "everybody_at_once",
         "not split yet",
     ),
-    ("crates/cli/src/offline/fsck.rs", "judge", "not split yet"),
     (
         "crates/cli/tests/cluster/coordinator.rs",
         "tables_are_kept_over_a_kill",
         "not split yet",
     ),
     (
-        "crates/cluster/src/control.rs",
-        "apply_inner",
-        "not split yet",
-    ),
-    (
         "crates/cluster/src/coordinator/mod.rs",
         "consider",
-        "not split yet",
-    ),
-    (
-        "crates/cluster/src/replication/rules.rs",
-        "send",
         "not split yet",
     ),
     (
@@ -71,12 +60,6 @@ const LONG: &[(&str, &str, &str)] = &[
         "the_last_good_replica_is_kept",
         "not split yet",
     ),
-    (
-        "crates/coordinator/src/driver.rs",
-        "launch",
-        "not split yet",
-    ),
-    ("crates/duramen/src/load.rs", "load", "not split yet"),
     (
         "crates/duramen/tests/closing.rs",
         "every_operation_of_a_closed_store_says_so",
