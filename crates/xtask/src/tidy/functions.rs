@@ -95,9 +95,6 @@ const LONG: &[(&str, &str, &str)] = &[
         "transactions_are_isolated",
         "not split yet",
     ),
-    ("crates/node/src/member.rs", "handle", "not split yet"),
-    ("crates/node/src/remote.rs", "answered", "not split yet"),
-    ("crates/node/src/serve/mod.rs", "serve", "not split yet"),
     (
         "crates/node/tests/backup_service.rs",
         "a_recovery_reads_its_partition_whole_and_nothing_else",
@@ -114,9 +111,6 @@ const LONG: &[(&str, &str, &str)] = &[
         "apply",
         "not split yet",
     ),
-    ("crates/script/src/json.rs", "library", "not split yet"),
-    ("crates/script/src/layout.rs", "unpack", "not split yet"),
-    ("crates/script/src/sandbox.rs", "host", "not split yet"),
     (
         "crates/script/tests/machine/main.rs",
         "libraries_register_functions",
