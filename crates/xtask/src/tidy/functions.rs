@@ -116,49 +116,7 @@ const LONG: &[(&str, &str, &str)] = &[
         "libraries_register_functions",
         "not split yet",
     ),
-    (
-        "crates/server/src/cluster/life.rs",
-        "prepare",
-        "not split yet",
-    ),
     ("crates/server/src/config.rs", "default", "not split yet"),
-    (
-        "crates/server/src/exec/batch/admit.rs",
-        "admit",
-        "not split yet",
-    ),
-    (
-        "crates/server/src/exec/commands/cluster.rs",
-        "walk",
-        "not split yet",
-    ),
-    (
-        "crates/server/src/exec/commands/info/mod.rs",
-        "stats",
-        "not split yet",
-    ),
-    (
-        "crates/server/src/exec/commands/transaction/mod.rs",
-        "plan",
-        "not split yet",
-    ),
-    (
-        "crates/server/src/exec/request/room.rs",
-        "add",
-        "not split yet",
-    ),
-    (
-        "crates/server/src/exec/tests/cluster.rs",
-        "cluster_commands_tell_what_is_known",
-        "not split yet",
-    ),
-    ("crates/server/src/native.rs", "run", "not split yet"),
-    (
-        "crates/server/src/reactor/round.rs",
-        "finish",
-        "not split yet",
-    ),
-    ("crates/server/src/reactor.rs", "new", "not split yet"),
     (
         "crates/server/tests/differential/scripts.rs",
         "function_requests",
