@@ -15,12 +15,6 @@ const LINES_MAX: usize = 70;
 /// File, function and reason.
 const LONG: &[(&str, &str, &str)] = &[
     (
-        "bench/src/figures/scale/cluster.rs",
-        "coordinator",
-        "not split yet",
-    ),
-    ("bench/src/figures/zones.rs", "report", "not split yet"),
-    (
         "crates/backup/tests/device/main.rs",
         "what_goes_in_comes_out_in_every_mode",
         "not split yet",
@@ -38,7 +32,7 @@ const LONG: &[(&str, &str, &str)] = &[
     (
         "crates/cluster/src/coordinator/mod.rs",
         "consider",
-        "not split yet",
+        "one flat table: a row for each message to the coordinator",
     ),
     (
         "crates/cluster/tests/coordinator/copysets.rs",
@@ -116,29 +110,20 @@ const LONG: &[(&str, &str, &str)] = &[
         "libraries_register_functions",
         "not split yet",
     ),
-    ("crates/server/src/config.rs", "default", "not split yet"),
+    (
+        "crates/server/src/config.rs",
+        "default",
+        "one flat list: a line for each setting",
+    ),
     (
         "crates/server/tests/differential/scripts.rs",
         "function_requests",
         "not split yet",
     ),
     (
-        "crates/sim/src/cluster/client.rs",
-        "execute",
-        "not split yet",
-    ),
-    ("crates/sim/src/cluster/fault.rs", "strike", "not split yet"),
-    ("crates/sim/src/cluster/machine.rs", "does", "not split yet"),
-    (
-        "crates/sim/src/cluster/phantom.rs",
-        "image",
-        "not split yet",
-    ),
-    ("crates/sim/src/cluster/plan.rs", "draw", "not split yet"),
-    (
-        "crates/sim/src/cluster/planted.rs",
-        "draw_shape",
-        "not split yet",
+        "crates/sim/src/cluster/plan.rs",
+        "draw",
+        "one flat table: a row for each kind of fault",
     ),
     ("crates/types/tests/streams.rs", "apply", "not split yet"),
     (
