@@ -1,13 +1,23 @@
 """Fixtures shared by all tests of whole processes."""
 
-import shutil
-
 import pytest
 
 import harness
+import provide
+import reaper
 
 
-def pytest_collection_modifyitems(items):
+def pytest_configure():
+    reaper.start()
+    if provide.OUTSIDE:
+        harness.lead_nowhere()
+
+
+def pytest_collection_modifyitems(config, items):
+    if harness.TIER == "quick":
+        left_out = [item for item in items if item.get_closest_marker("full")]
+        items[:] = [item for item in items if not item.get_closest_marker("full")]
+        config.hook.pytest_deselected(items=left_out)
     if harness.PEER:
         for item in items:
             if item.get_closest_marker("duramen"):
@@ -56,9 +66,6 @@ def certs(tmp_path_factory):
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
     """Duramen and a Redis."""
-    redis = shutil.which("redis-server")
-    if not redis:
-        pytest.skip("needs redis-server")
     folder = tmp_path_factory.mktemp("pair")
-    with harness.Duramen(folder) as duramen, harness.Redis(folder, program=redis) as peer:
+    with harness.Duramen(folder) as duramen, harness.Redis(folder, program="redis-server") as peer:
         yield duramen, peer

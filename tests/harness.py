@@ -20,10 +20,17 @@ import time
 
 import pytest
 
+import provide
+import reaper
+
 BINARY = os.path.abspath(os.environ.get("DURAMEN_TEST_BINARY", "../target/debug/duramen"))
 BENCH = os.path.abspath(os.environ.get("DURAMEN_TEST_BENCH", "../target/debug/duramen-bench"))
-BUILT = pathlib.Path(os.environ.get("DURAMEN_TEST_BUILT", "../target/clients")).absolute()
 PEER = os.environ.get("DURAMEN_TEST_PEER")
+
+# `quick`: the tests of a change while it is made, a few minutes; `full`: all tests. Tests of the
+# full tier alone are marked `full`.
+TIER = os.environ.get("DURAMEN_TEST_TIER") or "quick"
+assert TIER in ("quick", "full"), f"DURAMEN_TEST_TIER is {TIER}: it must be quick or full"
 
 # Longest duration of anything before a test calls it stuck, in seconds. Two shared cores are slow
 # at times.
@@ -33,6 +40,26 @@ PATIENCE_S = 60
 # moment does not count as dead. A killed one is still detected within a second, because its
 # connections are refused.
 CALM = ("--verdict-timeout", "3s")
+
+
+def of_tier(quick, full):
+    """A number of rounds, seeds or histories: that of the tier that runs."""
+    return quick if TIER == "quick" else full
+
+
+def rounds(seconds, least):
+    """Numbers of rounds for this time. There are at least `least` of them: a test whose rounds are
+    slow takes longer, and does not pass without them."""
+    ends = time.monotonic() + seconds
+    number = 0
+    while number < least or time.monotonic() < ends:
+        yield number
+        number += 1
+
+
+def only_full(*values, **options):
+    """Parameters of a test that belong to the full tier."""
+    return pytest.param(*values, marks=pytest.mark.full, **options)
 
 
 def crc32c(data):
@@ -215,7 +242,7 @@ class Redis(Duramen):
 
     def __init__(self, folder, *arguments, program=PEER, **options):
         super().__init__(folder, *arguments, **options)
-        self.program = program
+        self.program = provide.redis_server() if program == "redis-server" else program
 
     def command(self):
         policy = "allkeys-lru" if self.mode == "cache" else "noeviction"
@@ -264,6 +291,21 @@ def free_port():
                 continue
         GIVEN_PORTS.add(port)
         return port
+
+
+def lead_nowhere():
+    """Gives the network of this process a way out at whose end nobody answers: an address of another
+    machine is not reached then, and nothing reports that. Without a way out, the kernel does."""
+    ip = provide.program("ip")
+    if subprocess.run([ip, "route", "show", "default"], capture_output=True, check=True).stdout:
+        return
+    for words in [
+        ("link", "add", "out", "arp", "off", "type", "veth", "peer", "name", "nowhere"),
+        ("address", "add", "198.51.100.1/24", "dev", "out"),
+        *[("link", "set", device, "up") for device in ("out", "nowhere")],
+        ("route", "add", "default", "dev", "out"),
+    ]:
+        subprocess.run([ip, *words], check=True)
 
 
 def in_threads(count, work):
@@ -462,6 +504,7 @@ def disk(image, place, size):
     """A file system of `size` bytes at `place`, on a loop device. Without the right to mount it,
     the test is skipped."""
     place.mkdir(exist_ok=True)
+    reaper.at_the_end("umount", "-l", place)
     try:
         with open(image, "wb") as file:
             file.truncate(size)
@@ -479,6 +522,7 @@ def disk(image, place, size):
 @contextlib.contextmanager
 def frozen(place):
     """Freezes this file system meanwhile: writers wait, as on a hanging disk."""
+    reaper.at_the_end("fsfreeze", "--unfreeze", place)
     subprocess.run(["fsfreeze", "--freeze", place], check=True)
     try:
         yield
@@ -508,7 +552,42 @@ def loop_device(image, sector_bytes=512):
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"no loop device with sectors of {sector_bytes} bytes: {getattr(error, 'stderr', '') or error}")
     device = made.stdout.strip()
+    reaper.at_the_end("sh", "-c", 'losetup --noheadings --output NAME --associated "$0" | xargs -r losetup --detach', image)
     try:
         yield device
     finally:
         subprocess.run(("losetup", "--detach", device), check=True)
+
+
+class Stopwatch:
+    """The time that `seconds` tells is that of the clock, without the time in which one thread of
+    the server, or this one, was ready to run while other programs had the processors. So a bound on
+    it says how long the server makes a client wait, whatever else the machine does."""
+
+    def __init__(self, server):
+        self.tasks = pathlib.Path(f"/proc/{server.process.pid}/task")
+        self.restart()
+
+    def restart(self):
+        self.delays, self.own, self.began = self.delays_s(), delay_s("/proc/thread-self/schedstat"), time.monotonic()
+
+    def delays_s(self):
+        return {task.name: delay_s(task / "schedstat") for task in self.tasks.iterdir()}
+
+    def hindered_s(self):
+        """The longest that one thread of the server was kept from running since then."""
+        delays = [delay - self.delays.get(task, 0) for task, delay in self.delays_s().items()]
+        return max([0.0, *delays])
+
+    def seconds(self):
+        took = time.monotonic() - self.began
+        own = delay_s("/proc/thread-self/schedstat") - self.own
+        return max(0.0, took - own - self.hindered_s())
+
+
+def delay_s(path):
+    """For how long a thread was ready to run and did not, in seconds; 0: it has ended."""
+    try:
+        return int(pathlib.Path(path).read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0

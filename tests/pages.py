@@ -30,12 +30,13 @@ import os
 import pathlib
 import re
 import select
-import shutil
 import signal
 import subprocess
 import time
 
 import harness
+import provide
+import reaper
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -195,8 +196,9 @@ class Reader:
             (self.work / name).symlink_to(ROOT / name)
         (self.programs / "duramen").symlink_to(harness.BINARY)
         # As on a terminal.
-        redis_cli = shutil.which("redis-cli")
-        self.program("redis-cli", f'exec {redis_cli} --no-raw "$@"')
+        self.program("redis-cli", f'exec {provide.program("redis-cli")} --no-raw "$@"')
+        for name in ("curl", "openssl", "pkg-config"):
+            provide.program(name)
         # The programs are built already.
         built = pathlib.Path(harness.BINARY).parent
         target = self.root / "target"
@@ -217,6 +219,7 @@ esac""",
             "CARGO_TARGET_DIR": str(target),
             "PKG_CONFIG_PATH": f"{local}/lib/pkgconfig",
             "LD_LIBRARY_PATH": f"{local}/lib",
+            reaper.MARK: os.environ.get(reaper.MARK, ""),
             # Small, if the page does not set a size.
             "DURAMEN_MEMORY": "64mb",
         }

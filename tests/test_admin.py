@@ -3,7 +3,6 @@
 import base64
 import json
 import re
-import shutil
 import subprocess
 import time
 import urllib.error
@@ -12,6 +11,7 @@ import urllib.request
 import pytest
 
 import harness
+import provide
 from harness import encode
 
 pytestmark = pytest.mark.duramen
@@ -123,9 +123,9 @@ def test_clients_that_never_finish_their_request_do_not_delay_a_probe(server):
             halves += [harness.Wire(server.admin_port) for _ in range(5)]
             for wire in halves[-5:]:
                 wire.send(b"GET /livez HTTP/1.1\r\nHost:")
-            began = time.monotonic()
+            watch = harness.Stopwatch(server)
             assert get(server, "/livez").strip() == "ok"
-            assert time.monotonic() - began < 0.5
+            assert watch.seconds() < 0.5
             time.sleep(0.1)
     finally:
         for wire in halves:
@@ -185,8 +185,8 @@ def test_failed_logins_at_the_admin_port_are_slowed_and_delay_no_probe(guarded):
     guesses = []
     harness.in_threads(24, lambda _: guesses.append(attempt(guarded)))
     assert 429 in guesses, guesses
-    begun = time.monotonic()
-    assert code(guarded, "/livez") == 200 and time.monotonic() - begun < 2
+    watch = harness.Stopwatch(guarded)
+    assert code(guarded, "/livez") == 200 and watch.seconds() < 2
 
 
 def attempt(server):
@@ -197,9 +197,7 @@ def attempt(server):
 
 
 def test_curl_logs_in(guarded, tmp_path):
-    curl = shutil.which("curl")
-    if not curl:
-        pytest.skip("needs curl")
+    curl = provide.program("curl")
     url = f"http://127.0.0.1:{guarded.admin_port}/metrics"
     run = lambda *words: subprocess.run([curl, "-sS", *words, url], capture_output=True, text=True, timeout=60)  # noqa: E731
     assert "duramen_connected_clients" in run("--user", "watch:open-sesame").stdout

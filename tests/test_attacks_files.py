@@ -14,7 +14,7 @@ import harness
 pytestmark = pytest.mark.duramen
 
 # A start that waits for the other end of a pipe never ends.
-REFUSED_WITHIN_S = 20
+REFUSED_WITHIN_S = harness.PATIENCE_S  # it waited for ever
 
 
 def refused(folder, *arguments, code=5):

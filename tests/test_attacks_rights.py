@@ -32,7 +32,7 @@ def login(server):
 
         def make(*rules):
             assert admin.call("ACL", "SETUSER", "ann", "reset", "on", f">{PASSWORD}", *rules) == b"OK"
-            wire = open_ones.enter_context(server.connect(timeout=10))
+            wire = open_ones.enter_context(server.connect())
             assert wire.call("AUTH", "ann", PASSWORD) == b"OK"
             return wire
 

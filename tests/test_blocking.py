@@ -68,8 +68,9 @@ def test_waits_end_in_time(server, wire):
             began = time.monotonic()
             assert waiter.call("BLPOP", "q", timeout_s) is None
             took_s = time.monotonic() - began
-            # Later by as much as a busy machine delays a thread; never earlier.
-            assert timeout_s - 0.001 <= took_s < timeout_s + 2, (timeout_s, took_s)
+            # It needs the clock, because times are its subject. Later by as much as a busy machine
+            # delays a thread; never earlier.
+            assert timeout_s - 0.001 <= took_s < timeout_s + 15, (timeout_s, took_s)
         delays = []
         for _ in range(20):
             began = time.monotonic()
@@ -157,12 +158,12 @@ def test_a_pause_of_all_clients_delays_those_that_wait(server, wire):
     with server.connect() as waiter:
         waiter.send(encode("BLPOP", "q", 0))
         await_waiting(wire, 1)
+        began = time.monotonic()  # it needs the clock, because the pause is one of time
         wire.send(encode("MULTI") + encode("CLIENT", "PAUSE", 300, "WRITE") + encode("RPUSH", "q", "x") + encode("EXEC"))
         assert [wire.reply() for _ in range(3)] == [b"OK", b"QUEUED", b"QUEUED"]
         wire.reply()
-        began = time.monotonic()
         assert waiter.reply() == [b"q", b"x"]
-        assert time.monotonic() - began > 0.1
+        assert time.monotonic() - began > 0.29
 
 
 @pytest.mark.duramen
@@ -174,10 +175,11 @@ def test_thousands_wait(server, wire):
         for waiter in waiters:
             waiter.send(encode("BLPOP", "all", "q", 0))
         await_waiting(wire, number)
-        used = server.info("cpu")["used_cpu_user"]
+        used, began = server.info("cpu")["used_cpu_user"], time.monotonic()
         time.sleep(1)
         spent = float(server.info("cpu")["used_cpu_user"]) - float(used)
-        assert spent < 0.3, f"{spent} s of a processor in a second"
+        took = time.monotonic() - began
+        assert spent < 0.3 * took, f"{spent} s of a processor in {took} s"
         began = time.monotonic()
         with server.connect() as writer:
             for start in range(0, number // 2, 50):
@@ -354,9 +356,8 @@ def test_a_stop_does_not_wait_for_those_that_wait(start):
     with server.connect() as waiter, server.connect() as wire:
         waiter.send(encode("BLPOP", "q", 0))
         await_waiting(wire, 1)
-        began = time.monotonic()
+        # It would wait for ever.
         assert server.stop() == 0
-        assert time.monotonic() - began < 5
         with pytest.raises(Closed):
             waiter.reply()
 
@@ -451,16 +452,18 @@ def test_the_time_of_a_client_ends_in_a_pause(server, wire):
     ended, and it kept its place."""
     with server.connect() as waiter, server.connect() as endless, server.connect() as killer:
         number = endless.call("CLIENT", "ID")
-        waiter.send(encode("BLPOP", "q", 1))
+        # It needs the clock, because a time has to end in the pause. This one is long enough for
+        # the steps before the pause on a busy machine, and the pause for all after it.
+        waiter.send(encode("BLPOP", "q", 5))
         await_waiting(wire, 1)
         endless.send(encode("BLPOP", "q", 0))
         await_waiting(wire, 2)
         began = time.monotonic()
-        wire.pipeline([("MULTI",), ("RPUSH", "q", "x"), ("CLIENT", "PAUSE", 20_000, "WRITE"), ("EXEC",)])
+        wire.pipeline([("MULTI",), ("RPUSH", "q", "x"), ("CLIENT", "PAUSE", 100_000, "WRITE"), ("EXEC",)])
         assert waiter.reply() is None
         assert killer.call("CLIENT", "UNBLOCK", number) == 1
         assert endless.reply() is None
-        assert time.monotonic() - began < 15
+        assert time.monotonic() - began < harness.PATIENCE_S
         wire.call("CLIENT", "UNPAUSE")
         assert wire.call("LPOP", "q") == b"x"
 

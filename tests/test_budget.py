@@ -319,22 +319,26 @@ def test_a_change_during_loading_is_refused(start, tmp_path):
     server = start(memory="512mb", threads=2, level="memory", dir=tmp_path / "data")
     with server.connect() as wire:
         wire.load([b"k%d" % n for n in range(300_000)], b"v" * 1000)
-    assert server.stop() == 0
-    port, texts = server.port, []
+    # On a busy machine the question may come when all is loaded; but not each time.
+    for _ in range(10):
+        assert server.stop() == 0
+        port, texts = server.port, []
 
-    def ask():
-        deadline = time.monotonic() + harness.PATIENCE_S
-        while not texts and time.monotonic() < deadline:
-            try:
-                with harness.Wire(port) as wire:
-                    texts.append(wire.pipeline([("CONFIG", "SET", "maxmemory", "480mb")])[0])
-            except (OSError, harness.Closed):
-                time.sleep(0.001)
+        def ask(port=port, texts=texts):
+            deadline = time.monotonic() + harness.PATIENCE_S
+            while not texts and time.monotonic() < deadline:
+                try:
+                    with harness.Wire(port) as wire:
+                        texts.append(wire.pipeline([("CONFIG", "SET", "maxmemory", "480mb")])[0])
+                except (OSError, harness.Closed):
+                    time.sleep(0.001)
 
-    asking = threading.Thread(target=ask)
-    asking.start()
-    server.start()
-    asking.join()
+        asking = threading.Thread(target=ask)
+        asking.start()
+        server.start()
+        asking.join()
+        if texts != [b"OK"]:
+            break
     assert "load" in str(texts[0]).lower(), texts
     set_memory(server, "480mb")
     with server.connect() as wire:

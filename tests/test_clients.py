@@ -9,25 +9,35 @@ import threading
 import pytest
 
 import harness
+import provide
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SCENARIOS = [
     *("connect", "strings", "pipeline", "transaction", "watch", "big"),
     *("binary", "expiry", "scan", "errors", "concurrent", "reconnect"),
 ]
-JAVA_PATH = f"{harness.BUILT}/java/classes:{harness.BUILT}/java/dependency/*"
+JAVA = ("java", "-XX:TieredStopAtLevel=1", "-cp")
+# The command of each client; it brings the client.
 PROGRAMS = {
-    "redis-py": [sys.executable, f"{HERE}/clients/python/main.py"],
-    "go-redis": [f"{harness.BUILT}/go-client"],
-    "node-redis": ["node", f"{harness.BUILT}/node/main.js"],
-    "ioredis": ["node", f"{harness.BUILT}/node/main.js"],
-    "jedis": ["java", "-XX:TieredStopAtLevel=1", "-cp", JAVA_PATH, "Main"],
-    "lettuce": ["java", "-XX:TieredStopAtLevel=1", "-cp", JAVA_PATH, "Lettuce"],
+    "redis-py": lambda: [sys.executable, f"{HERE}/clients/python/main.py"],
+    "go-redis": lambda: [provide.go_client()],
+    "node-redis": lambda: ["node", provide.node()],
+    "ioredis": lambda: ["node", provide.node()],
+    "jedis": lambda: [*JAVA, provide.java(), "Main"],
+    "lettuce": lambda: [*JAVA, provide.java(), "Lettuce"],
 }
 CASES = [
     *(("redis-py", 2), ("redis-py", 3), ("go-redis", 2), ("go-redis", 3), ("node-redis", 2)),
     *(("node-redis", 3), ("ioredis", 2), ("jedis", 2), ("jedis", 3), ("lettuce", 2), ("lettuce", 3)),
 ]
+# One of each library that is installed within seconds.
+QUICK = [("redis-py", 3), ("go-redis", 3), ("node-redis", 3), ("ioredis", 2)]
+
+
+def parameters(cases, quick):
+    """Parameters of a test; the quick tier has those of `quick` alone."""
+    return [pytest.param(*case, marks=() if case in quick else pytest.mark.full) for case in cases]
+
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +54,7 @@ def results(tmp_path_factory):
 
 def run_program(client, resp, server, port=None, environment=None):
     """`port`: the one with TLS, otherwise the plain one. `environment`: certificates and user."""
-    command = [*PROGRAMS[client], "127.0.0.1", str(port or server.port), str(resp)]
+    command = [*PROGRAMS[client](), "127.0.0.1", str(port or server.port), str(resp)]
     if client == "ioredis":
         command.append("ioredis")
     said = {}
@@ -77,7 +87,7 @@ def run_program(client, resp, server, port=None, environment=None):
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-@pytest.mark.parametrize("client, resp", CASES, ids=[f"{client}-resp{resp}" for client, resp in CASES])
+@pytest.mark.parametrize("client, resp", parameters(CASES, QUICK), ids=[f"{client}-resp{resp}" for client, resp in CASES])
 def test_client(results, client, resp, scenario):
     said, errors = results(client, resp)
     assert scenario in said, f"{client} never came to `{scenario}`; it got through {list(said)} and wrote:\n{errors}"

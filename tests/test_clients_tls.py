@@ -36,7 +36,7 @@ def environment(certs, mutual):
     return {**USER, "CLIENT_CA": str(certs / "ca.crt"), **(own if mutual else {})}
 
 
-@pytest.mark.parametrize("client, resp, mutual", CASES, ids=[case[0] for case in CASES])
+@pytest.mark.parametrize("client, resp, mutual", test_clients.parameters(CASES, CASES[:2]), ids=[case[0] for case in CASES])
 def test_scenarios(tmp_path, certs, client, resp, mutual):
     server, port = serve(tmp_path, certs, mutual)
     with server:
@@ -49,12 +49,13 @@ REFUSALS = {
     "wrong authority": "(?i)certificate.*(verify failed|unknown authority)|unable to (verify|get).*certificate|self.signed|PKIX",
     "wrong password": "(?i)WRONGPASS|invalid username-password pair",
 }
-# Longest time until a library tells its caller, with the start of its program, on two shared cores.
-REFUSED_WITHIN_S = 5
+# Longest time until a library tells its caller, with the start of its program, which takes seconds
+# on a busy machine. One that tries again and again ends at the watchdog of `run_program`.
+REFUSED_WITHIN_S = 40
 
 
 @pytest.mark.parametrize("why", REFUSALS)
-@pytest.mark.parametrize("client, resp, mutual", CASES, ids=[case[0] for case in CASES])
+@pytest.mark.parametrize("client, resp, mutual", test_clients.parameters(CASES, CASES[:2]), ids=[case[0] for case in CASES])
 def test_a_refused_client_is_told_why(tmp_path, certs, client, resp, mutual, why):
     server, port = serve(tmp_path, certs, mutual)
     variables = {**environment(certs, mutual), "CLIENT_REFUSED": "yes"}

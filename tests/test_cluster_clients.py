@@ -13,15 +13,16 @@ import threading
 import pytest
 
 import harness
+import provide
+from test_clients import JAVA, parameters
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-JAVA_PATH = f"{harness.BUILT}/java/classes:{harness.BUILT}/java/dependency/*"
-JAVA = ["java", "-XX:TieredStopAtLevel=1", "-cp", JAVA_PATH, "Cluster"]
+# The command of each client; it brings the client.
 PROGRAMS = {
-    "redis-py": [sys.executable, f"{HERE}/clients/python/cluster.py"],
-    "go-redis": [f"{harness.BUILT}/go-client", "cluster"],
-    "jedis": [*JAVA, "jedis"],
-    "lettuce": [*JAVA, "lettuce"],
+    "redis-py": lambda: [sys.executable, f"{HERE}/clients/python/cluster.py"],
+    "go-redis": lambda: [provide.go_client(), "cluster"],
+    "jedis": lambda: [*JAVA, provide.java(), "Cluster", "jedis"],
+    "lettuce": lambda: [*JAVA, provide.java(), "Cluster", "lettuce"],
 }
 CASES = [("redis-py", 2), ("redis-py", 3), ("go-redis", 2), ("go-redis", 3), ("jedis", 2), ("jedis", 3), ("lettuce", 3)]
 # Errors that the libraries retry by themselves, and return when their limit is reached (go-redis:
@@ -165,7 +166,7 @@ class Workload:
     """A running client program."""
 
     def __init__(self, cluster, client, resp, nodes):
-        command = [*PROGRAMS[client], ",".join(nodes), str(resp)]
+        command = [*PROGRAMS[client](), ",".join(nodes), str(resp)]
         self.cluster = cluster
         self.errors_file = tempfile.NamedTemporaryFile("w")
         self.process = subprocess.Popen(
@@ -246,7 +247,7 @@ def check_errors(client, errors):
 
 
 @pytest.mark.duramen
-@pytest.mark.parametrize("client, resp", CASES, ids=[f"{client}-resp{resp}" for client, resp in CASES])
+@pytest.mark.parametrize("client, resp", parameters(CASES, [("redis-py", 3)]), ids=[f"{client}-resp{resp}" for client, resp in CASES])
 def test_client_through_a_migration_and_the_death_of_a_master(cluster, client, resp):
     with Workload(cluster, client, resp, cluster.nodes[:2]) as workload:
         lives = cluster.lives()
@@ -277,7 +278,7 @@ def test_client_through_a_migration_and_the_death_of_a_master(cluster, client, r
 def redis_cli(node, *arguments):
     port = str(harness.port_of(node))
     done = subprocess.run(
-        ["redis-cli", "-c", "-p", port, *arguments], capture_output=True, text=True, timeout=harness.PATIENCE_S
+        [provide.program("redis-cli"), "-c", "-p", port, *arguments], capture_output=True, text=True, timeout=harness.PATIENCE_S
     )
     return done.stdout.strip() or done.stderr.strip()
 

@@ -145,17 +145,13 @@ def test_commands_on_whole_databases_and_swapdb_keep_to_their_database(start):
     def swap():
         with server.connect() as wire, server.connect() as other:
             other.call("SELECT", 1)
-            until = time.monotonic() + 6
-            number = 0
-            while time.monotonic() < until:
-                number += 1
+            for number in harness.rounds(6, least=21):
                 wire.call("SWAPDB", 0, 1)
                 other.call("DEL", "m", "n")  # written while this was database 0
                 other.call("SET", "k", number)
                 for _ in range(2):
                     assert other.call("MGET", "k", "kk", "m", "n") == [b"%d" % number, None, None, None]
                 other.call("DEL", "k")
-            assert number > 20
 
     def work(number):
         if number == 0:
@@ -200,11 +196,11 @@ def test_reports_in_a_transaction_have_an_end(server, wire):
     with server.connect() as other:
         reports = [("CLIENT", "LIST"), ("COMMAND", "DOCS"), ("INFO", "everything"), ("MEMORY", "DOCTOR")] * 250
         other.pipeline([("MULTI",), ("DBSIZE",), *reports, ("SET", "behind", "1")])
+        watch = harness.Stopwatch(server)
         other.send(harness.encode("EXEC"))
-        time.sleep(0.1)
-        began = time.monotonic()
-        assert wire.call("GET", "behind") == b"1"  # after the step, whether its replies fit into output-limit or not
-        assert time.monotonic() - began < 10
+        # The step is done, whether its replies fit into output-limit or not.
+        harness.wait_until(lambda: wire.call("GET", "behind") == b"1", "the step is done")
+        assert watch.seconds() < 10
     for one in others:
         one.close()
 
@@ -224,10 +220,12 @@ def test_reports_in_a_transaction_stop_after_a_moment(start):
             wire.pipeline([("MULTI",), ("SET", "before", name), *[report] * 1000, ("SET", "behind", name)])
             wire.send(harness.encode("EXEC"))
             time.sleep(0.02)
-            began = time.monotonic()
+            watch = harness.Stopwatch(server)
             assert other.call("PING") == b"PONG"
-            assert time.monotonic() - began < 2, name
-            assert other.call("GET", "behind") == name.encode()
+            assert watch.seconds() < 2, name
+            # It may begin after the PING.
+            harness.wait_until(lambda name=name: other.call("GET", "behind") == name.encode(), "the step is done")
+            assert watch.seconds() < 4, name
             replies = bytearray()  # too many for this program to decode
             while not replies.endswith(b"in one transaction\r\n+OK\r\n"):
                 replies += wire.socket.recv(1 << 20)
@@ -248,9 +246,9 @@ def test_small_writes_to_large_values_hold_up_nobody(start):
             one.send(requests[n % 4])
         slowest, rounds = 0.0, 0
         while rounds < 10:
-            began = time.monotonic()
+            watch = harness.Stopwatch(server)
             assert wire.call("PING") == b"PONG"
-            slowest = max(slowest, time.monotonic() - began)
+            slowest = max(slowest, watch.seconds())
             rounds += 1
         assert slowest < 1.5, slowest
         for one in busy:
@@ -337,11 +335,10 @@ def test_monitors_hold_up_nobody(start):
     slowest = 0.0
     with server.connect() as busy, server.connect() as wire:
         busy.send(harness.encode("GET", "k") * 30_000)
-        until = time.monotonic() + 3
-        while time.monotonic() < until:
-            began = time.monotonic()
+        for _ in harness.rounds(3, least=5):
+            watch = harness.Stopwatch(server)
             assert wire.call("PING") == b"PONG"
-            slowest = max(slowest, time.monotonic() - began)
+            slowest = max(slowest, watch.seconds())
         for _ in range(30_000):
             assert busy.reply() is None
     assert slowest < 2, slowest
@@ -359,9 +356,9 @@ def test_a_large_request_is_shown_to_monitors_in_part(start):
         line = monitor.reply()
         assert b"more bytes)" in line and len(line) < 2_000_000
         busy.send(harness.encode("STRLEN", bytes(60_000_000)))
-        began = time.monotonic()
+        watch = harness.Stopwatch(server)
         assert wire.call("PING") == b"PONG"
-        assert time.monotonic() - began < 2
+        assert watch.seconds() < 2
         assert busy.reply() == 0
 
 
@@ -373,9 +370,9 @@ def test_kills_in_a_transaction_have_an_end(start):
     with server.connect() as busy, server.connect() as wire:
         busy.pipeline([("MULTI",), ("FLUSHDB",), *[("CLIENT", "KILL", "ADDR", "1.2.3.4:5")] * 1000])
         busy.send(harness.encode("EXEC"))
-        began = time.monotonic()
+        watch = harness.Stopwatch(server)
         assert wire.call("GET", "k") is None
-        assert time.monotonic() - began < 5
+        assert watch.seconds() < 5
         assert len(busy.reply()) == 1001
         assert len(wire.call("CLIENT", "LIST").splitlines()) == 402
     for other in others:
@@ -401,10 +398,10 @@ def test_walks_of_a_transaction_have_an_end(server, wire, command):
     with server.connect() as other:
         other.pipeline([("MULTI",), ("SET", "before", "1"), *[command] * 1000, ("SET", "behind", "1")])
         other.send(harness.encode("EXEC"))
-        began = time.monotonic()
+        watch = harness.Stopwatch(server)
         wire.call("PING")
         replies = other.reply()
-        assert time.monotonic() - began < 25
+        assert watch.seconds() < 25
     assert replies[0] == replies[-1] == b"OK" and wire.call("GET", "behind") == b"1"
     assert not isinstance(replies[1], harness.ErrorReply) and "in one transaction" in str(replies[-2])
 
@@ -416,10 +413,10 @@ def test_a_transaction_does_not_go_on_for_replies_that_nobody_gets(start):
     with server.connect() as wire, server.connect() as other:
         wire.pipeline([("MULTI",), *[("COMMAND", "DOCS")] * 1000, ("SET", "behind", "1")])
         wire.send(harness.encode("EXEC"))
-        began = time.monotonic()
+        watch = harness.Stopwatch(server)
         assert other.call("PING") == b"PONG"
         harness.wait_until(lambda: other.call("GET", "behind") == b"1", "it is done")
-        assert time.monotonic() - began < 3
+        assert watch.seconds() < 3
 
 
 @pytest.mark.duramen
@@ -470,11 +467,10 @@ CROSSED = {
 @pytest.mark.parametrize("jobs", CROSSED.values(), ids=CROSSED)
 def test_steps_that_read_keys_they_do_not_name(server, jobs):
     """Each held the locks of its own keys and waited for the other's: the server hung for ever."""
-    ends = time.monotonic() + 1.5
 
     def run(kind, *keys):
-        with redis.Redis(port=server.port, socket_timeout=5) as client:
-            while time.monotonic() < ends:
+        with redis.Redis(port=server.port, socket_timeout=harness.PATIENCE_S) as client:
+            for _ in harness.rounds(1.5, least=20):
                 if kind == "mset":
                     client.mset(dict.fromkeys(keys, 1))
                 elif kind == "store":
@@ -512,13 +508,18 @@ return redis.call('incr', 'calls')
 @pytest.mark.parametrize("in_exec", [False, True], ids=["alone", "in EXEC"])
 def test_scripts_whose_keys_are_in_keys(server, in_exec):
     """A script that had been in conflict held its last keys and waited for others: a hang for ever."""
-    ends = time.monotonic() + 3
+    began, progress = time.monotonic(), [0] * 12
+
+    def goes_on():
+        """On a busy machine 100 calls may take longer than 3 s."""
+        passed = time.monotonic() - began
+        return passed < 3 or (sum(progress) <= 100 and passed < harness.PATIENCE_S)
 
     def run(n):
         calls = 0
-        with redis.Redis(port=server.port, socket_timeout=10) as client:
+        with redis.Redis(port=server.port, socket_timeout=harness.PATIENCE_S) as client:
             client.select(0)
-            while time.monotonic() < ends:
+            while goes_on():
                 step = client.pipeline(transaction=in_exec)
                 if in_exec:
                     step.incr(f"own{n}")
@@ -529,6 +530,7 @@ def test_scripts_whose_keys_are_in_keys(server, in_exec):
                 try:
                     step.execute()
                     calls += 1
+                    progress[n] = calls
                 except redis.ResponseError as error:
                     assert "takes too long" in str(error)  # nothing was done: the machine is busy
         return calls
@@ -549,12 +551,17 @@ def test_scripts_whose_keys_are_in_keys(server, in_exec):
 @pytest.mark.duramen
 def test_a_watched_key_ends_a_transaction_with_a_script(server):
     """Of a read, its check and its write by WATCH, some script is in between; none is lost."""
-    ends, add = time.monotonic() + 2, "return redis.call('set', KEYS[1], ARGV[1])"
+    began, progress, add = time.monotonic(), [0] * 6, "return redis.call('set', KEYS[1], ARGV[1])"
+
+    def goes_on():
+        """On a busy machine 50 steps may take longer than 2 s."""
+        passed = time.monotonic() - began
+        return passed < 2 or (sum(progress) <= 50 and passed < harness.PATIENCE_S)
 
     def run(n):
         done = 0
-        with redis.Redis(port=server.port, socket_timeout=10) as client:
-            while time.monotonic() < ends:
+        with redis.Redis(port=server.port, socket_timeout=harness.PATIENCE_S) as client:
+            while goes_on():
                 with client.pipeline() as step:
                     step.watch("watched")
                     now = int(step.get("watched") or 0)
@@ -564,6 +571,7 @@ def test_a_watched_key_ends_a_transaction_with_a_script(server):
                     try:
                         step.execute()
                         done += 1
+                        progress[n] = done
                     except redis.WatchError:
                         pass
                     except redis.ResponseError as error:

@@ -329,6 +329,7 @@ def test_the_key_is_rotated_under_load_and_both_processes_are_killed(encrypted, 
     used, ids = [], [tool("key", "show", data).split()[-1]]
     for turn in range(8):
         thread, acknowledged = writer(server, turn, 200_000)
+        harness.wait_until(lambda acknowledged=acknowledged: acknowledged[0] > 0, "it writes")
         time.sleep(chosen.uniform(0.05, 0.3))
         old = tmp_path / f"key.{turn}"
         old.write_bytes(key.read_bytes())

@@ -11,6 +11,7 @@ import urllib.request
 import pytest
 
 import harness
+import provide
 
 pytestmark = pytest.mark.duramen
 
@@ -19,13 +20,6 @@ PLAIN = "text/plain; version=0.0.4; charset=utf-8"
 # The header of Prometheus itself.
 OF_PROMETHEUS = "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
 SAMPLE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(\{.*\})? (\S+)$")
-
-
-def program(name):
-    found = harness.BUILT / name / name
-    if not found.exists():
-        pytest.skip(f"{name} could not be had: see the output of `cargo xtask test` before the tests")
-    return found
 
 
 def fetch(port, path="/metrics", accept=None):
@@ -46,7 +40,7 @@ def samples(text):
 
 
 def lint(text):
-    done = subprocess.run([program("promtool"), "check", "metrics"], input=text, capture_output=True, text=True, check=False, timeout=harness.PATIENCE_S)
+    done = subprocess.run([provide.optional(provide.promtool), "check", "metrics"], input=text, capture_output=True, text=True, check=False, timeout=harness.PATIENCE_S)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -117,7 +111,7 @@ def test_promtool_finds_nothing_to_say_of_a_coordinator(tmp_path):
 @pytest.fixture
 def exported(start, tmp_path):
     """A server with some activity, and redis_exporter's metrics of it."""
-    binary = program("redis_exporter")
+    binary = provide.optional(provide.redis_exporter)
     server = start(threads=2)
     load(server)
     port = harness.free_port()

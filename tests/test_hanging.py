@@ -93,7 +93,8 @@ def test_writes_that_fill_memory_hold_up_nobody_else_for_long(hanging_disk, star
                 done.set()
 
             harness.in_threads(13, lambda number: write(number) if number < 12 else read())
-            assert slowest[0] < AT_ONCE_S
+            # Readers waited for a minute. A busy machine delays twelve writers and the reader.
+            assert slowest[0] < 4 * AT_ONCE_S
         harness.wait_until(lambda: wire.pipeline([("SET", "k", "w")])[0] == b"OK", "writes go on")
 
 
@@ -237,7 +238,7 @@ def test_a_wait_for_the_disk_is_an_event_of_latency(hanging_disk, start):
         assert wire.call("CONFIG", "SET", "latency-monitor-threshold", "500") == b"OK"
         with harness.frozen(hanging_disk):
             wire.send(encode("SET", "k", "w"))
-            time.sleep(1)
+            time.sleep(2)  # a busy machine needs a part of it to begin the commit
         assert wire.reply() == b"OK"
         found = {name: longest_ms for name, _, _, longest_ms in wire.call("LATENCY", "LATEST")}
         assert 500 <= found[b"aof-fsync-always"] < 60_000

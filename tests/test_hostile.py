@@ -107,12 +107,23 @@ def test_client_that_sends_a_whole_pipeline_before_it_reads(start, level):
 def test_client_whose_pipeline_is_too_long_does_not_keep_the_room_from_others(start):
     server = start("--pipeline-memory", "16mb", memory="64mb")
     echo = encode("ECHO", "x" * 1_000)
-    first = server.connect(receive_buffer=4096, timeout=1)
-    with pytest.raises(TimeoutError):
-        first.send(echo * 100_000)
-    clients = server.info("clients")
-    buffered = sum(int(clients[f"duramen_{kind}_buffer_bytes"]) for kind in ("query", "output"))
-    assert 15 * MIB < buffered < 20 * MIB
+    first = server.connect(receive_buffer=4096)
+    first.socket.setblocking(False)
+    rest = memoryview(echo * 100_000)
+
+    def buffered():
+        """What the server keeps of it, which grows until there is no room."""
+        nonlocal rest
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                rest = rest[first.socket.send(rest) :]
+        clients = server.info("clients")
+        return sum(int(clients[f"duramen_{kind}_buffer_bytes"]) for kind in ("query", "output"))
+
+    harness.wait_until(lambda: buffered() > 15 * MIB, "the room is taken")
+    for _ in range(20):
+        time.sleep(0.05)
+        assert 15 * MIB < buffered() < 20 * MIB
     with server.connect(receive_buffer=4096, timeout=harness.PATIENCE_S) as second:
         second.send(echo * 18_000)  # before it has read anything
         for _ in range(18_000):
@@ -124,7 +135,7 @@ def test_client_whose_pipeline_is_too_long_does_not_keep_the_room_from_others(st
 def test_clients_with_long_pipelines_get_the_room_in_turn(start):
     """Each pipeline fits into the room, all of them do not. Each had a part of the room and waited
     for the rest, until `output-stall` ended them."""
-    server = start("--output-stall", "20", memory="64mb")
+    server = start("--output-stall", "40", memory="64mb")  # on a busy machine each waits longer for its turn
     echo = encode("ECHO", "x" * 1_000)
 
     def run(_):
@@ -140,10 +151,12 @@ def test_clients_with_long_pipelines_get_the_room_in_turn(start):
 def test_pause_longer_than_output_stall_closes_nobody(start):
     """A paused client is not received from, so it may be unable to read: it is still sending."""
     server = start("--output-stall", "1", "--output-pause", "16mb")
-    with server.connect() as other, server.connect(receive_buffer=4096, timeout=30) as wire:
+    with server.connect() as other, server.connect(receive_buffer=4096) as wire:
         assert other.call("SET", "big", "x" * MIB) == b"OK"
-        assert other.call("CLIENT", "PAUSE", 4_000, "WRITE") == b"OK"
+        assert other.call("CLIENT", "PAUSE", 8_000, "WRITE") == b"OK"
         wire.send(encode("GET", "big") * 12 + encode("SET", "k", "v"))
+        # It needs the clock, because `output-stall` is to pass. The pause ends by itself, and long
+        # after the client reads on a busy machine too.
         time.sleep(3)
         assert [len(wire.reply()) for _ in range(12)] == [MIB] * 12
         assert wire.reply() == b"OK"
@@ -153,7 +166,7 @@ def test_pause_longer_than_output_stall_closes_nobody(start):
 def test_clients_that_wait_for_the_room_of_slow_ones_do_not_stall(start):
     """Two clients take their replies so slowly that they keep the room and its turn. Others that
     waited for it were closed by `output-stall`, though it was the server that did not read."""
-    server = start("--output-stall", "4", "--pipeline-memory", "16mb", memory="64mb")
+    server = start("--output-stall", "8", "--pipeline-memory", "16mb", memory="64mb")
     echo = encode("ECHO", "x" * 1_000)
     over = threading.Event()
 
@@ -277,7 +290,7 @@ def test_values_that_grow_over_the_limit(wire):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_garbage(server, seed):
-    """Replay one with: cargo xtask test garbage, which runs all seeds."""
+    """Replay one with: scripts/test garbage, which runs all seeds."""
     choose = random.Random(seed)
     pieces = [
         *(b"*", b"$", b"\r\n", b"-1", b"3", b"SET", b"GET", b"k", b"\x00", b"\xff", b" ", b"'", b'"', b"EXEC"),
@@ -516,9 +529,9 @@ def test_long_requests_for_reports_hold_up_nobody(start):
                 wire.call("COMMAND", name, *["get"] * 1025)
             with pytest.raises(ErrorReply, match="more than 1024 names"):
                 wire.call("COMMAND", name, *["client"] * 1024)  # each has twenty subcommands
-        begun = time.monotonic()
+        watch = harness.Stopwatch(server)
         assert wire.call("SCAN", 0, *["MATCH", "?" * 1024] * 20_000) == [b"0", []]
-        assert time.monotonic() - begun < 3
+        assert watch.seconds() < 3
         assert wire.call("SCAN", 0, "MATCH", "?" * 1025, "MATCH", "*") == [b"0", []]
         with pytest.raises(ErrorReply, match="pattern"):
             wire.call("SCAN", 0, "MATCH", "*", "MATCH", "?" * 1025)
@@ -547,9 +560,9 @@ def test_a_transaction_has_a_bounded_number_of_commands_without_keys(start):
         wire.call("SELECT", 0)
         queued = [("MULTI",), *[("FLUSHALL",)] * 1024, *[("SELECT", 0), ("SET", "k", "v")] * 2000]
         assert set(wire.pipeline(queued)[1:]) == {b"QUEUED"}
-        begun = time.monotonic()
+        watch = harness.Stopwatch(server)
         assert set(wire.call("EXEC")) == {b"OK"}
-        assert time.monotonic() - begun < 3
+        assert watch.seconds() < 3
         assert wire.call("DBSIZE") == 1
         replies = wire.pipeline([("MULTI",), *[("FLUSHALL",)] * 1025, ("EXEC",)])
         assert "1024 commands without keys" in str(replies[-2]) and "EXECABORT" in str(replies[-1])
@@ -607,10 +620,12 @@ def test_a_paused_client_is_not_idle(start):
     server = start("--timeout", 2)
     with server.connect() as wire, server.connect() as paused, server.connect() as monitor:
         assert monitor.call("MONITOR") == b"OK"
-        assert wire.call("CLIENT", "PAUSE", 5000, "WRITE") == b"OK"
+        # It needs the clock, because `timeout` is to pass. The pause ends by itself, and leaves a busy
+        # machine some seconds for the questions.
+        assert wire.call("CLIENT", "PAUSE", 8_000, "WRITE") == b"OK"
         paused.send(encode("SET", "k", "v"))
-        for _ in range(9):
-            time.sleep(0.5)
+        for _ in range(18):
+            time.sleep(0.25)
             wire.call("PING")
         assert server.info("clients")["blocked_clients"] == "1"
         assert paused.reply() == b"OK"
@@ -719,16 +734,17 @@ def test_login_timeout_counts_from_reset(start):
     closed at once, or never."""
     server = start("--login-timeout", 3, "--requirepass", "secret")
     with server.connect() as wire:
+        # It needs the clock, because times are its subject. On a busy machine they take longer.
         assert wire.call("AUTH", "secret") == b"OK"
         time.sleep(5)
         assert wire.call("RESET") == b"RESET"
-        time.sleep(1.5)
+        time.sleep(0.5)
         assert wire.call("AUTH", "secret") == b"OK"
         time.sleep(5)  # no client needs to authenticate: the times are not watched
-        assert wire.call("RESET") == b"RESET"
         begun = time.monotonic()
+        assert wire.call("RESET") == b"RESET"
         assert wire.drain() == b""
-        assert 2.5 < time.monotonic() - begun < 10
+        assert 2.5 < time.monotonic() - begun < 30
 
 
 def test_reset_gives_a_stranger_no_more_time(start):
@@ -738,10 +754,11 @@ def test_reset_gives_a_stranger_no_more_time(start):
     with server.connect() as wire:
         begun = time.monotonic()
         with contextlib.suppress(Closed, OSError):
-            while time.monotonic() - begun < 10:
+            while time.monotonic() - begun < 30:
                 wire.pipeline([("RESET",)])
                 time.sleep(0.5)
-        assert time.monotonic() - begun < 7
+        # It stayed for ever. It needs the clock, because `login-timeout` is to end.
+        assert time.monotonic() - begun < 20
 
 
 def test_a_password_sent_while_clients_are_paused_is_in_time(start):
@@ -749,12 +766,13 @@ def test_a_password_sent_while_clients_are_paused_is_in_time(start):
     server = start("--login-timeout", 2, "--requirepass", "secret")
     with server.connect() as wire:
         assert wire.call("AUTH", "secret") == b"OK"
-        assert wire.call("CLIENT", "PAUSE", 5000) == b"OK"
+        begun = time.monotonic()
+        assert wire.call("CLIENT", "PAUSE", 8_000) == b"OK"
         with server.connect() as known, server.connect() as silent:
             known.send(encode("AUTH", "secret") + encode("PING"))
-            begun = time.monotonic()
+            # It needs the clock, because `login-timeout` is to end within the pause, by seconds.
             assert silent.drain() == b""
-            assert time.monotonic() - begun < 4.5
+            assert time.monotonic() - begun < 7.5
             assert (known.reply(), known.reply()) == (b"OK", b"PONG")
 
 

@@ -8,6 +8,8 @@ import pytest
 
 import harness
 
+pytestmark = pytest.mark.full
+
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "libraries"))
 
 import catalogue  # noqa: E402

@@ -253,7 +253,9 @@ def test_a_member_whose_disk_hangs_holds_up_nobody(tmp_path):
         with harness.frozen(places[hung]):
             begun = time.monotonic()
             cluster.write("meanwhile")
-            assert time.monotonic() - begun < 15  # 4 s until it is given up, by each of three masters at worst
+            # It was waited for without end. Now 4 s until it is given up, by each of three masters at
+            # worst, which need the clock; the rest is for a busy machine.
+            assert time.monotonic() - begun < 45
             cluster.check("meanwhile", at=well)
             table = harness.wait_until(lambda: sick(cluster.members[hung]), "/livez tells it")
             assert re.search(r"^keeper .* has not come back", table, re.MULTILINE), table
@@ -293,6 +295,7 @@ def test_a_member_comes_back_although_its_disk_is_full(tmp_path):
         victim.start()
         harness.wait_until(lambda: victim.id() == f"{slot}.{int(generation) + 1}", "it is a member again")
         # A life that begins in the same process stores its id too.
+        harness.wait_until(lambda: json.loads(other.page("/cluster"))["servers_up"] == 4, "all are seen")
         was = victim.id()
         os.kill(victim.process.pid, signal.SIGSTOP)
         harness.wait_until(lambda: json.loads(other.page("/cluster"))["servers_up"] == 3, "the sleeper is noticed")
@@ -313,6 +316,7 @@ def has_joined_after(member, was):
 def test_who_slept_is_replaced_and_begins_anew_in_the_same_process(cluster):
     cluster.write("value")
     sleeper, other = cluster.members[2], cluster.members[0]
+    harness.wait_until(lambda: json.loads(other.page("/cluster"))["servers_up"] == 4, "all are seen")
     was, process = sleeper.id(), sleeper.process.pid
     os.kill(process, signal.SIGSTOP)
     harness.wait_until(lambda: json.loads(other.page("/cluster"))["servers_up"] == 3, "the sleeper is noticed")
@@ -320,7 +324,7 @@ def test_who_slept_is_replaced_and_begins_anew_in_the_same_process(cluster):
     os.kill(process, signal.SIGCONT)
     harness.wait_until(lambda: has_joined_after(sleeper, was), "it is a member again")
     assert sleeper.process.poll() is None
-    assert "this member's life is over" in sleeper.log()
+    harness.wait_until(lambda: "this member's life is over" in sleeper.log(), "its log tells why")
     cluster.check("value", at=sleeper)
 
 

@@ -2,7 +2,7 @@
 afterwards.
 
 The commands avoid intended differences (docs/compatibility.md) and results that depend on the time
-of day. A failing seed is named by its test: cargo xtask test same_replies_to_random_commands.
+of day. A failing seed is named by its test: scripts/test same_replies_to_random_commands.
 """
 
 import os
@@ -95,7 +95,7 @@ def data(wire):
 
 
 # More seeds: DURAMEN_TEST_SEEDS="100 200" runs seeds 100 to 199.
-SEEDS = range(*map(int, os.environ.get("DURAMEN_TEST_SEEDS", "0 16").split()))
+SEEDS = range(*map(int, os.environ.get("DURAMEN_TEST_SEEDS", harness.of_tier("0 3", "0 16")).split()))
 
 
 @pytest.mark.duramen

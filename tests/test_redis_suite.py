@@ -17,12 +17,12 @@ import subprocess
 import pytest
 
 import harness
+import provide
 
-SUITE = harness.BUILT / "redis-suite" / "redis"
 LIST = pathlib.Path(__file__).with_name("redis_suite.txt")
 
 # Longest duration of one unit, in seconds.
-UNIT_S = 120
+UNIT_S = 240
 
 # Units whose tests start servers of their own, with their own settings: Redis marks them
 # `external:skip`, so that none of them would run by host and port.
@@ -70,10 +70,7 @@ NOT_TAGGED = "-needs:debug -needs:repl -needs:pfdebug -needs:config-maxmemory -s
 # Name of a failure outside of any test.
 OUTSIDE = "(outside of a test)"
 
-pytestmark = [
-    pytest.mark.duramen,
-    pytest.mark.skipif(not SUITE.exists(), reason="the source of redis could not be fetched"),
-]
+pytestmark = [pytest.mark.duramen, pytest.mark.full]
 
 
 class Listed:
@@ -121,6 +118,7 @@ class Results:
 
 def run(unit, arguments, log):
     """Runs a unit of the suite; its output also goes to the file `log`."""
+    folder = provide.optional(provide.redis_suite)
     command = ["./runtest", "--durable", "--no-latency", "--clients", "1", "--single", unit]
     for name in LISTED.not_run(unit):
         command += ["--skiptest", name]
@@ -131,7 +129,7 @@ def run(unit, arguments, log):
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            cwd=SUITE,
+            cwd=folder,
             env=environment,
             start_new_session=True,
         )

@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import random
-import shutil
 import socket
 import struct
 import threading
@@ -102,15 +101,15 @@ def test_a_script_that_loops_delays_nobody_and_can_be_killed(server, script):
     looper = threading.Thread(target=lambda: pytest.raises(redis.RedisError, connect(server, socket_timeout=60).eval, script, 0))
     looper.start()
     clients = [connect(server) for _ in range(8)]
-    slowest, until = 0, time.monotonic() + 2
-    while time.monotonic() < until:
+    slowest = 0
+    for _ in harness.rounds(2, least=10):
         for client in clients:
-            began = time.monotonic()
+            watch = harness.Stopwatch(server)
             client.set("looped-not", "x")
-            slowest = max(slowest, time.monotonic() - began)
+            slowest = max(slowest, watch.seconds())
     assert slowest < 1, slowest  # some milliseconds on a quiet machine
     assert clients[0].script_kill()
-    looper.join(30)
+    looper.join(harness.PATIENCE_S)
     assert not looper.is_alive()
     assert clients[0].get("looped") is None
     with pytest.raises(redis.ResponseError, match="No scripts in execution"):
@@ -386,7 +385,7 @@ def test_events_and_messages_of_a_script_leave_in_order(server):
         listener = client.pubsub()
         listener.psubscribe("__keyevent@0__:*", "chat")
         for _ in range(2):
-            listener.get_message(timeout=10)
+            listener.get_message(timeout=harness.PATIENCE_S)
         client.eval(
             """
             redis.call('set', 'ev:a', 1)
@@ -398,7 +397,7 @@ def test_events_and_messages_of_a_script_leave_in_order(server):
         )
         with pytest.raises(redis.ResponseError, match="late"):
             client.eval("redis.call('set', 'ev:c', 1) error('late')", 0)
-        heard = [listener.get_message(timeout=10) for _ in range(5)]
+        heard = [listener.get_message(timeout=harness.PATIENCE_S) for _ in range(5)]
         assert [(it["channel"].rpartition(b":")[2], it["data"]) for it in heard] == [
             (b"set", b"ev:a"),
             (b"chat", b"hello"),
@@ -462,8 +461,6 @@ def test_functions_survive_kills(start, tmp_path):
 
 
 def test_libraries_are_exchanged_with_redis(server, tmp_path):
-    if not shutil.which("redis-server"):
-        pytest.skip("there is no redis-server on this machine")
     client = connect(server)
     client.function_flush()
     with harness.Redis(tmp_path, program="redis-server") as peer:
@@ -506,7 +503,7 @@ def test_a_function_that_loops_can_be_killed_and_told(server):
     with pytest.raises(redis.ResponseError, match="You can only call FUNCTION KILL"):
         client.script_kill()
     assert client.function_kill()
-    looper.join(30)
+    looper.join(harness.PATIENCE_S)
     assert told(client) is None
     # A library that never ends to load is stopped.
     with pytest.raises(redis.ResponseError, match="FUNCTION LOAD timeout"):
@@ -562,7 +559,7 @@ def test_a_long_script_in_conflict_holds_up_nobody(start, in_exec):
     again: its thread stood still for busy-reply-threshold."""
     server, script = start(threads=1), "redis.call('incr', 'hot') return redis.call('sintercard', 8, unpack(ARGV))"
     with connect(server) as client, connect(server) as hot, connect(server) as other:
-        client.config_set("busy-reply-threshold", 1500)
+        client.config_set("busy-reply-threshold", 6000)
         for name in ("s1", "s2"):
             for first in range(0, 40_000, 4_000):
                 client.sadd(name, *[f"member{n}" for n in range(first, first + 4_000)])
@@ -588,8 +585,9 @@ def test_a_long_script_in_conflict_holds_up_nobody(start, in_exec):
         finally:
             ends.set()
             thread.join()
-        # It stood still for 1.5 s, busy-reply-threshold; in EXEC it may for 100 ms and one run more.
-        assert waited and max(waited) < 1.3, max(waited)
+        # It stood still for 6 s, busy-reply-threshold, which is time of the clock; in EXEC it may for
+        # 100 ms and one run more, which take longer on a busy machine.
+        assert waited and max(waited) < 5, max(waited)
 
 
 def test_versions_in_an_exec_with_a_script_are_those_of_the_store(server):
@@ -611,25 +609,29 @@ def test_clients_that_are_alone_in_the_store_keep_nobody_out(start):
     other: others did not get in between."""
     server = start(threads=2)
     loop = "local t = os.clock() while os.clock() < t + 0.004 do end return 1"
-    ends = time.monotonic() + 2
+    began, over = time.monotonic(), threading.Event()
 
     def work(_):
         with harness.Wire(server.port) as wire:
-            while time.monotonic() < ends:
+            while not over.is_set():
                 requests = [("MULTI",), ("CLIENT", "NO-EVICT", "off"), ("EVAL", loop, "0"), ("EXEC",)]
                 wire.pipeline(requests * 5)
 
     def look(_):
         reads = 0
         with harness.Wire(server.port) as wire:
-            while time.monotonic() < ends:
+            # On a busy machine a few reads may take longer than 2 s.
+            while (passed := time.monotonic() - began) < 2 or (reads <= 5 and passed < 30):
                 wire.call("GET", "key")
                 reads += 1
         return reads
 
     with concurrent.futures.ThreadPoolExecutor(6) as pool:
         working = [pool.submit(work, n) for n in range(2)]
-        reads = list(pool.map(look, range(4)))
+        try:
+            reads = list(pool.map(look, range(4)))
+        finally:
+            over.set()
         for one in working:
             one.result()
     assert min(reads) > 5, reads
@@ -726,7 +728,7 @@ def test_a_script_goes_on_with_the_rights_with_which_it_began(server):
     client.execute_command("ACL", "SETUSER", "narrow", "reset", "on", "nopass", "~*", "+@all")
     with harness.Wire(server.port) as wire:
         wire.call("AUTH", "narrow", "x")
-        loop = "local t = os.clock() while os.clock() < t + 1 do end"
+        loop = "local t = os.clock() while os.clock() < t + 3 do end"  # longer than a busy machine needs to change the rights
         script = f"local n = redis.call('incr', 'runs') {loop} return redis.pcall('incr', 'other')"
         wire.send(harness.encode("EVAL", script, "0"))
         time.sleep(0.2)

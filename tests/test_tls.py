@@ -17,6 +17,7 @@ import pytest
 import redis
 
 import harness
+import provide
 from harness import cert
 
 pytestmark = pytest.mark.duramen
@@ -95,9 +96,7 @@ def own_copy(certs, tmp_path):
 
 
 def test_redis_cli_over_tls(encrypted):
-    cli = shutil.which("redis-cli")
-    if not cli:
-        pytest.skip("needs redis-cli")
+    cli = provide.program("redis-cli")
     certs = encrypted.certs
     arguments = [cli, "-p", str(encrypted.port), "--tls", "--cacert", certs / "ca.crt"]
     mine = [*arguments, "--cert", certs / "alice.crt", "--key", certs / "alice.key"]
@@ -112,7 +111,7 @@ def test_redis_cli_over_tls(encrypted):
 def test_openssl_talks_and_continues_a_session(encrypted, tmp_path, version):
     certs = encrypted.certs
     command = [
-        *("openssl", "s_client", "-connect", f"127.0.0.1:{encrypted.port}", version, "-CAfile", certs / "ca.crt"),
+        *(provide.program("openssl"), "s_client", "-connect", f"127.0.0.1:{encrypted.port}", version, "-CAfile", certs / "ca.crt"),
         *("-cert", certs / "alice.crt", "-key", certs / "alice.key", "-verify_return_error", "-ign_eof"),
     ]
     run = lambda *more: subprocess.run(  # noqa: E731
@@ -352,7 +351,7 @@ def test_cert_commands(tmp_path):
     assert [pathlib.Path(one["file"]).name for one in shown] == ["bob.crt", "ca.crt", "server.crt"]
     assert [one["is_authority"] for one in shown] == [False, True, False]
     assert re.search("(19|20) days left", cert("show", folder / "server.crt"))
-    verified = subprocess.run(["openssl", "verify", "-CAfile", folder / "ca.crt", folder / "bob.crt"], capture_output=True)
+    verified = subprocess.run([provide.program("openssl"), "verify", "-CAfile", folder / "ca.crt", folder / "bob.crt"], capture_output=True)
     assert verified.returncode == 0, verified
     renewed = json.loads(cert("rotate", "server", "--dir", folder, "--json"))
     assert "db.example.org" in renewed["certificate"]["names"]
@@ -360,7 +359,7 @@ def test_cert_commands(tmp_path):
     cert("issue", "carol", "--dir", folder)
     assert (folder / "ca.crt").read_text().count("BEGIN CERTIFICATE") == 2
     for name in ("bob", "carol"):
-        verified = subprocess.run(["openssl", "verify", "-CAfile", folder / "ca.crt", folder / f"{name}.crt"], capture_output=True)
+        verified = subprocess.run([provide.program("openssl"), "verify", "-CAfile", folder / "ca.crt", folder / f"{name}.crt"], capture_output=True)
         assert verified.returncode == 0, (name, verified)
     cert("rotate", "--end-overlap", "--dir", folder)
     assert "one authority only" in cert("rotate", "--end-overlap", "--dir", folder, ok=False)

@@ -15,7 +15,7 @@ import pytest
 
 import harness
 
-pytestmark = pytest.mark.duramen
+pytestmark = [pytest.mark.duramen, pytest.mark.full]
 
 WORKLOAD = os.path.abspath(os.environ.get("DURAMEN_TEST_WORKLOAD", "../target/debug/duramen-workload"))
 

@@ -4,7 +4,6 @@ Redis's own tests of it run in `test_redis_suite.py`.
 """
 
 import itertools
-import shutil
 import threading
 import time
 
@@ -33,11 +32,12 @@ def nothing_comes(wire):
 def test_a_key_that_leaves_the_table_while_its_script_is_suspended(start):
     """Its invalidation comes before the reply with the value, so it does not count for that."""
     server = start("--tracking-table-max-keys", "1")
-    slow = "local v = redis.call('get', KEYS[1]) local t = os.clock() while os.clock() < t + 0.5 do end return v"
+    slow = "local v = redis.call('get', KEYS[1]) local t = os.clock() while os.clock() < t + 2 do end return v"
     with tracking(server) as wire, tracking(server) as other:
         other.call("MSET", "a", "old", "b", "1")
         wire.send(harness.encode("EVAL", slow, "1", "a"))
-        time.sleep(0.1)
+        # For the rest of its 2 s it is suspended most of the time.
+        harness.wait_until(lambda: server.info("stats")["tracking_total_keys"] == "1", "it has read the key")
         other.call("GET", "b")  # there is room for one key
         assert wire.reply() == [b"invalidate", [b"a"]]
         assert wire.reply() == b"old"
@@ -337,9 +337,10 @@ def told_keys(wire, count):
     return replies, keys
 
 
-def own_changes(server, options, way, order, read_before):
+def own_changes(server, options, way, order, read_before, wanted_own=frozenset(), wanted_then=frozenset()):
     """The keys of which a client is told for its own requests, and then for the write of another; and
-    whether they ran again."""
+    whether they ran again. On a busy machine a message of another thread may come later: the wanted
+    keys are waited for."""
     requests = WAYS[way](order)
     with server.connect() as other, server.connect() as target, server.connect() as third:
         other.call("FLUSHALL")
@@ -367,22 +368,26 @@ def own_changes(server, options, way, order, read_before):
                     keys = told_keys(target, 0)[1]
                 return replies, keys
 
+            def told_all(keys, wanted):
+                deadline = time.monotonic() + 5
+                while not wanted <= keys and time.monotonic() < deadline:
+                    time.sleep(0.01)
+                    keys = keys | told(0)[1]
+                return keys - {b"turn"}
+
             replies, own = told(len(requests))
+            own = told_all(own, wanted_own)
             ran_again = replies[len(requests) - 1] in (b"2", [b"2"])
             other.call("SET", "k", "of another")
             time.sleep(0.001)
-            turn = {b"turn"}
-            return own - turn, told(0)[1] - turn, ran_again
+            return own, told_all(told(0)[1], wanted_then), ran_again
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
     """Duramen with two threads, and a Redis."""
-    redis_server = shutil.which("redis-server")
-    if not redis_server:
-        pytest.skip("needs redis-server")
     folder = tmp_path_factory.mktemp("both")
-    with harness.Duramen(folder, threads=2) as duramen, harness.Redis(folder, program=redis_server) as peer:
+    with harness.Duramen(folder, threads=2) as duramen, harness.Redis(folder, program="redis-server") as peer:
         yield duramen, peer
 
 
@@ -394,8 +399,11 @@ def test_own_changes_are_told_as_by_redis(both, way, mode):
     for order, read_before in itertools.product(ORDERS, [False, True]):
         if mode != "default" and len(order) > 2:
             continue
-        of_each = [own_changes(server, MODES[mode], way, order, read_before) for server in both]
-        (own, then, ran_again), (own_there, then_there, _) = of_each
+        own_there, then_there, _ = own_changes(both[1], MODES[mode], way, order, read_before)
+        # NOLOOP keeps the key where it was read; else one that was told of keeps nothing.
+        is_kept = "r" in order or read_before if mode == "NOLOOP" else not own_there
+        wanted = own_there, (then_there if mode != "NOLOOP" else {b"k"}) if is_kept else set()
+        own, then, ran_again = own_changes(both[0], MODES[mode], way, order, read_before, *wanted)
         again.append(ran_again)
         assert own == own_there, (order, read_before)
         # A client that was told keeps nothing: here it is not remembered. Redis forgets those with
@@ -404,6 +412,9 @@ def test_own_changes_are_told_as_by_redis(both, way, mode):
             assert then == then_there, (order, read_before)
         if mode == "NOLOOP" and ("r" in order or read_before):
             assert then == {b"k"}, (order, read_before)
+    # On a busy machine the other client changes the key before the script begins, or behind its end.
+    while "conflict" in way and not any(again) and len(again) < 200:
+        again.append(own_changes(both[0], MODES[mode], way, "w", False)[2])
     assert "conflict" not in way or any(again)
 
 
@@ -459,14 +470,11 @@ def test_no_cache_is_stale(server, remembered_keys):
     with server.connect() as wire:
         wire.call("CONFIG", "SET", "tracking-table-max-keys", remembered_keys)
     keys = [f"key{n}" for n in range(20)]
-    ends = time.monotonic() + 4
     faults = []
 
     def write(number):
         with server.connect() as wire:
-            turn = 0
-            while time.monotonic() < ends:
-                turn += 1
+            for turn in harness.rounds(4, least=50):
                 key = keys[(turn * 7 + number) % len(keys)]
                 match turn % 4:
                     case 0:
@@ -486,9 +494,7 @@ def test_no_cache_is_stale(server, remembered_keys):
     def read(cache, wire):
         """One that keeps what it has read until it is told. It reads, changes before it reads, and
         reads in a script that is suspended."""
-        turn = 0
-        while time.monotonic() < ends:
-            turn += 1
+        for turn in harness.rounds(4, least=50):
             key = keys[turn % len(keys)].encode()
             if key not in cache:
                 way = ways[1] if turn % 10 == 0 else ways[2] if turn % 50 == 1 else ways[0]
@@ -519,14 +525,18 @@ def test_no_cache_is_stale(server, remembered_keys):
             while isinstance(reply := wire.reply(), list):
                 drop(cache, reply)
             assert reply == b"end"
-            # Those of the last writes may be behind the reply.
-            time.sleep(0.2)
-            wire.send(harness.encode("ECHO", "end"))
-            while isinstance(reply := wire.reply(), list):
-                drop(cache, reply)
-            for key, value in cache.items():
-                if other.call("GET", key) != value:
-                    faults.append((key, value, other.call("GET", key)))
+            # Those of the last writes may be behind the reply, on a busy machine by more.
+            deadline = time.monotonic() + 10
+            while True:
+                time.sleep(0.2)
+                wire.send(harness.encode("ECHO", "end"))
+                while isinstance(reply := wire.reply(), list):
+                    drop(cache, reply)
+                now = {key: other.call("GET", key) for key in cache}
+                stale = [(key, value, now[key]) for key, value in cache.items() if now[key] != value]
+                if not stale or time.monotonic() > deadline:
+                    break
+            faults += stale
         other.call("CONFIG", "SET", "tracking-table-max-keys", "1000000")
     assert not faults
 
@@ -539,8 +549,4 @@ def test_redis_py_reads_from_its_cache(server):
             assert [cached.get("k") for _ in range(3)] == [b"1"] * 3
             assert other.info("commandstats")["cmdstat_get"]["calls"] == 1
             other.set("k", "2")
-            for _ in range(100):
-                if cached.get("k") == b"2":
-                    break
-                time.sleep(0.01)
-            assert cached.get("k") == b"2"
+            harness.wait_until(lambda: cached.get("k") == b"2", "its cache is told of the change")

@@ -9,6 +9,7 @@ import redis
 from redis.cluster import RedisCluster
 
 import harness
+import provide
 from test_cluster_clients import Up
 from test_member import Cluster
 
@@ -293,7 +294,7 @@ def test_every_type_after_the_end_of_a_whole_cluster(tmp_path):
 
 
 def cli(server, *arguments):
-    command = ["redis-cli", "-p", str(server.port), *map(str, arguments)]
+    command = [provide.program("redis-cli"), "-p", str(server.port), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=harness.PATIENCE_S).stdout.strip()
 
 

@@ -12,9 +12,9 @@ import tempfile
 import time
 
 import harness
+import provide
 
 WORKLOAD = pathlib.Path(os.environ.get("DURAMEN_TEST_WORKLOAD", pathlib.Path(harness.BINARY).parent / "duramen-workload"))
-CHECKER = harness.BUILT / "checker"
 
 # Failed runs leave their histories and logs here, and print the path.
 KEPT = pathlib.Path(os.environ.get("DURAMEN_TEST_KEPT", tempfile.gettempdir()))
@@ -117,7 +117,7 @@ class Verdict:
 
 def judge(paths, limit_s=60):
     done = subprocess.run(
-        [str(CHECKER), "-limit", f"{limit_s}s", "-show", str(pathlib.Path(paths[0]).parent), *map(str, paths)],
+        [provide.checker(), "-limit", f"{limit_s}s", "-show", str(pathlib.Path(paths[0]).parent), *map(str, paths)],
         capture_output=True,
         text=True,
         timeout=600,

@@ -8,12 +8,12 @@ that fails in one direction. Neither side gets an error.
 
 import itertools
 import os
-import shutil
+import secrets
 import subprocess
 
-import harness
+import provide
+import reaper
 
-NUMBERS = itertools.count()
 SUBNET = "10.177.0"
 
 
@@ -26,13 +26,6 @@ def run(*words, text=None):
     if done.returncode != 0:
         raise Unable(f"{' '.join(map(str, words))}: {done.stderr.strip()}")
     return done.stdout
-
-
-def program(name):
-    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
-    if not found:
-        raise Unable(f"there is no `{name}`")
-    return found
 
 
 class Host:
@@ -63,8 +56,9 @@ class Network:
     def __init__(self):
         if os.geteuid() != 0:
             raise Unable("only root makes network namespaces")
-        self.ip, self.nft = program("ip"), program("nft")
-        self.name = f"duramen-{os.getpid()}-{next(NUMBERS)}"
+        self.ip, self.nft = provide.program("ip"), provide.program("nft")
+        # Names of namespaces belong to the whole machine.
+        self.name = f"duramen-{secrets.token_hex(4)}"
         self.hosts = []
         try:
             self.hub = self.add("hub", 1)
@@ -81,6 +75,7 @@ class Network:
 
     def add(self, name, number):
         host = Host(self, name, number)
+        reaper.at_the_end(self.ip, "netns", "del", host.namespace)
         run(self.ip, "netns", "add", host.namespace)
         self.hosts.append(host)
         self.link("link", "set", "lo", "up", host=host)
@@ -110,7 +105,7 @@ class Network:
         """Limits what each of these hosts sends, and what it receives. Raises [Unable] on a machine
         whose kernel has no such filter."""
         limit = ("tbf", "rate", f"{mbit}mbit", "burst", "64kb", "latency", "50ms")
-        tc = program("tc")
+        tc = provide.program("tc")
         for host in hosts:
             for side, device in ((host, "wire"), (self.hub, host.port)):
                 run(*side.prefix, tc, "qdisc", "add", "dev", device, "root", *limit)

@@ -12,6 +12,7 @@ import time
 import traceback
 
 import harness
+import provide
 from harness import wait_until
 
 # Longest recovery of a cluster from any fault, on two shared cores, in seconds.
@@ -103,7 +104,7 @@ class Etcd(Process):
         client, peer = f"http://{self.endpoint}", f"http://{self.address}:{self.peer_port}"
         self.launch(
             [
-                *("etcd", "--name", "one", "--data-dir", self.folder / "etcd", "--log-level", "error"),
+                *(provide.program("etcd"), "--name", "one", "--data-dir", self.folder / "etcd", "--log-level", "error"),
                 *("--listen-client-urls", client, "--advertise-client-urls", client),
                 *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
                 *("--initial-cluster", f"one={peer}"),

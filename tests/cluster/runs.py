@@ -2,10 +2,11 @@
 
 import os
 
+import harness
 from histories import Workload
 from processes import PASSWORD, Storm
 
-# Factor of the tests' length, relative to CI: DURAMEN_TEST_LENGTH=20 is an hour or two.
+# Factor of the tests' length, relative to the full tier: DURAMEN_TEST_LENGTH=20 is an hour or two.
 LENGTH = float(os.environ.get("DURAMEN_TEST_LENGTH", "1"))
 
 # To search for slow answers: longest wait of a native client, in milliseconds; a longer one fails
@@ -26,16 +27,17 @@ def clients_of(cluster, place, **options):
     )
 
 
-def scaled(count):
-    return max(1, round(count * LENGTH))
+def scaled(count, quick=1):
+    """A number of histories: `count` in the full tier, `quick` in the quick one."""
+    return max(1, round(harness.of_tier(quick, count) * LENGTH))
 
 
-def histories_under(cluster, clients, name, faults, count, seconds=0.8, seed=1, masked=True):
-    """Runs `count` histories while faults happen, one after the other; returns the storm. With
-    `masked`, native clients get no error."""
+def histories_under(cluster, clients, name, faults, count, quick=1, seconds=0.8, seed=1, masked=True):
+    """Runs histories, as many as `scaled` says, while faults happen, one after the other; returns
+    the storm. With `masked`, native clients get no error."""
     said = []
     with cluster.explained(), Storm(faults, seed) as storm:
-        for number in range(scaled(count)):
+        for number in range(scaled(count, quick)):
             clients.begin(f"{name}{number}", seconds)
             said.append(clients.finish())
             if masked:
@@ -43,6 +45,7 @@ def histories_under(cluster, clients, name, faults, count, seconds=0.8, seed=1, 
                 assert said[-1]["native"]["slowest_ms"] <= SLOWEST_MS, said[-1]
             if storm.error:
                 raise storm.error
+    assert storm.counts, "no fault happened"
     with cluster.explained():
         cluster.await_health()
     for kind in ("resp", "native"):

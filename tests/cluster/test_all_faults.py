@@ -132,7 +132,11 @@ def check_under_faults(cluster, place):
     """`DURAMEN_TEST_LENGTH` makes it longer, `DURAMEN_TEST_SEED` chooses other faults."""
     clients = clients_of(cluster, place)
     filled(clients)
-    histories_under(cluster, clients, "faults", Faults(cluster).all(), HISTORIES, seed=SEED, masked=False)
+    faults = Faults(cluster)
+    # The other faults have tests of their own, which run in the quick tier too.
+    disks = [[faults.do_fill_a_disk], [faults.do_hang_a_disk]]
+    for number, chosen in enumerate(harness.of_tier(disks, [faults.all()])):
+        histories_under(cluster, clients, f"faults{number}-", chosen, HISTORIES, seed=SEED, masked=False)
     settle(cluster, clients)
     clients.end()
 
@@ -142,6 +146,7 @@ def test_all_faults(place, disks):
         check_under_faults(cluster, place)
 
 
+@pytest.mark.full
 def test_all_faults_on_etcd(place, disks):
     with Cluster(place, SERVERS, replicas=REPLICAS, coordinators=3, etcd=True) as cluster:
         check_under_faults(cluster, place)

@@ -18,7 +18,7 @@ KEY = "jobs"
 
 @pytest.fixture
 def cluster(place):
-    with Cluster(place, 4, replicas=2) as running:  # one may die
+    with Cluster(place, 4, replicas=2, settings=harness.CALM) as running:  # one may die
         yield running
 
 

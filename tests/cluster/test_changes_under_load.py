@@ -20,10 +20,10 @@ from harness import wait_until
 from processes import Cluster, Member
 from test_encryption import tool
 
-pytestmark = pytest.mark.duramen
+pytestmark = [pytest.mark.duramen, pytest.mark.full]
 
 # A change is in force everywhere within this time, on two shared cores.
-SOON_S = 10
+SOON_S = 40
 WORKERS = 3
 KEYS_EACH = 40
 # Requests of a client before a new one takes its place, with new connections and a new login.

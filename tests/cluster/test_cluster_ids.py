@@ -154,14 +154,14 @@ def lives_through(cluster, wrong):
 
 
 def test_a_coordinator_starts_on_an_empty_store(place):
-    with Cluster(place, 3, replicas=2) as cluster:
+    with Cluster(place, 3, replicas=2, settings=harness.CALM) as cluster:
         filled(cluster, "before")
         right = cluster.coordinators[0]
         lives_through(cluster, with_store(right, f"redb:{right.folder / 'empty'}"))
 
 
 def test_a_coordinator_starts_on_an_empty_etcd(place):
-    with Cluster(place, 3, replicas=2, etcd=True) as cluster:
+    with Cluster(place, 3, replicas=2, etcd=True, settings=harness.CALM) as cluster:
         filled(cluster, "before")
         other = Etcd(cluster.folder / "another").start()
         try:
@@ -172,7 +172,8 @@ def test_a_coordinator_starts_on_an_empty_etcd(place):
 
 def test_a_coordinator_starts_with_the_store_of_another_cluster(place):
     """Of the same name, with members of the same ids: they are this cluster's neither."""
-    with Cluster(place / "one", 2, replicas=1) as one, Cluster(place / "two", 2, replicas=1) as two:
+    calm = {"replicas": 1, "settings": harness.CALM}
+    with Cluster(place / "one", 2, **calm) as one, Cluster(place / "two", 2, **calm) as two:
         filled(one, "before")
         filled(two, "other")
         (mine,), (foreign,) = ids_of(one), ids_of(two)
@@ -202,7 +203,7 @@ def test_a_coordinator_starts_with_the_store_of_another_cluster(place):
 
 def test_members_of_an_older_version(place):
     """They have an id, and do not know that of their cluster."""
-    with Cluster(place, 3, replicas=2) as cluster:
+    with Cluster(place, 3, replicas=2, settings=harness.CALM) as cluster:
         filled(cluster, "before")
         right, (cluster_id,) = cluster.coordinators[0], ids_of(cluster)
         for member in cluster.members:
@@ -285,7 +286,7 @@ class OldCoordinator:
 
 
 def test_members_of_a_coordinator_that_is_updated_take_its_id_while_they_run(place):
-    cluster = Cluster(place, 2, replicas=1)
+    cluster = Cluster(place, 2, replicas=1, settings=harness.CALM)
     coordinator = cluster.coordinators[0]
     old = OldCoordinator(coordinator, cluster)
     cluster.coordinator_addresses = lambda: [f"127.0.0.1:{old.port}"]
@@ -297,7 +298,7 @@ def test_members_of_a_coordinator_that_is_updated_take_its_id_while_they_run(pla
         old.end()
         coordinator.port = old.port
         coordinator.start()
-        wait_until(lambda: all(words(member)[0] == "3" for member in cluster.members), "they store the id", patience_s=30)
+        wait_until(lambda: all(words(member)[0] == "3" for member in cluster.members), "they store the id")
         assert id_of(cluster.members[0]) == id_of(cluster.members[1])
         # From then on no other coordinator counts for them.
         coordinator.kill()
@@ -312,7 +313,7 @@ def test_members_of_a_coordinator_that_is_updated_take_its_id_while_they_run(pla
 
 def test_a_connection_on_which_no_coordinator_answers_is_given_up(place):
     """A member asked for ever through a proxy that had kept the connection but not the coordinator."""
-    cluster = Cluster(place, 2, replicas=1)
+    cluster = Cluster(place, 2, replicas=1, settings=harness.CALM)
 
     class Proxy(OldCoordinator):
         silent = True
@@ -338,7 +339,7 @@ def test_a_connection_on_which_no_coordinator_answers_is_given_up(place):
 
     def silent_until_they_come_again():
         proxy.silent, known = True, len(proxy.open)
-        wait_until(lambda: len(proxy.open) >= known + len(cluster.members), "they connect again", patience_s=20)
+        wait_until(lambda: len(proxy.open) >= known + len(cluster.members), "they connect again")
         proxy.silent = False
 
     try:
@@ -347,18 +348,18 @@ def test_a_connection_on_which_no_coordinator_answers_is_given_up(place):
             member.start()
         silent_until_they_come_again()  # for the settings
         silent_until_they_come_again()
-        cluster.await_health(with_tablets=False, patience_s=20)
+        cluster.await_health(with_tablets=False)
         silent_until_they_come_again()  # as members
         done = cluster.tell("table", "create", "db0")
         assert done.returncode == 0, done
-        cluster.await_health(patience_s=20)
+        cluster.await_health()
     finally:
         cluster.end()
         proxy.end()
 
 
 def test_the_pages_of_a_coordinator_that_is_not_ready(place):
-    with Cluster(place, 2, replicas=1) as cluster:
+    with Cluster(place, 2, replicas=1, settings=harness.CALM) as cluster:
         right = cluster.coordinators[0]
         right.kill()
         port = harness.free_port()
@@ -373,7 +374,7 @@ def test_the_pages_of_a_coordinator_that_is_not_ready(place):
 
         def page(path):
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=harness.PATIENCE_S) as answer:
                     return answer.status, answer.read().decode()
             except urllib.error.HTTPError as error:
                 return error.code, error.read().decode()
@@ -387,6 +388,6 @@ def test_the_pages_of_a_coordinator_that_is_not_ready(place):
             # The members are given up: the store is a new cluster's.
             for member in cluster.members:
                 member.kill()
-            wait_until(lambda: page("/readyz")[0] == 200, "nobody asks any more", patience_s=30)
+            wait_until(lambda: page("/readyz")[0] == 200, "nobody asks any more")
         finally:
             wrong.kill()

@@ -15,7 +15,7 @@ from processes import Cluster
 pytestmark = pytest.mark.duramen
 
 # A change reaches the other members within this time, on two shared cores.
-SOON_S = 10
+SOON_S = 40
 
 
 def connect(member, user=None, password=None):
@@ -53,7 +53,7 @@ def await_users(members, user, password, may=True, is_open=True):
 
 @pytest.fixture
 def cluster(place):
-    with Cluster(place, 3, replicas=2) as cluster:
+    with Cluster(place, 3, replicas=2, settings=harness.CALM) as cluster:
         yield cluster
 
 
@@ -169,7 +169,7 @@ def test_administrators_on_all_members_undo_nothing(cluster):
 def test_load_replaces_the_users_of_all(place):
     file = place / "users"
     file.write_text("user default on nopass ~* &* +@all\nuser ann on >secret ~* +@all\n")
-    with Cluster(place, 3, replicas=2, options=("--aclfile", file)) as cluster:
+    with Cluster(place, 3, replicas=2, settings=harness.CALM, options=("--aclfile", file)) as cluster:
         one, two, _ = cluster.members
         with connect(one) as admin:
             admin.execute_command("ACL", "SETUSER", "bob", "on", ">other", "+@all")

@@ -37,7 +37,7 @@ def test_a_coordinator_with_its_own_store_is_killed(place):
             second.start()
             cluster.await_health()
 
-        histories_under(cluster, clients, "coordinator", [kill, kill_with_a_server], 15)
+        histories_under(cluster, clients, "coordinator", [kill, kill_with_a_server], 15, quick=2)
         settle(cluster, clients)
         clients.end()
 
@@ -94,7 +94,7 @@ def test_coordinators_on_etcd(place):
             cluster.await_health()
 
         faults = [kill_the_leader, stop_the_leader, kill_the_leader_with_a_server, kill_etcd]
-        histories_under(cluster, clients, "etcd", faults, 25)
+        histories_under(cluster, clients, "etcd", faults, 25, quick=2)
         print("failover:", [f"{seconds:.1f} s" for seconds in failovers])
         settle(cluster, clients)
         clients.end()

@@ -7,7 +7,7 @@ import harness
 from harness import wait_until
 from processes import Cluster
 
-pytestmark = pytest.mark.duramen
+pytestmark = [pytest.mark.duramen, pytest.mark.full]
 
 VALUE_BYTES = 16_000
 KEYS = 1_500

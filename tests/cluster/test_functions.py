@@ -4,13 +4,14 @@ through deaths; scripts run where their keys are."""
 import pytest
 import redis
 
+import harness
 from harness import wait_until
 from processes import Cluster
 
 pytestmark = pytest.mark.duramen
 
 # A change reaches the other members within this time, on two shared cores.
-SOON_S = 10
+SOON_S = 40
 
 LIBRARY = """#!lua name={name}
 redis.register_function('{name}_add', function(keys, args) return redis.call('incrby', keys[1], args[1]) end)
@@ -38,7 +39,7 @@ def await_version(members, name, expected):
 
 @pytest.fixture
 def cluster(place):
-    with Cluster(place, 3, replicas=2) as cluster:
+    with Cluster(place, 3, replicas=2, settings=harness.CALM) as cluster:
         yield cluster
 
 

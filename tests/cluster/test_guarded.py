@@ -27,7 +27,7 @@ from processes import Cluster
 pytestmark = pytest.mark.duramen
 
 # A change reaches the other members within this time, on two shared cores.
-SOON_S = 10
+SOON_S = 40
 SECRET = "open-sesame"
 
 
@@ -299,7 +299,7 @@ def test_a_member_that_does_not_understand_newer_users_says_so_and_keeps_the_old
 def test_the_audit_log_has_native_clients(place):
     log = place / "audit.jsonl"
     options = ("--audit-log", log, "--audit-log-classes", "auth,write", "--audit-log-keys", "plain")
-    with Cluster(place, 2, replicas=1, options=options) as cluster:
+    with Cluster(place, 2, replicas=1, settings=harness.CALM, options=options) as cluster:
         with connect(cluster.members[0], None, None) as first:
             assert first.execute_command("ACL", "SETUSER", "app", "on", f">{SECRET}", "~outstanding:1*", "+get", "+set")
         wait_until(lambda: all(known(member, "app") for member in cluster.members), "all know it", patience_s=SOON_S)
@@ -323,7 +323,7 @@ def denials(member):
 
 def test_many_users_delay_no_ping(place):
     """Ten thousand users took up to a second of the thread that answers pings."""
-    with Cluster(place, 2, replicas=1) as cluster:
+    with Cluster(place, 2, replicas=1, settings=harness.CALM) as cluster:
         one, two = cluster.members
         with connect(one, None, None) as first:
             assert first.execute_command("ACL", "SETUSER", "watch", "on", f">{SECRET}", "+info", "+ping")
@@ -332,7 +332,7 @@ def test_many_users_delay_no_ping(place):
         many = [line % number for number in range((1_000_000 - len(rules)) // len(line % 0))]
         assert len(many) > 8_000
         before = [json.loads(page(member.admin_port, "/cluster")[1])["slowest_round_us"] for member in cluster.members]
-        begun = time.monotonic()
+        begun, watches = time.monotonic(), [harness.Stopwatch(member) for member in cluster.members]
         set_raw_users(cluster, revision + 1, rules + b"".join(many))
 
         def has_them(member):
@@ -344,7 +344,9 @@ def test_many_users_delay_no_ping(place):
         took = time.monotonic() - begun
         after = [json.loads(page(member.admin_port, "/cluster")[1])["slowest_round_us"] for member in cluster.members]
         print(f"{len(many)} users in {took:.2f} s; slowest rounds {before} before, {after} after, in microseconds")
-        assert all(late <= max(early, 200_000) for early, late in zip(before, after)), (took, before, after)
+        # It needs the clock, because a round is of the clock. Other programs may lengthen it.
+        most = [200_000 + watch.hindered_s() * 1e6 for watch in watches]
+        assert all(late <= max(early, longest) for early, late, longest in zip(before, after, most)), (took, before, after, most)
         done = duramen(cluster, "status", "--json", user="watch")
         servers = json.loads(done.stdout)["servers"]
         assert [one["state"] for one in servers] == ["up", "up"], "none counted as crashed"

@@ -78,7 +78,7 @@ def test_pauses(cluster, clients):
         pause(storm, 1.2 * LEASE_S, 3 * LEASE_S)
         cluster.await_health()
 
-    histories_under(cluster, clients, "pause", [blink, zombie], 20)
+    histories_under(cluster, clients, "pause", [blink, zombie], 20, quick=2)
     settle(cluster, clients)
 
 

@@ -14,7 +14,7 @@ import harness
 from processes import Cluster
 from runs import clients_of, histories_under, nothing_failed
 
-pytestmark = pytest.mark.duramen
+pytestmark = [pytest.mark.duramen, pytest.mark.full]
 
 MIB = 1 << 20
 MEMORY = 64 * MIB

@@ -33,7 +33,7 @@ def test_moves_and_kills(place):
             died.start()
             cluster.await_health()
 
-        storm = histories_under(cluster, clients, "move", [move, move, move_and_kill], 20)
+        storm = histories_under(cluster, clients, "move", [move, move, move_and_kill], 20, quick=2)
         print(f"{len(refused)} refused:", refused[:3])
         # A move may lose its race with a recovery, but not each of them; the number depends on
         # scheduling.

@@ -58,6 +58,6 @@ def test_partitions(place, network):
             cluster.await_health()
 
         faults = [cut_off, cut_off_but_from_the_coordinator, one_way, flapping, without_coordinator]
-        histories_under(cluster, clients, "cut", faults, 25, masked=False)
+        histories_under(cluster, clients, "cut", faults, 25, quick=3, masked=False)
         settle(cluster, clients)
         clients.end()

@@ -21,7 +21,7 @@ PROGRAM = pathlib.Path(
 
 
 def test_histories_of_simulated_clusters(place):
-    count = scaled(40)
+    count = scaled(40, quick=4)
     done = subprocess.run([PROGRAM, place, "1", str(count)], capture_output=True, text=True)
     assert done.returncode == 0 and not done.stderr, done.stderr
     verdict = judge(sorted(pathlib.Path(place).glob("seed-*.jsonl")))

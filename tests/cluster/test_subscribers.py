@@ -17,7 +17,7 @@ pytestmark = pytest.mark.duramen
 
 @pytest.fixture
 def cluster(place):
-    with Cluster(place, 3, replicas=2) as running:
+    with Cluster(place, 3, replicas=2, settings=harness.CALM) as running:
         yield running
 
 

@@ -5,81 +5,17 @@ the client programs of the other tests. Debian's packages are the exception: the
 puts them, if this user may install them.
 """
 
-import fcntl
 import functools
-import hashlib
 import json
-import os
 import pathlib
 import re
 import shutil
-import subprocess
+
+import provide
+from provide import Missing, call, debian, once, program
 
 HERE = pathlib.Path(__file__).resolve().parent
-BUILT = pathlib.Path(os.environ.get("DURAMEN_TEST_BUILT", HERE.parent.parent / "target/clients")).absolute()
-HOME = BUILT / "libraries"
-
-# Longest time of one installation, in seconds.
-INSTALL_S = 900
-
-
-class Missing(Exception):
-    """Something cannot be had; the text says what, and why."""
-
-
-def call(*command, cwd=None, env=None):
-    """Runs a command to its end; raises [Missing] with the end of its output."""
-    command = [str(word) for word in command]
-    try:
-        done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=INSTALL_S)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise Missing(f"{command[0]}: {error}") from None
-    if done.returncode:
-        lines = (done.stderr or done.stdout).strip().splitlines()
-        raise Missing(f"{' '.join(command)}: {' '.join(lines[-3:])}")
-    return done.stdout
-
-
-def once(folder, sources, work):
-    """Runs `work` in an empty folder, unless it was already run there with these sources.
-
-    Suites run beside each other and share folders: one makes a folder, the others wait for it.
-    """
-    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
-    stamp = folder / "made-of"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with open(folder.parent / f".{folder.name}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if stamp.exists() and stamp.read_text() == digest:
-            return
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        work()
-        stamp.write_text(digest)
-
-
-def is_installed(package):
-    status = subprocess.run(["dpkg-query", "-W", "-f", "${db:Status-Abbrev}", package], capture_output=True, text=True)
-    return status.returncode == 0 and status.stdout.startswith("ii")
-
-
-@functools.cache
-def debian(*packages):
-    """Makes sure that these packages of Debian are installed."""
-    if not shutil.which("dpkg-query"):
-        raise Missing(f"these packages are Debian's: {' '.join(packages)}")
-    missing = [package for package in packages if not is_installed(package)]
-    if not missing:
-        return
-    if os.geteuid():
-        raise Missing(f"install first: apt-get install {' '.join(missing)}")
-    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    install = ("apt-get", "install", "-qq", "--no-install-recommends", *missing)
-    try:
-        call(*install, env=quiet)
-    except Missing:
-        call("apt-get", "update", "-qq")
-        call(*install, env=quiet)
+HOME = provide.BUILT / "libraries"
 
 
 def debian_source(package, folder):
@@ -100,31 +36,21 @@ def debian_source(package, folder):
     shutil.rmtree(lists)
 
 
-def program(name, *packages):
-    """Makes sure that there is a program of this name."""
-    if not shutil.which(name):
-        debian(*packages)
-
-
 @functools.cache
 def python():
     """The Python that has the packages; its path."""
     home = HOME / "python"
     requirements = HERE / "python/requirements.txt"
 
-    def make():
-        call("python3", "-m", "venv", "--clear", home)
-        call(home / "bin/python", "-m", "pip", "install", "-q", "--disable-pip-version-check", "-r", requirements)
-
-    once(home, [requirements], make)
+    once(home, [requirements], lambda: provide.environment(home, requirements))
     return str(home / "bin/python")
 
 
 @functools.cache
 def node():
     """The folder of the programs and their packages."""
-    program("node", "nodejs")
-    program("npm", "npm")
+    program("node")
+    program("npm")
     home = HOME / "node"
     files = [HERE / "node" / name for name in ("package.json", "package-lock.json")]
 
@@ -142,18 +68,17 @@ def node():
 @functools.cache
 def go():
     """The folder of the built programs."""
-    program("go", "golang-go")
     home = HOME / "go"
-    home.mkdir(parents=True, exist_ok=True)
-    call("go", "build", "-mod=readonly", "-buildvcs=false", "-o", f"{home}/", "./...", cwd=HERE / "go")
+    sources = sorted(path for path in (HERE / "go").rglob("*") if path.is_file())
+    once(home, sources, lambda: provide.go("build", "-mod=readonly", "-buildvcs=false", "-o", f"{home}/", "./...", cwd=HERE / "go"))
     return home
 
 
 @functools.cache
 def java():
     """The path of classes."""
-    program("javac", "default-jdk-headless")
-    program("mvn", "maven")
+    program("javac")
+    program("mvn")
     home = HOME / "java"
     pom = HERE / "java/pom.xml"
     maven = ("mvn", "--quiet", "--batch-mode", f"-Dbuilt={home}", "--file", pom)

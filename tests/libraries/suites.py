@@ -189,12 +189,7 @@ def python():
     home = HOME / "python"
     requirements = [HERE / "python/requirements.txt", HERE / "python/suites.txt"]
 
-    def make():
-        places.call("python3", "-m", "venv", "--clear", home)
-        files = [word for file in requirements for word in ("-r", file)]
-        places.call(home / "bin/python", "-m", "pip", "install", "-q", "--disable-pip-version-check", *files)
-
-    places.once(home, requirements, make)
+    places.once(home, requirements, lambda: places.provide.environment(home, *requirements))
     return str(home / "bin/python")
 
 
@@ -229,8 +224,8 @@ def run(name):
     """Brings a suite and runs it."""
     suite = SUITES[name]
     try:
-        places.program("unshare", "util-linux")
-        places.program("ip", "iproute2")
+        places.program("unshare")
+        places.program("ip")
         outcome = Outcome(version=suite.version(), listed=listed(name))
         folder = suite.prepare()
     except places.Missing as why:

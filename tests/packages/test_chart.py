@@ -1,6 +1,7 @@
 """The Helm chart is accepted by Helm and by the schemas of Kubernetes, and its settings and
 arguments by the program."""
 
+import importlib
 import os
 import pathlib
 import re
@@ -10,6 +11,7 @@ import sys
 import pytest
 
 import harness
+import provide
 from installing import PACKAGING, run
 
 pytestmark = pytest.mark.duramen
@@ -17,15 +19,6 @@ pytestmark = pytest.mark.duramen
 CHART = PACKAGING / "charts/duramen"
 # The oldest version that the chart names, and a new one.
 VERSIONS = ["1.25", "1.34"]
-
-for folder in (harness.BUILT / "linters/lib").glob("python*/site-packages"):
-    sys.path.append(str(folder))
-try:
-    import helm_python
-    import kubernetes_validate
-    import yaml
-except ImportError:
-    helm_python = None
 
 AUTH = {"auth": {"password": "open sesame", "token": "0123456789" * 4}}
 CASES = {
@@ -44,10 +37,13 @@ CASES = {
 LATER = re.compile(r"(?m)^(tls-[a-z-]+|aclfile) = .*\n")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def linters():
-    if helm_python is None:
-        pytest.skip("Helm could not be had: see the output of `cargo xtask test` before the tests")
+    """Helm and the others, as modules of this file: they are brought when the tests run."""
+    folder = provide.optional(provide.linters)
+    sys.path.extend(map(str, folder.glob("lib/python*/site-packages")))
+    for name in ("helm_python", "kubernetes_validate", "yaml"):
+        globals()[name] = importlib.import_module(name)
 
 
 def render(values):

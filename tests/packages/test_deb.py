@@ -3,25 +3,20 @@ removed and purged."""
 
 import contextlib
 import re
-import shutil
 import subprocess
 
 import pytest
 
 import harness
+import provide
 from installing import PACKAGING, run
 
-pytestmark = pytest.mark.duramen
+pytestmark = [pytest.mark.duramen, pytest.mark.full]
 
 UNITS = ["duramen.service", "duramen@shop.service", "duramen-coordinator.service"]
 CONFIG = "/etc/duramen/duramen.toml"
 # Exposure by systemd's own measure, from 0 to 10: a service without a sandbox has 9.6.
 EXPOSURE_MAX = 1.5
-
-
-def needs(program):
-    if not shutil.which(program):
-        pytest.skip(f"{program} could not be had: see the output of `cargo xtask test` before the tests")
 
 
 def changed(package, folder, version, edit):
@@ -77,7 +72,7 @@ def test_the_packages_have_what_they_need(packages):
 
 
 def test_lintian_finds_no_error(packages):
-    needs("lintian")
+    provide.optional(provide.program, "lintian")
     run("lintian", "--fail-on", "error", "--allow-root", packages["duramen"])
 
 
@@ -160,13 +155,13 @@ def installed(packages, machine):
 
 
 def test_systemd_finds_nothing_to_say_about_the_units(installed):
-    needs("systemd-analyze")
+    provide.optional(provide.program, "systemd-analyze")
     assert installed.run("systemd-analyze", "verify", "--man=no", *UNITS).strip() == ""
 
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_the_units_are_as_closed_as_they_can_be(installed, unit):
-    needs("systemd-analyze")
+    provide.optional(provide.program, "systemd-analyze")
     text = installed.run("systemd-analyze", "security", "--no-pager", "--offline=true", unit)
     exposure = float(re.search(r"Overall exposure level for \S+: ([0-9.]+)", text)[1])
     print(f"{unit}: {exposure}")
@@ -205,7 +200,7 @@ def test_the_filter_of_the_test_is_in_force(installed):
 
 
 def test_logs_are_rotated(installed):
-    needs("logrotate")
+    provide.optional(provide.program, "logrotate")
     log = "/var/log/duramen/duramen.log"
     installed.run("sh", "-c", f"echo line >{log}; chown duramen:duramen {log}")
     installed.run("logrotate", "--force", "--state", "/tmp/state", "/etc/logrotate.d/duramen")

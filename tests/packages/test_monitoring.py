@@ -9,6 +9,7 @@ import urllib.request
 import pytest
 
 import harness
+import provide
 from installing import PACKAGING, run
 
 pytestmark = pytest.mark.duramen
@@ -20,10 +21,7 @@ METRIC = re.compile(r"\b(?:duramen|process)_[a-z0-9_]+")
 
 
 def promtool(*words, **options):
-    program = harness.BUILT / "promtool/promtool"
-    if not program.exists():
-        pytest.skip("promtool could not be had: see the output of `cargo xtask test` before the tests")
-    return run(program, *words, **options)
+    return run(provide.optional(provide.promtool), *words, **options)
 
 
 def page(port):

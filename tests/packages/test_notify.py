@@ -117,12 +117,15 @@ def test_a_reload_before_the_start_has_ended_is_no_readiness(tmp_path):
 def test_a_watchdog_gets_reports(start, tmp_path):
     supervisor = Supervisor(str(tmp_path / "notify"))
     start(environment={**supervisor.environment, "WATCHDOG_USEC": "400000"})
-    reports = supervisor.reports_until("READY")
-    times = []
-    while len(times) < 4:
-        reports = [supervisor.report()]
-        times += [time.monotonic() for report in reports if report == {"WATCHDOG": "1"}]
-    assert times[3] - times[0] < 3 * 0.4, "reports come more often than they are expected"
+    supervisor.reports_until("READY")
+    times, shortest = [], 60
+    # It needs the clock, because reports are expected at times. A busy machine delays some of them.
+    while len(times) < 40 and shortest >= 3 * 0.4:
+        if supervisor.report() == {"WATCHDOG": "1"}:
+            times.append(time.monotonic())
+        if len(times) >= 4:
+            shortest = min(shortest, times[-1] - times[-4])
+    assert shortest < 3 * 0.4, "reports come more often than they are expected"
     supervisor.socket.close()
 
 

@@ -14,6 +14,7 @@ pub mod signals;
 pub mod spin;
 pub mod sync;
 pub mod ticks;
+pub mod tier;
 pub mod units;
 pub mod waiters;
 pub mod waits;

@@ -130,7 +130,7 @@ mod tests {
                 &path,
             ));
         });
-        let opened = opened.recv_timeout(Duration::from_secs(10));
+        let opened = opened.recv_timeout(Duration::from_secs(60));
         opened.expect("to open a file does not wait (P1)")
     }
 

@@ -1,10 +1,12 @@
 //! Bugs that tests plant to prove that they find them: one list and one mechanism for all crates.
 //!
 //! A test plants a bug in its thread; product code asks [`has_bug`] at the place of the mistake.
-//! Without feature `planted` (and outside of model checkers) there are no bugs: [`has_bug`] is
-//! false at compile time.
+//! Release builds (and others without debug assertions, except those of model checkers) have no
+//! bugs: [`has_bug`] is false at compile time.
 
 pub use imp::Planted;
+
+use std::fmt::Debug;
 
 /// A mistake: most of them are taken from a paper or its code, others leave out one condition of a
 /// rule.
@@ -342,7 +344,7 @@ pub enum Bug {
     PartsBeforeTheyWait,
 }
 
-/// True if the calling thread runs with this bug; false at compile time without feature `planted`.
+/// True if the calling thread runs with this bug; false at compile time in release builds.
 #[inline(always)]
 pub fn has_bug(bug: Bug) -> bool {
     imp::current() == Some(bug)
@@ -351,7 +353,7 @@ pub fn has_bug(bug: Bug) -> bool {
 /// Plants a bug in the calling thread until the result is dropped. Bugs nest: the inner one counts.
 ///
 /// # Panics
-/// Without feature `planted`.
+/// In release builds.
 #[must_use = "the bug ends with the guard"]
 pub fn plant(bug: Bug) -> Planted {
     imp::plant(Some(bug))
@@ -360,19 +362,42 @@ pub fn plant(bug: Bug) -> Planted {
 /// Calls `f` with this bug.
 ///
 /// # Panics
-/// Without feature `planted`.
+/// In release builds.
 pub fn with_bug<T>(bug: Bug, f: impl FnOnce() -> T) -> T {
     let _planted = plant(bug);
     f()
 }
 
-/// Hands the calling thread's bug to the thread that will call `f`. Without feature `planted` the
+/// Hands the calling thread's bug to the thread that will call `f`. In release builds the
 /// result is `f` itself.
 pub fn carry<T>(f: impl FnOnce() -> T) -> impl FnOnce() -> T {
     imp::carry(f)
 }
 
-#[cfg(any(feature = "planted", loom, shuttle))]
+/// Checks that a planted bug is found by its recorded seed: `finds` runs one seed with the bug and
+/// returns what went wrong. The same seed must pass without the bug; that is for the caller to
+/// check, with the result.
+///
+/// A change of the code under test may change what each seed does. Then the message of the panic
+/// names the first of `others` that finds the bug; record that one.
+///
+/// # Panics
+/// If the recorded seed does not find the bug.
+pub fn found_by<S: Copy + Debug>(
+    recorded: S,
+    mut others: impl Iterator<Item = S>,
+    finds: impl Fn(S) -> Option<String>,
+) -> String {
+    if let Some(why) = finds(recorded) {
+        return why;
+    }
+    match others.find(|seed| finds(*seed).is_some()) {
+        Some(seed) => panic!("seed {recorded:?} does not find the bug: record seed {seed:?}"),
+        None => panic!("no seed finds the bug"),
+    }
+}
+
+#[cfg(any(debug_assertions, loom, shuttle))]
 mod imp {
     use super::Bug;
     use std::cell::Cell;
@@ -419,7 +444,7 @@ mod imp {
     }
 }
 
-#[cfg(not(any(feature = "planted", loom, shuttle)))]
+#[cfg(not(any(debug_assertions, loom, shuttle)))]
 mod imp {
     use super::Bug;
 
@@ -434,7 +459,7 @@ mod imp {
     }
 
     pub(super) fn plant(bug: Option<Bug>) -> Planted {
-        panic!("{bug:?} cannot be planted: this build is without feature `planted`")
+        panic!("{bug:?} cannot be planted: this build is without debug assertions")
     }
 
     pub(super) fn carry<T>(f: impl FnOnce() -> T) -> impl FnOnce() -> T {
@@ -442,7 +467,7 @@ mod imp {
     }
 }
 
-#[cfg(all(test, feature = "planted"))]
+#[cfg(all(test, debug_assertions))]
 mod tests {
     use super::*;
 
@@ -460,6 +485,19 @@ mod tests {
         assert!(carried.join().expect("a thread with the bug"));
         drop(outer);
         assert!(!has_bug(Bug::AnyHead));
+    }
+
+    #[test]
+    fn a_recorded_seed_must_find_its_bug() {
+        let finds = |seed: u64| seed.is_multiple_of(7).then(|| format!("seed {seed}"));
+        assert_eq!(found_by(14, 0..0, finds), "seed 14");
+        let panic_of = |others: std::ops::Range<u64>| {
+            let panic = std::panic::catch_unwind(|| found_by(1, others, finds)).unwrap_err();
+            panic.downcast_ref::<String>().cloned().unwrap_or_default()
+                + panic.downcast_ref::<&str>().copied().unwrap_or_default()
+        };
+        assert!(panic_of(3..30).contains("record seed 7"));
+        assert!(panic_of(1..6).contains("no seed"));
     }
 
     #[test]

@@ -70,7 +70,7 @@ pub use store::Store;
 pub use transaction::ROOM_ATTEMPTS_MAX;
 pub use write::parse_integer;
 
-/// Parts for the model checkers' tests (`tests/loom.rs`, `tests/shuttle.rs`).
+/// Parts for the model checkers' tests (`tests/it/loom.rs`, `tests/it/shuttle.rs`).
 #[cfg(any(loom, shuttle))]
 #[doc(hidden)]
 pub mod parts {

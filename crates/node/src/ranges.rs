@@ -275,9 +275,9 @@ mod tests {
         let tenures = Tenures::default().renewed(&all, TabletsVersion(1));
         assert_eq!(tenures.kept(&odd).ranges(), &odd);
         assert_eq!(tenures.renewed(&even, TabletsVersion(2)).ranges(), &even);
-        // Entry by entry it takes more than a minute.
+        // Entry by entry it takes more than a minute, on a machine with nothing else to do.
         let took = began.elapsed();
-        assert!(took.as_secs() < 5, "{took:?}");
+        assert!(took.as_secs() < 30, "{took:?}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! Time to parse one pipelined request and to write its reply: `cargo run --profile bench-dev -p
+//! Time to parse one pipelined request and to write its reply: `cargo run --release -p
 //! duramen-wire --example parse_speed`. For instruction counts: `valgrind --tool=callgrind
-//! target/bench-dev/examples/parse_speed 1000 GET`, with the number of rounds and a part of the
+//! target/release/examples/parse_speed 1000 GET`, with the number of rounds and a part of the
 //! case's name as arguments.
 
 use std::hint::black_box;

@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: the figures of `docs/benchmarks.md`, from a release build of `bench/`.
+//! `cargo xtask bench`: the figures of `docs/benchmarks.md`, of the program as it is shipped.
 
 use crate::process;
 
@@ -6,7 +6,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
     // Figures start the server beside their own program.
     let server = [
         "build",
-        "--release",
+        "--profile",
+        "ship",
         "--package",
         "duramen-cli",
         "--bin",
@@ -14,9 +15,10 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
     ];
     process::run(&mut process::cargo(&server))?;
     if arguments.first().is_some_and(|figure| figure == "flash") {
-        let libraries = ["build", "--release", "--workspace"];
+        let libraries = ["build", "--profile", "ship", "--workspace"];
         process::run(&mut process::cargo_of(process::HEAP, &libraries))?;
     }
-    let mut command = process::cargo_of(process::FIGURES, &["run", "--release", "--quiet", "--"]);
+    let figures = ["run", "--profile", "ship", "--quiet", "--"];
+    let mut command = process::cargo_of(process::FIGURES, &figures);
     process::run(command.args(arguments))
 }

@@ -3,15 +3,9 @@
 mod bench;
 mod ci;
 mod fuzz;
-mod linters;
 mod package;
 mod process;
-mod redis_suite;
 mod release;
-mod repeat;
-mod scrapers;
-mod slowest;
-mod tally;
 mod test;
 mod tidy;
 mod tools;
@@ -23,8 +17,8 @@ const USAGE: &str = "\
 cargo xtask COMMAND
 
   ci                everything a change must pass: format, clippy, docs, tidy, tests, a minute of fuzzing
-  test [FILTER…]    the whole test suite: cargo tests, then real clients against a real server
-                    FILTER: only `tidy`, `cargo`, `heap`, `interleavings`, `checker` or `clients`, or client tests whose name contains it
+  test [PART…]      the quick tier of the tests, or the tests whose names have this in them;
+                    with --full everything; `--help` lists the parts
   tidy              the rules of the house: crate edges, file headers, unsafe, links, dependencies, licences, prose
                     --prose: list what the rules for prose find, and note how much is left
   fuzz [TARGET] [--seconds N]

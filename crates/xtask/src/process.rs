@@ -1,7 +1,5 @@
-//! Runs other programs: headings with times, and output that is shown and read line by line at the
-//! same time.
+//! Runs other programs, with headings and times.
 
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -89,42 +87,8 @@ pub(crate) fn output(command: &mut Command) -> Result<String, String> {
     String::from_utf8(output.stdout).map_err(|_| format!("`{shown}` printed something not UTF-8"))
 }
 
-/// Runs a command, shows each line of its output (standard output and errors, in their order) and
-/// passes it to `each`. Returns whether the command succeeded.
-pub(crate) fn follow(command: &mut Command, mut each: impl FnMut(&str)) -> Result<bool, String> {
-    let shown = show(command);
-    println!("$ {shown}");
-    let cannot_start = |error| format!("cannot start `{shown}`: {error}");
-    let (output, input) = std::io::pipe().map_err(cannot_start)?;
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(input.try_clone().map_err(cannot_start)?)
-        .stderr(input)
-        .spawn()
-        .map_err(cannot_start)?;
-    // The command's own ends of the pipe: while one is open the reader below waits for more.
-    command.stdout(Stdio::null()).stderr(Stdio::null());
-    let mut reader = BufReader::new(output);
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        let bytes = reader
-            .read_until(b'\n', &mut line)
-            .map_err(|error| format!("cannot read the output of `{shown}`: {error}"))?;
-        if bytes == 0 {
-            break;
-        }
-        let text = String::from_utf8_lossy(&line);
-        println!("{}", text.trim_end());
-        each(text.trim_end());
-    }
-    let status = child
-        .wait()
-        .map_err(|error| format!("cannot wait for `{shown}`: {error}"))?;
-    Ok(status.success())
-}
-
-fn show(command: &Command) -> String {
+/// The command as a shell would take it, its program without a path.
+pub(crate) fn show(command: &Command) -> String {
     let mut words = vec![command.get_program().to_string_lossy().into_owned()];
     words.extend(
         command
@@ -137,16 +101,6 @@ fn show(command: &Command) -> String {
         *program = name.to_string_lossy().into_owned();
     }
     words.join(" ")
-}
-
-/// The go command in `folder`, with the installed Go.
-pub(crate) fn go(folder: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new("go");
-    command
-        .args(arguments)
-        .env("GOTOOLCHAIN", "local")
-        .current_dir(folder);
-    command
 }
 
 /// Does `work` in `folder`, unless it was done there before for the same `sources`.

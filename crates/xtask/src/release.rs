@@ -26,9 +26,9 @@ pub(crate) fn run() -> Result<(), String> {
 
 /// Builds the program; returns its path.
 pub(crate) fn build() -> Result<PathBuf, String> {
-    let build = ["build", "--release", "--package", "duramen-cli"];
+    let build = ["build", "--profile", "ship", "--package", "duramen-cli"];
     process::run(&mut process::cargo(&build))?;
-    Ok(process::target().join("release/duramen"))
+    Ok(process::target().join("ship/duramen"))
 }
 
 /// Divides a program into one without debug lines and a file that has them; both go to `folder`.

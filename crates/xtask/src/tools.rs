@@ -1,68 +1,46 @@
-//! Tools that the client tests need on a machine, and their installation.
+//! Tools that the runner of the tests and the tests in Rust and Go need on a machine, and their
+//! installation.
 
 use std::ffi::OsString;
 use std::process::{Command, Stdio};
 
 use crate::process;
 
-/// A program that the tests call, and its Debian packages.
+/// A program, and its Debian packages.
 struct Tool {
     program: &'static str,
     packages: &'static [&'static str],
 }
 
-const TOOLS: [Tool; 13] = [
+/// Python's tests bring what they need themselves (tests/provide.py).
+const TOOLS: [Tool; 7] = [
     Tool {
         program: "redis-cli",
         packages: &["redis-tools"],
-    },
-    Tool {
-        program: "pkg-config",
-        packages: &["pkg-config"],
-    },
-    Tool {
-        program: "curl",
-        packages: &["curl"],
-    },
-    Tool {
-        program: "openssl",
-        packages: &["openssl"],
     },
     Tool {
         program: "etcd",
         packages: &["etcd-server"],
     },
     Tool {
-        program: "nft",
-        packages: &["nftables"],
+        program: "pkg-config",
+        packages: &["pkg-config"],
     },
     Tool {
         program: "ip",
         packages: &["iproute2"],
     },
     Tool {
+        program: "nsenter",
+        packages: &["util-linux"],
+    },
+    Tool {
         program: "python3",
         packages: &["python3", "python3-venv"],
     },
     Tool {
-        program: "node",
-        packages: &["nodejs"],
-    },
-    Tool {
-        program: "npm",
-        packages: &["npm"],
-    },
-    Tool {
         program: "go",
         packages: &["golang-go"],
-    },
-    Tool {
-        program: "javac",
-        packages: &["default-jdk-headless"],
-    },
-    Tool {
-        program: "mvn",
-        packages: &["maven"],
     },
 ];
 
@@ -82,34 +60,13 @@ pub(crate) fn provide() -> Result<(), String> {
     install(&packages)
 }
 
-/// Makes sure that the packages of these programs are installed.
-///
-/// # Errors
-/// As [`provide`].
-pub(crate) fn provide_these(tools: &[(&str, &'static str)]) -> Result<(), String> {
-    let missing = tools.iter().filter(|(program, _)| !is_here(program));
-    let packages: Vec<&str> = missing.map(|(_, package)| *package).collect();
-    install(&packages)
-}
-
-/// Makes sure that Tcl is installed: `tclsh` has no argument that only shows its version.
-///
-/// # Errors
-/// As [`provide`].
-pub(crate) fn provide_tcl() -> Result<(), String> {
-    match runs("tclsh", &["/dev/null"]) {
-        true => Ok(()),
-        false => install(&["tcl"]),
-    }
-}
-
 /// Installs packages by `apt-get`.
 fn install(packages: &[&str]) -> Result<(), String> {
     if packages.is_empty() {
         return Ok(());
     }
     let by_hand = format!(
-        "the client tests need these packages, install them first: apt-get install {}",
+        "the tests need these packages, install them first: apt-get install {}",
         packages.join(" ")
     );
     let root = process::output(Command::new("id").arg("-u"))?.trim() == "0";

@@ -10,10 +10,10 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
     build.args(["--bin", "duramen", "--package", "duramen-workload"]);
     build.args(["--bin", "duramen-workload"]);
     if release {
-        build.args(["--profile", "bench-dev"]);
+        build.arg("--release");
     }
     process::run(&mut build)?;
-    let folder = process::target().join(if release { "bench-dev" } else { "debug" });
+    let folder = process::target().join(if release { "release" } else { "debug" });
     let mut torture = std::process::Command::new(folder.join("duramen-workload"));
     torture
         .arg("torture")

@@ -202,7 +202,7 @@ fn build(library: Option<&Path>, into: &Path) -> Result<BTreeMap<&'static str, P
     for library in [library, &direct] {
         if !library.exists() {
             let how =
-                "it is not there; build it first (in heap/: cargo build --release --workspace)";
+                "it is not there; build it first (in heap/: cargo build --profile ship --workspace)";
             return Err(Failure::new(library.display().to_string(), how));
         }
     }

@@ -87,7 +87,7 @@ mod tests {
         while seen < COMMITS {
             if commits.may_sleep(seen) {
                 woken
-                    .recv_timeout(std::time::Duration::from_secs(30))
+                    .recv_timeout(std::time::Duration::from_secs(120))
                     .expect("a commit wakes");
             }
             let now = commits.count();

@@ -3,8 +3,9 @@
 use super::coverage::Coverage;
 use super::finish::{self, Outcome};
 use super::plan::{Plan, Profile};
+use duramen_base::tier;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Interval of progress lines.
@@ -23,21 +24,20 @@ pub struct Summary {
     pub failures: Vec<Outcome>,
 }
 
-/// Number of runs, and the most time for them.
+/// Number of runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
     pub runs: u64,
-    pub time: Duration,
     pub threads: usize,
 }
 
 impl Budget {
-    /// These numbers, unless `DURAMEN_SIM_RUNS` and `DURAMEN_SIM_SECONDS` override them.
-    pub fn from_environment(runs: u64, time: Duration) -> Budget {
-        let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
+    /// The number of runs of the tier, unless `DURAMEN_SIM_RUNS` overrides it.
+    pub fn of_tier(quick: u64, full: u64) -> Budget {
+        let asked = std::env::var("DURAMEN_SIM_RUNS").ok();
+        let asked = asked.and_then(|text| text.parse().ok());
         Budget {
-            runs: number("DURAMEN_SIM_RUNS").unwrap_or(runs),
-            time: number("DURAMEN_SIM_SECONDS").map_or(time, Duration::from_secs),
+            runs: asked.unwrap_or_else(|| tier::runs(quick, full)),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
         }
     }
@@ -46,29 +46,35 @@ impl Budget {
 /// The command that repeats one run.
 pub fn replay_line(seed: u64) -> String {
     format!(
-        "DURAMEN_SIM_SEED={seed} cargo test -p duramen-sim --test clusters replay -- --nocapture --ignored"
+        "DURAMEN_SIM_SEED={seed} cargo test -p duramen-sim --test it clusters::replay -- --nocapture --ignored"
     )
 }
 
 /// Runs the plans of seeds from `first` on, each on one thread. Ends early after a few failures.
 pub fn many(budget: Budget, first: u64, plan: impl Fn(u64) -> Plan + Sync) -> Summary {
+    let seeds: Vec<u64> = (first..first + budget.runs).collect();
+    these(&seeds, budget.threads, plan)
+}
+
+/// Runs the plans of these seeds, as [`many`].
+pub fn these(seeds: &[u64], threads: usize, plan: impl Fn(u64) -> Plan + Sync) -> Summary {
     let begun = Instant::now();
-    let next = AtomicU64::new(0);
+    let next = AtomicUsize::new(0);
     let enough = AtomicBool::new(false);
     let summary = Mutex::new(Summary::default());
     let said = Mutex::new(Instant::now());
     std::thread::scope(|scope| {
-        for _ in 0..budget.threads.max(1) {
+        for _ in 0..threads.max(1) {
             scope.spawn(|| {
-                while !enough.load(Ordering::Relaxed) && begun.elapsed() < budget.time {
+                while !enough.load(Ordering::Relaxed) {
                     let number = next.fetch_add(1, Ordering::Relaxed);
-                    if number >= budget.runs {
+                    let Some(seed) = seeds.get(number).copied() else {
                         break;
-                    }
+                    };
                     if std::env::var_os("DURAMEN_SIM_NAMES").is_some() {
-                        println!("begins {}", first + number);
+                        println!("begins {seed}");
                     }
-                    let outcome = finish::run(plan(first + number));
+                    let outcome = finish::run(plan(seed));
                     let mut all = summary.lock().expect("no thread panics with it");
                     all.add(outcome);
                     if all.failures.len() >= 3 {

@@ -374,7 +374,8 @@ mod tests {
             ("crates/e/src/lib.rs", "e"),
             ("crates/e/src/log/mod.rs", "e::log"),
             ("crates/e/src/log.rs", "e::log"),
-            ("crates/e/tests/log/main.rs", "e::tests::log"),
+            ("crates/e/tests/it/main.rs", "e::tests::it"),
+            ("crates/e/tests/it/log/mod.rs", "e::tests::it::log"),
             ("fuzz/targets/x.rs", "fuzz::targets::x"),
         ] {
             assert_eq!(module(Path::new(file)).join("::"), name);

@@ -1,6 +1,6 @@
 //! Whether a window's bytes are in memory for a given session: the one protocol of the tier between
 //! readers and the thread that frees memory (engine::flash::F2). Model-checked in
-//! `tests/schedules/demotion.rs`.
+//! `tests/it/schedules/demotion.rs`.
 
 use crate::epoch::Epochs;
 use duramen_base::sync::{AtomicU64, Ordering};

@@ -94,8 +94,8 @@ fn the_scripts_of_one_exec_share_their_time() {
     }
     let began = std::time::Instant::now();
     s.expect_error("EXEC", "ERR the scripts of a transaction take too long");
-    // They took 10 s.
+    // They took 10 s. It needs the clock, because a script's time is of the clock.
     let took = began.elapsed();
-    assert!(took.as_secs() < 3, "{took:?}");
+    assert!(took.as_secs() < 7, "{took:?}");
     s.expect("EXISTS k", ":0\r\n");
 }

@@ -1,0 +1,3 @@
+//! Tests of backups through their public parts.
+
+mod device;

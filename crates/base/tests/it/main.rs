@@ -1,0 +1,4 @@
+//! Interleavings of the parts that all crates share.
+
+#[cfg(loom)]
+mod loom;

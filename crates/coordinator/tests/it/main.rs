@@ -1,0 +1,3 @@
+//! Tests of the coordinator with real sockets.
+
+mod process;

@@ -1,0 +1,4 @@
+//! Tests of devices on real files.
+
+mod many;
+mod spans;

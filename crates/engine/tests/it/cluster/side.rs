@@ -1,0 +1,535 @@
+//! Side logs: docs/traps.md, scenarios 18, 19, 23, and related cases.
+
+use crate::cluster::dead_log::{DeadLog, object, tombstone};
+use crate::durable::disk::{Name, replay};
+use crate::durable::world::{State, TABLE, World};
+use duramen_base::ids::SegmentId;
+use duramen_base::planted::{Bug, carry, found_by, with_bug};
+use duramen_base::random::Random;
+use duramen_engine::{Error, SideError, SideLog, SidePlan, TableId};
+use std::sync::atomic::Ordering;
+
+const KEYS: u64 = 40;
+const VALUE_BYTES: u64 = 60_000;
+
+fn name(key: &str) -> Name {
+    (TABLE.0, key.as_bytes().to_vec())
+}
+
+fn complete_everything(world: &mut World) {
+    let store = world.store.clone();
+    world.consumer.lock().unwrap().complete_everything(&store);
+    world.send_replies();
+}
+
+/// Replays a log by one thread, or by two at once.
+pub fn fill(side: &SideLog, log: &DeadLog, random: &mut Random) {
+    let order = log.in_some_order(random);
+    if random.below(2) == 0 {
+        order.iter().for_each(|segment| {
+            side.replay(segment).unwrap();
+        });
+        return;
+    }
+    let (first, second) = order.split_at(order.len() / 2);
+    std::thread::scope(|scope| {
+        for half in [first, second] {
+            scope.spawn(carry(move || {
+                for segment in half {
+                    side.replay(segment).unwrap();
+                }
+            }));
+        }
+    });
+}
+
+/// Compares a store's content with the expected result of a log.
+fn check(world: &mut World, log: &DeadLog) -> Result<(), String> {
+    let guard = world.sessions[0].pin();
+    let mut objects = 0;
+    for (name, expected) in &log.expected {
+        let found = guard
+            .read(TABLE, guard.hash(&name.1), &name.1)
+            .unwrap()
+            .map(|object| (object.version, object.value.to_vec(), object.expires_at_ms));
+        let wanted = expected
+            .state
+            .clone()
+            .map(|state| (expected.version, state.value, state.expires_at_ms));
+        objects += u64::from(wanted.is_some());
+        if found != wanted {
+            let short = |found: &Option<(u64, Vec<u8>, Option<u64>)>| {
+                found
+                    .as_ref()
+                    .map(|(version, value, at)| (*version, value.len(), *at))
+            };
+            return Err(format!(
+                "{name:?} is {:?}, not {:?}",
+                short(&found),
+                short(&wanted)
+            ));
+        }
+    }
+    drop(guard);
+    let counted = world.store.objects(TABLE);
+    if counted != objects {
+        return Err(format!(
+            "{counted} objects are counted, {objects} are there"
+        ));
+    }
+    Ok(())
+}
+
+/// The histories begin with the recovered states.
+fn take_over(world: &mut World, log: &DeadLog) {
+    for (name, expected) in &log.expected {
+        let place = world.push(name, expected.state.clone());
+        world.reply(Default::default(), vec![(name.clone(), place)]);
+    }
+}
+
+/// A recovery, and then a run with crashes, judged like the run of any store.
+fn recover_and_live(seed: u64) -> Result<u64, String> {
+    let mut world = World::new(seed, 2);
+    let mut random = Random::new(seed ^ 0x5eed);
+    let now_ms = world.clock.load(Ordering::Relaxed);
+    let log = DeadLog::new(&mut random, KEYS, VALUE_BYTES, now_ms);
+    let plan = SidePlan {
+        floors: Vec::new(),
+        version_floor: log.version_max + 5,
+    };
+    let side = world.store.side_log(plan);
+    fill(&side, &log, &mut random);
+    // A concurrent cleaner must not touch the side log.
+    for _ in 0..random.below(20) {
+        world.clean();
+    }
+    check(&mut world, &log)?;
+    let commit = side.commit().unwrap();
+    while !commit.is_durable() {
+        let (left, _) = replay(&world.consumer.lock().unwrap().disk);
+        if !left.is_empty() {
+            return Ok(0); // the record is durable, and not yet reported to the engine
+        }
+        complete_everything(&mut world);
+    }
+    drop(side);
+    check(&mut world, &log)?;
+    take_over(&mut world, &log);
+    world.crash()?;
+    let mut swaps = 0;
+    for _ in 0..3 {
+        for _ in 0..250 {
+            live(&mut world, &log)?;
+        }
+        swaps += world.consumer.lock().unwrap().swaps;
+        world.restart()?;
+    }
+    Ok(swaps)
+}
+
+/// One step of a run: a write, a removal, or a step of the cleaner or the disk.
+fn live(world: &mut World, log: &DeadLog) -> Result<(), String> {
+    let name = name(&format!("key-{}", world.random.below(KEYS)));
+    match world.random.below(8) {
+        0 => world.collect(),
+        1 => world.complete_one(),
+        2..=4 => world.clean(),
+        5 => {
+            let mut guard = world.sessions[0].pin();
+            let hash = guard.hash(&name.1);
+            let outcome = guard.remove(TABLE, hash, &name.1).unwrap();
+            let position = guard.take_position();
+            drop(guard);
+            if outcome.before.is_some() {
+                let place = world.push(&name, None);
+                world.reply(position, vec![(name, place)]);
+            }
+        }
+        _ => {
+            let bytes = world.random.below(VALUE_BYTES) as usize;
+            let value = world.value(bytes);
+            let mut guard = world.sessions[1].pin();
+            let hash = guard.hash(&name.1);
+            let outcome = guard.write(TABLE, hash, &name.1, &value, None);
+            let position = guard.take_position();
+            drop(guard);
+            match outcome {
+                Ok(outcome) => {
+                    // Scenario 18: versions strictly grow.
+                    let version = outcome.after.unwrap();
+                    let known = log.expected[&name].version;
+                    if version <= known {
+                        return Err(format!("{name:?} got version {version} after {known}"));
+                    }
+                    let state = State {
+                        value,
+                        expires_at_ms: None,
+                    };
+                    let place = world.push(&name, Some(state));
+                    world.reply(position, vec![(name, place)]);
+                }
+                Err(Error::OutOfMemory { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn scenario_19_any_order_and_repetition_gives_the_same_state() {
+    let mut swaps = 0;
+    for seed in 0..60 {
+        match recover_and_live(seed) {
+            Ok(some) => swaps += some,
+            Err(wrong) => panic!("seed {seed}: {wrong}"),
+        }
+    }
+    assert!(swaps > 100, "cleaned only {swaps} times");
+}
+
+/// Finds the bug by its recorded seed.
+fn is_found(bug: Bug, seed: u64) {
+    found_by(seed, 0..300, |seed| {
+        with_bug(bug, || recover_and_live(seed)).err()
+    });
+    // Without the bug the same seed passes: so the bug was found, and nothing else.
+    assert!(recover_and_live(seed).is_ok(), "seed {seed}");
+}
+
+#[test]
+fn a_forgotten_tombstone_is_found() {
+    is_found(Bug::SideForgetsTombstones, 0);
+}
+
+#[test]
+fn a_lower_version_that_wins_is_found() {
+    is_found(Bug::SideLastWins, 0);
+}
+
+#[test]
+fn what_is_replaced_without_being_named_is_found() {
+    is_found(Bug::SideNamesNoVictim, 0);
+}
+
+/// A crash before the Swap is durable leaves nothing, one after it everything; each step between is
+/// tried.
+#[test]
+fn the_swap_is_the_one_moment() {
+    for seed in 0..10 {
+        let mut world = World::new(seed, 2);
+        let mut random = Random::new(seed);
+        let now_ms = world.clock.load(Ordering::Relaxed);
+        let log = DeadLog::new(&mut random, KEYS, VALUE_BYTES, now_ms);
+        let side = world.store.side_log(SidePlan::default());
+        fill(&side, &log, &mut random);
+        let commit = side.commit().unwrap();
+        assert_eq!(side.replay(&[]), Err(SideError::Closed));
+        assert_eq!(side.abort(), Err(SideError::Closed));
+        complete_heads(&mut world);
+        let mut was_durable = false;
+        loop {
+            let (left, version_max) = replay(&world.consumer.lock().unwrap().disk);
+            let alive = log.expected.values().filter(|key| key.state.is_some());
+            if left.is_empty() {
+                assert!(!was_durable && !commit.is_durable());
+            } else {
+                was_durable = true;
+                assert_eq!(left.len(), alive.count());
+                for (name, found) in &left {
+                    assert_eq!(found.version, log.expected[name].version);
+                }
+                assert!(version_max >= log.version_max);
+            }
+            let store = world.store.clone();
+            if !world.consumer.lock().unwrap().clean_one(&store) {
+                break;
+            }
+        }
+        assert!(was_durable && commit.is_durable());
+        check(&mut world, &log).unwrap();
+    }
+}
+
+/// Makes the heads' appends durable, and nothing else.
+fn complete_heads(world: &mut World) {
+    let store = world.store.clone();
+    let mut consumer = world.consumer.lock().unwrap();
+    consumer.collect(&store);
+    consumer.complete_one(&store, false);
+}
+
+/// A side log that was given up, at any moment, leaves the store as it was.
+#[test]
+fn an_abort_leaves_nothing() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 2);
+        let mut random = Random::new(seed);
+        let now_ms = world.clock.load(Ordering::Relaxed);
+        let log = DeadLog::new(&mut random, KEYS, VALUE_BYTES, now_ms);
+        let other = b"own key";
+        let mut guard = world.sessions[0].pin();
+        let hash = guard.hash(other);
+        guard.write(TABLE, hash, other, b"own", None).unwrap();
+        drop(guard);
+        complete_everything(&mut world);
+        let before = world.store.memory_report();
+        let side = world.store.side_log(SidePlan::default());
+        fill(&side, &log, &mut random);
+        // The consumer has got some segments, and has written some.
+        let store = world.store.clone();
+        for _ in 0..random.below(4) {
+            world.consumer.lock().unwrap().clean_one(&store);
+        }
+        let in_hands = random.below(2) == 0;
+        let ready = if in_hands {
+            store.log().unwrap().next_survivor()
+        } else {
+            None
+        };
+        let bytes = ready
+            .as_ref()
+            .map(|ready| (ready.segment, ready.bytes.to_vec()));
+        if random.below(2) == 0 {
+            side.abort().unwrap();
+        } else {
+            drop(side);
+        }
+        if let (Some((segment, bytes)), Some(ready)) = (bytes, ready) {
+            store.clean_step(1 << 20);
+            assert_eq!(ready.bytes, bytes, "what is being read stays");
+            store.log().unwrap().survivor_durable(segment);
+        }
+        assert!(store.log().unwrap().next_survivor().is_none());
+        assert!(store.log().unwrap().next_swap().is_none());
+        store.clean_step(1 << 20);
+        store.clean_step(1 << 20);
+        let after = store.memory_report();
+        assert_eq!(store.objects(TABLE), 1);
+        assert_eq!(after.live_bytes, before.live_bytes);
+        let used = |report: &duramen_engine::MemoryReport| {
+            let segments = report.segments.iter();
+            segments
+                .filter(|segment| segment.appended_bytes > 0)
+                .count()
+        };
+        assert_eq!(used(&after), used(&before), "{:?}", after.segments);
+        let guard = world.sessions[0].pin();
+        assert!(guard.read(TABLE, hash, other).unwrap().is_some());
+        for name in log.expected.keys() {
+            let hash = guard.hash(&name.1);
+            assert!(guard.read(TABLE, hash, &name.1).unwrap().is_none());
+        }
+        drop(guard);
+        // And once more, completely.
+        let side = world.store.side_log(SidePlan::default());
+        fill(&side, &log, &mut random);
+        let commit = side.commit().unwrap();
+        complete_everything(&mut world);
+        assert!(commit.is_durable());
+    }
+}
+
+#[test]
+fn scenario_23_out_of_memory_is_told_and_nothing_is_left() {
+    let mut world = World::new(23, 2);
+    let side = world.store.side_log(SidePlan::default());
+    let state = State {
+        value: vec![1; 900_000],
+        expires_at_ms: None,
+    };
+    let error = (0..1000u64)
+        .find_map(|n| {
+            side.replay(&object(&name(&n.to_string()), 1, &state, 0))
+                .err()
+        })
+        .expect("64 MB are full some time");
+    assert!(
+        matches!(error, SideError::Store(Error::OutOfMemory { .. })),
+        "{error}"
+    );
+    assert_eq!(side.replay(&[]), Err(SideError::Closed), "it has failed");
+    side.abort().unwrap();
+    complete_everything(&mut world);
+    assert_eq!(world.store.objects(TABLE), 0);
+    let mut guard = world.sessions[0].pin();
+    for n in 0..20u64 {
+        let key = n.to_le_bytes();
+        let hash = guard.hash(&key);
+        guard.write(TABLE, hash, &key, &state.value, None).unwrap();
+    }
+}
+
+#[test]
+fn floors_damage_and_unknown_tables() {
+    let mut world = World::new(1, 1);
+    let other = world.store.create_table("other").unwrap();
+    let plan = SidePlan {
+        floors: vec![(TABLE, 10)],
+        version_floor: 77,
+    };
+    let side = world.store.side_log(plan);
+    let state = State {
+        value: b"v".to_vec(),
+        expires_at_ms: None,
+    };
+    let mut bytes = Vec::new();
+    bytes.extend(object(&name("old"), 9, &state, 0));
+    bytes.extend(object(&name("new"), 10, &state, 0));
+    bytes.extend(object(&(other.0, b"old".to_vec()), 3, &state, 0));
+    bytes.extend(object(&(900, b"none".to_vec()), 3, &state, 0));
+    bytes.extend(tombstone(&name("gone"), 30));
+    assert_eq!(side.replay(&bytes), Ok(5));
+    let whole = object(&name("more"), 11, &state, 0);
+    let mut damaged = whole.clone();
+    damaged.extend(&whole);
+    *damaged.last_mut().unwrap() ^= 1;
+    let error = side.replay(&damaged).unwrap_err();
+    assert!(
+        matches!(error, SideError::Damaged { offset, .. } if offset == whole.len()),
+        "{error}"
+    );
+    damaged.truncate(whole.len() + 9);
+    assert!(matches!(
+        side.replay(&damaged),
+        Err(SideError::Damaged { .. })
+    ));
+    side.replay(&whole).unwrap();
+    let commit = side.commit().unwrap();
+    complete_everything(&mut world);
+    assert!(commit.is_durable());
+    let mut guard = world.sessions[0].pin();
+    let has =
+        |table: TableId, key: &[u8]| guard.read(table, guard.hash(key), key).unwrap().is_some();
+    assert!(!has(TABLE, b"old") && has(TABLE, b"new") && has(TABLE, b"more"));
+    assert!(has(other, b"old"));
+    let hash = guard.hash(b"gone");
+    let outcome = guard.write(TABLE, hash, b"gone", b"again", None).unwrap();
+    assert!(outcome.after.unwrap() > 77, "{outcome:?}");
+}
+
+#[test]
+fn a_replayed_key_exists_in_the_millisecond_of_its_expiry() {
+    let mut world = World::new(5, 1);
+    let now_ms = world.clock.load(Ordering::Relaxed);
+    let state = |at_ms| State {
+        value: vec![7; 10],
+        expires_at_ms: Some(at_ms),
+    };
+    let side = world.store.side_log(SidePlan::default());
+    let last = object(&name("last"), 1, &state(now_ms), 0);
+    let over = object(&name("over"), 2, &state(now_ms - 1), 0);
+    side.replay(&[last, over].concat()).unwrap();
+    let commit = side.commit().unwrap();
+    complete_everything(&mut world);
+    assert!(commit.is_durable());
+    assert_eq!(world.store.objects(TABLE), 1);
+    let mut has = |key: &[u8]| {
+        let guard = world.sessions[0].pin();
+        guard.read(TABLE, guard.hash(key), key).unwrap().is_some()
+    };
+    assert!(has(b"last") && !has(b"over"));
+    world.clock.store(now_ms + 1, Ordering::Relaxed);
+    assert!(!has(b"last"));
+}
+
+/// Until the Swap is durable, no cleaner takes its segments, even if they are the emptiest of all.
+fn cleaners_keep_off() -> Result<(), String> {
+    let mut world = World::new(5, 1);
+    let side = world.store.side_log(SidePlan::default());
+    let state = State {
+        value: vec![7; 100_000],
+        expires_at_ms: Some(world.clock.load(Ordering::Relaxed) + 10),
+    };
+    // Every version replaces the one before, so nearly all of it is dead.
+    for version in 1..100 {
+        let bytes = object(&name("key"), version, &state, 0);
+        side.replay(&bytes).unwrap();
+    }
+    let store = world.store.clone();
+    while let Some(ready) = store.log().unwrap().next_survivor() {
+        let mut consumer = world.consumer.lock().unwrap();
+        consumer.disk.write_survivor(ready.segment, ready.bytes);
+        store.log().unwrap().survivor_durable(ready.segment);
+    }
+    world.clock.fetch_add(1000, Ordering::Relaxed);
+    for _ in 0..50 {
+        if store.clean_step(1 << 20) {
+            return Err("something of it was cleaned".to_owned());
+        }
+    }
+    // An older version still finds that there was a newer one.
+    let older = State {
+        value: b"older".to_vec(),
+        expires_at_ms: None,
+    };
+    side.replay(&object(&name("key"), 98, &older, 0)).unwrap();
+    let guard = world.sessions[0].pin();
+    let hash = guard.hash(b"key");
+    if guard.read(TABLE, hash, b"key").unwrap().is_some() {
+        return Err("it came back".to_owned());
+    }
+    drop(guard);
+    side.commit().unwrap();
+    complete_everything(&mut world);
+    let mut worked = false;
+    for _ in 0..50 {
+        worked |= store.clean_step(1 << 20);
+    }
+    assert!(worked, "now it is like any other");
+    world.crash()
+}
+
+#[test]
+fn nothing_is_cleaned_before_the_swap() {
+    cleaners_keep_off().unwrap();
+}
+
+#[test]
+fn cleaning_before_the_swap_is_found() {
+    assert!(with_bug(Bug::SideIsCleaned, cleaners_keep_off).is_err());
+}
+
+#[test]
+fn a_position_between_before_and_after() {
+    let mut world = World::new(3, 3);
+    let write = |world: &mut World, session: usize, key: &[u8]| {
+        let mut guard = world.sessions[session].pin();
+        let hash = guard.hash(key);
+        guard.write(TABLE, hash, key, b"value", None).unwrap();
+    };
+    for session in 0..3 {
+        write(&mut world, session, &[1, session as u8]);
+    }
+    complete_everything(&mut world);
+    let before: Vec<u64> = world
+        .consumer
+        .lock()
+        .unwrap()
+        .disk
+        .segments
+        .keys()
+        .copied()
+        .collect();
+    let position = world.store.roll_heads();
+    assert!(before.iter().all(|segment| SegmentId(*segment) < position));
+    for session in 0..3 {
+        write(&mut world, session, &[2, session as u8]);
+    }
+    let side = world.store.side_log(SidePlan::default());
+    let state = State {
+        value: b"v".to_vec(),
+        expires_at_ms: None,
+    };
+    side.replay(&object(&name("side"), 1, &state, 0)).unwrap();
+    side.commit().unwrap();
+    complete_everything(&mut world);
+    let disk = world.consumer.lock().unwrap().disk.clone();
+    let (after, _): (Vec<u64>, Vec<u64>) = disk
+        .segments
+        .keys()
+        .partition(|segment| **segment > position.0);
+    assert_eq!(after.len(), 4, "three heads and a side segment");
+    assert_eq!(replay(&disk).0.len(), 7);
+}

@@ -1,0 +1,283 @@
+//! Restarts of logs that are longer than the data that they keep: expired objects, less memory,
+//! less disk, a clock that was set back.
+
+use crate::two_levels::disk::{Device, Mistake, Running, Setup};
+use crate::two_levels::scenarios::{
+    busy_setup, clean_all, fresh, get, in_time, listed, log_bytes, put, remove, seal, with_writer,
+    with_writer_that,
+};
+use duramen_engine::{Session, TableId};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+const TABLE: TableId = TableId::DEFAULT;
+
+fn put_until(session: &mut Session, key: &[u8], value: &[u8], expires_at_ms: u64) {
+    let mut guard = session.pin();
+    let hash = guard.hash(key);
+    guard
+        .write(TABLE, hash, key, value, Some(expires_at_ms))
+        .unwrap();
+}
+
+fn live(n: u32) -> Vec<u8> {
+    format!("live {n}").into_bytes()
+}
+
+fn replaced(n: u32) -> Vec<u8> {
+    format!("replaced {n}").into_bytes()
+}
+
+/// Writes client sessions of `value_bytes` bytes that live for a while, `total` bytes of them,
+/// beside a few megabytes that stay.
+fn write_sessions(running: &Running, setup: &Setup, value_bytes: usize, total: usize) {
+    with_writer_that(running, false, || {
+        let started = Instant::now();
+        let mut session = running.store.session().unwrap();
+        for n in 0..500 {
+            put(&mut session, &live(n), &[1; 10_000]).unwrap();
+            put(&mut session, &replaced(n), b"older").unwrap();
+        }
+        let value = vec![2; value_bytes];
+        let tick = (1 << 20) / (value_bytes + 48);
+        for n in 0..total / (value_bytes + 48) {
+            in_time(started);
+            if n % tick == 0 {
+                setup.now_ms.fetch_add(10, Ordering::Relaxed);
+            }
+            let until = setup.now_ms.load(Ordering::Relaxed) + 50;
+            if n < 500 {
+                put_until(&mut session, &replaced(n as u32), &value, until);
+            }
+            put_until(
+                &mut session,
+                format!("session:{n:012}").as_bytes(),
+                &value,
+                until,
+            );
+        }
+    });
+    running.writer(|writer, log| {
+        writer.stage(log);
+        writer.commit(log);
+    });
+}
+
+/// A setup in which the log may be three times as long as memory.
+fn long_setup() -> Setup {
+    Setup {
+        disk_segments_max: 100,
+        newest_first: true,
+        ..busy_setup()
+    }
+}
+
+/// Checks that the store holds exactly the objects that stay.
+fn assert_whole(running: &Running) {
+    let mut session = running.store.session().unwrap();
+    for n in 0..500 {
+        assert_eq!(get(&mut session, &live(n)), Some(vec![1; 10_000]));
+        assert_eq!(get(&mut session, &replaced(n)), None, "{n} came back");
+    }
+}
+
+/// A restart once held expired objects in memory until its end: a store of client sessions, less
+/// than half full, could never be started again after a power cut. Now their values are not kept;
+/// and short ones, whose keys alone would be too much, are not kept at all.
+#[test]
+fn what_has_expired_needs_no_memory_at_a_restart() {
+    for value_bytes in [10_000, 100] {
+        let setup = long_setup();
+        let running = fresh(&setup);
+        write_sessions(&running, &setup, value_bytes, 160 << 20);
+        let alive = running.store.stats().live_bytes >> 20;
+        let device = running.crash();
+        let bytes = log_bytes(&device) >> 20;
+        println!("values of {value_bytes}: {alive} MB alive, {bytes} MB of log");
+        assert!(bytes > 120, "{bytes} MB");
+        setup.now_ms.fetch_add(1000, Ordering::Relaxed);
+        for threads in [1, 3] {
+            let running = setup.start(device.clone(), Mistake::None, threads);
+            assert_eq!(running.store.objects(TABLE), 500);
+            assert_whole(&running);
+            // They also stay away when their segments are cleaned, here and at another start.
+            seal(&running);
+            clean_all(&running);
+            assert_whole(&running);
+            let running = setup.start(running.crash(), Mistake::None, threads);
+            assert_eq!(running.store.objects(TABLE), 500);
+            assert_whole(&running);
+        }
+    }
+}
+
+/// Keys, most of them overwritten many times: a third of the log is alive.
+fn churned(setup: &Setup, keys: u32, rounds: u32) -> Device {
+    let running = fresh(setup);
+    with_writer_that(&running, false, || {
+        let started = Instant::now();
+        let mut session = running.store.session().unwrap();
+        for n in 0..keys * rounds {
+            in_time(started);
+            let key = n.wrapping_mul(2_654_435_761) % keys;
+            put(&mut session, &key.to_le_bytes(), &[n as u8; 8_000]).unwrap();
+        }
+    });
+    running.writer(|writer, log| {
+        writer.stage(log);
+        writer.commit(log);
+    });
+    running.crash()
+}
+
+fn large_setup() -> Setup {
+    Setup {
+        memory_bytes: 256 << 20,
+        disk_segments_max: 200,
+        newest_first: true,
+        ..busy_setup()
+    }
+}
+
+/// A log that is longer than the disk's present limit was once refused for want of memory, although
+/// its live data needed a third of it: compaction requested room on the disk, where its segment had
+/// a place already.
+#[test]
+fn a_long_log_is_loaded_into_less_memory() {
+    let device = churned(&large_setup(), 3_000, 10);
+    assert!(listed_of(&device) > 90, "{} segments", listed_of(&device));
+    let setup = Setup {
+        memory_bytes: 64 << 20,
+        disk_segments_max: 64,
+        ..large_setup()
+    };
+    let running = setup.start(device, Mistake::None, 2);
+    assert_eq!(running.store.objects(TABLE), 3_000);
+}
+
+fn listed_of(device: &Device) -> usize {
+    device.listed.len()
+}
+
+/// A start with a disk smaller than the log once refused every write and every removal for ever,
+/// however little was alive. Now cleaning makes the log as short as required; removals work from
+/// the first one on.
+#[test]
+fn a_log_that_is_too_long_becomes_shorter() {
+    let device = churned(&large_setup(), 3_000, 10);
+    let setup = Setup {
+        disk_segments_max: 40,
+        ..large_setup()
+    };
+    let found = listed_of(&device);
+    assert!(found > 60, "{found} segments");
+    let running = setup.start(device, Mistake::None, 2);
+    with_writer(&running, || {
+        let started = Instant::now();
+        let mut session = running.store.session().unwrap();
+        for key in 0..500u32 {
+            assert!(remove(&mut session, &key.to_le_bytes()).unwrap());
+        }
+        // Its limit, less the segments for survivors and removals only.
+        while running.store.log().unwrap().segments_listed() >= 40 {
+            in_time(started);
+            std::thread::yield_now();
+        }
+        for key in 0..3_000u32 {
+            in_time(started);
+            while put(&mut session, &key.to_le_bytes(), &[3; 8_000]).is_err() {
+                in_time(started);
+            }
+        }
+    });
+    assert!(listed(&running) <= 40, "{} segments", listed(&running));
+}
+
+/// The clock was set back while the store was down. Objects that had expired before stay absent for
+/// good, whatever time the next start gets. Memory keeps nothing of them, except the key until it
+/// is removed.
+#[test]
+fn what_had_expired_stays_away_when_the_clock_steps_back() {
+    let setup = long_setup();
+    let running = fresh(&setup);
+    write_sessions(&running, &setup, 1_000, 160 << 20);
+    let device = running.crash();
+    let now_ms = setup.now_ms.load(Ordering::Relaxed) + 1000;
+    let back = Setup {
+        expired_until_ms: now_ms,
+        ..setup
+    };
+    back.now_ms.store(500, Ordering::Relaxed); // before anything expired
+    // A crash amid the removals: some are durable. The next start gets the time of the clock before
+    // it was set back.
+    let running = back.start(device, Mistake::None, 1);
+    {
+        let mut session = running.store.session().unwrap();
+        let mut revived = running.store.revived();
+        for _ in 0..3 {
+            assert!(revived.step(&mut session).unwrap());
+        }
+    }
+    running.writer(|writer, log| {
+        writer.stage(log);
+        writer.commit(log);
+    });
+    let running = back.start(running.crash(), Mistake::None, 3);
+    with_writer(&running, || {
+        let mut session = running.store.session().unwrap();
+        let mut revived = running.store.revived();
+        while revived.step(&mut session).unwrap() {}
+        assert_eq!(running.store.objects(TABLE), 500);
+        // An object that is written under the present clock lives by that clock.
+        put_until(&mut session, &replaced(7), b"newer", 600);
+        assert!(get(&mut session, &replaced(7)).is_some());
+        back.now_ms.store(700, Ordering::Relaxed);
+    });
+    assert_whole(&running);
+    running.writer(|writer, log| writer.settle(log));
+    let next = Setup {
+        expired_until_ms: 700,
+        ..back
+    };
+    let running = next.start(running.crash(), Mistake::None, 3);
+    assert_eq!(running.store.objects(TABLE), 500, "for good");
+    assert_whole(&running);
+}
+
+/// By the present clock, and by the clock of the last write.
+#[test]
+fn a_restart_keeps_a_key_in_the_millisecond_of_its_expiry() {
+    let setup = busy_setup();
+    let running = fresh(&setup);
+    let at_ms = setup.now_ms.load(Ordering::Relaxed) + 1000;
+    with_writer(&running, || {
+        let mut session = running.store.session().unwrap();
+        put_until(&mut session, b"key", b"value", at_ms);
+    });
+    running.writer(|writer, log| {
+        writer.stage(log);
+        writer.commit(log);
+    });
+    let device = running.crash();
+    for (now_ms, expired_until_ms, is_there) in [
+        (at_ms, 0, true),
+        (at_ms + 1, 0, false),
+        (at_ms - 500, at_ms, true),
+        (at_ms - 500, at_ms + 1, false),
+    ] {
+        let next = Setup {
+            expired_until_ms,
+            ..setup.clone()
+        };
+        next.now_ms.store(now_ms, Ordering::Relaxed);
+        let running = next.start(device.clone(), Mistake::None, 1);
+        with_writer(&running, || {
+            let mut session = running.store.session().unwrap();
+            let mut revived = running.store.revived();
+            while revived.step(&mut session).unwrap() {}
+            let found = get(&mut session, b"key").is_some();
+            assert_eq!(found, is_there, "at {now_ms}, {expired_until_ms}");
+            assert_eq!(running.store.objects(TABLE), u64::from(is_there));
+        });
+    }
+}

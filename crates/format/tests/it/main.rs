@@ -1,0 +1,3 @@
+//! Tests of the formats on disks.
+
+mod recipe;

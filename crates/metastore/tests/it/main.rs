@@ -1,0 +1,3 @@
+//! Tests of the coordinator's stores.
+
+mod conformance;

@@ -1,0 +1,3 @@
+//! Tests of hubs with real sockets.
+
+mod hub;

@@ -1,0 +1,7 @@
+//! Tests of nodes over simulated networks and disks.
+
+mod backup_service;
+mod builds;
+mod node;
+mod orders;
+mod serve;

@@ -1,0 +1,4 @@
+//! Tests of the interpreter of scripts.
+
+mod decoders;
+mod machine;

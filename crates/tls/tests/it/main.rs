@@ -1,0 +1,3 @@
+//! Tests of TLS sessions and certificates.
+
+mod tls;

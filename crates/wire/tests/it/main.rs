@@ -1,0 +1,5 @@
+//! Tests of the wire protocols.
+
+mod native;
+mod replies;
+mod requests;

@@ -1,0 +1,117 @@
+//! Whether a workspace, or a crate that it uses, has changed since all its tests passed: in the
+//! last full run that docs/test-runs.md names, or in a later run on this machine.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::page;
+use super::pool;
+use crate::process;
+
+/// The state of a workspace's sources: the ids of its folders in git. Nothing if they have changes
+/// that are not committed, or if git knows nothing of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct State(Option<String>);
+
+/// The folders of the packages that a workspace builds from this repository.
+fn folders(manifest: &str) -> Result<Vec<PathBuf>, String> {
+    let arguments = ["--format-version=1", "--manifest-path", manifest];
+    let mut command = process::cargo(&["metadata"]);
+    let text = process::output(command.args(arguments))?;
+    let metadata: serde_json::Value = serde_json::from_str(&text)
+        .map_err(|error| format!("cargo metadata of {manifest}: {error}"))?;
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let mut folders: Vec<PathBuf> = packages
+        .filter(|package| package["source"].is_null())
+        .filter_map(|package| Path::new(package["manifest_path"].as_str()?).parent())
+        .filter_map(|folder| Some(folder.strip_prefix(process::root()).ok()?.to_path_buf()))
+        .collect();
+    folders.sort();
+    Ok(folders)
+}
+
+fn git(arguments: &[&str], paths: &[PathBuf]) -> Option<String> {
+    let mut command = Command::new("git");
+    command.args(arguments).args(paths);
+    let output = command.current_dir(process::root()).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then_some(text)
+}
+
+impl State {
+    fn at(commit: &str, folders: &[PathBuf]) -> State {
+        let names: Vec<PathBuf> = folders
+            .iter()
+            .map(|folder| PathBuf::from(format!("{commit}:{}", folder.display())))
+            .collect();
+        State(git(&["rev-parse"], &names))
+    }
+
+    fn now(folders: &[PathBuf]) -> State {
+        match git(&["status", "--porcelain", "--"], folders) {
+            Some(changes) if changes.is_empty() => State::at("HEAD", folders),
+            _ => State(None),
+        }
+    }
+
+    /// True if tests that passed at `other` are known to pass here.
+    fn is(&self, other: &State) -> bool {
+        self.0.is_some() && self == other
+    }
+}
+
+fn stamp(name: &str) -> PathBuf {
+    pool::folder().join(format!("{name}.passed"))
+}
+
+/// True unless the workspace is known to have passed as it is.
+///
+/// # Errors
+/// A sentence, if cargo cannot describe the workspace.
+pub(super) fn has_changed(name: &str, manifest: &str) -> Result<bool, String> {
+    let folders = folders(manifest)?;
+    let now = State::now(&folders);
+    let here = State(std::fs::read_to_string(stamp(name)).ok());
+    let recorded = match page::last_good_commit() {
+        Some(commit) => State::at(&commit, &folders),
+        None => State(None),
+    };
+    Ok(!now.is(&here) && !now.is(&recorded))
+}
+
+/// Notes that all tests of the workspace have passed.
+///
+/// # Errors
+/// A sentence, if the note cannot be written.
+pub(super) fn has_passed(name: &str, manifest: &str) -> Result<(), String> {
+    if let State(Some(now)) = State::now(&folders(manifest)?) {
+        std::fs::write(stamp(name), now)
+            .map_err(|error| format!("cannot write {}: {error}", stamp(name).display()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_workspace_uses_crates_of_the_store() {
+        let heap = folders(process::HEAP).unwrap();
+        assert!(heap.contains(&PathBuf::from("crates/disk")), "{heap:?}");
+        assert!(!heap.contains(&PathBuf::from("crates/server")), "{heap:?}");
+        let figures = folders(process::FIGURES).unwrap();
+        assert!(
+            figures.contains(&PathBuf::from("crates/engine")),
+            "{figures:?}"
+        );
+    }
+
+    #[test]
+    fn an_unknown_state_is_a_change() {
+        assert!(!State(None).is(&State(None)));
+        assert!(!State::at("no-such-commit", &["crates".into()]).is(&State(Some(String::new()))));
+        let known = State(Some("1234\n".to_owned()));
+        assert!(known.is(&known.clone()));
+    }
+}

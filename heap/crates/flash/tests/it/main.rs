@@ -1,0 +1,7 @@
+//! Tests of objects on flash, over a device in memory.
+
+mod checkpoint;
+mod common;
+mod failing;
+mod held;
+mod store;
