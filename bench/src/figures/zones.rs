@@ -433,6 +433,20 @@ fn report(args: &ZonesFigure, options: &Options) -> Result<Report> {
             .number("recovery: slowest disk / mean", cell.recovery_imbalance, 3)
     });
     report.table("Bytes of cleaning per byte of user data", rows.collect());
+    plot(&mut report, &cells);
+    targets(&mut report, &cells);
+    report.note(format!(
+        "A log of {} MB, {} zones; {} writes per object before {} that are measured. Seed {SEED}.",
+        log_bytes >> 20,
+        log_bytes / ZONE_BYTES,
+        rounds.0,
+        rounds.1
+    ));
+    Ok(report)
+}
+
+/// A chart for each pattern of writes.
+fn plot(report: &mut Report, cells: &[Cell]) {
     for pattern in PATTERNS {
         let series = [false, true].map(|zones| {
             let own = cells
@@ -458,15 +472,6 @@ fn report(args: &ZonesFigure, options: &Options) -> Result<Report> {
         );
         report.plot(&format!("{pattern:?}").to_lowercase(), &chart);
     }
-    targets(&mut report, &cells);
-    report.note(format!(
-        "A log of {} MB, {} zones; {} writes per object before {} that are measured. Seed {SEED}.",
-        log_bytes >> 20,
-        log_bytes / ZONE_BYTES,
-        rounds.0,
-        rounds.1
-    ));
-    Ok(report)
 }
 
 fn targets(report: &mut Report, cells: &[Cell]) {

@@ -30,7 +30,7 @@ use std::time::Instant;
 
 use duramen_base::ids::{Level, SegmentId};
 use duramen_format::certificate::Certificate;
-use duramen_format::wal::{self, COMMIT_BYTES, Commit, HEADER_AT, Header, RING_AT, Record};
+use duramen_format::wal::{self, COMMIT_BYTES, Commit, HEADER_AT, Header, RING_AT};
 
 use crate::buffer::{Buffer, BufferBytes};
 use crate::disk::{BLOCK_BYTES, Disk};
@@ -38,7 +38,7 @@ use crate::encryption::Ciphers;
 use crate::error::{Error, is_full};
 use crate::frames::Frames;
 use crate::region::Region;
-use crate::replica::{Data, Decay, Replica, Staged};
+use crate::replica::{Data, Decay, Replica};
 use crate::ring::Ring;
 use crate::speed::ReadSpeed;
 use crate::staging::Batch;
@@ -334,19 +334,10 @@ impl Backup {
             length: end,
         })?;
         let needed = wal::padded_bytes(batch.bytes.len() + 64 + new.len());
-        let ring = self.geometry.wal_bytes - RING_AT;
-        let straight = chunk.certificate.is_some()
-            && !replica.flushing
-            && (new.len() >= self.options.bypass_bytes as usize || needed > ring / 4);
         let until = end - end % BLOCK_BYTES as u32;
-        let frame = if straight && until > replica.staged_base {
-            straight_frame(replica, &mut state.frames, &self.frames)
-        } else {
-            None
-        };
-        if frame.is_none() && needed > ring / 2 {
-            return Err(Error::CommitTooLarge { needed, wal: ring });
-        }
+        let may_bypass = chunk.certificate.is_some() && until > replica.staged_base;
+        let bytes = (new.len(), needed);
+        let frame = self.frame_to_write(replica, &mut state.frames, may_bypass, bytes)?;
         let mut rest = new;
         if let Some(frame) = frame {
             drop(guard);
@@ -372,38 +363,37 @@ impl Backup {
             Some(_) => (until, buffer.bytes()),
             None => (staged, new),
         };
-        let record = Record {
-            segment: id.segment,
-            log: id.log,
-            epoch: chunk.epoch,
-            offset,
-            payload,
-            certificate: chunk.certificate,
-            open: chunk.open,
-            close: chunk.close,
-            kind: chunk.kind,
-            frame,
-        };
+        let record = chunk.record(id.log, offset, payload, frame);
         let known = frame.is_none().then_some((before, rolling));
-        match record.close && has_bug(Bug::CloseFromMemory) {
-            false => batch.append(&record, known),
-            true => batch.begin(),
-        }
+        batch.stage(&record, known, end);
         batch.payload_bytes += new.len() as u64;
-        batch.staged.push(Staged {
-            id,
-            epoch: chunk.epoch,
-            end,
-            certificate: chunk.certificate,
-            close: chunk.close,
-            base: frame.map(|_| until),
-        });
         replica.rolling = rolling;
         if chunk.certificate.is_some() {
             replica.staged_certified = end;
         }
         replica.staged_closed |= chunk.close;
         Ok(())
+    }
+
+    /// The frame to which the whole blocks of a chunk are written now; `None`: its bytes go through
+    /// the ring. `new_bytes`: of the chunk; `needed`: of a commit with it.
+    fn frame_to_write(
+        &self,
+        replica: &mut Replica,
+        frames: &mut Frames,
+        may_bypass: bool,
+        (new_bytes, needed): (usize, u64),
+    ) -> Result<Option<u32>, Error> {
+        let ring = self.geometry.wal_bytes - RING_AT;
+        let is_large = new_bytes >= self.options.bypass_bytes as usize || needed > ring / 4;
+        let frame = match may_bypass && !replica.flushing && is_large {
+            true => straight_frame(replica, frames, &self.frames),
+            false => None,
+        };
+        if frame.is_none() && needed > ring / 2 {
+            return Err(Error::CommitTooLarge { needed, wal: ring });
+        }
+        Ok(frame)
     }
 
     /// The new part of a chunk; `None`: nothing is new.

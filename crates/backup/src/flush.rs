@@ -468,22 +468,27 @@ impl Backup {
             self.state().frames.put(frame);
             return Err(error);
         }
+        let mut replica = Replica::new(kind, epoch, Data::InFrame);
+        replica.committed = true;
+        replica.closed = true;
+        replica.staged_closed = true;
+        replica.certificate = certificate;
+        replica.rolling = certificate;
+        replica.received = length;
+        replica.in_slot = true;
+        self.replace(id, replica, frame)
+    }
+
+    /// Puts a replica with a frame in the place of the one that is known, whose frame is released.
+    fn replace(&self, id: ReplicaId, mut replica: Replica, frame: u32) -> Result<(), Error> {
         let older = {
             let mut state = self.state();
             if let Err(error) = self.not_fenced(&state, id.log) {
                 drop(state);
-                self.release(frame, id, epoch, None)?;
+                self.release(frame, id, replica.epoch, None)?;
                 return Err(error);
             }
-            let mut replica = Replica::new(kind, epoch, Data::InFrame);
-            replica.committed = true;
-            replica.closed = true;
-            replica.staged_closed = true;
-            replica.certificate = certificate;
-            replica.rolling = certificate;
-            replica.received = length;
             replica.frame = Some(frame);
-            replica.in_slot = true;
             let older = state.replicas.insert(id, replica);
             state.need(id, older.as_ref().and_then(|older| older.wal_from));
             older.and_then(|older| older.frame.map(|frame| (frame, older.epoch, older.decay)))

@@ -173,8 +173,8 @@ impl Backup {
             OpenHow::Read => lock,
             _ => Box::new((disk.lock_files().map_err(lock_error(&place))?, lock)),
         };
-        let look_ahead = !has_bug(Bug::NoLookAhead);
         let read = || {
+            let look_ahead = !has_bug(Bug::NoLookAhead);
             let state = restore(&place, &wal, &frames, &identity, &geometry, look_ahead)?;
             Ok::<_, Error>(state.counted(&held))
         };
@@ -182,16 +182,7 @@ impl Backup {
             OpenHow::Read => read()?,
             _ => {
                 let ended = settle_medium(&*disk, &place, &wal, &frames, &identity)?;
-                let state = read()?;
-                match ended.is_none_or(|lsn| lsn == state.ring.committed_lsn + 1) {
-                    true => state,
-                    false => {
-                        // It was closed, and used again.
-                        frames.trust_cache(false);
-                        forget(&place, &frames)?;
-                        read()?
-                    }
-                }
+                read_settled(&place, &frames, ended, read)?
             }
         };
         if how == OpenHow::Read {
@@ -284,6 +275,23 @@ fn settle_medium(
     }
     synced.and(forgotten)?;
     Ok(ended.map(|header| header.end_lsn))
+}
+
+/// Reads the state after [`settle_medium`], which returned `ended`.
+fn read_settled(
+    place: &str,
+    frames: &Region,
+    ended: Option<u64>,
+    read: impl Fn() -> Result<State, Error>,
+) -> Result<State, Error> {
+    let state = read()?;
+    if ended.is_none_or(|lsn| lsn == state.ring.committed_lsn + 1) {
+        return Ok(state);
+    }
+    // It was closed, and used again.
+    frames.trust_cache(false);
+    forget(place, frames)?;
+    read()
 }
 
 fn forget(place: &str, region: &Region) -> Result<(), Error> {

@@ -9,11 +9,13 @@
 
 use std::sync::Arc;
 
+use duramen_base::planted::{Bug, has_bug};
 use duramen_format::certificate::Certificate;
 use duramen_format::wal::{COMMIT_BYTES, Record};
 
 use crate::buffer::{Buffer, BufferBytes};
 use crate::replica::Staged;
+use crate::types::ReplicaId;
 
 /// From this many bytes on, deriving a CRC from others costs less than reading the bytes once more.
 const DERIVE_BYTES: usize = 16 << 10;
@@ -73,6 +75,30 @@ impl Batch {
         };
         self.body_crc = crc32c::crc32c_append(crc, padding); // T2
         self.records += 1;
+    }
+
+    /// Stages the record of a chunk that ends at `end`.
+    pub(crate) fn stage(
+        &mut self,
+        record: &Record<'_>,
+        rolling: Option<(Certificate, Certificate)>,
+        end: u32,
+    ) {
+        match record.close && has_bug(Bug::CloseFromMemory) {
+            false => self.append(record, rolling),
+            true => self.begin(),
+        }
+        self.staged.push(Staged {
+            id: ReplicaId {
+                log: record.log,
+                segment: record.segment,
+            },
+            epoch: record.epoch,
+            end,
+            certificate: record.certificate,
+            close: record.close,
+            base: record.frame.map(|_| record.offset),
+        });
     }
 
     /// Leaves room for the commit's head.

@@ -4,6 +4,7 @@ use duramen_base::ids::{Level, SegmentId};
 use duramen_base::units::{KIB, MIB};
 use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
+use duramen_format::wal::Record;
 
 /// The write mode of the files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -123,6 +124,29 @@ pub struct Chunk<'a> {
 }
 
 impl Chunk<'_> {
+    /// The record of the chunk in the write-ahead log, with the bytes `payload` from `offset` on;
+    /// all bytes before them are in `frame`, if there is one.
+    pub(crate) fn record<'p>(
+        &self,
+        log: u64,
+        offset: u32,
+        payload: &'p [u8],
+        frame: Option<u32>,
+    ) -> Record<'p> {
+        Record {
+            segment: self.segment,
+            log,
+            epoch: self.epoch,
+            offset,
+            payload,
+            certificate: self.certificate,
+            open: self.open,
+            close: self.close,
+            kind: self.kind,
+            frame,
+        }
+    }
+
     /// Frames that its opening leaves free; none if the whole segment arrives in one piece: most
     /// such segments come from a recovery or a cleaner, and free more than they take.
     pub(crate) fn frames_kept(&self) -> u32 {

@@ -134,6 +134,7 @@ impl State {
                 };
                 self.list(*segment, listed)?;
             }
+            Record::Segments(listed) => self.list_all(listed)?,
             Record::Closed {
                 segment,
                 certificate,
@@ -151,25 +152,12 @@ impl State {
             } => self.swap(*version_floor, add, remove)?,
             Record::Pass(pass) => self.pass(pass)?,
             Record::SafeVersion { version } => self.raise(SegmentId::NONE, *version),
-            Record::SegmentEpoch { segment, epoch } => {
-                let listed = self.listed(*segment)?;
-                if listed.closed.is_some() || listed.epoch >= *epoch {
-                    return Err("gives a replication epoch that is not newer");
-                }
-                listed.epoch = *epoch;
-            }
+            Record::SegmentEpoch { segment, epoch } => self.raise_epoch(*segment, *epoch)?,
             Record::SegmentGeneration {
                 segment,
                 generation,
                 certificate,
-            } => {
-                let listed = self.listed(*segment)?;
-                if listed.closed.is_none() || listed.generation >= *generation {
-                    return Err("gives a generation that is not newer");
-                }
-                listed.generation = *generation;
-                listed.closed = Some(*certificate);
-            }
+            } => self.raise_generation(*segment, *generation, *certificate)?,
             Record::CleanShutdown {
                 next_segment,
                 safe_version,
@@ -179,19 +167,45 @@ impl State {
             | Record::TableClear { .. }
             | Record::TableLevel { .. } => self.table(record)?,
             Record::TableStats { .. } => {}
-            Record::Segments(listed) => {
-                for one in listed {
-                    let listed = Listed {
-                        kind: one.kind,
-                        head: one.head,
-                        epoch: one.epoch,
-                        closed: one.closed,
-                        generation: one.generation,
-                    };
-                    self.list(one.segment, listed)?;
-                }
-            }
         }
+        Ok(())
+    }
+
+    fn list_all(&mut self, segments: &[ListedSegment]) -> Result<(), &'static str> {
+        for one in segments {
+            let listed = Listed {
+                kind: one.kind,
+                head: one.head,
+                epoch: one.epoch,
+                closed: one.closed,
+                generation: one.generation,
+            };
+            self.list(one.segment, listed)?;
+        }
+        Ok(())
+    }
+
+    fn raise_epoch(&mut self, segment: SegmentId, epoch: u64) -> Result<(), &'static str> {
+        let listed = self.listed(segment)?;
+        if listed.closed.is_some() || listed.epoch >= epoch {
+            return Err("gives a replication epoch that is not newer");
+        }
+        listed.epoch = epoch;
+        Ok(())
+    }
+
+    fn raise_generation(
+        &mut self,
+        segment: SegmentId,
+        generation: u64,
+        certificate: Certificate,
+    ) -> Result<(), &'static str> {
+        let listed = self.listed(segment)?;
+        if listed.closed.is_none() || listed.generation >= generation {
+            return Err("gives a generation that is not newer");
+        }
+        listed.generation = generation;
+        listed.closed = Some(certificate);
         Ok(())
     }
 

@@ -18,7 +18,7 @@ use duramen_cluster::coordinator::store::MetaStore;
 use duramen_cluster::coordinator::{
     CallId, Config, Coordinator, Input, OpenError, Output, ReplyId,
 };
-use duramen_net::{ConnectionId, Event, Hub};
+use duramen_net::{ConnectionId, Event, Handle, Hub};
 use duramen_wire::native::codec as net;
 use duramen_wire::native::codec::Envelope;
 use duramen_wire::native::message::Refusal;
@@ -106,6 +106,23 @@ fn may_log(last: &mut Option<Instant>) -> bool {
     may
 }
 
+/// Starts the admin port, if there is one.
+fn serve_admin(
+    options: &Options,
+    driver: &Handle<News>,
+    guard: &Arc<Guard>,
+) -> Result<Option<SocketAddr>, Error> {
+    let Some(address) = options.admin else {
+        return Ok(None);
+    };
+    let context = admin::Context {
+        driver: driver.clone(),
+        guard: Arc::clone(guard),
+        identity: options.admin_identity.clone(),
+    };
+    admin::listen(address, context).map(Some)
+}
+
 /// The driver's state; see the module.
 pub(crate) struct Driver {
     options: Options,
@@ -148,17 +165,7 @@ impl Driver {
         })?;
         let handle = hub.handle();
         let guard = Guard::start((options.catalog)(), handle.clone())?;
-        let http = match options.admin {
-            Some(address) => {
-                let context = admin::Context {
-                    driver: handle.clone(),
-                    guard: Arc::clone(&guard),
-                    identity: options.admin_identity.clone(),
-                };
-                Some(admin::listen(address, context)?)
-            }
-            None => None,
-        };
+        let http = serve_admin(&options, &handle, &guard)?;
         let origin = Instant::now();
         let lease_end = LeaseEnd::default();
         let (orders, received) = mpsc::channel();

@@ -112,22 +112,7 @@ pub(crate) fn load(
         entries: AtomicU64::new(0),
         failed: Mutex::new(None),
     };
-    if wanted == 1 || segments.len() < 2 {
-        load.run(started, progress);
-    } else {
-        std::thread::scope(|scope| {
-            for _ in 1..wanted.min(segments.len()) {
-                let run = carry(|| load.run(started, progress));
-                if std::thread::Builder::new()
-                    .spawn_scoped(scope, run)
-                    .is_err()
-                {
-                    break; // The system allows no more threads.
-                }
-            }
-            load.run(started, progress);
-        });
-    }
+    load.run_on(wanted, started, progress);
     let failed = load.failed.lock().expect("a load's failure").take();
     if let Some(error) = failed {
         return Err(explained(error, place));
@@ -172,6 +157,30 @@ fn explained(error: LoadError<String>, place: String) -> Failed {
 }
 
 impl Load<'_> {
+    /// Runs on the calling thread, and on others up to `threads`.
+    fn run_on(
+        &self,
+        threads: usize,
+        started: Instant,
+        progress: &(dyn Fn(&Progress) + Send + Sync),
+    ) {
+        if threads == 1 || self.segments.len() < 2 {
+            return self.run(started, progress);
+        }
+        std::thread::scope(|scope| {
+            for _ in 1..threads.min(self.segments.len()) {
+                let run = carry(|| self.run(started, progress));
+                if std::thread::Builder::new()
+                    .spawn_scoped(scope, run)
+                    .is_err()
+                {
+                    break; // The system allows no more threads.
+                }
+            }
+            self.run(started, progress);
+        });
+    }
+
     /// Takes segments until there are none, or until another thread has failed.
     fn run(&self, started: Instant, progress: &(dyn Fn(&Progress) + Send + Sync)) {
         while !self.stop.load(Ordering::Relaxed) {

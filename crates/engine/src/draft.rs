@@ -248,23 +248,13 @@ impl Guard<'_> {
                     after: before,
                 });
             }
-            Decision::Put {
-                value,
-                expires_at_ms,
-            } if !self.is_past(expires_at_ms) => Some((value.to_vec(), false, expires_at_ms)),
-            Decision::PutScratch { expires_at_ms } if !self.is_past(expires_at_ms) => {
-                Some((scratch.clone(), false, expires_at_ms))
-            }
-            Decision::PutTyped { expires_at_ms } if !self.is_past(expires_at_ms) => {
-                Some((scratch.clone(), true, expires_at_ms))
-            }
-            _ => None,
+            decision => self.decided(decision, scratch),
         };
-        if let Some((bytes, ..)) = &value
-            && bytes.len() > VALUE_BYTES_MAX
+        if let Some(value) = &value
+            && value.bytes.len() > VALUE_BYTES_MAX
         {
             return Err(Error::ValueTooLarge {
-                bytes: bytes.len(),
+                bytes: value.bytes.len(),
                 limit: VALUE_BYTES_MAX,
             });
         }
@@ -274,11 +264,6 @@ impl Guard<'_> {
                 after: None,
             });
         }
-        let value = value.map(|(bytes, is_typed, expires_at_ms)| Value {
-            bytes,
-            is_typed,
-            expires_at_ms,
-        });
         let is_put = value.is_some();
         let first = match before {
             Some(_) => 0,
@@ -289,6 +274,24 @@ impl Guard<'_> {
         Ok(Outcome {
             before,
             after: is_put.then_some(version),
+        })
+    }
+
+    /// The value of a decision to change an object; `None`: the object is to be removed.
+    fn decided(&self, decision: Decision<'_>, scratch: &[u8]) -> Option<Value> {
+        let (bytes, is_typed, expires_at_ms) = match decision {
+            Decision::Put {
+                value,
+                expires_at_ms,
+            } => (value, false, expires_at_ms),
+            Decision::PutScratch { expires_at_ms } => (scratch, false, expires_at_ms),
+            Decision::PutTyped { expires_at_ms } => (scratch, true, expires_at_ms),
+            Decision::Remove | Decision::Keep => return None,
+        };
+        (!self.is_past(expires_at_ms)).then(|| Value {
+            bytes: bytes.to_vec(),
+            is_typed,
+            expires_at_ms,
         })
     }
 

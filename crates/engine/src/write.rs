@@ -9,14 +9,14 @@
 //! a head while pinned, because its holder may be such a transaction.
 
 mod expired;
+mod memory;
 
 use crate::cleaner::index_search::IndexSearch;
-use crate::cleaner::pacer::Waiting;
 use crate::counters::Counters;
 use crate::head::Tail;
+use crate::index::Index;
 use crate::index::bucket::{Locking, Slot};
 use crate::index::change::{Change, Counted, Dropped};
-use crate::index::{Index, Partition, Resize};
 use crate::log::Log;
 use crate::session::order::Buried;
 use crate::session::roll::{roll, takes};
@@ -27,17 +27,7 @@ use duramen_base::expiry::is_expired;
 use duramen_base::ids::SegmentId;
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use duramen_base::planted::{Bug, has_bug};
-use duramen_base::sync::Backoff;
 use duramen_format::entry::NewObject;
-use std::time::{Duration, Instant};
-
-/// A head's segment is closed for its dead entries if they are at least a segment divided by this.
-const DEAD_PART_TO_CLOSE: u64 = 8;
-/// A shorter wait for memory delays nobody else noticeably.
-const NOTED_WAIT: Duration = Duration::from_millis(2);
-/// Pause of a writer that waits for index memory.
-#[cfg(not(any(loom, shuttle)))]
-const FLASH_PAUSE: Duration = Duration::from_micros(200);
 
 impl Locked<'_> {
     #[inline(always)]
@@ -60,6 +50,36 @@ enum Put {
     LookAgain,
     /// The index has no room and no memory to grow; or must be grown with no lock held.
     IndexFull,
+}
+
+/// The object that a change has found.
+#[derive(Clone, Copy)]
+struct Met {
+    /// Its version; `None`: there is none, or it has expired.
+    before: Option<u64>,
+    /// The first byte of its value, if the value is typed.
+    first: Option<u8>,
+    was_expired: bool,
+}
+
+impl Met {
+    #[inline(always)]
+    fn new(object: Option<Object<'_>>, locked: &Locked<'_>) -> Met {
+        let typed = object.filter(|object| object.is_typed);
+        Met {
+            before: object.map(|object| object.version),
+            first: typed.and_then(|object| object.value.first().copied()),
+            was_expired: object.is_none() && locked.found.is_some(),
+        }
+    }
+
+    #[inline(always)]
+    fn outcome(self, after: Option<u64>) -> Outcome {
+        Outcome {
+            before: self.before,
+            after,
+        }
+    }
 }
 
 #[inline]
@@ -107,54 +127,19 @@ impl<'s> Guard<'s> {
                 continue;
             };
             let object = locked.found.and_then(|(_, _, entry)| self.object(entry));
-            let before = object.map(|object| object.version);
-            let typed = object.filter(|object| object.is_typed);
-            let first_before = typed.and_then(|object| object.value.first().copied());
+            let met = Met::new(object, &locked);
             self.scratch.clear();
             let decision = decide(object, self.scratch);
-            let (value, expires_at_ms) = match decision {
-                Decision::Keep => {
-                    self.observe_locked(index, hash, &locked);
-                    self.unlock(&locked);
-                    if before.is_none() && locked.found.is_some() {
-                        self.expire_now(table, index, hash, key);
-                    }
-                    return Ok(Outcome {
-                        before,
-                        after: before,
-                    });
-                }
-                Decision::Put {
-                    value,
-                    expires_at_ms,
-                } if !self.is_past(expires_at_ms) => (Some(value), expires_at_ms),
-                Decision::PutScratch { expires_at_ms } | Decision::PutTyped { expires_at_ms }
-                    if !self.is_past(expires_at_ms) =>
-                {
-                    (None, expires_at_ms)
-                }
-                Decision::Remove
-                | Decision::Put { .. }
-                | Decision::PutScratch { .. }
-                | Decision::PutTyped { .. } => {
-                    let was_expired = before.is_none() && locked.found.is_some();
-                    let was_there = locked.found.is_some();
-                    if self.remove_locked(table, index, (hash, key), locked)? {
-                        if was_there {
-                            self.note_key(table, key);
-                        }
-                        self.note_gone(table, hash, first_before, None);
-                        self.note_replaced(table, key, was_expired);
-                        return Ok(Outcome {
-                            before,
-                            after: None,
-                        });
-                    }
-                    continue;
+            if let Decision::Keep = decision {
+                return Ok(self.keep_locked((table, index), (hash, key), &locked, met));
+            }
+            let Some((value, expires_at_ms)) = self.to_put(&decision) else {
+                match self.remove_met((table, index), (hash, key), locked, met)? {
+                    Some(outcome) => return Ok(outcome),
+                    None => continue,
                 }
             };
-            let log = self.core.log.as_deref();
-            if let Some(log) = log
+            if let Some(log) = self.core.log.as_deref()
                 && !self.may_append(log, hash, &locked)?
             {
                 continue;
@@ -163,15 +148,16 @@ impl<'s> Guard<'s> {
             let scratch = std::mem::take(self.scratch);
             let value_bytes = value.unwrap_or(&scratch).len();
             if has_bug(Bug::MarkedBeforeSeen) {
-                let version = before.map_or(1, |version| version + 1);
+                let version = met.before.map_or(1, |version| version + 1);
                 self.core.note_written(table, key, value_bytes, version);
             }
+            let is_typed = matches!(decision, Decision::PutTyped { .. });
             let put = self.put_locked(
                 table,
                 &locked,
                 key,
                 value.unwrap_or(&scratch),
-                (expires_at_ms, matches!(decision, Decision::PutTyped { .. })),
+                (expires_at_ms, is_typed),
             );
             *self.scratch = scratch;
             self.unlock(&locked);
@@ -181,29 +167,94 @@ impl<'s> Guard<'s> {
                         // range::watch::W1
                         self.core.note_written(table, key, value_bytes, version);
                     }
-                    if let Some(log) = log {
-                        self.note_own(log, index);
-                    }
-                    self.after_put(&locked);
-                    self.note_key(table, key);
-                    let mut first_now = None;
-                    if let Decision::PutTyped { .. } = decision {
-                        first_now = self.scratch.first().copied();
-                        self.note_typed(table, hash);
-                    }
-                    self.note_gone(table, hash, first_before, first_now);
-                    let was_expired = before.is_none() && locked.found.is_some();
-                    self.note_replaced(table, key, was_expired);
-                    return Ok(Outcome {
-                        before,
-                        after: Some(version),
-                    });
+                    self.note_put((table, index), (hash, key), &locked, met, is_typed);
+                    return Ok(met.outcome(Some(version)));
                 }
                 Put::LookAgain => {}
                 Put::NoSpace => self.make_room(self.puts)?,
                 Put::IndexFull => self.grow_index(locked.partition, &mut index_search)?,
             }
         }
+    }
+
+    /// Value and time of expiry that a decision puts; the value `None`: it is in the scratch
+    /// buffer. `None`: the object is to be removed.
+    #[inline(always)]
+    fn to_put<'v>(&self, decision: &Decision<'v>) -> Option<(Option<&'v [u8]>, Option<u64>)> {
+        let (value, expires_at_ms) = match *decision {
+            Decision::Put {
+                value,
+                expires_at_ms,
+            } => (Some(value), expires_at_ms),
+            Decision::PutScratch { expires_at_ms } | Decision::PutTyped { expires_at_ms } => {
+                (None, expires_at_ms)
+            }
+            Decision::Remove | Decision::Keep => return None,
+        };
+        (!self.is_past(expires_at_ms)).then_some((value, expires_at_ms))
+    }
+
+    /// Leaves the object that was found, or its absence, and unlocks.
+    #[inline(always)]
+    fn keep_locked(
+        &mut self,
+        (table, index): (TableId, &'s Index),
+        (hash, key): (KeyHash, &[u8]),
+        locked: &Locked<'s>,
+        met: Met,
+    ) -> Outcome {
+        self.observe_locked(index, hash, locked);
+        self.unlock(locked);
+        if met.was_expired {
+            self.expire_now(table, index, hash, key);
+        }
+        met.outcome(met.before)
+    }
+
+    /// Removes the object that was found, and tells of it. `None`: nothing was done yet, look
+    /// again.
+    #[inline(always)]
+    fn remove_met(
+        &mut self,
+        (table, index): (TableId, &'s Index),
+        (hash, key): (KeyHash, &[u8]),
+        locked: Locked<'s>,
+        met: Met,
+    ) -> Result<Option<Outcome>, Error> {
+        let was_there = locked.found.is_some();
+        if !self.remove_locked(table, index, (hash, key), locked)? {
+            return Ok(None);
+        }
+        if was_there {
+            self.note_key(table, key);
+        }
+        self.note_gone(table, hash, met.first, None);
+        self.note_replaced(table, key, met.was_expired);
+        Ok(Some(met.outcome(None)))
+    }
+
+    /// Tells of a put, and lets the index grow.
+    #[inline(always)]
+    fn note_put(
+        &mut self,
+        (table, index): (TableId, &'s Index),
+        (hash, key): (KeyHash, &[u8]),
+        locked: &Locked<'s>,
+        met: Met,
+        is_typed: bool,
+    ) {
+        if let Some(log) = self.core.log.as_deref() {
+            self.note_own(log, index);
+        }
+        self.after_put(locked);
+        self.note_key(table, key);
+        let mut first_now = None;
+        if is_typed {
+            first_now = self.scratch.first().copied();
+            self.note_typed(table, hash);
+        }
+        self.note_gone(table, hash, met.first, first_now);
+        self.note_replaced(table, key, met.was_expired);
     }
 
     /// Whether a time of expiry is over.
@@ -348,17 +399,7 @@ impl<'s> Guard<'s> {
         (expires_at_ms, is_typed): (Option<u64>, bool),
     ) -> Result<Put, Error> {
         debug_assert!(!is_typed || !value.is_empty(), "a typed value has a type");
-        if value.len() > VALUE_BYTES_MAX {
-            return Err(Error::ValueTooLarge {
-                bytes: value.len(),
-                limit: VALUE_BYTES_MAX,
-            });
-        }
-        // A transaction with room has checked all its buckets before its first write (room::R1).
-        let is_checked = self.granted && locked.in_transaction;
-        if locked.found.is_none() && !is_checked && locked.view.is_crowded(locked.tag) {
-            return Err(Error::Crowded); // bucket::B6
-        }
+        self.check_put(locked, value)?;
         let version = match &locked.found {
             Some((_, _, entry)) => entry.version + 1,
             None => locked.partition.floor().max(1),
@@ -373,31 +414,8 @@ impl<'s> Guard<'s> {
             victim: SegmentId::NONE,
             is_typed,
         };
-        let log = self.core.log.as_deref();
-        let tail = self.tail.as_mut().expect("locked before the bucket");
-        if let Some(log) = log {
-            object.victim = victim_of(log, &self.core.space, locked, tail);
-        }
-        let mut bytes = object.padded_bytes();
-        // A rewrite that was granted room has it (room::R1), whatever others write meanwhile.
-        let is_shut = tail.is_for_deletes()
-            && (self.puts == Purpose::Head || !self.granted)
-            && !takes(self.core, tail, self.puts);
-        if !tail.fits(bytes) || is_shut {
-            if !self.ahead.is_empty() {
-                self.go_on();
-                return Ok(Put::LookAgain);
-            }
-            if !roll(self.core, self.head, tail, bytes + 8, self.puts)? {
-                return Ok(Put::NoSpace);
-            }
-            if tail.in_group() {
-                return Ok(Put::LookAgain);
-            }
-            if let Some(log) = log {
-                object.victim = victim_of(log, &self.core.space, locked, tail);
-                bytes = object.padded_bytes();
-            }
+        if let Some(put) = self.find_room(locked, &mut object)? {
+            return Ok(put);
         }
         if locked.found.is_none()
             && !locked
@@ -406,6 +424,8 @@ impl<'s> Guard<'s> {
         {
             return Ok(Put::IndexFull);
         }
+        let tail = self.tail.as_mut().expect("locked before the bucket");
+        let bytes = object.padded_bytes();
         let offset = tail.take(bytes);
         // SAFETY: `take` gave this head `bytes` bytes of its own window (head::H2), which it alone
         // writes while its lock is held.
@@ -413,7 +433,7 @@ impl<'s> Guard<'s> {
             std::slice::from_raw_parts_mut(self.core.space.at(Space::location(offset)), bytes)
         });
         tail.record(&self.core.space);
-        if let Some(log) = log {
+        if let Some(log) = self.core.log.as_deref() {
             log.streams[self.head.number].publish(tail.position(), tail.in_group());
         }
         if let Some(expires_at_ms) = expires_at_ms
@@ -441,139 +461,65 @@ impl<'s> Guard<'s> {
     }
 
     #[inline(always)]
+    fn check_put(&self, locked: &Locked<'s>, value: &[u8]) -> Result<(), Error> {
+        if value.len() > VALUE_BYTES_MAX {
+            return Err(Error::ValueTooLarge {
+                bytes: value.len(),
+                limit: VALUE_BYTES_MAX,
+            });
+        }
+        // A transaction with room has checked all its buckets before its first write (room::R1).
+        let is_checked = self.granted && locked.in_transaction;
+        if locked.found.is_none() && !is_checked && locked.view.is_crowded(locked.tag) {
+            return Err(Error::Crowded); // bucket::B6
+        }
+        Ok(())
+    }
+
+    /// Makes sure that the head has room for an object, and notes the object's victim. `Some`:
+    /// there is no room, or the entry that was found may have moved.
+    #[inline(always)]
+    fn find_room(
+        &mut self,
+        locked: &Locked<'s>,
+        object: &mut NewObject<'_>,
+    ) -> Result<Option<Put>, Error> {
+        let log = self.core.log.as_deref();
+        let tail = self.tail.as_mut().expect("locked before the bucket");
+        if let Some(log) = log {
+            object.victim = victim_of(log, &self.core.space, locked, tail);
+        }
+        let bytes = object.padded_bytes();
+        // A rewrite that was granted room has it (room::R1), whatever others write meanwhile.
+        let is_shut = tail.is_for_deletes()
+            && (self.puts == Purpose::Head || !self.granted)
+            && !takes(self.core, tail, self.puts);
+        if tail.fits(bytes) && !is_shut {
+            return Ok(None);
+        }
+        if !self.ahead.is_empty() {
+            self.go_on();
+            return Ok(Some(Put::LookAgain));
+        }
+        if !roll(self.core, self.head, tail, bytes + 8, self.puts)? {
+            return Ok(Some(Put::NoSpace));
+        }
+        if tail.in_group() {
+            return Ok(Some(Put::LookAgain));
+        }
+        if let Some(log) = log {
+            object.victim = victim_of(log, &self.core.space, locked, tail);
+        }
+        Ok(None)
+    }
+
+    #[inline(always)]
     fn after_put(&self, locked: &Locked<'_>) {
         if locked.found.is_none()
             && self.transaction.is_none()
             && locked.partition.wants_growth(locked.view.len())
         {
             self.resize(locked.partition);
-        }
-    }
-
-    /// Finds memory for an append: cleans, and waits for readers to leave retired windows. No
-    /// bucket is locked, except those of a transaction; values that were read may not be used
-    /// again.
-    #[cold]
-    pub(crate) fn make_room(&mut self, purpose: Purpose) -> Result<(), Error> {
-        let began = Instant::now();
-        let found = self.seek_room(purpose);
-        self.carried.waited |= began.elapsed() >= NOTED_WAIT;
-        found
-    }
-
-    fn seek_room(&mut self, purpose: Purpose) -> Result<(), Error> {
-        // A transaction stays inside (its views must not go) but takes a fresh stamp each time, so
-        // that memory becomes free. It is never outside, not even for an instant: another guard
-        // could then become alone.
-        let (core, slot) = (self.core, self.slot);
-        if self.transaction.is_none() && !self.alone {
-            // No thread may wait for this head while its holder waits for readers to leave, or for
-            // a guard that is alone.
-            self.tail = None;
-            self.left = true;
-            core.epochs.unpin(slot);
-            let found = core.find_memory(self.head, self.me, Waiting::Outside, purpose);
-            core.enter(slot);
-            return self.or_close_head(found, purpose);
-        }
-        if let Some(transaction) = &self.transaction
-            && transaction.starved
-        {
-            return Err(core.out_of_memory());
-        }
-        let is_brief = self.transaction.as_ref().is_some_and(|t| t.brief);
-        let waiting = match is_brief {
-            true => Waiting::Briefly(slot),
-            false => Waiting::Inside(slot),
-        };
-        let found = core.find_memory(self.head, self.me, waiting, purpose);
-        let found = self.or_close_head(found, purpose);
-        if let (Err(_), Some(transaction)) = (&found, &mut self.transaction) {
-            transaction.starved = true;
-        }
-        found
-    }
-
-    /// Cleaning frees nothing while all dead entries are in open segments, which it leaves alone.
-    /// In this case, closes the head's own segment, so that room is sought once more.
-    fn or_close_head(&mut self, found: Result<(), Error>, purpose: Purpose) -> Result<(), Error> {
-        let core = self.core;
-        if !matches!(found, Err(Error::OutOfMemory { .. })) || core.refuses(purpose) {
-            return found;
-        }
-        // No thread waits for a head while pinned.
-        let mut taken = None;
-        let tail = match &mut self.tail {
-            Some(tail) => tail,
-            None => match self.head.tail.try_lock() {
-                Ok(tail) => taken.insert(tail),
-                Err(_) => return found,
-            },
-        };
-        let Some(window) = tail.window().filter(|_| !tail.in_group()) else {
-            return found;
-        };
-        let dead = u64::from(tail.length()).saturating_sub(core.live_in(window));
-        if dead < core.space.segment_bytes() as u64 / DEAD_PART_TO_CLOSE {
-            return found;
-        }
-        match &core.log {
-            None => drop(tail.close(&core.space)),
-            Some(log) => log.close_head(&core.space, self.head.number, tail),
-        }
-        core.wakeup.ring();
-        Ok(())
-    }
-
-    /// Gives memory of free windows to the index, which lacks some; cleans if there is no free
-    /// window.
-    #[cold]
-    pub(crate) fn make_index_room(&mut self, search: &mut IndexSearch) -> Result<(), Error> {
-        self.core.evict_for_index();
-        if search.next(self.core)? {
-            if self.transaction.is_none() && !self.alone {
-                self.tail = None; // others may append meanwhile
-            }
-            self.press_flash();
-            self.carried.waited = true;
-        }
-        let node = self.head.node;
-        // With a tier in any case: segments that leave memory wait for our pin too.
-        if !self.core.space.release_one(node) || self.core.space.tier.is_some() {
-            self.make_room(Purpose::Head)?;
-            self.core.space.release_one(node);
-        }
-        Ok(())
-    }
-
-    /// Requests the demotion of a segment, and yields the core to the thread that does it. The
-    /// index may take more than one segment has.
-    fn press_flash(&self) {
-        if let Some(tier) = &self.core.space.tier {
-            tier.press(self.core.clock.now_ms());
-            self.core.wakeup.ring();
-            self.core.reap(self.head.node);
-            #[cfg(not(any(loom, shuttle)))]
-            std::thread::sleep(FLASH_PAUSE);
-        }
-    }
-
-    #[cold]
-    fn grow_index(&mut self, partition: &Partition, search: &mut IndexSearch) -> Result<(), Error> {
-        match partition.resize(1, self.me, self.core.resources()) {
-            Resize::Done => Ok(()),
-            Resize::NoMemory => self.make_index_room(search),
-            Resize::Busy => {
-                if self.transaction.is_some() {
-                    // A key that the transaction did not lock, in a bucket that it did: it would
-                    // wait for itself.
-                    if !search.tries() {
-                        return Err(self.core.out_of_memory());
-                    }
-                }
-                Backoff::new().wait();
-                Ok(())
-            }
         }
     }
 

@@ -213,16 +213,7 @@ impl Member {
                 request,
                 target,
                 nonce,
-            } => {
-                if self.is_me(target) {
-                    let answer = PeerAnswer::Pong {
-                        nonce,
-                        list_version: self.members.version(),
-                        tablets_version: self.owned.done(),
-                    };
-                    out.push(Output::AnswerPeer { request, answer });
-                }
-            }
+            } => self.pinged(request, target, nonce, out),
             Input::Answered { token, answer } => {
                 self.learn(&answer, out); // N11: also if it is asked for again
                 if let Some(asked) = self.asking.remove(&token) {
@@ -239,15 +230,7 @@ impl Member {
             Input::Ponged {
                 nonce,
                 list_version,
-            } => {
-                if let Some(detector) = &mut self.detector {
-                    detector.pong(now_us, nonce);
-                    if detector.heard(now_us, list_version) {
-                        self.timers.insert(Asking::Confirm, now_us); // N5
-                        self.tick(now_us, out);
-                    }
-                }
-            }
+            } => self.ponged(now_us, nonce, list_version, out),
             Input::Unreachable { server } => {
                 let act = self.detector.as_mut().and_then(|d| d.unreachable(server));
                 self.act(now_us, act, out);
@@ -277,6 +260,28 @@ impl Member {
                 out.push(Output::Answer { request, answer });
             }
             Input::Tick => self.tick(now_us, out),
+        }
+    }
+
+    fn pinged(&self, request: RequestId, target: ServerId, nonce: u64, out: &mut Vec<Output>) {
+        if self.is_me(target) {
+            let answer = PeerAnswer::Pong {
+                nonce,
+                list_version: self.members.version(),
+                tablets_version: self.owned.done(),
+            };
+            out.push(Output::AnswerPeer { request, answer });
+        }
+    }
+
+    fn ponged(&mut self, now_us: u64, nonce: u64, list_version: u64, out: &mut Vec<Output>) {
+        let Some(detector) = &mut self.detector else {
+            return;
+        };
+        detector.pong(now_us, nonce);
+        if detector.heard(now_us, list_version) {
+            self.timers.insert(Asking::Confirm, now_us); // N5
+            self.tick(now_us, out);
         }
     }
 

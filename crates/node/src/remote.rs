@@ -467,14 +467,25 @@ impl Remote {
             }
             Some(answer) => answer,
         };
-        let (to, sent_us) = (open.to, open.sent_us.unwrap_or(0));
         if let Some(need) = open.request.need() {
-            self.silence.answered(to, need);
+            self.silence.answered(open.to, need);
         }
         let is_build = matches!(open.request, Request::Build { .. });
         if is_build && matches!(answer, PeerAnswer::Bad { .. }) {
             return self.send_whole(now_us, open, events);
         }
+        self.conclude(now_us, open, (answer, payload), events);
+    }
+
+    /// A request has its last answer.
+    fn conclude(
+        &mut self,
+        now_us: u64,
+        open: Open,
+        (answer, payload): (PeerAnswer, Slice),
+        events: &mut Vec<RemoteEvent>,
+    ) {
+        let (to, sent_us) = (open.to, open.sent_us.unwrap_or(0));
         match (open.request, answer) {
             (Request::Write { ticket, write, .. }, PeerAnswer::Stored { level, leased }) => {
                 if write.level >= Level::Synced && open.copy_us.is_none() {

@@ -105,11 +105,14 @@ fn add(
     library.raw_set(name, run)
 }
 
-/// A new copy of the library. `bytes_max`: maximum length of a text.
-pub(crate) fn library(lua: &Lua, channel: &Rc<Channel>, bytes_max: usize) -> mlua::Result<Table> {
-    let library = lua.create_table()?;
-    let settings = Shared::default();
-    let own = Rc::clone(&settings);
+/// Adds `encode` and `decode`.
+fn add_conversions(
+    lua: &Lua,
+    (library, settings): (&Table, &Shared),
+    channel: &Rc<Channel>,
+    bytes_max: usize,
+) -> mlua::Result<()> {
+    let own = Rc::clone(settings);
     let shared = Rc::clone(channel);
     let encode = lua.create_function(move |lua, args: MultiValue| {
         let settings = *own.borrow();
@@ -127,7 +130,7 @@ pub(crate) fn library(lua: &Lua, channel: &Rc<Channel>, bytes_max: usize) -> mlu
         }
     })?;
     library.raw_set("encode", encode)?;
-    let own = Rc::clone(&settings);
+    let own = Rc::clone(settings);
     let shared = Rc::clone(channel);
     let decode = lua.create_function(move |lua, args: MultiValue| {
         let settings = *own.borrow();
@@ -135,8 +138,15 @@ pub(crate) fn library(lua: &Lua, channel: &Rc<Channel>, bytes_max: usize) -> mlu
         let value = decode_argument(Host { lua, channel }, &args, &settings)?;
         answer(lua, value)
     })?;
-    library.raw_set("decode", decode)?;
+    library.raw_set("decode", decode)
+}
+
+/// A new copy of the library. `bytes_max`: maximum length of a text.
+pub(crate) fn library(lua: &Lua, channel: &Rc<Channel>, bytes_max: usize) -> mlua::Result<Table> {
+    let library = lua.create_table()?;
+    let settings = Shared::default();
     let at = (&library, &settings);
+    add_conversions(lua, at, channel, bytes_max)?;
     add(lua, at, "encode_max_depth", |settings, args| {
         let depth = integer(args, 0, "encode_max_depth", 1..=i64::from(i32::MAX))?;
         settings.encode_depth = depth.unwrap_or(settings.encode_depth).min(DEPTH_MAX);

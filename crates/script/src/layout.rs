@@ -248,56 +248,65 @@ fn read_integer(bytes: &[u8], little: bool, signed: bool) -> f64 {
     ((value << unused) as i64 >> unused) as f64
 }
 
+const UNPACK: &str = "unpack";
+const TOO_SHORT: &str = "data string too short";
+
+/// The bytes of an item at the beginning of `rest`. Of a text whose length is a value in front, it
+/// takes this value.
+fn length_of(item: Item, rest: &[u8], values: &mut Vec<Value>) -> Result<usize, String> {
+    Ok(match item {
+        Item::Integer(bytes, _) => bytes,
+        Item::Float => 4,
+        Item::Double => 8,
+        Item::Pad => 1,
+        Item::Nothing => 0,
+        Item::Fixed(0) => {
+            let Some(Value::Number(number)) = values.pop() else {
+                return Err("format 'c0' needs a previous size".to_owned());
+            };
+            let length = usize::try_from(number::to_integer(number));
+            length.map_err(|_| bad(2, UNPACK, TOO_SHORT))?
+        }
+        Item::Fixed(length) => length,
+        Item::Terminated => {
+            let length = rest.iter().position(|byte| *byte == 0);
+            length.ok_or("unfinished string in data")?
+        }
+    })
+}
+
 fn unpack(lua: &Lua, args: &MultiValue) -> mlua::Result<Result<Vec<Value>, String>> {
-    const NAME: &str = "unpack";
-    let prepared = text_at(args, 1, NAME).and_then(|format| Ok((format, text_at(args, 2, NAME)?)));
+    let prepared =
+        text_at(args, 1, UNPACK).and_then(|format| Ok((format, text_at(args, 2, UNPACK)?)));
     let (text, data) = match prepared {
         Ok(prepared) => prepared,
         Err(text) => return Ok(Err(text)),
     };
     let start = match args.len() {
         0..=2 => 1.0,
-        _ => match number_at(args, 3, NAME) {
+        _ => match number_at(args, 3, UNPACK) {
             Ok(number) => number,
             Err(text) => return Ok(Err(text)),
         },
     };
     let start = number::to_integer(start);
     if start < 1 {
-        return Ok(Err(bad(3, NAME, "offset must be 1 or greater")));
+        return Ok(Err(bad(3, UNPACK, "offset must be 1 or greater")));
     }
     let mut position = usize::try_from(start - 1).unwrap_or(usize::MAX);
-    let too_short = || Ok(Err(bad(2, NAME, "data string too short")));
+    let too_short = || Ok(Err(bad(2, UNPACK, TOO_SHORT)));
     let mut format = Format::new(&text);
     let mut values: Vec<Value> = Vec::new();
     while let Some(item) = format.next() {
         let item = match item {
             Ok(item) => item,
-            Err(text) => return Ok(Err(wrong(text, NAME))),
+            Err(text) => return Ok(Err(wrong(text, UNPACK))),
         };
         position = position.saturating_add(format.padding(item, position));
         let rest = data.get(position..).unwrap_or_default();
-        let length = match item {
-            Item::Integer(bytes, _) => bytes,
-            Item::Float => 4,
-            Item::Double => 8,
-            Item::Pad => 1,
-            Item::Nothing => 0,
-            Item::Fixed(0) => {
-                let length = match values.pop() {
-                    Some(Value::Number(number)) => number::to_integer(number),
-                    _ => return Ok(Err("format 'c0' needs a previous size".to_owned())),
-                };
-                match usize::try_from(length) {
-                    Ok(length) => length,
-                    Err(_) => return too_short(),
-                }
-            }
-            Item::Fixed(length) => length,
-            Item::Terminated => match rest.iter().position(|byte| *byte == 0) {
-                Some(length) => length,
-                None => return Ok(Err("unfinished string in data".to_owned())),
-            },
+        let length = match length_of(item, rest, &mut values) {
+            Ok(length) => length,
+            Err(text) => return Ok(Err(text)),
         };
         if position > data.len() && item != Item::Nothing {
             return too_short();

@@ -285,6 +285,33 @@ fn failure_text(value: &Value, job: &Job) -> mlua::Result<Vec<u8>> {
     Ok(text)
 }
 
+/// Functions that make a text from another one.
+fn add_text_functions(
+    lua: &Lua,
+    channel: &Rc<Channel>,
+    host: &Table,
+    bytes_max: usize,
+) -> mlua::Result<()> {
+    for (name, change) in TEXT_CHANGES {
+        let own = Rc::clone(channel);
+        let run = lua.create_function(move |lua, text: LuaString| {
+            own.tick(lua)?;
+            lua.create_string(change(&text.as_bytes()))
+        })?;
+        host.raw_set(*name, run)?;
+    }
+    let own = Rc::clone(channel);
+    let rep = lua.create_function(move |lua, (text, times): (LuaString, usize)| {
+        own.tick(lua)?;
+        let text = text.as_bytes();
+        if text.len().saturating_mul(times) > bytes_max {
+            return Err(mlua::Error::MemoryError(NO_MEMORY.to_owned()));
+        }
+        lua.create_string(text.repeat(times))
+    })?;
+    host.raw_set("rep", rep)
+}
+
 /// The host's functions.
 fn host(lua: &Lua, channel: &Rc<Channel>, limits: &Limits) -> mlua::Result<Table> {
     let host = lua.create_table()?;
@@ -333,24 +360,7 @@ fn host(lua: &Lua, channel: &Rc<Channel>, limits: &Limits) -> mlua::Result<Table
     host.raw_set("clock", clock)?;
     host.raw_set("bit", bits::library(lua)?)?;
     host.raw_set("patterns", patterns::library(lua, channel, bytes_max)?)?;
-    for (name, change) in TEXT_CHANGES {
-        let own = Rc::clone(channel);
-        let run = lua.create_function(move |lua, text: LuaString| {
-            own.tick(lua)?;
-            lua.create_string(change(&text.as_bytes()))
-        })?;
-        host.raw_set(*name, run)?;
-    }
-    let own = Rc::clone(channel);
-    let rep = lua.create_function(move |lua, (text, times): (LuaString, usize)| {
-        own.tick(lua)?;
-        let text = text.as_bytes();
-        if text.len().saturating_mul(times) > bytes_max {
-            return Err(mlua::Error::MemoryError(NO_MEMORY.to_owned()));
-        }
-        lua.create_string(text.repeat(times))
-    })?;
-    host.raw_set("rep", rep)?;
+    add_text_functions(lua, channel, &host, bytes_max)?;
     let own = Rc::clone(channel);
     let tick = lua.create_function(move |lua, ()| own.tick(lua))?;
     host.raw_set("tick", tick)?;

@@ -154,18 +154,10 @@ impl Executor {
         let (Some(session), Some(membership)) = (session, shared.membership()) else {
             return turn_away(turns, frames);
         };
-        let mut round = Round {
-            shared,
-            servant: self
-                .servant
-                .get_or_insert_with(|| Servant::new(membership.clients().clone())),
-            seen: CurrentView {
-                cache: &mut self.cache,
-                membership,
-            },
-            now_us: membership.now_us(),
-            fetch_bytes: shared.tier().map(|tier| tier.fetch_bytes()),
-        };
+        let servant = self
+            .servant
+            .get_or_insert_with(|| Servant::new(membership.clients().clone()));
+        let mut round = Round::new(shared, membership, servant, &mut self.cache);
         let started = Instant::now();
         for turn in &mut *turns {
             turn.client.begin_native(shared);
@@ -255,7 +247,23 @@ struct Round<'a> {
 /// Most bytes of the outcome of an operation that is refused, or to be sent again.
 const REFUSAL_BYTES_MAX: usize = 96;
 
-impl Round<'_> {
+impl<'a> Round<'a> {
+    #[inline]
+    fn new(
+        shared: &'a Shared,
+        membership: &'a Membership,
+        servant: &'a mut Servant,
+        cache: &'a mut ViewCache,
+    ) -> Round<'a> {
+        Round {
+            shared,
+            servant,
+            seen: CurrentView { cache, membership },
+            now_us: membership.now_us(),
+            fetch_bytes: shared.tier().map(|tier| tier.fetch_bytes()),
+        }
+    }
+
     /// Runs a request as far as its client's user may run it (Y5). Returns whether it was answered.
     #[inline]
     fn admit(

@@ -151,6 +151,35 @@ pub(crate) struct Reactor {
     _running: Running,
 }
 
+/// An epoll instance that watches a thread's mailbox and listeners.
+fn watch(thread: &ThreadShared, listeners: &Listeners) -> Result<OwnedFd, ServerError> {
+    let system = |doing| {
+        move |e: rustix::io::Errno| ServerError::System {
+            doing,
+            source: e.into(),
+        }
+    };
+    let epoll =
+        epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("make an epoll instance"))?;
+    epoll::add(
+        &epoll,
+        thread.mailbox.fd(),
+        Token::MAILBOX.data(),
+        epoll::EventFlags::IN,
+    )
+    .map_err(system("watch the mailbox"))?;
+    for (n, listener) in listeners.iter().enumerate() {
+        epoll::add(
+            &epoll,
+            &listener.fd,
+            Token::listener(n).data(),
+            epoll::EventFlags::IN,
+        )
+        .map_err(system("watch a listener"))?;
+    }
+    Ok(epoll)
+}
+
 impl Reactor {
     /// To be called on the reactor's own thread.
     ///
@@ -163,30 +192,7 @@ impl Reactor {
         standby: Arc<Standby<Box<Reactor>>>,
         running: Running,
     ) -> Result<Box<Reactor>, ServerError> {
-        let system = |doing| {
-            move |e: rustix::io::Errno| ServerError::System {
-                doing,
-                source: e.into(),
-            }
-        };
-        let epoll =
-            epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("make an epoll instance"))?;
-        epoll::add(
-            &epoll,
-            shared.threads[number].mailbox.fd(),
-            Token::MAILBOX.data(),
-            epoll::EventFlags::IN,
-        )
-        .map_err(system("watch the mailbox"))?;
-        for (n, listener) in listeners.iter().enumerate() {
-            epoll::add(
-                &epoll,
-                &listener.fd,
-                Token::listener(n).data(),
-                epoll::EventFlags::IN,
-            )
-            .map_err(system("watch a listener"))?;
-        }
+        let epoll = watch(&shared.threads[number], &listeners)?;
         Ok(Box::new(Reactor {
             config: ConfigCache::new(&shared),
             executor: Executor::new(Arc::clone(&shared), number)?,

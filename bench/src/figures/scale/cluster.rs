@@ -146,6 +146,38 @@ pub(super) fn settings(partition_bytes: u64, replicas: usize) -> ClusterSettings
     }
 }
 
+/// Keeps the batches that are to be stored.
+fn keep(outputs: Vec<Output>, batches: &mut Batches) {
+    for output in outputs {
+        if let Output::Persist { token, batch } = output {
+            batches.push((token, batch));
+        }
+    }
+}
+
+/// A server requests to be enlisted, and answers the ping to its address.
+fn enlist_one(coordinator: &mut Coordinator, number: u64, batches: &mut Batches) {
+    let enlists = Input::Request {
+        reply: ReplyId(number),
+        sender: ServerId::NONE,
+        question: enlist(number),
+    };
+    for output in coordinator.handle(0, enlists) {
+        let Output::Ask { call, question, .. } = &output else {
+            keep(vec![output], batches);
+            continue;
+        };
+        if let Some(answer) = routine(question) {
+            let answered = Input::Answered {
+                call: *call,
+                answer,
+                payload: Vec::new(),
+            };
+            keep(coordinator.handle(0, answered), batches);
+        }
+    }
+}
+
 /// A coordinator with so many servers, all UP, and one table over `spread` of them.
 pub(super) fn coordinator(
     servers: usize,
@@ -168,41 +200,12 @@ pub(super) fn coordinator(
         settings,
     };
     let contents = store.load().doing(what)?;
-    let (mut coordinator, mut outputs) = Coordinator::open(0, &contents, config).doing(what)?;
+    let (mut coordinator, outputs) = Coordinator::open(0, &contents, config).doing(what)?;
     let mut batches = Vec::new();
-    let keep = |outputs: Vec<Output>, batches: &mut Vec<_>| {
-        for output in outputs {
-            if let Output::Persist { token, batch } = output {
-                batches.push((token, batch));
-            }
-        }
-    };
-    for number in 0..servers as u64 {
-        keep(std::mem::take(&mut outputs), &mut batches);
-        let enlists = Input::Request {
-            reply: ReplyId(number),
-            sender: ServerId::NONE,
-            question: enlist(number),
-        };
-        for output in coordinator.handle(0, enlists) {
-            match &output {
-                // It answers the ping to its address.
-                Output::Ask { call, question, .. } => {
-                    if let Some(answer) = routine(question) {
-                        let (call, payload) = (*call, Vec::new());
-                        let answered = Input::Answered {
-                            call,
-                            answer,
-                            payload,
-                        };
-                        outputs.extend(coordinator.handle(0, answered));
-                    }
-                }
-                _ => outputs.push(output),
-            }
-        }
-    }
     keep(outputs, &mut batches);
+    for number in 0..servers as u64 {
+        enlist_one(&mut coordinator, number, &mut batches);
+    }
     // Stored late and at once: 10,000 servers that enlist together.
     settle(&mut coordinator, &mut store, &mut batches)?;
     let created = coordinator.handle(

@@ -2,7 +2,7 @@
 //! reads their replies.
 
 use super::VALUE_BYTES;
-use super::rivals::Rival;
+use super::rivals::{Protocol, Rival};
 use crate::harness::{Doing, Failure, Latencies, Random, Result, fresh_seed};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -15,12 +15,6 @@ const FILL_CONNECTIONS: u64 = 4;
 const FILL_PIPELINE: u64 = 64;
 /// A server without a reply for this time has failed.
 const SILENCE: Duration = Duration::from_secs(60);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Protocol {
-    Resp,
-    Memcached,
-}
 
 /// The choice of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

@@ -1,6 +1,5 @@
 //! The stores that are compared, each with its flash file and its share of memory.
 
-use super::reads::Protocol;
 use super::{MIB, Sizes};
 use crate::harness::{Doing, Failure, Group, Result, machine};
 use crate::servers::client;
@@ -25,6 +24,12 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 enum Process {
     Duramen(Server),
     Memcached(Child),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Resp,
+    Memcached,
 }
 
 /// A store under test. Fields are dropped in this order.

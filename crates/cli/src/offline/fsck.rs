@@ -311,6 +311,26 @@ impl Report {
             }
             return;
         };
+        self.compare(control, &state);
+        let tables: Vec<Value> = state
+            .tables
+            .iter()
+            .map(|(id, table)| {
+                json!({
+                    "id": id,
+                    "name": table.name,
+                    "level": table.level.map(duramen_base::ids::Level::name),
+                })
+            })
+            .collect();
+        self.facts.insert("tables".to_owned(), json!(tables));
+        self.facts
+            .insert("segments".to_owned(), json!(state.segments.len()));
+        self.facts.insert("clean".to_owned(), json!(state.clean));
+    }
+
+    /// Compares the segments that were found with those that the control log lists.
+    fn compare(&mut self, control: SegmentId, state: &State) {
         let mut left: BTreeSet<SegmentId> = self.segments.keys().copied().collect();
         left.remove(&control);
         for (id, listed) in &state.segments {
@@ -347,21 +367,6 @@ impl Report {
                 left.len()
             ));
         }
-        let tables: Vec<Value> = state
-            .tables
-            .iter()
-            .map(|(id, table)| {
-                json!({
-                    "id": id,
-                    "name": table.name,
-                    "level": table.level.map(duramen_base::ids::Level::name),
-                })
-            })
-            .collect();
-        self.facts.insert("tables".to_owned(), json!(tables));
-        self.facts
-            .insert("segments".to_owned(), json!(state.segments.len()));
-        self.facts.insert("clean".to_owned(), json!(state.clean));
     }
 
     fn print(&self, place: &str, json: bool) -> ExitCode {

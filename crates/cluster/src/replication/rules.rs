@@ -227,7 +227,6 @@ impl Master {
         let in_parts = has_bug(Bug::EpochBeforeAll);
         let snapshot = self.control.iter().find(|control| control.id == id);
         let snapshot = snapshot.map(|control| control.snapshot);
-        let ticket = Ticket(self.next_ticket);
         let crowded = snapshot.is_none() && self.in_flight.len() >= self.config.writes_max;
         let segment = self.segments.get_mut(&id)?;
         let (kind, queued, closed) = (segment.kind, segment.queued, segment.closed);
@@ -245,20 +244,11 @@ impl Master {
             Kind::Control => replica.opened_at, // replication::O13
             Kind::Head | Kind::Survivor => of_segment,
         };
-        let before = match replica.refused {
-            true => Progress::default(),
-            false => replica.sent,
-        };
+        let before = replica.sent_before();
         let open = !before.open;
-        let certificate = match (data, snapshot) {
-            (true, _) => queued,
-            (false, Some(snapshot)) if open => snapshot,
-            // No more bytes are to be sent: a close needs no permission to send data.
-            _ if before.length == queued.length => queued,
-            _ => Certificate {
-                length: before.length,
-                crc: 0,
-            },
+        let certificate = match data {
+            true => queued,
+            false => without_data(before.length, queued, snapshot.filter(|_| open)),
         };
         let close = closed && close && certificate.length == queued.length && !before.close;
         let new_epoch = retold && before.epoch != epoch && !open;
@@ -283,15 +273,11 @@ impl Master {
         };
         replica.in_flight += 1;
         let (backup, progress, primary) = (replica.backup, replica.sent, replica.primary);
-        self.next_ticket += 1;
-        self.in_flight.insert(
-            ticket,
-            InFlight {
-                segment: id,
-                backup,
-                progress,
-            },
-        );
+        let ticket = self.note_flight(InFlight {
+            segment: id,
+            backup,
+            progress,
+        });
         Some(Send {
             ticket,
             backup,
@@ -304,6 +290,14 @@ impl Master {
             close,
             primary,
         })
+    }
+
+    /// Gives a ticket to a write that is sent now.
+    fn note_flight(&mut self, flight: InFlight) -> Ticket {
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        self.in_flight.insert(ticket, flight);
+        ticket
     }
 
     /// replication::O1, replication::O4, replication::O8.
@@ -499,5 +493,23 @@ impl Master {
             self.floor_asked = floor;
             effects.push(Effect::ControlHead { min_open: floor });
         }
+    }
+}
+
+/// The end of a write that brings no new data to a replica, to which `sent_bytes` were sent.
+/// `snapshot`: of a control segment that the write opens.
+fn without_data(
+    sent_bytes: u32,
+    queued: Certificate,
+    snapshot: Option<Certificate>,
+) -> Certificate {
+    match snapshot {
+        Some(snapshot) => snapshot,
+        // No more bytes are to be sent: a close needs no permission to send data.
+        None if sent_bytes == queued.length => queued,
+        None => Certificate {
+            length: sent_bytes,
+            crc: 0,
+        },
     }
 }

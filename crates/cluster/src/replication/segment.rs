@@ -68,6 +68,14 @@ pub(super) struct Replica {
 }
 
 impl Replica {
+    /// The end of all that counts as sent.
+    pub fn sent_before(&self) -> Progress {
+        match self.refused {
+            true => Progress::default(),
+            false => self.sent,
+        }
+    }
+
     pub fn new(backup: BackupId, opened_at: u64) -> Replica {
         let mut replica = Replica::at(backup, Progress::default());
         replica.opened_at = opened_at;

@@ -10,6 +10,9 @@ use crate::index::{Index, Partition};
 use duramen_base::sync::AtomicU64;
 use duramen_format::entry::Entry;
 
+/// Entries looked up together: their bucket lines are fetched in parallel.
+pub const GROUP: usize = 32;
+
 /// The slot that points to a candidate.
 pub type Found<'a> = (View<'a>, &'a AtomicU64, Slot);
 

@@ -17,7 +17,7 @@
 //! until it is full, so that no memory is lost to half-empty survivors. Entries are looked up in
 //! groups with their buckets prefetched.
 
-use crate::cleaner::candidate::{Candidate, Found, NotLocked};
+use crate::cleaner::candidate::{Candidate, Found, GROUP, NotLocked};
 use crate::cleaner::expire::expire_segment;
 use crate::cleaner::select::{select, select_hollow, select_on_flash_of_cache};
 use crate::core::Core;
@@ -35,8 +35,6 @@ use duramen_format::recipe::Fate;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Entries looked up together: their bucket lines are fetched in parallel.
-pub const GROUP: usize = 32;
 /// A group of large entries is cut short here, so that a step stays short.
 const GROUP_BYTES: usize = 32 << 10;
 /// A postponed entry that is examined again counts as this many bytes scanned.
@@ -422,20 +420,7 @@ impl Context {
                 (None, None) => Some(()),
             };
             if cleaned.is_none() {
-                // Entries that are done are not examined again: with a log, an entry that was moved
-                // looks dead here.
-                if let Some(current) = &mut self.current
-                    && current.kind != Kind::Plain
-                {
-                    if again.is_empty() {
-                        current.at = Space::offset(candidate.location);
-                        if let (Some(trace), Some(origin)) = (&mut current.trace, origins[n]) {
-                            trace.rewind(origin);
-                        }
-                    } else {
-                        current.again.extend_from_slice(&again[n..]);
-                    }
-                }
+                self.stop_before(candidate.location, origins[n], again.get(n..));
                 self.survivor.record(&core.space);
                 return None;
             }
@@ -445,6 +430,27 @@ impl Context {
             current.at = at;
         }
         Some((at - from).max(again.len() * SMALL_ENTRY_BYTES))
+    }
+
+    /// There is no room for an entry: the next group begins with it. `again`: the entries from this
+    /// one on, if the group has entries that were postponed. Entries that are done are not examined
+    /// again: with a log, an entry that was moved looks dead here.
+    fn stop_before(&mut self, location: u64, origin: Option<u32>, again: Option<&[usize]>) {
+        let Some(current) = self.current.as_mut() else {
+            return;
+        };
+        if current.kind == Kind::Plain {
+            return;
+        }
+        match again {
+            Some(again) if !again.is_empty() => current.again.extend_from_slice(again),
+            _ => {
+                current.at = Space::offset(location);
+                if let (Some(trace), Some(origin)) = (&mut current.trace, origin) {
+                    trace.rewind(origin);
+                }
+            }
+        }
     }
 
     /// The entry of the replicas that is cleaned next; `None`: it is out of order, or not noted.
@@ -584,16 +590,21 @@ impl Context {
             }
             Err(gone) => {
                 self.survivor.give_back(bytes);
-                match (gone, &core.log) {
-                    (NotLocked::Busy, _) => self.postpone(candidate),
-                    (NotLocked::Dead, Some(log)) => {
-                        return self.bury(core, log, &candidate.entry, candidate.location);
-                    }
-                    (NotLocked::Dead, None) => {}
-                }
-                Some(())
+                self.not_moved(core, candidate, gone)
             }
         }
+    }
+
+    /// An entry was not moved: another thread has its bucket, or has removed or replaced it.
+    fn not_moved(&mut self, core: &Core, candidate: &Candidate<'_>, gone: NotLocked) -> Option<()> {
+        match (gone, &core.log) {
+            (NotLocked::Busy, _) => self.postpone(candidate),
+            (NotLocked::Dead, Some(log)) => {
+                return self.bury(core, log, &candidate.entry, candidate.location);
+            }
+            (NotLocked::Dead, None) => {}
+        }
+        Some(())
     }
 
     /// Closes the survivor at its present length. Its unused tail is cut off first: once closed, it

@@ -1,8 +1,7 @@
 //! The expiry pass over one segment: expired entries that are durable leave the index. Entries that
 //! could still vanish stay, because a miss would not have a position to depend on.
 
-use super::candidate::Candidate;
-use super::context::GROUP;
+use super::candidate::{Candidate, GROUP};
 use crate::core::Core;
 use crate::counters::add;
 use crate::epoch::SlotId;

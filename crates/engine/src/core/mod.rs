@@ -124,6 +124,25 @@ fn checked_budget(options: &Options) -> Result<u64, Error> {
     Ok(bytes)
 }
 
+fn make_heads(count: usize, windows: usize, topology: &Topology) -> Box<[Head]> {
+    let heads = (0..count).map(|n| Head {
+        number: n,
+        counters: Counters::new(windows),
+        tail: Mutex::default(),
+        node: topology.node_of(n),
+        processor: Processor::default(),
+    });
+    heads.collect()
+}
+
+fn make_guests(count: usize, windows: usize) -> Box<[Guest]> {
+    let guests = (0..count).map(|_| Guest {
+        owner: Mutex::default(),
+        counters: Counters::new(windows),
+    });
+    guests.collect()
+}
+
 impl Core {
     pub fn new(options: &Options, topology: &Topology) -> Result<Core, Error> {
         let memory_bytes = checked_budget(options)?;
@@ -141,18 +160,14 @@ impl Core {
         let contexts = workers.contexts();
         // Without a log deletes write nothing, but an update in a full store needs a window to
         // begin with.
-        let tombstone_reserve = if options.log.is_some() {
-            heads.div_ceil(nodes)
-        } else {
-            1
-        };
+        let log = options.log.as_ref();
+        let tombstone_reserve = log.map_or(1, |_| heads.div_ceil(nodes));
         let space = Space::new(
             options,
             topology,
             contexts.div_ceil(nodes),
             tombstone_reserve,
         )?;
-        let log = options.log.as_ref();
         let log = log.map(|log| Box::new(Log::new(log, &space, heads)));
         let epochs = Epochs::new(SESSIONS_MAX + VISITORS + contexts, Ticks::detect());
         let windows = space.segments.len();
@@ -166,26 +181,12 @@ impl Core {
             arena: Arena::new(options.memory_bytes_max() / 2, options.huge_pages, topology)?,
             topology: topology.clone(),
             tables: Tables::new(),
-            heads: (0..heads)
-                .map(|n| Head {
-                    number: n,
-                    counters: Counters::new(windows),
-                    tail: Mutex::default(),
-                    node: topology.node_of(n),
-                    processor: Processor::default(),
-                })
-                .collect(),
+            heads: make_heads(heads, windows, topology),
             context_counters: contexts.iter().map(|_| Counters::new(windows)).collect(),
-            guests: (0..if log.is_some() {
-                heads.clamp(2, GUESTS_MAX)
-            } else {
-                1
-            })
-                .map(|_| Guest {
-                    owner: Mutex::default(),
-                    counters: Counters::new(windows),
-                })
-                .collect(),
+            guests: match log {
+                Some(_) => make_guests(heads.clamp(2, GUESTS_MAX), windows),
+                None => make_guests(1, windows),
+            },
             tallies: contexts.iter().map(|_| Tally::default()).collect(),
             contexts,
             cleaners,

@@ -41,7 +41,7 @@ pub use once::Clients;
 pub(crate) use once::Records;
 
 use crate::view::{Route, View};
-use duramen_base::ids::{Level, MapVersion, RouteHash, ServerId, TableId};
+use duramen_base::ids::{KeyRange, Level, MapVersion, RouteHash, ServerId, TableId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_cluster::rifl::Begin;
 use duramen_engine::flash::Cold;
@@ -290,18 +290,29 @@ impl Servant {
                     cursor: *cursor,
                     bytes_max: *bytes_max,
                 };
-                let answered =
-                    served.and_then(|part| self.enumerate(guard, &piece, part, &reply, out));
-                self.pieces.trim();
-                if let Err(problem) = answered
-                    && self.wanted.is_empty()
-                {
-                    encode_enumerate_problem(out, &reply, &problem);
-                }
-                guard.take_colds();
-                self.note(guard, None);
+                self.walk(guard, &piece, served, &reply, out);
             }
         }
+    }
+
+    /// Answers with a piece of a table. `served`: the part of its range that is served here.
+    fn walk(
+        &mut self,
+        guard: &mut Guard<'_>,
+        piece: &enumerate::Piece,
+        served: Result<KeyRange, Problem<'static>>,
+        reply: &Envelope,
+        out: &mut Vec<u8>,
+    ) {
+        let answered = served.and_then(|part| self.enumerate(guard, piece, part, reply, out));
+        self.pieces.trim();
+        if let Err(problem) = answered
+            && self.wanted.is_empty()
+        {
+            encode_enumerate_problem(out, reply, &problem);
+        }
+        guard.take_colds();
+        self.note(guard, None);
     }
 
     fn multi(

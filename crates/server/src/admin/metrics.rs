@@ -1,6 +1,6 @@
 //! The metrics page, made from the counters at each scrape: nothing is stored for it.
 
-use super::exposition::{Format, as_prometheus};
+use super::exposition::{Format, as_prometheus, counter, gauge};
 use super::process_metrics;
 use crate::exec::commands_since_start;
 use crate::shared::figures::{self, Figure, Member};
@@ -113,26 +113,6 @@ fn encryption(encoder: &mut DescriptorEncoder<'_>, shared: &Shared) -> fmt::Resu
     let value = f64::from(u8::from(key.is_some()));
     let labels = [("key", key.map_or_else(String::new, |key| key.to_string()))];
     ConstGauge::new(value).encode(family.encode_family(&labels)?)
-}
-
-pub(super) fn counter(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    value: f64,
-) -> fmt::Result {
-    let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-    ConstCounter::new(value).encode(metric)
-}
-
-pub(super) fn gauge(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    value: f64,
-) -> fmt::Result {
-    let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-    ConstGauge::new(value).encode(metric)
 }
 
 fn per_thread(

@@ -23,6 +23,7 @@ use crate::error::ServerError;
 use crate::shared::{Clock, CoordinatorQuestion, MemberStatus};
 use crate::shared::{Shared, Stop};
 use crate::tier::Tier;
+use duramen_backup::Backup;
 use duramen_base::ids::{ClusterId, Level, ServerId};
 use duramen_base::units::MIB;
 use duramen_net::{Event, Handle, Hub, Message, Options, Payload, Reason};
@@ -461,34 +462,20 @@ fn prepare(
     let handle = hub.handle();
     let clock = Clock::start();
     let scrub_ms = Arc::new(AtomicU64::new(config.scrub_interval_ms));
-    let (keeper, chores) = match &backup {
-        Some(backup) => {
-            shared.keep_for_others(backup);
-            let (offences, node) = (hub.shared_offences(), handle.clone());
-            let keeper = Keeper::start(Arc::clone(shared), offences, clock, node)?;
-            let chores = Chores::start(Arc::clone(backup), Arc::clone(&scrub_ms), handle.clone())?;
-            (Some(keeper), Some(chores))
-        }
-        None => (None, None),
-    };
+    let keeping = backup
+        .as_ref()
+        .map(|backup| start_keeping(shared, &hub, backup, &scrub_ms, clock));
+    let (keeper, chores) = keeping.transpose()?.unzip();
     let workers = Workers::start("worker", WORKERS, &handle)?;
     let has_socket = !config.native_socket_dir.is_empty();
-    let local = has_socket
-        .then(|| LocalClients::start(shared))
-        .transpose()?;
+    let local = has_socket.then(|| LocalClients::start(shared));
+    let local = local.transpose()?;
     let speed = backup.as_ref().map_or(0, |backup| {
         backup.measure_reads();
         backup.read_bytes_per_s()
     });
     let candidate = candidate(config, &home, settings, native, ports, speed);
-    tracing::info!(
-        cluster = config.cluster,
-        coordinator = config.coordinator,
-        native = candidate.enlist.addresses.native,
-        last = home.last.map(|last| last.to_string()),
-        read_bytes_per_s = speed,
-        "enlisting"
-    );
+    log_enlisting(config, &candidate.enlist, home.last);
     let status = MemberStatus {
         cluster: config.cluster.clone(),
         addresses: candidate.enlist.addresses.clone(),
@@ -519,6 +506,32 @@ fn prepare(
         status,
         tier: tier.map(Arc::new),
     }))
+}
+
+/// Starts the threads that keep replicas for other members.
+fn start_keeping(
+    shared: &Arc<Shared>,
+    hub: &Hub<Mail>,
+    backup: &Arc<Backup>,
+    scrub_ms: &Arc<AtomicU64>,
+    clock: Clock,
+) -> Result<(Keeper, Chores), ServerError> {
+    shared.keep_for_others(backup);
+    let (offences, node) = (hub.shared_offences(), hub.handle());
+    let keeper = Keeper::start(Arc::clone(shared), offences, clock, node.clone())?;
+    let chores = Chores::start(Arc::clone(backup), Arc::clone(scrub_ms), node)?;
+    Ok((keeper, chores))
+}
+
+fn log_enlisting(config: &ServerConfig, enlist: &Enlist, last: Option<ServerId>) {
+    tracing::info!(
+        cluster = config.cluster,
+        coordinator = config.coordinator,
+        native = enlist.addresses.native,
+        last = last.map(|last| last.to_string()),
+        read_bytes_per_s = enlist.read_bytes_per_s,
+        "enlisting"
+    );
 }
 
 /// The address of a port as others know it.

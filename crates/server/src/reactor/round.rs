@@ -2,6 +2,7 @@
 
 use super::backlog::Backlog;
 use super::connection::{Connection, WaitsFor};
+use super::flash::FetchedEntry;
 use super::input::Source;
 use super::slots::{Slots, Token};
 use super::{Reactor, Verdict};
@@ -208,30 +209,9 @@ impl Reactor {
             ),
         };
         self.keep_rest(&mut connection, &source, consumed);
-        connection.waits_for = match verdict {
-            _ if !more || connection.closing => WaitsFor::Input,
-            Verdict::Cold => {
-                self.park(token, &mut connection, kept);
-                if !was_corked {
-                    self.cork(token, &mut connection);
-                }
-                connection.waits_for
-            }
-            Verdict::Blocked => {
-                self.await_key(token, &mut connection);
-                WaitsFor::Key
-            }
-            Verdict::Paused { until_ms } => {
-                connection.client.note_blocked(true);
-                self.pause(token, &mut connection, until_ms);
-                connection.waits_for
-            }
-            _ => {
-                if connection.held.is_none() {
-                    self.again.push(token);
-                }
-                WaitsFor::Turn
-            }
+        connection.waits_for = match more && !connection.closing {
+            true => self.next_wait(token, &mut connection, verdict, (was_corked, kept)),
+            false => WaitsFor::Input,
         };
         if connection.waits_for == WaitsFor::Input && !connection.closing {
             self.pause_crowding(token, &mut connection);
@@ -240,6 +220,42 @@ impl Reactor {
             return self.close_taken(token, connection);
         }
         self.settle(token, connection);
+    }
+
+    /// The event for which a connection waits that has requests which did not run. `kept`: entries
+    /// that were read from flash for it, and not used.
+    #[inline]
+    fn next_wait(
+        &mut self,
+        token: Token,
+        connection: &mut Connection,
+        verdict: Verdict,
+        (was_corked, kept): (bool, Option<Vec<FetchedEntry>>),
+    ) -> WaitsFor {
+        match verdict {
+            Verdict::Cold => {
+                self.park(token, connection, kept);
+                if !was_corked {
+                    self.cork(token, connection);
+                }
+                connection.waits_for
+            }
+            Verdict::Blocked => {
+                self.await_key(token, connection);
+                WaitsFor::Key
+            }
+            Verdict::Paused { until_ms } => {
+                connection.client.note_blocked(true);
+                self.pause(token, connection, until_ms);
+                connection.waits_for
+            }
+            _ => {
+                if connection.held.is_none() {
+                    self.again.push(token);
+                }
+                WaitsFor::Turn
+            }
+        }
     }
 
     /// The executor stopped early: the rest is parsed again from its beginning.

@@ -3,7 +3,7 @@
 //! continues under another name.
 
 use super::history::{Action, Event as Deed, Found, UNKNOWN};
-use super::machine::wall_ms;
+use super::machine::{Process, wall_ms};
 use super::native::Native;
 use super::net::{Mode, Place};
 use super::tables::number_of;
@@ -11,6 +11,7 @@ use super::twins::{self, is_twin};
 use super::world::{Event, World};
 use duramen::internals::Position;
 use duramen_base::ids::{Level, ServerId, TableId};
+use duramen_engine::{Error, Guard};
 use duramen_format::hash::KeyHasher;
 use duramen_node::Route;
 use std::collections::{BTreeMap, VecDeque};
@@ -403,30 +404,52 @@ impl World {
         self.send(way, Mode::Safe, event, None);
     }
 
-    fn execute(&mut self, n: usize, request: Request) {
-        let key = key_of(request.key);
-        let route = KeyHasher::new(1).route(&key);
-        let process = self.machines[n].process.as_ref().expect("it runs");
-        let table = self.tables.table_of(request.key);
-        let here = match process.view.route(table, route) {
-            Route::Serve => Ok(()),
+    /// The answer of a server that does not serve a key.
+    fn is_served(&self, process: &Process, key: u64) -> Result<(), Answer> {
+        let table = self.tables.table_of(key);
+        let route = |key: &[u8]| process.view.route(table, KeyHasher::new(1).route(key));
+        let bytes = key_of(key);
+        match route(&bytes) {
+            Route::Serve => {}
             Route::Moved(owner) => {
                 let other = owner
                     .addresses
                     .native
                     .parse()
                     .expect("servers have numbers");
-                Err(Answer::Moved(other))
+                return Err(Answer::Moved(other));
             }
-            _ => Err(Answer::Again),
-        };
-        let twin = KeyHasher::new(1).route(&twins::twin_of(&key));
-        let has_twin = process.view.route(table, twin) == Route::Serve;
-        let here = match here {
-            Ok(()) if is_twin(request.key) && !has_twin => Err(Answer::Again),
-            here => here,
-        };
-        if let Err(answer) = here {
+            _ => return Err(Answer::Again),
+        }
+        let has_twin = route(&twins::twin_of(&bytes)) == Route::Serve;
+        match is_twin(key) && !has_twin {
+            true => Err(Answer::Again),
+            false => Ok(()),
+        }
+    }
+
+    fn does_twins(
+        &mut self,
+        n: usize,
+        guard: &mut Guard<'_>,
+        table: TableId,
+        request: &Request,
+    ) -> Result<Option<Found>, Error> {
+        let asked = (request.key, request.action, request.value_bytes);
+        match twins::execute(guard, table, asked) {
+            Ok(found) => Ok(Some(found)),
+            Err(twins::Failure::Engine(error)) => Err(error),
+            Err(twins::Failure::Torn(why)) => {
+                let key = request.key;
+                self.violated(format!("server {n}: the twins of key {key}: {why}"));
+                Ok(None)
+            }
+        }
+    }
+
+    fn execute(&mut self, n: usize, request: Request) {
+        let process = self.machines[n].process.as_ref().expect("it runs");
+        if let Err(answer) = self.is_served(process, request.key) {
             return self.answer(n, &request, answer);
         }
         let Some(store) = process.store.clone() else {
@@ -436,53 +459,10 @@ impl World {
         self.set_wall(n);
         let mut session = store.engine().session().expect("few sessions");
         let mut guard = session.pin();
-        let hash = guard.hash(&key);
-        let is_counter = self.is_counter(request.key);
-        let done = match request.action {
-            _ if is_twin(request.key) => {
-                let asked = (request.key, request.action, request.value_bytes);
-                match twins::execute(&mut guard, table, asked) {
-                    Ok(found) => Ok(Some(found)),
-                    Err(twins::Failure::Engine(error)) => Err(error),
-                    Err(twins::Failure::Torn(why)) => {
-                        let key = request.key;
-                        self.violated(format!("server {n}: the twins of key {key}: {why}"));
-                        Ok(None)
-                    }
-                }
-            }
-            Action::Read => guard.read(table, hash, &key).map(|object| match object {
-                None => Some(Found::Absent),
-                Some(object) => read_value(object.value, is_counter).map(|value| Found::Value {
-                    value,
-                    version: object.version,
-                }),
-            }),
-            Action::Write(value) | Action::Create(value) | Action::Fleeting { value, .. } => {
-                let bytes = value_of(value, request.value_bytes);
-                let expires_at_ms = match request.action {
-                    Action::Fleeting { expires_us, .. } => Some(wall_ms(expires_us)),
-                    _ => None,
-                };
-                let written = guard.write(table, hash, &key, &bytes, expires_at_ms);
-                written.map(|outcome| match outcome.after {
-                    // It had expired when it arrived.
-                    None if expires_at_ms.is_some() => Some(Found::Absent),
-                    after => after.map(|version| Found::Written { version }),
-                })
-            }
-            Action::Remove => guard.remove(table, hash, &key).map(|outcome| {
-                Some(match outcome.before {
-                    Some(version) => Found::Removed { version },
-                    None => Found::Absent,
-                })
-            }),
-            Action::Increment => guard.increment(table, hash, &key, 1).map(|done| {
-                Some(Found::Value {
-                    value: done.value as u64,
-                    version: done.version,
-                })
-            }),
+        let table = self.tables.table_of(request.key);
+        let done = match is_twin(request.key) {
+            true => self.does_twins(n, &mut guard, table, &request),
+            false => act(&mut guard, table, &request, self.is_counter(request.key)),
         };
         let position = guard.take_position();
         drop(guard);
@@ -590,5 +570,50 @@ impl World {
                 "server {n} ({me}) answers for key {key}, and server {other} would too"
             ));
         }
+    }
+}
+
+/// Executes a request on its key; `None`: the key has a value that no client wrote.
+fn act(
+    guard: &mut Guard<'_>,
+    table: TableId,
+    request: &Request,
+    is_counter: bool,
+) -> Result<Option<Found>, Error> {
+    let key = key_of(request.key);
+    let hash = guard.hash(&key);
+    match request.action {
+        Action::Read => guard.read(table, hash, &key).map(|object| match object {
+            None => Some(Found::Absent),
+            Some(object) => read_value(object.value, is_counter).map(|value| Found::Value {
+                value,
+                version: object.version,
+            }),
+        }),
+        Action::Write(value) | Action::Create(value) | Action::Fleeting { value, .. } => {
+            let bytes = value_of(value, request.value_bytes);
+            let expires_at_ms = match request.action {
+                Action::Fleeting { expires_us, .. } => Some(wall_ms(expires_us)),
+                _ => None,
+            };
+            let written = guard.write(table, hash, &key, &bytes, expires_at_ms);
+            written.map(|outcome| match outcome.after {
+                // It had expired when it arrived.
+                None if expires_at_ms.is_some() => Some(Found::Absent),
+                after => after.map(|version| Found::Written { version }),
+            })
+        }
+        Action::Remove => guard.remove(table, hash, &key).map(|outcome| {
+            Some(match outcome.before {
+                Some(version) => Found::Removed { version },
+                None => Found::Absent,
+            })
+        }),
+        Action::Increment => guard.increment(table, hash, &key, 1).map(|done| {
+            Some(Found::Value {
+                value: done.value as u64,
+                version: done.version,
+            })
+        }),
     }
 }

@@ -72,14 +72,7 @@ impl World {
             } => self.cut_power(server, operations, within, down_us),
             Fault::LoseDisk { server, down_us } => self.lose_disk(server, down_us),
             Fault::ColdStart { down_us } => self.cold_start(down_us),
-            Fault::Pause { server, for_us } => {
-                let machine = &mut self.machines[server];
-                if machine.process.is_some() && !machine.is_paused {
-                    machine.is_paused = true;
-                    self.coverage.fired(Class::Pause);
-                    self.ends_after(for_us, fault);
-                }
-            }
+            Fault::Pause { server, for_us } => self.pause(server, for_us, fault),
             Fault::Partition { .. }
             | Fault::OneWay { .. }
             | Fault::CutLink { .. }
@@ -118,6 +111,15 @@ impl World {
             }
             Fault::DropTable { for_us } => self.drop_table(for_us),
             Fault::EmptyTable => self.empty_table(),
+        }
+    }
+
+    fn pause(&mut self, server: usize, for_us: u64, fault: Fault) {
+        let machine = &mut self.machines[server];
+        if machine.process.is_some() && !machine.is_paused {
+            machine.is_paused = true;
+            self.coverage.fired(Class::Pause);
+            self.ends_after(for_us, fault);
         }
     }
 

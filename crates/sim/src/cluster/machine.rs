@@ -17,8 +17,8 @@ use duramen_base::ids::{ClusterId, Level, ServerId};
 use duramen_base::random::Random;
 use duramen_cluster::coordinator;
 use duramen_node::{
-    BackupService, Candidate, Input, Node, NodeInput, NodeOptions, NodeOutput, PeerCall, RequestId,
-    Servant, View,
+    BackupService, Candidate, Input, Job, Node, NodeInput, NodeOptions, NodeOutput, PeerCall,
+    RequestId, Servant, View,
 };
 use duramen_wire::native::Slice;
 use duramen_wire::native::message::{Enlist, Peer, PeerAnswer, ServerAnswer};
@@ -597,13 +597,7 @@ impl World {
                 self.later(n, 20 + slow_us / 4, out);
             }
             NodeOutput::View(view) => process.view = view,
-            NodeOutput::Job(job) => {
-                let number = self.number();
-                self.jobs.insert(number, job);
-                let generation = self.machines[n].generation;
-                let delay_us = 50 + self.random.below(2_000);
-                self.after(delay_us, Event::Job(n, generation, number));
-            }
+            NodeOutput::Job(job) => self.begins_job(n, job),
             NodeOutput::Settings(_) => {}
             NodeOutput::Users { request, .. } | NodeOutput::Functions { request, .. } => {
                 let fault = None;
@@ -613,6 +607,14 @@ impl World {
             NodeOutput::Fails(why) => self.say(|| format!("server {n}: {why}")),
             NodeOutput::Ended { again, reason } => self.life_ends(n, again, &reason),
         }
+    }
+
+    fn begins_job(&mut self, n: usize, job: Job) {
+        let number = self.number();
+        self.jobs.insert(number, job);
+        let generation = self.machines[n].generation;
+        let delay_us = 50 + self.random.below(2_000);
+        self.after(delay_us, Event::Job(n, generation, number));
     }
 
     fn later_within(&mut self, n: usize, delay_us: u64, input: NodeInput) {

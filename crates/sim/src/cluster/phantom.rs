@@ -223,26 +223,7 @@ fn image(
         ));
     }
     let read = |segment: SegmentId, fits: &dyn Fn(&ReplicaInfo) -> bool| {
-        let mut best: Option<Vec<u8>> = None;
-        for backup in backups {
-            let infos = of(backup).into_iter();
-            let mut infos = infos.filter(|info| info.segment == segment && fits(info));
-            let Some(info) = infos.next() else { continue };
-            let id = ReplicaId {
-                log: log.number(),
-                segment,
-            };
-            let mut bytes = vec![0; segment_bytes as usize];
-            if best
-                .as_ref()
-                .is_none_or(|best| best.len() < info.length as usize)
-                && let Ok(info) = backup.read_of(id, &mut bytes)
-            {
-                bytes.truncate(info.length as usize);
-                best = Some(bytes);
-            }
-        }
-        best
+        longest_copy(backups, log, segment, segment_bytes, fits)
     };
     let Some(bytes) = read(control.segment, &|_| true) else {
         return Err("the control segment cannot be read".to_owned());
@@ -259,26 +240,67 @@ fn image(
                 "segment {segment} is listed and missing: {listed:?}"
             ));
         };
-        let mut rest = bytes.get(HEADER_BYTES..).unwrap_or_default();
-        while !rest.is_empty() {
-            let Ok(entry) = entry::parse(rest) else {
-                return Err(format!("segment {segment} holds no entry at its end"));
-            };
-            let text = std::str::from_utf8(entry.key).unwrap_or_default();
-            let number = text.strip_prefix("key ").and_then(|key| key.parse().ok());
-            let key = number.and_then(|number| key_in(TableId(entry.table), number));
-            if let (Some(key), false) = (key, entry.kind == EntryKind::Completion)
-                && creation(key).is_some_and(|creation| *segment >= creation)
-            {
-                let newest = image.entry(key).or_default();
-                let is_object = entry.kind == EntryKind::Object;
-                // A tombstone has the version of the object that it deletes.
-                if entry.version > newest.0 || entry.version == newest.0 && !is_object {
-                    *newest = (entry.version, is_object);
-                }
-            }
-            rest = &rest[entry.padded_bytes..];
-        }
+        let creation = |key| creation(key).is_some_and(|creation| *segment >= creation);
+        let key_of = |table, number| key_in(table, number).filter(|key| creation(*key));
+        add_entries(&mut image, *segment, &bytes, &key_of)?;
     }
     Ok(image)
+}
+
+/// The longest copy of a segment, of those that fit.
+fn longest_copy(
+    backups: &[&Backup],
+    log: ServerId,
+    segment: SegmentId,
+    segment_bytes: u32,
+    fits: &dyn Fn(&ReplicaInfo) -> bool,
+) -> Option<Vec<u8>> {
+    let mut best: Option<Vec<u8>> = None;
+    for backup in backups {
+        let infos = backup.replicas_of(log.number()).into_iter();
+        let mut infos = infos.filter(|info| info.segment == segment && fits(info));
+        let Some(info) = infos.next() else { continue };
+        let id = ReplicaId {
+            log: log.number(),
+            segment,
+        };
+        let mut bytes = vec![0; segment_bytes as usize];
+        if best
+            .as_ref()
+            .is_none_or(|best| best.len() < info.length as usize)
+            && let Ok(info) = backup.read_of(id, &mut bytes)
+        {
+            bytes.truncate(info.length as usize);
+            best = Some(bytes);
+        }
+    }
+    best
+}
+
+/// Adds the entries of a segment. `key_of`: the key of a number in a table, if it counts.
+fn add_entries(
+    image: &mut Image,
+    segment: SegmentId,
+    bytes: &[u8],
+    key_of: &dyn Fn(TableId, u64) -> Option<u64>,
+) -> Result<(), String> {
+    let mut rest = bytes.get(HEADER_BYTES..).unwrap_or_default();
+    while !rest.is_empty() {
+        let Ok(entry) = entry::parse(rest) else {
+            return Err(format!("segment {segment} holds no entry at its end"));
+        };
+        let text = std::str::from_utf8(entry.key).unwrap_or_default();
+        let number = text.strip_prefix("key ").and_then(|key| key.parse().ok());
+        let key = number.and_then(|number| key_of(TableId(entry.table), number));
+        if let (Some(key), false) = (key, entry.kind == EntryKind::Completion) {
+            let newest = image.entry(key).or_default();
+            let is_object = entry.kind == EntryKind::Object;
+            // A tombstone has the version of the object that it deletes.
+            if entry.version > newest.0 || entry.version == newest.0 && !is_object {
+                *newest = (entry.version, is_object);
+            }
+        }
+        rest = &rest[entry.padded_bytes..];
+    }
+    Ok(())
 }

@@ -148,41 +148,18 @@ impl Plan {
             at_us += step_us / 2 + random.below(step_us);
             self.draw_moment(shape, at_us, random);
         }
-        if shape == Shape::RepetitionsAndChurn {
-            self.duplicate_ppm = 200_000;
-            self.plain_clients = 0;
-        }
-        if shape == Shape::Zones {
-            self.layout = ZONES;
-        }
-        if shape == Shape::Full {
-            self.frames = 26;
-        }
+        self.set_shape(shape, random);
+    }
+
+    /// Settings of the cluster and its clients.
+    fn set_shape(&mut self, shape: Shape, random: &mut Random) {
         match shape {
             Shape::Churn
             | Shape::ChurnAndCrashes
             | Shape::Zones
             | Shape::RepetitionsAndChurn
-            | Shape::Full => {
-                self.value_bytes = 14_000;
-                self.think_us = 6 * MS;
-                self.memory_bytes = 3 << 20;
-                self.log_bytes = 5 << 19;
-                self.large_one_in = 1;
-                self.keys = 24;
-                self.tablets = 2;
-                self.load_us = 3 * SECOND;
-            }
-            Shape::Twins => {
-                self.twins = 4;
-                self.keys = 4;
-                self.counters = 0;
-                self.plain_clients = self.clients;
-                self.value_bytes = 14_000;
-                self.large_one_in = 1;
-                self.think_us = 6 * MS;
-                self.load_us = 3 * SECOND;
-            }
+            | Shape::Full => self.set_churn(shape),
+            Shape::Twins => self.set_twins(),
             Shape::Repetitions => {
                 self.loss_ppm = 20_000;
                 self.duplicate_ppm = 200_000;
@@ -238,6 +215,40 @@ impl Plan {
                 self.drift_ppm = [0, 50_000][random.below(2) as usize];
             }
             _ => {}
+        }
+    }
+
+    /// Settings with which large twins are written all the time.
+    fn set_twins(&mut self) {
+        self.twins = 4;
+        self.keys = 4;
+        self.counters = 0;
+        self.plain_clients = self.clients;
+        self.value_bytes = 14_000;
+        self.large_one_in = 1;
+        self.think_us = 6 * MS;
+        self.load_us = 3 * SECOND;
+    }
+
+    /// Settings with which the log is cleaned all the time.
+    fn set_churn(&mut self, shape: Shape) {
+        self.value_bytes = 14_000;
+        self.think_us = 6 * MS;
+        self.memory_bytes = 3 << 20;
+        self.log_bytes = 5 << 19;
+        self.large_one_in = 1;
+        self.keys = 24;
+        self.tablets = 2;
+        self.load_us = 3 * SECOND;
+        if shape == Shape::RepetitionsAndChurn {
+            self.duplicate_ppm = 200_000;
+            self.plain_clients = 0;
+        }
+        if shape == Shape::Zones {
+            self.layout = ZONES;
+        }
+        if shape == Shape::Full {
+            self.frames = 26;
         }
     }
 

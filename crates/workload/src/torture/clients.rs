@@ -4,65 +4,22 @@
 use super::own::Own;
 use super::plan::{self, Plan};
 use super::rough::Rough;
-use super::watch::Watch;
+use super::setting::{COUNTERS, Setting, is_refusal};
 use super::wire::{Command, Result, Trouble, Wire, command, shown, words};
 use crate::resp::Reply;
 use duramen_base::random::Random;
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::Ordering;
 
 /// Accounts between which money is transferred, and the amount on each at the start.
 const ACCOUNTS: usize = 16;
 const START: i64 = 1_000;
-/// Counters that all counting clients share.
-pub(crate) const COUNTERS: usize = 4;
 /// Keys that stay unchanged, for scans.
 const STABLE: usize = 200;
 /// Longest value of a filler: memory is full after a few seconds.
 const FILL_BYTES_MAX: usize = 64 << 10;
 /// Old keys that one command deletes.
 const BATCH: usize = 500;
-
-/// The state that all clients of an episode share.
-#[derive(Debug)]
-pub(crate) struct Setting {
-    pub(crate) plan: Plan,
-    pub(crate) watch: Arc<Watch>,
-    /// Acknowledged increments, and those with unknown outcome. Relaxed: they are read after all
-    /// clients have ended.
-    pub(crate) counted: [AtomicI64; COUNTERS],
-    pub(crate) uncertain: [AtomicI64; COUNTERS],
-    /// Held by the client that lists all keys of a store with flash: that reads every key on flash,
-    /// which takes seconds for one client and many times longer for many at once.
-    pub(crate) listing: Mutex<()>,
-}
-
-impl Setting {
-    pub(crate) fn new(plan: Plan, watch: Arc<Watch>) -> Setting {
-        Setting {
-            plan,
-            watch,
-            counted: Default::default(),
-            uncertain: Default::default(),
-            listing: Mutex::default(),
-        }
-    }
-}
-
-/// Whether an error means that nothing was done, for a reason that a run causes: no memory, no
-/// disk, a group that is too large, or entries on flash that are too large together.
-pub(crate) fn is_refusal(reply: &Reply) -> bool {
-    const REFUSALS: [&str; 6] = [
-        "OOM ",
-        "MISCONF ",
-        "EXECABORT ",
-        "TRYAGAIN",
-        "ERR this command would write",
-        "ERR this request needs",
-    ];
-    matches!(reply, Reply::Error(text) if REFUSALS.iter().any(|start| text.starts_with(start)))
-}
 
 /// One client of a run.
 pub(crate) enum Client {

@@ -16,15 +16,17 @@ mod own;
 mod plan;
 mod rough;
 mod server;
+mod setting;
 mod watch;
 mod wire;
 
 use clap::Parser;
-use clients::{Client, Setting};
+use clients::Client;
 use duramen_base::random::Random;
 use plan::Plan;
 use serde_json::json;
 use server::Server;
+use setting::Setting;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -8,7 +8,7 @@
 //!   commands. Each command counts as a whole. Where memory may be full, each of them may have been
 //!   refused.
 
-use super::clients::{Setting, is_refusal};
+use super::setting::{Setting, is_refusal};
 use super::wire::{Command, Result, Trouble, Wire, command, shown};
 use crate::resp::Reply;
 use duramen_base::random::Random;

@@ -1,6 +1,6 @@
 //! A client that misbehaves, or stops others: it only checks that it is answered.
 
-use super::clients::{Setting, is_refusal};
+use super::setting::{Setting, is_refusal};
 use super::wire::{Result, Trouble, Wire, words};
 use crate::resp::Reply;
 use duramen_base::random::Random;

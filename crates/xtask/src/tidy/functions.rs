@@ -15,19 +15,6 @@ const LINES_MAX: usize = 70;
 /// File, function and reason.
 const LONG: &[(&str, &str, &str)] = &[
     (
-        "bench/src/figures/scale/cluster.rs",
-        "coordinator",
-        "not split yet",
-    ),
-    ("bench/src/figures/zones.rs", "report", "not split yet"),
-    ("crates/backup/src/backup.rs", "stage_in", "not split yet"),
-    (
-        "crates/backup/src/flush.rs",
-        "write_frame_of",
-        "not split yet",
-    ),
-    ("crates/backup/src/open.rs", "open_locked", "not split yet"),
-    (
         "crates/backup/tests/device/main.rs",
         "what_goes_in_comes_out_in_every_mode",
         "not split yet",
@@ -37,26 +24,15 @@ const LONG: &[(&str, &str, &str)] = &[
         "everybody_at_once",
         "not split yet",
     ),
-    ("crates/cli/src/offline/fsck.rs", "judge", "not split yet"),
     (
         "crates/cli/tests/cluster/coordinator.rs",
         "tables_are_kept_over_a_kill",
         "not split yet",
     ),
     (
-        "crates/cluster/src/control.rs",
-        "apply_inner",
-        "not split yet",
-    ),
-    (
         "crates/cluster/src/coordinator/mod.rs",
         "consider",
-        "not split yet",
-    ),
-    (
-        "crates/cluster/src/replication/rules.rs",
-        "send",
-        "not split yet",
+        "one flat table: a row for each message to the coordinator",
     ),
     (
         "crates/cluster/tests/coordinator/copysets.rs",
@@ -79,12 +55,6 @@ const LONG: &[(&str, &str, &str)] = &[
         "not split yet",
     ),
     (
-        "crates/coordinator/src/driver.rs",
-        "launch",
-        "not split yet",
-    ),
-    ("crates/duramen/src/load.rs", "load", "not split yet"),
-    (
         "crates/duramen/tests/closing.rs",
         "every_operation_of_a_closed_store_says_so",
         "not split yet",
@@ -99,24 +69,6 @@ const LONG: &[(&str, &str, &str)] = &[
         "a_snapshot_keeps_no_thread_waiting_for_a_disk_that_hangs",
         "not split yet",
     ),
-    (
-        "crates/engine/src/cleaner/context.rs",
-        "clean_group",
-        "not split yet",
-    ),
-    (
-        "crates/engine/src/cleaner/context.rs",
-        "clean_entry",
-        "not split yet",
-    ),
-    ("crates/engine/src/core/mod.rs", "new", "not split yet"),
-    (
-        "crates/engine/src/draft.rs",
-        "change_draft",
-        "not split yet",
-    ),
-    ("crates/engine/src/write.rs", "update", "not split yet"),
-    ("crates/engine/src/write.rs", "put_locked", "not split yet"),
     (
         "crates/engine/tests/cluster/range.rs",
         "migrate",
@@ -137,9 +89,6 @@ const LONG: &[(&str, &str, &str)] = &[
         "transactions_are_isolated",
         "not split yet",
     ),
-    ("crates/node/src/member.rs", "handle", "not split yet"),
-    ("crates/node/src/remote.rs", "answered", "not split yet"),
-    ("crates/node/src/serve/mod.rs", "serve", "not split yet"),
     (
         "crates/node/tests/backup_service.rs",
         "a_recovery_reads_its_partition_whole_and_nothing_else",
@@ -156,79 +105,25 @@ const LONG: &[(&str, &str, &str)] = &[
         "apply",
         "not split yet",
     ),
-    ("crates/script/src/json.rs", "library", "not split yet"),
-    ("crates/script/src/layout.rs", "unpack", "not split yet"),
-    ("crates/script/src/sandbox.rs", "host", "not split yet"),
     (
         "crates/script/tests/machine/main.rs",
         "libraries_register_functions",
         "not split yet",
     ),
     (
-        "crates/server/src/cluster/life.rs",
-        "prepare",
-        "not split yet",
+        "crates/server/src/config.rs",
+        "default",
+        "one flat list: a line for each setting",
     ),
-    ("crates/server/src/config.rs", "default", "not split yet"),
-    (
-        "crates/server/src/exec/batch/admit.rs",
-        "admit",
-        "not split yet",
-    ),
-    (
-        "crates/server/src/exec/commands/cluster.rs",
-        "walk",
-        "not split yet",
-    ),
-    (
-        "crates/server/src/exec/commands/info/mod.rs",
-        "stats",
-        "not split yet",
-    ),
-    (
-        "crates/server/src/exec/commands/transaction/mod.rs",
-        "plan",
-        "not split yet",
-    ),
-    (
-        "crates/server/src/exec/request/room.rs",
-        "add",
-        "not split yet",
-    ),
-    (
-        "crates/server/src/exec/tests/cluster.rs",
-        "cluster_commands_tell_what_is_known",
-        "not split yet",
-    ),
-    ("crates/server/src/native.rs", "run", "not split yet"),
-    (
-        "crates/server/src/reactor/round.rs",
-        "finish",
-        "not split yet",
-    ),
-    ("crates/server/src/reactor.rs", "new", "not split yet"),
     (
         "crates/server/tests/differential/scripts.rs",
         "function_requests",
         "not split yet",
     ),
     (
-        "crates/sim/src/cluster/client.rs",
-        "execute",
-        "not split yet",
-    ),
-    ("crates/sim/src/cluster/fault.rs", "strike", "not split yet"),
-    ("crates/sim/src/cluster/machine.rs", "does", "not split yet"),
-    (
-        "crates/sim/src/cluster/phantom.rs",
-        "image",
-        "not split yet",
-    ),
-    ("crates/sim/src/cluster/plan.rs", "draw", "not split yet"),
-    (
-        "crates/sim/src/cluster/planted.rs",
-        "draw_shape",
-        "not split yet",
+        "crates/sim/src/cluster/plan.rs",
+        "draw",
+        "one flat table: a row for each kind of fault",
     ),
     ("crates/types/tests/streams.rs", "apply", "not split yet"),
     (

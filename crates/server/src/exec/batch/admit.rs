@@ -122,19 +122,31 @@ pub(crate) fn admit(
     if client.in_multi() && !spec.has(flag::NEVER_QUEUED) {
         return enqueue(shared, local, client, (args, hashes), out, spec);
     }
-    let is_new = !client.waits_for_key();
-    if is_new && spec.is_audited(local.audited) {
+    if !client.waits_for_key() {
+        report(shared, local, client, args, spec);
+    }
+    Admitted::Run(permit)
+}
+
+/// Writes a request that will run into the audit log, and shows it to monitors.
+#[inline]
+fn report(
+    shared: &Shared,
+    local: &Local,
+    client: &mut Client,
+    args: &Args<'_>,
+    spec: &'static Spec,
+) {
+    if spec.is_audited(local.audited) {
         audit::record(shared, client, spec, args, Outcome::Allowed);
     }
     // `exec` feeds its own line.
-    if is_new
-        && shared.commands.gate() & global::MONITORED != 0
+    if shared.commands.gate() & global::MONITORED != 0
         && !client.take_monitored()
         && spec.name != "exec"
     {
         monitor::feed(shared, client, spec, args);
     }
-    Admitted::Run(permit)
 }
 
 /// Refuses a request that the client's user may not make.

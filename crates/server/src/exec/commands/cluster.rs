@@ -354,6 +354,14 @@ fn slot_range(text: &[u8], wrong: Failure) -> Result<KeyRange, Failure> {
     ))
 }
 
+/// The bytes that the reply may still take.
+fn room_left(ctx: &Context<'_>) -> Room {
+    Room {
+        bytes_max: ctx.local.room.bytes_max.saturating_sub(ctx.out.len()),
+        exceeded: false,
+    }
+}
+
 /// Counts the keys of a range that are served here, up to `most`, and encodes them if requested.
 fn walk(
     ctx: &mut Context<'_>,
@@ -372,10 +380,7 @@ fn walk(
     let mut step = |ctx: &mut Context<'_>, guard: &mut Guard<'_>| {
         let view = Arc::clone(ctx.local.view(member, guard));
         let before = (walk.keys, walk.found.len());
-        let mut room = Room {
-            bytes_max: ctx.local.room.bytes_max.saturating_sub(ctx.out.len()),
-            exceeded: false,
-        };
+        let mut room = room_left(ctx);
         let mut reply = Encoder::within(&mut walk.found, ctx.client.protocol, &mut room);
         let shows = |object: Object<'_>| {
             let route = guard.hash(object.key).route(object.key);

@@ -203,6 +203,22 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
                 self.put(target.unwrap_or(table), arg(1), bytes);
                 self.room.remove(arg(1));
             }
+            "restore" => self.put(table, arg(1), VALUE_BYTES_MAX),
+            // The result goes into the second key, if there is one.
+            "sort" | "georadius" | "georadiusbymember" => {
+                if let Some(at) = keys.skip(1).last() {
+                    self.put(table, arg(at), VALUE_BYTES_MAX);
+                }
+            }
+            _ => self.add_text(spec, args, table),
+        }
+    }
+
+    /// As [`add`](Self::add), for a command that changes a text.
+    #[inline]
+    fn add_text(&mut self, spec: &Spec, args: &Args<'k>, table: TableId) {
+        let arg = |n: usize| args.get(n).unwrap_or_default();
+        match spec.name {
             "setrange" => {
                 let offset = parse_integer(arg(2)).and_then(|offset| usize::try_from(offset).ok());
                 let end = offset.unwrap_or(0).saturating_add(arg(3).len());
@@ -231,13 +247,6 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
             "bitfield" => {
                 let bytes = self.value_bytes(table, arg(1)).max(bitmap::bytes_of(args));
                 self.put(table, arg(1), bytes);
-            }
-            "restore" => self.put(table, arg(1), VALUE_BYTES_MAX),
-            // The result goes into the second key, if there is one.
-            "sort" | "georadius" | "georadiusbymember" => {
-                if let Some(at) = keys.skip(1).last() {
-                    self.put(table, arg(at), VALUE_BYTES_MAX);
-                }
             }
             "pfadd" => {
                 let bytes = self.value_bytes(table, arg(1)).max(LEAST_BYTES);

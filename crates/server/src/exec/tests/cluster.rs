@@ -548,14 +548,17 @@ fn who_asks_a_new_member_for_the_map_asks_again() {
     assert!(member.session.ask("CLUSTER SLOTS").starts_with("*2"));
 }
 
+/// The id of a node in the replies.
+fn node_id(slot: u32, generation: u32) -> String {
+    format!("{slot:08x}{generation:08x}{:024x}", 0)
+}
+
 #[test]
-fn cluster_commands_tell_what_is_known() {
+fn cluster_commands_tell_the_map() {
     let mut member = Member::new(1);
     member.tell_halves();
-    let (own, _) = keys();
     let session = &mut member.session;
-    let id = |slot: u32, generation: u32| format!("{slot:08x}{generation:08x}{:024x}", 0);
-    let (me, other, third) = (id(0, 1), id(1, 3), id(2, 1));
+    let (me, other, third) = (node_id(0, 1), node_id(1, 3), node_id(2, 1));
     session.expect("CLUSTER MYID", &format!("$40\r\n{me}\r\n"));
     session.expect("CLUSTER KEYSLOT foo", ":12182\r\n");
     session.expect("CLUSTER KEYSLOT {foo}bar", ":12182\r\n");
@@ -589,6 +592,14 @@ fn cluster_commands_tell_what_is_known() {
     ] {
         assert!(info.contains(line), "{line} in {info}");
     }
+}
+
+#[test]
+fn cluster_commands_count_the_keys_of_a_slot() {
+    let mut member = Member::new(1);
+    member.tell_halves();
+    let (own, _) = keys();
+    let session = &mut member.session;
     for n in 0..3 {
         session.expect(&format!("SET {{{own}}}{n} v"), "+OK\r\n");
     }
@@ -602,6 +613,14 @@ fn cluster_commands_tell_what_is_known() {
         &format!("CLUSTER GETKEYSINSLOT {at} -1"),
         "ERR Invalid slot or number",
     );
+}
+
+#[test]
+fn cluster_commands_that_change_a_redis_cluster_are_refused() {
+    let mut member = Member::new(1);
+    member.tell_halves();
+    let other = node_id(1, 3);
+    let session = &mut member.session;
     session.expect("CLUSTER LINKS", "*0\r\n");
     session.expect(&format!("CLUSTER REPLICAS {other}"), "*0\r\n");
     session.expect(&format!("CLUSTER COUNT-FAILURE-REPORTS {other}"), ":0\r\n");
@@ -617,7 +636,13 @@ fn cluster_commands_tell_what_is_known() {
     for request in ["READONLY", "READWRITE", "ASKING"] {
         session.expect(request, "+OK\r\n");
     }
-    // The other member dies: its slots are reported with a server that is alive.
+}
+
+#[test]
+fn slots_of_a_dead_member_are_told_with_a_server_that_is_alive() {
+    let mut member = Member::new(1);
+    member.tell_halves();
+    let other = node_id(1, 3);
     let (low, high) = (slots(0, 8191), slots(8192, 16_383));
     member.tell(&[(low, ME, true), (high, OTHER, false)], &[low], &[low]);
     let session = &mut member.session;

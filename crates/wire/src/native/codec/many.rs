@@ -20,7 +20,7 @@ use super::cursor::Cursor;
 use super::frame::Builder;
 use super::operations::{append_outcome, append_single, read_outcome, read_single};
 use super::{BodyError, Envelope, Kind, PARTS_MAX};
-use crate::native::message::{Answer, Object, Outcome, Single};
+use crate::native::message::{Answer, Object, Outcome, Problem, Single};
 use duramen_base::ids::RouteHash;
 use std::marker::PhantomData;
 
@@ -180,6 +180,14 @@ pub(super) fn append_objects_head(out: &mut Vec<u8>, flags: u16) {
     let mut head = [0; OBJECTS_HEAD_BYTES];
     head[4..6].copy_from_slice(&flags.to_le_bytes());
     out.extend_from_slice(&head);
+}
+
+/// Appends the answer to an enumeration that failed.
+pub fn encode_enumerate_problem(out: &mut Vec<u8>, envelope: &Envelope, problem: &Problem<'_>) {
+    let builder = Builder::reply(out, Kind::Enumerate, envelope);
+    append_objects_head(builder.out, FLAG_PROBLEM);
+    append_outcome(builder.out, &Outcome::Problem(*problem));
+    builder.finish(0);
 }
 
 /// Writes several operations as one request. The caller must observe [`PARTS_MAX`] and

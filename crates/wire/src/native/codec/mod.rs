@@ -64,10 +64,12 @@ pub use hello::{
     HelloError, NONCE_BYTES, Nonce, OPENING_BYTES, Opening, Role, is_plain_opening, parse_opening,
 };
 pub use login::{LOGIN_BYTES_MAX, decode_login, encode_logged_in, encode_login};
-pub use many::{MultiAnswer, MultiRequest, Objects, ObjectsAnswer, Outcomes, Parts};
+pub use many::{
+    MultiAnswer, MultiRequest, Objects, ObjectsAnswer, Outcomes, Parts, encode_enumerate_problem,
+};
 pub use operations::{
-    append_outcome, encode_enumerate, encode_enumerate_problem, encode_outcome, encode_ping,
-    encode_pong, encode_single, outcome_bytes, read_whole_outcome, single_bytes,
+    append_outcome, encode_enumerate, encode_outcome, encode_ping, encode_pong, encode_single,
+    outcome_bytes, read_whole_outcome, single_bytes,
 };
 pub use publications::{PUBLICATION_HEADER_BYTES, Publications, append_publication};
 pub use rings::{RINGS_FRAME_BYTES, decode_rings, encode_rings};

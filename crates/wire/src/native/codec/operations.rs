@@ -529,11 +529,3 @@ pub(super) fn read_enumerate(body: &[u8]) -> Result<Request<'_>, BodyError> {
         bytes_max,
     })
 }
-
-/// Appends the answer to an enumeration that failed.
-pub fn encode_enumerate_problem(out: &mut Vec<u8>, envelope: &Envelope, problem: &Problem<'_>) {
-    let builder = Builder::reply(out, Kind::Enumerate, envelope);
-    super::many::append_objects_head(builder.out, super::many::FLAG_PROBLEM);
-    append_outcome(builder.out, &Outcome::Problem(*problem));
-    builder.finish(0);
-}

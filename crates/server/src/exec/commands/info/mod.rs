@@ -281,6 +281,10 @@ fn stats(ctx: &Context<'_>, fields: &mut Fields) {
             "duramen_login_timeouts",
         ],
     );
+    denials(ctx, fields);
+}
+
+fn denials(ctx: &Context<'_>, fields: &mut Fields) {
     for (name, reason) in [
         ("acl_access_denied_auth", Reason::Auth),
         ("acl_access_denied_cmd", Reason::Command),

@@ -451,10 +451,7 @@ fn plan(
     let mut dbs = ctx.local.exec_dbs.filter(|_| selects);
     let mut first = 0;
     for (spec, args) in requests(transaction) {
-        let named = match dbs {
-            Some(_) => dbs_of(spec, &args),
-            None => Vec::new(),
-        };
+        let named = dbs.map_or_else(Vec::new, |_| dbs_of(spec, &args));
         let behind = |db: &u8| dbs?[usize::from(*db)];
         let other = named.last().and_then(behind);
         planned.push(Step {
@@ -499,11 +496,9 @@ fn plan(
                 }
             }
             // The copy gets another key, or goes to another table.
-            ("copy", Some(target)) => {
-                locks.push((target, guard.hash(args.get(2).unwrap_or_default())));
-            }
-            ("move", Some(target)) => {
-                locks.push((target, guard.hash(args.get(1).unwrap_or_default())));
+            ("copy" | "move", Some(target)) => {
+                let at = if spec.name == "copy" { 2 } else { 1 };
+                locks.push((target, guard.hash(args.get(at).unwrap_or_default())));
             }
             _ => {}
         }
