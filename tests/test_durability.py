@@ -482,6 +482,7 @@ def fields(wire):
     return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
 
 
+@pytest.mark.full
 def test_a_copy_takes_transactions_as_long_as_the_original(start, tmp_path):
     """A copy's write-ahead log had 64 MiB at most, for ever: what the original took was refused."""
     server = start("--wal-size", "256mb", level=None, dir=tmp_path / "data", memory="512mb")
@@ -1070,7 +1071,8 @@ def test_database_0_keeps_its_table(durable):
         assert wire.pipeline([("SELECT", 1), ("GET", "k")])[-1] == b"v"
 
 
-@pytest.mark.parametrize("key_bytes, value_bytes, depth", [harness.only_full(1000, 0, 1), harness.only_full(1000, 0, 50), harness.only_full(16, 100, 500), (30_000, 0, 5)])
+@pytest.mark.parametrize("key_bytes, value_bytes, depth", [(1000, 0, 1), (1000, 0, 50), (16, 100, 500), (30_000, 0, 5)])
+@pytest.mark.full
 def test_scattered_removals_of_small_objects_make_room(start, tmp_path, key_bytes, value_bytes, depth):
     """A tombstone of an object without a value is as long as the object. Scattered `DEL`s filled
     the reserve for removals before any few segments had enough dead bytes for a pass to free one:

@@ -67,8 +67,7 @@ BY_HOST_AND_PORT = [
 # Units of the quick tier: each of them takes about a second.
 QUICK = [
     *("unit/acl-v2", "unit/auth", "unit/pubsubshard", "unit/type/incr", "unit/bitfield", "unit/info-command", "unit/keyspace"),
-    *("unit/introspection", "unit/latency-monitor", "unit/protocol", "unit/quit", "unit/slowlog", "unit/functions", "unit/other"),
-    *("unit/pause", "unit/pubsub", "unit/tracking", "unit/bitops"),
+    *("unit/introspection", "unit/latency-monitor", "unit/protocol", "unit/quit", "unit/slowlog", "unit/functions", "unit/tracking"),
 ]
 
 # Tests that use DEBUG or replication, that change maxmemory, and slow ones.
