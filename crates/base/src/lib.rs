@@ -13,8 +13,9 @@ pub mod random;
 pub mod signals;
 pub mod spin;
 pub mod sync;
+pub mod test_tier;
 pub mod ticks;
-pub mod tier;
+
 pub mod units;
 pub mod waiters;
 pub mod waits;

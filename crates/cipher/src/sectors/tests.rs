@@ -128,7 +128,7 @@ fn sectors_that_were_never_written_are_zeros() {
 /// Bytes encrypted and decrypted in a second by one core.
 #[test]
 #[ignore = "a measurement: run it in a release build"]
-fn speed() {
+fn by_hand_speed() {
     let cipher = cipher(KEYS);
     let plain = vec![7; 1 << 20];
     let mut into = vec![0; 1 << 20];

@@ -148,6 +148,7 @@ fn with_more_cleaners_a_full_store_deletes() {
 
 /// Down to the least memory with which it starts.
 #[test]
+#[ignore = "full tier"]
 fn with_less_memory_a_full_store_deletes() {
     let with = |memory_mib| Shape {
         memory_mib,

@@ -7,6 +7,7 @@ use duramen_backup::os::OsDisk;
 use duramen_backup::{Backup, Chunk, Error, Geometry, Group, Identity, Mode, ReplicaId};
 use duramen_base::ids::SegmentId;
 use duramen_base::random::Random;
+use duramen_base::test_tier;
 use duramen_cluster::control::State;
 use duramen_cluster::placement::{Layout, Member};
 use duramen_cluster::replication::{BackupId, Rejection, Ticket};
@@ -386,7 +387,7 @@ fn write(cluster: &Cluster, random: &mut Random, n: u64, value: &[u8]) -> Vec<u8
 #[test]
 fn acknowledged_writes_are_recovered_whatever_was_lost_without_threads() {
     let mut fetched = 0;
-    for seed in 0..6 {
+    for seed in 0..test_tier::runs(2, 6) {
         let mut random = Random::new(seed);
         let cluster = cluster(6, Level::Synced, false);
         let mut model = BTreeMap::new();
@@ -436,6 +437,7 @@ fn acknowledged_writes_are_recovered_whatever_was_lost_without_threads() {
 /// Zones: the backups build most survivors; those that came in place of a lost one are sent the
 /// bytes. A recovery finds all acknowledged writes at any time.
 #[test]
+#[ignore = "full tier"]
 fn survivors_are_built_by_the_backups_of_their_zone() {
     for seed in 0..2 {
         let mut random = Random::new(seed);

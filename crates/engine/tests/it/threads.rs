@@ -290,6 +290,7 @@ fn a_full_store_refuses_writes_and_recovers() {
 }
 
 #[test]
+#[ignore = "full tier"]
 fn high_utilization_keeps_taking_overwrites() {
     let store = store(128, 1, 1);
     let mut session = store.session().unwrap();
@@ -685,6 +686,7 @@ fn limits_are_errors_that_change_nothing() {
 /// Objects of the largest size fragment the windows: seven to a window of eight, whatever the
 /// cleaner does.
 #[test]
+#[ignore = "full tier"]
 fn largest_objects_fill_the_store_and_are_overwritten() {
     for mode in [Mode::Store, Mode::Cache] {
         let mut options = Options::new(256 * MIB);

@@ -3,7 +3,7 @@
 use super::coverage::Coverage;
 use super::finish::{self, Outcome};
 use super::plan::{Plan, Profile};
-use duramen_base::tier;
+use duramen_base::test_tier;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ impl Budget {
         let asked = std::env::var("DURAMEN_SIM_RUNS").ok();
         let asked = asked.and_then(|text| text.parse().ok());
         Budget {
-            runs: asked.unwrap_or_else(|| tier::runs(quick, full)),
+            runs: asked.unwrap_or_else(|| test_tier::runs(quick, full)),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
         }
     }
@@ -46,7 +46,7 @@ impl Budget {
 /// The command that repeats one run.
 pub fn replay_line(seed: u64) -> String {
     format!(
-        "DURAMEN_SIM_SEED={seed} cargo test -p duramen-sim --test it clusters::replay -- --nocapture --ignored"
+        "DURAMEN_SIM_SEED={seed} cargo test -p duramen-sim --test it clusters::by_hand_replay -- --nocapture --ignored"
     )
 }
 

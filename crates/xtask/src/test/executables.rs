@@ -22,8 +22,22 @@ pub(super) struct Executable {
 pub(super) struct Test {
     /// As the executable names it.
     pub(super) name: String,
-    /// Nobody runs it but by hand: it measures, or repeats one seed.
-    pub(super) is_ignored: bool,
+    /// It has the attribute `ignore`.
+    is_ignored: bool,
+}
+
+/// A part of the names of tests that measure, or repeat one seed: they only run by hand.
+const BY_HAND: &str = "by_hand";
+
+impl Test {
+    pub(super) fn is_by_hand(&self) -> bool {
+        self.is_ignored && self.name.contains(BY_HAND)
+    }
+
+    /// True if the full tier alone runs it: `#[ignore = "full tier"]`.
+    pub(super) fn is_long(&self) -> bool {
+        self.is_ignored && !self.is_by_hand()
+    }
 }
 
 /// Builds with `command`, a `cargo test` that compiles only, and returns what it built. Cargo's
@@ -114,6 +128,18 @@ mod tests {
         .map(|found| found.label)
         .collect();
         assert_eq!(labels, ["engine", "engine::it"]);
+    }
+
+    #[test]
+    fn ignored_tests_are_long_or_by_hand() {
+        let test = |name: &str, is_ignored| Test {
+            name: name.to_owned(),
+            is_ignored,
+        };
+        assert!(test("clusters::by_hand_replay", true).is_by_hand());
+        assert!(test("clusters::long", true).is_long());
+        let ordinary = test("clusters::by_hand_is_no_way", false);
+        assert!(!ordinary.is_by_hand() && !ordinary.is_long());
     }
 
     #[test]

@@ -148,16 +148,15 @@ fn add(run: &mut Run, part: &'static str, found: Vec<Executable>) -> Result<(), 
                 "figures" => whole.replacen("bench", "figures", 1),
                 _ => whole,
             };
-            if !run.request.wants(part, &whole) {
+            let is_of_tier = run.request.tier == Tier::Full || !test.is_long();
+            if test.is_by_hand() || !is_of_tier || !run.request.wants(part, &whole) {
                 continue;
             }
             if run.request.list {
                 run.names.push(whole);
-            } else if test.is_ignored {
-                run.tally.skip(&whole);
             } else {
-                run.jobs
-                    .push(job(run, part, &executable, whole, &test.name));
+                let job = job(run, part, &executable, whole, &test.name);
+                run.jobs.push(job);
             }
         }
     }
@@ -165,7 +164,7 @@ fn add(run: &mut Run, part: &'static str, found: Vec<Executable>) -> Result<(), 
 }
 
 fn job(run: &Run, part: &'static str, executable: &Executable, whole: String, name: &str) -> Job {
-    let arguments = ["--exact", name, "--nocapture"];
+    let arguments = ["--exact", name, "--nocapture", "--include-ignored"];
     Job {
         part,
         alone: executable.label.ends_with("::alone"),

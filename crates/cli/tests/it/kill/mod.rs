@@ -16,7 +16,7 @@ mod wire;
 
 use check::Model;
 use duramen_base::random::Random;
-use duramen_base::tier;
+use duramen_base::test_tier;
 use server::Server;
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ fn setting(name: &str) -> Option<u64> {
 
 #[test]
 fn nothing_acknowledged_is_lost_by_kill_9() {
-    let cycles = setting("DURAMEN_KILL_CYCLES").unwrap_or_else(|| tier::runs(20, 300)) as u32;
+    let cycles = setting("DURAMEN_KILL_CYCLES").unwrap_or_else(|| test_tier::runs(20, 300)) as u32;
     let seed = setting("DURAMEN_KILL_SEED").unwrap_or(u64::from(std::process::id()));
     println!("DURAMEN_KILL_SEED={seed} DURAMEN_KILL_CYCLES={cycles}");
     let began = Instant::now();

@@ -11,7 +11,7 @@ const MESSAGES: u64 = 100_000;
 
 #[test]
 #[ignore = "a measurement"]
-fn ten_thousand_servers() {
+fn by_hand_ten_thousand_servers() {
     let mut rig = Rig::new();
     let begin = Instant::now();
     rig.leader.stores = false;

@@ -15,7 +15,7 @@ use crate::replication::disk::{Disk, Message, Stored, Synced};
 use crate::replication::writer::Writer;
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::random::Random;
-use duramen_base::tier;
+use duramen_base::test_tier;
 use duramen_cluster::control::State;
 use duramen_cluster::placement::Layout;
 use duramen_cluster::replication::{BackupId, Config, Effect, Found, Master};
@@ -316,7 +316,7 @@ fn config(one_stream: bool) -> Config {
 }
 
 fn seeds() -> std::ops::Range<u64> {
-    crate::replication::seeds(tier::runs(1_000, 10_000))
+    crate::replication::seeds(test_tier::runs(1_000, 10_000))
 }
 
 fn run(seed: u64, config: Config) -> World {

@@ -8,6 +8,7 @@ use crate::durable::world::{State, TABLE};
 use crate::flash::device::{MIB, check_budget, key, value, wait_for};
 use duramen_base::ids::{KeyRange, RouteHash};
 use duramen_base::random::Random;
+use duramen_base::test_tier;
 use duramen_engine::{Error, SideLog, SidePlan};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -276,7 +277,7 @@ impl World {
 #[test]
 fn ranges_and_side_logs_behave_like_a_map() {
     let mut demoted = 0;
-    for seed in 1..=8 {
+    for seed in 1..=test_tier::runs(2, 8) {
         let mut world = World::new(seed);
         (0..KEYS).step_by(2).for_each(|n| world.put(n));
         for _ in 0..STEPS {

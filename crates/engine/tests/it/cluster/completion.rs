@@ -4,6 +4,7 @@ use crate::cluster::dead_log::object;
 use crate::durable::disk::Name;
 use crate::durable::world::{State, TABLE, World, hook_up, load, start};
 use duramen_base::ids::{ClientId, RouteHash, RpcId};
+use duramen_base::test_tier;
 use duramen_engine::{Completions, Error, LogOptions, SidePlan};
 use duramen_format::entry::Completion;
 use std::collections::BTreeMap;
@@ -143,7 +144,7 @@ fn scenario_31_answers_stay_until_they_are_acknowledged() {
 /// A record and its effect both exist or neither, whichever commits a crash leaves.
 #[test]
 fn scenario_29_a_crash_leaves_the_effect_and_its_record_or_neither() {
-    for seed in 0..30 {
+    for seed in 0..test_tier::runs(10, 30) {
         let mut world = World::new(seed, 2);
         for rpc in 1..=60u64 {
             write_once(&mut world, rpc, &format!("key-{rpc}"), 90_000).unwrap();

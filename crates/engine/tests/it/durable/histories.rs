@@ -3,6 +3,7 @@
 use crate::durable::disk::Name;
 use crate::durable::world::{State, TABLE, World};
 use duramen_base::planted::{Bug, found_by, with_bug};
+use duramen_base::test_tier;
 use duramen_engine::{Condition, Decision, Error, TableId};
 use std::sync::atomic::Ordering;
 
@@ -309,13 +310,14 @@ fn live_and_die(seed: u64) -> Result<u64, String> {
 #[test]
 fn lives_and_deaths_of_a_store_that_is_cleaned() {
     let mut swaps = 0;
-    for seed in 0..40 {
+    let seeds = test_tier::runs(10, 40);
+    for seed in 0..seeds {
         match live_and_die(seed) {
             Ok(some) => swaps += some,
             Err(wrong) => panic!("seed {seed}: {wrong}"),
         }
     }
-    assert!(swaps > 100, "cleaned only {swaps} times");
+    assert!(swaps > 2 * seeds, "cleaned only {swaps} times");
 }
 
 fn run(seed: u64, steps: u64) -> Result<(), String> {
@@ -339,7 +341,7 @@ fn run(seed: u64, steps: u64) -> Result<(), String> {
 
 #[test]
 fn what_was_promised_survives_every_crash() {
-    for seed in 0..120 {
+    for seed in 0..test_tier::runs(30, 120) {
         if let Err(wrong) = run(seed, 400) {
             panic!("seed {seed}: {wrong}");
         }
@@ -370,5 +372,5 @@ fn trap_5_planted_is_found() {
 
 #[test]
 fn a_group_in_parts_is_found() {
-    is_found(Bug::GroupsInParts, 0);
+    is_found(Bug::GroupsInParts, 18);
 }

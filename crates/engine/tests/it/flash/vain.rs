@@ -135,11 +135,13 @@ fn a_full_store_comes_to_rest(with_flash: bool, cleaners: usize) {
 }
 
 #[test]
+#[ignore = "full tier"]
 fn with_flash() {
     a_full_store_comes_to_rest(true, 1);
 }
 
 #[test]
+#[ignore = "full tier"]
 fn with_flash_and_two_cleaners() {
     a_full_store_comes_to_rest(true, 2);
 }

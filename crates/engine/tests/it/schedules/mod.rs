@@ -52,7 +52,7 @@ pub fn check(scenario: impl Fn() + Send + Sync + 'static) {
         let scenario = scenario.clone();
         builder.check(move || scenario());
     };
-    if !duramen_base::tier::is_full() {
+    if !duramen_base::test_tier::is_full() {
         explore(Some(3), |builder| {
             builder.max_permutations = Some(QUICK_SCHEDULES)
         });

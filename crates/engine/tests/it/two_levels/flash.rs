@@ -152,6 +152,7 @@ fn long() -> Device {
 
 /// A load once gave up, for want of memory, when a write to flash took more than half a second.
 #[test]
+#[ignore = "full tier"]
 fn a_load_waits_for_flash() {
     let device = long();
     for stalls_at in [5, 100] {
@@ -163,6 +164,7 @@ fn a_load_waits_for_flash() {
 }
 
 #[test]
+#[ignore = "full tier"]
 fn a_load_that_flash_ends_says_so() {
     let device = long();
     for hangs in [false, true] {

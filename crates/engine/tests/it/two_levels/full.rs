@@ -71,6 +71,7 @@ fn rewrites_of_a_full_memory_leave_room_for_removals() {
 }
 
 #[test]
+#[ignore = "full tier"]
 fn rewrites_on_a_full_disk_leave_room_for_removals() {
     let setup = Setup {
         memory_bytes: 256 << 20,

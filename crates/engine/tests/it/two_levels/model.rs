@@ -4,6 +4,7 @@ use crate::two_levels::disk::{Device, Mistake, Running, Setup};
 use duramen_base::expiry::is_expired;
 use duramen_base::ids::Level;
 use duramen_base::random::Random;
+use duramen_base::test_tier;
 use duramen_engine::{Guard, Position, Session, TableId};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -377,7 +378,7 @@ fn check_counters(running: &Running) {
 /// Expired objects leave no tombstone of their own: older versions must stay away all the same.
 #[test]
 fn random_histories_with_expiry() {
-    for seed in 0..60 {
+    for seed in 0..test_tier::runs(15, 60) {
         let plan = Plan {
             expiry: true,
             ..Plan::new()
@@ -410,7 +411,8 @@ fn random_histories_of_a_cache() {
 #[test]
 fn evicted_objects_never_come_back_in_place_of_newer_ones() {
     let mut total = Went::default();
-    for seed in 0..100 {
+    let seeds = test_tier::runs(25, 100);
+    for seed in 0..seeds {
         let mut plan = Plan {
             kept_values: Some(24),
             // A tombstone may be longer than a small object.
@@ -427,7 +429,7 @@ fn evicted_objects_never_come_back_in_place_of_newer_ones() {
     }
     println!("{total:?}");
     assert!(
-        total.swaps > 100 && total.evictions_at_load > 300,
+        total.swaps > seeds && total.evictions_at_load > 3 * seeds,
         "{total:?}"
     );
 }
@@ -436,7 +438,7 @@ fn evicted_objects_never_come_back_in_place_of_newer_ones() {
 /// the disk.
 #[test]
 fn random_histories_under_memory_pressure() {
-    for seed in 0..6 {
+    for seed in 0..test_tier::runs(2, 6) {
         let plan = Plan {
             steps: 4000,
             value_bytes: 400_000,
@@ -450,7 +452,8 @@ fn random_histories_under_memory_pressure() {
 #[test]
 fn random_histories_survive_crashes() {
     let mut total = Went::default();
-    for seed in 0..100 {
+    let seeds = test_tier::runs(25, 100);
+    for seed in 0..seeds {
         let went = run(seed, &Plan::new());
         total.swaps += went.swaps;
         total.compactions += went.compactions;
@@ -459,7 +462,7 @@ fn random_histories_survive_crashes() {
     }
     println!("{total:?}");
     assert!(
-        total.swaps > 200 && total.compactions > 200 && total.crashes_in_pass > 100,
+        total.swaps > 2 * seeds && total.compactions > 2 * seeds && total.crashes_in_pass > seeds,
         "{total:?}"
     );
 }

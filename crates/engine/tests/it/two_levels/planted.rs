@@ -44,7 +44,7 @@ fn trap_1_a_replay_of_everything_is_found() {
     plan.setup.disk_segments_max = 80; // with this mistake no segment ever leaves
     plan.steps = 500;
     plan.crashes = 20;
-    must_be_found(&plan, LOST_OR_BACK, 1000);
+    must_be_found(&plan, LOST_OR_BACK, 1002);
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn trap_3_a_swap_before_its_reasons_are_durable_is_found() {
 
 #[test]
 fn trap_9_a_survivor_listed_before_its_frame_is_found() {
-    engine_must_be_found(Bug::SwapBeforeFrames, "is gone", 1000);
+    engine_must_be_found(Bug::SwapBeforeFrames, "is gone", 1001);
 }
 
 #[test]

@@ -759,10 +759,10 @@ fn a_missing_segment_is_refused() {
 }
 
 /// Not a test but a measurement: `cargo test --release -p duramen-engine --test it --
-/// --ignored --nocapture two_levels::scenarios::speed`.
+/// --ignored --nocapture two_levels::scenarios::by_hand`.
 #[test]
 #[ignore = "a measurement"]
-fn speed_of_loading() {
+fn by_hand_speed_of_loading() {
     const ENTRIES: u64 = 2_000_000;
     let setup = Setup {
         memory_bytes: 1 << 30,

@@ -254,6 +254,7 @@ fn a_change_that_arrives_late_changes_nothing() {
 
 /// If the leader that committed a large batch is gone, the next leader applies its parts (etcd::T3).
 #[test]
+#[ignore = "full tier"]
 fn a_leader_that_ends_within_a_large_batch_leaves_all_or_nothing() {
     let server = Server::start();
     let mut applied = 0;
@@ -292,6 +293,7 @@ fn a_leader_that_ends_within_a_large_batch_leaves_all_or_nothing() {
 /// `table create --servers 16384` took longer than the lease, which was not renewed meanwhile: the
 /// leader was deposed, and its client finally got the error that the table exists.
 #[test]
+#[ignore = "full tier"]
 fn a_leader_keeps_its_lease_during_a_large_batch() {
     let server = Server::start();
     let slow = Holding::before(&server);

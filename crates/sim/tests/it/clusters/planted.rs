@@ -41,7 +41,7 @@ fn simulated_survivor_that_is_built_and_not_stored_is_found() {
 /// The first write of a transaction over two keys stays in a full segment.
 #[test]
 fn simulated_group_over_segments_is_found() {
-    find(Bug::GroupsOverSegments, 1);
+    find(Bug::GroupsOverSegments, 2);
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn simulated_removal_that_is_too_early_is_found() {
 
 #[test]
 fn simulated_recovery_in_parts_is_found() {
-    find(Bug::RecoversInParts, 3);
+    find(Bug::RecoversInParts, 6);
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn simulated_old_control_head_is_found() {
 
 #[test]
 fn simulated_completion_that_is_forgotten_is_found() {
-    find(Bug::CompletionForgotten, 20);
+    find(Bug::CompletionForgotten, 32);
 }
 
 #[test]
@@ -71,22 +71,22 @@ fn simulated_version_that_is_reused_is_found() {
 
 #[test]
 fn simulated_verdicts_of_who_hears_nobody_are_found() {
-    find(Bug::JudgesAlone, 1);
+    find(Bug::JudgesAlone, 2);
 }
 
 #[test]
 fn simulated_own_faults_that_are_deaths_are_found() {
-    find(Bug::OwnFaultIsDeath, 1);
+    find(Bug::OwnFaultIsDeath, 21);
 }
 
 #[test]
 fn simulated_segment_listed_before_it_is_open_is_found() {
-    find(Bug::ListedBeforeOpen, 3);
+    find(Bug::ListedBeforeOpen, 2);
 }
 
 #[test]
 fn simulated_data_before_they_are_listed_are_found() {
-    find(Bug::DataBeforeListed, 2);
+    find(Bug::DataBeforeListed, 5);
 }
 
 #[test]
@@ -96,17 +96,17 @@ fn simulated_close_before_it_is_whole_is_found() {
 
 #[test]
 fn simulated_free_before_the_swap_is_found() {
-    find(Bug::FreeBeforeSwap, 1);
+    find(Bug::FreeBeforeSwap, 5);
 }
 
 #[test]
 fn simulated_epoch_before_all_is_found() {
-    find(Bug::EpochBeforeAll, 40);
+    find(Bug::EpochBeforeAll, 60);
 }
 
 #[test]
 fn simulated_epoch_that_stays_is_found() {
-    find(Bug::EpochStays, 50);
+    find(Bug::EpochStays, 22);
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn simulated_acknowledged_request_that_runs_again_is_found() {
 
 #[test]
 fn simulated_log_that_is_not_met_is_found() {
-    find(Bug::LogForgotten, 2);
+    find(Bug::LogForgotten, 1);
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn simulated_living_client_that_is_forgotten_is_found() {
 /// were gone.
 #[test]
 fn simulated_questions_that_come_ever_sooner_are_found() {
-    find(Bug::AsksEverSooner, 1);
+    find(Bug::AsksEverSooner, 4);
 }
 
 #[test]
@@ -158,12 +158,12 @@ fn simulated_last_message_taken_for_all_is_found() {
 
 #[test]
 fn simulated_report_before_it_is_durable_is_found() {
-    find(Bug::ReportedBeforeDurable, 2);
+    find(Bug::ReportedBeforeDurable, 7);
 }
 
 #[test]
 fn simulated_safe_version_that_stays_is_found() {
-    find(Bug::SafeVersionStays, 8);
+    find(Bug::SafeVersionStays, 5);
 }
 
 #[test]
@@ -193,17 +193,17 @@ fn simulated_ids_that_are_given_again_are_found() {
 
 #[test]
 fn simulated_name_that_is_given_at_once_is_found() {
-    find(Bug::NameAtOnce, 1);
+    find(Bug::NameAtOnce, 2);
 }
 
 #[test]
 fn simulated_unread_segments_taken_for_empty_are_found() {
-    find(Bug::UnreadIsEmpty, 1);
+    find(Bug::UnreadIsEmpty, 5);
 }
 
 #[test]
 fn simulated_commits_without_room_that_count_are_found() {
-    find(Bug::FullIsStored, 1);
+    find(Bug::FullIsStored, 8);
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn simulated_suspicions_that_are_verdicts_are_found() {
 
 #[test]
 fn simulated_expired_objects_that_are_shown_are_found() {
-    find(Bug::ExpiredIsShown, 1);
+    find(Bug::ExpiredIsShown, 2);
 }
 
 #[test]
@@ -223,17 +223,17 @@ fn simulated_hits_that_do_not_wait_are_found() {
 
 #[test]
 fn simulated_misses_that_do_not_wait_are_found() {
-    find(Bug::MissesDoNotWait, 2);
+    find(Bug::MissesDoNotWait, 5);
 }
 
 #[test]
 fn simulated_swap_before_its_reasons_is_found() {
-    find(Bug::SwapBeforeReasons, 7);
+    find(Bug::SwapBeforeReasons, 3);
 }
 
 #[test]
 fn simulated_forgotten_tombstone_is_found() {
-    find(Bug::SideForgetsTombstones, 11);
+    find(Bug::SideForgetsTombstones, 2);
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn simulated_lower_version_that_wins_is_found() {
 
 #[test]
 fn simulated_victim_without_a_name_is_found() {
-    find(Bug::SideNamesNoVictim, 2);
+    find(Bug::SideNamesNoVictim, 3);
 }
 
 /// Each bug in the list has a test in this file.

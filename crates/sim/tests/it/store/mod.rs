@@ -11,7 +11,7 @@ mod life;
 mod model;
 
 use duramen_base::planted::{Bug, found_by, with_bug};
-use duramen_base::tier;
+use duramen_base::test_tier;
 use life::{Life, Setting};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -33,8 +33,8 @@ fn seeds(quick: u64, full: u64) -> Box<dyn Iterator<Item = u64>> {
     }
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let first = since.expect("a clock after 1970").as_millis() as u64 * 1000;
-    let fixed = tier::runs(quick, full);
-    Box::new((0..fixed).chain(first..first + tier::runs(0, full)))
+    let fixed = test_tier::runs(quick, full);
+    Box::new((0..fixed).chain(first..first + test_tier::runs(0, full)))
 }
 
 fn run(test: &str, quick: u64, full: u64, body: impl Fn(u64) + std::panic::RefUnwindSafe) {
@@ -119,22 +119,22 @@ fn scenario_20_flipped_bits_are_refused_or_harmless() {
 
 #[test]
 fn trap_1_replay_of_everything_is_found() {
-    find(Bug::ReplayEverything, 0, Setting::cleaned, lives);
+    find(Bug::ReplayEverything, 15, Setting::cleaned, lives);
 }
 
 #[test]
 fn trap_2_frames_freed_before_the_swap_are_found() {
-    find(Bug::FreeBeforeSwap, 0, Setting::cleaned, lives);
+    find(Bug::FreeBeforeSwap, 25, Setting::cleaned, lives);
 }
 
 #[test]
 fn trap_4_hits_that_do_not_wait_are_found() {
-    find(Bug::HitsDoNotWait, 0, Setting::hot, lives);
+    find(Bug::HitsDoNotWait, 20, Setting::hot, lives);
 }
 
 #[test]
 fn trap_4_misses_that_do_not_wait_are_found() {
-    find(Bug::MissesDoNotWait, 0, Setting::hot, lives);
+    find(Bug::MissesDoNotWait, 132, Setting::hot, lives);
 }
 
 #[test]
@@ -146,12 +146,12 @@ fn trap_8_damage_that_is_skipped_is_found() {
 
 #[test]
 fn trap_9_a_swap_before_its_frames_is_found() {
-    find(Bug::SwapBeforeFrames, 0, Setting::cleaned, lives);
+    find(Bug::SwapBeforeFrames, 3, Setting::cleaned, lives);
 }
 
 #[test]
 fn an_answer_before_the_sync_is_found() {
-    find(Bug::AnswerBeforeSync, 0, Setting::hot, lives);
+    find(Bug::AnswerBeforeSync, 3, Setting::hot, lives);
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn a_source_that_serves_on_is_found() {
 
 #[test]
 fn a_lock_that_any_list_ends_is_found() {
-    find(Bug::AnyListUnlocks, given_up_at_its_end, 1);
+    find(Bug::AnyListUnlocks, given_up_at_its_end, 22);
 }
 
 #[test]
@@ -60,12 +60,12 @@ fn rounds_that_are_lost_are_found() {
 
 #[test]
 fn a_purge_before_the_list_says_so_is_found() {
-    find(Bug::PurgedEarly, given_up_at_its_end, 1);
+    find(Bug::PurgedEarly, given_up_at_its_end, 5);
 }
 
 #[test]
 fn a_lock_that_time_ends_is_found() {
-    find(Bug::TimeUnlocks, deaf_from_the_lock_on, 1);
+    find(Bug::TimeUnlocks, deaf_from_the_lock_on, 36);
 }
 
 #[test]
