@@ -3,6 +3,7 @@ quick one, and nothing is left behind."""
 
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import time
@@ -135,6 +136,16 @@ def test_killed_tests_leave_nothing(tmp_path):
 def has_ended(pid):
     status = pathlib.Path(f"/proc/{pid}/stat")
     return not status.exists() or status.read_text().rsplit(")", 1)[1].split()[0] == "Z"
+
+
+@pytest.mark.skipif(not provide.OUTSIDE, reason="this process is in the network of the machine")
+def test_an_address_that_nobody_has_is_silent():
+    """In a network without a way out the kernel reports an error at once, and tests of unreachable
+    members test less."""
+    with pytest.raises(TimeoutError):
+        socket.create_connection(("192.0.2.1", 80), 1)
+    registry = provide.call(sys.executable, "-c", "import os; print(os.stat('/proc/self/ns/net').st_ino)")
+    assert int(registry) == os.stat(provide.OUTSIDE).st_ino != os.stat("/proc/self/ns/net").st_ino
 
 
 def test_a_test_that_is_stuck_ends(tmp_path):
