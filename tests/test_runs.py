@@ -74,6 +74,14 @@ def test_other_processes_wait_for_a_lock(tmp_path):
     assert other.communicate(timeout=harness.PATIENCE_S)[0] == b"got it\n" and other.returncode == 0
 
 
+def test_tests_in_other_languages_get_programs_too():
+    done = subprocess.run([sys.executable, "provide.py", "redis-server", "openssl"], cwd=TESTS, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    server, openssl = done.stdout.split()
+    version = subprocess.run([server, "--version"], capture_output=True, text=True, check=True).stdout
+    assert version.startswith("Redis server v=") and pathlib.Path(openssl).is_file()
+
+
 TIERS = """
 import pytest
 import harness
