@@ -346,3 +346,12 @@ def redis_suite():
     sources = [TESTS / "redis_suite" / name for name in ("fetch", "suite.sed", "redis-server")]
     once(folder, sources, lambda: call(sources[0], folder))
     return folder / "redis"
+
+
+if __name__ == "__main__":
+    # `provide.py PROGRAM…`, for tests in other languages; prints the path of each.
+    try:
+        for wanted in sys.argv[1:]:
+            print(redis_server() if wanted == "redis-server" else program(wanted))
+    except Missing as reason:
+        sys.exit(f"a program of the tests cannot be had: {reason}")

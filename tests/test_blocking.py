@@ -62,6 +62,7 @@ def wire_transaction(wire):
     wire.call("EXEC")
 
 
+@pytest.mark.full
 def test_waits_end_in_time(server, wire):
     with server.connect() as waiter:
         for timeout_s in (0.001, 0.02, 0.1, 0.5, 1):

@@ -510,7 +510,8 @@ return redis.call('incr', 'calls')
 
 
 @pytest.mark.duramen
-@pytest.mark.parametrize("in_exec", [harness.only_full(False), True], ids=["alone", "in EXEC"])
+@pytest.mark.parametrize("in_exec", [False, True], ids=["alone", "in EXEC"])
+@pytest.mark.full
 def test_scripts_whose_keys_are_in_keys(server, in_exec):
     """A script that had been in conflict held its last keys and waited for others: a hang for ever."""
     began, progress = time.monotonic(), [0] * 12

@@ -544,6 +544,7 @@ def test_a_snapshot_never_writes_over_anything(durable, tmp_path):
 # Directories that we must not use.
 
 
+@pytest.mark.full
 def test_two_servers_on_one_directory(durable, tmp_path):
     server = durable()
     said = refusal("--dir", tmp_path / "data")
@@ -681,6 +682,7 @@ def test_after_a_failure_all_data_can_be_read_out(durable, tmp_path):
     server.kill()
 
 
+@pytest.mark.full
 def test_a_device_that_is_mounted_is_refused(tmp_path):
     """A mounted file system was overwritten while it was in use: the device was not claimed."""
     with harness.disk(tmp_path / "image", tmp_path / "mounted", 300 << 20) as place:
@@ -694,6 +696,7 @@ def test_a_device_that_is_mounted_is_refused(tmp_path):
         assert (place / "file").read_bytes() == b"precious"
 
 
+@pytest.mark.full
 def test_a_block_device_is_claimed_and_opened_again(durable, tmp_path):
     image = tmp_path / "image"
     with open(image, "wb") as file:
@@ -870,7 +873,8 @@ def test_a_disk_that_hangs_while_tables_are_cleared(small_disk, durable):
         assert len(wire.call("DURAMEN.TABLE", "LIST")) == tables + 1
 
 
-@pytest.mark.parametrize("level, stop", [harness.only_full("synced", None), ("memory", "NOSAVE"), harness.only_full("memory", "NOW NOSAVE")])
+@pytest.mark.parametrize("level, stop", [("synced", None), ("memory", "NOSAVE"), ("memory", "NOW NOSAVE")])
+@pytest.mark.full
 def test_a_disk_that_hangs_does_not_delay_a_stop(small_disk, durable, level, stop):
     """SIGTERM and SHUTDOWN NOSAVE waited for the disk without bound."""
     server = durable("--stop-timeout-ms", 1000, dir=small_disk / "data", level=level)
@@ -935,6 +939,7 @@ def test_a_stop_on_a_full_disk_loses_nothing(small_disk, durable):
     assert not lost, (len(lost), len(kept))
 
 
+@pytest.mark.full
 def test_a_stop_on_a_full_disk_is_not_refused_if_nothing_can_be_lost(small_disk, durable):
     server = durable(dir=small_disk / "data", memory="128mb")
     harness.fill(small_disk, 6 << 20)
@@ -1035,6 +1040,7 @@ def test_removals_make_room_after_a_command_that_spans_many_segments(start, tmp_
 
 
 @pytest.mark.parametrize("command", [("EXPIRE", "100000"), ("GETEX", "EX", "100000")])
+@pytest.mark.full
 def test_removals_make_room_after_changes_of_expiry(start, tmp_path, command):
     """EXPIRE and GETEX of scattered keys, on a full disk, took the space that is reserved for
     removals: from then on every DEL was refused."""
@@ -1140,6 +1146,7 @@ def test_a_full_disk_takes_no_memory(small_disk, start):
     assert refused is not None and "disk is full" in str(refused), refused
 
 
+@pytest.mark.full
 def test_a_failed_save_leaves_nothing_and_keeps_the_last_one(small_disk, durable, tmp_path):
     """`dump.new` stayed, and took the room that the server's own log needed."""
     server = durable("--snapshot-dir", small_disk / "saves")
@@ -1327,6 +1334,7 @@ def content(folder):
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
 
 
+@pytest.mark.full
 def test_fsck_finds_nothing_after_a_kill_and_writes_nothing(durable, tmp_path):
     server = durable()
     with server.connect() as wire:

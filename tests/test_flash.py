@@ -368,6 +368,7 @@ def test_walks_over_values_that_cannot_be_fetched_together(tiered, threads, size
         assert {wire.call("RANDOMKEY") for _ in range(40)} <= stored.keys()
 
 
+@pytest.mark.full
 def test_expiry_of_what_lies_on_flash(tiered):
     server = tiered(threads=1)
     count = 2 * MEMORY // (VALUE_BYTES + 64)
@@ -755,6 +756,7 @@ def refusal(tmp_path, *arguments):
     return done.stderr
 
 
+@pytest.mark.full
 def test_flash_that_cannot_be_used_is_refused_in_words(tiered, tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -809,6 +811,7 @@ def test_without_flash_memory_is_the_limit_and_nothing_is_told_of_a_tier(start):
     assert not any(name.startswith("duramen_flash") for name in server.info())
 
 
+@pytest.mark.full
 def test_when_both_tiers_are_full_writes_are_refused_and_nothing_is_lost(tiered):
     server = tiered(threads=1, size="64mb")
     with server.connect() as wire, Watch(server):
@@ -1033,6 +1036,7 @@ def image(tmp_path, sector_bytes):
 
 
 @pytest.mark.parametrize("sector_bytes", [512, 4096])
+@pytest.mark.full
 def test_values_come_back_from_a_device_with_long_sectors(tiered, tmp_path, sector_bytes):
     # Reads at multiples of 512 failed on such a device: the server started without a message, and
     # 144 of 200 GETs were refused.

@@ -280,6 +280,7 @@ def overwrite_within_the_budget(start, memory_mib, value_bytes, saves=False, **s
     )
 
 
+@pytest.mark.full
 def test_nothing_is_lost_or_mixed_up_while_the_cleaner_works(start):
     """Several connections overwrite and delete their own keys at high utilization; every value
     names key and round."""

@@ -21,7 +21,7 @@ import provide
 
 LIST = pathlib.Path(__file__).with_name("redis_suite.txt")
 
-# Longest duration of one unit, in seconds.
+# Longest duration of one unit, in seconds. On two quiet cores the longest one takes half a minute.
 UNIT_S = 240
 
 # Units whose tests start servers of their own, with their own settings: Redis marks them

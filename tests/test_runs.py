@@ -3,6 +3,7 @@ quick one, and nothing is left behind."""
 
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import time
@@ -73,6 +74,14 @@ def test_other_processes_wait_for_a_lock(tmp_path):
     assert other.communicate(timeout=harness.PATIENCE_S)[0] == b"got it\n" and other.returncode == 0
 
 
+def test_tests_in_other_languages_get_programs_too():
+    done = subprocess.run([sys.executable, "provide.py", "redis-server", "openssl"], cwd=TESTS, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    server, openssl = done.stdout.split()
+    version = subprocess.run([server, "--version"], capture_output=True, text=True, check=True).stdout
+    assert version.startswith("Redis server v=") and pathlib.Path(openssl).is_file()
+
+
 TIERS = """
 import pytest
 import harness
@@ -136,6 +145,16 @@ def test_killed_tests_leave_nothing(tmp_path):
 def has_ended(pid):
     status = pathlib.Path(f"/proc/{pid}/stat")
     return not status.exists() or status.read_text().rsplit(")", 1)[1].split()[0] == "Z"
+
+
+@pytest.mark.skipif(not provide.OUTSIDE, reason="this process is in the network of the machine")
+def test_an_address_that_nobody_has_is_silent():
+    """In a network without a way out the kernel reports an error at once, and tests of unreachable
+    members test less."""
+    with pytest.raises(TimeoutError):
+        socket.create_connection(("192.0.2.1", 80), 1)
+    registry = provide.call(sys.executable, "-c", "import os; print(os.stat('/proc/self/ns/net').st_ino)")
+    assert int(registry) == os.stat(provide.OUTSIDE).st_ino != os.stat("/proc/self/ns/net").st_ino
 
 
 def test_a_test_that_is_stuck_ends(tmp_path):

@@ -146,6 +146,7 @@ def listed(cluster, member):
     return [each for each in status["servers"] if each["native"] == member.native and each["state"] == "up"]
 
 
+@pytest.mark.full
 def test_a_copy_of_a_server_is_not_let_in(cluster, place):
     """Two processes with one directory's identity: the running one stays."""
     member = cluster.members[0]
@@ -246,6 +247,7 @@ def test_a_migration_to_a_server_that_dies(cluster, place):
     assert stays["owner"] == tablet["owner"]
 
 
+@pytest.mark.full
 def test_a_migration_to_a_server_without_room(cluster, clients):
     """Refused before anything moves, with the numbers."""
     said = clients.ask("fill", *LARGE)

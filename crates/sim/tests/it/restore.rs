@@ -2,6 +2,7 @@
 //! refused, or is the whole store, and a second restore copies all of it. Only the beginning of a
 //! copy is ever overwritten.
 
+use duramen_base::test_tier;
 use duramen::{Error, Level, Options, Store};
 use duramen_backup::Error as DiskError;
 use duramen_backup::disk::Disk;
@@ -101,7 +102,7 @@ fn cut_anywhere_it_is_refused_or_whole_and_can_be_begun_anew() {
     whole.restart();
     assert!(is_whole(&whole));
     let mut seen = BTreeMap::new();
-    for operation in 0..operations {
+    for operation in (0..operations).step_by(test_tier::runs(5, 1) as usize) {
         for fault in FAULTS {
             let target = SimDisk::new(operation << 4 | 3, DISK_BYTES);
             target.inject(operation, fault);

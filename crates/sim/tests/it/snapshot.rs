@@ -1,6 +1,7 @@
 //! A snapshot that is cut off at any operation of its target disk: afterwards the target is
 //! refused, or is the whole store. It is never a part of it, and never an empty one.
 
+use duramen_base::test_tier;
 use duramen::{Error, Level, Options, Store};
 use duramen_backup::disk::Disk;
 use duramen_engine::TableId;
@@ -109,7 +110,7 @@ fn cut_anywhere_it_is_refused_or_whole() {
         assert!(operations > 10, "{operations}");
         assert_eq!(look(&whole, &data), Found::Whole);
         let mut seen = BTreeMap::new();
-        for operation in 0..operations {
+        for operation in (0..operations).step_by(test_tier::runs(5, 1) as usize) {
             for fault in FAULTS {
                 let target = SimDisk::new(operation << 4 | 3, 1 << 30);
                 target.inject(operation, fault);

@@ -4,11 +4,10 @@
 //! The listener tells the requests apart by messages that the client publishes after each of them.
 //! The environment is that of `random`.
 
-use super::random::{self, Step, TEMPLATES, ask_all, end_of_reply, number, shortened};
+use super::random::{self, Step, TEMPLATES, ask_all, end_of_reply, seeds, shortened};
 use super::{Peer, both};
 use std::io::Read;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
 
 /// Templates beside those of `random`.
 const MORE: &[&str] = &[
@@ -152,12 +151,10 @@ fn random_commands_tell_the_events_of_redis() {
         ours: Listened::connect(server.addresses().resp[0]),
         theirs: Listened::connect(redis.address),
     };
-    let seconds = number("DURAMEN_DIFFERENCE_SECONDS", 20);
-    let first = number("DURAMEN_DIFFERENCE_SEED", 1);
     let templates: Vec<_> = TEMPLATES.iter().chain(MORE).copied().collect();
-    let (began, mut compared, mut found) = (Instant::now(), 0, Vec::new());
-    for seed in first.. {
-        if began.elapsed() > Duration::from_secs(seconds) || found.len() >= 10 {
+    let (mut compared, mut found) = (0, Vec::new());
+    for seed in seeds(200, 20) {
+        if found.len() >= 10 {
             break;
         }
         let steps = random::sequence(seed, &templates);

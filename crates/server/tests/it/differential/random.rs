@@ -12,6 +12,7 @@
 
 use super::{Peer, both, streams};
 use duramen_base::random::Random;
+use duramen_base::test_tier;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -634,9 +635,20 @@ pub(crate) fn shortened(
 }
 
 /// The number in a variable of the environment.
-pub(crate) fn number(name: &str, otherwise: u64) -> u64 {
+fn number(name: &str) -> Option<u64> {
     let set = std::env::var(name).ok();
-    set.map_or(otherwise, |text| text.parse().expect("a number"))
+    set.map(|text| text.parse().expect("a number"))
+}
+
+/// The seeds of a test: `quick` ones; in the full tier for some seconds, and at least three times as
+/// many. `DURAMEN_DIFFERENCE_SEED` names the first one, `DURAMEN_DIFFERENCE_SECONDS` the time.
+pub(crate) fn seeds(quick: u64, seconds: u64) -> impl Iterator<Item = u64> {
+    let first = number("DURAMEN_DIFFERENCE_SEED").unwrap_or(1);
+    let asked = number("DURAMEN_DIFFERENCE_SECONDS");
+    let least = first + test_tier::runs(quick, 3 * quick);
+    let time = Duration::from_secs(asked.unwrap_or_else(|| test_tier::runs(0, seconds)));
+    let began = Instant::now();
+    (first..).take_while(move |seed| *seed < least || began.elapsed() < time)
 }
 
 #[test]
@@ -644,13 +656,11 @@ fn random_commands_of_all_types_are_answered_as_by_redis() {
     let Some((server, redis)) = both() else {
         return;
     };
-    let seconds = number("DURAMEN_DIFFERENCE_SECONDS", 20);
-    let first = number("DURAMEN_DIFFERENCE_SEED", 1);
     let addresses = (server.addresses().resp[0], redis.address);
     let mut pairs = [Pair::connect(addresses, "2"), Pair::connect(addresses, "3")];
-    let (began, mut compared, mut found) = (Instant::now(), 0, Vec::new());
-    for seed in first.. {
-        if began.elapsed() > Duration::from_secs(seconds) || found.len() >= 10 {
+    let (mut compared, mut found) = (0, Vec::new());
+    for seed in seeds(300, 20) {
+        if found.len() >= 10 {
             break;
         }
         let pair = &mut pairs[seed as usize % 2];

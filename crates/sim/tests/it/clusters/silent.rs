@@ -5,6 +5,7 @@
 //! member of six was slow: all writes were 45 times slower for as long as it was.
 
 use duramen_base::planted::Bug;
+use duramen_base::test_tier;
 use duramen_sim::cluster::{Fault, Plan, run};
 use std::collections::BTreeMap;
 
@@ -62,7 +63,7 @@ fn hung_disk() -> Fault {
 
 #[test]
 fn a_member_that_two_cannot_agree_on_holds_up_nobody() {
-    for seed in 1..=10 {
+    for seed in 1..=test_tier::runs(3, 10) {
         let (longest_us, operations) = longest(seed, cut_link(), None);
         assert!(longest_us <= LONGEST_US, "seed {seed}: {longest_us} us");
         assert!(operations > 1_000, "seed {seed}: {operations} operations");
@@ -71,7 +72,7 @@ fn a_member_that_two_cannot_agree_on_holds_up_nobody() {
 
 #[test]
 fn a_disk_that_hangs_holds_up_nobody() {
-    for seed in 1..=10 {
+    for seed in 1..=test_tier::runs(3, 10) {
         let (longest_us, operations) = longest(seed, hung_disk(), None);
         assert!(longest_us <= LONGEST_US, "seed {seed}: {longest_us} us");
         assert!(operations > 1_000, "seed {seed}: {operations} operations");
@@ -109,7 +110,7 @@ fn operations_beside_a_slow_disk(seed: u64, bug: Option<Bug>) -> usize {
 
 #[test]
 fn a_slow_disk_does_not_set_the_pace() {
-    for seed in 1..=10 {
+    for seed in 1..=test_tier::runs(3, 10) {
         let done = operations_beside_a_slow_disk(seed, None);
         assert!(done > 300, "seed {seed}: {done} operations");
     }
@@ -124,7 +125,7 @@ fn a_slow_disk_that_sets_the_pace_is_found() {
 /// The slow backup did not count as another one, so the hung one was waited for.
 #[test]
 fn a_disk_that_hangs_beside_a_slow_one_holds_up_nobody() {
-    for seed in 1..=5 {
+    for seed in 1..=test_tier::runs(2, 5) {
         let mut plan = Plan::calm(seed, 4, 2);
         plan.load_us = 12 * SECOND + CUT_US;
         plan.think_us = 50_000;

@@ -1,6 +1,7 @@
 //! Bits that flip at rest under a running store: scrubbing finds them, the data are written
 //! elsewhere, and after a power cut all of it is there. docs/protocols.md, "Damage at rest".
 
+use duramen_base::test_tier;
 use duramen::internals::{Repair, RepairStep};
 use duramen::{Error, Level, Options, Store};
 use duramen_engine::TableId;
@@ -197,7 +198,7 @@ fn hurt(running: &mut Running) -> usize {
 
 #[test]
 fn a_flipped_bit_is_found_and_its_segment_moved() {
-    for seed in 0..3 {
+    for seed in 0..test_tier::runs(1, 3) {
         let mut running = with_frames(seed);
         hurt(&mut running);
         // Without a scrub the damage is noticed at the next start, which refuses the data.
@@ -245,7 +246,7 @@ fn a_flipped_bit_is_found_and_its_segment_moved() {
 /// fails when all is repaired.
 #[test]
 fn damage_under_writes_and_in_survivors() {
-    for seed in 10..12 {
+    for seed in 10..10 + test_tier::runs(1, 2) {
         let mut running = with_frames(seed);
         for round in 0..4 {
             hurt(&mut running);

@@ -69,7 +69,7 @@ fn scenario_01_02_03_every_cut_point_of_short_histories() {
 /// As the tests below, with few live data and much cleaning.
 #[test]
 fn scenario_08_random_cuts_of_histories_with_much_cleaning() {
-    run("scenario_08_random_cuts", 120, 240, |seed| {
+    run("scenario_08_random_cuts", 170, 240, |seed| {
         let mut life = Life::new(&Setting::cleaned(seed), seed);
         for _ in 0..6 {
             life.live_until_cut();
@@ -81,7 +81,7 @@ fn scenario_08_random_cuts_of_histories_with_much_cleaning() {
 /// Longer histories with new segments, cleaning, swaps, snapshots; several lives on one disk.
 #[test]
 fn scenario_03_08_10_random_cuts_of_long_histories() {
-    run("scenario_03_08_10_random_cuts", 60, 120, |seed| {
+    run("scenario_03_08_10_random_cuts", 20, 120, |seed| {
         let setting = Setting::long(seed);
         let mut life = Life::new(&setting, seed);
         for _ in 0..4 {
@@ -107,7 +107,7 @@ fn history_262_after_a_killed_creation() {
 #[test]
 fn scenario_20_flipped_bits_are_refused_or_harmless() {
     let refused = std::sync::atomic::AtomicU64::new(0);
-    run("scenario_20", 20, 60, |seed| {
+    run("scenario_20", 10, 60, |seed| {
         let mut life = Life::new(&Setting::long(seed), seed);
         let times = life.live_and_rot(6);
         refused.fetch_add(times, std::sync::atomic::Ordering::Relaxed);
