@@ -59,7 +59,7 @@ def test_every_metric_is_in_the_operations_page(server):
     assert not missing
 
 
-@pytest.mark.parametrize("level, memory, count", [(None, "256mb", 120_000), ("memory", "1gb", 600_000)])
+@pytest.mark.parametrize("level, memory, count", [(None, "256mb", 120_000), harness.only_full("memory", "1gb", 600_000)])
 def test_memory_report_adds_up_to_rss(start, tmp_path, level, memory, count):
     """Data waiting for the disk, and memory kept by the heap, were missing in the report: at 256 MB
     of budget 200 MB were unexplained."""
@@ -112,6 +112,7 @@ def test_peers_that_never_read_keep_the_admin_port_only_for_a_moment(server):
         wire.close()
 
 
+@pytest.mark.full
 def test_clients_that_never_finish_their_request_do_not_delay_a_probe(server):
     """Fifty connections a second with half a request each took all places for two seconds each:
     /livez was answered after eight seconds, and a probe with a usual timeout would have had the
@@ -174,6 +175,7 @@ def test_pages_need_a_user_with_the_right_to_info(guarded, tmp_path):
     assert "open-sesame" not in (tmp_path / "audit.jsonl").read_text()
 
 
+@pytest.mark.full
 def test_failed_logins_at_the_admin_port_are_slowed_and_delay_no_probe(guarded):
     for _ in range(5):
         assert code(guarded, "/metrics", "watch", "guess") == 401

@@ -130,6 +130,7 @@ def pump(source, to, kept):
         pass
 
 
+@pytest.mark.full
 def test_a_token_without_a_certificate_opens_nothing(secured):
     for port in secured.ports:
         for role in ROLES:
@@ -157,6 +158,7 @@ def test_a_certificate_without_the_token_or_of_others_opens_nothing(secured, cer
             context.wrap_socket(connect(port), server_hostname="localhost")
 
 
+@pytest.mark.full
 def test_half_native_handshakes_keep_nobody_out(plain):
     held = lambda: len(os.listdir(f"/proc/{plain.coordinator.process.pid}/fd"))  # noqa: E731
     before = held()

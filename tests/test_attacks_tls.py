@@ -96,6 +96,7 @@ def test_tls_at_the_plain_port(certs, plain):
         ssl.create_default_context(cafile=certs / "ca.crt").wrap_socket(stream, server_hostname="localhost")
 
 
+@pytest.mark.full
 def test_handshakes_that_never_end(certs, plain, port):
     """They hold up nobody, and are closed; also one that sends a byte now and then."""
     context = ssl.create_default_context(cafile=certs / "ca.crt")

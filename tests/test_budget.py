@@ -120,6 +120,7 @@ def wait_for_fall(server, mib):
 
 
 @pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.full
 def test_resident_memory_follows_down_and_up_under_load(start, tmp_path, durable):
     options = {"level": "buffered", "dir": tmp_path / "data"} if durable else {}
     server = start(memory="512mb", threads=2, **options)
@@ -185,6 +186,7 @@ def test_the_bounds_of_the_budget_are_stated(start):
     set_memory(server, "96mb")
 
 
+@pytest.mark.full
 def test_a_server_made_for_more_rises_above_its_beginning(start, tmp_path):
     server = start("--memory-max", "256mb", memory="64mb", level="buffered", dir=tmp_path / "data")
     keys = [b"k%d" % n for n in range(150_000)]
@@ -201,6 +203,7 @@ def test_a_server_made_for_more_rises_above_its_beginning(start, tmp_path):
             assert wire.call("MGET", *keys[at : at + 1000]) == [b"w" * 1000] * len(keys[at : at + 1000])
 
 
+@pytest.mark.full
 def test_a_writer_that_was_refused_goes_on_when_the_budget_rises(start):
     server = start(memory="256mb")
     set_memory(server, "64mb")
@@ -215,6 +218,7 @@ def test_a_writer_that_was_refused_goes_on_when_the_budget_rises(start):
         writer.check(wire)
 
 
+@pytest.mark.full
 def test_a_cache_evicts_down_to_the_budget(start):
     server = start(memory="256mb", threads=2, mode="cache")
     writers = [Writer(server, number, 150_000, is_cache=True).load() for number in range(2)]
@@ -240,6 +244,7 @@ def test_a_cache_evicts_down_to_the_budget(start):
             writer.check(wire)
 
 
+@pytest.mark.full
 def test_segments_go_to_flash_for_a_lower_budget(start, tmp_path):
     flash = ("--flash-file", tmp_path / "flash", "--flash-size", "512mb")
     server = start(*flash, memory="256mb", threads=2)
@@ -267,6 +272,7 @@ def test_segments_go_to_flash_for_a_lower_budget(start, tmp_path):
             writer.check(wire)
 
 
+@pytest.mark.full
 def test_a_kill_while_memory_falls_loses_nothing(start, tmp_path):
     """The budget of the next start is that of its settings."""
     server = start(memory="384mb", threads=2, level="buffered", dir=tmp_path / "data")
@@ -315,6 +321,7 @@ def test_changes_at_the_same_time(start):
         writer.check(wire)
 
 
+@pytest.mark.full
 def test_a_change_during_loading_is_refused(start, tmp_path):
     server = start(memory="512mb", threads=2, level="memory", dir=tmp_path / "data")
     with server.connect() as wire:
@@ -382,6 +389,7 @@ def test_the_file_is_read_again_and_written(tmp_path):
         assert wire.call("CONFIG", "GET", "timeout") == [b"timeout", b"99"]
 
 
+@pytest.mark.full
 def test_a_member_of_a_cluster_follows(tmp_path):
     cluster = Cluster(tmp_path, members=3, memory="256mb", threads=2)
     writer = None

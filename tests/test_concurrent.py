@@ -125,6 +125,7 @@ def test_flushall_beside_writers(server, wire):
     assert wire.call("SCAN", 0)[1] == []
 
 
+@pytest.mark.full
 def test_commands_on_whole_databases_and_swapdb_keep_to_their_database(start):
     """FLUSHDB, COPY and MOVE looked their table up before they entered the store. A SWAPDB in
     between made that the table of another database: acknowledged writes of an unflushed database
@@ -325,6 +326,7 @@ def test_clients_that_kill_each_other_are_both_gone(start):
 
 
 @pytest.mark.duramen
+@pytest.mark.full
 def test_monitors_hold_up_nobody(start):
     """Each line for each monitor was a message and a system call of its own, and a thread took all that waited at once:
     with 200 monitors a PING took 6 s."""
@@ -463,8 +465,11 @@ CROSSED = {
 }
 
 
+first, *others = CROSSED.values()
+
+
 @pytest.mark.duramen
-@pytest.mark.parametrize("jobs", CROSSED.values(), ids=CROSSED)
+@pytest.mark.parametrize("jobs", [first, *map(harness.only_full, others)], ids=CROSSED)
 def test_steps_that_read_keys_they_do_not_name(server, jobs):
     """Each held the locks of its own keys and waited for the other's: the server hung for ever."""
 
@@ -505,7 +510,7 @@ return redis.call('incr', 'calls')
 
 
 @pytest.mark.duramen
-@pytest.mark.parametrize("in_exec", [False, True], ids=["alone", "in EXEC"])
+@pytest.mark.parametrize("in_exec", [harness.only_full(False), True], ids=["alone", "in EXEC"])
 def test_scripts_whose_keys_are_in_keys(server, in_exec):
     """A script that had been in conflict held its last keys and waited for others: a hang for ever."""
     began, progress = time.monotonic(), [0] * 12

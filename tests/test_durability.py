@@ -482,6 +482,7 @@ def fields(wire):
     return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
 
 
+@pytest.mark.full
 def test_a_copy_takes_transactions_as_long_as_the_original(start, tmp_path):
     """A copy's write-ahead log had 64 MiB at most, for ever: what the original took was refused."""
     server = start("--wal-size", "256mb", level=None, dir=tmp_path / "data", memory="512mb")
@@ -646,6 +647,7 @@ def test_a_directory_that_is_deleted_under_a_server_is_a_failed_disk(durable, tm
     server.kill()
 
 
+@pytest.mark.full
 def test_after_a_failure_all_data_can_be_read_out(durable, tmp_path):
     """Values that were not on disk yet spoiled the replies of all requests of their turn, and DBSIZE,
     KEYS and SCAN failed for ever."""
@@ -868,7 +870,7 @@ def test_a_disk_that_hangs_while_tables_are_cleared(small_disk, durable):
         assert len(wire.call("DURAMEN.TABLE", "LIST")) == tables + 1
 
 
-@pytest.mark.parametrize("level, stop", [("synced", None), ("memory", "NOSAVE"), ("memory", "NOW NOSAVE")])
+@pytest.mark.parametrize("level, stop", [harness.only_full("synced", None), ("memory", "NOSAVE"), harness.only_full("memory", "NOW NOSAVE")])
 def test_a_disk_that_hangs_does_not_delay_a_stop(small_disk, durable, level, stop):
     """SIGTERM and SHUTDOWN NOSAVE waited for the disk without bound."""
     server = durable("--stop-timeout-ms", 1000, dir=small_disk / "data", level=level)
@@ -889,6 +891,7 @@ def test_a_disk_that_hangs_does_not_delay_a_stop(small_disk, durable, level, sto
         assert wire.call("GET", "before") == b"1"
 
 
+@pytest.mark.full
 def test_a_stop_waits_for_writes_at_level_memory_while_the_disk_hangs(small_disk, durable):
     server = durable("--stop-timeout-ms", 100, dir=small_disk / "data", level="memory")
     with server.connect() as wire:
@@ -943,6 +946,7 @@ def test_a_stop_on_a_full_disk_is_not_refused_if_nothing_can_be_lost(small_disk,
     assert "not stopping" not in server.log() and "panicked" not in server.log()
 
 
+@pytest.mark.full
 def test_shutdown_nosave_ends_on_a_full_disk(small_disk, durable):
     server = durable(dir=small_disk / "data", memory="128mb", level="memory")
     harness.fill(small_disk, 6 << 20)
@@ -954,6 +958,7 @@ def test_shutdown_nosave_ends_on_a_full_disk(small_disk, durable):
 
 
 @pytest.mark.parametrize("value_bytes", [300, 20_000])
+@pytest.mark.full
 def test_removals_make_room_on_a_full_disk(small_disk, durable, value_bytes):
     """A disk smaller than log and frames: all frames were full, the cleaner needed one to free any,
     and the log took nothing any more. DEL, FLUSHALL and even GET returned MISCONF for ever."""
@@ -1004,6 +1009,7 @@ def test_removals_make_room_on_a_full_disk(small_disk, durable, value_bytes):
         assert wire.call("GET", "last") == b"v" and wire.call("GET", "same0") is None
 
 
+@pytest.mark.full
 def test_removals_make_room_after_a_command_that_spans_many_segments(start, tmp_path):
     """An MSET longer than the rest of `disk-size` took the segments that are reserved for cleaning
     and for removals: `DEL` was refused for ever, also after a restart."""
@@ -1066,6 +1072,7 @@ def test_database_0_keeps_its_table(durable):
 
 
 @pytest.mark.parametrize("key_bytes, value_bytes, depth", [(1000, 0, 1), (1000, 0, 50), (16, 100, 500), (30_000, 0, 5)])
+@pytest.mark.full
 def test_scattered_removals_of_small_objects_make_room(start, tmp_path, key_bytes, value_bytes, depth):
     """A tombstone of an object without a value is as long as the object. Scattered `DEL`s filled
     the reserve for removals before any few segments had enough dead bytes for a pass to free one:
@@ -1087,6 +1094,7 @@ def test_scattered_removals_of_small_objects_make_room(start, tmp_path, key_byte
             harness.wait_until(lambda: wire.pipeline([("SET", "probe", "v")]) == [b"OK"], "there is room again")
 
 
+@pytest.mark.full
 def test_removals_make_room_on_a_full_disk_after_kills(small_disk, durable):
     """Each restart closed the open segments, so heads took a segment each, and soon none was left
     for a tombstone: DEL returned MISCONF for ever."""
@@ -1453,7 +1461,8 @@ def test_there_is_nothing_to_look_at(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "at, new", [(60, b"\xff" * 4), (48, (1 << 40).to_bytes(8, "little")), (48, (2**64 - 4096).to_bytes(8, "little"))]
+    "at, new",
+    [(60, b"\xff" * 4), harness.only_full(48, (1 << 40).to_bytes(8, "little")), (48, (2**64 - 4096).to_bytes(8, "little"))],
 )
 def test_a_forged_superblock_keeps_no_tool_busy(durable, tmp_path, at, new):
     """The checksum is right, and the number of frames or the length of the write-ahead log is absurd:

@@ -136,6 +136,7 @@ def refusal(dir, *arguments):
     return done.stderr
 
 
+@pytest.mark.full
 def test_no_file_shows_anything_of_the_data(encrypted, start, tmp_path, key):
     (tmp_path / "flash_folder").mkdir()
     flash = ("--flash-file", tmp_path / "flash_folder" / "flash", "--flash-size", "256mb")
@@ -265,6 +266,7 @@ def test_without_the_right_key_nothing_starts_and_nothing_is_touched(encrypted, 
         assert wire.call("CONFIG", "GET", "encryption-key-*")[3] == b"(hidden)"
 
 
+@pytest.mark.full
 def test_a_plain_store_is_not_opened_with_a_key_but_encrypted_by_a_copy(start, encrypted, tmp_path, key):
     plain = start("--wal-size", "16mb", level=None, dir=tmp_path / "plain", memory="64mb")
     with plain.connect() as wire:
@@ -285,6 +287,7 @@ def test_a_plain_store_is_not_opened_with_a_key_but_encrypted_by_a_copy(start, e
     assert "wal" in shown_in(tmp_path / "again") or "frames" in shown_in(tmp_path / "again")
 
 
+@pytest.mark.full
 def test_the_key_is_rotated_while_the_server_runs_and_while_the_command_is_killed(encrypted, tmp_path, key):
     data = tmp_path / "data"
     server = encrypted()
@@ -322,6 +325,7 @@ def test_the_key_is_rotated_while_the_server_runs_and_while_the_command_is_kille
     assert "Name the right one" in refusal(copy, "--encryption-key-file", key)
 
 
+@pytest.mark.full
 def test_the_key_is_rotated_under_load_and_both_processes_are_killed(encrypted, tmp_path, key):
     data = tmp_path / "data"
     server = encrypted()
@@ -361,6 +365,7 @@ def test_the_key_is_rotated_under_load_and_both_processes_are_killed(encrypted, 
     tool("fsck", data, "--encryption-key-file", key)
 
 
+@pytest.mark.full
 def test_tampered_bytes_are_damage(encrypted, tmp_path, key):
     server = encrypted()
     data = tmp_path / "data"
@@ -391,6 +396,7 @@ def test_tampered_bytes_are_damage(encrypted, tmp_path, key):
     assert shown_in(repaired) == []
 
 
+@pytest.mark.full
 def test_a_cluster_of_encrypted_members_recovers_one(tmp_path, key):
     made = test_member.Cluster(tmp_path, members=4, environment={"DURAMEN_ENCRYPTION_KEY_FILE": str(key)})
     try:

@@ -134,6 +134,7 @@ def exported(start, tmp_path):
     assert "level=error" not in said and "level=warn" not in said, said
 
 
+@pytest.mark.full
 def test_redis_exporter_tells_true_figures(exported):
     """`usec=0` of all commands; histograms whose buckets had more calls than there were; figures
     that it did not find."""
@@ -159,6 +160,7 @@ def test_redis_exporter_tells_true_figures(exported):
     assert 0.9 < of("mem_fragmentation_ratio") < 20 and of("total_system_memory_bytes") > 1 << 30
 
 
+@pytest.mark.full
 def test_redis_exporters_histograms_are_whole(exported):
     """Each command had the histogram of its family: buckets beyond the number of calls, which
     scrapers refuse."""

@@ -90,6 +90,7 @@ def on_flash(server):
 # Ten times the data that memory has room for.
 
 
+@pytest.mark.full
 def test_ten_times_memory_every_value_is_right_and_memory_stays_in_its_budget(tiered):
     server = tiered(threads=2)
     count = 10 * MEMORY // (VALUE_BYTES + 64)
@@ -300,6 +301,7 @@ def test_a_script_that_waits_for_flash_and_runs_again_is_not_told_of_its_own_cha
         assert wire.reply() == [b"invalidate", [b"own:7"]]
 
 
+@pytest.mark.full
 def test_scan_and_keys_see_every_key(tiered):
     server = tiered(threads=1)
     count = 2 * MEMORY // (VALUE_BYTES + 64)
@@ -340,7 +342,7 @@ def test_a_walk_inside_multi_never_waits_for_flash(cold, command):
 
 
 @pytest.mark.parametrize("threads", [1, 4])
-@pytest.mark.parametrize("sizes", [(1 << 20,), (10, 100, 1 << 20), (10, 300_000)])
+@pytest.mark.parametrize("sizes", [*map(harness.only_full, [(1 << 20,), (10, 100, 1 << 20)]), (10, 300_000)])
 def test_walks_over_values_that_cannot_be_fetched_together(tiered, threads, sizes):
     """A thread of a small server fetches two of the longest values at once, and a bucket of the
     index has seven: SCAN, KEYS, RANDOMKEY and DURAMEN.SCAN were refused."""
@@ -382,6 +384,7 @@ def test_expiry_of_what_lies_on_flash(tiered):
 
 
 @pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.full
 def test_what_expires_on_flash_goes_by_itself(tiered, tmp_path, durable):
     """Keys, their part of the index, and their room on flash, without any access to them, and with
     much free flash."""
@@ -408,6 +411,7 @@ def test_what_expires_on_flash_goes_by_itself(tiered, tmp_path, durable):
             assert wire.call("MGET", *(key(n) for n in range(0, count, 1000))) == [None] * len(range(0, count, 1000))
 
 
+@pytest.mark.full
 def test_one_of_several_databases_is_emptied_and_the_others_stay_killed_in_the_midst_too(tiered, tmp_path):
     server = tiered("--wal-size", "16mb", threads=2, level="buffered", dir=tmp_path / "data")
     count = MEMORY // (VALUE_BYTES + 64)
@@ -460,6 +464,7 @@ def test_one_of_several_databases_is_emptied_and_the_others_stay_killed_in_the_m
                     assert replies == [b"OK"] * len(some)
 
 
+@pytest.mark.full
 def test_a_cache_evicts_what_neither_memory_nor_flash_has_room_for(tiered):
     server = tiered(threads=1, mode="cache", size="128mb")
     count = 3 * (MEMORY + 128 * MIB) // (VALUE_BYTES + 64)
@@ -522,6 +527,7 @@ def test_what_one_request_may_need_of_flash_is_bounded(tiered):
 # Clients that disconnect, servers that stop.
 
 
+@pytest.mark.full
 def test_clients_that_wait_for_flash_take_no_memory_beyond_the_bound(tiered):
     """A request that met more keys on flash when it was presented again kept its entries while it
     waited behind others: each of many clients had up to 2 MB, and that memory was never given
@@ -574,6 +580,7 @@ def test_a_server_stops_cleanly_while_keys_are_fetched(cold):
 
 
 @pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.full
 def test_after_a_restart_everything_is_there(tiered, tmp_path, clean):
     server = tiered("--wal-size", "16mb", threads=2, level="buffered", dir=tmp_path / "data", size="512mb")
     count = 2 * MEMORY // (VALUE_BYTES + 64)
@@ -671,6 +678,7 @@ class Writer:
             assert wire.call("GET", name) == content, name
 
 
+@pytest.mark.full
 def test_a_nearly_full_store_starts_again_after_kills_amid_writes(tiered, tmp_path):
     """A store whose memory and flash were nearly full could not be started again after `kill -9`:
     the load had no room for the index beside the writers' reserve, and short segments took whole
@@ -697,6 +705,7 @@ def test_a_nearly_full_store_starts_again_after_kills_amid_writes(tiered, tmp_pa
             assert wire.call("DBSIZE") == sum(len(writer.stored) for writer in writers)
 
 
+@pytest.mark.full
 def test_a_snapshot_has_what_lies_on_flash(tiered, start, tmp_path):
     """The snapshot is of one moment, and has no tier of its own: so no data may be missing in it.
     """
@@ -852,6 +861,7 @@ def test_a_disk_without_room_for_the_file_is_refused(small_disk, tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["ends early", "is overwritten", "is as it was before"])
+@pytest.mark.full
 def test_a_device_that_does_not_give_back_what_it_was_given_is_told_and_memory_is_served_on(tiered, tmp_path, damage):
     """No value of another key, and no key that seems to be gone."""
     server = tiered(threads=1, size="256mb")
@@ -914,6 +924,7 @@ def test_a_device_that_takes_no_writes_is_told_and_memory_is_served_on(tiered):
     assert 0 < server.log().count("writing to flash fails: File too large") < 10
 
 
+@pytest.mark.full
 def test_large_msets_of_many_threads_hold_nobody_up(tiered):
     """A transaction waited for memory with its keys locked. Others waited for the keys, pinned, and
     so held back the memory that it waited for: an MSET of 260 KB took 15 s with eight threads, and
@@ -950,6 +961,7 @@ def test_large_msets_of_many_threads_hold_nobody_up(tiered):
     assert longest[0] < 5, f"a reply took {longest[0]:.1f} s"
 
 
+@pytest.mark.full
 def test_renames_and_copies_of_large_values_are_never_refused_for_want_of_memory(tiered):
     """A head that had only room for removals left counted as found room, so COPY and EXEC failed
     eight times for lack of memory, over a nearly empty disk; RENAME and COPY held the keys

@@ -67,6 +67,7 @@ def test_figures_and_probes_do_not_wait_for_the_disk(hanging_disk, start):
             assert seconds(lambda: page(server, "/livez")) < AT_ONCE_S
 
 
+@pytest.mark.full
 def test_writes_that_fill_memory_hold_up_nobody_else_for_long(hanging_disk, start):
     """Each write waited 5 s for memory on the thread, one after the other: with twelve writers reads
     waited for a minute."""
@@ -113,6 +114,7 @@ def test_a_reader_does_not_wait_for_the_commit_of_another_client(hanging_disk, s
 
 
 @pytest.mark.parametrize("writers", [1, 20])
+@pytest.mark.full
 def test_a_new_client_is_served_while_all_others_wait_for_the_disk(hanging_disk, start, writers):
     """A thread whose clients all write commits by itself. The disk hung, and the thread with it: it
     accepted nobody. Twice, because the threads change their roles."""
@@ -137,12 +139,12 @@ def test_a_new_client_is_served_while_all_others_wait_for_the_disk(hanging_disk,
 @pytest.mark.parametrize(
     "commands",
     [
-        [("SELECT", 7)],
-        [("MULTI",), ("SELECT", 7), ("SET", "k", "w"), ("EXEC",)],
+        harness.only_full([("SELECT", 7)]),
+        harness.only_full([("MULTI",), ("SELECT", 7), ("SET", "k", "w"), ("EXEC",)]),
         [("SWAPDB", 0, 7)],
-        [("MOVE", "moved", 7)],
-        [("DURAMEN.TABLE", "CREATE", "t")],
-        [("DURAMEN.TABLE", "DROP", "old")],
+        harness.only_full([("MOVE", "moved", 7)]),
+        harness.only_full([("DURAMEN.TABLE", "CREATE", "t")]),
+        harness.only_full([("DURAMEN.TABLE", "DROP", "old")]),
     ],
     ids=lambda commands: commands[-1 if len(commands) == 1 else 1][0].lower(),
 )
@@ -163,6 +165,7 @@ def test_a_change_of_tables_holds_up_nobody_else(hanging_disk, start, commands):
             other.reply()  # no error
 
 
+@pytest.mark.full
 def test_an_exchange_of_databases_holds_up_only_their_data(hanging_disk, start):
     """One SWAPDB while the disk hung stopped PING and everything else for all clients, even that of
     a database with itself."""
@@ -244,6 +247,7 @@ def test_a_wait_for_the_disk_is_an_event_of_latency(hanging_disk, start):
         assert 500 <= found[b"aof-fsync-always"] < 60_000
 
 
+@pytest.mark.full
 def test_a_turn_without_replies_is_waited_for_by_the_next(hanging_disk, start):
     """After `CLIENT REPLY OFF`, or SKIP, the wait for a write was forgotten: its message was heard, and
     `CLIENT REPLY ON` answered, before the write was durable."""
@@ -276,6 +280,7 @@ def hang_unacknowledged(wire):
 
 
 @pytest.mark.parametrize("walk", ["'keys', '*'", "'dbsize'", "'scan', 0", "'get', KEYS[1]"])
+@pytest.mark.full
 def test_a_long_script_waits_for_all_that_it_has_seen(hanging_disk, start, walk):
     """That which a slice before the last one had seen was not waited for."""
     server = serve(start, hanging_disk, "synced")
@@ -291,6 +296,7 @@ def test_a_long_script_waits_for_all_that_it_has_seen(hanging_disk, start, walk)
         assert wire.reply() in ([b"hangs", b"k"], [b"k", b"hangs"], 2, [b"0", [b"hangs", b"k"]], [b"0", [b"k", b"hangs"]], b"v")
 
 
+@pytest.mark.full
 def test_a_transaction_with_a_script_has_the_level_of_its_beginning(hanging_disk, start):
     server = serve(start, hanging_disk, "synced")
     with server.connect() as first, server.connect() as wire:

@@ -34,6 +34,7 @@ def refused(server, data):
         return wire.drain()
 
 
+@pytest.mark.full
 def test_one_byte_per_second(server, wire):
     request = encode("SET", "slow", "x" * 100)
     slow = [server.connect() for _ in range(100)]
@@ -64,6 +65,7 @@ def test_request_cut_at_every_byte(server, wire):
 
 
 @pytest.mark.duramen
+@pytest.mark.full
 def test_client_that_never_reads_is_paused_and_then_closed(start):
     server = start("--output-limit", "32mb", "--output-pause", "4mb", "--output-stall", "3")
     with server.connect() as wire:
@@ -88,6 +90,7 @@ def test_client_that_never_reads_is_paused_and_then_closed(start):
 
 @pytest.mark.duramen
 @pytest.mark.parametrize("level", ["memory", "synced"])
+@pytest.mark.full
 def test_client_that_sends_a_whole_pipeline_before_it_reads(start, level):
     """Neither the replies nor the requests fit into the sockets' buffers. Such a client waited for
     ever for the server to receive, which waited for it to take replies (`output-stall` ended it).
@@ -104,6 +107,7 @@ def test_client_that_sends_a_whole_pipeline_before_it_reads(start, level):
 
 
 @pytest.mark.duramen
+@pytest.mark.full
 def test_client_whose_pipeline_is_too_long_does_not_keep_the_room_from_others(start):
     server = start("--pipeline-memory", "16mb", memory="64mb")
     echo = encode("ECHO", "x" * 1_000)
@@ -148,6 +152,7 @@ def test_clients_with_long_pipelines_get_the_room_in_turn(start):
 
 
 @pytest.mark.duramen
+@pytest.mark.full
 def test_pause_longer_than_output_stall_closes_nobody(start):
     """A paused client is not received from, so it may be unable to read: it is still sending."""
     server = start("--output-stall", "1", "--output-pause", "16mb")
@@ -163,6 +168,7 @@ def test_pause_longer_than_output_stall_closes_nobody(start):
 
 
 @pytest.mark.duramen
+@pytest.mark.full
 def test_clients_that_wait_for_the_room_of_slow_ones_do_not_stall(start):
     """Two clients take their replies so slowly that they keep the room and its turn. Others that
     waited for it were closed by `output-stall`, though it was the server that did not read."""
@@ -395,6 +401,7 @@ def test_limits_before_authentication(start):
     assert refused(server, b"*2\r\n$16385\r\n") == b"-ERR Protocol error: unauthenticated bulk length\r\n"
 
 
+@pytest.mark.full
 def test_idle_client_is_closed(start):
     # Longer than the machine may stall: or the busy one is idle too.
     server = start("--timeout", 3)
@@ -412,6 +419,7 @@ def test_idle_client_is_closed(start):
         assert busy.call("PING") == b"PONG"
 
 
+@pytest.mark.full
 def test_clients_without_the_password_do_not_stay(start):
     """They once held all connections of `maxclients` for as long as they liked."""
     server = start("--login-timeout", 3, "--requirepass", "secret", "--maxclients", 4)
@@ -494,6 +502,7 @@ def test_reset_ends_monitor_at_once(start):
             assert wire.call("GET", "absent") is None
 
 
+@pytest.mark.full
 def test_strangers_fill_no_memory(start):
     """A client without the password that read no replies took 1.15 MB: 500 of them 590 MB."""
     server = start("--requirepass", "secret", memory="64mb", threads=2)
@@ -601,6 +610,7 @@ def test_clients_that_are_killed_many_times_take_no_memory(start):
         other.close()
 
 
+@pytest.mark.full
 def test_long_transactions_leave_no_memory(start):
     """A thread kept the keys of the longest transaction that it ever ran: 21 MB each."""
     server = start(threads=2, memory="64mb")
@@ -615,6 +625,7 @@ def test_long_transactions_leave_no_memory(start):
     harness.wait_until(lambda: server.resident_bytes() < before + 12 * MIB, "the memory is given back")
 
 
+@pytest.mark.full
 def test_a_paused_client_is_not_idle(start):
     """`timeout` closed clients that CLIENT PAUSE held, and monitors. They did not count as blocked."""
     server = start("--timeout", 2)
@@ -637,6 +648,7 @@ def test_a_paused_client_is_not_idle(start):
 HALF_A_REQUEST = b"*2\r\n$3\r\nDEL\r\n$150000\r\n" + b"x" * 100_000
 
 
+@pytest.mark.full
 def test_strangers_hold_no_more_than_preauth_limit(start):
     """64 KB were received from a client whose requests did not run any more: 70 KB each. It stayed
     with the process when they had left. Most such clients stayed for a minute; they are closed."""
@@ -729,6 +741,7 @@ def test_maxclients_has_room_among_the_open_files(start):
         assert now >= int(wire.call("CONFIG", "GET", "maxclients")[1]) + 128
 
 
+@pytest.mark.full
 def test_login_timeout_counts_from_reset(start):
     """It counted from the connection's start, and a client that sent RESET later than that was
     closed at once, or never."""
@@ -747,6 +760,7 @@ def test_login_timeout_counts_from_reset(start):
         assert 2.5 < time.monotonic() - begun < 30
 
 
+@pytest.mark.full
 def test_reset_gives_a_stranger_no_more_time(start):
     """A client without the password stayed for ever by a RESET in time, and so did `maxclients` of
     them."""
@@ -761,6 +775,7 @@ def test_reset_gives_a_stranger_no_more_time(start):
         assert time.monotonic() - begun < 20
 
 
+@pytest.mark.full
 def test_a_password_sent_while_clients_are_paused_is_in_time(start):
     """A pause longer than `login-timeout` closed the clients that had sent AUTH in it."""
     server = start("--login-timeout", 2, "--requirepass", "secret")

@@ -194,6 +194,7 @@ def tag_of_each(members):
     return tags if set(tags) == {member.port for member in members} else None
 
 
+@pytest.mark.full
 def test_members_stay_within_their_budget_when_one_dies(large_cluster):
     """All segments of which a dead backup had replicas were requested at once, 8 MB each; and the
     read-ahead of a recovery was counted for each log: members of 128 MB took 80 MB beside it, and
@@ -239,6 +240,7 @@ def sick(member):
     return None
 
 
+@pytest.mark.full
 def test_a_member_whose_disk_hangs_holds_up_nobody(tmp_path):
     """It answered pings, so it was not called crashed; masters with a replica there waited for it
     for ever, and /livez was ok."""
@@ -272,6 +274,7 @@ def fill_up(place):
     assert shutil.disk_usage(place).free == 0
 
 
+@pytest.mark.full
 def test_a_member_comes_back_although_its_disk_is_full(tmp_path):
     """Its id was written to a new file, for which a disk full of its own replicas has no room: a
     member that was killed, or called crashed, answered LOADING for ever, and neither its memory nor
@@ -313,6 +316,7 @@ def has_joined_after(member, was):
         return False
 
 
+@pytest.mark.full
 def test_who_slept_is_replaced_and_begins_anew_in_the_same_process(cluster):
     cluster.write("value")
     sleeper, other = cluster.members[2], cluster.members[0]
@@ -354,6 +358,7 @@ def sharing(member):
     return int(member.info("cluster")["duramen_segments_sharing_rack"])
 
 
+@pytest.mark.full
 def test_writes_go_on_when_those_who_live_are_in_too_few_racks(tmp_path):
     """Two replicas, racks a, a, b and c: the member of b died, and the one of c wrote nothing any more, as both others are in one rack.
     It said that there were enough backups."""

@@ -35,7 +35,7 @@ def remove(wire, some):
         assert wire.call("DEL", *some[start : start + 1000]) == len(some[start : start + 1000])
 
 
-@pytest.mark.parametrize("value_bytes", [100, 1000, 10_000, 500_000])
+@pytest.mark.parametrize("value_bytes", [harness.only_full(100), 1000, 10_000, 500_000])
 def test_store_mode_refuses_and_goes_on(start, value_bytes):
     server = start(memory="96mb")
     value = b"v" * value_bytes
@@ -144,6 +144,7 @@ def test_cache_mode_evicts_what_is_cold(start):
 
 
 @pytest.mark.duramen
+@pytest.mark.full
 def test_rss_follows_deletion(start):
     server = start(memory="1500mb", threads=2)
     value = b"v" * 1000
@@ -187,12 +188,12 @@ def test_resident_memory_stays_below_the_budget(start):
 @pytest.mark.parametrize(
     "level, value_bytes, has_dir",
     [
-        ("memory", 1000, False),
-        ("memory", 1000, True),
-        ("buffered", 1000, True),
+        harness.only_full("memory", 1000, False),
+        harness.only_full("memory", 1000, True),
+        harness.only_full("buffered", 1000, True),
         ("synced", 1000, True),
-        ("memory", 100, True),
-        ("memory", 100_000, True),
+        harness.only_full("memory", 100, True),
+        harness.only_full("memory", 100_000, True),
     ],
 )
 def test_the_process_stays_within_a_tenth_above_the_budget(start, tmp_path, level, value_bytes, has_dir):
@@ -203,6 +204,7 @@ def test_the_process_stays_within_a_tenth_above_the_budget(start, tmp_path, leve
 
 
 @pytest.mark.parametrize("threads", [2, 8])
+@pytest.mark.full
 def test_a_small_server_keeps_its_budget_beside_snapshots(start, tmp_path, threads):
     """The log buffer and the heap of a server of 64 MiB were more than a tenth of it: 92 MB."""
     more = {"dir": tmp_path / "data", "threads": threads}
@@ -230,6 +232,7 @@ def test_memory_of_clients_that_have_gone_is_given_back(start):
     harness.wait_until(lambda: server.resident_bytes() < before + 16 * MIB, "their memory is given back")
 
 
+@pytest.mark.full
 def test_short_segments_take_what_they_are_charged(start, tmp_path):
     """Each start leaves short segments. A huge page backed all of each while they were loaded: 131
     MB of 64 MiB."""
@@ -320,6 +323,7 @@ def test_nothing_is_lost_or_mixed_up_while_the_cleaner_works(start):
         wire.close()
 
 
+@pytest.mark.full
 def test_transactions_at_the_limit_never_stop_for_good(start):
     """Two connections once waited for memory while they held keys that a third, pinned, waited for:
     none of them continued."""

@@ -149,6 +149,7 @@ def test_evicted_keys_are_told(start):
         assert wire.call("EXISTS", first[2]) == 0
 
 
+@pytest.mark.full
 def test_a_thousand_subscribers_get_all_messages_in_order(start):
     server = start(threads=2)
     with contextlib.ExitStack() as stack:
@@ -333,6 +334,7 @@ def test_a_command_that_waited_for_flash_tells_its_event_once(start, tmp_path):
         assert not has_message(listener)
 
 
+@pytest.mark.full
 def test_a_subscriber_that_sends_requests_misses_no_message(server):
     """A thread that spun could receive a request from a subscriber, and then take a message for it:
     the message was lost. CLIENT KILL was lost in the same way."""

@@ -142,6 +142,7 @@ def test_hot_keys_are_refused_in_words(server, some):
     assert done.returncode == 1 and "LFU" in done.stdout + done.stderr, done
 
 
+@pytest.mark.full
 def test_latency_modes(server):
     csv = subprocess.run(["redis-cli", "-p", str(server.port), "--latency", "-i", "4", "--csv"], capture_output=True, text=True, timeout=harness.PATIENCE_S, check=True)
     least, most, average, count = map(float, csv.stdout.strip().split(","))

@@ -64,13 +64,19 @@ BY_HOST_AND_PORT = [
     "unit/tracking",
 ]
 
+# Units of the quick tier: each of them takes about a second.
+QUICK = [
+    *("unit/acl-v2", "unit/auth", "unit/pubsubshard", "unit/type/incr", "unit/bitfield", "unit/info-command", "unit/keyspace"),
+    *("unit/introspection", "unit/latency-monitor", "unit/protocol", "unit/quit", "unit/slowlog", "unit/functions", "unit/tracking"),
+]
+
 # Tests that use DEBUG or replication, that change maxmemory, and slow ones.
 NOT_TAGGED = "-needs:debug -needs:repl -needs:pfdebug -needs:config-maxmemory -slow"
 
 # Name of a failure outside of any test.
 OUTSIDE = "(outside of a test)"
 
-pytestmark = [pytest.mark.duramen, pytest.mark.full]
+pytestmark = pytest.mark.duramen
 
 
 class Listed:
@@ -169,13 +175,17 @@ def skip_if_listed(unit):
         pytest.skip(reason)
 
 
-@pytest.mark.parametrize("unit", WITH_OWN_SERVERS)
+def parameters(units):
+    return [unit if unit in QUICK else harness.only_full(unit) for unit in units]
+
+
+@pytest.mark.parametrize("unit", parameters(WITH_OWN_SERVERS))
 def test_unit_with_own_servers(unit, tmp_path):
     skip_if_listed(unit)
     judge(unit, run(unit, [], tmp_path / "output"))
 
 
-@pytest.mark.parametrize("unit", BY_HOST_AND_PORT)
+@pytest.mark.parametrize("unit", parameters(BY_HOST_AND_PORT))
 def test_unit_by_host_and_port(unit, start, tmp_path):
     skip_if_listed(unit)
     server = start(dir=tmp_path / "data", threads=1)

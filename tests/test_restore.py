@@ -117,6 +117,7 @@ def test_a_pipe_in_the_place_of_a_file_blocks_nothing(snapshot, start, tmp_path)
             assert "neither a regular file nor a block device" in done.stdout + done.stderr, done
 
 
+@pytest.mark.full
 def test_what_restore_says_that_is_needed_is_enough(start, tmp_path):
     server = start("--wal-size", "16mb", dir=tmp_path / "data", level=None, memory="256mb")
     with server.connect() as wire:
@@ -134,6 +135,7 @@ def test_what_restore_says_that_is_needed_is_enough(start, tmp_path):
         server.kill()
 
 
+@pytest.mark.full
 def test_restore_writes_over_nothing(snapshot, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letters").write_text("precious")
@@ -150,6 +152,7 @@ def test_restore_writes_over_nothing(snapshot, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.full
 def test_files_of_two_snapshots_are_not_restored(start, tmp_path):
     """A backup job copied the files one by one while another snapshot took their place: `fsck` and
     `restore` called the copy sound, and no server started with it."""

@@ -90,11 +90,11 @@ def test_many_clients_run_scripts_on_the_same_keys(server):
 @pytest.mark.parametrize(
     "script",
     [
-        "while true do end",
-        "while true do pcall(function() while true do end end) end",
+        harness.only_full("while true do end"),
+        harness.only_full("while true do pcall(function() while true do end end) end"),
         "while true do redis.call('set', 'looped', 'x') end",
-        "while true do redis.pcall('nope') end",
-        "coroutine.wrap(function() while true do end end)()",
+        harness.only_full("while true do redis.pcall('nope') end"),
+        harness.only_full("coroutine.wrap(function() while true do end end)()"),
     ],
 )
 def test_a_script_that_loops_delays_nobody_and_can_be_killed(server, script):

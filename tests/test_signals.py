@@ -102,6 +102,7 @@ def test_closed_standard_streams_end_nothing(tmp_path, config):
         assert stopped(process) == 0
 
 
+@pytest.mark.full
 def test_a_log_that_nobody_reads_holds_up_nobody(tmp_path, config):
     """An abandoned pager filled the pipe, and the next line of the log blocked its thread for ever.
     Now lines are lost instead, and the log reports their number as soon as it is read again."""

@@ -160,6 +160,7 @@ def test_clients_in_many_threads(encrypted):
     harness.in_threads(8, work)
 
 
+@pytest.mark.full
 def test_an_idle_client_is_served_later(encrypted):
     with encrypted.connect() as idle:
         time.sleep(3)
@@ -197,6 +198,7 @@ def test_port_0_turns_plain_off(certs, tmp_path):
         process.stdout.close()
 
 
+@pytest.mark.full
 def test_certificates_are_read_again_by_signal_and_by_themselves(begin, certs, tmp_path):
     own = own_copy(certs, tmp_path)
     port = harness.free_port()

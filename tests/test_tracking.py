@@ -383,6 +383,10 @@ def own_changes(server, options, way, order, read_before, wanted_own=frozenset()
             return own, told_all(told(0)[1], wanted_then), ran_again
 
 
+# Ways that belong to the full tier.
+SLOW_WAYS = [way for way in WAYS if way.startswith(("suspended", "conflict"))]
+
+
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
     """Duramen with two threads, and a Redis."""
@@ -392,7 +396,7 @@ def both(tmp_path_factory):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [harness.only_full(way) if way in SLOW_WAYS else way for way in WAYS])
 def test_own_changes_are_told_as_by_redis(both, way, mode):
     """Also if the requests are suspended, or run again."""
     again = []
@@ -464,6 +468,7 @@ def test_a_client_that_does_not_listen_costs_little(server):
 
 
 @pytest.mark.parametrize("remembered_keys", ["0", "8"])
+@pytest.mark.full
 def test_no_cache_is_stale(server, remembered_keys):
     """Readers with caches, and writers: what a reader has in its cache is the value of the store, as
     soon as what was sent for it has come. Also if keys leave the server's table all the time."""

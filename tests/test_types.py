@@ -75,7 +75,7 @@ def check(client, number):
         client.lpush(f"set:{number}", "x")
 
 
-@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("protocol", [harness.only_full(2), 3])
 def test_every_type_is_back_after_kills(start, tmp_path, protocol):
     server = start("--wal-size", "16mb", level=None, dir=tmp_path / "data", memory="64mb", threads=2)
     for round_ in range(3):
@@ -189,6 +189,7 @@ def test_the_stream_commands_of_redis_py(server):
         assert list(client.scan_iter(_type="STREAM")) and client.object("ENCODING", "s") == "stream"
 
 
+@pytest.mark.full
 def test_collections_on_flash(start, tmp_path):
     """Twice as many bytes as memory: collections are read from flash, and changed there."""
     flash = ("--flash-file", tmp_path / "flash", "--flash-size", "256mb")
@@ -234,7 +235,7 @@ def until_done(work, what):
     harness.wait_until(done, what, pause_s=0.2)
 
 
-@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("protocol", [harness.only_full(2), 3])
 def test_every_type_through_a_migration_and_a_recovery(tmp_path, protocol):
     with Up(tmp_path, 4) as cluster:
         host, port = cluster.nodes[0].rsplit(":", 1)
@@ -265,6 +266,7 @@ def test_every_type_through_a_migration_and_a_recovery(tmp_path, protocol):
                 assert client.lindex(f"list:{number}", 0) == b"new"
 
 
+@pytest.mark.full
 def test_every_type_after_the_end_of_a_whole_cluster(tmp_path):
     cluster = Cluster(tmp_path)
     try:

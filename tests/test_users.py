@@ -35,6 +35,7 @@ def test_a_user_has_its_rights_and_no_others(server, admin):
     assert {entry["reason"] for entry in log} == {"key", "command"}, log
 
 
+@pytest.mark.full
 def test_a_wrong_password_is_refused_and_counted(server, admin):
     admin.acl_setuser("ann", enabled=True, passwords=["+open sesame"])
     before = admin.info("stats")["acl_access_denied_auth"]

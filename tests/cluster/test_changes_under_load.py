@@ -20,7 +20,7 @@ from harness import wait_until
 from processes import Cluster, Member
 from test_encryption import tool
 
-pytestmark = [pytest.mark.duramen, pytest.mark.full]
+pytestmark = pytest.mark.duramen
 
 # A change is in force everywhere within this time, on two shared cores.
 SOON_S = 40
@@ -318,6 +318,7 @@ def cluster(place):
         yield cluster
 
 
+@pytest.mark.full
 def test_no_request_fails_for_a_change(cluster, place):
     with cluster.explained(), Load(cluster, place) as load:
         load.check("the start")

@@ -153,6 +153,7 @@ def lives_through(cluster, wrong):
     everything_is_there(cluster, "after")
 
 
+@pytest.mark.full
 def test_a_coordinator_starts_on_an_empty_store(place):
     with Cluster(place, 3, replicas=2, settings=harness.CALM) as cluster:
         filled(cluster, "before")
@@ -160,6 +161,7 @@ def test_a_coordinator_starts_on_an_empty_store(place):
         lives_through(cluster, with_store(right, f"redb:{right.folder / 'empty'}"))
 
 
+@pytest.mark.full
 def test_a_coordinator_starts_on_an_empty_etcd(place):
     with Cluster(place, 3, replicas=2, etcd=True, settings=harness.CALM) as cluster:
         filled(cluster, "before")
@@ -170,6 +172,7 @@ def test_a_coordinator_starts_on_an_empty_etcd(place):
             other.kill()
 
 
+@pytest.mark.full
 def test_a_coordinator_starts_with_the_store_of_another_cluster(place):
     """Of the same name, with members of the same ids: they are this cluster's neither."""
     calm = {"replicas": 1, "settings": harness.CALM}
@@ -201,6 +204,7 @@ def test_a_coordinator_starts_with_the_store_of_another_cluster(place):
         everything_is_there(two, "other")
 
 
+@pytest.mark.full
 def test_members_of_an_older_version(place):
     """They have an id, and do not know that of their cluster."""
     with Cluster(place, 3, replicas=2, settings=harness.CALM) as cluster:
@@ -311,6 +315,7 @@ def test_members_of_a_coordinator_that_is_updated_take_its_id_while_they_run(pla
         everything_is_there(cluster, "before")
 
 
+@pytest.mark.full
 def test_a_connection_on_which_no_coordinator_answers_is_given_up(place):
     """A member asked for ever through a proxy that had kept the connection but not the coordinator."""
     cluster = Cluster(place, 2, replicas=1, settings=harness.CALM)
@@ -358,6 +363,7 @@ def test_a_connection_on_which_no_coordinator_answers_is_given_up(place):
         proxy.end()
 
 
+@pytest.mark.full
 def test_the_pages_of_a_coordinator_that_is_not_ready(place):
     with Cluster(place, 2, replicas=1, settings=harness.CALM) as cluster:
         right = cluster.coordinators[0]

@@ -11,7 +11,7 @@ import harness
 import provide
 from installing import PACKAGING, run
 
-pytestmark = [pytest.mark.duramen, pytest.mark.full]
+pytestmark = pytest.mark.duramen
 
 UNITS = ["duramen.service", "duramen@shop.service", "duramen-coordinator.service"]
 CONFIG = "/etc/duramen/duramen.toml"
@@ -71,11 +71,13 @@ def test_the_packages_have_what_they_need(packages):
     assert "./usr/lib/debug/usr/bin/duramen.debug" in lines
 
 
+@pytest.mark.full
 def test_lintian_finds_no_error(packages):
     provide.optional(provide.program, "lintian")
     run("lintian", "--fail-on", "error", "--allow-root", packages["duramen"])
 
 
+@pytest.mark.full
 def test_the_package_from_its_installation_to_its_purge(packages, machine, tmp_path):
     package = packages["duramen"]
     install(machine, package)
@@ -154,12 +156,14 @@ def installed(packages, machine):
     return machine
 
 
+@pytest.mark.full
 def test_systemd_finds_nothing_to_say_about_the_units(installed):
     provide.optional(provide.program, "systemd-analyze")
     assert installed.run("systemd-analyze", "verify", "--man=no", *UNITS).strip() == ""
 
 
 @pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.full
 def test_the_units_are_as_closed_as_they_can_be(installed, unit):
     provide.optional(provide.program, "systemd-analyze")
     text = installed.run("systemd-analyze", "security", "--no-pager", "--offline=true", unit)
@@ -180,6 +184,7 @@ def test_the_units_have_one_sandbox():
     assert [line for line in lines[0] if not only_servers.match(line)] == lines[2]
 
 
+@pytest.mark.full
 def test_a_coordinator_and_a_member_run_under_their_units(installed):
     installed.run("sh", "-c", "umask 077; echo 0123456789012345678901234567890123456789 >/etc/duramen/token; chown duramen /etc/duramen/token")
     installed.write("/etc/default/duramen-coordinator", 'DURAMEN_COORDINATOR_OPTIONS="--cluster shop --replicas 1 --cluster-token-file /etc/duramen/token"\n')
@@ -189,6 +194,7 @@ def test_a_coordinator_and_a_member_run_under_their_units(installed):
         assert re.search(r"(?m)^0\.1 +up ", said), said
 
 
+@pytest.mark.full
 def test_the_filter_of_the_test_is_in_force(installed):
     """With one more set of calls forbidden, no server starts: so those of the unit are needed, and
     are allowed."""
@@ -199,6 +205,7 @@ def test_the_filter_of_the_test_is_in_force(installed):
     assert process.communicate(timeout=harness.PATIENCE_S)[0] == "" and process.returncode != 0
 
 
+@pytest.mark.full
 def test_logs_are_rotated(installed):
     provide.optional(provide.program, "logrotate")
     log = "/var/log/duramen/duramen.log"

@@ -72,6 +72,7 @@ def test_a_server_reports_its_states(start, supervisor, tmp_path):
     assert supervisor.is_silent()
 
 
+@pytest.mark.full
 def test_loading_takes_as_long_as_it_takes(tmp_path):
     """Without more time, systemd would end a server that loads much data."""
     supervisor = Supervisor(str(tmp_path / "notify"))

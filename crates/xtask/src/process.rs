@@ -22,7 +22,23 @@ pub(crate) fn target() -> PathBuf {
 pub(crate) fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(root());
+    forget_cargo_run(&mut command);
     command
+}
+
+/// Takes the variables away by which `cargo run` describes this program. The build script of `ring`
+/// watches them: with them cargo would build it, and all crates that use it, anew after each cargo
+/// command by hand.
+pub(crate) fn forget_cargo_run(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let shown = name.to_string_lossy();
+        if ["CARGO_PKG_", "CARGO_MANIFEST_"]
+            .iter()
+            .any(|begin| shown.starts_with(begin))
+        {
+            command.env_remove(&name);
+        }
+    }
 }
 
 /// The workspaces whose crates are formatted, linted, documented and tested.

@@ -51,6 +51,7 @@ impl Job {
     fn command(&self, network: &Namespace) -> Command {
         let mut command = network.command(&self.program);
         command.args(&self.arguments).current_dir(&self.folder);
+        process::forget_cargo_run(&mut command);
         for (name, value) in &self.variables {
             command.env(name, value);
         }
