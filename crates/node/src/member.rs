@@ -31,7 +31,7 @@ use crate::owned::Owned;
 use crate::requests::{RequestId, Token};
 use crate::view::{Map, View};
 use asked::Asked;
-use duramen_base::ids::{MapVersion, ServerId, TabletsVersion};
+use duramen_base::ids::{ListVersion, MapVersion, ServerId, TabletsVersion};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::random::Random;
 use duramen_cluster::detector::{Act, Detector};
@@ -274,7 +274,13 @@ impl Member {
         }
     }
 
-    fn ponged(&mut self, now_us: u64, nonce: u64, list_version: u64, out: &mut Vec<Output>) {
+    fn ponged(
+        &mut self,
+        now_us: u64,
+        nonce: u64,
+        list_version: ListVersion,
+        out: &mut Vec<Output>,
+    ) {
         let Some(detector) = &mut self.detector else {
             return;
         };

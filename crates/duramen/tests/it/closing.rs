@@ -133,13 +133,36 @@ fn every_operation_of_a_closed_store_says_so() {
     assert_eq!(session.get(T, "key").unwrap().unwrap().bytes, b"1");
 }
 
+const ACCOUNTS: u64 = 12;
+const THREADS: u64 = 4;
+
+/// Transfers until an error; returns how many transfers were acknowledged.
+fn transfer(store: &Arc<Store>, accounts: &[(Table, String)], thread: u64) -> (u64, Error) {
+    let mut session = store.session().unwrap();
+    let counter = format!("transfers of {thread}");
+    for n in 0u64.. {
+        // Neighbours in either order: their locks must not make a ring.
+        let (from, to) = ((n * 7 + thread) % ACCOUNTS, (n * 5) % ACCOUNTS);
+        let [from, to] = [from, to].map(|n| &accounts[n as usize].1);
+        let keys = [(T, from), (T, to), (T, &counter)];
+        let moved = session.transaction(&keys, |tx| {
+            tx.increment(T, from, -3)?;
+            tx.increment(T, to, 3)?;
+            tx.increment(T, &counter, 1)
+        });
+        match moved {
+            Ok(_) => {}
+            Err(error) => return (n, error),
+        }
+    }
+    unreachable!("it ends with the store")
+}
+
 /// Threads move money between accounts and count their transfers in the same step, others add it
 /// up, and the store is closed meanwhile. At the next start every acknowledged transfer is there,
 /// no other is, and the sum is unchanged.
 #[test]
 fn transfers_that_are_cut_short_by_close_are_whole() {
-    const ACCOUNTS: u64 = 12;
-    const THREADS: u64 = 4;
     for level in [Level::Memory, Level::Synced] {
         let dir = tempfile::tempdir().unwrap();
         let mut total = [0; THREADS as usize];
@@ -166,26 +189,7 @@ fn transfers_that_are_cut_short_by_close_are_whole() {
                 let workers: Vec<_> = (0..THREADS)
                     .map(|thread| {
                         let (store, accounts) = (&store, &accounts);
-                        scope.spawn(move || {
-                            let mut session = store.session().unwrap();
-                            let counter = format!("transfers of {thread}");
-                            for n in 0u64.. {
-                                // Neighbours in either order: their locks must not make a ring.
-                                let (from, to) = ((n * 7 + thread) % ACCOUNTS, (n * 5) % ACCOUNTS);
-                                let [from, to] = [from, to].map(|n| &accounts[n as usize].1);
-                                let keys = [(T, from), (T, to), (T, &counter)];
-                                let moved = session.transaction(&keys, |tx| {
-                                    tx.increment(T, from, -3)?;
-                                    tx.increment(T, to, 3)?;
-                                    tx.increment(T, &counter, 1)
-                                });
-                                match moved {
-                                    Ok(_) => {}
-                                    Err(error) => return (n, error),
-                                }
-                            }
-                            unreachable!("it ends with the store")
-                        })
+                        scope.spawn(move || transfer(store, accounts, thread))
                     })
                     .collect();
                 let deadline = Instant::now() + Duration::from_secs(60);

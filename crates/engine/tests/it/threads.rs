@@ -38,6 +38,30 @@ fn check_value(key: u64, value: &[u8]) {
     );
 }
 
+/// Reads all keys, again and again.
+fn read_until(store: &Arc<Store>, stop: &AtomicBool, seed: u64) {
+    let mut session = store.session().unwrap();
+    let mut versions = vec![0u64; 40_000];
+    let mut key = seed;
+    while !stop.load(Ordering::Relaxed) {
+        let guard = session.pin();
+        for _ in 0..16 {
+            key = (key + 7919) % 40_000;
+            if let Some(object) = guard
+                .read(TABLE, guard.hash(&key.to_le_bytes()), &key.to_le_bytes())
+                .unwrap()
+            {
+                check_value(key, object.value);
+                assert!(
+                    object.version >= versions[key as usize],
+                    "versions only grow"
+                );
+                versions[key as usize] = object.version;
+            }
+        }
+    }
+}
+
 #[test]
 fn writers_readers_and_cleaners_share_the_store() {
     let store = store(64, 3, 2);
@@ -67,28 +91,7 @@ fn writers_readers_and_cleaners_share_the_store() {
         }
         for seed in 0..2u64 {
             let (store, stop) = (&store, &stop);
-            scope.spawn(move || {
-                let mut session = store.session().unwrap();
-                let mut versions = vec![0u64; 40_000];
-                let mut key = seed;
-                while !stop.load(Ordering::Relaxed) {
-                    let guard = session.pin();
-                    for _ in 0..16 {
-                        key = (key + 7919) % 40_000;
-                        if let Some(object) = guard
-                            .read(TABLE, guard.hash(&key.to_le_bytes()), &key.to_le_bytes())
-                            .unwrap()
-                        {
-                            check_value(key, object.value);
-                            assert!(
-                                object.version >= versions[key as usize],
-                                "versions only grow"
-                            );
-                            versions[key as usize] = object.version;
-                        }
-                    }
-                }
-            });
+            scope.spawn(move || read_until(store, stop, seed));
         }
         let deadline = Instant::now() + Duration::from_secs(300);
         while writes.load(Ordering::Relaxed) < 300_000 && Instant::now() < deadline {
@@ -143,13 +146,61 @@ fn increments_of_all_threads_add_up() {
     }
 }
 
+const ACCOUNTS: u64 = 20;
+
+fn transfer(store: &Arc<Store>, seed: u64) {
+    let mut session = store.session().unwrap();
+    for n in 0..20_000u64 {
+        let (a, b) = (
+            (n * 7 + seed) % ACCOUNTS,
+            (n * 13 + 3 * seed + 1) % ACCOUNTS,
+        );
+        let mut guard = session.pin();
+        let (ha, hb) = (guard.hash(&a.to_le_bytes()), guard.hash(&b.to_le_bytes()));
+        guard.lock_keys(&[(TABLE, ha), (TABLE, hb)]).unwrap();
+        guard.increment(TABLE, ha, &a.to_le_bytes(), -1).unwrap();
+        guard.increment(TABLE, hb, &b.to_le_bytes(), 1).unwrap();
+        guard.unlock_keys();
+    }
+}
+
+/// Adds up all accounts, again and again.
+fn sum_until(store: &Arc<Store>, stop: &AtomicBool) {
+    let number = |value: &[u8]| std::str::from_utf8(value).unwrap().parse::<i64>().unwrap();
+    let mut session = store.session().unwrap();
+    let mut round = 0u32;
+    while !stop.load(Ordering::Relaxed) {
+        round += 1;
+        let mut guard = if round.is_multiple_of(64) {
+            session.pin_exclusive()
+        } else {
+            session.pin()
+        };
+        let keys: Vec<_> = (0..ACCOUNTS)
+            .map(|key| (TABLE, guard.hash(&key.to_le_bytes())))
+            .collect();
+        guard.lock_keys(&keys).unwrap();
+        let sum: i64 = (0..ACCOUNTS)
+            .map(|key| {
+                let key = key.to_le_bytes();
+                number(
+                    guard
+                        .read(TABLE, guard.hash(&key), &key)
+                        .unwrap()
+                        .unwrap()
+                        .value,
+                )
+            })
+            .sum();
+        assert_eq!(sum, ACCOUNTS as i64 * 100);
+    }
+}
+
 /// Transfers between accounts keep the sum. Readers that read all accounts under one lock see it
 /// kept, and so does a session that is alone in the store.
 #[test]
 fn transactions_are_isolated() {
-    const ACCOUNTS: u64 = 20;
     let store = store(64, 2, 1);
-    let number = |value: &[u8]| std::str::from_utf8(value).unwrap().parse::<i64>().unwrap();
     let mut session = store.session().unwrap();
     for key in 0..ACCOUNTS {
         let mut guard = session.pin();
@@ -167,53 +218,11 @@ fn transactions_are_isolated() {
         let workers: Vec<_> = (0..3u64)
             .map(|seed| {
                 let store = &store;
-                scope.spawn(move || {
-                    let mut session = store.session().unwrap();
-                    for n in 0..20_000u64 {
-                        let (a, b) = (
-                            (n * 7 + seed) % ACCOUNTS,
-                            (n * 13 + 3 * seed + 1) % ACCOUNTS,
-                        );
-                        let mut guard = session.pin();
-                        let (ha, hb) = (guard.hash(&a.to_le_bytes()), guard.hash(&b.to_le_bytes()));
-                        guard.lock_keys(&[(TABLE, ha), (TABLE, hb)]).unwrap();
-                        guard.increment(TABLE, ha, &a.to_le_bytes(), -1).unwrap();
-                        guard.increment(TABLE, hb, &b.to_le_bytes(), 1).unwrap();
-                        guard.unlock_keys();
-                    }
-                })
+                scope.spawn(move || transfer(store, seed))
             })
             .collect();
         let (store, stop) = (&store, &stop);
-        scope.spawn(move || {
-            let mut session = store.session().unwrap();
-            let mut round = 0u32;
-            while !stop.load(Ordering::Relaxed) {
-                round += 1;
-                let mut guard = if round.is_multiple_of(64) {
-                    session.pin_exclusive()
-                } else {
-                    session.pin()
-                };
-                let keys: Vec<_> = (0..ACCOUNTS)
-                    .map(|key| (TABLE, guard.hash(&key.to_le_bytes())))
-                    .collect();
-                guard.lock_keys(&keys).unwrap();
-                let sum: i64 = (0..ACCOUNTS)
-                    .map(|key| {
-                        let key = key.to_le_bytes();
-                        number(
-                            guard
-                                .read(TABLE, guard.hash(&key), &key)
-                                .unwrap()
-                                .unwrap()
-                                .value,
-                        )
-                    })
-                    .sum();
-                assert_eq!(sum, ACCOUNTS as i64 * 100);
-            }
-        });
+        scope.spawn(move || sum_until(store, stop));
         // One account read after another, without locks: once a transfer's effect is seen, it is
         // seen whole.
         scope.spawn(move || {

@@ -427,6 +427,36 @@ fn read_all(rig: &mut Rig, read: &ReadReplica) -> (Vec<String>, usize) {
     }
 }
 
+/// Reads at places where no entry begins, and of replicas that differ from the requester's record.
+fn refuses_other_reads(rig: &mut Rig, read: &ReadReplica, bytes: &[u8]) {
+    for offset in [3, u32::MAX] {
+        let read = ReadReplica {
+            offset,
+            ..read.clone()
+        };
+        assert!(invalid(&ask_read(rig, &read).0));
+    }
+    let shorter = Certificate::of(&bytes[..64]);
+    let other = ReadReplica {
+        certificate: shorter,
+        ..read.clone()
+    };
+    assert!(
+        matches!(ask_read(rig, &other).0, PeerAnswer::Bad { .. }),
+        "B5"
+    );
+    let missing = ReadReplica {
+        segment: SegmentId(77),
+        ..read.clone()
+    };
+    assert!(matches!(
+        ask_read(rig, &missing).0,
+        PeerAnswer::NotYet { .. }
+    ));
+    assert!(rig.read_step());
+    assert!(matches!(ask_read(rig, &missing).0, PeerAnswer::Bad { .. }));
+}
+
 #[test]
 fn a_recovery_reads_its_partition_whole_and_nothing_else() {
     let mut rig = Rig::new();
@@ -477,36 +507,7 @@ fn a_recovery_reads_its_partition_whole_and_nothing_else() {
     found.sort();
     assert_eq!(found, expected);
     assert!(answers > 10 && expected.len() > 50);
-    // Places where no entry begins, and replicas that differ from the requester's record.
-    for offset in [3, u32::MAX] {
-        let read = ReadReplica {
-            offset,
-            ..read.clone()
-        };
-        assert!(invalid(&ask_read(&mut rig, &read).0));
-    }
-    let shorter = Certificate::of(&bytes[..64]);
-    let other = ReadReplica {
-        certificate: shorter,
-        ..read.clone()
-    };
-    assert!(
-        matches!(ask_read(&mut rig, &other).0, PeerAnswer::Bad { .. }),
-        "B5"
-    );
-    let missing = ReadReplica {
-        segment: SegmentId(77),
-        ..read
-    };
-    assert!(matches!(
-        ask_read(&mut rig, &missing).0,
-        PeerAnswer::NotYet { .. }
-    ));
-    assert!(rig.read_step());
-    assert!(matches!(
-        ask_read(&mut rig, &missing).0,
-        PeerAnswer::Bad { .. }
-    ));
+    refuses_other_reads(&mut rig, &read, &bytes);
 }
 
 /// The disk's replicas of the master's log, in the form of a message to the master.

@@ -1,9 +1,10 @@
-//! The two text formats of metrics, and the choice between them for a scraper.
+//! The two text formats of metrics, the choice between them for a scraper, and the encoders of
+//! single values.
 //!
 //! Metrics are encoded as OpenMetrics. The older format of Prometheus is derived from that, line by
 //! line: it has no end mark and no units, and a counter's description uses the name of its samples.
 
-use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;

@@ -132,6 +132,21 @@ impl Model {
         gone
     }
 
+    /// Trims whole nodes; at most `limit` entries, if it is not 0.
+    fn trim_roughly(&mut self, value: &mut Option<Vec<u8>>, number: usize, limit: usize) {
+        let rough = Rough {
+            node_entries: NODE_ENTRIES,
+            limit: if limit == 0 { usize::MAX } else { limit },
+        };
+        let trim = Trim::Length(number);
+        let removed = change(value, |stream| stream.trim(trim, Some(rough))).unwrap();
+        assert!(limit == 0 || removed <= limit);
+        let left = self.entries.len() - removed;
+        assert!(left >= number || removed == 0);
+        assert!(left == 0 || removed % 100 == 0);
+        self.keep(left);
+    }
+
     fn apply(&mut self, value: &mut Option<Vec<u8>>, step: &Step) {
         match step {
             Step::Add(ms, seq, pairs) => {
@@ -178,25 +193,7 @@ impl Model {
                 let later = self.entries.range(id..).count();
                 assert_eq!(removed, Ok(self.keep(later)));
             }
-            Step::Roughly(number, limit) => {
-                let removed = change(value, |stream| {
-                    let limit = if *limit == 0 { usize::MAX } else { *limit };
-                    let node_entries = NODE_ENTRIES;
-                    stream.trim(
-                        Trim::Length(*number),
-                        Some(Rough {
-                            node_entries,
-                            limit,
-                        }),
-                    )
-                })
-                .unwrap();
-                assert!(*limit == 0 || removed <= *limit);
-                let left = self.entries.len() - removed;
-                assert!(left >= *number || removed == 0);
-                assert!(left == 0 || removed % 100 == 0);
-                self.keep(left);
-            }
+            Step::Roughly(number, limit) => self.trim_roughly(value, *number, *limit),
             Step::SetLast(more) => {
                 self.last.ms = self.last.ms.saturating_add(*more);
                 let last = self.last;

@@ -15,100 +15,14 @@ const LINES_MAX: usize = 70;
 /// File, function and reason.
 const LONG: &[(&str, &str, &str)] = &[
     (
-        "crates/backup/tests/device/main.rs",
-        "what_goes_in_comes_out_in_every_mode",
-        "not split yet",
-    ),
-    (
-        "crates/backup/tests/device/main.rs",
-        "everybody_at_once",
-        "not split yet",
-    ),
-    (
-        "crates/cli/tests/cluster/coordinator.rs",
-        "tables_are_kept_over_a_kill",
-        "not split yet",
-    ),
-    (
         "crates/cluster/src/coordinator/mod.rs",
         "consider",
         "one flat table: a row for each message to the coordinator",
     ),
     (
-        "crates/cluster/tests/coordinator/copysets.rs",
-        "masters_use_the_copysets_of_the_server_list",
-        "not split yet",
-    ),
-    (
-        "crates/cluster/tests/coordinator/life.rs",
-        "obey",
-        "not split yet",
-    ),
-    (
-        "crates/cluster/tests/coordinator/scale.rs",
-        "ten_thousand_servers",
-        "not split yet",
-    ),
-    (
-        "crates/cluster/tests/replication/schedules/scenarios.rs",
-        "the_last_good_replica_is_kept",
-        "not split yet",
-    ),
-    (
-        "crates/duramen/tests/closing.rs",
+        "crates/duramen/tests/it/closing.rs",
         "every_operation_of_a_closed_store_says_so",
-        "not split yet",
-    ),
-    (
-        "crates/duramen/tests/closing.rs",
-        "transfers_that_are_cut_short_by_close_are_whole",
-        "not split yet",
-    ),
-    (
-        "crates/duramen/tests/snapshot.rs",
-        "a_snapshot_keeps_no_thread_waiting_for_a_disk_that_hangs",
-        "not split yet",
-    ),
-    (
-        "crates/engine/tests/cluster/range.rs",
-        "migrate",
-        "not split yet",
-    ),
-    (
-        "crates/engine/tests/flash/threads.rs",
-        "readers_and_writers_beyond_memory",
-        "not split yet",
-    ),
-    (
-        "crates/engine/tests/threads.rs",
-        "writers_readers_and_cleaners_share_the_store",
-        "not split yet",
-    ),
-    (
-        "crates/engine/tests/threads.rs",
-        "transactions_are_isolated",
-        "not split yet",
-    ),
-    (
-        "crates/node/tests/backup_service.rs",
-        "a_recovery_reads_its_partition_whole_and_nothing_else",
-        "not split yet",
-    ),
-    ("crates/node/tests/node/net.rs", "done_by", "not split yet"),
-    (
-        "crates/node/tests/serve/enumerate.rs",
-        "run",
-        "not split yet",
-    ),
-    (
-        "crates/node/tests/serve/history.rs",
-        "apply",
-        "not split yet",
-    ),
-    (
-        "crates/script/tests/machine/main.rs",
-        "libraries_register_functions",
-        "not split yet",
+        "one flat list: a row for each method of a store and a session",
     ),
     (
         "crates/server/src/config.rs",
@@ -116,40 +30,34 @@ const LONG: &[(&str, &str, &str)] = &[
         "one flat list: a line for each setting",
     ),
     (
-        "crates/server/tests/differential/scripts.rs",
+        "crates/server/tests/it/differential/scripts.rs",
         "function_requests",
-        "not split yet",
+        "one flat list of requests",
     ),
     (
         "crates/sim/src/cluster/plan.rs",
         "draw",
         "one flat table: a row for each kind of fault",
     ),
-    ("crates/types/tests/streams.rs", "apply", "not split yet"),
     (
-        "crates/wire/tests/native/samples.rs",
-        "to_coordinator",
-        "not split yet",
-    ),
-    (
-        "crates/wire/tests/native/samples.rs",
+        "crates/wire/tests/it/native/samples.rs",
         "from_coordinator",
-        "not split yet",
+        "one flat list: a sample of each message",
     ),
     (
-        "crates/wire/tests/native/samples.rs",
+        "crates/wire/tests/it/native/samples.rs",
         "peer",
-        "not split yet",
+        "one flat list: a sample of each message",
     ),
     (
-        "crates/wire/tests/requests.rs",
+        "crates/wire/tests/it/native/samples.rs",
+        "to_coordinator",
+        "one flat list: a sample of each message",
+    ),
+    (
+        "crates/wire/tests/it/requests.rs",
         "errors_in_redis_words",
-        "not split yet",
-    ),
-    (
-        "heap/crates/alloc/tests/memory.rs",
-        "blocks_are_apart_and_keep_their_bytes",
-        "not split yet",
+        "one flat list of inputs and errors",
     ),
 ];
 

@@ -90,7 +90,7 @@ fn a_subject_has_its_form() {
         ("a word too many for it: refuse", "not `area: imperative`"),
         ("wire: refused lengths: \\n %s.", "full stop"),
         ("wire: adds a length", "`adds` is no imperative"),
-        ("wire: a shorter length", "`a` is no imperative"),
+        ("wire: fixed a length", "`fixed` is no imperative"),
         ("wire: refuse a length of 0\nWhy.", "second line"),
         (&format!("{longest}e"), "73 characters"),
     ] {

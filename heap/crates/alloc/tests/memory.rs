@@ -31,6 +31,32 @@ impl Block {
     }
 }
 
+/// A block of any length, with zeros or without.
+fn allocate(dice: &mut Dice) -> Block {
+    let length = match dice.roll(60) {
+        0 => dice.roll(1_300_000),
+        1..=9 => dice.roll(20_000),
+        _ => dice.roll(300),
+    } as usize;
+    let zeros = dice.roll(2) == 0;
+    let at = if zeros {
+        duramen_alloc::calloc(length, 1).unwrap()
+    } else {
+        duramen_alloc::malloc(length).unwrap()
+    };
+    assert!(at.addr().is_multiple_of(16));
+    assert!(duramen_alloc::usable_bytes(at).unwrap() >= length);
+    let block = Block {
+        at,
+        bytes: length,
+        tag: 0,
+    };
+    if zeros {
+        block.check(length);
+    }
+    block
+}
+
 /// Blocks of all lengths: aligned, disjoint, unchanged; freed memory is reused.
 #[test]
 fn blocks_are_apart_and_keep_their_bytes() {
@@ -44,29 +70,9 @@ fn blocks_are_apart_and_keep_their_bytes() {
         for step in 0..4000u32 {
             match dice.roll(10) {
                 0..=3 if bytes < 14 << 20 => {
-                    let length = match dice.roll(60) {
-                        0 => dice.roll(1_300_000),
-                        1..=9 => dice.roll(20_000),
-                        _ => dice.roll(300),
-                    } as usize;
-                    let zeros = dice.roll(2) == 0;
-                    let at = if zeros {
-                        duramen_alloc::calloc(length, 1).unwrap()
-                    } else {
-                        duramen_alloc::malloc(length).unwrap()
-                    };
-                    assert!(at.addr().is_multiple_of(16));
-                    assert!(duramen_alloc::usable_bytes(at).unwrap() >= length);
-                    let mut block = Block {
-                        at,
-                        bytes: length,
-                        tag: 0,
-                    };
-                    if zeros {
-                        block.check(length);
-                    }
+                    let mut block = allocate(&mut dice);
                     block.set(step as u8);
-                    bytes += length;
+                    bytes += block.bytes;
                     live.push(block);
                 }
                 4..=5 if !live.is_empty() => {

@@ -95,6 +95,81 @@ fn flush_all(backup: &Backup) {
     while backup.flush_step().unwrap() {}
 }
 
+/// Segment 1 stays open, 2 is closed, 3 goes directly to its frame in part, 4 is a survivor.
+fn write_four(backup: &Backup) {
+    let writer = Writer { backup };
+    for (from, to) in [(0, 100), (100, 5000), (5000, 5001)] {
+        writer.append(1, from, to, false).unwrap();
+        let committed = backup.commit(Level::Synced).unwrap();
+        assert_eq!(committed.level, Level::Synced);
+    }
+    writer.append(2, 0, 70_000, true).unwrap();
+    writer.append(3, 0, 300_001, false).unwrap();
+    assert_eq!(
+        backup.commit(Level::Buffered).unwrap().level,
+        Level::Buffered
+    );
+    writer.append(3, 300_001, 300_100, false).unwrap();
+    assert_eq!(backup.commit(Level::Synced).unwrap().level, Level::Synced);
+    let survivor = bytes_of(4, 777_777);
+    let certificate = Certificate::of(&survivor);
+    backup
+        .write_frame(SegmentId(4), 1, &survivor, certificate, Kind::Survivor)
+        .unwrap();
+}
+
+fn check_four(backup: &Backup) {
+    check(backup, 1, 5001);
+    assert!(check(backup, 2, 70_000).closed);
+    check(backup, 3, 300_100);
+    assert_eq!(check(backup, 4, 777_777).place, Place::Frame);
+}
+
+fn write_and_read_again(mode: Mode, disk: &dyn Fn(&Path) -> Arc<dyn Disk>) {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || disk(folder.path());
+    let options = Options::default();
+    let backup = Backup::create(open(), &options, &GEOMETRY, &identity()).unwrap();
+    write_four(&backup);
+    check_four(&backup);
+    flush_all(&backup);
+    check_four(&backup);
+    assert_eq!(check(&backup, 2, 70_000).place, Place::Frame);
+    let infos = backup.replicas();
+    drop(backup); // as after kill -9: no clean end
+
+    let (backup, found) = Backup::open(open(), &options, &Expected::default()).unwrap();
+    assert_eq!(found, infos, "{mode:?}");
+    check_four(&backup);
+    let writer = Writer { backup: &backup };
+    writer.append(1, 5001, 9000, true).unwrap();
+    writer.append(3, 300_100, 500_000, true).unwrap();
+    backup.commit(Level::Synced).unwrap();
+    backup.free(SegmentId(2)).unwrap();
+    flush_all(&backup);
+    assert!(matches!(
+        backup.read(SegmentId(2), &mut [0; 8]),
+        Err(Error::UnknownSegment { .. })
+    ));
+    backup.close().unwrap();
+    drop(backup);
+
+    let (backup, found) = Backup::open(open(), &options, &Expected::default()).unwrap();
+    // A freed replica may reappear: only listed segments count. It is freed again.
+    if found.iter().any(|info| info.segment == SegmentId(2)) {
+        backup.free(SegmentId(2)).unwrap();
+    }
+    assert_eq!(check(&backup, 1, 9000).place, Place::Frame);
+    check(&backup, 3, 500_000);
+    check(&backup, 4, 777_777);
+    for _ in 0..6 {
+        assert!(matches!(
+            backup.scrub_step().unwrap(),
+            ScrubStep::Good { .. } | ScrubStep::GoodLog { .. }
+        ));
+    }
+}
+
 #[test]
 fn what_goes_in_comes_out_in_every_mode() {
     let key = || KeySource::Held(Arc::new(MasterKey::random().unwrap()));
@@ -107,73 +182,9 @@ fn what_goes_in_comes_out_in_every_mode() {
         (Mode::Direct, true, Some(key())),
         (Mode::Raw, true, Some(key())),
     ] {
-        let folder = tempfile::tempdir().unwrap();
-        let open = || keyed(disk(folder.path(), mode, uring), key.clone());
-        let options = Options::default();
-        let backup = Backup::create(open(), &options, &GEOMETRY, &identity()).unwrap();
-        let writer = Writer { backup: &backup };
-        // 1 stays open, 2 is closed, 3 goes directly to its frame in part, 4 is a survivor.
-        for (from, to) in [(0, 100), (100, 5000), (5000, 5001)] {
-            writer.append(1, from, to, false).unwrap();
-            let committed = backup.commit(Level::Synced).unwrap();
-            assert_eq!(committed.level, Level::Synced);
-        }
-        writer.append(2, 0, 70_000, true).unwrap();
-        writer.append(3, 0, 300_001, false).unwrap();
-        assert_eq!(
-            backup.commit(Level::Buffered).unwrap().level,
-            Level::Buffered
-        );
-        writer.append(3, 300_001, 300_100, false).unwrap();
-        assert_eq!(backup.commit(Level::Synced).unwrap().level, Level::Synced);
-        let survivor = bytes_of(4, 777_777);
-        let certificate = Certificate::of(&survivor);
-        backup
-            .write_frame(SegmentId(4), 1, &survivor, certificate, Kind::Survivor)
-            .unwrap();
-        let all = |backup: &Backup| {
-            check(backup, 1, 5001);
-            assert!(check(backup, 2, 70_000).closed);
-            check(backup, 3, 300_100);
-            assert_eq!(check(backup, 4, 777_777).place, Place::Frame);
-        };
-        all(&backup);
-        flush_all(&backup);
-        all(&backup);
-        assert_eq!(check(&backup, 2, 70_000).place, Place::Frame);
-        let infos = backup.replicas();
-        drop(backup); // as after kill -9: no clean end
-
-        let (backup, found) = Backup::open(open(), &options, &Expected::default()).unwrap();
-        assert_eq!(found, infos, "{mode:?}");
-        all(&backup);
-        let writer = Writer { backup: &backup };
-        writer.append(1, 5001, 9000, true).unwrap();
-        writer.append(3, 300_100, 500_000, true).unwrap();
-        backup.commit(Level::Synced).unwrap();
-        backup.free(SegmentId(2)).unwrap();
-        flush_all(&backup);
-        assert!(matches!(
-            backup.read(SegmentId(2), &mut [0; 8]),
-            Err(Error::UnknownSegment { .. })
-        ));
-        backup.close().unwrap();
-        drop(backup);
-
-        let (backup, found) = Backup::open(open(), &options, &Expected::default()).unwrap();
-        // A freed replica may reappear: only listed segments count. It is freed again.
-        if found.iter().any(|info| info.segment == SegmentId(2)) {
-            backup.free(SegmentId(2)).unwrap();
-        }
-        assert_eq!(check(&backup, 1, 9000).place, Place::Frame);
-        check(&backup, 3, 500_000);
-        check(&backup, 4, 777_777);
-        for _ in 0..6 {
-            assert!(matches!(
-                backup.scrub_step().unwrap(),
-                ScrubStep::Good { .. } | ScrubStep::GoodLog { .. }
-            ));
-        }
+        write_and_read_again(mode, &|folder| {
+            keyed(disk(folder, mode, uring), key.clone())
+        });
     }
 }
 
@@ -556,6 +567,26 @@ fn let_others_in() {
     std::thread::sleep(std::time::Duration::from_micros(100));
 }
 
+/// Writes a segment in eight commits, and closes it. Returns its length. `committed` is called
+/// after each commit.
+fn write_in_steps(backup: &Backup, segment: u64, committed: impl Fn()) -> usize {
+    let writer = Writer { backup };
+    let mut length = 0;
+    for step in 0..8 {
+        let size = 1 + (segment as usize * 977 + step * 3331) % [700, 9000, 24_000][step % 3];
+        let to = (length + size).min(64 << 10);
+        writer.append(segment, length, to, step == 7).unwrap();
+        let level = match step % 2 {
+            0 => Level::Buffered,
+            _ => Level::Synced,
+        };
+        backup.commit(level).unwrap();
+        length = to;
+        committed();
+    }
+    length
+}
+
 /// The log writer, the flusher, the scrubber and readers at once, in a store so small that they
 /// always conflict.
 #[test]
@@ -606,23 +637,10 @@ fn everybody_at_once() {
                 let_others_in();
             }
         });
-        let writer = Writer { backup: &backup };
         for segment in 1..250u64 {
-            let mut length = 0;
-            for step in 0..8 {
-                let size =
-                    1 + (segment as usize * 977 + step * 3331) % [700, 9000, 24_000][step % 3];
-                let to = (length + size).min(64 << 10);
-                writer.append(segment, length, to, step == 7).unwrap();
-                let level = if step % 2 == 0 {
-                    Level::Buffered
-                } else {
-                    Level::Synced
-                };
-                backup.commit(level).unwrap();
-                length = to;
+            let length = write_in_steps(&backup, segment, || {
                 newest.store(segment, Ordering::Release);
-            }
+            });
             lengths.insert(segment, length);
             if segment > 20 {
                 backup.free(SegmentId(segment - 20)).unwrap();

@@ -19,11 +19,10 @@ pub(crate) fn start(store: &str, more: &[&str]) -> Process {
 }
 
 #[test]
-fn tables_are_kept_over_a_kill() {
+fn commands_to_a_coordinator_without_servers_say_why_they_fail() {
     let folder = tempfile::tempdir().expect("a folder");
-    let store = format!("redb:{}", folder.path().join("made/for/it").display());
-    let mut first = start(&store, &["--replicas", "2"]);
-    assert_eq!(first.said("role"), "leader");
+    let store = format!("redb:{}", folder.path().join("store").display());
+    let first = start(&store, &["--replicas", "2"]);
     let answer = first
         .call(&[
             "table",
@@ -66,7 +65,14 @@ fn tables_are_kept_over_a_kill() {
         .call(&["tablet", "split", "default", "--slot", "1"])
         .run()
         .expect_error(3, "has no tablets yet");
+}
 
+#[test]
+fn tables_are_kept_over_a_kill() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = format!("redb:{}", folder.path().join("made/for/it").display());
+    let mut first = start(&store, &["--replicas", "2"]);
+    assert_eq!(first.said("role"), "leader");
     // No other process may use the store.
     let mut second = Process::launch(&[
         "coordinator",

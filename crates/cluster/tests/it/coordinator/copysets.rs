@@ -55,6 +55,61 @@ fn master_of(
     master
 }
 
+/// Checks the choices of a master for many segments, in a cluster of these servers.
+fn check_choices(
+    id: ServerId,
+    master: &mut Placement,
+    members: &BTreeMap<ServerId, Member>,
+    (replicas, groups): (usize, u32),
+) -> Result<(), TestCaseError> {
+    let others = members.iter().filter(|(other, _)| **other != id);
+    let others = || others.clone().map(|(_, member)| member);
+    let sets = copysets(others(), replicas, groups);
+    let rack_of: BTreeMap<BackupId, &str> = others()
+        .filter_map(|member| Some((member.backup, member.rack.as_deref()?)))
+        .collect();
+    let own = members[&id].rack.as_deref();
+    let is_near = |backup: &BackupId| own.is_some() && rack_of.get(backup).copied() == own;
+    let is_away = |set: &Vec<BackupId>| !set.iter().any(is_near);
+    let has_away = sets.iter().any(is_away);
+    let racks = |backups: &[BackupId]| {
+        let named: BTreeSet<&str> = backups
+            .iter()
+            .filter_map(|backup| rack_of.get(backup).copied())
+            .collect();
+        named.len()
+            + backups
+                .iter()
+                .filter(|backup| !rack_of.contains_key(backup))
+                .count()
+    };
+    let all: Vec<BackupId> = others().map(|member| member.backup).collect();
+    let elsewhere: Vec<BackupId> = all
+        .iter()
+        .copied()
+        .filter(|backup| !is_near(backup))
+        .collect();
+    let sets: BTreeSet<BTreeSet<BackupId>> = sets.into_iter().map(BTreeSet::from_iter).collect();
+    for _ in 0..20 {
+        let mut holding = Vec::new();
+        while holding.len() < replicas
+            && let Some(chosen) = master.choose(SegmentId::NONE, &holding, &BTreeSet::new())
+        {
+            holding.push(chosen);
+        }
+        let is_set = sets.contains(&BTreeSet::from_iter(holding.iter().copied()));
+        let may_leave = sets.is_empty() || !has_away;
+        prop_assert!(
+            is_set || may_leave,
+            "{id}: {holding:?} is in none of {sets:?}"
+        );
+        prop_assert_eq!(racks(&holding), racks(&all).min(replicas), "L6: {}", id);
+        let must_be_near = racks(&elsewhere) < replicas;
+        prop_assert!(is_away(&holding) || must_be_near, "L4: {id}: {holding:?}");
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
@@ -104,42 +159,8 @@ proptest! {
             }
             before = list;
         }
-        let none = BTreeSet::new();
         for (id, master) in &mut masters {
-            let others = before.iter().filter(|(other, _)| *other != id);
-            let others = || others.clone().map(|(_, member)| member);
-            let sets = copysets(others(), replicas, groups);
-            let rack_of: BTreeMap<BackupId, &str> = others()
-                .filter_map(|member| Some((member.backup, member.rack.as_deref()?)))
-                .collect();
-            let own = before[id].rack.as_deref();
-            let is_near = |backup: &BackupId| own.is_some() && rack_of.get(backup).copied() == own;
-            let is_away = |set: &Vec<BackupId>| !set.iter().any(is_near);
-            let has_away = sets.iter().any(is_away);
-            let racks = |backups: &[BackupId]| {
-                let named: BTreeSet<&str> =
-                    backups.iter().filter_map(|backup| rack_of.get(backup).copied()).collect();
-                named.len() + backups.iter().filter(|backup| !rack_of.contains_key(backup)).count()
-            };
-            let all: Vec<BackupId> = others().map(|member| member.backup).collect();
-            let elsewhere: Vec<BackupId> =
-                all.iter().copied().filter(|backup| !is_near(backup)).collect();
-            let sets: BTreeSet<BTreeSet<BackupId>> =
-                sets.into_iter().map(BTreeSet::from_iter).collect();
-            for _ in 0..20 {
-                let mut holding = Vec::new();
-                while holding.len() < replicas
-                    && let Some(chosen) = master.choose(SegmentId::NONE, &holding, &none)
-                {
-                    holding.push(chosen);
-                }
-                let is_set = sets.contains(&BTreeSet::from_iter(holding.iter().copied()));
-                let may_leave = sets.is_empty() || !has_away;
-                prop_assert!(is_set || may_leave, "{id}: {holding:?} is in none of {sets:?}");
-                prop_assert_eq!(racks(&holding), racks(&all).min(replicas), "L6: {}", id);
-                let must_be_near = racks(&elsewhere) < replicas;
-                prop_assert!(is_away(&holding) || must_be_near, "L4: {id}: {holding:?}");
-            }
+            check_choices(*id, master, &before, (replicas, groups))?;
         }
         let servers = rig.status().servers;
         prop_assert!(servers.iter().all(|entry| entry.unused.is_none()));

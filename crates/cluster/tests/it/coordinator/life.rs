@@ -149,6 +149,27 @@ pub struct Life {
 }
 
 impl Life {
+    fn recover(&mut self, order: Recover, busy: bool, due_us: u64) -> ServerAnswer {
+        let source = Source::Partition(order.recovery, order.partition);
+        if self.arrivals.contains_key(&source) {
+            return ServerAnswer::Started;
+        }
+        if busy {
+            return ServerAnswer::Busy;
+        }
+        let arrival = Arrival {
+            ranges: order.tablets.iter().map(|t| (t.table, t.range)).collect(),
+            data: BTreeMap::new(),
+            creation: SegmentId::NONE,
+            stage: Stage::Running,
+            order: Some(order),
+            due_us,
+            failed: None,
+        };
+        self.arrivals.insert(source, arrival);
+        ServerAnswer::Started
+    }
+
     pub fn new(nonce: u64, seed: u64, now_us: u64) -> Life {
         Life {
             nonce,
@@ -431,26 +452,7 @@ impl World {
                 }
                 return Some(server.start_read(now_us, recovery, log, min_open));
             }
-            FromCoordinator::Recover(order) => {
-                let source = Source::Partition(order.recovery, order.partition);
-                if life.arrivals.contains_key(&source) {
-                    return Some((ServerAnswer::Started, Vec::new()));
-                }
-                if busy {
-                    return Some((ServerAnswer::Busy, Vec::new()));
-                }
-                let arrival = Arrival {
-                    ranges: order.tablets.iter().map(|t| (t.table, t.range)).collect(),
-                    data: BTreeMap::new(),
-                    creation: SegmentId::NONE,
-                    stage: Stage::Running,
-                    order: Some(*order),
-                    due_us: now_us + takes_us,
-                    failed: None,
-                };
-                life.arrivals.insert(source, arrival);
-                ServerAnswer::Started
-            }
+            FromCoordinator::Recover(order) => life.recover(*order, busy, now_us + takes_us),
             FromCoordinator::AbortRecovery {
                 recovery,
                 partition,

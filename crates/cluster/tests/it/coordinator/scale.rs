@@ -9,6 +9,28 @@ use std::time::Instant;
 const SERVERS: u64 = 10_000;
 const MESSAGES: u64 = 100_000;
 
+/// Prints the time of a message of this kind.
+fn measure(
+    rig: &mut Rig,
+    servers: &[ServerId],
+    what: &str,
+    question: &dyn Fn(u64, ServerId) -> ToCoordinator,
+) {
+    let begin = Instant::now();
+    for n in 0..MESSAGES {
+        let server = servers[(n % SERVERS) as usize];
+        rig.ask(server, question(n, server));
+        if n % 1000 == 0 {
+            rig.be_good();
+            rig.answers.clear();
+        }
+    }
+    println!(
+        "{what}: {} ns per message",
+        begin.elapsed().as_nanos() as u64 / MESSAGES
+    );
+}
+
 #[test]
 #[ignore = "a measurement"]
 fn by_hand_ten_thousand_servers() {
@@ -34,37 +56,30 @@ fn by_hand_ten_thousand_servers() {
     rig.create_table("a", SERVERS as u32);
     rig.be_good();
     let servers: Vec<ServerId> = rig.status().servers.iter().map(|s| s.server).collect();
-    let measure = |rig: &mut Rig, what: &str, question: &dyn Fn(u64, ServerId) -> ToCoordinator| {
-        let begin = Instant::now();
-        for n in 0..MESSAGES {
-            let server = servers[(n % SERVERS) as usize];
-            rig.ask(server, question(n, server));
-            if n % 1000 == 0 {
-                rig.be_good();
-                rig.answers.clear();
-            }
-        }
-        println!(
-            "{what}: {} ns per message",
-            begin.elapsed().as_nanos() as u64 / MESSAGES
-        );
-    };
     let status = rig.status();
     let (list_version, map) = (status.list_version, status.map_version);
-    measure(&mut rig, "Confirm", &|_, server| ToCoordinator::Confirm {
-        server,
-        list_version,
-        tablets_version: TabletsVersion(map.0),
-    });
-    measure(&mut rig, "ControlHead, stored in memory", &|n, server| {
-        ToCoordinator::ControlHead {
+    measure(&mut rig, &servers, "Confirm", &|_, server| {
+        ToCoordinator::Confirm {
             server,
-            min_open: SegmentId(n),
+            list_version,
+            tablets_version: TabletsVersion(map.0),
         }
     });
-    measure(&mut rig, "ClientLease, stored in memory", &|_, _| {
-        ToCoordinator::ClientLease { client: None }
-    });
+    measure(
+        &mut rig,
+        &servers,
+        "ControlHead, stored in memory",
+        &|n, server| ToCoordinator::ControlHead {
+            server,
+            min_open: SegmentId(n),
+        },
+    );
+    measure(
+        &mut rig,
+        &servers,
+        "ClientLease, stored in memory",
+        &|_, _| ToCoordinator::ClientLease { client: None },
+    );
     let begin = Instant::now();
     for _ in 0..10_000 {
         rig.pass(100_000);

@@ -193,6 +193,22 @@ fn content(world: &mut World) -> Found {
     found
 }
 
+/// The source purges the range, which has `count` objects; a key that the target creates anew has a
+/// higher version than the source ever gave. `gone`: a key that neither has.
+fn purge_source(source: &mut World, count: usize, (target, gone): (&mut World, Option<&Vec<u8>>)) {
+    let store = source.store.clone();
+    let safe = store.version_floor();
+    let purged = store.purge(TABLE, RANGE).unwrap();
+    assert_eq!(purged.objects, count as u64);
+    assert!(content(source).is_empty());
+    if let Some(key) = gone {
+        let mut guard = target.sessions[0].pin();
+        let hash = guard.hash(key);
+        let outcome = guard.write(TABLE, hash, key, b"again", None).unwrap();
+        assert!(outcome.after.unwrap() >= safe);
+    }
+}
+
 /// Scenario 34: a migration beside writers. In the end the target has the source's content.
 fn migrate(seed: u64) -> Result<(), String> {
     let (mut source, mut target) = (World::new(seed, 2), World::new(seed, 2));
@@ -261,19 +277,8 @@ fn migrate(seed: u64) -> Result<(), String> {
     disk.listed.retain(|segment| *segment >= created.0);
     let (left, _) = replay(&disk);
     assert_eq!(left.len(), here.len());
-    // The source purges the range; keys that the target creates anew have higher versions than the
-    // source ever gave.
-    let safe = stores[0].version_floor();
-    let purged = stores[0].purge(TABLE, RANGE).unwrap();
-    assert_eq!(purged.objects, there.len() as u64);
-    assert!(content(&mut source).is_empty());
     let gone = keys.iter().find(|key| !here.contains_key(*key));
-    if let Some(key) = gone {
-        let mut guard = target.sessions[0].pin();
-        let hash = guard.hash(key);
-        let outcome = guard.write(TABLE, hash, key, b"again", None).unwrap();
-        assert!(outcome.after.unwrap() >= safe);
-    }
+    purge_source(&mut source, there.len(), (&mut target, gone));
     Ok(())
 }
 

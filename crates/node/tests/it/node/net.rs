@@ -14,9 +14,10 @@ use duramen_format::hash::KeyHasher;
 use duramen_format::segment::{HEADER_BYTES, Kind};
 use duramen_harness::{Leader, Queue};
 use duramen_node::{
-    BackupService, Candidate, Clients, Input, Node, NodeInput, NodeOptions, NodeOutput, PeerCall,
-    RequestId, Route, Token, View,
+    BackupService, Candidate, Clients, Input, Job, Node, NodeInput, NodeOptions, NodeOutput,
+    PeerCall, RequestId, Route, Token, View,
 };
+use duramen_wire::native::Slice;
 use duramen_wire::native::message::{
     Admin, ClusterSettings, CoordinatorAnswer, Enlist, FromCoordinator, Peer, PeerAnswer,
     ServerAnswer, ToCoordinator,
@@ -384,8 +385,6 @@ impl Net {
     }
 
     pub fn done_by(&mut self, n: usize, output: NodeOutput) {
-        let now_us = self.now_us;
-        let me = self.servers[n].node.member().id();
         let life = self.servers[n].life;
         match output {
             NodeOutput::AskCoordinator {
@@ -402,14 +401,14 @@ impl Net {
                 self.waiting.insert(request, Waiting::Node(n, life, call));
                 let is_ping = matches!(question, Peer::Ping { .. });
                 self.fetched += usize::from(matches!(question, Peer::ReadSegment { .. }));
-                let other: usize = address.parse().unwrap();
                 let asked = NodeInput::Request {
                     request,
-                    sender: me,
+                    sender: self.servers[n].node.member().id(),
                     target: to,
                     question,
                     payload: payload.to_vec(),
                 };
+                let other: usize = address.parse().unwrap();
                 self.send(n, other, Event::ToNode(other, None, asked), is_ping);
             }
             NodeOutput::Answer {
@@ -421,16 +420,7 @@ impl Net {
                 request,
                 answer,
                 payload,
-            } => {
-                let Waiting::Node(asker, asking, call) = self.waiting[&request] else {
-                    panic!("a server is answered");
-                };
-                let is_ping = matches!(answer, PeerAnswer::Pong { .. });
-                let answer = Some((answer, payload));
-                let answered = NodeInput::PeerAnswered { call, answer };
-                let event = Event::ToNode(asker, Some(asking), answered);
-                self.send(n, asker, event, is_ping);
-            }
+            } => self.answer_peer(n, request, answer, payload),
             NodeOutput::StoreId { server } => {
                 let stored = NodeInput::Member(Input::IdStored { server });
                 self.servers[n].stored = Some(server);
@@ -448,15 +438,11 @@ impl Net {
             NodeOutput::Keep(task) => {
                 let mut out = Vec::new();
                 let keeper = self.servers[n].keeper.as_mut().expect("it is a backup");
-                keeper.obey(now_us, task, &mut out);
+                keeper.obey(self.now_us, task, &mut out);
                 self.do_all(n, out);
             }
             NodeOutput::View(view) => self.servers[n].view = view,
-            NodeOutput::Job(job) => {
-                let done = NodeInput::JobDone(job.run());
-                let delay_us = 100 + self.random.below(3_000);
-                self.at(delay_us, Event::ToNode(n, Some(life), done));
-            }
+            NodeOutput::Job(job) => self.run_job(n, job),
             NodeOutput::Users { request, .. } | NodeOutput::Functions { request, .. } => {
                 let fault = None;
                 let taken = NodeInput::Member(Input::UsersTaken { request, fault });
@@ -465,6 +451,23 @@ impl Net {
             NodeOutput::Settings(_) | NodeOutput::Fails(_) => {}
             NodeOutput::Ended { reason, .. } => self.servers[n].ended = Some(reason),
         }
+    }
+
+    fn run_job(&mut self, n: usize, job: Job) {
+        let done = NodeInput::JobDone(job.run());
+        let delay_us = 100 + self.random.below(3_000);
+        self.at(delay_us, Event::ToNode(n, Some(self.servers[n].life), done));
+    }
+
+    fn answer_peer(&mut self, n: usize, request: RequestId, answer: PeerAnswer, payload: Slice) {
+        let Waiting::Node(asker, asking, call) = self.waiting[&request] else {
+            panic!("a server is answered");
+        };
+        let is_ping = matches!(answer, PeerAnswer::Pong { .. });
+        let answer = Some((answer, payload));
+        let answered = NodeInput::PeerAnswered { call, answer };
+        let event = Event::ToNode(asker, Some(asking), answered);
+        self.send(n, asker, event, is_ping);
     }
 
     fn ask_coordinator(&mut self, n: usize, token: Token, question: ToCoordinator) {

@@ -32,6 +32,20 @@ fn stable(n: u64) -> Vec<u8> {
     format!("stays {n}").into_bytes()
 }
 
+/// Writes or removes a key that comes and goes, or writes one of the `count` stable ones.
+fn change(world: &mut World, random: &mut Random, count: u64) {
+    let key = format!("comes and goes {}", random.below(300)).into_bytes();
+    let old = stable(random.below(count));
+    match random.below(3) {
+        0 => write(world, &key, b"x"),
+        1 => write(world, &old, &vec![2; random.below(300) as usize]),
+        _ => {
+            let condition = Condition::Always;
+            world.do_now(&single(&key, Operation::Remove { condition }));
+        }
+    }
+}
+
 /// A scan like a client's, while keys are created, changed and removed, and while the owned range
 /// is split.
 pub(crate) fn run(seed: u64) -> Result<(), String> {
@@ -87,16 +101,7 @@ pub(crate) fn run(seed: u64) -> Result<(), String> {
             rest.push((KeyRange::new(range.first, objects.last), next));
         }
         for _ in 0..random.below(4) {
-            let key = format!("comes and goes {}", random.below(300)).into_bytes();
-            let old = stable(random.below(count));
-            match random.below(3) {
-                0 => write(&mut world, &key, b"x"),
-                1 => write(&mut world, &old, &vec![2; random.below(300) as usize]),
-                _ => {
-                    let condition = Condition::Always;
-                    world.do_now(&single(&key, Operation::Remove { condition }));
-                }
-            }
+            change(&mut world, &mut random, count);
         }
         if random.below(8) == 0 {
             world.commit();

@@ -77,6 +77,17 @@ struct History {
 
 type Verdict = Result<(), String>;
 
+/// Whether a condition holds for an object with this version.
+fn holds(condition: Condition, current: Option<u64>) -> bool {
+    match condition {
+        Condition::Always => true,
+        Condition::Absent => current.is_none(),
+        Condition::Present => current.is_some(),
+        Condition::Version(version) => current == Some(version),
+        Condition::NewerThan(version) => current.is_none_or(|now| now < version),
+    }
+}
+
 impl History {
     fn check(&self, holds: bool, what: &str) -> Verdict {
         if holds {
@@ -145,13 +156,6 @@ impl History {
         let now_ms = self.world.now_ms();
         let found = self.objects.get(key).cloned();
         let current = found.as_ref().map(|object| object.version);
-        let holds = |condition: Condition| match condition {
-            Condition::Always => true,
-            Condition::Absent => current.is_none(),
-            Condition::Present => current.is_some(),
-            Condition::Version(version) => current == Some(version),
-            Condition::NewerThan(version) => current.is_none_or(|now| now < version),
-        };
         let next = self.versions.get(key).copied().unwrap_or(0) + 1;
         let failed = Got::Failed(current);
         let put = |value: Vec<u8>, version: u64, expires_at_ms: Option<u64>| Stored {
@@ -160,7 +164,7 @@ impl History {
             expires_at_ms,
         };
         let (is_right, after) = match operation {
-            Op::Write(_, condition, _) | Op::Remove(condition) if !holds(*condition) => {
+            Op::Write(_, condition, _) | Op::Remove(condition) if !holds(*condition, current) => {
                 (*got == failed, found.clone())
             }
             Op::Write(value, _, expiry) => {

@@ -574,6 +574,11 @@ fn libraries_register_functions() {
     assert_eq!(call(&mut used, two, "g"), "+PONG\r\n");
     // Another interpreter loads it when it is called.
     assert_eq!(call(&mut machine(), two, "g"), "+PONG\r\n");
+}
+
+#[test]
+fn libraries_with_faults_are_not_loaded() {
+    let mut used = machine();
     for (text, why) in [
         ("return 1", "-ERR No functions registered"),
         ("x = 1", "Attempt to modify a readonly table"),
@@ -614,6 +619,11 @@ fn libraries_register_functions() {
         let error = load(&mut used, text).expect_err(text);
         assert!(error.contains(why), "{text}: {error}");
     }
+}
+
+#[test]
+fn functions_see_less_than_scripts() {
+    let mut used = machine();
     let inner = "local r = redis\n\
         redis.register_function('f', function() r.register_function('g', function() end) end)\n\
         redis.register_function('g', function() return redis.register_function end)\n\

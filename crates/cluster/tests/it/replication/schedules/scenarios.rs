@@ -165,48 +165,28 @@ fn refusals_that_move_a_control_segment_to_and_fro_cost_nothing() {
     assert_eq!((next, master.control_reached()), (1, 0));
 }
 
-/// One holder of a closed segment crashes, and the other one cannot read its replica any more. The
-/// master asked that one for ever, and each time told the backup that was to be sent the bytes to
-/// drop its replica: the crashed holder had come back, and had the last good replica. (Seed 1971 of
-/// the simulated cluster.)
-pub fn the_last_good_replica_is_kept() {
-    let segment = SegmentId(100);
-    let (damaged, crashed, back, third) = (BackupId(1), BackupId(2), BackupId(12), BackupId(3));
-    let config = Config {
-        replicas: 2,
-        ..config(false)
-    };
-    let mut master = Master::new(config, State::default(), &[damaged, crashed], &[]);
-    let mut next = 0;
-    let mut effects_of = |master: &mut Master| polled(master, &mut next);
-    let certificate = Certificate {
-        length: 500,
-        crc: 7,
-    };
-    master.opened(segment, Kind::Head, 0);
-    master.appended(segment, certificate);
-    master.closed(segment);
-    let end = |master: &mut Master, effects: Vec<Effect>| {
-        for effect in effects {
-            match effect {
-                Effect::Send(send) => master.acked(send.ticket, Level::Synced),
-                Effect::Free { backup, segment } => master.freed(backup, segment),
-                _ => {}
-            }
+/// Does as the master requests.
+fn end(master: &mut Master, effects: Vec<Effect>) {
+    for effect in effects {
+        match effect {
+            Effect::Send(send) => master.acked(send.ticket, Level::Synced),
+            Effect::Free { backup, segment } => master.freed(backup, segment),
+            _ => {}
         }
-    };
-    for _ in 0..10 {
-        let effects = effects_of(&mut master);
-        end(&mut master, effects); // its `Closed` record is written, too
     }
-    assert!(master.is_safe(segment) && master.is_idle());
+}
 
-    master.backup_lost(crashed);
-    master.backup_up(back);
-    master.backup_up(third);
+/// The segment's bytes are sought at the holder that has damaged ones, until no holder is left. No
+/// replica of the segment is freed meanwhile.
+fn seek_in_vain(
+    master: &mut Master,
+    segment: SegmentId,
+    (damaged, back): (BackupId, BackupId),
+    effects_of: &mut dyn FnMut(&mut Master) -> Vec<Effect>,
+) {
     let (mut is_sought, mut is_first) = (false, true);
     for _ in 0..20 {
-        for effect in effects_of(&mut master) {
+        for effect in effects_of(master) {
             match effect {
                 Effect::Send(send) if send.segment == segment => {
                     is_sought = true;
@@ -230,12 +210,45 @@ pub fn the_last_good_replica_is_kept() {
                     assert_ne!(id, segment, "the last one is freed, of {backup:?}");
                     master.freed(backup, id);
                 }
-                effect => end(&mut master, vec![effect]),
+                effect => end(master, vec![effect]),
             }
         }
         master.forgive();
     }
     assert!(is_sought && !is_first, "nobody asked");
+}
+
+/// One holder of a closed segment crashes, and the other one cannot read its replica any more. The
+/// master asked that one for ever, and each time told the backup that was to be sent the bytes to
+/// drop its replica: the crashed holder had come back, and had the last good replica. (Seed 1971 of
+/// the simulated cluster.)
+pub fn the_last_good_replica_is_kept() {
+    let segment = SegmentId(100);
+    let (damaged, crashed, back, third) = (BackupId(1), BackupId(2), BackupId(12), BackupId(3));
+    let config = Config {
+        replicas: 2,
+        ..config(false)
+    };
+    let mut master = Master::new(config, State::default(), &[damaged, crashed], &[]);
+    let mut next = 0;
+    let mut effects_of = |master: &mut Master| polled(master, &mut next);
+    let certificate = Certificate {
+        length: 500,
+        crc: 7,
+    };
+    master.opened(segment, Kind::Head, 0);
+    master.appended(segment, certificate);
+    master.closed(segment);
+    for _ in 0..10 {
+        let effects = effects_of(&mut master);
+        end(&mut master, effects); // its `Closed` record is written, too
+    }
+    assert!(master.is_safe(segment) && master.is_idle());
+
+    master.backup_lost(crashed);
+    master.backup_up(back);
+    master.backup_up(third);
+    seek_in_vain(&mut master, segment, (damaged, back), &mut effects_of);
     assert_eq!(master.holders(segment), []);
 
     // The crashed holder's replica counts again, and the damaged one is freed when there are two.
