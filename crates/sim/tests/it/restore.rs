@@ -2,12 +2,12 @@
 //! refused, or is the whole store, and a second restore copies all of it. Only the beginning of a
 //! copy is ever overwritten.
 
-use duramen_base::test_tier;
 use duramen::{Error, Level, Options, Store};
 use duramen_backup::Error as DiskError;
 use duramen_backup::disk::Disk;
 use duramen_backup::inspect::check_copy;
 use duramen_backup::restore::Restore;
+use duramen_base::test_tier;
 use duramen_engine::TableId;
 use duramen_sim::disk::{Fault, SimDisk};
 use std::collections::BTreeMap;

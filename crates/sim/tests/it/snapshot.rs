@@ -1,9 +1,9 @@
 //! A snapshot that is cut off at any operation of its target disk: afterwards the target is
 //! refused, or is the whole store. It is never a part of it, and never an empty one.
 
-use duramen_base::test_tier;
 use duramen::{Error, Level, Options, Store};
 use duramen_backup::disk::Disk;
+use duramen_base::test_tier;
 use duramen_engine::TableId;
 use duramen_sim::disk::{Fault, SimDisk};
 use std::collections::BTreeMap;

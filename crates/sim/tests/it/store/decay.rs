@@ -1,9 +1,9 @@
 //! Bits that flip at rest under a running store: scrubbing finds them, the data are written
 //! elsewhere, and after a power cut all of it is there. docs/protocols.md, "Damage at rest".
 
-use duramen_base::test_tier;
 use duramen::internals::{Repair, RepairStep};
 use duramen::{Error, Level, Options, Store};
+use duramen_base::test_tier;
 use duramen_engine::TableId;
 use duramen_format::frame::{Slot, State};
 use duramen_format::segment::Kind;
