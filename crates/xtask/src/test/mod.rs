@@ -150,7 +150,7 @@ impl Run {
     }
 
     fn python(&mut self) -> Result<(), String> {
-        let mut python = Python::provide(self.request.tier)?;
+        let python = Python::provide(self.request.tier)?;
         if self.request.list {
             let ids = python.ids()?.into_iter();
             let wanted = ids.filter(|id| self.request.wants("python", id));
@@ -165,14 +165,14 @@ impl Run {
         // libraries again, with other features.
         let programs = ["build", "--workspace", "--bins", "--examples", "--quiet"];
         process::run(&mut process::cargo(&programs))?;
-        if rust::has_figures(self)? {
+        // Tests of these are in the full tier.
+        if self.request.tier == Tier::Full {
             // A figure that is interrupted.
             let figures = ["build", "--quiet"];
             process::run(&mut process::cargo_of(process::FIGURES, &figures))?;
             // The page about the allocator installs it and compiles programs with it.
             let library = ["build", "--package", "duramen-alloc", "--quiet"];
             process::run(&mut process::cargo_of(process::HEAP, &library))?;
-            python.with_figures();
         }
         self.jobs.extend(python.jobs(&files)?);
         Ok(())

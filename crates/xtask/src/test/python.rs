@@ -84,11 +84,6 @@ impl Python {
         Ok(Python { program, variables })
     }
 
-    /// Tells the tests that the programs of the figures and the library of the heap are there.
-    pub(super) fn with_figures(&mut self) {
-        self.variables.push(("DURAMEN_TEST_FIGURES", "1".into()));
-    }
-
     /// All files, or those with a test that `request` names.
     ///
     /// # Errors

@@ -111,19 +111,6 @@ fn is_changed_or_wanted(run: &Run, part: &str, manifest: &str) -> Result<bool, S
     changed::has_changed(part, manifest)
 }
 
-/// True if this run builds the programs of the figures and the heap's library for Python's tests.
-///
-/// # Errors
-/// A sentence, if a workspace cannot be described.
-pub(super) fn has_figures(run: &Run) -> Result<bool, String> {
-    for (part, manifest) in BESIDE {
-        if is_changed_or_wanted(run, part, manifest)? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
 /// Notes which workspaces beside the store have passed.
 pub(super) fn note_passed(run: &mut Run) {
     let is_complete = run.request.is_everything() && run.tally.failed == 0;
