@@ -1,5 +1,5 @@
-//! Programs that the tests in Rust and Go call. `tests/provide.py` installs them, as the fixtures of
-//! the tests in Python do with theirs.
+//! Programs that the tests in Rust and Go call. `tests/provide.py` installs them, as the fixtures
+//! of the tests in Python do with theirs.
 
 use std::ffi::OsString;
 use std::process::Command;
@@ -23,8 +23,8 @@ pub(crate) fn provide() -> Result<(), String> {
     process::run(&mut command)
 }
 
-/// The search path of the tests: with the programs that `tests/provide.py` makes, and the folders of
-/// administration commands, which the path of a user may lack.
+/// The search path of the tests: with the programs that `tests/provide.py` makes, and the folders
+/// of administration commands, which the path of a user may lack.
 pub(crate) fn path() -> OsString {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let made = process::target().join("clients/bin");

@@ -1,5 +1,5 @@
-//! Tests of the server that run one after another: they set limits of the whole process, measure its
-//! memory, or fork it.
+//! Tests of the server that run one after another: they set limits of the whole process, measure
+//! its memory, or fork it.
 
 #[allow(dead_code)] // the other helpers are for the tests of native clients
 #[path = "../it/native/cluster.rs"]

@@ -37,8 +37,8 @@ pub use loom::{sync::Arc, thread};
 pub use shuttle::{sync::Arc, thread};
 
 /// Explores the schedules of a scenario. In the quick tier some thousands with few preemptions,
-/// where almost every known bug of this kind shows; in the full tier all of these, then any for a few
-/// seconds.
+/// where almost every known bug of this kind shows; in the full tier all of these, then any for a
+/// few seconds.
 #[cfg(loom)]
 pub fn check(scenario: impl Fn() + Send + Sync + 'static) {
     /// A number and no time, so that a busy machine explores as many.

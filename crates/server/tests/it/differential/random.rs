@@ -640,8 +640,8 @@ fn number(name: &str) -> Option<u64> {
     set.map(|text| text.parse().expect("a number"))
 }
 
-/// The seeds of a test: `quick` ones; in the full tier for some seconds, and at least three times as
-/// many. `DURAMEN_DIFFERENCE_SEED` names the first one, `DURAMEN_DIFFERENCE_SECONDS` the time.
+/// The seeds of a test: `quick` ones; in the full tier for some seconds, and at least three times
+/// as many. `DURAMEN_DIFFERENCE_SEED` names the first one, `DURAMEN_DIFFERENCE_SECONDS` the time.
 pub(crate) fn seeds(quick: u64, seconds: u64) -> impl Iterator<Item = u64> {
     let first = number("DURAMEN_DIFFERENCE_SEED").unwrap_or(1);
     let asked = number("DURAMEN_DIFFERENCE_SECONDS");

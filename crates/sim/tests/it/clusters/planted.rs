@@ -1,5 +1,5 @@
-//! Bugs that simulated clusters must find, each with the faults that expose it and a seed that finds
-//! it.
+//! Bugs that simulated clusters must find, each with the faults that expose it and a seed that
+//! finds it.
 
 use duramen_base::planted::{Bug, found_by};
 use duramen_sim::cluster::planted;
