@@ -40,7 +40,7 @@ fn seeds_that_failed_before_pass() {
 /// `DURAMEN_SIM_RUNS` sets the number of runs, `DURAMEN_SIM_FIRST` the first seed.
 #[test]
 fn everything_survives_everything() {
-    let budget = Budget::of_tier(200, 4_000);
+    let budget = Budget::of_tier(200, 3_000);
     let begun = std::time::Instant::now();
     let first = std::env::var("DURAMEN_SIM_FIRST").ok();
     let first = first.and_then(|first| first.parse().ok()).unwrap_or(1);
