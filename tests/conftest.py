@@ -13,6 +13,10 @@ def pytest_configure():
         harness.lead_nowhere()
 
 
+def pytest_unconfigure():
+    reaper.finish()
+
+
 def pytest_collection_modifyitems(config, items):
     if harness.TIER == "quick":
         left_out = [item for item in items if item.get_closest_marker("full")]

@@ -32,6 +32,14 @@ def start():
     os.environ[MARK] = mark
 
 
+def finish():
+    """Waits until everything that the tests left behind has ended."""
+    if reaper:
+        reaper.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            reaper.wait(2 * KILLED_S)
+
+
 def at_the_end(*command):
     """Runs a command after the tests. It changes nothing if a test has done the same before."""
     if reaper:

@@ -132,7 +132,7 @@ def test_scan_prints_all_keys_beside_a_drain(up):
     assert (scan.returncode, errors) == (0, "")
     assert found | set(rest.splitlines()) == set(keys)
     # A member counts what has left until it is purged.
-    harness.wait_until(lambda: up.ask("dbsize") == f"{len(keys)}\n", "all keys are counted once")
+    harness.wait_until(lambda: up.ask("dbsize") == f"{len(keys)}\n", "data: all keys are counted once")
     assert duramen("undrain", "3.1", "--coordinator", up.coordinator).returncode == 0
     for port in up.ports:
         with harness.Wire(port) as wire:

@@ -23,6 +23,8 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(root());
     forget_cargo_run(&mut command);
+    // A configuration of the user's could name another one.
+    command.env("CARGO_TARGET_DIR", target());
     command
 }
 
@@ -64,11 +66,11 @@ pub(crate) fn section<T>(
     title: &str,
     work: impl FnOnce() -> Result<T, String>,
 ) -> Result<T, String> {
-    println!("\n=== {title}");
+    eprintln!("\n=== {title}");
     let start = Instant::now();
     let result = work();
     let verdict = if result.is_ok() { "done" } else { "FAILED" };
-    println!(
+    eprintln!(
         "=== {title}: {verdict} in {:.1} s",
         start.elapsed().as_secs_f64()
     );

@@ -138,7 +138,11 @@ const THREADS: u64 = 4;
 
 /// Transfers until an error; returns how many transfers were acknowledged.
 fn transfer(store: &Arc<Store>, accounts: &[(Table, String)], thread: u64) -> (u64, Error) {
-    let mut session = store.session().unwrap();
+    // On a busy machine the store may be closed before this thread begins.
+    let mut session = match store.session() {
+        Ok(session) => session,
+        Err(error) => return (0, error),
+    };
     let counter = format!("transfers of {thread}");
     for n in 0u64.. {
         // Neighbours in either order: their locks must not make a ring.
@@ -178,7 +182,10 @@ fn transfers_that_are_cut_short_by_close_are_whole() {
             };
             std::thread::scope(|scope| {
                 let reader = scope.spawn(|| {
-                    let mut session = store.session().unwrap();
+                    let mut session = match store.session() {
+                        Ok(session) => session,
+                        Err(error) => return error,
+                    };
                     loop {
                         match sum(&mut session) {
                             Ok(sum) => assert_eq!(sum, 0, "seen half done"),

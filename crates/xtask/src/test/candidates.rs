@@ -109,8 +109,28 @@ fn has_documentation_test(text: &str) -> bool {
 /// A sentence, if a source cannot be read.
 pub(super) fn has_any(folder: &Path, prefix: &str, names: &[String]) -> Result<bool, String> {
     any_source(folder, &["src", "tests"], |path, text| {
-        let modules = modules(prefix, path);
-        tests(text, &modules).any(|test| is_any(&test, names))
+        is_any(text, &modules(prefix, path), names)
+    })
+}
+
+/// The same for the tests under a model checker, which are in `tests/it/CHECKER.rs` and in the
+/// folder `schedules` beside it.
+///
+/// # Errors
+/// A sentence, if a source cannot be read.
+pub(super) fn has_any_under(
+    folder: &Path,
+    prefix: &str,
+    checker: &str,
+    names: &[String],
+) -> Result<bool, String> {
+    any_source(folder, &["tests"], |path, text| {
+        let is_schedule = path
+            .components()
+            .any(|part| part.as_os_str() == "schedules");
+        let is_own = path.file_stem().is_some_and(|stem| stem == checker);
+        let modules = modules(prefix, path).replace("schedules", &format!("{checker}::schedules"));
+        (is_schedule || is_own) && is_any(text, &modules, names)
     })
 }
 
@@ -141,8 +161,26 @@ fn any_source(
     Ok(false)
 }
 
-fn is_any(test: &str, names: &[String]) -> bool {
-    names.iter().any(|name| test.contains(name.as_str()))
+/// True if the text of a file may hold a test with one of these names. `modules` is the path of its
+/// module. Each part of a name is looked for in that path, among the file's own modules, and among
+/// its functions.
+fn is_any(text: &str, modules: &str, names: &[String]) -> bool {
+    if !text.contains("#[test]") && !text.contains("proptest!") {
+        return false;
+    }
+    let inside: Vec<&str> = text.lines().filter_map(item).collect();
+    let has = |part: &str| modules.contains(part) || inside.iter().any(|item| item.contains(part));
+    names.iter().any(|name| name.split("::").all(has))
+}
+
+/// The name of the function or module that begins in this line.
+fn item(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    let name = line
+        .strip_prefix("fn ")
+        .or_else(|| line.strip_prefix("mod "))?;
+    name.split(|c: char| !c.is_alphanumeric() && c != '_')
+        .next()
 }
 
 /// `engine::it::threads` for `tests/it/threads.rs`, `engine::cleaner` for `src/cleaner/mod.rs`.
@@ -156,22 +194,6 @@ fn modules(prefix: &str, path: &Path) -> String {
             .map(str::to_owned),
     );
     modules.join("::")
-}
-
-/// Whole names of the tests of a file, with and without a module `tests` at its end.
-fn tests<'t>(text: &'t str, modules: &'t str) -> impl Iterator<Item = String> + 't {
-    let has_tests = text.contains("#[test]") || text.contains("proptest!");
-    let functions = text.lines().filter(move |_| has_tests).filter_map(|line| {
-        let name = line.trim_start().strip_prefix("fn ")?;
-        name.split(|c: char| !c.is_alphanumeric() && c != '_')
-            .next()
-    });
-    functions.flat_map(move |name| {
-        [
-            format!("{modules}::{name}"),
-            format!("{modules}::tests::{name}"),
-        ]
-    })
 }
 
 #[cfg(test)]
@@ -212,6 +234,12 @@ mod tests {
         assert_eq!(crates[0].package(), "xtask");
         let by_module = of_names(&names(&["xtask::test::candidates"])).unwrap();
         assert_eq!(by_module, crates);
+        let inside = of_names(&names(&["test::candidates::tests::names_follow"])).unwrap();
+        assert_eq!(inside, crates);
         assert_eq!(of_names(&names(&["no such name"])).unwrap(), []);
+        let engine = process::root().join("crates/engine");
+        let under = |name: &str| has_any_under(&engine, "engine", "loom", &names(&[name])).unwrap();
+        assert!(under("engine::it::loom::schedules::growth") && under("engine::"));
+        assert!(!under("engine::it::threads"));
     }
 }

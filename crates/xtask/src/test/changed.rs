@@ -30,6 +30,46 @@ fn folders(manifest: &str) -> Result<Vec<PathBuf>, String> {
     Ok(folders)
 }
 
+/// Files outside of the packages by which a build or a test differs too.
+const MORE: [&str; 3] = ["Cargo.toml", "rust-toolchain.toml", "scripts/install-alloc"];
+
+/// What the tests of a workspace depend on: the folders of its packages, and some files.
+fn paths(manifest: &str) -> Result<Vec<PathBuf>, String> {
+    let mut paths = folders(manifest)?;
+    if paths.is_empty() {
+        return Err(format!("cargo metadata of {manifest} names no package"));
+    }
+    paths.extend(MORE.map(PathBuf::from));
+    paths.push(manifest.into());
+    paths.push(Path::new(manifest).with_file_name("Cargo.lock"));
+    Ok(paths)
+}
+
+/// The state of the repository when a run begins. Its results are of this state alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Begin {
+    /// The whole id of the commit; nothing without git.
+    pub(super) commit: Option<String>,
+    /// Nothing differs from the commit.
+    pub(super) is_clean: bool,
+}
+
+impl Begin {
+    pub(super) fn now() -> Begin {
+        let commit = git(&["rev-parse", "HEAD"], &[]);
+        let status = git(&["status", "--porcelain", "--untracked-files=all"], &[]);
+        Begin {
+            commit: commit.map(|commit| commit.trim().to_owned()),
+            is_clean: status.is_some_and(|changes| changes.is_empty()),
+        }
+    }
+
+    /// True if the repository is as it was, without a change.
+    pub(super) fn holds(&self) -> bool {
+        self.commit.is_some() && self.is_clean && *self == Begin::now()
+    }
+}
+
 fn git(arguments: &[&str], paths: &[PathBuf]) -> Option<String> {
     let mut command = Command::new("git");
     command.args(arguments).args(paths);
@@ -48,7 +88,10 @@ impl State {
     }
 
     fn now(folders: &[PathBuf]) -> State {
-        match git(&["status", "--porcelain", "--"], folders) {
+        match git(
+            &["status", "--porcelain", "--untracked-files=all", "--"],
+            folders,
+        ) {
             Some(changes) if changes.is_empty() => State::at("HEAD", folders),
             _ => State(None),
         }
@@ -69,7 +112,7 @@ fn stamp(name: &str) -> PathBuf {
 /// # Errors
 /// A sentence, if cargo cannot describe the workspace.
 pub(super) fn has_changed(name: &str, manifest: &str) -> Result<bool, String> {
-    let folders = folders(manifest)?;
+    let folders = paths(manifest)?;
     let now = State::now(&folders);
     let here = State(std::fs::read_to_string(stamp(name)).ok());
     let recorded = match page::last_good_commit() {
@@ -84,7 +127,7 @@ pub(super) fn has_changed(name: &str, manifest: &str) -> Result<bool, String> {
 /// # Errors
 /// A sentence, if the note cannot be written.
 pub(super) fn has_passed(name: &str, manifest: &str) -> Result<(), String> {
-    if let State(Some(now)) = State::now(&folders(manifest)?) {
+    if let State(Some(now)) = State::now(&paths(manifest)?) {
         std::fs::write(stamp(name), now)
             .map_err(|error| format!("cannot write {}: {error}", stamp(name).display()))?;
     }
@@ -100,6 +143,8 @@ mod tests {
         let heap = folders(process::HEAP).unwrap();
         assert!(heap.contains(&PathBuf::from("crates/disk")), "{heap:?}");
         assert!(!heap.contains(&PathBuf::from("crates/server")), "{heap:?}");
+        let paths = paths(process::HEAP).unwrap();
+        assert!(paths.contains(&"heap/Cargo.lock".into()), "{paths:?}");
         let figures = folders(process::FIGURES).unwrap();
         assert!(
             figures.contains(&PathBuf::from("crates/engine")),

@@ -22,7 +22,7 @@ static GROUPS: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
 /// The end of a process.
 #[derive(Debug)]
 pub(super) struct Ended {
-    /// Nothing if its time was over.
+    /// Nothing if its time was over, or if it could not be started.
     pub(super) status: Option<ExitStatus>,
     pub(super) output: String,
     pub(super) time: Duration,
@@ -39,6 +39,8 @@ pub(super) fn run(command: &mut Command, folder: &Path, limit: Duration) -> Resu
     let mut output = tempfile(folder).map_err(cannot)?;
     let also = output.try_clone().map_err(cannot)?;
     let begun = Instant::now();
+    // The lock is held over both steps (C1).
+    let mut groups_now = groups();
     let mut child = command
         .stdin(Stdio::null())
         .stdout(output.try_clone().map_err(cannot)?)
@@ -47,29 +49,52 @@ pub(super) fn run(command: &mut Command, folder: &Path, limit: Duration) -> Resu
         .spawn()
         .map_err(cannot)?;
     let group = Pid::from_child(&child);
-    groups().push(group);
+    groups_now.push(group);
+    drop(groups_now);
     let status = wait(&mut child, begun + limit);
     // Its own children too: a server that outlives its test would disturb the next ones.
     let _ = kill_process_group(group, Signal::KILL);
     let _ = child.wait();
     groups().retain(|other| *other != group);
-    let mut bytes = Vec::new();
-    output
-        .seek(SeekFrom::Start(0))
-        .and_then(|_| output.read_to_end(&mut bytes))
-        .map_err(|error| format!("cannot read the output of a test: {error}"))?;
+    let output = read(&mut output)
+        .map_err(|error| format!("cannot read the output of `{shown}`: {error}"))?;
     Ok(Ended {
         status,
-        output: String::from_utf8_lossy(&bytes).into_owned(),
+        output,
         time: begun.elapsed(),
     })
 }
 
-/// Ends all processes of tests: for a run that is interrupted.
-pub(super) fn end_all() {
-    for group in groups().iter() {
+/// Most bytes of an output that are kept of its beginning, and of its end: a test that prints for
+/// ever must not fill the memory.
+const KEPT: u64 = 2 << 20;
+
+/// The whole output, or its beginning and its end.
+fn read(file: &mut File) -> std::io::Result<String> {
+    let length = file.metadata()?.len();
+    let (mut bytes, mut end) = (Vec::new(), Vec::new());
+    file.seek(SeekFrom::Start(0))?;
+    if length <= 2 * KEPT {
+        file.read_to_end(&mut bytes)?;
+    } else {
+        (&mut *file).take(KEPT).read_to_end(&mut bytes)?;
+        let left_out = format!("\n… {} bytes left out …\n", length - 2 * KEPT);
+        bytes.extend(left_out.as_bytes());
+        file.seek(SeekFrom::End(-(KEPT as i64)))?;
+        file.take(KEPT).read_to_end(&mut end)?;
+        bytes.extend(end);
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Ends this process and all processes of tests: for a run that is interrupted. No further one
+/// starts.
+pub(super) fn end_all(code: i32) -> ! {
+    let groups = groups();
+    for group in groups.iter() {
         let _ = kill_process_group(*group, Signal::KILL);
     }
+    std::process::exit(code)
 }
 
 fn groups() -> std::sync::MutexGuard<'static, Vec<Pid>> {
@@ -141,6 +166,14 @@ mod tests {
             assert!(Instant::now() < deadline, "{child} still runs");
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    #[test]
+    fn of_an_endless_output_both_ends_are_kept() {
+        let script = "echo first; head -c 9000000 /dev/zero | tr '\\0' x; echo; echo last";
+        let ended = shell(script, Duration::from_secs(60));
+        assert!(ended.output.starts_with("first\n") && ended.output.ends_with("\nlast\n"));
+        assert!(ended.output.contains("bytes left out") && ended.output.len() < 5_000_000);
     }
 
     #[test]

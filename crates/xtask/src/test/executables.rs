@@ -47,7 +47,7 @@ impl Test {
 /// A sentence, if the build fails.
 pub(super) fn build(command: &mut Command) -> Result<Vec<Executable>, String> {
     command.args(["--no-run", "--message-format=json-render-diagnostics"]);
-    println!("$ {}", process::show(command));
+    eprintln!("$ {}", process::show(command));
     let output = process::output(command)?;
     let mut executables: Vec<Executable> = output.lines().filter_map(executable).collect();
     executables.sort_by(|a, b| a.label.cmp(&b.label));

@@ -47,8 +47,10 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
     let folder = pool::folder();
     std::fs::create_dir_all(&folder)
         .map_err(|error| format!("cannot create {}: {error}", folder.display()))?;
+    let _lock = lock(&folder)?;
     let mut run = Run {
         request,
+        begin: changed::Begin::now(),
         tally: Tally::default(),
         jobs: Vec::new(),
         names: Vec::new(),
@@ -69,16 +71,35 @@ fn end_with_this_process() -> Result<(), String> {
         .map_err(|error| format!("cannot watch for signals: {error}"))?;
     std::thread::spawn(move || {
         if let Some(signal) = signals.forever().next() {
-            child::end_all();
-            std::process::exit(128 + signal);
+            child::end_all(128 + signal);
         }
     });
     Ok(())
 }
 
+/// True if a test in Python may have one of these names. A name that no file has may be one of a
+/// parameter, which only pytest knows.
+fn may_name_python(names: &[String]) -> Result<bool, String> {
+    let is_nowhere = |names| Ok::<bool, String>(candidates::of_names(names)?.is_empty());
+    Ok(!names.is_empty() && (python::may_have(names)? || is_nowhere(names)?))
+}
+
+/// Two runs at once would overwrite each other's files.
+fn lock(folder: &std::path::Path) -> Result<std::fs::File, String> {
+    use rustix::fs::{FlockOperation, flock};
+    let path = folder.join("lock");
+    let cannot = |error| format!("cannot lock {}: {error}", path.display());
+    let file = std::fs::File::create(&path).map_err(cannot)?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive)
+        .map_err(|_| "another run of the tests is under way in this target directory")?;
+    Ok(file)
+}
+
 /// One run: its jobs, and its results so far.
 struct Run {
     request: Request,
+    /// The state of the repository before the first build.
+    begin: changed::Begin,
     tally: Tally,
     jobs: Vec<Job>,
     /// With `--list`: names of tests.
@@ -108,7 +129,9 @@ impl Run {
                 Ok(())
             });
         }
-        self.phase("tools", |_| tools::provide());
+        if request.parts_besides(&["tidy", "fuzz"]) && !request.list {
+            self.phase("tools", |_| tools::provide());
+        }
         rust::prepare(self);
         if request.has("fuzz") && !request.list && self.is_full_or_names("fuzz") {
             self.phase("fuzz targets compile", |run| {
@@ -119,10 +142,17 @@ impl Run {
             });
         }
         if request.has("checker") {
-            self.checker();
+            self.phase("modules of the checker", Run::checker);
         }
-        if request.has("python") || !request.names.is_empty() {
-            self.phase("build of the programs", Run::python);
+        let wants_python = match request.has("python") {
+            true => Ok(true),
+            false => may_name_python(&request.names),
+        };
+        if !matches!(wants_python, Ok(false)) {
+            self.phase("build of the programs", |run| {
+                wants_python?;
+                run.python()
+            });
         }
     }
 
@@ -132,7 +162,14 @@ impl Run {
     }
 
     /// The checker of histories has its own tests: wrong histories that it must reject.
-    fn checker(&mut self) {
+    fn checker(&mut self) -> Result<(), String> {
+        let folder = process::root().join("tests/checker");
+        // The job has no network.
+        let mut modules = Command::new("go");
+        modules
+            .args(["mod", "download"])
+            .env("GOTOOLCHAIN", "local");
+        process::run(modules.current_dir(&folder))?;
         let arguments = ["test", "-v", "-count=1", "-mod=readonly", "./..."];
         self.names.push("checker".to_owned());
         self.jobs.push(Job {
@@ -141,12 +178,14 @@ impl Run {
             reader: Reader::Go,
             program: "go".into(),
             arguments: arguments.map(Into::into).to_vec(),
-            folder: process::root().join("tests/checker"),
+            folder,
             variables: vec![("GOTOOLCHAIN", "local".into())],
             limit: CHECKER_LIMIT,
             waits: false,
             alone: false,
+            may_be_empty: false,
         });
+        Ok(())
     }
 
     fn python(&mut self) -> Result<(), String> {
@@ -189,22 +228,28 @@ impl Run {
         }
     }
 
-    /// A name that selects nothing is a mistake.
+    /// A name that selects nothing is a mistake. Beside whole parts the names of their tests are not
+    /// known.
     fn check_names(&self) -> Result<(), String> {
         let is_known = |wanted: &&String| {
-            self.jobs.iter().any(|job| {
-                let mut words = job.arguments.iter().map(|word| word.to_string_lossy());
-                job.name.contains(wanted.as_str())
-                    || words.any(|word| word.contains(wanted.as_str()))
-            })
+            let mut words = self.jobs.iter().flat_map(|job| &job.arguments);
+            self.jobs
+                .iter()
+                .any(|job| job.name.contains(wanted.as_str()))
+                || words.any(|word| {
+                    let word = word.to_string_lossy();
+                    word.contains(".py::") && word.contains(wanted.as_str())
+                })
         };
-        let is_unknown = |wanted: &&String| !is_known(wanted);
-        match self.request.names.iter().find(is_unknown) {
-            Some(name) if self.tally.failures.is_empty() => Err(format!(
-                "no test and no part of the {} tier has `{name}` in its name; \
-                 `--list` prints the names, `--help` the parts",
-                self.request.tier.name()
-            )),
+        let unknown = self.request.names.iter().find(|name| !is_known(name));
+        match unknown {
+            Some(name) if self.tally.failures.is_empty() && !self.request.has_parts() => {
+                Err(format!(
+                    "no test and no part of the {} tier has `{name}` in its name; \
+                     `--list` prints the names, `--help` the parts",
+                    self.request.tier.name()
+                ))
+            }
             _ => Ok(()),
         }
     }
@@ -234,7 +279,10 @@ impl Run {
         let _ = std::fs::write(&durations, self.tally.durations().join("\n") + "\n");
         if self.request.tier == Tier::Full && self.request.is_everything() {
             let parts = self.tally.parts();
-            page::write(&self.tally, time.as_secs_f64(), &parts)?;
+            let seconds = time.as_secs_f64();
+            if let Err(why) = page::write(&self.tally, &self.begin, seconds, &parts) {
+                self.tally.broken("docs/test-runs.md", &why);
+            }
         }
         println!("all durations: {}", durations.display());
         self.tally.print();

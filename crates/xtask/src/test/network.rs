@@ -14,10 +14,11 @@ pub(super) struct Namespace {
 
 impl Namespace {
     pub(super) fn new() -> Namespace {
-        let script = "ip link set lo up && echo ready && exec sleep infinity";
+        // `cat` ends with this process, however that ends.
+        let script = "ip link set lo up && echo ready && exec cat";
         let keeper = Command::new("unshare")
             .args(["--net", "sh", "-c", script])
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn();

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use super::changed::Begin;
 use super::tally::Tally;
 use crate::process;
 
@@ -17,6 +18,9 @@ const HEAD: &str = "\
 | date | commit | passed | failed | skipped | minutes |
 |---|---|---|---|---|---|
 ";
+
+/// In the cell of the date: the tested tree was not that of the commit, or not all the time.
+const CHANGED: &str = "with changes";
 
 fn path() -> PathBuf {
     process::root().join("docs/test-runs.md")
@@ -36,7 +40,8 @@ impl Row {
     }
 
     fn has_passed(&self) -> bool {
-        self.cells.get(3).is_some_and(|failed| failed == "0")
+        let is_whole = !self.cells.iter().any(|cell| cell.contains(CHANGED));
+        is_whole && self.cells.get(3).is_some_and(|failed| failed == "0")
     }
 
     fn line(&self) -> String {
@@ -88,14 +93,22 @@ fn with(old: &str, row: Row, parts: &[(&str, f64)]) -> String {
 ///
 /// # Errors
 /// A sentence, if git does not name the commit, or the page cannot be written.
-pub(super) fn write(tally: &Tally, seconds: f64, parts: &[(&str, f64)]) -> Result<(), String> {
-    let mut git = Command::new("git");
-    git.args(["rev-parse", "--short=12", "HEAD"]);
-    let commit = process::output(git.current_dir(process::root()))?;
+pub(super) fn write(
+    tally: &Tally,
+    begin: &Begin,
+    seconds: f64,
+    parts: &[(&str, f64)],
+) -> Result<(), String> {
+    let commit = begin.commit.as_deref();
+    let commit = commit.ok_or("git does not name the commit, so this run is not recorded")?;
     let date = process::output(Command::new("date").args(["-u", "+%Y-%m-%d"]))?;
+    let date = match begin.holds() {
+        true => date.trim().to_owned(),
+        false => format!("{}, {CHANGED}", date.trim()),
+    };
     let cells = [
-        date.trim().to_owned(),
-        format!("`{}`", commit.trim()),
+        date,
+        format!("`{}`", commit.get(..12).unwrap_or(commit)),
         tally.passed.to_string(),
         tally.failed.to_string(),
         tally.skipped.to_string(),
@@ -131,6 +144,14 @@ mod tests {
         assert!(second.contains("| tidy | 2 |") && !second.contains("rust"));
         let many = (0..20).fold(second, |page, _| with(&page, row("`c`", "0"), &[]));
         assert_eq!(rows(&many).len(), ROWS_MAX);
+    }
+
+    #[test]
+    fn a_run_of_a_changed_tree_proves_nothing_of_its_commit() {
+        let mut changed = row("`a`", "0");
+        assert!(changed.has_passed());
+        changed.cells[0] = format!("2026-11-29, {CHANGED}");
+        assert!(!changed.has_passed());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::child::{self, Ended};
-use super::network::Namespace;
+use super::network::{self, Namespace};
 use crate::process;
 
 /// One process to run.
@@ -32,6 +32,8 @@ pub(super) struct Job {
     pub(super) waits: bool,
     /// No other test may run beside it.
     pub(super) alone: bool,
+    /// All of its tests may be of the other tier, or of another job.
+    pub(super) may_be_empty: bool,
 }
 
 /// How the output of a job tells its results.
@@ -52,6 +54,11 @@ impl Job {
         let mut command = network.command(&self.program);
         command.args(&self.arguments).current_dir(&self.folder);
         process::forget_cargo_run(&mut command);
+        // Options of the user's own would leave tests out.
+        command.env_remove("PYTEST_ADDOPTS");
+        if network.is_own() {
+            command.env("DURAMEN_TEST_OUTSIDE", network::outside());
+        }
         for (name, value) in &self.variables {
             command.env(name, value);
         }
@@ -147,6 +154,7 @@ mod tests {
             limit: Duration::from_secs(60),
             waits,
             alone,
+            may_be_empty: false,
         }
     }
 

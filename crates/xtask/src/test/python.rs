@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::network;
 use super::pool::{Job, Reader};
 use super::tier::{Request, Tier};
 use crate::process::{self, once};
@@ -23,6 +22,7 @@ const ALONE: &str = "mark.alone";
 pub(super) struct Python {
     program: PathBuf,
     variables: Vec<(&'static str, OsString)>,
+    is_quick: bool,
 }
 
 /// One file and the chosen tests of it; all of them if none is named.
@@ -63,7 +63,6 @@ impl Python {
         let variables = vec![
             ("DURAMEN_TEST_TIER", tier.name().into()),
             ("DURAMEN_TEST_BUILT", built().into()),
-            ("DURAMEN_TEST_OUTSIDE", network::outside().into()),
             (
                 "DURAMEN_TEST_WORKLOAD",
                 debug.join("duramen-workload").into(),
@@ -81,7 +80,11 @@ impl Python {
             // The list of failures at the end has their full messages.
             ("CI", "true".into()),
         ];
-        Ok(Python { program, variables })
+        Ok(Python {
+            program,
+            variables,
+            is_quick: tier == Tier::Quick,
+        })
     }
 
     /// All files, or those with a test that `request` names.
@@ -118,6 +121,7 @@ impl Python {
         let mut command = Command::new(&self.program);
         command.current_dir(folder());
         command.args(["-m", "pytest", "--collect-only", "--quiet", "--color=no"]);
+        command.env_remove("PYTEST_ADDOPTS");
         for (name, value) in &self.variables {
             command.env(name, value);
         }
@@ -126,7 +130,8 @@ impl Python {
             .map_err(|error| format!("cannot start pytest: {error}"))?;
         let text = String::from_utf8_lossy(&output.stdout);
         if !output.status.success() {
-            return Err(format!("pytest cannot collect its tests:\n{text}"));
+            let errors = String::from_utf8_lossy(&output.stderr);
+            return Err(format!("pytest cannot collect its tests:\n{text}{errors}"));
         }
         let ids = text.lines().filter(|line| line.contains(".py::"));
         Ok(ids.map(str::to_owned).collect())
@@ -142,15 +147,17 @@ impl Python {
             let path = folder().join(&file.name);
             let text = std::fs::read_to_string(&path)
                 .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-            jobs.push(self.job(file, false));
-            if text.contains(ALONE) {
-                jobs.push(self.job(file, true));
+            let has_alone = text.contains(ALONE);
+            jobs.push(self.job(file, false, has_alone));
+            if has_alone {
+                jobs.push(self.job(file, true, true));
             }
         }
         Ok(jobs)
     }
 
-    fn job(&self, file: &File, alone: bool) -> Job {
+    /// `has_alone`: some tests of the file are marked so, and have a job of their own.
+    fn job(&self, file: &File, alone: bool, has_alone: bool) -> Job {
         let mut arguments: Vec<OsString> = [
             "-m",
             "pytest",
@@ -180,8 +187,33 @@ impl Python {
             limit: LIMIT,
             waits: true,
             alone,
+            may_be_empty: self.is_quick || has_alone,
         }
     }
+}
+
+/// True if a test may have one of these names: each part of the name is in a file, or in its path.
+///
+/// # Errors
+/// A sentence, if the tests cannot be read.
+pub(super) fn may_have(names: &[String]) -> Result<bool, String> {
+    let mut files = Vec::new();
+    find(&folder(), &mut files)?;
+    for file in files {
+        let path = folder().join(&file);
+        let text = std::fs::read_to_string(&path)
+            .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        let has = |name: &String| {
+            // Parameters, in brackets, need not be in the text.
+            let test = name.split('[').next().unwrap_or(name);
+            let mut parts = test.split("::");
+            parts.all(|part| file.contains(part) || text.contains(part))
+        };
+        if names.iter().any(has) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Collects files named `test_*.py`, as paths below `tests`.
@@ -217,19 +249,29 @@ mod tests {
     }
 
     #[test]
+    fn files_with_a_name_are_found_by_their_text() {
+        let may = |name: &str| may_have(&[name.to_owned()]).unwrap();
+        assert!(may("test_admin.py::") && may("cluster/test_kills"));
+        assert!(may("test_client[redis-py-resp3-scan]"));
+        assert!(!may("no_such_test_anywhere"));
+    }
+
+    #[test]
     fn a_job_runs_a_file_or_its_chosen_tests() {
         let python = Python {
             program: "python".into(),
             variables: Vec::new(),
+            is_quick: false,
         };
         let file = |tests: &[&str]| File {
             name: "test_admin.py".to_owned(),
             tests: tests.iter().map(|test| (*test).to_owned()).collect(),
         };
-        let whole = python.job(&file(&[]), false);
+        let whole = python.job(&file(&[]), false, false);
         assert_eq!(whole.arguments.last().unwrap(), "test_admin.py");
-        let chosen = python.job(&file(&["test_admin.py::test_a"]), true);
+        let chosen = python.job(&file(&["test_admin.py::test_a"]), true, true);
         assert_eq!(chosen.arguments.last().unwrap(), "test_admin.py::test_a");
         assert!(chosen.alone && !whole.alone);
+        assert!(chosen.may_be_empty && !whole.may_be_empty);
     }
 }

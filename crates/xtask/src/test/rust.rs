@@ -62,16 +62,23 @@ pub(super) fn prepare(run: &mut Run) {
             wanted => run.phase(phase_of(part), |run| {
                 wanted?;
                 let mut command = process::cargo_of(manifest, &["test", "--workspace"]);
-                add(run, part, executables::build(&mut command)?)
+                add(run, part, executables::build(&mut command)?)?;
+                // The figures have no documentation tests.
+                if part == "heap" && request.has(part) && !request.list {
+                    run.jobs.push(doc_job(part, manifest, &["--workspace"]));
+                }
+                Ok(())
             }),
         }
     }
-    let interleavings = CHECKERS
-        .iter()
-        .any(|(checker, _)| request.names.iter().any(|name| name.contains(checker)));
-    if request.has("interleavings") || interleavings {
+    let wants_interleavings = match request.has("interleavings") {
+        true => Ok(true),
+        false => names_interleavings(&request.names),
+    };
+    if !matches!(wants_interleavings, Ok(false)) {
         for (checker, crates) in CHECKERS {
             run.phase("build of the interleavings", |run| {
+                wants_interleavings.clone()?;
                 add(run, "interleavings", build_under(checker, crates)?)
             });
         }
@@ -105,7 +112,7 @@ fn has_names(part: &str, names: &[String]) -> Result<bool, String> {
 
 /// True if a workspace beside the store is to be tested as a whole.
 fn is_changed_or_wanted(run: &Run, part: &str, manifest: &str) -> Result<bool, String> {
-    if run.is_full_or_names(part) {
+    if run.is_full_or_names(part) || run.request.list {
         return Ok(true);
     }
     changed::has_changed(part, manifest)
@@ -113,7 +120,7 @@ fn is_changed_or_wanted(run: &Run, part: &str, manifest: &str) -> Result<bool, S
 
 /// Notes which workspaces beside the store have passed.
 pub(super) fn note_passed(run: &mut Run) {
-    let is_complete = run.request.is_everything() && run.tally.failed == 0;
+    let is_complete = run.request.is_everything() && run.tally.failed == 0 && run.begin.holds();
     for (part, manifest) in BESIDE {
         if is_complete
             && run.tally.parts().iter().any(|(known, _)| *known == part)
@@ -155,6 +162,7 @@ fn job(run: &Run, part: &'static str, executable: &Executable, whole: String, na
     Job {
         part,
         alone: executable.label.ends_with("::alone"),
+        may_be_empty: false,
         name: whole,
         reader: Reader::Status,
         program: executable.path.clone().into(),
@@ -173,27 +181,31 @@ fn job(run: &Run, part: &'static str, executable: &Executable, whole: String, na
     }
 }
 
-/// The documentation tests of all crates.
+/// The documentation tests of the store's crates.
 fn doc() -> Result<Job, String> {
-    let mut arguments = vec![
-        "test",
-        "--doc",
-        "--color",
-        "never",
-        "--package",
-        "duramen-cli",
-    ];
+    // The job has no network.
+    process::run(&mut process::cargo(&["fetch", "--quiet"]))?;
+    let mut words = vec!["--package", "duramen-cli"];
     let packages: Vec<String> = candidates::with_documentation_tests()?
         .iter()
         .map(Crate::package)
         .collect();
     for package in &packages {
-        arguments.extend(["--package", package]);
+        words.extend(["--package", package]);
     }
-    let arguments = arguments.into_iter().map(OsString::from).collect();
-    Ok(Job {
-        part: "doc",
-        name: "documentation tests".to_owned(),
+    Ok(doc_job("doc", process::STORE, &words))
+}
+
+fn doc_job(part: &'static str, manifest: &str, words: &[&str]) -> Job {
+    let mut arguments: Vec<OsString> = ["test", "--doc", "--color", "never"]
+        .map(OsString::from)
+        .to_vec();
+    arguments.extend(["--manifest-path".into(), manifest.into()]);
+    arguments.extend(["--target-dir".into(), process::target().into()]);
+    arguments.extend(words.iter().map(OsString::from));
+    Job {
+        part,
+        name: format!("documentation tests of {manifest}"),
         reader: Reader::Cargo,
         program: "cargo".into(),
         arguments,
@@ -202,7 +214,8 @@ fn doc() -> Result<Job, String> {
         limit: DOC_LIMIT,
         waits: false,
         alone: false,
-    })
+        may_be_empty: false,
+    }
 }
 
 /// A build of the tests of these crates alone. The package of the program is in it, because cargo
@@ -225,6 +238,29 @@ fn some(crates: &[Crate]) -> Command {
     command
 }
 
+/// True if a test under a model checker may have one of these names. Its modules are in
+/// `tests/it/loom` and `tests/it/schedules`, for example.
+///
+/// # Errors
+/// A sentence, if a source cannot be read.
+fn names_interleavings(names: &[String]) -> Result<bool, String> {
+    for (checker, crates) in CHECKERS {
+        if names
+            .iter()
+            .any(|name| name.contains(&format!("{checker}::")))
+        {
+            return Ok(true);
+        }
+        for name in crates {
+            let folder = process::root().join("crates").join(name);
+            if candidates::has_any_under(&folder, name, checker, names)? {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
 /// The test executables of these crates under a model checker, in a target directory of its own.
 fn build_under(checker: &str, crates: &[&str]) -> Result<Vec<Executable>, String> {
     let mut command = process::cargo(&["test", "--test", "it"]);
@@ -234,6 +270,7 @@ fn build_under(checker: &str, crates: &[&str]) -> Result<Vec<Executable>, String
     command
         .arg("--target-dir")
         .arg(process::target().join(checker))
+        .env_remove("CARGO_ENCODED_RUSTFLAGS")
         .env("RUSTFLAGS", format!("--cfg {checker}"));
     executables::build(&mut command)
 }

@@ -51,7 +51,7 @@ impl Tally {
 
     /// Takes the end of a job and prints its results.
     pub(super) fn job(&mut self, job: &Job, ended: Ended) {
-        let before = (self.passed, self.failed);
+        let before = (self.passed, self.failed, self.skipped);
         match job.reader {
             Reader::Status => return self.test(job, ended),
             Reader::Cargo => ended.output.lines().for_each(|line| self.cargo_line(line)),
@@ -69,13 +69,15 @@ impl Tally {
         }
         print!("{}", ended.output);
         let has_failed = self.failed > before.1;
+        let has_results = before != (self.passed, self.failed, self.skipped);
         let reason = match ended.status {
             // pytest's code for a file without a chosen test.
-            Some(status) if job.reader == Reader::Pytest && status.code() == Some(5) => return,
-            Some(status) if status.success() => return,
+            Some(status) if job.may_be_empty && status.code() == Some(5) => return,
+            Some(status) if status.success() && has_results => return,
+            Some(status) if status.success() => "it succeeded without a result".to_owned(),
             Some(_) if has_failed => return,
             Some(status) => format!("it ended with {status} outside of a test"),
-            None => format!("it did not end within {:.0} s", job.limit.as_secs_f64()),
+            None => cut_short(job),
         };
         self.broken(&job.name, &reason);
     }
@@ -85,14 +87,24 @@ impl Tally {
         let seconds = ended.time.as_secs_f64();
         let name = &job.name;
         self.durations.push((job.part, name.clone(), ended.time));
+        let has_run = ended.output.contains(ONE_PASSED);
         let reason = match ended.status {
-            Some(status) if status.success() => {
-                self.passed += 1;
-                println!("PASS {seconds:>8.3} s  {name}");
+            Some(status) if status.success() && has_run => {
+                match skips_itself(&ended.output) {
+                    Some(why) => {
+                        self.skipped += 1;
+                        println!("SKIP {seconds:>8.3} s  {name}: {why}");
+                    }
+                    None => {
+                        self.passed += 1;
+                        println!("PASS {seconds:>8.3} s  {name}");
+                    }
+                }
                 return;
             }
+            Some(status) if status.success() => "no test ran to its end".to_owned(),
             Some(status) => status.to_string(),
-            None => format!("its time of {:.0} s was over", job.limit.as_secs_f64()),
+            None => cut_short(job),
         };
         println!("FAIL {seconds:>8.3} s  {name}: {reason}\n{}", ended.output);
         self.failed += 1;
@@ -107,7 +119,13 @@ impl Tally {
     pub(super) fn passed_when_repeated(&mut self, failure: &Failure) {
         self.failed -= 1;
         self.passed += 1;
-        self.failures.retain(|other| other.name != failure.name);
+        let at = self
+            .failures
+            .iter()
+            .position(|other| other.name == failure.name);
+        if let Some(at) = at {
+            self.failures.remove(at);
+        }
         self.repeated.push(failure.name.clone());
     }
 
@@ -153,8 +171,8 @@ impl Tally {
     /// `1 failed, 20 passed, 3 skipped in 4.56s`.
     fn pytest_line(&mut self, line: &str, job: &Job) {
         if let Some((time, id)) = duration(line) {
-            let last = self.durations.last_mut();
-            match last.filter(|(_, name, _)| name == id) {
+            let mut known = self.durations.iter_mut().rev();
+            match known.find(|(_, name, _)| name == id) {
                 Some((_, _, sum)) => *sum += time,
                 None => self.durations.push((job.part, id.to_owned(), time)),
             }
@@ -213,7 +231,7 @@ impl Tally {
     /// All durations, the longest first, as lines `SECONDS NAME`.
     pub(super) fn durations(&self) -> Vec<String> {
         let mut sorted: Vec<_> = self.durations.iter().collect();
-        sorted.sort_by(|a, b| b.2.cmp(&a.2));
+        sorted.sort_by_key(|(_, _, time)| std::cmp::Reverse(*time));
         let line = |(_, name, time): &&(_, String, Duration)| {
             format!("{:>9.3} {name}", time.as_secs_f64())
         };
@@ -255,6 +273,26 @@ impl Tally {
     }
 }
 
+/// The result of a test's own process, in the words of Rust's test harness.
+const ONE_PASSED: &str = "test result: ok. 1 passed;";
+
+/// The reason of a test that has found out that it cannot run here.
+fn skips_itself(output: &str) -> Option<&str> {
+    let mut lines = output.lines().map(str::trim);
+    lines.find_map(|line| {
+        let line = line
+            .strip_prefix("SKIPPED")
+            .or_else(|| line.strip_prefix("skipped:"))?;
+        Some(line.trim_start_matches([':', ' ']))
+    })
+}
+
+/// The reason of a process without a status.
+fn cut_short(job: &Job) -> String {
+    let limit = job.limit.as_secs_f64();
+    format!("it did not start, or did not end within {limit:.0} s")
+}
+
 /// True if an argument of pytest names a file or a test.
 fn is_test(word: &str) -> bool {
     word.ends_with(".py") || word.contains(".py::")
@@ -293,6 +331,7 @@ pub(super) mod tests {
             limit: Duration::from_secs(9),
             waits: false,
             alone: false,
+            may_be_empty: false,
         }
     }
 
@@ -314,10 +353,16 @@ pub(super) mod tests {
 
     #[test]
     fn a_test_passes_by_its_status() {
+        let passed = "test result: ok. 1 passed; 0 failed; 0 ignored";
+        let of = |output: &str| tally(Reader::Status, Some(0), output).summary();
+        assert_eq!(of(passed), "1 passed, 0 failed");
         assert_eq!(
-            tally(Reader::Status, Some(0), "").summary(),
-            "1 passed, 0 failed"
+            of("test result: ok. 0 passed; 0 failed"),
+            "0 passed, 1 failed"
         );
+        assert_eq!(of(""), "0 passed, 1 failed");
+        let skipped = format!("SKIPPED: no device\n{passed}");
+        assert_eq!(of(&skipped), "0 passed, 0 failed, 1 skipped");
         let failed = tally(Reader::Status, Some(101), "panicked");
         assert_eq!(failed.summary(), "0 passed, 1 failed");
         assert_eq!(failed.failures[0].output, "panicked");
@@ -390,17 +435,24 @@ waited in 3 places
         for (reader, code) in [
             (Reader::Cargo, Some(101)),
             (Reader::Go, None),
+            (Reader::Pytest, Some(0)),
             (Reader::Pytest, Some(2)),
-            (Reader::Pytest, Some(4)),
+            (Reader::Pytest, Some(5)),
         ] {
             let tally = tally(reader, code, "");
             assert_eq!(tally.summary(), "0 passed, 1 failed", "{reader:?} {code:?}");
         }
         // A file whose tests are all for the other tier.
-        assert_eq!(
-            tally(Reader::Pytest, Some(5), "").summary(),
-            "0 passed, 0 failed"
-        );
+        let mut empty = job(Reader::Pytest, "name");
+        empty.may_be_empty = true;
+        let mut tally = Tally::default();
+        let ended = Ended {
+            status: Some(std::process::ExitStatus::from_raw(5 << 8)),
+            output: String::new(),
+            time: Duration::ZERO,
+        };
+        tally.job(&empty, ended);
+        assert_eq!(tally.summary(), "0 passed, 0 failed");
     }
 
     #[test]

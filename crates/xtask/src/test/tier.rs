@@ -108,6 +108,17 @@ impl Request {
         self.is_everything() || self.parts.iter().any(|chosen| chosen == part)
     }
 
+    /// True if a part was named.
+    pub(super) fn has_parts(&self) -> bool {
+        !self.parts.is_empty()
+    }
+
+    /// True if anything but these parts is wanted.
+    pub(super) fn parts_besides(&self, parts: &[&str]) -> bool {
+        let is_other = |part: &String| !parts.contains(&part.as_str());
+        self.is_everything() || !self.names.is_empty() || self.parts.iter().any(is_other)
+    }
+
     /// True if this part was named.
     pub(super) fn names_part(&self, part: &str) -> bool {
         self.parts.iter().any(|chosen| chosen == part)

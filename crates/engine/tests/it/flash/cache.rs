@@ -63,7 +63,7 @@ fn a_cache_evicts_when_what_is_on_flash_takes_too_much_index() {
     }
     let stats = store.stats();
     assert!(stats.entries_evicted > 100_000, "{stats:?}");
-    wait_for("each key is there or was evicted", || {
+    wait_for("data: each key is there or was evicted", || {
         let stats = store.stats(); // not of one moment, while cleaners evict
         stats.objects + stats.entries_evicted >= 600_000
     });

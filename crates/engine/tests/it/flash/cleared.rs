@@ -209,7 +209,7 @@ fn a_large_table_is_counted_after_its_clear() {
         store.clear_table(other).unwrap();
     }
     assert!(was_later, "the clear counted everything itself");
-    wait_for("what was cleared is dead, and nothing else", || {
+    wait_for("data: what was cleared is dead, and nothing else", || {
         store.stats().live_bytes == alone
     });
     assert_eq!(get(&mut session, TABLE, 0), Some(value(0, 0, VALUE_BYTES)));
