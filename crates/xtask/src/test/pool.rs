@@ -1,8 +1,7 @@
 //! The pool: tests side by side, each in a process of its own.
 //!
-//! Tests of two kinds share the pool. Some compute all the time, and as many of them as there are
-//! cores run at once. Others wait for servers most of the time. So each worker but the last takes
-//! computing jobs first, and the last one waiting jobs.
+//! Tests of two kinds share the pool. Some compute all the time, others wait for servers most of the
+//! time. So half of the workers take computing jobs first, and half of them waiting jobs.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -89,7 +88,7 @@ pub(super) fn run(jobs: Vec<Job>, workers: usize, done: impl FnMut(&Job, Ended) 
     std::thread::scope(|scope| {
         for number in 0..workers {
             let (queues, done) = (&queues, &done);
-            let waiting_first = number + 1 == workers;
+            let waiting_first = number % 2 == 1;
             scope.spawn(move || {
                 let network = Namespace::new();
                 if number == 0 && !network.is_own() {

@@ -27,7 +27,7 @@ Runs the quick tier of the tests, or the PARTs of it; the last line is `N passed
   --full        everything, with more runs of each simulator and of each history; the result is
                 written to docs/test-runs.md if no PART is given
   --list        print the names of the tests, and run none
-  --workers N   tests that run side by side; one more than the cores if missing
+  --workers N   tests that run side by side; two more than the cores if missing
 
 A PART is one of these, or a part of a test's name, of Rust or Python:
   tidy            the rules of the house, and the messages of new commits
@@ -73,7 +73,7 @@ impl Request {
         let mut request = Request {
             tier: Tier::Quick,
             list: false,
-            workers: cores + 1,
+            workers: cores + 2,
             parts: Vec::new(),
             names: Vec::new(),
         };
