@@ -2,6 +2,8 @@
 
 mod bench;
 mod ci;
+#[cfg(test)]
+mod commit_msg;
 mod fuzz;
 mod package;
 mod process;

@@ -2,10 +2,10 @@
 //! last full run that docs/test-runs.md names, or in a later run on this machine.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use super::page;
 use super::pool;
+use super::repository::git;
 use crate::process;
 
 /// The state of a workspace's sources: the ids of its folders in git. Nothing if they have changes
@@ -33,7 +33,7 @@ fn folders(manifest: &str) -> Result<Vec<PathBuf>, String> {
 /// Files outside of the packages by which a build or a test differs too.
 const MORE: [&str; 3] = ["Cargo.toml", "rust-toolchain.toml", "scripts/install-alloc"];
 
-/// What the tests of a workspace depend on: the folders of its packages, and some files.
+/// Paths of everything that the tests of a workspace depend on: its packages, and some files.
 fn paths(manifest: &str) -> Result<Vec<PathBuf>, String> {
     let mut paths = folders(manifest)?;
     if paths.is_empty() {
@@ -43,39 +43,6 @@ fn paths(manifest: &str) -> Result<Vec<PathBuf>, String> {
     paths.push(manifest.into());
     paths.push(Path::new(manifest).with_file_name("Cargo.lock"));
     Ok(paths)
-}
-
-/// The state of the repository when a run begins. Its results are of this state alone.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Begin {
-    /// The whole id of the commit; nothing without git.
-    pub(super) commit: Option<String>,
-    /// Nothing differs from the commit.
-    pub(super) is_clean: bool,
-}
-
-impl Begin {
-    pub(super) fn now() -> Begin {
-        let commit = git(&["rev-parse", "HEAD"], &[]);
-        let status = git(&["status", "--porcelain", "--untracked-files=all"], &[]);
-        Begin {
-            commit: commit.map(|commit| commit.trim().to_owned()),
-            is_clean: status.is_some_and(|changes| changes.is_empty()),
-        }
-    }
-
-    /// True if the repository is as it was, without a change.
-    pub(super) fn holds(&self) -> bool {
-        self.commit.is_some() && self.is_clean && *self == Begin::now()
-    }
-}
-
-fn git(arguments: &[&str], paths: &[PathBuf]) -> Option<String> {
-    let mut command = Command::new("git");
-    command.args(arguments).args(paths);
-    let output = command.current_dir(process::root()).output().ok()?;
-    let text = String::from_utf8(output.stdout).ok()?;
-    output.status.success().then_some(text)
 }
 
 impl State {

@@ -12,6 +12,7 @@ mod page;
 mod pool;
 mod python;
 mod repeat;
+mod repository;
 mod rust;
 mod tally;
 mod tier;
@@ -50,7 +51,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
     let _lock = lock(&folder)?;
     let mut run = Run {
         request,
-        begin: changed::Begin::now(),
+        begin: repository::Begin::now(),
         tally: Tally::default(),
         jobs: Vec::new(),
         names: Vec::new(),
@@ -99,7 +100,7 @@ fn lock(folder: &std::path::Path) -> Result<std::fs::File, String> {
 struct Run {
     request: Request,
     /// The state of the repository before the first build.
-    begin: changed::Begin,
+    begin: repository::Begin,
     tally: Tally,
     jobs: Vec<Job>,
     /// With `--list`: names of tests.
@@ -228,8 +229,8 @@ impl Run {
         }
     }
 
-    /// A name that selects nothing is a mistake. Beside whole parts the names of their tests are not
-    /// known.
+    /// A name that selects nothing is a mistake. Beside whole parts the names of their tests are
+    /// not known.
     fn check_names(&self) -> Result<(), String> {
         let is_known = |wanted: &&String| {
             let mut words = self.jobs.iter().flat_map(|job| &job.arguments);

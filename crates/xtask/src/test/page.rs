@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::changed::Begin;
+use super::repository::Begin;
 use super::tally::Tally;
 use crate::process;
 

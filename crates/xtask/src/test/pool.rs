@@ -1,7 +1,7 @@
 //! The pool: tests side by side, each in a process of its own.
 //!
-//! Tests of two kinds share the pool. Some compute all the time, others wait for servers most of the
-//! time. So half of the workers take computing jobs first, and half of them waiting jobs.
+//! Tests of two kinds share the pool. Some compute all the time, others wait for servers most of
+//! the time. So half of the workers take computing jobs first, and half of them waiting jobs.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;

@@ -1,3 +1,0 @@
-//! Tests of the scripts of this repository.
-
-mod commit_msg;
