@@ -30,6 +30,10 @@ const QUEUE: usize = 1024;
 /// enough for waiting clients.
 const PATIENCE: Duration = Duration::from_millis(100);
 
+/// Longest wait at the end of the process for what is still queued: on a busy machine the writer may
+/// not run for longer than [`PATIENCE`].
+const LAST_PATIENCE: Duration = Duration::from_secs(2);
+
 /// Settings of the log: level and destination.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -103,6 +107,15 @@ impl State {
             counts.stalls = true;
         }
         counts.written >= own
+    }
+
+    /// Waits until every sent message is finished, or until `patience` is over.
+    fn drain(&self, patience: Duration) {
+        let counts = self.counts();
+        let waiting = self
+            .written
+            .wait_timeout_while(counts, patience, |counts| counts.done < counts.sent);
+        drop(waiting);
     }
 
     /// The number of lost lines; they now count as reported.
@@ -227,6 +240,13 @@ pub(crate) fn to_file(words: &[u8]) {
     }
 }
 
+/// Waits until the log is written, for a moment: the process ends.
+pub(crate) fn drain() {
+    if let Some(log) = LOG.get() {
+        log.state.drain(LAST_PATIENCE);
+    }
+}
+
 fn open(path: &Path) -> Result<File, String> {
     open_log(&mut File::options(), path)
         .map_err(|error| format!("cannot open the log file {}: {error}", path.display()))
@@ -339,6 +359,28 @@ mod tests {
         assert!(put(&mut to, b"second\n", &mut is_torn));
         assert!(put(&mut to, b"third\n", &mut is_torn));
         assert_eq!(to.1, b"first\nsecond\nthird\n");
+    }
+
+    /// The reason of a refused start was lost on a busy machine: the process ended before the
+    /// writer ran.
+    #[test]
+    fn the_end_waits_for_a_writer_that_comes_late() {
+        let state = Arc::<State>::default();
+        let (queue, messages) = sync_channel(2);
+        assert!(!state.hand_over(&queue, Message::Line(b"x\n".to_vec())));
+        let writer = Arc::clone(&state);
+        let late = std::thread::spawn(move || {
+            while messages.try_recv().is_ok() {
+                writer.note_done(true);
+            }
+        });
+        state.drain(Duration::from_secs(60));
+        assert_eq!(state.counts().written, 1);
+        late.join().unwrap();
+        // A writer that never comes is waited for no longer than that.
+        let (queue, _messages) = sync_channel(2);
+        assert!(!state.hand_over(&queue, Message::Line(b"x\n".to_vec())));
+        state.drain(Duration::from_millis(1));
     }
 
     #[test]

@@ -49,6 +49,7 @@ pub(crate) fn error(text: Arguments<'_>) {
 pub(crate) fn last_words(words: &str) {
     log::to_file(words.as_bytes());
     error(format_args!("{words}"));
+    log::drain();
 }
 
 /// To standard output of a tool (N1).
