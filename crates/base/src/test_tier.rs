@@ -18,10 +18,7 @@ pub fn is_full() -> bool {
 
 /// The number of runs of a test: `quick`, or `full` in the full tier.
 pub fn runs(quick: u64, full: u64) -> u64 {
-    match is_full() {
-        true => full,
-        false => quick,
-    }
+    if is_full() { full } else { quick }
 }
 
 #[cfg(test)]

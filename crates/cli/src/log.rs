@@ -30,8 +30,8 @@ const QUEUE: usize = 1024;
 /// enough for waiting clients.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Longest wait at the end of the process for what is still queued: on a busy machine the writer may
-/// not run for longer than [`PATIENCE`].
+/// Longest wait at the end of the process for what is still queued: on a busy machine the writer
+/// may not run for longer than [`PATIENCE`].
 const LAST_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Settings of the log: level and destination.

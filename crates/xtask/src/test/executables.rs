@@ -65,9 +65,10 @@ fn executable(line: &str) -> Option<Executable> {
     let package = folder.file_name()?.to_str()?;
     let target = &message["target"];
     let is_integration = target["kind"].as_array()?.iter().any(|kind| kind == "test");
-    let label = match is_integration {
-        true => format!("{package}::{}", target["name"].as_str()?),
-        false => package.to_owned(),
+    let label = if is_integration {
+        format!("{package}::{}", target["name"].as_str()?)
+    } else {
+        package.to_owned()
     };
     Some(Executable {
         label,

@@ -145,9 +145,10 @@ impl Run {
         if request.has("checker") {
             self.phase("modules of the checker", Run::checker);
         }
-        let wants_python = match request.has("python") {
-            true => Ok(true),
-            false => may_name_python(&request.names),
+        let wants_python = if request.has("python") {
+            Ok(true)
+        } else {
+            may_name_python(&request.names)
         };
         if !matches!(wants_python, Ok(false)) {
             self.phase("build of the programs", |run| {
@@ -223,9 +224,10 @@ impl Run {
         for name in &self.names {
             println!("{name}");
         }
-        match self.tally.failures.is_empty() {
-            true => Ok(()),
-            false => Err("the list is not complete".to_owned()),
+        if self.tally.failures.is_empty() {
+            Ok(())
+        } else {
+            Err("the list is not complete".to_owned())
         }
     }
 

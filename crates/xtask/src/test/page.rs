@@ -102,9 +102,10 @@ pub(super) fn write(
     let commit = begin.commit.as_deref();
     let commit = commit.ok_or("git does not name the commit, so this run is not recorded")?;
     let date = process::output(Command::new("date").args(["-u", "+%Y-%m-%d"]))?;
-    let date = match begin.holds() {
-        true => date.trim().to_owned(),
-        false => format!("{}, {CHANGED}", date.trim()),
+    let date = if begin.holds() {
+        date.trim().to_owned()
+    } else {
+        format!("{}, {CHANGED}", date.trim())
     };
     let cells = [
         date,

@@ -129,9 +129,10 @@ impl Queues {
     }
 
     fn take(&mut self, waiting_first: bool) -> Option<Job> {
-        let (first, second) = match waiting_first {
-            true => (&mut self.waiting, &mut self.computing),
-            false => (&mut self.computing, &mut self.waiting),
+        let (first, second) = if waiting_first {
+            (&mut self.waiting, &mut self.computing)
+        } else {
+            (&mut self.computing, &mut self.waiting)
         };
         first.pop_front().or_else(|| second.pop_front())
     }

@@ -172,9 +172,10 @@ impl Python {
         ]
         .map(OsString::from)
         .to_vec();
-        match file.tests.is_empty() {
-            true => arguments.push(file.name.clone().into()),
-            false => arguments.extend(file.tests.iter().map(OsString::from)),
+        if file.tests.is_empty() {
+            arguments.push(file.name.clone().into())
+        } else {
+            arguments.extend(file.tests.iter().map(OsString::from))
         }
         Job {
             part: "python",

@@ -37,9 +37,10 @@ pub(super) fn prepare(run: &mut Run) {
     } else if !request.names.is_empty() {
         run.phase("build of the tests", |run| {
             let crates = candidates::of_names(&request.names)?;
-            match crates.is_empty() {
-                true => Ok(()),
-                false => add(run, "rust", executables::build(&mut some(&crates))?),
+            if crates.is_empty() {
+                Ok(())
+            } else {
+                add(run, "rust", executables::build(&mut some(&crates))?)
             }
         });
     }
@@ -50,9 +51,10 @@ pub(super) fn prepare(run: &mut Run) {
         }
     }
     for (part, manifest) in BESIDE {
-        let wanted = match request.has(part) {
-            true => is_changed_or_wanted(run, part, manifest),
-            false => has_names(part, &request.names),
+        let wanted = if request.has(part) {
+            is_changed_or_wanted(run, part, manifest)
+        } else {
+            has_names(part, &request.names)
         };
         match wanted {
             Ok(false) if request.has(part) => println!(
@@ -71,9 +73,10 @@ pub(super) fn prepare(run: &mut Run) {
             }),
         }
     }
-    let wants_interleavings = match request.has("interleavings") {
-        true => Ok(true),
-        false => names_interleavings(&request.names),
+    let wants_interleavings = if request.has("interleavings") {
+        Ok(true)
+    } else {
+        names_interleavings(&request.names)
     };
     if !matches!(wants_interleavings, Ok(false)) {
         for (checker, crates) in CHECKERS {
