@@ -201,8 +201,7 @@ fn build(library: Option<&Path>, into: &Path) -> Result<BTreeMap<&'static str, P
     let direct = library.with_file_name("libduramen_direct.a");
     for library in [library, &direct] {
         if !library.exists() {
-            let how =
-                "it is not there; build it first (in heap/: cargo build --profile ship --workspace)";
+            let how = "it is not there; build it first (in heap/: cargo build --profile ship --workspace)";
             return Err(Failure::new(library.display().to_string(), how));
         }
     }
