@@ -4,7 +4,7 @@ The first test that asks for one of them gets it: it is built or downloaded into
 or its Debian package is installed. Several processes of tests ask at the same time, so each folder
 has a lock, and `apt-get` has one.
 
-What cannot be had is a [Missing], whose text says what to install: the test fails by it. Tests of
+If something cannot be had, a test fails by a [Missing], whose text says what to install. Tests of
 optional things (`optional`) skip then: their packages may be unreachable.
 
 In a run of all tests each process of tests is in a network without a way out. A command that needs
@@ -22,6 +22,8 @@ import signal
 import subprocess
 import sys
 import threading
+
+import reaper
 
 TESTS = pathlib.Path(__file__).resolve().parent
 BUILT = pathlib.Path(os.environ.get("DURAMEN_TEST_BUILT", TESTS.parent / "target/clients")).absolute()
@@ -137,7 +139,7 @@ def call(*command, cwd=None, env=None):
     command = [str(word) for word in command]
     enter = ["nsenter", f"--net={OUTSIDE}"] if OUTSIDE else []
     # An installation that is cut short may break the machine: the end of the tests does not end it.
-    own = {name: value for name, value in os.environ.items() if name != "STARTED_BY_TESTS"}
+    own = {name: value for name, value in os.environ.items() if name != reaper.MARK}
     try:
         with untimed():
             done = subprocess.run(

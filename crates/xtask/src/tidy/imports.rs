@@ -8,7 +8,7 @@ const ITEMS: [&str; 9] = [
     "const", "enum", "fn", "mod", "static", "struct", "trait", "type", "union",
 ];
 
-/// Of one file all that matters for its place among the modules of its crate.
+/// The facts about one file that decide its place among the modules of its crate.
 #[derive(Debug, Default)]
 pub(super) struct Source {
     /// The modules that it declares and that have a file of their own.
