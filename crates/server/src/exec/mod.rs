@@ -75,8 +75,6 @@ pub struct Executor {
     /// The generation of the member's view, and the table of database 0, for which the shard
     /// channels were last checked.
     channels_seen: (u64, TableId),
-    /// [`TURN_TIME`], except in tests that expect a whole turn to run.
-    turn_time: Duration,
 }
 
 impl Executor {
@@ -89,9 +87,8 @@ impl Executor {
                 None => None,
             },
             local: Local::new(&shared, thread),
-            group: Group::default(),
+            group: Group::new(TURN_TIME),
             channels_seen: (0, DROPPED),
-            turn_time: TURN_TIME,
             shared,
         })
     }
@@ -248,7 +245,7 @@ impl Executor {
             let Some(turn) = turns.get_mut(position.turn) else {
                 break;
             };
-            if position.is_within_turn() && started.elapsed() >= self.turn_time {
+            if position.is_within_turn() && self.group.is_long(started) {
                 turn.client.halted = true;
             }
         }

@@ -1,7 +1,7 @@
 //! One group of requests: planned, hinted, executed.
 
 use super::admit::{self, Admitted};
-use super::{APPENDED_BYTES_PER_TURN, GROUP_REQUESTS, TURN_TIME, Turn};
+use super::{APPENDED_BYTES_PER_TURN, GROUP_REQUESTS, Turn};
 use crate::exec::commands::lookup::{self, Resolved};
 use crate::exec::request::context::Context;
 use crate::exec::request::permit::Permit;
@@ -14,7 +14,7 @@ use crate::exec::state::local::Local;
 use crate::shared::{Membership, Shared};
 use duramen_engine::{Guard, KeyHash, Session, TableId};
 use duramen_wire::resp::Args;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The next request to be planned.
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,7 +41,6 @@ struct Planned {
 }
 
 /// One group; its tables are reused.
-#[derive(Default)]
 pub(crate) struct Group {
     planned: Vec<Planned>,
     hashes: Vec<KeyHash>,
@@ -50,6 +49,8 @@ pub(crate) struct Group {
     hinted: usize,
     /// Requests that ran, including those that were answered without running.
     ran: u64,
+    /// [`super::TURN_TIME`], except in tests that expect a whole turn to run.
+    turn_time: Duration,
 }
 
 /// Hints entries until those of [`ENTRIES_AHEAD`] keys from `at` on are hinted; returns the number
@@ -96,6 +97,22 @@ struct Environment<'a> {
 }
 
 impl Group {
+    pub(crate) fn new(turn_time: Duration) -> Group {
+        Group {
+            planned: Vec::new(),
+            hashes: Vec::new(),
+            tables: Vec::new(),
+            hinted: 0,
+            ran: 0,
+            turn_time,
+        }
+    }
+
+    /// Whether a turn that began at `started` has had its time.
+    pub(crate) fn is_long(&self, started: Instant) -> bool {
+        started.elapsed() >= self.turn_time
+    }
+
     /// Plans and runs one group from `position` on; returns the start of the next.
     pub(crate) fn run(
         &mut self,
@@ -126,7 +143,7 @@ impl Group {
             if !self.run_special(&mut env, session, turns, at) {
                 break;
             }
-            if started.elapsed() >= TURN_TIME {
+            if self.is_long(started) {
                 self.halt(turns, at);
             }
             at += 1;

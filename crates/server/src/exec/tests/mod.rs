@@ -19,7 +19,7 @@ mod types;
 mod waiting;
 mod walks;
 
-use super::{Client, Executor, Turn, Verdict};
+use super::{Client, Executor, Group, Turn, Verdict};
 use crate::config::{Level, ServerConfig};
 use crate::shared::{ClientRecord, Shared};
 use duramen_engine::{Clock, Options, Store};
@@ -69,7 +69,7 @@ impl Server {
         let executor = Executor::new(Arc::clone(&self.shared), thread).expect("an executor");
         // A turn runs to its end, even on a slow machine.
         Executor {
-            turn_time: Duration::MAX,
+            group: Group::new(Duration::MAX),
             ..executor
         }
     }
