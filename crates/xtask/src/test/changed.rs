@@ -13,19 +13,48 @@ use crate::process;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct State(Option<String>);
 
-/// The folders of the packages that a workspace builds from this repository.
-fn folders(manifest: &str) -> Result<Vec<PathBuf>, String> {
-    let arguments = ["--format-version=1", "--manifest-path", manifest];
+/// A package of this repository: its folder, and those of the packages that it uses by their path.
+type Package = (PathBuf, Vec<PathBuf>);
+
+/// The packages of a workspace. Cargo needs no network for them: it looks at no other package.
+fn packages(manifest: &str) -> Result<Vec<Package>, String> {
+    let arguments = [
+        "--format-version=1",
+        "--no-deps",
+        "--manifest-path",
+        manifest,
+    ];
     let mut command = process::cargo(&["metadata"]);
     let text = process::output(command.args(arguments))?;
     let metadata: serde_json::Value = serde_json::from_str(&text)
         .map_err(|error| format!("cargo metadata of {manifest}: {error}"))?;
+    let inside = |path: &Path| Some(path.strip_prefix(process::root()).ok()?.to_path_buf());
     let packages = metadata["packages"].as_array().into_iter().flatten();
-    let mut folders: Vec<PathBuf> = packages
-        .filter(|package| package["source"].is_null())
-        .filter_map(|package| Path::new(package["manifest_path"].as_str()?).parent())
-        .filter_map(|folder| Some(folder.strip_prefix(process::root()).ok()?.to_path_buf()))
-        .collect();
+    let packages = packages.filter_map(|package| {
+        let folder = inside(Path::new(package["manifest_path"].as_str()?).parent()?)?;
+        let uses = package["dependencies"].as_array().into_iter().flatten();
+        let uses = uses.filter_map(|one| inside(Path::new(one["path"].as_str()?)));
+        Some((folder, uses.collect()))
+    });
+    Ok(packages.collect())
+}
+
+/// The folders of the packages that a workspace builds from this repository.
+fn folders(manifest: &str) -> Result<Vec<PathBuf>, String> {
+    let own = packages(manifest)?;
+    let mut folders: Vec<PathBuf> = own.iter().map(|(folder, _)| folder.clone()).collect();
+    let mut all = packages("Cargo.toml")?;
+    all.extend(own);
+    let mut at = 0;
+    while let Some(folder) = folders.get(at).cloned() {
+        let uses = all.iter().filter(|(of, _)| *of == folder);
+        for used in uses.flat_map(|(_, uses)| uses) {
+            if !folders.contains(used) {
+                folders.push(used.clone());
+            }
+        }
+        at += 1;
+    }
     folders.sort();
     Ok(folders)
 }
