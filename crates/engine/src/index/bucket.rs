@@ -29,6 +29,7 @@
 //! reader need not retry because of a writer, only because of a transaction (B3); with tags a miss
 //! costs one line.
 
+use duramen_base::planted::{Bug, has_bug};
 use duramen_base::sync::{AtomicU64, Ordering};
 use duramen_base::waits::{LongWait, Resource};
 
@@ -60,6 +61,9 @@ const _: () = assert!(CROWD < OVERFLOW_MASK >> OVERFLOW_SHIFT);
 const SERIAL_SHIFT: u32 = 56;
 const SERIAL_ONE: u64 = 1 << SERIAL_SHIFT;
 const SERIAL_MASK: u64 = 0xff << SERIAL_SHIFT;
+
+/// Slots of one home that a walk keeps without allocating: more than almost all homes have.
+const HOMED_FEW: usize = 16;
 
 const _: () = assert!(TAG_SHIFT == ACCESS_SHIFT + 3);
 
@@ -318,20 +322,37 @@ impl<'a> View<'a> {
         });
     }
 
-    /// Shows every slot whose home is `bucket`.
-    pub fn each_homed(self, bucket: usize, me: u16, mut show: impl FnMut(Slot)) {
+    /// Shows every slot whose home is `bucket`, as [`find`](Self::find) sees them: none of a
+    /// transaction that has not ended.
+    pub fn each_homed(self, bucket: usize, me: u16, show: impl FnMut(Slot)) {
         let mut control = self.buckets[bucket].control.load(Ordering::Acquire);
-        if control & TRANSACTION != 0 && owner_of(control) != me {
-            control = self.wait_for_transaction(bucket);
-        }
-        for d in 0..=self.reach(control) {
-            for slot in &self.buckets[self.probe(bucket, d)].slots {
-                let slot = Slot(slot.load(Ordering::Acquire));
-                if slot.location() != 0 && self.home(slot.tag()) == bucket {
-                    show(slot);
+        let (mut few, mut more) = ([Slot(0); HOMED_FEW], Vec::new());
+        let count = loop {
+            if control & TRANSACTION != 0 && owner_of(control) != me {
+                control = self.wait_for_transaction(bucket);
+            }
+            let mut count = 0;
+            more.clear();
+            for d in 0..=self.reach(control) {
+                for slot in &self.buckets[self.probe(bucket, d)].slots {
+                    let slot = Slot(slot.load(Ordering::Acquire));
+                    if slot.location() != 0 && self.home(slot.tag()) == bucket {
+                        match few.get_mut(count) {
+                            Some(place) => *place = slot,
+                            None => more.push(slot),
+                        }
+                        count += 1;
+                    }
                 }
             }
-        }
+            let after = self.buckets[bucket].control.load(Ordering::Acquire);
+            if (control ^ after) & SERIAL_MASK == 0 || has_bug(Bug::WalksShowHalves) {
+                break count;
+            }
+            control = after;
+        };
+        let few = few.into_iter().take(count);
+        few.chain(more).for_each(show);
     }
 
     /// Shows every slot in `bucket`, whatever its home.

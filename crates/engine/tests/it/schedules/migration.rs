@@ -144,13 +144,57 @@ fn migrate(keys: u64, deeds: &'static [Deed]) {
     }
 }
 
+/// A walk over all objects while transactions run: it shows none that only a part of a transaction
+/// has made.
+fn walk(deeds: u64) {
+    let store = store();
+    let running = Arc::new(AtomicU64::new(WRITERS));
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|seed| {
+            let mut session = store.session().expect("a session");
+            let running = running.clone();
+            thread::spawn(move || {
+                for n in 0..deeds {
+                    write(&mut session, Transact, &key(seed), (2 * n) as u8);
+                }
+                running.fetch_sub(1, Ordering::SeqCst);
+            })
+        })
+        .collect();
+    while running.load(Ordering::SeqCst) > 0 {
+        let mut export = store.export(TABLE, KeyRange::ALL);
+        let mut bytes = Vec::new();
+        while export.step(1 << 16, &mut bytes).expect("a table") {}
+        receive(&mut Copied::new(), &bytes);
+        yield_now();
+    }
+    for writer in writers {
+        writer.join().expect("no writer fails");
+    }
+}
+
 use Deed::{Expire, Remove, Transact, Write};
+
+#[test]
+fn a_walk_shows_no_half_of_a_transaction() {
+    shuttle::check_random(|| walk(3), 300);
+    shuttle::check_pct(|| walk(3), 300, 3);
+}
 
 #[test]
 fn the_copy_is_what_the_source_has() {
     let deeds: &'static [Deed] = &[Write, Remove, Transact, Expire, Write, Transact, Remove];
     shuttle::check_random(move || migrate(3, deeds), 300);
     shuttle::check_pct(move || migrate(3, deeds), 300, 3);
+}
+
+#[test]
+fn walks_that_show_halves_are_found() {
+    let explore = || {
+        let _bug = plant(Bug::WalksShowHalves);
+        shuttle::check_pct(|| walk(3), 60_000, 3);
+    };
+    assert!(catch_unwind(AssertUnwindSafe(explore)).is_err());
 }
 
 /// range::watch::W1, reversed: a thread that takes the mark finds the key unchanged. Each of twelve
