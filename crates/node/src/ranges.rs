@@ -177,6 +177,13 @@ impl Tenures {
         self.ranges.find(table, hash).map(|at| self.since[at])
     }
 
+    /// The ranges that have been served since this list or an earlier one.
+    #[must_use]
+    pub fn ranges_since(&self, list: TabletsVersion) -> Ranges {
+        let entries = self.entries().filter(|(_, since)| *since <= list);
+        Ranges(entries.map(|(range, _)| range).collect())
+    }
+
     /// The tenures after this list: those of ranges that were served before continue, the others
     /// begin.
     #[must_use]

@@ -207,6 +207,12 @@ impl View {
         self.served.since(table, hash)
     }
 
+    /// Whether all ranges that were served in an earlier view are, and were all the time.
+    pub fn still_serves_all_of(&self, earlier: &View) -> bool {
+        let kept = self.served.ranges_since(earlier.tablets_version);
+        earlier.served.ranges().without(&kept).is_empty()
+    }
+
     /// The route of a request.
     pub fn route(&self, table: TableId, hash: RouteHash) -> Route<'_> {
         if self.served.ranges().contains(table, hash) {
@@ -314,6 +320,27 @@ mod tests {
         let owners: Vec<ServerId> = map.servers().map(|owner| owner.server).collect();
         assert_eq!(owners, [ME, OTHER]);
         assert!(map.owner(OTHER).is_some() && map.owner(ServerId::new(2, 1)).is_none());
+    }
+
+    #[test]
+    fn a_range_that_has_left_is_not_served_all_the_time() {
+        let map = Arc::new(Map::new(&map()).unwrap());
+        let all = ranges(&[(0, 99)]);
+        let of = |version, served: Tenures| {
+            View::with_tenures(
+                ME,
+                TabletsVersion(version),
+                all.clone(),
+                served,
+                map.clone(),
+            )
+        };
+        let start = of(3, Tenures::new(all.clone(), TabletsVersion(2)));
+        assert!(start.still_serves_all_of(&start));
+        let less = Tenures::new(ranges(&[(0, 49)]), TabletsVersion(2));
+        assert!(!of(3, less.clone()).still_serves_all_of(&start));
+        // It is served again, after others may have served it.
+        assert!(!of(5, less.renewed(&all, TabletsVersion(5))).still_serves_all_of(&start));
     }
 
     /// Changed ranges are replaced, and the rest stays; a step that does not fit is refused.

@@ -51,11 +51,16 @@ impl Coordinator {
             self.remove(dead);
             return;
         }
-        let Some(min_open) = self.servers.get(&dead).map(|s| s.record.min_open) else {
+        let Some(server) = self.servers.get(&dead) else {
             return;
         };
+        let (min_open, quiet_until_us) = (server.record.min_open, server.quiet_until_us);
         let id = RecoveryId(self.random.next_u64());
-        let new = Recovery::new(id, dead, min_open, self.now_us, PATIENCE_US);
+        let mut new = Recovery::new(id, dead, min_open, self.now_us, PATIENCE_US);
+        // coordinator::K7: it had to be quiet itself, for the lease of an owner before it.
+        if !has_bug(Bug::LeaseForgotten) {
+            new.lease_until_us = new.lease_until_us.max(quiet_until_us);
+        }
         self.recoveries.insert(dead, new);
         self.ask_backups(dead);
         self.arm_recovery(dead, PATIENCE_US);

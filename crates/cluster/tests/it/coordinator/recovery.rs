@@ -403,17 +403,50 @@ fn told_after(fails_over: bool) -> u64 {
         case.rig.fail_over();
     }
     let from_us = case.rig.now_us;
+    until_told(&mut case, asked.to) - from_us
+}
+
+/// The time when a new owner is told.
+fn until_told(case: &mut Case, owner: ServerId) -> u64 {
     for _ in 0..200 {
         let told = case.rig.be_good();
         if told
             .iter()
-            .any(|(to, tablets)| *to == asked.to && !tablets.tablets.is_empty())
+            .any(|(to, tablets)| *to == owner && !tablets.tablets.is_empty())
         {
-            return case.rig.now_us - from_us;
+            return case.rig.now_us;
         }
         case.rig.pass(10_000);
     }
     panic!("never told");
+}
+
+/// The new owner dies while it waits for the end of the first owner's lease. The next one waits for
+/// the rest of it, although the second owner had no lease.
+#[test]
+fn the_lease_of_an_owner_before_the_dead_one_runs_out_first() {
+    let check = || {
+        let mut case = crashed(4);
+        let mut shelves = whole(&case);
+        for shelf in shelves.values_mut() {
+            shelf.lease_left_ms = 400;
+        }
+        case.show(&shelves);
+        let second = case.start_one();
+        case.report(&second, REPLAYED);
+        let from_us = case.rig.now_us;
+        case.rig.crash(second.to);
+        case.dead = second.to;
+        case.left.retain(|server| *server != second.to);
+        let shelves = whole(&case);
+        case.show(&shelves);
+        let third = case.start_one();
+        case.report(&third, REPLAYED);
+        until_told(&mut case, third.to) - from_us
+    };
+    assert!((440_000..600_000).contains(&check()));
+    let forgotten = with_bug(Bug::LeaseForgotten, check);
+    assert!(forgotten < 440_000, "not found: {forgotten}");
 }
 
 #[test]
