@@ -669,6 +669,54 @@ def test_a_full_store_refuses_an_exec_with_a_script(start):
         assert wire.call("RENAME", "k1", "k1b") == b"OK"
 
 
+LOOP = "local n = 0 for i = 1, tonumber(ARGV[1]) do n = n + i end "
+
+# Each with what it adds to the hot key.
+STEPS_IN_CONFLICT = {
+    "short": (lambda step: step.eval(LOOP + "return redis.call('incr', 'hot')", 0, 1_000), 1),
+    "long": (lambda step: step.eval("redis.call('incr', 'hot') " + LOOP + "return 1", 0, 1_000_000), 1),
+    "sort": (lambda step: step.sort("hot:list", by="weight*", store="hot:sorted"), 0),
+}
+
+
+@pytest.mark.parametrize("in_exec", [False, True], ids=["alone", "in EXEC"])
+@pytest.mark.parametrize(("step", "adds"), STEPS_IN_CONFLICT.values(), ids=STEPS_IN_CONFLICT.keys())
+def test_steps_make_progress_beside_steady_writers_and_they_too(start, step, adds, in_exec):
+    """Beside one writer of a key that it used, a script was run again and again, and never ended."""
+    server = start(threads=2)
+    with connect(server) as client:
+        client.rpush("hot:list", *range(50))
+        ends, written = threading.Event(), [0, 0]
+
+        def write(place):
+            with harness.Wire(server.port, timeout=60) as wire:
+                while not ends.is_set():
+                    wire.send(harness.encode("INCR", "hot") * 10 + harness.encode("RPOPLPUSH", "hot:list", "hot:list"))
+                    for _ in range(11):
+                        wire.reply()
+                    written[place] += 10
+
+        writers = [threading.Thread(target=write, args=(place,)) for place in range(2)]
+        for writer in writers:
+            writer.start()
+        try:
+            done, began, before = 0, time.monotonic(), 0
+            while done < 20:
+                pipeline = client.pipeline(transaction=in_exec)
+                step(pipeline)
+                pipeline.execute()
+                done += 1
+                assert time.monotonic() - began < 120, f"{done} in two minutes"
+                before = max(before, min(written))
+        finally:
+            ends.set()
+            for writer in writers:
+                writer.join(60)
+        assert not any(writer.is_alive() for writer in writers)
+        assert int(client.get("hot")) == sum(written) + done * adds
+        assert before > 0, "the writers go on as well"
+
+
 def test_a_long_sort_stores_its_result_although_a_weight_changes(server):
     """It ran again each time that a key of its patterns changed, and failed in the end."""
     client = connect(server)

@@ -79,6 +79,8 @@ pub enum Bug {
     /// epoch::E3: memory that was retired has no readers, whenever it was, while no session is
     /// inside.
     QuietWithoutBound,
+    /// index::bucket::B3: a walk shows slots that a transaction has set and that has not ended.
+    WalksShowHalves,
 
     // duramen-backup: the write-ahead log and the frames of one device.
     /// Trap 10: the frame's certificate is overwritten in place instead of alternating between two
@@ -138,7 +140,7 @@ pub enum Bug {
     AnyCertificate,
     /// New owners serve before the dead server's read lease has run out.
     LeaseIgnored,
-    /// As before, by a new leader without the lease's length.
+    /// As before, by a new leader without the lease's length, or when the next owner has died too.
     LeaseForgotten,
     /// The loads by which a recovery is partitioned end with their leader.
     LoadsNotStored,
@@ -321,6 +323,10 @@ pub enum Bug {
     TimeUnlocks,
     /// migration::M8: a target that has refused reports later that it is complete.
     RefusesAndReports,
+
+    // duramen-server: steps on drafts.
+    /// drafted::R4: the keys of a draft are not routed again at its commit.
+    DraftsAreNotRouted,
 
     // duramen-node: execution of native requests.
     /// Keys of other owners are served too.

@@ -24,9 +24,10 @@ mod rights;
 
 use crate::durability::Durability;
 use crate::exec::Verdict as ClientVerdict;
-use crate::exec::look_ahead;
+use crate::exec::{AGAIN_MS, look_ahead};
 use crate::exec::{Client, OUT_BYTES_PER_TURN, TURN_TIME, WaitUntil};
 use crate::shared::Shared;
+use crate::shared::commands::global;
 use crate::shared::{Membership, ViewCache};
 use duramen_base::ids::ServerId;
 use duramen_engine::{Guard, Session};
@@ -273,6 +274,13 @@ impl<'a> Round<'a> {
         header: &Header,
         turn: &mut Turn<'_>,
     ) -> bool {
+        if self.shared.commands.gate() & global::RESERVED != 0
+            && self.writes_to_reserved(guard, asked, turn.client)
+        {
+            let after_ms = AGAIN_MS as u32;
+            refuse(turn.out, header, &Trouble::Busy { after_ms });
+            return true;
+        }
         match rights::check(self.shared, turn.client, &asked.request) {
             Verdict::Allowed => {
                 let is_answered = self.serve(guard, asked, turn);
@@ -294,6 +302,29 @@ impl<'a> Round<'a> {
                 is_answered
             }
         }
+    }
+
+    /// Whether a request would write to keys that a script has reserved.
+    #[cold]
+    fn writes_to_reserved(
+        &self,
+        guard: &Guard<'_>,
+        asked: &ClientRequest<'_>,
+        client: &mut Client,
+    ) -> bool {
+        let mut waits = |single: Single<'_>| {
+            let key = std::iter::once(guard.hash(single.key));
+            single.operation.mutates() && client.is_put_off(self.shared, key)
+        };
+        let waits = match asked.request {
+            Request::Single(single) => waits(single),
+            Request::Multi(parts) => parts.iter().any(waits),
+            Request::Ping | Request::Enumerate { .. } => false,
+        };
+        if !waits {
+            client.put_off = 0;
+        }
+        waits
     }
 
     /// Runs the operations of a request that are not refused, as one request, and answers all.

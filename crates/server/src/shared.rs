@@ -35,6 +35,7 @@ mod outbox;
 mod pipeline_turn;
 pub(crate) mod pubsub;
 mod refusals;
+mod reserved;
 pub(crate) mod scripts;
 mod settings;
 pub(crate) mod slow_log;

@@ -178,6 +178,18 @@ impl Draft {
         met.iter().map(|met| (met.table, met.hash)).collect()
     }
 
+    /// The hashes of the keys that it changes.
+    pub fn changed_keys(&self) -> impl Iterator<Item = KeyHash> {
+        let changed = self.changed.iter().filter(|changed| changed.counts());
+        changed.map(|changed| changed.hash)
+    }
+
+    /// Whether this holds for each key that it has met.
+    pub fn all_met(&self, mut holds: impl FnMut(TableId, KeyHash, &[u8]) -> bool) -> bool {
+        let met = self.met.borrow();
+        met.iter().all(|met| holds(met.table, met.hash, &met.key))
+    }
+
     /// All keys that its client has begun to read are remembered again, by `remember` as in
     /// [`Guard::begin_read`](crate::Guard::begin_read).
     pub fn remember_again(&mut self, remember: &mut dyn FnMut(&[u8]) -> bool) {

@@ -6,16 +6,18 @@
 //! writer, its thread. The mutexes guard cold paths only.
 
 use super::error_names;
+use super::reserved::Reserved;
 use super::slow_log::SlowLog;
 use super::totals::Baseline;
 use super::{ClientRecord, Counter, Histogram};
 use crate::config::EventClasses;
 use duramen_base::ids::Level;
 use duramen_base::limits::TABLES_MAX;
-use duramen_engine::{Log, Position, TableId};
+use duramen_engine::{KeyHash, Log, Position, TableId};
 use duramen_wire::native::message::TableEntry;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Number of databases that `SELECT` accepts, as Redis's default.
 pub(crate) const DBS: usize = 16;
@@ -31,6 +33,8 @@ pub(crate) mod global {
     /// The log has failed: each request is a turn of its own, so that the error of one that depends
     /// on undurable data replaces no other reply.
     pub(crate) const FAILED: u32 = 1 << 3;
+    /// A script or EXEC has reserved keys.
+    pub(crate) const RESERVED: u32 = 1 << 4;
 }
 
 /// Counters of one command on one thread.
@@ -76,6 +80,9 @@ pub struct CommandState {
     /// 1 = only writes wait.
     pause_writes_only: AtomicU32,
     pub(crate) threads: Box<[ThreadState]>,
+    reserved: Mutex<Option<Reserved>>,
+    /// Number of reservations so far.
+    reservations: AtomicU64,
     /// Held while a database gets its table, and while two are exchanged: each table is behind at
     /// most one database. A thread that holds it waits for nothing but the log's memory, during an
     /// exchange.
@@ -117,6 +124,8 @@ impl CommandState {
             pause_until_ms: AtomicU64::new(0),
             pause_writes_only: AtomicU32::new(0),
             threads: (0..threads).map(thread).collect(),
+            reserved: Mutex::default(),
+            reservations: AtomicU64::new(0),
             places: Mutex::default(),
             exchanged: Mutex::default(),
             monitors: Mutex::default(),
@@ -311,6 +320,51 @@ impl CommandState {
         } else {
             self.gate.fetch_or(global::PAUSED, Ordering::Relaxed);
         }
+    }
+
+    /// Reserves more keys for a client, for `time` since its first. False: another client has
+    /// reserved keys.
+    pub(crate) fn reserve(
+        &self,
+        client: u64,
+        keys: impl Iterator<Item = KeyHash>,
+        time: Duration,
+    ) -> bool {
+        let mut reserved = self.reserved();
+        let number = self.reservations.fetch_add(1, Ordering::Relaxed) + 1;
+        let (keys, now) = (keys.map(KeyHash::number), Instant::now());
+        let is_added = Reserved::add(&mut reserved, (number, client), keys, (now, time));
+        self.gate.fetch_or(global::RESERVED, Ordering::Relaxed);
+        is_added
+    }
+
+    /// Ends a client's reservation.
+    pub(crate) fn release(&self, client: u64) {
+        let mut reserved = self.reserved();
+        if reserved.as_ref().is_some_and(|it| it.is_of(client)) {
+            *reserved = None;
+            self.gate.fetch_and(!global::RESERVED, Ordering::Relaxed);
+        }
+    }
+
+    /// `Some`: a write of a client to these keys waits for another client's reservation, which has
+    /// this number. `put_off`: that for which it waits already, or 0.
+    #[inline]
+    pub(crate) fn reservation(
+        &self,
+        client: (u64, u64),
+        keys: impl Iterator<Item = KeyHash>,
+    ) -> Option<u64> {
+        if self.gate() & global::RESERVED == 0 {
+            return None;
+        }
+        let reserved = self.reserved();
+        let keys = keys.map(KeyHash::number);
+        reserved.as_ref()?.bars(client, keys, Instant::now())
+    }
+
+    fn reserved(&self) -> MutexGuard<'_, Option<Reserved>> {
+        self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The end of the current pause and whether only writes wait; ends a pause that is over.

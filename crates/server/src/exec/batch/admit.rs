@@ -7,7 +7,7 @@ use crate::exec::commands::lookup::Resolved;
 use crate::exec::commands::{acl, monitor, script};
 use crate::exec::request::audit;
 use crate::exec::request::permit::{NO_AUTH, Permit, Refusal};
-use crate::exec::request::routing::NotServed;
+use crate::exec::request::routing::{self, NotServed};
 use crate::exec::request::spec::{Kind, Spec, flag};
 use crate::exec::state::client::{Client, Verdict, gate};
 use crate::exec::state::local::Local;
@@ -115,8 +115,9 @@ pub(crate) fn admit(
         );
         return refuse(shared, local, client, out, Some(spec), &text);
     }
-    let is_paused = shared.commands.gate() & global::PAUSED != 0;
-    if is_paused && !client.has_waited() && must_wait(spec, args, shared, client) {
+    if waits_for_pause(spec, args, shared, client)
+        || waits_for_reserved(spec, hashes, shared, client)
+    {
         return Admitted::Later;
     }
     if client.in_multi() && !spec.has(flag::NEVER_QUEUED) {
@@ -245,7 +246,10 @@ pub(crate) fn refuse(
 }
 
 /// Whether `CLIENT PAUSE` delays this request; then the verdict has the end of the pause.
-fn must_wait(spec: &Spec, args: &Args<'_>, shared: &Shared, client: &mut Client) -> bool {
+fn waits_for_pause(spec: &Spec, args: &Args<'_>, shared: &Shared, client: &mut Client) -> bool {
+    if shared.commands.gate() & global::PAUSED == 0 || client.has_waited() {
+        return false;
+    }
     let Some((until_ms, writes_only)) = shared.commands.paused(clock::now_ms()) else {
         return false;
     };
@@ -264,6 +268,54 @@ fn must_wait(spec: &Spec, args: &Args<'_>, shared: &Shared, client: &mut Client)
     if waits {
         client.verdict = Verdict::Paused { until_ms };
     }
+    waits
+}
+
+/// Whether a request waits for keys that another client has reserved; then the verdict has the time
+/// at which it is shown again.
+fn waits_for_reserved(
+    spec: &Spec,
+    hashes: &[KeyHash],
+    shared: &Shared,
+    client: &mut Client,
+) -> bool {
+    let waits = shared.commands.gate() & global::RESERVED != 0
+        && !client.has_waited()
+        && writes_to_reserved(spec, hashes, shared, client);
+    if waits {
+        client.verdict = Verdict::Paused {
+            until_ms: clock::now_ms() + routing::AGAIN_MS,
+        };
+    }
+    waits
+}
+
+/// Whether a request would write to keys that another client has reserved. Scripts are stopped when
+/// they commit. `hashes`: those of its keys, or none if there are too many: then it waits.
+#[cold]
+fn writes_to_reserved(
+    spec: &Spec,
+    hashes: &[KeyHash],
+    shared: &Shared,
+    client: &mut Client,
+) -> bool {
+    if spec.name != "exec" {
+        let writes = spec.has(flag::WRITE) && spec.has_keys() && !spec.has(flag::SCRIPTING);
+        let keys = hashes.iter().copied();
+        return writes
+            && !client.in_multi()
+            && (hashes.is_empty() || client.is_put_off(shared, keys));
+    }
+    let Some(queue) = client.transaction.take() else {
+        return false;
+    };
+    let waits = queue.writes
+        && !queue.is_drafted()
+        && match queue.hashes() {
+            Some(keys) => client.is_put_off(shared, keys.iter().copied()),
+            None => true,
+        };
+    client.transaction = Some(queue);
     waits
 }
 

@@ -11,6 +11,7 @@ use crate::exec::request::spec::{Access, Kind, ONE_KEY, Spec, flag};
 use crate::exec::request::{ENTRIES_AHEAD, GROUP_KEYS, cold, databases};
 use crate::exec::state::client::{Client, Verdict, gate};
 use crate::exec::state::local::Local;
+use crate::shared::commands::global;
 use crate::shared::{Membership, Shared};
 use duramen_engine::{Guard, KeyHash, Session, TableId};
 use duramen_wire::resp::Args;
@@ -503,6 +504,7 @@ impl Step<'_> {
         }
         if turn.executed > request {
             let client = turn.client.id();
+            turn.client.put_off = 0;
             env.local.scripts.request_ended(env.shared, client);
         }
     }
@@ -513,7 +515,13 @@ impl Step<'_> {
         let Resolved::Command(spec) = self.planned.resolved else {
             return None;
         };
-        let stops = turn.client.gate & !gate::RESTRICTED | env.shared.commands.gate();
+        let shared = env.shared.commands.gate();
+        // Reads of reserved keys do not wait.
+        let shared = match spec.has(flag::WRITE) {
+            true => shared,
+            false => shared & !global::RESERVED,
+        };
+        let stops = turn.client.gate & !gate::RESTRICTED | shared;
         if stops != 0 || spec.is_refused() || spec.is_audited(env.local.audited) {
             return None;
         }

@@ -16,6 +16,7 @@ use crate::exec::request::spec::Access;
 use crate::exec::state::client::{Db, Flushing};
 use crate::shared::Membership;
 use duramen_engine::{Error, Guard, KeyHash, Object, Session, TableId};
+use std::sync::Arc;
 
 /// Keys that a flush deletes under one guard: less than a millisecond, so that no thread waits long
 /// for this guard.
@@ -145,13 +146,18 @@ fn flush_served(
             "ERR a member of a cluster deletes its part of a table step by step, and so not inside MULTI",
         ));
     };
-    let now = ctx.local.view_to_tell(member).tablets_version();
+    let now = Arc::clone(ctx.local.view_to_tell(member));
     let begun = ctx.client.flushing.take();
-    let since = begun.map_or(now, |begun| begun.since);
-    let first = begun.and_then(|begun| tables.iter().position(|table| *table == begun.table));
-    let mut cursor = begun
-        .filter(|_| first.is_some())
-        .map_or(0, |begun| begun.cursor);
+    let goes_on = begun.is_some();
+    let (start, at) = match begun {
+        Some(begun) => (begun.start, Some((begun.table, begun.cursor))),
+        None => (now, None),
+    };
+    let first = at.and_then(|(at, _)| tables.iter().position(|table| *table == at));
+    let mut cursor = match first {
+        Some(_) => at.map_or(0, |(_, cursor)| cursor),
+        None => 0,
+    };
     let mut steps = STEPS_PER_ROUND;
     for table in &tables[first.unwrap_or(0)..] {
         match flush_table(ctx, member, session, *table, cursor, &mut steps) {
@@ -162,7 +168,7 @@ fn flush_served(
                 ctx.client.flushing = failure.cold().map(|_| Flushing {
                     table,
                     cursor: at,
-                    since,
+                    start,
                 });
                 if at != cursor {
                     ctx.client.comes_further();
@@ -175,17 +181,19 @@ fn flush_served(
                 ctx.client.flushing = Some(Flushing {
                     table,
                     cursor,
-                    since,
+                    start,
                 });
                 return Err(Failure::GoesOn); // P3
             }
         }
         cursor = 0;
     }
-    if ctx.local.view_to_tell(member).tablets_version() != since {
+    // A view changes before the list that changes it counts as done: both are looked at.
+    let now = ctx.local.view_to_tell(member);
+    if now.tablets_version() != start.tablets_version() || !now.still_serves_all_of(&start) {
         return Err(Failure::Text(MOVED_MEANWHILE));
     }
-    if begun.is_some() {
+    if goes_on {
         // No reply covers the deletions of earlier rounds yet.
         let level = ctx.strictest(tables);
         let log = ctx.shared.store().log();

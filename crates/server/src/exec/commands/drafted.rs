@@ -3,91 +3,164 @@
 //!
 //! **Mechanism.** The step changes a draft (engine::draft). When it has ended, the keys that it met
 //! are locked, their stamps are compared, and the draft is applied as one group. If a key has
-//! changed meanwhile, the draft is dropped and the step runs again; after [`CONFLICTS_MAX`] such
-//! runs, alone in the store. A script lets others run before, if its runs take long.
+//! changed meanwhile, the draft is dropped and the step runs again. After some such runs the step
+//! reserves the keys that it has met: the writes of others to them wait (shared::reserved).
 //!
 //! **Invariants**
 //! - R1: a step locks no key while it runs: reading a key waits for the step that has it locked,
 //!   which may wait for a key of this one (transaction::T8).
 //! - R2: a step changes no data and tells nobody before its commit. So it may run again at any
 //!   time.
-//! - R3: scripts run alone for [`ALONE_MAX`] at most, beside the commit's wait for the disk, and
-//!   conflicts make a step alone only if all its runs together took less.
+//! - R3: a step that conflicts makes progress: while it has reserved keys, a run of it is in vain
+//!   only if it meets a key that it has not met before, or a write that began before. It fails when
+//!   it has run in vain for `busy-reply-threshold`.
+//! - R4: in a cluster a step is committed only if this member has served all its keys without a
+//!   break since the step began. Keys that have left were perhaps changed elsewhere, and the stamp
+//!   of an absent key still holds when the others have been purged.
 
 use crate::exec::request::context::{Context, Failure};
+use duramen_base::ids::TabletsVersion;
+use duramen_base::planted::{Bug, has_bug};
 use duramen_engine::{Draft, Guard, KeyHash, TableId};
-use std::time::Duration;
+use duramen_node::View;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A key to lock: its table, and its hash.
 pub(crate) type KeyPlace = (TableId, KeyHash);
 
-/// Runs in vain before a step runs alone in the store. That is seldom: the commit of one that is
-/// alone waits for the disk, and everybody at the door waits too.
+/// Runs in vain before a step reserves its keys.
 const CONFLICTS_MAX: u32 = 10;
-/// R3: the others wait at the store's door meanwhile. A script stops at the end of its slice.
+/// A step that has run in vain for longer reserves its keys after the second run. Meanwhile others
+/// run before each of its runs.
+const SHORT: Duration = Duration::from_millis(6);
+/// A reservation lasts for so many times the last run, and at least for [`RESERVED_MIN`].
+const RESERVED_RUNS: u32 = 4;
+const RESERVED_MIN: Duration = Duration::from_millis(100);
+/// Scripts of an EXEC that is alone in the store: the others wait at the store's door meanwhile.
 pub(crate) const ALONE_MAX: Duration = Duration::from_millis(6);
 /// Time of the runs of a step that cannot be suspended: its thread serves nobody else meanwhile.
 pub(crate) const IN_ONE_GO_MAX: Duration = Duration::from_millis(100);
 
 pub(crate) const IN_CONFLICT: Failure = Failure::Text(
-    "ERR it takes too long to run again and again because its keys change each time before it ends: nothing was done",
+    "ERR it ran again and again for busy-reply-threshold, because its keys changed each time before it ended: nothing was done",
 );
 
 /// The runs of a step that were in vain, because its keys changed.
 #[derive(Default)]
 pub(crate) struct Conflicts {
     runs: u32,
-    last: Duration,
+    /// The end of the first.
+    since: Option<Instant>,
 }
 
 /// How a step runs again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+enum Next {
     AtOnce,
-    Alone,
+    /// At once, with its keys reserved.
+    Reserve,
     /// It takes long: others may run first.
     Later,
 }
 
 impl Conflicts {
-    /// A run was in vain. `now`: the time since the first one began.
-    pub(crate) fn add(&mut self, now: Duration) -> Next {
-        self.last = now;
+    /// A run that began at `began` was in vain.
+    fn add(&mut self, began: Instant, now: Instant) -> Next {
         self.runs += 1;
-        match self.runs >= CONFLICTS_MAX {
-            _ if now >= ALONE_MAX => Next::Later,
-            true => Next::Alone,
+        let since = *self.since.get_or_insert(began);
+        match now.saturating_duration_since(since) >= SHORT {
+            _ if self.runs >= CONFLICTS_MAX => Next::Reserve,
+            true if self.runs > 1 => Next::Reserve,
+            true => Next::Later,
             false => Next::AtOnce,
         }
     }
 
-    /// As [`add`](Self::add), for a step that cannot be suspended. Whether it runs alone.
-    ///
-    /// # Errors
-    /// Another run would take too long.
-    pub(crate) fn add_in_one_go(&mut self, now: Duration) -> Result<bool, Failure> {
-        let took = now.saturating_sub(self.last);
-        match self.add(now) {
-            Next::Later if now + took > IN_ONE_GO_MAX => Err(IN_CONFLICT),
-            next => Ok(next == Next::Alone),
-        }
+    fn lasts(&self, now: Instant) -> Duration {
+        self.since
+            .map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
     }
 }
 
-/// Applies a draft if all its keys are as its step has met them, and if `check` agrees, for which
-/// the keys `more` are locked too. False: nothing was done. A step that is alone in the store locks
-/// its keys too, unless it removes some and writes none: the locks come with places in the index
+/// A run that began at `began` was in vain; `keys`: those that it has met. True: the next run
+/// begins at once; false: others run before.
+///
+/// # Errors
+/// R3: it has run in vain for too long.
+pub(crate) fn runs_at_once(
+    ctx: &mut Context<'_>,
+    conflicts: &mut Conflicts,
+    began: Instant,
+    keys: impl Iterator<Item = KeyHash>,
+) -> Result<bool, Failure> {
+    let now = Instant::now();
+    let next = conflicts.add(began, now);
+    let limit = match ctx.local.config(ctx.shared).scripts.busy_ms {
+        0 => None,
+        ms => Some(Duration::from_millis(ms)),
+    };
+    if limit.is_some_and(|limit| conflicts.lasts(now) > limit) {
+        return Err(IN_CONFLICT);
+    }
+    let time = (now.saturating_duration_since(began) * RESERVED_RUNS).max(RESERVED_MIN);
+    let client = ctx.client.id();
+    Ok(match next {
+        Next::AtOnce => true,
+        Next::Later => false,
+        Next::Reserve => ctx.local.scripts.reserve(ctx.shared, client, keys, time),
+    })
+}
+
+/// The view under this guard; `None`: the server is in no cluster.
+fn view(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Option<Arc<View>> {
+    let member = ctx.shared.membership()?;
+    Some(Arc::clone(ctx.local.view(member, guard)))
+}
+
+/// The tablet list with which a step begins (R4); `None`: the server is in no cluster.
+pub(crate) fn list_at_start(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+) -> Option<TabletsVersion> {
+    Some(view(ctx, guard)?.tablets_version())
+}
+
+/// R4; `list`: that of [`list_at_start`].
+fn is_served(view: &View, draft: &Draft, list: Option<TabletsVersion>) -> bool {
+    if has_bug(Bug::DraftsAreNotRouted) {
+        return true;
+    }
+    draft.all_met(|table, hash, key| {
+        let since = view.serves_since(table, hash.route(key));
+        since.is_some_and(|since| Some(since) <= list)
+    })
+}
+
+/// Applies a draft if all its keys are as its step has met them, if they were served here since
+/// `list` (R4), if nobody has reserved those that it changes, and if `check` agrees, for which the
+/// keys `more` are locked too. False: nothing was done. A step that is alone in the store locks its
+/// keys too, unless it removes some and writes none: the locks come with places in the index
 /// (transaction::T2), and a store that is full may have none.
 pub(crate) fn commit(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    draft: &Draft,
+    (draft, list): (&Draft, Option<TabletsVersion>),
     more: &[KeyPlace],
-    mut check: impl FnMut(&mut Context<'_>, &Guard<'_>) -> Result<bool, Failure>,
+    mut check: impl FnMut(&mut Context<'_>, &Guard<'_>, Option<&View>) -> Result<bool, Failure>,
 ) -> Result<bool, Failure> {
+    // If a range is taken away after this, the keys cannot be locked (routing).
+    let view = view(ctx, guard);
+    let view = view.as_deref();
+    if view.is_some_and(|view| !is_served(view, draft, list)) {
+        return Ok(false);
+    }
+    if ctx.client.is_put_off(ctx.shared, draft.changed_keys()) {
+        return Ok(false);
+    }
     if draft.is_empty() {
         // All keys were unchanged at the moment at which the comparison begins.
-        let holds = check(ctx, guard)? && guard.still_holds(draft)?;
+        let holds = check(ctx, guard, view)? && guard.still_holds(draft)?;
         if holds {
             guard.apply(draft); // it has told versions
         }
@@ -99,7 +172,7 @@ pub(crate) fn commit(
     let mut holds = false;
     let locked = std::mem::replace(&mut ctx.locked, guard.is_alone() && draft.only_removes());
     let done = ctx.locked_for_room(guard, &keys, |ctx, guard, room| {
-        holds = check(ctx, guard)? && guard.still_holds(draft)?;
+        holds = check(ctx, guard, view)? && guard.still_holds(draft)?;
         if holds {
             *room = draft.room();
             guard.set_aside(*room)?;
@@ -116,16 +189,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_steps_run_alone_and_long_ones_let_others_run() {
-        let ms = Duration::from_millis;
+    fn short_steps_run_again_at_once_and_long_ones_let_others_run() {
+        let start = Instant::now();
+        let at = |ms: u64| start + Duration::from_millis(ms);
         let mut short = Conflicts::default();
-        let nexts: Vec<Next> = (1..12).map(|n| short.add(ms(n) / 2)).collect();
+        let nexts: Vec<Next> = (1..12).map(|n| short.add(at(n / 4), at(n / 4))).collect();
         assert_eq!(nexts[..9], [Next::AtOnce; 9]);
-        assert_eq!(nexts[9..], [Next::Alone; 2]);
+        assert_eq!(nexts[9..], [Next::Reserve; 2]);
         let mut long = Conflicts::default();
-        assert!((1..9).all(|n| long.add(ms(20 * n)) == Next::Later));
-        let mut in_one_go = Conflicts::default();
-        assert!(!in_one_go.add_in_one_go(ms(40)).expect("time for another"));
-        assert!(in_one_go.add_in_one_go(ms(80)).is_err());
+        assert_eq!(long.add(start, at(20)), Next::Later);
+        assert!((2..9).all(|n| long.add(at(20 * n - 20), at(20 * n)) == Next::Reserve));
+        assert_eq!(long.lasts(at(160)), Duration::from_millis(160));
     }
 }

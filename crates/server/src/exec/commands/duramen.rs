@@ -415,13 +415,18 @@ pub(crate) fn table_drop(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done 
             "ERR the default table cannot be dropped; FLUSHDB empties it",
         ));
     }
-    if ctx.shared.commands.table(0) == Some(table) {
-        return Err(Failure::Text(
-            "ERR this is the table of database 0 since a SWAPDB, and cannot be dropped; FLUSHDB empties it",
-        ));
+    {
+        let commands = &ctx.shared.commands;
+        // No exchange comes between the look and the step.
+        let _places = commands.lock_places();
+        if commands.table(0) == Some(table) {
+            return Err(Failure::Text(
+                "ERR this is the table of database 0 since a SWAPDB, and cannot be dropped; FLUSHDB empties it",
+            ));
+        }
+        // Clients that have it selected get errors; SELECT makes a new one.
+        commands.forget_table(table);
     }
-    // Clients that have it selected get errors; SELECT makes a new one.
-    ctx.shared.commands.forget_table(table);
     if let Access::Session(session) = access {
         databases::note_places(ctx, session)?;
     }

@@ -4,37 +4,36 @@
 //! **Invariants**
 //! - L1: a script may be stopped, or run again, at any time (drafted::R2): because a key is on
 //!   flash or moves, because of a conflict, because its client has gone, or by SCRIPT KILL.
-//! - L2: conflicts make a script alone in the store only if it was never suspended. A suspended one
-//!   lets others run before it runs again.
+//! - L2: a script that was suspended lets others run before it runs again.
 //! - L3: each of its commands is checked against the rights of its user (permit::U1), and in a
 //!   cluster all its keys are in the slot of its declared keys, which this member serves.
 //! - L4: all slices of a run see the same tables behind the databases, and have the same rights and
 //!   the same program: after SWAPDB, ACL SETUSER or FUNCTION LOAD REPLACE it runs again.
 
-use super::drafted::{self, ALONE_MAX, Conflicts, IN_ONE_GO_MAX, Next};
+use super::drafted::{self, ALONE_MAX, Conflicts, IN_CONFLICT, IN_ONE_GO_MAX};
 use super::lookup::{self, Resolved};
 use super::{acl, monitor, transaction};
 use crate::audit::Outcome as Audited;
+use crate::clock;
 use crate::exec::request::GROUP_KEYS;
 use crate::exec::request::audit;
 use crate::exec::request::context::{Context, Done, Failure};
 use crate::exec::request::databases as places;
 use crate::exec::request::permit::{self, Permit, Refusal};
-use crate::exec::request::routing::{self, RouteSearch};
+use crate::exec::request::routing::{self, NotServed, RouteSearch};
 use crate::exec::request::spec::{Access, Group, Spec, flag};
 use crate::exec::state::client::{DROPPED, Db};
 use crate::exec::state::scripts::{self, Abandoned, Command, Interpreter, Running};
 use crate::seldom::seldom;
 use crate::shared::commands::global;
 use crate::shared::scripts::limits;
-use duramen_base::ids::Level;
+use duramen_base::ids::{Level, TabletsVersion};
 use duramen_engine::{Draft, Guard, KeyHash, Session, TableId};
 use duramen_script::{Answer, Arguments, Event, Flags, Job, Outcome, Program, Script};
 use duramen_wire::resp::{Args, Protocol, Requests};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const IN_CONFLICT: &str = "ERR the script was run again and again for busy-reply-threshold, because its keys changed each time before it ended: nothing was done";
 const TOO_LONG_IN_EXEC: &str = "ERR the scripts of a transaction take too long";
 const KILLED: &str = "ERR Script killed by user with SCRIPT KILL.";
 const NON_LOCAL: &str = "ERR Script attempted to access a non local key in a cluster node";
@@ -165,12 +164,13 @@ fn begin(ctx: &mut Context<'_>, call: &Call<'_>) -> Result<Box<Running>, Failure
         db: ctx.client.db,
         tables: Default::default(),
         little: true,
-        alone: false,
+        list: None,
         lacks_memory: false,
         user: ctx.client.user().cloned(),
         flags: call.flags,
         program: call.program.clone(),
         started: Instant::now(),
+        began: Instant::now(),
         conflicts: Conflicts::default(),
         long: None,
         machine_bytes: 0,
@@ -188,6 +188,7 @@ fn begin_again(ctx: &mut Context<'_>, call: &Call<'_>, running: &mut Running) ->
     }
     running.effects = Default::default();
     running.draft = None;
+    running.began = Instant::now();
     running.db = ctx.client.db;
     running.user = ctx.client.user().cloned();
     (running.flags, running.program) = (call.flags, call.program.clone());
@@ -220,7 +221,7 @@ fn run_by_itself(
     };
     let done = loop {
         let ended = {
-            let mut guard = match running.alone || running.lacks_memory {
+            let mut guard = match running.lacks_memory {
                 true => session.pin_exclusive(),
                 false => session.pin(),
             };
@@ -305,16 +306,15 @@ fn check_place(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     Ok(())
 }
 
-/// The script runs again, because something has changed under it.
-fn conflict(ctx: &mut Context<'_>, running: &mut Running) -> Result<Ended, Failure> {
-    let next = running.conflicts.add(running.started.elapsed());
-    let may_go_on = running.long.is_none(); // L2
-    running.alone = may_go_on && next == Next::Alone;
-    match is_busy(ctx, running) {
-        true => Err(Failure::Text(IN_CONFLICT)),
-        false if may_go_on && next != Next::Later => Ok(Ended::Again),
-        false => Ok(Ended::AgainLater),
-    }
+/// The script runs again, because keys have changed under it.
+fn conflict(ctx: &mut Context<'_>, running: &mut Running, draft: &Draft) -> Result<Ended, Failure> {
+    let keys = draft.keys();
+    let keys = keys.iter().map(|(_, hash)| *hash);
+    let at_once = drafted::runs_at_once(ctx, &mut running.conflicts, running.began, keys)?;
+    Ok(match at_once && running.long.is_none() {
+        true => Ended::Again,
+        false => Ended::AgainLater, // L2
+    })
 }
 
 /// Runs the script until it ends or is suspended, and commits it.
@@ -329,20 +329,28 @@ fn attempt(
         return Err(killed_text(call.program).into());
     }
     if running.is_outdated(ctx.shared.commands.tables(), ctx.client.user(), call) {
-        return conflict(ctx, running);
+        // L4: it was suspended.
+        return match is_busy(ctx, running) {
+            true => Err(IN_CONFLICT),
+            false => Ok(Ended::AgainLater),
+        };
     }
     let start = ctx.client.effects.len();
     let earlier = std::mem::take(&mut running.effects);
     ctx.client.effects.append(earlier);
-    let draft = running.draft.take();
-    let draft = draft.unwrap_or_else(|| Box::new(Draft::new(memory(ctx))));
+    let draft = match running.draft.take() {
+        Some(draft) => draft,
+        None => {
+            running.list = drafted::list_at_start(ctx, guard);
+            Box::new(Draft::new(memory(ctx)))
+        }
+    };
     guard.begin_draft(draft);
     let driven = drive(ctx, guard, call, running);
     let mut draft = guard.end_draft().unwrap_or_else(|| Box::new(Draft::new(0)));
     match driven? {
         Driven::Suspended => {
             running.draft = Some(draft);
-            running.alone = false; // L2
             running.effects = ctx.client.effects.split_off(start);
             Ok(Ended::Later)
         }
@@ -352,12 +360,12 @@ fn attempt(
                 ctx.track_again(&mut draft);
             }
             running.little = draft.rewrites();
-            let committed = commit(ctx, guard, &draft)?;
+            let committed = commit(ctx, guard, (&draft, running.list))?;
             if guard.has_replaced() {
                 ctx.notify_replaced(guard.take_replaced(), start);
             }
             if !committed {
-                return conflict(ctx, running);
+                return conflict(ctx, running, &draft);
             }
             answer(ctx, &outcome);
             Ok(Ended::Done)
@@ -377,8 +385,12 @@ fn answer(ctx: &mut Context<'_>, outcome: &Outcome) {
 }
 
 /// Applies the draft if all its keys are as the script has met them. False: they are not.
-fn commit(ctx: &mut Context<'_>, guard: &mut Guard<'_>, draft: &Draft) -> Result<bool, Failure> {
-    let holds = drafted::commit(ctx, guard, draft, &[], |_, _| Ok(true))?;
+fn commit(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    (draft, list): (&Draft, Option<TabletsVersion>),
+) -> Result<bool, Failure> {
+    let holds = drafted::commit(ctx, guard, (draft, list), &[], |_, _, _| Ok(true))?;
     if holds && !draft.is_empty() {
         let tables: Vec<TableId> = draft.changed_tables().collect();
         let level = tables.iter().fold(ctx.level(), |level, table| {
@@ -647,10 +659,15 @@ fn admit(
     if spec.is_audited(ctx.local.audited) {
         audit::record(ctx.shared, ctx.client, spec, args, Audited::Allowed);
     }
-    Ok(match place(ctx, guard, spec, args, hashes) {
-        Ok(()) => Ok(permit),
-        Err(text) => Err(text.to_owned()),
-    })
+    match place(ctx, guard, spec, args, hashes) {
+        Ok(()) => Ok(Ok(permit)),
+        // The script, which has had no effect, waits for the owner and runs again.
+        Err(NotServed::NotNow(text)) => Err(Failure::NotNow(text)),
+        Err(NotServed::Refused(text)) if text.starts_with("CROSSSLOT") => {
+            Ok(Err(CROSS_SLOT.into()))
+        }
+        Err(NotServed::Refused(_)) => Ok(Err(NON_LOCAL.into())),
+    }
 }
 
 fn refusal(spec: &Spec) -> Option<String> {
@@ -667,7 +684,7 @@ fn place(
     spec: &Spec,
     args: &Args<'_>,
     hashes: &[KeyHash],
-) -> Result<(), &'static str> {
+) -> Result<(), NotServed> {
     let Some(member) = ctx.shared.membership() else {
         return Ok(());
     };
@@ -684,11 +701,7 @@ fn place(
     for (hash, at) in hashes.iter().zip(spec.key_positions(args)) {
         search.key(table, args.get(at).unwrap_or_default(), *hash);
     }
-    match search.outcome() {
-        Ok(()) => Ok(()),
-        Err(routing::NotServed::Refused(text)) if text.starts_with("CROSSSLOT") => Err(CROSS_SLOT),
-        Err(_) => Err(NON_LOCAL),
-    }
+    search.outcome()
 }
 
 /// `redis.acl_check_cmd`: whether the user may run a command, as a reply.
@@ -718,11 +731,11 @@ fn run_in_exec(ctx: &mut Context<'_>, guard: &mut Guard<'_>, call: &Call<'_>) ->
         ctx.local.abandoned.get_or_insert(abandoned);
         return ctx.null();
     }
-    let (started, before) = (Instant::now(), ctx.local.scripts_took);
+    let (started, before) = (clock::thread_time(), ctx.local.scripts_took);
     let mut running = begin(ctx, call)?;
     let ended = loop {
         match drive(ctx, guard, call, &mut running) {
-            Ok(Driven::Suspended) if before + started.elapsed() < took_max => {}
+            Ok(Driven::Suspended) if before + clock::thread_time() - started < took_max => {}
             Ok(Driven::Suspended) => break Err(Abandoned::Failed(TOO_LONG_IN_EXEC.into())),
             Ok(Driven::NeedsTable(db)) => break Err(Abandoned::NeedsTable(db)),
             Ok(Driven::Ended(outcome)) => break Ok(outcome),
@@ -733,7 +746,7 @@ fn run_in_exec(ctx: &mut Context<'_>, guard: &mut Guard<'_>, call: &Call<'_>) ->
         }
     };
     ctx.local.scripts.give_back(ctx.shared, running.machine);
-    ctx.local.scripts_took = before + started.elapsed();
+    ctx.local.scripts_took = before + clock::thread_time() - started;
     match ended {
         Ok(outcome) => answer(ctx, &outcome),
         Err(abandoned) => {

@@ -5,7 +5,7 @@
 //! member, so they are refused.
 
 use super::collection::{WRONG_TYPE, Write, at_once, encoded, plain, several_at_once};
-use super::drafted::Conflicts;
+use super::drafted::{self, Conflicts};
 use super::set::check_result;
 use super::zset::parse_score;
 use crate::config::EventClasses;
@@ -88,7 +88,7 @@ impl<'a> Options<'a> {
     }
 }
 
-/// The elements of a collection, and whether they are in the order of scores.
+/// The elements of a collection, and whether they have an order: that of a list, or of scores.
 fn elements(found: Option<Object<'_>>) -> Result<(Vec<Text<'_>>, bool), Failure> {
     let Some(object) = found else {
         return Ok((Vec::new(), false));
@@ -269,10 +269,10 @@ impl Options<'_> {
             }
             weighted.sort_by(|a, b| self.order(a, b));
             elements = weighted.iter().map(|weighted| weighted.element).collect();
-        } else if is_ordered && self.descending && is_sorted_set(found) {
-            elements.reverse();
-        } else if !is_ordered {
-            elements.sort_by(Text::compare); // the result is the same each time
+        } else {
+            if !is_ordered {
+                elements.sort_by(Text::compare); // the result is the same each time
+            }
             if self.descending {
                 elements.reverse();
             }
@@ -284,10 +284,6 @@ impl Options<'_> {
         }
         Ok(elements)
     }
-}
-
-fn is_sorted_set(found: Option<Object<'_>>) -> bool {
-    found.and_then(|object| Type::of(object.value)) == Some(Type::SortedSet)
 }
 
 impl Options<'_> {
@@ -376,8 +372,9 @@ fn store_by_patterns(
     let places = [(table, *source), (table, *target)];
     let target_key = ctx.spec.key_positions(&ctx.args).nth(1);
     let target_key = ctx.arg(target_key.unwrap_or_default());
-    let (began, mut conflicts) = (Instant::now(), Conflicts::default());
+    let mut conflicts = Conflicts::default();
     loop {
+        let began = Instant::now();
         ctx.warm_own(guard, hashes)?;
         let stamp = guard.stamp(table, *source, key)?;
         let found = guard.read(table, *source, key)?;
@@ -407,9 +404,8 @@ fn store_by_patterns(
         }
         ctx.out.truncate(start);
         ctx.client.effects.truncate(effects);
-        if conflicts.add_in_one_go(began.elapsed())? {
-            ctx.local.needs_alone = true;
-            return Err(Failure::Text("ERR it runs again, alone"));
+        if !drafted::runs_at_once(ctx, &mut conflicts, began, std::iter::once(*source))? {
+            return Err(Failure::GoesOn);
         }
     }
 }

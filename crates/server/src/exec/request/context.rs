@@ -75,6 +75,11 @@ impl Failure {
         }
     }
 
+    /// The log has failed. In a cluster: this server was declared crashed, and its life ends.
+    pub(crate) fn is_disk_failed(&self) -> bool {
+        matches!(self, Failure::Engine(error) if matches!(**error, Error::DiskFailed))
+    }
+
     /// The error line's text, without `-` and line end.
     pub(crate) fn text(&self) -> String {
         match self {

@@ -32,7 +32,7 @@ use std::sync::Arc;
 /// timeouts of client libraries.
 const PATIENCE_MS: u64 = 1_000;
 /// A waiting request is checked again after this time, in milliseconds, unless a new view wakes it.
-const AGAIN_MS: u64 = 2;
+pub(crate) const AGAIN_MS: u64 = 2;
 
 const CROSS_SLOT: &str = "CROSSSLOT Keys in request don't hash to the same slot";
 pub(crate) const UNSERVED: &str =

@@ -205,8 +205,7 @@ impl Context<'_> {
     /// Whether the keys begin to move to another server, or the cluster considers this server
     /// crashed (its life ends in a moment).
     fn is_leaving(&self, failure: &Failure) -> bool {
-        let fenced = |failure: &Failure| matches!(failure, Failure::Engine(error) if matches!(**error, Error::DiskFailed));
-        self.shared.membership().is_some() && (failure.is_moving() || fenced(failure))
+        self.shared.membership().is_some() && (failure.is_moving() || failure.is_disk_failed())
     }
 
     /// Whether this is a command on several keys, each handled separately. Clients take `TRYAGAIN`

@@ -12,8 +12,9 @@ use crate::clock;
 use crate::shared::pubsub::Kind;
 use crate::shared::{ClientRecord, Shared};
 use duramen_acl::User;
-use duramen_base::ids::{Level, TabletsVersion};
-use duramen_engine::TableId;
+use duramen_base::ids::Level;
+use duramen_engine::{KeyHash, TableId};
+use duramen_node::View;
 use duramen_wire::resp::Protocol;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -122,12 +123,12 @@ impl Mode {
 }
 
 /// Progress of a flush that continues in the next round.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Flushing {
     pub(crate) table: TableId,
     pub(crate) cursor: u64,
-    /// The member's list of tablets when it began.
-    pub(crate) since: TabletsVersion,
+    /// The member's view when it began.
+    pub(crate) start: Arc<View>,
 }
 
 /// State of the commands for one connection. Embedded in the reactor's connection.
@@ -173,6 +174,8 @@ pub struct Client {
     /// End of its patience with keys that no server of the cluster serves now, in milliseconds of
     /// the server's clock; 0: its next request waits for no server.
     pub(crate) unserved_until_ms: u64,
+    /// The number of the reservation for which its write waits (reserved::V3), or 0.
+    pub(crate) put_off: u64,
     /// The progress of its FLUSHALL.
     pub(crate) flushing: Option<Flushing>,
     /// Its request does one part in each round; `parking` has the progress.
@@ -211,6 +214,7 @@ impl Client {
             confirms: false,
             asked_level: None,
             unserved_until_ms: 0,
+            put_off: 0,
             flushing: None,
             goes_on: false,
             parking: None,
@@ -359,6 +363,17 @@ impl Client {
         self.show(shown::MULTI, false);
         self.watched = Watches::default();
         self.transaction.take()
+    }
+
+    /// Whether a write to these keys waits for another client's reservation.
+    pub(crate) fn is_put_off(
+        &mut self,
+        shared: &Shared,
+        keys: impl Iterator<Item = KeyHash>,
+    ) -> bool {
+        let number = shared.commands.reservation((self.id(), self.put_off), keys);
+        self.put_off = number.unwrap_or(self.put_off);
+        number.is_some()
     }
 
     /// Restores MULTI as it was before [`end_transaction`](Self::end_transaction).

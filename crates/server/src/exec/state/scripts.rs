@@ -16,6 +16,7 @@ use crate::shared::commands::DBS;
 use crate::shared::libraries::Library;
 use crate::shared::scripts::LongScript;
 use duramen_acl::User;
+use duramen_base::ids::TabletsVersion;
 use duramen_engine::flash::Cold;
 use duramen_engine::{Draft, KeyHash, TableId};
 use duramen_script::{Event, Flags, LibraryText, Limits, Machine, Program};
@@ -93,6 +94,8 @@ pub(crate) struct Running {
     pub(crate) event: Event,
     /// `None`: it is at its start, or the guard has it.
     pub(crate) draft: Option<Box<Draft>>,
+    /// The tablet list with which its draft began (drafted::R4).
+    pub(crate) list: Option<TabletsVersion>,
     pub(crate) effects: Effects,
     /// The database that it has selected.
     pub(crate) db: Db,
@@ -100,8 +103,6 @@ pub(crate) struct Running {
     pub(crate) tables: [Option<TableId>; DBS],
     /// All writes of its last run gave back about as much memory as they took.
     pub(crate) little: bool,
-    /// Its next run is alone in the store, because of conflicts.
-    pub(crate) alone: bool,
     /// There was no memory to lock its keys: it is alone in the store in all its slices.
     pub(crate) lacks_memory: bool,
     /// Its user's rights, flags and program when its run began.
@@ -109,6 +110,8 @@ pub(crate) struct Running {
     pub(crate) flags: Flags,
     pub(crate) program: Program,
     pub(crate) started: Instant,
+    /// When its run began.
+    pub(crate) began: Instant,
     pub(crate) conflicts: Conflicts,
     /// It was suspended.
     pub(crate) long: Option<Arc<LongScript>>,
@@ -120,7 +123,8 @@ pub(crate) struct Running {
 
 impl Running {
     /// Takes the tables of the databases for the next slice. True: it was suspended, and a database
-    /// has got another one since, or the script runs with other rights or as another program.
+    /// has got another one since, or the script runs with other rights, or as another program: that
+    /// counts before its first slice too, because its start is made already.
     pub(crate) fn is_outdated(
         &mut self,
         tables: [Option<TableId>; DBS],
@@ -135,7 +139,7 @@ impl Running {
             (before, now) => before.is_some() != now.is_some(),
         };
         let is_other_program = self.flags != call.flags || !self.program.is(call.program);
-        self.draft.is_some() && (has_other_tables || is_other_user || is_other_program)
+        is_other_program || self.draft.is_some() && (has_other_tables || is_other_user)
     }
 }
 
@@ -146,6 +150,8 @@ pub(crate) struct Scripts {
     suspended: HashMap<u64, Box<Running>>,
     /// The loads of libraries that are suspended, by client.
     pub(crate) loads: HashMap<u64, Box<Load>>,
+    /// The client of this thread that has reserved keys.
+    reserving: Option<u64>,
     /// The tables of the command that a script runs, for the next.
     pub(crate) command: Command,
 }
@@ -236,13 +242,33 @@ impl Scripts {
     /// it was shown again (`SCRIPT FLUSH`, other rights): it is dropped, and nothing of it is done.
     #[inline]
     pub(crate) fn request_ended(&mut self, shared: &Shared, client: u64) {
-        if !self.suspended.is_empty() || !self.loads.is_empty() {
+        if !self.suspended.is_empty() || !self.loads.is_empty() || self.reserving.is_some() {
             self.drop_of(shared, client);
         }
     }
 
-    /// Drops the suspended script of a client that has gone.
+    /// Reserves keys for a client until its request has ended (`shared::reserved`). False: another
+    /// client has reserved keys.
+    pub(crate) fn reserve(
+        &mut self,
+        shared: &Shared,
+        client: u64,
+        keys: impl Iterator<Item = KeyHash>,
+        time: Duration,
+    ) -> bool {
+        let is_reserved = shared.commands.reserve(client, keys, time);
+        if is_reserved {
+            self.reserving = Some(client);
+        }
+        is_reserved
+    }
+
+    /// Drops the suspended script of a client that has gone, and its reservation.
     pub(crate) fn drop_of(&mut self, shared: &Shared, client: u64) {
+        if self.reserving == Some(client) {
+            self.reserving = None;
+            shared.commands.release(client);
+        }
         if let Some(load) = self.loads.remove(&client) {
             self.give_back(shared, load.machine);
         }

@@ -6,6 +6,7 @@
 //! - Q2: everything that EXEC decides from all commands together ([`Transaction::flags`] and
 //!   the fields behind it) is collected while they are queued.
 
+use crate::exec::commands::drafted::Conflicts;
 use crate::exec::commands::sort;
 use crate::exec::request::GROUP_KEYS;
 use crate::exec::request::spec::{Spec, flag};
@@ -44,6 +45,8 @@ pub(crate) struct Transaction {
     pub(crate) writes: bool,
     /// A request was refused: EXEC will refuse all of them.
     pub(crate) broken: bool,
+    /// The runs of EXEC that were in vain.
+    pub(crate) conflicts: Conflicts,
 }
 
 impl Drop for Transaction {
@@ -122,10 +125,12 @@ impl Transaction {
             without_keys,
             writes,
             broken,
+            conflicts,
         } = self;
         queue.clear();
         specs.clear();
         hashes.clear();
+        *conflicts = Conflicts::default();
         (*flags, *queued_bytes, *without_keys) = (0, 0, 0);
         for told in [
             lacks_hashes,

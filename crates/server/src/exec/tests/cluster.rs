@@ -24,15 +24,15 @@ fn slots(first: u16, last: u16) -> KeyRange {
 }
 
 /// A member, and the state that the test gives it.
-struct Member {
-    session: Session,
+pub(super) struct Member {
+    pub(super) session: Session,
     membership: Arc<Membership>,
     table: TableId,
     version: u64,
 }
 
 impl Member {
-    fn new(threads: usize) -> Member {
+    pub(super) fn new(threads: usize) -> Member {
         let session = Server::session(threads);
         let shared = &session.server.shared;
         let table = shared.store().create_table("db0").expect("a table");
@@ -102,25 +102,25 @@ impl Member {
     }
 
     /// Slots up to 8191 are served here, the others by another member.
-    fn tell_halves(&mut self) {
+    pub(super) fn tell_halves(&mut self) {
         let (low, high) = (slots(0, 8191), slots(8192, 16_383));
         self.tell(&[(low, ME, true), (high, OTHER, true)], &[low], &[low]);
     }
 
     /// The lower half belongs to this member, but is not served.
-    fn lock(&mut self) {
+    pub(super) fn lock(&mut self) {
         let (low, high) = (slots(0, 8191), slots(8192, 16_383));
         self.tell(&[(low, ME, true), (high, OTHER, true)], &[low], &[]);
     }
 
     /// Everything belongs to the other member.
-    fn tell_all_gone(&mut self) {
+    pub(super) fn tell_all_gone(&mut self) {
         self.tell(&[(KeyRange::ALL, OTHER, true)], &[], &[]);
     }
 }
 
 /// A key of a slot of this member, and a key of another member's slot.
-fn keys() -> (String, String) {
+pub(super) fn keys() -> (String, String) {
     let of = |ours: bool| {
         (0..)
             .map(|n| format!("key:{n}"))

@@ -4,6 +4,7 @@ mod acl;
 mod atomicity;
 mod blocking;
 mod cluster;
+mod cluster_scripts;
 mod commands;
 mod duramen;
 mod events;

@@ -99,3 +99,87 @@ fn the_scripts_of_one_exec_share_their_time() {
     assert!(took.as_secs() < 7, "{took:?}");
     s.expect("EXISTS k", ":0\r\n");
 }
+
+/// A key that others change all the time: the script ran again and again, and never ended.
+#[test]
+fn a_long_script_ends_beside_a_steady_writer() {
+    let mut s = Server::session(1);
+    let mut writer = s.server.client(0);
+    let script = "local v = redis.call('incr', 'hot') local n = 0
+        for i = 1, 3000000 do n = n + i end return v";
+    let (mut written, mut waited) = (0, 0);
+    let reply = (0..10_000)
+        .map(|_| {
+            match run(&mut s.executor, &mut writer, b"INCR hot\r\n").as_str() {
+                "" => waited += 1,
+                _ => written += 1,
+            }
+            assert_eq!(
+                run(&mut s.executor, &mut writer, b"GET hot\r\n").is_empty(),
+                false
+            );
+            s.ask_bytes(&[b"EVAL", script.as_bytes(), b"0"])
+        })
+        .find(|reply| !reply.is_empty())
+        .expect("an end");
+    assert!(waited > 0, "the writer had to wait");
+    assert_eq!(reply, format!(":{}\r\n", written + 1));
+    // Its reservation has ended with it.
+    s.expect(
+        "GET hot",
+        &format!(
+            "${}\r\n{}\r\n",
+            (written + 1).to_string().len(),
+            written + 1
+        ),
+    );
+    assert_eq!(
+        run(&mut s.executor, &mut writer, b"INCR hot\r\n"),
+        format!(":{}\r\n", written + 2)
+    );
+}
+
+/// Each kind of write to a reserved key waits, and all others go on.
+#[test]
+fn writes_to_reserved_keys_wait_and_others_go_on() {
+    let mut s = Server::session(1);
+    let mut other = s.server.client(0);
+    let id = s.client.id();
+    let hash = s.executor.session().expect("a session").pin().hash(b"hot");
+    let time = Duration::from_secs(60);
+    s.server
+        .shared
+        .commands
+        .reserve(id, std::iter::once(hash), time);
+    let mut ask = |request: &str| run(&mut s.executor, &mut other, request.as_bytes());
+    for request in [
+        "SET hot 1",
+        "DEL cold hot",
+        "MSET a 1 hot 2",
+        "LPUSH hot a",
+        "SPOP hot",
+    ] {
+        assert_eq!(ask(&format!("{request}\r\n")), "", "{request}");
+    }
+    let script = "EVAL \"return redis.call('set', 'hot', 1)\" 0\r\n";
+    assert_eq!(ask(script), "");
+    s.executor
+        .local
+        .scripts
+        .drop_of(&s.server.shared, other.id());
+    let mut ask = |request: &str| run(&mut s.executor, &mut other, request.as_bytes());
+    assert_eq!(
+        ask("MULTI\r\nSET a 1\r\nSET hot 1\r\n"),
+        "+OK\r\n+QUEUED\r\n+QUEUED\r\n"
+    );
+    assert_eq!(ask("EXEC\r\n"), "");
+    assert_eq!(ask("DISCARD\r\n"), "+OK\r\n");
+    assert_eq!(ask("GET hot\r\n"), "$-1\r\n");
+    assert_eq!(ask("SET cold 1\r\n"), "+OK\r\n");
+    assert_eq!(
+        ask("EVAL \"return redis.call('get', 'hot')\" 0\r\n"),
+        "$-1\r\n"
+    );
+    s.server.shared.commands.release(id);
+    assert_eq!(ask("SET hot 1\r\n"), "+OK\r\n");
+}

@@ -348,6 +348,20 @@ fn sort_reads_fields_of_hashes() {
     );
 }
 
+#[test]
+fn what_is_not_sorted_has_its_own_order_or_the_reverse() {
+    let mut s = Server::session(1);
+    s.expect("RPUSH l b c a", ":3\r\n");
+    s.expect("ZADD z 1 b 2 c 3 a", ":3\r\n");
+    for key in ["l", "z"] {
+        let sort = |rest: &str| format!("SORT {key} BY nosort {rest}");
+        s.expect(&sort(""), "*3\r\n$1\r\nb\r\n$1\r\nc\r\n$1\r\na\r\n");
+        s.expect(&sort("DESC"), "*3\r\n$1\r\na\r\n$1\r\nc\r\n$1\r\nb\r\n");
+        s.expect(&sort("DESC LIMIT 0 1"), "*1\r\n$1\r\na\r\n");
+        s.expect(&sort("LIMIT 1 2"), "*2\r\n$1\r\nc\r\n$1\r\na\r\n");
+    }
+}
+
 /// The values of one element were all copied before their limit was looked at.
 #[test]
 fn sort_ends_at_the_limit_of_its_result() {

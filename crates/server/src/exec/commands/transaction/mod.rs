@@ -12,14 +12,14 @@
 
 mod steps;
 
-use super::drafted::{self, Conflicts, KeyPlace};
+use super::drafted::{self, KeyPlace};
 use super::{monitor, script_run};
 use crate::exec::request::KEYS_KEPT;
 use crate::exec::request::context::{Context, Done, Failure};
 use crate::exec::request::databases;
 use crate::exec::request::permit::Permit;
 use crate::exec::request::room::Planner;
-use crate::exec::request::routing::{self, RouteSearch};
+use crate::exec::request::routing::{self, RouteSearch, UNSERVED};
 use crate::exec::request::spec::{Access, Spec, flag};
 use crate::exec::state::client::{Client, DROPPED, Db, Verdict, gate, shown};
 use crate::exec::state::scripts::Abandoned;
@@ -32,7 +32,7 @@ use duramen_engine::{Draft, Error, Guard, KeyHash, Room, Session, TableId};
 use duramen_node::View;
 use duramen_wire::resp::Args;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use steps::{run_steps, table_of};
 
 pub(crate) fn multi(ctx: &mut Context<'_>) -> Done {
@@ -67,11 +67,16 @@ pub(crate) fn watch(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
             if ctx.client.watched.has(table, key) {
                 continue;
             }
+            let since = since(view.as_deref(), table, key, *hash);
+            if view.is_some() && since.is_none() {
+                // It has left since it was routed. EXEC could not tell that it changes elsewhere.
+                return Err(Failure::NotNow(UNSERVED));
+            }
             let watched = Watched {
                 db,
                 exchanges: exchanges(ctx.shared, db),
                 stamp: guard.stamp(table, *hash, key)?,
-                since: since(view.as_deref(), table, key, *hash),
+                since,
             };
             if !ctx.client.watched.add(table, key, watched) {
                 return Err(Failure::from(format!(
@@ -128,8 +133,8 @@ const NO_TABLE: Failure = Failure::Text(
 /// How a run of the queue ended.
 enum Ran {
     Done,
-    /// Its keys changed while it ran on a draft: nothing was done.
-    Again,
+    /// These keys were met, and some changed while it ran on a draft: nothing was done.
+    Again(Vec<KeyPlace>),
     /// Nothing was done: a script uses this database, which has no table yet.
     NeedsTable(u8),
 }
@@ -149,7 +154,7 @@ pub(crate) fn exec(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
 
 fn run_queue(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
     let watched = std::mem::take(&mut ctx.client.watched);
-    let Some(transaction) = ctx.client.end_transaction() else {
+    let Some(mut transaction) = ctx.client.end_transaction() else {
         ctx.client.watched = watched;
         return Err(Failure::Text("ERR EXEC without MULTI"));
     };
@@ -163,6 +168,7 @@ fn run_queue(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
     };
     let mut attempts = 0;
     let done = loop {
+        let began = Instant::now();
         let needs = prepare(ctx.shared, ctx.client, &transaction)?;
         let ran = run_pinned(ctx, session, &transaction, &watched, needs);
         ctx.local.exec_dbs = None;
@@ -173,16 +179,27 @@ fn run_queue(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
                 databases::table_for(ctx.shared, ctx.client, db)?;
                 continue;
             }
+            Ok(Ran::Again(keys)) => {
+                let keys = keys.iter().map(|(_, hash)| *hash);
+                match drafted::runs_at_once(ctx, &mut transaction.conflicts, began, keys) {
+                    Ok(true) => continue,
+                    Ok(false) => Err(Failure::GoesOn),
+                    Err(failure) => Err(failure),
+                }
+            }
             ran => ran.map(|_| ()),
         };
         // A table may be dropped between its preparation and the guard: then nothing was done.
         let is_dropped = matches!(&done, Err(Failure::Engine(error)) if matches!(**error, Error::NoSuchTable(_)));
-        if !is_dropped || attempts == PREPARE_ATTEMPTS_MAX {
+        if !is_dropped || attempts >= PREPARE_ATTEMPTS_MAX {
             break done;
         }
     };
     if let Err(failure) = &done
-        && (failure.is_moving() || failure.cold().is_some())
+        && (failure.is_moving()
+            || ctx.shared.membership().is_some() && failure.is_disk_failed()
+            || failure.cold().is_some()
+            || matches!(failure, Failure::GoesOn))
     {
         // Nothing was done: EXEC is presented again, and continues from here.
         ctx.client.resume_transaction(transaction, watched);
@@ -213,8 +230,6 @@ fn run_pinned(
     watched: &Watches,
     needs: QueueNeeds,
 ) -> Result<Ran, Failure> {
-    let began = transaction.is_drafted().then(Instant::now);
-    let mut conflicts = Conflicts::default();
     let mut alone = needs.whole;
     loop {
         let mut guard = match alone {
@@ -223,10 +238,6 @@ fn run_pinned(
         };
         guard.rewrites(needs.little);
         match run(ctx, &mut guard, transaction, watched, alone) {
-            Ok(Ran::Again) => {
-                let took = began.map_or(Duration::ZERO, |began| began.elapsed());
-                alone |= conflicts.add_in_one_go(took)?;
-            }
             // No memory to lock the keys: alone it needs no locks.
             Err(Failure::Engine(error))
                 if needs.little && !alone && matches!(*error, Error::OutOfMemory { .. }) =>
@@ -535,23 +546,29 @@ fn run_drafted(
     let mut before = Level::Memory;
     let mut is_watched_changed = changed(ctx.shared, guard, view, watched)?;
     let mut draft = Box::new(Draft::new(script_run::memory(ctx)));
-    let mut ran = Ok(Ran::Again);
+    let mut ran = Ok(Ran::Again(Vec::new()));
     if !is_watched_changed {
         if sets_config(queue) {
             before = levels(ctx, &[], queue); // it may lower the level of what is written
         }
+        let list = drafted::list_at_start(ctx, guard);
         guard.begin_draft(draft);
         run_steps(ctx, guard, queue, false);
         draft = guard.end_draft().ok_or(Error::TryAgain)?;
-        let check = |ctx: &mut Context<'_>, guard: &Guard<'_>| {
+        let check = |ctx: &mut Context<'_>, guard: &Guard<'_>, view: Option<&View>| {
             is_watched_changed = changed(ctx.shared, guard, view, watched)?;
             Ok(!is_watched_changed)
         };
-        ran = match ctx.local.abandoned.take() {
-            Some(abandoned) => in_vain(abandoned),
-            None => drafted::commit(ctx, guard, &draft, watched_keys, check)
-                .map(|committed| if committed { Ran::Done } else { Ran::Again }),
-        };
+        ran =
+            match ctx.local.abandoned.take() {
+                Some(abandoned) => in_vain(abandoned),
+                None => drafted::commit(ctx, guard, (&draft, list), watched_keys, check).map(
+                    |committed| match committed {
+                        true => Ran::Done,
+                        false => Ran::Again(draft.keys()),
+                    },
+                ),
+            };
     }
     if let Ok(Ran::Done) = ran {
         if guard.has_replaced() {

@@ -2,6 +2,7 @@
 
 use super::Queue;
 use crate::audit::Outcome;
+use crate::clock;
 use crate::exec::commands::{acl, monitor};
 use crate::exec::request::audit;
 use crate::exec::request::context::Context;
@@ -11,7 +12,6 @@ use crate::exec::state::local::Local;
 use crate::shared::commands::global;
 use duramen_engine::{Guard, TableId};
 use duramen_wire::resp::Args;
-use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
 /// The commands of one EXEC that report the server's state, and those like them ([`time_for`]), may
@@ -68,11 +68,6 @@ fn time_for(spec: &Spec) -> Option<Duration> {
         "client|kill" | "config|resetstat" => Some(REPORTS_IN_EXEC_MAX),
         _ => reports(spec).then_some(REPORTS_IN_EXEC_MAX),
     }
-}
-
-/// The time that this thread has used its core: it does not grow while the thread waits for one.
-fn used_time() -> Duration {
-    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 /// Shows a step to monitors and to the audit log.
@@ -139,9 +134,9 @@ pub(super) fn run_steps(
                 "ERR commands that empty databases or report on the server take too long in one transaction",
             ),
             Some(_) => {
-                let since = used_time();
+                let since = clock::thread_time();
                 inner.run(Access::Guarded(&mut *guard), hashes);
-                taken += used_time().saturating_sub(since);
+                taken += clock::thread_time().saturating_sub(since);
             }
             None => inner.run(Access::Guarded(&mut *guard), hashes),
         }
