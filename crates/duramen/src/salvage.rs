@@ -36,9 +36,8 @@ use duramen_base::private::make_dir;
 use duramen_cluster::control::{Listed, State, each_record};
 use duramen_engine::{Error as EngineError, TableId};
 use duramen_format::certificate::Certificate;
-use duramen_format::entry::{
-    self, Damage, Entry, Kind as EntryKind, VERSION_MAX, WIDE_HEADER_BYTES,
-};
+use duramen_format::entry::{self, Entry, Kind as EntryKind, VERSION_MAX};
+use duramen_format::mend;
 use duramen_format::segment::{HEADER_BYTES, Header, Kind};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
@@ -616,47 +615,14 @@ fn rest(bytes: &[u8], at: usize) -> Option<&[u8]> {
 
 /// The end of a damaged entry according to its own header, if an entry or the end of the segment is
 /// there; and whether it is sure. The length may be what was damaged, and then a client's bytes may
-/// be there. It is sure if one flipped bit explains the entry's checksum, and all such bits give
-/// one end.
+/// be there. It is sure if one flipped bit explains the entry's checksum.
 fn end_by_header(bytes: &mut [u8], at: usize) -> Option<(usize, bool)> {
-    let shape = entry::parse_again(rest(bytes, at)?).ok()?;
-    let claimed = at + shape.padded_bytes;
-    let mut ends = BTreeSet::new();
-    for bit in 0..8 * WIDE_HEADER_BYTES {
-        let Some(byte) = bytes.get_mut(at + bit / 8) else {
-            break;
-        };
-        *byte ^= 1 << (bit % 8);
-        if let Ok(entry) = entry::parse(&bytes[at..]) {
-            ends.insert(at + entry.padded_bytes);
-        }
-        bytes[at + bit / 8] ^= 1 << (bit % 8);
-    }
-    if let Err(Damage::Checksum { stored, computed }) = entry::parse(&bytes[at..])
-        && is_one_bit(stored ^ computed, claimed - at)
-    {
-        ends.insert(claimed);
-    }
-    let is_end = |end| rest(bytes, end).is_none_or(|rest| entry::parse(rest).is_ok());
-    let (end, is_sure) = match ends.first() {
-        Some(end) if ends.len() == 1 => (*end, true),
-        _ => (claimed, false),
-    };
-    is_end(end).then_some((end, is_sure))
-}
-
-/// Whether two sequences of this many bytes whose CRC32C differ by `difference` can differ in a
-/// single bit.
-fn is_one_bit(difference: u32, bytes: usize) -> bool {
-    const POLYNOMIAL: u32 = 0x82f6_3b78;
-    let mut of_bit = POLYNOMIAL; // of the last bit; each bit in front of it is one step further
-    for _ in 0..8 * bytes {
-        if of_bit == difference {
-            return true;
-        }
-        of_bit = (of_bit >> 1) ^ if of_bit & 1 == 1 { POLYNOMIAL } else { 0 };
-    }
-    false
+    let claimed = entry::parse_again(rest(bytes, at)?).ok()?.padded_bytes;
+    let is_sure = mend::entry(bytes.get_mut(at..)?).is_some();
+    let true_bytes = entry::parse_again(rest(bytes, at)?).ok()?.padded_bytes;
+    let end = at + if is_sure { true_bytes } else { claimed };
+    let is_end = rest(bytes, end).is_none_or(|rest| entry::parse(rest).is_ok());
+    is_end.then_some((end, is_sure))
 }
 
 /// The place behind `from` at which entries begin again.
