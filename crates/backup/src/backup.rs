@@ -88,6 +88,10 @@ pub(crate) struct State {
     pub(crate) doomed: BTreeMap<ReplicaId, Option<Decay>>,
     /// Found since the last [`take_damaged`](Backup::take_damaged).
     pub(crate) damaged: Vec<Damaged>,
+    /// Found since the last [`take_mended`](Backup::take_mended).
+    pub(crate) mended: Vec<(ReplicaId, String)>,
+    /// A start has put back a flipped bit of the write-ahead log, which still has it.
+    pub(crate) log_is_mended: bool,
     /// Buffers for reuse: fresh memory is slow to touch.
     pub(crate) pool: Vec<Buffer>,
     pub(crate) held: Arc<BufferBytes>,

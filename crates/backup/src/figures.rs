@@ -76,7 +76,7 @@ impl Backup {
     pub fn damage_now(&self) -> Option<KnownDamage> {
         let state = self.state_within(FIGURES_WITHIN)?;
         let damaged = state.replicas.iter().filter(|(_, replica)| {
-            replica.committed && replica.damage().is_some() && !has_bug(Bug::DamageStays)
+            replica.committed && replica.is_to_be_replaced() && !has_bug(Bug::DamageStays)
         });
         Some(KnownDamage {
             replicas: damaged.map(|(id, _)| *id).collect(),

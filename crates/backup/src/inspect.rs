@@ -52,6 +52,8 @@ pub struct WalEnd {
     pub bytes: u64,
     /// The server had recorded this end when it stopped.
     pub clean: bool,
+    /// Commits of which a flipped bit was put back.
+    pub mended: u64,
     /// Commits that are newer than the end. A power cut may leave some; otherwise a commit at the
     /// end is damaged.
     pub behind: u64,
@@ -65,6 +67,8 @@ pub struct SlotView {
     pub slot: Option<Slot>,
     /// Slots that were written and don't match their CRC. A power cut may cause one.
     pub damaged: u32,
+    /// One flipped bit explains the damage of the newest.
+    pub is_mendable: bool,
 }
 
 /// One replica, verified.
@@ -73,6 +77,8 @@ pub struct ReplicaCheck {
     pub info: ReplicaInfo,
     /// The damage of the replica, if there is any.
     pub problem: Option<Error>,
+    /// Flipped bits that were put back in its bytes or in its slot.
+    pub mended: Option<String>,
     /// It is the newest control segment of its log, readable or not: the one that a start reads.
     pub is_newest_control: bool,
 }
@@ -183,7 +189,7 @@ impl Inspector {
             })?;
         let mut reader = Reader::new(&self.wal, self.geometry.wal_bytes);
         let mut enough = false;
-        let end = scan::scan(&mut reader, &self.place, &header, true, &mut |found| {
+        let end = scan::scan(&mut reader, &self.place, &header, (true, 0), &mut |found| {
             let view = CommitView {
                 commit: found.commit,
                 offset: found.offset,
@@ -198,6 +204,7 @@ impl Inspector {
             to_lsn: end.lsn,
             bytes: end.bytes,
             clean: header.end_lsn == end.lsn,
+            mended: end.mended,
             behind: match header.end_lsn == end.lsn {
                 true => 0,
                 false => scan::commits_behind(&mut reader, &header.salts, &end)
@@ -220,6 +227,7 @@ impl Inspector {
                 frame: found.frame,
                 slot: found.slot,
                 damaged: found.broken,
+                is_mendable: found.mended.is_some(),
             });
             Ok(())
         });
@@ -269,6 +277,7 @@ fn check_as(
     let mut bytes = vec![0; backup.geometry().segment_bytes as usize];
     for info in replicas {
         let problem = backup.read_of(info.id(), &mut bytes).err();
+        let mended = backup.mended_text(info.id());
         let valid = match &problem {
             None => &bytes[..info.length as usize],
             Some(_) => &[],
@@ -276,6 +285,7 @@ fn check_as(
         let check = ReplicaCheck {
             info,
             problem,
+            mended,
             is_newest_control: newest.get(&info.log) == Some(&info.segment),
         };
         visit(&check, valid);

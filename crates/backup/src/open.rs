@@ -384,23 +384,31 @@ pub(crate) fn check_slots(place: &str, frames_bytes: u64, frames: u32) -> Result
     Ok(())
 }
 
-/// Reads slots and the write-ahead log.
-fn restore(
-    place: &str,
+/// The result of reading slots and the write-ahead log.
+struct Rebuilt<'a> {
+    rebuild: Rebuild<'a>,
+    taken: BTreeSet<u32>,
+    ring: Ring,
+    /// Commits that were mended.
+    mended: u64,
+}
+
+/// Reads slots and the write-ahead log. `accepted`: frames whose mended slot counts.
+fn rebuild<'a>(
+    (place, identity): (&str, &Identity),
     wal: &Region,
     frames: &Region,
-    identity: &Identity,
-    geometry: &Geometry,
+    geometry: &'a Geometry,
     look_ahead: bool,
-) -> Result<State, Error> {
-    let frames_bytes = measured(place, wal, frames, geometry)?;
+    accepted: BTreeSet<u32>,
+) -> Result<Rebuilt<'a>, Error> {
     let header = newest_header(place, wal, identity, geometry)?;
-    let mut rebuild = Rebuild::new(geometry);
+    let mut rebuild = Rebuild::new(geometry, accepted);
     rebuild::slots(frames, geometry, &mut |found| {
         rebuild.slot(found);
         Ok(())
     })?;
-    let ring = restore_ring(place, wal, &header, geometry, look_ahead, &mut rebuild)?;
+    let (ring, mended) = restore_ring(place, wal, &header, geometry, look_ahead, &mut rebuild)?;
     if ring.committed_lsn < rebuild.durable_lsn && !has_bug(Bug::NoLookAhead) {
         let (ends, durable) = (ring.committed_lsn, rebuild.durable_lsn);
         let reason = format!(
@@ -411,6 +419,40 @@ fn restore(
     }
     rebuild.miss(&header.marks);
     let taken = rebuild.finish();
+    Ok(Rebuilt {
+        rebuild,
+        taken,
+        ring,
+        mended,
+    })
+}
+
+/// The state as of the last commit.
+fn restore(
+    place: &str,
+    wal: &Region,
+    frames: &Region,
+    identity: &Identity,
+    geometry: &Geometry,
+    look_ahead: bool,
+) -> Result<State, Error> {
+    let frames_bytes = measured(place, wal, frames, geometry)?;
+    let by = |accepted| {
+        let whose = (place, identity);
+        rebuild(whose, wal, frames, geometry, look_ahead, accepted)
+    };
+    let mut rebuilt = by(BTreeSet::new())?;
+    let wanted = rebuilt.rebuild.wanted();
+    if !wanted.is_empty() {
+        rebuilt = by(wanted)?; // rebuild::U5
+    }
+    let Rebuilt {
+        mut rebuild,
+        taken,
+        ring,
+        mended,
+    } = rebuilt;
+    let damaged = rebuild.mended_slots();
     let data = duramen_format::frame::data_start(geometry.frames);
     let allocated = frames_bytes.saturating_sub(data) / u64::from(geometry.segment_bytes);
     let needs = rebuild
@@ -432,12 +474,18 @@ fn restore(
         replicas: rebuild.replicas,
         failed: None,
         doomed: BTreeMap::new(),
-        damaged: Vec::new(),
+        mended: Vec::new(),
+        log_is_mended: mended > 0,
         pool: Vec::new(),
         held: Arc::default(),
         fenced: BTreeSet::new(),
         scrub_after: ReplicaId::default(),
-        stats: Stats::default(),
+        stats: Stats {
+            flipped_bits: mended + damaged.len() as u64,
+            damaged: damaged.len() as u64,
+            ..Stats::default()
+        },
+        damaged,
     })
 }
 
@@ -480,7 +528,7 @@ fn newest_header(
 }
 
 /// Scans the write-ahead log: its records go to `rebuild`. The ring continues behind its end, in a
-/// new generation.
+/// new generation. Also returns the number of commits that were mended.
 fn restore_ring(
     place: &str,
     wal: &Region,
@@ -488,12 +536,13 @@ fn restore_ring(
     geometry: &Geometry,
     look_ahead: bool,
     rebuild: &mut Rebuild,
-) -> Result<Ring, Error> {
+) -> Result<(Ring, u64), Error> {
     let tail = header.tail_at - RING_AT;
     let mut live = VecDeque::new();
     let mut clock_ms = 0;
     let mut reader = Reader::new(wal, geometry.wal_bytes);
-    let end = scan::scan(&mut reader, place, header, look_ahead, &mut |found| {
+    let how = (look_ahead, rebuild.durable_lsn);
+    let end = scan::scan(&mut reader, place, header, how, &mut |found| {
         for record in &found.records {
             rebuild.record(found.commit.lsn, record);
         }
@@ -511,7 +560,7 @@ fn restore_ring(
     let generation = end.generation.max(header.generation) + 1;
     let mut salts = header.salts.clone();
     salts.add(generation, random());
-    Ok(Ring {
+    let ring = Ring {
         server: header.server,
         capacity: geometry.wal_bytes - RING_AT,
         generation,
@@ -525,5 +574,6 @@ fn restore_ring(
         live,
         clock_ms: clock_ms.max(header.clock_ms),
         header_clock_ms: header.clock_ms,
-    })
+    };
+    Ok((ring, end.mended))
 }

@@ -1,4 +1,10 @@
 //! Reads replicas back, verified.
+//!
+//! **Invariant**
+//! - D1: of a replica that does not match its certificate, one flipped bit of each entry is put
+//!   back (format::mend). It counts only if the certificate matches then, and the replica counts as
+//!   damaged all the same: its master replaces it. An encrypted replica is not mended, as there one
+//!   flipped bit of the disk changes 16 bytes.
 
 use duramen_base::planted::{Bug, has_bug};
 use std::sync::PoisonError;
@@ -6,6 +12,7 @@ use std::time::Instant;
 
 use duramen_base::ids::SegmentId;
 use duramen_format::frame::{SLOT_BYTES, slot_at};
+use duramen_format::mend;
 
 use crate::backup::Backup;
 use crate::error::Error;
@@ -84,7 +91,13 @@ impl Backup {
                 Some(decay) => decay,
             };
             // The same error twice in one place is no accident.
+            let is_mended = decay.mendable && !matches!(how, ReadMode::Medium);
             if !self.moved(id, &source)? && found.replace(decay).is_some() {
+                if is_mended && let Some(decay) = found {
+                    self.state().stats.flipped_bits += 1;
+                    self.note_decay(id, decay); // D1
+                    return Ok(source.info);
+                }
                 break;
             }
         }
@@ -92,7 +105,7 @@ impl Backup {
         Err(self.note_decay(id, decay))
     }
 
-    /// The damage of a replica, if there is any.
+    /// The damage of a replica, if there is any. Mendable damage was mended in `into`.
     fn verify(
         &self,
         id: ReplicaId,
@@ -125,12 +138,34 @@ impl Backup {
             return Some(Decay::unreadable(&error));
         }
         if !source.info.certificate().matches(into) && !has_bug(Bug::DamageIsSkipped) {
-            return Some(Decay::wrong("its bytes do not match its certificate"));
+            let mended = self.mend(&source.info, into).map(Decay::mendable);
+            let wrong = || Decay::wrong("its bytes do not match its certificate");
+            return Some(mended.unwrap_or_else(wrong));
         }
         match how {
             ReadMode::Medium => self.verify_slot(id),
             ReadMode::Usual | ReadMode::Steps(..) => None,
         }
+    }
+
+    /// D1: puts back the flipped bits of a replica, and names them. `None`: other damage.
+    fn mend(&self, info: &ReplicaInfo, into: &mut [u8]) -> Option<String> {
+        if self.ciphers.is_some() || has_bug(Bug::OneBitLosesReplica) {
+            return None;
+        }
+        let bytes = into.get_mut(..info.length as usize)?;
+        // Of the own log of a single server there is no other copy.
+        let entry_bytes_max = match info.log == self.identity.server {
+            true => usize::MAX,
+            false => mend::SURE_BYTES_MAX,
+        };
+        let mended = mend::segment(bytes, info.kind, entry_bytes_max);
+        if has_bug(Bug::MendsUnproved) {
+            return Some(String::new());
+        }
+        let names: Vec<String> = mended.ok()?.iter().map(ToString::to_string).collect();
+        let certificate = info.certificate();
+        (!names.is_empty() && certificate.matches(bytes)).then(|| names.join("; "))
     }
 
     /// The damage of the replica's slot, if there is any.
@@ -172,9 +207,11 @@ impl Backup {
         let mut guard = self.state();
         let state = &mut *guard;
         let error = self.damaged(id, decay.reason.clone());
-        if let Some(replica) = state.replicas.get_mut(&id)
-            && replica.decay.is_none()
-        {
+        let Some(replica) = state.replicas.get_mut(&id) else {
+            return error;
+        };
+        let worse = |known: &Decay| known.mendable && !decay.mendable;
+        if replica.decay.as_ref().is_none_or(worse) {
             state.stats.damaged += 1;
             state.damaged.push(Damaged {
                 log: id.log,
@@ -187,6 +224,20 @@ impl Backup {
             replica.decay = Some(decay);
         }
         error
+    }
+
+    /// A reader has found that bits of an own segment had flipped before it was certified, and has
+    /// put them back: the segment counts as damaged until it is replaced.
+    pub fn note_flipped(&self, segment: SegmentId, bits: u64, reason: String) {
+        self.state().stats.flipped_bits += bits;
+        self.note_decay(self.own(segment), Decay::mendable(reason));
+    }
+
+    /// Flipped bits of a replica that were put back for readers.
+    pub(crate) fn mended_text(&self, id: ReplicaId) -> Option<String> {
+        let state = self.state();
+        let decay = state.replicas.get(&id)?.decay.as_ref()?;
+        decay.mendable.then(|| decay.reason.clone())
     }
 
     /// Replicas of a log that the device did not read count as readable again.

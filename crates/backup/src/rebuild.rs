@@ -10,19 +10,25 @@
 //! - U3: a replica that can't be rebuilt becomes a damaged replica, never a shorter one. Whether it
 //!   matters depends on the control log: freed replicas may reappear, whole or in part
 //!   (docs/traps.md, trap 1).
+//! - U5: of a frame's newest slot one flipped bit is put back (format::mend), in its block and in
+//!   its tail, if its replica is damaged or missing without it: then no power cut tore the slot, as
+//!   the commits that it replaced would be in the log. The replica counts as damaged all the same,
+//!   so that its master replaces it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use duramen_base::planted::{Bug, has_bug};
 use duramen_format::certificate::Certificate;
 use duramen_format::frame::{self, SLOT_BYTES, Slot, State};
+use duramen_format::mend;
 use duramen_format::wal::{Held, Mark, Record};
 
 use crate::buffer::Buffer;
 use crate::disk::BLOCK_BYTES;
 use crate::error::Error;
 use crate::region::Region;
-use crate::replica::{Data, Replica};
-use crate::types::{Geometry, ReplicaId};
+use crate::replica::{Data, Decay, Replica};
+use crate::types::{Damaged, Geometry, ReplicaId};
 
 /// Slots read at once: 4 MiB, in parts side by side.
 const SLOTS_AT_ONCE: u32 = 256;
@@ -38,6 +44,42 @@ pub(crate) struct FoundSlot {
     pub(crate) broken: u32,
     /// The tail of the valid one.
     pub(crate) tail: Vec<u8>,
+    /// A newer one with a flipped bit that was put back (U5).
+    pub(crate) mended: Option<MendedSlot>,
+}
+
+/// A slot with a flipped bit that was put back; it counts if no power cut tore it (U5).
+pub(crate) struct MendedSlot {
+    pub(crate) slot: Slot,
+    number: u8,
+    tail: Vec<u8>,
+    /// The flipped bits.
+    pub(crate) what: String,
+}
+
+impl MendedSlot {
+    fn of(number: u8, bytes: &[u8]) -> Option<MendedSlot> {
+        let mut bytes = bytes.to_vec();
+        let (block, tail) = bytes.split_at_mut_checked(frame::BLOCK_BYTES)?;
+        let in_block = mend::block(block);
+        let slot = Slot::decode(block).ok()?;
+        let mut in_tail = None;
+        if !slot.tail_matches(tail) {
+            in_tail = mend::body(tail.get_mut(..slot.tail_bytes as usize)?, slot.tail_crc);
+        }
+        let flips = in_block.map(|flip| ("slot", flip)).into_iter();
+        let flips = flips.chain(in_tail.map(|flip| ("slot's tail", flip)));
+        let what = flips.map(|(part, mend::Flip { byte, bit })| {
+            format!("byte {byte} of its {part}: bit {bit} had flipped and was put back")
+        });
+        let what = what.collect::<Vec<_>>().join("; ");
+        slot.tail_matches(tail).then(|| MendedSlot {
+            slot,
+            number,
+            tail: tail[..slot.tail_bytes as usize].to_vec(),
+            what,
+        })
+    }
 }
 
 /// Reads the slots of all frames, in their order, up to the end of the file: a damaged or forged
@@ -78,6 +120,7 @@ pub(crate) fn slots(
                     current: 0,
                     broken: 2,
                     tail: Vec::new(),
+                    mended: None,
                 }
             };
             visit(found)?;
@@ -94,6 +137,7 @@ pub(crate) fn decode(frame: u32, pair: &[u8]) -> FoundSlot {
         current: 1,
         broken: 0,
         tail: Vec::new(),
+        mended: None,
     };
     let mut broken_at = None;
     for (number, bytes) in pair.chunks_exact(SLOT_BYTES as usize).enumerate() {
@@ -106,16 +150,31 @@ pub(crate) fn decode(frame: u32, pair: &[u8]) -> FoundSlot {
                 }
             }
             Err(frame::Damage::Blank) => {}
+            Err(_) if is_blank_but_for_a_bit(bytes) => {}
             _ => {
                 found.broken += 1;
                 broken_at = Some(number as u8);
+                let mended = MendedSlot::of(number as u8, bytes);
+                let newest = found.mended.as_ref().map_or(0, |known| known.slot.stamp);
+                found.mended = mended
+                    .filter(|mended| mended.slot.stamp > newest)
+                    .or(found.mended);
             }
         }
     }
+    let newest = found.slot.map_or(0, |slot| slot.stamp);
+    found.mended.take_if(|mended| mended.slot.stamp <= newest);
     if let (None, Some(broken)) = (found.slot, broken_at) {
         found.current = 1 - broken; // the broken one is the one to write next
     }
     found
+}
+
+/// U5: one flipped bit of a slot that was never written. A torn slot has more of them.
+fn is_blank_but_for_a_bit(slot: &[u8]) -> bool {
+    let block = slot.get(..frame::BLOCK_BYTES).unwrap_or_default();
+    let ones = block.iter().map(|byte| byte.count_ones()).sum::<u32>();
+    ones == 1 && !has_bug(Bug::FlippedSlotIsLost)
 }
 
 /// The part of a replica that its slot covers.
@@ -154,11 +213,16 @@ pub(crate) struct Rebuild<'a> {
     /// Replicas that were freed according to a slot, with their epochs: commits of such a replica
     /// up to that epoch do not count (U4).
     freed: BTreeMap<ReplicaId, u64>,
+    /// Frames of which the mended slot counts (U5).
+    accepted: BTreeSet<u32>,
+    /// The mended slots of all others.
+    mended: BTreeMap<u32, Slot>,
 }
 
 impl<'a> Rebuild<'a> {
-    pub(crate) fn new(geometry: &'a Geometry) -> Rebuild<'a> {
+    pub(crate) fn new(geometry: &'a Geometry, accepted: BTreeSet<u32>) -> Rebuild<'a> {
         Rebuild {
+            accepted,
             geometry,
             replicas: BTreeMap::new(),
             owners: vec![None; geometry.frames as usize],
@@ -170,11 +234,24 @@ impl<'a> Rebuild<'a> {
             durable_lsn: 0,
             stamps: BTreeMap::new(),
             freed: BTreeMap::new(),
+            mended: BTreeMap::new(),
         }
     }
 
     /// Adds the slots of a frame.
-    pub(crate) fn slot(&mut self, found: FoundSlot) {
+    pub(crate) fn slot(&mut self, mut found: FoundSlot) {
+        let mut decay = None;
+        match found.mended.take() {
+            Some(mended) if self.accepted.contains(&found.frame) => {
+                found.slot = Some(mended.slot);
+                found.current = mended.number;
+                found.tail = mended.tail;
+                found.broken -= 1;
+                decay = Some(Decay::mendable(mended.what));
+            }
+            Some(mended) => drop(self.mended.insert(found.frame, mended.slot)),
+            None => {}
+        }
         self.current[found.frame as usize] = found.current;
         let Some(slot) = found.slot else {
             if found.broken == 2 {
@@ -206,6 +283,7 @@ impl<'a> Rebuild<'a> {
         let mut replica = self.replica_of(&slot, &found.tail);
         replica.frame = Some(found.frame);
         replica.in_slot = true;
+        replica.decay = decay;
         self.owners[found.frame as usize] = Some((id, slot.lsn));
         let covered = Covered {
             lsn: slot.lsn,
@@ -355,6 +433,41 @@ impl<'a> Rebuild<'a> {
             replica.received += new.len() as u32;
         }
         None
+    }
+
+    /// U5, after [`finish`](Self::finish): frames with a mended slot without which their replica is
+    /// damaged or missing. If there are some, rebuild anew, with these.
+    pub(crate) fn wanted(&self) -> BTreeSet<u32> {
+        let is_wanted = |slot: &Slot| {
+            let id = ReplicaId {
+                log: slot.log,
+                segment: slot.segment,
+            };
+            let is_lost = match self.replicas.get(&id) {
+                Some(replica) => replica.damaged.is_some(),
+                None => !self.freed.contains_key(&id),
+            };
+            is_lost && slot.state != State::Free && !has_bug(Bug::FlippedSlotIsLost)
+        };
+        let mended = self.mended.iter();
+        let wanted = mended.filter(|(_, slot)| is_wanted(slot));
+        wanted.map(|(frame, _)| *frame).collect()
+    }
+
+    /// Replicas with a slot that was mended, for their master.
+    pub(crate) fn mended_slots(&self) -> Vec<Damaged> {
+        let decayed = self.replicas.iter().filter_map(|(id, replica)| {
+            let reason = replica.decay.as_ref()?.reason.clone();
+            Some(Damaged {
+                log: id.log,
+                segment: id.segment,
+                kind: replica.kind,
+                frame: replica.frame,
+                unreadable: false,
+                reason,
+            })
+        });
+        decayed.collect()
     }
 
     /// wal::W6: replicas whose newest slot is neither there nor replaced by a later one, and those

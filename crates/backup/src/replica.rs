@@ -27,6 +27,8 @@ pub(crate) struct Decay {
     pub(crate) reason: String,
     /// The device returned an error, rather than other bytes.
     pub(crate) unreadable: bool,
+    /// One flipped bit explains it, so readers still get the bytes as they were written.
+    pub(crate) mendable: bool,
 }
 
 impl Decay {
@@ -34,6 +36,15 @@ impl Decay {
         Decay {
             reason: reason.to_owned(),
             unreadable: false,
+            mendable: false,
+        }
+    }
+
+    pub(crate) fn mendable(reason: String) -> Decay {
+        Decay {
+            reason,
+            unreadable: false,
+            mendable: true,
         }
     }
 
@@ -41,6 +52,7 @@ impl Decay {
         Decay {
             reason: format!("it can't be read: {error}"),
             unreadable: true,
+            mendable: false,
         }
     }
 }
@@ -124,8 +136,14 @@ impl Replica {
 
     /// The reason why its bytes are lost.
     pub(crate) fn damage(&self) -> Option<&str> {
-        let decay = self.decay.as_ref().map(|decay| decay.reason.as_str());
+        let decay = self.decay.as_ref().filter(|decay| !decay.mendable);
+        let decay = decay.map(|decay| decay.reason.as_str());
         self.damaged.as_deref().or(decay)
+    }
+
+    /// Whether its master has to replace it: its bytes are lost, or some are not as written.
+    pub(crate) fn is_to_be_replaced(&self) -> bool {
+        self.damaged.is_some() || self.decay.is_some()
     }
 
     /// Takes the bytes up to `until` for a write to the frame: `more` completes the bytes in memory

@@ -200,9 +200,15 @@ impl Salvage {
     fn take_commits(&mut self, wal: &Region, place: &str) {
         let (header, _) = scan::headers(wal, self.identity.server);
         let mut reader = Reader::new(wal, self.geometry.wal_bytes);
+        let how = (true, self.durable_lsn);
+        let mut mended = Vec::new();
+        let mut visit = |found: &scan::Found<'_>| {
+            mended.extend(found.mended.map(|body| (found.commit, body.to_vec())));
+            Ok(())
+        };
         let end = header
             .as_ref()
-            .map(|header| scan::scan(&mut reader, place, header, true, &mut |_| Ok(())));
+            .map(|header| scan::scan(&mut reader, place, header, how, &mut visit));
         self.wal_damage = match &end {
             None => Some("neither header of the write-ahead log can be read".to_owned()),
             Some(Err(error)) => Some(error.to_string()),
@@ -226,6 +232,7 @@ impl Salvage {
             });
         }
         let mut commits = scan::sound_commits(&mut reader, salts, from);
+        commits.extend(mended);
         // Of two with one number the later life's counts.
         commits.sort_by_key(|(commit, _)| (commit.lsn, std::cmp::Reverse(commit.generation)));
         commits.dedup_by_key(|(commit, _)| commit.lsn);

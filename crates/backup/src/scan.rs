@@ -5,7 +5,14 @@
 //! the log did not end here: it was damaged (wal::W3). Clients' bytes are in the ring too, also
 //! at the start of blocks: a block counts as a commit only with the salt of its generation
 //! (wal::W5). Used by restart and by the offline tools; writes nothing.
+//!
+//! **Invariant**
+//! - S1: one flipped bit of a commit is put back (format::mend). In its head: the salt, the lsn and
+//!   the sum of the body prove it. In its body: only if the commit is known to have been durable.
+//!   Else a power cut may have torn it, and torn bytes look like one flipped bit now and then.
 
+use duramen_base::planted::{Bug, has_bug};
+use duramen_format::mend;
 use duramen_format::wal::{
     BLOCK_BYTES, COMMIT_BYTES, Commit, Damage, HEADER_AT, Header, RING_AT, Record, Salts,
 };
@@ -28,6 +35,16 @@ pub(crate) struct End {
     pub(crate) bytes: u64,
     /// Greatest generation seen.
     pub(crate) generation: u64,
+    /// Commits of which a flipped bit was put back (S1).
+    pub(crate) mended: u64,
+}
+
+/// A commit with a sound head and body, in the ring.
+struct Next {
+    at: u64,
+    commit: Commit,
+    /// Its body, if it or the head had a flipped bit; else it is in the ring.
+    body: Option<Vec<u8>>,
 }
 
 /// A commit for the visitor.
@@ -36,16 +53,24 @@ pub(crate) struct Found<'a> {
     /// Bytes from the tail to its start.
     pub(crate) offset: u64,
     pub(crate) records: Vec<Record<'a>>,
+    /// Its body, if it or the head had a flipped bit (S1).
+    pub(crate) mended: Option<&'a [u8]>,
 }
 
 /// Reads the header blocks: the newer valid one, and the number of damaged ones (written, but not
-/// valid).
+/// valid). One flipped bit of the newer one is put back: what it says is true even if a power cut
+/// tore it.
 ///
 /// # Errors
 /// `Ok(Err(reason))` if there is none.
 pub(crate) fn headers(wal: &Region, server: u64) -> (Option<Header>, u32) {
-    let mut best: Option<Header> = None;
-    let mut damaged = 0;
+    let (mut best, mut broken, mut damaged): (Option<Header>, _, _) = (None, Vec::new(), 0);
+    let mut meet = |header: Header| {
+        let newest = best.as_ref().map_or(0, |best| best.sequence);
+        if best.is_none() || newest < header.sequence {
+            best = Some(header);
+        }
+    };
     for at in HEADER_AT {
         let mut block = vec![0; BLOCK_BYTES];
         if wal.read_at(at, &mut block).is_err() {
@@ -53,14 +78,21 @@ pub(crate) fn headers(wal: &Region, server: u64) -> (Option<Header>, u32) {
             continue;
         }
         match Header::decode(&block) {
-            Ok(header) if header.server == server => {
-                let newest = best.as_ref().map_or(0, |best| best.sequence);
-                if best.is_none() || newest < header.sequence {
-                    best = Some(header);
-                }
-            }
+            Ok(header) if header.server == server => meet(header),
             _ if block.iter().all(|byte| *byte == 0) => {}
-            _ => damaged += 1,
+            _ => {
+                damaged += 1;
+                broken.push(block);
+            }
+        }
+    }
+    for mut block in broken {
+        if mend::block(&mut block).is_some()
+            && let Ok(header) = Header::decode(&block)
+            && header.server == server
+            && !has_bug(Bug::FlippedIsTorn)
+        {
+            meet(header);
         }
     }
     (best, damaged)
@@ -129,7 +161,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Visits every commit from the header's tail on.
+/// Visits every commit from the header's tail on. `durable_lsn`: commits up to it are known to have
+/// been durable.
 ///
 /// # Errors
 /// [`Error::DamagedWal`] if commits that had been durable can't be read; the visitor's;
@@ -138,7 +171,7 @@ pub(crate) fn scan(
     reader: &mut Reader<'_>,
     place: &str,
     header: &Header,
-    look_ahead: bool,
+    (look_ahead, durable_lsn): (bool, u64),
     visit: &mut dyn FnMut(&Found<'_>) -> Result<(), Error>,
 ) -> Result<End, Error> {
     let io = |source| Error::io(place, "read the write-ahead log", source);
@@ -146,12 +179,19 @@ pub(crate) fn scan(
         lsn: header.tail_lsn,
         bytes: 0,
         generation: header.tail_generation,
+        mended: 0,
     };
     let tail = header.tail_at - RING_AT;
     let mut at = tail;
     loop {
-        let next = next(reader, &header.salts, at, &end).map_err(io)?;
-        let Some((start, commit)) = next else { break };
+        let mut next = next(reader, &header.salts, at, &end).map_err(io)?;
+        if next.is_none() && !has_bug(Bug::FlippedIsTorn) {
+            let is_proved = end.lsn <= durable_lsn || end.lsn < header.end_lsn;
+            let proof = (is_proved, look_ahead);
+            next = mended(reader, &header.salts, at, &end, proof).map_err(io)?;
+        }
+        let Some(next) = next else { break };
+        let (start, commit) = (next.at, next.commit);
         let skipped = if start == at {
             0
         } else {
@@ -161,7 +201,10 @@ pub(crate) fn scan(
         if offset + commit.padded_bytes() > reader.ring_bytes {
             break; // more than a ring: not the log's continuation
         }
-        let body = reader.body(start, &commit).map_err(io)?.unwrap_or(&[]);
+        let body = match &next.body {
+            Some(body) => body,
+            None => reader.body(start, &commit).map_err(io)?.unwrap_or(&[]),
+        };
         let Ok(records) = commit.records(body) else {
             break;
         };
@@ -169,11 +212,13 @@ pub(crate) fn scan(
             commit,
             offset,
             records,
+            mended: next.body.as_deref(),
         })?;
         end = End {
             lsn: commit.lsn + 1,
             bytes: offset + commit.padded_bytes(),
             generation: commit.generation,
+            mended: end.mended + u64::from(next.body.is_some()),
         };
         at = (start + commit.padded_bytes()) % reader.ring_bytes;
     }
@@ -200,14 +245,12 @@ fn next(
     salts: &Salts,
     at: u64,
     end: &End,
-) -> std::io::Result<Option<(u64, Commit)>> {
+) -> std::io::Result<Option<Next>> {
     for place in [at, 0] {
         let Some(commit) = reader.head(place)? else {
             continue;
         };
-        let fits =
-            salts.has(&commit) && commit.lsn == end.lsn && commit.generation >= end.generation;
-        if !fits {
+        if !is_next(&commit, salts, end) {
             continue;
         }
         let sound = match reader.body(place, &commit)? {
@@ -215,7 +258,51 @@ fn next(
             None => false,
         };
         if sound {
-            return Ok(Some((place, commit)));
+            return Ok(Some(Next {
+                at: place,
+                commit,
+                body: None,
+            }));
+        }
+    }
+    Ok(None)
+}
+
+fn is_next(commit: &Commit, salts: &Salts, end: &End) -> bool {
+    salts.has(commit) && commit.lsn == end.lsn && commit.generation >= end.generation
+}
+
+/// As [`next`], of commits with one flipped bit (S1). `is_proved`: the commit at the end had been
+/// durable. `look_ahead`: later ones may prove that.
+fn mended(
+    reader: &mut Reader<'_>,
+    salts: &Salts,
+    at: u64,
+    end: &End,
+    (is_proved, look_ahead): (bool, bool),
+) -> std::io::Result<Option<Next>> {
+    for place in [at, 0] {
+        let Some(mut head) = reader.get(place, COMMIT_BYTES)?.map(<[u8]>::to_vec) else {
+            continue;
+        };
+        let in_head = mend::block(&mut head).is_some();
+        let commit = Commit::decode(&head).ok();
+        let Some(commit) = commit.filter(|commit| is_next(commit, salts, end)) else {
+            continue;
+        };
+        let Some(body) = reader.body(place, &commit)? else {
+            continue;
+        };
+        let mut body = body.to_vec();
+        let in_body = !in_head
+            && (is_proved || look_ahead && was_durable(reader, salts, end)?)
+            && mend::body(&mut body, commit.body_crc).is_some();
+        if (in_head || in_body) && commit.records(&body).is_ok() {
+            return Ok(Some(Next {
+                at: place,
+                commit,
+                body: Some(body),
+            }));
         }
     }
     Ok(None)

@@ -90,6 +90,21 @@ impl Backup {
         Ok(())
     }
 
+    /// If the start put back a flipped bit of the write-ahead log: repairs the log as scrubbing
+    /// does, and returns the damage. `None`: it did not, or that was tried.
+    ///
+    /// # Errors
+    /// As [`scrub_step`](Self::scrub_step).
+    pub fn repair_mended_log(&self) -> Result<Option<LogDamage>, Error> {
+        if !std::mem::take(&mut self.state().log_is_mended) {
+            return Ok(None);
+        }
+        match self.scrub_log()? {
+            ScrubStep::DamagedLog(damage) => Ok(Some(damage)),
+            _ => Ok(None),
+        }
+    }
+
     /// Verifies every commit that a restart would read.
     fn scrub_log(&self) -> Result<ScrubStep, Error> {
         let (mut from, mut bytes) = (0, 0);
@@ -202,5 +217,5 @@ fn in_frames(state: &State) -> u64 {
 /// Whether there is data to verify: in a frame, and not known to be damaged.
 fn scrubs(replica: &Replica) -> bool {
     let in_frame = replica.place() == Place::Frame || replica.base > 0 || replica.in_slot;
-    replica.committed && in_frame && replica.damage().is_none()
+    replica.committed && in_frame && !replica.is_to_be_replaced()
 }

@@ -324,6 +324,8 @@ pub struct Stats {
     /// Rounds of the scrubber that have ended: each verifies every replica in a frame.
     pub scrub_rounds: u64,
     pub damaged: u64,
+    /// Flipped bits that were put back for readers, or at the start.
+    pub flipped_bits: u64,
     /// Frames that are no longer used, or only if there is no other: reads or writes in them
     /// failed.
     pub quarantined: u32,

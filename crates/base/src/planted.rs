@@ -82,6 +82,9 @@ pub enum Bug {
     /// index::bucket::B3: a walk shows slots that a transaction has set and that has not ended.
     WalksShowHalves,
 
+    /// load::R2: one flipped bit of an entry that was certified with it stops a start.
+    OneBitStopsLoad,
+
     // duramen-backup: the write-ahead log and the frames of one device.
     /// Trap 10: the frame's certificate is overwritten in place instead of alternating between two
     /// slots.
@@ -108,6 +111,17 @@ pub enum Bug {
     ReplayEverything,
     /// Written data counts as synced.
     AnswerBeforeSync,
+
+    /// read::D1: a replica with one flipped bit is lost as a whole.
+    OneBitLosesReplica,
+    /// read::D1: a replica that was mended counts, though it does not match its certificate.
+    MendsUnproved,
+    /// many::M3: one flipped bit of an entry that was certified with it stops a recovery.
+    OneBitStopsRecovery,
+    /// scan: one flipped bit of a commit that was durable ends the write-ahead log.
+    FlippedIsTorn,
+    /// rebuild::U5: one flipped bit of a frame's newest slot loses the replica.
+    FlippedSlotIsLost,
 
     // duramen-cluster: the coordinator, the server list and recovery.
     /// Trap 6: the head of a control log is recorded for a server that is not UP.

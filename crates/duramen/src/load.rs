@@ -7,13 +7,14 @@ use duramen_base::ids::SegmentId;
 use duramen_base::planted::carry;
 use duramen_cluster::control::State;
 use duramen_engine::{LoadError, Loader, Pass};
+use duramen_format::mend::Mended;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Result of a restart.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Loaded {
     pub bytes: u64,
     pub entries: u64,
@@ -22,6 +23,8 @@ pub(crate) struct Loaded {
     /// Keys that had expired are live by the present clock, and must be removed before the store is
     /// used.
     pub has_revived: bool,
+    /// Flipped bits that the load has put back in memory; the segments on disk still have them.
+    pub mended: Vec<(SegmentId, Mended)>,
 }
 
 /// The segments of the log.
@@ -125,6 +128,7 @@ pub(crate) fn load(
         bytes: report.bytes,
         entries: report.entries,
         has_revived: report.has_revived,
+        mended: report.mended,
         ..Loaded::default()
     })
 }

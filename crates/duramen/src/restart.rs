@@ -21,6 +21,7 @@ use duramen_base::units::MIB;
 use duramen_cluster::control::{Listed, State, Table, segments_max};
 use duramen_cluster::replication::{Config, Found, Master};
 use duramen_engine::{LogOptions, Mode as EngineMode, TableId};
+use duramen_format::mend::{self, Mended};
 use duramen_format::segment::Kind;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -277,6 +278,7 @@ fn restart(
     } else {
         0
     };
+    note_flipped(&backup, std::mem::take(&mut loaded.mended));
     let master = make_master(&backup, state, &backup.replicas());
     let local = Local::new(backup, options.scrub_interval, heat);
     let durable = Durable::new(options, engine, master, Replicas::Local(local));
@@ -296,6 +298,19 @@ fn restart(
         ..Progress::new(Phase::Done, started)
     });
     Ok((durable, loaded))
+}
+
+/// Segments that had flipped bits before they were written: their frames are replaced, so that the
+/// next start finds none of these bits (docs/protocols.md, "Damage at rest").
+fn note_flipped(backup: &Backup, mended: Vec<(SegmentId, Mended)>) {
+    let mut by_segment: BTreeMap<SegmentId, Vec<String>> = BTreeMap::new();
+    for (segment, mended) in mended {
+        let of_segment = by_segment.entry(segment).or_default();
+        of_segment.push(mended.to_string());
+    }
+    for (segment, bits) in by_segment {
+        backup.note_flipped(segment, bits.len() as u64, bits.join("; "));
+    }
 }
 
 /// Loads with `fill`. A cache without memory for everything keeps less, in a new engine.
@@ -351,6 +366,12 @@ fn read_control(
             error.damage()
         ))
     })?;
+    let mended = mend::segment(&mut bytes, Kind::Control, mend::SURE_BYTES_MAX);
+    let mended = mended.unwrap_or_default().into_iter();
+    note_flipped(
+        backup,
+        mended.map(|mended| (newest.segment, mended)).collect(),
+    );
     let replayed = State::replay(newest.segment, &bytes);
     let mut state = replayed.map_err(|error| damaged(error.to_string()))?;
     if has_bug(Bug::ReplayEverything) {

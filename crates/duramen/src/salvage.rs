@@ -3,14 +3,13 @@
 //!
 //! - The segments that the newest control segment lists count. If that list cannot be read
 //!   completely, every segment on the disk counts: then deleted or replaced objects may be back.
-//! - An entry counts if its own checksum matches. Per key the highest version wins, tombstones
-//!   included.
+//! - An entry counts if its own checksum matches, or does when one flipped bit is put back
+//!   (format::mend). Per key the highest version wins, tombstones included.
 //! - A damaged entry is one gap if its header is plausible and the next entry, or the end, lies
 //!   where the header says. So its value, which a client chose, is not searched for entries.
 //! - Behind another gap, entries are found by searching for several consecutive ones, each with its
-//!   checksum. Entries behind such a gap, or behind one whose end a single flipped bit does not
-//!   explain, are *found again*: a client may have put them into a value. So they lose against any
-//!   entry of their key that was not found again.
+//!   checksum. Entries behind a gap are *found again*: a client may have put them into a value. So
+//!   they lose against any entry of their key that was not found again.
 //! - A segment that does not match its certificate, or the list, is lost as a whole, even if each
 //!   entry in it is sound: they may be those of another segment. They count, and prove nothing.
 //! - An entry behind a gap counts as damage if its version takes up half of the versions that are
@@ -37,7 +36,7 @@ use duramen_cluster::control::{Listed, State, each_record};
 use duramen_engine::{Error as EngineError, TableId};
 use duramen_format::certificate::Certificate;
 use duramen_format::entry::{self, Entry, Kind as EntryKind, VERSION_MAX};
-use duramen_format::mend;
+use duramen_format::mend::{self, Mended};
 use duramen_format::segment::{HEADER_BYTES, Header, Kind};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
@@ -66,6 +65,8 @@ pub struct Lost {
 pub struct Salvaged {
     /// Keys in the new store.
     pub keys: u64,
+    /// Flipped bits of entries that were put back.
+    pub mended: Vec<(SegmentId, Mended)>,
     /// Keys whose newer version, or deletion, may be among the lost bytes.
     pub unproved: u64,
     pub lost: Vec<Lost>,
@@ -291,8 +292,10 @@ impl<'a> Repair<'a> {
     /// Passes a segment's entries in front of its first gap to the winners; returns where the gap
     /// begins.
     fn take(&mut self, segment: SegmentId, listed: Option<&Listed>) -> Option<usize> {
-        let Remains { bytes, missing } = self.read(segment, listed);
+        let Remains { mut bytes, missing } = self.read(segment, listed);
         self.bytes += bytes.len() as u64;
+        let was_whole = listed.is_none_or(|listed| self.is_whole(segment, listed, &bytes));
+        let mended = mend_all(&mut bytes);
         let end = bytes.len().max(HEADER_BYTES);
         let server = self.salvage.identity().server;
         if Header::decode(&bytes).is_ok_and(|header| header.log != server) {
@@ -310,7 +313,10 @@ impl<'a> Repair<'a> {
         }
         let gap = (place.at < bytes.len()).then_some(place.at);
         let is_open = listed.is_none_or(|listed| listed.closed.is_none());
-        let is_whole = listed.is_none_or(|listed| self.is_whole(segment, listed, &bytes));
+        let is_whole =
+            was_whole || listed.is_some_and(|listed| self.is_whole(segment, listed, &bytes));
+        let mended = mended.into_iter().map(|mended| (segment, mended));
+        self.done.mended.extend(mended);
         let is_known = !is_open || self.done.control_damage.is_none();
         if !is_whole && gap.is_none() && is_known {
             self.lose(segment, listed, Some(HEADER_BYTES..end));
@@ -346,10 +352,13 @@ impl<'a> Repair<'a> {
                 }
                 Ok(entry) => place.at + entry.padded_bytes,
                 Err(_) => {
-                    let end = end_by_header(&mut bytes, place.at);
-                    place.found_again |= end.is_none_or(|(_, is_sure)| !is_sure);
+                    if let Some(bit) = mend::entry_at(&mut bytes, place.at, usize::MAX) {
+                        self.done.mended.push((segment, bit));
+                        continue; // it is sound now
+                    }
+                    place.found_again = true;
                     let searched = || find_again(&bytes, place.at).unwrap_or(bytes.len());
-                    end.map_or_else(searched, |(end, _)| end)
+                    end_by_header(&bytes, place.at).unwrap_or_else(searched)
                 }
             };
             self.lose(segment, listed, Some(place.at..next));
@@ -485,8 +494,9 @@ impl<'a> Repair<'a> {
         session.set_level(Some(Level::Memory))?;
         for (segment, mut places) in places {
             places.sort_unstable();
-            let remains = self.salvage.read(segment, None);
+            let mut remains = self.salvage.read(segment, None);
             for at in places {
+                mend::entry_at(&mut remains.bytes, at, usize::MAX);
                 let Ok(entry) = entry::parse(remains.bytes.get(at..).unwrap_or_default()) else {
                     continue; // it was readable a moment ago: the device is getting worse
                 };
@@ -613,16 +623,28 @@ fn rest(bytes: &[u8], at: usize) -> Option<&[u8]> {
     bytes.get(at..).filter(|rest| !rest.is_empty())
 }
 
+/// Puts back one flipped bit of each entry in front of the first gap.
+fn mend_all(bytes: &mut [u8]) -> Vec<Mended> {
+    let (mut at, mut mended) = (HEADER_BYTES, Vec::new());
+    while let Some(rest) = rest(bytes, at) {
+        match entry::parse(rest) {
+            Ok(entry) => at += entry.padded_bytes,
+            Err(_) => match mend::entry_at(bytes, at, usize::MAX) {
+                Some(bit) => mended.push(bit),
+                None => break,
+            },
+        }
+    }
+    mended
+}
+
 /// The end of a damaged entry according to its own header, if an entry or the end of the segment is
-/// there; and whether it is sure. The length may be what was damaged, and then a client's bytes may
-/// be there. It is sure if one flipped bit explains the entry's checksum.
-fn end_by_header(bytes: &mut [u8], at: usize) -> Option<(usize, bool)> {
-    let claimed = entry::parse_again(rest(bytes, at)?).ok()?.padded_bytes;
-    let is_sure = mend::entry(bytes.get_mut(at..)?).is_some();
-    let true_bytes = entry::parse_again(rest(bytes, at)?).ok()?.padded_bytes;
-    let end = at + if is_sure { true_bytes } else { claimed };
+/// there. It is not sure: the length may be what was damaged, and then a client's bytes may be
+/// there.
+fn end_by_header(bytes: &[u8], at: usize) -> Option<usize> {
+    let end = at + entry::parse_again(rest(bytes, at)?).ok()?.padded_bytes;
     let is_end = rest(bytes, end).is_none_or(|rest| entry::parse(rest).is_ok());
-    is_end.then_some((end, is_sure))
+    is_end.then_some(end)
 }
 
 /// The place behind `from` at which entries begin again.

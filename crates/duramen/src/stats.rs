@@ -105,7 +105,10 @@ pub struct DurabilityStats {
     pub scrubbed_frames: u64,
     /// Replicas that were found damaged since the start.
     pub bad_frames: u64,
-    /// Of these: replaced, not yet replaced, and irreplaceable (these are among the pending ones).
+    /// Flipped bits that were put back since the start, or by it: on disk, or in memory before they
+    /// were written there.
+    pub flipped_bits: u64,
+    /// Of the damaged replicas: replaced, not yet replaced, and irreplaceable (these are among the pending ones).
     pub scrub_repaired: u64,
     pub scrub_pending: u64,
     pub scrub_lost: u64,

@@ -162,8 +162,9 @@ impl Store {
             if threads { options.restart_threads } else { 1 },
             progress,
         )?;
+        let has_revived = loaded.has_revived;
         let store = Store::start(durable, loaded, options, threads)?;
-        if loaded.has_revived {
+        if has_revived {
             store.remove_revived()?;
         }
         Ok(store)

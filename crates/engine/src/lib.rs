@@ -29,6 +29,8 @@ mod draft;
 mod epoch;
 mod exclusive;
 pub mod flash;
+#[cfg(debug_assertions)]
+mod flip;
 mod head;
 mod index;
 mod load;
@@ -49,6 +51,7 @@ mod transaction;
 mod write;
 
 pub use api::*;
+pub use core::damage::EntryDamage;
 pub use core::watches::{Dirty, MARK_BYTES};
 pub use core::workers::bytes_beside_data;
 pub use core::writes::Written;

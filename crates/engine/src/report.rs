@@ -43,6 +43,8 @@ impl Store {
                 .as_ref()
                 .map_or_else(FlashStats::default, |tier| tier.statistics()),
             page_bytes: core.space.page_bytes(),
+            flipped_bits: core.damages.flipped_bits(),
+            damaged_entries: core.damages.damaged_entries(),
         }
     }
 

@@ -3,6 +3,7 @@
 
 use crate::cleaner;
 use crate::cleaner::index_search::IndexSearch;
+use crate::core::damage::EntryDamage;
 use crate::core::writes::Written;
 use crate::core::{Core, Visitor};
 use crate::log::{Log, Relocation};
@@ -66,6 +67,12 @@ impl Store {
         listener: impl Fn(Departure, TableId, &[u8]) + Send + Sync + 'static,
     ) {
         self.core.departures.listen(Box::new(listener));
+    }
+
+    /// Sets the listener to entries that do not match their checksum. Only the first one counts; it
+    /// must not enter the store.
+    pub fn when_damaged(&self, listener: impl Fn(&EntryDamage) + Send + Sync + 'static) {
+        self.core.damages.listen(Box::new(listener));
     }
 
     /// Whether the listener hears of these departures. While it hears of expired keys, they leave

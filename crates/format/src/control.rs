@@ -60,6 +60,8 @@ pub fn is_table_name(name: &str) -> bool {
 pub const TABLE_RECORD_BYTES_MAX: u64 = 160;
 
 const CRC_AT: usize = 8;
+/// The bytes that give a record's length.
+pub(crate) const LENGTH_AT: std::ops::Range<usize> = 4..8;
 const NO_LEVEL: u8 = 255;
 
 /// One change of the segments and tables that make up a server's data.
@@ -223,6 +225,26 @@ pub const LISTED_BYTES_USUAL: u64 = 17;
 const ADDED_BYTES: usize = 24;
 const PART_BYTES: usize = 16;
 
+/// The CRC32C of a record (R1).
+fn sum_of(record: &[u8]) -> u32 {
+    let (head, rest) = record.split_at_checked(CRC_AT).unwrap_or((record, &[]));
+    let body = rest.get(4..).unwrap_or_default();
+    [&[0; 4][..], body]
+        .iter()
+        .fold(crc32c::crc32c(head), |crc, part| {
+            crc32c::crc32c_append(crc, part)
+        })
+}
+
+/// The difference between the stored and the computed sum of the record that `bytes` begin with,
+/// and its length; `None`: its length is no record's.
+pub(crate) fn sum_difference(bytes: &[u8]) -> Option<(u32, usize)> {
+    let total = crate::bytes::u32_at(bytes, LENGTH_AT.start) as usize;
+    let record = bytes.get(..total)?;
+    let stored = crate::bytes::u32_at(record, CRC_AT);
+    (total >= RECORD_HEADER_BYTES).then(|| (stored ^ sum_of(record), total))
+}
+
 impl Record {
     /// The name for messages.
     pub fn name(&self) -> &'static str {
@@ -349,15 +371,7 @@ impl Record {
             needed: total,
             available: bytes.len(),
         })?;
-        let (head, rest) = record.split_at(CRC_AT);
-        let (crc, body) = rest.split_at(4);
-        debug_assert_eq!(crc, [c0, c1, c2, c3]);
-        let found = [&[0; 4][..], body]
-            .iter()
-            .fold(crc32c::crc32c(head), |crc, part| {
-                crc32c::crc32c_append(crc, part)
-            });
-        if found != u32::from_le_bytes([c0, c1, c2, c3]) {
+        if sum_of(record) != u32::from_le_bytes([c0, c1, c2, c3]) {
             return Err(Damage::Checksum); // R1
         }
         let mut take = Take {

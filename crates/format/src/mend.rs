@@ -21,17 +21,20 @@
 
 use crate::bytes::is_sealed;
 use crate::checksum::crc32c;
+use crate::control::{self, Record};
 use crate::entry::{self, Damage, Entry, WIDE_HEADER_BYTES};
-use crate::segment::HEADER_BYTES;
+use crate::segment::{self, HEADER_BYTES, Header, Kind};
+use std::collections::BTreeSet;
 use std::fmt;
+use std::ops::Range;
 
 /// The polynomial of CRC32C, lowest power in the highest bit.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
-/// Place of an entry's CRC32C.
+/// Place of the CRC32C of an entry, and of a record of the control log.
 const CRC_AT: usize = 8;
 const CRC_BYTES: usize = 4;
-/// Longest piece that is mended although it may be damaged in another way, as bytes on a disk may
-/// be: M3.
+/// Longest entry that is mended where other damage is as likely as one flipped bit, and there may
+/// be another copy, as on a disk: M3.
 pub const SURE_BYTES_MAX: usize = 64 << 10;
 /// Characters of a key in a message.
 const KEY_CHARS_MAX: usize = 64;
@@ -77,60 +80,57 @@ impl Flip {
 /// Puts back the flipped bit of the damaged entry at the start of `bytes`, which may be longer than
 /// it. `None`: one bit does not explain the damage, or the entry is sound.
 pub fn entry(bytes: &mut [u8]) -> Option<Flip> {
-    let damage = entry::parse(bytes).err()?;
-    let mut found = None;
-    let mut count = 0;
+    let of_sum = match entry::parse(bytes).err()? {
+        Damage::Checksum { stored, computed } => {
+            let length = entry::parse_again(bytes).map_or(0, |shape| shape.padded_bytes);
+            Some((stored ^ computed, length))
+        }
+        _ => None,
+    };
+    let of_shape = [0..1, 13..18, 20..WIDE_HEADER_BYTES];
+    only_flip(bytes, of_shape, of_sum, |bytes| entry::parse(bytes).is_ok())
+}
+
+/// As [`entry`], for a record of the control log.
+pub fn record(bytes: &mut [u8]) -> Option<Flip> {
+    if Record::decode(bytes).is_ok() {
+        return None;
+    }
+    let is_sound = |bytes: &[u8]| Record::decode(bytes).is_ok();
+    let of_sum = control::sum_difference(bytes);
+    only_flip(bytes, [control::LENGTH_AT], of_sum, is_sound)
+}
+
+/// Puts back the only flip that makes the piece at the start of `bytes` sound (M4). `of_shape`:
+/// bytes that give its length. `of_sum`: the difference of its sums, and its length.
+fn only_flip<const N: usize>(
+    bytes: &mut [u8],
+    of_shape: [Range<usize>; N],
+    of_sum: Option<(u32, usize)>,
+    is_sound: impl Fn(&[u8]) -> bool,
+) -> Option<Flip> {
+    let mut found = BTreeSet::new();
     let mut meet = |flip: Flip, bytes: &mut [u8]| {
         flip.apply(bytes);
-        let is_sound = entry::parse(bytes).is_ok();
-        flip.apply(bytes);
-        if is_sound && found != Some(flip) {
-            found = Some(flip);
-            count += 1;
+        if is_sound(bytes) {
+            found.insert(flip);
         }
+        flip.apply(bytes);
     };
-    let of_shape = [0..1, 13..18, 20..WIDE_HEADER_BYTES]; // M4
     for byte in of_shape.into_iter().flatten() {
         if byte < bytes.len() {
             (0..8).for_each(|bit| meet(Flip { byte, bit }, bytes));
         }
     }
-    if let Damage::Checksum { stored, computed } = damage {
-        let difference = stored ^ computed;
-        let length = entry::parse_again(bytes).map_or(0, |shape| shape.padded_bytes);
+    if let Some((difference, length)) = of_sum {
         let in_sum = Flip::in_sum(difference, CRC_AT);
         if let Some(flip) = in_sum.or_else(|| Flip::of_sum(difference, length)) {
             meet(flip, bytes);
         }
     }
-    let flip = found.filter(|_| count == 1)?;
+    let flip = found.pop_first().filter(|_| found.is_empty())?;
     flip.apply(bytes);
     Some(flip)
-}
-
-/// As [`entry::parse`]; one flipped bit of the entry is put back first, and told, if the entry has
-/// at most `bytes_max` bytes.
-///
-/// # Errors
-/// As there; the bytes are unchanged.
-#[inline]
-pub fn parse(bytes: &mut [u8], bytes_max: usize) -> Result<(Entry<'_>, Option<Flip>), Damage> {
-    let flip = match entry::parse(bytes) {
-        Ok(_) => None,
-        Err(damage) => Some(entry_within(bytes, bytes_max).ok_or(damage)?),
-    };
-    // It has just been verified.
-    entry::parse_again(bytes).map(|entry| (entry, flip))
-}
-
-#[cold]
-fn entry_within(bytes: &mut [u8], bytes_max: usize) -> Option<Flip> {
-    let flip = entry(bytes)?;
-    if entry::parse_again(bytes).is_ok_and(|entry| entry.padded_bytes <= bytes_max) {
-        return Some(flip);
-    }
-    flip.apply(bytes); // M5
-    None
 }
 
 /// Puts back the flipped bit of a damaged block whose last four bytes are the CRC32C of all others.
@@ -158,7 +158,8 @@ pub struct Mended {
     /// Place of the byte in the segment.
     pub byte: usize,
     pub bit: u8,
-    /// Table and key of its entry; `None`: it was in the segment's header.
+    /// Table and key of its entry; `None`: it was in the segment's header, or in a record of the
+    /// control log.
     pub key: Option<(u32, String)>,
 }
 
@@ -179,7 +180,7 @@ impl fmt::Display for Mended {
         write!(f, "byte {byte}: bit {bit} had flipped and was put back ")?;
         match &self.key {
             Some((table, key)) => write!(f, "(key `{key}` of table {table})"),
-            None => write!(f, "(in the header)"),
+            None => write!(f, "(in the segment's header, or a control record)"),
         }
     }
 }
@@ -195,26 +196,69 @@ pub fn key_text(key: &[u8]) -> String {
     short
 }
 
-/// Puts back the flipped bits of a data segment: at most one of its header, and one of each entry
-/// of at most `entry_bytes_max` bytes.
+/// Puts back the flipped bit of the damaged entry that begins at `at` of a segment, if the entry has
+/// at most `bytes_max` bytes. `None`: as [`entry`].
+#[cold]
+pub fn entry_at(segment: &mut [u8], at: usize, bytes_max: usize) -> Option<Mended> {
+    let bytes = segment.get_mut(at..)?;
+    let flip = entry(bytes)?;
+    match entry::parse_again(bytes) {
+        Ok(entry) if entry.padded_bytes <= bytes_max => Some(Mended::of(at, &entry, flip)),
+        _ => {
+            flip.apply(bytes); // M5
+            None
+        }
+    }
+}
+
+/// As [`Header::decode`]; one flipped bit of the header is put back first, and added to `mended`.
+///
+/// # Errors
+/// As there.
+pub fn header(segment: &mut [u8], mended: &mut Vec<Mended>) -> Result<Header, segment::Damage> {
+    let decoded = Header::decode(segment);
+    if decoded.is_err()
+        && let Some(Flip { byte, bit }) = segment.get_mut(..HEADER_BYTES).and_then(block)
+    {
+        let key = None;
+        mended.push(Mended { byte, bit, key });
+        return Header::decode(segment);
+    }
+    decoded
+}
+
+/// Puts back the flipped bits of a segment: at most one of its header, and one of each entry or
+/// record of at most `bytes_max` bytes.
 ///
 /// # Errors
 /// The place of the first damage that one bit does not explain. Bits before it are put back.
-pub fn segment(bytes: &mut [u8], entry_bytes_max: usize) -> Result<Vec<Mended>, usize> {
+pub fn segment(bytes: &mut [u8], kind: Kind, bytes_max: usize) -> Result<Vec<Mended>, usize> {
     let mut mended = Vec::new();
-    let header = bytes.get_mut(..HEADER_BYTES).ok_or(0usize)?;
-    if !is_sealed(header) {
-        let Flip { byte, bit } = block(header).ok_or(0usize)?;
-        let key = None;
-        mended.push(Mended { byte, bit, key });
-    }
+    header(bytes, &mut mended).map_err(|_| 0usize)?;
     let mut at = HEADER_BYTES;
-    while let Some(rest) = bytes.get_mut(at..).filter(|rest| !rest.is_empty()) {
-        let (entry, flip) = parse(rest, entry_bytes_max).map_err(|_| at)?;
-        mended.extend(flip.map(|flip| Mended::of(at, &entry, flip)));
-        at += entry.padded_bytes;
+    while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+        let length = match kind {
+            Kind::Control => Record::decode(rest).ok().map(|(_, length)| length),
+            Kind::Head | Kind::Survivor => entry::parse(rest).ok().map(|entry| entry.padded_bytes),
+        };
+        match length {
+            Some(length) => at += length,
+            None if kind == Kind::Control => mended.push(record_at(bytes, at).ok_or(at)?),
+            None => mended.push(entry_at(bytes, at, bytes_max).ok_or(at)?),
+        }
     }
     Ok(mended)
+}
+
+/// As [`entry_at`], for a record of the control log.
+#[cold]
+fn record_at(segment: &mut [u8], at: usize) -> Option<Mended> {
+    let flip = record(segment.get_mut(at..)?)?;
+    Some(Mended {
+        byte: at + flip.byte,
+        bit: flip.bit,
+        key: None,
+    })
 }
 
 #[cfg(test)]

@@ -75,7 +75,7 @@ use duramen_base::ids::Level;
 use duramen_base::waiters::Waiters;
 use duramen_cipher::KeyId;
 use duramen_engine::flash::FlashStats;
-use duramen_engine::{Store, TableId};
+use duramen_engine::{EntryDamage, Store, TableId};
 use duramen_tls::Session;
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -335,6 +335,7 @@ impl Shared {
                 shared.key_departed(table, key);
             }
         });
+        store.when_damaged(log_damage);
         let this = self.this.clone();
         store.when_written(move |writes| {
             if let Some(shared) = this.upgrade() {
@@ -662,5 +663,21 @@ impl Shared {
             1 => Stop::Graceful,
             _ => Stop::AtOnce,
         }
+    }
+}
+
+/// Logs an entry in memory that does not match its checksum.
+fn log_damage(damage: &EntryDamage) {
+    let (segment, what) = (damage.segment.0, &damage.what);
+    if damage.is_mended {
+        tracing::warn!(
+            segment,
+            "memory changed an entry, and it was corrected: {what}; test the memory of this machine"
+        );
+    } else {
+        tracing::error!(
+            segment,
+            "memory changed an entry, and it cannot be corrected: {what}; its segment stays as it is. Test the memory of this machine"
+        );
     }
 }

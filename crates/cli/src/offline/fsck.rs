@@ -1,7 +1,8 @@
 //! `duramen fsck`: reads everything, and reports the damage.
 //!
 //! A *problem* would make a restart refuse the data, or serve only a part of it. A *note* is about
-//! something that a power cut may leave behind, or that a restart discards.
+//! something that a power cut may leave behind, that a restart discards, or that it corrects: one
+//! flipped bit.
 
 use super::{Meter, StoreDirectory};
 use duramen_backup::ReplicaInfo;
@@ -10,8 +11,10 @@ use duramen_backup::inspect::{self, Inspector, ReplicaCheck};
 use duramen_base::ids::SegmentId;
 use duramen_cluster::control::State;
 use duramen_format::entry::{self, Kind as EntryKind};
+use duramen_format::mend;
 use duramen_format::segment::{HEADER_BYTES, Header, Kind};
 use serde_json::{Map, Value, json};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::process::ExitCode;
@@ -59,7 +62,22 @@ struct FoundSegment {
     crc: u32,
     /// Its damage.
     problems: Vec<String>,
+    /// Flipped bits that a start corrects.
+    notes: Vec<String>,
     counts: Counts,
+}
+
+impl FoundSegment {
+    fn of(info: &ReplicaInfo) -> FoundSegment {
+        FoundSegment {
+            kind: info.kind,
+            length: info.length,
+            crc: info.crc,
+            problems: Vec::new(),
+            notes: Vec::new(),
+            counts: Counts::default(),
+        }
+    }
 }
 
 pub(super) fn run(place: &StoreDirectory, json: bool) -> ExitCode {
@@ -213,6 +231,12 @@ impl Report {
             Ok(end) => {
                 let wal = json!({ "commits": commits, "bytes": end.bytes, "clean": end.clean });
                 self.facts.insert("wal".to_owned(), wal);
+                if end.mended > 0 {
+                    self.notes.push(format!(
+                        "write-ahead log: a bit flipped in {} commits; a start puts it back",
+                        end.mended
+                    ));
+                }
                 if end.behind > 0 {
                     self.notes.push(format!(
                         "write-ahead log: commit {} cannot be read, and {} behind it can; after a power cut that is normal, otherwise the log is damaged there, and a start loses what follows",
@@ -229,29 +253,33 @@ impl Report {
         inspector.slots(&mut |view| {
             used += u64::from(view.slot.is_some());
             if view.damaged > 0 {
-                damaged.push(view.frame);
+                damaged.push((view.frame, view.is_mendable));
             }
         });
         self.facts.insert("frames_written".to_owned(), json!(used));
-        for frame in damaged {
+        for (frame, is_mendable) in damaged {
             // The segments will show whether anything is missing.
+            let what = match is_mendable {
+                true => "has a flipped bit",
+                false => "is damaged or torn",
+            };
             self.notes
-                .push(format!("frame {frame}: a certificate is damaged or torn"));
+                .push(format!("frame {frame}: a certificate {what}"));
         }
     }
 
     fn segment(&mut self, check: &ReplicaCheck, bytes: &[u8]) {
         let info = &check.info;
-        if info.log != self.own_log {
-            return self.replica(check);
+        if let Some(mended) = &check.mended {
+            self.notes.push(format!(
+                "segment {} of log {:016x}, on disk: {mended}",
+                info.segment, info.log
+            ));
         }
-        let mut found = FoundSegment {
-            kind: info.kind,
-            length: info.length,
-            crc: info.crc,
-            problems: Vec::new(),
-            counts: Counts::default(),
-        };
+        if info.log != self.own_log {
+            return self.replica(check, bytes);
+        }
+        let mut found = FoundSegment::of(info);
         if let Some(problem) = &check.problem {
             // The error's own text refers to `fsck`.
             let (segment, kind) = (info.segment, info.kind.name());
@@ -268,21 +296,26 @@ impl Report {
         } else {
             entries(info.segment, bytes, &mut found);
         }
+        self.notes.append(&mut found.notes);
         found.counts.bytes = u64::from(info.length);
         self.segments.insert(info.segment, found);
     }
 
     /// A replica of another server's log. That server alone knows whether it still counts.
-    fn replica(&mut self, check: &ReplicaCheck) {
+    fn replica(&mut self, check: &ReplicaCheck, bytes: &[u8]) {
         let ReplicaInfo { log, segment, .. } = check.info;
         self.other_logs.insert(log);
         self.replicas.0 += 1;
-        if let Some(problem) = &check.problem {
-            self.replicas.1 += 1;
-            let problem = problem.damage();
-            self.notes
-                .push(format!("segment {segment} of log {log:016x}: {problem}"));
+        let mut found = FoundSegment::of(&check.info);
+        match &check.problem {
+            Some(problem) => found.problems.push(problem.damage()),
+            None if check.info.kind == Kind::Control || bytes.is_empty() => {}
+            None => entries(segment, bytes, &mut found),
         }
+        self.replicas.1 += u64::from(!found.problems.is_empty());
+        let told = found.problems.into_iter().chain(found.notes);
+        let told = told.map(|what| format!("segment {segment} of log {log:016x}: {what}"));
+        self.notes.extend(told);
     }
 
     /// Judges the segments: listed ones count, others do not.
@@ -442,9 +475,16 @@ impl Report {
     }
 }
 
-/// Verifies every entry of a segment.
+/// Verifies every entry of a segment. One flipped bit of an entry is a note: it flipped before the
+/// segment was certified, and a start puts it back.
 fn entries(segment: SegmentId, bytes: &[u8], found: &mut FoundSegment) {
-    match Header::decode(bytes) {
+    let mut bytes = Cow::Borrowed(bytes);
+    let mut mended = Vec::new();
+    let mut header = Header::decode(&bytes);
+    if header.is_err() {
+        header = mend::header(bytes.to_mut(), &mut mended);
+    }
+    match header {
         Ok(header) if header.segment == segment => {}
         Ok(header) => found.problems.push(format!(
             "segment {segment} holds the header of segment {}",
@@ -454,7 +494,7 @@ fn entries(segment: SegmentId, bytes: &[u8], found: &mut FoundSegment) {
     }
     let mut at = HEADER_BYTES;
     while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
-        match entry::parse(rest) {
+        let damage = match entry::parse(rest) {
             Ok(entry) => {
                 match entry.kind {
                     EntryKind::Object => found.counts.objects += 1,
@@ -462,14 +502,21 @@ fn entries(segment: SegmentId, bytes: &[u8], found: &mut FoundSegment) {
                     EntryKind::Completion => {}
                 }
                 at += entry.padded_bytes;
+                continue;
             }
-            Err(damage) => {
+            Err(damage) => damage,
+        };
+        match mend::entry_at(bytes.to_mut(), at, usize::MAX) {
+            Some(bit) => mended.push(bit),
+            None => {
                 // The start of the next entry is unknown.
                 found
                     .problems
                     .push(format!("segment {segment}, byte {at}: {damage}"));
-                return;
+                break;
             }
         }
     }
+    let notes = mended.iter().map(|bit| format!("segment {segment}, {bit}"));
+    found.notes.extend(notes);
 }

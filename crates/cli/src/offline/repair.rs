@@ -94,6 +94,12 @@ fn describe(lost: &Lost) -> String {
     }
 }
 
+/// The flipped bits that were put back.
+fn mended(done: &Salvaged) -> impl Iterator<Item = String> {
+    let mended = done.mended.iter();
+    mended.map(|(segment, bit)| format!("segment {segment}, {bit}"))
+}
+
 fn print_json(done: &Salvaged, list: &Path) {
     let lost: Vec<String> = done.lost.iter().map(describe).collect();
     println!(
@@ -103,6 +109,7 @@ fn print_json(done: &Salvaged, list: &Path) {
             "unproved": done.unproved,
             "unproved_list": (done.unproved > 0).then(|| list.display().to_string()),
             "lost": lost,
+            "mended": mended(done).collect::<Vec<_>>(),
             "control_damage": done.control_damage,
             "wal_damage": done.wal_damage,
         })
@@ -126,6 +133,9 @@ fn print_lines(done: &Salvaged, list: &Path) {
             "… and {} more; --json has them all",
             done.lost.len() - SHOWN_MAX
         );
+    }
+    for bit in mended(done).take(SHOWN_MAX) {
+        println!("corrected: {bit}");
     }
     println!("copied: {} keys", done.keys);
     match done.unproved {

@@ -82,6 +82,7 @@ impl Local {
             frame_written_bytes: backup.frame_written_bytes,
             scrubbed_frames: self.scrubbed.load(Ordering::Relaxed),
             bad_frames: self.bad_frames.load(Ordering::Relaxed),
+            flipped_bits: backup.flipped_bits,
             scrub_repaired: self.repairs.repaired(),
             scrub_pending: self.repairs.waiting(),
             scrub_lost: self.repairs.lost(),

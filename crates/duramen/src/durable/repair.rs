@@ -151,6 +151,9 @@ impl Durable {
         for damaged in local.backup.take_damaged() {
             self.note_damaged(local, damaged);
         }
+        if let Some(damage) = local.backup.repair_mended_log()? {
+            local.repairs.log_damaged(&damage);
+        }
         if local.repairs.waiting() == 0 {
             return Ok(false);
         }

@@ -127,7 +127,7 @@ impl Repaired {
 }
 
 /// A client put bytes into a value that were entries with correct checksums, for the key of
-/// another one. One bit of this value flipped; the repair then searched the rest of the value for
+/// another one. Two bits of this value flipped; the repair then searched the rest of the value for
 /// entries, and took these for newer ones than the true entry: the other client had 999999, and
 /// the report called it proved. The entry's own length shows where it ends.
 #[test]
@@ -138,7 +138,7 @@ fn a_value_s_bytes_are_no_entries_when_its_entry_is_damaged() {
         forged_tombstone(b"other7", version),
     ];
     let dir = store_with(&value_with(&entries, version));
-    damage(dir.path(), 0, 0x20);
+    damage(dir.path(), 0, 0x60);
     let repaired = Repaired::of(dir.path());
     assert_eq!(repaired.get(b"balance").unwrap(), b"100");
     assert!(!repaired.is_proved(b"balance"));
@@ -162,7 +162,7 @@ fn entries_that_only_a_search_found_replace_none_and_are_not_proved() {
     ];
     let dir = store_with(&value_with(&entries, version));
     let kind = -((HEADER + FORGER.len()) as isize);
-    damage(dir.path(), kind, 0x80);
+    damage(dir.path(), kind, 0xc0);
     let repaired = Repaired::of(dir.path());
     assert_eq!(repaired.get(b"balance").unwrap(), b"100");
     for key in [&b"balance"[..], b"dummy1", b"other99", b"last"] {
@@ -178,7 +178,7 @@ fn a_found_version_near_the_end_of_the_range_is_damage() {
     for version in [VERSION_MAX, VERSION_MAX / 2 + 200] {
         let dir = store_with(&value_with(&[], version));
         let kind = -((HEADER + FORGER.len()) as isize);
-        damage(dir.path(), kind, 0x40);
+        damage(dir.path(), kind, 0xc0);
         let repaired = Repaired::of(dir.path());
         assert_eq!(repaired.get(b"dummy1"), None);
         assert_eq!(repaired.get(b"other99").unwrap(), b"value");
@@ -217,10 +217,14 @@ fn a_repair_goes_on_where_another_one_was_killed() {
 
 /// Flips bits of the forger's entry: each is a place from the start of its header, in bits.
 fn flip(dir: &Path, bits: &[usize]) {
+    let path = dir.join("frames");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let mark = bytes.windows(MARK.len()).position(|bytes| bytes == MARK);
+    let start = mark.unwrap() - HEADER - FORGER.len();
     for bit in bits {
-        let distance = (bit / 8) as isize - (HEADER + FORGER.len()) as isize;
-        damage(dir, distance, 1 << (bit % 8));
+        bytes[start + bit / 8] ^= 1 << (bit % 8);
     }
+    std::fs::write(&path, bytes).unwrap();
 }
 
 /// One bit of the length of a client's entry flipped, and its value had entries at each of the
@@ -247,7 +251,8 @@ fn a_damaged_length_leads_to_no_entries_in_a_value() {
         flip(dir.path(), &[LENGTH_AT + bit]);
         let repaired = Repaired::of(dir.path());
         assert_eq!(repaired.get(b"balance").unwrap(), b"100", "bit {bit}");
-        assert_eq!((repaired.done.keys, repaired.get(b"dummy000")), (102, None));
+        assert_eq!((repaired.done.keys, repaired.get(b"dummy000")), (103, None));
+        assert_eq!(repaired.done.mended.len(), 1, "bit {bit}");
         // With a bit of the version the damage is not explained, so the length is not sure.
         let dir = store_with(&value);
         flip(dir.path(), &[LENGTH_AT + bit, 8]);
@@ -258,23 +263,30 @@ fn a_damaged_length_leads_to_no_entries_in_a_value() {
     }
 }
 
-/// One flipped bit of a value leaves no doubt where its entry ends: what was written later than it
-/// replaces what was written earlier.
+/// One flipped bit is put back: the value counts, so does what was written later, and all is
+/// proved.
 #[test]
-fn entries_behind_one_flipped_bit_are_as_new_as_they_were() {
+fn one_flipped_bit_is_put_back() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(options(dir.path())).unwrap();
     let mut session = store.session().unwrap();
     session.set(T, b"balance", b"1").unwrap();
-    session.set(T, FORGER, value_with(&[], 7)).unwrap();
+    let value = value_with(&[], 7);
+    session.set(T, FORGER, &value).unwrap();
     session.set(T, b"balance", b"2").unwrap();
     drop(session);
     store.close().unwrap();
     drop(store);
-    damage(dir.path(), 20, 0x10);
+    flip(dir.path(), &[8 * (HEADER + FORGER.len() + 20) + 4]);
     let repaired = Repaired::of(dir.path());
     assert_eq!(repaired.get(b"balance").unwrap(), b"2");
-    assert!(!repaired.is_proved(b"balance"));
+    assert_eq!(repaired.get(FORGER).unwrap(), value);
+    let done = &repaired.done;
+    assert_eq!((done.unproved, done.lost.len()), (0, 0), "{done:?}");
+    let (_, mended) = &done.mended[0];
+    assert_eq!((mended.bit, done.mended.len()), (4, 1));
+    let key = String::from_utf8(FORGER.to_vec()).unwrap();
+    assert_eq!(mended.key, Some((T.0, key)));
 }
 
 /// A repair made the tables with new ids, in their order. The server keeps the ids of the tables

@@ -3,6 +3,7 @@
 
 pub mod cleaning;
 pub mod cleared;
+pub mod damage;
 pub mod departures;
 mod resize;
 pub mod watches;
@@ -24,6 +25,7 @@ use crate::topology::Topology;
 use crate::{Clock, Completions, Error, Mode, Options, TableId};
 use cleaning::{Context, Pacer, Tally};
 use cleared::Cleared;
+use damage::Damages;
 use departures::Departures;
 use duramen_base::limits::{STORE_BYTES_MIN, TABLES_MAX};
 use duramen_base::sync::{Mutex, fence};
@@ -83,6 +85,7 @@ pub struct Core {
     pub cleared: Cleared,
     pub departures: Departures,
     pub writes: Writes,
+    pub damages: Damages,
 }
 
 /// Counters that belong to the holder of their lock.
@@ -201,6 +204,7 @@ impl Core {
             cleared: Cleared::default(),
             departures: Departures::default(),
             writes: Writes::default(),
+            damages: Damages::default(),
             epochs,
             space,
         };

@@ -4,7 +4,9 @@
 //! - R1: exactly the listed segments are loaded, each once; `finish` refuses if one is missing
 //!   (docs/traps.md, trap 1).
 //! - R2: every entry of a segment is verified before the first one of it is shown to the index: a
-//!   segment is adopted wholly or not at all (trap 8).
+//!   segment is adopted wholly or not at all (trap 8). One flipped bit of an entry, or of the
+//!   segment's header, is put back first, and reported (format::mend): it flipped before the
+//!   segment was certified, so all replicas of it have the same bit.
 //! - R3: per key the highest version wins, whatever the order of segments; between equal versions,
 //!   a tombstone. A tombstone takes a slot of the index while segments are loaded, and is taken out
 //!   at the end. A tombstone whose victim is not needed (swap::D1, swap::D4) supersedes only
@@ -52,6 +54,7 @@ use duramen_base::expiry::is_expired;
 use duramen_base::ids::SegmentId;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_format::entry::{self, Damage, Entry, Kind, NewObject, NewTombstone};
+use duramen_format::mend::{self, Mended};
 use duramen_format::segment::{self, Header};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -129,6 +132,18 @@ pub struct LoadReport {
     pub version_max: u64,
     /// The clock was set back, so keys may come back: see [`Store::revived`].
     pub has_revived: bool,
+    /// Flipped bits that were put back in memory (R2). The segments on disk still have them.
+    pub mended: Vec<(SegmentId, Mended)>,
+}
+
+/// A segment whose entries were verified.
+#[derive(Default)]
+struct Verified {
+    entries: u64,
+    /// The end of the entries.
+    length: u32,
+    has_expired: bool,
+    mended: Vec<Mended>,
 }
 
 #[derive(Default)]
@@ -163,6 +178,8 @@ pub struct Loader {
     kept_part: f64,
     /// Segments whose objects were evicted (R8).
     evicted: Mutex<Vec<SegmentId>>,
+    /// See [`LoadReport::mended`].
+    mended: Mutex<Vec<(SegmentId, Mended)>>,
     next_helper: AtomicUsize,
     totals: Totals,
 }
@@ -201,6 +218,7 @@ impl Store {
             expired_until_ms: log.options().expired_until_ms,
             kept_part: CACHE_LIVE_PART,
             evicted: Mutex::default(),
+            mended: Mutex::default(),
             next_helper: AtomicUsize::new(0),
             totals: Totals::default(),
         }
@@ -381,13 +399,20 @@ impl Loader {
         let verified = fill(bytes)
             .map_err(|reason| LoadError::Read { segment, reason })
             .and_then(|()| self.verify(segment, bytes));
-        let (entries, mut length, has_expired) = match verified {
+        let Verified {
+            entries,
+            mut length,
+            has_expired,
+            mended,
+        } = match verified {
             Ok(verified) => verified,
             Err(error) => {
                 core.space.abandon(node, window);
                 return Err(error);
             }
         };
+        let mended = mended.into_iter().map(|mended| (segment, mended));
+        self.mended.lock().expect("mended segments").extend(mended);
         let bytes_loaded = u64::from(length);
         let info = &core.space.segments[window as usize];
         let evicts = self.evicts();
@@ -415,14 +440,15 @@ impl Loader {
         Ok(entries)
     }
 
-    /// R2. Returns the number of entries, their end, and whether one of them has expired.
-    fn verify<E>(
-        &self,
-        segment: SegmentId,
-        bytes: &[u8],
-    ) -> Result<(u64, u32, bool), LoadError<E>> {
-        let header =
-            Header::decode(bytes).map_err(|damage| LoadError::Header { segment, damage })?;
+    /// R2.
+    fn verify<E>(&self, segment: SegmentId, bytes: &mut [u8]) -> Result<Verified, LoadError<E>> {
+        let mut verified = Verified::default();
+        let may_mend = !has_bug(Bug::OneBitStopsLoad);
+        let header = match may_mend {
+            true => mend::header(bytes, &mut verified.mended),
+            false => Header::decode(bytes),
+        };
+        let header = header.map_err(|damage| LoadError::Header { segment, damage })?;
         if header.segment != segment || header.log != self.log().options().server {
             return Err(LoadError::Foreign {
                 segment,
@@ -431,26 +457,29 @@ impl Loader {
             });
         }
         let mut at = SEGMENT_HEADER_BYTES;
-        let (mut entries, mut has_expired) = (0, false);
         while at < bytes.len() {
             match entry::parse(&bytes[at..]) {
                 Ok(entry) => {
-                    has_expired |= self.has_expired(&entry);
+                    verified.has_expired |= self.has_expired(&entry);
+                    verified.entries += 1;
                     at += entry.padded_bytes;
                 }
                 Err(_) if has_bug(Bug::DamageIsSkipped) => break,
                 Err(damage) => {
+                    // It is parsed again.
+                    let mended = may_mend.then(|| mend::entry_at(bytes, at, usize::MAX));
                     let offset = at as u32;
-                    return Err(LoadError::Damaged {
+                    let damaged = LoadError::Damaged {
                         segment,
                         offset,
                         damage,
-                    });
+                    };
+                    verified.mended.push(mended.flatten().ok_or(damaged)?);
                 }
             }
-            entries += 1;
         }
-        Ok((entries, at as u32, has_expired))
+        verified.length = at as u32;
+        Ok(verified)
     }
 
     /// R7 and R8, in a segment that was verified and that no other thread has seen: returns the new
@@ -629,6 +658,7 @@ impl Loader {
         self.log().set_loading(false);
         core.space.end_loading();
         core.wakeup.ring();
+        let mended = self.mended.into_inner().expect("mended segments");
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Ok(LoadReport {
             segments: load(&self.totals.segments),
@@ -638,6 +668,7 @@ impl Loader {
             tombstones: load(&self.totals.tombstones),
             version_max,
             has_revived: load(&self.totals.revived) > 0,
+            mended,
         })
     }
 }

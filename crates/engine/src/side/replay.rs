@@ -3,6 +3,7 @@
 use super::completions::Take;
 use super::{SideError, SideLog, close};
 use crate::cleaner::pacer::Waiting;
+use crate::core::damage::EntryDamage;
 use crate::core::{Core, Visitor};
 use crate::counters::Counters;
 use crate::flash::Gather;
@@ -19,7 +20,7 @@ use duramen_base::ids::SegmentId;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::sync::AtomicU64;
 use duramen_format::entry::{self, Completion, Entry, Kind, NewObject, NewTombstone};
-use duramen_format::segment;
+use duramen_format::{mend, segment};
 use std::sync::atomic::Ordering;
 
 /// Entries whose cache misses overlap.
@@ -72,6 +73,9 @@ struct Arrival<'a, 'b> {
     action: Action,
 }
 
+/// An entry, and its bytes as they came.
+type Came<'b> = (Entry<'b>, &'b [u8]);
+
 /// One call of [`SideLog::replay`].
 struct Replay<'a> {
     side: &'a SideLog,
@@ -88,8 +92,8 @@ struct Replay<'a> {
 
 impl SideLog {
     /// Replays entries, one after the other without gaps: a segment's bytes without its header, or
-    /// any choice of them. Each is verified. Returns their number. May be called by several
-    /// threads; the same entries may come again.
+    /// any choice of them. Each is verified; one flipped bit of it is put back. Returns their number.
+    /// May be called by several threads; the same entries may come again.
     ///
     /// # Errors
     /// [`SideError`].
@@ -130,36 +134,76 @@ impl SideLog {
 
 impl Replay<'_> {
     fn run(&mut self, bytes: &[u8]) -> Result<u64, SideError> {
-        let totals = &self.side.totals;
         let (mut at, mut entries) = (0, 0);
         while at < bytes.len() {
-            let mut group: [Option<(Entry<'_>, &[u8])>; GROUP] = [const { None }; GROUP];
-            let (from, mut count, mut version_max) = (at, 0, 0);
+            let mut group: [Option<Came<'_>>; GROUP] = [const { None }; GROUP];
+            let (from, mut damaged) = (at, None);
             for place in &mut group {
                 let rest = bytes.get(at..).unwrap_or_default();
                 if rest.is_empty() {
                     break;
                 }
-                let entry = entry::parse(rest)
-                    .map_err(|damage| SideError::Damaged { offset: at, damage })?;
-                let (raw, _) = rest.split_at(entry.padded_bytes);
-                at += entry.padded_bytes;
-                version_max = version_max.max(entry.version);
-                count += 1;
-                *place = Some((entry, raw));
+                match entry::parse(rest) {
+                    Ok(entry) => {
+                        let (raw, _) = rest.split_at(entry.padded_bytes);
+                        at += entry.padded_bytes;
+                        *place = Some((entry, raw));
+                    }
+                    Err(damage) => {
+                        damaged = Some(damage);
+                        break;
+                    }
+                }
             }
-            self.settle_group(&group)?;
-            entries += count;
-            totals.entries.fetch_add(count, Ordering::Relaxed);
-            totals
-                .bytes
-                .fetch_add((at - from) as u64, Ordering::Relaxed);
-            totals.version_max.fetch_max(version_max, Ordering::Relaxed);
+            entries += self.settle_counted(&group, at - from)?;
+            if let Some(damage) = damaged {
+                at += self.settle_mended(bytes.get(at..).unwrap_or_default(), at, damage)?;
+                entries += 1;
+            }
         }
         Ok(entries)
     }
 
-    fn settle_group(&mut self, group: &[Option<(Entry<'_>, &[u8])>]) -> Result<(), SideError> {
+    fn settle_counted(
+        &mut self,
+        group: &[Option<Came<'_>>],
+        bytes: usize,
+    ) -> Result<u64, SideError> {
+        self.settle_group(group)?;
+        let came = group.iter().flatten();
+        let versions = came.clone().map(|(entry, _)| entry.version);
+        let (count, version_max) = (came.count() as u64, versions.max().unwrap_or(0));
+        let totals = &self.side.totals;
+        totals.entries.fetch_add(count, Ordering::Relaxed);
+        totals.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        totals.version_max.fetch_max(version_max, Ordering::Relaxed);
+        Ok(count)
+    }
+
+    /// Settles the damaged entry that `rest` begins with, if one flipped bit explains it: a copy in
+    /// which the bit is put back. Returns its length.
+    #[cold]
+    fn settle_mended(
+        &mut self,
+        rest: &[u8],
+        at: usize,
+        damage: entry::Damage,
+    ) -> Result<usize, SideError> {
+        let wrong = SideError::Damaged { offset: at, damage };
+        let mut copy = rest.to_vec();
+        let mended = mend::entry_at(&mut copy, 0, mend::SURE_BYTES_MAX).ok_or(wrong.clone())?;
+        let entry = entry::parse(&copy).map_err(|_| wrong)?;
+        let bytes = entry.padded_bytes;
+        self.settle_counted(&[Some((entry, &copy[..bytes]))], bytes)?;
+        self.core.damages.tell(EntryDamage {
+            segment: SegmentId::NONE,
+            is_mended: true,
+            what: format!("an entry that came from another server, {mended}"),
+        });
+        Ok(bytes)
+    }
+
+    fn settle_group(&mut self, group: &[Option<Came<'_>>]) -> Result<(), SideError> {
         let (mut done, mut attempts) = (0, 0);
         while done < group.len() {
             self.core.enter(self.visitor.slot);
@@ -185,7 +229,7 @@ impl Replay<'_> {
     }
 
     /// Settles entries until one needs a resource; returns the number that it has passed. Pinned.
-    fn settle_some(&mut self, group: &[Option<(Entry<'_>, &[u8])>]) -> (usize, Option<Need>) {
+    fn settle_some(&mut self, group: &[Option<Came<'_>>]) -> (usize, Option<Need>) {
         let core = self.core;
         self.cold.look_anew(); // an earlier entry did without them
         let now_ms = core.clock.now_ms();

@@ -199,7 +199,7 @@ fn a_segment_is_mended_entry_by_entry() {
     for place in &places {
         bytes[*place] ^= 0x10;
     }
-    let mended = segment(&mut bytes, SURE_BYTES_MAX).expect("one bit each");
+    let mended = segment(&mut bytes, Kind::Head, SURE_BYTES_MAX).expect("one bit each");
     let found: Vec<usize> = mended.iter().map(|mended| mended.byte).collect();
     assert_eq!(found, places);
     assert!(mended.iter().all(|mended| mended.bit == 4));
@@ -214,10 +214,10 @@ fn a_segment_is_mended_entry_by_entry() {
     );
     // Longer entries than the caller is sure of, and two flips in one entry.
     bytes[places[8]] ^= 1;
-    assert_eq!(segment(&mut bytes, 500), Err(places[8] - 512));
+    assert_eq!(segment(&mut bytes, Kind::Head, 500), Err(places[8] - 512));
     bytes[places[8] + 1] ^= 1;
     assert_eq!(
-        segment(&mut bytes, SURE_BYTES_MAX),
+        segment(&mut bytes, Kind::Head, SURE_BYTES_MAX),
         Err(places[8] - 512),
         "two flips"
     );
@@ -230,4 +230,57 @@ fn keys_in_messages_are_short_and_clean() {
     let long = key_text(&[b'k'; 1000]);
     assert_eq!(long.chars().count(), KEY_CHARS_MAX + 1);
     assert!(long.ends_with('…'));
+}
+
+/// M1, M2, M4 in records of the control log, and in the segment of them.
+#[test]
+fn flipped_bits_of_the_control_log_are_found() {
+    let header = Header {
+        kind: Kind::Control,
+        segment: SegmentId(5),
+        log: 6,
+        head: 0,
+        capacity: 1 << 20,
+    };
+    let mut good = header.encode().to_vec();
+    let records = [
+        Record::Snapshot {
+            next_segment: SegmentId(9),
+            safe_version: 7,
+            records: 0,
+        },
+        Record::AddOpen {
+            segment: SegmentId(9),
+            epoch: 1,
+            head: 2,
+            kind: Kind::Head,
+        },
+        Record::TableCreate {
+            table: 3,
+            level: None,
+            floor: 4,
+            name: "name".to_owned(),
+        },
+    ];
+    records.iter().for_each(|record| record.encode(&mut good));
+    for index in 0..8 * good.len() {
+        let mut bytes = good.clone();
+        bytes[index / 8] ^= 1 << (index % 8);
+        let mended = segment(&mut bytes, Kind::Control, SURE_BYTES_MAX).expect("one bit");
+        assert_eq!(
+            (mended[0].byte, mended[0].bit),
+            (index / 8, (index % 8) as u8)
+        );
+        assert!(mended.len() == 1 && bytes == good, "bit {index}");
+    }
+    let (start, end) = (HEADER_BYTES, HEADER_BYTES + 32);
+    for first in 8 * start..8 * end {
+        for second in 8 * start..first {
+            let mut bytes = good.clone();
+            bytes[first / 8] ^= 1 << (first % 8);
+            bytes[second / 8] ^= 1 << (second % 8);
+            let mended = segment(&mut bytes, Kind::Control, SURE_BYTES_MAX);
+            assert_eq!(mended, Err(start), "bits {first} and {second}");
+        }
+    }
 }

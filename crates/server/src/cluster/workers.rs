@@ -180,6 +180,18 @@ fn run(
             node.tell(Mail::Damaged);
             tracing::warn!(%log, %segment, reason, "a replica here is damaged; its master replaces it");
         }
+        for (id, reason) in backup.take_mended() {
+            let (log, segment) = (ServerId::from_number(id.log), id.segment);
+            tracing::warn!(%log, %segment, reason, "a replica here has a bit that flipped in its master's memory before it was sent; readers get it corrected");
+        }
+        if let Some(damage) = backup.repair_mended_log()? {
+            let (lsn, is_repaired) = (damage.lsn, damage.is_mended);
+            tracing::warn!(
+                lsn,
+                is_repaired,
+                "a bit of the write-ahead log here had flipped; the start has corrected it, and what the log held lies elsewhere on disk"
+            );
+        }
     }
     Ok(())
 }

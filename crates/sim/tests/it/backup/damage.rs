@@ -150,9 +150,9 @@ fn outcome(disk: &SimDisk, lengths: &BTreeMap<u64, u32>) -> Result<Outcome, Stri
     Ok(worst)
 }
 
-/// Flips a bit of every byte that is not in a blank block, and of some that are. Returns the number
-/// of each outcome.
-fn flip_everything(clean: bool) -> Result<BTreeMap<(String, Outcome), u32>, String> {
+/// Flips `count` bits of every byte that is not in a blank block, and of some that are. Returns the
+/// number of each outcome.
+fn flip_everything(clean: bool, count: u8) -> Result<BTreeMap<(String, Outcome), u32>, String> {
     let (disk, lengths) = small_store(clean);
     let mut random = Random::new(7);
     let mut counts = BTreeMap::new();
@@ -164,10 +164,11 @@ fn flip_everything(clean: bool) -> Result<BTreeMap<(String, Outcome), u32>, Stri
             for place in (0..block.len()).step_by(step) {
                 let at = (number * 4096 + place) as u64;
                 let bit = random.below(8) as u8;
-                disk.flip(name, at, bit);
+                let flip = || (0..count).for_each(|n| disk.flip(name, at, (bit + 3 * n) % 8));
+                flip();
                 let outcome = outcome(&disk, &lengths)
                     .map_err(|problem| format!("bit {bit} of byte {at} of {name}: {problem}"))?;
-                disk.flip(name, at, bit);
+                flip();
                 let allowed = match outcome {
                     Outcome::LastLost => !clean && name == "wal",
                     Outcome::Absent => name == "frames",
@@ -185,9 +186,9 @@ fn flip_everything(clean: bool) -> Result<BTreeMap<(String, Outcome), u32>, Stri
 
 #[test]
 fn a_flipped_bit_anywhere_is_noticed_or_harmless() {
-    for clean in [false, true] {
-        let counts = flip_everything(clean).unwrap();
-        println!("clean {clean}: {counts:?}");
+    for (clean, bits) in [(false, 1), (true, 1), (false, 2)] {
+        let counts = flip_everything(clean, bits).unwrap();
+        println!("clean {clean}, {bits} bits: {counts:?}");
         let count = |name: &str, outcome| counts.get(&(name.to_owned(), outcome)).copied();
         assert!(
             count("superblock", Outcome::Recovered) > Some(8192),
@@ -202,11 +203,17 @@ fn a_flipped_bit_anywhere_is_noticed_or_harmless() {
                     .all(|&outcome| count("wal", outcome).is_none()),
                 "{counts:?}"
             );
+        } else if bits == 1 {
+            // scan::S1: only the last commit's body may have been torn.
+            assert_eq!(count("wal", Outcome::Refused), None, "{counts:?}");
+            assert_eq!(count("wal", Outcome::Damaged), None, "{counts:?}");
         } else {
             assert!(count("wal", Outcome::Refused) > Some(1000), "{counts:?}");
         }
+        // rebuild::U5: one bit of a slot is put back. The segments here have no entries.
+        let least = if bits == 1 { 4000 } else { 10_000 };
         assert!(
-            count("frames", Outcome::Damaged) > Some(10_000),
+            count("frames", Outcome::Damaged) > Some(least),
             "{counts:?}"
         );
     }
@@ -214,7 +221,48 @@ fn a_flipped_bit_anywhere_is_noticed_or_harmless() {
 
 #[test]
 fn planted_no_look_ahead_is_found() {
-    assert!(with_bug(Bug::NoLookAhead, || flip_everything(false)).is_err());
+    assert!(with_bug(Bug::NoLookAhead, || flip_everything(false, 2)).is_err());
+}
+
+/// scan::S1, rebuild::U5: flips of the write-ahead log, and of slots, that a start puts back.
+#[test]
+fn planted_flips_that_are_taken_for_damage_are_found() {
+    let lost = |bug| {
+        let lost_of = |file: &str| {
+            let counts = flip_everything(false, 1).unwrap();
+            let counts = counts.into_iter();
+            let lost = counts.filter(|((name, outcome), _)| {
+                name == file && !matches!(outcome, Outcome::Recovered | Outcome::LastLost)
+            });
+            lost.map(|(_, count)| count).sum::<u32>()
+        };
+        match bug {
+            Some((bug, file)) => with_bug(bug, || lost_of(file)),
+            None => lost_of("wal"),
+        }
+    };
+    assert_eq!(lost(None), 0);
+    assert!(lost(Some((Bug::FlippedIsTorn, "wal"))) > 1000);
+}
+
+/// rebuild::U5: one flipped bit anywhere in the slots loses nothing.
+#[test]
+fn planted_flipped_slots_that_are_lost_are_found() {
+    let (disk, lengths) = small_store(false);
+    let slots = 2 * SLOT_BYTES * u64::from(SMALL.frames);
+    let lost = || {
+        let outcome_at = |at: u64| {
+            disk.flip("frames", at, 3);
+            let outcome = outcome(&disk, &lengths).unwrap();
+            disk.flip("frames", at, 3);
+            (at, outcome)
+        };
+        let outcomes = (0..slots).step_by(7).map(outcome_at);
+        let lost = outcomes.filter(|(_, outcome)| *outcome != Outcome::Recovered);
+        lost.collect::<Vec<_>>()
+    };
+    assert_eq!(lost(), []);
+    assert!(!with_bug(Bug::FlippedSlotIsLost, lost).is_empty());
 }
 
 #[test]

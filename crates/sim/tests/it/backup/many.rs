@@ -9,6 +9,7 @@ use duramen_backup::{
     Backup, Chunk, Error, Expected, Group, Lookup, ReadAhead, ReplicaId, WantedKeys,
 };
 use duramen_base::ids::{KeyRange, Level, RouteHash, SegmentId};
+use duramen_base::planted::{Bug, with_bug};
 use duramen_format::certificate::Certificate;
 use duramen_format::entry::{NewObject, parse};
 use duramen_format::hash::KeyHasher;
@@ -274,7 +275,41 @@ fn recovery_masters_read_what_is_theirs() {
     assert!(buckets[3].is_empty() && buckets[..3].iter().all(|bucket| !bucket.is_empty()));
 }
 
-/// Scenario 20: a flipped bit anywhere makes the replica bad, and none of its entries is given.
+/// many::M3: one flipped bit that the certificate covers is put back: every entry is given, and the
+/// bit is told. With the planted bug the replica is bad, as all others of its segment are.
+#[test]
+fn one_flipped_bit_of_an_entry_does_not_stop_a_recovery() {
+    let hasher = KeyHasher::new(5);
+    let good = segment_of_entries(4, 50);
+    for bit in (0..good.len() * 8).step_by(41) {
+        let backup = open(&fresh_disk(3));
+        let mut bytes = good.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        write_closed(&backup, 4, &bytes);
+        let id = ReplicaId {
+            log: LOG,
+            segment: SegmentId(4),
+        };
+        let read = || backup.read_sorted(id, &hasher, &mut Vec::new(), &Arc::default());
+        assert!(bit < 512 || with_bug(Bug::OneBitStopsRecovery, read).is_err());
+        backup.take_mended();
+        let mut keys = keys_of(read().expect("one bit").as_ref());
+        let mut expected = keys_of(&good[HEADER_BYTES..]);
+        keys.sort();
+        expected.sort();
+        assert!(keys == expected, "bit {bit}");
+        let told = backup.take_mended();
+        assert_eq!((told.len(), told[0].0), (1, id));
+        let place = format!("byte {}: bit {} ", bit / 8, bit % 8);
+        assert!(
+            told[0].1.starts_with(&place),
+            "{} is not {place}",
+            told[0].1
+        );
+    }
+}
+
+/// Scenario 20: two flipped bits of an entry make the replica bad, and none of its entries is given.
 #[test]
 fn scenario_20_a_damaged_replica_is_bad_as_a_whole() {
     let hasher = KeyHasher::new(5);
@@ -282,7 +317,7 @@ fn scenario_20_a_damaged_replica_is_bad_as_a_whole() {
     let mut bytes = segment_of_entries(4, 50);
     let last = bytes.len() - 30;
     // In an entry; the certificate matches the wrong bytes, as from a master with bad memory.
-    bytes[last] ^= 4;
+    bytes[last] ^= 6;
     write_closed(&backup, 4, &bytes);
     let good = segment_of_entries(5, 50);
     write_closed(&backup, 5, &good);

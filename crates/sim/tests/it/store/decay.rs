@@ -190,7 +190,9 @@ fn hurt(running: &mut Running) -> usize {
         value.extend_from_slice(&running.values[&number]);
         let places = running.place_of("frames", &value);
         if let [at] = places[..] {
+            // Two bits: a start corrects one.
             running.disk.flip("frames", at as u64 + 50, 3);
+            running.disk.flip("frames", at as u64 + 50, 6);
             return at;
         }
     }

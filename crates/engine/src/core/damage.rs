@@ -1,0 +1,71 @@
+//! Entries that do not match their checksum, for a listener: the memory of this machine, or what
+//! sent the entry, has changed them.
+//!
+//! **Concurrency**: the listener is called by any thread, which is in the store and may hold a
+//! context. So it must not enter the store, and waits for nothing that a thread in the store may
+//! hold.
+
+use duramen_base::ids::SegmentId;
+use duramen_base::sync::coarse::Mutex;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// An entry that did not match its checksum.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EntryDamage {
+    /// Its segment; none without a log.
+    pub segment: SegmentId,
+    /// One bit had flipped and was put back. False: the entry was left as it is, and so was its
+    /// segment.
+    pub is_mended: bool,
+    /// Its place, bit and key, or its damage.
+    pub what: String,
+}
+
+type Listener = Box<dyn Fn(&EntryDamage) + Send + Sync>;
+
+/// Most that are kept for a listener that does not exist yet.
+const WAITING_MAX: usize = 100;
+
+/// The listener, and counts.
+#[derive(Default)]
+pub struct Damages {
+    listener: OnceLock<Listener>,
+    waiting: Mutex<Vec<EntryDamage>>,
+    flipped_bits: AtomicU64,
+    damaged_entries: AtomicU64,
+}
+
+impl Damages {
+    /// Only the first listener counts. It is also told what was found before.
+    pub fn listen(&self, listener: Listener) {
+        let mut waiting = self.waiting.lock().expect("damages");
+        let listener = self.listener.get_or_init(|| listener);
+        waiting.drain(..).for_each(|damage| listener(&damage));
+    }
+
+    #[cold]
+    pub fn tell(&self, damage: EntryDamage) {
+        let count = match damage.is_mended {
+            true => &self.flipped_bits,
+            false => &self.damaged_entries,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        let mut waiting = self.waiting.lock().expect("damages");
+        match self.listener.get() {
+            Some(listener) => listener(&damage),
+            None if waiting.len() < WAITING_MAX => waiting.push(damage),
+            None => {}
+        }
+    }
+
+    /// Flipped bits that were put back.
+    pub fn flipped_bits(&self) -> u64 {
+        self.flipped_bits.load(Ordering::Relaxed)
+    }
+
+    /// Times that an entry was found with damage that one bit does not explain.
+    pub fn damaged_entries(&self) -> u64 {
+        self.damaged_entries.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,72 @@
+//! Flips bits in memory, for tests: builds with debug assertions only.
+
+use crate::core::Visitor;
+use crate::load::key_is;
+use crate::{KeyHash, Store, TableId};
+
+impl Store {
+    /// Flips bits of the entry that the index has for a key, counted from its first one. False:
+    /// there is no such entry in memory. No other thread may use the key meanwhile.
+    #[doc(hidden)]
+    pub fn flip_bits(&self, table: TableId, key: &[u8], bits: &[usize]) -> bool {
+        let core = self.core();
+        let visitor = Visitor::wait(core);
+        core.enter(visitor.slot);
+        let hash = KeyHash(core.hasher.hash(key));
+        let found = core.tables.index(table).ok().and_then(|index| {
+            let (view, tag) = (index.partition(hash).view(), index.tag(hash));
+            let mut found = None;
+            if view.len() != 0 {
+                view.each_tagged(tag, |slot| {
+                    let is_cold = core
+                        .space
+                        .is_cold(core.space.window_of(slot.location()) as u32);
+                    let at = core.space.at(slot.location());
+                    if !is_cold && key_is(at, key) {
+                        found = Some(at);
+                    }
+                });
+            }
+            found
+        });
+        if let Some(at) = found {
+            for bit in bits {
+                // SAFETY: the entry is in memory under the pin, and the bit is one of it or of the
+                // bytes behind it in the same region; the caller keeps other threads away.
+                unsafe { *at.add(bit / 8) ^= 1 << (bit % 8) };
+            }
+        }
+        core.epochs.unpin(visitor.slot);
+        found.is_some()
+    }
+
+    /// As [`flip_bits`](Self::flip_bits), of any entry of a closed segment in memory, the `n`th of
+    /// all; dead ones and tombstones too. False: there are fewer.
+    #[doc(hidden)]
+    pub fn flip_bits_of_nth(&self, n: usize, bits: &[usize]) -> bool {
+        let core = self.core();
+        let mut left = n;
+        for (window, segment) in core.space.segments.iter().enumerate() {
+            if !segment.is_closed() || core.space.is_cold(window as u32) {
+                continue;
+            }
+            let start = core.space.offset_of(window as u32);
+            let end = start + segment.appended_bytes() as usize;
+            let mut at = start + crate::space::SEGMENT_HEADER_BYTES;
+            while at < end {
+                let place = core.space.at(crate::space::Space::location(at));
+                if left == 0 {
+                    for bit in bits {
+                        // SAFETY: as in `flip_bits`.
+                        unsafe { *place.add(bit / 8) ^= 1 << (bit % 8) };
+                    }
+                    return true;
+                }
+                left -= 1;
+                // SAFETY: a closed segment holds whole entries from its header to `appended`.
+                at += unsafe { duramen_format::entry::header_trusted(place) }.padded_bytes();
+            }
+        }
+        false
+    }
+}
