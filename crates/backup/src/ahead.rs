@@ -1,5 +1,5 @@
 //! Reads ahead the replicas of a dead master's log, in the order in which recovery masters will
-//! request them.
+//! request them: the newest segments first.
 //!
 //! Paper: [Ousterhout15 §7.4] backups read and divide their segments before they are asked;
 //! differs: entries are ordered by route hash, so each part of any division of the key space is one
@@ -52,7 +52,7 @@ pub enum Lookup {
 pub struct ReadAhead {
     log: u64,
     queue: VecDeque<SegmentId>,
-    /// Requested before their turn.
+    /// Requested before their turn; the newest is read first.
     urgent: BTreeSet<SegmentId>,
     reading: BTreeSet<SegmentId>,
     /// Requested, and not in memory yet.
@@ -100,7 +100,7 @@ impl ReadAhead {
     /// The next replica to read; `None` while `bytes_max` bytes are kept in memory or nothing is
     /// left. The caller reports the end of the read to [`done`](Self::done).
     pub fn wanted(&mut self, now_us: u64, bytes_max: usize) -> Option<ReplicaId> {
-        let segment = match self.urgent.first().copied() {
+        let segment = match self.urgent.last().copied() {
             Some(segment) => {
                 if !self.make_room(now_us, bytes_max) {
                     return None; // A4: requests come again

@@ -52,6 +52,8 @@ pub enum Bug {
     SideForgetsTombstones,
     /// In a side log the last entry wins, whatever its version.
     SideLastWins,
+    /// side::S7: an entry is skipped if the next one is of the same key, whatever its version.
+    SkipsByPlace,
     /// An entry of a side log does not name the victim that it replaces.
     SideNamesNoVictim,
     /// A cleaner takes segments of a side log before they are part of the log.

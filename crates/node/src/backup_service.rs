@@ -48,6 +48,7 @@ use duramen_wire::native::Slice;
 use duramen_wire::native::message::{
     Peer, PeerAnswer, ReadReplica, Refusal, ReplicaEntry, Replicas, ServerAnswer, WriteReplica,
 };
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -540,7 +541,8 @@ impl<T> BackupService<T> {
         // The others are read on request: their primaries are read elsewhere.
         let primaries = entries.iter().filter(|entry| entry.primary);
         let data = primaries.filter(|entry| entry.kind != Kind::Control);
-        let order = data.map(|entry| entry.segment).collect();
+        let mut order: Vec<SegmentId> = data.map(|entry| entry.segment).collect();
+        order.sort_unstable_by_key(|segment| Reverse(*segment)); // as masters read them
         self.ahead
             .entry(log)
             .or_insert_with(|| ReadAhead::new(log.number(), order));

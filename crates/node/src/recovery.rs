@@ -6,6 +6,10 @@
 //! thread are bounded. A slow link has few of them: the number grows while answers come quickly,
 //! and shrinks otherwise.
 //!
+//! The newest segments are read first. A version of a key that comes after a newer one takes no
+//! memory, so a side log takes little more than the live bytes, however often keys were
+//! overwritten. The order is only a matter of memory: side::S1.
+//!
 //! **Invariants**
 //! - R1: entries that are reported as replayed are durably part of this server's own log.
 //! - R2: nothing is replayed into ranges that are owned here, or that have anything else here
@@ -50,6 +54,9 @@ const RUNS_MAX: usize = 4;
 const READS_MAX: usize = 8;
 /// The next segment is chosen among so many: the one whose backup has the fewest requests.
 const LOOK_AHEAD: usize = 32;
+/// The same while several partitions are recovered here: memory is short then, and the less
+/// segments are read out of turn, the fewer dead versions are kept.
+const LOOK_AHEAD_SHORT: usize = 8;
 /// Bytes of entries per request.
 const READ_BYTES: u32 = 1 << 20;
 /// Most bytes in flight or waiting to be replayed, for each partition; all partitions share the
@@ -107,8 +114,6 @@ struct Part {
     due_us: u64,
     /// Pieces that are being replayed.
     jobs: u32,
-    /// Entries of this attempt.
-    entries: u64,
 }
 
 enum Stage {
@@ -138,7 +143,7 @@ struct Run {
     side: Arc<SideLog>,
     /// Own segments with lower ids have no entries of it.
     creation: SegmentId,
-    /// The order's segments that are not being read yet.
+    /// The order's segments that are not being read yet, the newest first.
     unread: VecDeque<usize>,
     parts: BTreeMap<usize, Part>,
     /// Replays in progress, and their bytes.
@@ -148,9 +153,8 @@ struct Run {
     ahead_bytes: usize,
     /// Most requests in flight.
     window: usize,
-    /// Segments that were replayed completely, and their entries.
+    /// Segments that were replayed completely.
     read: u64,
-    entries: u64,
     progress_us: u64,
     /// Whether it is part of the log, durable there or not.
     is_committed: bool,
@@ -218,7 +222,7 @@ impl Recoveries {
         });
         // The coordinator has read the control segments.
         let is_data = |n: &usize| order.segments[*n].kind != Kind::Control;
-        let unread = (0..order.segments.len()).filter(is_data).collect();
+        let unread = (0..order.segments.len()).rev().filter(is_data).collect();
         let run = Run {
             ranges,
             side: Arc::new(side),
@@ -230,7 +234,6 @@ impl Recoveries {
             ahead_bytes: 0,
             window: WINDOW_MIN,
             read: 0,
-            entries: 0,
             progress_us: now_us + PROGRESS_US,
             is_committed: false,
             stage: Stage::Replaying,
@@ -256,12 +259,16 @@ impl Recoveries {
         out: &mut Effects,
     ) {
         let ahead_bytes = self.ahead_bytes.max(AHEAD_BYTES_MIN) / self.runs.len().max(1);
+        let look_ahead = match self.runs.len() {
+            0 | 1 => LOOK_AHEAD,
+            _ => LOOK_AHEAD_SHORT,
+        };
         for (id, run) in &mut self.runs {
             run.ahead_bytes = ahead_bytes.min(AHEAD_BYTES);
             run.settle(now_us);
             match &mut run.stage {
                 Stage::Replaying => {
-                    run.refill(now_us);
+                    run.refill(now_us, look_ahead);
                     run.ask(now_us, members, &mut self.next, &mut out.requests);
                     run.end(*id, &mut out.jobs);
                 }
@@ -475,7 +482,6 @@ impl Part {
             asked_us: now_us,
             due_us: now_us,
             jobs: 0,
-            entries: 0,
         }
     }
 
@@ -501,7 +507,6 @@ impl Part {
         self.offset = Some(0);
         self.asked.clear();
         self.jobs = 0;
-        self.entries = 0;
     }
 }
 
@@ -551,14 +556,14 @@ impl Run {
     }
 
     /// Fills up the number of segments that are read at once.
-    fn refill(&mut self, now_us: u64) {
+    fn refill(&mut self, now_us: u64, look_ahead: usize) {
         while self.parts.len() < READS_MAX && !self.unread.is_empty() {
             let first = |n: usize| self.order.segments[n].sources.first().copied();
             let at_work = |source: Option<ServerId>| {
                 let parts = self.parts.keys();
                 parts.filter(|n| first(**n) == source).count()
             };
-            let near = self.unread.iter().take(LOOK_AHEAD).enumerate();
+            let near = self.unread.iter().take(look_ahead).enumerate();
             let best = near.min_by_key(|(at, n)| (at_work(first(**n)), *at));
             let at = best.expect("there is one").0;
             let segment = self.unread.remove(at).expect("it was just seen");
@@ -576,7 +581,8 @@ impl Run {
         let due = |(_, part): &(&usize, &Part)| {
             part.due_us <= now_us && (!part.asked.is_empty() || part.offset.is_some())
         };
-        let due: Vec<usize> = self.parts.iter().filter(due).map(|(n, _)| *n).collect();
+        let parts = self.parts.iter().rev();
+        let due: Vec<usize> = parts.filter(due).map(|(n, _)| *n).collect();
         for segment in due {
             let part = self.parts.get_mut(&segment).expect("it was just seen");
             let is_late = !part.asked.is_empty();
@@ -648,12 +654,10 @@ impl Run {
             (Err(error @ (SideError::Store(_) | SideError::Closed | SideError::Busy)), _) => {
                 self.fail(&error);
             }
-            (Ok(entries), Some(part)) if part.attempt == attempt => {
+            (Ok(_), Some(part)) if part.attempt == attempt => {
                 part.jobs -= 1;
-                part.entries += entries;
                 if part.jobs == 0 && part.offset.is_none() {
                     self.read += 1;
-                    self.entries += part.entries;
                     self.parts.remove(&segment); // R6
                     self.expect();
                 }
@@ -663,7 +667,8 @@ impl Run {
         }
     }
 
-    /// Makes the index grow in few steps, if all ranges are of one table.
+    /// Makes the index grow in few steps, if all ranges are of one table. Only objects that are kept
+    /// count: memory for versions that are not kept would be missing for others.
     fn expect(&self) {
         let mut tables = self.ranges.iter().map(|(table, _)| table);
         let first = tables.next();
@@ -671,7 +676,8 @@ impl Run {
             return;
         }
         let left = (self.parts.len() + self.unread.len()) as u64;
-        self.side.expect(self.entries * left / self.read);
+        self.side
+            .expect(self.side.report().kept_objects * left / self.read);
     }
 
     /// Commits the side log after the last segment.

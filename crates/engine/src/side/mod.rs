@@ -24,6 +24,11 @@
 //!   lock held and outside, and compared under the lock if its location has not changed.
 //! - S5: its segments get their ids after it began, so they are above a position that
 //!   [`Store::roll_heads`] gave before.
+//! - S7: an entry has no effect if the next one of the same call is of the same key and newer, or the
+//!   tombstone of its version: it is the case of S1 in which the newer one came first. Backups give
+//!   the versions of a key as neighbours, oldest first. So a segment's last version of a key is the
+//!   only one that takes memory. Versions are compared and not places: a survivor has entries of
+//!   mixed age.
 //!
 //! **Concurrency**: several threads may call `replay`: each fills a segment of its own, and settles
 //! a key under its bucket's lock, where it also looks up the tombstones of that key. Lock order:
@@ -101,6 +106,8 @@ pub struct SideReport {
     /// Bytes of entries replayed, and of those taken over.
     pub bytes: u64,
     pub kept_bytes: u64,
+    /// Objects taken over, also those that were replaced later.
+    pub kept_objects: u64,
     /// Of those taken over, the bytes that nothing needs any more. They stay in memory until the
     /// side log has ended.
     pub dead_bytes: u64,
@@ -112,6 +119,7 @@ struct Totals {
     entries: AtomicU64,
     bytes: AtomicU64,
     kept_bytes: AtomicU64,
+    kept_objects: AtomicU64,
     dead_bytes: AtomicU64,
     version_max: AtomicU64,
 }
@@ -287,6 +295,7 @@ impl SideLog {
             entries: load(&self.totals.entries),
             bytes: load(&self.totals.bytes),
             kept_bytes: load(&self.totals.kept_bytes),
+            kept_objects: load(&self.totals.kept_objects),
             dead_bytes: load(&self.totals.dead_bytes),
             version_max: load(&self.totals.version_max),
         }

@@ -76,6 +76,59 @@ struct Arrival<'a, 'b> {
 /// An entry, and its bytes as they came.
 type Came<'b> = (Entry<'b>, &'b [u8]);
 
+/// side::S7: whether the next entry makes this one have no effect: it is of the same key, and newer
+/// or the tombstone of this version.
+fn is_outdone(entry: &Entry<'_>, next: &Entry<'_>) -> bool {
+    let is_record = entry.kind == Kind::Completion || next.kind == Kind::Completion;
+    if is_record || (entry.table, entry.key) != (next.table, next.key) {
+        return false;
+    }
+    let is_killed = next.kind == Kind::Tombstone && next.version == entry.version;
+    next.version > entry.version || is_killed || has_bug(Bug::SkipsByPlace)
+}
+
+/// Entries that are looked up together.
+struct Group<'b> {
+    places: [Option<Came<'b>>; GROUP],
+    filled: usize,
+    /// Number, bytes and highest version of all entries that came, also of those that were outdone.
+    count: u64,
+    bytes: u64,
+    version_max: u64,
+}
+
+impl<'b> Group<'b> {
+    fn new() -> Group<'b> {
+        Group {
+            places: [const { None }; GROUP],
+            filled: 0,
+            count: 0,
+            bytes: 0,
+            version_max: 0,
+        }
+    }
+
+    /// Adds an entry, in the place of the last one if that is outdone (side::S7). False: the group
+    /// is full.
+    fn add(&mut self, came: &Came<'b>) -> bool {
+        let (entry, raw) = came;
+        let last = self.filled.checked_sub(1);
+        let last = last.and_then(|last| self.places[last].as_ref());
+        if last.is_some_and(|(last, _)| is_outdone(last, entry)) {
+            self.filled -= 1;
+        }
+        let Some(place) = self.places.get_mut(self.filled) else {
+            return false;
+        };
+        *place = Some((*entry, raw));
+        self.filled += 1;
+        self.count += 1;
+        self.bytes += entry.padded_bytes as u64;
+        self.version_max = self.version_max.max(entry.version);
+        true
+    }
+}
+
 /// One call of [`SideLog::replay`].
 struct Replay<'a> {
     side: &'a SideLog,
@@ -84,6 +137,7 @@ struct Replay<'a> {
     visitor: Visitor<'a>,
     me: u16,
     tail: Tail,
+    kept_objects: u64,
     kept_bytes: u64,
     dead_bytes: u64,
     /// Entries on flash that have the same tag as an entry of the group.
@@ -107,12 +161,16 @@ impl SideLog {
             me: visitor.slot.0 as u16 + 1,
             visitor,
             tail,
+            kept_objects: 0,
             kept_bytes: 0,
             dead_bytes: 0,
             cold: Gather::default(),
         };
         let result = replay.run(bytes);
         let totals = &self.totals;
+        totals
+            .kept_objects
+            .fetch_add(replay.kept_objects, Ordering::Relaxed);
         totals
             .kept_bytes
             .fetch_add(replay.kept_bytes, Ordering::Relaxed);
@@ -135,49 +193,39 @@ impl SideLog {
 impl Replay<'_> {
     fn run(&mut self, bytes: &[u8]) -> Result<u64, SideError> {
         let (mut at, mut entries) = (0, 0);
+        let mut group = Group::new();
         while at < bytes.len() {
-            let mut group: [Option<Came<'_>>; GROUP] = [const { None }; GROUP];
-            let (from, mut damaged) = (at, None);
-            for place in &mut group {
-                let rest = bytes.get(at..).unwrap_or_default();
-                if rest.is_empty() {
-                    break;
-                }
-                match entry::parse(rest) {
-                    Ok(entry) => {
-                        let (raw, _) = rest.split_at(entry.padded_bytes);
-                        at += entry.padded_bytes;
-                        *place = Some((entry, raw));
-                    }
-                    Err(damage) => {
-                        damaged = Some(damage);
-                        break;
+            let rest = &bytes[at..];
+            match entry::parse(rest) {
+                Ok(entry) => {
+                    let (raw, _) = rest.split_at(entry.padded_bytes);
+                    at += entry.padded_bytes;
+                    if !group.add(&(entry, raw)) {
+                        self.settle_counted(&mut group)?;
+                        group.add(&(entry, raw));
                     }
                 }
+                Err(damage) => {
+                    self.settle_counted(&mut group)?;
+                    at += self.settle_mended(rest, at, damage)?;
+                }
             }
-            entries += self.settle_counted(&group, at - from)?;
-            if let Some(damage) = damaged {
-                at += self.settle_mended(bytes.get(at..).unwrap_or_default(), at, damage)?;
-                entries += 1;
-            }
+            entries += 1;
         }
+        self.settle_counted(&mut group)?;
         Ok(entries)
     }
 
-    fn settle_counted(
-        &mut self,
-        group: &[Option<Came<'_>>],
-        bytes: usize,
-    ) -> Result<u64, SideError> {
-        self.settle_group(group)?;
-        let came = group.iter().flatten();
-        let versions = came.clone().map(|(entry, _)| entry.version);
-        let (count, version_max) = (came.count() as u64, versions.max().unwrap_or(0));
+    /// Settles a group, counts it and empties it.
+    fn settle_counted(&mut self, group: &mut Group<'_>) -> Result<(), SideError> {
+        self.settle_group(&group.places)?;
         let totals = &self.side.totals;
-        totals.entries.fetch_add(count, Ordering::Relaxed);
-        totals.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        totals.entries.fetch_add(group.count, Ordering::Relaxed);
+        totals.bytes.fetch_add(group.bytes, Ordering::Relaxed);
+        let version_max = group.version_max;
         totals.version_max.fetch_max(version_max, Ordering::Relaxed);
-        Ok(count)
+        *group = Group::new();
+        Ok(())
     }
 
     /// Settles the damaged entry that `rest` begins with, if one flipped bit explains it: a copy in
@@ -194,7 +242,9 @@ impl Replay<'_> {
         let mended = mend::entry_at(&mut copy, 0, mend::SURE_BYTES_MAX).ok_or(wrong.clone())?;
         let entry = entry::parse(&copy).map_err(|_| wrong)?;
         let bytes = entry.padded_bytes;
-        self.settle_counted(&[Some((entry, &copy[..bytes]))], bytes)?;
+        let mut group = Group::new();
+        group.add(&(entry, &copy[..bytes]));
+        self.settle_counted(&mut group)?;
         self.core.damages.tell(EntryDamage {
             segment: SegmentId::NONE,
             is_mended: true,
@@ -458,6 +508,7 @@ impl Replay<'_> {
             segment.note_expiry(bytes as u32, entry.expires_at_ms);
         }
         change.counters.note_loaded(bytes);
+        self.kept_objects += 1;
         let new = Counted::of(entry);
         if let Some((place, slot, rival)) = rival {
             self.dead_bytes += rival.padded_bytes as u64;

@@ -498,6 +498,36 @@ fn quick_answers_let_more_pieces_be_in_flight_and_slow_ones_fewer() {
     assert_eq!(in_flight.len(), WINDOW_MIN);
 }
 
+/// Otherwise each version of a key takes memory, and not only the last one.
+#[test]
+fn the_newest_segments_are_read_first() {
+    let mut order = order();
+    let segment = order.segments[0].clone();
+    let segments = (1..=40).map(|n| RecoverSegment {
+        segment: SegmentId(n),
+        sources: vec![SOURCES[n as usize % 2]],
+        ..segment.clone()
+    });
+    order.segments = segments.collect::<Vec<_>>().into();
+    let mut rig = Rig::of(order);
+    rig.recoveries.ahead_bytes = AHEAD_BYTES;
+    let mut asked = Vec::new();
+    while asked.len() < 40 {
+        for request in rig.poll().requests {
+            let Peer::ReadReplica(of) = &request.question else {
+                panic!("{:?}", request.question);
+            };
+            asked.push(of.segment.0);
+            let jobs = rig.answer(&request, entries(None), object(b"a"));
+            jobs.into_iter().for_each(|job| rig.run(job));
+        }
+    }
+    // Out of turn only by the segments that are read at once.
+    for (n, segment) in (0..).zip(&asked) {
+        assert!(segment.abs_diff(40 - n) < READS_MAX as u64, "{asked:?}");
+    }
+}
+
 fn is_found(bug: Bug, scenario: fn()) {
     assert!(std::panic::catch_unwind(|| with_bug(bug, scenario)).is_err());
 }

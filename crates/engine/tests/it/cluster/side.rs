@@ -8,6 +8,7 @@ use duramen_base::planted::{Bug, carry, found_by, with_bug};
 use duramen_base::random::Random;
 use duramen_base::test_tier;
 use duramen_engine::{Error, SideError, SideLog, SidePlan, TableId};
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 const KEYS: u64 = 40;
@@ -361,6 +362,87 @@ fn scenario_23_out_of_memory_is_told_and_nothing_is_left() {
         let hash = guard.hash(&key);
         guard.write(TABLE, hash, &key, &state.value, None).unwrap();
     }
+}
+
+/// Members of which each key was overwritten three times had no room for each other's logs: every
+/// version entered, and stayed until the end.
+#[test]
+fn an_overwritten_log_takes_little_more_than_its_live_bytes() {
+    let world = World::new(7, 2);
+    let side = world.store.side_log(SidePlan::default());
+    let (mut version, mut live) = (0, BTreeMap::new());
+    let mut segments: Vec<Vec<u8>> = Vec::new();
+    let mut random = Random::new(7);
+    for _ in 0..24 {
+        // A backup gives the versions of a key as neighbours.
+        let mut segment: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+        for _ in 0..100 {
+            version += 1;
+            let state = State {
+                value: vec![3; 1 + random.below(8_000) as usize],
+                expires_at_ms: None,
+            };
+            let key = random.below(800);
+            let bytes = object(&name(&key.to_string()), version, &state, 0);
+            live.insert(key, bytes.len() as u64);
+            segment.entry(key).or_default().extend(bytes);
+        }
+        segments.push(segment.into_values().flatten().collect());
+    }
+    for segment in segments.iter().rev() {
+        side.replay(segment).unwrap();
+    }
+    let (report, live) = (side.report(), live.values().sum::<u64>());
+    assert!(report.bytes > 2 * live, "{report:?}");
+    assert_eq!((report.kept_bytes, report.dead_bytes), (live, 0));
+}
+
+#[test]
+fn a_hot_key_enters_once_and_its_tombstone_takes_nothing() {
+    let mut world = World::new(8, 1);
+    let side = world.store.side_log(SidePlan::default());
+    let state = State {
+        value: vec![3; 1_000],
+        expires_at_ms: None,
+    };
+    let of = |key: &str, version| object(&name(key), version, &state, 0);
+    let hot: Vec<u8> = (1..=1_000).flat_map(|n| of("hot", n)).collect();
+    let killed = [of("killed", 1_001), tombstone(&name("killed"), 1_001)].concat();
+    assert_eq!(side.replay(&[hot, killed].concat()), Ok(1_002));
+    let report = side.report();
+    assert_eq!(report.kept_bytes, of("hot", 1_000).len() as u64);
+    assert_eq!((report.entries, report.kept_objects), (1_002, 1));
+    assert_eq!((report.dead_bytes, report.version_max), (0, 1_001));
+    side.commit().unwrap();
+    complete_everything(&mut world);
+    let guard = world.sessions[0].pin();
+    let hash = guard.hash(b"hot");
+    let found = guard.read(TABLE, hash, b"hot").unwrap();
+    assert_eq!(found.map(|object| object.version), Some(1_000));
+    assert_eq!(world.store.objects(TABLE), 1);
+}
+
+/// A survivor has the entries of segments of any age: the newer version may be in front.
+fn newer_in_front() -> Option<u64> {
+    let mut world = World::new(9, 1);
+    let side = world.store.side_log(SidePlan::default());
+    let state = State {
+        value: vec![3; 100],
+        expires_at_ms: None,
+    };
+    let of = |version| object(&name("key"), version, &state, 0);
+    side.replay(&[of(7), of(6)].concat()).unwrap();
+    side.commit().unwrap();
+    complete_everything(&mut world);
+    let guard = world.sessions[0].pin();
+    let found = guard.read(TABLE, guard.hash(b"key"), b"key").unwrap();
+    found.map(|object| object.version)
+}
+
+#[test]
+fn versions_that_are_skipped_by_their_place_are_found() {
+    assert_eq!(newer_in_front(), Some(7));
+    assert_eq!(with_bug(Bug::SkipsByPlace, newer_in_front), Some(6));
 }
 
 #[test]

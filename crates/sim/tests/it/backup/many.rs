@@ -421,6 +421,18 @@ fn segments_that_masters_wait_for_are_given_before_they_go() {
     assert!(ahead.wanted(3_000_000, 1).is_some());
 }
 
+/// A master that lags wants newer segments than the others, and they wait for it.
+#[test]
+fn of_those_requested_the_newest_is_read_first() {
+    let mut ahead = ReadAhead::new(LOG, [9, 8, 7].map(SegmentId).to_vec());
+    for segment in [3, 5, 4] {
+        assert!(matches!(ahead.get(SegmentId(segment)), Lookup::NotYet));
+    }
+    let next = |ahead: &mut ReadAhead| ahead.wanted(0, 1 << 20).map(|id| id.segment.0);
+    let order: Vec<u64> = std::iter::from_fn(|| next(&mut ahead)).collect();
+    assert_eq!(order, [5, 4, 3, 9, 8, 7]);
+}
+
 /// Scenario 39: openings are refused before frames or the log run out, so all accepted ones can be
 /// finished.
 #[test]
