@@ -160,6 +160,10 @@ pub enum Bug {
     LeaseForgotten,
     /// The loads by which a recovery is partitioned end with their leader.
     LoadsNotStored,
+    /// recovery::Y4: partitions are given to masters without room.
+    RoomIsIgnored,
+    /// rooms::Q1: what a master has recovered counts beside a report that contains it.
+    DoneCountsTwice,
     /// A new leader calls stale what its predecessor had persisted, and the owner drops it.
     CompletionForgotten,
     /// A migration ends at a target that is not UP.

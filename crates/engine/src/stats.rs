@@ -13,6 +13,9 @@ pub struct Stats {
     pub appended_bytes: u64,
     /// Bytes of segments that may be used for data: the budget less index and tables.
     pub segment_budget_bytes: u64,
+    pub segment_bytes: u64,
+    /// Live bytes, those on flash too, beyond which writes are refused.
+    pub live_limit_bytes: u64,
     /// Live bytes in memory as a part of `segment_budget_bytes`, 0 to 1.
     pub utilization: f64,
     /// Bytes of the budget that are backed by memory now.

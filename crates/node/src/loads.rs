@@ -3,7 +3,8 @@
 //! disk, by which masters place replicas.
 //!
 //! A job counts the sizes from a sample from time to time. Sizes and room are reported when they
-//! have changed, or when the last report was not answered. The speed is reported as long as it is
+//! have changed, when the last report was not answered, and to each new leader, which does not know
+//! them; room also soon after a recovery has ended here. The speed is reported as long as it is
 //! news for a reader of the server list (speed::B1), at most once in [`SPEED_AGAIN_US`]: an older
 //! coordinator answers that it does not understand it, and the list stays as it is.
 //!
@@ -30,6 +31,10 @@ use std::sync::Arc;
 /// Time until the first count, and the interval of counts.
 const FIRST_US: u64 = 2_000_000;
 const COUNT_US: u64 = 10_000_000;
+/// Segments that the threads of a recovery leave partly empty.
+const TAILS: u64 = 2;
+/// News of the room are told this soon.
+const ROOM_SOON_US: u64 = 100_000;
 /// Interval of the looks at the disk's speed, and the shortest time between two reports of it.
 const SPEED_US: u64 = 10_000_000;
 const SPEED_AGAIN_US: u64 = 60_000_000;
@@ -43,6 +48,8 @@ pub(crate) struct Loads {
     room_every_us: u64,
     room_due_us: u64,
     room_told: Option<ServerRoom>,
+    /// The coordinator's term.
+    term: u32,
     speed_due_us: u64,
     /// The numbers of the last reports of sizes and room: one that failed is sent again, and not
     /// the other.
@@ -62,6 +69,7 @@ impl Loads {
             room_every_us: room_us,
             room_due_us: if room_us == 0 { u64::MAX } else { now_us },
             room_told: None,
+            term: 0,
             speed_due_us: now_us + FIRST_US,
             sizes_asked: 0,
             room_asked: 0,
@@ -76,11 +84,20 @@ impl Loads {
     pub fn poll(
         &mut self,
         now_us: u64,
-        (me, members): (ServerId, &Members),
+        (me, members, term): (ServerId, &Members, u32),
         tablets: &Tablets,
         (store, backup): (&Arc<Store>, Option<&Backup>),
         out: &mut Effects,
     ) {
+        if self.term != term {
+            self.term = term;
+            self.room_told = None;
+            self.told.clear();
+            self.hasten(now_us);
+        }
+        if !out.ended.is_empty() {
+            self.hasten(now_us);
+        }
         if now_us >= self.room_due_us {
             self.room_due_us = now_us + self.room_every_us;
             let room = room(store, backup);
@@ -115,6 +132,13 @@ impl Loads {
         out.jobs.push(Job::new("count", move || {
             JobResult::Counted(count(&store, &served))
         }));
+    }
+
+    /// The room is reported soon.
+    fn hasten(&mut self, now_us: u64) {
+        if self.room_every_us > 0 {
+            self.room_due_us = self.room_due_us.min(now_us + ROOM_SOON_US);
+        }
     }
 
     pub fn counted(&mut self, loads: Vec<RangeLoad>) {
@@ -167,11 +191,13 @@ impl Loads {
     }
 }
 
+/// What is recovered here fills segments of several threads, of which the last ones are not full.
 fn room(store: &Store, backup: Option<&Backup>) -> ServerRoom {
     let (stats, log) = (store.engine().stats(), store.log());
+    let tails = TAILS * stats.segment_bytes;
     ServerRoom {
         used_bytes: stats.live_bytes,
-        limit_bytes: takes_over_max(&stats),
+        limit_bytes: takes_over_max(&stats).min(stats.live_limit_bytes.saturating_sub(tails)),
         replicas: backup.map_or(0, |backup| u64::from(backup.stats().replicas)),
         segments_sharing_rack: log.map_or(0, |log| log.placed().segments_sharing_rack as u64),
     }

@@ -139,6 +139,11 @@ impl Member {
         self.me
     }
 
+    /// The newest term of a coordinator that gave orders here.
+    pub fn term(&self) -> u32 {
+        self.term
+    }
+
     /// The server list here.
     pub fn members(&self) -> &Members {
         &self.members

@@ -638,7 +638,7 @@ impl Node {
         let backup = self.options.backup.as_deref();
         life.loads.poll(
             now_us,
-            (me, members),
+            (me, members, self.member.term()),
             owned.latest(),
             (&life.store, backup),
             &mut effects,

@@ -124,7 +124,7 @@ impl Coordinator {
         ServerShare {
             server: id,
             tablets: self.tablets_owned(id) as u64,
-            room: self.servers.get(&id).and_then(|server| server.room),
+            room: self.servers.get(&id).and_then(|s| s.room.report()),
             waits_for: self.drain_waits_for(id),
         }
     }

@@ -101,8 +101,10 @@ impl Coordinator {
     }
 
     pub(super) fn room(&mut self, server: ServerId, room: ServerRoom) -> CoordinatorAnswer {
+        let now_us = self.now_us;
         if let Some(member) = self.servers.get_mut(&server) {
-            member.room = Some(room);
+            member.room.reports(now_us, room);
+            self.room_changed();
         }
         CoordinatorAnswer::Noted
     }

@@ -127,7 +127,7 @@ impl Coordinator {
     /// The reported room of a server, and the bytes that are moving to it, if `bytes` more do not
     /// fit.
     fn lacks_room(&self, to: ServerId, bytes: u64) -> Option<(ServerRoom, u64)> {
-        let room = self.servers.get(&to)?.room?;
+        let room = self.servers.get(&to)?.room.report()?;
         let migrations = self.migrations.values().map(|migration| migration.record);
         let others = migrations.filter(|record| record.to == to);
         let promised = others

@@ -47,6 +47,7 @@ mod push;
 mod records;
 mod recoveries;
 mod revised;
+mod rooms;
 mod servers;
 mod shares;
 pub mod store;
@@ -64,8 +65,8 @@ use duramen_base::planted::{Bug, has_bug};
 use duramen_base::random::Random;
 use duramen_wire::native::message::{
     ClusterFunctions, ClusterSettings, ClusterUsers, CoordinatorAnswer, FromCoordinator,
-    MigrationStatus, RecoveryStatus, Refusal, ServerAnswer, ServerChange, ServerRoom, ServerStatus,
-    Shared, TableEntry, Tablets, ToCoordinator,
+    MigrationStatus, RecoveryStatus, Refusal, ServerAnswer, ServerChange, ServerStatus, Shared,
+    TableEntry, Tablets, ToCoordinator,
 };
 pub use open::OpenError;
 use pipeline::{Pipeline, Sealed};
@@ -178,7 +179,7 @@ struct Server {
     rank: Option<usize>,
     /// Its report about its tablets.
     loads: loads::Loads,
-    room: Option<ServerRoom>,
+    room: rooms::Room,
     /// Partitions that it recovers now.
     recovering: u32,
     /// It gets no partition before this time: it answered that it is busy.

@@ -2,17 +2,18 @@
 //! ([`crate::recovery`] has the parts).
 
 use super::records::{Origin, TabletRecord};
+use super::rooms::{RETRY_US, Rooms};
 use super::{CallKind, Coordinator, Timer, refused};
 use crate::recovery::collect::{Log, Missing};
-use crate::recovery::plan::{self, Limits};
+use crate::recovery::plan;
 use crate::recovery::{Partition, Place, Recovery};
-use duramen_base::ids::{KeyRange, RecoveryId, RouteHash, ServerId};
+use duramen_base::ids::{RecoveryId, RouteHash, ServerId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::{
-    CoordinatorAnswer, FromCoordinator, PartitionOutcome, RecoverTablet, RecoveryPhase,
-    RecoveryStatus, Refusal, ServerAnswer,
+    CoordinatorAnswer, FromCoordinator, PartitionOutcome, RecoveryPhase, RecoveryStatus, Refusal,
+    ServerAnswer,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// Late answers of backups are waited for this long, even if the log is whole without them: they
 /// bring more replicas to read from in parallel.
@@ -21,13 +22,6 @@ const PATIENCE_US: u64 = 150_000;
 const ASK_AGAIN_US: u64 = 1_000_000;
 /// The same for a refused request, by a server that is just starting, or busy.
 const BUSY_US: u64 = 200_000;
-/// Rules are applied at least this often; also the pause after a failed attempt.
-const RETRY_US: u64 = 2_000_000;
-/// After an attempt without enough space the pause is longer each time, up to `RETRY_US` shifted by
-/// this: an attempt takes memory that clients' deletes need.
-const RESTS_LONGER: u32 = 3;
-/// Number of first attempts that are only cut finer, if the members report room.
-const FINER_FIRST: u32 = 4;
 /// A recovery master that has started gets its order again after this time: if it had lost it, the
 /// recovery would hang.
 const REMIND_US: u64 = 5_000_000;
@@ -68,7 +62,7 @@ impl Coordinator {
 
     /// Schedules the rules after this time, if not before. One timer for each recovery, for all
     /// reasons.
-    fn arm_recovery(&mut self, dead: ServerId, after_us: u64) {
+    pub(super) fn arm_recovery(&mut self, dead: ServerId, after_us: u64) {
         let at_us = self.now_us + after_us;
         let Some(recovery) = self.recoveries.get_mut(&dead) else {
             return;
@@ -186,26 +180,14 @@ impl Coordinator {
     }
 
     fn begin_partitions(&mut self, dead: ServerId, log: Log) {
-        let tablets: Vec<RecoverTablet> = self
-            .owned
-            .get(&dead)
-            .into_iter()
-            .flatten()
-            .filter_map(|(table, first)| {
-                let tablet = self.tablets.get(&(*table, *first))?;
-                Some(RecoverTablet {
-                    table: *table,
-                    range: KeyRange::new(*first, tablet.last),
-                    creation: tablet.creation,
-                })
-            })
-            .collect();
-        let limits = self.partition_limits(dead, log.bytes());
+        let tablets = self.lost_tablets(dead);
+        let planned = self.planned_bytes(dead, &tablets, log.bytes());
+        let (limits, _) = self.partition_limits(dead, planned);
         let loads = self
             .servers
             .get(&dead)
             .map_or(&[][..], |s| s.loads.ranges());
-        let pieces = plan::cut(&tablets, loads, log.bytes(), limits);
+        let pieces = plan::cut(&tablets, loads, planned, limits);
         for piece in &pieces {
             let tablet = piece.tablet;
             if let Ok((first, _)) = self.tablet_of(tablet.table, tablet.range.first)
@@ -220,55 +202,12 @@ impl Coordinator {
             if masters.is_subset(&recovery.unlucky) {
                 recovery.unlucky.clear();
             }
-            recovery.begin(log, partitions);
+            recovery.begin(log, partitions, limits.bytes);
         }
         self.give_partitions();
     }
 
-    /// Most bytes of a partition: the settings' limit, reduced by the number of masters and by
-    /// their room.
-    fn partition_limits(&self, dead: ServerId, log_bytes: u64) -> Limits {
-        let settings = &self.meta.settings;
-        let rooms: Vec<u64> = self.rooms_left().into_values().collect();
-        let load = self
-            .servers
-            .get(&dead)
-            .map_or(0, |server| server.loads.sums().0);
-        let least = u64::from(settings.segment_bytes);
-        let most = settings.partition_bytes;
-        let bytes = plan::partition_bytes(log_bytes.max(load), &rooms, most, least);
-        let finer = self.recoveries.get(&dead).map_or(0, |of| of.finer);
-        let shorter = bytes.checked_shr(finer).unwrap_or(0);
-        Limits {
-            // Cut in halves again and again if they did not fit, but each costs a segment on R
-            // disks, and messages.
-            bytes: shorter.max(least.min(bytes)),
-            records: settings.partition_records,
-            within_slots: finer > 0,
-        }
-    }
-
-    /// Bytes that each master may still take, according to its report; unlimited without a report.
-    /// Its partitions of recoveries in progress or just received are subtracted: its report is
-    /// older.
-    fn rooms_left(&self) -> BTreeMap<ServerId, u64> {
-        let room_of = |id: ServerId| {
-            let room = self.servers.get(&id).and_then(|server| server.room);
-            let left = room.map(|room| room.limit_bytes.saturating_sub(room.used_bytes));
-            (id, left.unwrap_or(u64::MAX))
-        };
-        let mut left: BTreeMap<ServerId, u64> = self.recovery_masters().map(room_of).collect();
-        for partition in self.recoveries.values().flat_map(|of| &of.partitions) {
-            if let Place::Given { to, .. } | Place::Done { by: to } = partition.place
-                && let Some(left) = left.get_mut(&to).filter(|left| **left < u64::MAX)
-            {
-                *left = left.saturating_sub(partition.bytes);
-            }
-        }
-        left
-    }
-
-    /// Gives waiting partitions to masters that have room.
+    /// Gives waiting partitions to masters that have room (recovery::Y4).
     pub(super) fn give_partitions(&mut self) {
         let all = self.recoveries.values().flat_map(|of| &of.partitions);
         let waiting = all.filter(|partition| partition.place == Place::Waiting);
@@ -280,55 +219,81 @@ impl Coordinator {
         if count == 0 {
             return;
         }
-        let mut left = self.rooms_left();
-        // Masters with free places, once for each place; first those without a partition. With
-        // enough places there is one for each partition, or every master has some.
+        let mut rooms = self.rooms();
+        let mut free = self.free_places(&rooms, least, count, most);
+        let mut given = Vec::new();
+        for (dead, recovery) in &self.recoveries {
+            let waiting = (0..).zip(&recovery.partitions);
+            let waiting = waiting.filter(|(_, partition)| partition.place == Place::Waiting);
+            for (number, partition) in waiting {
+                if let Some(at) = rooms.first(&free, partition) {
+                    let to = free.remove(at);
+                    rooms.take(to, partition.bytes);
+                    given.push((*dead, number, to));
+                }
+            }
+        }
+        for (dead, partition, to) in given {
+            self.give(dead, partition, to);
+        }
+        self.note_lacks(&rooms);
+        if let Some((dead, partition, to)) = self.last_resort(&rooms) {
+            self.give(dead, partition, to);
+        }
+        if let Some(dead) = self.fits_if_shorter() {
+            self.cut_again(dead);
+        }
+    }
+
+    /// Masters with free places, once for each place; first those without a partition. With enough
+    /// places there is one for each of `count` partitions, none of which is shorter than `least`
+    /// bytes or was tried on more than `most` masters; or every master has some.
+    fn free_places(&self, rooms: &Rooms, least: u64, count: usize, most: usize) -> Vec<ServerId> {
         let settings = &self.meta.settings;
         let is_long =
             settings.partition_bytes >= SEGMENTS_AT_ONCE * u64::from(settings.segment_bytes);
         let at_once = if is_long { AT_ONCE } else { 1 };
         let enough = count + most * at_once as usize;
         let mut free: Vec<ServerId> = Vec::new();
-        // Masters without room are asked if none has room: reports of room are only advice.
-        for (fits, places) in [true, false]
-            .into_iter()
-            .flat_map(|fits| (1..=at_once).map(move |n| (fits, n)))
-        {
+        for places in 1..=at_once {
             let has_one = |id: &ServerId| {
                 let server = &self.servers[id];
                 let is_free = server.recovering < places && server.busy_until_us <= self.now_us;
-                is_free && (left[id] >= least) == fits
+                is_free && rooms.fits(*id, least)
             };
             let more = enough - free.len();
             free.extend(self.recovery_masters().filter(has_one).take(more));
         }
-        let mut given = Vec::new();
-        for (dead, recovery) in &mut self.recoveries {
-            let waiting = recovery
-                .partitions
-                .iter_mut()
-                .enumerate()
-                .filter(|(_, partition)| partition.place == Place::Waiting);
-            for (number, partition) in waiting {
-                let Some(at) = best(&free, &left, partition) else {
-                    continue;
-                };
-                let to = free.remove(at);
-                let room = left.entry(to).or_default();
-                *room = room.saturating_sub(partition.bytes);
-                partition.place = Place::Given {
-                    to,
-                    started: false,
-                    asked_us: self.now_us,
-                };
-                given.push((*dead, number as u32, to));
-            }
+        free
+    }
+
+    fn give(&mut self, dead: ServerId, partition: u32, to: ServerId) {
+        let asked_us = self.now_us;
+        if let Some(place) = self.place_mut(dead, partition) {
+            *place = Place::Given {
+                to,
+                started: false,
+                asked_us,
+            };
         }
-        for (dead, partition, to) in given {
-            if let Some(server) = self.servers.get_mut(&to) {
-                server.recovering += 1;
+        if let Some(server) = self.servers.get_mut(&to) {
+            if server.recovering == 0 {
+                server.room.begins(self.now_us);
             }
-            self.ask_master(dead, partition, to);
+            server.recovering += 1;
+        }
+        self.ask_master(dead, partition, to);
+    }
+
+    /// The log is whole, and its partitions are cut anew, as another attempt.
+    fn cut_again(&mut self, dead: ServerId) {
+        let id = RecoveryId(self.random.next_u64());
+        let log = self
+            .recoveries
+            .get_mut(&dead)
+            .and_then(|recovery| recovery.cut_again(id));
+        if let Some(log) = log {
+            self.begin_partitions(dead, log);
         }
     }
 
@@ -380,10 +345,19 @@ impl Coordinator {
         Some(&mut partition.place)
     }
 
+    fn place_bytes(&self, dead: ServerId, partition: u32) -> u64 {
+        let recovery = self.recoveries.get(&dead);
+        let of = recovery.and_then(|of| of.partitions.get(partition as usize));
+        of.map_or(0, |partition| partition.bytes)
+    }
+
     fn release_master(&mut self, id: ServerId, rest_us: u64) {
         if let Some(server) = self.servers.get_mut(&id) {
             server.recovering = server.recovering.saturating_sub(1);
             server.busy_until_us = server.busy_until_us.max(self.now_us + rest_us);
+            if server.recovering == 0 {
+                server.room.rests(self.now_us);
+            }
         }
     }
 
@@ -457,6 +431,10 @@ impl Coordinator {
         progress: (u64, u64, u64),
     ) {
         let owner = new.owner;
+        let planned = self.place_bytes(dead, partition);
+        if let Some(server) = self.servers.get_mut(&owner) {
+            server.room.gains(planned);
+        }
         let Some(recovery) = self.recoveries.get_mut(&dead) else {
             return;
         };
@@ -532,45 +510,6 @@ impl Coordinator {
         self.rest(dead);
         self.ask_backups(dead);
         self.arm_recovery(dead, RETRY_US);
-    }
-
-    /// Sets the pause before the next attempt.
-    fn rest(&mut self, dead: ServerId) {
-        let room = self.room_left();
-        let load = self
-            .servers
-            .get(&dead)
-            .map_or(0, |server| server.loads.sums().0);
-        let Some(recovery) = self.recoveries.get_mut(&dead) else {
-            return;
-        };
-        if load > 0 {
-            recovery.lacking = recovery.lacking.min(load); // its log has dead entries too
-        }
-        let has_room = room >= recovery.lacking;
-        let longer = match has_room {
-            true => recovery.in_vain.saturating_sub(FINER_FIRST),
-            false => recovery.in_vain.saturating_sub(1),
-        };
-        recovery.room = room;
-        recovery.rest_until_us = self.now_us + (RETRY_US << longer.min(RESTS_LONGER));
-    }
-
-    /// Ends a pause early when a server reports that there is room now.
-    fn rest_less(&mut self, dead: ServerId) {
-        let room = self.room_left();
-        let Some(recovery) = self.recoveries.get_mut(&dead) else {
-            return;
-        };
-        if room > recovery.room && room >= recovery.lacking {
-            recovery.rest_until_us = recovery.rest_until_us.min(self.now_us);
-        }
-    }
-
-    /// Bytes that all masters may still take; unlimited if one has not reported.
-    fn room_left(&self) -> u64 {
-        let left = self.rooms_left().into_values();
-        left.fold(0, u64::saturating_add)
     }
 
     pub(super) fn settle_all(&mut self) {
@@ -692,8 +631,14 @@ impl Coordinator {
 
     /// Recoveries in progress, then the ended ones, the last one last.
     pub fn recovery_statuses(&self) -> Vec<RecoveryStatus> {
-        let under_way = self.recoveries.values().map(|r| r.status(self.now_us));
-        let mut all: Vec<RecoveryStatus> = under_way.collect();
+        let status = |recovery: &Recovery| {
+            let mut status = recovery.status(self.now_us);
+            if let Some((bytes, _)) = recovery.lacks {
+                status.waits_for = Some(self.lacks_text(recovery.dead, bytes));
+            }
+            status
+        };
+        let mut all: Vec<RecoveryStatus> = self.recoveries.values().map(status).collect();
         let is_backup = |id: &&ServerId| self.servers[*id].record.entry.roles.backup;
         let replicas = self.meta.settings.replicas as usize;
         let up = self.up.iter().filter(is_backup).take(replicas + 1);
@@ -714,18 +659,4 @@ impl Coordinator {
         all.extend(self.ended.iter().cloned());
         all
     }
-}
-
-/// The master of these that gets a partition: the first one with room for it. If no master has
-/// room, free or not, the one with most room.
-fn best(free: &[ServerId], left: &BTreeMap<ServerId, u64>, partition: &Partition) -> Option<usize> {
-    let may = |id: &ServerId| !partition.not_on.contains(id);
-    let fits = |id: &ServerId| left.get(id).is_some_and(|left| *left >= partition.bytes);
-    let first = free.iter().position(|id| may(id) && fits(id));
-    if first.is_some() || left.keys().any(|id| may(id) && fits(id)) {
-        return first;
-    }
-    let others = free.iter().enumerate().filter(|(_, id)| may(id));
-    let most = others.max_by_key(|(at, id)| (left.get(id), std::cmp::Reverse(*at)));
-    most.map(|(at, _)| at)
 }

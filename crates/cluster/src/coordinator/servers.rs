@@ -2,6 +2,7 @@
 
 use super::loads::Loads;
 use super::records::{Key, ServerRecord};
+use super::rooms::Room;
 use super::{Coordinator, Push, ReplyId, Server, Timer, refused};
 use duramen_base::ids::{SegmentId, ServerId};
 use duramen_base::planted::{Bug, has_bug};
@@ -228,7 +229,7 @@ impl Coordinator {
             doubts: Vec::new(),
             rank: None,
             loads: Loads::default(),
-            room: None,
+            room: Room::new(self.now_us),
             recovering: 0,
             busy_until_us: 0,
             quiet_until_us: 0,

@@ -7,6 +7,9 @@
 //! - Y2: the partitions of an attempt are the dead server's tablets, each in one.
 //! - Y3: a partition has one recovery master at a time. It is given to another one only when the
 //!   first has reported that it has nothing of it any more, or is crashed.
+//! - Y4: a partition is given to a master only if what is planned for it, over all recoveries, fits
+//!   there ([`rooms`](super::coordinator)). Otherwise many masters would fail at half of their work
+//!   at the same time, again and again.
 //!
 //! Paper: [Ousterhout15 §7]; docs/traps.md, "Replication and recovery".
 
@@ -47,7 +50,7 @@ pub(crate) enum Place {
 #[derive(Clone, Debug)]
 pub(crate) struct Partition {
     pub tablets: Vec<RecoverTablet>,
-    /// Estimated.
+    /// Estimated bytes that it takes where it is replayed.
     pub bytes: u64,
     pub place: Place,
     /// Masters that had no space for it, or could not read the log in the attempt before.
@@ -82,6 +85,10 @@ pub(crate) struct Recovery {
     /// Images of open segments that an attempt has chosen.
     pub images: BTreeMap<SegmentId, Certificate>,
     pub partitions: Vec<Partition>,
+    /// Bytes of partitions that fit nowhere, and since when.
+    pub lacks: Option<(u64, u64)>,
+    /// Most bytes of a partition of this attempt.
+    pub cut_bytes: u64,
     /// Number of attempts that ended for lack of space: each halves the partitions of the next one.
     pub finer: u32,
     /// Number of consecutive attempts that ended for lack of space, and recovered nothing.
@@ -121,6 +128,8 @@ impl Recovery {
             log: None,
             images: BTreeMap::new(),
             partitions: Vec::new(),
+            lacks: None,
+            cut_bytes: u64::MAX,
             finer: 0,
             in_vain: 0,
             lacking: 0,
@@ -137,7 +146,7 @@ impl Recovery {
     }
 
     /// The log is whole: this attempt's partitions.
-    pub(crate) fn begin(&mut self, log: Log, partitions: Vec<Vec<Piece>>) {
+    pub(crate) fn begin(&mut self, log: Log, partitions: Vec<Vec<Piece>>, cut_bytes: u64) {
         for segment in log.segments.iter().filter(|segment| !segment.closed) {
             self.images.insert(segment.segment, segment.certificate);
         }
@@ -152,6 +161,7 @@ impl Recovery {
             })
             .collect();
         self.log = Some(log);
+        (self.lacks, self.cut_bytes) = (None, cut_bytes);
         self.waits_for = None;
     }
 
@@ -163,15 +173,11 @@ impl Recovery {
     pub(crate) fn begin_again(&mut self, id: RecoveryId) {
         let (mut lacks_space, mut has_done) = (false, false);
         self.lacking = 0;
+        self.count_done();
         let before = std::mem::take(&mut self.unlucky);
         for partition in &self.partitions {
             match partition.place {
-                Place::Done { .. } => {
-                    has_done = true;
-                    self.before.0 += 1;
-                    self.before.1 += partition.progress.1;
-                    self.before.2 += partition.progress.2;
-                }
+                Place::Done { .. } => has_done = true,
                 Place::Given { .. } => panic!("Y3: a partition is still replayed"),
                 Place::Waiting => {
                     lacks_space |= !partition.not_on.is_subset(&before);
@@ -187,10 +193,36 @@ impl Recovery {
             false => 0,
         };
         self.partitions.clear();
+        self.lacks = None;
         self.log = None;
         self.collected = self.collected.anew();
         self.asked.clear();
         self.silent.clear();
+    }
+
+    /// Gives the log back to be cut anew, under another id (Y1).
+    ///
+    /// # Panics
+    /// If a recovery master still has a partition (Y3).
+    pub(crate) fn cut_again(&mut self, id: RecoveryId) -> Option<Log> {
+        let mut places = self.partitions.iter().map(|of| &of.place);
+        let is_given = places.any(|place| matches!(place, Place::Given { .. }));
+        assert!(!is_given, "Y3: a partition is still replayed");
+        self.count_done();
+        self.id = id;
+        self.partitions.clear();
+        self.log.take()
+    }
+
+    /// Counts recovered partitions as those of an earlier attempt.
+    fn count_done(&mut self) {
+        for partition in &self.partitions {
+            if matches!(partition.place, Place::Done { .. }) {
+                self.before.0 += 1;
+                self.before.1 += partition.progress.1;
+                self.before.2 += partition.progress.2;
+            }
+        }
     }
 
     /// A server is crashed: its reports and replicas are gone. Returns whether it had a partition.

@@ -34,8 +34,8 @@ pub(crate) struct Limits {
 /// Length of the partitions of a log of `total` bytes: at most `most`, and at most an equal share
 /// for each master, but at least `least`, below which another master is not worth it. If they would
 /// not fit (N3) they are shorter; `rooms` has one number for each master, unlimited if unknown. If
-/// nothing fits, as if there were room: rooms are advice, and `total` includes dead entries.
-pub(crate) fn partition_bytes(total: u64, rooms: &[u64], most: u64, least: u64) -> u64 {
+/// not all of them fit, whatever their length, as if there were room. Returns also whether all fit.
+pub(crate) fn partition_bytes(total: u64, rooms: &[u64], most: u64, least: u64) -> (u64, bool) {
     let (most, least) = (most.max(1), least.clamp(1, most.max(1)));
     let each = total.div_ceil(rooms.len().max(1) as u64);
     let even = each.clamp(least, most);
@@ -45,7 +45,10 @@ pub(crate) fn partition_bytes(total: u64, rooms: &[u64], most: u64, least: u64) 
     };
     let mut shorter = std::iter::successors(Some(even), |bytes| Some(bytes / 2));
     let mut shorter = shorter.by_ref().take_while(|bytes| *bytes >= least);
-    shorter.find(|bytes| fit(*bytes)).unwrap_or(even)
+    match shorter.find(|bytes| fit(*bytes)) {
+        Some(bytes) => (bytes, true),
+        None => (even, false),
+    }
 }
 
 /// A part of a tablet, with the estimated part of the log that belongs to it.
@@ -56,8 +59,8 @@ pub(crate) struct Piece {
     pub records: u64,
 }
 
-/// Cuts tablets into pieces that fit the limits. `log_bytes`: of the whole log; `loads`: the
-/// server's report about its ranges.
+/// Cuts tablets into pieces that fit the limits. `log_bytes`: the bytes that all of them take;
+/// `loads`: the server's report about its ranges.
 pub(crate) fn cut(
     tablets: &[RecoverTablet],
     loads: &[RangeLoad],
@@ -85,6 +88,13 @@ pub(crate) fn cut(
             })
         })
         .collect()
+}
+
+/// The bytes of the tablets, as far as they are in the report.
+pub(crate) fn counted(tablets: &[RecoverTablet], loads: &[RangeLoad]) -> u64 {
+    let pieces = estimate(tablets, loads, 0);
+    let bytes = pieces.iter().map(|piece| piece.bytes);
+    bytes.fold(0, u64::saturating_add)
 }
 
 fn estimate(tablets: &[RecoverTablet], loads: &[RangeLoad], log_bytes: u64) -> Vec<Piece> {
@@ -284,18 +294,21 @@ mod tests {
     #[test]
     fn partitions_are_as_long_as_there_is_room_for() {
         const UNKNOWN: u64 = u64::MAX;
+        let bytes =
+            |total, rooms: &[u64], most, least| partition_bytes(total, rooms, most, least).0;
         // One for each, whatever the maximum; but not less than the minimum.
-        assert_eq!(partition_bytes(900, &[UNKNOWN; 3], 1_000, 10), 300);
-        assert_eq!(partition_bytes(9_000, &[UNKNOWN; 3], 1_000, 10), 1_000);
-        assert_eq!(partition_bytes(9, &[UNKNOWN; 3], 1_000, 10), 10);
+        assert_eq!(bytes(900, &[UNKNOWN; 3], 1_000, 10), 300);
+        assert_eq!(bytes(9_000, &[UNKNOWN; 3], 1_000, 10), 1_000);
+        assert_eq!(bytes(9, &[UNKNOWN; 3], 1_000, 10), 10);
         // Twice the room, in all; if an even share fits into only one of them, they are shorter.
-        assert_eq!(partition_bytes(900, &[250, 700, 850], 1_000, 10), 300);
-        assert_eq!(partition_bytes(900, &[250, 250, 850], 1_000, 10), 150);
-        assert_eq!(partition_bytes(900, &[200, 200, 600], 1_000, 10), 150);
-        // Nothing fits, or there is no master: as if there were room.
-        assert_eq!(partition_bytes(900, &[100, 0, 0], 1_000, 10), 300);
-        assert_eq!(partition_bytes(900, &[], 1_000, 10), 900);
-        assert_eq!(partition_bytes(0, &[0], 0, 0), 1);
+        assert_eq!(bytes(900, &[250, 700, 850], 1_000, 10), 300);
+        assert_eq!(bytes(900, &[250, 250, 850], 1_000, 10), 150);
+        assert_eq!(bytes(900, &[200, 200, 600], 1_000, 10), 150);
+        // Not all fit, or there is no master: as if there were room.
+        assert!(!partition_bytes(900, &[100, 0, 0], 1_000, 10).1);
+        assert_eq!(bytes(900, &[100, 0, 0], 1_000, 10), 300);
+        assert_eq!(bytes(900, &[], 1_000, 10), 900);
+        assert_eq!(bytes(0, &[0], 0, 0), 1);
     }
 
     proptest! {
@@ -307,7 +320,8 @@ mod tests {
             most in 100u64..5_000,
         ) {
             let total = rooms.iter().sum::<u64>() * part / 100;
-            let bytes = partition_bytes(total, &rooms, most, 1);
+            let (bytes, fits) = partition_bytes(total, &rooms, most, 1);
+            prop_assert!(fits);
             let places: u64 = rooms.iter().map(|room| room / bytes).sum();
             prop_assert!(bytes <= most && places >= total.div_ceil(bytes), "{bytes}");
         }

@@ -5,6 +5,7 @@ mod copysets;
 mod drains;
 mod enlisting;
 mod foreign;
+mod full_stop;
 mod functions;
 mod life;
 mod map;

@@ -1,0 +1,357 @@
+//! The room of recovery masters: what each may still take, over all recoveries in progress.
+//!
+//! Members report the bytes that they have and those that they may have. A report from the time of
+//! a recovery contains parts of it, and one from before contains nothing of it. So what was planned
+//! for a master counts on top of its last report from a time without any partition, until a report
+//! that contains all of it.
+//!
+//! **Invariants**
+//! - recovery::Y4: a partition is given to a master only if what is planned for it, over all
+//!   recoveries, fits there. Rooms are advice (coordinator::K9): a partition that has fitted nowhere
+//!   for long, while nothing else was recovered, is tried all the same.
+//! - Q1: the bytes of a partition count once: as planned until it ends, and as used afterwards.
+//! - Q2: planned are live bytes, as far as the dead server has reported them: versions that were
+//!   overwritten are in its log, and take no room where it is replayed.
+
+use super::Coordinator;
+use crate::recovery::plan::{self, Limits};
+use crate::recovery::{Partition, Place, Recovery};
+use duramen_base::ids::{KeyRange, ServerId};
+use duramen_base::planted::{Bug, has_bug};
+use duramen_wire::native::message::{RecoverTablet, ServerRoom};
+use std::collections::BTreeMap;
+
+/// A report that came this long before the end of a master's last partition is current if no other
+/// one has followed: members report changes every two seconds.
+const SETTLED_US: u64 = 3_000_000;
+/// A server without a report, this long after it came, has no limit: it may run an older program.
+/// Until then it is not asked if several logs are recovered, as after a full stop.
+const NEW_US: u64 = 1_000_000;
+/// A partition that fits nowhere is tried after this time without any other one in progress, if the
+/// numbers may well be wrong: nobody has reported the dead server's bytes, or a master's room.
+const TRY_GUESSED_US: u64 = 10_000_000;
+/// The same if all have reported. An attempt takes memory that clients' deletes need.
+const TRY_REPORTED_US: u64 = 60_000_000;
+/// Planned bytes are the reported ones and so many percent more: reports are samples.
+const MARGIN_PERCENT: u64 = 5;
+/// Recoveries that wait for room look again this long after a report, so that those of several
+/// members count together.
+pub(super) const NEWS_US: u64 = 50_000;
+/// After an attempt without enough space the pause is longer each time, up to [`RETRY_US`] shifted
+/// by this.
+const RESTS_LONGER: u32 = 3;
+/// Number of first attempts that are only cut finer, if the members report room.
+const FINER_FIRST: u32 = 4;
+/// Rules are applied at least this often; also the pause after a failed attempt.
+pub(super) const RETRY_US: u64 = 2_000_000;
+
+/// A master's room.
+pub(super) struct Room {
+    report: Option<ServerRoom>,
+    reported_us: u64,
+    /// When it came into the list here.
+    since_us: u64,
+    /// The bytes in use when it got the first of its present partitions, and the planned bytes of
+    /// those that it has recovered since.
+    before_bytes: u64,
+    done_bytes: u64,
+    /// When the last of them ended.
+    idle_us: u64,
+}
+
+impl Room {
+    pub(super) fn new(now_us: u64) -> Room {
+        Room {
+            report: None,
+            reported_us: 0,
+            since_us: now_us,
+            before_bytes: 0,
+            done_bytes: 0,
+            idle_us: 0,
+        }
+    }
+
+    pub(super) fn report(&self) -> Option<ServerRoom> {
+        self.report
+    }
+
+    pub(super) fn reports(&mut self, now_us: u64, report: ServerRoom) {
+        (self.report, self.reported_us) = (Some(report), now_us);
+    }
+
+    /// It gets the first of its present partitions.
+    pub(super) fn begins(&mut self, now_us: u64) {
+        self.before_bytes = self.used_bytes(now_us, 0, 0);
+        self.done_bytes = 0;
+    }
+
+    /// One of them was recovered.
+    pub(super) fn gains(&mut self, planned_bytes: u64) {
+        self.done_bytes = self.done_bytes.saturating_add(planned_bytes);
+    }
+
+    /// The last of them has ended.
+    pub(super) fn rests(&mut self, now_us: u64) {
+        self.idle_us = now_us;
+    }
+
+    /// Q1: without the `given` bytes of the `recovering` partitions in progress.
+    fn used_bytes(&self, now_us: u64, recovering: u32, given: u64) -> u64 {
+        let Some(report) = self.report else { return 0 };
+        let is_newer = self.reported_us > self.idle_us || now_us >= self.idle_us + SETTLED_US;
+        if recovering == 0 && is_newer {
+            let twice = has_bug(Bug::DoneCountsTwice);
+            return report.used_bytes + if twice { self.done_bytes } else { 0 };
+        }
+        let planned = self.before_bytes.saturating_add(self.done_bytes);
+        planned.max(report.used_bytes.saturating_sub(given))
+    }
+}
+
+/// What all recovery masters may still take.
+pub(super) struct Rooms {
+    /// Unlimited: it has not reported.
+    left: BTreeMap<ServerId, u64>,
+}
+
+impl Rooms {
+    /// recovery::Y4
+    pub(super) fn fits(&self, master: ServerId, bytes: u64) -> bool {
+        let left = self.left.get(&master);
+        left.is_some_and(|left| *left >= bytes) || has_bug(Bug::RoomIsIgnored)
+    }
+
+    pub(super) fn take(&mut self, master: ServerId, bytes: u64) {
+        if let Some(left) = self.left.get_mut(&master).filter(|left| **left < u64::MAX) {
+            *left = left.saturating_sub(bytes);
+        }
+    }
+
+    /// The master of these that gets a partition: the first one with room for it.
+    pub(super) fn first(&self, free: &[ServerId], partition: &Partition) -> Option<usize> {
+        let may = |id: &ServerId| !partition.not_on.contains(id);
+        free.iter()
+            .position(|id| may(id) && self.fits(*id, partition.bytes))
+    }
+
+    /// Whether a master has room for it, free or not.
+    pub(super) fn has_any(&self, partition: &Partition) -> bool {
+        let mut masters = self.left.keys();
+        masters.any(|id| !partition.not_on.contains(id) && self.fits(*id, partition.bytes))
+    }
+
+    fn sum(&self) -> u64 {
+        self.left
+            .values()
+            .fold(0, |sum, left| sum.saturating_add(*left))
+    }
+
+    fn all_known(&self) -> bool {
+        self.left.values().all(|left| *left < u64::MAX)
+    }
+}
+
+impl Coordinator {
+    pub(super) fn rooms(&self) -> Rooms {
+        let mut given: BTreeMap<ServerId, u64> = BTreeMap::new();
+        for partition in self.recoveries.values().flat_map(|of| &of.partitions) {
+            if let Place::Given { to, .. } = partition.place {
+                let sum = given.entry(to).or_default();
+                *sum = sum.saturating_add(partition.bytes);
+            }
+        }
+        let several = self.recoveries.len() > 1;
+        let room_of = |id: ServerId| {
+            let server = self.servers.get(&id)?;
+            let (room, given) = (&server.room, given.get(&id).copied().unwrap_or(0));
+            let left = match room.report {
+                Some(report) => {
+                    let used = room.used_bytes(self.now_us, server.recovering, given);
+                    report
+                        .limit_bytes
+                        .saturating_sub(used.saturating_add(given))
+                }
+                None if several && self.now_us < room.since_us + NEW_US => 0,
+                None => u64::MAX,
+            };
+            Some((id, left))
+        };
+        let left = self.recovery_masters().filter_map(room_of).collect();
+        Rooms { left }
+    }
+
+    /// Most bytes of a partition: the settings' limit, reduced by the number of masters and by
+    /// their room; and whether all of `planned` bytes fit then.
+    pub(super) fn partition_limits(&self, dead: ServerId, planned: u64) -> (Limits, bool) {
+        let settings = &self.meta.settings;
+        let rooms: Vec<u64> = self.rooms().left.into_values().collect();
+        let least = u64::from(settings.segment_bytes);
+        let most = settings.partition_bytes;
+        let (bytes, fits) = plan::partition_bytes(planned, &rooms, most, least);
+        let finer = self.recoveries.get(&dead).map_or(0, |of| of.finer);
+        let shorter = bytes.checked_shr(finer).unwrap_or(0);
+        let limits = Limits {
+            // Cut in halves again and again if they did not fit, but each costs a segment on R
+            // disks, and messages.
+            bytes: shorter.max(least.min(bytes)),
+            records: settings.partition_records,
+            within_slots: finer > 0,
+        };
+        (limits, fits)
+    }
+
+    pub(super) fn lost_tablets(&self, dead: ServerId) -> Vec<RecoverTablet> {
+        let owned = self.owned.get(&dead).into_iter().flatten();
+        let tablets = owned.filter_map(|(table, first)| {
+            let tablet = self.tablets.get(&(*table, *first))?;
+            Some(RecoverTablet {
+                table: *table,
+                range: KeyRange::new(*first, tablet.last),
+                creation: tablet.creation,
+            })
+        });
+        tablets.collect()
+    }
+
+    /// Q2: the bytes that a dead server's tablets will take, of a log of this length.
+    pub(super) fn planned_bytes(
+        &self,
+        dead: ServerId,
+        tablets: &[RecoverTablet],
+        log_bytes: u64,
+    ) -> u64 {
+        let loads = self
+            .servers
+            .get(&dead)
+            .map_or(&[][..], |s| s.loads.ranges());
+        let counted = plan::counted(tablets, loads);
+        match counted {
+            0 => log_bytes,
+            counted => log_bytes.min(counted.saturating_add(counted / 100 * MARGIN_PERCENT)),
+        }
+    }
+
+    /// Notes for each recovery what fits nowhere: bytes, and since when.
+    pub(super) fn note_lacks(&mut self, rooms: &Rooms) {
+        let now_us = self.now_us;
+        for recovery in self.recoveries.values_mut() {
+            let waiting = recovery.partitions.iter();
+            let waiting = waiting.filter(|of| of.place == Place::Waiting && !rooms.has_any(of));
+            let bytes = waiting.fold(0u64, |sum, of| sum.saturating_add(of.bytes));
+            recovery.lacks = match recovery.lacks {
+                _ if bytes == 0 => None,
+                Some((_, since_us)) => Some((bytes, since_us)),
+                None => Some((bytes, now_us)),
+            };
+        }
+    }
+
+    /// The partition that is tried although it fits nowhere, as nothing else is in progress, and
+    /// the master with most room.
+    pub(super) fn last_resort(&self, rooms: &Rooms) -> Option<(ServerId, u32, ServerId)> {
+        let is_given = |of: &Partition| matches!(of.place, Place::Given { .. });
+        let mut all = self.recoveries.values().flat_map(|of| &of.partitions);
+        if all.any(is_given) {
+            return None;
+        }
+        let is_due = |(dead, recovery): &(&ServerId, &Recovery)| {
+            let counted = self.servers.get(dead).is_some_and(|s| s.loads.sums().0 > 0);
+            let after_us = match counted && rooms.all_known() {
+                true => TRY_REPORTED_US,
+                false => TRY_GUESSED_US,
+            };
+            let since_us = recovery.lacks.map(|(_, since_us)| since_us);
+            since_us.is_some_and(|since_us| self.now_us >= since_us + after_us)
+        };
+        let is_free = |id: &ServerId| self.servers[id].busy_until_us <= self.now_us;
+        let due = self.recoveries.iter().filter(is_due);
+        let mut waiting = due.flat_map(|(dead, recovery)| {
+            let partitions = (0..).zip(&recovery.partitions);
+            partitions.map(move |(number, of)| (*dead, number, of))
+        });
+        waiting.find_map(|(dead, number, of)| {
+            if of.place != Place::Waiting {
+                return None;
+            }
+            let may = |id: &&ServerId| !of.not_on.contains(id) && is_free(id);
+            let most = rooms
+                .left
+                .keys()
+                .filter(may)
+                .max_by_key(|id| rooms.left[id])?;
+            Some((dead, number, *most))
+        })
+    }
+
+    /// A recovery whose partitions fit nowhere, with nothing in progress, that would fit if they
+    /// were cut shorter.
+    pub(super) fn fits_if_shorter(&self) -> Option<ServerId> {
+        let fits = |(dead, recovery): &(&ServerId, &Recovery)| {
+            let mut places = recovery.partitions.iter().map(|of| &of.place);
+            let Some(log) = recovery.log.as_ref().filter(|_| recovery.lacks.is_some()) else {
+                return false;
+            };
+            if places.any(|place| matches!(place, Place::Given { .. })) {
+                return false;
+            }
+            let planned = self.planned_bytes(**dead, &self.lost_tablets(**dead), log.bytes());
+            let (limits, fits) = self.partition_limits(**dead, planned);
+            fits && limits.bytes < recovery.cut_bytes
+        };
+        self.recoveries.iter().find(fits).map(|(dead, _)| *dead)
+    }
+
+    /// The reason why partitions wait, for people.
+    pub(super) fn lacks_text(&self, dead: ServerId, bytes: u64) -> String {
+        let rooms = self.rooms().left;
+        let known = rooms.values().filter(|left| **left < u64::MAX);
+        let (up, left) = (rooms.len(), known.sum());
+        format!(
+            "room for {}: the {up} servers that are up have {} left. Start server {dead} again, \
+             add a server, or delete data",
+            mebibytes(bytes),
+            mebibytes(left)
+        )
+    }
+
+    /// A member has reported its room: recoveries that lack some look again.
+    pub(super) fn room_changed(&mut self) {
+        let lacking = self.recoveries.iter().filter(|(_, recovery)| {
+            recovery.lacks.is_some() || recovery.rest_until_us > self.now_us
+        });
+        let lacking: Vec<ServerId> = lacking.map(|(dead, _)| *dead).collect();
+        for dead in lacking {
+            self.arm_recovery(dead, NEWS_US);
+        }
+    }
+
+    /// Sets the pause before the next attempt.
+    pub(super) fn rest(&mut self, dead: ServerId) {
+        let room = self.rooms().sum();
+        let Some(recovery) = self.recoveries.get_mut(&dead) else {
+            return;
+        };
+        let has_room = room >= recovery.lacking;
+        let longer = match has_room {
+            true => recovery.in_vain.saturating_sub(FINER_FIRST),
+            false => recovery.in_vain.saturating_sub(1),
+        };
+        recovery.room = room;
+        recovery.rest_until_us = self.now_us + (RETRY_US << longer.min(RESTS_LONGER));
+    }
+
+    /// Ends a pause early when a server reports that there is room now.
+    pub(super) fn rest_less(&mut self, dead: ServerId) {
+        let room = self.rooms().sum();
+        let Some(recovery) = self.recoveries.get_mut(&dead) else {
+            return;
+        };
+        if room > recovery.room && room >= recovery.lacking {
+            recovery.rest_until_us = recovery.rest_until_us.min(self.now_us);
+        }
+    }
+}
+
+fn mebibytes(bytes: u64) -> String {
+    format!("{} MiB", bytes.div_ceil(1 << 20))
+}
