@@ -162,6 +162,8 @@ pub enum Bug {
     LoadsNotStored,
     /// recovery::Y4: partitions are given to masters without room.
     RoomIsIgnored,
+    /// recovery::Y5: the room of a machine that has come back is given to other logs.
+    HomeRoomGiven,
     /// rooms::Q1: what a master has recovered counts beside a report that contains it.
     DoneCountsTwice,
     /// A new leader calls stale what its predecessor had persisted, and the owner drops it.

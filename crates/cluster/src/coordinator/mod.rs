@@ -78,6 +78,10 @@ use store::Batch;
 use suspects::Sounded;
 pub use verdict::Sign;
 
+/// Partitions that a master recovers at once. More than one only if no master is left without: each
+/// round reads the whole log once more, so one round should do as much as possible.
+const AT_ONCE: u32 = 4;
+
 /// Names a request to the coordinator until it is answered. Given by its driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReplyId(pub u64);

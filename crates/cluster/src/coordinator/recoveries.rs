@@ -3,7 +3,7 @@
 
 use super::records::{Origin, TabletRecord};
 use super::rooms::{RETRY_US, Rooms};
-use super::{CallKind, Coordinator, Timer, refused};
+use super::{AT_ONCE, CallKind, Coordinator, Timer, refused};
 use crate::recovery::collect::{Log, Missing};
 use crate::recovery::plan;
 use crate::recovery::{Partition, Place, Recovery};
@@ -28,9 +28,6 @@ const REMIND_US: u64 = 5_000_000;
 /// A read lease is measured by another clock, which may run faster or slower by this much, in
 /// percent.
 const DRIFT_PERCENT: u64 = 10;
-/// Partitions that a master recovers at once. More than one only if no master is left without: each
-/// round reads the whole log once more, so one round should do as much as possible.
-const AT_ONCE: u32 = 4;
 /// A master recovers several partitions at once only if they may be at least this many segments
 /// long: each partition fills a segment on R disks only in part, so many short ones at once would
 /// fill the disks with nothing.
@@ -55,6 +52,7 @@ impl Coordinator {
         if !has_bug(Bug::LeaseForgotten) {
             new.lease_until_us = new.lease_until_us.max(quiet_until_us);
         }
+        new.planned = self.counted_bytes(dead, &self.lost_tablets(dead));
         self.recoveries.insert(dead, new);
         self.ask_backups(dead);
         self.arm_recovery(dead, PATIENCE_US);
@@ -170,7 +168,9 @@ impl Coordinator {
         });
         if let Err(missing) = judged {
             recovery.waits_for = Some(missing.to_string());
-        } else if let Some(mut log) = recovery.collected.whole(&recovery.images) {
+        } else if let Some(until_us) = self.left_to_home_us(dead) {
+            self.wait_for_home(dead, until_us);
+        } else if let Some(mut log) = whole(self.recoveries.get(&dead)) {
             let speeds = self.speeds();
             if let Some(recovery) = self.recoveries.get(&dead) {
                 recovery.collected.spread(&mut log, &speeds);
@@ -179,14 +179,52 @@ impl Coordinator {
         }
     }
 
+    /// The log is whole, and its machine may come back soon (recovery::Y5).
+    fn wait_for_home(&mut self, dead: ServerId, until_us: u64) {
+        let left_us = until_us - self.now_us;
+        if let Some(recovery) = self.recoveries.get_mut(&dead) {
+            let left_s = left_us.div_ceil(1_000_000);
+            let text = format!("the machine of server {dead}, for {left_s} s more");
+            recovery.waits_for = Some(text);
+        }
+        self.arm_recovery(dead, left_us);
+    }
+
+    /// The machines of some logs may be back: those that wait for them begin.
+    pub(super) fn home_is_back(&mut self, home: ServerId) {
+        let of_it = self.recoveries.keys().copied();
+        let of_it: Vec<ServerId> = of_it
+            .filter(|dead| self.home_of(*dead) == Some(home))
+            .collect();
+        of_it.into_iter().for_each(|dead| self.decide(dead));
+    }
+
     fn begin_partitions(&mut self, dead: ServerId, log: Log) {
         let tablets = self.lost_tablets(dead);
         let planned = self.planned_bytes(dead, &tablets, log.bytes());
-        let (limits, _) = self.partition_limits(dead, planned);
+        if let Some(recovery) = self.recoveries.get_mut(&dead) {
+            recovery.planned = planned;
+        }
+        let (limits, fits) = self.partition_limits(dead, planned);
         let loads = self
             .servers
             .get(&dead)
             .map_or(&[][..], |s| s.loads.ranges());
+        if self.goes_home(dead, tablets.len()) {
+            let pieces = plan::uncut(&tablets, loads, planned);
+            if let Some(recovery) = self.recoveries.get_mut(&dead) {
+                recovery.begin_at_home(log, pieces);
+            }
+            return self.give_partitions();
+        }
+        // Not all of it fits, however it is cut: there may be room for all of it later.
+        if !fits && !limits.within_slots && self.counted_bytes(dead, &tablets) > 0 {
+            let pieces = vec![plan::uncut(&tablets, loads, planned)];
+            if let Some(recovery) = self.recoveries.get_mut(&dead) {
+                recovery.begin(log, pieces, u64::MAX);
+            }
+            return self.give_partitions();
+        }
         let pieces = plan::cut(&tablets, loads, planned, limits);
         for piece in &pieces {
             let tablet = piece.tablet;
@@ -226,9 +264,14 @@ impl Coordinator {
             let waiting = (0..).zip(&recovery.partitions);
             let waiting = waiting.filter(|(_, partition)| partition.place == Place::Waiting);
             for (number, partition) in waiting {
-                if let Some(at) = rooms.first(&free, partition) {
-                    let to = free.remove(at);
-                    rooms.take(to, partition.bytes);
+                let to = match partition.is_home {
+                    true => self.takes_home(*dead, partition),
+                    false => rooms
+                        .first(&free, *dead, partition)
+                        .map(|at| free.remove(at)),
+                };
+                if let Some(to) = to {
+                    rooms.take(*dead, to, partition.bytes);
                     given.push((*dead, number, to));
                 }
             }
@@ -240,7 +283,8 @@ impl Coordinator {
         if let Some((dead, partition, to)) = self.last_resort(&rooms) {
             self.give(dead, partition, to);
         }
-        if let Some(dead) = self.fits_if_shorter() {
+        let anew = self.changes_home().or_else(|| self.fits_if_shorter());
+        if let Some(dead) = anew {
             self.cut_again(dead);
         }
     }
@@ -259,7 +303,7 @@ impl Coordinator {
             let has_one = |id: &ServerId| {
                 let server = &self.servers[id];
                 let is_free = server.recovering < places && server.busy_until_us <= self.now_us;
-                is_free && rooms.fits(*id, least)
+                is_free && rooms.fits_any(*id, least)
             };
             let more = enough - free.len();
             free.extend(self.recovery_masters().filter(has_one).take(more));
@@ -495,8 +539,10 @@ impl Coordinator {
             return;
         };
         let nobody = self.recovery_masters().next().is_none();
+        let home = self.home_of(dead);
         let can_go_on = recovery.partitions.iter().any(|p| match p.place {
             Place::Given { .. } => true,
+            Place::Waiting if p.is_home => home.is_none_or(|home| !p.not_on.contains(&home)),
             Place::Waiting => nobody || self.recovery_masters().any(|m| !p.not_on.contains(&m)),
             Place::Done { .. } | Place::Failed => false,
         });
@@ -659,4 +705,8 @@ impl Coordinator {
         all.extend(self.ended.iter().cloned());
         all
     }
+}
+
+fn whole(recovery: Option<&Recovery>) -> Option<Log> {
+    recovery.and_then(|of| of.collected.whole(&of.images))
 }

@@ -9,11 +9,12 @@
 //! - recovery::Y4: a partition is given to a master only if what is planned for it, over all
 //!   recoveries, fits there. Rooms are advice (coordinator::K9): a partition that has fitted nowhere
 //!   for long, while nothing else was recovered, is tried all the same.
+//! - recovery::Y5: the room of a machine for its own former life is not given to other logs.
 //! - Q1: the bytes of a partition count once: as planned until it ends, and as used afterwards.
 //! - Q2: planned are live bytes, as far as the dead server has reported them: versions that were
 //!   overwritten are in its log, and take no room where it is replayed.
 
-use super::Coordinator;
+use super::{AT_ONCE, Coordinator};
 use crate::recovery::plan::{self, Limits};
 use crate::recovery::{Partition, Place, Recovery};
 use duramen_base::ids::{KeyRange, ServerId};
@@ -42,6 +43,16 @@ pub(super) const NEWS_US: u64 = 50_000;
 const RESTS_LONGER: u32 = 3;
 /// Number of first attempts that are only cut finer, if the members report room.
 const FINER_FIRST: u32 = 4;
+/// After a full stop machines come back at about the same time: a log is left to its machine for
+/// this long.
+const HOME_US: u64 = 5_000_000;
+/// A master that came back so long ago, or less, tells that there may have been a full stop.
+const YOUNG_US: u64 = 15_000_000;
+/// A log of at most so many partitions is read by its own machine alone: that keeps its tablets
+/// together and where they were. Longer ones are read by all, which is faster.
+const HOME_PARTITIONS: u64 = 16;
+/// Most tablets of a partition for the own machine: each request for entries has all of them.
+const HOME_TABLETS: usize = 4096;
 /// Rules are applied at least this often; also the pause after a failed attempt.
 pub(super) const RETRY_US: u64 = 2_000_000;
 
@@ -51,6 +62,8 @@ pub(super) struct Room {
     reported_us: u64,
     /// When it came into the list here.
     since_us: u64,
+    /// When it enlisted, as another life of an earlier server.
+    returned_us: Option<u64>,
     /// The bytes in use when it got the first of its present partitions, and the planned bytes of
     /// those that it has recovered since.
     before_bytes: u64,
@@ -65,10 +78,15 @@ impl Room {
             report: None,
             reported_us: 0,
             since_us: now_us,
+            returned_us: None,
             before_bytes: 0,
             done_bytes: 0,
             idle_us: 0,
         }
+    }
+
+    pub(super) fn returns(&mut self, now_us: u64) {
+        self.returned_us = Some(now_us);
     }
 
     pub(super) fn report(&self) -> Option<ServerRoom> {
@@ -112,32 +130,56 @@ impl Room {
 pub(super) struct Rooms {
     /// Unlimited: it has not reported.
     left: BTreeMap<ServerId, u64>,
+    /// Of that, what is kept for the logs of the machine's former lives (recovery::Y5).
+    kept: BTreeMap<ServerId, Vec<(ServerId, u64)>>,
 }
 
 impl Rooms {
     /// recovery::Y4
-    pub(super) fn fits(&self, master: ServerId, bytes: u64) -> bool {
-        let left = self.left.get(&master);
-        left.is_some_and(|left| *left >= bytes) || has_bug(Bug::RoomIsIgnored)
+    pub(super) fn fits(&self, dead: ServerId, master: ServerId, bytes: u64) -> bool {
+        self.left_for(dead, master) >= bytes || has_bug(Bug::RoomIsIgnored)
     }
 
-    pub(super) fn take(&mut self, master: ServerId, bytes: u64) {
+    /// What a master may take of this log.
+    fn left_for(&self, dead: ServerId, master: ServerId) -> u64 {
+        let left = self.left.get(&master).copied().unwrap_or(0);
+        let kept = self.kept.get(&master).into_iter().flatten();
+        let kept = kept.filter(|(log, _)| *log != dead && !has_bug(Bug::HomeRoomGiven));
+        kept.fold(left, |left, (_, bytes)| left.saturating_sub(*bytes))
+    }
+
+    /// Whether a master may have room for so many bytes of any log.
+    pub(super) fn fits_any(&self, master: ServerId, bytes: u64) -> bool {
+        self.fits(master, master, bytes) || self.kept.contains_key(&master)
+    }
+
+    pub(super) fn take(&mut self, dead: ServerId, master: ServerId, bytes: u64) {
+        for (log, kept) in self.kept.get_mut(&master).into_iter().flatten() {
+            if *log == dead {
+                *kept = kept.saturating_sub(bytes);
+            }
+        }
         if let Some(left) = self.left.get_mut(&master).filter(|left| **left < u64::MAX) {
             *left = left.saturating_sub(bytes);
         }
     }
 
     /// The master of these that gets a partition: the first one with room for it.
-    pub(super) fn first(&self, free: &[ServerId], partition: &Partition) -> Option<usize> {
+    pub(super) fn first(
+        &self,
+        free: &[ServerId],
+        dead: ServerId,
+        partition: &Partition,
+    ) -> Option<usize> {
         let may = |id: &ServerId| !partition.not_on.contains(id);
         free.iter()
-            .position(|id| may(id) && self.fits(*id, partition.bytes))
+            .position(|id| may(id) && self.fits(dead, *id, partition.bytes))
     }
 
     /// Whether a master has room for it, free or not.
-    pub(super) fn has_any(&self, partition: &Partition) -> bool {
+    pub(super) fn has_any(&self, dead: ServerId, partition: &Partition) -> bool {
         let mut masters = self.left.keys();
-        masters.any(|id| !partition.not_on.contains(id) && self.fits(*id, partition.bytes))
+        masters.any(|id| !partition.not_on.contains(id) && self.fits(dead, *id, partition.bytes))
     }
 
     fn sum(&self) -> u64 {
@@ -177,14 +219,102 @@ impl Coordinator {
             Some((id, left))
         };
         let left = self.recovery_masters().filter_map(room_of).collect();
-        Rooms { left }
+        let mut kept: BTreeMap<ServerId, Vec<(ServerId, u64)>> = BTreeMap::new();
+        for (dead, recovery) in &self.recoveries {
+            if let Some(home) = self.home_of(*dead) {
+                kept.entry(home)
+                    .or_default()
+                    .push((*dead, recovery.waiting_bytes()));
+            }
+        }
+        Rooms { left, kept }
+    }
+
+    /// The present life of a dead server's machine, if it may get tablets.
+    pub(super) fn home_of(&self, dead: ServerId) -> Option<ServerId> {
+        let disk = self.servers.get(&dead)?.record.entry.disk;
+        let home = self.disks.get(&disk).copied().filter(|_| disk != 0)?;
+        let entry = &self.servers.get(&home)?.record.entry;
+        (entry.roles.master && !entry.draining).then_some(home)
+    }
+
+    /// Whether all tablets of a dead server go to its own machine: what the machine held before fits
+    /// there, at least as long as its present life has nothing else.
+    pub(super) fn goes_home(&self, dead: ServerId, tablets: usize) -> bool {
+        let (Some(home), Some(recovery)) = (self.home_of(dead), self.recoveries.get(&dead)) else {
+            return false;
+        };
+        let server = &self.servers[&home];
+        let is_empty = self.tablets_owned(home) == 0 && server.recovering == 0;
+        let is_known = server.room.report.is_some();
+        let has_room = || is_known && self.rooms().fits(dead, home, recovery.planned);
+        let most = self.meta.settings.partition_bytes;
+        let is_short = recovery.planned <= most.saturating_mul(HOME_PARTITIONS);
+        let is_one_of_many = 2 * self.recoveries.len() >= self.masters.len();
+        // It may have less memory now. Planned bytes are more than the reported ones.
+        let limit = server.room.report.map_or(u64::MAX, |room| room.limit_bytes);
+        let counted = self.servers.get(&dead).map_or(0, |s| s.loads.sums().0);
+        (is_short || is_one_of_many)
+            && tablets <= HOME_TABLETS
+            && counted <= limit
+            && recovery.finer == 0
+            && !recovery.unlucky.contains(&home)
+            && (is_empty || has_room())
+    }
+
+    /// The end of the time for which a dead server's log is left to its machine, which is not
+    /// back, if most masters that are up have just come back.
+    pub(super) fn left_to_home_us(&self, dead: ServerId) -> Option<u64> {
+        let recovery = self.recoveries.get(&dead)?;
+        let until_us = recovery.since_us + HOME_US;
+        let returned_us = |id: ServerId| self.servers.get(&id)?.room.returned_us;
+        let is_young = |id: &ServerId| {
+            returned_us(*id).is_some_and(|at_us| self.now_us < at_us.saturating_add(YOUNG_US))
+        };
+        let are_most_young = || 2 * self.masters().filter(is_young).count() > self.masters.len();
+        let has_machine = self.servers.get(&dead)?.record.entry.disk != 0;
+        let waits = has_machine && self.home_of(dead).is_none() && are_most_young();
+        (waits && self.now_us < until_us).then_some(until_us)
+    }
+
+    /// The machine of a dead server is back, or is gone: its partition is given to it, or all that
+    /// is left is planned anew.
+    pub(super) fn changes_home(&self) -> Option<ServerId> {
+        let changes = |(dead, recovery): &(&ServerId, &Recovery)| {
+            if recovery.log.is_none() || recovery.has_given() {
+                return false;
+            }
+            let mut waiting = recovery.partitions.iter();
+            let mut waiting = waiting.by_ref().filter(|of| of.place == Place::Waiting);
+            match waiting.any(|of| of.is_home) {
+                true => self.home_of(**dead).is_none() && self.left_to_home_us(**dead).is_none(),
+                false => {
+                    let tablets = self.tablets_owned(**dead);
+                    recovery.lacks.is_some() && self.goes_home(**dead, tablets)
+                }
+            }
+        };
+        self.recoveries.iter().find(changes).map(|(dead, _)| *dead)
+    }
+
+    /// Whether the dead server's machine can be given its partition.
+    pub(super) fn takes_home(&self, dead: ServerId, partition: &Partition) -> Option<ServerId> {
+        let home = self.home_of(dead)?;
+        let server = self.servers.get(&home)?;
+        let fits = || self.rooms().fits(dead, home, partition.bytes);
+        let may = server.busy_until_us <= self.now_us
+            && !partition.not_on.contains(&home)
+            && (server.recovering == 0 || server.recovering < AT_ONCE && fits());
+        may.then_some(home)
     }
 
     /// Most bytes of a partition: the settings' limit, reduced by the number of masters and by
     /// their room; and whether all of `planned` bytes fit then.
     pub(super) fn partition_limits(&self, dead: ServerId, planned: u64) -> (Limits, bool) {
         let settings = &self.meta.settings;
-        let rooms: Vec<u64> = self.rooms().left.into_values().collect();
+        let rooms = self.rooms();
+        let masters = rooms.left.keys();
+        let rooms: Vec<u64> = masters.map(|id| rooms.left_for(dead, *id)).collect();
         let least = u64::from(settings.segment_bytes);
         let most = settings.partition_bytes;
         let (bytes, fits) = plan::partition_bytes(planned, &rooms, most, least);
@@ -220,23 +350,28 @@ impl Coordinator {
         tablets: &[RecoverTablet],
         log_bytes: u64,
     ) -> u64 {
-        let loads = self
-            .servers
-            .get(&dead)
-            .map_or(&[][..], |s| s.loads.ranges());
-        let counted = plan::counted(tablets, loads);
-        match counted {
+        match self.counted_bytes(dead, tablets) {
             0 => log_bytes,
-            counted => log_bytes.min(counted.saturating_add(counted / 100 * MARGIN_PERCENT)),
+            counted => counted.min(log_bytes),
         }
+    }
+
+    /// The same without a log; 0: nobody has reported them.
+    pub(super) fn counted_bytes(&self, dead: ServerId, tablets: &[RecoverTablet]) -> u64 {
+        let server = self.servers.get(&dead);
+        let loads = server.map_or(&[][..], |s| s.loads.ranges());
+        let counted = plan::counted(tablets, loads);
+        counted.saturating_add(counted / 100 * MARGIN_PERCENT)
     }
 
     /// Notes for each recovery what fits nowhere: bytes, and since when.
     pub(super) fn note_lacks(&mut self, rooms: &Rooms) {
         let now_us = self.now_us;
-        for recovery in self.recoveries.values_mut() {
+        for (dead, recovery) in &mut self.recoveries {
             let waiting = recovery.partitions.iter();
-            let waiting = waiting.filter(|of| of.place == Place::Waiting && !rooms.has_any(of));
+            let waiting = waiting.filter(|of| {
+                of.place == Place::Waiting && !of.is_home && !rooms.has_any(*dead, of)
+            });
             let bytes = waiting.fold(0u64, |sum, of| sum.saturating_add(of.bytes));
             recovery.lacks = match recovery.lacks {
                 _ if bytes == 0 => None,
@@ -270,7 +405,7 @@ impl Coordinator {
             partitions.map(move |(number, of)| (*dead, number, of))
         });
         waiting.find_map(|(dead, number, of)| {
-            if of.place != Place::Waiting {
+            if of.place != Place::Waiting || of.is_home {
                 return None;
             }
             let may = |id: &&ServerId| !of.not_on.contains(id) && is_free(id);
@@ -287,11 +422,10 @@ impl Coordinator {
     /// were cut shorter.
     pub(super) fn fits_if_shorter(&self) -> Option<ServerId> {
         let fits = |(dead, recovery): &(&ServerId, &Recovery)| {
-            let mut places = recovery.partitions.iter().map(|of| &of.place);
             let Some(log) = recovery.log.as_ref().filter(|_| recovery.lacks.is_some()) else {
                 return false;
             };
-            if places.any(|place| matches!(place, Place::Given { .. })) {
+            if recovery.has_given() {
                 return false;
             }
             let planned = self.planned_bytes(**dead, &self.lost_tablets(**dead), log.bytes());

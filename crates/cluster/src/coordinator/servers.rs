@@ -82,6 +82,7 @@ impl Coordinator {
         }
         self.enlisted.push((reply, id));
         self.ask_new_backup(id);
+        self.home_is_back(id);
         self.give_partitions();
         None
     }
@@ -212,6 +213,11 @@ impl Coordinator {
         self.change_list(ServerChange::Added(record.entry.clone()));
         self.nonces.insert(enlist.nonce, id);
         self.adopt(id, record);
+        if enlist.replaces.is_some()
+            && let Some(server) = self.servers.get_mut(&id)
+        {
+            server.room.returns(self.now_us);
+        }
         self.affect(id);
         id
     }

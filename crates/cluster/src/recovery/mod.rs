@@ -10,6 +10,9 @@
 //! - Y4: a partition is given to a master only if what is planned for it, over all recoveries, fits
 //!   there ([`rooms`](super::coordinator)). Otherwise many masters would fail at half of their work
 //!   at the same time, again and again.
+//! - Y5: room for the tablets of a machine's former life is kept free of other logs' partitions
+//!   while they wait for it. What the machine held before its end fits there, so after a full stop
+//!   nobody depends on the order in which the machines come back.
 //!
 //! Paper: [Ousterhout15 §7]; docs/traps.md, "Replication and recovery".
 
@@ -50,6 +53,8 @@ pub(crate) enum Place {
 #[derive(Clone, Debug)]
 pub(crate) struct Partition {
     pub tablets: Vec<RecoverTablet>,
+    /// It is all that is left, and for the machine of the dead server alone.
+    pub is_home: bool,
     /// Estimated bytes that it takes where it is replayed.
     pub bytes: u64,
     pub place: Place,
@@ -85,6 +90,8 @@ pub(crate) struct Recovery {
     /// Images of open segments that an attempt has chosen.
     pub images: BTreeMap<SegmentId, Certificate>,
     pub partitions: Vec<Partition>,
+    /// Bytes that its tablets will take, as far as that is known.
+    pub planned: u64,
     /// Bytes of partitions that fit nowhere, and since when.
     pub lacks: Option<(u64, u64)>,
     /// Most bytes of a partition of this attempt.
@@ -128,6 +135,7 @@ impl Recovery {
             log: None,
             images: BTreeMap::new(),
             partitions: Vec::new(),
+            planned: 0,
             lacks: None,
             cut_bytes: u64::MAX,
             finer: 0,
@@ -155,6 +163,7 @@ impl Recovery {
             .map(|pieces| Partition {
                 bytes: pieces.iter().map(|piece| piece.bytes).sum(),
                 tablets: pieces.into_iter().map(|piece| piece.tablet).collect(),
+                is_home: false,
                 place: Place::Waiting,
                 not_on: self.unlucky.clone(),
                 progress: (0, 0, 0),
@@ -163,6 +172,27 @@ impl Recovery {
         self.log = Some(log);
         (self.lacks, self.cut_bytes) = (None, cut_bytes);
         self.waits_for = None;
+    }
+
+    /// As [`begin`](Self::begin), with one partition, for the dead server's machine.
+    pub(crate) fn begin_at_home(&mut self, log: Log, pieces: Vec<Piece>) {
+        self.begin(log, vec![pieces], u64::MAX);
+        self.partitions.iter_mut().for_each(|of| of.is_home = true);
+    }
+
+    /// The bytes of its tablets for which no master has a partition.
+    pub(crate) fn waiting_bytes(&self) -> u64 {
+        if self.log.is_none() {
+            return self.planned;
+        }
+        let waiting = self.partitions.iter();
+        let waiting = waiting.filter(|of| of.place == Place::Waiting);
+        waiting.fold(0, |sum, of| sum.saturating_add(of.bytes))
+    }
+
+    pub(crate) fn has_given(&self) -> bool {
+        let mut places = self.partitions.iter().map(|of| &of.place);
+        places.any(|place| matches!(place, Place::Given { .. }))
     }
 
     /// Begins anew, under another id (Y1); backups are to be asked again, as some lacked reported
@@ -205,9 +235,7 @@ impl Recovery {
     /// # Panics
     /// If a recovery master still has a partition (Y3).
     pub(crate) fn cut_again(&mut self, id: RecoveryId) -> Option<Log> {
-        let mut places = self.partitions.iter().map(|of| &of.place);
-        let is_given = places.any(|place| matches!(place, Place::Given { .. }));
-        assert!(!is_given, "Y3: a partition is still replayed");
+        assert!(!self.has_given(), "Y3: a partition is still replayed");
         self.count_done();
         self.id = id;
         self.partitions.clear();

@@ -2,7 +2,8 @@
 //!
 //! **Invariants**
 //! - N1: the pieces of a tablet are the tablet, without gap or overlap.
-//! - N2: a partition stays within the limits, as far as they are known; a single piece may be above
+//! - N2: a partition stays within the limits, as far as they are known, unless it is for the dead
+//!   server's own machine, and is all that is left; a single piece may be above
 //!   them only if it can't be cut, and a slot is not cut before an attempt has shown that no master
 //!   has room for it.
 //! - N3: partitions are so short that each master can get one, and that all of them fit if there is
@@ -95,6 +96,11 @@ pub(crate) fn counted(tablets: &[RecoverTablet], loads: &[RangeLoad]) -> u64 {
     let pieces = estimate(tablets, loads, 0);
     let bytes = pieces.iter().map(|piece| piece.bytes);
     bytes.fold(0, u64::saturating_add)
+}
+
+/// The tablets as they are, with the estimated bytes and records of each.
+pub(crate) fn uncut(tablets: &[RecoverTablet], loads: &[RangeLoad], bytes: u64) -> Vec<Piece> {
+    estimate(tablets, loads, bytes)
 }
 
 fn estimate(tablets: &[RecoverTablet], loads: &[RangeLoad], log_bytes: u64) -> Vec<Piece> {
