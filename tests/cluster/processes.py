@@ -154,7 +154,7 @@ class Member(Process):
                 *(harness.BINARY, "serve", "--coordinator", ",".join(self.cluster.coordinator_addresses())),
                 *("--cluster", self.cluster.name, "--dir", self.folder / "data", "--bind", self.address, *self.open(), *self.password()),
                 *("--port", self.port, "--admin-port", self.admin_port, "--native-port", self.native_port),
-                *("--memory", "64mb", "--threads", "1", *self.cluster.options, *options),
+                *("--memory", self.cluster.memory, "--threads", "1", *self.cluster.options, *options),
             ]
         )
         return self
@@ -183,13 +183,14 @@ class Member(Process):
 class Cluster:
     """Coordinators and servers, on the loopback address or on hosts of a network."""
 
-    def __init__(self, folder, servers, replicas=3, coordinators=1, etcd=False, network=None, settings=(), options=(), owners=None):
+    def __init__(self, folder, servers, replicas=3, coordinators=1, etcd=False, network=None, settings=(), options=(), owners=None, memory="64mb"):
         self.folder = pathlib.Path(folder)
         self.name = "test"
         self.network = network
         self.replicas = replicas
         self.settings = ["--replicas", replicas, *settings]
         self.options = options
+        self.memory = memory
         # Number of servers over which the table is spread at first; None: all.
         self.first_owners = owners
 
