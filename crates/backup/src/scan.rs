@@ -192,10 +192,9 @@ pub(crate) fn scan(
         }
         let Some(next) = next else { break };
         let (start, commit) = (next.at, next.commit);
-        let skipped = if start == at {
-            0
-        } else {
-            reader.ring_bytes - at
+        let skipped = match start == at {
+            true => 0,
+            false => reader.ring_bytes - at,
         };
         let offset = end.bytes + skipped;
         if offset + commit.padded_bytes() > reader.ring_bytes {

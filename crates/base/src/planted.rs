@@ -346,7 +346,11 @@ pub enum Bug {
     /// migration::M8: a target that has refused reports later that it is complete.
     RefusesAndReports,
 
-    // duramen-server: steps on drafts.
+    // duramen-server: turns, steps on drafts.
+    /// pace::P1: a turn does not end before its group.
+    TurnsHaveNoEnd,
+    /// scripts::S2: any number of scripts is suspended, each with an interpreter.
+    ScriptsNeedNoPlace,
     /// drafted::R4: the keys of a draft are not routed again at its commit.
     DraftsAreNotRouted,
 

@@ -108,7 +108,8 @@ pub struct DurabilityStats {
     /// Flipped bits that were put back since the start, or by it: on disk, or in memory before they
     /// were written there.
     pub flipped_bits: u64,
-    /// Of the damaged replicas: replaced, not yet replaced, and irreplaceable (these are among the pending ones).
+    /// Of the damaged replicas: replaced, not yet replaced, and irreplaceable (these are among the
+    /// pending ones).
     pub scrub_repaired: u64,
     pub scrub_pending: u64,
     pub scrub_lost: u64,

@@ -287,7 +287,9 @@ impl<'s> Guard<'s> {
             match self.find_in(view, tag, key) {
                 None => {}
                 Some((place, slot, Some(here))) => {
-                    locked.found = Some((place, slot, self.entry_at(here)));
+                    let entry = self.entry_at(here);
+                    self.meet_bytes(entry.padded_bytes);
+                    locked.found = Some((place, slot, entry));
                 }
                 Some((_, slot, None)) => {
                     self.unlock(&locked);

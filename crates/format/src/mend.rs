@@ -196,8 +196,8 @@ pub fn key_text(key: &[u8]) -> String {
     short
 }
 
-/// Puts back the flipped bit of the damaged entry that begins at `at` of a segment, if the entry has
-/// at most `bytes_max` bytes. `None`: as [`entry`].
+/// Puts back the flipped bit of the damaged entry that begins at `at` of a segment, if it has at
+/// most `bytes_max` bytes. `None`: as [`entry`].
 #[cold]
 pub fn entry_at(segment: &mut [u8], at: usize, bytes_max: usize) -> Option<Mended> {
     let bytes = segment.get_mut(at..)?;

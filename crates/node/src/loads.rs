@@ -191,7 +191,7 @@ impl Loads {
     }
 }
 
-/// What is recovered here fills segments of several threads, of which the last ones are not full.
+/// Recovered data fill segments of several threads, of which the last ones are not full.
 fn room(store: &Store, backup: Option<&Backup>) -> ServerRoom {
     let (stats, log) = (store.engine().stats(), store.log());
     let tails = TAILS * stats.segment_bytes;

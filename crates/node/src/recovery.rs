@@ -307,16 +307,7 @@ impl Recoveries {
                 run.progress_us = now_us + PROGRESS_US;
                 self.next += 1;
                 let token = Token::Recovery(self.next); // the answer is ignored
-                let progress = run.progress(*id);
-                let report = ToCoordinator::PartitionProgress {
-                    recovery: id.0,
-                    partition: id.1,
-                    server: me,
-                    bytes: progress.bytes,
-                    bytes_total: progress.bytes_total,
-                    entries: progress.entries,
-                };
-                out.reports.push((token, report));
+                out.reports.push((token, run.progress_report(*id, me)));
             }
         }
         self.runs.retain(|_, run| !matches!(run.stage, Stage::Over));
@@ -534,6 +525,18 @@ impl Run {
         )
     }
 
+    fn progress_report(&self, id: RunId, server: ServerId) -> ToCoordinator {
+        let progress = self.progress(id);
+        ToCoordinator::PartitionProgress {
+            recovery: id.0,
+            partition: id.1,
+            server,
+            bytes: progress.bytes,
+            bytes_total: progress.bytes_total,
+            entries: progress.entries,
+        }
+    }
+
     fn progress(&self, id: RunId) -> PartitionProgress {
         let report = self.side.report();
         let segments = self.order.segments.len() as u64;
@@ -667,7 +670,7 @@ impl Run {
         }
     }
 
-    /// Makes the index grow in few steps, if all ranges are of one table. Only objects that are kept
+    /// Makes the index grow in few steps, if all ranges are of one table. Only objects that stay
     /// count: memory for versions that are not kept would be missing for others.
     fn expect(&self) {
         let mut tables = self.ranges.iter().map(|(table, _)| table);

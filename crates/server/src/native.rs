@@ -46,6 +46,8 @@ use std::time::Instant;
 /// Requests in one batch: far more than the prefetch distance, few enough for the first-level
 /// cache.
 const GROUP_REQUESTS: usize = 64;
+/// The time is looked at when so many bytes of entries have been met.
+const LOOK_EVERY_BYTES: u64 = 64 << 10;
 /// While the server has no data yet, clients are told to retry after this time.
 const LOADING_MS: u32 = 50;
 
@@ -160,6 +162,7 @@ impl Executor {
             .get_or_insert_with(|| Servant::new(membership.clients().clone()));
         let mut round = Round::new(shared, membership, servant, &mut self.cache);
         let started = Instant::now();
+        let mut met = session.met_bytes();
         for turn in &mut *turns {
             turn.client.begin_native(shared);
             turn.halted |= turn.client.verdict() == ClientVerdict::CloseNow; // Y5
@@ -201,7 +204,9 @@ impl Executor {
                 turn.executed += 1;
                 let replies = turn.out.len() - turn.out_from;
                 turn.halted |= replies > OUT_BYTES_PER_TURN || guard.take_waited();
-                if is_walk(&decoded[n]) {
+                let now_met = guard.met_bytes();
+                if is_walk(&decoded[n]) || now_met - met >= LOOK_EVERY_BYTES {
+                    met = now_met;
                     end_long_turns(turns, started);
                 }
             }

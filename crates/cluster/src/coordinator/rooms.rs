@@ -7,8 +7,8 @@
 //!
 //! **Invariants**
 //! - recovery::Y4: a partition is given to a master only if what is planned for it, over all
-//!   recoveries, fits there. Rooms are advice (coordinator::K9): a partition that has fitted nowhere
-//!   for long, while nothing else was recovered, is tried all the same.
+//!   recoveries, fits there. Rooms are advice (coordinator::K9): a partition that has fitted
+//!   nowhere for long, while nothing else was recovered, is tried all the same.
 //! - recovery::Y5: the room of a machine for its own former life is not given to other logs.
 //! - Q1: the bytes of a partition count once: as planned until it ends, and as used afterwards.
 //! - Q2: planned are live bytes, as far as the dead server has reported them: versions that were
@@ -126,7 +126,7 @@ impl Room {
     }
 }
 
-/// What all recovery masters may still take.
+/// The room that all recovery masters still have.
 pub(super) struct Rooms {
     /// Unlimited: it has not reported.
     left: BTreeMap<ServerId, u64>,
@@ -140,7 +140,7 @@ impl Rooms {
         self.left_for(dead, master) >= bytes || has_bug(Bug::RoomIsIgnored)
     }
 
-    /// What a master may take of this log.
+    /// The room that a master has for this log.
     fn left_for(&self, dead: ServerId, master: ServerId) -> u64 {
         let left = self.left.get(&master).copied().unwrap_or(0);
         let kept = self.kept.get(&master).into_iter().flatten();
@@ -238,8 +238,8 @@ impl Coordinator {
         (entry.roles.master && !entry.draining).then_some(home)
     }
 
-    /// Whether all tablets of a dead server go to its own machine: what the machine held before fits
-    /// there, at least as long as its present life has nothing else.
+    /// Whether all tablets of a dead server go to its own machine: the data that it held before
+    /// fits there, at least while its present life has nothing else.
     pub(super) fn goes_home(&self, dead: ServerId, tablets: usize) -> bool {
         let (Some(home), Some(recovery)) = (self.home_of(dead), self.recoveries.get(&dead)) else {
             return false;

@@ -11,7 +11,7 @@
 //!   there ([`rooms`](super::coordinator)). Otherwise many masters would fail at half of their work
 //!   at the same time, again and again.
 //! - Y5: room for the tablets of a machine's former life is kept free of other logs' partitions
-//!   while they wait for it. What the machine held before its end fits there, so after a full stop
+//!   while they wait for it. The data that it held before its end fits there, so after a full stop
 //!   nobody depends on the order in which the machines come back.
 //!
 //! Paper: [Ousterhout15 §7]; docs/traps.md, "Replication and recovery".

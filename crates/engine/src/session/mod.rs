@@ -59,6 +59,8 @@ pub(crate) struct Carried {
     /// pressure (`pacer`).
     pub appended: u64,
     pub taxed: u64,
+    /// Bytes of the entries that its guards have found.
+    pub met: Cell<u64>,
     /// A writer has waited for memory, for longer than a moment (`write::NOTED_WAIT`).
     pub waited: bool,
     /// Sixteen times the average bytes of an entry: the length that `prefetch_entry` fetches.
@@ -112,6 +114,7 @@ impl Session {
         let head = store.next_head();
         let carried = Carried {
             appended: 0,
+            met: Cell::new(0),
             taxed: 0,
             waited: false,
             entry_bytes: Cell::new(16 * 128),
@@ -137,6 +140,11 @@ impl Session {
 
     pub fn store(&self) -> &Arc<Store> {
         &self.store
+    }
+
+    /// As [`Guard::met_bytes`].
+    pub fn met_bytes(&self) -> u64 {
+        self.carried.met.get() + self.carried.appended
     }
 
     /// Bytes that its guards have appended to the log.
@@ -556,6 +564,7 @@ impl<'s> Guard<'s> {
         if self.core.is_cache() && self.counts_reads {
             crate::index::bucket::touch(place, slot);
         }
+        self.meet_bytes(entry.padded_bytes);
         let bytes = entry.padded_bytes.min(20 * 64) as u32;
         let average = self.carried.entry_bytes.get();
         // An exponential average over 16 reads, of 20 lines at most: beyond that the hardware
@@ -689,6 +698,18 @@ impl<'s> Guard<'s> {
     #[inline(always)]
     pub fn appended_bytes(&self) -> u64 {
         self.carried.appended
+    }
+
+    /// Bytes of all entries that the guards of this session have found or appended: a measure of
+    /// their work.
+    #[inline(always)]
+    pub fn met_bytes(&self) -> u64 {
+        self.carried.met.get() + self.carried.appended
+    }
+
+    #[inline(always)]
+    pub(crate) fn meet_bytes(&self, bytes: usize) {
+        self.carried.met.set(self.carried.met.get() + bytes as u64);
     }
 
     /// Whether a write of this session has waited for memory since the last call: for milliseconds,

@@ -24,11 +24,11 @@
 //!   lock held and outside, and compared under the lock if its location has not changed.
 //! - S5: its segments get their ids after it began, so they are above a position that
 //!   [`Store::roll_heads`] gave before.
-//! - S7: an entry has no effect if the next one of the same call is of the same key and newer, or the
-//!   tombstone of its version: it is the case of S1 in which the newer one came first. Backups give
-//!   the versions of a key as neighbours, oldest first. So a segment's last version of a key is the
-//!   only one that takes memory. Versions are compared and not places: a survivor has entries of
-//!   mixed age.
+//! - S7: an entry has no effect if the next one of the same call is of the same key and newer,
+//!   or the tombstone of its version: it is the case of S1 in which the newer one came first.
+//!   Backups give the versions of a key as neighbours, oldest first. So a segment's last version
+//!   of a key is the only one that takes memory. Versions are compared and not places: a
+//!   survivor has entries of mixed age.
 //!
 //! **Concurrency**: several threads may call `replay`: each fills a segment of its own, and settles
 //! a key under its bucket's lock, where it also looks up the tombstones of that key. Lock order:

@@ -146,8 +146,8 @@ struct Replay<'a> {
 
 impl SideLog {
     /// Replays entries, one after the other without gaps: a segment's bytes without its header, or
-    /// any choice of them. Each is verified; one flipped bit of it is put back. Returns their number.
-    /// May be called by several threads; the same entries may come again.
+    /// any choice of them. Each is verified; one flipped bit of it is put back. Returns their
+    /// number. May be called by several threads; the same entries may come again.
     ///
     /// # Errors
     /// [`SideError`].

@@ -1,3 +1,5 @@
+//! Every flipped bit of every kind of entry and block, pairs of bits, and noise.
+
 use super::*;
 use crate::certificate::Certificate;
 use crate::entry::{Completion, NewObject, NewTombstone};
@@ -61,7 +63,7 @@ fn entries() -> Vec<Vec<u8>> {
     all
 }
 
-/// M1, M4: with other entries behind it, as in a segment, and at the segment's end.
+/// mend::M1, mend::M4: with other entries behind it, as in a segment, and at the segment's end.
 #[test]
 fn every_flipped_bit_of_every_kind_of_entry_is_found() {
     for whole in entries() {
@@ -82,7 +84,7 @@ fn every_flipped_bit_of_every_kind_of_entry_is_found() {
     }
 }
 
-/// M1 in long entries: a sample of the bits.
+/// mend::M1 in long entries: a sample of the bits.
 #[test]
 fn flipped_bits_of_long_entries_are_found() {
     for length in [0xffff, 0x1_0000, 1 << 20] {
@@ -103,7 +105,7 @@ fn flipped_bits_of_long_entries_are_found() {
     }
 }
 
-/// M2, M5: each pair of bits, the header's included, with other entries behind.
+/// mend::M2, mend::M5: each pair of bits, the header's included, with other entries behind.
 #[test]
 fn no_pair_of_flipped_bits_is_mended() {
     let whole = written(&object(0, b"key", &[0xa5; 40]));
@@ -122,7 +124,7 @@ fn no_pair_of_flipped_bits_is_mended() {
     }
 }
 
-/// M3: bytes that are no entry stay what they are.
+/// mend::M3: bytes that are no entry stay what they are.
 #[test]
 fn noise_is_not_mended() {
     let mut state = 1u64;
@@ -232,7 +234,7 @@ fn keys_in_messages_are_short_and_clean() {
     assert!(long.ends_with('…'));
 }
 
-/// M1, M2, M4 in records of the control log, and in the segment of them.
+/// mend::M1, mend::M2, mend::M4 in records of the control log, and in the segment of them.
 #[test]
 fn flipped_bits_of_the_control_log_are_found() {
     let header = Header {

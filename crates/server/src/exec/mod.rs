@@ -56,7 +56,7 @@ use request::routing::has_left;
 use state::client::DROPPED;
 use state::local::Local;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A reactor thread's session of the store: the session itself never waits for flash.
 fn session(shared: &Shared, store: &Arc<Store>) -> Result<Session, duramen_engine::Error> {
@@ -107,11 +107,13 @@ impl Executor {
         }
     }
 
-    /// `Some`: a script of this client is suspended. True: it began long ago
-    /// (`busy-reply-threshold`, 5 s if that is 0).
+    /// `Some`: a script of this client is suspended or waits. True: it began long ago
+    /// (`busy-reply-threshold`, 5 s if that is 0; a second while scripts wait for its place).
     pub(crate) fn script_of(&mut self, client: &Client) -> Option<bool> {
         let age = self.local.scripts.age(client.id())?;
+        let are_awaited = self.local.scripts.are_awaited();
         let busy_ms = match self.local.config(&self.shared).scripts.busy_ms {
+            _ if are_awaited => 1_000,
             0 => 5_000,
             busy_ms => busy_ms,
         };
@@ -238,7 +240,7 @@ impl Executor {
             },
         };
         let mut position = Position::default();
-        let started = Instant::now();
+        self.group.begin_round(turns.len());
         loop {
             position = self
                 .group
@@ -246,7 +248,7 @@ impl Executor {
             let Some(turn) = turns.get_mut(position.turn) else {
                 break;
             };
-            if position.is_within_turn() && self.group.is_long(started) {
+            if position.is_within_turn() && self.group.is_turn_over(session, &self.local) {
                 turn.client.halted = true;
             }
         }

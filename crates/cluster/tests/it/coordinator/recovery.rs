@@ -1,6 +1,7 @@
 //! Recoveries: the replayed segments, the recovery masters, and the owners afterwards.
 
 mod control;
+mod leases;
 
 use crate::coordinator::rig::{PendingCall, Rig, Shelf, add_open, closed};
 use duramen_base::ids::{KeyRange, RecoveryId, RouteHash, SegmentId, ServerId, TableId};
@@ -389,81 +390,6 @@ fn a_new_leader_knows_what_was_accepted() {
     assert_eq!(forgotten, (CoordinatorAnswer::Stale, true), "not found");
 }
 
-/// The time when the new owner is told, in microseconds since the tablet was recovered.
-fn told_after(fails_over: bool) -> u64 {
-    let mut case = crashed(3);
-    let mut shelves = whole(&case);
-    for shelf in shelves.values_mut() {
-        shelf.lease_left_ms = 400;
-    }
-    case.show(&shelves);
-    let asked = case.start_one();
-    case.report(&asked, REPLAYED);
-    if fails_over {
-        case.rig.fail_over();
-    }
-    let from_us = case.rig.now_us;
-    until_told(&mut case, asked.to) - from_us
-}
-
-/// The time when a new owner is told.
-fn until_told(case: &mut Case, owner: ServerId) -> u64 {
-    for _ in 0..200 {
-        let told = case.rig.be_good();
-        if told
-            .iter()
-            .any(|(to, tablets)| *to == owner && !tablets.tablets.is_empty())
-        {
-            return case.rig.now_us;
-        }
-        case.rig.pass(10_000);
-    }
-    panic!("never told");
-}
-
-/// The new owner dies while it waits for the end of the first owner's lease. The next one waits for
-/// the rest of it, although the second owner had no lease.
-#[test]
-fn the_lease_of_an_owner_before_the_dead_one_runs_out_first() {
-    let check = || {
-        let mut case = crashed(4);
-        let mut shelves = whole(&case);
-        for shelf in shelves.values_mut() {
-            shelf.lease_left_ms = 400;
-        }
-        case.show(&shelves);
-        let second = case.start_one();
-        case.report(&second, REPLAYED);
-        let from_us = case.rig.now_us;
-        case.rig.crash(second.to);
-        case.dead = second.to;
-        case.left.retain(|server| *server != second.to);
-        let shelves = whole(&case);
-        case.show(&shelves);
-        let third = case.start_one();
-        case.report(&third, REPLAYED);
-        until_told(&mut case, third.to) - from_us
-    };
-    assert!((440_000..600_000).contains(&check()));
-    let forgotten = with_bug(Bug::LeaseForgotten, check);
-    assert!(forgotten < 440_000, "not found: {forgotten}");
-}
-
-#[test]
-fn the_dead_servers_read_lease_runs_out_first() {
-    assert!((440_000..500_000).contains(&told_after(false)));
-    // A new leader does not know the rest of the lease: it waits for a whole one.
-    assert!((550_000..600_000).contains(&told_after(true)));
-    assert!(
-        with_bug(Bug::LeaseIgnored, || told_after(false)) < 440_000,
-        "not found"
-    );
-    assert!(
-        with_bug(Bug::LeaseForgotten, || told_after(true)) < 440_000,
-        "not found"
-    );
-}
-
 #[test]
 fn a_dead_server_stays_until_nothing_of_it_is_needed() {
     let check = || {
@@ -510,8 +436,8 @@ fn no_space_here_is_another_masters_work() {
 }
 
 /// Full members and a death: each attempt took memory that deletes needed for a moment, and the
-/// next one began 2 s later, for ever. Nobody is asked while there is no room, but once in a minute,
-/// since reports are only advice; and somebody at once when there is.
+/// next one began 2 s later, for ever. While there is no room, somebody is asked once in a minute,
+/// since reports are only advice; when there is, at once.
 #[test]
 fn what_nobody_has_space_for_is_tried_when_there_is_room() {
     let mut case = case(4);

@@ -3,6 +3,7 @@
 
 mod disk;
 mod flash;
+mod flips;
 mod full;
 mod model;
 mod planted;

@@ -3,6 +3,8 @@
 mod admit;
 mod group;
 mod loading;
+mod pace;
+mod step;
 
 pub(super) use group::{Group, Position};
 pub(super) use loading::run as run_while_loading;
@@ -23,9 +25,8 @@ pub const OUT_BYTES_PER_TURN: usize = 1 << 20;
 /// group has too many of them to wait for its end.
 pub(super) const APPENDED_BYTES_PER_TURN: u64 = 1 << 20;
 
-/// After this time a turn that has had a group ends with that group, and its other requests are
-/// presented again in the next round. Given the limits of a group, one client does not keep its
-/// thread from the others for 10 ms.
+/// The time of all turns of a round. A turn ends after the request in which its part of the time is
+/// over (pace::P1), and its other requests are presented again in the next round.
 pub(crate) const TURN_TIME: Duration = Duration::from_millis(4);
 
 /// The requests of one connection in one round.

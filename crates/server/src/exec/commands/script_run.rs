@@ -23,7 +23,7 @@ use crate::exec::request::permit::{self, Permit, Refusal};
 use crate::exec::request::routing::{self, NotServed, RouteSearch};
 use crate::exec::request::spec::{Access, Group, Spec, flag};
 use crate::exec::state::client::{DROPPED, Db};
-use crate::exec::state::scripts::{self, Abandoned, Command, Interpreter, Running};
+use crate::exec::state::scripts::{self, Abandoned, Command, Entry, Interpreter, Running};
 use crate::seldom::seldom;
 use crate::shared::commands::global;
 use crate::shared::scripts::limits;
@@ -34,6 +34,11 @@ use duramen_wire::resp::{Args, Protocol, Requests};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+const BUSY: Failure = Failure::Text(
+    "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+);
+/// Time of patience with other scripts where `busy-reply-threshold` is 0.
+const BUSY_WITHOUT_LIMIT: Duration = Duration::from_secs(5);
 const TOO_LONG_IN_EXEC: &str = "ERR the scripts of a transaction take too long";
 const KILLED: &str = "ERR Script killed by user with SCRIPT KILL.";
 const NON_LOCAL: &str = "ERR Script attempted to access a non local key in a cluster node";
@@ -75,6 +80,14 @@ pub(crate) fn compile_error(
 /// Memory of one script in bytes, and of its writes (`script-memory`).
 pub(crate) fn memory(ctx: &mut Context<'_>) -> usize {
     ctx.local.config(ctx.shared).scripts.memory_bytes
+}
+
+/// The time after which a script is told that it waits for others: `busy-reply-threshold`.
+pub(crate) fn busy_time(ctx: &mut Context<'_>) -> Duration {
+    match ctx.local.config(ctx.shared).scripts.busy_ms {
+        0 => BUSY_WITHOUT_LIMIT,
+        ms => Duration::from_millis(ms),
+    }
 }
 
 /// Whether a script has run longer than `busy-reply-threshold`.
@@ -154,7 +167,7 @@ fn job(ctx: &Context<'_>, call: &Call<'_>, slice: Duration) -> Box<Job> {
 
 fn begin(ctx: &mut Context<'_>, call: &Call<'_>) -> Result<Box<Running>, Failure> {
     let mut machine = machine(ctx)?;
-    let job = job(ctx, call, ctx.local.scripts.slice());
+    let job = job(ctx, call, ctx.local.scripts.first_slice());
     let event = machine.start(job);
     Ok(Box::new(Running {
         machine,
@@ -197,28 +210,40 @@ fn begin_again(ctx: &mut Context<'_>, call: &Call<'_>, running: &mut Running) ->
     Ok(())
 }
 
+/// The script of this client, which is suspended or begins now. `GoesOn`: it waits for others.
+fn running_of(
+    ctx: &mut Context<'_>,
+    session: &mut Session,
+    call: &Call<'_>,
+    by_ro: bool,
+) -> Result<Box<Running>, Failure> {
+    let (client, bytes_max) = (ctx.client.id(), memory(ctx));
+    if ctx.local.scripts.has(client) && !ctx.local.scripts.may_go_on(client, bytes_max) {
+        return Err(Failure::GoesOn);
+    }
+    if let Some(running) = ctx.local.scripts.take(client) {
+        return Ok(running);
+    }
+    let busy = busy_time(ctx);
+    match ctx.local.scripts.entry(client, bytes_max, busy) {
+        Entry::Runs => {}
+        Entry::Waits => return Err(Failure::GoesOn),
+        Entry::Busy => return Err(BUSY),
+    }
+    if call.flags.declared {
+        check(ctx, &session.pin(), call, by_ro)?;
+    }
+    begin(ctx, call)
+}
+
 fn run_by_itself(
     ctx: &mut Context<'_>,
     session: &mut Session,
     call: &Call<'_>,
     by_ro: bool,
 ) -> Done {
-    let (client, effects) = (ctx.client.id(), ctx.client.effects.len());
-    let bytes_max = memory(ctx);
-    let suspended = match ctx.local.scripts.has(client) {
-        true if !ctx.local.scripts.may_go_on(client, bytes_max) => return Err(Failure::GoesOn),
-        false if ctx.local.scripts.is_full(bytes_max) => return Err(Failure::GoesOn),
-        _ => ctx.local.scripts.take(client),
-    };
-    let mut running = match suspended {
-        Some(running) => running,
-        None => {
-            if call.flags.declared {
-                check(ctx, &session.pin(), call, by_ro)?;
-            }
-            begin(ctx, call)?
-        }
-    };
+    let effects = ctx.client.effects.len();
+    let mut running = running_of(ctx, session, call, by_ro)?;
     let done = loop {
         let ended = {
             let mut guard = match running.lacks_memory {
@@ -271,6 +296,13 @@ fn run_by_itself(
 
 /// Others run before the script goes on.
 fn suspend(ctx: &mut Context<'_>, call: &Call<'_>, mut running: Box<Running>) -> Done {
+    let bytes_max = memory(ctx);
+    if running.long.is_none() && ctx.local.scripts.is_full(bytes_max) {
+        // scripts::S2; nothing of it is done.
+        ctx.local.scripts.give_back(ctx.shared, running.machine);
+        ctx.local.scripts.wait(ctx.client.id());
+        return Err(Failure::GoesOn);
+    }
     if running.long.is_none() {
         let request = ctx.args.into_iter().map(<[u8]>::to_vec).collect();
         let scripts = &ctx.shared.scripts;

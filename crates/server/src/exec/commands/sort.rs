@@ -474,7 +474,9 @@ pub(crate) fn lcs(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHas
         let (Ok(a), Ok(b)) = (plain(*a), plain(*b)) else {
             return Err(wrong);
         };
-        let common = lcs::common(a.unwrap_or_default(), b.unwrap_or_default());
+        let (a, b) = (a.unwrap_or_default(), b.unwrap_or_default());
+        ctx.local.work += (a.len() as u64 + 1) * b.len() as u64 / 2;
+        let common = lcs::common(a, b);
         let common = common.ok_or_else(|| {
             Failure::from(format!(
                 "ERR the strings are too long for LCS: the product of their lengths may be {CELLS_MAX}"

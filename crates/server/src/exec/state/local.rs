@@ -36,6 +36,8 @@ pub(crate) struct Local {
     /// The command must be presented again. Either it had no effect, because its keys are moving
     /// between servers, or it does one part in each round.
     pub(crate) not_now: bool,
+    /// Work that the bytes of the entries do not show (pace::P3), as a number of bytes.
+    pub(crate) work: u64,
     /// The server has a second tier.
     pub(crate) tier: bool,
     /// The classes of requests that the audit log records; 0 = none.
@@ -86,6 +88,7 @@ impl Local {
             event_from: Duration::MAX,
             noted_from: Duration::MAX,
             needs_alone: false,
+            work: 0,
             not_now: false,
             tier: false,
             audited: 0,

@@ -3,6 +3,10 @@
 //! - A script that has run for its slice is suspended, and goes on in the next round (`GoesOn`).
 //!   Nothing of it is locked meanwhile: its writes are in its draft. So a long script delays other
 //!   clients of its thread by its slice, and nobody else.
+//! - S1: each script runs its first slice, whatever other scripts there are.
+//! - S2: one that does not end in it needs a place among the suspended ones. If all are taken, its
+//!   run is dropped (script_run::L1), and it waits for a place, in the order in which they came;
+//!   after `busy-reply-threshold` it is told `BUSY`.
 //! - While the suspended scripts of a thread have more than `script-memory` together, the oldest of
 //!   them goes on alone.
 
@@ -11,12 +15,14 @@ use super::effects::Effects;
 use crate::exec::commands::drafted::Conflicts;
 use crate::exec::commands::script_run::Call;
 use crate::exec::request::context::Failure;
+use crate::seldom::seldom;
 use crate::shared::Shared;
 use crate::shared::commands::DBS;
 use crate::shared::libraries::Library;
 use crate::shared::scripts::LongScript;
 use duramen_acl::User;
 use duramen_base::ids::TabletsVersion;
+use duramen_base::planted::{Bug, has_bug};
 use duramen_engine::flash::Cold;
 use duramen_engine::{Draft, KeyHash, TableId};
 use duramen_script::{Event, Flags, LibraryText, Limits, Machine, Program};
@@ -30,6 +36,8 @@ use std::time::{Duration, Instant};
 const IDLE_MAX: usize = 2;
 /// Scripts that a thread has suspended at most; others wait until one has ended.
 const SUSPENDED_MAX: usize = 16;
+/// Least time of the first slice of a script: most end in it.
+const FIRST_SLICE: Duration = Duration::from_millis(1);
 /// Time of all suspended scripts of a thread in one round.
 const ROUND: Duration = Duration::from_millis(4);
 
@@ -148,12 +156,22 @@ impl Running {
 pub(crate) struct Scripts {
     idle: Vec<Interpreter>,
     suspended: HashMap<u64, Box<Running>>,
+    /// The clients whose scripts wait for a place, since when (S2).
+    waiting: HashMap<u64, Instant>,
     /// The loads of libraries that are suspended, by client.
     pub(crate) loads: HashMap<u64, Box<Load>>,
     /// The client of this thread that has reserved keys.
     reserving: Option<u64>,
     /// The tables of the command that a script runs, for the next.
     pub(crate) command: Command,
+}
+
+/// See [`Scripts::entry`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    Runs,
+    Waits,
+    Busy,
 }
 
 /// A command that a script runs.
@@ -199,9 +217,42 @@ impl Scripts {
             .sum()
     }
 
-    /// Whether another script must wait; `bytes_max`: memory for all suspended scripts.
+    /// Whether no other script can be suspended; `bytes_max`: memory for all of them.
     pub(crate) fn is_full(&self, bytes_max: usize) -> bool {
-        self.suspended.len() >= SUSPENDED_MAX || self.bytes() > bytes_max
+        let takes_places = !has_bug(Bug::ScriptsNeedNoPlace);
+        takes_places && self.suspended.len() >= SUSPENDED_MAX || self.bytes() > bytes_max
+    }
+
+    /// The next step of a client's script that is not suspended; `busy`: the time after which one
+    /// that waits is told so.
+    pub(crate) fn entry(&self, client: u64, bytes_max: usize, busy: Duration) -> Entry {
+        let Some(since) = self.waiting.get(&client) else {
+            return Entry::Runs; // S1
+        };
+        let is_next = self.waiting.values().all(|other| since <= other);
+        match self.is_full(bytes_max) {
+            true if since.elapsed() > busy => Entry::Busy,
+            false if is_next => Entry::Runs,
+            _ => Entry::Waits,
+        }
+    }
+
+    /// The script of this client waits for a place (S2).
+    pub(crate) fn wait(&mut self, client: u64) {
+        self.waiting.entry(client).or_insert_with(Instant::now);
+        let oldest = self.suspended.values().min_by_key(|it| it.started);
+        seldom!(
+            warn,
+            client,
+            oldest = oldest.map_or("", |it| it.program.name()),
+            ms = oldest.map_or(0, |it| it.started.elapsed().as_millis() as u64),
+            "a script waits: its thread has no place for another long script; SCRIPT KILL ends these"
+        );
+    }
+
+    /// Whether scripts wait for a place.
+    pub(crate) fn are_awaited(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// Whether the suspended script of a client may go on.
@@ -218,10 +269,11 @@ impl Scripts {
         self.suspended.contains_key(&client)
     }
 
-    /// The time since the suspended script of this client began.
+    /// The time since the script of this client began, or waits.
     pub(crate) fn age(&self, client: u64) -> Option<Duration> {
-        let running = self.suspended.get(&client)?;
-        Some(running.started.elapsed())
+        let running = self.suspended.get(&client).map(|running| running.started);
+        let since = running.or_else(|| self.waiting.get(&client).copied())?;
+        Some(since.elapsed())
     }
 
     /// The time for which a script runs before it is suspended.
@@ -229,7 +281,12 @@ impl Scripts {
         ROUND / (self.suspended.len() as u32 + 1)
     }
 
+    pub(crate) fn first_slice(&self) -> Duration {
+        self.slice().max(FIRST_SLICE)
+    }
+
     pub(crate) fn suspend(&mut self, client: u64, running: Box<Running>) {
+        self.waiting.remove(&client);
         self.suspended.insert(client, running);
     }
 
@@ -242,7 +299,11 @@ impl Scripts {
     /// it was shown again (`SCRIPT FLUSH`, other rights): it is dropped, and nothing of it is done.
     #[inline]
     pub(crate) fn request_ended(&mut self, shared: &Shared, client: u64) {
-        if !self.suspended.is_empty() || !self.loads.is_empty() || self.reserving.is_some() {
+        let has_state = !self.suspended.is_empty()
+            || !self.waiting.is_empty()
+            || !self.loads.is_empty()
+            || self.reserving.is_some();
+        if has_state {
             self.drop_of(shared, client);
         }
     }
@@ -269,6 +330,7 @@ impl Scripts {
             self.reserving = None;
             shared.commands.release(client);
         }
+        self.waiting.remove(&client);
         if let Some(load) = self.loads.remove(&client) {
             self.give_back(shared, load.machine);
         }

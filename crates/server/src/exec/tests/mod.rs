@@ -11,6 +11,7 @@ mod events;
 mod groups;
 mod loading;
 mod operations;
+mod pace;
 mod pubsub;
 mod room;
 mod scripts;

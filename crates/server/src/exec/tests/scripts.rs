@@ -183,3 +183,80 @@ fn writes_to_reserved_keys_wait_and_others_go_on() {
     s.server.shared.commands.release(id);
     assert_eq!(ask("SET hot 1\r\n"), "+OK\r\n");
 }
+
+const ENDLESS: &str = "EVAL \"while true do end\" 0\r\n";
+
+/// As many endless scripts as a thread has places for; their clients.
+fn endless(s: &mut Session) -> Vec<Client> {
+    (0..16)
+        .map(|_| {
+            let mut client = s.server.client(0);
+            assert_eq!(run(&mut s.executor, &mut client, ENDLESS.as_bytes()), "");
+            client
+        })
+        .collect()
+}
+
+/// Sixteen endless scripts stopped all scripts of a thread.
+#[test]
+fn a_short_script_ends_whatever_other_scripts_there_are() {
+    let mut s = Server::session(1);
+    let _clients = endless(&mut s);
+    s.expect("EVAL \"return redis.call('incr', 'a')\" 0", ":1\r\n");
+    s.expect("EVAL \"return 7\" 0", ":7\r\n");
+}
+
+#[test]
+fn a_long_script_waits_for_a_place_and_is_told_so_in_the_end() {
+    let mut s = Server::session(1);
+    let clients = endless(&mut s);
+    let long = "local n = 0 for i = 1, 1000000 do n = n + i end return redis.call('incr', 'a')";
+    let (mut first, mut second) = (s.server.client(0), s.server.client(0));
+    let request = format!("EVAL \"{long}\" 0\r\n");
+    let mut ask = |client: &mut Client| run(&mut s.executor, client, request.as_bytes());
+    assert_eq!(
+        (ask(&mut first), ask(&mut second)),
+        (String::new(), String::new())
+    );
+    assert_eq!(ask(&mut second), "");
+    // The place of a client that has gone goes to the first that waits.
+    let gone = clients.first().expect("a client").id();
+    s.executor.local.scripts.drop_of(&s.server.shared, gone);
+    let mut ask = |client: &mut Client| run(&mut s.executor, client, request.as_bytes());
+    assert_eq!(ask(&mut second), "");
+    let reply = (0..10_000)
+        .map(|_| ask(&mut first))
+        .find(|reply| !reply.is_empty());
+    assert_eq!(reply.as_deref(), Some(":1\r\n"));
+    let reply = (0..10_000)
+        .map(|_| ask(&mut second))
+        .find(|reply| !reply.is_empty());
+    assert_eq!(reply.as_deref(), Some(":2\r\n"));
+    // Without a place there is an end of the patience.
+    let mut last = s.server.client(0);
+    assert_eq!(run(&mut s.executor, &mut last, ENDLESS.as_bytes()), "");
+    s.expect("CONFIG SET busy-reply-threshold 1", "+OK\r\n");
+    let mut ask = |client: &mut Client| run(&mut s.executor, client, request.as_bytes());
+    assert_eq!(ask(&mut first), "");
+    std::thread::sleep(Duration::from_millis(5));
+    let reply = ask(&mut first);
+    assert!(reply.starts_with("-BUSY "), "{reply}");
+    s.expect("GET a", "$1\r\n2\r\n");
+}
+
+#[test]
+fn scripts_that_need_no_place_are_found() {
+    let is_suspended = || {
+        let mut s = Server::session(1);
+        let _clients = endless(&mut s);
+        let id = s.client.id();
+        s.expect(ENDLESS.trim_end(), "");
+        s.executor.local.scripts.has(id)
+    };
+    assert!(!is_suspended());
+    let bug = duramen_base::planted::Bug::ScriptsNeedNoPlace;
+    assert!(
+        duramen_base::planted::with_bug(bug, is_suspended),
+        "not found"
+    );
+}

@@ -309,7 +309,7 @@ fn one_flipped_bit_of_an_entry_does_not_stop_a_recovery() {
     }
 }
 
-/// Scenario 20: two flipped bits of an entry make the replica bad, and none of its entries is given.
+/// Scenario 20: two flipped bits of an entry make the replica bad: none of its entries is given.
 #[test]
 fn scenario_20_a_damaged_replica_is_bad_as_a_whole() {
     let hasher = KeyHasher::new(5);

@@ -161,8 +161,8 @@ impl Life {
         }
     }
 
-    /// One life that ends in order or by a cut; then bits flip on the medium, one or a few near each
-    /// other, each time on a copy of it. Everything is unchanged; only for more than one bit the
+    /// One life that ends in order or by a cut; then bits flip on the medium, one or a few at once,
+    /// each time on a copy of it. Everything is unchanged; only for more than one bit the
     /// store may refuse to open. Returns the number of refusals.
     pub fn live_and_rot(&mut self, times: u64) -> u64 {
         if self.random.below(2) == 0 {

@@ -1,0 +1,414 @@
+//! One request of a group: what it needs, whether it may run here and now, and its run.
+
+use super::admit::{self, Admitted};
+use super::{APPENDED_BYTES_PER_TURN, Turn};
+use crate::exec::commands::lookup::Resolved;
+use crate::exec::request::context::Context;
+use crate::exec::request::databases;
+use crate::exec::request::permit::Permit;
+use crate::exec::request::routing::{self, NotServed};
+use crate::exec::request::spec::{Access, Kind, Spec, flag};
+use crate::exec::state::client::{Client, Verdict, gate};
+use crate::exec::state::local::Local;
+use crate::shared::commands::global;
+use crate::shared::{Membership, Shared};
+use duramen_engine::{Guard, KeyHash};
+
+/// A request of the group.
+pub(super) struct Planned {
+    pub(super) turn: u32,
+    pub(super) request: u32,
+    /// Start of its hashes in [`Group::hashes`]. They end where those of the next request start.
+    pub(super) hashes: u32,
+    pub(super) resolved: Resolved,
+}
+
+/// The access to the store that a request needs before it can run.
+pub(super) enum StoreAccess {
+    Nothing,
+    /// Its own guard.
+    Guard,
+    /// No guard.
+    Session,
+}
+
+/// State that is passed to all steps of a request.
+pub(super) struct Environment<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) local: &'a mut Local,
+    /// None: the server is not a member of a cluster, and serves every key.
+    pub(super) member: Option<&'a Membership>,
+}
+
+pub(super) fn settle_one(env: &mut Environment<'_>, guard: &mut Guard<'_>, client: &mut Client) {
+    if guard.has_position() {
+        let level = env.local.level_of(env.shared, client);
+        client.settle(guard, level);
+    }
+}
+
+pub(super) fn needs(
+    resolved: &Resolved,
+    client: &Client,
+    keys: usize,
+    local: &Local,
+) -> StoreAccess {
+    let Resolved::Command(spec) = resolved else {
+        return StoreAccess::Nothing;
+    };
+    if client.in_multi() && !spec.has(flag::NEVER_QUEUED) {
+        return StoreAccess::Nothing;
+    }
+    match spec.kind() {
+        // cold::C1: they lock their keys, because nothing may happen between the lookup and the
+        // change.
+        Kind::Data if keys != 1 && local.has_tier() && spec.changes_many() => StoreAccess::Guard,
+        Kind::Data | Kind::Plain | Kind::Refused(_) => StoreAccess::Nothing,
+        // A single key needs no lock.
+        Kind::Atomic if keys == 1 => StoreAccess::Nothing,
+        Kind::Atomic => StoreAccess::Guard,
+        Kind::Store | Kind::Alone => StoreAccess::Session,
+    }
+}
+
+/// Whether the request needs no data.
+#[inline]
+pub(super) fn is_plain(resolved: &Resolved) -> bool {
+    matches!(resolved, Resolved::Command(spec) if spec.kind() == Kind::Plain)
+}
+
+pub(super) struct Step<'p> {
+    pub(super) planned: &'p Planned,
+    pub(super) hashes: &'p [KeyHash],
+}
+
+impl Step<'_> {
+    #[inline]
+    pub(super) fn run(
+        &self,
+        env: &mut Environment<'_>,
+        turn: &mut Turn<'_>,
+        mut access: Access<'_, '_>,
+        ran: &mut u64,
+    ) {
+        let request = self.planned.request as usize;
+        turn.executed = request + 1;
+        if let Some(permit) = self.permit_at_once(env, turn) {
+            let spec = permit.spec();
+            if env.member.is_some() && !self.is_here(spec, env, turn, &mut access) {
+                return;
+            }
+            let has_own_guard = matches!(access, Access::Session(_));
+            let done = self.execute(permit, env, turn, access, false);
+            *ran += u64::from(done);
+            if has_own_guard {
+                // Databases may have been exchanged since the gate was looked at.
+                databases::observe(env.shared, env.local, turn.client, spec);
+            }
+        } else if let Some(spec) = self.queues_at_once(env, turn) {
+            self.queue(spec, env, turn);
+            *ran += 1;
+        } else if !self.run_slowly(env, turn, access, ran) {
+            self.show_again(turn);
+        }
+        if turn.client.verdict != Verdict::Open
+            || turn.has_enough_replies(env.local.room.bytes_max)
+            || turn.client.appended_bytes > APPENDED_BYTES_PER_TURN
+        {
+            turn.client.halted = true;
+            if matches!(turn.client.verdict, Verdict::Cold | Verdict::Blocked) {
+                // The request has not run.
+                *ran -= 1;
+                self.show_again(turn);
+            }
+        }
+        if turn.executed > request {
+            let client = turn.client.id();
+            turn.client.put_off = 0;
+            env.local.scripts.request_ended(env.shared, client);
+        }
+    }
+
+    /// The permit of a request that nothing but rights can stop; `None`: `run_slowly` decides.
+    #[inline]
+    fn permit_at_once(&self, env: &Environment<'_>, turn: &Turn<'_>) -> Option<Permit> {
+        let Resolved::Command(spec) = self.planned.resolved else {
+            return None;
+        };
+        let shared = env.shared.commands.gate();
+        // Reads of reserved keys do not wait.
+        let shared = match spec.has(flag::WRITE) {
+            true => shared,
+            false => shared & !global::RESERVED,
+        };
+        let stops = turn.client.gate & !gate::RESTRICTED | shared;
+        if stops != 0 || spec.is_refused() || spec.is_audited(env.local.audited) {
+            return None;
+        }
+        Permit::unrestricted(spec, turn.client).or_else(|| {
+            let requests = &turn.requests;
+            let args = requests.args(self.planned.request as usize, turn.input);
+            Permit::of_one_key(spec, &args, turn.client)
+        })
+    }
+
+    /// The command of a request of a client in MULTI that nothing can stop from being queued;
+    /// `None`: `run_slowly` decides.
+    #[inline]
+    fn queues_at_once(&self, env: &Environment<'_>, turn: &Turn<'_>) -> Option<&'static Spec> {
+        let Resolved::Command(spec) = self.planned.resolved else {
+            return None;
+        };
+        let is_queue = turn.client.gate == gate::MULTI && env.shared.commands.gate() == 0;
+        let stops = flag::NEVER_QUEUED | flag::NO_MULTI;
+        let is_queued = is_queue && env.member.is_none() && !spec.has(stops) && !spec.is_refused();
+        is_queued.then_some(spec)
+    }
+
+    fn queue(&self, spec: &'static Spec, env: &mut Environment<'_>, turn: &mut Turn<'_>) {
+        let requests = turn.requests;
+        let args = requests.args(self.planned.request as usize, turn.input);
+        env.local.meter.begin_none();
+        turn.client.flushing = None;
+        admit::enqueue(
+            env.shared,
+            env.local,
+            turn.client,
+            (&args, self.hashes),
+            turn.out,
+            spec,
+        );
+    }
+
+    /// The request has not run; the verdict has the time at which to present it again.
+    pub(super) fn show_again(&self, turn: &mut Turn<'_>) {
+        turn.executed = self.planned.request as usize;
+        turn.client.halted = true;
+    }
+
+    /// Whether the keys are here, by the current view (membership::M1).
+    #[inline]
+    fn place(
+        &self,
+        spec: &Spec,
+        member: &Membership,
+        env: &mut Environment<'_>,
+        turn: &Turn<'_>,
+        access: &mut Access<'_, '_>,
+    ) -> Result<(), NotServed> {
+        if !spec.has_keys() {
+            return Ok(());
+        }
+        let table = routing::table_of(spec, turn.client.table(env.shared), env.shared);
+        let args = turn
+            .requests
+            .args(self.planned.request as usize, turn.input);
+        let mut guard = access.guard();
+        let view = match &mut guard {
+            Some(guard) => env.local.view(member, guard),
+            // It checks again under its guard.
+            None => env.local.view_to_tell(member),
+        };
+        if let [hash] = self.hashes {
+            let at = match spec.keys.first {
+                0 => spec.key_positions(&args).next().unwrap_or_default(),
+                first => first.into(),
+            };
+            let key = args.get(at).unwrap_or_default();
+            return routing::one(view, table, key, *hash);
+        }
+        routing::find(view, guard.as_deref(), table, spec, &args, self.hashes)
+    }
+
+    /// The permit of a request that ran and must run again alone; `None`: it is refused now.
+    #[cold]
+    pub(super) fn permit_again(
+        &self,
+        spec: &'static Spec,
+        env: &Environment<'_>,
+        turn: &mut Turn<'_>,
+    ) -> Option<Permit> {
+        let args = turn
+            .requests
+            .args(self.planned.request as usize, turn.input);
+        let table = turn.client.table(env.shared);
+        match Permit::check(spec, &args, turn.client, table, env.shared) {
+            Ok(permit) => Some(permit),
+            Err(refusal) => {
+                let (shared, local) = (env.shared, &*env.local);
+                admit::deny(shared, local, turn.client, &args, turn.out, spec, refusal);
+                None
+            }
+        }
+    }
+
+    /// Whether a request runs here. If not, it is answered, or will be presented again. Kept off
+    /// the path of a single server.
+    #[inline(never)]
+    pub(super) fn is_here(
+        &self,
+        spec: &'static Spec,
+        env: &mut Environment<'_>,
+        turn: &mut Turn<'_>,
+        access: &mut Access<'_, '_>,
+    ) -> bool {
+        let Some(member) = env.member else {
+            return true;
+        };
+        match self.place(spec, member, env, turn, access) {
+            Ok(()) => true,
+            Err(not_served) => {
+                self.send_away(spec, env, turn, not_served);
+                false
+            }
+        }
+    }
+
+    #[cold]
+    fn send_away(
+        &self,
+        spec: &'static Spec,
+        env: &mut Environment<'_>,
+        turn: &mut Turn<'_>,
+        not_served: NotServed,
+    ) {
+        let text: &str = match &not_served {
+            NotServed::NotNow(_) if turn.client.waits_for_owner() => return self.show_again(turn),
+            NotServed::NotNow(text) => text,
+            NotServed::Refused(text) => text,
+        };
+        turn.client.unserved_until_ms = 0;
+        admit::refuse(
+            env.shared,
+            env.local,
+            turn.client,
+            turn.out,
+            Some(spec),
+            text,
+        );
+    }
+
+    /// Runs a request that a check may stop: `false` = not now.
+    #[cold]
+    fn run_slowly(
+        &self,
+        env: &mut Environment<'_>,
+        turn: &mut Turn<'_>,
+        mut access: Access<'_, '_>,
+        ran: &mut u64,
+    ) -> bool {
+        let start = turn.out.len();
+        env.local.meter.begin_none();
+        let place = match (self.planned.resolved, env.member) {
+            (Resolved::Command(spec), Some(member)) => {
+                self.place(spec, member, env, turn, &mut access)
+            }
+            _ => Ok(()),
+        };
+        let was_silent = admit::begin_silence(turn.client);
+        let mut is_message = false;
+        let args = turn
+            .requests
+            .args(self.planned.request as usize, turn.input);
+        match admit::admit(
+            &self.planned.resolved,
+            place,
+            env.shared,
+            env.local,
+            turn.client,
+            (&args, self.hashes),
+            turn.out,
+        ) {
+            Admitted::Run(permit) => {
+                let spec = permit.spec();
+                let done = self.execute(permit, env, turn, access, false);
+                *ran += u64::from(done);
+                if !done {
+                    return true; // it is made silent when it runs to its end
+                }
+                databases::observe(env.shared, env.local, turn.client, spec);
+                is_message = admit::replies_by_messages(spec) && turn.out.get(start) != Some(&b'-');
+            }
+            Admitted::Answered => {
+                turn.client.flushing = None;
+                turn.client.end_caching(self.planned.resolved.spec());
+                *ran += 1;
+            }
+            Admitted::Later => return false,
+        }
+        databases::halt_if_failed(env.shared, turn.client);
+        if matches!(turn.client.verdict, Verdict::Cold | Verdict::Blocked) {
+            return true; // it is made silent when it runs to its end
+        }
+        if was_silent && admit::end_silence(turn.client) && !is_message {
+            turn.silence(start);
+        }
+        true
+    }
+
+    /// False: the request has not run, or not to its end, and is presented again. A request that
+    /// waits for flash counts as run here.
+    #[inline]
+    pub(super) fn execute(
+        &self,
+        permit: Permit,
+        env: &mut Environment<'_>,
+        turn: &mut Turn<'_>,
+        mut access: Access<'_, '_>,
+        alone: bool,
+    ) -> bool {
+        let spec = permit.spec();
+        let appended = access.appended_bytes();
+        let mut context = Context {
+            args: turn
+                .requests
+                .args(self.planned.request as usize, turn.input),
+            permit,
+            spec,
+            table: turn.client.table(env.shared),
+            client: turn.client,
+            out: turn.out,
+            shared: env.shared,
+            local: env.local,
+            locked: alone,
+        };
+        let tracks = context.client.gate & gate::TRACKS != 0;
+        if tracks && let Some(origin) = context.client.origin() {
+            access.set_origin(origin);
+        }
+        context.run(access.for_now(), self.hashes);
+        if tracks {
+            access.set_origin(0); // others use the session too
+        }
+        turn.client.appended_bytes += access.appended_bytes() - appended;
+        if let Some(writes) = access.typed_writes() {
+            env.local.wake_waiters(env.shared, writes);
+            // As in Redis, they look before the requests behind this one run.
+            turn.client.halted |= !env.local.woken.is_empty();
+        }
+        // Other clients of the thread waited too: it is their turn.
+        turn.client.halted |= access.take_waited();
+        let not_now = std::mem::take(&mut env.local.not_now);
+        if not_now {
+            self.show_again(turn);
+        }
+        if env.member.is_some() {
+            Self::executed_by_member(spec, turn, not_now);
+        }
+        let runs_again = not_now || matches!(turn.client.verdict, Verdict::Cold | Verdict::Blocked);
+        if tracks && !runs_again {
+            turn.client.end_caching(Some(spec));
+        }
+        !not_now
+    }
+
+    /// Invariant membership::M2, and the end of the waits of a request that has run.
+    #[inline(never)]
+    fn executed_by_member(spec: &Spec, turn: &mut Turn<'_>, not_now: bool) {
+        turn.client.wait.lease(routing::tells_of_data(spec));
+        if !not_now && turn.client.verdict != Verdict::Cold {
+            turn.client.unserved_until_ms = 0;
+            turn.client.flushing = None;
+        }
+    }
+}
