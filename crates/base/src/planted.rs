@@ -164,6 +164,8 @@ pub enum Bug {
     RoomIsIgnored,
     /// recovery::Y5: the room of a machine that has come back is given to other logs.
     HomeRoomGiven,
+    /// recovery::Y6: partitions are given although backups have no frames for their copies.
+    FramesIgnored,
     /// rooms::Q1: what a master has recovered counts beside a report that contains it.
     DoneCountsTwice,
     /// A new leader calls stale what its predecessor had persisted, and the owner drops it.

@@ -1,6 +1,7 @@
 //! This server's reports to the coordinator: the sizes of its ranges, by which the tablets of a
 //! dead server are cut; its room, since nothing is moved to a server without room; the speed of its
-//! disk, by which masters place replicas.
+//! disk, by which masters place replicas; the free frames of its backup, which decide how many logs
+//! are recovered at once.
 //!
 //! A job counts the sizes from a sample from time to time. Sizes and room are reported when they
 //! have changed, when the last report was not answered, and to each new leader, which does not know
@@ -31,6 +32,9 @@ use std::sync::Arc;
 /// Time until the first count, and the interval of counts.
 const FIRST_US: u64 = 2_000_000;
 const COUNT_US: u64 = 10_000_000;
+/// Interval of the looks at free frames; a change by this part of all is news.
+const DISK_US: u64 = 500_000;
+const DISK_PART: u64 = 32;
 /// Segments that the threads of a recovery leave partly empty.
 const TAILS: u64 = 2;
 /// News of the room are told this soon.
@@ -51,6 +55,9 @@ pub(crate) struct Loads {
     /// The coordinator's term.
     term: u32,
     speed_due_us: u64,
+    disk_due_us: u64,
+    /// Free frames and all of them, as they were told.
+    disk_told: Option<(u64, u64)>,
     /// The numbers of the last reports of sizes and room: one that failed is sent again, and not
     /// the other.
     sizes_asked: u64,
@@ -71,6 +78,8 @@ impl Loads {
             room_told: None,
             term: 0,
             speed_due_us: now_us + FIRST_US,
+            disk_due_us: if room_us == 0 { u64::MAX } else { now_us },
+            disk_told: None,
             sizes_asked: 0,
             room_asked: 0,
             next: 0,
@@ -78,7 +87,8 @@ impl Loads {
     }
 
     pub fn due_us(&self) -> u64 {
-        self.due_us.min(self.room_due_us).min(self.speed_due_us)
+        let due_us = self.due_us.min(self.room_due_us);
+        due_us.min(self.speed_due_us).min(self.disk_due_us)
     }
 
     pub fn poll(
@@ -92,6 +102,7 @@ impl Loads {
         if self.term != term {
             self.term = term;
             self.room_told = None;
+            self.disk_told = None;
             self.told.clear();
             self.hasten(now_us);
         }
@@ -106,6 +117,10 @@ impl Loads {
                 let server = me;
                 self.room_asked = self.tell(ToCoordinator::Room { server, room }, out);
             }
+        }
+        if now_us >= self.disk_due_us {
+            self.disk_due_us = now_us + DISK_US;
+            self.tell_disk(me, backup, out);
         }
         if now_us >= self.speed_due_us {
             let is_told = self.tell_speed(me, members, backup, out);
@@ -166,6 +181,31 @@ impl Loads {
             self.tell(question, out);
         }
         is_news
+    }
+
+    /// Reports the free frames if they have changed by more than a part of all.
+    fn tell_disk(&mut self, me: ServerId, backup: Option<&Backup>, out: &mut Effects) {
+        let Some(stats) = backup.map(Backup::stats) else {
+            return;
+        };
+        let taken = stats.replicas.max(stats.frames_used) + stats.quarantined;
+        let (free, frames) = (
+            u64::from(stats.frames.saturating_sub(taken)),
+            u64::from(stats.frames),
+        );
+        let is_news = self
+            .disk_told
+            .is_none_or(|(told, all)| all != frames || told.abs_diff(free) > frames / DISK_PART);
+        if is_news {
+            self.disk_told = Some((free, frames));
+            let server = me;
+            let question = ToCoordinator::DiskRoom {
+                server,
+                free,
+                frames,
+            };
+            self.tell(question, out);
+        }
     }
 
     /// Sends a report, and returns its number.

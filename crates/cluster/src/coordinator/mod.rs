@@ -37,6 +37,7 @@ mod admin;
 mod callers;
 mod clients;
 mod foreign;
+mod frames;
 mod functions;
 mod loads;
 mod map;
@@ -322,6 +323,7 @@ pub struct Coordinator {
     client_ends: BTreeSet<(u64, ClientId)>,
     recoveries: BTreeMap<ServerId, Recovery>,
     ended: VecDeque<RecoveryStatus>,
+    frames: frames::Frames,
     /// Whether [`Timer::Loads`] is armed.
     stores_loads: bool,
     users: revised::Revised<ClusterUsers>,
@@ -468,6 +470,9 @@ impl Coordinator {
                 server,
                 bytes_per_s,
             } => self.by_member(sender, server, |this| this.read_speed(server, bytes_per_s)),
+            ToCoordinator::DiskRoom { server, free, .. } => {
+                self.by_member(sender, server, |this| this.disk_room(server, free))
+            }
             ToCoordinator::PartitionDone {
                 recovery,
                 partition,

@@ -105,6 +105,7 @@ impl Coordinator {
             client_ends: BTreeSet::new(),
             recoveries: BTreeMap::new(),
             ended: VecDeque::new(),
+            frames: super::frames::Frames::default(),
             stores_loads: false,
             users: Default::default(),
             functions: Default::default(),

@@ -277,7 +277,13 @@ impl Coordinator {
             }
         }
         for (dead, partition, to) in given {
-            self.give(dead, partition, to);
+            let has_frames = self.has_frames(to, self.place_bytes(dead, partition));
+            if let Some(recovery) = self.recoveries.get_mut(&dead) {
+                recovery.lacks_frames = !has_frames;
+            }
+            if has_frames {
+                self.give(dead, partition, to);
+            }
         }
         self.note_lacks(&rooms);
         if let Some((dead, partition, to)) = self.last_resort(&rooms) {
@@ -312,6 +318,7 @@ impl Coordinator {
     }
 
     fn give(&mut self, dead: ServerId, partition: u32, to: ServerId) {
+        self.promise_frames(to, self.place_bytes(dead, partition));
         let asked_us = self.now_us;
         if let Some(place) = self.place_mut(dead, partition) {
             *place = Place::Given {
@@ -681,6 +688,9 @@ impl Coordinator {
             let mut status = recovery.status(self.now_us);
             if let Some((bytes, _)) = recovery.lacks {
                 status.waits_for = Some(self.lacks_text(recovery.dead, bytes));
+            } else if recovery.lacks_frames {
+                let text = "room on the servers' disks, which other recoveries will free";
+                status.waits_for.get_or_insert_with(|| text.to_owned());
             }
             status
         };

@@ -451,7 +451,8 @@ impl Coordinator {
     /// A member has reported its room: recoveries that lack some look again.
     pub(super) fn room_changed(&mut self) {
         let lacking = self.recoveries.iter().filter(|(_, recovery)| {
-            recovery.lacks.is_some() || recovery.rest_until_us > self.now_us
+            let lacks = recovery.lacks.is_some() || recovery.lacks_frames;
+            lacks || recovery.rest_until_us > self.now_us
         });
         let lacking: Vec<ServerId> = lacking.map(|(dead, _)| *dead).collect();
         for dead in lacking {

@@ -13,6 +13,10 @@
 //! - Y5: room for the tablets of a machine's former life is kept free of other logs' partitions
 //!   while they wait for it. The data that it held before its end fits there, so after a full stop
 //!   nobody depends on the order in which the machines come back.
+//! - Y6: a partition is given only if the backups have frames for its copies, beside those of all
+//!   others in progress, or if nothing else is in progress. A log's old frames are free when it is
+//!   recovered as a whole. So logs for which there are not enough frames at once are recovered one
+//!   after the other, and do not wait for each other's frames.
 //!
 //! Paper: [Ousterhout15 §7]; docs/traps.md, "Replication and recovery".
 
@@ -92,6 +96,8 @@ pub(crate) struct Recovery {
     pub partitions: Vec<Partition>,
     /// Bytes that its tablets will take, as far as that is known.
     pub planned: u64,
+    /// Partitions wait for frames.
+    pub lacks_frames: bool,
     /// Bytes of partitions that fit nowhere, and since when.
     pub lacks: Option<(u64, u64)>,
     /// Most bytes of a partition of this attempt.
@@ -136,6 +142,7 @@ impl Recovery {
             images: BTreeMap::new(),
             partitions: Vec::new(),
             planned: 0,
+            lacks_frames: false,
             lacks: None,
             cut_bytes: u64::MAX,
             finer: 0,
@@ -171,6 +178,7 @@ impl Recovery {
             .collect();
         self.log = Some(log);
         (self.lacks, self.cut_bytes) = (None, cut_bytes);
+        self.lacks_frames = false;
         self.waits_for = None;
     }
 

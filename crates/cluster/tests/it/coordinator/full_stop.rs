@@ -544,3 +544,42 @@ fn machines_that_are_lost_on_the_way_do_no_harm() {
     assert_eq!(world.failed, 0);
     assert!([0, 1, 3].iter().all(|n| world.owner_of(*n) == Some(*n)));
 }
+
+/// Most logs that are recovered at once, with so many free frames on each server, and the time
+/// until all are.
+fn logs_at_once(free: u64) -> (usize, u64) {
+    let mut world = World::new(4, LIMIT / 2, true);
+    for n in 0..4 {
+        world.start(n);
+        let server = world.machines[n].now.expect("it runs");
+        let frames = 10_000;
+        let room = ToCoordinator::DiskRoom {
+            server,
+            free,
+            frames,
+        };
+        assert_eq!(world.rig.ask(server, room), Some(CoordinatorAnswer::Noted));
+    }
+    let (mut most, from_us) = (0, world.rig.now_us);
+    while !world.is_well() {
+        assert!(world.rig.now_us < from_us + 60 * SECOND, "never well");
+        world.pass(STEP_US);
+        let under_way = world.machines.iter().filter(|m| !m.runs.is_empty());
+        most = most.max(under_way.count());
+    }
+    (most, world.rig.now_us - from_us)
+}
+
+/// The copies of four logs had no room beside the old ones, which are free when a log is recovered:
+/// all waited for each other's frames.
+#[test]
+fn logs_wait_for_the_frames_of_others() {
+    // A log has 119 MiB, two copies on three servers: 82 frames of each for one log.
+    for (free, most) in [(0, 1), (100, 1), (180, 2), (1_000, 4)] {
+        let (at_once, took_us) = logs_at_once(free);
+        assert_eq!(at_once, most, "{free} frames");
+        assert!(took_us < 20 * SECOND, "{free} frames: {took_us}");
+    }
+    let at_once = with_bug(Bug::FramesIgnored, || logs_at_once(100)).0;
+    assert_eq!(at_once, 4, "not found");
+}

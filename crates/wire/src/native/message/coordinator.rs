@@ -109,6 +109,14 @@ pub enum ToCoordinator {
     Functions,
     /// Replaces the libraries, as `SetUsers` the users. → `Functions`
     SetFunctions(ClusterFunctions),
+    /// The frames of the sender's backup, and those that new replicas may still take, sent when
+    /// they have changed much. Not persisted. → `Noted`. Older coordinators answer that it is not
+    /// understood.
+    DiskRoom {
+        server: ServerId,
+        free: u64,
+        frames: u64,
+    },
 }
 
 /// See [`ToCoordinator::Enlist`].

@@ -225,6 +225,11 @@ pub fn to_coordinator() -> Vec<ToCoordinator> {
     all.push(ToCoordinator::Admin(Admin::Members));
     all.push(ToCoordinator::Functions);
     all.push(ToCoordinator::SetFunctions(functions()));
+    all.push(ToCoordinator::DiskRoom {
+        server: LOG,
+        free: 3,
+        frames: 4,
+    });
     all
 }
 
