@@ -20,7 +20,7 @@ const SEGMENTS_MORE: u64 = 4;
 pub(super) struct Frames {
     /// As reported last.
     free: BTreeMap<ServerId, u64>,
-    /// What is left of that for partitions, since the first one that is in progress now.
+    /// The rest of that for partitions, since the first one that is in progress now.
     left: BTreeMap<ServerId, u64>,
 }
 
