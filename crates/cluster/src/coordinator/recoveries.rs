@@ -601,10 +601,32 @@ impl Coordinator {
             if let Some(recovery) = self.recoveries.get_mut(&dead) {
                 recovery.forget(server);
             }
+            self.collect_again(dead);
             self.decide(dead);
             self.settle(dead);
         }
         self.give_partitions();
+    }
+
+    /// A log that was whole, and of which nobody is replaying anything, is collected anew when the
+    /// last holder of one of its segments is gone: the holder's next life has another id.
+    fn collect_again(&mut self, dead: ServerId) {
+        let Some(recovery) = self.recoveries.get(&dead) else {
+            return;
+        };
+        let is_there = recovery.log.as_ref().is_none_or(|log| {
+            let mut segments = log.segments.iter();
+            segments.all(|segment| segment.sources.iter().any(|id| self.is_up(*id)))
+        });
+        if is_there || recovery.has_given() {
+            return;
+        }
+        let id = RecoveryId(self.random.next_u64());
+        if let Some(recovery) = self.recoveries.get_mut(&dead) {
+            recovery.begin_again(id);
+        }
+        self.ask_backups(dead);
+        self.arm_recovery(dead, BUSY_US);
     }
 
     /// Applies the rules again.

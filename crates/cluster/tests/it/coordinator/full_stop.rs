@@ -143,6 +143,9 @@ impl World {
         let new = enlist(&mut self.rig, disk, nonce, old);
         let now_us = self.rig.now_us;
         let machine = &mut self.machines[n];
+        if let Some(before) = machine.now.filter(|_| machine.used > 0) {
+            machine.old = before; // its log is the next to be recovered
+        }
         (machine.now, machine.used) = (Some(new), 0);
         (machine.reported, machine.report_us) = (None, now_us);
         machine.runs.clear();
@@ -175,6 +178,7 @@ impl World {
     }
 
     fn take_orders(&mut self) {
+        let lives: Vec<ServerId> = self.machines.iter().filter_map(|m| m.now).collect();
         for asked in self.rig.orders() {
             let bytes = self.bytes(order(&asked));
             let now_us = self.rig.now_us;
@@ -187,7 +191,9 @@ impl World {
                 let (one, other) = (order(&run.asked), order(&asked));
                 (one.recovery, one.partition) == (other.recovery, other.partition)
             });
-            let is_room = machine.used + machine.running() + bytes <= machine.limit;
+            let mut segments = order(&asked).segments.iter();
+            let is_there = segments.all(|of| of.sources.iter().any(|id| lives.contains(id)));
+            let is_room = is_there && machine.used + machine.running() + bytes <= machine.limit;
             self.rig.reply(&asked, ServerAnswer::Started);
             if repeated {
                 continue;
@@ -582,4 +588,23 @@ fn logs_wait_for_the_frames_of_others() {
     }
     let at_once = with_bug(Bug::FramesIgnored, || logs_at_once(100)).0;
     assert_eq!(at_once, 4, "not found");
+}
+
+/// A log was whole, and waited for room. Its holder was started again: the order still named the
+/// holder's former life, and the attempt failed.
+#[test]
+fn a_log_whose_holders_restart_while_it_waits_is_collected_anew() {
+    let mut world = World::new(4, LIMIT * 75 / 100, true);
+    [0, 1].into_iter().for_each(|n| world.start(n));
+    world.pass(12 * SECOND);
+    assert!(
+        world
+            .waits_for(2)
+            .is_some_and(|text| text.contains("room for"))
+    );
+    world.start(0);
+    world.pass(3 * SECOND);
+    [2, 3].into_iter().for_each(|n| world.start(n));
+    world.becomes_well(60 * SECOND);
+    assert_eq!(world.failed, 0);
 }
