@@ -259,10 +259,7 @@ impl Recoveries {
         out: &mut Effects,
     ) {
         let ahead_bytes = self.ahead_bytes.max(AHEAD_BYTES_MIN) / self.runs.len().max(1);
-        let look_ahead = match self.runs.len() {
-            0 | 1 => LOOK_AHEAD,
-            _ => LOOK_AHEAD_SHORT,
-        };
+        let look_ahead = look_ahead(self.runs.len());
         for (id, run) in &mut self.runs {
             run.ahead_bytes = ahead_bytes.min(AHEAD_BYTES);
             run.settle(now_us);
@@ -750,6 +747,14 @@ impl Run {
 pub(crate) fn ranges_of(order: &Recover) -> Option<Ranges> {
     let tablets = order.tablets.iter();
     Ranges::new(tablets.map(|tablet| (tablet.table, tablet.range))).ok()
+}
+
+/// Segments among which the next one is chosen, with so many partitions here.
+fn look_ahead(runs: usize) -> usize {
+    match runs {
+        0 | 1 => LOOK_AHEAD,
+        _ => LOOK_AHEAD_SHORT,
+    }
 }
 
 /// Aligns entries to multiples of 8 in memory. Large messages are aligned already.
