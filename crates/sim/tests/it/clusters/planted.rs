@@ -41,7 +41,7 @@ fn simulated_survivor_that_is_built_and_not_stored_is_found() {
 /// The first write of a transaction over two keys stays in a full segment.
 #[test]
 fn simulated_group_over_segments_is_found() {
-    find(Bug::GroupsOverSegments, 2);
+    find(Bug::GroupsOverSegments, 10);
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn simulated_old_control_head_is_found() {
 
 #[test]
 fn simulated_completion_that_is_forgotten_is_found() {
-    find(Bug::CompletionForgotten, 32);
+    find(Bug::CompletionForgotten, 225);
 }
 
 #[test]
@@ -101,12 +101,12 @@ fn simulated_free_before_the_swap_is_found() {
 
 #[test]
 fn simulated_epoch_before_all_is_found() {
-    find(Bug::EpochBeforeAll, 60);
+    find(Bug::EpochBeforeAll, 148);
 }
 
 #[test]
 fn simulated_epoch_that_stays_is_found() {
-    find(Bug::EpochStays, 22);
+    find(Bug::EpochStays, 7);
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn simulated_unlock_by_any_list_is_found() {
 
 #[test]
 fn simulated_last_message_taken_for_all_is_found() {
-    find(Bug::LastIsEnough, 38);
+    find(Bug::LastIsEnough, 34);
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn simulated_swap_before_its_reasons_is_found() {
 
 #[test]
 fn simulated_forgotten_tombstone_is_found() {
-    find(Bug::SideForgetsTombstones, 2);
+    find(Bug::SideForgetsTombstones, 1);
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn simulated_lower_version_that_wins_is_found() {
 
 #[test]
 fn simulated_victim_without_a_name_is_found() {
-    find(Bug::SideNamesNoVictim, 3);
+    find(Bug::SideNamesNoVictim, 6);
 }
 
 /// Each bug in the list has a test in this file.
