@@ -72,6 +72,10 @@ impl World {
             } => self.cut_power(server, operations, within, down_us),
             Fault::LoseDisk { server, down_us } => self.lose_disk(server, down_us),
             Fault::ColdStart { down_us } => self.cold_start(down_us),
+            Fault::FullStop {
+                starts_us,
+                coordinators,
+            } => self.full_stop(&starts_us, coordinators),
             Fault::Pause { server, for_us } => self.pause(server, for_us, fault),
             Fault::Partition { .. }
             | Fault::OneWay { .. }
@@ -316,6 +320,23 @@ impl World {
             let generation = self.coordinators[n].generation;
             let delay_us = down_us + self.random.below(1_000_000);
             self.after(delay_us, Event::CoordinatorStarts(n, generation));
+        }
+    }
+
+    fn full_stop(&mut self, starts_us: &[u64], coordinators: bool) {
+        self.coverage.fired(Class::CrashesAtOnce);
+        for (n, start_us) in starts_us.iter().enumerate() {
+            if self.machines[n].process.is_some() {
+                self.stop(n, true);
+            }
+            self.boot_after(n, *start_us);
+        }
+        for n in 0..self.coordinators.len() {
+            if coordinators {
+                self.coordinator_stops(n);
+                let generation = self.coordinators[n].generation;
+                self.after(300_000, Event::CoordinatorStarts(n, generation));
+            }
         }
     }
 

@@ -167,7 +167,7 @@ impl World {
         if self.run(patience_us, LOOK_US, |world| world.is_well()) {
             return true;
         }
-        if self.has_room() {
+        if self.plan.is_alone || self.has_room() {
             return false;
         }
         for _ in 0..self.plan.replicas {

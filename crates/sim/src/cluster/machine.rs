@@ -281,7 +281,7 @@ impl World {
         let first = n % coordinators.len();
         coordinators.rotate_left(first);
         NodeOptions {
-            room_us: 0, // messages about room for refusals alone would be extra
+            room_us: plan.room_us,
             candidate: Candidate {
                 enlist: Enlist {
                     nonce: self.random.next_u64(),

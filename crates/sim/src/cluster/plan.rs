@@ -38,6 +38,12 @@ pub enum Fault {
     ColdStart {
         down_us: u64,
     },
+    /// All processes of servers die at once, and those of coordinators too, if `coordinators`. Each
+    /// server starts again after its own time.
+    FullStop {
+        starts_us: Vec<u64>,
+        coordinators: bool,
+    },
     Pause {
         server: usize,
         for_us: u64,
@@ -229,6 +235,10 @@ pub struct Plan {
     /// One in so many writes is large.
     pub large_one_in: u64,
     pub frames: u32,
+    /// Interval of the reports of room; 0: none.
+    pub room_us: u64,
+    /// No operator adds servers when the others have no room.
+    pub is_alone: bool,
     pub wal_bytes: u64,
     pub faults: Vec<(u64, Fault)>,
     /// A planted bug to be found.
@@ -289,6 +299,8 @@ impl Plan {
             log_bytes: 0,
             large_one_in: 4,
             frames: 128,
+            room_us: 0,
+            is_alone: false,
             wal_bytes: 1 << 20,
             faults: Vec::new(),
             bug: None,

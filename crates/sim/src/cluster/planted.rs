@@ -6,6 +6,10 @@ use duramen_base::random::Random;
 
 const MS: u64 = 1_000;
 const SECOND: u64 = 1_000_000;
+/// Live bytes in a cluster that stops as a whole, in percent of its memory. In a fuller one writers
+/// wait for memory in real time; rooms that are short are those of `full_stop` in the tests of the
+/// coordinator, and of `tests/cluster/test_full_stop.py`.
+const FILL_PERCENT: [u64; 4] = [3, 5, 7, 9];
 
 /// The kind of run that exposes a bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +36,8 @@ pub enum Shape {
     Leases,
     /// Disks are full at times.
     Full,
+    /// All servers stop and start again, and report room.
+    FullRestart,
     /// Tablets move while requests arrive late.
     Moves,
     /// Tablets move and flash fails, with many writes.
@@ -62,6 +68,7 @@ impl Shape {
         Shape::RepetitionsAndChurn,
         Shape::Leases,
         Shape::Full,
+        Shape::FullRestart,
         Shape::Moves,
         Shape::Flash,
         Shape::Tables,
@@ -123,8 +130,10 @@ impl Plan {
     /// A plan that exposes bugs of this shape.
     pub fn shaped(shape: Shape, seed: u64) -> Plan {
         let mut random = Random::new(seed ^ 0x0073_6861_7065);
-        if shape == Shape::Mixed {
-            return Plan::of(Profile::Mixed, seed);
+        match shape {
+            Shape::Mixed => return Plan::of(Profile::Mixed, seed),
+            Shape::FullRestart => return Plan::full_restart(seed),
+            _ => {}
         }
         let servers = 4 + random.below(3) as usize;
         let replicas = 2 + random.below(2) as u32;
@@ -138,6 +147,44 @@ impl Plan {
         plan.latency_us = [500, 2_000, 8_000][random.below(3) as usize];
         plan.ordered = random.one_in(2);
         plan.draw_shape(shape, &mut random);
+        plan
+    }
+
+    /// All servers stop at once and come back in any order; nobody adds a server.
+    fn full_restart(seed: u64) -> Plan {
+        let mut random = Random::new(seed ^ 0x0066_756c_6c73);
+        let servers = 3 + random.below(2) as usize;
+        let replicas = match servers {
+            3 => 2,
+            _ => 2 + random.below(2) as u32,
+        };
+        let mut plan = Plan::calm(seed, servers, replicas);
+        plan.memory_bytes = 3 << 20;
+        // As a member's directory is made.
+        plan.log_bytes = 2 * plan.memory_bytes;
+        let segments = plan.log_bytes / u64::from(plan.segment_bytes);
+        plan.frames = (segments as u32 * replicas * 9).div_ceil(8) + 16;
+        plan.room_us = [200 * MS, 2 * SECOND][random.below(2) as usize];
+        plan.is_alone = true;
+        plan.partition_bytes = [256 << 10, 1 << 30][random.below(2) as usize];
+        plan.tablets = servers as u32;
+        plan.clients = 6;
+        plan.plain_clients = 3;
+        plan.value_bytes = 24_000;
+        plan.large_one_in = 1;
+        plan.think_us = 3 * MS;
+        plan.load_us = 5 * SECOND;
+        let live = FILL_PERCENT[random.below(4) as usize] * plan.memory_bytes / 100;
+        // Keys with higher numbers are twins.
+        plan.keys = (live * servers as u64 / (plan.value_bytes / 2 + 50)).min(499);
+        plan.counters = 3;
+        let most_us = [100 * MS, 3 * SECOND][random.below(2) as usize];
+        let starts_us = (0..servers).map(|_| 200 * MS + random.below(most_us));
+        let stop = Fault::FullStop {
+            starts_us: starts_us.collect(),
+            coordinators: random.one_in(2),
+        };
+        plan.faults.push((3 * SECOND, stop));
         plan
     }
 

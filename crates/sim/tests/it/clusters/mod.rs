@@ -124,6 +124,19 @@ fn scenario_37_38_zones_that_clean_lose_nothing_and_bring_nothing_back() {
     }
 }
 
+/// All servers stop and start again, and nobody adds one: everything is served again.
+/// `DURAMEN_SIM_FIRST` and the others as above.
+#[test]
+fn scenario_25_a_cluster_that_stops_as_a_whole_comes_back() {
+    let budget = Budget::of_tier(8, 100);
+    let first = std::env::var("DURAMEN_SIM_FIRST").ok();
+    let first = first.and_then(|first| first.parse().ok()).unwrap_or(1);
+    let shape = bugs::Shape::FullRestart;
+    let summary = runs::many(budget, first, |seed| Plan::shaped(shape, seed));
+    println!("{} runs, {} operations", summary.runs, summary.operations);
+    assert!(summary.failures.is_empty());
+}
+
 /// A coordinator that is down is first started with an empty store. Members must continue as if it
 /// did not answer, whether they have the id of their cluster or not.
 #[test]
