@@ -88,7 +88,7 @@ fn every_flipped_bit_of_every_kind_of_entry_is_found() {
 #[test]
 fn flipped_bits_of_long_entries_are_found() {
     for length in [0xffff, 0x1_0000, 1 << 20] {
-        let value: Vec<u8> = (0..length as u32).map(|n| (n * 7 >> 3) as u8).collect();
+        let value: Vec<u8> = (0..length as u32).map(|n| ((n * 7) >> 3) as u8).collect();
         let mut bytes = written(&object(0, b"long", &value));
         let good = bytes.clone();
         let last = 8 * bytes.len() - 1;
