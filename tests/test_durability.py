@@ -1356,23 +1356,31 @@ def test_fsck_finds_nothing_after_a_kill_and_writes_nothing(durable, tmp_path):
     assert content(tmp_path / "data") == before
 
 
-def test_fsck_says_where_the_damage_is_and_a_server_refuses_it(durable, tmp_path):
+def flip_in_k7777(frames, bits):
+    """Flips bits of one byte of the value of `k7777`."""
+    data = bytearray(frames.read_bytes())
+    data[data.index(b"k7777x") + 100] ^= bits
+    frames.write_bytes(data)
+
+
+def stopped_with_values(durable):
+    """A server that has stopped with 30,000 values of 300 bytes."""
     server = durable()
     with server.connect() as wire:
         wire.load([b"k%d" % n for n in range(30_000)], b"x" * 300)
     assert server.stop() == 0
-    frames = tmp_path / "data" / "frames"
-    data = bytearray(frames.read_bytes())
-    at = data.index(b"k7777x")
-    data[at + 100] ^= 3
-    frames.write_bytes(data)
+    return server
+
+
+def test_fsck_says_where_the_damage_is_and_a_server_refuses_it(durable, tmp_path):
+    server, frames = stopped_with_values(durable), tmp_path / "data" / "frames"
+    flip_in_k7777(frames, 3)
     said = offline("fsck", tmp_path / "data", code=1)
     assert "problem: " in said and "segment" in said and said.splitlines()[-1].startswith("damaged: ")
     assert json.loads(offline("fsck", "--json", tmp_path / "data", code=1))["sound"] is False
     said = refusal("--dir", tmp_path / "data")
     assert "segment" in said and "fsck" in said
-    data[at + 100] ^= 3
-    frames.write_bytes(data)
+    flip_in_k7777(frames, 3)
     server.start()
     with server.connect() as wire:
         assert wire.call("DBSIZE") == 30_000
@@ -1380,14 +1388,8 @@ def test_fsck_says_where_the_damage_is_and_a_server_refuses_it(durable, tmp_path
 
 def test_one_flipped_bit_is_put_back_and_told(durable, tmp_path):
     """One flipped bit of one value made a server refuse all of its data."""
-    server = durable()
-    with server.connect() as wire:
-        wire.load([b"k%d" % n for n in range(30_000)], b"x" * 300)
-    assert server.stop() == 0
-    frames = tmp_path / "data" / "frames"
-    data = bytearray(frames.read_bytes())
-    data[data.index(b"k7777x") + 100] ^= 4
-    frames.write_bytes(data)
+    server = stopped_with_values(durable)
+    flip_in_k7777(tmp_path / "data" / "frames", 4)
     said = offline("fsck", tmp_path / "data")
     assert "had flipped and was put back (key `k7777` of table 0)" in said and said.splitlines()[-1] == "sound"
     server.start()

@@ -111,13 +111,11 @@ impl Executor {
     /// (`busy-reply-threshold`, 5 s if that is 0; a second while scripts wait for its place).
     pub(crate) fn script_of(&mut self, client: &Client) -> Option<bool> {
         let age = self.local.scripts.age(client.id())?;
-        let are_awaited = self.local.scripts.are_awaited();
-        let busy_ms = match self.local.config(&self.shared).scripts.busy_ms {
-            _ if are_awaited => 1_000,
-            0 => 5_000,
-            busy_ms => busy_ms,
+        let limit = match self.local.scripts.are_awaited() {
+            true => Duration::from_secs(1),
+            false => self.local.config(&self.shared).scripts.patience(),
         };
-        Some(age > Duration::from_millis(busy_ms))
+        Some(age > limit)
     }
 
     /// Ends all subscriptions of a client of this thread, which is being closed.

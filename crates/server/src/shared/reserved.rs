@@ -19,11 +19,11 @@ use std::time::{Duration, Instant};
 /// databases, count as one: then a write waits that need not.
 #[derive(Debug)]
 pub(crate) struct Reserved {
-    /// Of all reservations of the server, from 1 on.
+    /// Its number among all reservations of the server, from 1 on.
     number: u64,
     client: u64,
     keys: HashSet<u64>,
-    /// V2.
+    /// The end of its time (V2).
     until: Instant,
 }
 

@@ -85,6 +85,24 @@ fn key(n: u64) -> [u8; 1] {
     [b'a' + n as u8]
 }
 
+/// Starts the writers, each with its number; the first result is how many are running.
+fn writers(
+    store: &Arc<Store>,
+    work: impl Fn(&mut Session, u64) + Copy + Send + 'static,
+) -> (Arc<AtomicU64>, Vec<thread::JoinHandle<()>>) {
+    let running = Arc::new(AtomicU64::new(WRITERS));
+    let start = |seed| {
+        let mut session = store.session().expect("a session");
+        let running = running.clone();
+        thread::spawn(move || {
+            work(&mut session, seed);
+            running.fetch_sub(1, Ordering::SeqCst);
+        })
+    };
+    let writers = (0..WRITERS).map(start).collect();
+    (running, writers)
+}
+
 /// The deeds of both writers go over `keys` keys, in turn.
 fn migrate(keys: u64, deeds: &'static [Deed]) {
     let store = store();
@@ -92,20 +110,12 @@ fn migrate(keys: u64, deeds: &'static [Deed]) {
     for n in 0..keys {
         write(&mut session, Deed::Write, &key(n), 1);
     }
-    let running = Arc::new(AtomicU64::new(WRITERS));
-    let writers: Vec<_> = (0..WRITERS)
-        .map(|seed| {
-            let mut session = store.session().expect("a session");
-            let running = running.clone();
-            thread::spawn(move || {
-                for (n, deed) in (0u64..).zip(deeds) {
-                    let key = key((n * WRITERS + seed) % keys);
-                    write(&mut session, *deed, &key, (n * 2 + seed) as u8);
-                }
-                running.fetch_sub(1, Ordering::SeqCst);
-            })
-        })
-        .collect();
+    let (running, writers) = writers(&store, move |session, seed| {
+        for (n, deed) in (0u64..).zip(deeds) {
+            let key = key((n * WRITERS + seed) % keys);
+            write(session, *deed, &key, (n * 2 + seed) as u8);
+        }
+    });
     let mut copied = Copied::new();
     let watch = store
         .watch_range(TABLE, KeyRange::ALL, 1 << 14)
@@ -148,19 +158,9 @@ fn migrate(keys: u64, deeds: &'static [Deed]) {
 /// has made.
 fn walk(deeds: u64) {
     let store = store();
-    let running = Arc::new(AtomicU64::new(WRITERS));
-    let writers: Vec<_> = (0..WRITERS)
-        .map(|seed| {
-            let mut session = store.session().expect("a session");
-            let running = running.clone();
-            thread::spawn(move || {
-                for n in 0..deeds {
-                    write(&mut session, Transact, &key(seed), (2 * n) as u8);
-                }
-                running.fetch_sub(1, Ordering::SeqCst);
-            })
-        })
-        .collect();
+    let (running, writers) = writers(&store, move |session, seed| {
+        (0..deeds).for_each(|n| write(session, Transact, &key(seed), (2 * n) as u8));
+    });
     while running.load(Ordering::SeqCst) > 0 {
         let mut export = store.export(TABLE, KeyRange::ALL);
         let mut bytes = Vec::new();

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const LOOK_EVERY_BYTES: u64 = 4 << 10;
 /// The least time of a turn: a group of small requests takes less.
 const SLICE_MIN: Duration = Duration::from_micros(200);
-/// See P2.
+/// The age at which a guard ends (P2).
 const GUARD_TIME: Duration = Duration::from_millis(2);
 
 /// A reading of the clock and of the thread's processor time.
@@ -109,7 +109,7 @@ impl<C: Clock> Pace<C> {
         (self.since, self.used) = (self.now, None);
     }
 
-    /// P3.
+    /// Whether the clock is to be read (P3).
     #[inline(always)]
     pub(super) fn is_due(&self, work: u64) -> bool {
         work - self.work >= LOOK_EVERY_BYTES

@@ -23,7 +23,6 @@ use duramen_base::ids::TabletsVersion;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_engine::{Draft, Guard, KeyHash, TableId};
 use duramen_node::View;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A key to lock: its table, and its hash.
@@ -96,10 +95,7 @@ pub(crate) fn runs_at_once(
 ) -> Result<bool, Failure> {
     let now = Instant::now();
     let next = conflicts.add(began, now);
-    let limit = match ctx.local.config(ctx.shared).scripts.busy_ms {
-        0 => None,
-        ms => Some(Duration::from_millis(ms)),
-    };
+    let limit = ctx.local.config(ctx.shared).scripts.busy_time();
     if limit.is_some_and(|limit| conflicts.lasts(now) > limit) {
         return Err(IN_CONFLICT);
     }
@@ -112,18 +108,12 @@ pub(crate) fn runs_at_once(
     })
 }
 
-/// The view under this guard; `None`: the server is in no cluster.
-fn view(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Option<Arc<View>> {
-    let member = ctx.shared.membership()?;
-    Some(Arc::clone(ctx.local.view(member, guard)))
-}
-
 /// The tablet list with which a step begins (R4); `None`: the server is in no cluster.
 pub(crate) fn list_at_start(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
 ) -> Option<TabletsVersion> {
-    Some(view(ctx, guard)?.tablets_version())
+    Some(ctx.view(guard)?.tablets_version())
 }
 
 /// R4; `list`: that of [`list_at_start`].
@@ -150,7 +140,7 @@ pub(crate) fn commit(
     mut check: impl FnMut(&mut Context<'_>, &Guard<'_>, Option<&View>) -> Result<bool, Failure>,
 ) -> Result<bool, Failure> {
     // If a range is taken away after this, the keys cannot be locked (routing).
-    let view = view(ctx, guard);
+    let view = ctx.view(guard);
     let view = view.as_deref();
     if view.is_some_and(|view| !is_served(view, draft, list)) {
         return Ok(false);

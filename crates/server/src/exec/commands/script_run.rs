@@ -37,8 +37,6 @@ use std::time::{Duration, Instant};
 const BUSY: Failure = Failure::Text(
     "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
 );
-/// Time of patience with other scripts where `busy-reply-threshold` is 0.
-const BUSY_WITHOUT_LIMIT: Duration = Duration::from_secs(5);
 const TOO_LONG_IN_EXEC: &str = "ERR the scripts of a transaction take too long";
 const KILLED: &str = "ERR Script killed by user with SCRIPT KILL.";
 const NON_LOCAL: &str = "ERR Script attempted to access a non local key in a cluster node";
@@ -82,18 +80,10 @@ pub(crate) fn memory(ctx: &mut Context<'_>) -> usize {
     ctx.local.config(ctx.shared).scripts.memory_bytes
 }
 
-/// The time after which a script is told that it waits for others: `busy-reply-threshold`.
-pub(crate) fn busy_time(ctx: &mut Context<'_>) -> Duration {
-    match ctx.local.config(ctx.shared).scripts.busy_ms {
-        0 => BUSY_WITHOUT_LIMIT,
-        ms => Duration::from_millis(ms),
-    }
-}
-
 /// Whether a script has run longer than `busy-reply-threshold`.
 fn is_busy(ctx: &mut Context<'_>, running: &Running) -> bool {
-    let busy_ms = ctx.local.config(ctx.shared).scripts.busy_ms;
-    busy_ms > 0 && running.started.elapsed() > Duration::from_millis(busy_ms)
+    let limit = ctx.local.config(ctx.shared).scripts.busy_time();
+    limit.is_some_and(|limit| running.started.elapsed() > limit)
 }
 
 pub(crate) fn machine(ctx: &mut Context<'_>) -> Result<Interpreter, Failure> {
@@ -224,7 +214,7 @@ fn running_of(
     if let Some(running) = ctx.local.scripts.take(client) {
         return Ok(running);
     }
-    let busy = busy_time(ctx);
+    let busy = ctx.local.config(ctx.shared).scripts.patience();
     match ctx.local.scripts.entry(client, bytes_max, busy) {
         Entry::Runs => {}
         Entry::Waits => return Err(Failure::GoesOn),
@@ -330,10 +320,9 @@ fn report(ctx: &mut Context<'_>, call: &Call<'_>, running: &mut Running) {
 
 /// Whether this member serves the declared keys.
 fn check_place(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
-    let Some(member) = ctx.shared.membership() else {
+    let Some(view) = ctx.view(guard) else {
         return Ok(());
     };
-    let view = Arc::clone(ctx.local.view(member, guard));
     routing::find(&view, Some(guard), ctx.table, ctx.spec, &ctx.args, &[])?;
     Ok(())
 }
@@ -717,13 +706,12 @@ fn place(
     args: &Args<'_>,
     hashes: &[KeyHash],
 ) -> Result<(), NotServed> {
-    let Some(member) = ctx.shared.membership() else {
-        return Ok(());
-    };
     if hashes.is_empty() {
         return Ok(());
     }
-    let view = Arc::clone(ctx.local.view(member, guard));
+    let Some(view) = ctx.view(guard) else {
+        return Ok(());
+    };
     let mut search = RouteSearch::new(&view);
     for at in ctx.spec.key_positions(&ctx.args) {
         let key = ctx.arg(at);

@@ -16,7 +16,7 @@
 //! There is no `ASK`: the source of a migration serves everything until it serves nothing (`Route`
 //! of `duramen_node`).
 
-use super::context::Failure;
+use super::context::{Context, Failure};
 use super::spec::{Kind, Spec, flag};
 use crate::clock;
 use crate::exec::state::client::{Client, DROPPED, Verdict};
@@ -74,6 +74,14 @@ impl Local {
     /// The view for commands that only report it.
     pub(crate) fn view_to_tell(&mut self, member: &Membership) -> &Arc<View> {
         self.views.get(member)
+    }
+}
+
+impl Context<'_> {
+    /// The view under this guard (membership::M1); `None`: the server is in no cluster.
+    pub(crate) fn view(&mut self, guard: &mut Guard<'_>) -> Option<Arc<View>> {
+        let member = self.shared.membership()?;
+        Some(Arc::clone(self.local.view(member, guard)))
     }
 }
 

@@ -20,9 +20,8 @@ pub(crate) struct ServedKeys {
 
 impl ServedKeys {
     pub(crate) fn of(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> ServedKeys {
-        let member = ctx.shared.membership();
         ServedKeys {
-            view: member.map(|member| Arc::clone(ctx.local.view(member, guard))),
+            view: ctx.view(guard),
             table: ctx.table,
         }
     }

@@ -31,7 +31,6 @@ use duramen_base::ids::{Level, TabletsVersion};
 use duramen_engine::{Draft, Error, Guard, KeyHash, Room, Session, TableId};
 use duramen_node::View;
 use duramen_wire::resp::Args;
-use std::sync::Arc;
 use std::time::Instant;
 use steps::{run_steps, table_of};
 
@@ -59,8 +58,7 @@ pub(crate) fn watch(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
     if ctx.client.in_multi() {
         return Err(Failure::Text("ERR WATCH inside MULTI is not allowed"));
     }
-    let member = ctx.shared.membership();
-    let view = member.map(|member| Arc::clone(ctx.local.view(member, guard)));
+    let view = ctx.view(guard);
     ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
         for (hash, key) in hashes.iter().zip(ctx.args.skip(1)) {
             let (db, table) = (ctx.client.db, ctx.table);
@@ -318,8 +316,7 @@ fn run(
     // Under the guard: none of these tables is dropped before the guard ends.
     ctx.local.exec_dbs = Some(ctx.shared.commands.tables());
     ctx.table = table_of(ctx.client, ctx.local);
-    let member = ctx.shared.membership();
-    let view = member.map(|member| Arc::clone(ctx.local.view(member, guard)));
+    let view = ctx.view(guard);
     let mut search = view.as_deref().map(RouteSearch::new);
     let mut steps = ctx.local.spare.take_steps();
     let mut locks = std::mem::take(&mut ctx.local.locks);
