@@ -154,7 +154,7 @@ impl Backup {
             return None;
         }
         let bytes = into.get_mut(..info.length as usize)?;
-        // Of the own log of a single server there is no other copy.
+        // There is no other copy of a single server's own log.
         let entry_bytes_max = match info.log == self.identity.server {
             true => usize::MAX,
             false => mend::SURE_BYTES_MAX,

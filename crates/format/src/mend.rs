@@ -214,7 +214,7 @@ pub fn entry_at(segment: &mut [u8], at: usize, bytes_max: usize) -> Option<Mende
 /// As [`Header::decode`]; one flipped bit of the header is put back first, and added to `mended`.
 ///
 /// # Errors
-/// As there.
+/// Those of [`Header::decode`].
 pub fn header(segment: &mut [u8], mended: &mut Vec<Mended>) -> Result<Header, segment::Damage> {
     let decoded = Header::decode(segment);
     if decoded.is_err()

@@ -130,7 +130,7 @@ impl Room {
 pub(super) struct Rooms {
     /// Unlimited: it has not reported.
     left: BTreeMap<ServerId, u64>,
-    /// Of that, what is kept for the logs of the machine's former lives (recovery::Y5).
+    /// The part of that which is kept for the logs of a machine's former lives (recovery::Y5).
     kept: BTreeMap<ServerId, Vec<(ServerId, u64)>>,
 }
 

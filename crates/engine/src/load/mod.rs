@@ -440,7 +440,7 @@ impl Loader {
         Ok(entries)
     }
 
-    /// R2.
+    /// Verifies a segment and all its entries (R2).
     fn verify<E>(&self, segment: SegmentId, bytes: &mut [u8]) -> Result<Verified, LoadError<E>> {
         let mut verified = Verified::default();
         let may_mend = !has_bug(Bug::OneBitStopsLoad);

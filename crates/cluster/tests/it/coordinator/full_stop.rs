@@ -415,8 +415,8 @@ fn what_was_recovered_counts_once() {
     assert!(!with_bug(Bug::DoneCountsTwice, check), "not found");
 }
 
-/// Nobody has reported anything: there is no limit, as for members with an older program. Attempts
-/// in vain end, with shorter and shorter partitions.
+/// Without reports there is no limit, as for members with an older program. Attempts in vain end,
+/// with shorter and shorter partitions.
 #[test]
 fn without_reports_it_ends_as_well() {
     let mut world = World::new(4, LIMIT / 2, false);
