@@ -36,6 +36,8 @@ ALLOWED = {
         # Threads that share a client: a failed connection reorders its list of nodes without its
         # lock, while other threads read it.
         *("RuntimeError dictionary changed size", "RuntimeError dictionary keys changed", "KeyError '127.0.0.1:"),
+        # Such a thread also disconnects a connection from whose buffer another one reads.
+        "ValueError I/O operation on closed file",
         # Not an error of the cluster either. It must be over soon: `goes_on` checks that.
         "RedisClusterException Redis Cluster cannot be connected",
         "ResponseError NOREPLICAS",
