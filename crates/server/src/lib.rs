@@ -20,6 +20,7 @@ mod footprint;
 pub mod heap;
 mod native;
 pub mod outcome;
+mod pace;
 mod process;
 mod reactor;
 mod seldom;

@@ -45,9 +45,9 @@ pub(crate) use state::wait::Until as WaitUntil;
 pub use state::wait::{State as WaitState, Wait};
 
 use crate::error::ServerError;
+use crate::pace::TURN_TIME;
 use crate::shared::Shared;
 use crate::shared::pubsub::Kind;
-pub(crate) use batch::TURN_TIME;
 use batch::{Group, Position};
 pub use batch::{OUT_BYTES_PER_TURN, Turn};
 use duramen_engine::{Session, Store, TableId};

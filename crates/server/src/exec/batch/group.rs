@@ -1,7 +1,6 @@
 //! One group of requests: planned, hinted, executed.
 
 use super::admit;
-use super::pace::{self, Pace};
 use super::step::{Environment, Planned, Step, StoreAccess, is_plain, needs, settle_one};
 use super::{GROUP_REQUESTS, Turn};
 use crate::exec::commands::lookup::{self, Resolved};
@@ -10,6 +9,7 @@ use crate::exec::request::spec::{Access, ONE_KEY, Spec, flag};
 use crate::exec::request::{ENTRIES_AHEAD, GROUP_KEYS, cold, databases};
 use crate::exec::state::client::{Client, Verdict};
 use crate::exec::state::local::Local;
+use crate::pace::{self, Pace};
 use crate::shared::Shared;
 use duramen_engine::{Guard, KeyHash, Session, TableId};
 use duramen_wire::resp::Args;

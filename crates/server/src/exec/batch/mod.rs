@@ -3,7 +3,6 @@
 mod admit;
 mod group;
 mod loading;
-mod pace;
 mod step;
 
 pub(super) use group::{Group, Position};
@@ -11,7 +10,6 @@ pub(super) use loading::run as run_while_loading;
 
 use super::state::client::Client;
 use duramen_wire::resp::Requests;
-use std::time::Duration;
 
 /// Maximum requests in one group, for requests without keys.
 pub(super) const GROUP_REQUESTS: usize = 256;
@@ -25,10 +23,6 @@ pub const OUT_BYTES_PER_TURN: usize = 1 << 20;
 /// group has too many of them to wait for its end.
 pub(super) const APPENDED_BYTES_PER_TURN: u64 = 1 << 20;
 
-/// The time of all turns of a round. A turn ends after the request in which its part of the time is
-/// over (pace::P1), and its other requests are presented again in the next round.
-pub(crate) const TURN_TIME: Duration = Duration::from_millis(4);
-
 /// The requests of one connection in one round.
 pub struct Turn<'a> {
     pub client: &'a mut Client,
@@ -41,7 +35,7 @@ pub struct Turn<'a> {
     /// Number of `requests` that have run, in this round and earlier ones;
     /// [`Executor::run`](super::Executor::run) continues from here. If some are left afterwards:
     /// flush `out`, then present the rest again (`out` grew by more than [`OUT_BYTES_PER_TURN`],
-    /// the turn appended more than `APPENDED_BYTES_PER_TURN` or took longer than `TURN_TIME`, a
+    /// the turn appended more than `APPENDED_BYTES_PER_TURN` or took longer than its part of `pace::TURN_TIME`, a
     /// request does one part in each round, or the verdict is `Paused` or `Cold`).
     pub executed: usize,
 }

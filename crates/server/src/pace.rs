@@ -14,6 +14,9 @@ use crate::clock;
 use duramen_base::planted::{Bug, has_bug};
 use std::time::{Duration, Instant};
 
+/// The time of all turns of a round. A turn ends after the request in which its part of the time is
+/// over (P1), and its other requests are presented again in the next round.
+pub(crate) const TURN_TIME: Duration = Duration::from_millis(4);
 /// Some 20 µs of work; a reading of the clock is nothing beside it.
 const LOOK_EVERY_BYTES: u64 = 4 << 10;
 /// The least time of a turn: a group of small requests takes less.
@@ -22,13 +25,13 @@ const SLICE_MIN: Duration = Duration::from_micros(200);
 const GUARD_TIME: Duration = Duration::from_millis(2);
 
 /// A reading of the clock and of the thread's processor time.
-pub(super) trait Clock {
+pub(crate) trait Clock {
     fn now(&mut self) -> Instant;
     /// A system call.
     fn used(&mut self) -> Duration;
 }
 
-pub(super) struct System;
+pub(crate) struct System;
 
 impl Clock for System {
     fn now(&mut self) -> Instant {
@@ -42,14 +45,14 @@ impl Clock for System {
 
 /// The result of a look at the clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Look {
-    pub(super) turn_is_over: bool,
-    pub(super) guard_is_old: bool,
+pub(crate) struct Look {
+    pub(crate) turn_is_over: bool,
+    pub(crate) guard_is_old: bool,
 }
 
-pub(super) struct Pace<C = System> {
+pub(crate) struct Pace<C = System> {
     clock: C,
-    /// [`super::TURN_TIME`], except in tests that expect a whole turn to run.
+    /// [`TURN_TIME`], except in tests that expect a whole turn to run.
     turn_time: Duration,
     /// The time of each turn of this round, and the present turn.
     slice: Duration,
@@ -65,7 +68,7 @@ pub(super) struct Pace<C = System> {
 }
 
 impl<C: Clock> Pace<C> {
-    pub(super) fn new(turn_time: Duration, mut clock: C) -> Pace<C> {
+    pub(crate) fn new(turn_time: Duration, mut clock: C) -> Pace<C> {
         let now = clock.now();
         Pace {
             clock,
@@ -81,24 +84,24 @@ impl<C: Clock> Pace<C> {
     }
 
     /// A round begins, with so many turns.
-    pub(super) fn begin_round(&mut self, turns: usize) {
+    pub(crate) fn begin_round(&mut self, turns: usize) {
         let turns = u32::try_from(turns.max(1)).unwrap_or(u32::MAX);
         self.slice = (self.turn_time / turns).max(SLICE_MIN.min(self.turn_time));
         self.turn = None;
     }
 
     /// A guard begins now; `work`: what the session has done so far.
-    pub(super) fn begin_guard(&mut self, now: Instant, work: u64) {
+    pub(crate) fn begin_guard(&mut self, now: Instant, work: u64) {
         (self.now, self.work, self.pinned) = (now, work, now);
     }
 
     /// The time of the last reading.
-    pub(super) fn now(&self) -> Instant {
+    pub(crate) fn now(&self) -> Instant {
         self.now
     }
 
     /// The requests that follow are of this turn, which may have begun in the group before.
-    pub(super) fn begin_turn(&mut self, turn: u32, work: u64) {
+    pub(crate) fn begin_turn(&mut self, turn: u32, work: u64) {
         if self.turn.replace(turn) == Some(turn) {
             return;
         }
@@ -111,12 +114,12 @@ impl<C: Clock> Pace<C> {
 
     /// Whether the clock is to be read (P3).
     #[inline(always)]
-    pub(super) fn is_due(&self, work: u64) -> bool {
+    pub(crate) fn is_due(&self, work: u64) -> bool {
         work - self.work >= LOOK_EVERY_BYTES
     }
 
     #[cold]
-    pub(super) fn look(&mut self, work: u64) -> Look {
+    pub(crate) fn look(&mut self, work: u64) -> Look {
         self.read(work);
         Look {
             turn_is_over: self.is_over() && !has_bug(Bug::TurnsHaveNoEnd),
