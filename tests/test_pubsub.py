@@ -112,6 +112,33 @@ def test_a_transaction_publishes_and_subscribes(server, client):
         assert wire.call("GET", "k") == b"changed"
 
 
+def test_a_pipeline_publishes_between_its_own_subscriptions(server):
+    """The message was sent behind the whole pipeline: to nobody."""
+    commands = [
+        ("SUBSCRIBE", "mine"),
+        ("PUBLISH", "mine", "heard"),
+        ("UNSUBSCRIBE", "mine"),
+        ("PUBLISH", "mine", "missed"),
+        ("SUBSCRIBE", "mine"),
+        ("PUBLISH", "mine", "last"),
+        ("QUIT",),
+    ]
+    with server.connect() as wire:
+        wire.call("HELLO", 3)
+        wire.send(b"".join(encode(*command) for command in commands))
+        assert [wire.reply() for _ in range(9)] == [
+            [b"subscribe", b"mine", 1],
+            1,
+            [b"message", b"mine", b"heard"],
+            [b"unsubscribe", b"mine", 0],
+            0,
+            [b"subscribe", b"mine", 1],
+            1,
+            [b"message", b"mine", b"last"],
+            b"OK",
+        ]
+
+
 def test_events_of_keys(client):
     client.config_set("notify-keyspace-events", "KEA")
     try:

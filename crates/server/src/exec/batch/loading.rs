@@ -67,6 +67,10 @@ fn run_one(shared: &Shared, local: &mut Local, turn: &mut Turn<'_>) {
                 locked: false,
             };
             context.run(Access::NoStore, &[]);
+            if std::mem::take(&mut local.not_now) {
+                turn.client.halted = true;
+                return;
+            }
         }
         // The client turned out to need no password: next time the request is refused with the
         // right reason.

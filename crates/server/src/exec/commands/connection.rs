@@ -37,11 +37,13 @@ pub(crate) fn echo(ctx: &mut Context<'_>) -> Done {
 }
 
 pub(crate) fn quit(ctx: &mut Context<'_>) -> Done {
+    pubsub::effects_first(ctx)?;
     ctx.client.verdict = Verdict::CloseAfterReply;
     ctx.ok()
 }
 
 pub(crate) fn reset(ctx: &mut Context<'_>) -> Done {
+    pubsub::effects_first(ctx)?;
     monitor::stop(ctx.shared, ctx.client);
     pubsub::end_all(ctx);
     tracking::end(ctx.shared, ctx.client);
@@ -119,6 +121,9 @@ struct Hello<'a> {
 
 pub(crate) fn hello(ctx: &mut Context<'_>) -> Done {
     let hello = parse_hello(ctx)?;
+    if hello.protocol.is_some() {
+        pubsub::effects_first(ctx)?; // its own messages come in the protocol of before
+    }
     if let Some((user, password)) = hello.auth {
         log_in(ctx, user, password)?;
     }

@@ -11,6 +11,7 @@ use crate::exec::state::local::Local;
 use crate::exec::state::subscribers::{Ended, SUBSCRIPTIONS_BYTES_MAX, write_message};
 use crate::shared::pubsub::{Kind, Publication};
 use crate::shared::{MESSAGE_BYTES_MAX, Shared};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::resp::Encoder;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -43,7 +44,17 @@ fn write_change(ctx: &mut Context<'_>, word: &str, name: Option<&[u8]>, count: u
     reply.integer(count as i64);
 }
 
+/// effects::E4. To be called before anything is changed.
+pub(crate) fn effects_first(ctx: &Context<'_>) -> Done {
+    let waits = !ctx.local.in_exec && !ctx.client.effects.is_empty();
+    match waits && !has_bug(Bug::EffectsAreOvertaken) {
+        true => Err(Failure::GoesOn),
+        false => Ok(()),
+    }
+}
+
 fn subscribe_to(ctx: &mut Context<'_>, kind: Kind) -> Done {
+    effects_first(ctx)?;
     let names = ctx.args.skip(1);
     if kind == Kind::Pattern {
         for pattern in names {
@@ -77,6 +88,7 @@ fn too_many() -> Failure {
 }
 
 fn unsubscribe_from(ctx: &mut Context<'_>, kind: Kind) -> Done {
+    effects_first(ctx)?;
     let word = words(kind).1;
     if ctx.args.len() > 1 {
         end_each(ctx, kind, ctx.args.skip(1).into_iter());

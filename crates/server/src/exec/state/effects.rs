@@ -10,6 +10,9 @@
 //!   added after the change of which it tells.
 //! - E3: effects do not depend on the connection: if it is closed while they wait, they are
 //!   released later, without the reply.
+//! - E4: a request that changes the subscriptions of its client, or ends it, runs when the effects
+//!   of the client's earlier requests are released: in a round of its own if there are some. Inside
+//!   of `EXEC` no effect is released, so `EXEC` as a whole waits for those of before.
 
 use crate::shared::Shared;
 use crate::shared::events::Event;

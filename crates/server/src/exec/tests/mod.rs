@@ -186,20 +186,18 @@ fn run_raw(executor: &mut Executor, client: &mut Client, input: &[u8]) -> Vec<u8
     let mut out = Vec::new();
     let mut executed = 0;
     while executed < requests.len() {
+        let from = out.len();
         let mut turn = [Turn::new(&mut *client, &requests, input, &mut out)];
         turn[0].executed = executed;
         executor.run(&mut turn);
         let progressed = turn[0].executed > executed;
         executed = turn[0].executed;
+        let thread = client.record().thread;
+        let effects = client.take_effects(from);
+        effects.release(&executor.shared, thread, Some((&mut out, from)));
         if client.verdict() != Verdict::Open || !progressed {
             break;
         }
     }
-    let effects = client.take_effects(0);
-    effects.release(
-        &executor.shared,
-        client.record().thread,
-        Some((&mut out, 0)),
-    );
     out
 }

@@ -6,6 +6,7 @@ use crate::exec::state::subscribers::write_message;
 use crate::exec::{Client, Executor, Verdict};
 use crate::shared::Message;
 use crate::shared::pubsub::Kind;
+use duramen_base::planted::{Bug, with_bug};
 use duramen_wire::resp::{Encoder, Protocol};
 
 /// A server of two threads, with a client of each.
@@ -321,6 +322,66 @@ fn resp3_has_pushes_and_allows_everything() {
     assert_eq!(pair.clients[0].protocol(), Protocol::Resp3);
     pair.ask(0, "HELLO 2");
     assert!(pair.ask(0, "GET k").starts_with("-ERR Can't execute 'get'"));
+}
+
+fn push(items: &[&str]) -> String {
+    array(items).replacen('*', ">", 1)
+}
+
+/// A client publishes to itself between its own subscription and the end of that.
+fn publishes_between() -> String {
+    let mut pair = Pair::new();
+    pair.ask(0, "HELLO 3");
+    pair.ask(0, "SUBSCRIBE a\nPUBLISH a m\nUNSUBSCRIBE a")
+}
+
+/// The reply was 0, and nobody got the message.
+#[test]
+fn a_message_leaves_before_a_subscription_behind_it_changes() {
+    let (begun, ended) = (
+        push(&["subscribe", "a", ":1"]),
+        push(&["unsubscribe", "a", ":0"]),
+    );
+    let message = push(&["message", "a", "m"]);
+    assert_eq!(
+        publishes_between(),
+        begun.clone() + ":1\r\n" + &message + &ended
+    );
+    let mut pair = Pair::new();
+    pair.ask(0, "HELLO 3");
+    pair.expect(
+        0,
+        "PUBLISH a m\nSUBSCRIBE a",
+        &(":0\r\n".to_owned() + &begun),
+    );
+    let patterns = push(&["psubscribe", "*", ":2"]);
+    pair.expect(
+        0,
+        "PUBLISH b m\nPSUBSCRIBE *",
+        &(":0\r\n".to_owned() + &patterns),
+    );
+    assert_eq!(pair.messages(0), "");
+    for last in ["RESET", "QUIT", "HELLO 2"] {
+        let mut pair = Pair::new();
+        pair.ask(0, "HELLO 3\nSUBSCRIBE a");
+        let replies = pair.ask(0, &format!("PUBLISH a m\n{last}"));
+        assert!(replies.starts_with(":1\r\n"), "{last}: {replies}");
+    }
+    let mut pair = Pair::new();
+    pair.ask(0, "HELLO 3");
+    pair.ask(0, "PUBLISH a m\nMULTI\nSUBSCRIBE a\nEXEC");
+    assert_eq!(pair.messages(0), "");
+    pair.expect(
+        0,
+        "CLIENT REPLY OFF\nPUBLISH a m\nUNSUBSCRIBE a",
+        &(message + &ended),
+    );
+}
+
+#[test]
+fn effects_that_are_overtaken_are_found() {
+    let replies = with_bug(Bug::EffectsAreOvertaken, publishes_between);
+    assert!(replies.contains(":0\r\n>3\r\n$11"), "{replies}");
 }
 
 #[test]

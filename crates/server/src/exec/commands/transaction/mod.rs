@@ -13,7 +13,7 @@
 mod steps;
 
 use super::drafted::{self, KeyPlace};
-use super::{monitor, script_run};
+use super::{monitor, pubsub, script_run};
 use crate::exec::request::KEYS_KEPT;
 use crate::exec::request::context::{Context, Done, Failure};
 use crate::exec::request::databases;
@@ -151,6 +151,10 @@ pub(crate) fn exec(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
 }
 
 fn run_queue(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
+    let queued = ctx.client.transaction.as_ref();
+    if queued.is_some_and(|queued| queued.has(flag::SUBSCRIBED)) {
+        pubsub::effects_first(ctx)?;
+    }
     let watched = std::mem::take(&mut ctx.client.watched);
     let Some(mut transaction) = ctx.client.end_transaction() else {
         ctx.client.watched = watched;
