@@ -134,6 +134,8 @@ pub(crate) struct Reactor {
     hot: Option<Token>,
     now_ms: u64,
     next_sweep_ms: u64,
+    /// When large buffers that nobody uses are freed.
+    next_pool_sweep_ms: u64,
     /// A client may be behind with its replies, and wait for room (input::R2).
     has_behind: bool,
     next_behind_ms: u64,
@@ -225,6 +227,7 @@ impl Reactor {
             hot: None,
             now_ms: clock::coarse_ms(),
             next_sweep_ms: 0,
+            next_pool_sweep_ms: 0,
             has_behind: false,
             next_behind_ms: 0,
             has_handshakes: false,

@@ -39,6 +39,17 @@ impl Backlog {
         &mut self.bytes
     }
 
+    /// Moves the bytes into a vector with more room; returns the memory of before.
+    pub(super) fn move_to(&mut self, mut roomy: Vec<u8>) -> Vec<u8> {
+        roomy.extend_from_slice(self.get());
+        self.run = 0;
+        std::mem::replace(&mut self.bytes, roomy)
+    }
+
+    pub(super) fn into_memory(self) -> Vec<u8> {
+        self.bytes
+    }
+
     /// The first `bytes` have run. Moves the others to the front only when they are the smaller
     /// part, so that a long backlog costs the same per byte as a short one. Gives back memory that
     /// is not needed: a few bytes must not keep the memory of a long request.
@@ -88,6 +99,9 @@ mod tests {
             left.extend_from_slice(&backlog.get()[..run]);
             backlog.consume(run);
             assert!(backlog.capacity() <= 4 * backlog.len() + 10_000 || backlog.run > 0);
+            if !backlog.is_empty() && backlog.len() % 3 == 0 {
+                backlog.move_to(Vec::with_capacity(backlog.len() + 1));
+            }
         }
         assert_eq!(left, sent);
         assert_eq!(backlog.capacity(), 0);

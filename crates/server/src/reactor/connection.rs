@@ -31,6 +31,8 @@ pub(super) struct Connection {
     /// empty.
     pub(super) output: Vec<u8>,
     pub(super) sent: usize,
+    /// Bytes of the replies that its turns had, the last ones most.
+    pub(super) replies_bytes: usize,
     /// Capacity of both buffers when it was last looked at (`Reactor::note_memory`).
     pub(super) memory: usize,
     /// Its last held replies became errors after `reply-timeout`.
@@ -125,6 +127,7 @@ impl Connection {
             input: Backlog::default(),
             output: Vec::new(),
             sent: 0,
+            replies_bytes: 0,
             memory: 0,
             gave_up: false,
             taken_at_ms: now_ms,
@@ -209,17 +212,39 @@ impl Connection {
         }
     }
 
+    /// After a turn, whose replies begin at `from` in the output.
+    #[inline]
+    pub(super) fn note_replies(&mut self, from: usize) {
+        let bytes = self.output.len() - from;
+        self.replies_bytes = bytes.max(self.replies_bytes / 2);
+    }
+
     /// Capacity of its buffers.
     pub(super) fn memory(&self) -> usize {
         self.input.capacity() + self.output.capacity() + self.encrypted_unsent()
     }
 
-    /// Gives back memory that replies do not need which the client is slow to take.
-    pub(super) fn fit_output(&mut self) {
-        if has_slack(self.output.capacity(), self.unsent_bytes()) {
+    /// Whether its output has memory that the replies do not need which the client is slow to take.
+    pub(super) fn has_slack(&self) -> bool {
+        has_slack(self.output.capacity(), self.unsent_bytes())
+    }
+
+    /// Gives back such memory. Returns the buffer of before, if another one is in its place:
+    /// `roomy`, or one of the right length.
+    pub(super) fn fit_output(&mut self, roomy: Option<Vec<u8>>) -> Vec<u8> {
+        if self.output.capacity() > KEPT_BYTES_MAX && roomy.is_none() {
             self.drop_sent();
             self.output.shrink_to_fit();
+            return Vec::new();
         }
+        let rest = self.output.get(self.sent..).unwrap_or_default();
+        let mut fitting = roomy.unwrap_or_else(|| Vec::with_capacity(rest.len()));
+        fitting.extend_from_slice(rest);
+        if let Some(held) = &mut self.held {
+            held.from -= self.sent;
+        }
+        self.sent = 0;
+        std::mem::replace(&mut self.output, fitting)
     }
 
     /// Sends as much as the kernel takes, with one system call.
@@ -252,8 +277,8 @@ impl Connection {
                 if self.sent == self.output.len() {
                     return (Sent::All, bytes);
                 }
-                // Move the unsent part to the front before the sent part is longer.
-                if self.sent >= self.output.len() / 2 {
+                // Move the unsent part to the front before a long sent part is longer.
+                if self.sent >= self.output.len() / 2 && self.sent > SEND_BYTES_MAX {
                     self.drop_sent();
                 }
                 (Sent::Part, bytes)
@@ -320,6 +345,8 @@ impl Connection {
     }
 }
 
+/// Larger buffers go back to the allocator: a turn's replies and one value fit into this.
+pub(super) const KEPT_BYTES_MAX: usize = (2 << 20) + (64 << 10);
 /// A buffer with this little memory keeps it.
 const SLACK_BYTES: usize = 4 << 10;
 

@@ -181,7 +181,7 @@ impl Reactor {
             return;
         }
         if connection.output.is_empty() {
-            connection.output = self.buffers.take();
+            connection.output = self.buffers.take(bytes.len());
             connection.taken_at_ms = self.now_ms;
         }
         connection.output.extend_from_slice(bytes);

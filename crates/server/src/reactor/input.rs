@@ -237,6 +237,7 @@ impl Reactor {
             return self.receive_encrypted(connection, false, left);
         }
         if partial > JOIN_BYTES_MAX {
+            self.lend_memory(connection);
             return receive_own(connection, left);
         }
         let start = self.input.used;
@@ -255,6 +256,18 @@ impl Reactor {
             }
             Source::Shared(start..start + partial + bytes)
         })
+    }
+
+    /// A long request that is to be received into memory of the pool, if it has such memory. Only
+    /// as many as the pool keeps have more than they have sent.
+    fn lend_memory(&mut self, connection: &mut Connection) {
+        let needed = connection.bytes_needed();
+        if needed > connection.input.capacity()
+            && let Some(memory) = self.buffers.take_large(needed)
+        {
+            let before = connection.input.move_to(memory);
+            self.buffers.give_back(before);
+        }
     }
 
     /// Puts a connection with whole requests from the last round into the group.
@@ -317,7 +330,7 @@ impl Reactor {
         }
         self.ready_requests += requests.len().max(1);
         if connection.output.is_empty() {
-            connection.output = self.buffers.take();
+            connection.output = self.buffers.take(connection.replies_bytes);
         }
         connection.fit_sent();
         self.ready.push(Ready {

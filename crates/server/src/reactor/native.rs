@@ -125,7 +125,7 @@ impl Reactor {
         }
         self.ready_requests += count.max(1);
         if connection.output.is_empty() {
-            connection.output = self.buffers.take();
+            connection.output = self.buffers.take(connection.replies_bytes);
         }
         self.native.ready.push(Ready {
             replies_from: connection.output.len(),
@@ -212,6 +212,7 @@ impl Reactor {
             return self.close_taken(token, connection);
         }
         let kept = self.take_back(&mut connection, executed);
+        connection.note_replies(replies_from);
         self.hold(token, &mut connection, replies_from);
         if let Some(next) = frames.get(executed) {
             (consumed, more) = (next.body.start - HEADER_BYTES, true);

@@ -1,41 +1,111 @@
 //! Outgoing replies: buffers that are lent to connections for a round, back-pressure, pushes.
 
-use super::connection::{Connection, Sent, WaitsFor};
+use super::connection::{Connection, KEPT_BYTES_MAX, Sent, WaitsFor};
 use super::slots::Token;
 use super::{Reactor, Verdict};
 use crate::heap::Freed;
 use crate::seldom::seldom;
 use std::sync::atomic::Ordering;
 
-/// Larger buffers go back to the allocator, not to the pool.
-const KEPT_BYTES_MAX: usize = 256 << 10;
+/// Buffers up to this length are lent to any connection.
+const SMALL_BYTES_MAX: usize = 256 << 10;
+/// Maximum number of buffers in the pool that are not small.
+const LARGE_MAX: usize = 2;
 /// Maximum bytes in the pool.
 const POOL_BYTES_MAX: usize = 4 << 20;
 
-/// Empty reply buffers with memory.
+/// Empty buffers with memory, for replies and for long requests. Large ones are mapped alone: the
+/// system would clear their pages again for each reply.
 #[derive(Default)]
 pub(super) struct BufferPool {
-    buffers: Vec<Vec<u8>>,
+    small: Vec<Vec<u8>>,
+    large: Vec<Vec<u8>>,
     bytes: usize,
+    /// A large buffer was taken or given back since the last sweep.
+    uses_large: bool,
     /// Memory of buffers that were dropped: those of connections, and the pool's own.
     pub(super) freed: Freed,
 }
 
 impl BufferPool {
-    pub(super) fn take(&mut self) -> Vec<u8> {
-        let buffer = self.buffers.pop().unwrap_or_default();
+    /// A buffer for replies, which grows as needed. `expected`: the bytes that its connection will
+    /// probably have.
+    pub(super) fn take(&mut self, expected: usize) -> Vec<u8> {
+        let large = match expected > SMALL_BYTES_MAX {
+            true => self.large.pop(),
+            false => None,
+        };
+        self.uses_large |= large.is_some();
+        let buffer = large.or_else(|| self.small.pop()).unwrap_or_default();
         self.bytes -= buffer.capacity();
         buffer
     }
 
+    /// A large buffer with room for so many bytes, if there is one.
+    pub(super) fn take_large(&mut self, bytes: usize) -> Option<Vec<u8>> {
+        if bytes <= SMALL_BYTES_MAX {
+            return None;
+        }
+        let fits = |buffer: &Vec<u8>| buffer.capacity() >= bytes;
+        let buffer = self.large.remove(self.large.iter().position(fits)?);
+        self.uses_large = true;
+        self.bytes -= buffer.capacity();
+        Some(buffer)
+    }
+
     pub(super) fn give_back(&mut self, mut buffer: Vec<u8>) {
+        buffer.clear();
         let capacity = buffer.capacity();
-        if capacity > 0 && capacity <= KEPT_BYTES_MAX && self.bytes + capacity <= POOL_BYTES_MAX {
-            buffer.clear();
-            self.bytes += capacity;
-            self.buffers.push(buffer);
-        } else {
-            self.freed.add(capacity);
+        if (SMALL_BYTES_MAX + 1..=KEPT_BYTES_MAX).contains(&capacity) {
+            self.uses_large = true;
+            self.make_room(capacity);
+        }
+        let is_kept = capacity <= KEPT_BYTES_MAX && self.bytes + capacity <= POOL_BYTES_MAX;
+        if capacity == 0 || !is_kept {
+            return self.freed.add(capacity);
+        }
+        match capacity > SMALL_BYTES_MAX {
+            true if self.large.len() >= LARGE_MAX => return self.freed.add(capacity),
+            true => self.large.push(buffer),
+            false => self.small.push(buffer),
+        }
+        self.bytes += capacity;
+    }
+
+    /// Drops what the pool keeps in vain, before it gets a large buffer: a shorter one, or small
+    /// ones that nobody has taken.
+    fn make_room(&mut self, capacity: usize) {
+        let shorter = |buffer: &Vec<u8>| buffer.capacity() < capacity;
+        if self.large.len() >= LARGE_MAX
+            && let Some(at) = self.large.iter().position(shorter)
+        {
+            let dropped = self.large.remove(at).capacity();
+            self.bytes -= dropped;
+            self.freed.add(dropped);
+        }
+        let has_place = self.large.len() < LARGE_MAX;
+        while has_place && self.bytes + capacity > POOL_BYTES_MAX {
+            let Some(small) = self.small.pop() else {
+                return;
+            };
+            self.bytes -= small.capacity();
+            self.freed.add(small.capacity());
+        }
+    }
+
+    /// Whether there are buffers that [`sweep`](Self::sweep) may free.
+    pub(super) fn has_large(&self) -> bool {
+        !self.large.is_empty()
+    }
+
+    /// Frees the large buffers, if none was used since the last call.
+    pub(super) fn sweep(&mut self) {
+        if std::mem::take(&mut self.uses_large) {
+            return;
+        }
+        for buffer in self.large.drain(..) {
+            self.bytes -= buffer.capacity();
+            self.freed.add(buffer.capacity());
         }
     }
 }
@@ -58,8 +128,11 @@ impl Reactor {
             }
             Sent::Part => {
                 let may_stay = self.is_within_limit(connection);
-                if may_stay && connection.sendable_bytes() > 0 {
-                    connection.fit_output();
+                if may_stay && connection.sendable_bytes() > 0 && connection.has_slack() {
+                    let rest = connection.output.len() - connection.sent;
+                    let roomy = self.buffers.take_large(rest);
+                    let before = connection.fit_output(roomy);
+                    self.buffers.give_back(before);
                 }
                 may_stay
             }
@@ -173,15 +246,42 @@ mod tests {
     fn the_pool_is_bounded_and_hands_out_empty_buffers() {
         let mut pool = BufferPool::default();
         pool.give_back(vec![1; KEPT_BYTES_MAX + 1]);
-        assert_eq!(pool.take().capacity(), 0);
+        assert_eq!(pool.take(usize::MAX).capacity(), 0);
         for _ in 0..100 {
-            pool.give_back(vec![1; KEPT_BYTES_MAX]);
+            pool.give_back(vec![1; SMALL_BYTES_MAX]);
         }
         assert!(pool.bytes <= POOL_BYTES_MAX);
-        assert_eq!(pool.buffers.len(), POOL_BYTES_MAX / KEPT_BYTES_MAX);
-        let buffer = pool.take();
-        assert!(buffer.is_empty() && buffer.capacity() >= KEPT_BYTES_MAX);
-        while pool.take().capacity() > 0 {}
+        assert_eq!(pool.small.len(), POOL_BYTES_MAX / SMALL_BYTES_MAX);
+        for bytes in [1 << 20, KEPT_BYTES_MAX / 2, 1 << 19, 1 << 20] {
+            pool.give_back(vec![1; bytes]);
+            assert!(pool.bytes <= POOL_BYTES_MAX && pool.large.len() <= LARGE_MAX);
+        }
+        let buffer = pool.take(1);
+        assert!(buffer.is_empty() && buffer.capacity() == SMALL_BYTES_MAX);
+        while pool.take(usize::MAX).capacity() > 0 {}
         assert_eq!(pool.bytes, 0);
+    }
+
+    /// Each reply of 1 MB was in memory that the system had just cleared.
+    #[test]
+    fn a_large_buffer_is_lent_again_to_those_who_need_one() {
+        let mut pool = BufferPool::default();
+        let buffer = Vec::with_capacity(1 << 20);
+        let place = buffer.as_ptr();
+        pool.give_back(buffer);
+        assert_eq!(pool.take(SMALL_BYTES_MAX).capacity(), 0);
+        assert!(pool.take_large((1 << 20) + 1).is_none());
+        for _ in 0..3 {
+            let buffer = pool.take(1 << 20);
+            assert_eq!(buffer.as_ptr(), place);
+            pool.give_back(buffer);
+            let buffer = pool.take_large(1 << 20).expect("a large buffer");
+            assert_eq!(buffer.as_ptr(), place);
+            pool.give_back(buffer);
+        }
+        pool.sweep();
+        assert!(pool.has_large(), "it was in use");
+        pool.sweep();
+        assert!(!pool.has_large() && pool.bytes == 0);
     }
 }

@@ -192,6 +192,7 @@ impl Reactor {
             | Verdict::Blocked => {}
         }
         let kept = self.take_back(&mut connection, executed);
+        connection.note_replies(replies_from);
         self.hold(token, &mut connection, replies_from);
         let whole = executed >= requests.len();
         self.recycled.give_back(requests);
@@ -288,8 +289,13 @@ impl Reactor {
                     connection.input = Backlog::from(rest);
                 }
             }
-            (Source::Own, Some(consumed)) => connection.input.consume(consumed),
-            (Source::Own, None) => connection.input = Backlog::default(),
+            (Source::Own, Some(consumed)) if consumed < connection.input.len() => {
+                connection.input.consume(consumed);
+            }
+            (Source::Own, _) => {
+                let memory = std::mem::take(&mut connection.input).into_memory();
+                self.buffers.give_back(memory);
+            }
             (Source::Shared(_), None) => {}
         }
     }

@@ -37,6 +37,9 @@ impl Reactor {
             at_most(Duration::from_millis(SWEEP_MS));
         }
         if self.has_behind {
+        if self.buffers.has_large() {
+            at_most(Duration::from_millis(SWEEP_MS));
+        }
             at_most(Duration::from_millis(BEHIND_MS));
         }
         if let Some(pause) = self.tracking_pause() {
@@ -97,6 +100,10 @@ impl Reactor {
             self.close_late();
         }
         if self.has_behind && self.now_ms >= self.next_behind_ms {
+        if self.buffers.has_large() && self.now_ms >= self.next_pool_sweep_ms {
+            self.next_pool_sweep_ms = self.now_ms + SWEEP_MS;
+            self.buffers.sweep();
+        }
             self.resume_behind();
         }
         // The clock of rounds is up to one tick behind.
