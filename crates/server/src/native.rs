@@ -26,7 +26,7 @@ use crate::durability::Durability;
 use crate::exec::Verdict as ClientVerdict;
 use crate::exec::{AGAIN_MS, look_ahead};
 use crate::exec::{Client, OUT_BYTES_PER_TURN, WaitUntil};
-use crate::pace::TURN_TIME;
+use crate::pace::{Pace, System, TURN_TIME};
 use crate::shared::Shared;
 use crate::shared::commands::global;
 use crate::shared::{Membership, ViewCache};
@@ -47,8 +47,6 @@ use std::time::Instant;
 /// Requests in one batch: far more than the prefetch distance, few enough for the first-level
 /// cache.
 const GROUP_REQUESTS: usize = 64;
-/// The time is looked at when so many bytes of entries have been met.
-const LOOK_EVERY_BYTES: u64 = 64 << 10;
 /// While the server has no data yet, clients are told to retry after this time.
 const LOADING_MS: u32 = 50;
 
@@ -113,13 +111,24 @@ impl Views for CurrentView<'_> {
 }
 
 /// Runs native clients' requests for one reactor thread.
-#[derive(Default)]
 pub(crate) struct Executor {
     /// None: no member yet.
     servant: Option<Servant>,
     cache: ViewCache,
+    pace: Pace,
     /// Memory of the last batch, to be reused by the next.
     decoded: Vec<Decoded<'static>>,
+}
+
+impl Default for Executor {
+    fn default() -> Executor {
+        Executor {
+            servant: None,
+            cache: ViewCache::default(),
+            pace: Pace::new(TURN_TIME, System),
+            decoded: Vec::new(),
+        }
+    }
 }
 
 /// An empty vector in the memory of `full`: collecting a vector's own iterator reuses its memory.
@@ -146,6 +155,11 @@ impl Executor {
         }
     }
 
+    /// A round of the thread begins, with about so many turns, which share its time.
+    pub(crate) fn begin_round(&mut self, turns: usize) {
+        self.pace.begin_round(turns);
+    }
+
     /// Runs `frames` in order and appends the replies. Each client's wait holds the conditions for
     /// sending them. `session`: None while the data is loaded.
     pub(crate) fn run(
@@ -162,14 +176,14 @@ impl Executor {
             .servant
             .get_or_insert_with(|| Servant::new(membership.clients().clone()));
         let mut round = Round::new(shared, membership, servant, &mut self.cache);
-        let started = Instant::now();
-        let mut met = session.met_bytes();
+        self.pace.begin_part(turns.len());
         for turn in &mut *turns {
             turn.client.begin_native(shared);
             turn.halted |= turn.client.verdict() == ClientVerdict::CloseNow; // Y5
         }
         for group in frames.chunks(GROUP_REQUESTS) {
             let mut guard = session.pin();
+            self.pace.begin_guard(Instant::now(), guard.met_bytes());
             let mut decoded = emptied(std::mem::take(&mut self.decoded));
             for framed in group {
                 let turn = &turns[framed.turn as usize];
@@ -189,30 +203,25 @@ impl Executor {
                     }
                     continue;
                 }
-                match &decoded[n] {
-                    Decoded::Request(asked) => {
-                        if !round.admit(&mut guard, asked, &framed.header, turn) {
-                            continue;
-                        }
-                    }
-                    Decoded::Login(login) => log_in(shared, login, &framed.header, turn),
-                    Decoded::Foreign => refuse(turn.out, &framed.header, &FOREIGN),
-                    Decoded::Malformed(error) => {
-                        let reason = &error.to_string();
-                        refuse(turn.out, &framed.header, &Trouble::Malformed { reason });
-                    }
+                self.pace.begin_turn(framed.turn, guard.met_bytes());
+                if !run_one(&mut round, &mut guard, &decoded[n], framed, turn) {
+                    continue;
                 }
                 turn.executed += 1;
                 let replies = turn.out.len() - turn.out_from;
                 turn.halted |= replies > OUT_BYTES_PER_TURN || guard.take_waited();
-                let now_met = guard.met_bytes();
-                if is_walk(&decoded[n]) || now_met - met >= LOOK_EVERY_BYTES {
-                    met = now_met;
-                    end_long_turns(turns, started);
+                let work = guard.met_bytes();
+                let is_last = n + 1 == group.len();
+                if is_walk(&decoded[n]) || is_last || self.pace.is_due(work) {
+                    let look = self.pace.look(work);
+                    turn.halted |= look.turn_is_over;
+                    if look.guard_is_old && !is_last {
+                        guard.refresh();
+                        self.pace.begin_guard(self.pace.now(), work);
+                    }
                 }
             }
             self.decoded = emptied(decoded);
-            end_long_turns(turns, started);
         }
         for turn in turns {
             turn.client.end_parking();
@@ -220,13 +229,25 @@ impl Executor {
     }
 }
 
-/// In a long round, clients that had a group continue in the next round.
-fn end_long_turns(turns: &mut [Turn<'_>], started: Instant) {
-    if started.elapsed() >= TURN_TIME {
-        for turn in turns {
-            turn.halted |= turn.executed > 0;
+/// Runs one frame, and answers it. False: it needs an entry on flash, and is not answered (Y4).
+#[inline]
+fn run_one(
+    round: &mut Round<'_>,
+    guard: &mut Guard<'_>,
+    decoded: &Decoded<'_>,
+    framed: &Framed,
+    turn: &mut Turn<'_>,
+) -> bool {
+    match decoded {
+        Decoded::Request(asked) => return round.admit(guard, asked, &framed.header, turn),
+        Decoded::Login(login) => log_in(round.shared, login, &framed.header, turn),
+        Decoded::Foreign => refuse(turn.out, &framed.header, &FOREIGN),
+        Decoded::Malformed(error) => {
+            let reason = &error.to_string();
+            refuse(turn.out, &framed.header, &Trouble::Malformed { reason });
         }
     }
+    true
 }
 
 /// Whether a request may take a millisecond.

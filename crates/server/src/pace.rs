@@ -54,6 +54,8 @@ pub(crate) struct Pace<C = System> {
     clock: C,
     /// [`TURN_TIME`], except in tests that expect a whole turn to run.
     turn_time: Duration,
+    /// The number of turns of this round, as far as known before it.
+    crowd: usize,
     /// The time of each turn of this round, and the present turn.
     slice: Duration,
     turn: Option<u32>,
@@ -73,6 +75,7 @@ impl<C: Clock> Pace<C> {
         Pace {
             clock,
             turn_time,
+            crowd: 0,
             slice: turn_time,
             turn: None,
             now,
@@ -83,9 +86,16 @@ impl<C: Clock> Pace<C> {
         }
     }
 
-    /// A round begins, with so many turns.
+    /// A round of the thread begins, with about so many turns.
     pub(crate) fn begin_round(&mut self, turns: usize) {
-        let turns = u32::try_from(turns.max(1)).unwrap_or(u32::MAX);
+        self.crowd = turns;
+    }
+
+    /// A part of a round begins, with so many turns: all turns of the round share its time,
+    /// whatever the number of its parts.
+    pub(crate) fn begin_part(&mut self, turns: usize) {
+        let turns = turns.max(self.crowd).max(1);
+        let turns = u32::try_from(turns).unwrap_or(u32::MAX);
         self.slice = (self.turn_time / turns).max(SLICE_MIN.min(self.turn_time));
         self.turn = None;
     }
@@ -199,7 +209,7 @@ mod tests {
             used: Rc::default(),
         };
         let mut pace = Pace::new(TURN, clock.clone());
-        pace.begin_round(1);
+        pace.begin_part(1);
         pace.begin_guard(clock.clone().now(), 0);
         pace.begin_turn(0, 0);
         (pace, clock)
@@ -238,13 +248,18 @@ mod tests {
     #[test]
     fn turns_share_the_time_of_a_round() {
         let (mut pace, clock) = pace();
-        pace.begin_round(4);
+        pace.begin_part(4);
         pace.begin_turn(0, 0);
         clock.pass(Duration::from_micros(900), NONE);
         assert!(!pace.look(1).turn_is_over);
         clock.pass(Duration::from_micros(100), NONE);
         assert!(pace.look(2).turn_is_over);
-        pace.begin_round(1_000);
+        pace.begin_round(8);
+        for _ in 0..2 {
+            pace.begin_part(4); // another four are in the next part
+            assert_eq!(pace.slice, TURN / 8);
+        }
+        pace.begin_part(1_000);
         assert_eq!(pace.slice, SLICE_MIN);
     }
 }

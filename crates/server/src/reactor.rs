@@ -311,6 +311,9 @@ impl Reactor {
         let mut connections = self.ready.len() + self.native.len();
         if self.flash.is_busy() {
             self.take_fetched();
+        let turns = connections + events.len() + self.again.len();
+        self.executor.begin_round(turns);
+        self.native.executor.begin_round(turns);
         }
         for event in events {
             let token = Token::from(event.data);

@@ -94,6 +94,11 @@ impl Executor {
         })
     }
 
+    /// A round of the thread begins, with about so many turns, which share its time.
+    pub(crate) fn begin_round(&mut self, turns: usize) {
+        self.group.begin_round(turns);
+    }
+
     /// The clients of this thread that have subscriptions.
     pub(crate) fn subscribers(&self) -> &Subscribers {
         &self.local.subscribers
@@ -238,7 +243,7 @@ impl Executor {
             },
         };
         let mut position = Position::default();
-        self.group.begin_round(turns.len());
+        self.group.begin_part(turns.len());
         loop {
             position = self
                 .group

@@ -88,9 +88,14 @@ impl Group {
         }
     }
 
-    /// A round of the thread begins, with so many turns.
+    /// A round of the thread begins, with about so many turns.
     pub(crate) fn begin_round(&mut self, turns: usize) {
         self.pace.begin_round(turns);
+    }
+
+    /// A part of a round begins, with so many turns.
+    pub(crate) fn begin_part(&mut self, turns: usize) {
+        self.pace.begin_part(turns);
     }
 
     /// Whether the turn of the last request has had its time.

@@ -35,8 +35,9 @@ pub struct Turn<'a> {
     /// Number of `requests` that have run, in this round and earlier ones;
     /// [`Executor::run`](super::Executor::run) continues from here. If some are left afterwards:
     /// flush `out`, then present the rest again (`out` grew by more than [`OUT_BYTES_PER_TURN`],
-    /// the turn appended more than `APPENDED_BYTES_PER_TURN` or took longer than its part of `pace::TURN_TIME`, a
-    /// request does one part in each round, or the verdict is `Paused` or `Cold`).
+    /// the turn appended more than `APPENDED_BYTES_PER_TURN` or took longer than its part of
+    /// `pace::TURN_TIME`, a request does one part in each round, or the verdict is `Paused` or
+    /// `Cold`).
     pub executed: usize,
 }
 
