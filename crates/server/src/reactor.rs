@@ -261,6 +261,7 @@ impl Reactor {
             if !events.is_empty() || !self.again.is_empty() || self.has_ready() {
                 self.me().counters.rounds.add(1);
             }
+            let began = self.begin_timed_round();
             self.round(&events);
             if let Some(level) = self.tend_held() {
                 match self.commit_here(level) {
@@ -273,6 +274,7 @@ impl Reactor {
             events.clear();
             self.sweep();
             self.tend_tracking();
+            self.end_timed_round(began);
             match self.shared.stopping() {
                 Stop::No => {}
                 Stop::Graceful => {
@@ -309,11 +311,11 @@ impl Reactor {
         self.allow_handshakes();
         // Spinning may have received already.
         let mut connections = self.ready.len() + self.native.len();
-        if self.flash.is_busy() {
-            self.take_fetched();
         let turns = connections + events.len() + self.again.len();
         self.executor.begin_round(turns);
         self.native.executor.begin_round(turns);
+        if self.flash.is_busy() {
+            self.take_fetched();
         }
         for event in events {
             let token = Token::from(event.data);

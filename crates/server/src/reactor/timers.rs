@@ -7,6 +7,7 @@ use super::slots::Token;
 use super::{Reactor, Timespec};
 use crate::clock;
 use crate::seldom::seldom;
+use crate::shared::latency::Event;
 use std::time::{Duration, Instant};
 
 /// A commit that was not possible, or a read that the kernel did not accept, is tried again after
@@ -36,10 +37,10 @@ impl Reactor {
         if self.sweeps() {
             at_most(Duration::from_millis(SWEEP_MS));
         }
-        if self.has_behind {
         if self.buffers.has_large() {
             at_most(Duration::from_millis(SWEEP_MS));
         }
+        if self.has_behind {
             at_most(Duration::from_millis(BEHIND_MS));
         }
         if let Some(pause) = self.tracking_pause() {
@@ -99,11 +100,11 @@ impl Reactor {
         if self.now_ms >= self.next_sweep_ms && self.sweeps() {
             self.close_late();
         }
-        if self.has_behind && self.now_ms >= self.next_behind_ms {
         if self.buffers.has_large() && self.now_ms >= self.next_pool_sweep_ms {
             self.next_pool_sweep_ms = self.now_ms + SWEEP_MS;
             self.buffers.sweep();
         }
+        if self.has_behind && self.now_ms >= self.next_behind_ms {
             self.resume_behind();
         }
         // The clock of rounds is up to one tick behind.
@@ -115,6 +116,25 @@ impl Reactor {
         // Last, so that a pause that ends cannot make a client late.
         if !self.paused.is_empty() {
             self.resume_paused(self.now_ms);
+        }
+    }
+
+    /// The processor time before a round, if `LATENCY` wants to know of long ones.
+    #[inline]
+    pub(super) fn begin_timed_round(&mut self) -> Option<Duration> {
+        let from_ms = self.config.get(&self.shared).slow.event_ms;
+        (from_ms > 0).then(clock::thread_time)
+    }
+
+    #[inline]
+    pub(super) fn end_timed_round(&mut self, began: Option<Duration>) {
+        let Some(began) = began else {
+            return;
+        };
+        let took = clock::thread_time().saturating_sub(began);
+        let from_ms = self.config.get(&self.shared).slow.event_ms;
+        if from_ms > 0 && took >= Duration::from_millis(from_ms) {
+            self.shared.latency.add(Event::Round, took);
         }
     }
 

@@ -22,15 +22,18 @@ pub(crate) enum Event {
     LogSync = 3,
     /// A write waited until the cleaner had freed memory.
     Cleaner = 4,
+    /// A round of a thread took this much processor time: all its clients waited meanwhile.
+    Round = 5,
 }
 
 impl Event {
-    pub(crate) const ALL: [Event; 5] = [
+    pub(crate) const ALL: [Event; 6] = [
         Event::Command,
         Event::FastCommand,
         Event::LogWrite,
         Event::LogSync,
         Event::Cleaner,
+        Event::Round,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -40,6 +43,7 @@ impl Event {
             Event::LogWrite => "aof-write",
             Event::LogSync => "aof-fsync-always",
             Event::Cleaner => "cleaner",
+            Event::Round => "round",
         }
     }
 

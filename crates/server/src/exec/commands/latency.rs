@@ -143,6 +143,7 @@ fn remedy(event: Event) -> &'static str {
         Event::LogWrite | Event::LogSync => {
             "replies waited for the disk: use a faster one, or a weaker `level`"
         }
+        Event::Round => "a thread was busy with one costly request: see SLOWLOG GET",
         Event::Cleaner => "writes waited for memory: raise `memory`, or `cleaners`",
     }
 }
