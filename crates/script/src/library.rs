@@ -1,6 +1,6 @@
 //! Libraries of functions: their text and their first line, `#!lua name=…`.
 
-use crate::source::{Flags, sha1_hex};
+use crate::source::{Flags, check_length, sha1_hex};
 
 const NAME_RULE: &str = "Library names can only contain letters, numbers, or underscores(_) and must be at least one character long";
 
@@ -26,8 +26,9 @@ pub struct Registered {
 
 impl LibraryText {
     /// # Errors
-    /// The text of the error reply, if the first line is wrong.
+    /// The text of the error reply, if the first line is wrong, or the text too long.
     pub fn new(text: &[u8]) -> Result<LibraryText, String> {
+        check_length(text)?;
         if !text.starts_with(b"#!") {
             return Err("ERR Missing library metadata".to_owned());
         }

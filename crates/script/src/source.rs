@@ -5,6 +5,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex};
 
+/// Maximum bytes of the text of a script or of a library: some 10 ms for the parser, in which a
+/// thread can do nothing else.
+pub const TEXT_BYTES_MAX: usize = 512 << 10;
 /// Number of hex digits of a script's name.
 pub const SHA1_HEX_BYTES: usize = 40;
 
@@ -77,8 +80,9 @@ pub struct Script {
 
 impl Script {
     /// # Errors
-    /// The text of the error reply, if the first line is wrong.
+    /// The text of the error reply, if the first line is wrong, or the text too long.
     pub fn new(text: &[u8]) -> Result<Script, String> {
+        check_length(text)?;
         let (line_bytes, flags) = first_line(text)?;
         Ok(Script {
             sha1: sha1_hex(text),
@@ -92,6 +96,18 @@ impl Script {
     /// their numbers.
     pub fn code(&self) -> &[u8] {
         self.text.get(self.line_bytes..).unwrap_or_default()
+    }
+}
+
+/// # Errors
+/// The text of the error reply, if the text is longer than [`TEXT_BYTES_MAX`].
+pub(crate) fn check_length(text: &[u8]) -> Result<(), String> {
+    match text.len() > TEXT_BYTES_MAX {
+        true => Err(format!(
+            "ERR the text has {} bytes: a script or a library may have {TEXT_BYTES_MAX}",
+            text.len()
+        )),
+        false => Ok(()),
     }
 }
 
@@ -216,6 +232,9 @@ impl Cache {
 
     /// A script by its text, which costs less than its name.
     pub fn get_text(&self, text: &[u8]) -> Option<Arc<Script>> {
+        if text.len() > TEXT_BYTES_MAX {
+            return None;
+        }
         let mut scripts = self.lock();
         if let Some((_, last)) = scripts.by_use.last_key_value()
             && *last.text == *text
@@ -288,6 +307,10 @@ mod tests {
         ] {
             assert_eq!(Script::new(text.as_bytes()).unwrap_err(), why);
         }
+        let most = vec![b' '; TEXT_BYTES_MAX];
+        assert!(Script::new(&most).is_ok());
+        let why = Script::new(&[&most[..], b" "].concat()).unwrap_err();
+        assert!(why.starts_with("ERR the text has 524289 bytes"), "{why}");
     }
 
     #[test]

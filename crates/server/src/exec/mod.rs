@@ -224,6 +224,7 @@ impl Executor {
         for turn in &mut *turns {
             turn.client.halted = false;
             turn.client.appended_bytes = 0;
+            turn.client.matches = 0;
             turn.client.goes_on = false;
             if matches!(
                 turn.client.verdict,

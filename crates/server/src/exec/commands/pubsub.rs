@@ -243,6 +243,9 @@ fn send(ctx: &mut Context<'_>, kind: Kind) -> Done {
     ctx.out.extend_from_slice(NO_RECEIVERS);
     let effects = &mut ctx.client.effects;
     effects.message(kind, channel, payload, reply_at);
+    if kind == Kind::Channel {
+        ctx.note_matching();
+    }
     Ok(())
 }
 

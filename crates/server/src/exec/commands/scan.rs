@@ -29,8 +29,8 @@ pub(crate) const KEYS_PER_STEP: usize = 16;
 pub(crate) const VALUES_PER_STEP: usize = 1;
 /// One SCAN ends after the step with which the bytes found, or its matching steps, exceed this.
 const SCAN_BYTES_MAX: usize = 1 << 20;
-/// Entries that all walks of one EXEC may look at: about a second.
-const LOOKS_IN_EXEC_MAX: usize = 1 << 22;
+/// Entries that all walks of one EXEC may look at: about 8 ms, for which all clients wait.
+const LOOKS_IN_EXEC_MAX: usize = 1 << 15;
 /// Matching steps that count as one entry in this limit.
 const MATCHING_PER_LOOK: usize = 64;
 
@@ -56,7 +56,7 @@ pub(crate) fn note_walked(ctx: &mut Context<'_>, looked: usize, matching: usize)
     ctx.local.walked += looked + matching / MATCHING_PER_LOOK;
     match ctx.local.walked > LOOKS_IN_EXEC_MAX {
         true => Err(Failure::Text(
-            "ERR KEYS, SCAN and RANDOMKEY look at 4194304 keys at most in one transaction",
+            "ERR KEYS, SCAN and RANDOMKEY look at 32768 keys at most in one transaction",
         )),
         false => Ok(()),
     }

@@ -4,6 +4,7 @@
 use super::context::Context;
 use crate::config::EventClasses;
 use crate::shared::events::Event;
+use crate::shared::pubsub::Kind;
 use duramen_engine::{Outcome, TableId};
 
 /// A class and a name of events.
@@ -16,6 +17,9 @@ pub(crate) const DEL: EventName = (EventClasses::GENERIC, "del");
 pub(crate) const EXPIRE: EventName = (EventClasses::GENERIC, "expire");
 pub(crate) const PERSIST: EventName = (EventClasses::GENERIC, "persist");
 pub(crate) const NEW: EventName = (EventClasses::NEW, "new");
+/// A turn ends after the request with which its messages will be matched with more patterns than
+/// this: one or two milliseconds.
+const MATCHES_PER_TURN: usize = 32 << 10;
 const MISS: EventName = (EventClasses::MISS, "keymiss");
 const EXPIRED: EventName = (EventClasses::EXPIRED, "expired");
 
@@ -52,7 +56,16 @@ impl Context<'_> {
                 name,
                 key,
             });
+            self.note_matching();
+            self.note_matching(); // by its key, and by its name
         }
+    }
+
+    /// A message was added that is matched with all patterns when it is released: after the time of
+    /// its turn was looked at.
+    pub(crate) fn note_matching(&mut self) {
+        self.client.matches += self.shared.pubsub.count(Kind::Pattern);
+        self.client.halted |= self.client.matches > MATCHES_PER_TURN;
     }
 
     /// The command has replaced keys that had expired: tells of that before what it did, which

@@ -143,6 +143,8 @@ pub struct Client {
     pub(crate) halted: bool,
     /// Bytes that its requests of this round have appended to the log.
     pub(crate) appended_bytes: u64,
+    /// Patterns with which the effects of this turn will be matched, when they are released.
+    pub(crate) matches: usize,
     pub(crate) gate: u32,
     /// Since when it must give a password, in milliseconds of the server's clock: since it
     /// connected, or since a `RESET` after it gave one.
@@ -197,6 +199,7 @@ impl Client {
             verdict: Verdict::Open,
             halted: false,
             appended_bytes: 0,
+            matches: 0,
             gate: gate::STRANGER,
             stranger_since_ms: clock::coarse_ms(),
             protocol: Protocol::Resp2,
