@@ -29,6 +29,7 @@ pub mod bits;
 pub mod dump;
 pub mod geo;
 pub mod hll;
+mod index;
 pub mod lcs;
 pub mod list;
 mod packed;
@@ -39,7 +40,7 @@ pub mod table;
 pub mod text;
 
 pub use list::List;
-pub use packed::{count, find_at_most_once};
+pub use packed::{count, each, find_at_most_once};
 pub use parts::{Part, Parts};
 pub use sorted::Sorted;
 pub use stream::Stream;

@@ -158,6 +158,18 @@ fn element<'a, I: Item<'a>>(bytes: &mut &'a [u8]) -> Option<(Text<'a>, I)> {
     Some((Text::decode(bytes)?, I::decode(bytes)?))
 }
 
+/// Elements one by one, to the end of the bytes.
+///
+/// # Errors
+/// [`Error::Damaged`].
+pub(crate) fn unpack<'a, I: Item<'a>>(mut bytes: &'a [u8]) -> Result<Vec<(Text<'a>, I)>, Error> {
+    let mut elements = Vec::new();
+    while !bytes.is_empty() {
+        elements.push(element(&mut bytes).ok_or(Error::Damaged)?);
+    }
+    Ok(elements)
+}
+
 /// The item of the element `name` in a packed value, which is searched once; `None`: there is no
 /// such element. For many names decode the whole ([`Table::load`](crate::Table::load)).
 ///
@@ -169,6 +181,29 @@ pub fn find_at_most_once<'a, I: Item<'a>>(
     name: &[u8],
 ) -> Result<Option<I>, Error> {
     Packed::open(value, I::TYPE)?.find(&Text::of(name))
+}
+
+/// Calls `take` with each element of a packed value, without memory for all of them.
+///
+/// # Errors
+/// [`Error::WrongType`], [`Error::Damaged`].
+pub fn each<'a, I: Item<'a>>(
+    value: Option<&'a [u8]>,
+    mut take: impl FnMut(Text<'a>, I),
+) -> Result<(), Error> {
+    let Some(value) = value else {
+        return Ok(());
+    };
+    let packed = Packed::open(value, I::TYPE)?;
+    let mut bytes = packed.elements;
+    for _ in 0..packed.count {
+        let (name, item) = element(&mut bytes).ok_or(Error::Damaged)?;
+        take(name, item);
+    }
+    match bytes.is_empty() {
+        true => Ok(()),
+        false => Err(Error::Damaged),
+    }
 }
 
 /// Number of elements of a packed value.

@@ -64,6 +64,32 @@ impl<'a> Sorted<'a> {
         })
     }
 
+    /// A set of these members, which are different.
+    pub fn of_elements(elements: Vec<(Text<'a>, f64)>) -> Sorted<'a> {
+        let mut table = Table::default();
+        table.elements = elements;
+        Sorted {
+            table,
+            is_sorted: false,
+        }
+    }
+
+    /// As [`Table::pack`].
+    pub fn pack(&self) -> Vec<u8> {
+        self.table.pack()
+    }
+
+    /// As [`Table::unpack`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn unpack(bytes: &'a [u8]) -> Result<Sorted<'a>, Error> {
+        Ok(Sorted {
+            table: Table::unpack(bytes)?,
+            is_sorted: false,
+        })
+    }
+
     /// Replaces the set's parts, or removes them if it is empty.
     ///
     /// # Errors
@@ -93,6 +119,32 @@ impl<'a> Sorted<'a> {
     /// As [`Table::expect`].
     pub fn expect(&mut self, calls: usize) {
         self.table.expect(calls);
+    }
+
+    /// The place of a member, until the set is sorted or a member is removed.
+    #[inline]
+    pub fn position(&self, name: &Text<'_>) -> Option<usize> {
+        self.table.position(name)
+    }
+
+    /// The score of the member at a place, to be changed to another number.
+    #[inline]
+    pub fn score_at(&mut self, position: usize) -> Option<&mut f64> {
+        self.is_sorted = false;
+        let element = self.table.elements.get_mut(position);
+        element.map(|(_, score)| score)
+    }
+
+    /// Adds a member that is not there.
+    pub fn add(&mut self, name: Text<'a>, score: f64) {
+        self.is_sorted = false;
+        self.table.add(name, score);
+    }
+
+    /// Keeps the members at the places for which `keep` is true.
+    pub fn retain_at(&mut self, keep: impl Fn(usize) -> bool) {
+        let mut places = 0..;
+        self.table.retain(|_| places.next().is_some_and(&keep));
     }
 
     pub fn score(&self, name: &Text<'_>) -> Option<f64> {

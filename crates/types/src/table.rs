@@ -2,10 +2,10 @@
 //!
 //! Elements keep the order in which they came.
 
-use crate::packed::{Item, Packed, store};
+use crate::index::Index;
+use crate::packed::{Item, Packed, store, unpack};
 use crate::text::Text;
 use crate::{Error, Part, Parts};
-use std::collections::{HashMap, HashSet};
 
 /// From this many comparisons on, an index of the names is cheaper than comparing.
 const COMPARISONS_MAX: usize = 4096;
@@ -15,7 +15,7 @@ const COMPARISONS_MAX: usize = 4096;
 pub struct Table<'a, I> {
     pub(crate) elements: Vec<(Text<'a>, I)>,
     /// Positions of all names; `None`: names are searched one by one.
-    index: Option<HashMap<Text<'a>, usize>>,
+    index: Option<Index>,
 }
 
 /// A set.
@@ -64,6 +64,27 @@ impl<'a, I: Item<'a>> Table<'a, I> {
         store(&self.elements, parts)
     }
 
+    /// All elements as bytes, whatever their number.
+    pub fn pack(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (name, item) in &self.elements {
+            name.encode(&mut bytes);
+            item.encode(&mut bytes);
+        }
+        bytes
+    }
+
+    /// The elements that [`pack`](Self::pack) has written.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`].
+    pub fn unpack(bytes: &'a [u8]) -> Result<Table<'a, I>, Error> {
+        Ok(Table {
+            elements: unpack(bytes)?,
+            index: None,
+        })
+    }
+
     pub fn len(&self) -> usize {
         self.elements.len()
     }
@@ -81,14 +102,20 @@ impl<'a, I: Item<'a>> Table<'a, I> {
     pub fn expect(&mut self, calls: usize) {
         let comparisons = calls.saturating_mul(self.len() + calls);
         if calls > 1 && comparisons > COMPARISONS_MAX && self.index.is_none() {
-            let names = self.elements.iter().map(|(name, _)| *name).zip(0..);
-            self.index = Some(names.collect());
+            self.index = Some(self.new_index());
         }
     }
 
-    fn position(&self, name: &Text<'_>) -> Option<usize> {
+    fn new_index(&self) -> Index {
+        Index::of(self.elements.iter().map(|(name, _)| *name))
+    }
+
+    /// The position of a name in the order of the elements.
+    #[inline]
+    pub fn position(&self, name: &Text<'_>) -> Option<usize> {
+        let is_at = |at: usize| self.elements.get(at).is_some_and(|(it, _)| it == name);
         match &self.index {
-            Some(index) => index.get(name).copied(),
+            Some(index) => index.find(name, is_at),
             None => self.elements.iter().position(|(found, _)| found == name),
         }
     }
@@ -109,11 +136,18 @@ impl<'a, I: Item<'a>> Table<'a, I> {
         if let Some((_, place)) = position.and_then(|at| self.elements.get_mut(at)) {
             return Some(std::mem::replace(place, item));
         }
-        if let Some(index) = &mut self.index {
-            index.insert(name, self.elements.len());
-        }
-        self.elements.push((name, item));
+        self.add(name, item);
         None
+    }
+
+    /// Adds a name that is not there.
+    pub(crate) fn add(&mut self, name: Text<'a>, item: I) {
+        self.elements.push((name, item));
+        match &mut self.index {
+            None => {}
+            Some(index) if index.has_room() => index.add(&name, self.elements.len() - 1),
+            Some(_) => self.index = Some(self.new_index()),
+        }
     }
 
     /// Removes names; returns how many of them were there.
@@ -127,8 +161,12 @@ impl<'a, I: Item<'a>> Table<'a, I> {
                 }
             }
         } else {
-            let names: HashSet<Text<'_>> = names.collect();
-            self.elements.retain(|(name, _)| !names.contains(name));
+            let mut gone = Table::<()>::default();
+            gone.expect(names.len());
+            for name in names {
+                gone.insert(name, ());
+            }
+            self.elements.retain(|(name, _)| !gone.has(name));
         }
         before - self.len()
     }
