@@ -353,6 +353,8 @@ pub enum Bug {
     TurnsHaveNoEnd,
     /// scripts::S2: any number of scripts is suspended, each with an interpreter.
     ScriptsNeedNoPlace,
+    /// computed::C1: the result of values that have changed is stored.
+    StaleResultIsStored,
     /// effects::E4: a subscription begins or ends before the messages of earlier requests leave.
     EffectsAreOvertaken,
     /// drafted::R4: the keys of a draft are not routed again at its commit.

@@ -1,6 +1,7 @@
 //! Bits and bit fields of plain strings.
 
-use super::collection::{Write, at_once, plain};
+use super::collection::{Write, plain};
+use super::computed::computed_at_once;
 use crate::config::EventClasses;
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX, TOO_LONG};
 use crate::exec::request::events::{EventName, SET};
@@ -194,7 +195,7 @@ pub(crate) fn bitop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
             "ERR BITOP NOT must be called with a single source key.",
         ));
     }
-    at_once(ctx, guard, hashes, |ctx, found| {
+    computed_at_once(ctx, guard, hashes, |ctx, found| {
         let mut sources = Vec::with_capacity(found.len());
         for found in found.iter().skip(1) {
             sources.push(plain(*found)?.unwrap_or_default());

@@ -13,8 +13,8 @@ use crate::exec::state::client::Client;
 use duramen_base::glob::Pattern;
 use duramen_engine::{Decision, Error, Guard, KeyHash, Object, Outcome, Room};
 use duramen_types::{Part, Parts, Text, Type, count};
-use duramen_wire::resp::Encoder;
 use duramen_wire::resp::number::parse_integer;
+use duramen_wire::resp::{Encoder, Room as ReplyRoom};
 
 pub(crate) const WRONG_TYPE: Failure =
     Failure::Text("WRONGTYPE Operation against a key holding the wrong kind of value");
@@ -328,6 +328,26 @@ pub(crate) fn at_once(
     several_at_once(ctx, guard, hashes, |ctx, _, found| run(ctx, found))
 }
 
+/// Makes writes whose keys are locked: all of them, or none for lack of memory.
+pub(crate) fn write_all(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    keys: &[(KeyHash, &[u8])],
+    writes: &[Write],
+    room: &mut Room,
+) -> Done {
+    let of = |write: &Write| keys.get(write.key).copied();
+    *room = Room::default();
+    for (write, (_, key)) in writes.iter().filter_map(|write| Some((write, of(write)?))) {
+        write.reserve(room, key);
+    }
+    ctx.set_aside(guard, *room)?;
+    for (write, (hash, key)) in writes.iter().filter_map(|write| Some((write, of(write)?))) {
+        write.apply(ctx, guard, hash, key)?;
+    }
+    Ok(())
+}
+
 /// Changes the first of the request's keys that has elements: `change` gets its place, itself and
 /// its value, and replies. `kind`: the type of such values. `may_take`: whether they may be taken,
 /// for each key; empty: from all. False: no key has elements, or none that may be taken.
@@ -374,36 +394,29 @@ pub(crate) fn several_at_once(
     let (start, effects) = (ctx.out.len(), ctx.client.effects.len());
     ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
         let positions = ctx.spec.key_positions(&ctx.args);
-        let keys: Vec<&[u8]> = positions.map(|at| ctx.arg(at)).collect();
+        let keys: Vec<_> = hashes
+            .iter()
+            .copied()
+            .zip(positions.map(|at| ctx.arg(at)))
+            .collect();
         let places: Vec<_> = hashes.iter().map(|hash| (ctx.table, *hash)).collect();
         ctx.locked_for_room(guard, &places, |ctx, guard, room| {
             ctx.out.truncate(start);
             ctx.client.effects.truncate(effects);
             ctx.warm_own(guard, hashes)?;
-            let read = |(hash, key): (&KeyHash, &&[u8])| guard.read(ctx.table, *hash, key);
-            let found: Result<Vec<_>, Error> = hashes.iter().zip(&keys).map(read).collect();
+            let read = |(hash, key): &(KeyHash, &[u8])| guard.read(ctx.table, *hash, key);
+            let found: Result<Vec<_>, Error> = keys.iter().map(read).collect();
             let found = found?;
             let writes = run(ctx, guard, &found)?;
-            for (n, key) in keys.iter().enumerate() {
+            for (n, (_, key)) in keys.iter().enumerate() {
                 if found.get(n).is_some_and(Option::is_none) && reads(ctx.spec, n) {
                     ctx.notify_miss(key);
                 }
             }
-            if writes.is_empty() {
-                return Ok(());
+            match writes.is_empty() {
+                true => Ok(()),
+                false => write_all(ctx, guard, &keys, &writes, room),
             }
-            *room = Room::default();
-            for write in &writes {
-                let key = keys.get(write.key).copied().unwrap_or_default();
-                write.reserve(room, key);
-            }
-            ctx.set_aside(guard, *room)?;
-            for write in writes {
-                if let (Some(hash), Some(key)) = (hashes.get(write.key), keys.get(write.key)) {
-                    write.apply(ctx, guard, *hash, key)?;
-                }
-            }
-            Ok(())
         })
     })
 }
@@ -461,7 +474,7 @@ fn one_at_once(
 }
 
 /// Whether a command looks its key number `n` up to read it: then it notes if the key is missing.
-fn reads(spec: &Spec, n: usize) -> bool {
+pub(crate) fn reads(spec: &Spec, n: usize) -> bool {
     match spec.name {
         "lmpop" | "zmpop" | "lmove" | "rpoplpush" | "smove" => false,
         _ if spec.has(flag::BLOCKING) => false,
@@ -544,6 +557,9 @@ pub(crate) fn random_places(ctx: &mut Context<'_>, len: usize, number: usize) ->
     places
 }
 
+/// Bytes of random elements after which a request lets others run: a millisecond or two.
+const RANDOM_BYTES_PER_SLICE: usize = 1 << 20;
+
 /// Replies with an array of `wanted` random elements: different ones, or with repetitions if
 /// negative. `write` writes one of them, which is `width` replies long.
 pub(crate) fn write_random<E>(
@@ -562,14 +578,33 @@ pub(crate) fn write_random<E>(
         picked.for_each(|element| write(&mut reply, element));
         return Ok(());
     }
-    // As many as a client likes: each is drawn when it is written, as long as there is room.
-    ctx.reply().array(number.saturating_mul(width));
-    for _ in 0..number {
+    // As many as a client likes: in parts, each drawn from what is there then.
+    let mut walk = ctx.client.take_walk(ctx.table);
+    let (goes_on, before) = (walk.keys > 0, walk.found.len());
+    let mut room = ReplyRoom {
+        bytes_max: ctx.local.room.bytes_max.saturating_sub(ctx.out.len()),
+        exceeded: false,
+    };
+    while walk.keys < number {
         if let Some(element) = ctx.local.random.pick(elements) {
-            write(&mut ctx.reply(), element);
+            let mut reply = Encoder::within(&mut walk.found, ctx.client.protocol, &mut room);
+            write(&mut reply, element);
         }
-        ctx.fits()?;
+        if room.exceeded {
+            return Err(ctx.too_long());
+        }
+        walk.keys += 1;
+        if walk.found.len() - before > RANDOM_BYTES_PER_SLICE && !ctx.locked {
+            walk.moved = true;
+            ctx.client.keep_walk(walk);
+            return Err(Failure::GoesOn);
+        }
     }
+    if goes_on {
+        ctx.settle_all(); // no reply covers what was seen in earlier rounds yet
+    }
+    ctx.reply().array(number.saturating_mul(width));
+    ctx.out.extend_from_slice(&walk.found);
     Ok(())
 }
 

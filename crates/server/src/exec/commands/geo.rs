@@ -1,6 +1,7 @@
 //! Places on the earth: members of sorted sets, whose scores are geohashes.
 
-use super::collection::{Write, at_once, encoded, read, typed};
+use super::collection::{Write, encoded, read, typed};
+use super::computed::computed_at_once;
 use super::zset;
 use crate::exec::request::context::{Context, Done, Failure, NOT_A_FLOAT, NOT_AN_INTEGER, SYNTAX};
 use duramen_engine::{Guard, KeyHash};
@@ -437,7 +438,7 @@ fn search(
     form: Form,
     (source, target): (usize, usize),
 ) -> Done {
-    at_once(ctx, guard, hashes, |ctx, found| {
+    computed_at_once(ctx, guard, hashes, |ctx, found| {
         let value = typed(found.get(source).copied().flatten())?;
         let mut set = Sorted::of(value)?;
         let search = Search::of(ctx, form, value.is_some().then_some(&set))?;

@@ -1,6 +1,7 @@
 //! HyperLogLogs: estimates of how many different strings were added.
 
-use super::collection::{Write, at_once, plain};
+use super::collection::{Write, plain};
+use super::computed::computed_at_once;
 use crate::config::EventClasses;
 use crate::exec::request::context::{Context, Done, Failure};
 use crate::exec::request::events::EventName;
@@ -66,7 +67,7 @@ fn merged(found: &[Option<Object<'_>>]) -> Result<Log, Failure> {
 }
 
 pub(crate) fn pfcount(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    at_once(ctx, guard, hashes, |ctx, found| {
+    computed_at_once(ctx, guard, hashes, |ctx, found| {
         let count = merged(found)?.count();
         ctx.integer(count as i64)?;
         Ok(Vec::new())
@@ -74,7 +75,7 @@ pub(crate) fn pfcount(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Ke
 }
 
 pub(crate) fn pfmerge(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    at_once(ctx, guard, hashes, |ctx, found| {
+    computed_at_once(ctx, guard, hashes, |ctx, found| {
         let mut value = Vec::new();
         merged(found)?.encode(&mut value);
         ctx.ok()?;

@@ -9,6 +9,7 @@ mod cluster;
 mod cluster_slots;
 mod collection;
 mod command;
+pub(crate) mod computed;
 mod config;
 mod connection;
 mod databases;

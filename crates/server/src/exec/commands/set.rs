@@ -4,6 +4,7 @@ use super::collection::{
     self, Write, at_once, change, encoded, parse_count, parse_keys, parse_random_count,
     random_places, read, typed, write_random,
 };
+use super::computed::{Part, Progress, computed_at_once};
 use crate::config::EventClasses;
 use crate::exec::request::context::{Context, Done, Failure, SYNTAX};
 use crate::exec::request::events::EventName;
@@ -11,7 +12,7 @@ use crate::exec::request::spec::flag;
 use duramen_base::limits::COLLECTION_ELEMENTS_MAX;
 use duramen_engine::{Guard, KeyHash, Object};
 use duramen_types::table::Set;
-use duramen_types::{Text, Type, count, find_at_most_once};
+use duramen_types::{Text, Type, count, each, find_at_most_once};
 use duramen_wire::resp::number::parse_integer;
 
 const fn event(name: &'static str) -> EventName {
@@ -202,12 +203,14 @@ pub(crate) fn check_result(ctx: &Context<'_>, stores: bool, members: usize) -> D
     }
 }
 
-/// Decodes one source after the other, since there may be many.
+/// Decodes one source after the other, since there may be many, in parts (computed::C2).
+/// `progress`: the parts before.
 fn combined<'g>(
-    ctx: &Context<'_>,
+    ctx: &mut Context<'_>,
     operation: Operation,
     found: &[Option<Object<'g>>],
-) -> Result<Set<'g>, Failure> {
+    (progress, part): (&'g Progress, &Part),
+) -> Result<Combined<'g>, Failure> {
     let mut sources = Vec::with_capacity(found.len());
     for found in found {
         let value = typed(*found)?;
@@ -217,27 +220,64 @@ fn combined<'g>(
     if operation == Operation::Intersection {
         sources.sort_by_key(|(members, _)| *members);
     }
-    let mut sources = sources.into_iter().map(|(_, value)| Set::of(value));
-    let mut result = sources.next().transpose()?.unwrap_or_default();
-    for other in sources {
-        let mut other = other?;
+    let first = sources.first().and_then(|(_, value)| *value);
+    let mut result = match progress.done {
+        0 => Set::of(first)?,
+        _ => Set::unpack(&progress.result)?,
+    };
+    for (n, (members, value)) in sources.into_iter().enumerate().skip(progress.done.max(1)) {
+        if result.is_empty() && operation != Operation::Union {
+            break;
+        }
+        if part.is_over() {
+            return Ok(Combined::Part(n, result.pack()));
+        }
+        result.expect(members);
         match operation {
             Operation::Union => {
-                result.expect(other.len());
-                for (member, ()) in other.elements() {
-                    result.insert(*member, ());
-                }
+                each(value, |member, ()| {
+                    result.insert(member, ());
+                })?;
                 check_result(ctx, ctx.spec.has(flag::WRITE), result.len())?;
             }
-            _ if result.is_empty() => break,
-            _ => {
-                other.expect(result.len());
+            operation => {
+                let mut seen = vec![false; result.len()];
+                each(value, |member, ()| {
+                    let at = result.position(&member);
+                    at.and_then(|at| seen.get_mut(at))
+                        .into_iter()
+                        .for_each(|it| *it = true);
+                })?;
                 let keeps = operation == Operation::Intersection;
-                result.retain(|(member, ())| other.has(member) == keeps);
+                if seen.contains(&!keeps) {
+                    let mut seen = seen.into_iter();
+                    result.retain(|_| seen.next() == Some(keeps));
+                }
             }
         }
     }
-    Ok(result)
+    Ok(Combined::All(result))
+}
+
+/// A combination of sets.
+enum Combined<'g> {
+    All(Set<'g>),
+    /// Of so many sources, packed.
+    Part(usize, Vec<u8>),
+}
+
+/// Combines sets, as far as a part of the command goes, and `ends` with the result.
+fn combine_then(
+    ctx: &mut Context<'_>,
+    operation: Operation,
+    found: &[Option<Object<'_>>],
+    ends: impl FnOnce(&mut Context<'_>, Set<'_>) -> Result<Vec<Write>, Failure>,
+) -> Result<Vec<Write>, Failure> {
+    let (progress, part) = ctx.begin_part();
+    match combined(ctx, operation, found, (&progress, &part))? {
+        Combined::All(set) => ends(ctx, set),
+        Combined::Part(done, result) => Err(ctx.end_part(progress, done, result)),
+    }
 }
 
 fn combine(
@@ -246,11 +286,12 @@ fn combine(
     hashes: &[KeyHash],
     operation: Operation,
 ) -> Done {
-    at_once(ctx, guard, hashes, |ctx, found| {
-        let set = combined(ctx, operation, found)?;
-        let members: Vec<_> = set.elements().iter().map(|(member, ())| *member).collect();
-        write_members(ctx, &members);
-        Ok(Vec::new())
+    computed_at_once(ctx, guard, hashes, |ctx, found| {
+        combine_then(ctx, operation, found, |ctx, set| {
+            let members: Vec<_> = set.elements().iter().map(|(member, ())| *member).collect();
+            write_members(ctx, &members);
+            Ok(Vec::new())
+        })
     })
 }
 
@@ -261,11 +302,13 @@ fn combine_into(
     hashes: &[KeyHash],
     operation: Operation,
 ) -> Done {
-    at_once(ctx, guard, hashes, |ctx, found| {
-        let set = combined(ctx, operation, found.get(1..).unwrap_or_default())?;
-        ctx.integer(set.len() as i64)?;
-        let value = encoded(|parts| set.store(parts))?;
-        Ok(vec![Write::result(0, value, true, event(ctx.spec.name))])
+    computed_at_once(ctx, guard, hashes, |ctx, found| {
+        let found = found.get(1..).unwrap_or_default();
+        combine_then(ctx, operation, found, |ctx, set| {
+            ctx.integer(set.len() as i64)?;
+            let value = encoded(|parts| set.store(parts))?;
+            Ok(vec![Write::result(0, value, true, event(ctx.spec.name))])
+        })
     })
 }
 
@@ -320,11 +363,16 @@ pub(crate) fn sintercard(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &
     let too_many = Failure::Text("ERR Number of keys can't be greater than number of args");
     let keys = parse_keys(ctx, 1, too_few, too_many)?;
     let limit = parse_limit(ctx, 2 + keys)?;
-    at_once(ctx, guard, hashes, |ctx, found| {
-        let count = combined(ctx, Operation::Intersection, found)?.len();
-        let count = if limit > 0 { count.min(limit) } else { count };
-        ctx.integer(count as i64)?;
-        Ok(Vec::new())
+    computed_at_once(ctx, guard, hashes, |ctx, found| {
+        combine_then(ctx, Operation::Intersection, found, |ctx, set| {
+            let count = if limit > 0 {
+                set.len().min(limit)
+            } else {
+                set.len()
+            };
+            ctx.integer(count as i64)?;
+            Ok(Vec::new())
+        })
     })
 }
 

@@ -4,7 +4,8 @@
 //! (`drafted`); else they are read one after the other. In a cluster they may lie on another
 //! member, so they are refused.
 
-use super::collection::{WRONG_TYPE, Write, at_once, encoded, plain, several_at_once};
+use super::collection::{WRONG_TYPE, Write, encoded, plain, several_at_once};
+use super::computed::computed_at_once;
 use super::drafted::{self, Conflicts};
 use super::set::check_result;
 use super::zset::parse_score;
@@ -16,8 +17,7 @@ use duramen_base::limits::VALUE_BYTES_MAX;
 use duramen_engine::{Guard, KeyHash, Object, Room};
 use duramen_types::lcs::{self, CELLS_MAX};
 use duramen_types::list::List;
-use duramen_types::table::Set;
-use duramen_types::{Sorted, Text, Type, find_at_most_once};
+use duramen_types::{Text, Type, count, each, find_at_most_once};
 use duramen_wire::resp::Args;
 use duramen_wire::resp::number::parse_integer;
 use std::cmp::Ordering;
@@ -35,8 +35,6 @@ const TOO_MANY_KEYS: Failure =
 const SEARCHED_BYTES_MAX: u64 = 4 << 30;
 const TOO_LONG_HASHES: Failure =
     Failure::Text("ERR the hashes that SORT searches for fields are together longer than 4 GiB");
-/// The patterns without an option GET.
-const ITSELF: &[&[u8]] = &[b"#"];
 
 const STORED: EventName = (EventClasses::LIST, "sortstore");
 
@@ -97,20 +95,23 @@ fn elements(found: Option<Object<'_>>) -> Result<(Vec<Text<'_>>, bool), Failure>
         return Err(WRONG_TYPE);
     }
     let value = Some(object.value);
-    let names = match Type::of(object.value) {
-        Some(Type::List) => return Ok((List::of(value)?.items, true)),
-        Some(Type::Set) => {
-            let set = Set::of(value)?;
-            set.elements().iter().map(|(name, ())| *name).collect()
+    let kind = Type::of(object.value);
+    if kind == Some(Type::List) {
+        return Ok((List::of(value)?.items, true));
+    }
+    let mut names = Vec::new();
+    match kind {
+        Some(kind @ Type::Set) => {
+            names.reserve_exact(count(object.value, kind)?);
+            each(value, |name, ()| names.push(name))?;
         }
-        Some(Type::SortedSet) => {
-            let mut set = Sorted::of(value)?;
-            let names = set.elements().iter().map(|(name, _)| *name).collect();
-            return Ok((names, true));
+        Some(kind @ Type::SortedSet) => {
+            names.reserve_exact(count(object.value, kind)?);
+            each(value, |name, _: f64| names.push(name))?; // sorted::S1
         }
         _ => return Err(WRONG_TYPE),
-    };
-    Ok((names, false))
+    }
+    Ok((names, kind == Some(Type::SortedSet)))
 }
 
 /// The key that a pattern means for an element, and the field in it: `*` stands for the element,
@@ -190,6 +191,16 @@ fn warm(
     ctx.warm(guard, keys)
 }
 
+const NO_NUMBER: Failure = Failure::Text("ERR One or more scores can't be converted into double");
+
+/// The number by which a text is sorted.
+fn number_of(text: &[u8]) -> Result<f64, Failure> {
+    match text {
+        [] => Ok(0.0),
+        text => parse_score(text).ok_or(NO_NUMBER),
+    }
+}
+
 /// An element with the text or the number by which it is sorted.
 struct Weighted<'g> {
     element: Text<'g>,
@@ -201,27 +212,14 @@ fn weigh<'g>(
     ctx: &mut Context<'_>,
     guard: &Guard<'_>,
     element: Text<'g>,
-    options: &Options<'_>,
+    (options, pattern): (&Options<'_>, &[u8]),
     searched: &mut u64,
 ) -> Result<Weighted<'g>, Failure> {
-    let text = match options.by {
-        Some(pattern) => look_up(ctx, guard, pattern, &element.bytes(), searched)?,
-        None => Some(element.bytes().to_vec()),
+    let text = look_up(ctx, guard, pattern, &element.bytes(), searched)?;
+    let (text, number) = match options.alphabetic {
+        true => (text, 0.0),
+        false => (None, number_of(text.as_deref().unwrap_or_default())?),
     };
-    let wrong = Failure::Text("ERR One or more scores can't be converted into double");
-    if options.alphabetic {
-        let number = 0.0;
-        return Ok(Weighted {
-            element,
-            text,
-            number,
-        });
-    }
-    let number = match text.as_deref() {
-        Some(text) if !text.is_empty() => parse_score(text).ok_or(wrong)?,
-        _ => 0.0,
-    };
-    let text = None;
     Ok(Weighted {
         element,
         text,
@@ -229,7 +227,74 @@ fn weigh<'g>(
     })
 }
 
+/// Eight bytes of each element, behind those that all elements begin with, as a number of the same
+/// order.
+fn text_keys(elements: &[Text<'_>]) -> Vec<u64> {
+    let first = elements.first().map(Text::bytes);
+    let first: &[u8] = first.as_deref().unwrap_or_default();
+    let common = elements.iter().fold(first.len(), |common, element| {
+        let bytes = element.bytes();
+        let pairs = first.iter().zip(bytes.iter()).take(common);
+        pairs.take_while(|(a, b)| a == b).count()
+    });
+    let key = |element: &Text<'_>| {
+        let mut key = [0; 8];
+        let bytes = element.bytes();
+        let rest = bytes.get(common..).unwrap_or_default();
+        key.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
+        u64::from_be_bytes(key)
+    };
+    elements.iter().map(key).collect()
+}
+
+/// Numbers of the same order as the elements' own numbers.
+fn number_keys(elements: &[Text<'_>]) -> Result<Vec<u64>, Failure> {
+    let key = |element: &Text<'_>| {
+        let number = match element {
+            Text::Integer(integer) => *integer as f64,
+            Text::Bytes(bytes) => number_of(bytes)?,
+        };
+        let bits = (number + 0.0).to_bits(); // -0 is 0
+        Ok(match bits >> 63 {
+            0 => bits | 1 << 63,
+            _ => !bits,
+        })
+    };
+    elements.iter().map(key).collect()
+}
+
+/// The elements from `start` to `end`, in order. Only these are sorted. The order is total, so
+/// nothing depends on the order in which they came.
+fn within<T>(
+    mut all: Vec<T>,
+    (start, end): (usize, usize),
+    order: impl Fn(&T, &T) -> Ordering,
+) -> Vec<T> {
+    let end = end.min(all.len());
+    let start = start.min(end);
+    if end == start {
+        return Vec::new();
+    }
+    if end < all.len() {
+        all.select_nth_unstable_by(end - 1, &order);
+        all.truncate(end);
+    }
+    if start > 0 {
+        all.select_nth_unstable_by(start, &order);
+        all.drain(..start);
+    }
+    all.sort_unstable_by(&order);
+    all
+}
+
 impl Options<'_> {
+    fn directed(&self, order: Ordering) -> Ordering {
+        match self.descending {
+            true => order.reverse(),
+            false => order,
+        }
+    }
+
     fn order(&self, a: &Weighted<'_>, b: &Weighted<'_>) -> Ordering {
         let order = match self.alphabetic {
             true => a.text.cmp(&b.text),
@@ -237,12 +302,56 @@ impl Options<'_> {
             false => a.number.partial_cmp(&b.number).unwrap_or(Ordering::Equal),
         };
         // Equal ones are in the order of their bytes, so that each request sorts alike.
-        let order = order.then_with(|| a.element.compare(&b.element));
-        if self.descending {
-            order.reverse()
-        } else {
-            order
+        self.directed(order.then_with(|| a.element.compare(&b.element)))
+    }
+
+    /// The first element of the result, and the one behind it.
+    fn range(&self, elements: usize) -> (usize, usize) {
+        let Some((start, count)) = self.limit else {
+            return (0, elements);
+        };
+        let start = usize::try_from(start).unwrap_or(0).min(elements);
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        (start, start.saturating_add(count).min(elements))
+    }
+
+    /// The elements within the limit, sorted by themselves.
+    fn sorted_by_self<'g>(&self, elements: Vec<Text<'g>>) -> Result<Vec<Text<'g>>, Failure> {
+        let keys = match self.alphabetic {
+            true => text_keys(&elements),
+            false => number_keys(&elements)?,
+        };
+        let range = self.range(elements.len());
+        let keyed = keys.into_iter().zip(elements).collect();
+        let sorted = within(keyed, range, |(a, first), (b, second)| {
+            self.directed(a.cmp(b).then_with(|| first.compare(second)))
+        });
+        Ok(sorted.into_iter().map(|(_, element)| element).collect())
+    }
+
+    /// As [`sorted_by_self`](Self::sorted_by_self), by what a pattern means for each element.
+    fn sorted_by_pattern<'g>(
+        &self,
+        ctx: &mut Context<'_>,
+        guard: &Guard<'_>,
+        pattern: &[u8],
+        elements: Vec<Text<'g>>,
+        searched: &mut u64,
+    ) -> Result<Vec<Text<'g>>, Failure> {
+        warm(ctx, guard, &[pattern], &elements)?;
+        let range = self.range(elements.len());
+        let mut weighted = Vec::with_capacity(elements.len());
+        let mut bytes = 0;
+        for element in elements {
+            let next = weigh(ctx, guard, element, (self, pattern), searched)?;
+            bytes += next.text.as_ref().map_or(0, Vec::len);
+            if bytes > ctx.local.room.bytes_max {
+                return Err(TOO_LONG_WEIGHTS);
+            }
+            weighted.push(next);
         }
+        let sorted = within(weighted, range, |a, b| self.order(a, b));
+        Ok(sorted.iter().map(|weighted| weighted.element).collect())
     }
 
     /// The sorted elements within the limit.
@@ -254,34 +363,25 @@ impl Options<'_> {
         searched: &mut u64,
     ) -> Result<Vec<Text<'g>>, Failure> {
         let (mut elements, is_ordered) = elements(found)?;
-        let is_unsorted = self.by.is_some_and(|pattern| !pattern.contains(&b'*'));
-        if !is_unsorted {
-            warm(ctx, guard, self.by.as_slice(), &elements)?;
-            let mut weighted = Vec::with_capacity(elements.len());
-            let mut bytes = 0;
-            for element in elements {
-                let next = weigh(ctx, guard, element, self, searched)?;
-                bytes += next.text.as_ref().map_or(0, Vec::len);
-                if bytes > ctx.local.room.bytes_max {
-                    return Err(TOO_LONG_WEIGHTS);
-                }
-                weighted.push(next);
+        match self.by {
+            None => return self.sorted_by_self(elements),
+            Some(pattern) if pattern.contains(&b'*') => {
+                return self.sorted_by_pattern(ctx, guard, pattern, elements, searched);
             }
-            weighted.sort_by(|a, b| self.order(a, b));
-            elements = weighted.iter().map(|weighted| weighted.element).collect();
-        } else {
-            if !is_ordered {
-                elements.sort_by(Text::compare); // the result is the same each time
-            }
-            if self.descending {
-                elements.reverse();
-            }
+            Some(_) => {}
         }
-        if let Some((start, count)) = self.limit {
-            let start = usize::try_from(start).unwrap_or(0).min(elements.len());
-            elements.drain(..start);
-            elements.truncate(usize::try_from(count).unwrap_or(usize::MAX));
+        let (start, end) = self.range(elements.len());
+        if !is_ordered {
+            // The result is the same each time.
+            return Ok(within(elements, (start, end), |a, b| {
+                self.directed(a.compare(b))
+            }));
         }
+        if self.descending {
+            elements.reverse();
+        }
+        elements.truncate(end);
+        elements.drain(..start);
         Ok(elements)
     }
 }
@@ -302,6 +402,20 @@ impl Options<'_> {
         }
     }
 
+    /// Replies with the items, or returns the list to store.
+    fn finish(&self, ctx: &mut Context<'_>, items: Vec<Text<'_>>) -> Result<Vec<Write>, Failure> {
+        if self.stores {
+            let list = List { items };
+            ctx.integer(list.items.len() as i64)?;
+            let value = encoded(|parts| list.store(parts))?;
+            return Ok(vec![Write::result(1, value, true, STORED)]);
+        }
+        let mut reply = ctx.reply();
+        reply.array(items.len());
+        items.iter().for_each(|item| reply.bulk(&item.bytes()));
+        Ok(Vec::new())
+    }
+
     /// Sorts, and replies or returns the list to store.
     fn run(
         &self,
@@ -312,15 +426,15 @@ impl Options<'_> {
         let (mut results, mut bytes) = (Vec::<Option<Vec<u8>>>::new(), 0);
         let mut searched = 0;
         let elements = self.sorted(ctx, guard, found, &mut searched)?;
+        if self.gets.is_empty() {
+            let bytes = elements.iter().map(Text::len).sum();
+            self.check_size(ctx, elements.len(), bytes)?;
+            return self.finish(ctx, elements);
+        }
         warm(ctx, guard, &self.gets, &elements)?;
         for element in elements {
             let element = element.bytes();
-            let patterns = if self.gets.is_empty() {
-                ITSELF
-            } else {
-                &self.gets
-            };
-            for pattern in patterns {
+            for pattern in &self.gets {
                 let item = look_up(ctx, guard, pattern, &element, &mut searched)?;
                 bytes += item.as_ref().map_or(0, Vec::len);
                 results.push(item);
@@ -331,12 +445,7 @@ impl Options<'_> {
             let items = results
                 .iter()
                 .map(|item| item.as_deref().unwrap_or_default());
-            let list = List {
-                items: items.map(Text::of).collect(),
-            };
-            ctx.integer(list.items.len() as i64)?;
-            let value = encoded(|parts| list.store(parts))?;
-            return Ok(vec![Write::result(1, value, true, STORED)]);
+            return self.finish(ctx, items.map(Text::of).collect());
         }
         let mut reply = ctx.reply();
         reply.array(results.len());
@@ -356,9 +465,9 @@ pub(crate) fn reads_more_keys(spec: &Spec, args: &Args<'_>) -> bool {
     is_sort && Options::parse(spec, args).is_ok_and(|options| options.reads_more_keys())
 }
 
-/// SORT with STORE that reads keys by patterns: it reads them before it locks its own two
-/// (transaction::T8), and runs again if the sorted collection has changed meanwhile.
-fn store_by_patterns(
+/// SORT with STORE: it reads and sorts before it locks its two keys (computed::C1,
+/// transaction::T8), and runs again if the sorted collection has changed meanwhile.
+fn store_unlocked(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
     hashes: &[KeyHash],
@@ -419,9 +528,9 @@ pub(crate) fn sort(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHa
     if options.gets.iter().any(|pattern| *pattern != b"#") {
         ctx.not_in_cluster("GET option of SORT is")?;
     }
-    if options.stores && options.reads_more_keys() && !ctx.locked {
+    if options.stores && !ctx.locked {
         return ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
-            store_by_patterns(ctx, guard, hashes, &options)
+            store_unlocked(ctx, guard, hashes, &options)
         });
     }
     if options.stores {
@@ -468,7 +577,7 @@ pub(crate) fn lcs(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHas
             "ERR If you want both the length and indexes, please just use IDX.",
         ));
     }
-    at_once(ctx, guard, hashes, |ctx, found| {
+    computed_at_once(ctx, guard, hashes, |ctx, found| {
         let wrong = Failure::Text("ERR The specified keys must contain string values");
         let [a, b] = found else { return Err(SYNTAX) };
         let (Ok(a), Ok(b)) = (plain(*a), plain(*b)) else {
@@ -515,4 +624,59 @@ fn write_common(ctx: &mut Context<'_>, options: &CommonOptions, common: &lcs::Co
     }
     reply.bulk(b"len");
     reply.integer(common.bytes.len() as i64);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use duramen_base::random::Random;
+
+    /// The elements within the limit, by the plain definition.
+    fn expected(options: &Options<'_>, texts: &[String]) -> Vec<String> {
+        let number = |text: &String| text.parse::<f64>().unwrap_or(0.0);
+        let mut all = texts.to_vec();
+        all.sort_by(|a, b| {
+            let order = match options.alphabetic {
+                true => Ordering::Equal,
+                false => number(a).partial_cmp(&number(b)).expect("numbers"),
+            };
+            options.directed(order.then_with(|| a.as_bytes().cmp(b.as_bytes())))
+        });
+        let (start, end) = options.range(all.len());
+        all[start..end].to_vec()
+    }
+
+    #[test]
+    fn a_limit_and_keys_change_nothing_of_the_order() {
+        let mut random = Random::new(7);
+        for round in 0..3_000 {
+            let alphabetic = round % 2 == 0;
+            let text = |random: &mut Random| match random.below(4) {
+                0 => (random.below(40) as i64 - 20).to_string(),
+                1 => format!("-0.{}", random.below(4)),
+                2 if alphabetic => format!("prefix:{:03}", random.below(300)),
+                3 if alphabetic => "x\0".repeat(random.below(9) as usize),
+                _ => format!("1e{}", random.below(5)),
+            };
+            let texts: Vec<String> = (0..random.below(30)).map(|_| text(&mut random)).collect();
+            let limit = (random.below(35) as i64 - 3, random.below(35) as i64 - 3);
+            let options = Options {
+                alphabetic,
+                descending: random.below(2) == 0,
+                limit: (round % 3 > 0).then_some(limit),
+                ..Options::default()
+            };
+            let elements = texts.iter().map(|text| Text::of(text.as_bytes())).collect();
+            let sorted = options.sorted_by_self(elements).expect("numbers");
+            let sorted = sorted.iter().map(|text| text.bytes().to_vec());
+            let sorted: Vec<_> = sorted
+                .map(|text| String::from_utf8(text).expect("text"))
+                .collect();
+            assert_eq!(
+                sorted,
+                expected(&options, &texts),
+                "{texts:?}, {limit:?}, round {round}"
+            );
+        }
+    }
 }

@@ -13,6 +13,7 @@ use crate::exec::request::events::EventName;
 use duramen_engine::{Guard, KeyHash};
 use duramen_types::{Sorted, Text, Type, count, find_at_most_once};
 use duramen_wire::resp::Protocol;
+use std::ops::Deref;
 
 pub(crate) const fn event(name: &'static str) -> EventName {
     (EventClasses::SORTED_SET, name)
@@ -31,9 +32,9 @@ pub(crate) fn parse_score(text: &[u8]) -> Option<f64> {
 
 /// Replies with members, and their scores if wanted, in the form of Redis: pairs in RESP3, one list
 /// in RESP2.
-pub(crate) fn write_scored<'m>(
+pub(crate) fn write_scored(
     ctx: &mut Context<'_>,
-    members: impl ExactSizeIterator<Item = (&'m [u8], f64)>,
+    members: impl ExactSizeIterator<Item = (impl Deref<Target = [u8]>, f64)>,
     with_scores: bool,
 ) {
     let in_pairs = with_scores && ctx.client.protocol == Protocol::Resp3;
@@ -46,7 +47,7 @@ pub(crate) fn write_scored<'m>(
         if in_pairs {
             reply.array(2);
         }
-        reply.bulk(member);
+        reply.bulk(&member);
         if with_scores {
             reply.double(score);
         }
@@ -54,7 +55,7 @@ pub(crate) fn write_scored<'m>(
 }
 
 /// The members of a range, owned.
-pub(crate) fn owned(members: &[(Text<'_>, f64)]) -> Scored {
+fn owned(members: &[(Text<'_>, f64)]) -> Scored {
     let member = |(member, score): &(Text<'_>, f64)| (member.bytes().to_vec(), *score);
     members.iter().map(member).collect()
 }

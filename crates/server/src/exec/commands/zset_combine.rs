@@ -1,14 +1,14 @@
 //! Unions, intersections and differences of sorted sets. A set counts as a sorted set in which
 //! every score is 1.
 
-use super::collection::{Write, at_once, encoded, parse_keys, typed};
+use super::collection::{Write, encoded, parse_keys, typed};
+use super::computed::{Part, Progress, computed_at_once};
 use super::set::{check_result, parse_limit};
-use super::zset::{event, owned, parse_score, write_scored};
+use super::zset::{event, parse_score, write_scored};
 use crate::exec::request::context::{Context, Done, Failure, SYNTAX};
 use crate::exec::request::spec::flag;
 use duramen_engine::{Guard, KeyHash, Object};
-use duramen_types::table::Set;
-use duramen_types::{Sorted, Type, count};
+use duramen_types::{Sorted, Text, Type, count, each};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Operation {
@@ -96,30 +96,20 @@ fn parse(
     Ok(query)
 }
 
-/// A source: a sorted set, or a set.
-fn source(value: Option<&[u8]>, weight: f64) -> Result<Sorted<'_>, Failure> {
-    let mut result = Sorted::default();
+/// Calls `take` with each member of a source, a sorted set or a set, and its weighted score.
+fn each_of<'g>(
+    value: Option<&'g [u8]>,
+    weight: f64,
+    mut take: impl FnMut(Text<'g>, f64),
+) -> Result<(), duramen_types::Error> {
     let weighted = |score: f64| {
         let product = weight * score;
         if product.is_nan() { 0.0 } else { product }
     };
-    if value.and_then(Type::of) == Some(Type::Set) {
-        let set = Set::of(value)?;
-        result.expect(set.len());
-        for (member, ()) in set.elements() {
-            result.set(*member, weighted(1.0));
-        }
-        return Ok(result);
+    match value.and_then(Type::of) {
+        Some(Type::Set) => each(value, |member, ()| take(member, weighted(1.0))),
+        _ => each(value, |member, score: f64| take(member, weighted(score))),
     }
-    let mut set = Sorted::of(value)?;
-    if weight == 1.0 {
-        return Ok(set);
-    }
-    result.expect(set.len());
-    for (member, score) in set.elements() {
-        result.set(*member, weighted(*score));
-    }
-    Ok(result)
 }
 
 /// Number of members of a source.
@@ -140,12 +130,14 @@ fn check_types(found: &[Option<Object<'_>>]) -> Done {
 }
 
 impl Query {
-    /// Decodes one source after the other, since there may be many.
+    /// Decodes one source after the other, since there may be many, in parts (computed::C2).
+    /// `progress`: the parts before.
     fn run<'g>(
         &self,
         ctx: &Context<'_>,
         found: &[Option<Object<'g>>],
-    ) -> Result<Sorted<'g>, Failure> {
+        (progress, part): (&'g Progress, &Part),
+    ) -> Result<Combined<'g>, Failure> {
         let mut sources = Vec::with_capacity(found.len());
         for (found, weight) in found.iter().zip(&self.weights) {
             let value = typed(*found)?;
@@ -155,46 +147,90 @@ impl Query {
         if self.operation != Operation::Difference {
             sources.sort_by_key(|(members, ..)| *members);
         }
-        let sources = sources.into_iter();
-        let mut sources = sources.map(|(_, value, weight)| source(value, weight));
-        let mut result = sources.next().transpose()?.unwrap_or_default();
-        for other in sources {
-            let mut other = other?;
-            if self.operation == Operation::Union {
-                result.expect(other.len());
-                for (member, score) in other.elements() {
-                    let old = result.score(member);
-                    let new = old.map_or(*score, |old| self.aggregate.of(old, *score));
-                    result.set(*member, new);
-                }
-                check_result(ctx, ctx.spec.has(flag::WRITE), result.len())?;
-            } else if result.is_empty() {
+        let mut result = match (progress.done, sources.first()) {
+            (_, None) => Sorted::default(),
+            (0, Some((members, value, weight))) => {
+                let mut first = Vec::with_capacity(*members);
+                each_of(*value, *weight, |member, score| first.push((member, score)))?;
+                Sorted::of_elements(first)
+            }
+            _ => Sorted::unpack(&progress.result)?,
+        };
+        for (n, (members, value, weight)) in
+            sources.into_iter().enumerate().skip(progress.done.max(1))
+        {
+            if result.is_empty() && self.operation != Operation::Union {
                 break;
-            } else {
-                result = self.kept(&mut result, &mut other);
+            }
+            if part.is_over() {
+                return Ok(Combined::Part(n, result.pack()));
+            }
+            result.expect(members);
+            match self.operation {
+                Operation::Union => {
+                    each_of(value, weight, |member, score| {
+                        let known = result.position(&member);
+                        match known.and_then(|at| result.score_at(at)) {
+                            Some(old) => *old = self.aggregate.of(*old, score),
+                            None => result.add(member, score),
+                        }
+                    })?;
+                    check_result(ctx, ctx.spec.has(flag::WRITE), result.len())?;
+                }
+                Operation::Intersection | Operation::Difference => {
+                    self.narrow(&mut result, value, weight)?;
+                }
             }
         }
-        Ok(result)
+        Ok(Combined::All(result))
     }
 
-    /// The members that an intersection or a difference keeps.
-    fn kept<'g>(&self, result: &mut Sorted<'g>, other: &mut Sorted<'_>) -> Sorted<'g> {
-        other.expect(result.len());
-        let mut kept = Sorted::default();
-        kept.expect(result.len());
-        for (member, score) in result.elements() {
-            match (self.operation, other.score(member)) {
-                (Operation::Intersection, Some(second)) => {
-                    kept.set(*member, self.aggregate.of(*score, second));
+    /// Keeps the members that an intersection or a difference with a source keeps.
+    fn narrow<'g>(
+        &self,
+        result: &mut Sorted<'g>,
+        value: Option<&'g [u8]>,
+        weight: f64,
+    ) -> Result<(), duramen_types::Error> {
+        let keeps = self.operation == Operation::Intersection;
+        let mut seen = vec![false; result.len()];
+        each_of(value, weight, |member, score| {
+            let Some(at) = result.position(&member) else {
+                return;
+            };
+            if let Some(seen) = seen.get_mut(at).filter(|seen| !**seen) {
+                *seen = true;
+                if keeps && let Some(sum) = result.score_at(at) {
+                    *sum = self.aggregate.of(*sum, score);
                 }
-                (Operation::Difference, None) => {
-                    kept.set(*member, *score);
-                }
-                _ => {}
             }
+        })?;
+        if seen.contains(&!keeps) {
+            result.retain_at(|at| seen.get(at) == Some(&keeps));
         }
-        kept
+        Ok(())
     }
+
+    /// Combines, as far as a part of the command goes, and `ends` with the result.
+    fn run_then(
+        &self,
+        ctx: &mut Context<'_>,
+        found: &[Option<Object<'_>>],
+        ends: impl FnOnce(&mut Context<'_>, Sorted<'_>) -> Result<Vec<Write>, Failure>,
+    ) -> Result<Vec<Write>, Failure> {
+        let (progress, part) = ctx.begin_part();
+        match self.run(ctx, found, (&progress, &part))? {
+            Combined::All(set) => ends(ctx, set),
+            Combined::Part(done, result) => Err(ctx.end_part(progress, done, result)),
+        }
+    }
+}
+
+/// A combination of sorted sets.
+enum Combined<'g> {
+    All(Sorted<'g>),
+    /// Of so many sources, packed.
+    Part(usize, Vec<u8>),
 }
 
 fn combine(
@@ -204,13 +240,15 @@ fn combine(
     operation: Operation,
 ) -> Done {
     parse_sources(ctx, 1)?;
-    at_once(ctx, guard, hashes, |ctx, found| {
+    computed_at_once(ctx, guard, hashes, |ctx, found| {
         check_types(found)?;
         let query = parse(ctx, 1, operation, false)?;
-        let members = owned(query.run(ctx, found)?.elements());
-        let members = members.iter().map(|(member, score)| (&member[..], *score));
-        write_scored(ctx, members, query.with_scores);
-        Ok(Vec::new())
+        query.run_then(ctx, found, |ctx, mut set| {
+            let members = set.elements().iter();
+            let members = members.map(|(member, score)| (member.bytes(), *score));
+            write_scored(ctx, members, query.with_scores);
+            Ok(Vec::new())
+        })
     })
 }
 
@@ -221,14 +259,15 @@ fn combine_into(
     operation: Operation,
 ) -> Done {
     parse_sources(ctx, 2)?;
-    at_once(ctx, guard, hashes, |ctx, found| {
+    computed_at_once(ctx, guard, hashes, |ctx, found| {
         let found = found.get(1..).unwrap_or_default();
         check_types(found)?;
         let query = parse(ctx, 2, operation, true)?;
-        let mut result = query.run(ctx, found)?;
-        ctx.integer(result.len() as i64)?;
-        let value = encoded(|parts| result.store(parts))?;
-        Ok(vec![Write::result(0, value, true, event(ctx.spec.name))])
+        query.run_then(ctx, found, |ctx, mut result| {
+            ctx.integer(result.len() as i64)?;
+            let value = encoded(|parts| result.store(parts))?;
+            Ok(vec![Write::result(0, value, true, event(ctx.spec.name))])
+        })
     })
 }
 
@@ -272,12 +311,17 @@ pub(crate) fn zintercard(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &
         aggregate: Aggregate::Sum,
         with_scores: false,
     };
-    at_once(ctx, guard, hashes, |ctx, found| {
+    computed_at_once(ctx, guard, hashes, |ctx, found| {
         check_types(found)?;
         let limit = parse_limit(ctx, 2 + sources)?;
-        let count = query.run(ctx, found)?.len();
-        let count = if limit > 0 { count.min(limit) } else { count };
-        ctx.integer(count as i64)?;
-        Ok(Vec::new())
+        query.run_then(ctx, found, |ctx, set| {
+            let count = if limit > 0 {
+                set.len().min(limit)
+            } else {
+                set.len()
+            };
+            ctx.integer(count as i64)?;
+            Ok(Vec::new())
+        })
     })
 }

@@ -1,8 +1,9 @@
 //! Ranges of sorted sets: by rank, by score, by member.
 
-use super::collection::{Write, at_once, change, encoded, read, typed};
+use super::collection::{Write, change, encoded, read, typed};
+use super::computed::computed_at_once;
 use super::list::range_of;
-use super::zset::{event, owned, parse_score, write_scored};
+use super::zset::{event, parse_score, write_scored};
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use duramen_engine::{Guard, KeyHash};
 use duramen_types::sorted::{LexEnd, ScoreEnd};
@@ -168,8 +169,8 @@ impl Query<'_> {
 fn range(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash], fixed: Fixed) -> Done {
     let query = parse(ctx, 2, fixed, false)?;
     let mut set = Sorted::of(read(ctx, guard, hashes)?)?;
-    let members = owned(&query.members(&mut set));
-    let members = members.iter().map(|(member, score)| (&member[..], *score));
+    let members = query.members(&mut set).into_iter();
+    let members = members.map(|(member, score)| (member.bytes(), score));
     write_scored(ctx, members, query.with_scores);
     Ok(())
 }
@@ -232,7 +233,7 @@ pub(crate) fn zrangestore(
     hashes: &[KeyHash],
 ) -> Done {
     let query = parse(ctx, 3, ANY, true)?;
-    at_once(ctx, guard, hashes, |ctx, found| {
+    computed_at_once(ctx, guard, hashes, |ctx, found| {
         let source = found.get(1).copied().flatten();
         let mut set = Sorted::of(typed(source)?)?;
         let mut result = Sorted::default();

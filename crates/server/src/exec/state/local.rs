@@ -7,6 +7,7 @@ use super::scripts::{Abandoned, Scripts};
 use super::subscribers::Subscribers;
 use super::transaction::Spare;
 use crate::config::ServerConfig;
+use crate::exec::commands::computed::Progress;
 use crate::shared::commands::{CommandCounters, DBS, ThreadState};
 use crate::shared::{ConfigCache, Shared, ThreadCounters, ViewCache, error_names};
 use duramen_base::ids::Level;
@@ -51,6 +52,8 @@ pub(crate) struct Local {
     /// The tables behind the databases, as the running EXEC found them under its guard. It creates
     /// none: it would wait for its own open group.
     pub(crate) exec_dbs: Option<[Option<TableId>; DBS]>,
+    /// The progress of the command that combines values; `None`: it does so in one go.
+    pub(crate) progress: Option<Progress>,
     /// This thread's copy of the member's view.
     pub(crate) views: ViewCache,
     /// Limit for the output of the client whose request runs (`output-limit`).
@@ -96,6 +99,7 @@ impl Local {
             in_exec: false,
             walked: 0,
             exec_dbs: None,
+            progress: None,
             views: ViewCache::default(),
             room: Room {
                 bytes_max: shared.config().output_limit_bytes,

@@ -2,6 +2,7 @@
 //! (`request::cold`).
 
 use super::client::{Client, Verdict};
+use crate::exec::commands::computed::Progress;
 use crate::shared::Shared;
 use duramen_engine::TableId;
 use duramen_engine::flash::Cold;
@@ -45,6 +46,8 @@ pub(crate) struct Parking {
     pub(crate) failed: Vec<(Cold, Unfetched)>,
     /// The walk of KEYS or RANDOMKEY (cold::C4).
     walk: Option<Walk>,
+    /// The progress of a command that combines values (computed::C2).
+    combined: Option<Progress>,
     /// See [`Client::take_progress`].
     progressed: bool,
     /// Monitors have been sent the parked request.
@@ -130,6 +133,15 @@ impl Client {
                 table: Some(table),
                 ..Walk::default()
             })
+    }
+
+    /// The progress of the request that was presented again.
+    pub(crate) fn take_progress_of_values(&mut self) -> Option<Progress> {
+        self.parking.as_mut()?.combined.take()
+    }
+
+    pub(crate) fn keep_progress_of_values(&mut self, progress: Progress) {
+        self.parking.get_or_insert_default().combined = Some(progress);
     }
 
     pub(crate) fn keep_walk(&mut self, mut walk: Walk) {

@@ -1,6 +1,7 @@
 //! MULTI, WATCH and the multi-key commands, alone and against other threads.
 
 use super::*;
+use duramen_base::planted::{Bug, carry, with_bug};
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::AtomicBool;
 use std::thread;
@@ -208,7 +209,7 @@ fn race(
 ) {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
-        let judging = scope.spawn(|| {
+        let judging = scope.spawn(carry(|| {
             let (mut executor, mut client) = (server.executor(threads), server.client(threads));
             let mut ask = |request: &str| {
                 run(
@@ -221,11 +222,11 @@ fn race(
                 judge(&mut ask);
             }
             judge(&mut ask);
-        });
+        }));
         let workers: Vec<_> = (0..threads)
             .map(|n| {
                 let work = &work;
-                scope.spawn(move || {
+                scope.spawn(carry(move || {
                     let (mut executor, mut client) = (server.executor(n), server.client(n));
                     let mut ask = |request: &str| {
                         run(
@@ -235,7 +236,7 @@ fn race(
                         )
                     };
                     work(n, &mut ask);
-                })
+                }))
             })
             .collect();
         let results: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
@@ -317,6 +318,72 @@ fn mset_is_seen_whole() {
                 .collect();
             values.dedup();
             assert!(values.len() <= 1, "{values:?}");
+        },
+    );
+}
+
+/// A client adds a member and stores a union, while another one stores the same union: how often
+/// the member was not there afterwards.
+fn members_lost_by_a_stale_union() -> u64 {
+    let server = Server::new(4);
+    let (mut executor, mut client) = (server.executor(3), server.client(3));
+    let members: String = (0..3_000).map(|n| format!(" member:{n}")).collect();
+    run(
+        &mut executor,
+        &mut client,
+        format!("SADD a{members}\r\n").as_bytes(),
+    );
+    let (lost, next) = (AtomicU64::new(0), AtomicU64::new(0));
+    race(
+        &server,
+        1,
+        |_, ask| {
+            for _ in 0..300 {
+                ask("SUNIONSTORE d b a");
+            }
+        },
+        |ask| {
+            let n = next.fetch_add(1, Ordering::Relaxed);
+            ask(&format!("SADD b new:{n}"));
+            ask("SUNIONSTORE d b a");
+            let is_lost = |_| ask(&format!("SISMEMBER d new:{n}")) != ":1\r\n";
+            lost.fetch_add(u64::from((0..300).any(is_lost)), Ordering::Relaxed);
+            ask(&format!("SREM b new:{n}"));
+        },
+    );
+    lost.into_inner()
+}
+
+#[test]
+fn the_result_of_values_that_have_changed_is_not_stored() {
+    assert_eq!(members_lost_by_a_stale_union(), 0);
+}
+
+#[test]
+fn results_of_values_that_have_changed_are_found() {
+    assert!(with_bug(Bug::StaleResultIsStored, members_lost_by_a_stale_union) > 0);
+}
+
+/// A member moves between two sets: each reader sees it in one of them.
+#[test]
+fn sets_are_combined_as_they_stood_together() {
+    let server = Server::new(4);
+    let (mut executor, mut client) = (server.executor(3), server.client(3));
+    run(&mut executor, &mut client, b"SADD a x\r\n");
+    race(
+        &server,
+        1,
+        |_, ask| {
+            for _ in 0..3_000 {
+                assert_eq!(ask("SMOVE a b x"), ":1\r\n");
+                assert_eq!(ask("SMOVE b a x"), ":1\r\n");
+            }
+        },
+        |ask| {
+            assert_eq!(ask("SUNION a b"), "*1\r\n$1\r\nx\r\n");
+            assert_eq!(ask("SINTERCARD 2 a b"), ":0\r\n");
+            assert_eq!(ask("ZUNIONSTORE d 2 a b"), ":1\r\n");
+            assert_eq!(ask("ZCARD d"), ":1\r\n");
         },
     );
 }

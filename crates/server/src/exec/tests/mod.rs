@@ -123,6 +123,12 @@ impl Session {
         )
     }
 
+    /// As [`ask`](Self::ask), for a request that may run in parts: it is presented until it ends.
+    pub(super) fn ask_to_end(&mut self, request: &str) -> String {
+        let mut replies = (0..10_000).map(|_| self.ask(request));
+        replies.find(|reply| !reply.is_empty()).expect("an end")
+    }
+
     /// Sends one request with arbitrary bytes.
     pub(super) fn ask_bytes(&mut self, args: &[&[u8]]) -> String {
         let mut input = Vec::new();

@@ -1,0 +1,195 @@
+//! Commands that may compute for long with the values of several keys.
+//!
+//! **Invariants**
+//! - C1: a command locks no key while it computes, for all who want the key wait. It reads its keys
+//!   twice, and computes if they stood together at one moment; what it writes is written under the
+//!   locks if none of them has changed since, else it computes again.
+//! - C2: a command that combines many values does so in parts: others run between two of them. It
+//!   goes on if no value has changed since its first part, else it begins again.
+//! - C3: after some runs in vain it computes in one go, with its keys locked.
+
+use super::collection::{Write, at_once, reads, several_at_once, write_all};
+use crate::exec::request::context::{Context, Done, Failure};
+use duramen_base::planted::{Bug, has_bug};
+use duramen_engine::{Error, Guard, KeyHash, Object, Stamp, TableId};
+use std::time::{Duration, Instant};
+
+/// The time of one part (C2).
+const PART: Duration = Duration::from_millis(3);
+/// C3.
+const RUNS_MAX: u32 = 4;
+
+/// The progress of a command that combines many values in parts.
+#[derive(Default)]
+pub(crate) struct Progress {
+    /// Of the values, as they were at the first part.
+    stamps: Vec<Stamp>,
+    /// The number of values that are combined already, and the result of these, packed.
+    pub(crate) done: usize,
+    pub(crate) result: Vec<u8>,
+    /// The runs that were in vain.
+    runs: u32,
+}
+
+/// The clock of one part.
+pub(crate) struct Part {
+    ends: Option<Instant>,
+}
+
+impl Context<'_> {
+    /// Begins a part: what is done already, and its clock.
+    pub(crate) fn begin_part(&mut self) -> (Progress, Part) {
+        let known = self.local.progress.take();
+        let ends = known.as_ref().map(|_| Instant::now() + PART);
+        (known.unwrap_or_default(), Part { ends })
+    }
+
+    /// The part is over: the others run later.
+    pub(crate) fn end_part(&mut self, progress: Progress, done: usize, result: Vec<u8>) -> Failure {
+        self.local.progress = Some(Progress {
+            done,
+            result,
+            ..progress
+        });
+        Failure::GoesOn
+    }
+}
+
+impl Part {
+    pub(crate) fn is_over(&self) -> bool {
+        self.ends.is_some_and(|ends| Instant::now() >= ends)
+    }
+}
+
+/// The objects under some keys, and the stamps of the keys.
+type Together<'g> = (Vec<Option<Object<'g>>>, Vec<Stamp>);
+
+/// The objects under keys, as they stood together at one moment, with the stamps of that moment.
+/// `None`: some have changed meanwhile.
+fn read_together<'g>(
+    guard: &'g Guard<'_>,
+    table: TableId,
+    keys: &[(KeyHash, &[u8])],
+) -> Result<Option<Together<'g>>, Error> {
+    let (mut found, mut stamps) = (Vec::new(), Vec::new());
+    for (hash, key) in keys {
+        let object = guard.read(table, *hash, key)?;
+        stamps.push(match object {
+            Some(Object { version, .. }) => Stamp::Present { version },
+            None => guard.stamp(table, *hash, key)?,
+        });
+        found.push(object);
+    }
+    // One that came between the two looks is in its stamp alone.
+    let is_torn = |(found, stamp): (&Option<Object<'_>>, &Stamp)| {
+        found.is_none() && matches!(stamp, Stamp::Present { .. })
+    };
+    let is_whole = !found.iter().zip(&stamps).any(is_torn);
+    let holds = is_whole && still_hold(guard, table, keys, &stamps)?;
+    Ok(holds.then_some((found, stamps)))
+}
+
+fn still_hold(
+    guard: &Guard<'_>,
+    table: TableId,
+    keys: &[(KeyHash, &[u8])],
+    stamps: &[Stamp],
+) -> Result<bool, Error> {
+    for ((hash, key), stamp) in keys.iter().zip(stamps) {
+        if !stamp.still_holds(&guard.stamp(table, *hash, key)?) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// As [`at_once`], for a command that may compute for long.
+pub(crate) fn computed_at_once(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    mut run: impl FnMut(&mut Context<'_>, &[Option<Object<'_>>]) -> Result<Vec<Write>, Failure>,
+) -> Done {
+    if ctx.locked || guard.has_draft() || ctx.spec.key_positions(&ctx.args).nth(1).is_none() {
+        return at_once(ctx, guard, hashes, run);
+    }
+    ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
+        let positions = ctx.spec.key_positions(&ctx.args);
+        let keys = positions.map(|at| ctx.arg(at));
+        let keys: Vec<_> = hashes.iter().copied().zip(keys).collect();
+        let mut progress = ctx.client.take_progress_of_values().unwrap_or_default();
+        while progress.runs < RUNS_MAX {
+            ctx.warm_own(guard, hashes)?;
+            let runs = progress.runs;
+            if compute(ctx, guard, &keys, progress, &mut run)? {
+                return Ok(());
+            }
+            progress = Progress {
+                runs: runs + 1,
+                ..Progress::default()
+            };
+        }
+        several_at_once(ctx, guard, hashes, |ctx, _, found| run(ctx, found))
+    })
+}
+
+/// One run without locks, or a part of it. False: it was in vain.
+fn compute(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    keys: &[(KeyHash, &[u8])],
+    mut progress: Progress,
+    run: &mut impl FnMut(&mut Context<'_>, &[Option<Object<'_>>]) -> Result<Vec<Write>, Failure>,
+) -> Result<bool, Failure> {
+    let (start, effects) = (ctx.out.len(), ctx.client.effects.len());
+    let (writes, stamps) = {
+        let Some((found, stamps)) = read_together(guard, ctx.table, keys)? else {
+            return Ok(false);
+        };
+        let mut pairs = progress.stamps.iter().zip(&stamps);
+        if !pairs.all(|(before, now)| before.still_holds(now)) {
+            return Ok(false);
+        }
+        progress.stamps.clone_from(&stamps);
+        // With flash each part would have to fetch its values again.
+        ctx.local.progress = (!ctx.local.has_tier()).then_some(progress);
+        let ran = run(ctx, &found);
+        let progress = ctx.local.progress.take();
+        if let (Err(Failure::GoesOn), Some(progress)) = (&ran, progress) {
+            ctx.client.keep_progress_of_values(progress);
+        }
+        let writes = ran?;
+        for (n, (_, key)) in keys.iter().enumerate() {
+            if found.get(n).is_some_and(Option::is_none) && reads(ctx.spec, n) {
+                ctx.notify_miss(key);
+            }
+        }
+        (writes, stamps)
+    };
+    let done = writes.is_empty() || write_unchanged(ctx, guard, keys, &stamps, &writes)?;
+    if !done {
+        ctx.out.truncate(start);
+        ctx.client.effects.truncate(effects);
+    }
+    Ok(done)
+}
+
+/// Makes the writes if no key has changed since its stamp; else false.
+fn write_unchanged(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    keys: &[(KeyHash, &[u8])],
+    stamps: &[Stamp],
+    writes: &[Write],
+) -> Result<bool, Failure> {
+    let places: Vec<_> = keys.iter().map(|(hash, _)| (ctx.table, *hash)).collect();
+    let mut holds = false;
+    ctx.locked_for_room(guard, &places, |ctx, guard, room| {
+        holds = has_bug(Bug::StaleResultIsStored) || still_hold(guard, ctx.table, keys, stamps)?;
+        match holds {
+            true => write_all(ctx, guard, keys, writes, room),
+            false => Ok(()),
+        }
+    })?;
+    Ok(holds)
+}
