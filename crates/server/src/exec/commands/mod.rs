@@ -49,7 +49,7 @@ mod stream_read;
 mod string;
 pub(crate) mod table;
 pub(crate) mod tracking;
-mod transaction;
+pub(crate) mod transaction;
 mod zset;
 mod zset_combine;
 mod zset_range;

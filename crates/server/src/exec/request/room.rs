@@ -95,6 +95,8 @@ pub(crate) struct Planner<'p, 'g, 'k> {
     /// The current command will run: its user has the rights, and keeps them.
     pub(crate) is_certain: bool,
     pub(crate) room: Room,
+    /// Bytes of all values that are written, each as often as it is.
+    pub(crate) written_bytes: usize,
 }
 
 /// The length of a value, as far as it is known.
@@ -150,6 +152,7 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
             hashes: &[],
             is_certain: false,
             room: Room::default(),
+            written_bytes: 0,
         }
     }
 
@@ -317,6 +320,7 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
     /// The command may have no effect: then the value is as long as before.
     fn put(&mut self, table: TableId, key: &'k [u8], bytes: usize) {
         let bytes = bytes.min(VALUE_BYTES_MAX);
+        self.written_bytes += bytes;
         let at = self.key(table, key);
         let known = match self.values.get(&at) {
             Some(Bytes::Most(known)) => Bytes::Most(known.max(bytes)),

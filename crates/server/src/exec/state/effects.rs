@@ -148,6 +148,15 @@ impl Effects {
         }
     }
 
+    /// The replies of the effects from number `at` on stand `bytes` further behind.
+    pub(crate) fn move_replies(&mut self, at: usize, bytes: usize) {
+        for effect in self.list.iter_mut().skip(at) {
+            if let Effect::Message { reply_at, .. } = effect {
+                *reply_at = reply_at.map(|at| at + bytes);
+            }
+        }
+    }
+
     /// Releases all effects, and puts the number of receivers into the replies of messages. The
     /// turn's replies begin at `from` in `out`; `None`: the connection is closed. `thread`: the
     /// reactor thread that calls.

@@ -8,6 +8,7 @@ use super::subscribers::Subscribers;
 use super::transaction::Spare;
 use crate::config::ServerConfig;
 use crate::exec::commands::computed::Progress;
+use crate::exec::commands::transaction::ExecRun;
 use crate::shared::commands::{CommandCounters, DBS, ThreadState};
 use crate::shared::{ConfigCache, Shared, ThreadCounters, ViewCache, error_names};
 use duramen_base::ids::Level;
@@ -54,6 +55,8 @@ pub(crate) struct Local {
     pub(crate) exec_dbs: Option<[Option<TableId>; DBS]>,
     /// The progress of the command that combines values; `None`: it does so in one go.
     pub(crate) progress: Option<Progress>,
+    /// The suspended run of the EXEC that runs, before it goes on and after it has stopped.
+    pub(crate) exec_run: Option<Box<ExecRun>>,
     /// This thread's copy of the member's view.
     pub(crate) views: ViewCache,
     /// Limit for the output of the client whose request runs (`output-limit`).
@@ -99,6 +102,7 @@ impl Local {
             in_exec: false,
             walked: 0,
             exec_dbs: None,
+            exec_run: None,
             progress: None,
             views: ViewCache::default(),
             room: Room {

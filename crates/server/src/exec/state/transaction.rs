@@ -8,11 +8,13 @@
 
 use crate::exec::commands::drafted::Conflicts;
 use crate::exec::commands::sort;
+use crate::exec::commands::transaction::ExecRun;
 use crate::exec::request::GROUP_KEYS;
 use crate::exec::request::spec::{Spec, flag};
 use crate::heap;
 use duramen_engine::{KeyHash, TableId};
 use duramen_wire::resp::{Args, Requests};
+use std::time::Instant;
 
 /// The tables of a longer transaction are freed at its end.
 const KEPT_BYTES_MAX: usize = 16 << 10;
@@ -47,6 +49,12 @@ pub(crate) struct Transaction {
     pub(crate) broken: bool,
     /// The runs of EXEC that were in vain.
     pub(crate) conflicts: Conflicts,
+    /// EXEC runs in slices, on a draft.
+    pub(crate) sliced: bool,
+    /// Its run that was suspended.
+    pub(crate) run: Option<Box<ExecRun>>,
+    /// The beginning of the run.
+    pub(crate) began: Option<Instant>,
 }
 
 impl Drop for Transaction {
@@ -126,11 +134,15 @@ impl Transaction {
             writes,
             broken,
             conflicts,
+            sliced,
+            run,
+            began,
         } = self;
         queue.clear();
         specs.clear();
         hashes.clear();
         *conflicts = Conflicts::default();
+        (*run, *began) = (None, None);
         (*flags, *queued_bytes, *without_keys) = (0, 0, 0);
         for told in [
             lacks_hashes,
@@ -140,6 +152,7 @@ impl Transaction {
             sorts_by_keys,
             writes,
             broken,
+            sliced,
         ] {
             *told = false;
         }

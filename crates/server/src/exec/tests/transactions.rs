@@ -80,3 +80,141 @@ fn short_transactions_share_groups_and_long_ones_do_not() {
         assert_eq!(server.shared.threads[0].counters.batches.get() - before, 2);
     }
 }
+
+/// A server with a set whose SORT takes a millisecond or more, and a large hash.
+fn with_large_values() -> Session {
+    let mut s = Server::session(1);
+    for part in 0..10 {
+        let members: String = (0..3_000)
+            .map(|n| format!(" m{}", 3_000 * part + n))
+            .collect();
+        s.ask(&format!("SADD set{members}"));
+        let fields: String = (0..2_000)
+            .map(|n| format!(" f{} v", 2_000 * part + n))
+            .collect();
+        s.ask(&format!("HSET hash{fields}"));
+    }
+    s
+}
+
+/// Runs a pipeline to its end, and another client's request behind each round. Returns the replies,
+/// and the number of rounds.
+fn run_beside(
+    s: &mut Session,
+    pipeline: &str,
+    mut between: impl FnMut(&mut Executor),
+) -> (String, u32) {
+    let (requests, mut out) = (parsed(pipeline.as_bytes()), Vec::new());
+    let (mut executed, mut rounds) = (0, 0);
+    while executed < requests.len() {
+        let mut turn = [Turn::new(
+            &mut s.client,
+            &requests,
+            pipeline.as_bytes(),
+            &mut out,
+        )];
+        turn[0].executed = executed;
+        s.executor.run(&mut turn);
+        executed = turn[0].executed;
+        rounds += 1;
+        between(&mut s.executor);
+        assert!(rounds < 10_000, "it does not end");
+    }
+    let effects = s.client.take_effects(0);
+    effects.release(&s.server.shared, 0, Some((&mut out, 0)));
+    (String::from_utf8(out).expect("text"), rounds)
+}
+
+/// 1000 of them took 55 s, in which the thread served nobody else.
+#[test]
+fn a_transaction_of_long_reads_lets_others_run_between_them() {
+    let mut s = with_large_values();
+    let mut other = s.server.client(0);
+    let sorts = "SORT set ALPHA LIMIT 0 1\r\n".repeat(60);
+    let pipeline =
+        format!("PING\r\nMULTI\r\nGET k\r\n{sorts}PUBLISH none x\r\nGET k\r\nEXEC\r\nPING\r\n");
+    let mut asked = 0;
+    let (replies, rounds) = run_beside(&mut s, &pipeline, |executor| {
+        assert_eq!(run(executor, &mut other, b"GET k\r\n"), "$-1\r\n");
+        asked += 1;
+    });
+    assert!(
+        rounds > 5 && asked == rounds,
+        "{rounds} rounds: {replies:.2000}"
+    );
+    let sorted = "*1\r\n$2\r\nm0\r\n".repeat(60);
+    let queued = "+QUEUED\r\n".repeat(63);
+    assert_eq!(
+        replies,
+        format!("+PONG\r\n+OK\r\n{queued}*63\r\n$-1\r\n{sorted}:0\r\n$-1\r\n+PONG\r\n")
+    );
+}
+
+/// A transaction that takes long behind its first write goes on: that is not taken back.
+#[test]
+fn a_transaction_that_has_written_is_not_run_again() {
+    let mut s = with_large_values();
+    let sorts = "SORT set ALPHA LIMIT 0 1\r\n".repeat(14);
+    for first in ["INCR n\r\n", "GET n\r\nINCR n\r\n"] {
+        let pipeline = format!("MULTI\r\n{first}{sorts}EXEC\r\n");
+        run_beside(&mut s, &pipeline, |_| {});
+    }
+    s.expect("GET n", "$1\r\n2\r\n");
+}
+
+/// Its slices are of one moment, and writers of its keys do not keep it from its end.
+#[test]
+fn a_transaction_in_slices_sees_one_moment() {
+    let mut s = with_large_values();
+    let mut other = s.server.client(0);
+    s.ask("SET hot 0");
+    let sorts = "SORT set ALPHA LIMIT 0 1\r\n".repeat(20);
+    let pipeline = format!("MULTI\r\nGET hot\r\n{sorts}GET hot\r\nINCRBY sum 1\r\nEXEC\r\n");
+    let mut written = 0;
+    let (replies, rounds) = run_beside(&mut s, &pipeline, |executor| {
+        let reply = run(executor, &mut other, b"INCR hot\r\n");
+        written += i32::from(!reply.is_empty());
+    });
+    assert!(
+        rounds > 2 && written > 0,
+        "{rounds} rounds: {replies:.2000}"
+    );
+    let (_, shown) = replies.split_once("*23\r\n").expect("the replies of EXEC");
+    let value = shown.lines().nth(1).expect("a value");
+    let hot = format!("${}\r\n{value}\r\n", value.len());
+    let sorted = "*1\r\n$2\r\nm0\r\n".repeat(20);
+    assert_eq!(shown, format!("{hot}{sorted}{hot}:1\r\n"));
+    s.expect(
+        "GET hot",
+        &format!("${}\r\n{written}\r\n", written.to_string().len()),
+    );
+    s.expect("GET sum", "$1\r\n1\r\n");
+}
+
+/// Each of them counted the whole hash, and EXEC was refused for its size.
+#[test]
+fn a_transaction_writes_many_fields_of_a_large_hash() {
+    let mut s = with_large_values();
+    let mut other = s.server.client(0);
+    let sets: String = (0..100)
+        .map(|n| format!("HSET hash f{n} new\r\n"))
+        .collect();
+    let pipeline =
+        format!("MULTI\r\nSELECT 1\r\nSET k one\r\nSELECT 0\r\n{sets}HSET hash more x\r\nEXEC\r\n");
+    let (replies, rounds) = run_beside(&mut s, &pipeline, |executor| {
+        let seen = run(executor, &mut other, b"HGET hash f0\r\n");
+        assert!(seen == "$1\r\nv\r\n" || seen == "$3\r\nnew\r\n", "{seen}");
+    });
+    assert!(rounds > 2, "{rounds} rounds");
+    let queued = "+QUEUED\r\n".repeat(104);
+    let zeros = ":0\r\n".repeat(100);
+    assert_eq!(
+        replies,
+        format!("+OK\r\n{queued}*104\r\n+OK\r\n+OK\r\n+OK\r\n{zeros}:1\r\n")
+    );
+    s.expect("HGET hash f99", "$3\r\nnew\r\n");
+    s.expect("HLEN hash", ":20001\r\n");
+    s.expect("GET k", "$-1\r\n");
+    s.expect("SELECT 1", "+OK\r\n");
+    s.expect("GET k", "$3\r\none\r\n");
+}

@@ -4,16 +4,19 @@
 //! them together with the watched keys. If a request affects a whole table, EXEC enters the store
 //! exclusively instead. Under the locks it compares the watched keys' stamps, then runs the queue
 //! in one guard. No other client sees a part of it. A queue whose keys are not known before it has
-//! run (scripts, SORT by patterns) locks nothing, and runs on a draft (`drafted`).
+//! run (scripts, SORT by patterns) locks nothing, and runs on a draft (`drafted`); so does one that
+//! takes long, in slices (`slices`).
 //!
 //! In a cluster EXEC determines the owner of all keys under its guard, before it locks them
 //! (routing::R1), independent of the checks when the requests were queued. The locks keep the
 //! owner from changing.
 
+mod slice;
+mod slices;
 mod steps;
 
 use super::drafted::{self, KeyPlace};
-use super::{monitor, pubsub, script_run};
+use super::{monitor, pubsub};
 use crate::exec::request::KEYS_KEPT;
 use crate::exec::request::context::{Context, Done, Failure};
 use crate::exec::request::databases;
@@ -31,6 +34,8 @@ use duramen_base::ids::{Level, TabletsVersion};
 use duramen_engine::{Draft, Error, Guard, KeyHash, Room, Session, TableId};
 use duramen_node::View;
 use duramen_wire::resp::Args;
+use slice::{Slice, Stops};
+pub(crate) use slices::ExecRun;
 use std::time::Instant;
 use steps::{run_steps, table_of};
 
@@ -135,6 +140,10 @@ enum Ran {
     Again(Vec<KeyPlace>),
     /// Nothing was done: a script uses this database, which has no table yet.
     NeedsTable(u8),
+    /// Nothing was done: it takes long, and is to run in slices.
+    Long,
+    /// A slice is over.
+    Later,
 }
 
 /// How often EXEC looks up its tables again. Repeating is in vain if the client's own table is
@@ -170,18 +179,26 @@ fn run_queue(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
     };
     let mut attempts = 0;
     let done = loop {
-        let began = Instant::now();
+        let began = *transaction.began.get_or_insert_with(Instant::now);
         let needs = prepare(ctx.shared, ctx.client, &transaction)?;
+        ctx.local.exec_run = transaction.run.take();
         let ran = run_pinned(ctx, session, &transaction, &watched, needs);
         ctx.local.exec_dbs = None;
+        transaction.run = ctx.local.exec_run.take();
         attempts += 1;
         let done = match ran {
+            Ok(Ran::Long) => {
+                transaction.sliced = true;
+                continue;
+            }
+            Ok(Ran::Later) => Err(Failure::GoesOn),
             Ok(Ran::NeedsTable(_)) if transaction.acts => Err(NO_TABLE),
             Ok(Ran::NeedsTable(db)) => {
                 databases::table_for(ctx.shared, ctx.client, db)?;
                 continue;
             }
             Ok(Ran::Again(keys)) => {
+                transaction.began = None;
                 let keys = keys.iter().map(|(_, hash)| *hash);
                 match drafted::runs_at_once(ctx, &mut transaction.conflicts, began, keys) {
                     Ok(true) => continue,
@@ -208,13 +225,18 @@ fn run_queue(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
     } else {
         ctx.local.spare.end(transaction);
     }
-    done.map_err(|failure| match failure {
+    done.map_err(discarded)
+}
+
+/// The reply to EXEC if it has failed.
+fn discarded(failure: Failure) -> Failure {
+    match failure {
         Failure::Engine(error) if is_want_of_room(&error) => {
             let why = Failure::Engine(error).text();
             format!("EXECABORT Transaction discarded because of: {why}").into()
         }
         failure => failure,
-    })
+    }
 }
 
 /// Whether nothing of the transaction was done because there is no room for all of it.
@@ -376,6 +398,8 @@ fn run_locked(
     keys: &[KeyPlace],
 ) -> Result<Ran, Failure> {
     let mut before = Level::Memory;
+    let mut is_long = false;
+    let may_stop = slices::may_be_sliced(queue, keys.is_empty());
     let mut attempt = |ctx: &mut Context<'_>, guard: &mut Guard<'_>, room: &mut Room| {
         warm(ctx, guard, queue, watched)?;
         if changed(ctx.shared, guard, view, watched)? {
@@ -383,12 +407,16 @@ fn run_locked(
             return Ok(());
         }
         // From here on nothing fails for lack of room: all of it is done.
-        *room = room_of(ctx, guard, queue);
+        (*room, is_long) = room_of(ctx, guard, queue);
+        if is_long && may_stop {
+            *room = Room::default();
+            return Ok(());
+        }
         guard.set_aside(*room)?;
         if sets_config(queue) {
             before = levels(ctx, &[], queue); // it may lower the level of what was written
         }
-        run_steps(ctx, guard, queue, keys.is_empty());
+        is_long = !run_in_one_go(ctx, guard, queue, (keys.is_empty(), may_stop));
         Ok(())
     };
     let done = match keys {
@@ -397,7 +425,34 @@ fn run_locked(
     };
     let level = levels(ctx, keys, queue).max(before);
     ctx.client.settle(guard, level);
-    done.map(|()| Ran::Done)
+    done.map(|()| match is_long && may_stop {
+        true => Ran::Long,
+        false => Ran::Done,
+    })
+}
+
+/// Runs all steps. False: that takes long, and it has stopped before the first write; nothing was
+/// done. `alone`: no keys are locked.
+fn run_in_one_go(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    queue: Queue<'_>,
+    (alone, may_stop): (bool, bool),
+) -> bool {
+    let (start, effects, db) = (ctx.out.len(), ctx.client.effects.len(), ctx.client.db);
+    let stops = match may_stop {
+        true => Stops::BeforeWrites,
+        false => Stops::Never,
+    };
+    let slice = Slice::new(0, stops, ctx, guard);
+    if run_steps(ctx, guard, queue, alone, slice) >= queue.steps.len() {
+        return true;
+    }
+    ctx.out.truncate(start);
+    ctx.client.effects.truncate(effects);
+    ctx.client.db = db;
+    ctx.local.room.exceeded = false;
+    false
 }
 
 /// Whether `CONFIG SET` is among the commands.
@@ -519,7 +574,10 @@ fn plan(
 
 /// Whether the keys of the steps are not known before they have run.
 fn is_drafted(queue: Queue<'_>) -> bool {
-    queue.transaction.runs_scripts || queue.transaction.sorts_by_keys && !changes_database(queue)
+    let transaction = queue.transaction;
+    transaction.sliced
+        || transaction.runs_scripts
+        || transaction.sorts_by_keys && !changes_database(queue)
 }
 
 /// Whether a step changes a whole database: a draft has no form for that.
@@ -546,16 +604,20 @@ fn run_drafted(
     let (db, protocol, mode) = (ctx.client.db, ctx.client.protocol, ctx.client.mode());
     let mut before = Level::Memory;
     let mut is_watched_changed = changed(ctx.shared, guard, view, watched)?;
-    let mut draft = Box::new(Draft::new(script_run::memory(ctx)));
+    let mut draft = Box::new(Draft::new(0));
     let mut ran = Ok(Ran::Again(Vec::new()));
     if !is_watched_changed {
         if sets_config(queue) {
             before = levels(ctx, &[], queue); // it may lower the level of what is written
         }
-        let list = drafted::list_at_start(ctx, guard);
-        guard.begin_draft(draft);
-        run_steps(ctx, guard, queue, false);
-        draft = guard.end_draft().ok_or(Error::TryAgain)?;
+        let Some((ended, list)) = slices::run(ctx, guard, queue)? else {
+            let asked = ctx.client.asked_level;
+            let level = levels(ctx, &[], queue);
+            ctx.client.asked_level = asked; // for the last slice
+            ctx.client.settle(guard, level);
+            return Ok(Ran::Later);
+        };
+        draft = ended;
         let check = |ctx: &mut Context<'_>, guard: &Guard<'_>, view: Option<&View>| {
             is_watched_changed = changed(ctx.shared, guard, view, watched)?;
             Ok(!is_watched_changed)
@@ -616,19 +678,29 @@ fn changes_rights(queue: Queue<'_>) -> bool {
     queue.transaction.acts && steps.any(|step| CHANGES_RIGHTS.contains(&step.spec.name))
 }
 
-/// Maximum room for the writes of the transaction.
-fn room_of(ctx: &Context<'_>, guard: &Guard<'_>, queue: Queue<'_>) -> Room {
+/// Maximum room for the writes of the transaction, and whether it is planned to take long.
+fn room_of(ctx: &Context<'_>, guard: &Guard<'_>, queue: Queue<'_>) -> (Room, bool) {
     let mut planner = Planner::new(guard);
     let keeps_rights = !changes_rights(queue);
+    let plans_reads = slices::plans_reads(queue);
+    let mut read_bytes = 0;
     for (n, (step, args)) in queue.iter().enumerate() {
-        if step.spec.has(flag::WRITE) {
+        if slice::writes(step.spec, &args) {
             let may = || Permit::check(step.spec, &args, ctx.client, step.table, ctx.shared);
             planner.is_certain = keeps_rights && (ctx.client.is_unrestricted() || may().is_ok());
             let hashes = queue.hashes_of(n);
             planner.add(step.spec, (&args, hashes), step.table, step.target);
+        } else if plans_reads && read_bytes <= slices::READ_BYTES_MAX {
+            let keys = step.spec.key_positions(&args).zip(queue.hashes_of(n));
+            for (at, hash) in keys {
+                let key = args.get(at).unwrap_or_default();
+                let found = guard.read(step.table, *hash, key).ok().flatten();
+                read_bytes += found.map_or(0, |object| object.value.len());
+            }
         }
     }
-    planner.room
+    let is_long = slices::is_long(queue, planner.written_bytes, read_bytes);
+    (planner.room, is_long)
 }
 
 /// cold::C1: no command of the transaction runs before all entries that it needs are in memory.

@@ -1,6 +1,7 @@
 //! The queued requests of EXEC, one after the other: rights, reply, limits of time and output.
 
 use super::Queue;
+use super::slice::Slice;
 use crate::audit::Outcome;
 use crate::clock;
 use crate::exec::commands::{acl, monitor};
@@ -10,16 +11,15 @@ use crate::exec::request::spec::{Access, Spec, flag};
 use crate::exec::state::client::{Client, DROPPED, Db};
 use crate::exec::state::local::Local;
 use crate::shared::commands::global;
-use duramen_engine::{Guard, TableId};
+use duramen_engine::{Guard, KeyHash, TableId};
 use duramen_wire::resp::Args;
 use std::time::Duration;
 
-/// The commands of one EXEC that report the server's state, and those like them ([`time_for`]), may
-/// take this much of the thread's time together. So one client does not keep its thread from the
-/// others for long: each such command takes some 10 ms at most.
-const REPORTS_IN_EXEC_MAX: Duration = Duration::from_millis(100);
-/// The same for commands that empty databases: as long as the walks of one EXEC may take.
-const FLUSHES_IN_EXEC_MAX: Duration = Duration::from_secs(1);
+/// The commands of one EXEC that report the server's state, and those like them
+/// ([`may_take_long`]), may take this much of the thread's time together, as may those that empty
+/// databases. So one client does not keep its thread from the others for long: the last of them may
+/// take as long again.
+const REPORTS_IN_EXEC_MAX: Duration = Duration::from_millis(10);
 
 /// The table behind a database while this EXEC runs.
 fn in_exec(local: &Local, db: u8) -> Option<TableId> {
@@ -57,17 +57,11 @@ fn reports(spec: &Spec) -> bool {
     }
 }
 
-/// `Some`: the command has no keys, may take milliseconds, and is no walk over a table. It may
-/// begin if such commands of this EXEC have taken less than this.
-fn time_for(spec: &Spec) -> Option<Duration> {
-    if spec.has_keys() {
-        return None;
-    }
-    match spec.name {
-        "flushall" | "flushdb" => Some(FLUSHES_IN_EXEC_MAX),
-        "client|kill" | "config|resetstat" => Some(REPORTS_IN_EXEC_MAX),
-        _ => reports(spec).then_some(REPORTS_IN_EXEC_MAX),
-    }
+/// Whether the command has no keys, may take milliseconds, and is no walk over a table. It may
+/// begin if such commands of this EXEC have taken less than [`REPORTS_IN_EXEC_MAX`].
+fn may_take_long(spec: &Spec) -> bool {
+    let others = ["flushall", "flushdb", "client|kill", "config|resetstat"];
+    !spec.has_keys() && (others.contains(&spec.name) || reports(spec))
 }
 
 /// Shows a step to monitors and to the audit log.
@@ -81,21 +75,51 @@ fn show(ctx: &Context<'_>, spec: &'static Spec, args: &Args<'_>) {
     }
 }
 
-/// `alone`: no keys are locked.
+/// Runs a step. `taken`: the time of those before that may take long.
+fn run_step(
+    step: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    taken: &mut Duration,
+) {
+    if !may_take_long(step.spec) {
+        return step.run(Access::Guarded(guard), hashes);
+    }
+    if *taken > REPORTS_IN_EXEC_MAX {
+        return step.reply().error(
+            "ERR commands that empty databases or report on the server take too long in one transaction",
+        );
+    }
+    let since = clock::thread_time();
+    step.run(Access::Guarded(guard), hashes);
+    *taken += clock::thread_time().saturating_sub(since);
+}
+
+/// Runs steps from `slice.from` on; returns the number of the first one that has not run. `alone`:
+/// no keys are locked.
 pub(super) fn run_steps(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
     queue: Queue<'_>,
     alone: bool,
-) {
+    mut slice: Slice,
+) -> usize {
     let start = ctx.out.len();
-    ctx.reply().array(queue.steps.len());
+    if slice.from == 0 {
+        ctx.reply().array(queue.steps.len());
+    }
     ctx.local.in_exec = true;
     ctx.local.walked = 0;
     ctx.local.scripts_took = Duration::ZERO;
     let mut taken = Duration::ZERO;
     let begun = ctx.local.meter.begin_inner();
-    for (n, step) in queue.steps.iter().enumerate() {
+    let mut next = queue.steps.len();
+    for (n, step) in queue.steps.iter().enumerate().skip(slice.from) {
+        let args = queue.args(n);
+        if slice.is_over((n, step.spec, &args), ctx, guard) {
+            next = n;
+            break;
+        }
         if ctx.local.abandoned.is_some() {
             break; // nothing of it will be done
         }
@@ -106,7 +130,6 @@ pub(super) fn run_steps(
             ctx.local.exec_dbs = Some(ctx.shared.commands.tables()); // SWAPDB may have run before
         }
         let table = table_of(ctx.client, ctx.local);
-        let args = queue.args(n);
         let Some(permit) = acl::permit_queued(ctx, (step.spec, &args), table) else {
             continue;
         };
@@ -128,18 +151,7 @@ pub(super) fn run_steps(
             table,
             locked: true,
         };
-        let hashes = queue.hashes_of(n);
-        match time_for(step.spec) {
-            Some(most) if taken > most => inner.reply().error(
-                "ERR commands that empty databases or report on the server take too long in one transaction",
-            ),
-            Some(_) => {
-                let since = clock::thread_time();
-                inner.run(Access::Guarded(&mut *guard), hashes);
-                taken += clock::thread_time().saturating_sub(since);
-            }
-            None => inner.run(Access::Guarded(&mut *guard), hashes),
-        }
+        run_step(&mut inner, guard, queue.hashes_of(n), &mut taken);
         if ctx.local.room.is_exceeded_by(ctx.out) {
             // The rest runs only for its effect (`Context::overflowed`).
             ctx.out.truncate(start);
@@ -151,6 +163,7 @@ pub(super) fn run_steps(
     ctx.local
         .counters(ctx.shared)
         .commands
-        .add(queue.steps.len() as u64);
+        .add((next - slice.from) as u64);
     debug_assert!(queue.steps.iter().all(|step| !step.spec.is_refused()));
+    next
 }
