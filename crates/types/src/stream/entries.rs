@@ -47,6 +47,15 @@ pub(super) fn write(out: &mut Vec<u8>, before: Id, id: Id, body: &[u8]) {
     out.extend_from_slice(body);
 }
 
+/// A place between two entries of a stream, for as long as the stream is unchanged.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Place {
+    pub(super) before: Id,
+    /// The entries behind it, and their bytes.
+    pub(super) number: usize,
+    pub(super) bytes: usize,
+}
+
 /// Walks over entries in order. An error ends the walk.
 #[derive(Clone, Debug)]
 pub struct Entries<'a> {
@@ -61,6 +70,15 @@ impl<'a> Entries<'a> {
             before,
             number,
             pieces,
+        }
+    }
+
+    /// Where the entries that were not shown begin. To be called of a stream that was read alone.
+    pub(super) fn place(&self) -> Place {
+        Place {
+            before: self.before,
+            number: self.number,
+            bytes: self.pieces[0].len(),
         }
     }
 

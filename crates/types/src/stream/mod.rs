@@ -37,7 +37,7 @@ mod read;
 use crate::text::{Text, read_varint, write_varint};
 use crate::{Error, Part, Parts, Type};
 use duramen_base::limits::{COLLECTION_ELEMENTS_MAX, VALUE_BYTES_MAX};
-pub use entries::{Entries, Entry};
+pub use entries::{Entries, Entry, Place};
 pub use groups::{Consumer, Group, Pending};
 use std::borrow::Cow;
 use std::fmt;
@@ -370,6 +370,34 @@ impl<'a> Stream<'a> {
     /// [`Error::Damaged`].
     pub fn pairs<'s>(&'s self, entry: &Entry<'s>) -> Result<Vec<(Text<'s>, Text<'s>)>, Error> {
         entry.pairs(self.fields, &self.common)
+    }
+
+    /// The place before the first entry from `start` on. Entries that were added since the stream
+    /// was decoded do not count.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`].
+    pub fn place_of(&self, start: Id) -> Result<Place, Error> {
+        let mut entries = self.entries();
+        loop {
+            let place = entries.place();
+            match entries.next().transpose()? {
+                Some(entry) if entry.id < start => {}
+                _ => return Ok(place),
+            }
+        }
+    }
+
+    /// Up to `most` entries behind a place of this stream.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`].
+    pub fn behind(&self, place: Place, most: usize) -> Result<Vec<Entry<'_>>, Error> {
+        let from = self.old.len().checked_sub(place.bytes);
+        let bytes = from.and_then(|from| self.old.get(from..));
+        let bytes = bytes.ok_or(Error::Damaged)?;
+        let entries = Entries::new(place.before, place.number, [bytes, &[]]);
+        entries.take(most).collect()
     }
 
     /// Up to `most` entries from `start` to `end`, both included.

@@ -259,6 +259,9 @@ proptest! {
         };
         let forwards = shown(stream.range(start, end, most).unwrap());
         prop_assert_eq!(&forwards[..], &inside[..most.min(inside.len())]);
+        let place = stream.place_of(start).unwrap();
+        let behind = shown(stream.behind(place, most).unwrap());
+        prop_assert_eq!(behind, shown(stream.range(start, Id::MAX, most).unwrap()));
         let backwards = shown(stream.range_back(start, end, most).unwrap());
         let reversed: Vec<_> = inside.iter().rev().take(most).cloned().collect();
         prop_assert_eq!(backwards, reversed);

@@ -9,7 +9,7 @@ use super::stream::{CONSUMER_MADE, parse_id, write_entry, write_id};
 use crate::clock;
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use duramen_engine::{Guard, KeyHash, Object};
-use duramen_types::stream::{Entry, Group, Id};
+use duramen_types::stream::{Entry, Group, Id, Place};
 use duramen_types::{Stream, Text, Type};
 use duramen_wire::resp::Protocol;
 use duramen_wire::resp::number::parse_integer;
@@ -226,6 +226,30 @@ pub(crate) fn xread(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
     done
 }
 
+/// The place in a stream from which a reader waits. Many wait from the same one, and only the first
+/// of them searches it.
+fn place_of(
+    ctx: &mut Context<'_>,
+    (key, version): (&[u8], u64),
+    stream: &Stream<'_>,
+    start: Id,
+) -> Result<Place, Failure> {
+    let table = ctx.table;
+    if let Some(known) = &ctx.local.stream_place
+        && (known.table, known.version, known.start) == (table, version, start)
+        && known.key == key
+    {
+        return Ok(known.place);
+    }
+    let place = stream.place_of(start)?;
+    let known = ctx.local.stream_place.get_or_insert_default();
+    (known.table, known.version, known.start) = (table, version, start);
+    known.key.clear();
+    known.key.extend_from_slice(key);
+    known.place = place;
+    Ok(place)
+}
+
 /// Replies with the entries behind `last_ids`, which come from the request if they are not known
 /// yet. Returns whether there were any.
 fn read_behind(
@@ -261,7 +285,15 @@ fn read_behind(
             if stream.tip() < start {
                 continue;
             }
-            let entries = stream.range(start, Id::MAX, options.count)?;
+            let key = ctx.arg(first + n);
+            let object = found.get(n).copied().flatten();
+            let entries = match object.filter(|_| options.block_ms.is_some() && !ctx.locked) {
+                Some(object) => {
+                    let place = place_of(ctx, (key, object.version), stream, start)?;
+                    stream.behind(place, options.count)?
+                }
+                None => stream.range(start, Id::MAX, options.count)?,
+            };
             let items = entries.into_iter().map(|entry| (entry.id, Some(entry)));
             let items: Vec<Item<'_>> = items.collect();
             number_of_items += items.len();

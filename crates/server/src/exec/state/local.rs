@@ -17,9 +17,20 @@ use duramen_base::waiters::{Ticket, WaitKey};
 use duramen_engine::flash::Cold;
 use duramen_engine::{KeyHash, TableId, TypedWrite};
 use duramen_types::Type;
+use duramen_types::stream::{Id, Place};
 use duramen_wire::resp::Room;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// A place in a stream that this thread has searched.
+#[derive(Default)]
+pub(crate) struct StreamPlace {
+    pub(crate) table: TableId,
+    pub(crate) key: Vec<u8>,
+    pub(crate) version: u64,
+    pub(crate) start: Id,
+    pub(crate) place: Place,
+}
 
 pub(crate) struct Local {
     thread: usize,
@@ -55,6 +66,8 @@ pub(crate) struct Local {
     pub(crate) exec_dbs: Option<[Option<TableId>; DBS]>,
     /// The progress of the command that combines values; `None`: it does so in one go.
     pub(crate) progress: Option<Progress>,
+    /// The place from which the last reader of a stream has read that waited.
+    pub(crate) stream_place: Option<StreamPlace>,
     /// The suspended run of the EXEC that runs, before it goes on and after it has stopped.
     pub(crate) exec_run: Option<Box<ExecRun>>,
     /// This thread's copy of the member's view.
@@ -104,6 +117,7 @@ impl Local {
             exec_dbs: None,
             exec_run: None,
             progress: None,
+            stream_place: None,
             views: ViewCache::default(),
             room: Room {
                 bytes_max: shared.config().output_limit_bytes,

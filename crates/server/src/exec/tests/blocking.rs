@@ -479,3 +479,37 @@ fn a_client_whose_time_is_over_takes_nothing() {
     world.got(0, "*-1\r\n");
     world.got(1, &pair("k", "a"));
 }
+
+/// Each of many readers searched the stream from its start.
+#[test]
+fn readers_of_a_stream_that_wait_at_different_places_see_what_is_behind_them() {
+    let mut world = World::new(6);
+    for key in ["k", "other"] {
+        let adds: Vec<String> = (1..=200)
+            .map(|n| format!("XADD {key} {n}-1 f v{n}"))
+            .collect();
+        world.ask(0, &adds.join("\n"));
+    }
+    for who in 1..5 {
+        world.wait(who, "XREAD BLOCK 0 STREAMS k other $ $");
+    }
+    world.wait(5, "XREAD BLOCK 0 COUNT 1 STREAMS k 200-5");
+    world.ask(
+        0,
+        "XADD k 201-1 f x\nXADD other 201-1 f y\nXADD k 202-1 f z",
+    );
+    let entry =
+        |id: &str, value: &str| format!("*2\r\n$5\r\n{id}\r\n*2\r\n$1\r\nf\r\n$1\r\n{value}\r\n");
+    let (first, second, third) = (
+        entry("201-1", "x"),
+        entry("202-1", "z"),
+        entry("201-1", "y"),
+    );
+    for who in 1..5 {
+        let replies = std::mem::take(&mut world.callers[who].replies);
+        let k = format!("*2\r\n$1\r\nk\r\n*2\r\n{first}{second}");
+        let other = format!("*2\r\n$5\r\nother\r\n*1\r\n{third}");
+        assert_eq!(replies, format!("*2\r\n{k}{other}"), "{who}");
+    }
+    world.got(5, &format!("*1\r\n*2\r\n$1\r\nk\r\n*1\r\n{first}"));
+}
