@@ -44,6 +44,9 @@ pub enum Bug {
     SwapBeforeFrames,
     /// Dead objects leave no tombstone when they are cleaned.
     NotMaterialised,
+    /// core::doubt::DC1: an object leaves the index without a trace by a clock that has jumped
+    /// ahead.
+    ClockBelieved,
     /// A restart forgets an expired object before that object has kept older versions away.
     ExpiredIsForgotten,
     /// A restart treats every tombstone as one that nothing in another segment depends on.

@@ -478,6 +478,7 @@ fn make_engine(
         first_segment,
         version_floor: state.safe_version + 1,
         expired_until_ms: backup.clock_ms(),
+        doubts_clock: true,
         level: options.level,
         segment_bytes,
         two_levels: options.two_levels,

@@ -237,7 +237,10 @@ impl Store {
             Some(durable) => {
                 let durable = &durable.log.durable;
                 let relocated = durable.relocation_step();
-                Ok(durable.background_step()? || relocated)
+                let worked = durable.background_step()?;
+                // No failure of a disk: it is tried again later.
+                let removed = durable.engine.remove_doubted().unwrap_or(false);
+                Ok(worked || relocated || removed)
             }
             None => Ok(false),
         }

@@ -105,6 +105,8 @@ fn run_background(log: &LogWriter) {
         let before = durable.ended.load(Ordering::Acquire);
         let done = durable.background_step();
         let relocated = durable.relocation_step();
+        // A failure is no failure of the disk: the keys are found again.
+        let removed = durable.engine.remove_doubted().unwrap_or(false);
         if durable.ended.load(Ordering::Acquire) != before {
             log.tell();
         }
@@ -132,7 +134,7 @@ fn run_background(log: &LogWriter) {
         durable.note(done.as_ref().map(drop));
         match done {
             Ok(true) => {}
-            Ok(false) if relocated || is_asked_for() => {}
+            Ok(false) if relocated || removed || is_asked_for() => {}
             Ok(false) => log.background.sleep(LOOK_EVERY),
             Err(_) => log.background.sleep(TRY_AGAIN),
         }

@@ -23,6 +23,11 @@ pub enum Clock {
     System,
     /// For tests: the caller moves time by storing into the atomic.
     Manual(Arc<AtomicU64>),
+    /// As before, with a steady clock beside the wall clock, which may step.
+    Stepped {
+        wall_ms: Arc<AtomicU64>,
+        steady_ms: Arc<AtomicU64>,
+    },
 }
 
 impl Clock {
@@ -31,7 +36,10 @@ impl Clock {
             Clock::System => SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |since| since.as_millis() as u64),
-            Clock::Manual(now_ms) => now_ms.load(Ordering::Relaxed),
+            Clock::Manual(now_ms)
+            | Clock::Stepped {
+                wall_ms: now_ms, ..
+            } => now_ms.load(Ordering::Relaxed),
         }
     }
 }
@@ -78,6 +86,9 @@ pub struct LogOptions {
     /// Objects that expire up to this time have expired in an earlier run, and stay absent whatever
     /// the clock shows now. Milliseconds since the Unix epoch.
     pub expired_until_ms: u64,
+    /// The store calls [`remove_doubted`](crate::Store::remove_doubted) again and again: so a wall
+    /// clock that jumps ahead can be doubted (core::doubt::DC1).
+    pub doubts_clock: bool,
     /// Maximum number of segments of the log on disk.
     pub disk_segments_max: u64,
     /// Segments that the disk can hold. This is more than `disk_segments_max` on a disk that was
@@ -117,6 +128,7 @@ impl LogOptions {
             first_segment: 1,
             version_floor: 1,
             expired_until_ms: 0,
+            doubts_clock: false,
             disk_segments_max: u64::MAX,
             disk_segments_room: u64::MAX,
             segments_found: 0,

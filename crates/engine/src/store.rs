@@ -6,9 +6,10 @@ use crate::cleaner::index_search::IndexSearch;
 use crate::core::damage::EntryDamage;
 use crate::core::writes::Written;
 use crate::core::{Core, Visitor};
+use crate::counters::add;
 use crate::log::{Log, Relocation};
 use crate::topology::Topology;
-use crate::{Departure, Error, Mode, Options, TableChange, TableId, TableInfo};
+use crate::{Decision, Departure, Error, Mode, Options, TableChange, TableId, TableInfo};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::origin::Origin;
 use duramen_base::waits::{self, NOTHING, Resource, Wait};
@@ -501,6 +502,40 @@ impl Store {
                 log.close_head(&core.space, head.number, &mut tail);
             }
         }
+    }
+}
+
+impl Store {
+    /// Writes tombstones for keys that have expired by a wall clock that is not believed
+    /// (core::doubt). Returns whether there were any. To be called at least once in some seconds,
+    /// but not while this thread holds a guard.
+    ///
+    /// # Errors
+    /// As [`Guard::remove`](crate::Guard::remove); the keys are found again later.
+    pub fn remove_doubted(self: &Arc<Self>) -> Result<bool, Error> {
+        let keys = self.core.take_doubted();
+        if keys.is_empty() {
+            return Ok(false);
+        }
+        let mut session = self.brief_session()?;
+        for (table, key) in &keys {
+            let mut guard = session.pin();
+            let (hash, mut is_expired) = (guard.hash(key), false);
+            let removed = guard.update(*table, hash, key, |object, _| {
+                is_expired = object.is_none();
+                match is_expired {
+                    true => Decision::Remove,
+                    false => Decision::Keep, // it was replaced, or the clock was set back
+                }
+            });
+            let _ = guard.take_position(); // no reply depends on it
+            match removed {
+                Ok(_) if is_expired => self.core.as_guest(|counters| add(&counters.expired, 1)),
+                Ok(_) | Err(Error::NoSuchTable(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
     }
 }
 

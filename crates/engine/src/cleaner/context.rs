@@ -27,7 +27,6 @@ use crate::index::bucket::{self, Locking, Slot, View};
 use crate::log::Trace;
 use crate::space::{Purpose, SEGLET_BYTES, SEGMENT_HEADER_BYTES, Space};
 use crate::{Departure, TableId};
-use duramen_base::expiry::is_expired;
 use duramen_base::ids::SegmentId;
 use duramen_base::sync::AtomicU64;
 use duramen_format::entry;
@@ -537,7 +536,7 @@ impl Context {
         let expires_at_ms = candidate.entry.expires_at_ms;
         // While segments are being loaded, an expired object still keeps older ones away.
         let may_expire = expires_at_ms != 0 && !core.is_loading();
-        if may_expire && is_expired(expires_at_ms, core.clock.now_ms()) {
+        if may_expire && core.may_forget(&candidate.entry) {
             return self.drop_entry(core, candidate, me, Departure::Expired);
         }
         let evict = current.evict;

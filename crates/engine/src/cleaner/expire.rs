@@ -3,7 +3,7 @@
 
 use super::candidate::{Candidate, GROUP};
 use crate::core::Core;
-use crate::counters::add;
+use crate::counters::{Counters, add};
 use crate::epoch::SlotId;
 use crate::space::tier::background_reads::Expiries;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
@@ -28,6 +28,7 @@ pub fn expire_segment(
     let mut at = start + SEGMENT_HEADER_BYTES;
     let mut waiting = segment.waiting_expiry();
     let mut expiries = Expiries::new(core.clock.now_ms());
+    let believed_ms = core.believed_ms();
     let incarnation = segment.incarnation();
     loop {
         if !core.try_enter(slot, false) {
@@ -59,18 +60,9 @@ pub fn expire_segment(
                 expiries.note(entry.expires_at_ms, entry.padded_bytes);
             } else if let Ok(index) = core.tables.index(TableId(entry.table)) {
                 let candidate = Candidate::new(core, index, location, entry, false);
-                match candidate.drop_from_index(core, counters, me) {
-                    Some(true) => {
-                        add(&counters.expired, 1);
-                        let table = TableId(entry.table);
-                        core.departures.tell(Departure::Expired, table, entry.key);
-                    }
-                    // A transaction holds its bucket: the entry is due once more.
-                    Some(false) => {
-                        waiting.note(entry.padded_bytes, entry.expires_at_ms);
-                        expiries.note(core.clock.now_ms(), entry.padded_bytes);
-                    }
-                    None => {}
+                if drop_expired(core, &candidate, believed_ms, counters, me) == Some(false) {
+                    waiting.note(entry.padded_bytes, entry.expires_at_ms);
+                    expiries.note(core.clock.now_ms(), entry.padded_bytes);
                 }
             }
         }
@@ -86,4 +78,27 @@ pub fn expire_segment(
             return;
         }
     }
+}
+
+/// Drops an expired entry. `Some(false)`: it is due once more, because a transaction holds its
+/// bucket, or because its tombstone has to be written first (core::doubt::DC1).
+fn drop_expired(
+    core: &Core,
+    candidate: &Candidate<'_>,
+    believed_ms: u64,
+    counters: &Counters,
+    me: u16,
+) -> Option<bool> {
+    let (table, key) = (TableId(candidate.entry.table), candidate.entry.key);
+    if !is_expired(candidate.entry.expires_at_ms, believed_ms) {
+        candidate.find()?;
+        core.note_doubted(table, key);
+        return Some(false);
+    }
+    let dropped = candidate.drop_from_index(core, counters, me);
+    if dropped == Some(true) {
+        add(&counters.expired, 1);
+        core.departures.tell(Departure::Expired, table, key);
+    }
+    dropped
 }

@@ -5,6 +5,7 @@ pub mod cleaning;
 pub mod cleared;
 pub mod damage;
 pub mod departures;
+mod doubt;
 mod resize;
 pub mod watches;
 pub mod workers;
@@ -27,6 +28,7 @@ use cleaning::{Context, Pacer, Tally};
 use cleared::Cleared;
 use damage::Damages;
 use departures::Departures;
+use doubt::Doubt;
 use duramen_base::limits::{STORE_BYTES_MIN, TABLES_MAX};
 use duramen_base::sync::{Mutex, fence};
 use duramen_base::ticks::Ticks;
@@ -54,6 +56,7 @@ pub struct Core {
     /// Behaviour at the memory limit. Relaxed: it decides about each entry and each write alone.
     evicts: AtomicBool,
     pub clock: Clock,
+    pub doubt: Doubt,
     pub hasher: KeyHasher,
     pub topology: Topology,
     pub space: Space,
@@ -138,7 +141,11 @@ fn make_heads(count: usize, windows: usize, topology: &Topology) -> Box<[Head]> 
     heads.collect()
 }
 
-fn make_guests(count: usize, windows: usize) -> Box<[Guest]> {
+fn make_guests(has_log: bool, heads: usize, windows: usize) -> Box<[Guest]> {
+    let count = match has_log {
+        true => heads.clamp(2, GUESTS_MAX),
+        false => 1,
+    };
     let guests = (0..count).map(|_| Guest {
         owner: Mutex::default(),
         counters: Counters::new(windows),
@@ -180,16 +187,14 @@ impl Core {
         let mut core = Core {
             evicts: AtomicBool::new(options.mode == Mode::Cache),
             clock: options.clock.clone(),
+            doubt: Doubt::default(),
             hasher: KeyHasher::new(options.hash_seed.unwrap_or_else(random_seed)),
             arena: Arena::new(options.memory_bytes_max() / 2, options.huge_pages, topology)?,
             topology: topology.clone(),
             tables: Tables::new(),
             heads: make_heads(heads, windows, topology),
             context_counters: contexts.iter().map(|_| Counters::new(windows)).collect(),
-            guests: match log {
-                Some(_) => make_guests(heads.clamp(2, GUESTS_MAX), windows),
-                None => make_guests(1, windows),
-            },
+            guests: make_guests(log.is_some(), heads, windows),
             tallies: contexts.iter().map(|_| Tally::default()).collect(),
             contexts,
             cleaners,
@@ -218,6 +223,7 @@ impl Core {
         }
         core.check_live_limit(options.tiny)?;
         core.watch_flash(); // the share of promoted copies (promoted::P4)
+        core.believed_ms(); // from now on a jump is noticed
         Ok(core)
     }
 

@@ -55,7 +55,8 @@ impl Guard<'_> {
             return;
         };
         let (location, entry) = (slot.location(), self.entry_at(here));
-        if self.object(entry).is_some() || core.space.is_undurable(location) {
+        let is_live = self.object(entry).is_some();
+        if is_live || core.space.is_undurable(location) || !core.may_forget(&entry) {
             return;
         }
         let candidate = Candidate::new(core, index, location, entry, false);

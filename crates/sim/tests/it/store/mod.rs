@@ -6,6 +6,7 @@
 //! that fails is printed with the command that replays it. `DURAMEN_SIM_SEED=n` runs one seed;
 //! `DURAMEN_SIM_RUNS=n` runs so many, all fixed.
 
+mod clock;
 mod decay;
 mod life;
 mod model;

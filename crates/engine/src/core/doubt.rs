@@ -1,0 +1,139 @@
+//! Doubt of a wall clock that has jumped ahead.
+//!
+//! An expired object leaves the index, and nothing is written: the log on disk still has it, and
+//! the clock keeps it away at the next start. If the clock had jumped ahead and was set back
+//! since, that object would be live at the next start, although it was absent before. So the wall
+//! clock is believed only as far as a steady clock supports it.
+//!
+//! **Invariants**
+//! - DC1: an object leaves the index without a trace only if it has expired by the believed clock.
+//!   One that has expired by the wall clock alone stays in the index until a tombstone removes it
+//!   (docs/protocols.md, "Restart" 8).
+//! - DC2: keys that wait for their tombstones are bounded in number and bytes. The expiry pass
+//!   finds the others again.
+
+use super::Core;
+use crate::space::Purpose;
+use crate::{Clock, TableId};
+use duramen_base::expiry::is_expired;
+use duramen_base::planted::{Bug, has_bug};
+use duramen_base::sync::Mutex;
+use duramen_format::entry::Entry;
+use std::sync::LazyLock;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// The origin of the steady clock.
+static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
+/// The wall clock is believed if it is ahead by no more than this: time servers correct less at
+/// once in normal operation, and both clocks are read one after the other.
+const SLACK_MS: u64 = 1_000;
+/// A jump is believed when it has lasted for as long as it was, and after this time in any case:
+/// then the former time was wrong.
+const DOUBTED_MS: u64 = 3_600_000;
+/// Keys, and bytes of keys, that wait for their tombstones.
+const KEYS_MAX: usize = 1 << 16;
+const KEY_BYTES_MAX: usize = 4 << 20;
+
+/// The last time at which the wall clock was believed.
+#[derive(Clone, Copy)]
+struct Anchor {
+    steady_ms: u64,
+    wall_ms: u64,
+}
+
+/// The part of the wall clock that is believed, and the keys that wait for tombstones.
+#[derive(Default)]
+pub struct Doubt {
+    anchor: Mutex<Option<Anchor>>,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    keys: Vec<(TableId, Box<[u8]>)>,
+    bytes: usize,
+}
+
+impl Clock {
+    /// A clock that no setting of the wall clock moves, in milliseconds. `None`: there is none,
+    /// and the wall clock is believed.
+    fn steady_ms(&self) -> Option<u64> {
+        match self {
+            Clock::System => Some(ORIGIN.elapsed().as_millis() as u64),
+            Clock::Manual(_) => None,
+            Clock::Stepped { steady_ms, .. } => Some(steady_ms.load(Ordering::Relaxed)),
+        }
+    }
+}
+
+impl Anchor {
+    /// The part of the wall clock that is believed at this moment.
+    fn believed_ms(&self, steady_ms: u64, wall_ms: u64) -> u64 {
+        let passed_ms = steady_ms.saturating_sub(self.steady_ms);
+        let expected_ms = self.wall_ms.saturating_add(passed_ms);
+        let ahead_ms = wall_ms.saturating_sub(expected_ms);
+        match ahead_ms <= SLACK_MS || passed_ms >= ahead_ms.min(DOUBTED_MS) {
+            true => wall_ms,
+            false => expected_ms,
+        }
+    }
+}
+
+impl Core {
+    /// The part of the wall clock that is believed: objects that expired up to this time may leave
+    /// the index without a trace (DC1).
+    pub fn believed_ms(&self) -> u64 {
+        let wall_ms = self.clock.now_ms();
+        let doubts = self
+            .log
+            .as_ref()
+            .is_some_and(|log| log.options().doubts_clock);
+        let Some(steady_ms) = self.clock.steady_ms().filter(|_| doubts) else {
+            return wall_ms;
+        };
+        if has_bug(Bug::ClockBelieved) {
+            return wall_ms;
+        }
+        let mut anchor = self.doubt.anchor.lock().expect("an anchor");
+        let believed_ms = anchor.map_or(wall_ms, |anchor| anchor.believed_ms(steady_ms, wall_ms));
+        if believed_ms == wall_ms {
+            *anchor = Some(Anchor { steady_ms, wall_ms });
+        }
+        believed_ms
+    }
+
+    /// True if this object has expired and may leave the index without a trace (DC1).
+    pub fn may_forget(&self, entry: &Entry<'_>) -> bool {
+        let has_expired = is_expired(entry.expires_at_ms, self.clock.now_ms());
+        let is_sure = has_expired && is_expired(entry.expires_at_ms, self.believed_ms());
+        if has_expired && !is_sure {
+            self.note_doubted(TableId(entry.table), entry.key);
+        }
+        is_sure
+    }
+
+    /// Notes a key that has expired by the wall clock alone, for `Store::remove_doubted`.
+    pub fn note_doubted(&self, table: TableId, key: &[u8]) {
+        let mut waiting = self.doubt.waiting.lock().expect("doubted keys");
+        if waiting.keys.len() < KEYS_MAX && waiting.bytes + key.len() <= KEY_BYTES_MAX {
+            waiting.bytes += key.len();
+            waiting.keys.push((table, key.into()));
+        }
+    }
+
+    /// Takes the keys that wait for tombstones; none if their removal might wait for room.
+    pub fn take_doubted(&self) -> Vec<(TableId, Box<[u8]>)> {
+        self.believed_ms(); // the time before a jump is known only if it is looked at
+        let purpose = Purpose::Tombstones;
+        let has_window = |node| self.space.free_windows_for(node, purpose) > 0;
+        if !self.disk_has_room(purpose) || !(0..self.space.nodes()).any(has_window) {
+            return Vec::new(); // the caller may be the thread that makes room
+        }
+        let waiting = std::mem::take(&mut *self.doubt.waiting.lock().expect("doubted keys"));
+        let mut keys = waiting.keys;
+        keys.sort_unstable();
+        keys.dedup(); // the pass may have found a segment twice
+        keys
+    }
+}
