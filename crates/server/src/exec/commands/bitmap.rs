@@ -3,7 +3,7 @@
 use super::collection::{Write, plain};
 use super::computed::computed_at_once;
 use crate::config::EventClasses;
-use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX, TOO_LONG};
+use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::exec::request::events::{EventName, SET};
 use duramen_base::limits::VALUE_BYTES_MAX;
 use duramen_engine::{Decision, Guard, KeyHash};
@@ -63,7 +63,7 @@ fn change<T>(
 ) -> Result<T, Failure> {
     let (table, key) = (ctx.table, ctx.arg(1));
     let hash = hashes.first().copied().unwrap_or_else(|| guard.hash(key));
-    let mut result = Err(TOO_LONG);
+    let mut result = Err(Failure::TooLong);
     let outcome = guard.update(table, hash, key, |found, scratch| {
         let old = match plain(found) {
             Ok(old) => old.unwrap_or_default(),
@@ -73,7 +73,7 @@ fn change<T>(
             }
         };
         if bytes > VALUE_BYTES_MAX {
-            result = Err(TOO_LONG);
+            result = Err(Failure::TooLong);
             return Decision::Keep;
         }
         scratch.extend_from_slice(old);

@@ -25,6 +25,7 @@ impl From<duramen_types::Error> for Failure {
     fn from(error: duramen_types::Error) -> Failure {
         match error {
             duramen_types::Error::WrongType => WRONG_TYPE,
+            duramen_types::Error::Full => Failure::Full,
             error => format!("ERR {error}").into(),
         }
     }

@@ -66,7 +66,10 @@ pub(crate) fn restore(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Ke
         Ok(ttl_ms) => Ok(Some(now_ms.saturating_add(ttl_ms))),
         Err(_) => Err(Failure::Text("ERR Invalid TTL value, must be >= 0")),
     });
-    let value = dump::restore(ctx.arg(3)).map_err(|error| Failure::from(format!("ERR {error}")));
+    let value = dump::restore(ctx.arg(3)).map_err(|error| match error {
+        dump::Error::Collection(error) => error.into(),
+        error => Failure::from(format!("ERR {error}")),
+    });
     let restored = expires_at_ms.and_then(|expires_at_ms| Ok((value?, expires_at_ms)));
     let mut is_taken = false;
     let outcome = guard.update(ctx.table, hashes[0], ctx.arg(1), |found, scratch| {

@@ -4,9 +4,7 @@ use super::collection::{WRONG_TYPE, plain};
 use super::float::Float;
 use super::set_options::{self, EX, Expiry, PX, SetOptions, Unit, When};
 use crate::config::EventClasses;
-use crate::exec::request::context::{
-    Context, Done, Failure, NOT_A_FLOAT, NOT_AN_INTEGER, TOO_LONG,
-};
+use crate::exec::request::context::{Context, Done, Failure, NOT_A_FLOAT, NOT_AN_INTEGER};
 use crate::exec::request::events::{DEL, EXPIRE, EventName, INCRBY, INCRBYFLOAT, PERSIST, SET};
 use duramen_base::expiry::removes_at_once;
 use duramen_base::limits::VALUE_BYTES_MAX;
@@ -332,7 +330,7 @@ pub(crate) fn setrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[K
         }
         let end = offset.saturating_add(patch.len());
         if end > VALUE_BYTES_MAX {
-            result = Err(TOO_LONG);
+            result = Err(Failure::TooLong);
             return Decision::Keep;
         }
         scratch.extend_from_slice(old);
@@ -360,7 +358,7 @@ pub(crate) fn append(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
             }
         };
         if old.len() + tail.len() > VALUE_BYTES_MAX {
-            result = Err(TOO_LONG);
+            result = Err(Failure::TooLong);
             return Decision::Keep;
         }
         result = Ok(old.len() + tail.len());

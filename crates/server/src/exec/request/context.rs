@@ -18,6 +18,10 @@ pub(crate) enum Failure {
     Text(&'static str),
     Owned(Box<str>),
     Engine(Box<Error>),
+    /// A string would be longer than the limit.
+    TooLong,
+    /// A collection would be longer than the limit, or have more elements.
+    Full,
     /// The command had no effect, but may succeed soon: present it again, or fail with this text.
     NotNow(&'static str),
     /// The command waits for elements, and its client knows for which: present it again when there
@@ -71,7 +75,7 @@ impl Failure {
         match self {
             Failure::NotNow(_) => true,
             Failure::Engine(error) => matches!(**error, Error::TryAgain),
-            Failure::Text(_) | Failure::Owned(_) | Failure::Blocks | Failure::GoesOn => false,
+            _ => false,
         }
     }
 
@@ -80,11 +84,28 @@ impl Failure {
         matches!(self, Failure::Engine(error) if matches!(**error, Error::DiskFailed))
     }
 
+    /// A value would be longer than the limit, or a collection have too many elements; or the
+    /// values of one step are longer together than they may be.
+    pub(crate) fn is_too_long(&self) -> bool {
+        match self {
+            Failure::TooLong | Failure::Full => true,
+            Failure::Engine(error) => matches!(
+                **error,
+                Error::ValueTooLarge { .. } | Error::GroupTooLarge { .. }
+            ),
+            _ => false,
+        }
+    }
+
     /// The error line's text, without `-` and line end.
     pub(crate) fn text(&self) -> String {
         match self {
             Failure::Text(text) | Failure::NotNow(text) => (*text).to_string(),
             Failure::Owned(text) => text.to_string(),
+            Failure::TooLong => {
+                "ERR string exceeds maximum allowed size (proto-max-bulk-len)".to_owned()
+            }
+            Failure::Full => format!("ERR {}", duramen_types::Error::Full),
             Failure::Blocks | Failure::GoesOn => "ERR not done yet: ask again".to_string(),
             Failure::Engine(error) => match &**error {
                 Error::OutOfMemory {
@@ -126,8 +147,6 @@ pub(crate) const NOT_AN_INTEGER: Failure =
     Failure::Text("ERR value is not an integer or out of range");
 pub(crate) const NOT_A_FLOAT: Failure = Failure::Text("ERR value is not a valid float");
 pub(crate) const NO_SUCH_KEY: Failure = Failure::Text("ERR no such key");
-pub(crate) const TOO_LONG: Failure =
-    Failure::Text("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
 
 /// One request, as the command that executes it sees it.
 pub(crate) struct Context<'a> {

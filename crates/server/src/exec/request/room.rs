@@ -7,7 +7,7 @@
 
 use super::spec::{ONE_KEY, Spec, flag};
 use crate::exec::commands::bitmap;
-use duramen_base::limits::VALUE_BYTES_MAX;
+use duramen_base::limits::{COLLECTION_ELEMENTS_MAX, VALUE_BYTES_MAX};
 use duramen_engine::{Guard, KeyHash, Room, TableId};
 use duramen_wire::resp::Args;
 use duramen_wire::resp::number::parse_integer;
@@ -32,6 +32,8 @@ const STREAM_BYTES: usize = 128;
 const SCORE_BYTES: usize = 9;
 /// A HyperLogLog, which may grow to that by any change.
 const LEAST_BYTES: usize = 12_304;
+/// A collection that is not longer has no more elements than it may have: each takes a byte.
+const FEW_ELEMENTS_BYTES: usize = COLLECTION_ELEMENTS_MAX;
 /// Key and value of the object that SWAPDB writes (`databases`).
 const PLACES: (&[u8], usize) = (b"places", 4 * crate::shared::commands::DBS);
 
@@ -97,6 +99,9 @@ pub(crate) struct Planner<'p, 'g, 'k> {
     pub(crate) room: Room,
     /// Bytes of all values that are written, each as often as it is.
     pub(crate) written_bytes: usize,
+    /// A value may become longer than values may be, or a collection have too many elements: then
+    /// the command that does it fails.
+    pub(crate) may_exceed: bool,
 }
 
 /// The length of a value, as far as it is known.
@@ -153,6 +158,7 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
             is_certain: false,
             room: Room::default(),
             written_bytes: 0,
+            may_exceed: false,
         }
     }
 
@@ -206,10 +212,14 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
                 self.put(target.unwrap_or(table), arg(1), bytes);
                 self.room.remove(arg(1));
             }
-            "restore" => self.put(table, arg(1), VALUE_BYTES_MAX),
+            "restore" => {
+                self.may_exceed = true;
+                self.put(table, arg(1), VALUE_BYTES_MAX);
+            }
             // The result goes into the second key, if there is one.
             "sort" | "georadius" | "georadiusbymember" => {
                 if let Some(at) = keys.skip(1).last() {
+                    self.may_exceed = true;
                     self.put(table, arg(at), VALUE_BYTES_MAX);
                 }
             }
@@ -267,6 +277,7 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
         if let Some(more) = growth(spec.name, args) {
             for at in keys {
                 let bytes = self.value_bytes(table, arg(at)) + more;
+                self.may_exceed |= more > 0 && bytes > FEW_ELEMENTS_BYTES;
                 self.put(table, arg(at), bytes);
             }
             return;
@@ -275,6 +286,7 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
             for at in keys {
                 let bytes = self.value_bytes(table, arg(at));
                 let more = counted_stream_bytes(spec.name, args, bytes);
+                self.may_exceed |= bytes + more > FEW_ELEMENTS_BYTES;
                 self.put(table, arg(at), bytes + more);
             }
             return;
@@ -284,10 +296,12 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
         if spec.name.ends_with("store") || matches!(spec.name, "bitop" | "pfmerge") {
             // A score may take 9 bytes instead of 1.
             let target = keys.first().copied().unwrap_or_default();
+            self.may_exceed |= 2 * values > FEW_ELEMENTS_BYTES;
             return self.put(table, arg(target), 9 * values + LEAST_BYTES);
         }
         let given: usize = args.skip(1).into_iter().map(<[u8]>::len).sum();
         let bytes = values + given + ELEMENT_BYTES * args.len() + NUMBER_BYTES;
+        self.may_exceed |= bytes > FEW_ELEMENTS_BYTES;
         keys.iter().for_each(|at| self.put(table, arg(*at), bytes));
     }
 
@@ -319,6 +333,7 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
 
     /// The command may have no effect: then the value is as long as before.
     fn put(&mut self, table: TableId, key: &'k [u8], bytes: usize) {
+        self.may_exceed |= bytes > VALUE_BYTES_MAX;
         let bytes = bytes.min(VALUE_BYTES_MAX);
         self.written_bytes += bytes;
         let at = self.key(table, key);

@@ -40,7 +40,7 @@ impl Context<'_> {
         } else if let Err(failure) = done {
             if let Access::Guarded(guard) = &access
                 && guard.has_draft()
-                && let Some(abandoned) = Abandoned::of(&failure)
+                && let Some(abandoned) = Abandoned::of_step(&failure)
             {
                 self.local.abandoned.get_or_insert(abandoned);
                 return self.take_back(start, effects);

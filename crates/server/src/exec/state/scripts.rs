@@ -60,6 +60,20 @@ impl Abandoned {
             None => failure.is_moving().then_some(Abandoned::Moving),
         }
     }
+
+    /// As [`of`](Self::of), for a command of an EXEC. A value that would be too long ends all of
+    /// it: the other commands may have taken the only copy of the data from elsewhere.
+    pub(crate) fn of_step(failure: &Failure) -> Option<Abandoned> {
+        match failure.is_too_long() {
+            true => Some(Abandoned::Failed(aborted(&failure.text()).into())),
+            false => Abandoned::of(failure),
+        }
+    }
+}
+
+/// The error of an EXEC of which nothing was done.
+pub(crate) fn aborted(why: &str) -> String {
+    format!("EXECABORT Transaction discarded because of: {why}")
 }
 
 /// An interpreter with what it was made for.

@@ -218,3 +218,128 @@ fn a_transaction_writes_many_fields_of_a_large_hash() {
     s.expect("SELECT 1", "+OK\r\n");
     s.expect("GET k", "$3\r\none\r\n");
 }
+
+/// Sends commands of a transaction; returns the reply of EXEC.
+fn exec(session: &mut Session, commands: &[&[&[u8]]]) -> String {
+    session.expect("MULTI", "+OK\r\n");
+    for command in commands {
+        assert_eq!(session.ask_bytes(command), "+QUEUED\r\n", "{command:.80?}");
+    }
+    session.ask("EXEC")
+}
+
+/// Makes the list `queue` so long that it takes no more messages of this length.
+fn fill_queue(session: &mut Session, message: &[u8]) {
+    while !session
+        .ask_bytes(&[b"RPUSH", b"queue", message])
+        .starts_with('-')
+    {}
+}
+
+/// Celery gives back the jobs of a worker that ends: it watches `unacked`, reads the message,
+/// takes it out of `unacked` and pushes it to its queue, in one transaction. The queue had become
+/// too long: the push alone was refused, and the job was lost.
+#[test]
+fn a_message_that_its_queue_cannot_take_stays_where_it_was() {
+    let mut s = Server::session(1);
+    let message = vec![b'm'; 900];
+    fill_queue(&mut s, &message);
+    let queued = s.ask("LLEN queue");
+    s.ask_bytes(&[b"HSET", b"unacked", b"tag", &message]);
+    s.expect("ZADD unacked_index 1 tag", ":1\r\n");
+    let restore: [&[&[u8]]; 3] = [
+        &[b"ZREM", b"unacked_index", b"tag"],
+        &[b"HDEL", b"unacked", b"tag"],
+        &[b"RPUSH", b"queue", &message],
+    ];
+    s.expect("WATCH unacked", "+OK\r\n");
+    let reply = exec(&mut s, &restore);
+    let why = "-EXECABORT Transaction discarded because of: ERR the collection would exceed";
+    assert!(reply.starts_with(why), "{reply}");
+    s.expect("HEXISTS unacked tag", ":1\r\n");
+    s.expect("ZSCORE unacked_index tag", "$1\r\n1\r\n");
+    assert_eq!(s.ask("LLEN queue"), queued);
+    // A worker takes a message: then there is room.
+    s.ask("BRPOP queue 1");
+    s.expect("WATCH unacked", "+OK\r\n");
+    let again = format!("*3\r\n:1\r\n:1\r\n{queued}");
+    assert_eq!(exec(&mut s, &restore), again);
+    s.expect("EXISTS unacked unacked_index", ":0\r\n");
+    assert_eq!(s.ask("LLEN queue"), queued);
+    // Another client changes the watched hash.
+    s.expect("WATCH unacked", "+OK\r\n");
+    let mut other = s.server.client(0);
+    run(&mut s.executor, &mut other, b"HSET unacked x y\r\n");
+    assert_eq!(exec(&mut s, &restore), "*-1\r\n");
+}
+
+/// Each command of a transaction that makes a value longer, at the limits of bytes and of
+/// elements.
+#[test]
+fn a_value_that_would_be_too_long_ends_the_whole_transaction() {
+    let mut s = Server::session(1);
+    let half = vec![b'v'; 600_000];
+    s.ask_bytes(&[b"SET", b"text", &half]);
+    s.ask("RPUSH pair t t");
+    s.ask_bytes(&[b"RPUSH", b"list", &half]);
+    s.ask_bytes(&[b"RPUSH", b"other", &half]);
+    s.ask_bytes(&[b"HSET", b"hash", b"f", &half]);
+    s.ask_bytes(&[b"ZADD", b"sorted", b"1", &half]);
+    s.ask_bytes(&[b"XADD", b"stream", b"1-1", b"f", &half]);
+    for part in 0..2 {
+        let numbers: Vec<String> = (part * 65_536..(part + 1) * 65_536)
+            .map(|n| n.to_string())
+            .collect();
+        let mut add: Vec<&[u8]> = vec![b"SADD", b"set"];
+        add.extend(numbers.iter().map(String::as_bytes));
+        assert_eq!(s.ask_bytes(&add), ":65536\r\n");
+    }
+    let mut two: Vec<u8> = half.clone();
+    two[0] = b'w';
+    let too_long: [&[&[u8]]; 10] = [
+        &[b"APPEND", b"text", &half],
+        &[b"SETRANGE", b"text", b"1048570", b"0123456789"],
+        &[b"SETBIT", b"text", b"8388608", b"1"],
+        &[b"RPUSH", b"list", &half],
+        &[b"LMOVE", b"other", b"list", b"LEFT", b"RIGHT"],
+        &[b"HSET", b"hash", b"g", &half],
+        &[b"ZADD", b"sorted", b"1", &two],
+        &[b"XADD", b"stream", b"1-2", b"g", &two],
+        &[b"SADD", b"set", b"131072"],
+        &[
+            b"SORT",
+            b"pair",
+            b"BY",
+            b"nosort",
+            b"GET",
+            b"tex*",
+            b"STORE",
+            b"sorted_list",
+        ],
+    ];
+    for command in too_long {
+        let name = String::from_utf8_lossy(command[0]);
+        let reply = exec(
+            &mut s,
+            &[&[b"SET", b"before", b"1"], command, &[b"INCR", b"after"]],
+        );
+        assert!(reply.starts_with("-EXECABORT"), "{name}: {reply:.200}");
+        s.expect("EXISTS before after", ":0\r\n");
+    }
+    // Nothing of it is too long, though the values are.
+    let reply = exec(
+        &mut s,
+        &[
+            &[b"SET", b"before", b"1"],
+            &[b"SREM", b"set", b"131071"],
+            &[b"SADD", b"set", b"0", b"x"],
+            &[b"HSET", b"hash", b"f", b"short"],
+            &[b"LPUSH", b"list", b"a"],
+        ],
+    );
+    assert_eq!(reply, "*5\r\n+OK\r\n:1\r\n:1\r\n:0\r\n:2\r\n");
+    // Another error is that of its command alone, as in Redis.
+    let reply = exec(&mut s, &[&[b"SADD", b"list", b"a"], &[b"INCR", b"after"]]);
+    assert!(reply.starts_with("*2\r\n-WRONGTYPE"), "{reply}");
+    s.expect("GET after", "$1\r\n1\r\n");
+}

@@ -5,7 +5,8 @@
 //! exclusively instead. Under the locks it compares the watched keys' stamps, then runs the queue
 //! in one guard. No other client sees a part of it. A queue whose keys are not known before it has
 //! run (scripts, SORT by patterns) locks nothing, and runs on a draft (`drafted`); so does one that
-//! takes long, in slices (`slices`).
+//! takes long, in slices (`slices`). So does a queue that may make a value longer than it may be:
+//! if it does, nothing of the queue is done.
 //!
 //! In a cluster EXEC determines the owner of all keys under its guard, before it locks them
 //! (routing::R1), independent of the checks when the requests were queued. The locks keep the
@@ -25,7 +26,7 @@ use crate::exec::request::room::Planner;
 use crate::exec::request::routing::{self, RouteSearch, UNSERVED};
 use crate::exec::request::spec::{Access, Spec, flag};
 use crate::exec::state::client::{Client, DROPPED, Db, Verdict, gate, shown};
-use crate::exec::state::scripts::Abandoned;
+use crate::exec::state::scripts::{Abandoned, aborted};
 use crate::exec::state::transaction::{Step, Transaction};
 use crate::exec::state::watches::{WATCHED_BYTES_MAX, WATCHED_MAX, Watched, Watches};
 use crate::shared::Shared;
@@ -233,7 +234,7 @@ fn discarded(failure: Failure) -> Failure {
     match failure {
         Failure::Engine(error) if is_want_of_room(&error) => {
             let why = Failure::Engine(error).text();
-            format!("EXECABORT Transaction discarded because of: {why}").into()
+            aborted(&why).into()
         }
         failure => failure,
     }
@@ -678,7 +679,8 @@ fn changes_rights(queue: Queue<'_>) -> bool {
     queue.transaction.acts && steps.any(|step| CHANGES_RIGHTS.contains(&step.spec.name))
 }
 
-/// Maximum room for the writes of the transaction, and whether it is planned to take long.
+/// Maximum room for the writes of the transaction, and whether it has to run on a draft: it is
+/// planned to take long, or a value may become too long.
 fn room_of(ctx: &Context<'_>, guard: &Guard<'_>, queue: Queue<'_>) -> (Room, bool) {
     let mut planner = Planner::new(guard);
     let keeps_rights = !changes_rights(queue);
@@ -700,7 +702,7 @@ fn room_of(ctx: &Context<'_>, guard: &Guard<'_>, queue: Queue<'_>) -> (Room, boo
         }
     }
     let is_long = slices::is_long(queue, planner.written_bytes, read_bytes);
-    (planner.room, is_long)
+    (planner.room, is_long || planner.may_exceed)
 }
 
 /// cold::C1: no command of the transaction runs before all entries that it needs are in memory.
