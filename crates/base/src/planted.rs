@@ -378,6 +378,15 @@ pub enum Bug {
     FinishBeforeDurable,
     /// serve::X6: the cursor passes objects that did not fit into an answer.
     CutIsSkipped,
+    /// A request that was admitted before `CLIENT PAUSE` takes effect after the pause was
+    /// answered.
+    PauseIsNotLookedAt,
+    /// A client that waits for several keys is told only when the first of them has left the
+    /// member.
+    FirstKeyIsAll,
+    /// keys::K1: a request that has waited takes another table than the one that its client's
+    /// rights were checked for.
+    RightsAreNotCheckedAgain,
     /// serve::X8: a request that waits for flash counts as being executed.
     ColdIsNotAbandoned,
     /// serve::X8: the operations of a request that need nothing from flash are done before it waits

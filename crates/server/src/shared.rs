@@ -208,6 +208,11 @@ pub struct Shared {
     /// Changes of a cluster's users, which wait for the coordinator.
     pub(crate) user_changes: Background,
     pub(crate) pubsub: pubsub::PubSub,
+    /// Waits of `CLIENT PAUSE` for the requests before it.
+    pub(crate) pauses: Background,
+    pub(crate) memory_refusals: full::Refusals,
+    /// Waits for the end of these refusals.
+    refusal_watch: Background,
     pub(crate) tracking: tracking::Tracking,
     pub(crate) latency: latency::LatencyEvents,
     /// The clients that wait for elements, by key.
@@ -278,6 +283,9 @@ impl Shared {
             file_work: Background::new("file-work"),
             user_changes: Background::new("user-changes"),
             pubsub: pubsub::PubSub::default(),
+            pauses: Background::new("pauses"),
+            memory_refusals: full::Refusals::default(),
+            refusal_watch: Background::new("refusals"),
             tracking: tracking::Tracking::default(),
             latency: latency::LatencyEvents::default(),
             waiters: Waiters::default(),

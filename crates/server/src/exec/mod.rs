@@ -191,15 +191,13 @@ impl Executor {
         let Some(wait) = &client.key_wait else {
             return false;
         };
-        let Some((place, since)) = wait.place else {
-            return false;
-        };
         let view = self.local.view_to_tell(member);
-        match view.route(wait.table, place) {
+        let mut places = wait.places.iter();
+        places.any(|(place, since)| match view.route(wait.table, *place) {
             Route::Moved(_) | Route::NoTable => true,
-            Route::Serve => view.serves_since(wait.table, place) != since,
+            Route::Serve => view.serves_since(wait.table, *place) != *since,
             Route::TryAgain | Route::ClusterDown => false,
-        }
+        })
     }
 
     /// This thread's session; None while the data is loaded.

@@ -4,8 +4,9 @@
 use crate::audit::Outcome;
 use crate::clock;
 use crate::exec::commands::lookup::Resolved;
-use crate::exec::commands::{acl, monitor, script};
+use crate::exec::commands::{acl, monitor};
 use crate::exec::request::audit;
+use crate::exec::request::pause;
 use crate::exec::request::permit::{NO_AUTH, Permit, Refusal};
 use crate::exec::request::routing::{self, NotServed};
 use crate::exec::request::spec::{Kind, Spec, flag};
@@ -115,8 +116,7 @@ pub(crate) fn admit(
         );
         return refuse(shared, local, client, out, Some(spec), &text);
     }
-    if waits_for_pause(spec, args, shared, client)
-        || waits_for_reserved(spec, hashes, shared, client)
+    if pause::waits(spec, args, shared, client) || waits_for_reserved(spec, hashes, shared, client)
     {
         return Admitted::Later;
     }
@@ -245,34 +245,8 @@ pub(crate) fn refuse(
     Admitted::Answered
 }
 
-/// Whether `CLIENT PAUSE` delays this request; then the verdict has the end of the pause.
-fn waits_for_pause(spec: &Spec, args: &Args<'_>, shared: &Shared, client: &mut Client) -> bool {
-    if shared.commands.gate() & global::PAUSED == 0 || client.has_waited() {
-        return false;
-    }
-    let Some((until_ms, writes_only)) = shared.commands.paused(clock::now_ms()) else {
-        return false;
-    };
-    let waits = if spec.name == "client|unpause" {
-        false
-    } else if !writes_only {
-        true
-    } else if spec.name == "exec" {
-        client
-            .transaction
-            .as_ref()
-            .is_some_and(|transaction| transaction.writes)
-    } else {
-        !client.in_multi() && may_write(spec, args, shared)
-    };
-    if waits {
-        client.verdict = Verdict::Paused { until_ms };
-    }
-    waits
-}
-
-/// Whether a request waits for keys that another client has reserved; then the verdict has the time
-/// at which it is shown again.
+/// Whether a request waits for keys that another client has reserved; then the verdict has the
+/// time at which it is shown again.
 fn waits_for_reserved(
     spec: &Spec,
     hashes: &[KeyHash],
@@ -319,13 +293,8 @@ fn writes_to_reserved(
     waits
 }
 
-/// Whether a request waits for the end of `CLIENT PAUSE … WRITE`.
-fn may_write(spec: &Spec, args: &Args<'_>, shared: &Shared) -> bool {
-    spec.has(flag::WRITE | flag::MAY_REPLICATE) && !script::declares_no_writes(shared, spec, args)
-}
-
-/// Memory of a queued request until EXEC is over: its arguments, and its entries in tables here and
-/// in EXEC's plan.
+/// Memory of a queued request until EXEC is over: its arguments, and its entries in tables here
+/// and in EXEC's plan.
 fn queued_bytes(args: &Args<'_>) -> usize {
     /// A request's entry in the queue and its step in the plan, in bytes.
     const REQUEST_BYTES: usize = 104;
@@ -362,7 +331,7 @@ pub(crate) fn enqueue(
         }
         transaction.queued_bytes = queued_bytes;
         transaction.without_keys = without_keys;
-        transaction.writes |= may_write(spec, args, shared);
+        transaction.writes |= pause::may_write(spec, args, shared);
     }
     out.extend_from_slice(b"+QUEUED\r\n");
     Admitted::Answered

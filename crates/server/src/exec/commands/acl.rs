@@ -79,6 +79,18 @@ pub(crate) fn note_denied(
     shared.note_denial(origin(shared, client), reason, object, context);
 }
 
+/// Why a request is refused whose rights were checked again after a wait.
+#[cold]
+pub(crate) fn refused_late(ctx: &Context<'_>, refusal: Refusal) -> Failure {
+    if let Refusal::Denied(denied) = refusal {
+        note_denied(
+            ctx.shared, ctx.client, ctx.spec, &ctx.args, denied, "toplevel",
+        );
+        audit::record(ctx.shared, ctx.client, ctx.spec, &ctx.args, Outcome::Denied);
+    }
+    refusal_text(refusal, ctx.client, ctx.spec).into()
+}
+
 /// Checks a queued request again when EXEC runs it: its user may have other rights by now, also by
 /// a step before it. `None`: it is refused, and answered.
 pub(crate) fn permit_queued(

@@ -2,10 +2,12 @@
 
 use super::connection::check_name;
 use crate::clock;
+use crate::exec::request::background::{self, Kind, OK};
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::exec::state::client::{gate, shown};
 use crate::shared::Message;
 use crate::shared::key_wait_state as state;
+use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::resp::number::parse_integer;
 
 pub(crate) fn id(ctx: &mut Context<'_>) -> Done {
@@ -101,7 +103,16 @@ pub(crate) fn pause(ctx: &mut Context<'_>) -> Done {
         u64::try_from(timeout_ms).map_err(|_| Failure::Text("ERR timeout is negative"))?;
     let until_ms = clock::now_ms().saturating_add(timeout_ms);
     ctx.shared.commands.pause(until_ms, writes_only);
-    ctx.ok()
+    if ctx.local.in_exec || ctx.shared.data().is_none() || has_bug(Bug::PauseIsNotLookedAt) {
+        return ctx.ok();
+    }
+    // pause::P1
+    background::run(ctx, Kind::Pauses, |shared, _| {
+        if let Some(store) = shared.data() {
+            store.quiesce();
+        }
+        Ok(OK.to_vec())
+    })
 }
 
 pub(crate) fn unpause(ctx: &mut Context<'_>) -> Done {

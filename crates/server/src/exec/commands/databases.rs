@@ -77,7 +77,7 @@ fn flush(
         Access::Session(session) => {
             let mut guard = session.pin_exclusive();
             // keys::K1: SWAPDB may have run while this waited for exclusive access.
-            ctx.table = ctx.client.table(ctx.shared);
+            ctx.begin_again()?;
             let done = clear(ctx, &guard);
             let level = ctx.strictest(&tables(ctx));
             ctx.client.settle(&mut guard, level);
@@ -119,6 +119,7 @@ pub(crate) fn swapdb(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
                 table_for(ctx.shared, ctx.client, db)?;
             }
             let mut guard = session.pin_exclusive();
+            ctx.begin_again()?;
             databases::exchange(ctx, &mut guard, first, second)?;
             let swapped = [first, second].map(|db| ctx.shared.commands.table(db));
             let level = ctx.strictest(&swapped.map(|table| table.unwrap_or(ctx.table)));

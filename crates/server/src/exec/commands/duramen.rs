@@ -197,7 +197,7 @@ pub(crate) fn mwrite(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
                         ctx.notify_change(SET, key, outcome);
                         tell_write(&mut ctx.reply(), outcome.after, level);
                     }
-                    Err(error) => ctx.reply().error(Failure::from(error).text()),
+                    Err(failure) => ctx.reply().error(failure.text()),
                 }
             }
             Ok(())

@@ -165,7 +165,7 @@ fn transfer(ctx: &mut Context<'_>, access: Access<'_, '_>, target: &Target<'_>) 
             }
             let mut guard = session.pin();
             // K1: SWAPDB may have run since.
-            ctx.table = ctx.client.table(ctx.shared);
+            ctx.begin_again()?;
             let table = match target.db {
                 None => ctx.table,
                 Some(db) => ctx.shared.commands.table(db).ok_or(DROPPED_NOW)?,

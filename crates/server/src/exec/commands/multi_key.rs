@@ -62,14 +62,14 @@ impl Context<'_> {
         &mut self,
         guard: &mut Guard<'_>,
         mut run: impl FnMut(TableId, &mut Guard<'_>) -> Result<T, Error>,
-    ) -> Result<T, Error> {
+    ) -> Result<T, Failure> {
         loop {
             let done = run(self.table, guard);
             if !matches!(done, Err(Error::TryAgain)) || !self.may_be_outdated() {
-                return done;
+                return done.map_err(Failure::from);
             }
             guard.renew();
-            self.table = self.client.table(self.shared);
+            self.take_table_again()?;
         }
     }
 

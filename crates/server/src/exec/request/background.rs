@@ -24,6 +24,8 @@ pub(crate) enum Kind {
     Files,
     /// Changes of a cluster's users.
     Users,
+    /// Waits for requests that run.
+    Pauses,
 }
 
 /// Gives the command's work to a thread; the reply, which `work` returns, waits for it. `work` also
@@ -49,6 +51,7 @@ pub(crate) fn run(
     let thread = match kind {
         Kind::Files => &ctx.shared.file_work,
         Kind::Users => &ctx.shared.user_changes,
+        Kind::Pauses => &ctx.shared.pauses,
     };
     let given = thread.give(run);
     given.map_err(|why| Failure::from(format!("ERR {why}")))?;

@@ -1,13 +1,17 @@
 //! One command: it is run, counted, and its failure becomes its reply.
 
 use super::context::{Context, Done, Failure};
+use super::pause;
+use super::permit::Permit;
 use super::routing::NO_DATABASE;
 use super::slow_timer;
 use super::spec::{Access, Kind, ONE_KEY, Run, flag};
+use crate::exec::commands::acl;
 use crate::exec::state::client::{DROPPED, Verdict, gate};
 use crate::exec::state::scripts::Abandoned;
 use crate::seldom::seldom;
 use crate::shared::commands::global;
+use duramen_base::planted::{Bug, has_bug};
 use duramen_engine::{Error, Guard, KeyHash};
 
 const TOO_MANY_EFFECTS: Failure = Failure::Text(
@@ -32,8 +36,10 @@ impl Context<'_> {
             if let Access::Guarded(guard) = &mut access {
                 guard.renew();
             }
-            self.table = self.client.table(self.shared);
-            done = self.dispatch(access.for_now(), hashes, &mut effects);
+            done = self.begin_again();
+            if done.is_ok() {
+                done = self.dispatch(access.for_now(), hashes, &mut effects);
+            }
         }
         if self.local.room.exceeded {
             self.overflowed(start, effects);
@@ -112,6 +118,29 @@ impl Context<'_> {
     fn is_outdated(&self, done: &Done) -> bool {
         let is_told = |failure: &Failure| failure.is_moving();
         done.as_ref().is_err_and(is_told) && self.may_be_outdated()
+    }
+
+    /// The request begins after a wait, in which CLIENT PAUSE and SWAPDB may have run. It has done
+    /// nothing yet.
+    pub(crate) fn begin_again(&mut self) -> Done {
+        if pause::has_begun(self) {
+            return Err(Failure::GoesOn); // it is shown again, and then waits for the end of the pause
+        }
+        self.take_table_again()
+    }
+
+    /// keys::K1: takes the table that the client has selected by now, after a wait in which SWAPDB
+    /// may have run. The client may have no right to that one, or to another one that the request
+    /// names.
+    pub(crate) fn take_table_again(&mut self) -> Done {
+        self.table = self.client.table(self.shared);
+        let checked = Permit::check(self.spec, &self.args, self.client, self.table, self.shared);
+        match checked {
+            Ok(permit) => self.permit = permit,
+            Err(_) if has_bug(Bug::RightsAreNotCheckedAgain) => {}
+            Err(refusal) => return Err(acl::refused_late(self, refusal)),
+        }
+        Ok(())
     }
 
     /// `effects`: the number of those that stay if the command does not.

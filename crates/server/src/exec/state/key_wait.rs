@@ -12,7 +12,7 @@ use duramen_types::stream::Id;
 use std::sync::atomic::Ordering;
 
 /// Memory of a key that a client waits for: entries in a queue, in the table of queues, and here.
-const KEY_BYTES: usize = 150;
+const KEY_BYTES: usize = 190;
 
 /// The wait of one request.
 pub(crate) struct KeyWait {
@@ -22,8 +22,9 @@ pub(crate) struct KeyWait {
     /// Its place in the queues of `keys`; `None`: it has none at the moment.
     pub(crate) ticket: Option<Ticket>,
     pub(crate) keys: Vec<WaitKey>,
-    /// In a cluster: the place of its first key, and since when this member serves it.
-    pub(crate) place: Option<(RouteHash, Option<TabletsVersion>)>,
+    /// In a cluster: the places of its keys, and since when this member serves them. A slot may be
+    /// divided, so not all keys leave together.
+    pub(crate) places: Vec<(RouteHash, Option<TabletsVersion>)>,
     /// Of XREAD: the ids behind which it reads, as they were at its first look.
     pub(crate) last_ids: Vec<Id>,
 }

@@ -113,6 +113,17 @@ impl Member {
         self.tell(&[(low, ME, true), (high, OTHER, true)], &[low], &[]);
     }
 
+    /// All slots are divided in two parts, the ends of which are adjacent. The second one is
+    /// served here or by another member.
+    pub(super) fn tell_divided(&mut self, ends: (RouteHash, RouteHash), is_whole: bool) {
+        let first = KeyRange::new(RouteHash::MIN, ends.0);
+        let second = KeyRange::new(ends.1, RouteHash::last_of_slot(16_383));
+        let owner = if is_whole { ME } else { OTHER };
+        let own = [first, second];
+        let own = if is_whole { &own[..] } else { &own[..1] };
+        self.tell(&[(first, ME, true), (second, owner, true)], own, own);
+    }
+
     /// Everything belongs to the other member.
     pub(super) fn tell_all_gone(&mut self) {
         self.tell(&[(KeyRange::ALL, OTHER, true)], &[], &[]);

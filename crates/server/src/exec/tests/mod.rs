@@ -10,6 +10,7 @@ mod duramen;
 mod events;
 mod groups;
 mod loading;
+mod meanwhile;
 mod operations;
 mod pace;
 mod pubsub;

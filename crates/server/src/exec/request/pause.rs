@@ -1,0 +1,63 @@
+//! Requests that wait for the end of `CLIENT PAUSE`.
+//!
+//! **Invariant**
+//! - P1: when `CLIENT PAUSE` is answered, no request that it delays takes effect until its end. A
+//!   request looks at the pause when it is admitted, and again when it begins anew after a wait
+//!   (`Context::begin_again`). The reply to `CLIENT PAUSE` waits for the requests that have begun:
+//!   those that were outside of the store meanwhile begin anew (`Store::quiesce`). Not for its own
+//!   `EXEC`, and not for the rest of `DURAMEN.MWRITE` and `DURAMEN.MREMOVE`.
+
+use super::context::Context;
+use super::spec::{Spec, flag};
+use crate::clock;
+use crate::exec::commands::script;
+use crate::exec::state::client::{Client, Verdict};
+use crate::shared::Shared;
+use crate::shared::commands::global;
+use duramen_base::planted::{Bug, has_bug};
+use duramen_wire::resp::Args;
+
+/// Whether `CLIENT PAUSE` delays this request; then the verdict has the end of the pause.
+pub(crate) fn waits(spec: &Spec, args: &Args<'_>, shared: &Shared, client: &mut Client) -> bool {
+    if shared.commands.gate() & global::PAUSED == 0 || client.has_waited() {
+        return false;
+    }
+    let until_ms = end_of(spec, args, shared, client);
+    if let Some(until_ms) = until_ms {
+        client.verdict = Verdict::Paused { until_ms };
+    }
+    until_ms.is_some()
+}
+
+/// Whether a pause that delays the request has begun since the request was admitted.
+pub(super) fn has_begun(ctx: &Context<'_>) -> bool {
+    ctx.shared.commands.gate() & global::PAUSED != 0
+        && !ctx.local.in_exec
+        && !has_bug(Bug::PauseIsNotLookedAt)
+        && end_of(ctx.spec, &ctx.args, ctx.shared, ctx.client).is_some()
+}
+
+/// The end of the pause that delays this request, if one does.
+fn end_of(spec: &Spec, args: &Args<'_>, shared: &Shared, client: &Client) -> Option<u64> {
+    let (until_ms, writes_only) = shared.commands.paused(clock::now_ms())?;
+    let waits = if spec.name == "client|unpause" {
+        false
+    } else if !writes_only {
+        true
+    } else if spec.name == "exec" {
+        let queue = client.transaction.as_ref();
+        queue.is_some_and(|queue| {
+            // A function may have other flags than when it was queued.
+            let mut requests = queue.specs.iter().enumerate();
+            requests.any(|(n, spec)| may_write(spec, &queue.queue.args(n, &[]), shared))
+        })
+    } else {
+        !client.in_multi() && may_write(spec, args, shared)
+    };
+    waits.then_some(until_ms)
+}
+
+/// Whether a request waits for the end of `CLIENT PAUSE … WRITE`.
+pub(crate) fn may_write(spec: &Spec, args: &Args<'_>, shared: &Shared) -> bool {
+    spec.has(flag::WRITE | flag::MAY_REPLICATE) && !script::declares_no_writes(shared, spec, args)
+}

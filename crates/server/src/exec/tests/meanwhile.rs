@@ -1,0 +1,173 @@
+//! Others act while an admitted request waits: it is decided anew after the wait.
+
+use super::cluster::Member;
+use super::{START_MS, Server, run};
+use crate::exec::{Verdict, WaitState};
+use crate::shared::commands::DBS;
+use duramen_base::ids::Level;
+use duramen_base::planted::{Bug, carry, with_bug};
+use duramen_engine::TableId;
+use std::time::{Duration, Instant};
+
+/// Time in which a request of another thread has come to its wait. If it has not, it waits for
+/// nothing, and the test finds no fault.
+const COMES: Duration = Duration::from_millis(200);
+
+/// The replies to a user who may use the first table alone, and whose FLUSHDB waits while another
+/// table is put behind its database.
+fn flush_while_swapped() -> (String, bool) {
+    let server = Server::new(2);
+    let (mut executor, mut admin) = (server.executor(0), server.client(0));
+    let setup = b"SELECT 3\r\nSET theirs 1\r\nSELECT 0\r\nSET ours 1\r\n\
+        ACL SETUSER u on >p ~* +@all resettables table:default\r\n";
+    let replies = run(&mut executor, &mut admin, setup);
+    assert_eq!(replies, "+OK\r\n".repeat(5));
+    let mut session = server.shared.store().session().expect("a session");
+    let guard = session.pin();
+    let replies = std::thread::scope(|scope| {
+        let flush = scope.spawn(carry(|| {
+            let (mut executor, mut user) = (server.executor(1), server.client(1));
+            run(&mut executor, &mut user, b"AUTH u p\r\nFLUSHDB\r\n")
+        }));
+        std::thread::sleep(COMES); // it waits until no guard is left
+        let commands = &server.shared.commands;
+        let mut places: Vec<Option<TableId>> =
+            (0..DBS as u8).map(|db| commands.table(db)).collect();
+        places.swap(0, 3);
+        commands.set_tables(&places, &guard.position());
+        drop(guard);
+        flush.join().expect("it is answered")
+    });
+    let theirs = run(&mut executor, &mut admin, b"SELECT 0\r\nEXISTS theirs\r\n");
+    (replies, theirs.ends_with(":1\r\n"))
+}
+
+/// The right to the table was checked before the wait; after it the command took the table that
+/// SWAPDB had put there.
+#[test]
+fn a_table_that_comes_during_a_wait_needs_its_own_right() {
+    let (replies, is_kept) = flush_while_swapped();
+    assert!(replies.starts_with("+OK\r\n-NOPERM"), "{replies}");
+    assert!(is_kept);
+    let (replies, is_kept) = with_bug(Bug::RightsAreNotCheckedAgain, flush_while_swapped);
+    assert_eq!(replies, "+OK\r\n+OK\r\n", "the bug is found");
+    assert!(!is_kept);
+}
+
+/// Whether a client that waits for two keys of a divided slot is shown again when the second one
+/// has left.
+fn is_told_of_the_second_key() -> bool {
+    let mut member = Member::new(1);
+    let session = member.session.server.shared.store().session();
+    let mut keys = {
+        let mut session = session.expect("a session");
+        let guard = session.pin();
+        ["{a}1", "{a}2"].map(|key| (guard.route(guard.hash(key.as_bytes()), key.as_bytes()), key))
+    };
+    keys.sort_unstable();
+    let [(first, stays), (_, leaves)] = keys;
+    let second = first.next().expect("it is not the last");
+    member.tell_divided((first, second), true);
+    let s = &mut member.session;
+    assert_eq!(s.ask(&format!("BLPOP {stays} {leaves} 0")), "");
+    assert_eq!(s.client.verdict(), Verdict::Blocked);
+    assert!(!s.executor.has_lost_keys(&s.client));
+    member.tell_divided((first, second), false);
+    let s = &mut member.session;
+    let is_told = s.executor.has_lost_keys(&s.client);
+    s.ask(&format!("BLPOP {stays} {leaves} 0"));
+    assert_ne!(
+        s.client.verdict(),
+        Verdict::Blocked,
+        "shown again, it does not wait for elements"
+    );
+    is_told
+}
+
+/// It waited for ever: only the place of its first key was looked at.
+#[test]
+fn a_client_that_waits_is_told_of_each_key_that_leaves() {
+    assert!(is_told_of_the_second_key());
+    assert!(!with_bug(Bug::FirstKeyIsAll, is_told_of_the_second_key));
+}
+
+/// Whether a write that waited when CLIENT PAUSE came took effect after the reply to that.
+fn is_written_in_the_pause() -> bool {
+    let server = Server::new(1);
+    let mut session = server.shared.store().session().expect("a session");
+    let mut guard = session.pin();
+    let keys = [(TableId::DEFAULT, guard.hash(b"another"))];
+    guard.lock_keys(&keys).expect("it takes the only head");
+    let (mut executor, mut pauser) = (server.executor(0), server.client(0));
+    std::thread::scope(|scope| {
+        let write = scope.spawn(carry(|| {
+            let (mut executor, mut writer) = (server.executor(0), server.client(0));
+            run(&mut executor, &mut writer, b"SET k v\r\n")
+        }));
+        std::thread::sleep(COMES); // it waits for a head
+        let paused = run(&mut executor, &mut pauser, b"CLIENT PAUSE 100000 WRITE\r\n");
+        assert_eq!(paused, "+OK\r\n");
+        let wait = pauser.take_wait();
+        let is_answered = || {
+            let state = wait.state(|_| Level::Synced, None, START_MS);
+            !matches!(state, WaitState::Waiting { .. })
+        };
+        let deadline = Instant::now() + COMES;
+        while !is_answered() && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+        let was_answered = is_answered();
+        guard.unlock_keys();
+        drop(guard);
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !is_answered() {
+            assert!(Instant::now() < deadline, "CLIENT PAUSE is answered");
+            std::thread::yield_now();
+        }
+        let is_there =
+            |executor: &mut _, client: &mut _| run(executor, client, b"EXISTS k\r\n") == ":1\r\n";
+        let at_the_answer = !was_answered && is_there(&mut executor, &mut pauser);
+        write.join().expect("it ends");
+        is_there(&mut executor, &mut pauser) != at_the_answer
+    })
+}
+
+#[test]
+fn no_write_takes_effect_after_client_pause_was_answered() {
+    assert!(!is_written_in_the_pause());
+    let found = with_bug(Bug::PauseIsNotLookedAt, is_written_in_the_pause);
+    assert!(found, "the bug is found");
+}
+
+/// A queue counted as one that writes nothing, by the flags of its function when it was queued.
+#[test]
+fn a_transaction_is_paused_by_what_its_functions_may_do_now() {
+    let mut s = Server::session(1);
+    let load = |flags: &str| {
+        format!(
+            "#!lua name=l\nredis.register_function{{function_name='f', callback=function(k) return 1 end{flags}}}"
+        )
+    };
+    let reads = load(", flags={'no-writes'}");
+    assert_eq!(
+        s.ask_bytes(&[b"FUNCTION", b"LOAD", reads.as_bytes()]),
+        "$1\r\nl\r\n"
+    );
+    s.expect("MULTI", "+OK\r\n");
+    s.expect("FCALL f 1 k", "+QUEUED\r\n");
+    let mut admin = s.server.client(0);
+    let mut input = Vec::new();
+    let writes = load("");
+    let load = [&b"FUNCTION"[..], b"LOAD", b"REPLACE", writes.as_bytes()];
+    duramen_wire::resp::RequestEncoder::new(&mut input).request(&load);
+    run(&mut s.executor, &mut admin, &input);
+    run(
+        &mut s.executor,
+        &mut admin,
+        b"CLIENT PAUSE 100000 WRITE\r\n",
+    );
+    s.expect("EXEC", "");
+    assert!(matches!(s.client.verdict(), Verdict::Paused { .. }));
+    run(&mut s.executor, &mut admin, b"CLIENT UNPAUSE\r\n");
+    s.expect("EXEC", "*1\r\n:1\r\n");
+}
