@@ -24,10 +24,16 @@ def promtool(*words, **options):
     return run(provide.optional(provide.promtool), *words, **options)
 
 
-def page(port):
-    """{name of a sample} of a page of metrics."""
+def samples(port):
+    """{name of a sample: its value} of a page of metrics, without those that have labels."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=harness.PATIENCE_S) as answer:
         lines = answer.read().decode().splitlines()
+    return dict(line.split(" ") for line in lines if re.match("[a-z0-9_]+ ", line)), lines
+
+
+def page(port):
+    """{name of a sample} of a page of metrics."""
+    _, lines = samples(port)
     return {re.match("[a-z0-9_]+", line)[0] for line in lines if line and not line.startswith("#")}
 
 
@@ -93,8 +99,65 @@ def test_a_metric_that_does_not_exist_is_found(metrics):
     assert unknown([("a", "rate(duramen_commands[5m]) > duramen_objects")], metrics) == {("a", "duramen_commands")}
 
 
+def test_every_metric_is_documented(metrics):
+    """Twenty were not, and two names in the documentation did not exist."""
+    text = PACKAGING.parent.joinpath("docs/operations.md").read_text()
+    documented = {name.removesuffix("_total") for name in METRIC.findall(text)}
+    ends = re.compile(r"_(?:total|bucket|sum|count)$")
+    existing = {ends.sub("", name) for name in metrics}
+    assert not existing - documented
+    table = re.findall(r"(?m)^\| ((?:`(?:duramen|process)_[a-z0-9_]+` ?)+)\|", text)
+    named = {name for row in table for name in METRIC.findall(row)}
+    assert len(named) > 100 and not named - existing
+
+
+def alerts_of(pages, tmp_path):
+    """The names of the alerts that fire after these pages, which are scraped one a minute."""
+    names = {name for page in pages for name in page}
+    series = [
+        {"series": f'{name}{{job="duramen",instance="a"}}', "values": " ".join(page.get(name, "_") for page in pages)}
+        for name in sorted(names)
+    ]
+    expected = {"expr": 'ALERTS{alertstate="firing"}', "eval_time": f"{len(pages) - 1}m", "exp_samples": []}
+    test = {"name": "a server", "interval": "1m", "input_series": series, "promql_expr_test": [expected]}
+    file = tmp_path / "server.test.yml"
+    file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [test]}))
+    words = [provide.optional(provide.promtool), "test", "rules", file]
+    ended = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=harness.PATIENCE_S)
+    text = ended.stdout.decode()
+    assert (ended.returncode == 0) == ("got:" not in text), text
+    return set(re.findall(r'alertname="(\w+)"', text.partition("got:")[2]))
+
+
+@pytest.mark.parametrize("memory", ["64mb", "256mb"])
+def test_the_alert_of_full_memory_fires_when_a_server_refuses(memory, tmp_path):
+    """It was never true: the figure was another one than that by which writes are refused."""
+    value = b"v" * 20_000
+    with harness.Duramen(tmp_path, dir=tmp_path / "data", memory=memory, level="memory") as server:
+        wire = server.connect()
+        pages, number, refused = [samples(server.admin_port)[0]], 0, False
+        while not refused:
+            replies = wire.pipeline([("SET", f"key:{number + n}", value) for n in range(10)])
+            number += 10
+            refused = any(isinstance(reply, harness.ErrorReply) and str(reply).startswith("OOM") for reply in replies)
+            used = float(samples(server.admin_port)[0]["duramen_utilization_ratio"])
+            if not refused and used > 0.9 and len(pages) == 1:
+                pages += [samples(server.admin_port)[0]] * 12
+        assert len(pages) > 1, "it is refused at a fill of more than 0.9"
+        assert "DuramenMemoryNearlyFull" in alerts_of(pages, tmp_path)
+        assert "DuramenMemoryFull" not in alerts_of(pages, tmp_path)
+        pages.append(samples(server.admin_port)[0])
+        assert 0.97 < float(pages[-1]["duramen_utilization_ratio"]) < 1.05
+        assert "DuramenMemoryFull" in alerts_of(pages, tmp_path)
+        info = wire.call("INFO", "memory").decode()
+        shown = float(re.search("duramen_utilization:(.*)", info)[1])
+        assert abs(shown - float(pages[-1]["duramen_utilization_ratio"])) < 0.02
+        assert server.log().count("writes are refused for lack of memory from now on") == 1
+        harness.wait_until(lambda: "no write was refused for lack of memory" in server.log(), "the end of the refusals")
+
+
 def test_promtool_accepts_the_rules():
-    assert "SUCCESS: 30 rules found" in promtool("check", "rules", RULES)
+    assert "SUCCESS: 32 rules found" in promtool("check", "rules", RULES)
 
 
 def test_the_alerts_fire_when_they_should():

@@ -26,6 +26,7 @@ impl Store {
             segment_budget_bytes,
             segment_bytes: core.space.segment_bytes() as u64,
             live_limit_bytes: core.live_limit(),
+            expired_bytes: core.expired_bytes(),
             utilization: core.live_in_memory() as f64 / segment_budget_bytes.max(1) as f64,
             committed_bytes: core.space.budget.used(),
             excess_bytes: core.excess_bytes(),

@@ -18,6 +18,8 @@ pub struct Stats {
     pub live_limit_bytes: u64,
     /// Live bytes in memory as a part of `segment_budget_bytes`, 0 to 1.
     pub utilization: f64,
+    /// Bytes of `live_bytes` that have expired, as estimated.
+    pub expired_bytes: u64,
     /// Bytes of the budget that are backed by memory now.
     pub committed_bytes: u64,
     /// Bytes in use beyond a budget that was lowered, which have not been given back yet.
@@ -43,6 +45,14 @@ pub struct Stats {
     pub flipped_bits: u64,
     /// Times that an entry was found with damage that one bit does not explain.
     pub damaged_entries: u64,
+}
+
+impl Stats {
+    /// Live data as a part of the limit beyond which a store refuses writes.
+    pub fn fill(&self) -> f64 {
+        let live_bytes = self.live_bytes.saturating_sub(self.expired_bytes);
+        live_bytes as f64 / self.live_limit_bytes.max(1) as f64
+    }
 }
 
 /// The cleaner's work since start.

@@ -92,6 +92,8 @@ pub struct Member {
     candidate: Candidate,
     /// Index of the coordinator that answers, or is tried.
     coordinator: usize,
+    /// When a leader last answered, or gave an order.
+    heard_us: u64,
     phase: Phase,
     me: ServerId,
     term: u32,
@@ -119,6 +121,7 @@ impl Member {
             random: Random::new(candidate.seed ^ candidate.enlist.nonce),
             candidate,
             coordinator: 0,
+            heard_us: now_us,
             phase: Phase::Enlisting,
             me: ServerId::NONE,
             term: 0,
@@ -152,6 +155,11 @@ impl Member {
     /// The coordinator that answers, or is tried: `host:port`.
     pub fn coordinator(&self) -> &str {
         &self.candidate.coordinators[self.coordinator]
+    }
+
+    /// Time since a leading coordinator answered, or gave an order.
+    pub fn coordinator_silent_us(&self, now_us: u64) -> u64 {
+        now_us.saturating_sub(self.heard_us)
     }
 
     /// The versions here, as they are confirmed to the coordinator.
@@ -398,6 +406,12 @@ impl Member {
         answer: CoordinatorAnswer,
         out: &mut Vec<Output>,
     ) {
+        if !matches!(
+            &answer,
+            CoordinatorAnswer::Refused(Refusal::NotLeader { .. })
+        ) {
+            self.heard_us = now_us;
+        }
         match (asking, answer) {
             (Asking::Enlist, CoordinatorAnswer::Enlisted(enlisted)) => {
                 if matches!(self.phase, Phase::Enlisting) {
@@ -535,6 +549,7 @@ impl Member {
             return out.push(refuse(Refusal::NotLeader { leader: None })); // N6
         }
         self.term = self.term.max(sender.generation);
+        self.heard_us = now_us;
         if !self.is_me(target) {
             return out.push(refuse(Refusal::NotUp(target)));
         }

@@ -23,6 +23,7 @@ pub(crate) mod encodings;
 pub(crate) mod error_names;
 pub(crate) mod events;
 pub(crate) mod figures;
+mod full;
 pub(crate) mod latency;
 pub(crate) mod libraries;
 mod local;
@@ -207,12 +208,12 @@ pub struct Shared {
     pub(crate) file_work: Background,
     /// Changes of a cluster's users, which wait for the coordinator.
     pub(crate) user_changes: Background,
-    pub(crate) pubsub: pubsub::PubSub,
     /// Waits of `CLIENT PAUSE` for the requests before it.
     pub(crate) pauses: Background,
     pub(crate) memory_refusals: full::Refusals,
     /// Waits for the end of these refusals.
     refusal_watch: Background,
+    pub(crate) pubsub: pubsub::PubSub,
     pub(crate) tracking: tracking::Tracking,
     pub(crate) latency: latency::LatencyEvents,
     /// The clients that wait for elements, by key.
@@ -282,10 +283,10 @@ impl Shared {
             audit,
             file_work: Background::new("file-work"),
             user_changes: Background::new("user-changes"),
-            pubsub: pubsub::PubSub::default(),
             pauses: Background::new("pauses"),
             memory_refusals: full::Refusals::default(),
             refusal_watch: Background::new("refusals"),
+            pubsub: pubsub::PubSub::default(),
             tracking: tracking::Tracking::default(),
             latency: latency::LatencyEvents::default(),
             waiters: Waiters::default(),

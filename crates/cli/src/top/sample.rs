@@ -81,6 +81,7 @@ pub(super) struct Reading {
     pub(super) rss_bytes: Option<f64>,
     pub(super) memory_limit_bytes: Option<f64>,
     pub(super) live_bytes: Option<f64>,
+    pub(super) live_limit_bytes: Option<f64>,
     pub(super) index_bytes: Option<f64>,
     pub(super) utilization: Option<f64>,
     /// Bytes of the second tier; `None` without one.
@@ -149,6 +150,7 @@ impl Reading {
             rss_bytes: now.number("used_memory_rss"),
             memory_limit_bytes: now.number("maxmemory").filter(|limit| *limit > 0.0),
             live_bytes: now.number("duramen_live_bytes"),
+            live_limit_bytes: now.number("duramen_live_limit_bytes"),
             index_bytes: now.number("duramen_index_bytes"),
             utilization: now.number("duramen_utilization"),
             flash_bytes: now.number("duramen_flash_bytes"),

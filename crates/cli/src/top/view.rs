@@ -114,11 +114,15 @@ fn throughput(frame: &mut Frame<'_>, area: Rect, page: &Page, reading: &Reading)
 fn gauges(frame: &mut Frame<'_>, area: Rect, reading: &Reading) {
     let [utilization, memory] =
         Layout::horizontal([Constraint::Percentage(50), Constraint::Percentage(50)]).areas(area);
-    let live = format!("{} live", size(reading.live_bytes));
+    let live = format!(
+        "{} live of {}",
+        size(reading.live_bytes),
+        size(reading.live_limit_bytes)
+    );
     gauge(
         frame,
         utilization,
-        " utilization of the log ",
+        " live data of its limit ",
         reading.utilization,
         live,
     );

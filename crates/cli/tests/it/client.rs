@@ -363,6 +363,7 @@ fn top_without_a_terminal_prints_lines() {
         for figure in [
             "utilization",
             "live_bytes",
+            "live_limit_bytes",
             "memory_limit_bytes",
             "cleaner_busy",
             "segments_open",

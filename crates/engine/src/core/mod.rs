@@ -415,7 +415,7 @@ impl Core {
     }
 
     /// Estimated bytes of expired entries that no thread has met yet.
-    fn expired_bytes(&self) -> u64 {
+    pub fn expired_bytes(&self) -> u64 {
         let now_ms = self.clock.now_ms();
         let segments = self.space.segments.iter();
         segments

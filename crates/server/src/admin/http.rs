@@ -273,7 +273,7 @@ fn memory_json(shared: &Shared, store: &Store, list: bool) -> Value {
         "log_buffer_bytes_max": footprint.log_buffer_bytes_max,
         "objects": report.objects,
         "index_slots": report.index_slots,
-        "utilization": stats.utilization,
+        "utilization": stats.fill(),
         "page_bytes": stats.page_bytes,
         "segment_count": report.segments.len(),
         "connections": {

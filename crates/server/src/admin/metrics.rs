@@ -121,11 +121,19 @@ fn per_thread(
     shared: &Shared,
 ) -> fmt::Result {
     let (name, help) = (figure.metric, figure.help);
-    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    let kind = match figure.is_counter {
+        true => MetricType::Counter,
+        false => MetricType::Gauge,
+    };
+    let mut family = encoder.encode_descriptor(name, help, None, kind)?;
     for (number, thread) in shared.threads.iter().enumerate() {
         let labels = [("thread", number.to_string())];
         let value = (figure.read)(&thread.counters).as_metric();
-        ConstCounter::new(value).encode(family.encode_family(&labels)?)?;
+        let series = family.encode_family(&labels)?;
+        match figure.is_counter {
+            true => ConstCounter::new(value).encode(series)?,
+            false => ConstGauge::new(value).encode(series)?,
+        }
     }
     Ok(())
 }

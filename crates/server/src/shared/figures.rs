@@ -148,7 +148,7 @@ pub(crate) static THREADS: [Figure<ThreadCounters>; 22] = [
 ];
 
 #[rustfmt::skip] // One row, one line: it is a table.
-pub(crate) static STORE: [Figure<Stats>; 23] = [
+pub(crate) static STORE: [Figure<Stats>; 24] = [
     counter("appended_bytes", "duramen_appended_bytes", "Key and value bytes appended by writers.", |s| Count(s.appended_bytes)),
     counter("entries_expired", "expired_keys", "Objects removed because their time was over.", |s| Count(s.entries_expired)),
     counter("entries_evicted", "evicted_keys", "Objects evicted in cache mode.", |s| Count(s.entries_evicted)),
@@ -164,7 +164,8 @@ pub(crate) static STORE: [Figure<Stats>; 23] = [
     gauge("objects", "duramen_objects", "Objects in all tables.", |s| Count(s.objects)),
     gauge("live_bytes", "duramen_live_bytes", "Bytes of live entries, headers and alignment included.", |s| Count(s.live_bytes)),
     gauge("segment_budget_bytes", "duramen_segment_budget_bytes", "Bytes of segments that may hold data.", |s| Count(s.segment_budget_bytes)),
-    gauge("utilization_ratio", "duramen_utilization", "Live bytes of the segment budget, 0 to 1.", |s| Ratio(s.utilization)),
+    gauge("live_limit_bytes", "duramen_live_limit_bytes", "Live bytes, those on flash too, beyond which writes are refused, or entries evicted.", |s| Count(s.live_limit_bytes)),
+    gauge("utilization_ratio", "duramen_utilization", "Live bytes, those that have expired left out, divided by their limit: at 1 writes are refused.", |s| Ratio(s.fill())),
     gauge("committed_bytes", "duramen_committed_bytes", "Bytes of the budget that are backed by memory.", |s| Count(s.committed_bytes)),
     gauge("excess_bytes", "duramen_excess_bytes", "Bytes in use beyond a budget that was lowered, not given back yet.", |s| Count(s.excess_bytes)),
     gauge("index_bytes", "duramen_index_bytes", "Bytes of the index.", |s| Count(s.index_bytes)),
@@ -253,7 +254,8 @@ impl Member {
 }
 
 #[rustfmt::skip] // One row, one line: it is a table.
-pub(crate) static MEMBER: [Figure<Member>; 22] = [
+pub(crate) static MEMBER: [Figure<Member>; 23] = [
+    gauge("cluster_coordinator_silent_seconds", "duramen_coordinator_silent_ms", "Time since a leading coordinator last answered this member, or sent it an order.", |m| Time(Duration::from_micros(m.status.coordinator_silent_us))),
     gauge("cluster_servers_up", "duramen_servers_up", "Servers of the cluster that are up, as this member knows it.", |m| Count(m.status.servers_up as u64)),
     gauge("cluster_servers_crashed", "duramen_servers_crashed", "Servers that have crashed and are not recovered yet.", |m| Count(m.status.servers_crashed as u64)),
     gauge("cluster_enough_backups", "duramen_enough_backups", "1 while there are enough others for all replicas, else 0: then writes wait.", |m| Flag(m.status.enough_backups)),
@@ -271,17 +273,18 @@ pub(crate) static MEMBER: [Figure<Member>; 22] = [
     gauge("cluster_map_version", "duramen_map_version", "Version of the tablet map.", |m| Count(m.view.map_version().0)),
     gauge("cluster_recoveries", "duramen_recoveries", "Partitions of crashed servers that are replayed here.", |m| Count(m.status.recoveries.len() as u64)),
     gauge("cluster_recovery_bytes", "", "Bytes that they have replayed so far.", |m| Count(m.status.recoveries.iter().map(|part| part.bytes).sum())),
-    gauge("cluster_offences", "duramen_offences", "Hellos and frames on the native port that were refused or invalid.", |m| Count(m.status.offences)),
-    gauge("cluster_tls_failures", "duramen_cluster_tls_failures", "Native connections that TLS ended: a certificate that is not accepted, or a side without TLS.", |m| Count(m.status.tls_failures)),
+    counter("cluster_offences", "duramen_offences", "Hellos and frames on the native port that were refused or invalid.", |m| Count(m.status.offences)),
+    counter("cluster_tls_failures", "duramen_cluster_tls_failures", "Native connections that TLS ended: a certificate that is not accepted, or a side without TLS.", |m| Count(m.status.tls_failures)),
     gauge("cluster_slowest_round_seconds", "", "Longest round of the thread that answers pings.", |m| Time(Duration::from_micros(m.status.slowest_round_us))),
     field("duramen_tablets_version", |m| Count(m.view.tablets_version().0)),
     field("duramen_replicas", |m| Count(m.status.replicas.into())),
 ];
 
 #[rustfmt::skip] // One row, one line: it is a table.
-pub(crate) static SERVER: [Figure<Shared>; 5] = [
+pub(crate) static SERVER: [Figure<Shared>; 6] = [
     gauge("connected_clients", "connected_clients", "Clients connected.", |s| Count(s.connected_clients() as u64)),
     gauge("maxclients", "maxclients", "Clients that may be connected.", |s| Count(s.config().maxclients as u64)),
+    counter("memory_refusals", "duramen_memory_refusals", "Requests of clients of Redis's protocol that were refused for lack of memory: OOM.", |s| Count(s.memory_refusals.count())),
     gauge("memory_budget_bytes", "", "The setting `memory`.", |s| Count(s.config().memory_bytes)),
     gauge("reactor_threads", "duramen_threads", "Reactor threads.", |s| Count(s.threads.len() as u64)),
     gauge("uptime_seconds", "uptime_in_seconds", "Time since start.", |s| Time(s.started.elapsed())),

@@ -13,6 +13,8 @@ pub struct MemberStatus {
     pub addresses: Addresses,
     /// The coordinator that answers, or that is tried: `host:port`.
     pub coordinator: String,
+    /// Time since a leading coordinator answered, or sent an order.
+    pub coordinator_silent_us: u64,
     pub list_version: ListVersion,
     /// The newest list of its tablets that is in effect here.
     pub tablets_version: TabletsVersion,
@@ -60,6 +62,7 @@ impl MemberStatus {
         node.member()
             .coordinator()
             .clone_into(&mut self.coordinator);
+        self.coordinator_silent_us = node.member().coordinator_silent_us(now_us);
         self.list_version = members.version();
         self.servers_up = members.up().count();
         self.servers_crashed = members.iter().count() - self.servers_up;

@@ -240,6 +240,7 @@ impl Local {
     pub(crate) fn note_error(&self, shared: &Shared, text: &str) {
         self.counters(shared).errors.add(1);
         let code = error_names::code(text);
+        shared.note_if_full(code, text);
         let place = match error_names::position(code) {
             Some(place) => place,
             None if shared.error_codes.count(code) => return,

@@ -78,6 +78,7 @@ pub(crate) fn write(ctx: &Context<'_>, fields: &mut Fields) {
 fn own_figures(shared: &Shared, store: &Store, fields: &mut Fields) {
     let names = [
         "duramen_live_bytes",
+        "duramen_live_limit_bytes",
         "duramen_index_bytes",
         "duramen_committed_bytes",
         "duramen_excess_bytes",

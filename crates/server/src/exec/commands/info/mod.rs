@@ -252,6 +252,7 @@ fn stats(ctx: &Context<'_>, fields: &mut Fields) {
         let names = ["expired_keys", "evicted_keys"];
         fields.figures(&figures::STORE, &store.stats(), &names);
     }
+    fields.figures(&figures::SERVER, ctx.shared, &["duramen_memory_refusals"]);
     // This server has no expiry cycles: expired keys are removed when they are met or cleaned.
     fields.zeros(&[
         "expired_time_cap_reached_count",
@@ -418,6 +419,7 @@ fn cluster_section(ctx: &Context<'_>, fields: &mut Fields) {
     fields.add("duramen_coordinator", &status.coordinator);
     fields.add("duramen_users_revision", ctx.shared.acl.revision());
     let names = [
+        "duramen_coordinator_silent_ms",
         "duramen_list_version",
         "duramen_replicas",
         "duramen_servers_up",
