@@ -73,7 +73,7 @@ enum Command {
     Join(serve::ServeArgs),
     /// Start a coordinator, which servers of a cluster join.
     #[command(after_help = coordinator::HELP)]
-    Coordinator(coordinator::CoordinatorArgs),
+    Coordinator(Box<coordinator::CoordinatorArgs>),
     /// Start a whole cluster on this machine, for trials: a coordinator and some servers.
     #[command(after_help = up::HELP)]
     Up(up::UpArgs),

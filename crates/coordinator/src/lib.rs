@@ -30,6 +30,7 @@ mod settings;
 mod store;
 
 pub use certificates::reload as reload_certificates;
+pub use duramen_metastore::EtcdAccess;
 pub use settings::{SettingsError, check as check_settings, defaults};
 pub use store::{StoreError, StoreSpec};
 
@@ -54,6 +55,8 @@ pub struct Options {
     /// `host:port` under which others reach it, if it differs from `listen`.
     pub announce: Option<String>,
     pub store: StoreSpec,
+    /// With a store in etcd: TLS and login there.
+    pub etcd: EtcdAccess,
     /// Token that this coordinator and its servers, clients and tools prove to each other; empty:
     /// none.
     pub token: Vec<u8>,
@@ -130,8 +133,10 @@ pub struct Running {
 /// It can't listen, or the system gives no sockets or threads. [`Running::wait`] returns the errors
 /// of the store.
 pub fn start(options: Options) -> Result<Running, Error> {
-    let store = options.store.clone();
-    start_with(options, move |name, cluster| store.open(name, cluster))
+    let (store, access) = (options.store.clone(), options.etcd.clone());
+    start_with(options, move |name, cluster| {
+        store.open(name, cluster, access)
+    })
 }
 
 /// As [`start`], with a store from `make`, whose arguments are the names of the coordinator and of

@@ -1,7 +1,7 @@
-//! The setting that selects a store: `redb:DIR`, or `etcd:http://HOST:PORT,…`.
+//! The setting that selects a store: `redb:DIR`, or `etcd:http://HOST:PORT,…`, or `https`.
 
 use duramen_cluster::coordinator::store::MetaStore;
-use duramen_metastore::{Embedded, Etcd};
+use duramen_metastore::{Embedded, Etcd, EtcdAccess};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -16,8 +16,12 @@ const ETCD_PORT: u16 = 2379;
 pub enum StoreSpec {
     /// A file in this directory. One coordinator can use it.
     Redb(PathBuf),
-    /// `host:port` of etcd's members. Any number of coordinators can use it; one of them leads.
-    Etcd(Vec<String>),
+    /// Any number of coordinators can use it; one of them leads.
+    Etcd {
+        /// `host:port` of etcd's members.
+        endpoints: Vec<String>,
+        tls: bool,
+    },
 }
 
 /// The reason why the store cannot be opened.
@@ -27,10 +31,12 @@ pub enum StoreError {
         "`{0}` is not a store: write redb:DIR, or etcd:http://HOST:PORT and more of them after commas"
     )]
     Unknown(String),
-    #[error("`{0}` is not an address of etcd: write http://HOST:PORT")]
+    #[error("`{0}` is not an address of etcd: write http://HOST:PORT or https://HOST:PORT")]
     Endpoint(String),
-    #[error("TLS to etcd is not supported: use http, and a network of its own")]
-    Tls,
+    #[error("all addresses of etcd must be http, or all https")]
+    Mixed,
+    #[error("the authority of etcd's certificates is missing: name it by --etcd-ca-file")]
+    NoAuthority,
     #[error("cannot make the directory {path}: {reason}")]
     Directory { path: PathBuf, reason: String },
 }
@@ -38,16 +44,40 @@ pub enum StoreError {
 impl StoreSpec {
     /// Whether several coordinators can use the store, of which one leads and the others stand by.
     pub(crate) fn has_standbys(&self) -> bool {
-        matches!(self, StoreSpec::Etcd(_))
+        matches!(self, StoreSpec::Etcd { .. })
     }
 
-    pub(crate) fn open(&self, name: &str, cluster: &str) -> Result<Box<dyn MetaStore>, StoreError> {
+    /// Checks that what it needs to reach etcd is given.
+    ///
+    /// # Errors
+    /// [`StoreError::NoAuthority`].
+    pub fn check(&self, access: &EtcdAccess) -> Result<(), StoreError> {
+        match self {
+            StoreSpec::Etcd { tls: true, .. } if access.identity.is_none() => {
+                Err(StoreError::NoAuthority)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn open(
+        &self,
+        name: &str,
+        cluster: &str,
+        access: EtcdAccess,
+    ) -> Result<Box<dyn MetaStore>, StoreError> {
+        self.check(&access)?;
         match self {
             StoreSpec::Redb(path) => {
                 make(path)?;
                 Ok(Box::new(Embedded::new(&path.join(FILE), name)))
             }
-            StoreSpec::Etcd(endpoints) => Ok(Box::new(Etcd::new(endpoints, cluster, name))),
+            StoreSpec::Etcd { endpoints, tls } => {
+                let identity = access.identity.filter(|_| *tls);
+                let access = EtcdAccess { identity, ..access };
+                let store = Etcd::new(endpoints, cluster, name).with_access(access);
+                Ok(Box::new(store))
+            }
         }
     }
 }
@@ -63,11 +93,12 @@ impl fmt::Display for StoreSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             StoreSpec::Redb(path) => write!(f, "redb:{}", path.display()),
-            StoreSpec::Etcd(endpoints) => {
+            StoreSpec::Etcd { endpoints, tls } => {
                 f.write_str("etcd:")?;
+                let scheme = if *tls { "https" } else { "http" };
                 for (n, endpoint) in endpoints.iter().enumerate() {
                     let comma = if n > 0 { "," } else { "" };
-                    write!(f, "{comma}http://{endpoint}")?;
+                    write!(f, "{comma}{scheme}://{endpoint}")?;
                 }
                 Ok(())
             }
@@ -83,20 +114,27 @@ impl FromStr for StoreSpec {
         match text.split_once(':').ok_or_else(unknown)? {
             ("redb", path) if !path.is_empty() => Ok(StoreSpec::Redb(path.into())),
             ("etcd", list) => {
-                let endpoints = list.split(',').map(endpoint);
-                Ok(StoreSpec::Etcd(endpoints.collect::<Result<_, _>>()?))
+                let found = list.split(',').map(endpoint);
+                let found: Vec<(String, bool)> = found.collect::<Result<_, _>>()?;
+                let tls = found.iter().any(|(_, tls)| *tls);
+                if found.iter().any(|(_, one)| *one != tls) {
+                    return Err(StoreError::Mixed);
+                }
+                let endpoints = found.into_iter().map(|(endpoint, _)| endpoint).collect();
+                Ok(StoreSpec::Etcd { endpoints, tls })
             }
             _ => Err(unknown()),
         }
     }
 }
 
-fn endpoint(text: &str) -> Result<String, StoreError> {
+/// `host:port`, and whether it is `https`.
+fn endpoint(text: &str) -> Result<(String, bool), StoreError> {
     let wrong = || StoreError::Endpoint(text.to_owned());
-    if text.starts_with("https://") {
-        return Err(StoreError::Tls);
-    }
-    let rest = text.trim().strip_prefix("http://").unwrap_or(text.trim());
+    let (tls, rest) = match text.trim().strip_prefix("https://") {
+        Some(rest) => (true, rest),
+        None => (false, text.trim().trim_start_matches("http://")),
+    };
     let rest = rest.trim_end_matches('/');
     if rest.is_empty() || rest.contains(['/', '?', '#', '@', ' ']) {
         return Err(wrong());
@@ -104,10 +142,10 @@ fn endpoint(text: &str) -> Result<String, StoreError> {
     match rest.rsplit_once(':') {
         Some((host, port)) if !host.is_empty() && !port.ends_with(']') => {
             port.parse::<u16>().map_err(|_| wrong())?;
-            Ok(rest.to_owned())
+            Ok((rest.to_owned(), tls))
         }
         Some(("", _)) => Err(wrong()),
-        _ => Ok(format!("{rest}:{ETCD_PORT}")),
+        _ => Ok((format!("{rest}:{ETCD_PORT}"), tls)),
     }
 }
 
@@ -121,6 +159,7 @@ mod tests {
             "redb:/var/lib/duramen",
             "etcd:http://127.0.0.1:2379",
             "etcd:http://a:1,http://[::1]:2",
+            "etcd:https://a:1,https://[::1]:2",
         ] {
             let spec: StoreSpec = text.parse().expect(text);
             assert_eq!(spec.to_string(), text);
@@ -136,7 +175,9 @@ mod tests {
             "etcd:http://",
             "etcd:a:b",
             "etcd::1",
-            "etcd:https://a:1",
+            "etcd:https://",
+            "etcd:https://a:1,http://b:1",
+            "etcd:https://a:1,b:1",
             "etcd:http://a:1/path",
             "etcd:a,",
         ] {

@@ -7,7 +7,7 @@ mod embedded;
 mod etcd;
 
 pub use embedded::Embedded;
-pub use etcd::Etcd;
+pub use etcd::{Access as EtcdAccess, Etcd};
 
 use duramen_cluster::coordinator::store::Error;
 

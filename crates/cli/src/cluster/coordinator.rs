@@ -7,7 +7,8 @@ use crate::failure::EXIT_FAILED;
 use crate::notify;
 use crate::signals::{self, Order};
 use clap::Args;
-use duramen_coordinator::{Error, Options, Role, Running, Stopper, StoreSpec};
+use duramen_coordinator::{Error, EtcdAccess, Options, Role, Running, Stopper, StoreSpec};
+use duramen_tls::{Identity, Settings};
 use duramen_wire::native::message::{ClusterSettings, ReplicaLayout};
 use signal_hook::iterator::Signals;
 use std::hash::{BuildHasher as _, RandomState};
@@ -31,9 +32,11 @@ pub(crate) struct CoordinatorArgs {
     #[arg(long, env = "DURAMEN_CLUSTER", value_name = "NAME", default_value = CLUSTER_DEFAULT, value_parser = cluster_name)]
     cluster: String,
     /// Store of the coordinator's state: redb:DIR (one coordinator), or etcd:http://HOST:PORT,…
-    /// (any number, one of which leads).
+    /// or etcd:https://HOST:PORT,… (any number, one of which leads).
     #[arg(long, value_name = "STORE", default_value = "redb:duramen-coordinator")]
     store: StoreSpec,
+    #[command(flatten)]
+    etcd: EtcdArgs,
     /// A file with the cluster's token, which servers, clients and tools must have as well.
     #[arg(long, env = "DURAMEN_CLUSTER_TOKEN_FILE", value_name = "FILE")]
     cluster_token_file: Option<PathBuf>,
@@ -53,6 +56,58 @@ pub(crate) struct CoordinatorArgs {
     settings: SettingsArgs,
     #[command(flatten)]
     log: LogArgs,
+}
+
+/// TLS and login to etcd.
+#[derive(Args)]
+struct EtcdArgs {
+    /// The authorities of etcd's certificates, as PEM, for a store at https.
+    #[arg(long, value_name = "FILE")]
+    etcd_ca_file: Option<PathBuf>,
+    /// A certificate for etcd, if it asks its clients for one, and the certificate's key.
+    #[arg(long, value_name = "FILE", requires = "etcd_key_file")]
+    etcd_cert_file: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", requires = "etcd_cert_file")]
+    etcd_key_file: Option<PathBuf>,
+    /// A user of etcd, with the right to read and write the keys under /duramen/NAME/.
+    #[arg(long, value_name = "NAME", requires = "etcd_password_file")]
+    etcd_user: Option<String>,
+    /// A file whose first line is this user's password.
+    #[arg(long, value_name = "FILE", requires = "etcd_user")]
+    etcd_password_file: Option<PathBuf>,
+}
+
+impl EtcdArgs {
+    fn access(&self) -> Result<EtcdAccess, String> {
+        let path = |file: &Option<PathBuf>| file.clone().unwrap_or_default();
+        let identity = match &self.etcd_ca_file {
+            None if self.etcd_cert_file.is_some() => {
+                return Err("--etcd-cert-file needs --etcd-ca-file".to_owned());
+            }
+            None => None,
+            Some(ca) => {
+                let settings = Settings {
+                    certificate_file: path(&self.etcd_cert_file),
+                    key_file: path(&self.etcd_key_file),
+                    ca_file: ca.clone(),
+                    ..Settings::default()
+                };
+                let identity = Identity::load(settings);
+                Some(Arc::new(identity.map_err(|error| error.to_string())?))
+            }
+        };
+        let login = match (&self.etcd_user, &self.etcd_password_file) {
+            (Some(user), Some(file)) => {
+                let text = std::fs::read_to_string(file);
+                let text =
+                    text.map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+                let password = text.lines().next().unwrap_or_default();
+                Some((user.clone(), password.to_owned()))
+            }
+            _ => None,
+        };
+        Ok(EtcdAccess { identity, login })
+    }
 }
 
 /// Options of the log.
@@ -248,6 +303,8 @@ pub(crate) fn address(
 impl CoordinatorArgs {
     fn options(&self) -> Result<Options, String> {
         let identity = self.tls.identity()?;
+        let etcd = self.etcd.access()?;
+        self.store.check(&etcd).map_err(|error| error.to_string())?;
         let encrypts = |address: SocketAddr| match self.admin_tls.as_str() {
             "auto" => identity.is_some() && !address.ip().is_loopback(),
             choice => choice == "yes",
@@ -268,6 +325,7 @@ impl CoordinatorArgs {
             listen: address("--listen", &self.listen, may_be_open)?,
             announce: self.announce.clone(),
             store: self.store.clone(),
+            etcd,
             token: super::token(self.cluster_token_file.as_deref())?,
             identity,
             settings: self.settings.settings()?,

@@ -8,7 +8,9 @@ use duramen_client::{
 use duramen_cluster::coordinator::store::{
     Batch, Contents, Error, Memory, MetaStore, Renewal, Term,
 };
-use duramen_coordinator::{Options, Role, Running, StoreSpec, defaults, start, start_with};
+use duramen_coordinator::{
+    EtcdAccess, Options, Role, Running, StoreSpec, defaults, start, start_with,
+};
 use duramen_net::{Event, Hub, Payload};
 use duramen_wire::native::codec::{
     Envelope, Question, Reply, Role as HelloRole, decode_question, decode_reply,
@@ -42,6 +44,7 @@ fn options(store: &str) -> Options {
         settings,
         admin: Some("127.0.0.1:0".parse().expect("an address")),
         admin_identity: None,
+        etcd: EtcdAccess::default(),
         catalog,
         show: |overview, _| format!("{{\"cluster\":\"{}\"}}", overview.status.cluster),
     }

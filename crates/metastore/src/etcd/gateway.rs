@@ -4,11 +4,14 @@
 //! **Concurrency** one owner. A leader has two gateways: one for its state, one for its signs of
 //! life.
 
-use super::http::{Connection, decode, encode, number};
+use super::http::{Answer, Connection, decode, encode, number};
 use crate::unavailable;
 use duramen_cluster::coordinator::store::Error;
+use duramen_tls::Identity;
 use serde_json::{Value, json};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+use std::{fmt, io};
 
 /// Pause between two tries.
 const REST: Duration = Duration::from_millis(50);
@@ -22,6 +25,29 @@ pub(super) struct Gateway {
     /// Longest wait for the answer to one request; beyond it the connection is dropped.
     timeout: Duration,
     prefix: String,
+    access: Access,
+    /// Of the login.
+    token: Option<String>,
+}
+
+/// How a coordinator may use etcd.
+#[derive(Clone, Default)]
+pub struct Access {
+    /// TLS, with the authority of etcd's certificates, and a certificate of its own if etcd asks
+    /// for one.
+    pub identity: Option<Arc<Identity>>,
+    /// A user of etcd, and the password.
+    pub login: Option<(String, String)>,
+}
+
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let user = self.login.as_ref().map(|(user, _)| user);
+        f.debug_struct("Access")
+            .field("tls", &self.identity.is_some())
+            .field("user", &user)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A key that was read.
@@ -40,13 +66,20 @@ impl Gateway {
             connection: None,
             timeout,
             prefix,
+            access: Access::default(),
+            token: None,
         }
+    }
+
+    pub fn set_access(&mut self, access: Access) {
+        (self.access, self.token, self.connection) = (access, None, None);
     }
 
     /// A gateway to the same endpoints and keys, with a connection of its own.
     pub fn twin(&self, timeout: Duration) -> Gateway {
         Gateway {
             endpoint: self.endpoint,
+            access: self.access.clone(),
             ..Gateway::new(&self.endpoints, self.prefix.clone(), timeout)
         }
     }
@@ -60,10 +93,17 @@ impl Gateway {
         let endpoint = &self.endpoints[self.endpoint % self.endpoints.len()];
         let answer = match self.connection.take() {
             Some(connection) => Ok(connection),
-            None => Connection::open(endpoint, self.timeout),
+            None => Connection::open(endpoint, self.access.identity.as_deref(), self.timeout),
         }
         .and_then(|mut connection| {
-            let answer = connection.post(path, body)?;
+            if let (None, Some(login)) = (&self.token, &self.access.login) {
+                let (answer, token) = log_in(&mut connection, login)?;
+                if token.is_none() {
+                    return Ok((connection, answer));
+                }
+                self.token = token;
+            }
+            let answer = connection.post(path, body, self.token.as_deref())?;
             Ok((connection, answer))
         });
         match answer {
@@ -72,6 +112,8 @@ impl Gateway {
                 Ok(answer.body)
             }
             Ok((_, answer)) => {
+                // The token may be too old: the next request logs in again.
+                self.token = None;
                 let text = answer.body["error"].as_str().unwrap_or("no reason given");
                 let reason = format!("etcd at {endpoint}: {text}");
                 self.endpoint += 1;
@@ -123,6 +165,21 @@ impl Gateway {
 
     pub fn get(&self, key: &[u8]) -> Value {
         json!({ "request_range": { "key": encode(&self.key(key)) } })
+    }
+}
+
+/// Logs in; `None`: it is refused, by this answer.
+fn log_in(
+    connection: &mut Connection,
+    (name, password): &(String, String),
+) -> Result<(Answer, Option<String>), io::Error> {
+    let body = json!({ "name": name, "password": password });
+    let answer = connection.post("/v3/auth/authenticate", &body, None)?;
+    let token = answer.body["token"].as_str().map(str::to_owned);
+    let token = token.filter(|_| answer.status == 200);
+    match (&token, answer.status) {
+        (None, 200) => Err(io::Error::other("its login gave no token")),
+        _ => Ok((answer, token)),
     }
 }
 

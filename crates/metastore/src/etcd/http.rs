@@ -8,6 +8,7 @@
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use duramen_tls::Identity;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -25,8 +26,29 @@ pub(super) struct Connection {
 
 /// A socket whose `Read` keeps the timeout (W1).
 struct Patient {
-    stream: TcpStream,
+    stream: Stream,
     timeout: Duration,
+}
+
+enum Stream {
+    Plain(TcpStream),
+    Tls(Box<duramen_tls::Stream>),
+}
+
+impl Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Error> {
+        match self {
+            Stream::Plain(stream) => stream.read(buffer),
+            Stream::Tls(stream) => stream.read(buffer),
+        }
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        match self {
+            Stream::Plain(stream) => stream.write_all(bytes),
+            Stream::Tls(stream) => stream.write_all(bytes).and_then(|()| stream.flush()),
+        }
+    }
 }
 
 impl Read for Patient {
@@ -53,23 +75,45 @@ pub(super) struct Answer {
 }
 
 impl Connection {
-    pub(super) fn open(endpoint: &str, timeout: Duration) -> Result<Connection, Error> {
+    /// `identity`: TLS, with the authority that it names.
+    pub(super) fn open(
+        endpoint: &str,
+        identity: Option<&Identity>,
+        timeout: Duration,
+    ) -> Result<Connection, Error> {
         let addresses: Vec<SocketAddr> = endpoint.to_socket_addrs()?.collect();
         let stream = connect(&addresses, timeout)?;
         stream.set_read_timeout(Some(timeout))?;
         stream.set_write_timeout(Some(timeout))?;
         stream.set_nodelay(true)?;
+        let stream = match identity {
+            None => Stream::Plain(stream),
+            Some(identity) => {
+                // New files count from the next connection on; wrong ones leave the former.
+                let _ = identity.reload();
+                let (host, _) = endpoint.rsplit_once(':').unwrap_or((endpoint, ""));
+                let host = host.trim_start_matches('[').trim_end_matches(']');
+                let stream = duramen_tls::Stream::connect(identity, host, stream)?;
+                Stream::Tls(Box::new(stream))
+            }
+        };
         Ok(Connection {
             stream: BufReader::new(Patient { stream, timeout }),
             host: endpoint.to_owned(),
         })
     }
 
-    /// Sends a request, and waits for the answer.
-    pub(super) fn post(&mut self, path: &str, body: &Value) -> Result<Answer, Error> {
+    /// Sends a request, and waits for the answer. `token`: of the login, if etcd asks for one.
+    pub(super) fn post(
+        &mut self,
+        path: &str,
+        body: &Value,
+        token: Option<&str>,
+    ) -> Result<Answer, Error> {
         let body = body.to_string();
+        let login = token.map_or_else(String::new, |token| format!("Authorization: {token}\r\n"));
         let head = format!(
-            "POST {path} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            "POST {path} HTTP/1.1\r\nHost: {}\r\n{login}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
             self.host,
             body.len()
         );
@@ -204,8 +248,9 @@ mod tests {
             stream.read_exact(&mut some).expect("a question");
             stream.write_all(bytes).expect("somebody listens");
         });
-        let mut connection = Connection::open(&endpoint, Duration::from_secs(5)).expect("open");
-        let answer = connection.post("/v3/kv/txn", &Value::Null);
+        let mut connection =
+            Connection::open(&endpoint, None, Duration::from_secs(5)).expect("open");
+        let answer = connection.post("/v3/kv/txn", &Value::Null, None);
         server.join().expect("it ends");
         answer
     }

@@ -28,9 +28,8 @@
 //!   effect once, and a delayed change does not take effect after younger ones (store::M2).
 //!
 //! It uses no etcd lease: etcd 3.4 gives none below two seconds, and T1 does not need one. It does
-//! not use the crate `etcd-client`, which depends on tonic and some hundred other crates, and needs
-//! `protoc` to be built; these few requests need a connection and JSON. TLS and users of etcd are
-//! not supported: run etcd on a network of its own.
+//! not use the crate `etcd-client`, which depends on tonic and some hundred other crates, and
+//! needs `protoc` to be built; these few requests need a connection and JSON.
 //!
 //! **Concurrency** one thread, blocking calls, each bounded by its timeouts. Another thread sends
 //! signs of life ([`renewal`]) on a connection of its own: loading, applying and storing may take
@@ -44,6 +43,7 @@ use crate::unusable;
 use duramen_cluster::coordinator::store::{
     Batch, Contents, Error, MetaStore, Renewal, Term, is_advice,
 };
+pub use gateway::Access;
 use gateway::{Gateway, Row, has_held, revision, rows, transaction};
 use http::encode;
 use renewal::{COMPACT_EVERY, EtcdRenewal};
@@ -111,6 +111,13 @@ impl Etcd {
             seen: None,
             beats: 0,
         }
+    }
+
+    /// Uses etcd by TLS, or as one of its users.
+    #[must_use]
+    pub fn with_access(mut self, access: Access) -> Etcd {
+        self.gateway.set_access(access);
+        self
     }
 
     /// Changes the silence after which another coordinator takes over. All coordinators of a

@@ -22,7 +22,7 @@ const BELOW: &[(&str, &[&str])] = &[
         &["duramen-format", "duramen-disk", "duramen-cipher"],
     ),
     ("duramen-cluster", &["duramen-wire"]),
-    ("duramen-metastore", &["duramen-cluster"]),
+    ("duramen-metastore", &["duramen-cluster", "duramen-tls"]),
     (
         "duramen",
         &["duramen-engine", "duramen-backup", "duramen-cluster"],

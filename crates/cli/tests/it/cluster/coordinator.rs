@@ -121,7 +121,7 @@ fn tables_are_kept_over_a_kill() {
 fn wrong_settings_and_addresses_are_said() {
     for (args, named) in [
         (&["--store", "file:x"][..], "redb:DIR"),
-        (&["--store", "etcd:https://a:1"], "TLS"),
+        (&["--store", "etcd:https://a:1"], "--etcd-ca-file"),
         (&["--replicas", "0"], "replicas must be 1 to 16"),
         (&["--segment-size", "3mb"], "a power of two"),
         (&["--read-lease", "1ms"], "read lease"),

@@ -6,8 +6,10 @@
 mod server;
 
 use duramen_cluster::coordinator::store::{Batch, Contents, Error, Memory, MetaStore, Term};
-use duramen_metastore::{Embedded, Etcd};
+use duramen_metastore::{Embedded, Etcd, EtcdAccess};
+use duramen_tls::{Authority, Request};
 use server::{Holding, Server};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -175,6 +177,58 @@ fn etcd_conforms() {
     let mut neighbour = server.store("c2", "one:1");
     assert_eq!(lead(&mut neighbour), Term(1));
     assert_eq!(steady(|| neighbour.load()), Ok(contents(&[])));
+}
+
+/// etcd with TLS and logins was refused: `use http, and a network of its own`.
+#[test]
+fn etcd_conforms_with_tls_and_a_login() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let authority = Authority::create(folder.path(), "etcd's", 30).expect("an authority");
+    let request = Request {
+        name: "etcd".to_owned(),
+        sans: vec!["127.0.0.1".to_owned()],
+        days: 30,
+    };
+    authority.issue(&request).expect("a certificate");
+    let mut server = Server::start_with(Some(folder.path()));
+    server.require_logins("hush");
+    conforms(&mut |name| Box::new(server.store("c", name)));
+    let refused = |access: EtcdAccess| {
+        let mut store = Etcd::new(&[server.endpoint()], "c", "one:1").with_access(access);
+        match store.leader() {
+            Err(Error::Unavailable { reason }) => reason,
+            other => panic!("{other:?}"),
+        }
+    };
+    let right = server.access();
+    let login = |password: &str| Some(("root".to_owned(), password.to_owned()));
+    let wrong = refused(EtcdAccess {
+        login: login("guess"),
+        ..right.clone()
+    });
+    assert!(wrong.contains("authentication failed"), "{wrong}");
+    let none = EtcdAccess {
+        login: None,
+        ..right.clone()
+    };
+    assert!(refused(none).contains("user name is empty"));
+    let plain = EtcdAccess {
+        identity: None,
+        ..right.clone()
+    };
+    refused(plain);
+    let other = tempfile::tempdir().expect("a folder");
+    Authority::create(other.path(), "another", 30).expect("an authority");
+    let settings = duramen_tls::Settings {
+        ca_file: other.path().join("ca.crt"),
+        ..duramen_tls::Settings::default()
+    };
+    let identity = duramen_tls::Identity::load(settings).expect("an authority");
+    let stranger = refused(EtcdAccess {
+        identity: Some(Arc::new(identity)),
+        ..right
+    });
+    assert!(stranger.contains("certificate"), "{stranger}");
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! An etcd process for one test, and a proxy in front of it that holds requests back.
 
-use duramen_metastore::Etcd;
+use duramen_metastore::{Etcd, EtcdAccess};
+use duramen_tls::{Identity, Settings};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,12 +13,19 @@ use std::time::{Duration, Instant};
 /// Longest wait; beyond it the test fails.
 const DEADLINE: Duration = Duration::from_secs(60);
 
+trait ReadWrite: Read + Write {}
+
+impl<T: Read + Write> ReadWrite for T {}
+
 /// The etcd process. It ends with the test.
 pub struct Server {
     folder: tempfile::TempDir,
     client_port: u16,
     peer_port: u16,
     process: Option<Child>,
+    /// The certificates of one that speaks TLS; and the access to it.
+    certificates: Option<PathBuf>,
+    access: EtcdAccess,
 }
 
 fn free_port() -> u16 {
@@ -26,12 +35,29 @@ fn free_port() -> u16 {
 
 impl Server {
     pub fn start() -> Server {
+        Server::start_with(None)
+    }
+
+    /// `certificates`: a folder that `duramen cert` could have made: it speaks TLS with them.
+    pub fn start_with(certificates: Option<&Path>) -> Server {
+        let identity = certificates.map(|folder| {
+            let settings = Settings {
+                ca_file: folder.join("ca.crt"),
+                ..Settings::default()
+            };
+            Arc::new(Identity::load(settings).expect("an authority"))
+        });
         for _ in 0..5 {
             let mut server = Server {
                 folder: tempfile::tempdir().expect("a folder"),
                 client_port: free_port(),
                 peer_port: free_port(),
                 process: None,
+                certificates: certificates.map(Path::to_owned),
+                access: EtcdAccess {
+                    identity: identity.clone(),
+                    login: None,
+                },
             };
             if server.try_start() {
                 return server;
@@ -40,9 +66,34 @@ impl Server {
         panic!("etcd does not start; its last words are above");
     }
 
+    /// Makes the user `root`, and asks for logins from now on.
+    pub fn require_logins(&mut self, password: &str) {
+        let user = format!(r#"{{"name":"root","password":"{password}"}}"#);
+        for (path, body) in [
+            ("user/add", &*user),
+            ("role/add", r#"{"name":"root"}"#),
+            ("user/grant", r#"{"user":"root","role":"root"}"#),
+            ("enable", "{}"),
+        ] {
+            let answer = self.ask(&format!("/v3/auth/{path}"), body);
+            assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
+        }
+        self.access.login = Some(("root".to_owned(), password.to_owned()));
+    }
+
+    pub fn access(&self) -> EtcdAccess {
+        self.access.clone()
+    }
+
+    fn url(&self, port: u16) -> String {
+        let is_secure = self.certificates.is_some() && port == self.client_port;
+        let scheme = if is_secure { "https" } else { "http" };
+        format!("{scheme}://127.0.0.1:{port}")
+    }
+
     /// False if it ended at once: another process took one of its ports meanwhile.
     fn try_start(&mut self) -> bool {
-        let url = |port: u16| format!("http://127.0.0.1:{port}");
+        let url = |port: u16| self.url(port);
         let log = std::fs::File::create(self.folder.path().join("log")).expect("a file");
         let mut command = Command::new("etcd");
         command
@@ -60,6 +111,10 @@ impl Server {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log);
+        if let Some(folder) = &self.certificates {
+            command.arg("--cert-file").arg(folder.join("etcd.crt"));
+            command.arg("--key-file").arg(folder.join("etcd.key"));
+        }
         let process = command.spawn();
         self.process = Some(process.expect("Debian's etcd-server is installed"));
         self.is_ready()
@@ -88,12 +143,22 @@ impl Server {
     }
 
     pub fn store(&self, cluster: &str, name: &str) -> Etcd {
-        Etcd::new(&[self.endpoint()], cluster, name).with_lease(Duration::from_millis(600))
+        Etcd::new(&[self.endpoint()], cluster, name)
+            .with_access(self.access())
+            .with_lease(Duration::from_millis(600))
     }
 
     /// Sends a request to its JSON gateway; returns the answer's text.
     pub fn ask(&self, path: &str, body: &str) -> String {
-        let mut stream = TcpStream::connect(self.endpoint()).expect("etcd is there");
+        let mut socket = TcpStream::connect(self.endpoint()).expect("etcd is there");
+        let mut secure = self.access.identity.as_deref().map(|identity| {
+            let socket = socket.try_clone().expect("it can be shared");
+            duramen_tls::Stream::connect(identity, "127.0.0.1", socket).expect("its certificate")
+        });
+        let stream: &mut dyn ReadWrite = match &mut secure {
+            Some(secure) => secure,
+            None => &mut socket,
+        };
         let length = body.len();
         let question = format!(
             "POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
