@@ -157,8 +157,55 @@ fn write_long_frame(out: &mut Vec<u8>, kind: u8, value: i64) {
     }
 }
 
-/// The shortest text that reads back as the same double, with `inf`, `-inf`, `nan` as in Redis, and
-/// an exponent where plain digits would be long (`1e+30`, `1e-07`, in C's style).
+/// A number as C's `strtod` reads all of a text: decimal, hexadecimal (`0x1.8p3`), `inf`, `nan`.
+/// Not with blanks before it. A number that is too large is infinite.
+#[must_use]
+pub fn parse_double(text: &[u8]) -> Option<f64> {
+    let decimal = std::str::from_utf8(text).ok()?.parse().ok();
+    decimal.or_else(|| parse_hexadecimal(text))
+}
+
+#[cold]
+fn parse_hexadecimal(text: &[u8]) -> Option<f64> {
+    let (sign, text) = match text {
+        [b'-', rest @ ..] => (-1.0, rest),
+        [b'+', rest @ ..] => (1.0, rest),
+        rest => (1.0, rest),
+    };
+    let [b'0', b'x' | b'X', rest @ ..] = text else {
+        return None;
+    };
+    let mut rest = rest;
+    let (mut value, mut scale, mut point, mut digits) = (0.0_f64, 0_i32, false, false);
+    while let [byte, tail @ ..] = rest {
+        match char::from(*byte).to_digit(16) {
+            Some(digit) => {
+                value = value * 16.0 + f64::from(digit);
+                scale = scale.saturating_sub(4 * i32::from(point));
+                digits = true;
+            }
+            None if *byte == b'.' && !point => point = true,
+            None => break,
+        }
+        rest = tail;
+    }
+    if !digits {
+        return None;
+    }
+    if let [b'p' | b'P', exponent @ ..] = rest {
+        let exponent: i16 = std::str::from_utf8(exponent).ok()?.parse().ok()?;
+        scale = scale.saturating_add(exponent.into());
+    } else if !rest.is_empty() {
+        return None;
+    }
+    Some(sign * value * 2.0_f64.powi(scale))
+}
+
+/// Integers up to this are written without an exponent.
+const PLAIN_INTEGER_MAX: f64 = (i64::MAX / 2) as f64;
+
+/// The shortest text that reads back as the same double, with `inf`, `-inf`, `nan`, and an
+/// exponent where Redis 7.2 and later write one (`1e+30`, `5.31e-5`).
 #[must_use]
 pub fn format_double(value: f64) -> String {
     if value.is_nan() {
@@ -167,14 +214,25 @@ pub fn format_double(value: f64) -> String {
     if value.is_infinite() {
         return if value > 0.0 { "inf" } else { "-inf" }.to_owned();
     }
-    let magnitude = value.abs();
-    if magnitude == 0.0 || (1e-5..1e21).contains(&magnitude) {
+    if value.fract() == 0.0 && value.abs() <= PLAIN_INTEGER_MAX {
         return format!("{value}");
     }
     let text = format!("{value:e}");
-    match text.split_once('e') {
-        Some((digits, exponent)) if !exponent.starts_with('-') => format!("{digits}e+{exponent}"),
-        _ => text,
+    let Some((shown, exponent)) = text.split_once('e') else {
+        return text;
+    };
+    let digits = shown.bytes().filter(u8::is_ascii_digit).count() as i32;
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    // The exponent of the last digit.
+    let last = exponent - (digits - 1);
+    let is_plain = match last >= 0 {
+        true => exponent < digits + 7,
+        false => last > -7 || exponent.abs() < 4,
+    };
+    match is_plain {
+        true => format!("{value}"),
+        false if exponent >= 0 => format!("{shown}e+{exponent}"),
+        false => text,
     }
 }
 
@@ -221,15 +279,44 @@ mod tests {
             (0.0, "0"),
             (3.0, "3"),
             (-0.1, "-0.1"),
-            (5.5e20, "550000000000000000000"),
+            (1e17, "100000000000000000"),
+            (5.5e20, "5.5e+20"),
+            (123_456_789_012_345_680_000.0, "123456789012345680000"),
             (1e30, "1e+30"),
-            (1.5e-7, "1.5e-7"),
+            (1e-6, "0.000001"),
+            (5.3e-5, "0.000053"),
+            (5.31e-5, "5.31e-5"),
+            (0.001_234_567, "0.001234567"),
+            (-1.5e-7, "-1.5e-7"),
+            (-0.0, "-0"),
             (f64::INFINITY, "inf"),
             (f64::NEG_INFINITY, "-inf"),
         ] {
             assert_eq!(format_double(value), text);
         }
         assert_eq!(format_double(f64::NAN), "nan");
+    }
+
+    #[test]
+    fn doubles_are_read_as_by_c() {
+        for (text, value) in [
+            ("1.5", 1.5),
+            (".5", 0.5),
+            ("1e309", f64::INFINITY),
+            ("-inf", f64::NEG_INFINITY),
+            ("0x10", 16.0),
+            ("-0X1F", -31.0),
+            ("0x1.8p3", 12.0),
+            ("0x.8", 0.5),
+            ("0x1p-2", 0.25),
+        ] {
+            assert_eq!(parse_double(text.as_bytes()), Some(value), "{text}");
+        }
+        for text in [
+            "", " 1", "1 ", "0x", "0x.", "0xg", "0x1p", "0x1pz", "x10", "(1", "1_0",
+        ] {
+            assert_eq!(parse_double(text.as_bytes()), None, "{text}");
+        }
     }
 
     proptest! {

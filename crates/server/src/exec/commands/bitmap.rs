@@ -23,8 +23,7 @@ fn parse_offset(text: &[u8], width: Option<u32>) -> Result<usize, Failure> {
         (text, _) => (text, 1),
     };
     let number = parse_integer(text).and_then(|number| number.checked_mul(factor));
-    let end = i64::from(width.unwrap_or(1)) - 1;
-    let number = number.filter(|at| *at >= 0 && at.saturating_add(end) < BITS_MAX);
+    let number = number.filter(|at| (0..BITS_MAX).contains(at));
     number
         .and_then(|at| usize::try_from(at).ok())
         .ok_or(BAD_OFFSET)

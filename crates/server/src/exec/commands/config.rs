@@ -160,7 +160,7 @@ pub(crate) fn set(ctx: &mut Context<'_>) -> Done {
             Some(setting) if setting.runtime => {
                 setting
                     .apply(&mut trial, value)
-                    .map_err(|error| refused(name, &error.to_string()))?;
+                    .map_err(|error| refused(name, &brief(&error.to_string(), value)))?;
                 changes.push((setting, &**value));
             }
             Some(setting) => {
@@ -219,9 +219,22 @@ fn check_fixed(shared: &Shared, config: &ServerConfig, name: &str, value: &str) 
             &format!("can't set immutable config: it is `{current}` here"),
         )),
         None => Err(Failure::from(format!(
-            "ERR Unknown option or number of arguments for CONFIG SET - '{name}'"
+            "ERR Unknown option or number of arguments for CONFIG SET - '{}'",
+            brief(name, name)
         ))),
     }
+}
+
+/// Most bytes of an argument in an error.
+const SHOWN_BYTES_MAX: usize = 128;
+
+/// An error that shows this argument, shortened if that is long.
+fn brief(error: &str, argument: &str) -> String {
+    if argument.len() <= SHOWN_BYTES_MAX {
+        return error.to_owned();
+    }
+    let end = argument.floor_char_boundary(SHOWN_BYTES_MAX);
+    error.replace(argument, &format!("{}…", &argument[..end]))
 }
 
 fn refused(name: &str, why: &str) -> Failure {

@@ -30,19 +30,22 @@ struct Options {
 
 fn parse(ctx: &Context<'_>) -> Result<Options, Failure> {
     let mut options = Options::default();
+    let (mut idle, mut frequent) = (false, false);
     let mut rest = ctx.args.skip(4).into_iter();
     while let Some(option) = rest.next() {
         match option.to_ascii_lowercase().as_slice() {
             b"replace" => options.replace = true,
             b"absttl" => options.absolute = true,
-            // Accepted, as there is nothing like them here.
-            b"idletime" => {
+            // Accepted, as there is nothing like them here; one of them.
+            b"idletime" if !frequent => {
+                idle = true;
                 let seconds = parse_integer(rest.next().ok_or(SYNTAX)?).ok_or(NOT_AN_INTEGER)?;
                 if seconds < 0 {
                     return Err(Failure::Text("ERR Invalid IDLETIME value, must be >= 0"));
                 }
             }
-            b"freq" => {
+            b"freq" if !idle => {
+                frequent = true;
                 let freq = parse_integer(rest.next().ok_or(SYNTAX)?).ok_or(NOT_AN_INTEGER)?;
                 if !(0..=255).contains(&freq) {
                     return Err(Failure::Text(

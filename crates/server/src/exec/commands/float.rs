@@ -4,6 +4,8 @@
 //! it). So there is none of the rounding noise of Redis's `long double`. Larger or finer numbers
 //! are added as `f64`.
 
+use duramen_wire::resp::number::parse_double;
+
 /// Digits that [`Float::Fixed`] keeps after the point: as many as Redis prints.
 const FRACTION_DIGITS: i32 = 17;
 const FIXED_ONE: u128 = 10u128.pow(FRACTION_DIGITS as u32);
@@ -28,7 +30,7 @@ impl Float {
         if let Some(fixed) = parse_fixed(text) {
             return Some(Float::Fixed(fixed));
         }
-        let value: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
+        let value = parse_double(text)?;
         let spelled_infinite = text.iter().any(|b| matches!(b, b'i' | b'I'));
         if value.is_nan() || value.is_infinite() && !spelled_infinite {
             return None;

@@ -13,6 +13,7 @@ use crate::exec::request::events::EventName;
 use duramen_engine::{Guard, KeyHash};
 use duramen_types::{Sorted, Text, Type, count, find_at_most_once};
 use duramen_wire::resp::Protocol;
+use duramen_wire::resp::number::parse_double;
 use std::ops::Deref;
 
 pub(crate) const fn event(name: &'static str) -> EventName {
@@ -24,9 +25,8 @@ pub(crate) type Scored = Vec<(Vec<u8>, f64)>;
 
 /// A score from an argument: any number, infinity included.
 pub(crate) fn parse_score(text: &[u8]) -> Option<f64> {
-    let text = std::str::from_utf8(text).ok()?;
-    let score: f64 = text.parse().ok()?;
-    let spelled_infinite = text.bytes().any(|byte| matches!(byte, b'i' | b'I'));
+    let score = parse_double(text)?;
+    let spelled_infinite = text.iter().any(|byte| matches!(byte, b'i' | b'I'));
     (!score.is_nan() && (score.is_finite() || spelled_infinite)).then_some(score)
 }
 

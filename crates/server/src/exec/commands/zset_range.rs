@@ -3,12 +3,12 @@
 use super::collection::{Write, change, encoded, read, typed};
 use super::computed::computed_at_once;
 use super::list::range_of;
-use super::zset::{event, parse_score, write_scored};
+use super::zset::{event, write_scored};
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use duramen_engine::{Guard, KeyHash};
 use duramen_types::sorted::{LexEnd, ScoreEnd};
 use duramen_types::{Sorted, Text};
-use duramen_wire::resp::number::parse_integer;
+use duramen_wire::resp::number::{parse_double, parse_integer};
 use std::ops::Range;
 
 /// The order in which a range is taken.
@@ -50,7 +50,14 @@ fn parse_score_end(text: &[u8]) -> Result<ScoreEnd, Failure> {
         [b'(', rest @ ..] => (true, rest),
         rest => (false, rest),
     };
-    let score = parse_score(text).ok_or(Failure::Text("ERR min or max is not a float"))?;
+    // As C reads a number: blanks before it are left out, no text is 0, and what is too large is
+    // infinite.
+    let score = match text {
+        [] => Some(0.0),
+        text => parse_double(text.trim_ascii_start()),
+    };
+    let score = score.filter(|score| !score.is_nan());
+    let score = score.ok_or(Failure::Text("ERR min or max is not a float"))?;
     Ok(ScoreEnd { score, is_open })
 }
 
@@ -121,9 +128,9 @@ fn parse<'a>(
                 let offset = parse_integer(offset).ok_or(NOT_AN_INTEGER)?;
                 limit = Some((offset, parse_integer(count).ok_or(NOT_AN_INTEGER)?));
             }
-            b"rev" if fixed.reversed.is_none() => reversed = Some(true),
-            b"bylex" if fixed.by.is_none() => by = Some(By::Member),
-            b"byscore" if fixed.by.is_none() => by = Some(By::Score),
+            b"rev" if reversed.is_none() => reversed = Some(true),
+            b"bylex" if by.is_none() => by = Some(By::Member),
+            b"byscore" if by.is_none() => by = Some(By::Score),
             _ => return Err(SYNTAX),
         }
     }

@@ -437,3 +437,51 @@ fn sets_are_combined_in_parts() {
     }
     assert!((2..60).contains(&most), "{most} parts");
 }
+
+/// Small differences from Redis that users met.
+#[test]
+fn numbers_and_options_are_read_as_in_redis() {
+    let mut s = Server::session(1);
+    s.expect("ZADD z 0x10 a 5.31e-05 b 1 c", ":3\r\n");
+    s.expect("ZSCORE z a", "$2\r\n16\r\n");
+    s.expect("ZSCORE z b", "$7\r\n5.31e-5\r\n");
+    s.expect("ZINCRBY z 0x10 a", "$2\r\n32\r\n");
+    for wrong in ["(1", "1e309", "\" 1\"", "\"1 \"", "0x"] {
+        s.expect_error(
+            &format!("ZADD z {wrong} x"),
+            "ERR value is not a valid float",
+        );
+    }
+    for (low, high, count) in [
+        ("(", "+inf", 3),
+        ("\" 1\"", "0x20", 2),
+        ("\"\"", "(0x20", 2),
+        ("1", "1e309", 2),
+    ] {
+        s.expect(&format!("ZCOUNT z {low} {high}"), &format!(":{count}\r\n"));
+    }
+    s.expect_error("ZCOUNT z \"( x\" 5", "ERR min or max is not a float");
+    s.expect("INCRBYFLOAT f 0x10", "$2\r\n16\r\n");
+    s.expect_error("INCRBYFLOAT f 1e400", "ERR value is not a valid float");
+    s.expect(
+        "BITFIELD b GET u8 4294967295 GET i64 4294967290",
+        "*2\r\n:0\r\n:0\r\n",
+    );
+    s.expect_error("BITFIELD b GET u8 4294967296", "ERR bit offset is not");
+    for twice in ["REV REV", "BYSCORE BYSCORE", "BYLEX BYSCORE"] {
+        s.expect_error(&format!("ZRANGE z 0 1 {twice}"), "ERR syntax error");
+    }
+    s.ask("SET k v");
+    for options in ["FREQ 1 IDLETIME 1", "IDLETIME 1 FREQ 1"] {
+        s.expect_error(&format!("RESTORE l 0 x {options}"), "ERR syntax error");
+    }
+    let long = "x".repeat(100_000);
+    for name in ["maxmemory", "maxmemory-policy", &long] {
+        let request = ["CONFIG", "SET", name, &long].map(str::as_bytes);
+        let reply = s.ask_bytes(&request);
+        assert!(
+            reply.starts_with("-ERR") && reply.len() < 1_000,
+            "{reply:.300}"
+        );
+    }
+}
