@@ -411,3 +411,18 @@ def test_a_password_that_nobody_can_give_is_refused(start, tmp_path):
                 assert other.call("RESET") == b"RESET"
                 assert b"server" in other.call("HELLO", 2, "AUTH", "default", password)
     assert "preauth-limit" in refusal("--requirepass", "x" * 1000, "--preauth-limit", "1kb")
+
+
+def test_what_redis_has_and_duramen_has_not_is_named(tmp_path):
+    """A redis.conf was `not TOML`, and for volatile-lru allkeys-lru was proposed, which does something else."""
+    conf = tmp_path / "redis.conf"
+    conf.write_text("# of an earlier server\nport 6379\nappendfsync everysec\n")
+    said = refusal("--config", conf)
+    assert "redis.conf:2: this looks like a line of a redis.conf" in said and "port = 6379" in said, said
+    conf.write_text('port = 6379\nappendfsync = "everysec"\n')
+    assert "for everysec set `level` to buffered" in refusal("--config", conf)
+    said = refusal("--maxmemory-policy", "volatile-lru")
+    assert "evicts keys with and without an expiry alike" in said and "similar value" not in said, said
+    assert "similar value" in refusal("--maxmemory-policy", "allkeys-lr")
+    conf.write_text("frobnicate = 1\n")
+    assert "no setting has a similar name" in refusal("--config", conf)

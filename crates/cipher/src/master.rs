@@ -1,7 +1,8 @@
 //! The master key: its source, its text, its id.
 //!
 //! **Invariants**
-//! - M1: a key file that other users may read is refused.
+//! - M1: a key file that other users may read is refused. One of root may be readable by its
+//!   group, as Kubernetes and systemd give keys to a process that is not root.
 //! - M2: a key is in no error, log or debug text: these have its id, from which the key cannot be
 //!   computed.
 
@@ -24,6 +25,8 @@ pub(crate) const KEY_BYTES: usize = 32;
 pub const KEY_TEXT_BYTES: usize = 2 * KEY_BYTES + 1;
 /// Bits of a mode that give other users rights.
 const OTHERS: u32 = 0o077;
+/// The bit with which the group of the file may read it.
+const GROUP_READS: u32 = 0o040;
 
 /// The source of a master key.
 #[derive(Clone, Debug)]
@@ -71,12 +74,23 @@ fn read_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, Error> {
         source,
     };
     let file = open_to_read(path).map_err(failed)?;
-    let mode = file.metadata().map_err(failed)?.mode() & 0o777;
-    if mode & OTHERS != 0 {
+    let metadata = file.metadata().map_err(failed)?;
+    let mode = metadata.mode() & 0o777;
+    if !is_closed(mode, metadata.uid()) {
         let path = path.display().to_string();
         return Err(Error::Open { path, mode }); // M1
     }
     read_text(file).map_err(failed)
+}
+
+/// M1; `owner`: the id of the file's owner.
+fn is_closed(mode: u32, owner: u32) -> bool {
+    let open = if owner == 0 {
+        OTHERS & !GROUP_READS
+    } else {
+        OTHERS
+    };
+    mode & open == 0
 }
 
 /// The id of a master key: it tells keys apart, and does not show them.
@@ -233,10 +247,14 @@ mod tests {
     #[test]
     fn a_key_that_others_can_read_is_refused() {
         let text = MasterKey::random().unwrap().text();
-        for mode in [0o640, 0o604, 0o620, 0o644] {
+        for mode in [0o660, 0o604, 0o620, 0o644] {
             let refused = read(&text, mode).unwrap_err();
             assert!(refused.contains("chmod 600"), "{refused}"); // M1
         }
+        // A key from Kubernetes: of root, and readable by the group of the server.
+        assert!(is_closed(0o440, 0) && is_closed(0o640, 0) && is_closed(0o400, 0));
+        assert!(!is_closed(0o444, 0) && !is_closed(0o460, 0) && !is_closed(0o450, 0));
+        assert!(!is_closed(0o440, 1000) && is_closed(0o400, 1000));
         let none = KeySource::File("/nowhere/key".into()).read().unwrap_err();
         assert!(none.to_string().contains("`/nowhere/key`"), "{none}");
     }

@@ -7,7 +7,7 @@
 use clap::{Arg, ArgMatches, Subcommand};
 use duramen_server::ServerConfig;
 use duramen_server::config::file::{self, Entry};
-use duramen_server::config::{Kind, MemoryLimit, SETTINGS, Setting, hint};
+use duramen_server::config::{Kind, MemoryLimit, SETTINGS, Setting, hint, redis_line_hint};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -213,7 +213,11 @@ impl Loaded {
             Ok(entries) => entries,
             Err(error) => {
                 let (path, line, message) = (path.display(), error.line, error.message);
-                problems.push(format!("{path}:{line}: not TOML: {message}"));
+                let wrong = text.lines().nth(line.saturating_sub(1)).unwrap_or_default();
+                problems.push(match redis_line_hint(wrong) {
+                    Some(hint) => format!("{path}:{line}: {hint}"),
+                    None => format!("{path}:{line}: not TOML: {message}"),
+                });
                 return;
             }
         };
@@ -276,9 +280,12 @@ impl Loaded {
             ];
             if !known && !others.contains(&name.as_str()) {
                 let nearest = Setting::nearest(name.trim_start_matches("DURAMEN_"));
-                let nearest = Setting::find(nearest).map_or_else(String::new, Setting::env_name);
+                let nearest = nearest.and_then(Setting::find).map_or_else(
+                    || "no setting has a similar name".to_owned(),
+                    |near| format!("did you mean {}?", near.env_name()),
+                );
                 self.warnings.push(format!(
-                    "environment variable {name} is not a setting; did you mean {nearest}?"
+                    "environment variable {name} is not a setting; {nearest}"
                 ));
             }
         }

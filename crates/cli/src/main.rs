@@ -148,15 +148,30 @@ fn survive_file_limit() {
 
 /// Prints help, or the mistake in the command line, and ends the process.
 fn refuse(error: &clap::Error) -> ! {
-    let advice = match error.get(clap::error::ContextKind::InvalidArg) {
-        Some(clap::error::ContextValue::String(flag)) => {
-            duramen_server::config::redis_hint(flag.trim_start_matches('-'))
-        }
+    use clap::error::{ContextKind, ContextValue};
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
         _ => None,
     };
+    let flag = text(ContextKind::InvalidArg).unwrap_or_default();
+    // Of `--maxmemory-policy <CHOICE>`.
+    let name = flag.trim_start_matches('-').split(' ').next();
+    let name = name.unwrap_or_default();
+    let value = text(ContextKind::InvalidValue).unwrap_or_default();
+    let advice = match duramen_server::config::value_hint(name, value) {
+        "" => duramen_server::config::redis_hint(name),
+        hint => Some(format!("{value}{hint}")),
+    };
     let Some(advice) = advice else { error.exit() };
+    // A value that is similar in spelling is none that does the same.
+    let mut plain = clap::Error::new(error.kind()).with_cmd(&command());
+    for (kind, value) in error.context() {
+        if kind != ContextKind::SuggestedValue {
+            plain.insert(kind, value.clone());
+        }
+    }
     // Without standard error the message is lost.
-    let _ = error.print();
+    let _ = plain.print();
     eprintln!("\n{advice}");
     std::process::exit(error.exit_code())
 }

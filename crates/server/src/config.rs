@@ -16,6 +16,7 @@ pub use duramen_engine::Mode;
 pub use duramen_tls::ClientAuth;
 use duramen_wire::resp::Limits;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -35,8 +36,9 @@ mod tls;
 pub use events::EventClasses;
 pub use eviction::Policy;
 pub use file::ConfigFile;
-pub use hints::{hint, redis_hint};
+pub use hints::{hint, redis_hint, redis_line_hint, value_hint};
 pub use machine::MemoryLimit;
+pub(crate) use machine::unescaped;
 pub(crate) use memory::FETCH_BYTES_MIN;
 pub use parse::{format_size, parse_size};
 pub use scripts::ScriptConfig;
@@ -54,6 +56,12 @@ const FLASH_BYTES_MIN: u64 = 64 << 20;
 const LOGIN_BYTES: usize = 128;
 const CLUSTER_NAME_MAX: usize = 64;
 const TOKEN_BYTES_MAX: usize = 1024;
+/// Shortest token: a shorter one could be guessed from a handshake that was observed.
+const TOKEN_BYTES_MIN: usize = 16;
+/// Bits of a mode with which other users may change a file.
+const WRITE_OF_OTHERS: u32 = 0o022;
+/// Least likeness (Jaro-Winkler) of two names of which one may be a mistake for the other.
+const LIKENESS_MIN: f64 = 0.85;
 
 /// How a reactor thread waits for work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -585,20 +593,30 @@ impl ServerConfig {
 /// A cluster's token: the first line of a file.
 ///
 /// # Errors
-/// [`ServerError::File`]: the file cannot be read. [`ServerError::Config`]: it has no token.
+/// [`ServerError::File`]: the file cannot be read. [`ServerError::Config`]: it has no token, or
+/// other users may change it.
 pub fn read_token(path: &Path) -> Result<Vec<u8>, ServerError> {
-    let text = file::load_bytes(path).map_err(|source| ServerError::File {
+    let failed = |source| ServerError::File {
         doing: "read the cluster's token in",
         path: path.to_owned(),
         source,
-    })?;
+    };
+    let mode = path.metadata().map_err(failed)?.mode();
+    if mode & WRITE_OF_OTHERS != 0 && path.is_file() {
+        return Err(ServerError::Config(format!(
+            "other users of this machine can change the cluster's token in `{0}` (mode {1:03o}): `chmod go-w {0}`",
+            path.display(),
+            mode & 0o777
+        )));
+    }
+    let text = file::load_bytes(path).map_err(failed)?;
     // Some editors begin a file with the mark of UTF-8.
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text);
     let token = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let token = token.trim_ascii();
-    if token.is_empty() || token.len() > TOKEN_BYTES_MAX {
+    if !(TOKEN_BYTES_MIN..=TOKEN_BYTES_MAX).contains(&token.len()) {
         return Err(ServerError::Config(format!(
-            "the first line of `{}` must be the cluster's token, 1 to {TOKEN_BYTES_MAX} bytes",
+            "the first line of `{}` must be the cluster's token, {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} bytes: `openssl rand -hex 32` makes one",
             path.display()
         )));
     }
@@ -692,15 +710,15 @@ impl Setting {
         SETTINGS.iter().find(|s| s.names().any(|name| name == key))
     }
 
-    /// The known name that is most similar to `name`.
-    pub fn nearest(name: &str) -> &'static str {
+    /// The known name that is most similar to `name`, if it is similar enough for a mistake.
+    pub fn nearest(name: &str) -> Option<&'static str> {
         let name = name.to_ascii_lowercase().replace('_', "-");
-        SETTINGS
+        let rated = SETTINGS
             .iter()
-            .max_by(|a, b| {
-                strsim::jaro_winkler(a.name, &name).total_cmp(&strsim::jaro_winkler(b.name, &name))
-            })
-            .map_or("memory", |setting| setting.name)
+            .map(|setting| (strsim::jaro_winkler(setting.name, &name), setting.name));
+        let nearest = rated.max_by(|a, b| a.0.total_cmp(&b.0));
+        let (_, known) = nearest.filter(|(likeness, _)| *likeness >= LIKENESS_MIN)?;
+        Some(known)
     }
 
     pub fn env_name(&self) -> String {

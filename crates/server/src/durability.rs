@@ -152,6 +152,21 @@ pub(crate) fn warn_if_open_to_others(dir: &Path) {
     }
 }
 
+/// Logs a warning if a data directory that has no store yet was meant for a file system that is
+/// not mounted.
+pub(crate) fn warn_if_not_mounted(dir: &Path) {
+    if !dir.join("superblock").exists()
+        && let Some(point) = crate::mounts::missing_above(dir)
+    {
+        tracing::warn!(
+            dir = %dir.display(),
+            "a new store begins here, and {} is not mounted, though /etc/fstab has it: if the data is on that file system, stop \
+             this server and mount it",
+            point.display()
+        );
+    }
+}
+
 impl Durability {
     /// Opens the data directory and loads everything in it into memory.
     ///
@@ -184,6 +199,7 @@ impl Durability {
         {
             tracing::warn!(dir = %place.fresh.display(), "the beginning of a snapshot is left: {error}");
         }
+        warn_if_not_mounted(&dir);
         let store = Store::open_with_progress(options, progress)?;
         warn_if_open_to_others(&dir);
         if let Some(damage) = store.hint_damage() {

@@ -18,6 +18,7 @@ mod error;
 pub mod exec;
 mod footprint;
 pub mod heap;
+mod mounts;
 mod native;
 pub mod outcome;
 mod pace;

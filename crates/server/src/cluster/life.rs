@@ -18,7 +18,7 @@ use super::node_thread::{NodeThread, Parts};
 use super::silence::Silence;
 use super::workers::{Chores, Workers, spawn};
 use crate::config::ServerConfig;
-use crate::durability::warn_if_open_to_others;
+use crate::durability::{warn_if_not_mounted, warn_if_open_to_others};
 use crate::error::ServerError;
 use crate::shared::{Clock, CoordinatorQuestion, MemberStatus};
 use crate::shared::{Shared, Stop};
@@ -449,6 +449,7 @@ fn prepare(
     opened: Sender<Result<(), ServerError>>,
 ) -> Result<NodeThread, ServerError> {
     let dir = config.data_dir().expect("a member has a directory");
+    warn_if_not_mounted(&dir);
     let home = Home::open(&dir, &config.cluster)?;
     warn_if_open_to_others(&dir);
     let tier = open_tier(config)?;

@@ -7,7 +7,6 @@ const REDIS: &[(&[&str], &str)] = &[
     (
         &[
             "appendonly",
-            "appendfsync",
             "appendfilename",
             "appenddirname",
             "aof-use-rdb-preamble",
@@ -16,6 +15,10 @@ const REDIS: &[(&[&str], &str)] = &[
             "auto-aof-rewrite-min-size",
         ],
         "there is always a log; `level` determines when a write is acknowledged: memory, buffered or synced",
+    ),
+    (
+        &["appendfsync"],
+        "there is always a log; for everysec set `level` to buffered, for always to synced",
     ),
     (
         &["save", "dbfilename", "rdbcompression", "rdbchecksum"],
@@ -112,7 +115,7 @@ pub fn redis_hint(name: &str) -> Option<String> {
 }
 
 /// Advice about a value of Redis that does not exist here, to be added to the error; empty: none.
-pub(super) fn value_hint(name: &str, value: &str) -> &'static str {
+pub fn value_hint(name: &str, value: &str) -> &'static str {
     if name == "maxmemory-policy" && value.to_ascii_lowercase().starts_with("volatile-") {
         return ": here a server evicts keys with and without an expiry alike, or none";
     }
@@ -121,7 +124,25 @@ pub(super) fn value_hint(name: &str, value: &str) -> &'static str {
 
 /// Advice about an unknown setting name.
 pub fn hint(name: &str) -> String {
-    redis_hint(name).unwrap_or_else(|| format!("did you mean `{}`?", Setting::nearest(name)))
+    let known = redis_hint(name);
+    let near = || Setting::nearest(name).map(|near| format!("did you mean `{near}`?"));
+    known.or_else(near).unwrap_or_else(|| {
+        "no setting has a similar name: `duramen serve --help` lists them".to_owned()
+    })
+}
+
+/// Advice about a line of a file that is not TOML, if it is one of a redis.conf.
+pub fn redis_line_hint(line: &str) -> Option<String> {
+    let (name, value) = line.trim().split_once(char::is_whitespace)?;
+    let value = value.trim();
+    let is_name = Setting::find(name).is_some() || redis_hint(name).is_some();
+    (is_name && !value.starts_with('=')).then(|| {
+        let advice = redis_hint(name).map_or_else(String::new, |hint| format!("; `{name}`: {hint}"));
+        format!(
+            "this looks like a line of a redis.conf; here a line is NAME = VALUE, as in TOML, with text in quotes: \
+             `port = 6379`, `memory = \"1gb\"`. `duramen serve --help` lists the settings{advice}"
+        )
+    })
 }
 
 #[cfg(test)]
@@ -146,5 +167,34 @@ mod tests {
         }
         assert_eq!(hint("MAXMEMORY_SAMPLES"), hint("maxmemory-samples"));
         assert_eq!(hint("memroy"), "did you mean `memory`?");
+        for distant in ["x", "frobnicate", "kubernetes-port-dns-udp", "database"] {
+            assert!(
+                hint(distant).starts_with("no setting has"),
+                "{distant}: {}",
+                hint(distant)
+            );
+        }
+        assert!(hint("appendfsync").contains("everysec set `level` to buffered"));
+    }
+
+    #[test]
+    fn lines_of_a_redis_conf_are_known() {
+        for line in [
+            "port 6379",
+            "maxmemory 1gb",
+            "appendonly yes",
+            "  save 900 1",
+            "bind 127.0.0.1 -::1",
+        ] {
+            assert!(
+                redis_line_hint(line).is_some_and(|hint| hint.contains("redis.conf")),
+                "{line}"
+            );
+        }
+        let save = redis_line_hint("save 900 1").unwrap_or_default();
+        assert!(save.contains("`save`: it is one of Redis: "), "{save}");
+        for line in ["port = = 1", "port =6379", "frobnicate 1", "port", ""] {
+            assert_eq!(redis_line_hint(line), None, "{line}");
+        }
     }
 }

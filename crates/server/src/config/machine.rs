@@ -183,8 +183,8 @@ fn mount(line: &str, is_v2: bool) -> Option<(PathBuf, PathBuf)> {
     fits.then(|| (unescaped(mounted), unescaped(at)))
 }
 
-/// `mountinfo` writes a blank as `\040`.
-fn unescaped(text: &str) -> PathBuf {
+/// `mountinfo` writes a blank as `\040`; so do `/etc/fstab` and `/proc/self/mounts`.
+pub(crate) fn unescaped(text: &str) -> PathBuf {
     PathBuf::from(text.replace("\\040", " ").replace("\\134", "\\"))
 }
 

@@ -254,7 +254,7 @@ pub static SETTINGS: &[Setting] = &[
         "",
         "",
         text!(encryption_key_file),
-        "File with the key that encrypts everything this server writes: log, frames, flash, snapshots. `duramen key init` makes it. No other user may read it. It is read at the start and for each snapshot. Empty = no encryption, or encryption-key-command.",
+        "File with the key that encrypts everything this server writes: log, frames, flash, snapshots. `duramen key init` makes it. No other user may read it; its group may if it is a file of root. It is read at the start and for each snapshot. Empty = no encryption, or encryption-key-command.",
     ),
     row(
         "encryption-key-command",

@@ -151,12 +151,37 @@ fn refusals_say_what_is_allowed() {
     );
 }
 
+/// A token of one byte, in a file that everybody could change, was accepted.
+#[test]
+fn a_token_must_be_long_and_may_not_be_changed_by_others() {
+    use std::os::unix::fs::PermissionsExt;
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let read = |text: &str, mode: u32| {
+        std::fs::write(file.path(), text).expect("written");
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(file.path(), mode).expect("its mode");
+        read_token(file.path()).map_err(|error| error.to_string())
+    };
+    let token = "0123456789abcdef";
+    for mode in [0o600, 0o400, 0o440, 0o644] {
+        assert_eq!(read(&format!("{token}\nmore"), mode), Ok(token.into()));
+    }
+    for mode in [0o666, 0o660, 0o602] {
+        let refused = read(token, mode).expect_err("others may change it");
+        assert!(refused.contains("chmod go-w"), "{refused}");
+    }
+    for short in ["", "x", &token[1..]] {
+        let refused = read(short, 0o600).expect_err("it is short");
+        assert!(refused.contains("16 to 1024 bytes"), "{refused}");
+    }
+}
+
 #[test]
 fn unknown_names_have_a_nearest_known_one() {
     assert!(Setting::find("memroy").is_none());
-    assert_eq!(Setting::nearest("memroy"), "memory");
-    assert_eq!(Setting::nearest("max_clients"), "maxclients");
-    assert_eq!(Setting::nearest("thread"), "threads");
+    assert_eq!(Setting::nearest("memroy"), Some("memory"));
+    assert_eq!(Setting::nearest("max_clients"), Some("maxclients"));
+    assert_eq!(Setting::nearest("thread"), Some("threads"));
 }
 
 #[test]

@@ -199,9 +199,10 @@ fn who_does_not_have_the_token_is_turned_away() {
         std::fs::write(&path, text).expect("a file");
         path.display().to_string()
     };
-    let (right, wrong) = (file("right", "hidden\n"), file("wrong", "guessed\n"));
+    let right = file("right", "hidden-0123456789\n");
+    let wrong = file("wrong", "guessed-0123456789\n");
     // Only the first line counts, for every reader.
-    let remarked = file("remarked", "hidden \nfrom the safe\n");
+    let remarked = file("remarked", "hidden-0123456789 \nfrom the safe\n");
     let store = format!("redb:{}", folder.path().join("store").display());
     let coordinator = start(&store, &["--cluster-token-file", &remarked]);
     let ask = |timeout: &str, more: &[&str]| {
@@ -221,7 +222,7 @@ fn who_does_not_have_the_token_is_turned_away() {
         assert!(!answer.err.contains("hidden"), "{answer:?}");
     }
     let empty = file("empty", "\n");
-    ask("1s", &["--cluster-token-file", &empty]).expect_error(2, "1 to 1024 bytes");
+    ask("1s", &["--cluster-token-file", &empty]).expect_error(2, "16 to 1024 bytes");
     ask("1s", &["--cluster-token-file", "/nowhere"]).expect_error(2, "the cluster's token in");
 }
 

@@ -8,6 +8,10 @@ use crate::shared::Stop;
 use duramen_wire::resp::number::IntegerText;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+/// The reason for refusing replication.
+pub(super) const WHY_REPLICATION: &str =
+    "a single server has no replicas; members of a cluster keep copies of each other's data";
+
 /// A container is never run without a subcommand: its arity forbids that.
 pub(crate) fn container(_: &mut Context<'_>) -> Done {
     Err(SYNTAX)
@@ -43,6 +47,16 @@ pub(crate) fn role(ctx: &mut Context<'_>) -> Done {
     reply.integer(0);
     reply.array(0);
     Ok(())
+}
+
+/// A server that is no replica has nothing to end. A member of a cluster answers as Redis does.
+pub(crate) fn replicaof(ctx: &mut Context<'_>) -> Done {
+    ctx.not_in_cluster("REPLICAOF")?;
+    let is_end = ctx.arg(1).eq_ignore_ascii_case(b"no") && ctx.arg(2).eq_ignore_ascii_case(b"one");
+    match is_end {
+        true => ctx.ok(),
+        false => Err(ctx.spec.refusal(WHY_REPLICATION).into()),
+    }
 }
 
 pub(crate) fn shutdown(ctx: &mut Context<'_>) -> Done {

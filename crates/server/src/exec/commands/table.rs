@@ -397,6 +397,8 @@ const ROWS: &[Spec] = &[
     row("acl|setuser", -3, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "6.0.0", "O(N)", "Makes or changes a user.", Plain(acl::setuser)),
     row("acl|users", 2, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "6.0.0", "O(N)", "Returns the names of all users.", Plain(acl::users)),
     row("acl|whoami", 2, NOSCRIPT | LOADING | STALE, NO_KEYS, Group::Server, Family::Other, "6.0.0", "O(1)", "Returns the name of this connection's user.", Plain(acl::whoami)),
+    row("replicaof", 3, ADMIN | NOSCRIPT | STALE | NO_ASYNC_LOADING | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "5.0.0", "O(1)", "Accepts `NO ONE` alone: there are no replicas of single servers.", Plain(server::replicaof)),
+    row("slaveof", 3, ADMIN | NOSCRIPT | STALE | NO_ASYNC_LOADING | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "1.0.0", "O(1)", "As REPLICAOF.", Plain(server::replicaof)),
     row("module", -2, CONTAINER, NO_KEYS, Group::Server, Family::Other, "4.0.0", "Depends on the subcommand", "A container for commands about modules, of which there are none.", Plain(server::container)),
     row("module|list", 2, ADMIN | NOSCRIPT, NO_KEYS, Group::Server, Family::Other, "4.0.0", "O(1)", "Returns an empty list.", Plain(server::no_modules)),
     row("module|load", -3, ADMIN | NOSCRIPT | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "4.0.0", "O(1)", "Refused: there are no modules.", Plain(server::refuse_module)),
@@ -410,8 +412,8 @@ const ROWS: &[Spec] = &[
     no("hpexpiretime", WHY_FIELD_TTL), no("hpttl", WHY_FIELD_TTL), no("hsetex", WHY_FIELD_TTL), no("httl", WHY_FIELD_TTL),
     no("pfdebug", WHY_DEBUG), no("pfselftest", WHY_DEBUG),
     no("restore-asking", WHY_MIGRATE), no("migrate", WHY_MIGRATE),
-    no("replicaof", WHY_REPLICATION), no("slaveof", WHY_REPLICATION), no("replconf", WHY_REPLICATION),
-    no("psync", WHY_REPLICATION), no("sync", WHY_REPLICATION), no("failover", WHY_REPLICATION),
+    no("replconf", server::WHY_REPLICATION),
+    no("psync", server::WHY_REPLICATION), no("sync", server::WHY_REPLICATION), no("failover", server::WHY_REPLICATION),
     no("debug", WHY_DEBUG),
     tool("duramen.tablet", WHY_TABLET), tool("duramen.drain", WHY_DRAIN),
     tool("duramen.crash", WHY_CRASH),
@@ -420,8 +422,6 @@ const ROWS: &[Spec] = &[
 // Reasons for refusing a command.
 const WHY_FIELD_TTL: &str = "fields of a hash do not expire";
 const WHY_MIGRATE: &str = "a server opens no connection to another; use DUMP and RESTORE";
-const WHY_REPLICATION: &str =
-    "a single server has no replicas; members of a cluster keep copies of each other's data";
 const WHY_DEBUG: &str = "debugging commands are not offered over the network";
 const WHY_TABLET: &str =
     "tablets are split and moved by `duramen tablet`, which asks the coordinator of a cluster";

@@ -240,6 +240,11 @@ fn monitors_see_what_others_send() {
 fn small_operations_answer_truthfully() {
     let mut s = Server::session(1);
     s.expect("ROLE", "*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n");
+    for name in ["REPLICAOF", "slaveof"] {
+        s.expect(&format!("{name} no ONE"), "+OK\r\n");
+        s.expect_error(&format!("{name} 127.0.0.1 6379"), "ERR ");
+        s.expect_error(&format!("{name} NO"), "ERR wrong number of arguments");
+    }
     s.expect("WAIT 1 0", ":0\r\n");
     s.expect("WAITAOF 0 1 0", "*2\r\n:0\r\n:0\r\n");
     s.expect_error("WAITAOF 1 0 0", "ERR WAITAOF cannot be used");
