@@ -35,6 +35,7 @@
 
 mod admin;
 mod callers;
+mod calls;
 mod clients;
 mod foreign;
 mod frames;
@@ -59,6 +60,7 @@ mod verdict;
 
 use crate::membership::Members;
 use crate::recovery::Recovery;
+use calls::{Call, CallKind};
 use duramen_base::ids::{
     ClientId, ClusterId, ListVersion, MigrationId, RouteHash, ServerId, TableId, TabletsVersion,
 };
@@ -76,7 +78,6 @@ use records::{Key, Meta, MigrationRecord, ServerRecord, TabletRecord};
 use shares::Shares;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use store::Batch;
-use suspects::Sounded;
 pub use verdict::Sign;
 
 /// Partitions that a master recovers at once. More than one only if no master is left without: each
@@ -233,43 +234,6 @@ struct Follows {
     enlisted: Vec<(ReplyId, ServerId)>,
     users: Option<Shared<ClusterUsers>>,
     functions: Option<Shared<ClusterFunctions>>,
-}
-
-/// A request of the coordinator without an answer.
-struct Call {
-    to: ServerId,
-    kind: CallKind,
-    deadline_us: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CallKind {
-    Check {
-        nonce: u64,
-    },
-    Probe {
-        nonce: u64,
-    },
-    Roll {
-        number: u64,
-    },
-    Reach {
-        nonce: u64,
-    },
-    List(ListVersion),
-    Tablets(TabletsVersion),
-    /// Of this revision.
-    Users(u64),
-    /// Of this revision.
-    Functions(u64),
-    StartRead {
-        dead: ServerId,
-    },
-    Recover {
-        dead: ServerId,
-        partition: u32,
-    },
-    Abort,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -531,44 +495,6 @@ impl Coordinator {
         refused(Refusal::NotUp(sender))
     }
 
-    /// A server's answer, or the reason why there will be none.
-    fn answered(&mut self, id: CallId, answer: Result<(ServerAnswer, Vec<u8>), Sign>) {
-        let Some(call) = self.calls.remove(&id) else {
-            return; // too late
-        };
-        self.timers.remove(&(call.deadline_us, Timer::Call(id)));
-        match answer {
-            Ok((answer, payload)) => self.returned(&call, Sounded::Answered(answer), payload),
-            Err(sign) => self.returned(&call, Sounded::Signed(sign), Vec::new()),
-        }
-    }
-
-    /// A call has ended.
-    fn returned(&mut self, call: &Call, ended: Sounded, payload: Vec<u8>) {
-        match call.kind {
-            CallKind::Check { nonce } => return self.checked(call, nonce, &ended),
-            CallKind::Probe { nonce } => return self.probed(call, nonce, &ended),
-            CallKind::Roll { number } => return self.rolled(call.to, number, &ended),
-            CallKind::Reach { nonce } => return self.reached(call, nonce, &ended),
-            _ => {}
-        }
-        let answer = match ended {
-            Sounded::Answered(answer) => Some((answer, payload)),
-            Sounded::Signed(_) | Sounded::Silent => None,
-        };
-        match call.kind {
-            CallKind::List(version) => self.list_told(call.to, version, answer),
-            CallKind::Tablets(version) => self.tablets_told(call.to, version, answer),
-            CallKind::Users(revision) => self.users_told(call.to, revision, answer),
-            CallKind::Functions(revision) => self.functions_told(call.to, revision, answer),
-            CallKind::StartRead { dead } => self.collected(dead, call.to, answer),
-            CallKind::Recover { dead, partition } => {
-                self.recover_answered(dead, partition, call.to, answer);
-            }
-            _ => {}
-        }
-    }
-
     fn persisted(&mut self, token: Token) {
         let Some(Sealed { held, follows, .. }) = self.pipeline.stored(token) else {
             return;
@@ -621,11 +547,7 @@ impl Coordinator {
             }
             self.timers.pop_first();
             match timer {
-                Timer::Call(id) => {
-                    if let Some(call) = self.calls.remove(&id) {
-                        self.returned(&call, Sounded::Silent, Vec::new());
-                    }
-                }
+                Timer::Call(id) => self.overdue(id),
                 Timer::Check(server) => self.check_again(server),
                 Timer::Push(server) => self.kick(server),
                 Timer::Recovery(dead) => self.recovery_due(dead),
@@ -685,49 +607,6 @@ impl Coordinator {
     /// Outputs it when all changes so far are stored (K1).
     fn tell(&mut self, output: Output) {
         self.out.extend(self.pipeline.tell(output));
-    }
-
-    /// Sends a request to a server that is UP; [`returned`](Self::returned) gets the answer, or its
-    /// absence after `patience_us`.
-    fn ask(&mut self, to: ServerId, question: FromCoordinator, kind: CallKind, patience_us: u64) {
-        if let Some(server) = self.servers.get(&to) {
-            let address = server.record.entry.addresses.native.clone();
-            self.ask_at(to, address, question, kind, patience_us);
-        }
-    }
-
-    fn ask_at(
-        &mut self,
-        to: ServerId,
-        address: String,
-        question: FromCoordinator,
-        kind: CallKind,
-        patience_us: u64,
-    ) {
-        self.next_call += 1;
-        let call = CallId(self.next_call);
-        let deadline_us = self.now_us + patience_us;
-        let waiting = Call {
-            to,
-            kind,
-            deadline_us,
-        };
-        self.calls.insert(call, waiting);
-        self.timers.insert((deadline_us, Timer::Call(call)));
-        let output = Output::Ask {
-            call,
-            to,
-            address,
-            question,
-        };
-        match kind {
-            // pipeline::P3: contains nothing but the request
-            CallKind::Check { .. }
-            | CallKind::Probe { .. }
-            | CallKind::Roll { .. }
-            | CallKind::Reach { .. } => self.out.push(output),
-            _ => self.tell(output),
-        }
     }
 
     fn arm(&mut self, at_us: u64, timer: Timer) {

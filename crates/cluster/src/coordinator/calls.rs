@@ -1,0 +1,140 @@
+//! Requests of the coordinator to servers: they end with an answer, with the reason why there is
+//! none, or by time.
+
+use super::suspects::Sounded;
+use super::{CallId, Coordinator, Output, Sign, Timer};
+use duramen_base::ids::{ListVersion, ServerId, TabletsVersion};
+use duramen_wire::native::message::{FromCoordinator, ServerAnswer};
+
+/// A request of the coordinator without an answer.
+pub(super) struct Call {
+    pub to: ServerId,
+    pub kind: CallKind,
+    pub deadline_us: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CallKind {
+    Check {
+        nonce: u64,
+    },
+    Probe {
+        nonce: u64,
+    },
+    Roll {
+        number: u64,
+    },
+    Reach {
+        nonce: u64,
+    },
+    List(ListVersion),
+    Tablets(TabletsVersion),
+    /// Of this revision.
+    Users(u64),
+    /// Of this revision.
+    Functions(u64),
+    StartRead {
+        dead: ServerId,
+    },
+    Recover {
+        dead: ServerId,
+        partition: u32,
+    },
+    Abort,
+}
+
+impl Coordinator {
+    /// Sends a request to a server that is UP; [`returned`](Self::returned) gets the answer, or its
+    /// absence after `patience_us`.
+    pub(super) fn ask(
+        &mut self,
+        to: ServerId,
+        question: FromCoordinator,
+        kind: CallKind,
+        patience_us: u64,
+    ) {
+        if let Some(server) = self.servers.get(&to) {
+            let address = server.record.entry.addresses.native.clone();
+            self.ask_at(to, address, question, kind, patience_us);
+        }
+    }
+
+    pub(super) fn ask_at(
+        &mut self,
+        to: ServerId,
+        address: String,
+        question: FromCoordinator,
+        kind: CallKind,
+        patience_us: u64,
+    ) {
+        self.next_call += 1;
+        let call = CallId(self.next_call);
+        let deadline_us = self.now_us + patience_us;
+        let waiting = Call {
+            to,
+            kind,
+            deadline_us,
+        };
+        self.calls.insert(call, waiting);
+        self.timers.insert((deadline_us, Timer::Call(call)));
+        let output = Output::Ask {
+            call,
+            to,
+            address,
+            question,
+        };
+        match kind {
+            // pipeline::P3: contains nothing but the request
+            CallKind::Check { .. }
+            | CallKind::Probe { .. }
+            | CallKind::Roll { .. }
+            | CallKind::Reach { .. } => self.out.push(output),
+            _ => self.tell(output),
+        }
+    }
+
+    /// A server's answer, or the reason why there will be none.
+    pub(super) fn answered(&mut self, id: CallId, answer: Result<(ServerAnswer, Vec<u8>), Sign>) {
+        let Some(call) = self.calls.remove(&id) else {
+            return; // too late
+        };
+        self.timers.remove(&(call.deadline_us, Timer::Call(id)));
+        match answer {
+            Ok((answer, payload)) => self.returned(&call, Sounded::Answered(answer), payload),
+            Err(sign) => self.returned(&call, Sounded::Signed(sign), Vec::new()),
+        }
+    }
+
+    /// A call has ended.
+    fn returned(&mut self, call: &Call, ended: Sounded, payload: Vec<u8>) {
+        match call.kind {
+            CallKind::Check { nonce } => return self.checked(call, nonce, &ended),
+            CallKind::Probe { nonce } => return self.probed(call, nonce, &ended),
+            CallKind::Roll { number } => return self.rolled(call.to, number, &ended),
+            CallKind::Reach { nonce } => return self.reached(call, nonce, &ended),
+            _ => {}
+        }
+        let answer = match ended {
+            Sounded::Answered(answer) => Some((answer, payload)),
+            Sounded::Signed(_) | Sounded::Silent => None,
+        };
+        match call.kind {
+            CallKind::List(version) => self.list_told(call.to, version, answer),
+            CallKind::Tablets(version) => self.tablets_told(call.to, version, answer),
+            CallKind::Users(revision) => self.users_told(call.to, revision, answer),
+            CallKind::Functions(revision) => self.functions_told(call.to, revision, answer),
+            CallKind::StartRead { dead } => self.collected(dead, call.to, answer),
+            CallKind::Recover { dead, partition } => {
+                self.recover_answered(dead, partition, call.to, answer);
+            }
+            _ => {}
+        }
+    }
+
+    /// There was no answer in time.
+    pub(super) fn overdue(&mut self, id: CallId) {
+        if let Some(call) = self.calls.remove(&id) {
+            self.returned(&call, Sounded::Silent, Vec::new());
+        }
+    }
+}
