@@ -24,6 +24,8 @@ pub enum Bug {
     OldControlHead,
 
     // duramen-engine: the log in memory, its cleaner, its levels.
+    /// A side log is given up although its Swap was handed to the consumer.
+    WithdrawnAfterHanded,
     /// Trap 4: a reply that shows an entry does not wait for it.
     HitsDoNotWait,
     /// Trap 4: a reply that says "absent" does not wait for the removal.
@@ -183,6 +185,10 @@ pub enum Bug {
     EnlistsTwice,
     /// A check of a suspect that was late itself declares it crashed.
     LateVerdict,
+    /// Lost copies that are made anew take the last frames of a backup.
+    RefillsTakeAll,
+    /// The coordinator waits for each answer as long as configured, and forgets late ones.
+    PatienceIsFixed,
     /// Any failure of the coordinator's own connection is a sign that the server is dead.
     OwnFaultIsDeath,
     /// A leader that no server answers gives verdicts.

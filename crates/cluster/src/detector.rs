@@ -8,8 +8,8 @@
 //!   refused or reset.
 //! - F2: time in which this process stood still does not count: it is added to the deadlines of
 //!   pings in flight.
-//! - F3: the timeout follows the answer times: it is at least the configured one, and at most ten
-//!   times that.
+//! - F3: the timeout follows the answer times, also those that came too late, and the delays of
+//!   this process: it is at least the configured one, and at most ten times that.
 //! - F4: a server whose list stays behind those of others, or that has no others in its list, asks
 //!   the coordinator: it may have been declared crashed while it was unreachable, and dead servers
 //!   are told nothing.
@@ -42,6 +42,8 @@ struct Pinged {
     to: ServerId,
     sent_us: u64,
     deadline_us: u64,
+    /// It is suspected; its answer is still measured.
+    is_late: bool,
 }
 
 /// The failure detector; see the module.
@@ -56,6 +58,8 @@ pub struct Detector {
     /// Round trips: smoothed, and their mean deviation (as in TCP).
     smoothed_us: u64,
     deviation_us: u64,
+    /// The longest delay of this process; old ones count less.
+    own_us: u64,
     version: ListVersion,
     behind_since_us: Option<u64>,
 }
@@ -80,6 +84,7 @@ impl Detector {
             next_us: now_us + interval_us,
             smoothed_us: 0,
             deviation_us: 0,
+            own_us: 0,
             version: ListVersion(0),
             behind_since_us: None,
         }
@@ -98,25 +103,27 @@ impl Detector {
 
     /// When [`tick`](Self::tick) is due.
     pub fn due_us(&self) -> u64 {
-        let deadlines = self.under_way.values().map(|asked| asked.deadline_us);
+        let waiting = self.under_way.values().filter(|asked| !asked.is_late);
+        let deadlines = waiting.map(|asked| asked.deadline_us);
         deadlines.min().unwrap_or(u64::MAX).min(self.next_us)
     }
 
     /// Handles the time.
     pub fn tick(&mut self, now_us: u64) -> Vec<Act> {
         let late_us = now_us.saturating_sub(self.due_us());
+        self.own_us = late_us.max(self.own_us - self.own_us / 8);
         if late_us > self.timeout_us {
             for asked in self.under_way.values_mut() {
                 asked.deadline_us += late_us + self.timeout_us; // F2
             }
         }
         let mut acts = Vec::new();
+        let forget_us = self.timeout_us * TIMEOUT_FACTOR_MAX;
         self.under_way.retain(|_, asked| {
-            let is_over = asked.deadline_us <= now_us;
-            if is_over {
+            if asked.deadline_us <= now_us && !std::mem::replace(&mut asked.is_late, true) {
                 acts.push(Act::Suspect(asked.to)); // F1
             }
-            !is_over
+            !asked.is_late || now_us < asked.sent_us + forget_us
         });
         if self.next_us <= now_us {
             self.next_us = now_us + self.interval_us;
@@ -126,6 +133,7 @@ impl Detector {
                     to,
                     sent_us: now_us,
                     deadline_us: now_us + self.patience_us(),
+                    is_late: false,
                 };
                 self.under_way.insert(nonce, asked);
                 acts.push(Act::Ping { to, nonce });
@@ -136,7 +144,7 @@ impl Detector {
 
     /// Timeout of an answer, in microseconds (F3).
     pub fn patience_us(&self) -> u64 {
-        let adapted_us = self.smoothed_us + 4 * self.deviation_us;
+        let adapted_us = self.smoothed_us + 4 * self.deviation_us + 4 * self.own_us;
         adapted_us.clamp(self.timeout_us, self.timeout_us * TIMEOUT_FACTOR_MAX)
     }
 
@@ -285,6 +293,36 @@ mod tests {
         // Answers that always take longer than ten timeouts.
         assert!(!run(&mut detector, 60_000_000, |_| 600_000).is_empty());
         assert!(detector.patience_us() <= 500_000);
+    }
+
+    /// An answer after the timeout was never measured, so the next ones were suspicions as well.
+    #[test]
+    fn late_answers_are_learned_too() {
+        let mut detector = detector(3);
+        assert_eq!(run(&mut detector, 10_000_000, |_| 2_000), []);
+        let suspects = run(&mut detector, 20_000_000, |_| 120_000);
+        assert!(suspects.len() < 5, "{suspects:?}");
+        assert!(detector.patience_us() > 120_000);
+    }
+
+    #[test]
+    fn delays_of_this_process_make_it_patient_for_a_while() {
+        let mut detector = detector(3);
+        let mut now_us = 0;
+        let mut after = |late_us, ticks: u32| {
+            for _ in 0..ticks {
+                now_us = detector.due_us() + late_us;
+                for act in detector.tick(now_us) {
+                    if let Act::Ping { nonce, .. } = act {
+                        detector.pong(now_us, nonce);
+                    }
+                }
+            }
+            detector.patience_us()
+        };
+        assert_eq!(after(1_000, 5), 50_000);
+        assert_eq!(after(30_000, 1), 120_000);
+        assert_eq!(after(0, 20), 50_000);
     }
 
     #[test]

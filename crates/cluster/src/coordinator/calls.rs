@@ -10,7 +10,15 @@ use duramen_wire::native::message::{FromCoordinator, ServerAnswer};
 pub(super) struct Call {
     pub to: ServerId,
     pub kind: CallKind,
+    pub asked_us: u64,
     pub deadline_us: u64,
+}
+
+impl Call {
+    fn is_ping(&self) -> bool {
+        use CallKind::{Check, Probe, Roll};
+        matches!(self.kind, Check { .. } | Probe { .. } | Roll { .. })
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +81,7 @@ impl Coordinator {
         let waiting = Call {
             to,
             kind,
+            asked_us: self.now_us,
             deadline_us,
         };
         self.calls.insert(call, waiting);
@@ -95,10 +104,18 @@ impl Coordinator {
 
     /// A server's answer, or the reason why there will be none.
     pub(super) fn answered(&mut self, id: CallId, answer: Result<(ServerAnswer, Vec<u8>), Sign>) {
+        let is_pong = matches!(answer, Ok((ServerAnswer::Pong { .. }, _)));
         let Some(call) = self.calls.remove(&id) else {
-            return; // too late
+            if is_pong {
+                self.answered_late(id);
+            }
+            return;
         };
         self.timers.remove(&(call.deadline_us, Timer::Call(id)));
+        if is_pong && call.is_ping() {
+            let took_us = self.now_us - call.asked_us;
+            self.roll.patience.took(self.now_us, took_us);
+        }
         match answer {
             Ok((answer, payload)) => self.returned(&call, Sounded::Answered(answer), payload),
             Err(sign) => self.returned(&call, Sounded::Signed(sign), Vec::new()),
@@ -134,6 +151,9 @@ impl Coordinator {
     /// There was no answer in time.
     pub(super) fn overdue(&mut self, id: CallId) {
         if let Some(call) = self.calls.remove(&id) {
+            if call.is_ping() {
+                self.roll.patience.gives_up(id, call.to, call.asked_us);
+            }
             self.returned(&call, Sounded::Silent, Vec::new());
         }
     }

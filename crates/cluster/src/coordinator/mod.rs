@@ -44,6 +44,7 @@ mod loads;
 mod map;
 mod migrations;
 mod open;
+mod patience;
 mod pipeline;
 mod push;
 mod records;

@@ -14,9 +14,11 @@
 //!   Nor does the rest of such a time count, in which a connection waits for TCP's next
 //!   retransmission, up to seconds later: the connections to servers that do not answer yet are
 //!   opened anew.
+//! - The time of a silence, and late answers: patience::H1 to patience::H4.
 
+use super::patience::Patience;
 use super::verdict::{CHANCES, Count, Evidence, Sign, Standing};
-use super::{Call, CallKind, Coordinator, Output, Timer};
+use super::{Call, CallId, CallKind, Coordinator, Output, Timer};
 use duramen_base::ids::{ListVersion, ServerId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::{CoordinatorAnswer, FromCoordinator, Refusal, ServerAnswer};
@@ -64,6 +66,7 @@ pub(super) struct Roll {
     ripe: BTreeSet<ServerId>,
     /// Since when this leader may not judge.
     unfit_since_us: Option<u64>,
+    pub(super) patience: Patience,
 }
 
 /// The end of a request for a sign of life.
@@ -120,16 +123,45 @@ impl Coordinator {
         }
     }
 
-    fn ping_patience_us(&self) -> u64 {
+    /// The time that a silence takes, as configured.
+    fn silence_us(&self) -> u64 {
         u64::from(self.meta.settings.verdict_timeout_ms) * 1000 / u64::from(CHANCES)
+    }
+
+    /// The same, as the servers' answers make it.
+    fn ping_patience_us(&self) -> u64 {
+        self.roll.patience.of(self.now_us, self.silence_us())
+    }
+
+    /// patience::H3
+    pub(super) fn answered_late(&mut self, id: CallId) {
+        if let Some((from, asked_us)) = self.roll.patience.late(id) {
+            self.roll.patience.took(self.now_us, self.now_us - asked_us);
+            let check = self.servers.get(&from).and_then(|s| s.check.as_ref());
+            // The question may be older than the claim that it is over.
+            if check.is_some_and(|check| !check.is_claimed) {
+                self.lives(from);
+            }
+        }
+    }
+
+    /// A sign of life: a check of it ends.
+    fn lives(&mut self, id: ServerId) {
+        if let Some(server) = self.servers.get_mut(&id)
+            && server.check.take().is_some()
+        {
+            server.push.check_passed_us = Some(self.now_us);
+        }
+        self.roll.ripe.remove(&id);
     }
 
     /// The end of a check's request.
     pub(super) fn checked(&mut self, call: &Call, nonce: u64, ended: &Sounded) {
         let now_us = self.now_us;
-        let patience_us = self.ping_patience_us();
+        let rest_us = self.silence_us();
         let was_late = now_us.saturating_sub(call.deadline_us) > LATE_US;
-        let is_excused = was_late && !has_bug(Bug::LateVerdict); // U2
+        let is_short = now_us - call.asked_us < self.ping_patience_us(); // patience::H4
+        let is_excused = (is_short || was_late) && !has_bug(Bug::LateVerdict); // U2
         let blames = has_bug(Bug::OwnFaultIsDeath);
         let Some(server) = self.servers.get_mut(&call.to) else {
             return;
@@ -138,12 +170,7 @@ impl Coordinator {
             return;
         };
         let again_us = match ended {
-            Sounded::Answered(answer) if is_pong(answer, nonce) => {
-                server.check = None;
-                server.push.check_passed_us = Some(now_us);
-                self.roll.ripe.remove(&call.to);
-                return;
-            }
+            Sounded::Answered(answer) if is_pong(answer, nonce) => return self.lives(call.to),
             Sounded::Silent if is_excused => 0,
             Sounded::Silent if check.spared > 0 => {
                 check.spared -= 1;
@@ -156,19 +183,19 @@ impl Coordinator {
             // A server that is just starting gets a moment.
             Sounded::Signed(Sign::Dead) => {
                 check.evidence.missed += 1;
-                patience_us / 2
+                rest_us / 2
             }
             Sounded::Answered(answer) if is_over(answer, call.to) => {
                 check.evidence.missed += 1;
-                patience_us / 2
+                rest_us / 2
             }
             Sounded::Signed(_) if blames => {
                 check.evidence.missed += 1;
-                patience_us / 2
+                rest_us / 2
             }
             Sounded::Signed(_) | Sounded::Answered(_) => {
                 check.evidence.unknown += 1;
-                patience_us
+                rest_us
             }
         };
         let (evidence, is_claimed) = (check.evidence, check.is_claimed);
@@ -184,7 +211,7 @@ impl Coordinator {
         }
         match again_us {
             0 => self.check_again(call.to),
-            rest_us => self.arm(now_us + rest_us, Timer::Check(call.to)),
+            again_us => self.arm(now_us + again_us, Timer::Check(call.to)),
         }
         if evidence != Evidence::default() && !self.is_roll_fresh() {
             self.call_roll();
@@ -195,7 +222,9 @@ impl Coordinator {
     /// well.
     pub(super) fn probe(&mut self) {
         let interval_us = u64::from(self.meta.settings.ping_interval_ms).max(1) * 1000;
-        self.arm(self.now_us + interval_us, Timer::Probe);
+        let next_us = self.now_us + interval_us;
+        self.roll.patience.looks(self.now_us, next_us);
+        self.arm(next_us, Timer::Probe);
         let picked = self.random.pick(&self.up).copied();
         if let Some(id) = picked.filter(|id| self.servers[id].push.is_welcome) {
             let nonce = self.random.next_u64();
@@ -215,7 +244,7 @@ impl Coordinator {
     // --- roll calls
 
     fn is_roll_fresh(&self) -> bool {
-        let patience_us = u64::from(self.meta.settings.verdict_timeout_ms) * 1000;
+        let patience_us = self.ping_patience_us() * u64::from(CHANCES);
         self.roll.number > 0 && self.now_us <= self.roll.began_us + patience_us
     }
 

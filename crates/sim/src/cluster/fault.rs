@@ -76,6 +76,10 @@ impl World {
                 starts_us,
                 coordinators,
             } => self.full_stop(&starts_us, coordinators),
+            Fault::Stop { server, down_us } => {
+                self.stop(server, true);
+                self.boot_after(server, down_us);
+            }
             Fault::Pause { server, for_us } => self.pause(server, for_us, fault),
             Fault::Partition { .. }
             | Fault::OneWay { .. }

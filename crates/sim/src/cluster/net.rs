@@ -88,6 +88,10 @@ pub struct Net {
     latency_us: u64,
     late_us: u64,
     ordered: bool,
+    /// Servers handle messages up to this time later.
+    lag_us: u64,
+    /// The server of which that is true; none: of all, more and more.
+    slow: Option<usize>,
     /// The seed of the differences between links; `None`: all links are alike.
     uneven: Option<u64>,
 }
@@ -97,6 +101,8 @@ const QUICKEST_US: u64 = 30;
 /// Loss of a bad link.
 const LOSSY_PPM: u64 = 100_000;
 const SLOW_US: u64 = 40_000;
+/// The time in which servers become as slow as planned.
+const SLOWER_US: u64 = 5_000_000;
 
 impl Net {
     pub fn new(plan: &Plan) -> Net {
@@ -109,6 +115,11 @@ impl Net {
             latency_us: plan.latency_us,
             late_us: plan.late_us,
             ordered: plan.ordered,
+            lag_us: plan.lag_us,
+            slow: plan
+                .seed
+                .is_multiple_of(2)
+                .then_some(plan.seed as usize / 2 % plan.servers),
             uneven: plan.uneven.then_some(plan.seed),
         }
     }
@@ -121,6 +132,7 @@ impl Net {
     pub fn heal(&mut self) {
         self.cuts.clear();
         self.uneven = None;
+        self.lag_us = 0;
         (self.loss_ppm, self.duplicate_ppm, self.delay_ppm) = (0, 0, 0);
     }
 
@@ -155,6 +167,15 @@ impl Net {
         (loss_ppm, latency_us)
     }
 
+    /// The longest time for which a message waits where it arrives.
+    fn lag_us(&self, now_us: u64, to: Place) -> u64 {
+        match (to, self.slow) {
+            (Place::Server(n), Some(slow)) if n == slow => self.lag_us,
+            (Place::Server(_), None) => self.lag_us * now_us.min(SLOWER_US) / SLOWER_US,
+            _ => 0,
+        }
+    }
+
     /// The fate of a message that leaves now.
     pub fn fate(
         &mut self,
@@ -180,6 +201,11 @@ impl Net {
         if random.below(MILLION) < self.delay_ppm {
             coverage.fired(Class::Delay);
             delay_us = delay_us * 10 + 1_000;
+        }
+        let lag_us = self.lag_us(now_us, to);
+        if lag_us > 0 {
+            delay_us += random.below(lag_us);
+            coverage.fired(Class::Delay);
         }
         let last_us = self.last_us.entry((from, to)).or_default();
         if now_us + delay_us < *last_us {

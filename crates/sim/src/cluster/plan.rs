@@ -44,6 +44,11 @@ pub enum Fault {
         starts_us: Vec<u64>,
         coordinators: bool,
     },
+    /// A process dies, however many others are off.
+    Stop {
+        server: usize,
+        down_us: u64,
+    },
     Pause {
         server: usize,
         for_us: u64,
@@ -228,6 +233,9 @@ pub struct Plan {
     pub uneven: bool,
     /// Longest time of a message.
     pub latency_us: u64,
+    /// Servers handle each message up to this time later, as on a machine without free processors:
+    /// one of them at once, or all of them by and by.
+    pub lag_us: u64,
     /// Clock rates differ from the true one by up to so many parts in a million.
     pub drift_ppm: u64,
     /// Most bytes that a log may take on disks; 0: twice its memory.
@@ -295,6 +303,7 @@ impl Plan {
             ordered: true,
             uneven: false,
             latency_us: 2 * MS,
+            lag_us: 0,
             drift_ppm: 0,
             log_bytes: 0,
             large_one_in: 4,

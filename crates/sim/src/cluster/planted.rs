@@ -52,6 +52,8 @@ pub enum Shape {
     Twins,
     /// Only coordinators pause or cannot reach the servers, and messages are slow.
     Patience,
+    /// Servers are slow, and tablets move: nobody is dead.
+    Busy,
 }
 
 impl Shape {
@@ -75,6 +77,7 @@ impl Shape {
         Shape::Links,
         Shape::Clocks,
         Shape::Patience,
+        Shape::Busy,
         Shape::Twins,
     ];
 }
@@ -89,6 +92,7 @@ pub const ALL: &[(Bug, Shape)] = &[
     (Bug::VersionReused, Shape::Failovers),
     (Bug::JudgesAlone, Shape::Patience),
     (Bug::OwnFaultIsDeath, Shape::Patience),
+    (Bug::PatienceIsFixed, Shape::Busy),
     (Bug::ListedBeforeOpen, Shape::Churn),
     (Bug::DataBeforeListed, Shape::Churn),
     (Bug::ClosedBeforeWhole, Shape::Churn),
@@ -180,12 +184,34 @@ impl Plan {
         plan.counters = 3;
         let most_us = [100 * MS, 3 * SECOND][random.below(2) as usize];
         let starts_us = (0..servers).map(|_| 200 * MS + random.below(most_us));
+        let starts_us: Vec<u64> = starts_us.collect();
+        let coordinators = random.one_in(2);
+        if random.one_in(3) {
+            plan.stop_slowly(&starts_us, &mut random);
+            return plan;
+        }
         let stop = Fault::FullStop {
-            starts_us: starts_us.collect(),
-            coordinators: random.one_in(2),
+            starts_us,
+            coordinators,
         };
         plan.faults.push((3 * SECOND, stop));
         plan
+    }
+
+    /// All servers stop one after the other, and start again some time after the last one.
+    fn stop_slowly(&mut self, starts_us: &[u64], random: &mut Random) {
+        let step_us = [300 * MS, SECOND, 2 * SECOND][random.below(3) as usize];
+        let after_us = 3 * SECOND;
+        let all_us = step_us * starts_us.len() as u64;
+        for (n, start_us) in starts_us.iter().enumerate() {
+            let stops_us = step_us * n as u64;
+            let stop = Fault::Stop {
+                server: n,
+                down_us: all_us - stops_us + start_us,
+            };
+            self.faults.push((after_us + stops_us, stop));
+        }
+        self.load_us += all_us + 3 * SECOND;
     }
 
     fn draw_shape(&mut self, shape: Shape, random: &mut Random) {
@@ -256,6 +282,16 @@ impl Plan {
                 self.coordinators = 1;
                 self.delay_ppm = 60_000;
                 self.latency_us = 7 * MS;
+            }
+            Shape::Busy => {
+                self.nobody_dies = true;
+                self.coordinators = 1;
+                // A sudden delay is not learned before the verdict.
+                self.lag_us = match self.seed % 2 {
+                    0 => 220 * MS,
+                    _ => 500 * MS,
+                };
+                self.load_us = 10 * SECOND;
             }
             Shape::Zombies => {
                 self.read_lease_ms = 1_500;
@@ -453,6 +489,7 @@ impl Moment {
                     for_us: 2 * SECOND + long_us,
                 },
             },
+            Shape::Busy => Fault::Migrate,
             Shape::Leases => match random.below(3) {
                 0 => self.crash(),
                 _ => Fault::ClientCrash {

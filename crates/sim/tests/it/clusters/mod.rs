@@ -137,6 +137,18 @@ fn scenario_25_a_cluster_that_stops_as_a_whole_comes_back() {
     assert!(summary.failures.is_empty());
 }
 
+/// Servers that handle each message late are alive, one of them or all: none is called crashed.
+/// `DURAMEN_SIM_FIRST` and the others as above.
+#[test]
+fn slow_servers_are_not_dead() {
+    let budget = Budget::of_tier(20, 200);
+    let first = std::env::var("DURAMEN_SIM_FIRST").ok();
+    let first = first.and_then(|first| first.parse().ok()).unwrap_or(1);
+    let summary = runs::many(budget, first, |seed| Plan::shaped(bugs::Shape::Busy, seed));
+    println!("{} runs, {} operations", summary.runs, summary.operations);
+    assert!(summary.failures.is_empty());
+}
+
 /// A coordinator that is down is first started with an empty store. Members must continue as if it
 /// did not answer, whether they have the id of their cluster or not.
 #[test]

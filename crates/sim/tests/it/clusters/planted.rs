@@ -80,6 +80,11 @@ fn simulated_own_faults_that_are_deaths_are_found() {
 }
 
 #[test]
+fn simulated_patience_that_learns_nothing_is_found() {
+    find(Bug::PatienceIsFixed, 1);
+}
+
+#[test]
 fn simulated_segment_listed_before_it_is_open_is_found() {
     find(Bug::ListedBeforeOpen, 2);
 }
