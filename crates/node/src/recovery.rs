@@ -694,7 +694,7 @@ impl Run {
     }
 
     /// R1. A log that no backup stores may be this server's own fault: then another one must get
-    /// the partition.
+    /// the partition, and its memory and frames are free at once.
     fn settle(&mut self, now_us: u64) {
         let Stage::Settling(commit, until_us, unwritten) = &mut self.stage else {
             return;
@@ -710,13 +710,18 @@ impl Run {
                 bytes: report.bytes,
                 entries: report.entries,
             }
-        } else if now_us >= *until_us {
-            PartitionOutcome::Failed {
+        } else if now_us < *until_us {
+            return;
+        } else {
+            let outcome = PartitionOutcome::Failed {
                 retry_elsewhere: true,
                 reason: "its backups did not store what was replayed".to_owned(),
+            };
+            if self.side.withdraw() {
+                self.is_committed = false;
+                return self.give_up(Some(outcome));
             }
-        } else {
-            return;
+            outcome // its record may become durable: then all of it is purged
         };
         self.stage = Stage::Reporting(outcome, now_us);
     }

@@ -24,7 +24,8 @@
 //! - D6: a side log (`side`) ends as a pass without victims does. Until its Swap is durable, its
 //!   windows are *held*: no cleaner and no expiry touches them, so the side log can be given up as
 //!   a whole. Bytes that were handed to the consumer stay in place until the consumer has reported
-//!   them, even if the side log is given up.
+//!   them, even if the side log is given up. A complete side log can be given up until its Swap was
+//!   handed to the consumer: from then on its record may be durable.
 //! - D7: the segments of a side log can be read from memory or from flash, as they were closed,
 //!   until its Swap is durable. If all replicas of a segment were lost before, there would be no
 //!   other copy of its bytes, and the Swap would wait for ever.
@@ -120,6 +121,8 @@ struct Pending {
     /// Windows of a side log, held until the Swap is durable (D6).
     held: Vec<u32>,
     done: Option<Arc<AtomicBool>>,
+    /// The consumer has got its Swap (D6).
+    handed: bool,
 }
 
 /// A closed survivor without a frame.
@@ -523,6 +526,7 @@ impl Swaps {
             evicted,
             held: Vec::new(),
             done: None,
+            handed: false,
         });
     }
 
@@ -565,7 +569,26 @@ impl Swaps {
             evicted: false,
             held,
             done: Some(done),
+            handed: false,
         });
+    }
+
+    /// A complete side log, known by its `done`, is to be given up (D6): its Swap is taken back.
+    /// False: it was handed to the consumer.
+    pub fn withdraw(&self, done: &Arc<AtomicBool>) -> bool {
+        let mut queues = self.queues();
+        let is_it = |pending: &Pending| {
+            let its = pending.done.as_ref();
+            its.is_some_and(|its| Arc::ptr_eq(its, done))
+        };
+        let Some(at) = queues.pending.iter().position(is_it) else {
+            return false;
+        };
+        if queues.pending[at].handed && !has_bug(Bug::WithdrawnAfterHanded) {
+            return false;
+        }
+        queues.pending.remove(at);
+        true
     }
 
     /// Number of these segments that are closed and not durable.
@@ -665,10 +688,11 @@ impl Swaps {
     /// The next Swap, in order (D5), if its survivors are durable and the position is `reached`
     /// (D2).
     fn next(&self, early: bool, reached: impl Fn(&Position) -> bool) -> Option<Swap> {
-        let queues = self.queues();
-        let pending = queues.pending.front()?;
+        let mut queues = self.queues();
+        let pending = queues.pending.front_mut()?;
         let written = pending.unwritten == 0 || early;
-        (written && reached(&pending.position)).then(|| pending.swap.clone())
+        pending.handed |= written && reached(&pending.position);
+        pending.handed.then(|| pending.swap.clone())
     }
 
     /// The position of the next Swap, if all its survivors are durable.

@@ -129,6 +129,9 @@ enum Stage {
     Filling,
     /// An entry could not be stored: only `abort` is left.
     Failed,
+    /// Its Swap was taken back: only `abort` is left.
+    Withdrawn,
+    /// Its Swap is proposed, or it was given up.
     Ended,
 }
 
@@ -139,6 +142,8 @@ struct State {
     /// Segments that are not full and that no thread is filling now.
     tails: Vec<Tail>,
     segments: Vec<(SegmentId, u32)>,
+    /// Of its Swap.
+    proposed: Option<Arc<AtomicBool>>,
 }
 
 /// See the module's text. Dropped without [`commit`](Self::commit) it is aborted.
@@ -184,6 +189,7 @@ impl Store {
                 at_work: 0,
                 tails: Vec::new(),
                 segments: Vec::new(),
+                proposed: None,
             }),
             tombstones: Tombstones::default(),
             expected: AtomicU64::new(0),
@@ -360,10 +366,25 @@ impl SideLog {
             version_floor: floor,
         };
         let done = Arc::<AtomicBool>::default();
+        let mut state = self.state();
+        state.proposed = Some(done.clone());
         log.swaps()
             .side_scanned(swap, log.appended(), held, done.clone());
+        drop(state);
         log.demand();
         Ok(SideCommit { done })
+    }
+
+    /// Takes the Swap back, so that [`abort`](Self::abort) may follow. False: it may be durable
+    /// soon, and will be some time (swap::D6).
+    pub fn withdraw(&self) -> bool {
+        let mut state = self.state();
+        let proposed = state.proposed.as_ref();
+        let is_back = proposed.is_some_and(|done| self.log().swaps().withdraw(done));
+        if is_back {
+            state.stage = Stage::Withdrawn;
+        }
+        is_back
     }
 
     /// Shrinks partitions that had grown for more objects than came.
@@ -407,8 +428,10 @@ impl SideLog {
                 (_, 0) => {}
                 _ => return Err(SideError::Busy),
             }
+            if state.stage != Stage::Withdrawn {
+                log.side_ended();
+            }
             state.stage = Stage::Ended;
-            log.side_ended();
             state.tails.clear();
             std::mem::take(&mut state.segments)
         };

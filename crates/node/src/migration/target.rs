@@ -551,7 +551,8 @@ impl Leftover {
         let (side, run) = (self.side.clone(), self.run);
         let (clients, table, range) = (clients.clone(), self.table, self.range);
         out.jobs.push(Job::new("take back", move || {
-            let _ = side.abort(); // no effect on one that had ended
+            side.withdraw();
+            let _ = side.abort(); // no effect on one that is part of the log, or will be
             clients.purge(table, &range);
             JobResult::Migration(run, MigrationCompletion::TakenBack)
         }));

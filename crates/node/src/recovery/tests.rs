@@ -314,6 +314,36 @@ fn pieces_of_a_replica_that_was_given_up_do_not_count() {
     turned();
 }
 
+/// It stayed in memory, and first in the queue of Swaps, until some backup had frames for it: the
+/// next attempt found no memory.
+#[test]
+fn what_no_backup_stores_is_taken_back() {
+    let mut rig = Rig::new();
+    let asked = rig.poll().requests.pop().unwrap();
+    let replay = rig.answer(&asked, entries(None), object(b"a"));
+    replay.into_iter().for_each(|job| rig.run(job));
+    let commit = rig.poll().jobs.pop().expect("all is there");
+    rig.run(commit);
+    let objects = |rig: &Rig| rig._store.engine().objects(TABLE);
+    assert!(rig.poll().jobs.is_empty());
+    assert_eq!(objects(&rig), 1);
+    rig.now_us += SETTLE_US;
+    let back = rig.poll().jobs.pop().expect("nobody stores it");
+    assert_eq!(back.name(), "take back");
+    rig.run(back);
+    assert_eq!(objects(&rig), 0);
+    let reports = rig.poll().reports;
+    let [(token, ToCoordinator::PartitionDone { outcome, .. })] = &reports[..] else {
+        panic!("{reports:?}");
+    };
+    assert!(matches!(outcome, PartitionOutcome::Failed { .. }));
+    let since = TabletsVersion(1);
+    let accepted = CoordinatorAnswer::Accepted { since };
+    rig.recoveries.reported(0, *token, Some(&accepted));
+    assert!(rig.poll().ended.is_empty(), "there is nothing to purge");
+    assert!(!rig.recoveries.has(ID));
+}
+
 #[test]
 fn who_gives_up_waits_for_its_jobs_and_then_says_so() {
     let mut rig = Rig::new();
@@ -362,7 +392,7 @@ fn without_a_source_that_is_up_it_is_given_up_soon() {
 }
 
 /// A master that could not reach its backups kept a share of a dead server's keys from all clients,
-/// as long as that lasted.
+/// as long as that lasted. Here all is stored but the record of the Swap.
 #[test]
 fn what_backups_do_not_store_is_for_another_master_and_purged_here() {
     let mut rig = Rig::new();
@@ -370,6 +400,9 @@ fn what_backups_do_not_store_is_for_another_master_and_purged_here() {
     let commit = run.side.commit().expect("nothing is at it");
     run.is_committed = true;
     run.stage = Stage::Settling(commit, SETTLE_US, 0);
+    let writer = rig._store.engine().log().expect("it has one");
+    let handed = with_bug(Bug::SwapBeforeReasons, || writer.next_swap());
+    assert!(handed.is_some(), "no sync is waited for");
     assert!(rig.recoveries.due_us() <= SETTLE_US);
     rig.now_us = SETTLE_US - 1;
     rig.poll();

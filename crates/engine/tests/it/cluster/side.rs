@@ -263,10 +263,11 @@ fn complete_heads(world: &mut World) {
     consumer.complete_one(&store, false);
 }
 
-/// A side log that was given up, at any moment, leaves the store as it was.
+/// A side log that was given up, at any moment, leaves the store as it was; also one that was
+/// complete, and whose Swap nobody has got.
 #[test]
 fn an_abort_leaves_nothing() {
-    for seed in 0..20 {
+    for seed in 0..30 {
         let mut world = World::new(seed, 2);
         let mut random = Random::new(seed);
         let now_ms = world.clock.load(Ordering::Relaxed);
@@ -285,6 +286,8 @@ fn an_abort_leaves_nothing() {
         for _ in 0..random.below(4) {
             world.consumer.lock().unwrap().clean_one(&store);
         }
+        world.consumer.lock().unwrap().sleeps = true;
+        let commit = (seed >= 20).then(|| side.commit().unwrap());
         let in_hands = random.below(2) == 0;
         let ready = if in_hands {
             store.log().unwrap().next_survivor()
@@ -294,6 +297,13 @@ fn an_abort_leaves_nothing() {
         let bytes = ready
             .as_ref()
             .map(|ready| (ready.segment, ready.bytes.to_vec()));
+        world.consumer.lock().unwrap().sleeps = false;
+        if let Some(commit) = commit {
+            assert_eq!(side.abort(), Err(SideError::Closed));
+            assert!(side.withdraw(), "nobody has got it");
+            assert!(!side.withdraw(), "it is taken back");
+            assert!(!commit.is_durable());
+        }
         if random.below(2) == 0 {
             side.abort().unwrap();
         } else {
@@ -332,6 +342,42 @@ fn an_abort_leaves_nothing() {
         complete_everything(&mut world);
         assert!(commit.is_durable());
     }
+}
+
+/// Hands out the Swap of a complete side log, and withdraws it then. Returns whether that was
+/// refused, and the Swap was carried out.
+fn withdraws_too_late() -> bool {
+    let mut world = World::new(3, 2);
+    let mut random = Random::new(3);
+    let now_ms = world.clock.load(Ordering::Relaxed);
+    let log = DeadLog::new(&mut random, KEYS, VALUE_BYTES, now_ms);
+    let side = world.store.side_log(SidePlan::default());
+    fill(&side, &log, &mut random);
+    world.consumer.lock().unwrap().sleeps = true;
+    let commit = side.commit().unwrap();
+    complete_heads(&mut world);
+    let store = world.store.clone();
+    let writer = store.log().unwrap();
+    while let Some(ready) = writer.next_survivor() {
+        writer.survivor_durable(ready.segment);
+    }
+    let swap = writer.next_swap().expect("all is durable");
+    if side.withdraw() {
+        return false;
+    }
+    assert_eq!(side.abort(), Err(SideError::Closed));
+    writer.swapped(&swap);
+    assert!(!side.withdraw(), "it has ended");
+    check(&mut world, &log).unwrap();
+    commit.is_durable()
+}
+
+/// Its record may be durable, and a restart would find the side log.
+#[test]
+fn a_swap_that_was_handed_out_is_not_taken_back() {
+    assert!(withdraws_too_late());
+    let found = !with_bug(Bug::WithdrawnAfterHanded, withdraws_too_late);
+    assert!(found, "not found");
 }
 
 #[test]

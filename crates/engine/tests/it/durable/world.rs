@@ -90,6 +90,8 @@ pub struct Consumer {
     /// Recorded on the disk, and not yet reported to the engine.
     swap: Option<Swap>,
     pub swaps: u64,
+    /// It does nothing when the engine requests a commit.
+    pub sleeps: bool,
 }
 
 impl Consumer {
@@ -201,7 +203,10 @@ pub fn hook_up(store: &Arc<Store>, consumer: &Arc<Mutex<Consumer>>) {
     let (weak, hook) = (Arc::downgrade(store), consumer.clone());
     store.log().unwrap().on_demand(move || {
         if let Some(store) = weak.upgrade() {
-            hook.lock().unwrap().complete_everything(&store);
+            let mut consumer = hook.lock().unwrap();
+            if !consumer.sleeps {
+                consumer.complete_everything(&store);
+            }
         }
     });
 }
