@@ -295,7 +295,7 @@ impl Backup {
         self.working(&state)?;
         let fresh = chunk.open && !state.replicas.contains_key(&id);
         if fresh {
-            self.has_room(&state, id.log, chunk.frames_kept())?;
+            self.has_room(&state, id.log, &chunk)?;
             let buffer = state.buffer(self.geometry.segment_bytes);
             let replica = Replica::new(chunk.kind, chunk.epoch, Data::Growing(buffer));
             state.replicas.insert(id, replica);

@@ -35,6 +35,8 @@ pub(crate) struct Frames {
     pub(crate) retired: u32,
     /// Whether the file system had no space for the frame that was requested last.
     lacks_space: bool,
+    /// Frames that new copies of lost replicas leave free, for the data of recoveries.
+    pub(crate) refills_leave: u32,
 }
 
 impl Frames {
@@ -57,6 +59,7 @@ impl Frames {
             doubtful: BTreeSet::new(),
             retired: 0,
             lacks_space: false,
+            refills_leave: 0,
         }
     }
 

@@ -5,7 +5,9 @@
 //!   no write to it is acknowledged: chunks staged before are committed, later ones are refused
 //!   (docs/traps.md, trap 22 and scenario 26).
 //! - M2: a replica that was accepted finds a frame: an opening is refused while fewer frames are
-//!   free than replicas wait for one.
+//!   free than replicas wait for one. A new copy of a lost replica leaves frames free besides:
+//!   else a cluster whose servers stop one after the other fills its disks with copies, and has
+//!   none for the recoveries of all logs.
 //! - M3: the entries from [`read_sorted`](Backup::read_sorted) were verified, as a whole and entry
 //!   by entry, before the first of them is given. One flipped bit of an entry that was certified
 //!   with it is put back and told (format::mend): all replicas have the same bit.
@@ -29,7 +31,7 @@ use duramen_format::segment::HEADER_BYTES;
 use crate::backup::{Backup, State};
 use crate::error::Error;
 use crate::replica::Data;
-use crate::types::{ReplicaId, ReplicaInfo};
+use crate::types::{Chunk, ReplicaId, ReplicaInfo};
 
 /// Openings are refused while more of the write-ahead log is in use, in percent: the commits of
 /// open replicas have priority.
@@ -435,11 +437,29 @@ impl Backup {
         bytes > most.saturating_mul(1 + u64::from(whole))
     }
 
+    /// New copies of lost replicas leave this many frames free (M2).
+    pub fn keep_from_refills(&self, frames: u32) {
+        self.state().frames.refills_leave = frames;
+    }
+
+    /// Frames that an opening leaves free; none if the whole segment arrives in one piece: most
+    /// such segments come from a recovery or a cleaner, and free more than they take.
+    fn frames_kept(&self, state: &State, chunk: &Chunk<'_>) -> u32 {
+        match chunk.close {
+            true if chunk.is_refill() && !has_bug(Bug::RefillsTakeAll) => {
+                state.frames.refills_leave
+            }
+            true => 0,
+            false => 2,
+        }
+    }
+
     /// M2. The own log of a single server is never refused: there is no other backup for it.
-    pub(crate) fn has_room(&self, state: &State, log: u64, kept: u32) -> Result<(), Error> {
+    pub(crate) fn has_room(&self, state: &State, log: u64, chunk: &Chunk<'_>) -> Result<(), Error> {
         if log == self.identity.server {
             return Ok(());
         }
+        let kept = self.frames_kept(state, chunk);
         let waiting = state
             .replicas
             .values()
@@ -449,7 +469,7 @@ impl Backup {
             "frames"
         } else if state.ring.used() > state.ring.capacity / 100 * WAL_OPEN_PERCENT {
             "room in its write-ahead log"
-        } else if state.frames.lacks_space() && self.is_crowded(state, kept == 0) {
+        } else if state.frames.lacks_space() && self.is_crowded(state, chunk.close) {
             "space on its disk, and memory for what waits for it"
         } else {
             return Ok(());

@@ -147,10 +147,9 @@ impl Chunk<'_> {
         }
     }
 
-    /// Frames that its opening leaves free; none if the whole segment arrives in one piece: most
-    /// such segments come from a recovery or a cleaner, and free more than they take.
-    pub(crate) fn frames_kept(&self) -> u32 {
-        if self.close { 0 } else { 2 }
+    /// Whether it is a copy of a closed segment that has lost a replica (replication::O11).
+    pub fn is_refill(&self) -> bool {
+        self.open && self.close && self.epoch > 0 && self.kind != Kind::Control
     }
 }
 

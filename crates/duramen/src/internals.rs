@@ -3,6 +3,7 @@
 
 pub use crate::durable::{Backups, Bytes, Call, Repair, RepairStep};
 pub use crate::member::MemberOptions;
+pub use crate::restart::{MemberDisk, member_disk};
 pub use crate::salvage::{Lost, Salvaged, salvage};
 pub use crate::writer::LogWriter;
 pub use duramen_backup::Copies;

@@ -177,6 +177,40 @@ pub(crate) fn segments_wanted(options: &Options, segment_bytes: u64) -> u64 {
     bytes.div_ceil(segment_bytes).max(segments_min(options))
 }
 
+/// Segments of a member's log, and the share of its frames for recoveries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemberDisk {
+    /// Most segments of its log, on the disks of others.
+    pub segments: u64,
+    /// Frames that new copies of lost replicas leave free.
+    pub refills_leave: u64,
+}
+
+/// The limits of a member, which keeps as many replicas for others as others keep for it. When its
+/// log is recovered, its old replicas stay until all of its data has new ones: so the other
+/// members need room for both. With `disk-expansion` 2 that is the reason why a log has less than
+/// twice its data; with a small `disk-size` the log keeps what it has.
+pub fn member_disk(
+    options: &Options,
+    segment_bytes: u64,
+    replicas: u64,
+    frames: u32,
+) -> MemberDisk {
+    let wanted = segments_wanted(options, segment_bytes);
+    let flash = options.engine.flash.as_ref();
+    let data = options.engine.memory_bytes_max() + flash.map_or(0, |flash| flash.device.bytes());
+    let data = data.div_ceil(segment_bytes);
+    let (frames, replicas) = (u64::from(frames), replicas.max(1));
+    let fits = frames.saturating_sub(data) / replicas;
+    let segments = fits.clamp(wanted.min(data + data / 4), wanted);
+    // Less than all of the rest: copies may be spread unevenly.
+    let left = frames.saturating_sub(replicas * segments);
+    MemberDisk {
+        segments,
+        refills_leave: left / 4 * 3,
+    }
+}
+
 /// Largest number of frames of a small store in a directory: a frame costs 16 KiB before it is
 /// used, so up to here there may be more than the options require, and the store can grow with
 /// them.
@@ -601,6 +635,61 @@ mod tests {
             assert!(crate::Store::open(options).is_err());
         }
         assert!(!folder.path().join("new").join("superblock").exists());
+    }
+
+    /// Frames of a member's directory, as a new one gets them.
+    fn frames_of_member(options: &Options, replicas: u64) -> u32 {
+        (frames_needed(segments_wanted(options, 2 * MIB) * replicas)) as u32
+    }
+
+    /// Of three members with two replicas, logs at their limit, none was recovered when four fifths
+    /// of its memory were live: the others' disks had no room for both the old and the new copies.
+    #[test]
+    fn the_disks_of_the_others_have_room_for_the_recovery_of_a_log() {
+        for memory in [128 * MIB, 256 * MIB, 1 << 30, 16 << 30] {
+            let options = Options::memory(memory);
+            for replicas in 1..=3 {
+                let frames = frames_of_member(&options, replicas);
+                let disk = member_disk(&options, 2 * MIB, replicas, frames);
+                let data = memory / (2 * MIB);
+                assert!(disk.segments >= data + data / 4, "{memory} {replicas}");
+                let free = u64::from(frames) - replicas * disk.segments;
+                for members in replicas + 1..=8 {
+                    let copies = replicas * data * 95 / 100;
+                    assert!(
+                        (members - 1) * free >= copies,
+                        "{memory} {members} {replicas}"
+                    );
+                }
+                // Copies of lost replicas fit, and leave room for the recovery of one log, if a
+                // member more is there.
+                assert!(disk.refills_leave <= free);
+                assert!((replicas + 1) * disk.refills_leave >= replicas * data * 95 / 100);
+            }
+        }
+    }
+
+    #[test]
+    fn a_small_disk_is_used_as_far_as_it_was_asked_for() {
+        for (disk, segments) in [
+            (64, 32),
+            (140, 70),
+            (160, 80),
+            (200, 88),
+            (256, 120),
+            (512, 256),
+        ] {
+            let options = Options {
+                disk_bytes: disk * MIB,
+                ..Options::memory(128 * MIB)
+            };
+            let frames = frames_of_member(&options, 2);
+            let limits = member_disk(&options, 2 * MIB, 2, frames);
+            assert_eq!(limits.segments, segments, "{disk} MiB, {frames} frames");
+        }
+        let options = Options::memory(128 * MIB);
+        let tiny = member_disk(&options, 2 * MIB, 2, 10);
+        assert_eq!((tiny.segments, tiny.refills_leave), (80, 0));
     }
 
     #[test]

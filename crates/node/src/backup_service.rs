@@ -280,7 +280,8 @@ impl<T> BackupService<T> {
             .group
             .submit(&self.backup, log, chunk, level, number, now_us);
         if let Err(error) = submitted {
-            if write.open && matches!(error, Error::Busy { .. } | Error::Full { .. }) {
+            let is_short = matches!(error, Error::Busy { .. } | Error::Full { .. });
+            if write.open && !chunk.is_refill() && is_short {
                 self.without_room
                     .get_or_insert_with(|| (now_us, error.to_string()));
             }

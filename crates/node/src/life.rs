@@ -15,7 +15,7 @@ use crate::remote::{Queue, Remote, RemoteEvent, SLOW_US, Slow};
 use crate::serve::{self, Clients};
 use crate::warmth::Warmth;
 use duramen::Store;
-use duramen::internals::MemberOptions;
+use duramen::internals::{MemberOptions, member_disk};
 use duramen_backup::Backup;
 use duramen_base::ids::ServerId;
 use duramen_base::planted::{Bug, has_bug};
@@ -116,8 +116,15 @@ impl Life {
             Some(width) => Layout::copysets(width, replicas),
             None => Layout::Scatter,
         };
+        let mut store = node.store.clone();
+        if let Some(backup) = &node.backup {
+            let (segment_bytes, copies) = (settings.segment_bytes.into(), replicas.into());
+            let limits = member_disk(&store, segment_bytes, copies, backup.geometry().frames);
+            store.disk_bytes = limits.segments * segment_bytes;
+            backup.keep_from_refills(limits.refills_leave as u32);
+        }
         let options = MemberOptions {
-            store: node.store.clone(),
+            store,
             log: server.number(),
             hash_seed: settings.hash_seed,
             segment_bytes: settings.segment_bytes,

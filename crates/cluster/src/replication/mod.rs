@@ -35,7 +35,8 @@
 //!   on a recovery knows that there is a log.
 //! - O11: a lost replica of a closed segment is replaced on another backup, at a higher epoch: of a
 //!   backup's replicas of a segment, the one of the highest epoch counts. The other replicas need
-//!   not get the epoch; a closed replica is whole.
+//!   not get the epoch; a closed replica is whole. A backup that refuses such a copy is asked for
+//!   one again only after a while: the copy is sent as a whole each time.
 //! - O12: a backup that comes back is told to drop a replica only if it is known here under its new
 //!   name, and the segment is on all its replicas elsewhere, or not part of the log any more. The
 //!   same holds for a backup that refused a closed segment's opening, or could not read its
@@ -212,6 +213,11 @@ pub struct Master {
     placement: Placement,
     /// Backups that have rejected an opening.
     refusing: BTreeSet<BackupId>,
+    /// Those that have rejected a new copy of a closed segment: they keep their last frames for
+    /// recoveries, and may take open segments.
+    refusing_copies: BTreeSet<BackupId>,
+    /// Calls of [`forgive`](Self::forgive).
+    forgiven: u32,
     /// No acknowledgement counts any more.
     fenced: bool,
     in_flight: BTreeMap<Ticket, InFlight>,
@@ -285,6 +291,8 @@ impl Master {
             next_swap: 1,
             placement: Placement::new(config.layout, config.replicas, config.server),
             refusing: BTreeSet::new(),
+            refusing_copies: BTreeSet::new(),
+            forgiven: 0,
             fenced: false,
             in_flight: BTreeMap::new(),
             next_ticket: 1,

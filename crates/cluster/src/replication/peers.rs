@@ -7,6 +7,9 @@ use duramen_base::planted::{Bug, has_bug};
 use duramen_format::certificate::Certificate;
 use std::collections::BTreeSet;
 
+/// Refused copies of closed segments are sent again after so many times that all others are.
+const COPIES_FORGIVEN: u32 = 20;
+
 impl Master {
     /// Sets the place of this master, before any backup is added.
     pub fn is_at(&mut self, me: Member) {
@@ -49,7 +52,13 @@ impl Master {
 
     /// Backups that have refused openings may be asked again: some time has passed.
     pub fn forgive(&mut self) {
-        if !self.refusing.is_empty() {
+        self.forgiven = self.forgiven.wrapping_add(1);
+        let copies_too = self.forgiven.is_multiple_of(COPIES_FORGIVEN);
+        let any_copies = copies_too && !self.refusing_copies.is_empty();
+        if any_copies {
+            self.refusing_copies.clear();
+        }
+        if any_copies || !self.refusing.is_empty() {
             self.refusing.clear();
             self.look_at_incomplete();
             let refused = |segment: &Segment| segment.replicas.iter().any(|r| r.refused);
@@ -72,6 +81,7 @@ impl Master {
     pub fn backup_lost(&mut self, backup: BackupId) {
         self.placement.remove(backup);
         self.refusing.remove(&backup);
+        self.refusing_copies.remove(&backup);
         self.freeing.retain(|(at, _)| *at != backup);
         self.in_flight.retain(|_, sent| sent.backup != backup);
         self.garbage.retain(|(at, _)| *at != backup);
@@ -136,6 +146,7 @@ impl Master {
             return;
         };
         let holding: Vec<BackupId> = segment.backups().collect();
+        let is_copy = segment.close_recorded;
         let Some(replica) = segment.replica_mut(sent.backup) else {
             return;
         };
@@ -144,8 +155,12 @@ impl Master {
             replica.sent = replica.buffered;
             return;
         }
-        self.refusing.insert(sent.backup);
-        let is_alone = !self.placement.can_choose(&holding, &self.refusing);
+        let refusing = match is_copy {
+            true => &mut self.refusing_copies,
+            false => &mut self.refusing,
+        };
+        refusing.insert(sent.backup);
+        let is_alone = !self.placement.can_choose(&holding, refusing);
         if is_alone {
             replica.in_flight = replica.in_flight.saturating_sub(1);
             replica.refused = true;

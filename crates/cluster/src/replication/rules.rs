@@ -143,10 +143,13 @@ impl Master {
         let mut changed = false;
         while segment.replicas.len() < self.config.replicas && !replaced && !segment.has_no_source {
             let holding: Vec<BackupId> = segment.backups().collect();
-            let mut avoided = self.refusing.clone();
             // replication::O12: replicas that are not freed before the segment is safe block no
             // choice.
             let kept = segment.close_recorded;
+            let mut avoided = match kept {
+                true => self.refusing_copies.clone(),
+                false => self.refusing.clone(),
+            };
             let garbage = self.garbage.iter().filter(|_| !kept);
             let freed = self.freeing.iter().chain(garbage);
             avoided.extend(freed.filter(|(_, of)| *of == id).map(|(at, _)| *at));
@@ -230,6 +233,7 @@ impl Master {
         let crowded = snapshot.is_none() && self.in_flight.len() >= self.config.writes_max;
         let segment = self.segments.get_mut(&id)?;
         let (kind, queued, closed) = (segment.kind, segment.queued, segment.closed);
+        let closes_recorded = segment.close_recorded;
         let of_segment = segment.epoch;
         let retold = !segment.close_recorded;
         let has_sent = segment.listed_at.is_some();
@@ -237,7 +241,14 @@ impl Master {
         if replica.in_flight > 0 && !one_stream {
             return None; // one call per replica at a time: docs/traps.md, trap 20
         }
-        if replica.refused && self.refusing.contains(&replica.backup) {
+        if closes_recorded && !replica.sent_before().open {
+            replica.refused |= self.refusing_copies.contains(&replica.backup); // O11
+        }
+        let refusing = match closes_recorded {
+            true => &self.refusing_copies,
+            false => &self.refusing,
+        };
+        if replica.refused && refusing.contains(&replica.backup) {
             return None;
         }
         let epoch = match kind {

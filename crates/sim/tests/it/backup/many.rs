@@ -463,6 +463,39 @@ fn scenario_39_openings_are_refused_in_time() {
     }
 }
 
+/// Whole segments that a backup takes before it refuses one: new ones, or new copies of closed
+/// ones. It keeps `left` frames from copies.
+fn taken(left: u32, is_copy: bool) -> u32 {
+    let backup = open(&fresh_disk(4));
+    backup.keep_from_refills(left);
+    let bytes = content(1, 0, GEOMETRY.segment_bytes);
+    let mut taken = 0;
+    loop {
+        let epoch = u64::from(is_copy);
+        let mut chunk = chunk(&bytes, 0, GEOMETRY.segment_bytes, epoch, true);
+        chunk.segment = SegmentId(100 + u64::from(taken));
+        (chunk.close, chunk.kind) = (true, Kind::Survivor);
+        match backup.stage_of(LOG, chunk) {
+            Ok(()) => taken += 1,
+            Err(Error::Busy { .. }) => return taken,
+            Err(error) => panic!("{error}"),
+        }
+        backup.commit(Level::Synced).expect("there is room");
+        while backup.flush_step().expect("the disk works") {}
+    }
+}
+
+/// All servers stopped one after the other, and each of the others filled its disk with copies of
+/// what those had held: after the start no log had frames for its recovery.
+#[test]
+fn copies_of_lost_replicas_leave_frames_for_recoveries() {
+    let all = taken(0, true);
+    assert_eq!((taken(0, false), taken(4, false)), (all, all));
+    assert_eq!(taken(4, true), all - 4);
+    let with_bug = with_bug(Bug::RefillsTakeAll, || taken(4, true));
+    assert_eq!(with_bug, all, "not found");
+}
+
 /// An opened replica without further data does not hold up the write-ahead log: its master may be
 /// waiting for room here itself.
 #[test]

@@ -9,7 +9,7 @@ use duramen_cluster::replication::{
 };
 use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The effects of one poll; `next` is the last segment id that was given.
 fn polled(master: &mut Master, next: &mut u64) -> Vec<Effect> {
@@ -165,6 +165,68 @@ fn refusals_that_move_a_control_segment_to_and_fro_cost_nothing() {
     assert_eq!((next, master.control_reached()), (1, 0));
 }
 
+/// A backup that keeps its last frames for recoveries refuses a copy of a closed segment. It was
+/// sent the whole segment ten times a second, and no open segment was placed there meanwhile: with
+/// one server less, writes waited.
+#[test]
+fn a_refused_copy_keeps_no_open_segment_away() {
+    let (crashed, one, other) = (BackupId(1), BackupId(2), BackupId(3));
+    let config = Config {
+        replicas: 2,
+        ..config(false)
+    };
+    let mut master = Master::new(config, State::default(), &[crashed, one], &[]);
+    let mut next = 0;
+    let segment = SegmentId(100);
+    master.opened(segment, Kind::Head, 0);
+    master.appended(
+        segment,
+        Certificate {
+            length: 500,
+            crc: 7,
+        },
+    );
+    master.closed(segment);
+    for _ in 0..10 {
+        let effects = polled(&mut master, &mut next);
+        end(&mut master, effects);
+    }
+    assert!(master.is_safe(segment));
+    master.backup_lost(crashed);
+    master.backup_up(other);
+    let mut asked = Vec::new();
+    let mut opened = Vec::new();
+    for round in 0..100 {
+        for effect in polled(&mut master, &mut next) {
+            match effect {
+                Effect::Send(send) if send.segment == segment => {
+                    assert_eq!(send.backup, other);
+                    asked.push(round);
+                    master.rejected(send.ticket, Rejection::Busy);
+                }
+                Effect::Send(send) => {
+                    opened.extend(send.open.then_some((send.segment, send.backup)));
+                    master.acked(send.ticket, Level::Synced);
+                }
+                effect => end(&mut master, vec![effect]),
+            }
+        }
+        if round == 3 {
+            master.opened(SegmentId(101), Kind::Head, 1);
+        }
+        if round == 5 {
+            let new: BTreeSet<(SegmentId, BackupId)> = opened.iter().copied().collect();
+            for backup in [one, other] {
+                assert!(new.contains(&(SegmentId(101), backup)), "{opened:?}");
+            }
+        }
+        if round > 5 {
+            master.forgive();
+        }
+    }
+    assert!((3..=8).contains(&asked.len()), "{asked:?}");
+}
+
 /// Does as the master requests.
 fn end(master: &mut Master, effects: Vec<Effect>) {
     for effect in effects {
@@ -185,7 +247,7 @@ fn seek_in_vain(
     effects_of: &mut dyn FnMut(&mut Master) -> Vec<Effect>,
 ) {
     let (mut is_sought, mut is_first) = (false, true);
-    for _ in 0..20 {
+    for _ in 0..60 {
         for effect in effects_of(master) {
             match effect {
                 Effect::Send(send) if send.segment == segment => {
