@@ -45,14 +45,31 @@ impl Coordinator {
         others.filter(is_backup).collect()
     }
 
+    /// Servers without a free frame.
+    pub(super) fn full_disks(&self) -> Vec<ServerId> {
+        let full = self.frames.free.iter().filter(|(_, free)| **free == 0);
+        full.map(|(id, _)| *id)
+            .filter(|id| self.is_up(*id))
+            .collect()
+    }
+
+    /// Whether a partition is being recovered: reports contain a part of what it takes.
+    fn is_in_progress(&self) -> bool {
+        self.recoveries.values().any(Recovery::has_given)
+    }
+
     /// recovery::Y6: whether there are frames for the copies of so many bytes of this master, each
     /// on as many backups as a segment has replicas.
     pub(super) fn has_frames(&self, master: ServerId, bytes: u64) -> bool {
-        if !self.recoveries.values().any(Recovery::has_given) || has_bug(Bug::FramesIgnored) {
+        if has_bug(Bug::FramesIgnored) {
             return true;
         }
         let segments = self.segments_of(bytes);
-        let left = |id: &ServerId| self.frames.left.get(id).copied().unwrap_or(u64::MAX);
+        let free = match self.is_in_progress() {
+            true => &self.frames.left,
+            false => &self.frames.free,
+        };
+        let left = |id: &ServerId| free.get(id).copied().unwrap_or(u64::MAX);
         let backups = self.backups_of(master);
         // With fewer backups it waits for more of them, and not for frames.
         let replicas = (self.meta.settings.replicas as usize).min(backups.len());
@@ -61,9 +78,33 @@ impl Coordinator {
         places.fold(0, u64::saturating_add) >= copies
     }
 
+    /// Gives partitions for whose copies there are frames; if there are none for any, and nothing
+    /// else is in progress, the first one: an estimate must not stop everything.
+    pub(super) fn give_with_frames(&mut self, all: &[(ServerId, u32, ServerId)]) {
+        let mut lacking = Vec::new();
+        for (dead, partition, to) in all.iter().copied() {
+            let has_frames = self.has_frames(to, self.place_bytes(dead, partition));
+            if let Some(recovery) = self.recoveries.get_mut(&dead) {
+                recovery.lacks_frames = !has_frames;
+            }
+            match has_frames {
+                true => self.give(dead, partition, to),
+                false => lacking.push((dead, partition, to)),
+            }
+        }
+        if let Some((dead, partition, to)) = lacking.first().copied()
+            && !self.is_in_progress()
+        {
+            if let Some(recovery) = self.recoveries.get_mut(&dead) {
+                recovery.lacks_frames = false;
+            }
+            self.give(dead, partition, to);
+        }
+    }
+
     /// A partition of so many bytes is given to this master.
     pub(super) fn promise_frames(&mut self, master: ServerId, bytes: u64) {
-        if !self.recoveries.values().any(Recovery::has_given) {
+        if !self.is_in_progress() {
             self.frames.left = self.frames.free.clone();
         }
         let copies = self.segments_of(bytes) * u64::from(self.meta.settings.replicas);

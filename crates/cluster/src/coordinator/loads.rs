@@ -63,6 +63,12 @@ impl Loads {
         self.ranges = ranges;
     }
 
+    /// It has recovered these ranges: they count until its next report, which contains them.
+    pub(super) fn gain(&mut self, gained: impl IntoIterator<Item = RangeLoad>) {
+        let ranges = std::mem::take(&mut self.ranges);
+        self.report(ranges.into_iter().chain(gained).take(LOADS_MAX).collect());
+    }
+
     pub(super) fn ranges(&self) -> &[RangeLoad] {
         &self.ranges
     }

@@ -196,7 +196,12 @@ impl Coordinator {
         let of_it: Vec<ServerId> = of_it
             .filter(|dead| self.home_of(*dead) == Some(home))
             .collect();
-        of_it.into_iter().for_each(|dead| self.decide(dead));
+        for dead in of_it {
+            if let Some(recovery) = self.recoveries.get_mut(&dead) {
+                recovery.finer = 0; // attempts before say nothing about this life
+            }
+            self.decide(dead);
+        }
     }
 
     fn begin_partitions(&mut self, dead: ServerId, log: Log) {
@@ -276,15 +281,7 @@ impl Coordinator {
                 }
             }
         }
-        for (dead, partition, to) in given {
-            let has_frames = self.has_frames(to, self.place_bytes(dead, partition));
-            if let Some(recovery) = self.recoveries.get_mut(&dead) {
-                recovery.lacks_frames = !has_frames;
-            }
-            if has_frames {
-                self.give(dead, partition, to);
-            }
-        }
+        self.give_with_frames(&given);
         self.note_lacks(&rooms);
         if let Some((dead, partition, to)) = self.last_resort(&rooms) {
             self.give(dead, partition, to);
@@ -317,7 +314,7 @@ impl Coordinator {
         free
     }
 
-    fn give(&mut self, dead: ServerId, partition: u32, to: ServerId) {
+    pub(super) fn give(&mut self, dead: ServerId, partition: u32, to: ServerId) {
         self.promise_frames(to, self.place_bytes(dead, partition));
         let asked_us = self.now_us;
         if let Some(place) = self.place_mut(dead, partition) {
@@ -396,7 +393,7 @@ impl Coordinator {
         Some(&mut partition.place)
     }
 
-    fn place_bytes(&self, dead: ServerId, partition: u32) -> u64 {
+    pub(super) fn place_bytes(&self, dead: ServerId, partition: u32) -> u64 {
         let recovery = self.recoveries.get(&dead);
         let of = recovery.and_then(|of| of.partitions.get(partition as usize));
         of.map_or(0, |partition| partition.bytes)
@@ -483,8 +480,10 @@ impl Coordinator {
     ) {
         let owner = new.owner;
         let planned = self.place_bytes(dead, partition);
+        let gained = self.loads_of(dead, partition);
         if let Some(server) = self.servers.get_mut(&owner) {
             server.room.gains(planned);
+            server.loads.gain(gained);
         }
         let Some(recovery) = self.recoveries.get_mut(&dead) else {
             return;

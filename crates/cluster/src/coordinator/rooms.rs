@@ -19,7 +19,7 @@ use crate::recovery::plan::{self, Limits};
 use crate::recovery::{Partition, Place, Recovery};
 use duramen_base::ids::{KeyRange, ServerId};
 use duramen_base::planted::{Bug, has_bug};
-use duramen_wire::native::message::{RecoverTablet, ServerRoom};
+use duramen_wire::native::message::{RangeLoad, RecoverTablet, ServerRoom};
 use std::collections::BTreeMap;
 
 /// A report that came this long before the end of a master's last partition is current if no other
@@ -51,6 +51,9 @@ const YOUNG_US: u64 = 15_000_000;
 /// A log of at most so many partitions is read by its own machine alone: that keeps its tablets
 /// together and where they were. Longer ones are read by all, which is faster.
 const HOME_PARTITIONS: u64 = 16;
+/// The data of a machine's former life fits there. Reported bytes are samples: above its limit by
+/// more than this part, they show that it has less memory now.
+const HOME_SLACK: u64 = 10;
 /// Most tablets of a partition for the own machine: each request for entries has all of them.
 const HOME_TABLETS: usize = 4096;
 /// Rules are applied at least this often; also the pause after a failed attempt.
@@ -251,12 +254,13 @@ impl Coordinator {
         let most = self.meta.settings.partition_bytes;
         let is_short = recovery.planned <= most.saturating_mul(HOME_PARTITIONS);
         let is_one_of_many = 2 * self.recoveries.len() >= self.masters.len();
-        // It may have less memory now. Planned bytes are more than the reported ones.
+        // It may have less memory now.
         let limit = server.room.report.map_or(u64::MAX, |room| room.limit_bytes);
         let counted = self.servers.get(&dead).map_or(0, |s| s.loads.sums().0);
+        let is_smaller = counted > limit.saturating_add(limit / HOME_SLACK);
         (is_short || is_one_of_many)
             && tablets <= HOME_TABLETS
-            && counted <= limit
+            && !is_smaller
             && recovery.finer == 0
             && !recovery.unlucky.contains(&home)
             && (is_empty || has_room())
@@ -341,6 +345,24 @@ impl Coordinator {
             })
         });
         tablets.collect()
+    }
+
+    /// The bytes that the dead server has reported of a partition, by range.
+    pub(super) fn loads_of(&self, dead: ServerId, partition: u32) -> Vec<RangeLoad> {
+        let recovery = self.recoveries.get(&dead);
+        let of = recovery.and_then(|of| of.partitions.get(partition as usize));
+        let tablets = of.map_or(&[][..], |of| &of.tablets);
+        let server = self.servers.get(&dead);
+        let loads = server.map_or(&[][..], |s| s.loads.ranges());
+        let pieces = plan::uncut(tablets, loads, 0).into_iter();
+        let known = pieces.filter(|piece| piece.bytes > 0);
+        let load = |piece: plan::Piece| RangeLoad {
+            table: piece.tablet.table,
+            range: piece.tablet.range,
+            bytes: piece.bytes,
+            records: piece.records,
+        };
+        known.map(load).collect()
     }
 
     /// Q2: the bytes that a dead server's tablets will take, of a log of this length.
@@ -487,6 +509,6 @@ impl Coordinator {
     }
 }
 
-fn mebibytes(bytes: u64) -> String {
+pub(super) fn mebibytes(bytes: u64) -> String {
     format!("{} MiB", bytes.div_ceil(1 << 20))
 }

@@ -518,6 +518,35 @@ fn one_crash_is_spread_as_before() {
     assert_eq!(check(32 * MIB, true), (1, true));
 }
 
+/// A server that stopped soon after it had recovered another one's data was planned without that:
+/// what was given to others did not fit.
+#[test]
+fn what_a_server_has_recovered_counts_before_its_next_report() {
+    let live = 40 * MIB;
+    let mut world = World::new(4, live, true);
+    (0..4).for_each(|n| world.start(n));
+    world.becomes_well(30 * SECOND);
+    let counted = |world: &World| {
+        let loads = world.rig.status().loads;
+        loads.iter().map(|load| load.bytes).sum::<u64>()
+    };
+    let all = 4 * live;
+    assert!(
+        (all - MIB..=all).contains(&counted(&world)),
+        "{}",
+        counted(&world)
+    );
+    let gone = world.machines[2].now.take().expect("it runs");
+    world.machines[2].old = gone;
+    world.rig.crash(gone);
+    world.becomes_well(30 * SECOND);
+    assert!(
+        (all - MIB..=all).contains(&counted(&world)),
+        "{}",
+        counted(&world)
+    );
+}
+
 /// A machine that has less memory than before does not get what does not fit any more.
 #[test]
 fn a_machine_with_less_memory_gets_no_more_than_fits() {
