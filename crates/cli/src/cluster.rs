@@ -9,13 +9,14 @@ mod table;
 mod tablet;
 pub(crate) mod tls;
 pub(crate) mod up;
+mod waits;
 
 use crate::arguments::Duration;
 use crate::failure::Failure;
 use crate::login::LoginArgs;
 use clap::{Args, Subcommand};
 use duramen_client::{Admin, AdminAnswer, Client, Error, Options};
-use duramen_wire::native::message::{MembersHealth, Overview, PAGE_TABLETS_MAX, Status};
+use duramen_wire::native::message::{MembersHealth, Overview, PAGE_TABLETS_MAX, Status, Wait};
 use serde_json::Value;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -153,6 +154,16 @@ impl Cluster {
             Ok(AdminAnswer::Members(health)) => Ok(Some(health)),
             Ok(other) => Err(unfit(&other)),
             Err(Error::Protocol { .. }) => Ok(None),
+            Err(error) => Err(failure(&error)),
+        }
+    }
+
+    /// All that waits, with its reasons; nothing if the coordinator is too old to tell it.
+    pub(crate) fn waits(&self) -> Result<Vec<Wait>, Failure> {
+        match self.client.admin(Admin::Waits) {
+            Ok(AdminAnswer::Waits(waits)) => Ok(waits),
+            Ok(other) => Err(unfit(&other)),
+            Err(Error::Protocol { .. }) => Ok(Vec::new()),
             Err(error) => Err(failure(&error)),
         }
     }

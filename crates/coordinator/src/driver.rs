@@ -634,9 +634,9 @@ impl Driver {
             State::Standby { leader } => (Role::Standby(leader.clone()), None),
             State::Away { .. } => (Role::Standby(None), None),
         };
-        let unanswered = match &self.state {
-            State::Leading(leading) => leading.machine.unanswered(),
-            _ => 0,
+        let (unanswered, waits) = match &self.state {
+            State::Leading(leading) => (leading.machine.unanswered(), leading.machine.waits()),
+            _ => (0, Vec::new()),
         };
         let refused = Refused {
             malformed: self.hub.offences(),
@@ -649,13 +649,13 @@ impl Driver {
         let certificate = left_s.map(figures::of_certificate);
         Report {
             metrics: self.figures.text(
-                status.as_ref().map(|status| (status, &health)),
+                status.as_ref().map(|status| (status, &health, &waits[..])),
                 &role,
                 refused,
                 unanswered,
                 certificate,
             ),
-            status: status.map(|status| (self.options.show)(&status, &health)),
+            status: status.map(|status| (self.options.show)(&status, &health, &waits)),
             mistaken: self.mistaken(),
             store_waits: match role {
                 Role::Leader => self.figures.store_waits(self.origin.elapsed()),

@@ -230,7 +230,8 @@ fn command_of(admin: &Admin) -> (&'static str, Option<&str>) {
         | Admin::Overview
         | Admin::Tablets { .. }
         | Admin::Settings
-        | Admin::Members => (SEES, None),
+        | Admin::Members
+        | Admin::Waits => (SEES, None),
     }
 }
 

@@ -41,7 +41,7 @@ use duramen_cluster::coordinator::OpenError;
 use duramen_cluster::coordinator::store::MetaStore;
 use duramen_net::Handle;
 use duramen_tls::Identity;
-use duramen_wire::native::message::{ClusterSettings, MembersHealth, Overview};
+use duramen_wire::native::message::{ClusterSettings, MembersHealth, Overview, Wait};
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -72,7 +72,7 @@ pub struct Options {
     /// The commands that rules of users may name.
     pub catalog: fn() -> Catalog,
     /// Renders the cluster for admin HTTP: JSON, in one line.
-    pub show: fn(&Overview, &MembersHealth) -> String,
+    pub show: fn(&Overview, &MembersHealth, &[Wait]) -> String,
 }
 
 /// Why a coordinator did not start, or ended by itself.

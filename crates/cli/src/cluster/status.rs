@@ -1,13 +1,13 @@
 //! `duramen status`: an overview of the cluster, once or repeatedly.
 
-use super::{Cluster, names, place, say, table, tablet};
+use super::{Cluster, names, place, say, table, tablet, waits};
 use crate::failure::Failure;
 use clap::Args;
 use duramen_base::ids::ServerId;
 use duramen_tls::days_until;
 use duramen_wire::native::message::{
     ClusterSettings, MemberHealth, MembersHealth, MigrationPhase, MigrationStatus, Overview,
-    RecoveryPhase, RecoveryStatus, ServerEntry, ServerShare, ServerStatus, Status,
+    RecoveryPhase, RecoveryStatus, ServerEntry, ServerShare, ServerStatus, Status, Wait,
 };
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -53,23 +53,20 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 pub(crate) fn run(args: &StatusArgs, cluster: &Cluster, json: bool) -> Result<(), Failure> {
     let Some(seconds) = args.watch else {
-        let status = look(args, cluster, json)?;
-        let (overview, health) = &status;
-        let json_of = as_json(overview, health.as_ref());
-        return say(json, &text(overview, health.as_ref()), &json_of);
+        let seen = look(args, cluster, json)?;
+        return say(json, &seen.text(), &seen.as_json());
     };
     let live = !json && io::stdout().is_terminal();
     loop {
         // A failover may come in between: `--watch` then prints a message and continues.
         match look(args, cluster, json) {
-            Ok((overview, health)) if live => {
+            Ok(seen) if live => {
                 // Cursor home; each line is cleared at its end, and the rest below the last one.
-                let page = text(&overview, health.as_ref()).replace('\n', "\x1b[K\n");
+                let page = seen.text().replace('\n', "\x1b[K\n");
                 say(false, &format!("\x1b[H{page}\x1b[J"), &Value::Null)?;
             }
-            Ok((overview, health)) => {
-                let (health, overview) = (health.as_ref(), &overview);
-                say(json, &text(overview, health), &as_json(overview, health))?;
+            Ok(seen) => {
+                say(json, &seen.text(), &seen.as_json())?;
                 if !json {
                     io::stdout().write_all(b"\n").map_err(Failure::stdout)?;
                 }
@@ -81,22 +78,40 @@ pub(crate) fn run(args: &StatusArgs, cluster: &Cluster, json: bool) -> Result<()
     }
 }
 
-/// A cluster, and the state of its members; `None`: the coordinator is too old to tell it.
-type Seen = (Overview, Option<MembersHealth>);
+/// A cluster as its coordinator shows it. An old one does not tell all of it.
+struct Seen {
+    overview: Overview,
+    health: Option<MembersHealth>,
+    waits: Vec<Wait>,
+}
+
+impl Seen {
+    fn text(&self) -> String {
+        text(&self.overview, self.health.as_ref(), &self.waits)
+    }
+
+    fn as_json(&self) -> Value {
+        as_json(&self.overview, self.health.as_ref(), &self.waits)
+    }
+}
 
 /// Fetches tablets only if they are shown.
 fn look(args: &StatusArgs, cluster: &Cluster, json: bool) -> Result<Seen, Failure> {
-    let overview = cluster.overview()?;
-    let health = cluster.health()?;
+    let mut overview = cluster.overview()?;
+    let (health, waits) = (cluster.health()?, cluster.waits()?);
     let most = if json {
         TABLETS_SHOWN_JSON
     } else {
         TABLETS_SHOWN
     };
     if args.tablets || overview.tablets <= most {
-        return Ok((cluster.whole()?, health));
+        overview = cluster.whole()?;
     }
-    Ok((overview, health))
+    Ok(Seen {
+        overview,
+        health,
+        waits,
+    })
 }
 
 /// Whether all tablets are included, and not only counted.
@@ -104,7 +119,7 @@ fn is_whole(overview: &Overview) -> bool {
     overview.status.tablets.len() as u64 >= overview.tablets
 }
 
-fn text(overview: &Overview, health: Option<&MembersHealth>) -> String {
+fn text(overview: &Overview, health: Option<&MembersHealth>, waits: &[Wait]) -> String {
     let mut out = String::new();
     let status = &overview.status;
     let _ = writeln!(
@@ -121,6 +136,7 @@ fn text(overview: &Overview, health: Option<&MembersHealth>) -> String {
         settings.ping_interval_ms,
         settings.read_lease_ms
     );
+    out.push_str(&waits::text(waits));
     out.push('\n');
     servers(&mut out, overview, health);
     out.push('\n');
@@ -374,7 +390,11 @@ fn span(ms: u64) -> String {
     }
 }
 
-pub(super) fn as_json(overview: &Overview, health: Option<&MembersHealth>) -> Value {
+pub(super) fn as_json(
+    overview: &Overview,
+    health: Option<&MembersHealth>,
+    waits: &[Wait],
+) -> Value {
     let status = &overview.status;
     let tablets = is_whole(overview).then(|| {
         let all = status.tablets.iter().map(|t| tablet::as_json(status, t));
@@ -389,6 +409,7 @@ pub(super) fn as_json(overview: &Overview, health: Option<&MembersHealth>) -> Va
         "map_version": status.map_version.0,
         "settings": settings_json(&status.settings),
         "users_revision": health.map(|health| health.users_revision),
+        "waits": waits::as_json(waits),
         "servers": list(
             status.servers.iter().map(|e| server_json(overview, health, e)).collect(),
         ),

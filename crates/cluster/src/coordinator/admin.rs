@@ -42,6 +42,7 @@ impl Coordinator {
                 CoordinatorAnswer::Admin(AdminAnswer::Recoveries(self.recovery_statuses()))
             }
             Admin::Members => CoordinatorAnswer::Admin(AdminAnswer::Members(self.members_health())),
+            Admin::Waits => CoordinatorAnswer::Admin(AdminAnswer::Waits(self.waits())),
             Admin::CrashServer { server } => {
                 if !self.is_up(server) {
                     return invalid(format!("server {server} is not UP"));

@@ -84,6 +84,7 @@ impl Coordinator {
         let asked = std::mem::take(&mut caller.asked);
         if matches!(ended, Sounded::Answered(answer) if is_pong(answer, nonce)) {
             caller.is_reached = true;
+            self.turned_away.forget(&caller.enlist.addresses.native);
             let enlist = caller.enlist.clone();
             for (reply, sender) in asked {
                 // The state may have changed meanwhile: everything is checked again.
@@ -95,6 +96,8 @@ impl Coordinator {
                 .take()
                 .unwrap_or_else(|| reason(call, ended, reach_us));
             let address = &caller.enlist.addresses.native;
+            let not_reached = format!("this coordinator does not reach it there: {why}");
+            self.turned_away.note(self.now_us, address, &not_reached);
             let answer = refused(Refusal::NotReady {
                 after_ms: REACH_AGAIN_MS,
                 reason: format!(

@@ -58,6 +58,7 @@ mod suspects;
 mod tables;
 mod users;
 mod verdict;
+mod waits;
 
 use crate::membership::Members;
 use crate::recovery::Recovery;
@@ -263,6 +264,7 @@ pub struct Coordinator {
     nonces: BTreeMap<u64, ServerId>,
     /// Servers that enlist, by nonce.
     callers: BTreeMap<u64, callers::Caller>,
+    turned_away: waits::TurnedAway,
     /// UP members, in no order.
     up: Vec<ServerId>,
     /// Their disks.

@@ -90,6 +90,7 @@ impl Coordinator {
             slots: BTreeMap::new(),
             nonces: BTreeMap::new(),
             callers: BTreeMap::new(),
+            turned_away: super::waits::TurnedAway::default(),
             up: Vec::new(),
             disks: BTreeMap::new(),
             tables: BTreeMap::from([(TableId::DEFAULT, default)]),

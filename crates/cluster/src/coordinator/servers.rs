@@ -64,6 +64,8 @@ impl Coordinator {
             return None;
         }
         if let Err(refusal) = self.check_enlist(&enlist) {
+            let (address, why) = (&enlist.addresses.native, refusal.to_string());
+            self.turned_away.note(self.now_us, address, &why);
             return Some(refused(refusal));
         }
         let next = self.next_id(&enlist);

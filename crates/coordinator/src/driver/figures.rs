@@ -2,7 +2,7 @@
 
 use crate::Role;
 use duramen_tls::seconds_until;
-use duramen_wire::native::message::{MembersHealth, Overview, RecoveryPhase, ServerStatus};
+use duramen_wire::native::message::{MembersHealth, Overview, RecoveryPhase, ServerStatus, Wait};
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ impl Figures {
     /// `certificate`: see [`of_certificate`].
     pub(super) fn text(
         &self,
-        cluster: Option<(&Overview, &MembersHealth)>,
+        cluster: Option<(&Overview, &MembersHealth, &[Wait])>,
         role: &Role,
         refused: Refused,
         unanswered: usize,
@@ -78,8 +78,9 @@ impl Figures {
         );
         let mut metrics = self.of_process(role, refused);
         metrics += &certificate.unwrap_or_default();
-        if let Some((overview, health)) = cluster {
+        if let Some((overview, health, waits)) = cluster {
             metrics += &of_cluster(overview, unanswered);
+            metrics += &of_waits(waits);
             metrics += &of_members(health);
         }
         for metric in metrics.lines() {
@@ -160,6 +161,16 @@ fn of_members(health: &MembersHealth) -> String {
         );
     }
     text
+}
+
+/// As [`Figures::of_process`]: `duramen status` has the reasons.
+fn of_waits(waits: &[Wait]) -> String {
+    let now = waits.iter().filter(|wait| wait.is_now).count();
+    format!(
+        "waits {now} Reasons why something waits for an operator or for time.\n\
+         warnings {} Reasons why something will wait if more is written, or if a server crashes.\n",
+        waits.len() - now
+    )
 }
 
 /// As [`Figures::of_process`], for a leader.

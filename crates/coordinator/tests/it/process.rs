@@ -46,7 +46,7 @@ fn options(store: &str) -> Options {
         admin_identity: None,
         etcd: EtcdAccess::default(),
         catalog,
-        show: |overview, _| format!("{{\"cluster\":\"{}\"}}", overview.status.cluster),
+        show: |overview, _, _| format!("{{\"cluster\":\"{}\"}}", overview.status.cluster),
     }
 }
 

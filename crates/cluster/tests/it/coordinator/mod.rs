@@ -17,4 +17,5 @@ mod scale;
 mod shares;
 mod tables;
 mod users;
+mod waits;
 mod world;

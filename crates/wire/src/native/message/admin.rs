@@ -56,12 +56,16 @@ pub enum Admin {
     Settings,
     /// → `Members`. Older coordinators answer that it is not understood.
     Members,
+    /// → `Waits`. Older coordinators answer that it is not understood.
+    Waits,
 }
 
 /// Maximum tablets that one [`Admin::Status`] reports.
 pub const STATUS_TABLETS_MAX: usize = 1 << 16;
 /// Maximum tablets that one [`Admin::Tablets`] reports.
 pub const PAGE_TABLETS_MAX: usize = 1 << 13;
+/// Maximum lines of [`AdminAnswer::Waits`].
+pub const WAITS_MAX: usize = 64;
 /// Maximum migrations in progress that an [`Overview`] lists.
 pub const MIGRATIONS_SHOWN: usize = 1 << 10;
 
@@ -78,6 +82,18 @@ pub enum AdminAnswer {
     Tablets(TabletPage),
     Settings(ClusterSettings),
     Members(MembersHealth),
+    /// At most [`WAITS_MAX`].
+    Waits(Vec<Wait>),
+}
+
+/// Something that waits for an operator, or for time, with its reason, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wait {
+    /// The server that it is about.
+    pub server: Option<ServerId>,
+    /// False: nothing waits yet, and something will if more is written, or if a server crashes.
+    pub is_now: bool,
+    pub reason: String,
 }
 
 /// The state of the members that are UP, beside their data.

@@ -223,6 +223,7 @@ pub fn to_coordinator() -> Vec<ToCoordinator> {
     all.push(ToCoordinator::Users);
     all.push(ToCoordinator::SetUsers(users()));
     all.push(ToCoordinator::Admin(Admin::Members));
+    all.push(ToCoordinator::Admin(Admin::Waits));
     all.push(ToCoordinator::Functions);
     all.push(ToCoordinator::SetFunctions(functions()));
     all.push(ToCoordinator::DiskRoom {
@@ -436,6 +437,12 @@ pub fn coordinator_answers() -> Vec<CoordinatorAnswer> {
     all.push(CoordinatorAnswer::Users(users().into()));
     all.push(CoordinatorAnswer::Admin(AdminAnswer::Members(health())));
     all.push(CoordinatorAnswer::Functions(functions().into()));
+    let wait = Wait {
+        server: Some(LOG),
+        is_now: true,
+        reason: "its memory is full".to_owned(),
+    };
+    all.push(CoordinatorAnswer::Admin(AdminAnswer::Waits(vec![wait])));
     all
 }
 

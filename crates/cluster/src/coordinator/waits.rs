@@ -1,0 +1,218 @@
+//! What an operator waits for, and what he would have to wait for soon: a line each, with its
+//! reason and the remedy.
+//!
+//! Each reason is known to some rule that refuses or postpones something. Here they are in one
+//! place; nothing is decided here.
+
+use super::Coordinator;
+use super::rooms::mebibytes;
+use duramen_base::ids::ServerId;
+use duramen_wire::native::message::{RecoveryPhase, ServerRoom, WAITS_MAX, Wait};
+
+/// A server that is fuller than this, in percent of its limit, is named. A server that is full may
+/// not take all of its data back after a stop: recovered segments are not filled to their ends.
+const FULL_PERCENT: u64 = 90;
+/// Callers that were not reached are named for this long: each asks again more often.
+const TURNED_AWAY_US: u64 = 10_000_000;
+/// Most of them.
+const TURNED_AWAY_MAX: usize = 8;
+
+/// Callers that were turned away, newest last: when, by their addresses, and why.
+#[derive(Default)]
+pub(super) struct TurnedAway(Vec<(u64, String, String)>);
+
+impl TurnedAway {
+    pub(super) fn note(&mut self, now_us: u64, address: &str, why: &str) {
+        self.forget(address);
+        if self.0.len() >= TURNED_AWAY_MAX {
+            self.0.remove(0);
+        }
+        self.0.push((now_us, address.to_owned(), why.to_owned()));
+    }
+
+    pub(super) fn forget(&mut self, address: &str) {
+        self.0.retain(|(_, known, _)| known != address);
+    }
+}
+
+fn now(server: Option<ServerId>, reason: String) -> Wait {
+    Wait {
+        server,
+        is_now: true,
+        reason,
+    }
+}
+
+fn ahead(server: ServerId, reason: String) -> Wait {
+    Wait {
+        server: Some(server),
+        is_now: false,
+        reason,
+    }
+}
+
+impl Coordinator {
+    /// See the module; at most [`WAITS_MAX`].
+    pub fn waits(&self) -> Vec<Wait> {
+        let mut all = Vec::from_iter(self.waits_of_leader());
+        all.extend(self.waits_for_servers());
+        all.extend(self.waits_of_recoveries());
+        all.extend(self.waits_of_drains());
+        all.extend(self.waits_of_callers());
+        all.extend(self.waits_for_memory());
+        all.extend(self.waits_for_disks());
+        if self.recoveries.is_empty() {
+            all.extend(self.no_room_for_a_crash());
+            all.extend(self.no_frames_for_a_crash());
+        }
+        let more = all.len().saturating_sub(WAITS_MAX - 1);
+        if more > 1 {
+            all.truncate(WAITS_MAX - 1);
+            all.push(now(None, format!("and {more} more")));
+        }
+        all
+    }
+
+    fn waits_of_leader(&self) -> Option<Wait> {
+        let unanswered = self.unanswered();
+        (unanswered > 0).then(|| {
+            now(
+                None,
+                format!(
+                    "{unanswered} of {} servers do not answer this coordinator, so it calls none of \
+                     them crashed: start them, or `duramen crash` each that stays away",
+                    self.up.len()
+                ),
+            )
+        })
+    }
+
+    fn waits_for_servers(&self) -> Option<Wait> {
+        let is_backup = |id: &&ServerId| self.servers[*id].record.entry.roles.backup;
+        let up = self.up.iter().filter(is_backup).count();
+        let replicas = self.meta.settings.replicas as usize;
+        let has_data = !self.tablets.is_empty();
+        (has_data && up <= replicas).then(|| {
+            now(
+                None,
+                format!(
+                    "{up} of the {} servers are up that {replicas} replicas need: writes and \
+                     recoveries wait until another one starts",
+                    replicas + 1
+                ),
+            )
+        })
+    }
+
+    fn waits_of_recoveries(&self) -> Vec<Wait> {
+        let statuses = self.recovery_statuses();
+        let open = statuses.into_iter();
+        let open = open.filter(|status| status.phase != RecoveryPhase::Done);
+        let waiting = open.filter_map(|status| {
+            let why = status.waits_for?;
+            let left = match status.partitions - status.partitions_done {
+                0 => String::new(),
+                left => format!(" ({left} of {} parts)", status.partitions),
+            };
+            let text = format!("its data is not served{left}: {why}");
+            Some(now(Some(status.server), text))
+        });
+        waiting.collect()
+    }
+
+    fn waits_of_drains(&self) -> Vec<Wait> {
+        let drained = self.servers.keys();
+        let waiting = drained.filter_map(|id| {
+            let why = self.drain_waits_for(*id)?;
+            Some(now(Some(*id), format!("is not drained further: {why}")))
+        });
+        waiting.collect()
+    }
+
+    fn waits_of_callers(&self) -> Vec<Wait> {
+        let recent = self.turned_away.0.iter();
+        let recent = recent.filter(|(at_us, ..)| self.now_us < at_us + TURNED_AWAY_US);
+        let waits = recent.map(|(_, address, why)| {
+            now(None, format!("a server at {address} cannot join: {why}"))
+        });
+        waits.collect()
+    }
+
+    /// The members that have reported room.
+    fn reported(&self) -> impl Iterator<Item = (ServerId, ServerRoom)> {
+        let up = self.masters();
+        up.filter_map(move |id| Some((id, self.servers.get(&id)?.room.report()?)))
+    }
+
+    fn waits_for_memory(&self) -> Vec<Wait> {
+        let waits = self.reported().filter_map(|(id, room)| {
+            let (used, limit) = (room.used_bytes, room.limit_bytes);
+            let text = |how: &str, then: &str| {
+                format!(
+                    "{how}: {} of {}{then}. Delete data, or add a server and move tablets there",
+                    mebibytes(used),
+                    mebibytes(limit)
+                )
+            };
+            if used >= limit {
+                return Some(now(
+                    Some(id),
+                    text("its memory is full", "; writes may be refused"),
+                ));
+            }
+            let percent = used * 100 / limit.max(1);
+            let how = format!("its memory is {percent} % full");
+            let then = "; fuller, it may not take all of its data back after a stop";
+            (percent >= FULL_PERCENT).then(|| ahead(id, text(&how, then)))
+        });
+        waits.collect()
+    }
+
+    fn waits_for_disks(&self) -> Vec<Wait> {
+        let full = self.full_disks().into_iter();
+        let waits = full.map(|id| {
+            let text = "its disk has no room for copies of other servers' data: add a server";
+            now(Some(id), text.to_owned())
+        });
+        waits.collect()
+    }
+
+    /// The fullest server, if the others have no room for its data.
+    fn no_room_for_a_crash(&self) -> Option<Wait> {
+        let rooms: Vec<(ServerId, ServerRoom)> = self.reported().collect();
+        if rooms.len() < self.masters.len() || rooms.len() < 2 {
+            return None; // not all have reported
+        }
+        let (id, fullest) = rooms.iter().max_by_key(|(_, room)| room.used_bytes)?;
+        let others = rooms.iter().filter(|(other, _)| other != id);
+        let left = others.fold(0u64, |sum, (_, room)| {
+            sum.saturating_add(room.limit_bytes.saturating_sub(room.used_bytes))
+        });
+        (fullest.used_bytes > left).then(|| {
+            ahead(
+                *id,
+                format!(
+                    "if it crashes, its {} wait for its return: the other servers have room for {}. \
+                     Add a server, or delete data",
+                    mebibytes(fullest.used_bytes),
+                    mebibytes(left)
+                ),
+            )
+        })
+    }
+
+    /// The fullest server, if the others' disks have no room for copies of its data beside those
+    /// that are there.
+    fn no_frames_for_a_crash(&self) -> Option<Wait> {
+        let (id, fullest) = self.reported().max_by_key(|(_, room)| room.used_bytes)?;
+        let lacks = !self.has_frames(id, fullest.used_bytes);
+        lacks.then(|| {
+            ahead(
+                id,
+                "after a stop of all servers its data may not be recovered: the disks of the \
+                 others have too little room for new copies. Add a server, or delete data"
+                    .to_owned(),
+            )
+        })
+    }
+}

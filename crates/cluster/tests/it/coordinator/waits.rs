@@ -1,0 +1,184 @@
+//! What an operator waits for: each case is a line, with its server and its reason.
+
+use crate::coordinator::rig::{Rig, enlist};
+use duramen_base::ids::ServerId;
+use duramen_cluster::coordinator::Sign;
+use duramen_wire::native::message::{
+    Admin, AdminAnswer, CoordinatorAnswer, ServerRoom, ToCoordinator, Wait,
+};
+
+const MIB: u64 = 1 << 20;
+const LIMIT: u64 = 100 * MIB;
+
+fn waits(rig: &mut Rig) -> Vec<Wait> {
+    match rig.admin(Admin::Waits) {
+        CoordinatorAnswer::Admin(AdminAnswer::Waits(waits)) => waits,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn room(rig: &mut Rig, server: ServerId, used: u64) {
+    let room = ServerRoom {
+        used_bytes: used * MIB,
+        limit_bytes: LIMIT,
+        replicas: 0,
+        segments_sharing_rack: 0,
+    };
+    let noted = rig.ask(server, ToCoordinator::Room { server, room });
+    assert_eq!(noted, Some(CoordinatorAnswer::Noted));
+}
+
+fn free_frames(rig: &mut Rig, server: ServerId, free: u64) {
+    let question = ToCoordinator::DiskRoom {
+        server,
+        free,
+        frames: 1_000,
+    };
+    assert_eq!(rig.ask(server, question), Some(CoordinatorAnswer::Noted));
+}
+
+/// Servers with a table, of which each has so many MiB.
+fn cluster(servers: u64, used: u64) -> (Rig, Vec<ServerId>) {
+    let mut rig = Rig::new();
+    let servers = rig.enlist_some(servers);
+    rig.create_table("a", servers.len() as u32);
+    rig.be_good();
+    servers.iter().for_each(|id| room(&mut rig, *id, used));
+    (rig, servers)
+}
+
+/// The only line: of this server, now or soon, with these words.
+fn is_one(rig: &mut Rig, server: Option<ServerId>, is_now: bool, words: &[&str]) {
+    let found = waits(rig);
+    let [wait] = &found[..] else {
+        panic!("{found:?}");
+    };
+    assert_eq!((wait.server, wait.is_now), (server, is_now), "{wait:?}");
+    for word in words {
+        assert!(wait.reason.contains(word), "{word}: {wait:?}");
+    }
+}
+
+#[test]
+fn a_cluster_that_is_well_waits_for_nothing() {
+    let (mut rig, _) = cluster(4, 50);
+    assert_eq!(waits(&mut rig), []);
+    // Nobody writes yet.
+    assert_eq!(waits(&mut Rig::new()), []);
+}
+
+#[test]
+fn servers_that_are_missing_are_counted() {
+    let (mut rig, _) = cluster(2, 10);
+    is_one(&mut rig, None, true, &["2 of the 3 servers", "2 replicas"]);
+}
+
+/// The warning comes while writes still succeed.
+#[test]
+fn memory_that_gets_full_is_named_before_it_is() {
+    let (mut rig, servers) = cluster(6, 50);
+    room(&mut rig, servers[2], 89);
+    assert_eq!(waits(&mut rig), []);
+    room(&mut rig, servers[2], 90);
+    is_one(
+        &mut rig,
+        Some(servers[2]),
+        false,
+        &["90 %", "90 MiB", "100 MiB"],
+    );
+    room(&mut rig, servers[2], 100);
+    is_one(&mut rig, Some(servers[2]), true, &["is full", "100 MiB"]);
+}
+
+#[test]
+fn data_that_would_find_no_room_after_a_crash_is_named() {
+    let (mut rig, servers) = cluster(4, 70);
+    assert_eq!(waits(&mut rig), []);
+    room(&mut rig, servers[1], 85);
+    room(&mut rig, servers[2], 80);
+    // 30 + 20 + 30 MiB are free on the others.
+    is_one(&mut rig, Some(servers[1]), false, &["85 MiB", "80 MiB"]);
+}
+
+#[test]
+fn disks_without_room_for_new_copies_are_named() {
+    let (mut rig, servers) = cluster(4, 50);
+    // Of segments of 128 KiB.
+    servers
+        .iter()
+        .for_each(|id| free_frames(&mut rig, *id, 300));
+    assert_eq!(waits(&mut rig), []);
+    servers
+        .iter()
+        .for_each(|id| free_frames(&mut rig, *id, 200));
+    let found = waits(&mut rig);
+    assert!(found.len() == 1 && !found[0].is_now, "{found:?}");
+    assert!(found[0].reason.contains("the disks of the others"));
+    servers
+        .iter()
+        .for_each(|id| free_frames(&mut rig, *id, 900));
+    free_frames(&mut rig, servers[3], 0);
+    is_one(&mut rig, Some(servers[3]), true, &["no room for copies"]);
+}
+
+#[test]
+fn a_recovery_without_copies_and_a_drain_without_room_are_named() {
+    let (mut rig, servers) = cluster(4, 50);
+    rig.crash(servers[0]);
+    rig.be_good();
+    rig.pass(3_000_000);
+    let found = waits(&mut rig);
+    let waits_for = |wait: &&Wait| wait.server == Some(servers[0]) && wait.is_now;
+    let wait = found.iter().find(waits_for).expect("it is recovered");
+    assert!(wait.reason.contains("is not served: "), "{wait:?}");
+
+    let (mut rig, servers) = cluster(3, 101);
+    rig.admin(Admin::Drain { server: servers[1] });
+    rig.be_good();
+    let found = waits(&mut rig);
+    let drains = |wait: &&Wait| wait.server == Some(servers[1]) && wait.reason.contains("drained");
+    assert_eq!(found.iter().filter(drains).count(), 1, "{found:?}");
+}
+
+/// It was told so itself, and nobody else.
+#[test]
+fn a_server_that_cannot_join_is_named_for_a_while() {
+    let (mut rig, _) = cluster(4, 50);
+    rig.begin(ServerId::NONE, enlist(77, 77, None));
+    for ping in rig.pings_of(77) {
+        rig.sign(&ping, Sign::Denied);
+    }
+    is_one(
+        &mut rig,
+        None,
+        true,
+        &["server-77:1", "cannot join", "not admit"],
+    );
+    let ToCoordinator::Enlist(mut wrong) = enlist(78, 78, None) else {
+        panic!();
+    };
+    wrong.segment_bytes *= 2;
+    rig.begin(ServerId::NONE, ToCoordinator::Enlist(wrong));
+    assert_eq!(waits(&mut rig).len(), 2);
+    rig.live(11_000_000);
+    assert_eq!(waits(&mut rig), []);
+}
+
+/// The list is bounded, whatever happens.
+#[test]
+fn there_are_never_too_many_lines() {
+    let (mut rig, servers) = cluster(200, 100);
+    let found = waits(&mut rig);
+    assert_eq!(servers.len(), 200);
+    assert_eq!(found.len(), 64);
+    assert!(found[63].reason.starts_with("and 13"), "{:?}", found[63]);
+}
+
+#[test]
+fn leaders_that_may_not_judge_say_so() {
+    let (mut rig, servers) = cluster(5, 50);
+    rig.pass_without(2_000_000, &servers[1..], None);
+    let found = waits(&mut rig);
+    assert!(found[0].reason.contains("do not answer"), "{found:?}");
+    assert!(found[0].is_now && found[0].server.is_none());
+}
