@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from harness import wait_until
 from processes import Cluster
 from runs import clients_of
 
@@ -22,6 +23,8 @@ EXTRA_BYTES = 48
 # Longest time until everything is served again: a part for starts and leases, and the rest for each
 # GB of live data, on two busy cores with a program that checks its asserts.
 START_S, GB_S = 10, 30
+# Pause between two members that stop one after the other.
+STEP_S = 3
 
 
 class Watch:
@@ -63,11 +66,20 @@ def fill(cluster, clients, percent):
 
 
 def stop(cluster, how):
+    """All at once, by SIGTERM or kill -9; or one after the other."""
     if how == "kill":
         for member in cluster.members:
             member.process.kill()
         for member in cluster.members:
             member.kill()
+        return
+    if how in ("slow term", "slow kill"):
+        for member in cluster.members:
+            if how == "slow kill":
+                member.kill()
+            else:
+                assert member.stop() == 0
+            time.sleep(STEP_S)
         return
     for member in cluster.members:
         member.process.terminate()
@@ -75,29 +87,140 @@ def stop(cluster, how):
         assert member.stop() == 0
 
 
-@pytest.mark.parametrize("percent", [50, 70, 80])
+def start(members, dice):
+    for number, member in enumerate(members):
+        time.sleep(dice.choice([0, 0, 0.5, 2]) if number else 0)
+        member.start()
+
+
+class Full:
+    """A cluster that is filled, and stops and starts again."""
+
+    def __init__(self, place, members, percent, replicas=2, **options):
+        self.dice = random.Random(members * percent)
+        self.percent = percent
+        self.cluster = Cluster(place, members, replicas=replicas, memory=f"{MEMORY >> 20}mb", **options)
+
+    def __enter__(self):
+        self.cluster.__enter__()
+        self.clients = clients_of(self.cluster, self.cluster.folder, timeout_ms=60_000)
+        self.count, self.value_bytes = fill(self.cluster, self.clients, self.percent)
+        self.live_gb = self.count * self.value_bytes / 1e9
+        return self
+
+    def __exit__(self, *error):
+        self.clients.end()
+        self.cluster.__exit__(*error)
+
+    def patience_s(self):
+        return START_S + GB_S * self.live_gb
+
+    def comes_back(self, how, splits=False):
+        """All members stop, and start in some order: all is served soon, each value is there, and
+        no recovery was tried in vain. `splits`: others may have recovered some of it meanwhile, and
+        have tried more."""
+        cluster = self.cluster
+        tablets = len(cluster.certain_status()["tablets"])
+        stop(cluster, how)
+        order = list(cluster.members)
+        self.dice.shuffle(order)
+        start(order, self.dice)
+        watch = Watch(cluster)
+        took_s = watch.until_whole(self.patience_s() * (2 if splits else 1))
+        more = len(cluster.certain_status()["tablets"]) - tablets
+        per_gb = took_s / self.live_gb
+        print(
+            f"{len(order)} members, {self.percent} %, {how}: {self.live_gb:.2f} GB "
+            f"after {took_s:.1f} s ({per_gb:.0f} s for each GB), {more} more tablets"
+        )
+        self.is_all_there()
+        # What the others had begun while they stopped may have failed.
+        assert splits or not watch.failures, watch.failures
+        assert splits or more == 0, f"{more} tablets more"
+
+    def is_all_there(self):
+        said = self.clients.ask("checkfill", self.count, self.value_bytes)
+        assert said["wrong"] == 0, said
+
+
+@pytest.mark.parametrize("percent", [50, 70, 80, 90])
 @pytest.mark.parametrize("members", [3, 4])
 def test_everything_is_served_soon_after_a_full_stop(place, members, percent):
-    dice = random.Random(members * percent)
-    with Cluster(place, members, replicas=2, memory=f"{MEMORY >> 20}mb") as cluster:
-        clients = clients_of(cluster, place, timeout_ms=60_000)
-        count, value_bytes = fill(cluster, clients, percent)
-        live_gb = count * value_bytes / 1e9
-        with cluster.explained():
-            for how in ("term", "kill"):
-                tablets = len(cluster.certain_status()["tablets"])
-                stop(cluster, how)
-                order = list(cluster.members)
-                dice.shuffle(order)
-                for number, member in enumerate(order):
-                    time.sleep(dice.choice([0, 0, 0.5, 2]) if number else 0)
-                    member.start()
-                watch = Watch(cluster)
-                took_s = watch.until_whole(START_S + GB_S * live_gb)
-                more = len(cluster.certain_status()["tablets"]) - tablets
-                print(f"{members} members, {percent} %, {how}: {live_gb:.2f} GB after {took_s:.1f} s, {more} more tablets")
-                said = clients.ask("checkfill", count, value_bytes)
-                assert said["wrong"] == 0, said
-                assert not watch.failures, watch.failures
-                assert more == 0, f"{more} tablets more"
-        clients.end()
+    with Full(place, members, percent) as full, full.cluster.explained():
+        full.comes_back("term")
+        full.comes_back("kill")
+
+
+@pytest.mark.parametrize("percent", [50, 80])
+def test_members_that_stop_one_after_the_other_come_back(place, percent):
+    """Meanwhile the others recover what they can, and make lost copies anew: that fills disks."""
+    with Full(place, 4, percent) as full, full.cluster.explained():
+        full.comes_back("slow term", splits=True)
+        full.comes_back("slow kill", splits=True)
+
+
+@pytest.mark.parametrize(
+    ("percent", "options"),
+    [
+        (80, {"settings": ("--zone-size", "32mb")}),
+        (70, {"options": ("--disk-size", "160mb")}),
+        (80, {"options": ("--disk-size", "512mb")}),
+        (80, {"replicas": 1}),
+    ],
+    ids=["zones", "small disks", "large disks", "one replica"],
+)
+def test_other_logs_come_back_too(place, percent, options):
+    with Full(place, 4, percent, **options) as full, full.cluster.explained():
+        full.comes_back("term")
+        full.comes_back("kill")
+
+
+@pytest.mark.parametrize("percent", [50, 85])
+def test_without_one_member_the_others_serve_or_say_for_what_they_wait(place, percent):
+    """At 50 % the other members have room for its data; at 85 % they serve theirs, and `status`
+    says for what the rest waits until it is back."""
+    with Full(place, 4, percent) as full, full.cluster.explained():
+        cluster = full.cluster
+        stop(cluster, "kill")
+        late, *others = cluster.members
+        start(others, full.dice)
+        watch = Watch(cluster)
+        if percent == 50:
+            watch.until_whole(2 * full.patience_s())
+            full.is_all_there()
+        else:
+            wait_until(lambda: waits_for_room(cluster), "status says that room is missing", patience_s=full.patience_s())
+        late.start()
+        took_s = watch.until_whole(full.patience_s())
+        print(f"{percent} %, one member late: all of it {took_s:.1f} s after its start")
+        full.is_all_there()
+
+
+def waits_for_room(cluster):
+    """Only one member's data waits, and the reason is room."""
+    status = cluster.status()
+    if not status:
+        return False
+    waiting = [wait for wait in status["waits"] if wait["is_now"] and "is not served" in wait["reason"]]
+    return len(waiting) == 1 and "room for" in waiting[0]["reason"]
+
+
+def test_status_warns_before_the_cluster_is_too_full(place):
+    """The warning is there while writes still succeed."""
+    with Full(place, 4, 40) as full, full.cluster.explained():
+        cluster = full.cluster
+        warned_at = None
+        while True:
+            percent = full.percent + 2
+            limit = sum(server["limit_bytes"] for server in cluster.certain_status()["servers"])
+            count = limit * percent // 100 // (VALUE_BYTES + EXTRA_BYTES)
+            said = full.clients.ask("fill", count, VALUE_BYTES)
+            if said["failures"]:
+                break
+            full.percent, full.count, full.value_bytes = percent, count, VALUE_BYTES
+            time.sleep(2.5)  # room is reported every 2 s
+            soon = [wait for wait in cluster.certain_status()["waits"] if "% full" in wait["reason"]]
+            if soon and warned_at is None:
+                warned_at = percent
+        print(f"warned at {warned_at} %, full at {percent} %")
+        assert warned_at is not None and warned_at <= percent - 4
