@@ -262,8 +262,24 @@ impl Coordinator {
             && tablets <= HOME_TABLETS
             && !is_smaller
             && recovery.finer == 0
-            && !recovery.unlucky.contains(&home)
+            && (!recovery.unlucky.contains(&home) || !self.fits_elsewhere(dead))
             && (is_empty || has_room())
+    }
+
+    /// Whether masters that have not failed to read a log have room for all of it.
+    fn fits_elsewhere(&self, dead: ServerId) -> bool {
+        let Some(recovery) = self.recoveries.get(&dead) else {
+            return false;
+        };
+        let rooms = self.rooms();
+        let lucky = rooms
+            .left
+            .keys()
+            .filter(|id| !recovery.unlucky.contains(id));
+        let sum = lucky.fold(0u64, |sum, id| {
+            sum.saturating_add(rooms.left_for(dead, *id))
+        });
+        sum >= recovery.planned
     }
 
     /// The end of the time for which a dead server's log is left to its machine, which is not

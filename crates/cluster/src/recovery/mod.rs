@@ -185,7 +185,10 @@ impl Recovery {
     /// As [`begin`](Self::begin), with one partition, for the dead server's machine.
     pub(crate) fn begin_at_home(&mut self, log: Log, pieces: Vec<Piece>) {
         self.begin(log, vec![pieces], u64::MAX);
-        self.partitions.iter_mut().for_each(|of| of.is_home = true);
+        for partition in &mut self.partitions {
+            partition.is_home = true;
+            partition.not_on.clear();
+        }
     }
 
     /// The bytes of its tablets for which no master has a partition.

@@ -547,6 +547,30 @@ fn what_a_server_has_recovered_counts_before_its_next_report() {
     );
 }
 
+/// A machine was given its log while holders of it were still on their way, and could not read it.
+/// From then on others came first, and none of them had room.
+#[test]
+fn a_machine_that_could_not_read_its_log_tries_again_if_nobody_else_has_room() {
+    let mut world = World::new(4, LIMIT * 80 / 100, true);
+    for n in 0..4 {
+        world.start(n);
+    }
+    let mut runs = Vec::new();
+    while runs.is_empty() {
+        world.pass(STEP_US);
+        runs = std::mem::take(&mut world.machines[1].runs);
+    }
+    for run in runs {
+        let unread = PartitionOutcome::Failed {
+            retry_elsewhere: false,
+            reason: "no backup has segment 48".to_owned(),
+        };
+        world.end(&run.asked, unread);
+    }
+    world.becomes_well(20 * SECOND);
+    assert_eq!(world.owner_of(1), Some(1));
+}
+
 /// A machine that has less memory than before does not get what does not fit any more.
 #[test]
 fn a_machine_with_less_memory_gets_no_more_than_fits() {
