@@ -134,7 +134,7 @@ class Full:
             f"after {took_s:.1f} s ({per_gb:.0f} s for each GB), {more} more tablets"
         )
         self.is_all_there()
-        # What the others had begun while they stopped may have failed.
+        # Attempts that the others had begun while they stopped may have failed.
         assert splits or not watch.failures, watch.failures
         assert splits or more == 0, f"{more} tablets more"
 

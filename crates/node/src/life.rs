@@ -116,15 +116,8 @@ impl Life {
             Some(width) => Layout::copysets(width, replicas),
             None => Layout::Scatter,
         };
-        let mut store = node.store.clone();
-        if let Some(backup) = &node.backup {
-            let (segment_bytes, copies) = (settings.segment_bytes.into(), replicas.into());
-            let limits = member_disk(&store, segment_bytes, copies, backup.geometry().frames);
-            store.disk_bytes = limits.segments * segment_bytes;
-            backup.keep_from_refills(limits.refills_leave as u32);
-        }
         let options = MemberOptions {
-            store,
+            store: store_options(node, &settings),
             log: server.number(),
             hash_seed: settings.hash_seed,
             segment_bytes: settings.segment_bytes,
@@ -385,6 +378,20 @@ pub(crate) fn member_of(entry: &ServerEntry, settings: &ClusterSettings) -> plac
         disk: entry.disk,
         read_us: u32::try_from(read_us).unwrap_or(u32::MAX),
     }
+}
+
+/// The settings of the member's store: its log leaves room for recoveries on the others' disks,
+/// and its backup leaves some for theirs.
+fn store_options(node: &NodeOptions, settings: &ClusterSettings) -> duramen::Options {
+    let mut store = node.store.clone();
+    if let Some(backup) = &node.backup {
+        let segment_bytes = u64::from(settings.segment_bytes);
+        let (copies, frames) = (settings.replicas.into(), backup.geometry().frames);
+        let limits = member_disk(&store, segment_bytes, copies, frames);
+        store.disk_bytes = limits.segments * segment_bytes;
+        backup.keep_from_refills(limits.refills_leave as u32);
+    }
+    store
 }
 
 #[cfg(test)]

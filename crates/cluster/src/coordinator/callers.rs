@@ -7,7 +7,8 @@
 //! - I2: a caller that is not reached is told to try again, and the list stays as it is. The
 //!   failure may be the coordinator's own, and no running member depends on it.
 
-use super::suspects::{Sounded, is_pong};
+use super::calls::Sounded;
+use super::suspects::is_pong;
 use super::{Call, CallId, CallKind, Coordinator, Output, ReplyId, Sign, refused};
 use duramen_base::ids::ServerId;
 use duramen_wire::native::message::{

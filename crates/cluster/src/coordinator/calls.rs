@@ -1,7 +1,6 @@
 //! Requests of the coordinator to servers: they end with an answer, with the reason why there is
 //! none, or by time.
 
-use super::suspects::Sounded;
 use super::{CallId, Coordinator, Output, Sign, Timer};
 use duramen_base::ids::{ListVersion, ServerId, TabletsVersion};
 use duramen_wire::native::message::{FromCoordinator, ServerAnswer};
@@ -12,6 +11,14 @@ pub(super) struct Call {
     pub kind: CallKind,
     pub asked_us: u64,
     pub deadline_us: u64,
+}
+
+/// The end of a request.
+pub(super) enum Sounded {
+    Answered(ServerAnswer),
+    Signed(Sign),
+    /// Time ran out.
+    Silent,
 }
 
 impl Call {

@@ -1,7 +1,7 @@
 //! Checks suspects: the coordinator itself asks a suspect before it declares it crashed, and asks
 //! other servers for signs of life, to find out whether it can reach any.
 //!
-//! **Invariants** verdict::V1 to verdict::V3, and
+//! **Invariants** verdict::V1 to verdict::V3, patience::H1 to patience::H4, and
 //! - U1: a server is declared crashed if there is enough evidence and either the leader may judge
 //!   or another server has its disk, and for no other reason (apart from being replaced, and from
 //!   an operator's command).
@@ -14,8 +14,8 @@
 //!   Nor does the rest of such a time count, in which a connection waits for TCP's next
 //!   retransmission, up to seconds later: the connections to servers that do not answer yet are
 //!   opened anew.
-//! - The time of a silence, and late answers: patience::H1 to patience::H4.
 
+use super::calls::Sounded;
 use super::patience::Patience;
 use super::verdict::{CHANCES, Count, Evidence, Sign, Standing};
 use super::{Call, CallId, CallKind, Coordinator, Output, Timer};
@@ -67,14 +67,6 @@ pub(super) struct Roll {
     /// Since when this leader may not judge.
     unfit_since_us: Option<u64>,
     pub(super) patience: Patience,
-}
-
-/// The end of a request for a sign of life.
-pub(super) enum Sounded {
-    Answered(ServerAnswer),
-    Signed(Sign),
-    /// Time ran out.
-    Silent,
 }
 
 impl Coordinator {

@@ -1,5 +1,5 @@
-//! What an operator waits for, and what he would have to wait for soon: a line each, with its
-//! reason and the remedy.
+//! The waits of an operator, those of now and those that may come: a line each, with its reason
+//! and the remedy.
 //!
 //! Each reason is known to some rule that refuses or postpones something. Here they are in one
 //! place; nothing is decided here.

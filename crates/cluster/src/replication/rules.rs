@@ -224,8 +224,30 @@ impl Master {
         controls.any(|next| self.ordered(next.id).length >= next.snapshot.length)
     }
 
+    /// Whether a replica's backup has refused it a short while ago, or others like it
+    /// (replication::O11).
+    fn is_refused(&mut self, id: SegmentId, n: usize) -> bool {
+        let Some(segment) = self.segments.get_mut(&id) else {
+            return false;
+        };
+        let is_copy = segment.close_recorded;
+        let refusing = match is_copy {
+            true => &self.refusing_copies,
+            false => &self.refusing,
+        };
+        let Some(replica) = segment.replicas.get_mut(n) else {
+            return false;
+        };
+        let refuses = refusing.contains(&replica.backup);
+        replica.refused |= is_copy && refuses && !replica.sent_before().open;
+        replica.refused && refuses
+    }
+
     /// The next send to one replica, if there is one.
     fn send(&mut self, id: SegmentId, n: usize, data: bool, close: bool) -> Option<Send> {
+        if self.is_refused(id, n) {
+            return None;
+        }
         let one_stream = self.config.one_stream;
         let in_parts = has_bug(Bug::EpochBeforeAll);
         let snapshot = self.control.iter().find(|control| control.id == id);
@@ -233,23 +255,12 @@ impl Master {
         let crowded = snapshot.is_none() && self.in_flight.len() >= self.config.writes_max;
         let segment = self.segments.get_mut(&id)?;
         let (kind, queued, closed) = (segment.kind, segment.queued, segment.closed);
-        let closes_recorded = segment.close_recorded;
         let of_segment = segment.epoch;
         let retold = !segment.close_recorded;
         let has_sent = segment.listed_at.is_some();
         let replica = segment.replicas.get_mut(n)?;
         if replica.in_flight > 0 && !one_stream {
             return None; // one call per replica at a time: docs/traps.md, trap 20
-        }
-        if closes_recorded && !replica.sent_before().open {
-            replica.refused |= self.refusing_copies.contains(&replica.backup); // O11
-        }
-        let refusing = match closes_recorded {
-            true => &self.refusing_copies,
-            false => &self.refusing,
-        };
-        if replica.refused && refusing.contains(&replica.backup) {
-            return None;
         }
         let epoch = match kind {
             Kind::Control => replica.opened_at, // replication::O13

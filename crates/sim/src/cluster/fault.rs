@@ -76,10 +76,7 @@ impl World {
                 starts_us,
                 coordinators,
             } => self.full_stop(&starts_us, coordinators),
-            Fault::Stop { server, down_us } => {
-                self.stop(server, true);
-                self.boot_after(server, down_us);
-            }
+            Fault::Stop { server, down_us } => self.stop_for(server, down_us),
             Fault::Pause { server, for_us } => self.pause(server, for_us, fault),
             Fault::Partition { .. }
             | Fault::OneWay { .. }
@@ -137,6 +134,11 @@ impl World {
             self.stop(server, true);
             self.boot_after(server, down_us);
         }
+    }
+
+    fn stop_for(&mut self, server: usize, down_us: u64) {
+        self.stop(server, true);
+        self.boot_after(server, down_us);
     }
 
     fn lose_disk(&mut self, server: usize, down_us: u64) {

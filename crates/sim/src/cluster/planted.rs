@@ -283,22 +283,25 @@ impl Plan {
                 self.delay_ppm = 60_000;
                 self.latency_us = 7 * MS;
             }
-            Shape::Busy => {
-                self.nobody_dies = true;
-                self.coordinators = 1;
-                // A sudden delay is not learned before the verdict.
-                self.lag_us = match self.seed % 2 {
-                    0 => 220 * MS,
-                    _ => 500 * MS,
-                };
-                self.load_us = 10 * SECOND;
-            }
+            Shape::Busy => self.set_busy(),
             Shape::Zombies => {
                 self.read_lease_ms = 1_500;
                 self.drift_ppm = [0, 50_000][random.below(2) as usize];
             }
             _ => {}
         }
+    }
+
+    /// Settings of a machine without free processors.
+    fn set_busy(&mut self) {
+        self.nobody_dies = true;
+        self.coordinators = 1;
+        // A sudden delay is not learned before the verdict.
+        self.lag_us = match self.seed % 2 {
+            0 => 220 * MS,
+            _ => 500 * MS,
+        };
+        self.load_us = 10 * SECOND;
     }
 
     /// Settings with which large twins are written all the time.

@@ -1,4 +1,4 @@
-//! What an operator waits for: each case is a line, with its server and its reason.
+//! The waits of an operator: each case is a line, with its server and its reason.
 
 use crate::coordinator::rig::{Rig, enlist};
 use duramen_base::ids::ServerId;

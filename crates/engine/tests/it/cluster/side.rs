@@ -263,6 +263,13 @@ fn complete_heads(world: &mut World) {
     consumer.complete_one(&store, false);
 }
 
+/// Segments with something in them.
+fn used(report: &duramen_engine::MemoryReport) -> usize {
+    let segments = report.segments.iter();
+    let used = segments.filter(|segment| segment.appended_bytes > 0);
+    used.count()
+}
+
 /// A side log that was given up, at any moment, leaves the store as it was; also one that was
 /// complete, and whose Swap nobody has got.
 #[test]
@@ -321,12 +328,6 @@ fn an_abort_leaves_nothing() {
         let after = store.memory_report();
         assert_eq!(store.objects(TABLE), 1);
         assert_eq!(after.live_bytes, before.live_bytes);
-        let used = |report: &duramen_engine::MemoryReport| {
-            let segments = report.segments.iter();
-            segments
-                .filter(|segment| segment.appended_bytes > 0)
-                .count()
-        };
         assert_eq!(used(&after), used(&before), "{:?}", after.segments);
         let guard = world.sessions[0].pin();
         assert!(guard.read(TABLE, hash, other).unwrap().is_some());
