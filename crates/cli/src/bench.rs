@@ -4,13 +4,13 @@
 mod local;
 mod outstanding;
 
+use crate::client::tls::RespTlsArgs;
 use crate::failure::Failure;
-use duramen_load::{Access, Command, Distribution, Limit, Load, Outcome, Tls};
-use duramen_tls::{Identity, Settings};
+use crate::login::LoginArgs;
+use clap::ArgMatches;
+use duramen_load::{Access, Command, Distribution, Limit, Load, Login, Outcome, Tls};
 use serde_json::{Map, Value};
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 #[derive(clap::Subcommand)]
@@ -71,21 +71,13 @@ pub(crate) struct LoadArgs {
     /// Write every key once before measuring
     #[arg(long)]
     preload: bool,
-    /// Connect with TLS; the server's certificate is checked against --tls-ca-cert-file
-    #[arg(long, requires = "tls_ca_cert_file")]
-    tls: bool,
-    /// Certificates of the server's authority
-    #[arg(long, value_name = "FILE")]
-    tls_ca_cert_file: Option<PathBuf>,
-    /// Certificate to show to the server
-    #[arg(long, value_name = "FILE", requires = "tls_key_file")]
-    tls_cert_file: Option<PathBuf>,
-    /// Key of that certificate
-    #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
-    tls_key_file: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    login: LoginArgs,
+    #[command(flatten)]
+    tls: RespTlsArgs,
 }
 
 const HELP: &str = "\
@@ -120,17 +112,20 @@ fn exponent(text: &str) -> Result<f64, String> {
     fits.then_some(exponent).ok_or_else(wrong)
 }
 
-pub(crate) fn run(command: &BenchCommand) -> Result<(), Failure> {
+/// `given`: all arguments.
+pub(crate) fn run(command: &BenchCommand, given: &ArgMatches) -> Result<(), Failure> {
     match command {
-        BenchCommand::Load(args) => run_load(args),
+        BenchCommand::Load(args) => run_load(args, given),
         BenchCommand::Local(args) => local::run(args),
         BenchCommand::Outstanding(args) => outstanding::run(args),
     }
 }
 
-fn run_load(args: &LoadArgs) -> Result<(), Failure> {
+fn run_load(args: &LoadArgs, given: &ArgMatches) -> Result<(), Failure> {
     let unmeasured = |error: duramen_load::Failure| Failure::Unmeasured(error.to_string());
-    let load = load(args)?;
+    let mut tls = args.tls.clone();
+    tls.note_flags(given);
+    let load = load(args, &tls)?;
     if args.preload {
         load.preload(0).map_err(unmeasured)?;
     }
@@ -149,29 +144,23 @@ fn run_load(args: &LoadArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// How to encrypt connections to `server`.
-fn tls(args: &LoadArgs, server: &str) -> Result<Option<Tls>, Failure> {
-    if !args.tls {
-        return Ok(None);
-    }
-    let path = |file: &Option<PathBuf>| file.clone().unwrap_or_default();
-    let identity = Identity::load(Settings {
-        certificate_file: path(&args.tls_cert_file),
-        key_file: path(&args.tls_key_file),
-        ca_file: path(&args.tls_ca_cert_file),
-        ..Settings::default()
-    });
-    let host = server.rsplit_once(':').map_or(server, |(host, _)| host);
-    Ok(Some(Tls {
-        identity: Arc::new(identity.map_err(|error| Failure::Usage(error.to_string()))?),
-        host: host.to_owned(),
-    }))
-}
-
-fn load(args: &LoadArgs) -> Result<Load, Failure> {
-    let server = args.server.clone().unwrap_or_else(usual);
+fn load(args: &LoadArgs, tls: &RespTlsArgs) -> Result<Load, Failure> {
+    let server = match &args.server {
+        Some(server) => server.clone(),
+        None => usual(tls.port()?),
+    };
+    let host = server.rsplit_once(':').map_or(&*server, |(host, _)| host);
+    let encrypted = |identity| Tls {
+        identity,
+        host: tls.name_of(host).to_owned(),
+    };
+    let password = args.login.secret()?;
     Ok(Load {
-        tls: tls(args, &server)?,
+        tls: tls.identity()?.map(encrypted),
+        login: password.map(|password| Login {
+            user: args.login.user().map(str::to_owned),
+            password,
+        }),
         server: resolve(&server)?,
         command: match args.command {
             CommandName::Get => Command::Get,
@@ -199,11 +188,12 @@ fn load(args: &LoadArgs) -> Result<Load, Failure> {
     })
 }
 
-/// The server of the other commands, if no flag names one.
-fn usual() -> String {
+/// The server of the other commands, if no flag names one. `tls_port`: that of TLS, if there is
+/// one.
+fn usual(tls_port: Option<u16>) -> String {
     let or = |name, default: &str| std::env::var(name).unwrap_or_else(|_| default.to_owned());
     let host = or("DURAMEN_HOST", "127.0.0.1");
-    let port = or("DURAMEN_PORT", "6379");
+    let port = tls_port.map_or_else(|| or("DURAMEN_PORT", "6379"), |port| port.to_string());
     match host.contains(':') {
         true => format!("[{host}]:{port}"),
         false => format!("{host}:{port}"),

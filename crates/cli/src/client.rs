@@ -5,6 +5,8 @@ mod connection;
 mod print;
 mod router;
 mod snapshot;
+mod stream;
+pub(crate) mod tls;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -16,7 +18,6 @@ pub(crate) use connection::{ConnectArgs, Connection};
 use router::Servers;
 
 use crate::arguments::Duration;
-use crate::cluster::tls::TlsArgs;
 use crate::cluster::{self, Cluster, ClusterArgs, ClusterTable, TableCommand};
 use crate::failure::{EXIT_CODES, Failure};
 
@@ -243,8 +244,6 @@ pub(crate) struct TableArgs {
         value_name = "FILE"
     )]
     cluster_token_file: Option<PathBuf>,
-    #[command(flatten)]
-    tls: TlsArgs,
     #[command(subcommand)]
     command: TableCommand,
 }
@@ -255,7 +254,7 @@ impl TableArgs {
             coordinator: self.coordinator.clone(),
             cluster: self.cluster.clone(),
             cluster_token_file: self.cluster_token_file.clone(),
-            tls: self.tls.clone(),
+            tls: connect.tls.of_cluster()?,
             timeout: Duration {
                 // 0 is for ever: a day is long enough.
                 ms: match connect.timeout.ms {

@@ -277,6 +277,8 @@ impl Loaded {
                 "DURAMEN_PASSWORD_FILE",
                 "DURAMEN_USER",
                 "DURAMEN_TABLE",
+                "DURAMEN_TLS",
+                "DURAMEN_TLS_SERVER_NAME",
             ];
             if !known && !others.contains(&name.as_str()) {
                 let nearest = Setting::nearest(name.trim_start_matches("DURAMEN_"));

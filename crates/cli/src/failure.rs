@@ -27,6 +27,12 @@ pub(crate) enum Failure {
         "cannot reach a server at {address}: {reason}\nIs one running there? Start one with `duramen serve`, or name another with --host and --port."
     )]
     Unreachable { address: String, reason: io::Error },
+    #[error("no TLS connection to {address}: {reason}\n{advice}")]
+    Tls {
+        address: String,
+        reason: io::Error,
+        advice: &'static str,
+    },
     #[error("the coordinator refused: {0}")]
     Coordinator(String),
     #[error("no coordinator answered within {within:?}: {tried}\n{advice}")]
@@ -69,13 +75,14 @@ impl Failure {
             Failure::Usage(_) | Failure::Input { .. } | Failure::Output { .. } => 2,
             Failure::Server(_) | Failure::Coordinator(_) => 3,
             Failure::Unreachable { .. }
+            | Failure::Tls { .. }
             | Failure::NoCoordinator { .. }
             | Failure::Broken { .. }
             | Failure::NotResp { .. } => 4,
         };
         let text = self.to_string();
         if !text.is_empty() {
-            eprintln!("duramen: {text}");
+            eprintln!("duramen: {}", text.trim_end());
         }
         ExitCode::from(code)
     }

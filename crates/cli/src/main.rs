@@ -189,12 +189,8 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => error.exit(),
     };
-    let connect = || match matches
-        .subcommand()
-        .map(|(_, sub)| ConnectArgs::from_arg_matches(sub))
-    {
-        Some(Ok(connect)) => Ok(connect),
-        Some(Err(error)) => Err(Failure::Usage(error.to_string())),
+    let connect = || match matches.subcommand() {
+        Some((_, given)) => ConnectArgs::of(given),
         None => Err(Failure::Usage("a subcommand is missing".to_owned())),
     };
     let cluster = || match matches
@@ -216,7 +212,7 @@ fn main() -> ExitCode {
         Command::Key(command) => return offline::key(&command),
         Command::Log(command) => return offline::log(&command),
         Command::Cert(args) => cert::run(&args),
-        Command::Bench(command) => bench::run(&command),
+        Command::Bench(command) => bench::run(&command, &matches),
         Command::Completions(args) => documents::completions(&args, command()),
         Command::Man(args) => documents::man(&args, command()),
         Command::Top(args) => connect().and_then(|connect| top::run(&args, &connect)),

@@ -1,11 +1,14 @@
 //! One non-blocking connection with at most one pipeline of requests in flight.
 
 use super::native;
-use crate::{Doing, Failure, Result, Tls};
+use crate::{Doing, Failure, Load, Login, Result, Tls};
 use duramen_tls::{ROOM_BYTES_MIN, Received, Session};
 use duramen_wire::resp::{ReplySkipper, RequestEncoder};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
+
+/// Longest reply to a login: an error has a line.
+const LOGIN_REPLY_BYTES_MAX: usize = 16 << 10;
 
 pub(super) struct Connection {
     pub(super) stream: TcpStream,
@@ -39,20 +42,19 @@ pub(super) struct Arrived {
 }
 
 impl Connection {
-    pub(super) fn open(server: SocketAddr, native: bool, tls: Option<&Tls>) -> Result<Connection> {
-        let doing = || format!("connecting to {server}");
-        let mut stream = TcpStream::connect(server).doing(doing())?;
+    pub(super) fn open(load: &Load) -> Result<Connection> {
+        let doing = || format!("connecting to {}", load.server);
+        let mut stream = TcpStream::connect(load.server).doing(doing())?;
         stream.set_nodelay(true).doing(doing())?;
-        if native {
+        if load.native.is_some() {
             native::greet(&mut stream)?;
         }
-        let tls = tls.map(|tls| shake(tls, &stream)).transpose()?;
-        stream.set_nonblocking(true).doing(doing())?;
-        Ok(Connection {
+        let tls = load.tls.as_ref().map(|tls| shake(tls, &stream));
+        let mut connection = Connection {
             stream,
-            tls,
+            tls: tls.transpose()?,
             skipper: ReplySkipper::new(),
-            native,
+            native: load.native.is_some(),
             output: Vec::new(),
             sent: 0,
             rest: Vec::new(),
@@ -61,7 +63,28 @@ impl Connection {
             writes: 0,
             since: 0,
             blocked: false,
-        })
+        };
+        if let Some(login) = &load.login {
+            connection.log_in(login)?;
+        }
+        connection.stream.set_nonblocking(true).doing(doing())?;
+        Ok(connection)
+    }
+
+    /// Logs in, over a socket that still blocks.
+    fn log_in(&mut self, login: &Login) -> Result<()> {
+        self.send(0, 0, |out| {
+            RequestEncoder::new(out).request(&login.words());
+            1
+        })?;
+        let mut room = vec![0; ROOM_BYTES_MIN + LOGIN_REPLY_BYTES_MAX];
+        while self.waiting > 0 {
+            if self.receive(&mut room)?.errors > 0 {
+                let cause = "the server refuses this user or password";
+                return Err(Failure::new("logging in", cause));
+            }
+        }
+        Ok(())
     }
 
     /// Sends a pipeline that `encode` appends; it returns the number of requests (0 = nothing to

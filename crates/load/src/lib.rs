@@ -47,6 +47,8 @@ pub struct Load {
     pub rate: Option<f64>,
     /// TLS instead of plain bytes.
     pub tls: Option<Tls>,
+    /// The user of each connection, with RESP.
+    pub login: Option<Login>,
     /// The native protocol instead of RESP; with GET, SET and mixed alone.
     pub native: Option<Native>,
 }
@@ -57,6 +59,30 @@ pub struct Tls {
     pub identity: Arc<Identity>,
     /// Name or address that the server's certificate must have.
     pub host: String,
+}
+
+/// The user that connections log in as.
+#[derive(Clone)]
+pub struct Login {
+    /// None: the server's default user.
+    pub user: Option<String>,
+    pub password: String,
+}
+
+impl std::fmt::Debug for Login {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut shown = f.debug_struct("Login");
+        shown.field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+impl Login {
+    /// The request.
+    fn words(&self) -> Vec<&str> {
+        let user = self.user.as_deref();
+        let words = std::iter::once("AUTH").chain(user);
+        words.chain(std::iter::once(&*self.password)).collect()
+    }
 }
 
 /// The end of a run.
@@ -106,6 +132,7 @@ impl Load {
             limit: Limit::Time(Duration::from_secs(2)),
             rate: None,
             tls: None,
+            login: None,
             native: None,
         }
     }

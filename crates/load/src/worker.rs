@@ -84,8 +84,7 @@ impl<'a> Worker<'a> {
         let mine = (n..load.connections).step_by(threads).count();
         let mut connections = Vec::with_capacity(mine);
         for token in 0..mine {
-            let connection =
-                Connection::open(load.server, load.native.is_some(), load.tls.as_ref())?;
+            let connection = Connection::open(load)?;
             let data = epoll::EventData::new_u64(token as u64);
             epoll::add(&epoll, &connection.stream, data, epoll::EventFlags::IN)
                 .doing("watching a connection")?;

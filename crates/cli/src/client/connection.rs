@@ -6,9 +6,13 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::time::{Duration, Instant};
 
-use clap::Args;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, FromArgMatches as _};
+use duramen_tls::TlsError;
 use duramen_wire::resp::{Reply, ReplyLimits, ReplyParser, RequestEncoder};
 
+use super::stream::{Stream, in_time};
+use super::tls::{self, RespTlsArgs};
 use crate::config;
 use crate::failure::Failure;
 use crate::login::LoginArgs;
@@ -43,6 +47,8 @@ pub(crate) struct ConnectArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) login: LoginArgs,
+    #[command(flatten)]
+    pub(crate) tls: RespTlsArgs,
 }
 
 const PORT_DEFAULT: u16 = 6379;
@@ -65,6 +71,22 @@ fn parse_wait(text: &str) -> Result<super::Duration, String> {
 }
 
 impl ConnectArgs {
+    /// The options among all arguments of a command.
+    ///
+    /// # Errors
+    /// Some do not fit each other.
+    pub(crate) fn of(given: &ArgMatches) -> Result<ConnectArgs, Failure> {
+        let parsed = ConnectArgs::from_arg_matches(given);
+        let mut args = parsed.map_err(|error| Failure::Usage(error.to_string()))?;
+        args.tls.note_flags(given);
+        if given.value_source("port") != Some(ValueSource::CommandLine)
+            && let Some(port) = args.tls.port()?
+        {
+            args.port = port;
+        }
+        Ok(args)
+    }
+
     /// Longest wait for the server; `None`: for ever.
     pub(crate) fn timeout(&self) -> Option<Duration> {
         (self.timeout.ms > 0).then(|| Duration::from_millis(self.timeout.ms))
@@ -73,7 +95,7 @@ impl ConnectArgs {
 
 /// One request at a time; replies are read into memory whole.
 pub(crate) struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     /// Longest wait for some bytes; `None`: for ever.
     timeout: Option<Duration>,
     address: String,
@@ -106,7 +128,7 @@ impl Connection {
                 reason,
             })?;
         let mut connection = Connection {
-            stream,
+            stream: args.tls.wrap(&args.host, &address, stream)?,
             timeout,
             address,
             parser: ReplyParser::new(ReplyLimits::default()),
@@ -137,9 +159,7 @@ impl Connection {
     pub(crate) fn ask<A: AsRef<[u8]>>(&mut self, args: &[A]) -> Result<Reply, Failure> {
         self.request.clear();
         RequestEncoder::new(&mut self.request).request(args);
-        self.stream
-            .write_all(&self.request)
-            .map_err(|reason| self.broken(reason))?;
+        self.send()?;
         loop {
             let reply = self
                 .parser
@@ -156,6 +176,19 @@ impl Connection {
                 None => self.receive()?,
             }
         }
+    }
+
+    fn send(&mut self) -> Result<(), Failure> {
+        let sent = self.stream.write_all(&self.request);
+        let Err(reason) = sent.and_then(|()| self.stream.flush()) else {
+            return Ok(());
+        };
+        if self.stream.is_tls() {
+            // A server that refuses this side's certificate says so after the handshake, and
+            // closes.
+            self.receive()?;
+        }
+        Err(self.broken(reason))
     }
 
     fn receive(&mut self) -> Result<(), Failure> {
@@ -187,15 +220,13 @@ impl Connection {
     }
 
     fn broken(&self, reason: io::Error) -> Failure {
-        let reason = match reason.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                io::Error::new(io::ErrorKind::TimedOut, "no answer in time (--timeout)")
-            }
-            _ => reason,
-        };
+        let is_of_tls = |inner: &(dyn std::error::Error + 'static)| inner.is::<TlsError>();
+        if reason.get_ref().is_some_and(|inner| is_of_tls(inner)) {
+            return tls::failed(&self.address, reason);
+        }
         Failure::Broken {
             address: self.address.clone(),
-            reason,
+            reason: in_time(reason),
         }
     }
 }
@@ -227,6 +258,9 @@ fn with_advice(mut text: String) -> String {
             "Check --user, and --password or --password-file (or DURAMEN_USER, DURAMEN_PASSWORD)."
         }
         Some("NOPERM") => "See `ACL GETUSER` for the rights of the user; --user names another.",
+        Some("ERR") if text.contains("this port speaks TLS") => {
+            "Add --tls, and name the authority of the server's certificate by --tls-ca-cert-file."
+        }
         Some("OOM") => {
             "Delete something, give the server more --memory, or start it with --mode cache."
         }

@@ -1,5 +1,5 @@
 //! The certificates of a command: the same options for coordinators and for all commands that ask
-//! one. Their names are those of a server's settings.
+//! one, or a server. Their names are those of a server's settings.
 
 use clap::Args;
 use duramen_client::TlsFiles;
@@ -10,7 +10,8 @@ use std::sync::Arc;
 // The same for each command: no doc comment, because clap would take it for a description.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct TlsArgs {
-    /// This program's certificate, in PEM form, for a cluster with TLS; with the two options below.
+    /// This program's certificate, in PEM form, with its key below. A cluster with TLS requires
+    /// it; a server does, unless its tls-auth-clients says otherwise.
     #[arg(
         long,
         global = true,
@@ -21,7 +22,8 @@ pub(crate) struct TlsArgs {
     /// Its private key, in PEM form, readable by this user alone.
     #[arg(long, global = true, env = "DURAMEN_TLS_KEY_FILE", value_name = "FILE")]
     tls_key_file: Option<PathBuf>,
-    /// Certificate of the cluster's own authority, in PEM form: the other side must have one of it.
+    /// Certificate of the cluster's own authority, or of the server's, in PEM form: the other side
+    /// must have one of it.
     #[arg(
         long,
         global = true,
@@ -61,6 +63,17 @@ impl TlsArgs {
                     "TLS to a cluster needs a certificate, its key and the authority: add {missing}"
                 ))
             }
+        }
+    }
+
+    /// The same files for a connection to a server, which may require the authority alone.
+    pub(crate) fn settings(&self) -> Settings {
+        let path = |file: &Option<PathBuf>| file.clone().unwrap_or_default();
+        Settings {
+            certificate_file: path(&self.tls_cert_file),
+            key_file: path(&self.tls_key_file),
+            ca_file: path(&self.tls_ca_cert_file),
+            ..Settings::default()
         }
     }
 

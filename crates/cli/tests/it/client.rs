@@ -28,14 +28,14 @@ impl Server {
 
 /// Result of a process.
 #[derive(Debug)]
-struct Answer {
-    code: Option<i32>,
-    out: Vec<u8>,
-    err: String,
+pub(crate) struct Answer {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: Vec<u8>,
+    pub(crate) err: String,
 }
 
 impl Answer {
-    fn of(mut command: Command, input: &[u8]) -> Answer {
+    pub(crate) fn of(mut command: Command, input: &[u8]) -> Answer {
         let mut process = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -59,7 +59,7 @@ impl Answer {
     }
 
     #[track_caller]
-    fn expect(&self, code: i32, out: &str) {
+    pub(crate) fn expect(&self, code: i32, out: &str) {
         assert_eq!(
             (self.code, String::from_utf8_lossy(&self.out).as_ref()),
             (Some(code), out),
@@ -79,7 +79,7 @@ impl Answer {
     }
 
     #[track_caller]
-    fn expect_error(&self, code: i32, text: &str) {
+    pub(crate) fn expect_error(&self, code: i32, text: &str) {
         assert_eq!(self.code, Some(code), "{self:?}");
         assert!(self.err.contains(text), "{text:?} is not in {:?}", self.err);
     }

@@ -11,6 +11,7 @@ pub(crate) const DURAMEN: &str = env!("CARGO_BIN_EXE_duramen");
 
 pub(crate) struct Server {
     process: Child,
+    /// 0: none without TLS.
     pub(crate) port: u16,
     peer: bool,
     /// Its working directory: in a shared one it would find the data of others.
@@ -63,7 +64,10 @@ impl Server {
         let address = line
             .split_whitespace()
             .find_map(|word| word.strip_prefix("resp="));
-        let port = address.and_then(|address| address.rsplit(':').next()?.parse().ok());
+        let port = match address {
+            Some("-") => Some(0),
+            address => address.and_then(|address| address.rsplit(':').next()?.parse().ok()),
+        };
         let port = port.unwrap_or_else(|| panic!("no RESP port in {line:?}"));
         Server {
             process,
