@@ -35,8 +35,7 @@ pub fn enlist(disk: u64, address: String) -> Enlist {
         cluster: "test".to_owned(),
         addresses: Addresses {
             native: address,
-            resp: None,
-            admin: None,
+            ..Addresses::default()
         },
         rack: None,
         roles: Roles {

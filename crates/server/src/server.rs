@@ -35,10 +35,17 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// The first RESP address, with TLS if there is such a port: the one that a member announces.
+    /// The first RESP address, with TLS if there is such a port: a member announces it, and beside
+    /// it that of its plain port.
     pub fn for_clients(&self) -> SocketAddr {
         let first = self.tls.first().or(self.resp.first());
         *first.expect("a server has a RESP port")
+    }
+
+    /// The first RESP address without TLS, if there is one with TLS too.
+    fn beside_tls(&self) -> Option<SocketAddr> {
+        let plain = self.resp.first().filter(|_| !self.tls.is_empty());
+        plain.copied()
     }
 }
 
@@ -191,6 +198,7 @@ impl Server {
             if self.shared.config().is_member() {
                 let ports = Ports {
                     resp: self.addresses.for_clients().port(),
+                    plain: self.addresses.beside_tls().map(|address| address.port()),
                     admin: self.addresses.admin.map(|address| address.port()),
                 };
                 let (life, native, opens) = Lifeline::begin(&self.shared, ports)?;

@@ -35,7 +35,7 @@ pub(super) fn server<'s>(status: &'s Status, text: &str) -> Result<&'s ServerEnt
     let all = || status.servers.iter();
     let is_addressed = |entry: &&ServerEntry| {
         let addresses = &entry.addresses;
-        let others = [&addresses.resp, &addresses.admin];
+        let others = [&addresses.resp, &addresses.plain, &addresses.admin];
         addresses.native == text || others.into_iter().flatten().any(|other| other == text)
     };
     let found = match (id(text), text.parse::<u32>()) {

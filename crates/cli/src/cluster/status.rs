@@ -452,6 +452,7 @@ fn server_json(overview: &Overview, health: Option<&MembersHealth>, entry: &Serv
         "rack": entry.rack,
         "native": entry.addresses.native,
         "resp": entry.addresses.resp,
+        "plain": entry.addresses.plain,
         "admin": entry.addresses.admin,
         "tablets": share.tablets,
         "replicas": share.room.map(|room| room.replicas),

@@ -232,6 +232,7 @@ async fn cluster(State(shared): State<Arc<Shared>>) -> Response {
         "server": status.server.to_string(),
         "native": status.addresses.native,
         "resp": status.addresses.resp,
+        "plain": status.addresses.plain,
         "coordinator": status.coordinator,
     });
     for figure in &figures::MEMBER {

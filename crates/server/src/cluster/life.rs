@@ -110,7 +110,10 @@ pub(crate) type Opens = Receiver<Result<(), ServerError>>;
 /// The ports of this member, for the coordinator.
 #[derive(Clone, Debug)]
 pub(crate) struct Ports {
+    /// With TLS, if there is such a port.
     pub resp: u16,
+    /// Without TLS, beside one with TLS.
+    pub plain: Option<u16>,
     pub admin: Option<u16>,
 }
 
@@ -576,6 +579,7 @@ fn candidate(
             addresses: Addresses {
                 native: at(native.port()),
                 resp: Some(at(ports.resp)),
+                plain: ports.plain.map(at),
                 admin: ports.admin.map(at),
             },
             rack: (!config.rack.is_empty()).then(|| config.rack.clone()),

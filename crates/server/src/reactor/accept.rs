@@ -6,7 +6,6 @@ use super::backlog::Backlog;
 use super::connection::{Connection, WaitsFor};
 use super::local::Local;
 use super::native::Native;
-use super::tls::Tls;
 use super::unix;
 use crate::seldom::seldom;
 use crate::shared::{ClientRecord, Incoming, Message, NativeStart};
@@ -151,7 +150,7 @@ impl Reactor {
         let mut connection = Connection::new(fd, record, self.now_ms);
         if let Some(session) = tls {
             self.has_handshakes = true;
-            connection.tls = Some(Tls::new(session, self.now_ms));
+            connection.begin_tls(session, self.now_ms);
         }
         match self.shared.acl.is_open() {
             true => connection.log_in_by_default(&self.shared),

@@ -34,7 +34,7 @@ pub(super) struct Tls {
 }
 
 impl Tls {
-    pub(super) fn new(session: Box<Session>, now_ms: u64) -> Tls {
+    fn new(session: Box<Session>, now_ms: u64) -> Tls {
         Tls {
             is_open: !session.is_handshaking(),
             session,
@@ -49,6 +49,12 @@ impl Tls {
 }
 
 impl Connection {
+    /// From now on it carries TLS.
+    pub(super) fn begin_tls(&mut self, session: Box<Session>, now_ms: u64) {
+        self.tls = Some(Tls::new(session, now_ms));
+        self.client.note_tls();
+    }
+
     /// Encrypted bytes that its socket has not taken.
     pub(super) fn encrypted_unsent(&self) -> usize {
         self.tls.as_ref().map_or(0, |tls| tls.session.unsent())

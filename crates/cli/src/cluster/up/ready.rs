@@ -29,7 +29,7 @@ fn answers(status: &Status, route: &TabletRoute) -> bool {
         .servers
         .iter()
         .find(|entry| entry.server == route.owner);
-    let Some(address) = owner.and_then(|entry| entry.addresses.resp.as_ref()) else {
+    let Some(address) = owner.and_then(|entry| entry.addresses.resp_for(false)) else {
         return true; // no Redis client can reach it
     };
     let hasher = KeyHasher::new(status.settings.hash_seed);

@@ -82,7 +82,7 @@ pub struct Server {
 
 #[derive(Clone)]
 pub enum Asker {
-    Node(usize, u64, Token, ToCoordinator),
+    Node(usize, u64, Token, Box<ToCoordinator>),
     Person,
 }
 
@@ -260,7 +260,7 @@ impl Net {
                         Asker::Person => self.answers.push(answer),
                         Asker::Node(n, life, token, question) => {
                             if let (ToCoordinator::ControlHead { server, min_open }, true) =
-                                (question, answer == CoordinatorAnswer::Noted)
+                                (*question, answer == CoordinatorAnswer::Noted)
                             {
                                 let noted = self.noted.entry(server).or_default();
                                 *noted = (*noted).max(min_open);
@@ -476,7 +476,7 @@ impl Net {
         let reply = ReplyId(self.queue.number());
         let is_end = matches!(question, ToCoordinator::MigrationDone { .. });
         let is_lost = self.cut.contains(&(n, COORDINATOR)) || is_end && self.loses_ends;
-        let asker = Asker::Node(n, life, token, question.clone());
+        let asker = Asker::Node(n, life, token, Box::new(question.clone()));
         self.askers.insert(reply, asker);
         let asked = coordinator::Input::Request {
             reply,

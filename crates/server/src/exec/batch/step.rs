@@ -200,6 +200,7 @@ impl Step<'_> {
             return Ok(());
         }
         let table = routing::table_of(spec, turn.client.table(env.shared), env.shared);
+        let has_tls = turn.client.has_tls();
         let args = turn
             .requests
             .args(self.planned.request as usize, turn.input);
@@ -215,8 +216,9 @@ impl Step<'_> {
                 first => first.into(),
             };
             let key = args.get(at).unwrap_or_default();
-            return routing::one(view, table, key, *hash);
+            return routing::one(view, table, key, *hash, has_tls);
         }
+        let view = (&**view, has_tls);
         routing::find(view, guard.as_deref(), table, spec, &args, self.hashes)
     }
 

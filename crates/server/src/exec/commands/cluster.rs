@@ -43,6 +43,8 @@ struct ClusterView {
     own: Addresses,
     /// Local address of this connection, used when no better one is known.
     local: (String, u16),
+    /// This connection has TLS: addresses are told for such ones (routing::R3).
+    has_tls: bool,
 }
 
 /// A server with the addresses at which clients reach it.
@@ -70,6 +72,7 @@ fn known(ctx: &mut Context<'_>) -> Result<ClusterView, Failure> {
         own: member.status().addresses.clone(),
         table: ctx.shared.commands.table(0),
         local: (local.ip().to_string(), local.port()),
+        has_tls: ctx.client.has_tls(),
     })
 }
 
@@ -98,7 +101,7 @@ impl ClusterView {
             Some(owner) => Some(&owner.addresses),
             None => (server == me).then_some(&self.own),
         };
-        let resp = addresses.and_then(|addresses| split(addresses.resp.as_deref()?));
+        let resp = addresses.and_then(|addresses| split(addresses.resp_for(self.has_tls)?));
         let native = addresses.and_then(|addresses| split(&addresses.native));
         let (host, port) = match resp {
             Some(address) => address,

@@ -252,7 +252,8 @@ fn remove(
     key: &[u8],
 ) -> Done {
     loop {
-        match routing::one(ctx.local.view(member, guard), table, key, hash) {
+        // Where else the key may be does not matter.
+        match routing::one(ctx.local.view(member, guard), table, key, hash, false) {
             Err(NotServed::NotNow(UNSERVED)) => return Err(Failure::Text(MOVED_MEANWHILE)),
             Err(_) => return Ok(()),
             Ok(()) => {}

@@ -172,7 +172,7 @@ fn transfer(ctx: &mut Context<'_>, access: Access<'_, '_>, target: &Target<'_>) 
             };
             let (from, to) = (guard.hash(ctx.arg(1)), guard.hash(target.key));
             if let Some(member) = ctx.shared.membership() {
-                let view = ctx.local.view(member, &mut guard);
+                let view = (&**ctx.local.view(member, &mut guard), ctx.client.has_tls());
                 routing::find(view, None, ctx.table, ctx.spec, &ctx.args, &[from, to])?;
             }
             guard.rewrites(target.moves);

@@ -323,7 +323,8 @@ fn check_place(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let Some(view) = ctx.view(guard) else {
         return Ok(());
     };
-    routing::find(&view, Some(guard), ctx.table, ctx.spec, &ctx.args, &[])?;
+    let view = (&*view, ctx.client.has_tls());
+    routing::find(view, Some(guard), ctx.table, ctx.spec, &ctx.args, &[])?;
     Ok(())
 }
 
@@ -712,7 +713,7 @@ fn place(
     let Some(view) = ctx.view(guard) else {
         return Ok(());
     };
-    let mut search = RouteSearch::new(&view);
+    let mut search = RouteSearch::new(&view, ctx.client.has_tls());
     for at in ctx.spec.key_positions(&ctx.args) {
         let key = ctx.arg(at);
         search.key(ctx.table, key, guard.hash(key));

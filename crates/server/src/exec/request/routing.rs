@@ -12,6 +12,8 @@
 //!   moved) waits here for up to [`PATIENCE_MS`], because few clients repeat a request after
 //!   `TRYAGAIN` by themselves. The request has not run, and neither have those behind it on its
 //!   connection.
+//! - R3: a client with TLS is redirected to a port with TLS, and one without to a plain port, as
+//!   far as the other member has both. Reports of the cluster (`commands::cluster`) do the same.
 //!
 //! There is no `ASK`: the source of a migration serves everything until it serves nothing (`Route`
 //! of `duramen_node`).
@@ -101,20 +103,26 @@ pub(crate) fn has_left(view: &View, table: TableId, channel: &[u8], hash: KeyHas
     matches!(route, Route::Moved(_) | Route::NoTable)
 }
 
-/// Whether one key is served here.
+/// Whether one key is served here. `has_tls`: the client's connection, for a redirection (R3).
 #[inline]
-pub(crate) fn one(view: &View, table: TableId, key: &[u8], hash: KeyHash) -> Result<(), NotServed> {
+pub(crate) fn one(
+    view: &View,
+    table: TableId,
+    key: &[u8],
+    hash: KeyHash,
+    has_tls: bool,
+) -> Result<(), NotServed> {
     let route = hash.route(key);
     match view.route(table, route) {
         Route::Serve => Ok(()),
-        other => Err(not_served(other, table, route)),
+        other => Err(not_served(other, table, route, has_tls)),
     }
 }
 
 #[cold]
-fn not_served(route: Route<'_>, table: TableId, hash: RouteHash) -> NotServed {
+fn not_served(route: Route<'_>, table: TableId, hash: RouteHash, has_tls: bool) -> NotServed {
     match route {
-        Route::Moved(owner) => NotServed::Refused(match &owner.addresses.resp {
+        Route::Moved(owner) => NotServed::Refused(match owner.addresses.resp_for(has_tls) {
             Some(address) => format!("MOVED {} {address}", hash.slot()).into(),
             None => NO_PORT.into(),
         }),
@@ -134,15 +142,18 @@ pub(crate) struct RouteSearch<'v> {
     crossed: bool,
     /// Keys have different routes.
     torn: bool,
+    /// The client's connection has TLS (R3).
+    has_tls: bool,
 }
 
 impl<'v> RouteSearch<'v> {
-    pub(crate) fn new(view: &'v View) -> RouteSearch<'v> {
+    pub(crate) fn new(view: &'v View, has_tls: bool) -> RouteSearch<'v> {
         RouteSearch {
             view,
             first: None,
             crossed: false,
             torn: false,
+            has_tls,
         }
     }
 
@@ -165,22 +176,22 @@ impl<'v> RouteSearch<'v> {
             // used together.
             Some(_) if self.torn => Err(NotServed::NotNow(UNSERVED)),
             None | Some((_, _, Route::Serve)) => Ok(()),
-            Some((table, hash, route)) => Err(not_served(route, table, hash)),
+            Some((table, hash, route)) => Err(not_served(route, table, hash, self.has_tls)),
         }
     }
 }
 
 /// Whether all keys of a request are served here. `hashes`: those of its keys, or none if there are
-/// too many to have been hashed before.
+/// too many to have been hashed before. `has_tls`: as in [`one`].
 pub(crate) fn find(
-    view: &View,
+    (view, has_tls): (&View, bool),
     guard: Option<&Guard<'_>>,
     table: TableId,
     spec: &Spec,
     args: &Args<'_>,
     hashes: &[KeyHash],
 ) -> Result<(), NotServed> {
-    let mut search = RouteSearch::new(view);
+    let mut search = RouteSearch::new(view, has_tls);
     for (n, at) in spec.key_positions(args).enumerate() {
         let key = args.get(at).unwrap_or_default();
         match (hashes.get(n), guard) {

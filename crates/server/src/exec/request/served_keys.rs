@@ -6,9 +6,8 @@
 //!   receiving, and keys that it has not purged yet.
 
 use super::context::Context;
-use super::routing;
 use duramen_engine::{Guard, TableId};
-use duramen_node::View;
+use duramen_node::{Route, View};
 use std::sync::Arc;
 
 /// The part of the selected table that is served here.
@@ -30,7 +29,7 @@ impl ServedKeys {
     pub(crate) fn has(&self, guard: &Guard<'_>, key: &[u8]) -> bool {
         match &self.view {
             None => true,
-            Some(view) => routing::one(view, self.table, key, guard.hash(key)).is_ok(),
+            Some(view) => view.route(self.table, guard.hash(key).route(key)) == Route::Serve,
         }
     }
 }

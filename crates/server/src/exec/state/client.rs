@@ -139,6 +139,8 @@ pub struct Client {
     /// The generation of its user (acl::V1).
     acl_generation: u64,
     pub(crate) verdict: Verdict,
+    /// Its connection has TLS.
+    has_tls: bool,
     /// No more of its requests run in this round.
     pub(crate) halted: bool,
     /// Bytes that its requests of this round have appended to the log.
@@ -197,6 +199,7 @@ impl Client {
             user: None,
             acl_generation: 0,
             verdict: Verdict::Open,
+            has_tls: false,
             halted: false,
             appended_bytes: 0,
             matches: 0,
@@ -223,6 +226,17 @@ impl Client {
             parking: None,
             key_wait: None,
         }
+    }
+
+    /// Its connection has TLS.
+    pub(crate) fn note_tls(&mut self) {
+        self.has_tls = true;
+    }
+
+    /// Whether its connection has TLS.
+    #[inline]
+    pub(crate) fn has_tls(&self) -> bool {
+        self.has_tls
     }
 
     /// Takes the wait of the last turn's replies; the next turn starts without one.

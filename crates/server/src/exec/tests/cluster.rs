@@ -29,6 +29,9 @@ pub(super) struct Member {
     membership: Arc<Membership>,
     table: TableId,
     version: u64,
+    /// Of all members.
+    pub(super) resp_port: u16,
+    pub(super) plain_port: Option<u16>,
 }
 
 impl Member {
@@ -57,6 +60,8 @@ impl Member {
             membership,
             table,
             version: 0,
+            resp_port: 6379,
+            plain_port: None,
         }
     }
 
@@ -77,7 +82,10 @@ impl Member {
         };
         let address = |server: ServerId| Addresses {
             native: format!("10.0.0.{}:7379", server.slot),
-            resp: Some(format!("10.0.0.{}:6379", server.slot)),
+            resp: Some(format!("10.0.0.{}:{}", server.slot, self.resp_port)),
+            plain: self
+                .plain_port
+                .map(|port| format!("10.0.0.{}:{port}", server.slot)),
             admin: None,
         };
         let map = TabletMap {

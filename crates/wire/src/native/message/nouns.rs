@@ -8,13 +8,80 @@ use std::sync::{Arc, OnceLock};
 
 /// The addresses at which a server listens, each as `host:port`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "EncodedAddresses", into = "EncodedAddresses")]
 pub struct Addresses {
     /// The native protocol: coordinator, peers, native clients.
     pub native: String,
-    /// RESP; `None`: the server has no such port.
+    /// RESP, with TLS if the server has a port with TLS; `None`: the server has no port of RESP.
     pub resp: Option<String>,
+    /// RESP without TLS, if `resp` is with TLS and there is such a port too.
+    pub plain: Option<String>,
     /// Admin HTTP; `None`: the server has no such port.
     pub admin: Option<String>,
+}
+
+impl Addresses {
+    /// The RESP address for a client whose connection has TLS, or has none.
+    pub fn resp_for(&self, has_tls: bool) -> Option<&str> {
+        let plain = self.plain.as_deref().filter(|_| !has_tls);
+        plain.or(self.resp.as_deref())
+    }
+}
+
+/// Addresses in messages and in a coordinator's store. Programs from before `plain` read them too,
+/// and only show the text of `admin`: so `plain` stands behind it.
+#[derive(Serialize, Deserialize)]
+struct EncodedAddresses {
+    native: String,
+    resp: Option<String>,
+    admin: Option<String>,
+}
+
+/// Separates the two addresses in `admin`.
+const PLAIN: &str = " plain=";
+
+impl From<Addresses> for EncodedAddresses {
+    fn from(addresses: Addresses) -> EncodedAddresses {
+        let Addresses {
+            native,
+            resp,
+            plain,
+            admin,
+        } = addresses;
+        let admin = match plain {
+            Some(plain) => Some(format!("{}{PLAIN}{plain}", admin.unwrap_or_default())),
+            None => admin,
+        };
+        EncodedAddresses {
+            native,
+            resp,
+            admin,
+        }
+    }
+}
+
+impl From<EncodedAddresses> for Addresses {
+    fn from(encoded: EncodedAddresses) -> Addresses {
+        let EncodedAddresses {
+            native,
+            resp,
+            admin,
+        } = encoded;
+        let both = admin.as_deref().and_then(|text| text.split_once(PLAIN));
+        let (admin, plain) = match both {
+            Some((admin, plain)) => (
+                Some(admin.to_owned()).filter(|admin| !admin.is_empty()),
+                Some(plain.to_owned()),
+            ),
+            None => (admin, None),
+        };
+        Addresses {
+            native,
+            resp,
+            plain,
+            admin,
+        }
+    }
 }
 
 /// The roles of a server in the cluster; it has at least one.
@@ -445,4 +512,36 @@ pub enum Refusal {
     /// The coordinator's store failed or cannot be reached. Ask again later.
     #[error("the coordinator's store: {0}")]
     Store(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A plain client was redirected to the TLS port, because the other one was not known.
+    #[test]
+    fn a_plain_address_beside_tls_is_encoded_so_that_older_programs_read_the_rest() {
+        let text = |text: &str| Some(text.to_owned());
+        for (plain, admin, older) in [
+            (None, None, None),
+            (None, text("a:3"), text("a:3")),
+            (text("a:4"), text("a:3"), text("a:3 plain=a:4")),
+            (text("[::1]:4"), None, text(" plain=[::1]:4")),
+        ] {
+            let addresses = Addresses {
+                native: "a:1".to_owned(),
+                resp: text("a:2"),
+                plain: plain.clone(),
+                admin,
+            };
+            let bytes = postcard::to_allocvec(&addresses).expect("it has no unknown length");
+            assert_eq!(postcard::from_bytes(&bytes), Ok(addresses.clone()));
+            let read: (String, Option<String>, Option<String>) =
+                postcard::from_bytes(&bytes).expect("three texts");
+            assert_eq!(read, ("a:1".to_owned(), text("a:2"), older));
+            assert_eq!(addresses.resp_for(true), Some("a:2"));
+            let plain = plain.as_deref().unwrap_or("a:2");
+            assert_eq!(addresses.resp_for(false), Some(plain));
+        }
+    }
 }

@@ -31,6 +31,7 @@ fn addresses() -> Addresses {
     Addresses {
         native: "a:1".into(),
         resp: Some("a:2".into()),
+        plain: None,
         admin: None,
     }
 }

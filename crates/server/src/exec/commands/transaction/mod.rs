@@ -344,7 +344,8 @@ fn run(
     ctx.local.exec_dbs = Some(ctx.shared.commands.tables());
     ctx.table = table_of(ctx.client, ctx.local);
     let view = ctx.view(guard);
-    let mut search = view.as_deref().map(RouteSearch::new);
+    let has_tls = ctx.client.has_tls();
+    let mut search = view.as_deref().map(|view| RouteSearch::new(view, has_tls));
     let mut steps = ctx.local.spare.take_steps();
     let mut locks = std::mem::take(&mut ctx.local.locks);
     let own;
