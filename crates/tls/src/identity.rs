@@ -21,6 +21,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// Sessions that a client remembers, to continue them: enough for each server of a cluster.
@@ -45,6 +46,9 @@ pub struct Identity {
     /// Held during a load.
     settings: Mutex<Settings>,
     current: RwLock<Arc<Current>>,
+    /// Grows with every change of `current`. Release in `set`, after the change; Acquire in
+    /// `generation`.
+    generation: AtomicU64,
 }
 
 impl std::fmt::Debug for Identity {
@@ -72,6 +76,7 @@ impl Identity {
         Ok(Identity {
             settings: Mutex::new(settings),
             current: RwLock::new(Arc::new(current)),
+            generation: AtomicU64::new(0),
         })
     }
 
@@ -129,6 +134,12 @@ impl Identity {
 
     fn set(&self, loaded: Current) {
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// Differs from an earlier value if sessions have had other files since.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
     }
 
     /// A session for a connection that a client has opened.

@@ -440,6 +440,7 @@ impl Coordinator {
             ToCoordinator::DiskRoom { server, free, .. } => {
                 self.by_member(sender, server, |this| this.disk_room(server, free))
             }
+            ToCoordinator::Certificate { .. } => CoordinatorAnswer::Noted, // by the driver
             ToCoordinator::PartitionDone {
                 recovery,
                 partition,

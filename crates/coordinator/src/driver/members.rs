@@ -3,25 +3,40 @@
 use super::{Driver, State};
 use duramen_base::ids::ServerId;
 use duramen_net::ConnectionId;
-use duramen_wire::native::message::MembersHealth;
+use duramen_wire::native::message::{MembersHealth, ToCoordinator};
 use std::collections::HashMap;
 
 /// Members whose certificates are kept: more than a cluster has. Beyond them, a peer that speaks
 /// for others could fill the memory.
 const SERVERS_MAX: usize = 4_096;
 
+/// The certificate of a member.
+#[derive(Clone, Copy)]
+struct Shown {
+    /// The number of its connection: a newer one has a higher number.
+    number: u64,
+    expires_s: i64,
+}
+
 /// When the certificates of members expire, in seconds since the Unix epoch. Empty without TLS.
+///
+/// A connection stays open when its member has read a new certificate: then the member tells that.
 #[derive(Default)]
 pub(super) struct Certificates {
-    connections: HashMap<ConnectionId, i64>,
+    connections: HashMap<ConnectionId, Shown>,
+    /// Number of connections so far.
+    accepted: u64,
     /// Of the newest connection of each member that has asked something.
-    servers: HashMap<ServerId, i64>,
+    servers: HashMap<ServerId, Shown>,
 }
 
 impl Certificates {
     /// A member has connected, with this certificate.
     pub(super) fn accepted(&mut self, connection: ConnectionId, expires_s: i64) {
-        self.connections.insert(connection, expires_s);
+        self.accepted += 1;
+        let number = self.accepted;
+        self.connections
+            .insert(connection, Shown { number, expires_s });
     }
 
     pub(super) fn closed(&mut self, connection: ConnectionId) {
@@ -29,20 +44,38 @@ impl Certificates {
     }
 
     /// This member asks something on a connection.
-    pub(super) fn asked(&mut self, connection: ConnectionId, server: ServerId) {
-        if let Some(expires_s) = self.connections.get(&connection) {
-            let expires_s = *expires_s;
-            if self.servers.len() >= SERVERS_MAX && !self.servers.contains_key(&server) {
-                self.servers.clear(); // members ask again
-            }
-            self.servers.insert(server, expires_s);
+    pub(super) fn asked(
+        &mut self,
+        connection: ConnectionId,
+        server: ServerId,
+        question: &ToCoordinator,
+    ) {
+        let Some(shown) = self.connections.get_mut(&connection) else {
+            return;
+        };
+        if let ToCoordinator::Certificate {
+            server: of,
+            expires_s,
+        } = question
+            && *of == server
+        {
+            shown.expires_s = *expires_s;
+        }
+        let shown = *shown;
+        if self.servers.len() >= SERVERS_MAX && !self.servers.contains_key(&server) {
+            self.servers.clear(); // members ask again
+        }
+        let newest = self.servers.entry(server).or_insert(shown);
+        if newest.number <= shown.number {
+            *newest = shown;
         }
     }
 
     /// Adds them to the health of the members, and forgets those of others.
     fn add_to(&mut self, health: &mut MembersHealth) {
         for member in &mut health.members {
-            member.certificate_expires_s = self.servers.get(&member.server).copied();
+            let shown = self.servers.get(&member.server);
+            member.certificate_expires_s = shown.map(|shown| shown.expires_s);
         }
         let members = &health.members;
         let is_member = |server: &ServerId| members.iter().any(|member| member.server == *server);
@@ -116,24 +149,39 @@ mod tests {
             health.members[0].certificate_expires_s
         };
         assert_eq!(shown(&mut certificates), None);
+        let question = ToCoordinator::Servers;
         certificates.accepted(first, 100);
-        certificates.asked(first, one);
-        certificates.asked(first, other);
+        certificates.asked(first, one, &question);
+        certificates.asked(first, other, &question);
         assert_eq!(shown(&mut certificates), Some(100));
         assert_eq!(certificates.servers.len(), 1, "the other is no member");
         for number in 0..2 * SERVERS_MAX as u32 {
-            certificates.asked(first, ServerId::new(number, 7));
+            certificates.asked(first, ServerId::new(number, 7), &question);
             assert!(certificates.servers.len() <= SERVERS_MAX);
         }
-        certificates.asked(first, one);
+        certificates.asked(first, one, &question);
         certificates.accepted(second, 200);
-        certificates.closed(first);
         assert_eq!(
             shown(&mut certificates),
             Some(100),
             "it has asked nothing there"
         );
-        certificates.asked(second, one);
+        certificates.asked(second, one, &question);
         assert_eq!(shown(&mut certificates), Some(200));
+        certificates.asked(first, one, &question);
+        assert_eq!(shown(&mut certificates), Some(200), "the older connection");
+        // It was renewed, and the connection stayed: an alert was false for ever.
+        let renewed = |server| ToCoordinator::Certificate {
+            server,
+            expires_s: 300,
+        };
+        certificates.asked(second, one, &renewed(other));
+        assert_eq!(shown(&mut certificates), Some(200), "another's");
+        certificates.asked(second, one, &renewed(one));
+        certificates.asked(second, one, &question);
+        assert_eq!(shown(&mut certificates), Some(300));
+        certificates.closed(first);
+        certificates.closed(second);
+        assert_eq!(shown(&mut certificates), Some(300));
     }
 }

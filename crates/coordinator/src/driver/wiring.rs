@@ -34,7 +34,8 @@ impl Driver {
         match decode_question(&frame) {
             Ok(Question::ToCoordinator(question)) => {
                 if role == Role::Server {
-                    self.certificates.asked(connection, envelope.sender);
+                    let sender = envelope.sender;
+                    self.certificates.asked(connection, sender, &question);
                 }
                 if role != Role::Client || self.admits(connection, envelope, &question) {
                     self.consider(asker, question);

@@ -11,6 +11,7 @@
 //! through it.
 
 mod adoption;
+mod certificate;
 mod messages;
 
 use super::broadcast::{Broadcast, Heard};
@@ -45,6 +46,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, SyncSender};
 use std::time::{Duration, Instant};
+
+use certificate::Renewal;
 
 /// A longer round is logged, at level debug.
 const SLOW: Duration = Duration::from_millis(5);
@@ -93,6 +96,8 @@ enum Asker {
     Node(Token),
     /// Another thread, which waits for the answer.
     Thread(SyncSender<Result<CoordinatorAnswer, String>>),
+    /// The thread itself tells of the certificate of this generation.
+    Certificate(u64),
 }
 
 /// A question from outside that waits for an answer.
@@ -129,6 +134,7 @@ pub(super) struct NodeThread {
     heard: Heard,
     /// The thread that delivers messages of PUBLISH of other members.
     deliveries: Background,
+    renewal: Renewal,
 }
 
 /// Answers a question that arrives before there is a node: the sender must try again.
@@ -144,6 +150,7 @@ pub(super) fn not_yet(hub: &mut Hub<Mail>, connection: ConnectionId, message: &n
 impl NodeThread {
     pub fn new(parts: Parts) -> NodeThread {
         NodeThread {
+            renewal: Renewal::new(parts.shared.tls.cluster()),
             parts,
             membership: None,
             asked: HashMap::new(),
@@ -251,6 +258,7 @@ impl NodeThread {
             self.parts.scrub_ms.store(scrub_ms, Ordering::Relaxed);
             self.parts.hub.set_longest_spin(config.longest_spin());
             self.write_status();
+            self.tell_of_renewal(now_us);
             self.give_up_old(now_us);
             self.publish(now_us);
             if self.membership.is_some() && !can_read {
@@ -493,6 +501,9 @@ impl NodeThread {
                 };
                 return drop(to.try_send(answer)); // it may have given up
             }
+            (PendingCall::Coordinator(Asker::Certificate(generation), _), reply) => {
+                return self.told_of_renewal(generation, reply.ok());
+            }
             // Whatever it answers: an older member does not understand it.
             (PendingCall::Publish(server), _) => {
                 let now_us = self.now_us();
@@ -547,6 +558,7 @@ impl NodeThread {
             PendingCall::Coordinator(Asker::Node(token), _) => {
                 self.tell(NodeInput::Member(Input::Unanswered { token }));
             }
+            PendingCall::Coordinator(Asker::Certificate(_), _) => {} // it tells again
             // The thread may have given up.
             PendingCall::Coordinator(Asker::Thread(to), _) => {
                 drop(to.try_send(Err(reason.to_owned())));

@@ -117,6 +117,10 @@ pub enum ToCoordinator {
         free: u64,
         frames: u64,
     },
+    /// The sender has read a new certificate, which expires then, in seconds since the Unix epoch:
+    /// connections that are open still show the one before. For people. → `Noted`. Older
+    /// coordinators answer that it is not understood.
+    Certificate { server: ServerId, expires_s: i64 },
 }
 
 /// See [`ToCoordinator::Enlist`].

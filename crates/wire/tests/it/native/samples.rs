@@ -232,6 +232,10 @@ pub fn to_coordinator() -> Vec<ToCoordinator> {
         free: 3,
         frames: 4,
     });
+    all.push(ToCoordinator::Certificate {
+        server: LOG,
+        expires_s: 1_800_000_000,
+    });
     all
 }
 

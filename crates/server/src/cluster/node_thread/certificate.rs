@@ -1,0 +1,103 @@
+//! Tells the coordinator of a new certificate. A connection stays open when its certificate is
+//! replaced, so the coordinator would see the old one until the next connection.
+
+use super::{Asker, NodeThread};
+use duramen_tls::Identity;
+use duramen_wire::native::codec::Reply;
+use duramen_wire::native::message::{CoordinatorAnswer, ToCoordinator};
+use std::sync::Arc;
+
+/// It is told again after this time, until it was heard.
+const AGAIN_US: u64 = 1_000_000;
+
+/// The certificate of which the coordinator knows.
+pub(super) struct Renewal {
+    /// `None`: a cluster without TLS.
+    identity: Option<Arc<Identity>>,
+    /// Its generation; `None`: it was told of none in this life.
+    known: Option<u64>,
+    due_us: u64,
+}
+
+impl Renewal {
+    pub(super) fn new(identity: Option<Arc<Identity>>) -> Renewal {
+        Renewal {
+            identity,
+            known: None,
+            due_us: 0,
+        }
+    }
+
+    /// The generation of a certificate that is to be told of now, and its end.
+    fn due(&mut self, now_us: u64) -> Option<(u64, i64)> {
+        let identity = self.identity.as_ref()?;
+        // Before the certificate: a still newer one is told of by itself.
+        let generation = identity.generation();
+        if self.known == Some(generation) || now_us < self.due_us {
+            return None;
+        }
+        self.due_us = now_us + AGAIN_US;
+        Some((generation, identity.certificate()?.not_after))
+    }
+}
+
+impl NodeThread {
+    pub(super) fn tell_of_renewal(&mut self, now_us: u64) {
+        let server = self.parts.node.member().id();
+        if self.membership.is_none() {
+            return; // it is told of when this is a member
+        }
+        if let Some((generation, expires_s)) = self.renewal.due(now_us) {
+            let question = ToCoordinator::Certificate { server, expires_s };
+            let address = self.parts.node.member().coordinator().to_owned();
+            self.ask_coordinator(Asker::Certificate(generation), &address, &question);
+        }
+    }
+
+    /// `reply`: `None`: an older coordinator does not understand it.
+    pub(super) fn told_of_renewal(&mut self, generation: u64, reply: Option<Reply<'_>>) {
+        let is_refused = matches!(
+            reply,
+            Some(Reply::Coordinator(CoordinatorAnswer::Refused(_)))
+        );
+        if !is_refused {
+            self.renewal.known = Some(generation);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use duramen_tls::{Authority, Request, Settings};
+
+    #[test]
+    fn a_new_certificate_is_told_of_until_it_is_heard() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let dir = folder.path();
+        let authority = Authority::create(dir, "a test", 9).expect("made");
+        let request = |days| Request {
+            name: "member".to_owned(),
+            sans: vec!["127.0.0.1".to_owned()],
+            days,
+        };
+        let issued = authority.issue(&request(1)).expect("issued");
+        let files = ["member.crt", "member.key", "ca.crt"].map(|file| dir.join(file));
+        let settings = Settings::mutual(&files[0], &files[1], &files[2]);
+        let identity = Arc::new(Identity::load(settings).expect("loaded"));
+        let mut renewal = Renewal::new(Some(Arc::clone(&identity)));
+        let first = renewal.due(5_000_000);
+        assert_eq!(first, Some((0, issued.description.not_after)));
+        renewal.known = Some(0);
+        assert_eq!(renewal.due(6_000_000), None);
+        let renewed = authority.renew(&request(8)).expect("renewed");
+        identity.reload().expect("reloaded");
+        let told = renewal.due(7_000_000);
+        assert_eq!(told, Some((1, renewed.description.not_after)));
+        assert_eq!(renewal.due(7_500_000), None, "it waits for the answer");
+        assert_eq!(renewal.due(8_000_000), told, "there was none");
+        renewal.known = Some(1);
+        assert_eq!(renewal.due(9_000_000), None);
+        assert_eq!(Renewal::new(None).due(1), None);
+    }
+}
