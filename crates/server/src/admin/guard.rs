@@ -43,6 +43,8 @@ enum Refusal {
     TooMany,
     /// Its user may not see the page.
     Forbidden(String),
+    /// The users of the cluster are not known yet (acl::V4).
+    NotYet,
 }
 
 impl IntoResponse for Refusal {
@@ -57,6 +59,11 @@ impl IntoResponse for Refusal {
                 (StatusCode::TOO_MANY_REQUESTS, text).into_response()
             }
             Refusal::Forbidden(text) => (StatusCode::FORBIDDEN, text).into_response(),
+            Refusal::NotYet => {
+                let text = "this member has not heard from its coordinator yet, and so does not \
+                            know who may see this\n";
+                (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+            }
         }
     }
 }
@@ -71,6 +78,13 @@ pub(super) async fn admit(
     let value = request.headers().get(header::AUTHORIZATION);
     let login = value.map(|value| parse(value.as_bytes()));
     match guard.user(login, peer) {
+        Ok(user)
+            if guard
+                .shared
+                .waits_for_users(Some(&user), guard.shared.acl.generation()) =>
+        {
+            Refusal::NotYet.into_response()
+        }
         Ok(user) => match guard.allows(&user, value.is_some(), peer) {
             Ok(()) => next.run(request).await,
             Err(refusal) => refusal.into_response(),

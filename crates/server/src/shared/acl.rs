@@ -7,9 +7,9 @@
 //! - V3: once the coordinator of a cluster has users, a member has those alone, of a revision that
 //!   never becomes lower; and it has them before it serves a client.
 //! - V4: until a member has heard from its coordinator, its own configuration decides, as far as
-//!   that asks for a password: a user without one may run no administrative command, and nobody
-//!   changes users. Nor may a connection of that time, once the cluster's users are here: its next
-//!   turn closes it.
+//!   that asks for a password: a user without one may run no command but those by which it logs in
+//!   or goes, and see no guarded page of admin HTTP, and nobody changes users. Nor may a
+//!   connection of that time, once the cluster's users are here: its next turn closes it.
 //!
 //! **Concurrency.** Requests read [`AclState::generation`] and [`AclState::is_open`], whose cache
 //! line only changes of users write. The locks guard cold paths.
@@ -95,7 +95,7 @@ pub struct AclState {
     /// `changes`. Relaxed: the generation is published after it.
     valid_from: AtomicU64,
     /// The coordinator of the cluster has told its users, or that it has none. Release after
-    /// `valid_from`; Acquire where administrative commands are let through.
+    /// `valid_from`; Acquire where commands are let through.
     has_heard: AtomicBool,
     /// The file of users; `None`: there is none.
     file: Option<PathBuf>,
@@ -435,8 +435,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether administrative commands of a client must wait until the coordinator has told the
-    /// users, or for ever (V4). `seen`: the generation of which its user is.
+    /// Whether the commands of a client must wait until the coordinator has told the users, or for
+    /// ever (V4). `seen`: the generation of which its user is.
     pub(crate) fn waits_for_users(&self, user: Option<&User>, seen: u64) -> bool {
         let needs_no_password = match user {
             Some(user) => user.needs_no_password(),

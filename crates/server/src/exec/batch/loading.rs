@@ -1,6 +1,7 @@
 //! Requests that arrive while the data is being loaded: requests that need no data are answered,
 //! all others get an error that asks to wait. A member of a cluster that has not heard from its
-//! coordinator yet, obeys no administrative command of a user that needs no password (acl::V4).
+//! coordinator yet, obeys no command of a user that needs no password, except one that may give a
+//! password (acl::V4).
 
 use super::Turn;
 use super::admit::{self, Admitted};
@@ -37,7 +38,9 @@ fn run_one(shared: &Shared, local: &mut Local, turn: &mut Turn<'_>) {
             );
             admit::refuse(shared, local, turn.client, turn.out, Some(spec), &text)
         }
-        Resolved::Command(spec) if spec.has(flag::ADMIN) && turn.client.waits_for_users(shared) => {
+        Resolved::Command(spec)
+            if !spec.has(flag::NO_AUTH) && turn.client.waits_for_users(shared) =>
+        {
             let text = "LOADING this member has not heard from its coordinator yet, and so does not \
                         know which users may do this; until then it needs a requirepass of its own";
             admit::refuse(shared, local, turn.client, turn.out, Some(spec), text)
