@@ -10,6 +10,7 @@ use crate::{log, notify};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use duramen_server::config::{ConfigFile, Level, LogFormat};
 use duramen_server::{Addresses, Server, ServerConfig, ServerError};
+use duramen_tls::LoadError;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -50,6 +51,8 @@ and reads the configuration file and the TLS certificates again. The server cont
 
 While data is being loaded, requests get the error LOADING, and INFO and http://ADMIN/loading show the
 progress.
+
+With a certificate that has expired, or is not valid yet, the server waits for a usable one.
 
 Exit codes: 0 stopped by a signal, 2 wrong settings, 3 the coordinator belongs to another cluster or
 has another protocol version, 5 could not start, or failed while running, 6 a thread did not end in
@@ -193,6 +196,13 @@ fn serve(
         let born = Instant::now();
         match live(&mut config, file, started, &watcher) {
             Err(ServerError::LifeOver { again: true, .. }) => {}
+            Err(ServerError::Config(_)) if certificate_may_come(&config, has_lived).is_some() => {
+                await_certificate(&config, has_lived, &watcher);
+                match watcher.is_stopping() {
+                    true => break Ok(()),
+                    false => continue,
+                }
+            }
             // The member served until now: it goes on without clients in shared memory.
             Err(error @ ServerError::LocalSocket { .. }) if has_lived => {
                 tracing::warn!("clients on this machine connect over TCP from now on: {error}");
@@ -220,6 +230,37 @@ fn has_open_natives(config: &ServerConfig) -> bool {
     let is_open = config.cluster_token_file.is_empty() && !config.tls_cluster;
     config.is_member() && is_open && texts.iter().any(|text| !text.is_empty())
 }
+
+/// Why the certificate cannot be used, if that may end by itself: it has expired, or it is not
+/// valid yet, as for a clock that is wrong. In a later life it was good before, so the file may be
+/// one that is being replaced. An end of the process would be for good: no supervisor restarts it
+/// after code 2.
+fn certificate_may_come(config: &ServerConfig, has_lived: bool) -> Option<LoadError> {
+    let fault = config.certificate_fault();
+    fault.filter(|fault| has_lived || fault.is_of_time())
+}
+
+/// Interval of looks at files that cannot be used.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Waits until the certificate can be used, the reason is another one, or a signal came.
+fn await_certificate(config: &ServerConfig, has_lived: bool, watcher: &Watcher) {
+    let (mut said, mut since) = (String::new(), Instant::now());
+    while let Some(fault) = certificate_may_come(config, has_lived)
+        && !watcher.is_stopping()
+    {
+        let fault = fault.to_string();
+        if fault != said || since.elapsed() >= SAY_FAULT_AGAIN {
+            tracing::error!("TLS: {fault}. This server waits until that has changed");
+            notify::waiting(format_args!("waiting for a certificate: {fault}"));
+            (said, since) = (fault, Instant::now());
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
+/// An unchanged reason for waiting is logged again after this time.
+const SAY_FAULT_AGAIN: Duration = Duration::from_secs(600);
 
 /// Shortest time between two lives, if each ends at once.
 const LIFE_PAUSE: Duration = Duration::from_secs(1);

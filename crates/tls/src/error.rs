@@ -66,6 +66,17 @@ pub enum LoadError {
     Refused(String),
 }
 
+impl LoadError {
+    /// Whether the same files may be right at another time, or are renewed as a rule: the
+    /// certificate has expired, or is not valid yet.
+    pub fn is_of_time(&self) -> bool {
+        matches!(
+            self,
+            LoadError::Expired { .. } | LoadError::NotYetValid { .. }
+        )
+    }
+}
+
 /// The bytes with which a peer began that does not speak TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plain {

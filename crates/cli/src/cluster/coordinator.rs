@@ -276,6 +276,8 @@ SIGTERM or SIGINT ends it after it has stored the changes in progress; a second 
 once. SIGHUP opens --log-file and reads the certificates again. It continues when its terminal is
 closed.
 
+With a certificate that has expired, or is not valid yet, it waits for a usable one.
+
 Exit codes: 0 stopped by a signal, 2 wrong usage, 5 could not start: its store is in use, belongs to
 another cluster, or was written by a newer version.";
 
@@ -345,7 +347,26 @@ impl CoordinatorArgs {
     }
 }
 
+/// Waits until the certificate can be used, because a supervisor does not start a process again
+/// that ends with code 2. A signal ends the process.
+fn await_certificate(args: &CoordinatorArgs) {
+    let mut said = String::new();
+    while let Some(fault) = args.tls.untimely() {
+        let fault = fault.to_string();
+        if fault != said {
+            eprintln!("duramen: TLS: {fault}. This coordinator waits until that has changed");
+            notify::waiting(format_args!("waiting for a certificate: {fault}"));
+            said = fault;
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
+/// Interval of looks at files that cannot be used.
+const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
+
 pub(crate) fn run(args: &CoordinatorArgs) -> ExitCode {
+    await_certificate(args);
     let options = match args.options() {
         Ok(options) => options,
         Err(why) => {

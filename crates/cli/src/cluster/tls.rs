@@ -3,7 +3,7 @@
 
 use clap::Args;
 use duramen_client::TlsFiles;
-use duramen_tls::{ClientAuth, Identity, Protocols, Settings};
+use duramen_tls::{ClientAuth, Identity, LoadError, Protocols, Settings};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -104,6 +104,15 @@ impl TlsArgs {
         };
         let identity = Identity::load(settings).map_err(|error| error.to_string())?;
         Ok(Arc::new(identity))
+    }
+
+    /// Why the files cannot be used now, if that may end by itself: the certificate has expired,
+    /// or is not valid yet.
+    pub(super) fn untimely(&self) -> Option<LoadError> {
+        let files = self.files().ok()??;
+        let settings = Settings::mutual(&files.certificate, &files.key, &files.ca);
+        let fault = Identity::prepare(settings).err();
+        fault.filter(LoadError::is_of_time)
     }
 
     /// The options of these files.

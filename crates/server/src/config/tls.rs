@@ -6,7 +6,7 @@
 
 use super::ServerConfig;
 use crate::error::ServerError;
-use duramen_tls::{ClientAuth, Identity, Protocols, Settings};
+use duramen_tls::{ClientAuth, Identity, LoadError, Protocols, Settings};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -143,16 +143,20 @@ impl ServerConfig {
     /// # Errors
     /// [`ServerError::Config`] names the file and the fault.
     pub fn check_certificates(&self) -> Result<(), ServerError> {
-        let clients = match self.wants_tls() {
-            true => Some(self.tls_settings()?),
-            false => None,
-        };
-        let all = [clients, self.cluster_tls_settings()];
-        for settings in all.into_iter().flatten() {
-            Identity::prepare(settings)
-                .map_err(|error| ServerError::Config(format!("TLS: {error}")))?;
+        self.tls_settings()?;
+        match self.certificate_fault() {
+            Some(error) => Err(ServerError::Config(format!("TLS: {error}"))),
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Why the files of TLS cannot be used now. `None`: they can, or no port speaks TLS, or a
+    /// setting is wrong.
+    pub fn certificate_fault(&self) -> Option<LoadError> {
+        let clients = self.wants_tls().then(|| self.tls_settings().ok());
+        let all = [clients.flatten(), self.cluster_tls_settings()];
+        let mut all = all.into_iter().flatten();
+        all.find_map(|settings| Identity::prepare(settings).err())
     }
 
     pub(super) fn check_tls(&self) -> Result<(), ServerError> {
