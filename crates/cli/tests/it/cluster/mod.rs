@@ -1,6 +1,7 @@
 //! Clusters as processes: output and effects of the command line.
 
 mod asynchronous;
+mod certificates;
 mod command;
 mod coordinator;
 mod etcd;

@@ -57,21 +57,32 @@ impl Process {
     /// Starts it and waits for its ready line.
     pub fn start(args: &[&str]) -> Process {
         let mut process = Process::launch(args);
+        process.await_ready();
+        process
+    }
+
+    /// Waits for its ready line.
+    pub fn await_ready(&mut self) {
         let until = Instant::now() + DEADLINE;
         loop {
-            match process.lines.recv_timeout(Duration::from_millis(100)) {
+            match self.lines.recv_timeout(Duration::from_millis(100)) {
                 Ok(line) if line.starts_with("ready ") => {
-                    process.ready = line;
-                    return process;
+                    self.ready = line;
+                    return;
                 }
                 Ok(_) => {}
                 Err(RecvTimeoutError::Timeout) if Instant::now() < until => {}
                 Err(_) => {
-                    let _ = process.child.kill();
-                    panic!("{args:?} did not become ready: {}", process.log());
+                    let _ = self.child.kill();
+                    panic!("it did not become ready: {}", self.log());
                 }
             }
         }
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        let ended = self.child.try_wait().expect("it is ours");
+        ended.is_none()
     }
 
     /// A field of its ready line.
