@@ -21,7 +21,7 @@ use duramen_cluster::coordinator::{
 use duramen_net::{ConnectionId, Event, Handle, Hub};
 use duramen_wire::native::codec as net;
 use duramen_wire::native::codec::Envelope;
-use duramen_wire::native::message::Refusal;
+use duramen_wire::native::message::{ClusterSettings, Refusal};
 use figures::{Figures, Refused};
 use members::Certificates;
 use resigning::Resigning;
@@ -382,6 +382,7 @@ impl Driver {
             Ok((machine, outputs)) => {
                 let id = machine.cluster_id();
                 tracing::info!(term, keys, store = %self.options.store, %id, "leading");
+                self.say_unused(&machine.overview().status.settings);
                 self.hub.set_cluster_id(id);
                 self.hub.greet_again();
                 self.figures.leading();
@@ -400,6 +401,25 @@ impl Driver {
                 self.users_changed();
             }
             Err(reason) => self.refuse(reason),
+        }
+    }
+
+    /// Logs the chosen settings that the cluster does not have: it keeps those of its creation.
+    fn say_unused(&self, stored: &ClusterSettings) {
+        for setting in &self.options.chosen {
+            let (chosen, kept) = (
+                (setting.read)(&self.options.settings),
+                (setting.read)(stored),
+            );
+            if chosen != kept {
+                let option = setting.option;
+                tracing::warn!(
+                    option,
+                    chosen,
+                    kept,
+                    "this option is for a new cluster: this one keeps the value of its creation"
+                );
+            }
         }
     }
 

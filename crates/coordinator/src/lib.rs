@@ -65,6 +65,9 @@ pub struct Options {
     pub identity: Option<Arc<Identity>>,
     /// Settings of a new cluster; an existing cluster keeps its own.
     pub settings: ClusterSettings,
+    /// Those of them that the operator has chosen: the log names each that an existing cluster has
+    /// otherwise.
+    pub chosen: Vec<ChosenSetting>,
     /// Listening address of admin HTTP; `None`: no admin HTTP.
     pub admin: Option<SocketAddr>,
     /// Certificates for admin HTTP; `None`: HTTP without TLS.
@@ -73,6 +76,13 @@ pub struct Options {
     pub catalog: fn() -> Catalog,
     /// Renders the cluster for admin HTTP: JSON, in one line.
     pub show: fn(&Overview, &MembersHealth, &[Wait]) -> String,
+}
+
+/// A setting of a new cluster, by its option.
+#[derive(Clone, Copy, Debug)]
+pub struct ChosenSetting {
+    pub option: &'static str,
+    pub read: fn(&ClusterSettings) -> u64,
 }
 
 /// Why a coordinator did not start, or ended by itself.

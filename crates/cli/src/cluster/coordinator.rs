@@ -7,7 +7,9 @@ use crate::failure::EXIT_FAILED;
 use crate::notify;
 use crate::signals::{self, Order};
 use clap::Args;
-use duramen_coordinator::{Error, EtcdAccess, Options, Role, Running, Stopper, StoreSpec};
+use duramen_coordinator::{
+    ChosenSetting, Error, EtcdAccess, Options, Role, Running, Stopper, StoreSpec,
+};
 use duramen_tls::{Identity, Settings};
 use duramen_wire::native::message::{ClusterSettings, ReplicaLayout};
 use signal_hook::iterator::Signals;
@@ -16,6 +18,9 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
+
+/// Reads one of the settings.
+type ReadSetting = fn(&ClusterSettings) -> u64;
 
 /// Default name of the cluster.
 pub(crate) const CLUSTER_DEFAULT: &str = "duramen";
@@ -220,6 +225,50 @@ impl SettingsArgs {
         given.flatten().collect()
     }
 
+    /// The flags that are given.
+    fn chosen(&self) -> Vec<ChosenSetting> {
+        fn of(is_given: bool, option: &'static str, read: ReadSetting) -> Option<ChosenSetting> {
+            is_given.then_some(ChosenSetting { option, read })
+        }
+        let layout = self.copyset_scatter.is_some() || self.zone_size.is_some();
+        let [ping_interval, ping_timeout] = [self.ping_interval, self.ping_timeout];
+        let all = [
+            of(self.replicas.is_some(), "--replicas", |it| {
+                it.replicas.into()
+            }),
+            of(self.segment_size.is_some(), "--segment-size", |it| {
+                it.segment_bytes.into()
+            }),
+            of(ping_interval.is_some(), "--ping-interval", |it| {
+                it.ping_interval_ms.into()
+            }),
+            of(ping_timeout.is_some(), "--ping-timeout", |it| {
+                it.ping_timeout_ms.into()
+            }),
+            of(self.verdict_timeout.is_some(), "--verdict-timeout", |it| {
+                it.verdict_timeout_ms.into()
+            }),
+            of(self.read_lease.is_some(), "--read-lease", |it| {
+                it.read_lease_ms.into()
+            }),
+            of(self.client_lease.is_some(), "--client-lease", |it| {
+                it.client_lease_ms.into()
+            }),
+            of(self.partition_size.is_some(), "--partition-size", |it| {
+                it.partition_bytes
+            }),
+            of(
+                self.partition_records.is_some(),
+                "--partition-records",
+                |it| it.partition_records,
+            ),
+            of(layout, "--copyset-scatter or --zone-size", |it| {
+                Option::<u32>::from(it.layout).map_or(0, u64::from)
+            }),
+        ];
+        all.into_iter().flatten().collect()
+    }
+
     /// The settings, after checks.
     pub(crate) fn settings(&self) -> Result<ClusterSettings, String> {
         let mut settings = duramen_coordinator::defaults(RandomState::new().hash_one(0));
@@ -339,6 +388,7 @@ impl CoordinatorArgs {
             token: super::token(self.cluster_token_file.as_deref())?,
             identity,
             settings: self.settings.settings()?,
+            chosen: self.settings.chosen(),
             admin,
             admin_identity,
             catalog: duramen_server::exec::catalog,

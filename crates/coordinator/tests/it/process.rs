@@ -42,6 +42,7 @@ fn options(store: &str) -> Options {
         token: Vec::new(),
         identity: None,
         settings,
+        chosen: Vec::new(),
         admin: Some("127.0.0.1:0".parse().expect("an address")),
         admin_identity: None,
         etcd: EtcdAccess::default(),

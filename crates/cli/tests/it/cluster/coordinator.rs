@@ -67,6 +67,49 @@ fn commands_to_a_coordinator_without_servers_say_why_they_fail() {
         .expect_error(3, "has no tablets yet");
 }
 
+/// Another `--replicas` was ignored without a word.
+#[test]
+fn settings_that_an_existing_cluster_does_not_take_are_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let (store, log) = (format!("redb:{}", at("store")), at("log"));
+    let first = [
+        "--replicas",
+        "2",
+        "--client-lease",
+        "60s",
+        "--log-file",
+        &log,
+    ];
+    let mut first = start(&store, &first);
+    first.terminate();
+    first.wait();
+    let said = || std::fs::read_to_string(at("log")).expect("a log");
+    assert!(!said().contains("for a new cluster"), "{}", said());
+    let again = [
+        "--replicas",
+        "3",
+        "--client-lease",
+        "60s",
+        "--log-file",
+        &log,
+    ];
+    let second = start(&store, &again);
+    let said = said();
+    let named = said
+        .lines()
+        .filter(|line| line.contains("for a new cluster"));
+    let named: Vec<&str> = named.collect();
+    assert!(
+        named.len() == 1 && named[0].contains("--replicas"),
+        "{said}"
+    );
+    assert_eq!(
+        second.call(&["status", "--json"]).run().json()["settings"]["replicas"],
+        2
+    );
+}
+
 #[test]
 fn tables_are_kept_over_a_kill() {
     let folder = tempfile::tempdir().expect("a folder");
