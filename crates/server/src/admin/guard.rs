@@ -2,12 +2,15 @@
 //!
 //! **Invariants**
 //! - G1: a guarded page is made only after the check: for a user that may run the page's command.
-//!   A request without a login has the rights of the default user, if that needs no password.
+//!   A request without a login has the rights of the default user, if that needs no password, and
+//!   if the users of the cluster are known (acl::V4).
+//!   With TLS and `tls-auth-clients yes` it must have shown a certificate; a probe need not.
 //! - G2: a failed login is slowed, counted and recorded as one of the RESP port, together with
 //!   those of the same address there.
 
 use crate::audit::{Outcome, Record};
 use crate::clock::now_ms;
+use crate::config::ClientAuth;
 use crate::shared::acl::Reason;
 use crate::shared::{Origin, Shared};
 use axum::Extension;
@@ -24,9 +27,13 @@ use std::time::Duration;
 /// The name of this port in the logs.
 const PORT: &str = "admin-http";
 
-/// The address of the client of a connection.
+/// The client of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Peer(pub(super) SocketAddr);
+pub(super) struct Peer {
+    pub(super) address: SocketAddr,
+    /// With TLS: whether it has shown a certificate of an authority that is trusted.
+    pub(super) certificate: Option<bool>,
+}
 
 /// Guards some pages.
 #[derive(Clone)]
@@ -71,10 +78,18 @@ impl IntoResponse for Refusal {
 /// Serves a request of a user that may run the command, and refuses any other (G1).
 pub(super) async fn admit(
     State(guard): State<Guard>,
-    Extension(Peer(peer)): Extension<Peer>,
+    Extension(Peer {
+        address: peer,
+        certificate,
+    }): Extension<Peer>,
     request: Request,
     next: Next,
 ) -> Response {
+    let must_show = guard.shared.config().tls_auth_clients == ClientAuth::Yes;
+    if must_show && certificate == Some(false) {
+        return Refusal::Forbidden("show a certificate (tls-auth-clients)\n".to_owned())
+            .into_response();
+    }
     let value = request.headers().get(header::AUTHORIZATION);
     let login = value.map(|value| parse(value.as_bytes()));
     match guard.user(login, peer) {

@@ -51,7 +51,7 @@ duramen admin
 /memory    where the memory is, as JSON; /memory?segments=1 lists every segment
 
 All but /livez and /readyz ask for a login (HTTP Basic) if the default user needs a password; the
-user needs the right +info.
+user needs the right +info. With TLS they ask for a certificate too, if tls-auth-clients is yes.
 ";
 
 /// Serves until `stopped` resolves or its sender is dropped.
@@ -84,14 +84,22 @@ pub(super) async fn serve(
                 continue;
             }
         };
-        let router = router.clone().layer(Extension(Peer(peer)));
+        let router = router.clone();
         let certificates = certificates.clone();
         let connection = async move {
+            let of = |certificate| {
+                router.layer(Extension(Peer {
+                    address: peer,
+                    certificate,
+                }))
+            };
             match certificates {
-                None => serve_one(stream, router).await,
+                None => serve_one(stream, of(None)).await,
                 Some(certificates) => {
                     if let Some(stream) = encrypted(stream, &certificates).await {
-                        serve_one(stream, router).await;
+                        let shown = stream.get_ref().1.peer_certificates();
+                        let has_shown = shown.is_some_and(|shown| !shown.is_empty());
+                        serve_one(stream, of(Some(has_shown))).await;
                     }
                 }
             }

@@ -123,6 +123,22 @@ impl ServerConfig {
         })
     }
 
+    /// As [`tls_settings`](Self::tls_settings), for admin HTTP: a certificate that clients must
+    /// show is asked for by its pages, and not by the handshake, because probes have none.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn admin_tls_settings(&self) -> Result<Settings, ServerError> {
+        let settings = self.tls_settings()?;
+        Ok(Settings {
+            client_auth: match settings.client_auth {
+                ClientAuth::Yes => ClientAuth::Optional,
+                other => other,
+            },
+            ..settings
+        })
+    }
+
     /// As [`tls_settings`](Self::tls_settings), for the native protocol. None: `tls-cluster no`, or
     /// this server is on its own.
     pub fn cluster_tls_settings(&self) -> Option<Settings> {

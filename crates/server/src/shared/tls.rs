@@ -23,8 +23,11 @@ const WARN_DAYS: i64 = 30;
 /// The certificates of one server; without TLS there are none.
 #[derive(Default)]
 pub struct Certificates {
-    /// For RESP and admin HTTP.
+    /// For RESP.
     clients: OnceLock<Loaded>,
+    /// For admin HTTP: the same files, and a peer may show no certificate, because probes have
+    /// none.
+    admin: OnceLock<Loaded>,
     /// For the native protocol: the same files, and each peer must show a certificate.
     cluster: OnceLock<Loaded>,
     /// The days left when a warning was written.
@@ -35,6 +38,7 @@ pub struct Certificates {
 pub(crate) struct NewCertificates {
     settings: Settings,
     clients: Option<Prepared>,
+    admin: Option<Prepared>,
     cluster: Option<Prepared>,
 }
 
@@ -115,6 +119,10 @@ impl Certificates {
             let loaded = Loaded::new(config.tls_settings()?)?;
             self.clients.get_or_init(|| loaded);
         }
+        if config.admin_wants_tls() {
+            let loaded = Loaded::new(config.admin_tls_settings()?)?;
+            self.admin.get_or_init(|| loaded);
+        }
         if let Some(settings) = config.cluster_tls_settings() {
             let loaded = Loaded::new(settings)?;
             self.cluster.get_or_init(|| loaded);
@@ -130,30 +138,34 @@ impl Certificates {
     pub(crate) fn prepare(&self, config: &ServerConfig) -> Result<NewCertificates, ServerError> {
         let settings = config.tls_settings()?;
         let clients = self.clients.get().map(|_| settings.clone());
+        let admin = self.admin.get().map(|_| config.admin_tls_settings());
+        let admin = admin.transpose()?;
         let cluster = self.cluster.get().and(config.cluster_tls_settings());
         let prepare = |settings| Identity::prepare(settings).map_err(refused);
         Ok(NewCertificates {
             settings,
             clients: clients.map(prepare).transpose()?,
+            admin: admin.map(prepare).transpose()?,
             cluster: cluster.map(prepare).transpose()?,
         })
     }
 
     /// Takes over the files and choices of changed settings. Reads no file.
     pub(crate) fn install(&self, new: NewCertificates) {
-        let both = [
+        let all = [
             self.clients.get().zip(new.clients),
+            self.admin.get().zip(new.admin),
             self.cluster.get().zip(new.cluster),
         ];
-        for (loaded, prepared) in both.into_iter().flatten() {
+        for (loaded, prepared) in all.into_iter().flatten() {
             loaded.note(loaded.identity.install(prepared));
         }
     }
 
     /// Reads the files again. An error is logged once, and the last certificates stay in use.
     pub fn reload(&self) {
-        let both = [&self.clients, &self.cluster];
-        both.into_iter()
+        let all = [&self.clients, &self.admin, &self.cluster];
+        all.into_iter()
             .filter_map(OnceLock::get)
             .for_each(Loaded::reload);
         self.warn_of_end();
@@ -205,20 +217,17 @@ impl Certificates {
     /// # Errors
     /// [`LoadError::NoIdentity`]: no port speaks TLS.
     pub(crate) fn session(&self) -> Result<Session, LoadError> {
-        self.identity()?.server_session()
+        let loaded = self.clients.get().ok_or(LoadError::NoIdentity)?;
+        loaded.identity.server_session()
     }
 
     /// The configuration of rustls for the next connection of admin HTTP.
     ///
     /// # Errors
-    /// [`LoadError::NoIdentity`]: no port speaks TLS.
+    /// [`LoadError::NoIdentity`]: admin HTTP speaks no TLS.
     pub(crate) fn config(&self) -> Result<Arc<rustls::ServerConfig>, LoadError> {
-        self.identity()?.server_config()
-    }
-
-    fn identity(&self) -> Result<&Identity, LoadError> {
-        let loaded = self.clients.get().ok_or(LoadError::NoIdentity)?;
-        Ok(&loaded.identity)
+        let loaded = self.admin.get().ok_or(LoadError::NoIdentity)?;
+        loaded.identity.server_config()
     }
 
     /// The certificate in use; None: no port speaks TLS.
