@@ -11,6 +11,7 @@ import sys
 import pytest
 
 import harness
+import pods
 import provide
 from installing import PACKAGING, run
 
@@ -30,11 +31,20 @@ CASES = {
         **AUTH,
         **{"tls": {"existingSecret": "tls", "port": 6390}, "acl": {"existingSecret": "acl"}, "cpu": {"limit": "4", "request": "2"}},
         **{"imagePullSecrets": [{"name": "registry"}], "nodeSelector": {"disk": "ssd"}, "tolerations": [{"operator": "Exists"}]},
-        **{"metrics": {"annotations": False}, "config": "maxclients = 500\nthreads = 4\n"},
+        **{"metrics": {"annotations": True, "podMonitor": {"enabled": True}}, "config": "maxclients = 500\nthreads = 4\n"},
+        **{"affinity": {"nodeAffinity": {}}, "extraEnv": [{"name": "DURAMEN_LOG_LEVEL", "value": "debug"}], "clusterDomain": "cluster.local"},
+        **{"ipFamilies": ["IPv6", "IPv4"], "coordinator": {"extraEnv": [{"name": "A", "value": "b"}], "affinity": {"nodeAffinity": {}}}},
+        **{"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}]},
+    },
+    "TLS alone": {**AUTH, "tls": {"existingSecret": "tls", "only": True, "clientCertificates": "optional"}},
+    "TLS for clients": {**AUTH, "tls": {"existingSecret": "tls", "cluster": False}, "ipFamilies": ["IPv6"]},
+    "one with TLS": {
+        **{"auth": {"password": "p"}, "cluster": {"enabled": False}, "metrics": {"podMonitor": {"enabled": True}}},
+        "tls": {"existingSecret": "tls", "clientCertificates": "none", "ca": False},
     },
 }
-# Settings that this version of the program does not have yet.
-LATER = re.compile(r"(?m)^(tls-[a-z-]+|aclfile) = .*\n")
+# Kinds that Kubernetes itself does not have.
+OTHERS = {"PodMonitor"}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -75,10 +85,12 @@ def test_kubernetes_accepts_the_objects(case):
     objects = render(CASES[case])
     for version in VERSIONS:
         for one in objects:
-            kubernetes_validate.validate(one, version, strict=True)
+            if one["kind"] not in OTHERS:
+                kubernetes_validate.validate(one, version, strict=True)
     kinds = {one["kind"] for one in objects}
     assert {"ConfigMap", "Service", "StatefulSet"} <= kinds
-    assert ("PodDisruptionBudget" in kinds) == (case != "single")
+    assert ("PodDisruptionBudget" in kinds) == CASES[case].get("cluster", {}).get("enabled", True)
+    assert ("PodMonitor" in kinds) == ("podMonitor" in CASES[case].get("metrics", {}))
     assert ("Secret" in kinds) == (case != "own secrets")
 
 
@@ -94,46 +106,184 @@ def test_the_program_accepts_the_settings(case, tmp_path):
     """Each name of a setting, in the file and in the environment."""
     objects = render(CASES[case])
     text = find(objects, "ConfigMap", "shop-duramen")["data"]["duramen.toml"]
-    assert bool(LATER.search(text)) == (case == "everything")
-    file = tmp_path / "duramen.toml"
-    file.write_text(LATER.sub("", text))
     server = container(find(objects, "StatefulSet", "shop-duramen"))
     assert server["args"] == ["serve", "--config", "/config/duramen.toml"]
     variables = {one["name"]: one.get("value", "some-text") for one in server["env"] if one["name"] != "POD_NAME"}
+    # The check reads these files.
+    files = tmp_path / "tls"
+    certificates(files)
+    (tmp_path / "users.acl").write_text("")
+    local = lambda text: text.replace("/tls/", f"{files}/").replace("/acl/", f"{tmp_path}/")  # noqa: E731
+    file = tmp_path / "duramen.toml"
+    file.write_text(local(text))
+    variables = {name: local(value) for name, value in variables.items()}
     said = run(harness.BINARY, "config", "check", file, env=harness.environment(variables))
-    assert "did you mean" not in said and f"{len(variables)} by variables" in said, said
+    # Those are for commands.
+    settings = variables.keys() - {"DURAMEN_PASSWORD", "DURAMEN_HOST", "DURAMEN_TLS"}
+    assert "did you mean" not in said and f"{len(settings)} by variables" in said, said
 
 
-def test_a_cluster_starts_as_the_chart_says(start, tmp_path):
-    """The coordinator's real arguments, with other addresses; and the job creates the table of
-    database 0. If the table is there, from an earlier installation, the job succeeds too."""
-    objects = render({**AUTH, "cluster": {"servers": 2, "replicas": 1}})
-    listen, admin = harness.free_port(), harness.free_port()
-    (tmp_path / "token").write_text(AUTH["auth"]["token"])
-    replaced = {
-        **{"0.0.0.0:7400": f"127.0.0.1:{listen}", "0.0.0.0:8400": f"127.0.0.1:{admin}", "/data": str(tmp_path)},
-        **{"/secrets": str(tmp_path), "$(POD_NAME).shop-duramen-coordinator:7400": f"127.0.0.1:{listen}"},
-    }
-    words = container(find(objects, "StatefulSet", "shop-duramen-coordinator"))["args"]
-    for old, new in replaced.items():
-        words = [word.replace(old, new) for word in words]
-    process = subprocess.Popen([harness.BINARY, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_not_encrypted_is_said_only_where_it_is_so(case):
+    objects = render(CASES[case])
+    text = find(objects, "ConfigMap", "shop-duramen")["data"]["duramen.toml"]
+    assert ("insecure-bind = true" in text) == (case != "TLS alone")
+    encrypts = case in ("TLS alone", "everything")
+    assert ("tls-cluster = true" in text) == encrypts
+    for one in objects:
+        if one["kind"] == "StatefulSet" and one["metadata"]["name"].endswith("coordinator"):
+            assert ("--insecure-bind" in container(one)["args"]) != encrypts
+            assert any(variable["name"] == "DURAMEN_TLS_CA_CERT_FILE" for variable in container(one)["env"]) == encrypts
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Starts the pods of values: they end with the test."""
+    places = []
+
+    def start(values, family="IPv4"):
+        folder = tmp_path / "pods"
+        folder.mkdir()
+        try:
+            made = pods.Place(folder, render(values), family, {"files": certificates(tmp_path / "authority")})
+        except pods.Unable as reason:
+            pytest.skip(str(reason))
+        places.append(made)
+        for name in ("shop-duramen-coordinator", "shop-duramen"):
+            if any(one["kind"] == "StatefulSet" and one["metadata"]["name"] == name for one in made.objects):
+                made.add(name)
+        for pod in made.pods:
+            pod.start()
+        return made
+
+    yield start
+    for made in places:
+        made.end()
+
+
+def certificates(folder):
+    """The content of a Secret, with the names that values.yaml asks for."""
+    harness.cert("init", folder)
+    names = ("shop-duramen.prod.svc", "*.shop-duramen-server.prod.svc", "*.shop-duramen-coordinator.prod.svc")
+    harness.cert("issue", "tls", "--dir", folder, *(word for name in names for word in ("--san", name)))
+    return {name: (folder / name).read_text() for name in ("tls.crt", "tls.key", "ca.crt")}
+
+
+def share():
+    """A share of this machine's memory that is enough for a server."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return f"{-(-(100 << 20) * 100 // total)}%"
+
+
+SMALL = {**AUTH, "memory": {"share": share(), "limit": "1Gi"}, "cluster": {"servers": 3, "replicas": 1}}
+MONITOR = {"metrics": {"podMonitor": {"enabled": True}}}
+RUNNING = {
+    "plain": {**SMALL, **MONITOR},
+    "TLS alone": {**SMALL, **MONITOR, "tls": {"existingSecret": "files", "only": True}},
+    "TLS beside plain": {**SMALL, **MONITOR, "tls": {"existingSecret": "files"}},
+    "one server": {**SMALL, **MONITOR, "cluster": {"enabled": False}, "tls": {"existingSecret": "files", "only": True}},
+    "IPv6": {**SMALL, **MONITOR, "tls": {"existingSecret": "files", "only": True}, "ipFamilies": ["IPv6", "IPv4"]},
+}
+
+
+@pytest.mark.parametrize(
+    "case", ["plain", "TLS alone", "one server", harness.only_full("TLS beside plain"), harness.only_full("IPv6")]
+)
+def test_the_pods_of_the_chart_serve(case, place):
+    """With `tls.existingSecret` no pod got ready: probes spoke HTTP to a port with TLS, which also
+    asked for a certificate. A scrape had no password, and neither had NOTES' `duramen ping`.
+    Members had names that no other namespace resolves."""
+    if case == "IPv6" and not pathlib.Path("/proc/net/if_inet6").exists():
+        pytest.skip("this machine has no IPv6")
+    values = RUNNING[case]
+    made = place(values, "IPv6" if case == "IPv6" else "IPv4")
+    servers = [pod for pod in made.pods if "coordinator" not in pod.name]
+    log = lambda: "".join(f"{pod.name}: {pod.log.read_text()[-2000:]}\n" for pod in made.pods)  # noqa: E731
     try:
-        assert process.stdout.readline().startswith(f"ready coordinator=127.0.0.1:{listen}".encode())
-        token = ("--cluster-token-file", tmp_path / "token")
-        for n in range(2):
-            member = ("--coordinator", f"127.0.0.1:{listen}", "--native-port", "0", *token)
-            start(*member, dir=tmp_path / f"member-{n}", memory="64mb", level=None)
-        job = container(find(objects, "Job", "shop-duramen-table"))
-        names = [variable["name"] for variable in job["env"]]
-        environment = {**os.environ, "PATH": f"{pathlib.Path(harness.BINARY).parent}:{os.environ['PATH']}"}
-        environment |= dict(zip(names, [f"127.0.0.1:{listen}", str(tmp_path / "token")], strict=True))
-        first, again = (run(*job["command"], *job["args"], env=environment) for _ in range(2))
-        assert "2 tablets on 2 servers" in first and "exists" in again, (first, again)
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+        watched = list(made.pods)
+        for pod in watched:
+            harness.wait_until(lambda pod=pod: pod.probe("livenessProbe") == 200, f"{pod.name} lives")
+        if values["cluster"].get("enabled", True):
+            the_job_makes_the_table(made)
+        for pod in watched:
+            harness.wait_until(lambda pod=pod: pod.probe("readinessProbe") == 200, f"{pod.name} is ready")
+            assert "startupProbe" not in pod.container or pod.probe("startupProbe") == 200
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{log()}") from error
+    the_notes_are_true(values, servers[0])
+    the_monitor_gets_figures(made)
+    another_namespace_uses_it(made, values)
+
+
+def the_job_makes_the_table(made):
+    """Also a second time: the table may be there from an earlier installation."""
+    job = made.object("Job", "shop-duramen-table")["spec"]["template"]["spec"]
+    pod = made.pod("shop-duramen-table", job)
+    words = [*job["containers"][0]["command"], *job["containers"][0]["args"]]
+    harness.wait_until(lambda: pod.execute(*words)[0] == 0, "the job succeeds")
+    assert "exists" in pod.execute(*words)[1]
+
+
+def the_notes_are_true(values, first):
+    """Each command that NOTES shows, but for the one with a name to be filled in."""
+    with helm_python.Chart.load(str(CHART)) as chart:
+        files = chart.render(values, name="shop", namespace="prod")
+    (notes,) = [text for name, text in files.items() if name.endswith("NOTES.txt")]
+    commands = re.findall(r"kubectl exec --namespace prod shop-duramen-0 -- (.*)", notes)
+    commands = [command for command in commands if "SERVER" not in command]
+    assert commands[0] == "duramen ping" and (len(commands) == 2) == (values["cluster"].get("enabled", True))
+    for command in commands:
+        code, said = first.execute(*command.split())
+        assert code == 0, (command, said)
+
+
+def the_monitor_gets_figures(made):
+    """As Prometheus scrapes by the objects PodMonitor."""
+    monitors = [one for one in made.objects if one["kind"] == "PodMonitor"]
+    assert monitors
+    files = made.folder / "scraper"
+    files.mkdir()
+    for name, text in made.secrets["files"].items():
+        (files / name).write_text(text)
+    for monitor in monitors:
+        (end,) = monitor["spec"]["podMetricsEndpoints"]
+        login = [made.secret(end["basicAuth"][part]["name"])[end["basicAuth"][part]["key"]] for part in ("username", "password")]
+        more = {"scheme": end.get("scheme", "http").upper(), "login": ":".join(login)}
+        if "tlsConfig" in end:
+            tls = end["tlsConfig"]
+            more |= {"name": tls["serverName"], "ca": str(files / tls["ca"]["secret"]["key"])}
+            more |= {"cert": str(files / tls["cert"]["secret"]["key"]), "key": str(files / tls["keySecret"]["key"])}
+        selected = monitor["spec"]["selector"]["matchLabels"]["app.kubernetes.io/component"]
+        for pod in made.pods:
+            if "table" in pod.name or ("coordinator" in pod.name) != (selected == "coordinator"):
+                continue
+            status, page = made.get(pod, end["port"], end["path"], **more)
+            assert status == 200 and "\nduramen_" in page, (pod.name, status, page)
+            if selected == "server":
+                nobody = made.get(pod, end["port"], end["path"], **{**more, "login": ""})
+                assert nobody[0] == 401, nobody
+
+
+def another_namespace_uses_it(made, values):
+    """A client that has the password, and the authority and a certificate, but no variables."""
+    stranger = made.pods[-1]
+    servers = [pod for pod in made.pods if pod.name.startswith("shop-duramen-") and pod.name[-1].isdigit() and "coord" not in pod.name]
+    host = [f"{pod.name}.shop-duramen-server.prod.svc" for pod in servers]
+    tls = values.get("tls", {})
+    ways = [] if tls.get("only") else [("--port", "6379")]
+    files = made.folder / "scraper"
+    if tls:
+        flags = ("--tls-ca-cert-file", files / "ca.crt", "--tls-cert-file", files / "tls.crt", "--tls-key-file", files / "tls.key")
+        ways.append(("--port", "6380", *flags))
+    for way in ways:
+        for n in range(12):
+            ask = lambda *words: subprocess.run(  # noqa: E731
+                list(map(str, stranger.command(harness.BINARY, *words, "--host", host[n % len(host)], *way))),
+                env=harness.environment({"DURAMEN_PASSWORD": AUTH["auth"]["password"]}), capture_output=True, text=True, timeout=100,
+            )
+            done = ask("set", f"key {n}", way[1])
+            assert done.returncode == 0, (way, done)
+            assert ask("get", f"key {n}").stdout == f"{way[1]}\n"
 
 
 def test_nothing_runs_with_more_rights_than_it_needs():
@@ -170,6 +320,10 @@ def test_the_memory_of_a_server_is_one_number():
         ({**AUTH, "cluster": {"servers": 3, "replicas": 3}}, "at most 2"),
         ({**AUTH, "coordinator": {"count": 2}}, "share etcd"),
         ({**AUTH, "memory": {"limit": "2gb"}}, "pattern"),
+        ({**AUTH, "tls": {"existingSecret": "t", "only": True, "cluster": False}}, "needs tls.cluster"),
+        ({**AUTH, "tls": {"existingSecret": "t", "ca": False}}, "need the authority"),
+        ({**AUTH, "tls": {"clientCertificates": "yes"}}, "clientCertificates"),
+        ({**AUTH, "ipFamilies": ["IPv5"]}, "ipFamilies"),
     ],
 )
 def test_wrong_values_are_refused(values, sentence):
