@@ -295,6 +295,7 @@ impl Backup {
         self.working(&state)?;
         let fresh = chunk.open && !state.replicas.contains_key(&id);
         if fresh {
+            self.reserve_for_others(&mut state, id.log)?;
             self.has_room(&state, id.log, &chunk)?;
             let buffer = state.buffer(self.geometry.segment_bytes);
             let replica = Replica::new(chunk.kind, chunk.epoch, Data::Growing(buffer));
@@ -341,7 +342,8 @@ impl Backup {
         let until = end - end % BLOCK_BYTES as u32;
         let may_bypass = chunk.certificate.is_some() && until > replica.staged_base;
         let bytes = (new.len(), needed);
-        let frame = self.frame_to_write(replica, &mut state.frames, may_bypass, bytes)?;
+        let parts = (&mut state.frames, &mut state.ring);
+        let frame = self.frame_to_write(replica, parts, may_bypass, bytes)?;
         let mut rest = new;
         if let Some(frame) = frame {
             drop(guard);
@@ -384,18 +386,25 @@ impl Backup {
     fn frame_to_write(
         &self,
         replica: &mut Replica,
-        frames: &mut Frames,
+        (frames, ring): (&mut Frames, &mut Ring),
         may_bypass: bool,
         (new_bytes, needed): (usize, u64),
     ) -> Result<Option<u32>, Error> {
-        let ring = self.geometry.wal_bytes - RING_AT;
-        let is_large = new_bytes >= self.options.bypass_bytes as usize || needed > ring / 4;
+        let is_large = new_bytes >= self.options.bypass_bytes as usize || needed > ring.ready / 4;
         let frame = match may_bypass && !replica.flushing && is_large {
-            true => straight_frame(replica, frames, &self.frames),
+            true => frames
+                .take_for(replica, &self.frames)
+                .map_err(|error| Error::io(&self.place, "allocate a frame", error))?,
             false => None,
         };
-        if frame.is_none() && needed > ring / 2 {
-            return Err(Error::CommitTooLarge { needed, wal: ring });
+        if frame.is_none() && needed > ring.reserved / 2 {
+            let reserved = ring.reserve(&self.wal, 2 * needed - ring.reserved);
+            reserved
+                .map_err(|error| Error::io(&self.place, "extend the write-ahead log", error))?;
+        }
+        if frame.is_none() && needed > ring.reserved / 2 {
+            let wal = ring.reserved;
+            return Err(Error::CommitTooLarge { needed, wal });
         }
         Ok(frame)
     }
@@ -681,7 +690,7 @@ impl Backup {
         };
         match written {
             Ok(()) => Ok(()),
-            // Space was allocated at creation, but some file systems copy on write.
+            // The place has space (ring::G4), but some file systems copy on write.
             Err(error) => Err(self.failed_write("write the write-ahead log", &error)),
         }
     }
@@ -771,15 +780,6 @@ fn extended(
         }
         given => Some(before.extended(new)).filter(|new| given.is_none_or(|given| given == *new)),
     }
-}
-
-/// The frame of a replica, allocated if it has none yet. `None`: no frame is free, so the bytes go
-/// to the write-ahead log.
-fn straight_frame(replica: &mut Replica, frames: &mut Frames, region: &Region) -> Option<u32> {
-    if replica.frame.is_none() {
-        replica.frame = frames.take(region).ok().flatten();
-    }
-    replica.frame
 }
 
 fn reached(ring: &Ring) -> Level {

@@ -40,9 +40,9 @@ pub(crate) const RESTORED_GENERATION: u64 = SNAPSHOT_GENERATION + 1;
 /// one.
 const SNAPSHOT_OPENINGS: u64 = 1;
 
-/// Bytes of the write-ahead log that have space in a copy; the first start reserves the rest. A
-/// copy needs few of them, and its log is as long as the original's: that limits transactions.
-const COPY_WAL_BYTES: u64 = 64 << 20;
+/// Bytes of the write-ahead log that have space in a copy, which writes one short commit. The log
+/// is as long as the original's: that limits transactions.
+const COPY_RING_BYTES: u64 = 1 << 20;
 
 /// Bytes that a device writes as a whole or not at all.
 const SECTOR_BYTES: usize = 512;
@@ -331,11 +331,8 @@ pub(crate) fn format(
     identity: &Identity,
     purpose: Purpose,
 ) -> Result<(), Error> {
-    let reserved_bytes = match purpose {
-        Purpose::Copy if !disk.is_raw() => geometry.wal_bytes.min(COPY_WAL_BYTES),
-        Purpose::Copy | Purpose::Store => geometry.wal_bytes,
-    };
-    check(disk, geometry, identity, reserved_bytes)?;
+    let (ring_bytes, needed_bytes) = ring_space(geometry, purpose, disk.is_raw());
+    check(disk, geometry, identity, needed_bytes)?;
     let place = disk.label();
     let superblock = Superblock {
         block_bytes: BLOCK_BYTES as u32,
@@ -365,7 +362,8 @@ pub(crate) fn format(
     };
     let making = "create the write-ahead log";
     let wal = region::wal(disk, how).map_err(step(making))?;
-    wal.allocate(0, reserved_bytes, true)
+    // The rest of the file is a hole: it gets space when commits need it (ring::G4).
+    wal.allocate(0, RING_AT + ring_bytes, true)
         .and_then(|()| wal.allocate(geometry.wal_bytes - BLOCK_BYTES, BLOCK_BYTES, true))
         .map_err(step(making))?;
     let header = Header {
@@ -385,13 +383,34 @@ pub(crate) fn format(
     wal.sync().map_err(step(making))?;
     let making = "create the frames";
     let frames = region::frames(disk, how, geometry.wal_bytes).map_err(step(making))?;
-    frames
-        .allocate(0, frame::data_start(geometry.frames), true)
-        .map_err(step(making))?;
+    make_slots(disk, &frames, geometry).map_err(step(making))?;
     frames.sync().map_err(step(making))?;
     match purpose {
         Purpose::Store => write_first(disk, &place, &superblock), // K1
         Purpose::Copy => disk.sync_dir().map_err(step("create the files")),
+    }
+}
+
+/// The bytes of the ring that get space now, and those of the write-ahead log for which the disk
+/// has to have room.
+fn ring_space(geometry: &Geometry, purpose: Purpose, is_raw: bool) -> (u64, u64) {
+    let first = region::ring_bytes_first(geometry, is_raw);
+    match purpose {
+        Purpose::Copy if !is_raw => {
+            let few = first.min(COPY_RING_BYTES);
+            (few, RING_AT + few)
+        }
+        Purpose::Copy | Purpose::Store => (first, geometry.wal_bytes),
+    }
+}
+
+/// Makes the slots of all frames. In a file they are a hole, and each gets space with its frame
+/// (`Frames::grow`); on a device, something else may lie there.
+fn make_slots(disk: &dyn Disk, frames: &Region, geometry: &Geometry) -> io::Result<()> {
+    let bytes = frame::data_start(geometry.frames);
+    match disk.is_raw() {
+        true => frames.allocate(0, bytes, true),
+        false => frames.allocate(bytes - BLOCK_BYTES, BLOCK_BYTES, true),
     }
 }
 

@@ -156,12 +156,20 @@ pub trait File: Send + Sync {
     /// `StorageFull` if there is not enough space.
     fn allocate(&self, at: u64, bytes: u64, zero: bool) -> io::Result<()>;
 
-    /// Reserves space for all existing bytes: a copy of a file may have holes. Returns how many
-    /// bytes from the start have space: fewer than there are if the disk is full.
+    /// Reserves space for a range of the existing bytes, which may have holes. Returns how many
+    /// bytes from `at` on have space: fewer than `bytes` if the disk is full.
     ///
     /// # Errors
     /// As the operating system gives them.
-    fn fill_holes(&self) -> io::Result<u64> {
+    fn fill_holes(&self, at: u64, bytes: u64) -> io::Result<u64> {
+        Ok(bytes.min(self.bytes()?.saturating_sub(at)))
+    }
+
+    /// The bytes before the first hole, or before a part that was reserved and not yet written.
+    ///
+    /// # Errors
+    /// As the operating system gives them.
+    fn first_hole(&self) -> io::Result<u64> {
         self.bytes()
     }
 
@@ -244,8 +252,12 @@ impl<F: Front> File for F {
         Front::allocate(self, at, bytes, zero)
     }
 
-    fn fill_holes(&self) -> io::Result<u64> {
-        self.below().fill_holes()
+    fn fill_holes(&self, at: u64, bytes: u64) -> io::Result<u64> {
+        self.below().fill_holes(at, bytes)
+    }
+
+    fn first_hole(&self) -> io::Result<u64> {
+        self.below().first_hole()
     }
 
     fn is_removed(&self) -> bool {

@@ -185,8 +185,12 @@ impl File for EncryptedFile {
         self.below.allocate(at, bytes, zero)
     }
 
-    fn fill_holes(&self) -> io::Result<u64> {
-        self.below.fill_holes()
+    fn fill_holes(&self, at: u64, bytes: u64) -> io::Result<u64> {
+        self.below.fill_holes(at, bytes)
+    }
+
+    fn first_hole(&self) -> io::Result<u64> {
+        self.below.first_hole()
     }
 
     fn is_removed(&self) -> bool {

@@ -20,6 +20,7 @@ use duramen_base::units::MIB;
 use duramen_format::certificate::Certificate;
 use duramen_format::frame::{Slot, State as SlotState};
 use duramen_format::segment::Kind;
+use duramen_format::wal::RING_AT;
 
 use crate::backup::{Backup, State};
 use crate::buffer::Buffer;
@@ -36,6 +37,8 @@ const TRIM_PART: u64 = 8;
 /// The background flush writes no part of an open replica for less than this part of the memory for
 /// copies: each part costs syncs.
 const AHEAD_PART: u64 = 16;
+/// Zeros written at once: a commit that needs the space waits for them.
+const ZEROS_BYTES: u64 = 4 * MIB;
 /// Bytes written at once.
 const WRITE_BYTES: usize = (4 * MIB) as usize;
 
@@ -63,10 +66,13 @@ impl Backup {
     pub fn flush_step(&self) -> Result<bool, Error> {
         let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         self.working(&self.state())?;
+        if self.grow_ring()? {
+            return Ok(true);
+        }
         let chosen = {
             let state = self.state();
             let allowed =
-                state.ring.capacity / 100 * u64::from(self.options.wal_fill_percent.min(100));
+                state.ring.ready / 100 * u64::from(self.options.wal_fill_percent.min(100));
             let crowded = state.ring.used() > allowed;
             closed_first(&state)
                 .or_else(|| oldest(&state, false).filter(|_| crowded))
@@ -74,10 +80,57 @@ impl Backup {
         };
         if let Some(id) = chosen {
             self.flush(id, false)?;
-            self.trim(self.state_capacity() / TRIM_PART)?;
+            self.trim(self.ring_bytes() / TRIM_PART)?;
             return Ok(true);
         }
-        self.trim(self.state_capacity() / TRIM_PART)
+        self.trim(self.ring_bytes() / TRIM_PART)
+    }
+
+    /// Gives the ring more space while commits fill it fast, and fills new space with zeros before
+    /// commits lie there. Returns whether there was work. The caller holds `flushing`.
+    fn grow_ring(&self) -> Result<bool, Error> {
+        let is_filled = {
+            let mut guard = self.state();
+            let state = &mut *guard;
+            state.ring.fills_fast(state.stats.wal_written_bytes)
+        };
+        if is_filled {
+            self.reserve(BLOCK_BYTES)?;
+        }
+        let (at, bytes) = {
+            let ring = &self.state().ring;
+            let bytes = (ring.reserved - ring.ready).min(ZEROS_BYTES);
+            (RING_AT + ring.ready, bytes)
+        };
+        if bytes == 0 {
+            return Ok(false);
+        }
+        // A failed sync may have lost commits (disk::D3).
+        let zeroed = self.wal.allocate(at, bytes, true);
+        zeroed.map_err(|error| self.fail("extend the write-ahead log", &error))?;
+        self.state().ring.ready += bytes;
+        Ok(true)
+    }
+
+    /// Gives the ring more space for a commit of so many bytes that waits; false: it gets none.
+    /// The caller holds `flushing`.
+    fn extend_ring(&self, bytes: u64) -> Result<bool, Error> {
+        let is_whole = {
+            let ring = &self.state().ring;
+            ring.ready == ring.reserved
+        };
+        if is_whole {
+            self.reserve(bytes)?;
+        }
+        let ring = &mut self.state().ring;
+        Ok(std::mem::replace(&mut ring.ready, ring.reserved) < ring.reserved)
+    }
+
+    fn reserve(&self, least: u64) -> Result<(), Error> {
+        let mut state = self.state();
+        let reserved = state.ring.reserve(&self.wal, least);
+        drop(state);
+        reserved.map_err(|error| self.fail("extend the write-ahead log", &error))
     }
 
     /// Writes all data that only commits have to frames and drops those commits: at an orderly
@@ -110,8 +163,10 @@ impl Backup {
         largest(&state, least.max(BLOCK_BYTES)).filter(|_| self.held.bytes() > most)
     }
 
-    fn state_capacity(&self) -> u64 {
-        self.state().ring.capacity
+    /// Bytes of the write-ahead log in which commits may lie now. A commit takes a quarter of
+    /// them, and a segment, at most.
+    pub fn ring_bytes(&self) -> u64 {
+        self.state().ring.ready
     }
 
     /// Frees some of the write-ahead log, for a commit of so many bytes that waits. `false`:
@@ -120,6 +175,9 @@ impl Backup {
         let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         if self.state().ring.place(bytes).is_some() {
             return Ok(true); // the background flush was faster
+        }
+        if self.extend_ring(bytes)? {
+            return Ok(true);
         }
         // No valid block is written again (H3): bytes that are being staged directly to a frame
         // have to be there first.

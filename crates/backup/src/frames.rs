@@ -11,15 +11,17 @@ use duramen_base::planted::{Bug, has_bug};
 use std::collections::BTreeSet;
 use std::io;
 
-use duramen_format::frame::{BLOCK_BYTES, SLOT_BYTES, Slot, data_at, data_start, slot_at};
+use duramen_format::frame::{BLOCK_BYTES, SLOT_BYTES, Slot, data_at, slot_at};
 
 use crate::error::is_full;
 use crate::region::Region;
-use crate::replica::Decay;
+use crate::replica::{Decay, Replica};
 use crate::types::Geometry;
 
-/// Space for frames is allocated in steps of at least this many bytes: few, large extents.
+/// Space for frames is allocated in steps: few, large extents, but no more than a quarter of what
+/// there is, so that a small store takes little.
 const STEP_BYTES: u64 = 64 << 20;
+const STEP_PART: u32 = 4;
 
 pub(crate) struct Frames {
     geometry: Geometry,
@@ -63,13 +65,19 @@ impl Frames {
         }
     }
 
-    /// The first `bytes` of the region have space; false: not even all slots have it.
-    pub(crate) fn have_space(&mut self, bytes: u64) -> bool {
-        let geometry = &self.geometry;
-        let data = bytes.checked_sub(data_start(geometry.frames));
-        let frames = data.map(|data| data / u64::from(geometry.segment_bytes));
-        self.allocated = self.allocated.min(frames.unwrap_or_default() as u32);
-        data.is_some()
+    /// Reserves space for the frames that exist: a copy of their file may have holes. Frames whose
+    /// data get none will get it when they are needed. False: not even their slots get it.
+    ///
+    /// # Errors
+    /// As the device gives them.
+    pub(crate) fn fill_holes(&mut self, region: &Region) -> io::Result<bool> {
+        let slots = slot_at(self.allocated, 0);
+        let has_slots = region.fill_holes(0, slots)? >= slots;
+        let begin = self.data_at(0);
+        let data = region.fill_holes(begin, self.data_at(self.allocated) - begin)?;
+        let with_data = (data / u64::from(self.geometry.segment_bytes)) as u32;
+        self.allocated = self.allocated.min(with_data);
+        Ok(has_slots)
     }
 
     pub(crate) fn lacks_space(&self) -> bool {
@@ -103,13 +111,31 @@ impl Frames {
         }
     }
 
+    /// The frame of a replica, allocated if it has none yet. `None`: no frame is free, or there is
+    /// no space for one, so its bytes go to the write-ahead log.
+    ///
+    /// # Errors
+    /// As the device gives them.
+    pub(crate) fn take_for(
+        &mut self,
+        replica: &mut Replica,
+        region: &Region,
+    ) -> io::Result<Option<u32>> {
+        if replica.frame.is_none() {
+            replica.frame = match self.take(region) {
+                Err(error) if is_full(&error) => None,
+                taken => taken?,
+            };
+        }
+        Ok(replica.frame)
+    }
+
     fn take_sound(&mut self, region: &Region) -> io::Result<Option<u32>> {
         let Some(frame) = self.free.first().copied() else {
             return Ok(None);
         };
         if frame >= self.allocated {
-            let step = (STEP_BYTES / u64::from(self.geometry.segment_bytes)).max(1) as u32;
-            let wanted = frame.saturating_add(step).min(self.geometry.frames);
+            let wanted = (frame + self.step()).min(self.geometry.frames);
             if self.grow(region, wanted).is_err() {
                 // The last bytes of a disk are used too.
                 let grown = self.grow(region, frame + 1);
@@ -125,9 +151,9 @@ impl Frames {
     /// Allocates space for the first `wanted` frames, or for as many as the file system has space
     /// for. Returns how many have space and can be used.
     pub(crate) fn secure(&mut self, region: &Region, wanted: u32) -> io::Result<u32> {
-        let step = (STEP_BYTES / 4 / u64::from(self.geometry.segment_bytes)).max(1) as u32;
         let wanted = wanted.min(self.geometry.frames);
-        let mut more = wanted.saturating_sub(self.allocated).next_multiple_of(step);
+        let missing = wanted.saturating_sub(self.allocated);
+        let mut more = missing.next_multiple_of(self.step());
         while more > 0 && self.allocated < wanted {
             match self.grow(region, self.geometry.frames.min(self.allocated + more)) {
                 Ok(()) => {}
@@ -138,7 +164,16 @@ impl Frames {
         Ok(self.allocated.saturating_sub(self.retired))
     }
 
+    /// Frames to allocate at once.
+    fn step(&self) -> u32 {
+        let most = STEP_BYTES / 4 / u64::from(self.geometry.segment_bytes);
+        (self.allocated / STEP_PART).clamp(1, most.max(1) as u32)
+    }
+
+    /// Allocates space for the first `frames` frames, with their slots.
     fn grow(&mut self, region: &Region, frames: u32) -> io::Result<()> {
+        let slots = slot_at(self.allocated, 0);
+        region.allocate(slots, slot_at(frames, 0) - slots, false)?;
         let from = self.data_at(self.allocated);
         region.allocate(from, self.data_at(frames) - from, false)?;
         self.allocated = frames;

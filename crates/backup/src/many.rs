@@ -42,6 +42,10 @@ const WAL_OPEN_PERCENT: u64 = 75;
 /// many segments; openings of whole segments, when they take twice as much.
 const SEGMENTS_WAITING: u64 = 4;
 
+/// Segments that fit into the ring of a backup with other masters' logs: those that may wait,
+/// twice, within the part of the ring that openings may use, and the open ones.
+const SEGMENTS_OF_OTHERS: u64 = 16;
+
 /// Most replicas that [`Backup::take_mended`] gives at once.
 const MENDED_MAX: usize = 1000;
 
@@ -454,6 +458,19 @@ impl Backup {
         }
     }
 
+    /// Space for what other masters' logs may put into the ring while the disk has no frames (M4),
+    /// taken before the first of them is opened.
+    pub(crate) fn reserve_for_others(&self, state: &mut State, log: u64) -> Result<(), Error> {
+        let ring = &mut state.ring;
+        let wanted = SEGMENTS_OF_OTHERS * u64::from(self.geometry.segment_bytes);
+        let missing = wanted.min(ring.capacity).saturating_sub(ring.reserved);
+        if log == self.identity.server || missing == 0 || ring.is_refused {
+            return Ok(());
+        }
+        let reserved = ring.reserve(&self.wal, missing);
+        reserved.map_err(|error| Error::io(&self.place, "extend the write-ahead log", error))
+    }
+
     /// M2. The own log of a single server is never refused: there is no other backup for it.
     pub(crate) fn has_room(&self, state: &State, log: u64, chunk: &Chunk<'_>) -> Result<(), Error> {
         if log == self.identity.server {
@@ -467,7 +484,7 @@ impl Backup {
             .count() as u32;
         let what = if state.frames.free() < waiting.saturating_add(1 + kept) {
             "frames"
-        } else if state.ring.used() > state.ring.capacity / 100 * WAL_OPEN_PERCENT {
+        } else if state.ring.used() > state.ring.size() / 100 * WAL_OPEN_PERCENT {
             "room in its write-ahead log"
         } else if state.frames.lacks_space() && self.is_crowded(state, chunk.close) {
             "space on its disk, and memory for what waits for it"

@@ -175,7 +175,8 @@ impl Backup {
         };
         let read = || {
             let look_ahead = !has_bug(Bug::NoLookAhead);
-            let state = restore(&place, &wal, &frames, &identity, &geometry, look_ahead)?;
+            let regions = (&wal, &frames, disk.is_raw());
+            let state = restore(&place, regions, &identity, &geometry, look_ahead)?;
             Ok::<_, Error>(state.counted(&held))
         };
         let mut state = match how {
@@ -188,7 +189,7 @@ impl Backup {
         if how == OpenHow::Read {
             state.failed = Some("it was opened to be read alone".to_owned());
         } else if purpose == Purpose::Store {
-            fill_holes(&*disk, &place, &wal, &frames, &mut state.frames)?;
+            fill_holes(&*disk, &place, &wal, &frames, &mut state)?;
         }
         let backup = Backup {
             disk,
@@ -310,19 +311,23 @@ fn sync_all(disk: &dyn Disk, place: &str, wal: &Region, frames: &Region) -> Resu
         .map_err(|error| Error::io(place, "sync the files", error))
 }
 
-/// Reserves the space of a copy with holes: a write in place never fails for lack of it. Frames
-/// without space get it when they are needed.
+/// Reserves the space that a store has from its beginning, and what it had when it ended: a copy
+/// of its files may have more holes. So a write in place never fails for lack of space (ring::G4).
+/// Frames without space get it when they are needed.
 fn fill_holes(
     disk: &dyn Disk,
     place: &str,
     wal: &Region,
-    region: &Region,
-    frames: &mut Frames,
+    frames: &Region,
+    state: &mut State,
 ) -> Result<(), Error> {
     let mut filled = || -> io::Result<bool> {
+        let whole = |region: &Region, bytes| io::Result::Ok(region.fill_holes(0, bytes)? >= bytes);
         let superblock = region::superblock(disk, OpenHow::ReadWrite)?;
-        let whole = |region: &Region| io::Result::Ok(region.fill_holes()? >= region.bytes()?);
-        Ok(whole(&superblock)? && whole(wal)? && frames.have_space(region.fill_holes()?))
+        if !whole(&superblock, superblock.bytes()?)? || !whole(wal, RING_AT + state.ring.ready)? {
+            return Ok(false);
+        }
+        state.frames.fill_holes(frames)
     };
     match filled() {
         Ok(true) => Ok(()),
@@ -430,8 +435,7 @@ fn rebuild<'a>(
 /// The state as of the last commit.
 fn restore(
     place: &str,
-    wal: &Region,
-    frames: &Region,
+    (wal, frames, is_raw): (&Region, &Region, bool),
     identity: &Identity,
     geometry: &Geometry,
     look_ahead: bool,
@@ -442,6 +446,9 @@ fn restore(
         rebuild(whose, wal, frames, geometry, look_ahead, accepted)
     };
     let mut rebuilt = by(BTreeSet::new())?;
+    let written = wal.first_hole();
+    let written =
+        written.map_err(|error| Error::io(place, "measure the write-ahead log", error))?;
     let wanted = rebuilt.rebuild.wanted();
     if !wanted.is_empty() {
         rebuilt = by(wanted)?; // rebuild::U5
@@ -449,9 +456,10 @@ fn restore(
     let Rebuilt {
         mut rebuild,
         taken,
-        ring,
+        mut ring,
         mended,
     } = rebuilt;
+    ring.begin(region::ring_bytes_first(geometry, is_raw), written);
     let damaged = rebuild.mended_slots();
     let data = duramen_format::frame::data_start(geometry.frames);
     let allocated = frames_bytes.saturating_sub(data) / u64::from(geometry.segment_bytes);
@@ -538,7 +546,8 @@ fn restore_ring(
     rebuild: &mut Rebuild,
 ) -> Result<(Ring, u64), Error> {
     let tail = header.tail_at - RING_AT;
-    let mut live = VecDeque::new();
+    let mut live: VecDeque<Live> = VecDeque::new();
+    let (mut skip, mut next) = ((0, 0), tail);
     let mut clock_ms = 0;
     let mut reader = Reader::new(wal, geometry.wal_bytes);
     let how = (look_ahead, rebuild.durable_lsn);
@@ -547,9 +556,15 @@ fn restore_ring(
             rebuild.record(found.commit.lsn, record);
         }
         clock_ms = found.commit.clock_ms;
+        let (start, bytes) = (tail + found.offset, found.commit.padded_bytes());
+        if start > next {
+            skip = (next, start);
+        }
+        next = start + bytes;
         live.push_back(Live {
             lsn: found.commit.lsn,
-            start: tail + found.offset,
+            start,
+            bytes,
             generation: found.commit.generation,
         });
         Ok(())
@@ -563,6 +578,11 @@ fn restore_ring(
     let ring = Ring {
         server: header.server,
         capacity: geometry.wal_bytes - RING_AT,
+        ready: 0,
+        reserved: 0,
+        is_refused: false,
+        filled: (0, clock_ms),
+        skip,
         generation,
         salts,
         begun: false,

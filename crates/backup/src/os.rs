@@ -35,8 +35,6 @@ use crate::region::{FRAMES, LOCK, WAL};
 use crate::types::Mode;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
-/// The unit in which the operating system says how much space a file takes.
-const STAT_BLOCK_BYTES: u64 = 512;
 /// `f_type` of OpenZFS.
 const ZFS: i64 = 0x2fc1_2fc1;
 /// `f_type` of btrfs.
@@ -557,17 +555,28 @@ impl File for OsFile {
         self.cached.sync_data()
     }
 
-    fn fill_holes(&self) -> io::Result<u64> {
-        let end = self.bytes()?;
-        let blocks = || Ok::<_, io::Error>(self.cached.metadata()?.blocks() * STAT_BLOCK_BYTES);
-        if self.mode == Mode::Raw || blocks()? >= end || !reserves(&self.cached) {
-            return Ok(end);
+    fn fill_holes(&self, at: u64, bytes: u64) -> io::Result<u64> {
+        let bytes = bytes.min(self.bytes()?.saturating_sub(at));
+        if bytes == 0 || self.mode == Mode::Raw || !reserves(&self.cached) {
+            return Ok(bytes);
         }
-        match rustix::fs::fallocate(&self.cached, FallocateFlags::empty(), 0, end) {
-            Ok(()) => Ok(end),
-            Err(Errno::NOSPC | Errno::DQUOT) => first_hole(&self.cached),
-            Err(_) => Ok(end), // a file system that cannot
+        match rustix::fs::fallocate(&self.cached, FallocateFlags::empty(), at, bytes) {
+            Ok(()) => Ok(bytes),
+            Err(Errno::NOSPC | Errno::DQUOT) => {
+                // Reserved space may count as a hole.
+                let hole = rustix::fs::seek(&self.cached, SeekFrom::Hole(at))?;
+                Ok(bytes.min(hole.saturating_sub(at)))
+            }
+            Err(_) => Ok(bytes), // a file system that cannot
         }
+    }
+
+    fn first_hole(&self) -> io::Result<u64> {
+        let hole = match self.mode {
+            Mode::Raw => None,
+            Mode::Buffered | Mode::Direct => rustix::fs::seek(&self.cached, SeekFrom::Hole(0)).ok(),
+        };
+        hole.map_or_else(|| self.bytes(), Ok) // some file systems do not tell
     }
 
     fn is_removed(&self) -> bool {
@@ -610,11 +619,6 @@ fn write_in_place(file: &fs::File) {
         // It is as before if the kernel refuses.
         let _ = rustix::fs::ioctl_setflags(file, flags | rustix::fs::IFlags::NOCOW);
     }
-}
-
-/// The first byte that was not written, or the length. Reserved space may count as a hole.
-fn first_hole(file: &fs::File) -> io::Result<u64> {
-    Ok(rustix::fs::seek(file, SeekFrom::Hole(0))?)
 }
 
 fn is_aligned(at: u64, bytes: &[u8]) -> bool {

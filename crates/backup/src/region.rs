@@ -19,9 +19,10 @@ use duramen_base::planted::{Bug, has_bug};
 use duramen_base::units::MIB;
 use duramen_cipher::SectorCipher;
 use duramen_format::frame;
+use duramen_format::wal::RING_AT;
 
 use crate::buffer::BufferBytes;
-use crate::disk::{Disk, File, OpenHow};
+use crate::disk::{BLOCK_BYTES, Disk, File, OpenHow};
 use crate::encrypted_file::EncryptedFile;
 use crate::types::Geometry;
 
@@ -33,6 +34,9 @@ pub(crate) const LOCK: &str = "LOCK";
 
 /// Bytes of the superblock's region: two copies, 64 KiB apart.
 pub(crate) const SUPERBLOCK_BYTES: u64 = 68 << 10;
+/// A new ring has space for this part of it, and for this many segments.
+const RING_PART: u64 = 16;
+const RING_SEGMENTS: u64 = 4;
 /// Start of the write-ahead log in raw mode.
 pub(crate) const RAW_WAL_AT: u64 = MIB;
 
@@ -124,13 +128,30 @@ impl Region {
         self.file.forget_cached()
     }
 
+    /// As [`File::allocate`]. Zeros are synced: a failure counts as that of a
+    /// [`sync`](Self::sync).
     pub(crate) fn allocate(&self, at: u64, bytes: u64, zero: bool) -> io::Result<()> {
-        self.file.allocate(self.start + at, bytes, zero)
+        let at = self.start + at;
+        if !zero {
+            return self.file.allocate(at, bytes, false);
+        }
+        let mut failed = self
+            .sync_failed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let zeroed = self.file.allocate(at, bytes, true);
+        *failed |= zeroed.is_err();
+        zeroed
     }
 
-    /// Reserves space for the whole region; returns how many of its bytes have space.
-    pub(crate) fn fill_holes(&self) -> io::Result<u64> {
-        Ok(self.file.fill_holes()?.saturating_sub(self.start))
+    /// As [`File::fill_holes`].
+    pub(crate) fn fill_holes(&self, at: u64, bytes: u64) -> io::Result<u64> {
+        self.file.fill_holes(self.start + at, bytes)
+    }
+
+    /// As [`File::first_hole`].
+    pub(crate) fn first_hole(&self) -> io::Result<u64> {
+        Ok(self.file.first_hole()?.saturating_sub(self.start))
     }
 
     /// Whether its file lost its name.
@@ -167,6 +188,16 @@ pub(crate) fn frames(disk: &dyn Disk, how: OpenHow, wal_bytes: u64) -> io::Resul
 
 fn raw_frames_at(wal_bytes: u64) -> u64 {
     RAW_WAL_AT + wal_bytes.next_multiple_of(MIB)
+}
+
+/// Bytes of the ring that have space when a store begins, and at each start: a commit of the
+/// longest segment takes at most a quarter of them, and an empty store takes little disk. The ring
+/// grows from there (ring::G4). A raw device has all of its space from the beginning.
+pub(crate) fn ring_bytes_first(geometry: &Geometry, is_raw: bool) -> u64 {
+    let whole = geometry.wal_bytes - RING_AT;
+    let part = (geometry.wal_bytes / RING_PART).next_multiple_of(BLOCK_BYTES);
+    let few = part.max(RING_SEGMENTS * u64::from(geometry.segment_bytes));
+    if is_raw { whole } else { few.min(whole) }
 }
 
 /// Minimum size of a raw device, in bytes.

@@ -24,6 +24,9 @@ use crate::types::Expected;
 /// display.
 const STEP_BYTES: u64 = 4 * MIB;
 
+/// Parts of these bytes that hold zeros alone are not written.
+const PART_BYTES: usize = 256 << 10;
+
 /// A running restore.
 pub struct Restore {
     from: Parts,
@@ -148,7 +151,9 @@ impl Restore {
         ];
         let mut done = 0;
         for (from, to, bytes) in parts {
-            to.allocate(0, bytes.next_multiple_of(BLOCK_BYTES), false)
+            // The length alone: what holds nothing takes no space in the copy either.
+            let last = bytes.next_multiple_of(BLOCK_BYTES) - BLOCK_BYTES;
+            to.allocate(last, BLOCK_BYTES, false)
                 .map_err(|error| Error::io(&place, "make room", error))?;
             for at in (0..bytes).step_by(STEP_BYTES as usize) {
                 let step = STEP_BYTES.min(bytes - at);
@@ -167,8 +172,15 @@ impl Restore {
         let mut buffer = vec![0; bytes.next_multiple_of(BLOCK_BYTES) as usize];
         let read = from.read_at(at, &mut buffer[..bytes as usize]);
         read.map_err(|error| Error::io(&self.from.place, "read the files", error))?;
-        let written = to.write_at(at, &buffer);
-        written.map_err(|error| Error::io(&self.to.label(), "write the files", error))
+        for (number, part) in buffer.chunks(PART_BYTES).enumerate() {
+            // A resumed copy may have other bytes here, and a device anything.
+            let is_blank = !self.resumed && !self.to.is_raw() && part.iter().all(|byte| *byte == 0);
+            if !is_blank {
+                let written = to.write_at(at + (number * PART_BYTES) as u64, part);
+                written.map_err(|error| Error::io(&self.to.label(), "write the files", error))?;
+            }
+        }
+        Ok(())
     }
 
     /// The copy, for a check by [`Inspector::of_copy`](crate::inspect::Inspector::of_copy) before

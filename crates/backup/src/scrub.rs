@@ -176,12 +176,11 @@ fn next_part(state: &State, from: u64) -> Option<Part> {
         bytes: 0,
         commits: Vec::new(),
     };
-    for (number, live) in ring.live.iter().enumerate().skip(first) {
+    for live in ring.live.iter().skip(first) {
         if live.lsn > ring.durable_lsn || live.start >= wraps_at {
             break;
         }
-        let next = ring.live.get(number + 1);
-        let end = next.map_or(ring.head, |next| next.start).min(wraps_at);
+        let end = live.start + live.bytes;
         if !part.commits.is_empty() && end - begin > PART_BYTES {
             break;
         }

@@ -102,6 +102,8 @@ pub enum Bug {
     CloseFromMemory,
     /// Space of the write-ahead log is used again before the new tail is durable.
     TrimBeforeHeader,
+    /// ring::G4: a commit is placed where the write-ahead log's file has no space yet.
+    CommitBeyondSpace,
     /// A failed sync is tried again, and the second success counts.
     SyncAgain,
     /// A start after an unclean end reads the page cache, which may hold what a failed sync left.

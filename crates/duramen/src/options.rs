@@ -79,8 +79,8 @@ impl Options {
     /// [`MEMORY_BYTES_MIN`](crate::MEMORY_BYTES_MIN). Writes are acknowledged at [`Level::Synced`].
     /// Beside the budget a store takes buffers for data in flight to the disk.
     ///
-    /// The disk takes about twice the budget for data [Rumble14 §5.2] and a quarter of it, 64 MiB
-    /// to 1 GiB, for the write-ahead log.
+    /// The disk takes up to about twice the budget for data [Rumble14 §5.2] and a quarter of it,
+    /// 64 MiB to 1 GiB, for the write-ahead log; an empty store takes a small part of that.
     ///
     /// ```
     /// use duramen::{Options, Store};

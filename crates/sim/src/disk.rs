@@ -13,7 +13,7 @@
 //! **Concurrency**: one lock; made for tests on one thread, correct on several.
 
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -25,6 +25,9 @@ use duramen_base::random::Random;
 
 /// Bytes that a device writes as a whole or not at all.
 pub const SECTOR_BYTES: usize = 512;
+
+/// The unit in which files take space.
+const PAGE_BYTES: u64 = 4096;
 
 /// A failure at one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +64,8 @@ struct Contents {
     pending: Vec<Pending>,
     /// Whether the name survives a power cut.
     named: bool,
+    /// Pages that take space: those that were written or allocated.
+    taken: BTreeSet<u64>,
 }
 
 struct State {
@@ -256,7 +261,14 @@ impl Contents {
                 })
                 .collect(),
             named: self.named,
+            taken: self.taken.clone(),
         }
+    }
+
+    /// The pages of a range that take no space yet.
+    fn missing(&self, at: u64, bytes: u64) -> Vec<u64> {
+        let pages = at / PAGE_BYTES..(at + bytes).div_ceil(PAGE_BYTES);
+        pages.filter(|page| !self.taken.contains(page)).collect()
     }
 
     fn write(&mut self, at: u64, bytes: &[u8]) {
@@ -391,8 +403,20 @@ impl State {
     fn used(&self) -> u64 {
         self.files
             .values()
-            .map(|contents| contents.seen.len() as u64)
+            .map(|contents| contents.taken.len() as u64 * PAGE_BYTES)
             .sum()
+    }
+
+    /// Takes space for a range of a file.
+    fn take(&mut self, name: &str, at: u64, bytes: u64) -> io::Result<()> {
+        let (used, capacity) = (self.used(), self.capacity);
+        let contents = self.contents(name)?;
+        let missing = contents.missing(at, bytes);
+        if used + missing.len() as u64 * PAGE_BYTES > capacity && !missing.is_empty() {
+            return Err(full());
+        }
+        contents.taken.extend(missing);
+        Ok(())
     }
 
     /// Counts an operation, and returns the fault injected at it.
@@ -432,11 +456,7 @@ impl State {
             let how = if durable { "write durably" } else { "write" };
             format!("{how} {name} {at}+{length}")
         })?;
-        let capacity = self.capacity;
-        let grows = (at + length as u64).saturating_sub(self.contents(name)?.seen.len() as u64);
-        if self.used() + grows > capacity {
-            return Err(full());
-        }
+        self.take(name, at, length as u64)?;
         match fault {
             Some(Fault::PowerCutWithin) => {
                 self.contents(name)?.write(at, bytes);
@@ -500,12 +520,9 @@ impl State {
         if fault == Some(Fault::Error) {
             return Err(broken());
         }
-        let (used, capacity) = (self.used(), self.capacity);
+        self.take(name, at, bytes)?;
         let contents = self.contents(name)?;
         let end = at + bytes;
-        if used + end.saturating_sub(contents.seen.len() as u64) > capacity {
-            return Err(full());
-        }
         // A file system's journal keeps lengths; zeros are data like any other.
         if contents.seen.len() < end as usize {
             contents.seen.resize(end as usize);
@@ -660,6 +677,26 @@ impl File for SimFile {
 
     fn allocate(&self, at: u64, bytes: u64, zero: bool) -> io::Result<()> {
         self.disk.state().allocate(&self.name, at, bytes, zero)
+    }
+
+    fn fill_holes(&self, at: u64, bytes: u64) -> io::Result<u64> {
+        let bytes = bytes.min(self.bytes()?.saturating_sub(at));
+        let mut state = self.disk.state();
+        let full = state.take(&self.name, at, bytes).is_err();
+        let missing = match full {
+            true => state.contents(&self.name)?.missing(at, bytes),
+            false => Vec::new(),
+        };
+        let end = missing.first().map_or(at + bytes, |page| page * PAGE_BYTES);
+        Ok(end.saturating_sub(at))
+    }
+
+    /// As on a file system that does not show reserved space.
+    fn first_hole(&self) -> io::Result<u64> {
+        let bytes = self.bytes()?;
+        let mut state = self.disk.state();
+        let missing = state.contents(&self.name)?.missing(0, bytes);
+        Ok(missing.first().map_or(bytes, |page| page * PAGE_BYTES))
     }
 
     fn bytes(&self) -> io::Result<u64> {

@@ -18,6 +18,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// Space is taken for this many segments beyond the existing ones, and for those of the longest
 /// group.
 const SEGMENTS_AHEAD: u64 = 16;
+/// Segments for which an empty store has space.
+const SEGMENTS_OF_EMPTY: u64 = 4;
 /// Frames for control segments, and for victims that are about to be freed; an eighth of all is
 /// added.
 const FEW: u64 = 4;
@@ -51,7 +53,10 @@ impl Durable {
         let group = self
             .log()
             .group_segments_max(u64::from(geometry.segment_bytes));
-        let segments = self.log().segments_listed() + SEGMENTS_AHEAD + group;
+        let segments = match self.log().segments_listed() {
+            0 => SEGMENTS_OF_EMPTY, // the first write lists some, and its commit takes the rest
+            listed => listed + SEGMENTS_AHEAD + group,
+        };
         let wanted = segments + segments / 7 + FEW;
         let most = geometry.frames;
         let wanted = wanted.min(u64::from(most)) as u32;

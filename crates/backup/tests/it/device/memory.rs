@@ -231,8 +231,8 @@ fn a_full_disk_has_a_bound_for_what_waits_in_memory() {
         Arc::new(Full { below, full })
     });
     let backup = Backup::create(Arc::new(front), &options, &geometry, &identity()).unwrap();
-    full.store(true, Ordering::Release);
     append(&backup, 1, 0, 1000, false).unwrap();
+    full.store(true, Ordering::Release);
     let step = 100_000;
     let refused = (2..30).find(|&segment| {
         (0..1_000_000).step_by(step).any(|from| {

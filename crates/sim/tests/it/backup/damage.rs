@@ -15,8 +15,9 @@ use duramen_sim::disk::{Fault, SimDisk};
 
 use crate::backup::model::{Crash, Run, content, fresh_disk, identity};
 
+/// Its log is so short that it has all of its space from the beginning.
 const SMALL: Geometry = Geometry {
-    segment_bytes: 12 << 10,
+    segment_bytes: 16 << 10,
     wal_bytes: 64 << 10,
     frames: 5,
 };

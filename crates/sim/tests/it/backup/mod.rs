@@ -8,11 +8,16 @@ mod model;
 use duramen_base::planted::{Bug, found_by, with_bug};
 use std::sync::Arc;
 
-use duramen_backup::{Backup, Expected, rotate};
+use duramen_backup::{Backup, Chunk, Error, Expected, Geometry, rotate};
+use duramen_base::ids::{Level, SegmentId};
 use duramen_cipher::KeySource;
+use duramen_format::certificate::Certificate;
+use duramen_format::segment::Kind;
 use duramen_sim::disk::{Fault, SimDisk};
 
-use model::{GEOMETRY, Run, crash_at, fresh_disk, fresh_disk_with, identity, options, some_key};
+use model::{
+    GEOMETRY, Run, content, crash_at, fresh_disk, fresh_disk_with, identity, options, some_key,
+};
 
 /// Seeds of this run: so many fixed ones (times `DURAMEN_SIM_TIMES`), or the one to be replayed.
 fn seeds(fixed: u64) -> Vec<u64> {
@@ -246,7 +251,7 @@ fn finds(bug: Bug, fault: Fault, (seed, at): (u64, u64)) {
 
 #[test]
 fn planted_trap_10_slot_in_place_is_found() {
-    finds(Bug::SlotInPlace, Fault::PowerCutWithin, (1, 125));
+    finds(Bug::SlotInPlace, Fault::PowerCutWithin, (2, 85));
 }
 
 #[test]
@@ -266,11 +271,78 @@ fn planted_trim_before_header_is_found() {
 
 #[test]
 fn planted_sync_again_is_found() {
-    finds(Bug::SyncAgain, Fault::Error, (22, 103));
+    finds(Bug::SyncAgain, Fault::Error, (2, 112));
+}
+
+/// Commits of many rounds of the ring, on a disk that others have filled since the beginning. The
+/// first one that fails.
+fn commits_on_a_full_disk() -> Result<u64, Error> {
+    let geometry = Geometry {
+        segment_bytes: 16 << 10,
+        wal_bytes: 1 << 20,
+        frames: 16,
+    };
+    let disk = SimDisk::new(5, 8 << 20);
+    let backup = Backup::create(Arc::new(disk.clone()), &options(), &geometry, &identity())?;
+    assert!(
+        backup.secure_frames(6)? >= 6,
+        "the owner takes space ahead (Swapping, 7)"
+    );
+    disk.set_capacity(disk.used_bytes());
+    let capacity = disk.used_bytes();
+    let mut commits = 0;
+    for segment in 1..=200 {
+        let bytes = content(segment, 0, geometry.segment_bytes);
+        for (number, chunk) in bytes.chunks(2048).enumerate() {
+            let end = (number * 2048 + chunk.len()) as u32;
+            backup.stage(Chunk {
+                segment: SegmentId(segment),
+                epoch: 1,
+                kind: Kind::Head,
+                offset: (number * 2048) as u32,
+                bytes: chunk,
+                certificate: Some(Certificate::of(&bytes[..end as usize])),
+                open: number == 0,
+                close: end == geometry.segment_bytes,
+            })?;
+            backup.commit(Level::Synced)?;
+            commits += 1;
+        }
+        while backup.flush_step()? {}
+        if segment > 2 {
+            backup.free(SegmentId(segment - 2))?;
+        }
+    }
+    assert!(
+        disk.used_bytes() <= capacity && commits > 4 * 256,
+        "{commits}"
+    );
+    drop(backup);
+    disk.cut_power();
+    disk.restart();
+    let (_, replicas) = Backup::open(Arc::new(disk), &options(), &Expected::default())?;
+    assert!(
+        replicas
+            .iter()
+            .any(|replica| replica.segment == SegmentId(200) && replica.closed)
+    );
+    Ok(commits)
+}
+
+/// The write-ahead log has space for a part of itself: commits go round in that part.
+#[test]
+fn commits_go_on_in_the_space_that_the_log_has() {
+    commits_on_a_full_disk().expect("each commit fits");
+}
+
+#[test]
+fn planted_commits_beyond_the_space_are_found() {
+    let found = with_bug(Bug::CommitBeyondSpace, commits_on_a_full_disk);
+    assert!(matches!(found, Err(Error::Full { .. })), "{found:?}");
 }
 
 /// A program that maps `wal` kept the pages that a device had lost.
 #[test]
 fn planted_stale_cache_is_found() {
-    finds(Bug::StaleCache, Fault::Error, (12, 80));
+    finds(Bug::StaleCache, Fault::Error, (30, 8));
 }

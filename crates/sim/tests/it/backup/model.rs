@@ -417,7 +417,10 @@ impl Run {
 
     fn scrub(&mut self) -> Result<(), Error> {
         match self.backup().scrub_step()? {
-            ScrubStep::Damaged { segment } => panic!("scrubbing found segment {segment} damaged"),
+            ScrubStep::Damaged { segment } => {
+                let found = self.backup().take_damaged();
+                panic!("scrubbing found segment {segment} damaged: {found:?}")
+            }
             ScrubStep::DamagedLog(damage) => panic!("scrubbing found {damage:?}"),
             _ => Ok(()),
         }

@@ -130,12 +130,12 @@ fn trap_2_frames_freed_before_the_swap_are_found() {
 
 #[test]
 fn trap_4_hits_that_do_not_wait_are_found() {
-    find(Bug::HitsDoNotWait, 20, Setting::hot, lives);
+    find(Bug::HitsDoNotWait, 56, Setting::hot, lives);
 }
 
 #[test]
 fn trap_4_misses_that_do_not_wait_are_found() {
-    find(Bug::MissesDoNotWait, 132, Setting::hot, lives);
+    find(Bug::MissesDoNotWait, 146, Setting::hot, lives);
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn trap_8_damage_that_is_skipped_is_found() {
 
 #[test]
 fn trap_9_a_swap_before_its_frames_is_found() {
-    find(Bug::SwapBeforeFrames, 3, Setting::cleaned, lives);
+    find(Bug::SwapBeforeFrames, 12, Setting::cleaned, lives);
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn an_answer_before_the_sync_is_found() {
 
 #[test]
 fn an_old_control_head_is_found() {
-    find(Bug::OldControlHead, 0, Setting::long, lives);
+    find(Bug::OldControlHead, 1, Setting::long, lives);
 }
 
 fn lives(life: &mut Life) {
