@@ -656,6 +656,7 @@ impl Core {
         let goal = live + live / 8 + slack as u64;
         // An effort that was begun is finished: its end does not depend on how much a step frees.
         let floor = live + live / 16 + (self.contexts.len() * self.space.segment_bytes()) as u64;
+        let calm = (live + live / 2).max(goal + goal / 16);
         let committed = self
             .segment_bytes_committed()
             .saturating_sub(self.promoted_bytes());
@@ -669,6 +670,7 @@ impl Core {
             committed,
             goal,
             floor,
+            calm,
             log_time: self.log_time(),
         });
         self.pacer

@@ -1,13 +1,23 @@
 //! Decides when memory is given back to the system: after deletions, and in quiet times.
 //!
 //! Memory follows the live data down as soon as a quarter of them has gone. In quiet times it also
-//! follows when other causes left it too large, for example small objects that became large ones.
-//! While a session writes it does not, because the memory would have to be touched anew. Memory
-//! that cleaning cannot free is left alone: fragments of large objects must not keep a cleaner busy
-//! for ever.
+//! follows when other causes left it too large, for example dead versions, or small objects that
+//! became large ones. While few bytes are written it follows to one and a half times the live
+//! data: a program that writes a little all the time would otherwise keep the memory of its
+//! busiest hour. While sessions write much it does not, because the memory would have to be
+//! touched anew. Memory that cleaning cannot free is left alone: fragments of large objects must
+//! not keep a cleaner busy for ever.
 
 /// Number of looks at an unchanged log that make a quiet time: some two seconds.
 const QUIET_LOOKS: u32 = 8;
+/// A look is calm if less than this part of the memory was written since the last one: at ten
+/// looks a second, what cleaning frees is not written again within a minute and a half.
+const CALM_PART: u64 = 1024;
+/// Number of calm looks in turn that make a calm time: two seconds or more.
+const CALM_LOOKS: u32 = 20;
+/// After an effort in vain, a calm time begins another one when this part of the memory was
+/// written.
+const CALM_AGAIN_PART: u64 = 16;
 /// Number of looks without a fall in memory after which cleaning is known to free no more.
 const STUCK_LOOKS: u32 = 16;
 
@@ -19,6 +29,8 @@ pub struct Look {
     pub committed: u64,
     pub goal: u64,
     pub floor: u64,
+    /// Memory that may stay while little is written.
+    pub calm: u64,
     /// Log time: bytes ever appended.
     pub log_time: u64,
 }
@@ -30,6 +42,7 @@ pub struct Shrinker {
     live_peak: u64,
     log_time: u64,
     quiet_looks: u32,
+    calm_looks: u32,
     /// Least memory in this effort, and the number of looks since.
     least: u64,
     stuck_looks: u32,
@@ -40,17 +53,25 @@ pub struct Shrinker {
 impl Shrinker {
     /// True while memory is to be given back. Called a few times a second.
     pub fn look(&mut self, look: Look) -> bool {
-        let quiet = std::mem::replace(&mut self.log_time, look.log_time) == look.log_time;
-        self.quiet_looks = if quiet { self.quiet_looks + 1 } else { 0 };
+        let before = std::mem::replace(&mut self.log_time, look.log_time);
+        let written = look.log_time.saturating_sub(before);
+        let counted = |looks: u32, holds| if holds { looks + 1 } else { 0 };
+        self.quiet_looks = counted(self.quiet_looks, written == 0);
+        self.calm_looks = counted(self.calm_looks, written < look.committed / CALM_PART);
         self.live_peak = self.live_peak.max(look.live);
         if self.shrinking {
             self.go_on(look);
         } else if self.in_vain_at != Some(look.log_time) {
             let deleted = look.live < self.live_peak - self.live_peak / 4;
+            let again = look.committed / CALM_AGAIN_PART;
+            let is_vain = |at| look.log_time.saturating_sub(at) < again;
+            let is_calm = self.calm_looks >= CALM_LOOKS && !self.in_vain_at.is_some_and(is_vain);
             let wanted = if deleted {
                 look.goal
             } else if self.quiet_looks >= QUIET_LOOKS {
                 look.goal + look.goal / 16
+            } else if is_calm {
+                look.calm
             } else {
                 u64::MAX
             };
@@ -124,8 +145,42 @@ mod tests {
             committed,
             goal: live + live / 8,
             floor: live + live / 16,
+            calm: live + live / 2,
             log_time,
         }
+    }
+
+    /// A program that wrote a key a second kept the memory of its busiest hour.
+    #[test]
+    fn while_little_is_written_memory_falls_to_one_and_a_half_times_the_live_data() {
+        let (live, large) = (1 << 20, 4 << 20);
+        let mut shrinker = Shrinker::default();
+        let little = (large / CALM_PART) - 1;
+        let mut log_time = 0;
+        let mut looks = |shrinker: &mut Shrinker, committed, written| {
+            let mut shrank = 0;
+            for _ in 0..200 {
+                log_time += written;
+                shrank += u32::from(shrinker.look(look(live, committed, log_time)));
+            }
+            shrank
+        };
+        assert_eq!(
+            looks(&mut shrinker, large, little + 1),
+            0,
+            "much is written"
+        );
+        assert_eq!(
+            looks(&mut shrinker, live + live / 2, little / 4),
+            0,
+            "that may stay"
+        );
+        // Here nothing can be freed: after a while the effort ends, and is not repeated at once.
+        assert_eq!(looks(&mut shrinker, large, little / 8), STUCK_LOOKS);
+        assert!(
+            looks(&mut shrinker, large, little) > STUCK_LOOKS,
+            "later it is"
+        );
     }
 
     #[test]
