@@ -58,6 +58,13 @@ def start(tmp_path):
         server.kill()
 
 
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 200 MiB."""
+    with harness.disk(tmp_path / "image", tmp_path / "disk", 200 << 20) as place:
+        yield place
+
+
 @pytest.fixture(scope="module")
 def certs(tmp_path_factory):
     """An authority with certificates for `server`, and for the client `alice`."""

@@ -494,12 +494,11 @@ def test_a_copy_takes_transactions_as_long_as_the_original(start, tmp_path):
         assert wire.call("SAVE") == b"OK"
     saved = tmp_path / "data" / "snapshots" / "dump"
     # The copy itself takes no more space than it needs.
-    assert (saved / "wal").stat().st_size == size and (saved / "wal").stat().st_blocks * 512 < 65 << 20
+    assert (saved / "wal").stat().st_size == size and (saved / "wal").stat().st_blocks * 512 < 2 << 20
     subprocess.run([harness.BINARY, "restore", saved, tmp_path / "restored"], check=True)
     for options, dir in [(("--use-snapshot",), saved), ((), tmp_path / "restored")]:
         with start(*options, level=None, memory="512mb", dir=dir).connect() as wire:
             assert wire.call(*long) == b"OK"
-        assert (dir / "wal").stat().st_blocks * 512 >= size
 
 
 @pytest.mark.parametrize(
@@ -782,12 +781,6 @@ def test_no_permission(open_folder):
 # A full disk.
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    with harness.disk(tmp_path / "image", tmp_path / "disk", 200 << 20) as place:
-        yield place
-
-
 def test_a_full_disk_refuses_writes_and_recovers(small_disk, durable):
     ballast = small_disk / "ballast"
     server = durable(dir=small_disk / "data", memory="128mb")
@@ -835,11 +828,11 @@ def test_a_copy_with_holes_gets_its_space(small_disk, durable):
     copy, ballast = small_disk / "copy", small_disk / "ballast"
     subprocess.run(["cp", "-a", "--sparse=always", small_disk / "data", copy], check=True)
 
-    def lacks_space():
-        files = [copy / name for name in ("superblock", "wal", "frames")]
-        return any(file.stat().st_blocks * 512 < file.stat().st_size for file in files)
+    def blocks(folder):
+        return sum((folder / name).stat().st_blocks for name in ("superblock", "wal", "frames"))
 
-    assert lacks_space()
+    had = blocks(small_disk / "data")
+    assert blocks(copy) < had // 2
     with open(ballast, "wb") as file, contextlib.suppress(OSError):
         os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(small_disk).free - (1 << 20))
     command = [harness.BINARY, "serve", "--port", "0", "--admin=no", "--memory", "64mb", "--dir", copy]
@@ -847,7 +840,7 @@ def test_a_copy_with_holes_gets_its_space(small_disk, durable):
     assert refused.returncode != 0 and "copied with holes" in refused.stderr, refused
     ballast.unlink()
     server = durable(dir=copy, memory="64mb")
-    assert not lacks_space()
+    assert blocks(copy) >= had
     with server.connect() as wire:
         assert wire.call("GET", "k") == b"v"
 

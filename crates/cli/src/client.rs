@@ -154,13 +154,7 @@ pub(crate) enum ClientCommand {
     /// Copy all data, as it is at one moment, into a new directory on the server's machine, while
     /// clients are served.
     #[command(after_help = SNAPSHOT_HELP)]
-    Snapshot {
-        /// A directory that does not exist yet, or an empty one.
-        dir: PathBuf,
-        /// Return at once; `duramen info persistence` shows the progress.
-        #[arg(long)]
-        background: bool,
-    },
+    Snapshot(SnapshotArgs),
     /// List, create, find or drop tables, of a server or (with --coordinator) of a cluster.
     #[command(after_help = TABLE_HELP)]
     Table(TableArgs),
@@ -219,6 +213,22 @@ pub(crate) struct ScanArgs {
     /// printed, but reported.
     #[arg(short = '0', long, conflicts_with = "values")]
     null: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct SnapshotArgs {
+    /// A directory that does not exist yet, or an empty one.
+    dir: PathBuf,
+    /// Replace the snapshot that is in the directory, when the new one is complete.
+    #[arg(long)]
+    replace: bool,
+    /// Make the copy in a new directory within this one, named after the time (UTC), and
+    /// remove older ones: this many stay.
+    #[arg(long, value_name = "NUMBER", conflicts_with = "replace")]
+    keep: Option<u32>,
+    /// Return at once; `duramen info persistence` shows the progress.
+    #[arg(long)]
+    background: bool,
 }
 
 #[derive(Args)]
@@ -315,6 +325,8 @@ EXAMPLES
   duramen snapshot /backup/monday
   duramen restore /backup/monday /var/lib/duramen
   duramen snapshot /backup/now --background
+  duramen snapshot /backup/latest --replace   the last one stays until this one is complete
+  duramen snapshot /backup/daily --keep 7     in /backup/daily/20261129-201503, the 8th oldest goes
 
 Exit codes: 0 done, 2 wrong usage, 3 error from the server, which is printed, 4 no connection.";
 

@@ -66,6 +66,11 @@ pub enum Target {
     Dump,
     /// A new directory.
     Directory(PathBuf),
+    /// A directory; replaces the snapshot that may be there.
+    Replacing(PathBuf),
+    /// A new directory in this folder, named after the time. The newest `keep` of such snapshots
+    /// stay.
+    Numbered { folder: PathBuf, keep: usize },
 }
 
 #[derive(Debug)]

@@ -74,9 +74,7 @@ pub(super) fn run(
             let text = reply.as_bytes().unwrap_or_default();
             out.info(&String::from_utf8_lossy(text))
         }
-        ClientCommand::Snapshot { dir, background } => {
-            super::snapshot::run(dir, *background, server, out)
-        }
+        ClientCommand::Snapshot(args) => super::snapshot::run(args, server, out),
         ClientCommand::Table(args) => table(&args.command, server, out),
         ClientCommand::Call { words } => {
             let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();

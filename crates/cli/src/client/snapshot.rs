@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use duramen_wire::resp::Reply;
 use serde_json::json;
 
-use super::Servers;
 use super::print::Printer;
+use super::{Servers, SnapshotArgs};
 use crate::failure::Failure;
 
 /// Interval of progress requests.
@@ -48,22 +48,23 @@ impl Status {
     }
 }
 
-pub(super) fn run(
-    dir: &Path,
-    background: bool,
-    server: &mut Servers,
-    out: &mut Printer,
-) -> Result<(), Failure> {
-    // Relative to the user's working directory, not to the server's.
-    let dir = std::path::absolute(dir).map_err(|reason| Failure::Input {
-        what: format!("the directory {}", dir.display()),
-        reason,
-    })?;
-    let began = Instant::now();
-    let reply: Reply = server.ask(&[&b"DURAMEN.SNAPSHOT"[..], dir.as_os_str().as_bytes()])?;
-    if background {
-        return out.done(&reply);
+/// The request for a snapshot in this absolute path.
+fn request(args: &SnapshotArgs, dir: &Path) -> Vec<Vec<u8>> {
+    let mut words = vec![
+        b"DURAMEN.SNAPSHOT".to_vec(),
+        dir.as_os_str().as_bytes().to_vec(),
+    ];
+    if args.replace {
+        words.push(b"REPLACE".to_vec());
     }
+    if let Some(number) = args.keep {
+        words.extend([b"KEEP".to_vec(), number.to_string().into_bytes()]);
+    }
+    words
+}
+
+/// Follows a snapshot until it has ended.
+fn follow(server: &mut Servers) -> Result<Status, Failure> {
     let live = io::stderr().is_terminal();
     let status = loop {
         let status = Status::ask(server)?;
@@ -80,7 +81,33 @@ pub(super) fn run(
     if live {
         eprint!("\r\x1b[2K");
     }
-    if Path::new(&status.dir) != dir {
+    Ok(status)
+}
+
+pub(super) fn run(
+    args: &SnapshotArgs,
+    server: &mut Servers,
+    out: &mut Printer,
+) -> Result<(), Failure> {
+    // Relative to the user's working directory, not to the server's.
+    let dir = std::path::absolute(&args.dir).map_err(|reason| Failure::Input {
+        what: format!("the directory {}", args.dir.display()),
+        reason,
+    })?;
+    let began = Instant::now();
+    let words = request(args, &dir);
+    let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+    let reply: Reply = server.ask(&words)?;
+    if args.background {
+        return out.done(&reply);
+    }
+    let status = follow(server)?;
+    let made = Path::new(&status.dir);
+    let is_ours = match args.keep {
+        None => made == dir,
+        Some(_) => made.parent() == Some(&*dir),
+    };
+    if !is_ours {
         return Err(Failure::Server(format!(
             "another snapshot has begun, in {}: it is not known whether the one in {} is complete; `duramen fsck` tells",
             status.dir,

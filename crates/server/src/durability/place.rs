@@ -5,6 +5,9 @@ use crate::config::{DiskMode, ServerConfig};
 use duramen::internals::{finish_removal, is_copy, remove_copy};
 use duramen_base::private::make_dir;
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+const DAY_SECONDS: u64 = 86_400;
 
 /// Paths of a snapshot in progress.
 pub(crate) struct SnapshotPaths {
@@ -12,6 +15,8 @@ pub(crate) struct SnapshotPaths {
     pub(crate) fresh: PathBuf,
     /// The path that it gets when it is complete; it replaces an older snapshot there.
     then: Option<PathBuf>,
+    /// Snapshots that stay in its folder, with this one; 0: nothing is removed.
+    keep: usize,
 }
 
 impl SnapshotPaths {
@@ -20,6 +25,20 @@ impl SnapshotPaths {
             Target::Directory(dir) => Ok(SnapshotPaths {
                 fresh: dir,
                 then: None,
+                keep: 0,
+            }),
+            Target::Replacing(dir) => {
+                let name = dir.file_name().unwrap_or_default().display();
+                Ok(SnapshotPaths {
+                    fresh: dir.with_file_name(format!(".{name}.new")),
+                    then: Some(dir),
+                    keep: 0,
+                })
+            }
+            Target::Numbered { folder, keep } => Ok(SnapshotPaths {
+                fresh: folder.join(".new"),
+                then: Some(folder.join(name_of(SystemTime::now()))),
+                keep,
             }),
             Target::Dump => {
                 let folder = if config.snapshot_dir.is_empty() {
@@ -36,6 +55,7 @@ impl SnapshotPaths {
                 Ok(SnapshotPaths {
                     fresh: folder.join("dump.new"),
                     then: Some(folder.join("dump")),
+                    keep: 0,
                 })
             }
         }
@@ -71,7 +91,31 @@ impl SnapshotPaths {
         put_in_place(&self.fresh, then).map_err(says("rename", &self.fresh))?;
         sync_dir(folder).map_err(says("sync", folder))?;
         remove_copy(&self.fresh).map_err(says("remove", &self.fresh))?;
+        self.remove_oldest(folder).map_err(|error| {
+            let done = then.display();
+            format!("the snapshot {done} is complete, but older ones are not removed: {error}")
+        })?;
         Ok(report)
+    }
+
+    /// Removes the oldest of the folder's snapshots that have a name of [`name_of`].
+    fn remove_oldest(&self, folder: &Path) -> std::io::Result<()> {
+        if self.keep == 0 {
+            return Ok(());
+        }
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(folder)? {
+            let name = entry?.file_name().display().to_string();
+            if is_name(&name) {
+                found.push(name);
+            }
+        }
+        found.sort();
+        for name in found.iter().rev().skip(self.keep) {
+            let text = |error| std::io::Error::other(format!("{name}: {error}"));
+            remove_copy(&folder.join(name)).map_err(text)?;
+        }
+        Ok(())
     }
 
     /// Removes the remains of a snapshot whose process was killed.
@@ -82,6 +126,56 @@ impl SnapshotPaths {
         finish_putting(&self.fresh, then)?;
         remove_copy(&self.fresh)
     }
+}
+
+/// The name of a snapshot that was taken at this time, in UTC: `20261129-201503`. Later ones have
+/// greater names.
+fn name_of(time: SystemTime) -> String {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (day, second) = (since.as_secs() / DAY_SECONDS, since.as_secs() % DAY_SECONDS);
+    let (mut year, mut left) = (1970, day);
+    let days_of = |year: u64| {
+        let leap =
+            year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+        [
+            31,
+            28 + u64::from(leap),
+            31,
+            30,
+            31,
+            30,
+            31,
+            31,
+            30,
+            31,
+            30,
+            31,
+        ]
+    };
+    while left >= days_of(year).iter().sum() {
+        left -= days_of(year).iter().sum::<u64>();
+        year += 1;
+    }
+    let mut month = 1;
+    for days in days_of(year) {
+        if left < days {
+            break;
+        }
+        left -= days;
+        month += 1;
+    }
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!(
+        "{year:04}{month:02}{:02}-{hour:02}{minute:02}{second:02}",
+        left + 1
+    )
+}
+
+fn is_name(name: &str) -> bool {
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let parts = name.split_once('-');
+    parts
+        .is_some_and(|(day, time)| day.len() == 8 && time.len() == 6 && digits(day) && digits(time))
 }
 
 /// Gives `fresh` the name `then`; a file that had that name gets the name of `fresh`.
@@ -132,6 +226,7 @@ fn sync_dir(dir: &Path) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     /// On a file system that cannot exchange names, a kill between the two moves left the older
     /// snapshot and the complete `dump.new`. The next start removed `dump.new`, and there was no
@@ -148,6 +243,7 @@ mod tests {
         let place = SnapshotPaths {
             fresh: fresh.clone(),
             then: Some(then.clone()),
+            keep: 0,
         };
         let held = || std::fs::read_to_string(then.join("LOCK")).ok();
         make(&old, "old");
@@ -165,5 +261,50 @@ mod tests {
         place.clear().unwrap();
         assert_eq!(held().as_deref(), Some("new"));
         assert!(!old.exists());
+    }
+
+    #[test]
+    fn names_are_times_in_their_order() {
+        let at = |seconds| name_of(UNIX_EPOCH + Duration::from_secs(seconds));
+        assert_eq!(at(0), "19700101-000000");
+        assert_eq!(at(951_782_399), "20000228-235959");
+        assert_eq!(at(951_868_799), "20000229-235959");
+        assert_eq!(at(951_868_800), "20000301-000000");
+        assert_eq!(at(1_798_761_599), "20261231-235959");
+        assert_eq!(at(4_107_542_400), "21000301-000000");
+        assert!(is_name(&at(1)) && !is_name("dump") && !is_name("20261129-2015030"));
+        assert!(!is_name("20261129_201503") && !is_name("2026112x-201503"));
+    }
+
+    #[test]
+    fn the_newest_stay_and_nothing_else_is_touched() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = [
+            "20260101-000000",
+            "20260102-000000",
+            "20260103-000000",
+            "monday",
+        ];
+        for name in names {
+            std::fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        let place = SnapshotPaths {
+            fresh: folder.path().join(".new"),
+            then: None,
+            keep: 2,
+        };
+        place.remove_oldest(folder.path()).unwrap();
+        let left = names.map(|name| folder.path().join(name).exists());
+        assert_eq!(left, [false, true, true, true]);
+        // A folder with something else stays, and is named.
+        let foreign = folder.path().join("20250101-000000");
+        std::fs::create_dir(&foreign).unwrap();
+        std::fs::write(foreign.join("letter"), "dear").unwrap();
+        let error = place.remove_oldest(folder.path()).unwrap_err().to_string();
+        assert!(
+            error.contains("20250101-000000") && error.contains("letter"),
+            "{error}"
+        );
+        assert!(foreign.join("letter").exists());
     }
 }

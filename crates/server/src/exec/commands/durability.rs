@@ -21,6 +21,9 @@ pub(crate) const NO_PERSISTENCE: Failure = Failure::Text(
     "ERR nothing is saved: this server keeps data in memory only (level memory); start it with --dir to keep it",
 );
 
+/// Largest number of snapshots that stay: each of them is looked at.
+const KEPT_MAX: usize = 10_000;
+
 const WITH_OTHERS: Failure = Failure::Text(
     "ERR this server is a member of a cluster: other members keep its log, and it has nothing of its own to copy or to verify",
 );
@@ -81,8 +84,9 @@ pub(crate) fn bgrewriteaof(ctx: &mut Context<'_>) -> Done {
     Ok(())
 }
 
-/// `DURAMEN.SNAPSHOT directory`: makes a copy there, in the background; `INFO persistence` shows
-/// its progress.
+/// `DURAMEN.SNAPSHOT directory [REPLACE | KEEP number]`: makes a copy there, in the background;
+/// `INFO persistence` shows its progress. With REPLACE, a complete copy replaces the snapshot that
+/// is there; with KEEP, it gets a new name in that folder, and only the newest ones stay.
 pub(crate) fn snapshot(ctx: &mut Context<'_>) -> Done {
     let text = String::from_utf8(ctx.arg(1).to_vec())
         .map_err(|_| Failure::Text("ERR the directory's name is not UTF-8"))?;
@@ -94,8 +98,20 @@ pub(crate) fn snapshot(ctx: &mut Context<'_>) -> Done {
         )
         .into());
     }
-    ctx.shared
-        .snapshot(own_copy(ctx.shared)?, Target::Directory(dir))?;
+    let option = ctx.args.get(2).map(|word| word.to_ascii_uppercase());
+    let target = match (option.as_deref(), ctx.args.get(3)) {
+        (None, _) => Target::Directory(dir),
+        (Some(b"REPLACE"), None) => Target::Replacing(dir),
+        (Some(b"KEEP"), Some(number)) if ctx.args.len() == 4 => Target::Numbered {
+            folder: dir,
+            keep: parse_integer(number)
+                .and_then(|number| usize::try_from(number).ok())
+                .filter(|number| (1..=KEPT_MAX).contains(number))
+                .ok_or(Failure::Text("ERR KEEP takes a number from 1 to 10000"))?,
+        },
+        _ => return Err(SYNTAX),
+    };
+    ctx.shared.snapshot(own_copy(ctx.shared)?, target)?;
     ctx.ok()
 }
 

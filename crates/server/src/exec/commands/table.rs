@@ -374,7 +374,7 @@ const ROWS: &[Spec] = &[
     row("duramen.mremove", -2, WRITE, ALL_KEYS, Group::Duramen, Family::MultiWrite, "0.1.0", "O(N)", "Removes several keys, each by itself.", Data(duramen::mremove)),
     row("duramen.scan", -2, READONLY | WHOLE | TIMED, NO_KEYS, Group::Duramen, Family::Scan, "0.1.0", "O(N)", "Walks over keys, values and object versions.", Data(duramen::scan)),
     row("duramen.scrub", 1, ADMIN | NOSCRIPT | NO_MULTI | DANGEROUS, NO_KEYS, Group::Duramen, Family::Other, "0.2.0", "O(N)", "Verifies all data on disk, in the background.", Plain(durability::scrub)),
-    row("duramen.snapshot", 2, ADMIN | NOSCRIPT | NO_MULTI | DANGEROUS, NO_KEYS, Group::Duramen, Family::Other, "0.2.0", "O(N)", "Copies all data into a new directory, in the background.", Plain(durability::snapshot)),
+    row("duramen.snapshot", -2, ADMIN | NOSCRIPT | NO_MULTI | DANGEROUS, NO_KEYS, Group::Duramen, Family::Other, "0.2.0", "O(N)", "Copies all data into a new directory, in the background.", Plain(durability::snapshot)),
     row("duramen.stuck", 1, NOSCRIPT | LOADING | STALE, NO_KEYS, Group::Duramen, Family::Other, "0.1.0", "O(N) where N is the number of threads.", "Tells which threads have not come back to their loops, and for how long.", Plain(server::stuck)),
     row("duramen.use", 2, FAST | NO_MULTI | CONNECTION, NO_KEYS, Group::Duramen, Family::Other, "0.1.0", "O(1)", "Chooses a table for this connection by name.", Store(duramen::use_table)),
     row("duramen.table", -2, CONTAINER, NO_KEYS, Group::Duramen, Family::Other, "0.1.0", "O(1)", "A container for commands about tables.", Plain(server::container)),
