@@ -1,5 +1,7 @@
 //! The two tiers of tests, and the arguments of `cargo xtask test`.
 
+use crate::process;
+
 /// How much a run tests. Tests read it from `DURAMEN_TEST_TIER`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tier {
@@ -37,8 +39,25 @@ A PART is one of these, or a part of a test's name, of Rust or Python:
   fuzz            the fuzz targets compile (full tier)
   interleavings   the engine's synchronisation under loom and shuttle
   checker         the tests of the checker of histories
+  planted         the tests in which each planted bug has to be found (docs/protocols.md)
   python          real clients and real servers
 ";
+
+/// The page with a table of all planted bugs, and the heading above it.
+const PLANTED_PAGE: &str = "docs/protocols.md";
+const PLANTED_HEADING: &str = "## Planted bugs";
+
+/// The names of tests in the table of planted bugs.
+fn planted_tests(page: &str) -> Vec<String> {
+    let table = page
+        .split_once(PLANTED_HEADING)
+        .map_or("", |(_, rest)| rest);
+    let table = table.split("\n## ").next().unwrap_or_default();
+    let rows = table.lines().filter(|line| line.starts_with("| `"));
+    let tests = rows.filter_map(|row| row.rsplit(" | ").next());
+    let names = tests.flat_map(|cell| cell.split('`').skip(1).step_by(2));
+    names.map(str::to_owned).collect()
+}
 
 /// Parts that are no part of a test's name.
 pub(super) const PARTS: [&str; 9] = [
@@ -90,6 +109,11 @@ impl Request {
                 }
                 option if option.starts_with('-') => {
                     return Err(format!("unknown option `{option}`\n\n{USAGE}"));
+                }
+                "planted" => {
+                    let page = process::root().join(PLANTED_PAGE);
+                    let text = std::fs::read_to_string(page).map_err(|error| error.to_string())?;
+                    request.names.extend(planted_tests(&text));
                 }
                 part if PARTS.contains(&part) => request.parts.push(part.to_owned()),
                 name => request.names.push(name.to_owned()),
@@ -153,10 +177,26 @@ mod tests {
 
     #[test]
     fn a_part_or_a_name_excludes_the_others() {
-        let some = request(&["heap", "planted"]).unwrap();
+        let some = request(&["heap", "moves"]).unwrap();
         assert!(some.has("heap") && !some.has("rust") && !some.is_everything());
-        assert!(some.wants("rust", "sim::it::clusters::planted::x"));
+        assert!(some.wants("rust", "sim::it::clusters::moves::x"));
         assert!(!some.wants("rust", "sim::it::clusters::x") && some.wants("heap", "any"));
+    }
+
+    /// `scripts/test planted` chose the tests with this word in their names: a tenth of those that
+    /// find a planted bug.
+    #[test]
+    fn planted_means_every_test_in_the_table() {
+        let page = "## Planted bugs\n\n| bug | rule | tests |\n|---|---|---|\n\
+            | `A` | one: `x` | `a_is_found`, `b_is_found` |\n| `B` | two | `c` |\n\n## More\n| `D` | d | `d` |\n";
+        assert_eq!(planted_tests(page), ["a_is_found", "b_is_found", "c"]);
+        let some = request(&["planted"]).unwrap();
+        assert!(
+            some.names.len() > 150 && !some.has("rust"),
+            "{}",
+            some.names.len()
+        );
+        assert!(some.wants("rust", "it::trap_4_hits_that_do_not_wait_are_found"));
     }
 
     #[test]
