@@ -70,11 +70,13 @@ impl Options {
     }
 }
 
-/// The command in a form that a reader can repeat: the program by its name, without its path.
+/// The command in a form that a reader can repeat: the program by its name, and paths as `PATH`.
 fn command_line(mut args: impl Iterator<Item = String>) -> String {
     let program = args.next().unwrap_or_default();
     let name = program.rsplit('/').next().unwrap_or_default().to_owned();
-    args.fold(name, |line, word| line + " " + &word)
+    args.fold(name, |line, word| {
+        line + " " + if word.starts_with('/') { "PATH" } else { &word }
+    })
 }
 
 /// One line of progress, on standard error.
@@ -94,8 +96,13 @@ mod tests {
 
     #[test]
     fn commands_are_shown_without_their_directory() {
-        let args = ["/somewhere/target/release/duramen-bench", "ycsb", "--quick"];
+        let args = [
+            "/somewhere/target/release/duramen-bench",
+            "types",
+            "--duramen",
+            "/tmp/mine",
+        ];
         let line = command_line(args.into_iter().map(str::to_owned));
-        assert_eq!(line, "duramen-bench ycsb --quick");
+        assert_eq!(line, "duramen-bench types --duramen PATH");
     }
 }

@@ -6,6 +6,9 @@ use serde_json::Value;
 use std::fmt::Write;
 use std::path::Path;
 
+/// Builds of earlier days had other formats, locks or paths of a request.
+const LIKE_TODAY_SINCE: &str = "2026-11-23";
+
 /// The text that a finished figure prints.
 pub fn report_text(report: &Report) -> String {
     let mut text = format!("\n{}\n", report.title);
@@ -34,10 +37,11 @@ pub fn report_markdown(report: &Report, plots: &str) -> String {
     };
     let memory_bytes = report.machine.get("memory_bytes").and_then(Value::as_u64);
     let mut text = format!(
-        "{}\n\n`{}` · {} · {size} · writes at level `{}`  \n{} x {}, {} GiB, Linux {}, transparent huge pages: {}\n\n",
+        "{}\n\n`{}` · {} · {size}{} · writes at level `{}`  \n{} x {}, {} GiB, Linux {}, transparent huge pages: {}\n\n",
         report.about,
-        report.command,
+        shown(&report.command),
         report.date,
+        earlier(&report.date),
         report.level,
         fact("cores"),
         fact("cpu"),
@@ -59,6 +63,23 @@ pub fn report_markdown(report: &Report, plots: &str) -> String {
         let _ = writeln!(text, "- {note}");
     }
     text
+}
+
+/// The command as a reader types it.
+fn shown(command: &str) -> String {
+    match command.strip_prefix("duramen-bench ") {
+        Some(figure) => format!("cargo xtask bench {figure}"),
+        None => command.to_owned(),
+    }
+}
+
+/// Marks a figure of a build that is too different from the present one.
+fn earlier(date: &str) -> &'static str {
+    if date < LIKE_TODAY_SINCE {
+        " · **of an earlier build**"
+    } else {
+        ""
+    }
 }
 
 fn targets_markdown(report: &Report) -> String {
@@ -210,6 +231,23 @@ mod tests {
             "rendering twice changes nothing"
         );
         assert!(replace_between(text, "y", "").is_none());
+    }
+
+    /// Readers typed `bench-base memory`, which no build had any more, and quoted figures of a
+    /// build that had little in common with theirs.
+    #[test]
+    fn commands_can_be_typed_and_old_figures_are_marked() {
+        let mut report = Report::new("x", "X", "About.", &Options::for_tests());
+        report.command = "duramen-bench lfs --quick".to_owned();
+        for (date, marked) in [
+            ("2026-11-22T23:59:59Z", true),
+            ("2026-11-23T00:00:00Z", false),
+        ] {
+            report.date = date.to_owned();
+            let text = report_markdown(&report, "p");
+            assert!(text.contains("`cargo xtask bench lfs --quick`"), "{text}");
+            assert_eq!(text.contains("of an earlier build"), marked, "{text}");
+        }
     }
 
     #[test]
