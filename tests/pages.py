@@ -9,14 +9,16 @@ A page's fenced blocks have this meaning:
   which stays open.
 - Every other block is a list of commands.
 - `…` stands for any text; alone on a line, for any lines.
-- A command that prints a line `ready …` is a server: it runs until the page ends. `PID` is the
-  first of its `pids=`.
+- A command that prints a line `ready …` is a server: it runs until the page ends. `PID` is one of
+  its `pids=`: that of the server which a reply named last (`MOVED`), else the first.
 
 Comments right above a block give special instructions:
 
 - `<!-- test: skip: REASON -->`: it is not run.
 - `<!-- test: file NAME -->`: it is the content of a file.
 - `<!-- test: stop -->`: another terminal, and no earlier process runs any more.
+- `<!-- test: before COMMAND -->`: the reader has done this already.
+- `<!-- test: serve ARGUMENTS -->`: a server with these arguments runs, which the page does not show.
 - `<!-- test: on ADDRESS … -->`: it is run on each of these machines; the block names the first.
 - `<!-- test: with A=B … -->`: B is small enough for a test, A is the real value.
 
@@ -184,6 +186,8 @@ class Reader:
         self.redis = None
         self.redis_arguments = []
         self.commands = 0
+        # The address that a reply named last.
+        self.moved = None
         self.slowest = (0.0, "")
         self.prepare()
         self.machines = {"10.0.0.1": Machine(self, network.hub, "hub")}
@@ -251,12 +255,22 @@ esac""",
                 continue
             if block.directive("stop") is not None:
                 self.stop()
+            self.prepare_for(block)
             if (name := block.directive("file")) is not None:
                 self.write(name, block)
             else:
                 self.run_block(block)
         self.close_redis()
         return skipped
+
+    def prepare_for(self, block):
+        machine = self.machines["10.0.0.1"]
+        for text in block.directives:
+            word, _, rest = text.partition(" ")
+            if word == "before":
+                self.run_shell(block, machine, machine.place(rest), [])
+            if word == "serve":
+                self.run_shell(block, machine, machine.place(f"duramen serve {rest}"), ["…", "ready …"])
 
     def write(self, name, block):
         machine = self.machines["10.0.0.1"]
@@ -300,8 +314,10 @@ esac""",
             self.close_redis()
             return
         if "PID" in command:
-            pids = [service.ready["pids"] for service in self.services if "pids" in service.ready]
-            command = re.sub(r"\bPID\b", pids[-1].split(",")[0], command)
+            up = [service.ready for service in self.services if "pids" in service.ready][-1]
+            servers = up["resp"].split(",")
+            number = servers.index(self.moved) if self.moved in servers else 0
+            command = re.sub(r"\bPID\b", up["pids"].split(",")[number], command)
         state = self.root / "state"
         script = f"cd {machine.folder}\n{command}\ncode=$?\npwd > {state}.folder\nenv -0 > {state}.variables\nexit $code\n"
         output = self.root / f"output-{self.commands}"
@@ -316,6 +332,8 @@ esac""",
             )
         ready = self.ended_or_ready(block, command, process, output)
         printed = output.read_text(errors="replace").splitlines()
+        for line in printed:
+            self.moved = match[1] if (match := re.search(r"MOVED [0-9]+ (\S+)", line)) else self.moved
         said = f"{block}: {command}\nprinted\n" + "\n".join(printed) + "\nand the page shows\n" + "\n".join(shown)
         if ready:
             self.services.append(Service(process, output, ready))
