@@ -226,6 +226,10 @@ fn failure(error: &Error) -> Failure {
             tried: last.clone(),
             advice: "The request may have been carried out: see `duramen status`.",
         },
+        Error::NotReady { deadline, reason } => Failure::NotReady {
+            within: *deadline,
+            reason: reason.clone(),
+        },
         Error::Options(why) => Failure::Usage(why.clone()),
         Error::Refused(why) if why.contains("log in") => Failure::Coordinator(format!(
             "{why}\nName one by --user, with DURAMEN_PASSWORD or --password-file."

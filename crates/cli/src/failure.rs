@@ -35,6 +35,11 @@ pub(crate) enum Failure {
     },
     #[error("the coordinator refused: {0}")]
     Coordinator(String),
+    #[error("not done within {within:?}: {reason}")]
+    NotReady {
+        within: std::time::Duration,
+        reason: String,
+    },
     #[error("no coordinator answered within {within:?}: {tried}\n{advice}")]
     NoCoordinator {
         within: std::time::Duration,
@@ -73,7 +78,7 @@ impl Failure {
             }
             Failure::NotFound(_) | Failure::Unmeasured(_) => 1,
             Failure::Usage(_) | Failure::Input { .. } | Failure::Output { .. } => 2,
-            Failure::Server(_) | Failure::Coordinator(_) => 3,
+            Failure::Server(_) | Failure::Coordinator(_) | Failure::NotReady { .. } => 3,
             Failure::Unreachable { .. }
             | Failure::Tls { .. }
             | Failure::NoCoordinator { .. }

@@ -9,6 +9,10 @@ pub enum Error {
     /// allow more time.
     #[error("not done within {deadline:?}: {last}")]
     Deadline { deadline: Duration, last: String },
+    /// The cluster has to wait for something before it can do this, for longer than the call may.
+    /// Nothing was changed. Remove the reason, or try again later.
+    #[error("not ready within {deadline:?}: {reason}")]
+    NotReady { deadline: Duration, reason: String },
     /// As [`Error::Deadline`], but the request was sent and no answer arrived: it may have taken
     /// effect, or may still do so. Read the key before you write it again.
     #[error("no answer within {deadline:?}, it may have taken effect: {last}")]

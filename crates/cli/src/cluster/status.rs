@@ -71,7 +71,9 @@ pub(crate) fn run(args: &StatusArgs, cluster: &Cluster, json: bool) -> Result<()
                     io::stdout().write_all(b"\n").map_err(Failure::stdout)?;
                 }
             }
-            Err(failure @ Failure::NoCoordinator { .. }) => eprintln!("duramen: {failure}"),
+            Err(failure @ (Failure::NoCoordinator { .. } | Failure::NotReady { .. })) => {
+                eprintln!("duramen: {failure}");
+            }
             Err(failure) => return Err(failure),
         }
         std::thread::sleep(std::time::Duration::from_secs_f64(seconds));

@@ -224,14 +224,17 @@ impl Shared {
         let deadline_us = self.now_us().saturating_add(deadline.as_micros() as u64);
         let mut failures = 0;
         let mut may_be_done = false;
+        let mut waits_for = None;
         loop {
             if failures > 0 && self.until(deadline_us).is_zero() {
                 let last = self.core().coordinators().troubles();
-                return Err(match may_be_done {
-                    true => Error::OutcomeUnknown { deadline, last },
-                    false => Error::Deadline { deadline, last },
+                return Err(match waits_for {
+                    _ if may_be_done => Error::OutcomeUnknown { deadline, last },
+                    Some(reason) => Error::NotReady { deadline, reason },
+                    None => Error::Deadline { deadline, last },
                 });
             }
+            waits_for = None;
             let address = {
                 let mut core = self.core();
                 let address = core.coordinators().current();
@@ -262,6 +265,9 @@ impl Shared {
                 Ok(CoordinatorAnswer::Refused(refusal @ Refusal::NotReady { .. })) => {
                     let why = refusal.to_string();
                     self.core().coordinators().postponed(&address, &why);
+                    if let Refusal::NotReady { reason, .. } = refusal {
+                        waits_for = Some(reason);
+                    }
                 }
                 Ok(CoordinatorAnswer::Refused(refusal @ Refusal::Store(_))) => {
                     // A store that failed may have stored it nevertheless.

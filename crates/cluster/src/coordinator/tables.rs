@@ -57,10 +57,14 @@ impl Coordinator {
             });
         }
         let masters: Vec<ServerId> = self.masters().take(servers as usize).collect();
-        if masters.is_empty() {
+        if masters.len() < servers as usize {
+            let up = masters.len();
             return refused(Refusal::NotReady {
                 after_ms: BUSY_MS,
-                reason: "no server is UP that can own a tablet".to_owned(),
+                reason: format!(
+                    "a table over {servers} servers: {up} are up that can own tablets. \
+                     Start more, or name fewer"
+                ),
             });
         }
         let Some(table) = existing.or_else(|| self.free_table()) else {
@@ -76,7 +80,7 @@ impl Coordinator {
         self.put(Key::Table(table), &entry);
         self.tables.insert(table, entry.clone());
         let ranges = slices(KeyRange::ALL, u64::from(servers));
-        for (range, owner) in ranges.into_iter().zip(masters.iter().cycle()) {
+        for (range, owner) in ranges.into_iter().zip(&masters) {
             let tablet = TabletRecord {
                 last: range.last,
                 owner: *owner,

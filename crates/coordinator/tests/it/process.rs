@@ -1,7 +1,7 @@
 //! Tests of coordinators with real sockets, around stores that the tests control.
 
 use duramen_acl::{Catalog, Command};
-use duramen_base::ids::ServerId;
+use duramen_base::ids::{RouteHash, ServerId, TableId};
 use duramen_client::{
     Admin, AdminAnswer, Client, Error as ClientError, Login, Options as ClientOptions,
 };
@@ -321,21 +321,24 @@ fn a_member_is_told_what_it_owns_and_its_end_is_noticed() {
     server.id = enlisted.server;
     let create = Admin::CreateTable {
         name: "t".to_owned(),
-        servers: 3,
+        servers: 1,
         level: None,
     };
     let created = client.admin(create.clone()).expect("created");
     assert!(matches!(created, AdminAnswer::Table(_)), "{created:?}");
     let again = client.admin(create).expect_err("it exists");
     assert!(again.to_string().contains("table `t` exists"), "{again}");
-    server.until("it is told three tablets", |server| {
+    let (table, at) = (TableId(1), RouteHash::first_of_slot(99));
+    let split = client.admin(Admin::Split { table, at });
+    assert_eq!(split.expect("split"), AdminAnswer::Done);
+    server.until("it is told two tablets", |server| {
         server.heard.iter().any(|question| {
-            matches!(question, FromCoordinator::Tablets(told) if told.tablets.len() == 3)
+            matches!(question, FromCoordinator::Tablets(told) if told.tablets.len() == 2)
         })
     });
     let asked = status(&client);
     assert_eq!(asked.servers[0].status, ServerStatus::Up);
-    assert_eq!((asked.tablets.len(), asked.term), (3, 1));
+    assert_eq!((asked.tablets.len(), asked.term), (2, 1));
     // No member suspects it: the coordinator itself notices that its port is closed, as the other
     // server still answers.
     let mut other = Server::new(&running);
@@ -774,9 +777,9 @@ fn a_repeated_creation_of_a_table_is_no_refusal() {
         servers,
         level: None,
     };
-    let created = client.admin(create(3));
+    let created = client.admin(create(1));
     assert!(matches!(created, Ok(AdminAnswer::Table(_))), "{created:?}");
-    let other = client.admin(create(4)).expect_err("it has another form");
+    let other = client.admin(create(2)).expect_err("it has another form");
     assert!(other.to_string().contains("exists"), "{other}");
     running.stopper().stop();
     running.wait().expect("it ends as told");

@@ -18,6 +18,37 @@ pub(crate) fn start(store: &str, more: &[&str]) -> Process {
     Process::start(&args)
 }
 
+/// All five tablets went to the one server that was up, with exit code 0.
+#[test]
+fn a_table_over_more_servers_than_are_up_waits_for_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = format!("redb:{}", folder.path().join("store").display());
+    let coordinator = start(&store, &["--replicas", "1"]);
+    let at = coordinator.said("coordinator");
+    let member = |name: &str| {
+        let dir = folder.path().join(name).display().to_string();
+        let places = ["serve", "--coordinator", &at, "--dir", &dir, "--admin=no"];
+        let size = ["--port=0", "--native-port=0", "--memory=64mb"];
+        Process::start(&[&places[..], &size].concat())
+    };
+    let create = |seconds: &str| {
+        let words = ["table", "create", "db0", "--servers", "2"];
+        coordinator
+            .call(&[&words[..], &["--timeout", seconds]].concat())
+            .run()
+    };
+    let _one = member("one");
+    let refused = create("3");
+    refused.expect_error(3, "a table over 2 servers: 1 are up");
+    assert!(refused.err.contains("not done within"), "{refused:?}");
+    let tables = coordinator.call(&["table", "list"]).run();
+    assert!(!tables.out.contains("db0"), "{tables:?}");
+    let _two = member("two");
+    let made = create("30");
+    made.expect(0);
+    assert!(made.out.contains("2 tablets on 2 servers"), "{made:?}");
+}
+
 #[test]
 fn commands_to_a_coordinator_without_servers_say_why_they_fail() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -34,7 +65,7 @@ fn commands_to_a_coordinator_without_servers_say_why_they_fail() {
             "3",
         ])
         .run();
-    answer.expect_error(4, "no server is UP that can own a tablet");
+    answer.expect_error(3, "a table over 2 servers: 0 are up that can own tablets");
     let answer = first.call(&["status", "--json"]).run();
     answer.expect(0);
     let status: serde_json::Value = serde_json::from_str(&answer.out).expect("JSON");

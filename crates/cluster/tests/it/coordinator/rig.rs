@@ -1,6 +1,6 @@
 //! One coordinator, its store, and servers that a test plays itself.
 
-use duramen_base::ids::{ListVersion, SegmentId, ServerId, TableId, TabletsVersion};
+use duramen_base::ids::{ListVersion, RouteHash, SegmentId, ServerId, TableId, TabletsVersion};
 use duramen_cluster::coordinator::store::{Memory, MetaStore};
 use duramen_cluster::coordinator::{
     CallId, Config, Coordinator, Input, OpenError, Output, ReplyId, Sign,
@@ -11,7 +11,7 @@ use duramen_format::segment::{Header, Kind};
 use duramen_harness::{Leader, config, settings};
 use duramen_wire::native::message::{
     Admin, AdminAnswer, ClusterSettings, CoordinatorAnswer, Enlist, FromCoordinator, ReplicaEntry,
-    Replicas, ServerAnswer, Status, Tablets, ToCoordinator,
+    Replicas, ServerAnswer, ServerEntry, ServerStatus, Status, Tablets, ToCoordinator,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -197,16 +197,35 @@ impl Rig {
             .expect("an answer at once")
     }
 
-    pub fn create_table(&mut self, name: &str, servers: u32) -> TableId {
+    /// A table of equal tablets, spread over as many of the servers as is possible evenly.
+    pub fn create_table(&mut self, name: &str, tablets: u32) -> TableId {
+        let entries = self.leader.coordinator.overview().status.servers;
+        let is_master = |entry: &&ServerEntry| {
+            entry.status == ServerStatus::Up && entry.roles.master && !entry.draining
+        };
+        let up = entries.iter().filter(is_master).count() as u32;
+        let fits = |servers: &u32| tablets.is_multiple_of(*servers);
+        let servers = (1..=up.min(tablets)).rev().find(fits).unwrap_or(tablets);
         let admin = Admin::CreateTable {
             name: name.to_owned(),
             servers,
             level: None,
         };
-        match self.admin(admin) {
+        let table = match self.admin(admin) {
             CoordinatorAnswer::Admin(AdminAnswer::Table(table)) => table.table,
             other => panic!("{other:?}"),
+        };
+        if servers < tablets {
+            let stores = std::mem::replace(&mut self.leader.stores, false);
+            for n in 1..tablets {
+                let at = RouteHash::first_of_slot(((n << 14) / tablets) as u16);
+                let split = ToCoordinator::Admin(Admin::Split { table, at });
+                self.begin(ServerId::NONE, split);
+            }
+            self.store_all();
+            self.leader.stores = stores;
         }
+        table
     }
 
     /// A new server with disk and nonce of that number.

@@ -251,19 +251,11 @@ fn a_million_tablets_are_told_in_pages() {
     const TABLES: usize = 62;
     const EACH: u32 = 1 << 14;
     let mut rig = Rig::new();
-    rig.enlist_some(3);
+    rig.enlist_some(4);
     rig.be_good();
-    rig.leader.stores = false; // one batch is in flight, all others are one
     for n in 0..TABLES {
-        let create = Admin::CreateTable {
-            name: format!("table{n}"),
-            servers: EACH,
-            level: None,
-        };
-        rig.ask(ServerId::NONE, ToCoordinator::Admin(create));
+        rig.create_table(&format!("table{n}"), EACH);
     }
-    rig.store_all();
-    rig.leader.stores = true;
     rig.be_good();
     let all = TABLES * EACH as usize;
     assert!(all > 1_000_000);
@@ -279,7 +271,7 @@ fn a_million_tablets_are_told_in_pages() {
     assert!(
         spread
             .clone()
-            .all(|share| (share.tablets, share.owners) == (u64::from(EACH), 3))
+            .all(|share| (share.tablets, share.owners) == (u64::from(EACH), 4))
     );
     assert_eq!(spread.count(), TABLES);
     assert!(refusal(rig.admin(Admin::Status)).contains("Tablets"));

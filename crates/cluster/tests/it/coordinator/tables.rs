@@ -120,6 +120,14 @@ fn bad_wishes_are_refused_clearly() {
     let servers = rig.enlist_some(2);
     let table = rig.create_table("a", 2);
     assert_eq!(invalid(rig.admin(create("a", 1))), "table `a` exists");
+    // `table create --servers 5` gave all five tablets to the one server that was up, and that was
+    // a success.
+    match rig.admin(create("b", 3)) {
+        CoordinatorAnswer::Refused(Refusal::NotReady { reason, .. }) => {
+            assert!(reason.contains("over 3 servers: 2 are up"), "{reason}");
+        }
+        other => panic!("{other:?}"),
+    }
     assert!(invalid(rig.admin(create("", 1))).contains("name"));
     assert!(invalid(rig.admin(create("b", 0))).contains("tablets"));
     let name = "nothing".to_owned();

@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 /// A request of an administrator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Admin {
-    /// Creates a table of `servers` tablets with equal hash ranges. If a table has this name:
-    /// `Invalid`. → `Table`
+    /// Creates a table of `servers` tablets with equal hash ranges, each on a server of its own. If
+    /// fewer servers can own tablets now: `NotReady`. If a table has this name: `Invalid`. →
+    /// `Table`
     CreateTable {
         name: String,
         servers: u32,
