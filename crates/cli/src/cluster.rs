@@ -1,10 +1,12 @@
 //! Commands about a whole cluster: requests to its coordinator, over the native protocol.
 
 pub(crate) mod coordinator;
+pub(crate) mod join;
 mod names;
 mod place;
 mod servers;
 mod status;
+mod summary;
 mod table;
 mod tablet;
 pub(crate) mod tls;

@@ -111,6 +111,12 @@ impl Loaded {
         }
     }
 
+    /// Whether a flag, a variable or the file sets it.
+    pub(crate) fn is_given(&self, name: &str) -> bool {
+        let mut all = SETTINGS.iter().zip(&self.origins);
+        all.any(|(setting, origin)| setting.name == name && *origin != Origin::Default)
+    }
+
     /// Keeps each secret of `last` that no source names any more: a file that is cut short removes
     /// no password. Returns the names of these.
     pub(crate) fn keep_secrets(&mut self, last: &ServerConfig) -> Vec<&'static str> {

@@ -69,7 +69,8 @@ enum Command {
     /// Start a server.
     Serve(serve::ServeArgs),
     /// Start a server that joins a cluster: `serve`, with a coordinator on this machine if no other
-    /// is named.
+    /// is named. It takes the cluster's name from the coordinator, and ports beside those of the
+    /// members at the same address, if they are not given.
     Join(serve::ServeArgs),
     /// Start a coordinator, which servers of a cluster join.
     #[command(after_help = coordinator::HELP)]

@@ -4,6 +4,7 @@
 mod dir;
 mod watcher;
 
+use crate::cluster::join;
 use crate::config::{self, Given, Loaded};
 use crate::failure::EXIT_FAILED;
 use crate::{log, notify};
@@ -105,13 +106,47 @@ impl clap::FromArgMatches for ServeArgs {
 
 impl ServeArgs {
     /// As a member of a cluster, regardless of other settings: with the coordinator at its default
-    /// address, if none is named.
+    /// address, if none is named, and with the cluster's name and ports beside those of members at
+    /// the same address, if they are not given.
     pub(crate) fn joining(mut self) -> ServeArgs {
-        let loaded = Loaded::new(self.file.as_deref(), std::env::vars_os(), &self.given);
-        // Mistakes are reported when the settings are loaded again.
-        if loaded.is_ok_and(|loaded| loaded.config.coordinator.is_empty()) {
+        let load = |given: &Given| {
+            // Mistakes are reported when the settings are loaded again.
+            Loaded::new(self.file.as_deref(), std::env::vars_os(), given).ok()
+        };
+        let Some(mut loaded) = load(&self.given) else {
+            return self;
+        };
+        if loaded.config.coordinator.is_empty() {
             let coordinator = crate::cluster::COORDINATOR_DEFAULT.to_owned();
             self.given.insert("coordinator", coordinator);
+            match load(&self.given) {
+                Some(again) => loaded = again,
+                None => return self,
+            }
+        }
+        let is_open = |name: &str| !loaded.is_given(name);
+        let ports = ["port", "native-port", "admin-port"];
+        if !is_open("cluster") && ports.iter().all(|port| !is_open(port)) {
+            return self;
+        }
+        let overview = match join::look(&loaded.config) {
+            Ok(overview) => overview,
+            Err(why) => {
+                eprintln!("duramen: the cluster's name and ports are not known: {why}");
+                return self;
+            }
+        };
+        let mut learned = vec![("cluster", Some(overview.status.cluster.clone()))];
+        if let Some(ip) = loaded.config.bind.first() {
+            let free = join::Ports::beside(&overview, *ip);
+            let free = [free.resp, free.native, free.admin];
+            let texts = free.map(|port| port.map(|port| port.to_string()));
+            learned.extend(ports.into_iter().zip(texts));
+        }
+        for (name, text) in learned {
+            if let (true, Some(text)) = (is_open(name), text) {
+                self.given.insert(name, text);
+            }
         }
         self
     }

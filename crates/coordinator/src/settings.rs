@@ -15,7 +15,7 @@ pub struct SettingsError {
 /// able to choose keys with the same hash.
 pub fn defaults(hash_seed: u64) -> ClusterSettings {
     ClusterSettings {
-        replicas: 3,
+        replicas: 2,
         segment_bytes: 2 << 20,
         hash_seed,
         ping_interval_ms: 100,

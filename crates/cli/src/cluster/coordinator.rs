@@ -149,8 +149,8 @@ const ON_ONE_MACHINE: Duration = Duration { ms: 2_000 };
 #[derive(Args)]
 #[command(next_help_heading = "Settings of a new cluster")]
 pub(crate) struct SettingsArgs {
-    /// Replicas of each segment of the log, each on another server [default 3; `up`: as many as the
-    /// number of servers allows].
+    /// Replicas of each segment of the log, each on another server. So many servers and one more
+    /// must be up, or requests wait [default 2; `up`: half of its servers, at most 3].
     #[arg(long, value_name = "N")]
     pub(crate) replicas: Option<u32>,
     /// Bytes of a segment: 2mb, 4mb or 8mb [default 2mb].

@@ -1,6 +1,6 @@
 //! `duramen drain`, `undrain` and `crash`: the operator's decisions about servers.
 
-use super::status::share;
+use super::status::{bytes, load_of, share};
 use super::{Cluster, names, say};
 use crate::arguments::Duration;
 use crate::failure::Failure;
@@ -41,7 +41,8 @@ EXAMPLES
   duramen drain 127.0.0.1:7380
   duramen undrain 2.1                     allow tablets again
 
-The server's tablets move to other servers, two at a time, and are served meanwhile. The server gets
+The server's tablets move to other servers, two at a time, and are served meanwhile; --wait prints the
+progress to standard error each second. The server gets
 no new tablets and no new replicas. The replicas that it stores for other servers stay until it is
 stopped; then new ones are made on other servers: see `replicas` in `duramen status`. Stop one server
 at a time, and wait until it is back before you stop the next.
@@ -78,7 +79,7 @@ pub(crate) fn drain(args: &DrainArgs, cluster: &Cluster, json: bool) -> Result<(
     cluster.ask(Admin::Drain { server })?;
     let mut left = owned(&overview, server);
     if args.wait {
-        wait(cluster, server, args.wait_for)?;
+        wait(cluster, server, args.wait_for, left)?;
         left = 0;
     }
     let text = match left {
@@ -91,8 +92,34 @@ pub(crate) fn drain(args: &DrainArgs, cluster: &Cluster, json: bool) -> Result<(
     say(json, &text, &value)
 }
 
-fn wait(cluster: &Cluster, server: ServerId, patience: Duration) -> Result<(), Failure> {
+/// Interval of the lines about the progress.
+const SAY_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// A line about a drain of a server that had `all` tablets when it began.
+fn progress(overview: &Overview, server: ServerId, all: u64) -> String {
+    let share = share(overview, server);
+    let data = load_of(&overview.status, server).0;
+    let mut line = format!(
+        "{} of {} tablets left, about {} of data",
+        share.tablets,
+        all.max(share.tablets),
+        bytes(data)
+    );
+    let migrations = overview.status.migrations.iter();
+    for migration in migrations.filter(|migration| migration.from == server) {
+        let (done, total) = (bytes(migration.bytes), bytes(migration.bytes_total));
+        line += &format!("; to {}: {done} of {total}", migration.to);
+    }
+    if let Some(why) = share.waits_for {
+        line += &format!("; it waits: {why}");
+    }
+    line
+}
+
+/// `all`: its tablets at the beginning.
+fn wait(cluster: &Cluster, server: ServerId, patience: Duration, all: u64) -> Result<(), Failure> {
     let until = Instant::now() + std::time::Duration::from_millis(patience.ms);
+    let mut say_at = Instant::now() + SAY_EVERY;
     loop {
         let overview = cluster.overview()?;
         let left = owned(&overview, server);
@@ -114,6 +141,10 @@ fn wait(cluster: &Cluster, server: ServerId, patience: Duration) -> Result<(), F
             return Err(Failure::Coordinator(format!(
                 "server {server} still owns {left} tablets; draining goes on"
             )));
+        }
+        if Instant::now() >= say_at {
+            say_at += SAY_EVERY;
+            eprintln!("{}", progress(&overview, server, all));
         }
         std::thread::sleep(std::time::Duration::from_millis(100));
     }

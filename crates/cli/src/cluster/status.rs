@@ -1,5 +1,6 @@
 //! `duramen status`: an overview of the cluster, once or repeatedly.
 
+use super::summary::summary;
 use super::{Cluster, names, place, say, table, tablet, waits};
 use crate::failure::Failure;
 use clap::Args;
@@ -124,6 +125,7 @@ fn is_whole(overview: &Overview) -> bool {
 fn text(overview: &Overview, health: Option<&MembersHealth>, waits: &[Wait]) -> String {
     let mut out = String::new();
     let status = &overview.status;
+    let _ = writeln!(out, "{}", summary(overview).1);
     let _ = writeln!(
         out,
         "cluster {}, led by {} (term {}); list version {}, map version {}",
@@ -199,8 +201,9 @@ pub(super) fn share(overview: &Overview, server: ServerId) -> ServerShare {
     })
 }
 
-fn load(status: &Status, entry: &ServerEntry) -> (u64, u64) {
-    let found = status.loads.iter().find(|load| load.server == entry.server);
+/// Bytes and records of a server's tablets, as it has reported them last.
+pub(super) fn load_of(status: &Status, server: ServerId) -> (u64, u64) {
+    let found = status.loads.iter().find(|load| load.server == server);
     found.map_or((0, 0), |load| (load.bytes, load.records))
 }
 
@@ -259,7 +262,7 @@ fn servers(out: &mut String, overview: &Overview, health: Option<&MembersHealth>
             roles(entry),
             or_none(&entry.rack),
             share.tablets,
-            bytes(load(status, entry).0),
+            bytes(load_of(status, entry.server).0),
             or_none(&replicas),
             entry.addresses.native,
             or_none(&entry.addresses.resp),
@@ -368,7 +371,7 @@ fn migration_phase(phase: MigrationPhase) -> &'static str {
 }
 
 /// A number of bytes with a unit of 1024s.
-fn bytes(bytes: u64) -> String {
+pub(super) fn bytes(bytes: u64) -> String {
     let units = ["kb", "mb", "gb", "tb", "pb"];
     let mut value = bytes as f64;
     let mut shown = format!("{bytes}b");
@@ -403,7 +406,10 @@ pub(super) fn as_json(
         all.collect::<Vec<Value>>()
     });
     let list = |values: Vec<Value>| Value::from(values);
+    let (state, line) = summary(overview);
     json!({
+        "state": state,
+        "summary": line,
         "cluster": status.cluster,
         "leader": status.leader,
         "term": status.term,
@@ -443,7 +449,7 @@ fn settings_json(settings: &ClusterSettings) -> Value {
 }
 
 fn server_json(overview: &Overview, health: Option<&MembersHealth>, entry: &ServerEntry) -> Value {
-    let (bytes, records) = load(&overview.status, entry);
+    let (bytes, records) = load_of(&overview.status, entry.server);
     let member = of_member(health, entry.server);
     let share = share(overview, entry.server);
     json!({

@@ -39,6 +39,8 @@ const START: std::time::Duration = std::time::Duration::from_secs(60);
 const STOP: std::time::Duration = std::time::Duration::from_secs(15);
 /// Names that are tried for a temporary directory.
 const NAMES_MAX: usize = 1000;
+/// A child that has ended is started again after this time: others recover its data meanwhile.
+const AGAIN: std::time::Duration = std::time::Duration::from_secs(5);
 /// Interval of checks of the children.
 const LOOK: std::time::Duration = std::time::Duration::from_millis(50);
 
@@ -79,6 +81,9 @@ pub(crate) struct UpArgs {
     /// Encrypt all native connections, with certificates that are made in the directory.
     #[arg(long)]
     tls: bool,
+    /// Leave processes that end as they are, instead of starting them again.
+    #[arg(long)]
+    no_restart: bool,
     #[command(flatten)]
     settings: SettingsArgs,
     #[command(flatten)]
@@ -88,7 +93,7 @@ pub(crate) struct UpArgs {
 pub(crate) const HELP: &str = "\
 EXAMPLES
   duramen up                              three servers on free ports; Ctrl-C ends them
-  duramen up --servers 5 --replicas 2 --port 7001
+  duramen up --servers 5 --port 7001
   redis-cli -c -p 7001 set greeting hello
   kill -9 PID; redis-cli -c -p 7002 get greeting
   duramen up --dir trial                  the data is still there after a restart
@@ -99,13 +104,18 @@ When all servers are up and database 0 is served, one line goes to standard outp
 
   ready coordinator=127.0.0.1:7301 resp=127.0.0.1:7001,… native=… admin=… pids=…
 
+Requests are answered while as many servers are up as there are replicas, and one more. Without
+--replicas there are half as many replicas as servers, at most 3: of five servers two may be down, of
+three one.
+
 The lists of servers begin with server 0.1 of `duramen status`. SIGTERM or SIGINT (Ctrl-C) ends all
 processes. SIGHUP goes to all of them: they open their log files and read their settings again. They
 continue when the terminal is closed.
 
-All other messages go to standard error, and the log of server N to server-N.log in the directory.
-Servers that end are not started again. Use it for trials only: all servers share one machine and
-its power supply.
+All other messages go to standard error, and the log of server N to server-N.log in the directory. A
+process that ends is started again 5 s later, at the same addresses; so `kill -9` shows a recovery
+first. Another server joins by the `duramen join` line that is printed at the start. Use it for
+trials only: all servers share one machine and its power supply.
 
 Exit codes: 0 stopped by a signal, 2 wrong usage, 5 could not start.";
 
@@ -135,7 +145,7 @@ pub(crate) fn run(args: &UpArgs) -> ExitCode {
     let started = up.start(args, &signals);
     let ended = match started {
         Ok(true) => {
-            up.watch(&signals);
+            up.watch(args, &signals);
             Ok(())
         }
         Ok(false) => Ok(()),
@@ -236,8 +246,8 @@ impl UpArgs {
     }
 
     fn replicas(&self) -> u32 {
-        // One server may crash, and the others are still enough for its data.
-        let fit = u32::from(self.servers).saturating_sub(2).clamp(1, 3);
+        // As many servers as there are replicas, and one more, must be up.
+        let fit = (u32::from(self.servers) / 2).clamp(1, 3);
         self.settings.replicas.unwrap_or(fit)
     }
 
@@ -273,6 +283,7 @@ impl UpArgs {
         coordinator: &str,
         certificates: Option<&Certificates>,
     ) -> Vec<String> {
+        let dir = dir.join(format!("server-{n}"));
         let mut words = vec!["serve".to_owned()];
         let flags = [
             ("--coordinator", coordinator.to_owned()),
@@ -316,13 +327,11 @@ impl Up {
             args.servers,
             self.dir.display()
         );
-        if args.replicas() + 2 > u32::from(args.servers) {
-            eprintln!(
-                "note: {} replicas need {} servers besides the owner: when one crashes, writes and its recovery wait for another",
-                args.replicas(),
-                args.replicas()
-            );
-        }
+        let (replicas, needed) = (args.replicas(), args.replicas() + 1);
+        let spare = u32::from(args.servers) - needed;
+        eprintln!(
+            "{replicas} replicas: {needed} servers must be up, so requests are answered while {spare} are down"
+        );
         let log = self.dir.join("coordinator.log");
         let words = args.coordinator(&self.dir, self.certificates.as_ref());
         self.coordinator = Some(Child::start("the coordinator", &words, &log)?);
@@ -373,10 +382,9 @@ impl Up {
         until: Instant,
         signals: &Receiver<Order>,
     ) -> Result<bool, String> {
-        let dir = self.dir.join(format!("server-{n}"));
         let log = self.dir.join(format!("server-{n}.log"));
-        let is_new = !dir.join("member").exists();
-        let words = args.server(n, &dir, coordinator, self.certificates.as_ref());
+        let is_new = !self.dir.join(format!("server-{n}/member")).exists();
+        let words = args.server(n, &self.dir, coordinator, self.certificates.as_ref());
         let child = Child::start(&format!("server {n}"), &words, &log)?;
         self.servers.push(child);
         let is_member = |_: &mut Up| {
@@ -476,6 +484,13 @@ impl Up {
                 child.pid()
             );
         }
+        let next = Path::new(&format!("server-{}", self.servers.len())).to_owned();
+        let dir = if self.is_temporary { next } else { self.dir.join(next) }; // U2
+        let encrypts = if tls.is_empty() { "" } else { " --tls-cluster=yes" };
+        eprintln!(
+            "    one more: duramen join --coordinator {coordinator} --dir {}{tls}{encrypts}",
+            dir.display()
+        );
         eprintln!("    Ctrl-C ends them\n");
         let pids: Vec<String> = self.servers.iter().map(|c| c.pid().to_string()).collect();
         crate::say::ready(format!(
@@ -487,8 +502,9 @@ impl Up {
         ));
     }
 
-    /// Waits for a signal. A child that ends is reported, and the others continue.
-    fn watch(&mut self, signals: &Receiver<Order>) {
+    /// Waits for a signal. A child that ends is reported, and started again, and the others
+    /// continue.
+    fn watch(&mut self, args: &UpArgs, signals: &Receiver<Order>) {
         loop {
             match signals.recv_timeout(LOOK) {
                 Err(RecvTimeoutError::Timeout) => {}
@@ -497,7 +513,15 @@ impl Up {
             }
             for child in self.children() {
                 if let Some(ended) = child.ended() {
-                    eprintln!("{ended}; the others go on");
+                    let then = match args.no_restart {
+                        true => "the others go on".to_owned(),
+                        false => format!("it is started again in {} s", AGAIN.as_secs()),
+                    };
+                    eprintln!("{ended}; {then}");
+                    child.due = (!args.no_restart).then(|| Instant::now() + AGAIN);
+                }
+                if child.due.is_some_and(|due| Instant::now() >= due) {
+                    child.start_again(AGAIN);
                 }
             }
         }

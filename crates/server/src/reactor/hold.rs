@@ -410,8 +410,11 @@ impl Reactor {
             waited_s,
             "requests are not acknowledged in time: {cause}"
         );
+        let member = self.shared.membership();
+        let remedy = member.and_then(|member| member.waits_for());
+        let remedy = remedy.unwrap_or_else(|| "see `duramen status`".to_owned());
         WaitState::Failed(format!(
-            "NOREPLICAS no acknowledgement of this member's backups for {waited_s} s: it is not known whether the effect of this request will last"
+            "NOREPLICAS no acknowledgement of this member's backups for {waited_s} s: it is not known whether the effect of this request will last; {remedy}"
         ))
     }
 }

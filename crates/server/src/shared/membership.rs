@@ -207,6 +207,24 @@ impl Membership {
         Arc::clone(&self.status.read().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// The reason why requests wait here, for people; none if they are answered.
+    pub fn waits_for(&self) -> Option<String> {
+        let status = self.status();
+        let (up, needed) = (status.servers_up, status.replicas as usize + 1);
+        match status.enough_backups {
+            false if up < needed => Some(format!(
+                "{up} of the {needed} servers needed are up: start another one"
+            )),
+            false => Some(format!(
+                "too few of the {up} servers that are up keep replicas: start another one"
+            )),
+            true if !self.may_reply() => {
+                Some("servers that keep its newest replicas do not answer".to_owned())
+            }
+            true => None,
+        }
+    }
+
     pub fn set_status(&self, status: MemberStatus) {
         *self.status.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(status);
     }

@@ -3,7 +3,7 @@
 use duramen_base::ids::ServerId;
 use rustix::process::{Pid, Signal};
 use std::fmt;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
@@ -36,15 +36,26 @@ pub(crate) fn tie_to_parent() {
 /// A child process; see the file's head.
 pub(super) struct Child {
     name: String,
+    words: Vec<String>,
     process: std::process::Child,
     log: PathBuf,
     line: Receiver<String>,
     ready: Option<String>,
     ended: Option<ExitStatus>,
     is_reported: bool,
+    /// It has ended, and is to be started again then.
+    pub(super) due: Option<Instant>,
     /// For a server: its id at the coordinator.
     member: Option<ServerId>,
 }
+
+/// The flags of addresses, and the fields of the ready line with what was chosen for port 0.
+const PORTS: [(&str, &str); 3] = [
+    ("--port", "resp"),
+    ("--native-port", "native"),
+    ("--admin-port", "admin"),
+];
+const ADDRESSES: [(&str, &str); 2] = [("--listen", "coordinator"), ("--admin", "admin")];
 
 /// End of a child.
 pub(super) struct Ended {
@@ -56,12 +67,19 @@ pub(super) struct Ended {
 
 impl Child {
     pub(super) fn start(name: &str, words: &[String], log: &Path) -> Result<Child, String> {
+        // That of an earlier run is gone.
+        File::create(log).map_err(|error| format!("cannot make the log of {name}: {error}"))?;
+        Child::run(name, words, log)
+    }
+
+    fn run(name: &str, words: &[String], log: &Path) -> Result<Child, String> {
         let failed = |what: &str| {
             let what = format!("cannot {what} {name}");
             move |error: std::io::Error| format!("{what}: {error}")
         };
         let program = std::env::current_exe().map_err(failed("find the program of"))?;
-        let file = File::create(log).map_err(failed("make the log of"))?;
+        let file = OpenOptions::new().append(true).open(log);
+        let file = file.map_err(failed("open the log of"))?;
         let mut process = Command::new(program)
             .args(words)
             .env(PARENT_ENV, std::process::id().to_string())
@@ -92,14 +110,45 @@ impl Child {
         }
         Ok(Child {
             name: name.to_owned(),
+            words: words.to_vec(),
             process,
             log: log.to_owned(),
             line,
             ready: None,
             ended: None,
             is_reported: false,
+            due: None,
             member: None,
         })
+    }
+
+    /// Starts it again after its end, with the addresses that it had. If that fails, it is due again
+    /// after `pause`.
+    pub(super) fn start_again(&mut self, pause: Duration) {
+        let flags = match self.is_coordinator() {
+            true => &ADDRESSES[..],
+            false => &PORTS[..],
+        };
+        let mut words = self.words.clone();
+        for (flag, field) in flags {
+            let at = words.iter().position(|word| word == flag);
+            let said = self.said(field).filter(|said| said != "-");
+            if let (Some(at), Some(said)) = (at, said) {
+                let port = said.rsplit(':').next().unwrap_or_default().to_owned();
+                words[at + 1] = if self.is_coordinator() { said } else { port };
+            }
+        }
+        match Child::run(&self.name, &words, &self.log) {
+            Ok(mut new) => {
+                eprintln!("{} is started again, pid {}", new.name, new.pid());
+                new.member = self.member;
+                *self = new;
+            }
+            Err(why) => {
+                eprintln!("{why}");
+                self.due = Some(Instant::now() + pause);
+            }
+        }
     }
 
     /// Records that it has joined the cluster; its name is its number there from now on. (In its
@@ -119,8 +168,7 @@ impl Child {
     }
 
     pub(super) fn is_coordinator(&self) -> bool {
-        let said = self.ready.as_deref().unwrap_or_default();
-        said.contains(" coordinator=")
+        self.words.first().is_some_and(|word| word == "coordinator")
     }
 
     /// Whether it has printed its ready line.

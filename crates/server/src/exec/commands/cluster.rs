@@ -261,7 +261,8 @@ pub(crate) fn info(ctx: &mut Context<'_>) -> Done {
     let assigned = count(&mut spans.iter());
     let served = count(&mut spans.iter().filter(|span| span.served));
     let owners: BTreeSet<ServerId> = spans.iter().map(|span| span.server).collect();
-    let state = if served == u32::from(SLOTS) {
+    let waits_for = member(ctx)?.waits_for();
+    let state = if served == u32::from(SLOTS) && waits_for.is_none() {
         "ok"
     } else {
         "fail"
@@ -287,6 +288,9 @@ pub(crate) fn info(ctx: &mut Context<'_>) -> Done {
     ];
     for (name, value) in fields {
         let _ = write!(text, "{name}:{value}\r\n");
+    }
+    if let Some(why) = waits_for {
+        let _ = write!(text, "duramen_waits_for:{why}\r\n");
     }
     // A client that asks all members whether together they have every key compares these.
     let _ = write!(
