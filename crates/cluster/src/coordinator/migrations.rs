@@ -6,7 +6,7 @@
 //! source (or its recovery) continues.
 
 use super::records::{Key, MigrationRecord, Origin, TabletRecord};
-use super::{Coordinator, Migration, Timer, invalid, refused};
+use super::{Coordinator, Timer, invalid, refused};
 use duramen_base::ids::{KeyRange, MigrationId, RouteHash, SegmentId, ServerId, TableId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::{
@@ -38,6 +38,27 @@ pub(super) struct Progress {
     pub bytes: u64,
     pub bytes_total: u64,
     pub entries: u64,
+}
+
+/// A migration in progress.
+pub(super) struct Migration {
+    pub record: MigrationRecord,
+    since_us: u64,
+    /// As its target reports it.
+    progress: Progress,
+    /// Since when, by a report of its source or its target, the source serves nothing.
+    switching_since_us: Option<u64>,
+}
+
+impl Migration {
+    pub(super) fn new(record: MigrationRecord, since_us: u64) -> Migration {
+        Migration {
+            record,
+            since_us,
+            progress: Progress::default(),
+            switching_since_us: None,
+        }
+    }
 }
 
 impl Coordinator {

@@ -73,10 +73,11 @@ use duramen_wire::native::message::{
     MigrationStatus, RecoveryStatus, Refusal, ServerAnswer, ServerChange, ServerStatus, Shared,
     TableEntry, Tablets, ToCoordinator,
 };
+use migrations::Migration;
 pub use open::OpenError;
 use pipeline::{Pipeline, Sealed};
 use push::Push;
-use records::{Key, Meta, MigrationRecord, ServerRecord, TabletRecord};
+use records::{Key, Meta, ServerRecord, TabletRecord};
 use shares::Shares;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use store::Batch;
@@ -204,28 +205,6 @@ struct Server {
 impl Server {
     fn is_up(&self) -> bool {
         self.record.entry.status == ServerStatus::Up
-    }
-}
-
-/// A migration in progress.
-struct Migration {
-    record: MigrationRecord,
-    since_us: u64,
-    /// As its target reports it.
-    progress: migrations::Progress,
-    /// Since when, by a report of its source or its target, the source serves nothing.
-    switching_since_us: Option<u64>,
-}
-
-impl Migration {
-    fn new(record: MigrationRecord, since_us: u64) -> Migration {
-        let progress = migrations::Progress::default();
-        Migration {
-            record,
-            since_us,
-            progress,
-            switching_since_us: None,
-        }
     }
 }
 
