@@ -41,7 +41,7 @@ class Up(harness.Duramen):
     def command(self):
         return [
             *(harness.BINARY, "up", "--servers", str(self.servers), "--replicas", "2", "--memory", "64mb"),
-            *("--dir", str(self.folder / "up"), *harness.CALM),
+            *("--dir", str(self.folder / "up"), "--balance", "no", "--no-restart", *harness.CALM),
         ]
 
     def await_ready(self):

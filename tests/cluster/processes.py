@@ -183,12 +183,13 @@ class Member(Process):
 class Cluster:
     """Coordinators and servers, on the loopback address or on hosts of a network."""
 
-    def __init__(self, folder, servers, replicas=3, coordinators=1, etcd=False, network=None, settings=(), options=(), owners=None, memory="64mb"):
+    def __init__(self, folder, servers, replicas=3, coordinators=1, etcd=False, network=None, settings=(), options=(), owners=None, memory="64mb", balance="no"):
         self.folder = pathlib.Path(folder)
         self.name = "test"
         self.network = network
         self.replicas = replicas
-        self.settings = ["--replicas", replicas, *settings]
+        # Tests that look at owners do not want tablets that move by themselves.
+        self.settings = ["--replicas", replicas, "--balance", balance, *settings]
         self.options = options
         self.memory = memory
         # Number of servers over which the table is spread at first; None: all.

@@ -173,6 +173,10 @@ pub enum Bug {
     HomeRoomGiven,
     /// recovery::Y6: partitions are given although backups have no frames for their copies.
     FramesIgnored,
+    /// even::E1: moves for the balance take all that two servers differ by.
+    BalanceSwings,
+    /// balance::N1: tablets are balanced while dead servers' data waits.
+    BalancesAlways,
     /// rooms::Q1: what a master has recovered counts beside a report that contains it.
     DoneCountsTwice,
     /// A new leader calls stale what its predecessor had persisted, and the owner drops it.

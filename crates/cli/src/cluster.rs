@@ -1,10 +1,12 @@
 //! Commands about a whole cluster: requests to its coordinator, over the native protocol.
 
+mod balance;
 pub(crate) mod coordinator;
 pub(crate) mod join;
 mod names;
 mod place;
 mod servers;
+mod shown;
 mod status;
 mod summary;
 mod table;
@@ -18,7 +20,9 @@ use crate::failure::Failure;
 use crate::login::LoginArgs;
 use clap::{Args, Subcommand};
 use duramen_client::{Admin, AdminAnswer, Client, Error, Options};
-use duramen_wire::native::message::{MembersHealth, Overview, PAGE_TABLETS_MAX, Status, Wait};
+use duramen_wire::native::message::{
+    BalanceStatus, MembersHealth, Overview, PAGE_TABLETS_MAX, Status, Wait,
+};
 use serde_json::Value;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -98,6 +102,9 @@ pub(crate) enum ClusterCommand {
     /// Allow a drained server to have tablets and replicas again.
     #[command(after_help = servers::UNDRAIN_HELP)]
     Undrain(servers::ServerArg),
+    /// Move tablets until all servers have their shares of the data.
+    #[command(after_help = balance::HELP)]
+    Rebalance(balance::RebalanceArgs),
     /// Declare a server dead: it is fenced, and its data is recovered on others.
     #[command(after_help = servers::CRASH_HELP)]
     Crash(servers::CrashArgs),
@@ -111,6 +118,7 @@ pub(crate) fn run(command: &ClusterCommand, args: &ClusterArgs) -> Result<(), Fa
         ClusterCommand::Tablet(tablet) => tablet::run(tablet, &cluster, args.json),
         ClusterCommand::Drain(drain) => servers::drain(drain, &cluster, args.json),
         ClusterCommand::Undrain(server) => servers::undrain(server, &cluster, args.json),
+        ClusterCommand::Rebalance(rebalance) => balance::run(rebalance, &cluster, args.json),
         ClusterCommand::Crash(crash) => servers::crash(crash, &cluster, args.json),
     }
 }
@@ -166,6 +174,16 @@ impl Cluster {
             Ok(AdminAnswer::Waits(waits)) => Ok(waits),
             Ok(other) => Err(unfit(&other)),
             Err(Error::Protocol { .. }) => Ok(Vec::new()),
+            Err(error) => Err(failure(&error)),
+        }
+    }
+
+    /// The balance between the servers; `None`: the coordinator is too old to tell it.
+    pub(crate) fn balance(&self) -> Result<Option<BalanceStatus>, Failure> {
+        match self.client.admin(Admin::Balance) {
+            Ok(AdminAnswer::Balance(balance)) => Ok(Some(*balance)),
+            Ok(other) => Err(unfit(&other)),
+            Err(Error::Protocol { .. }) => Ok(None),
             Err(error) => Err(failure(&error)),
         }
     }

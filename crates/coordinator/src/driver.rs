@@ -46,6 +46,9 @@ const RESIGN_REST: Duration = Duration::from_secs(10);
 const LOG_AGAIN: Duration = Duration::from_secs(10);
 /// Interval at which the progress of recoveries is logged.
 const CHRONICLE_US: u64 = 20_000;
+/// Shares are made equal when nothing has changed for this long: members count their data every
+/// 10 s, so it is known where all of it is.
+const BALANCE_AFTER_US: u64 = 15_000_000;
 /// Most connections: enough for a cluster of 10,000 servers and their tools.
 const CONNECTIONS_MAX: usize = 20_000;
 
@@ -376,6 +379,7 @@ impl Driver {
             term,
             seed: RandomState::new().hash_one(term),
             settings: self.options.settings.clone(),
+            balance_after_us: self.options.balances.then_some(BALANCE_AFTER_US),
         };
         let keys = contents.len();
         match Coordinator::open(self.now_us(), &contents, config) {

@@ -220,9 +220,10 @@ fn command_of(admin: &Admin) -> (&'static str, Option<&str>) {
     match admin {
         Admin::CreateTable { name, .. } => ("duramen.table|create", Some(name)),
         Admin::DropTable { name } => ("duramen.table|drop", Some(name)),
-        Admin::Split { .. } | Admin::Migrate { .. } | Admin::AbortMigration { .. } => {
-            ("duramen.tablet", None)
-        }
+        Admin::Split { .. }
+        | Admin::Migrate { .. }
+        | Admin::AbortMigration { .. }
+        | Admin::Rebalance { is_dry: false } => ("duramen.tablet", None),
         Admin::Drain { .. } | Admin::Undrain { .. } => ("duramen.drain", None),
         Admin::CrashServer { .. } => ("duramen.crash", None),
         Admin::Status
@@ -231,7 +232,9 @@ fn command_of(admin: &Admin) -> (&'static str, Option<&str>) {
         | Admin::Tablets { .. }
         | Admin::Settings
         | Admin::Members
-        | Admin::Waits => (SEES, None),
+        | Admin::Waits
+        | Admin::Balance
+        | Admin::Rebalance { is_dry: true } => (SEES, None),
     }
 }
 

@@ -68,6 +68,8 @@ pub struct Options {
     /// Those of them that the operator has chosen: the log names each that an existing cluster has
     /// otherwise.
     pub chosen: Vec<ChosenSetting>,
+    /// Tablets move by themselves until all servers have their shares of the data.
+    pub balances: bool,
     /// Listening address of admin HTTP; `None`: no admin HTTP.
     pub admin: Option<SocketAddr>,
     /// Certificates for admin HTTP; `None`: HTTP without TLS.

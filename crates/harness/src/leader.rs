@@ -15,6 +15,7 @@ pub fn config() -> Config {
         term: 1,
         seed: 1,
         settings: settings(),
+        balance_after_us: None,
     }
 }
 

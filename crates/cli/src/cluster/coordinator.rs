@@ -58,6 +58,8 @@ pub(crate) struct CoordinatorArgs {
     #[arg(long)]
     insecure_bind: bool,
     #[command(flatten)]
+    balance: BalanceArgs,
+    #[command(flatten)]
     settings: SettingsArgs,
     #[command(flatten)]
     log: LogArgs,
@@ -113,6 +115,15 @@ impl EtcdArgs {
         };
         Ok(EtcdAccess { identity, login })
     }
+}
+
+/// The switch of the balance.
+#[derive(Args)]
+pub(crate) struct BalanceArgs {
+    /// Move tablets without a request until all servers have their shares of the data: yes or no.
+    /// `duramen rebalance` does it once. Give all coordinators the same.
+    #[arg(long, value_name = "YES", default_value = "yes", value_parser = ["yes", "no"])]
+    pub(crate) balance: String,
 }
 
 /// Options of the log.
@@ -389,6 +400,7 @@ impl CoordinatorArgs {
             identity,
             settings: self.settings.settings()?,
             chosen: self.settings.chosen(),
+            balances: self.balance.balance == "yes",
             admin,
             admin_identity,
             catalog: duramen_server::exec::catalog,

@@ -11,13 +11,13 @@ use duramen_wire::native::message::{Addresses, Overview};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 
-/// Longest wait for the coordinator: without it the member starts as `duramen serve` does, and goes
-/// on asking.
+/// Longest wait for the coordinator: without it the member starts as `duramen serve` does, and
+/// goes on asking.
 const PATIENCE: Duration = Duration { ms: 5_000 };
 /// Ports that are tried beside those of the other members.
 const PORTS_TRIED: u16 = 64;
 
-/// What the cluster of these coordinators is called, and its members.
+/// The cluster of these coordinators, with its name and its members.
 pub(crate) fn look(config: &ServerConfig) -> Result<Overview, Failure> {
     let file = |text: &String| PathBuf::from(text);
     let has_token = !config.cluster_token_file.is_empty();
@@ -41,8 +41,8 @@ pub(crate) fn look(config: &ServerConfig) -> Result<Overview, Failure> {
     cluster.overview()
 }
 
-/// For each kind of port the next free one after those of the members at this address, if there are
-/// some.
+/// For each kind of port the next free one after those of the members at this address, if there
+/// are some.
 pub(crate) struct Ports {
     pub(crate) resp: Option<u16>,
     pub(crate) native: Option<u16>,

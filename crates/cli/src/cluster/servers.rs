@@ -1,6 +1,7 @@
 //! `duramen drain`, `undrain` and `crash`: the operator's decisions about servers.
 
-use super::status::{bytes, load_of, share};
+use super::shown::bytes;
+use super::status::{load_of, share};
 use super::{Cluster, names, say};
 use crate::arguments::Duration;
 use crate::failure::Failure;
@@ -41,8 +42,8 @@ EXAMPLES
   duramen drain 127.0.0.1:7380
   duramen undrain 2.1                     allow tablets again
 
-The server's tablets move to other servers, two at a time, and are served meanwhile; --wait prints the
-progress to standard error each second. The server gets
+The server's tablets move to other servers, two at a time, and are served meanwhile; --wait prints
+the progress to standard error each second. The server gets
 no new tablets and no new replicas. The replicas that it stores for other servers stay until it is
 stopped; then new ones are made on other servers: see `replicas` in `duramen status`. Stop one server
 at a time, and wait until it is back before you stop the next.

@@ -1,14 +1,15 @@
 //! `duramen status`: an overview of the cluster, once or repeatedly.
 
+use super::shown::{bytes, span};
 use super::summary::summary;
-use super::{Cluster, names, place, say, table, tablet, waits};
+use super::{Cluster, balance, names, place, say, table, tablet, waits};
 use crate::failure::Failure;
 use clap::Args;
 use duramen_base::ids::ServerId;
 use duramen_tls::days_until;
 use duramen_wire::native::message::{
-    ClusterSettings, MemberHealth, MembersHealth, MigrationPhase, MigrationStatus, Overview,
-    RecoveryPhase, RecoveryStatus, ServerEntry, ServerShare, ServerStatus, Status, Wait,
+    BalanceStatus, ClusterSettings, MemberHealth, MembersHealth, MigrationPhase, MigrationStatus,
+    Overview, RecoveryPhase, RecoveryStatus, ServerEntry, ServerShare, ServerStatus, Status, Wait,
 };
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -86,15 +87,22 @@ struct Seen {
     overview: Overview,
     health: Option<MembersHealth>,
     waits: Vec<Wait>,
+    balance: Option<BalanceStatus>,
 }
 
 impl Seen {
     fn text(&self) -> String {
-        text(&self.overview, self.health.as_ref(), &self.waits)
+        let balance = self.balance.as_ref();
+        text(&self.overview, self.health.as_ref(), &self.waits, balance)
     }
 
     fn as_json(&self) -> Value {
-        as_json(&self.overview, self.health.as_ref(), &self.waits)
+        let mut json = as_json(&self.overview, self.health.as_ref(), &self.waits);
+        json["balance"] = self
+            .balance
+            .as_ref()
+            .map_or(Value::Null, balance::status_json);
+        json
     }
 }
 
@@ -102,6 +110,7 @@ impl Seen {
 fn look(args: &StatusArgs, cluster: &Cluster, json: bool) -> Result<Seen, Failure> {
     let mut overview = cluster.overview()?;
     let (health, waits) = (cluster.health()?, cluster.waits()?);
+    let balance = cluster.balance()?;
     let most = if json {
         TABLETS_SHOWN_JSON
     } else {
@@ -114,6 +123,7 @@ fn look(args: &StatusArgs, cluster: &Cluster, json: bool) -> Result<Seen, Failur
         overview,
         health,
         waits,
+        balance,
     })
 }
 
@@ -122,7 +132,12 @@ fn is_whole(overview: &Overview) -> bool {
     overview.status.tablets.len() as u64 >= overview.tablets
 }
 
-fn text(overview: &Overview, health: Option<&MembersHealth>, waits: &[Wait]) -> String {
+fn text(
+    overview: &Overview,
+    health: Option<&MembersHealth>,
+    waits: &[Wait],
+    balance: Option<&BalanceStatus>,
+) -> String {
     let mut out = String::new();
     let status = &overview.status;
     let _ = writeln!(out, "{}", summary(overview).1);
@@ -141,6 +156,9 @@ fn text(overview: &Overview, health: Option<&MembersHealth>, waits: &[Wait]) -> 
         settings.read_lease_ms
     );
     out.push_str(&waits::text(waits));
+    if let Some(balance) = balance.filter(|_| overview.tablets > 0) {
+        let _ = writeln!(out, "{}", balance::line(balance));
+    }
     out.push('\n');
     servers(&mut out, overview, health);
     out.push('\n');
@@ -370,31 +388,6 @@ fn migration_phase(phase: MigrationPhase) -> &'static str {
     }
 }
 
-/// A number of bytes with a unit of 1024s.
-pub(super) fn bytes(bytes: u64) -> String {
-    let units = ["kb", "mb", "gb", "tb", "pb"];
-    let mut value = bytes as f64;
-    let mut shown = format!("{bytes}b");
-    for unit in units {
-        if value < 1024.0 {
-            break;
-        }
-        value /= 1024.0;
-        let digits = usize::from(value < 10.0);
-        shown = format!("{value:.digits$}{unit}");
-    }
-    shown
-}
-
-/// Milliseconds in the usual units.
-fn span(ms: u64) -> String {
-    match ms {
-        0..10_000 => format!("{:.1}s", ms as f64 / 1000.0),
-        10_000..600_000 => format!("{}s", ms / 1000),
-        _ => format!("{}m", ms / 60_000),
-    }
-}
-
 pub(super) fn as_json(
     overview: &Overview,
     health: Option<&MembersHealth>,
@@ -513,18 +506,6 @@ fn migration_json(status: &Status, migration: &MigrationStatus) -> Value {
 mod tests {
     use super::*;
     use duramen_base::ids::{RecoveryId, ServerId};
-
-    #[test]
-    fn sizes_and_times_are_short() {
-        assert_eq!(bytes(0), "0b");
-        assert_eq!(bytes(1023), "1023b");
-        assert_eq!(bytes(1536), "1.5kb");
-        assert_eq!(bytes(10 << 20), "10mb");
-        assert_eq!(bytes(u64::MAX), "16384pb");
-        assert_eq!(span(1234), "1.2s");
-        assert_eq!(span(61_000), "61s");
-        assert_eq!(span(6_000_000), "100m");
-    }
 
     #[test]
     fn members_with_old_users_or_old_certificates_are_named() {

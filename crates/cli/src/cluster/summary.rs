@@ -6,11 +6,12 @@ use duramen_wire::native::message::{Overview, ServerEntry, ServerStatus};
 pub(super) fn summary(overview: &Overview) -> (&'static str, String) {
     let status = &overview.status;
     let is_up = |entry: &&ServerEntry| entry.status == ServerStatus::Up;
-    let up: Vec<&ServerEntry> = status.servers.iter().filter(is_up).collect();
-    let backups = up.iter().filter(|entry| entry.roles.backup).count();
+    let up = status.servers.iter().filter(is_up);
+    let backups = up.filter(|entry| entry.roles.backup).count();
     // A log has no replica on its own server.
-    let is_both = |entry: &&&ServerEntry| entry.roles.master && entry.roles.backup;
-    let needed = status.settings.replicas as usize + up.iter().filter(is_both).count().min(1);
+    let mut servers = status.servers.iter();
+    let one_is_both = servers.any(|entry| entry.roles.master && entry.roles.backup);
+    let needed = status.settings.replicas as usize + usize::from(one_is_both);
     let (tablets, unserved) = (overview.tablets, overview.tablets_unserved);
     if status.servers.is_empty() {
         return ("empty", "no server has joined yet".to_owned());
@@ -46,7 +47,8 @@ mod tests {
     use duramen_wire::native::message::{Addresses, Roles, Status};
 
     /// A cluster of so many servers, of which `up` are UP.
-    fn overview(replicas: u32, servers: u32, up: u32, (tablets, unserved): (u64, u64)) -> Overview {
+    fn overview(replicas: u32, servers: u32, up: u32, of_tablets: (u64, u64)) -> Overview {
+        let (tablets, unserved) = of_tablets;
         let entry = |n: u32| ServerEntry {
             server: ServerId::new(n, 1),
             addresses: Addresses {
@@ -101,11 +103,27 @@ mod tests {
     #[test]
     fn the_first_line_tells_whether_requests_are_answered() {
         for (overview, state, part) in [
-            (overview(3, 5, 3, (5, 0)), "waits", "3 of the 4 servers needed are up: requests wait"),
+            (
+                overview(3, 5, 3, (5, 0)),
+                "waits",
+                "3 of the 4 servers needed are up: requests wait",
+            ),
             (overview(3, 5, 1, (5, 4)), "waits", "Start 3 more"),
-            (overview(3, 5, 4, (5, 2)), "unserved", "2 of 5 tablets are not served"),
-            (overview(3, 5, 4, (5, 0)), "served", "all of them are needed"),
-            (overview(2, 5, 5, (5, 0)), "served", "5 servers are up, 2 more than are needed"),
+            (
+                overview(3, 5, 4, (5, 2)),
+                "unserved",
+                "2 of 5 tablets are not served",
+            ),
+            (
+                overview(3, 5, 4, (5, 0)),
+                "served",
+                "all of them are needed",
+            ),
+            (
+                overview(2, 5, 5, (5, 0)),
+                "served",
+                "5 servers are up, 2 more than are needed",
+            ),
             (overview(2, 5, 5, (0, 0)), "empty", "table create"),
             (overview(2, 0, 0, (0, 0)), "empty", "no server has joined"),
         ] {

@@ -11,7 +11,7 @@ mod certificates;
 mod child;
 mod ready;
 
-use super::coordinator::{LogArgs, SettingsArgs};
+use super::coordinator::{BalanceArgs, LogArgs, SettingsArgs};
 use super::tls::{self, TlsArgs};
 use super::{Cluster, ClusterArgs, size, tablet::RESP_TABLE};
 use crate::arguments::Duration;
@@ -85,6 +85,8 @@ pub(crate) struct UpArgs {
     #[arg(long)]
     no_restart: bool,
     #[command(flatten)]
+    balance: BalanceArgs,
+    #[command(flatten)]
     settings: SettingsArgs,
     #[command(flatten)]
     log: LogArgs,
@@ -105,17 +107,17 @@ When all servers are up and database 0 is served, one line goes to standard outp
   ready coordinator=127.0.0.1:7301 resp=127.0.0.1:7001,… native=… admin=… pids=…
 
 Requests are answered while as many servers are up as there are replicas, and one more. Without
---replicas there are half as many replicas as servers, at most 3: of five servers two may be down, of
-three one.
+--replicas there are half as many replicas as servers, at most 3: of five servers two may be down,
+of three one.
 
 The lists of servers begin with server 0.1 of `duramen status`. SIGTERM or SIGINT (Ctrl-C) ends all
 processes. SIGHUP goes to all of them: they open their log files and read their settings again. They
 continue when the terminal is closed.
 
-All other messages go to standard error, and the log of server N to server-N.log in the directory. A
-process that ends is started again 5 s later, at the same addresses; so `kill -9` shows a recovery
-first. Another server joins by the `duramen join` line that is printed at the start. Use it for
-trials only: all servers share one machine and its power supply.
+All other messages go to standard error, and the log of server N to server-N.log in the directory.
+A process that ends is started again 5 s later, at the same addresses; so `kill -9` shows a
+recovery first. Another server joins by the `duramen join` line that is printed at the start. Use
+it for trials only: all servers share one machine and its power supply.
 
 Exit codes: 0 stopped by a signal, 2 wrong usage, 5 could not start.";
 
@@ -265,6 +267,7 @@ impl UpArgs {
             ("--listen", listen),
             ("--admin", format!("127.0.0.1:{}", self.port(301))),
             ("--replicas", self.replicas().to_string()),
+            ("--balance", self.balance.balance.clone()),
         ];
         for (flag, value) in flags {
             words.extend([flag.to_owned(), value]);
@@ -329,9 +332,7 @@ impl Up {
         );
         let (replicas, needed) = (args.replicas(), args.replicas() + 1);
         let spare = u32::from(args.servers) - needed;
-        eprintln!(
-            "{replicas} replicas: {needed} servers must be up, so requests are answered while {spare} are down"
-        );
+        eprintln!("{replicas} replicas: {needed} servers must be up, so {spare} may be down");
         let log = self.dir.join("coordinator.log");
         let words = args.coordinator(&self.dir, self.certificates.as_ref());
         self.coordinator = Some(Child::start("the coordinator", &words, &log)?);
@@ -485,8 +486,16 @@ impl Up {
             );
         }
         let next = Path::new(&format!("server-{}", self.servers.len())).to_owned();
-        let dir = if self.is_temporary { next } else { self.dir.join(next) }; // U2
-        let encrypts = if tls.is_empty() { "" } else { " --tls-cluster=yes" };
+        let dir = if self.is_temporary {
+            next
+        } else {
+            self.dir.join(next)
+        }; // U2
+        let encrypts = if tls.is_empty() {
+            ""
+        } else {
+            " --tls-cluster=yes"
+        };
         eprintln!(
             "    one more: duramen join --coordinator {coordinator} --dir {}{tls}{encrypts}",
             dir.display()

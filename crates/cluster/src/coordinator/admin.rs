@@ -41,6 +41,10 @@ impl Coordinator {
             Admin::Recoveries => {
                 CoordinatorAnswer::Admin(AdminAnswer::Recoveries(self.recovery_statuses()))
             }
+            Admin::Rebalance { is_dry } => self.rebalance(is_dry),
+            Admin::Balance => {
+                CoordinatorAnswer::Admin(AdminAnswer::Balance(Box::new(self.balance_status())))
+            }
             Admin::Members => CoordinatorAnswer::Admin(AdminAnswer::Members(self.members_health())),
             Admin::Waits => CoordinatorAnswer::Admin(AdminAnswer::Waits(self.waits())),
             Admin::CrashServer { server } => {

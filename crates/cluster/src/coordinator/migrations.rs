@@ -147,7 +147,7 @@ impl Coordinator {
 
     /// The reported room of a server, and the bytes that are moving to it, if `bytes` more do not
     /// fit.
-    fn lacks_room(&self, to: ServerId, bytes: u64) -> Option<(ServerRoom, u64)> {
+    pub(super) fn lacks_room(&self, to: ServerId, bytes: u64) -> Option<(ServerRoom, u64)> {
         let room = self.servers.get(&to)?.room.report()?;
         let migrations = self.migrations.values().map(|migration| migration.record);
         let others = migrations.filter(|record| record.to == to);
@@ -173,7 +173,7 @@ impl Coordinator {
         parts.fold(0, u64::saturating_add)
     }
 
-    fn begin_migration(&mut self, record: MigrationRecord) -> MigrationId {
+    pub(super) fn begin_migration(&mut self, record: MigrationRecord) -> MigrationId {
         let id = MigrationId(self.random.next_u64());
         self.put(Key::Migration(id), &record);
         self.moving.insert((record.table, record.range.first), id);

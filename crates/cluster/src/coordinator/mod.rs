@@ -34,9 +34,11 @@
 //! stored, read leases (docs/traps.md, "Cluster membership").
 
 mod admin;
+mod balance;
 mod callers;
 mod calls;
 mod clients;
+mod even;
 mod foreign;
 mod frames;
 mod functions;
@@ -175,6 +177,9 @@ pub struct Config {
     pub seed: u64,
     /// For a new cluster. An existing one keeps its own.
     pub settings: ClusterSettings,
+    /// Tablets move by themselves when shares have been uneven for this long in a quiet cluster;
+    /// none: only when somebody asks.
+    pub balance_after_us: Option<u64>,
 }
 
 /// A member, with its state that is not stored.
@@ -228,6 +233,7 @@ enum Timer {
     Roll,
     Clients,
     Loads,
+    Balance,
 }
 
 /// The coordinator; see the module.
@@ -270,6 +276,7 @@ pub struct Coordinator {
     recoveries: BTreeMap<ServerId, Recovery>,
     ended: VecDeque<RecoveryStatus>,
     frames: frames::Frames,
+    balance: balance::Balance,
     /// Whether [`Timer::Loads`] is armed.
     stores_loads: bool,
     users: revised::Revised<ClusterUsers>,
@@ -539,6 +546,7 @@ impl Coordinator {
                 Timer::Roll => self.roll_due(),
                 Timer::Clients => self.expire_clients(),
                 Timer::Loads => self.store_loads(),
+                Timer::Balance => self.balance_due(),
             }
         }
     }

@@ -107,6 +107,7 @@ impl Coordinator {
             recoveries: BTreeMap::new(),
             ended: VecDeque::new(),
             frames: super::frames::Frames::default(),
+            balance: super::balance::Balance::default(),
             stores_loads: false,
             users: Default::default(),
             functions: Default::default(),
@@ -274,5 +275,6 @@ impl Coordinator {
         self.call_roll();
         self.arm(self.now_us, Timer::Probe);
         self.arm_clients();
+        self.arm_balance();
     }
 }

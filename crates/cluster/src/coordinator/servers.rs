@@ -281,6 +281,7 @@ impl Coordinator {
         self.change_map_of(dead);
         self.shares.forget(dead);
         self.abort_migrations_of(dead);
+        self.balance_gives_way();
         self.forget_in_recoveries(dead);
         self.recover(dead);
         let early = has_bug(Bug::RemovedTooEarly);

@@ -94,6 +94,11 @@ impl Shares {
         self.since.remove(&owner);
     }
 
+    /// The number of tables that have tablets.
+    pub(super) fn tables(&self) -> usize {
+        self.counts.len()
+    }
+
     /// The number of tablets of the table, and of the servers that own them.
     pub(super) fn of_table(&self, table: TableId) -> (u64, u64) {
         let of_table = self.counts.get(&table).into_iter().flatten();

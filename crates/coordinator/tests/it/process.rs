@@ -43,6 +43,7 @@ fn options(store: &str) -> Options {
         identity: None,
         settings,
         chosen: Vec::new(),
+        balances: false,
         admin: Some("127.0.0.1:0".parse().expect("an address")),
         admin_identity: None,
         etcd: EtcdAccess::default(),

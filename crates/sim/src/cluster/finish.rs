@@ -35,6 +35,11 @@ const REST_US: u64 = SECOND;
 const SENT_AT_REST_MAX: u64 = 180;
 /// Time for a drain of one server.
 const DRAIN_US: u64 = 20 * SECOND;
+/// Longer than the interval at which members count their data, and the coordinator's pause behind
+/// it.
+const COUNTED_US: u64 = 15 * SECOND;
+/// Time for the balance of shares, and for that.
+const BALANCE_US: u64 = 120 * SECOND;
 /// Number of free frames at which a backup accepts no new replicas any more.
 const FRAMES_KEPT: usize = 2;
 /// One run in this many ends with a drain and a restart, which take as long as the run before.
@@ -203,6 +208,7 @@ impl World {
         if !self.are_done(READS_US) {
             return Err("not every key can be read".to_owned());
         }
+        self.comes_to_balance()?;
         self.rests()?;
         if !self.plan.seed.is_multiple_of(STARTED_ANEW_ONE_IN) {
             return Ok(());
@@ -221,6 +227,37 @@ impl World {
             return Err("not every key can be read after a last cold start".to_owned());
         }
         Ok(())
+    }
+
+    /// Where the coordinators balance, moves end, with equal shares: for longer than members need
+    /// to count their data nothing moves (balance::N3).
+    fn comes_to_balance(&mut self) -> Result<(), String> {
+        if self.plan.balance_after_us.is_none() {
+            return Ok(());
+        }
+        let (mut last, mut since_us) = (None, self.now_us);
+        let stays = |world: &mut World| {
+            let Some(status) = world.status() else {
+                return false;
+            };
+            let ended = status.migrations_ended.last().map(|m| m.migration);
+            if !status.migrations.is_empty() || ended != last {
+                (last, since_us) = (ended, world.now_us);
+            }
+            world.now_us >= since_us + COUNTED_US
+        };
+        if !self.run(BALANCE_US, SECOND, stays) {
+            let ended = self.status().map(|status| status.migrations_ended);
+            return Err(format!("tablets move without end: {ended:?}"));
+        }
+        self.told.clear();
+        self.administer(Admin::Balance);
+        match self.told.pop() {
+            Some(CoordinatorAnswer::Admin(AdminAnswer::Balance(balance))) if balance.is_even => {
+                Ok(())
+            }
+            other => Err(format!("shares stay uneven: {other:?}")),
+        }
     }
 
     /// Without client requests, only pings, leases and occasional reads of the map are sent. This

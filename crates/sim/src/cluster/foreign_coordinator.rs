@@ -27,6 +27,7 @@ impl World {
             term: 1,
             seed: self.plan.seed,
             settings: self.settings(),
+            balance_after_us: self.plan.balance_after_us,
         };
         let now_us = self.coordinators[n].clock(self.now_us);
         let (foreign, outputs) =

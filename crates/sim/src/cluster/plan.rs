@@ -245,6 +245,8 @@ pub struct Plan {
     pub frames: u32,
     /// Interval of the reports of room; 0: none.
     pub room_us: u64,
+    /// The coordinators balance in so quiet a cluster; none: only when asked.
+    pub balance_after_us: Option<u64>,
     /// No operator adds servers when the others have no room.
     pub is_alone: bool,
     pub wal_bytes: u64,
@@ -309,6 +311,7 @@ impl Plan {
             large_one_in: 4,
             frames: 128,
             room_us: 0,
+            balance_after_us: None,
             is_alone: false,
             wal_bytes: 1 << 20,
             faults: Vec::new(),

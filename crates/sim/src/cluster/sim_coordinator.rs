@@ -201,6 +201,7 @@ impl World {
             term: term.0 as u32,
             seed: self.plan.seed ^ term.0 << 32,
             settings: self.settings(),
+            balance_after_us: self.plan.balance_after_us,
         };
         self.say(|| format!("coordinator {n} leads in term {}", term.0));
         let now_us = self.coordinators[n].clock(self.now_us);

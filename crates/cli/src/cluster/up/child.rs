@@ -122,8 +122,8 @@ impl Child {
         })
     }
 
-    /// Starts it again after its end, with the addresses that it had. If that fails, it is due again
-    /// after `pause`.
+    /// Starts it again after its end, with the addresses that it had. If that fails, it is due
+    /// again after `pause`.
     pub(super) fn start_again(&mut self, pause: Duration) {
         let flags = match self.is_coordinator() {
             true => &ADDRESSES[..],

@@ -1,6 +1,7 @@
 //! The coordinator against servers that a test plays: membership, tables, recovery, failover.
 
 mod advice;
+mod balance;
 mod busy;
 mod copysets;
 mod drains;

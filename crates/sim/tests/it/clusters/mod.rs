@@ -3,6 +3,7 @@
 mod planted;
 mod silent;
 
+use duramen_base::planted::Bug;
 use duramen_sim::cluster::runs::{self, Budget};
 use duramen_sim::cluster::{Class, Plan, Profile, ZONES, planted as bugs, run};
 use duramen_wire::native::message::ReplicaLayout;
@@ -104,6 +105,23 @@ fn racks_that_are_too_few_hold_up_nobody() {
     let summary = runs::many(budget, first, few_racks);
     println!("{} runs, {} operations", summary.runs, summary.operations);
     assert!(summary.failures.is_empty());
+}
+
+#[test]
+fn simulated_balance_that_swings_is_found() {
+    let found = |bug| {
+        let plan = Plan {
+            balance_after_us: Some(100_000),
+            tablets: 1,
+            bug,
+            ..Plan::calm(5, 4, 2)
+        };
+        run(plan).violations
+    };
+    assert_eq!(found(None), [""; 0]);
+    let swings = found(Some(Bug::BalanceSwings));
+    let is_it = |text: &String| text.contains("without end") || text.contains("uneven");
+    assert!(swings.iter().any(is_it), "{swings:?}");
 }
 
 /// Backups build survivors from their own replicas, while servers crash and lose power at any

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 /// A request of an administrator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Admin {
-    /// Creates a table of `servers` tablets with equal hash ranges, each on a server of its own. If
-    /// fewer servers can own tablets now: `NotReady`. If a table has this name: `Invalid`. →
+    /// Creates a table of `servers` tablets with equal hash ranges, each on a server of its own.
+    /// If fewer servers can own tablets now: `NotReady`. If a table has this name: `Invalid`. →
     /// `Table`
     CreateTable {
         name: String,
@@ -59,6 +59,12 @@ pub enum Admin {
     Members,
     /// → `Waits`. Older coordinators answer that it is not understood.
     Waits,
+    /// Moves tablets until all servers have their shares, unless `is_dry`. → `Moves`, those that
+    /// are to come; `NotReady` while a server is recovered or drained. Older coordinators answer
+    /// that it is not understood.
+    Rebalance { is_dry: bool },
+    /// → `Balance`. Older coordinators answer that it is not understood.
+    Balance,
 }
 
 /// Maximum tablets that one [`Admin::Status`] reports.
@@ -85,6 +91,8 @@ pub enum AdminAnswer {
     Members(MembersHealth),
     /// At most [`WAITS_MAX`].
     Waits(Vec<Wait>),
+    Moves(Vec<PlannedMove>),
+    Balance(Box<BalanceStatus>),
 }
 
 /// Something that waits for an operator, or for time, with its reason, for people.
@@ -95,6 +103,33 @@ pub struct Wait {
     /// False: nothing waits yet, and something will if more is written, or if a server crashes.
     pub is_now: bool,
     pub reason: String,
+}
+
+/// A move for the balance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedMove {
+    pub table: TableId,
+    pub range: KeyRange,
+    pub from: ServerId,
+    pub to: ServerId,
+    /// Approximate bytes.
+    pub bytes: u64,
+}
+
+/// The balance between the servers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BalanceStatus {
+    /// Whether tablets move without a request.
+    pub is_automatic: bool,
+    /// Whether all are so near to their shares that nothing moves by itself.
+    pub is_even: bool,
+    /// Moves in progress and planned, and their approximate bytes.
+    pub moves_left: u32,
+    pub bytes_left: u64,
+    /// The reason why nothing moves now, for people.
+    pub waits_for: Option<String>,
+    /// By server: its weight, in bytes and a little for each hash, and its share.
+    pub shares: Vec<(ServerId, u64, u64)>,
 }
 
 /// The state of the members that are UP, beside their data.

@@ -1,6 +1,7 @@
 //! The native protocol's bytes: they equal the golden file, they decode to the original messages,
 //! and all other bytes are refused.
 
+mod balance_samples;
 mod client_samples;
 mod handshake;
 mod properties;

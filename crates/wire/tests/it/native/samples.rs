@@ -11,6 +11,7 @@ use duramen_wire::native::codec::{
 };
 use duramen_wire::native::message::*;
 
+use crate::native::balance_samples::{balance, rebalance};
 pub use crate::native::client_samples::*;
 use crate::native::user_samples::{functions, health, users};
 
@@ -236,6 +237,7 @@ pub fn to_coordinator() -> Vec<ToCoordinator> {
         server: LOG,
         expires_s: 1_800_000_000,
     });
+    all.extend(rebalance().map(ToCoordinator::Admin));
     all
 }
 
@@ -442,12 +444,7 @@ pub fn coordinator_answers() -> Vec<CoordinatorAnswer> {
     all.push(CoordinatorAnswer::Users(users().into()));
     all.push(CoordinatorAnswer::Admin(AdminAnswer::Members(health())));
     all.push(CoordinatorAnswer::Functions(functions().into()));
-    let wait = Wait {
-        server: Some(LOG),
-        is_now: true,
-        reason: "its memory is full".to_owned(),
-    };
-    all.push(CoordinatorAnswer::Admin(AdminAnswer::Waits(vec![wait])));
+    all.extend(balance().map(CoordinatorAnswer::Admin));
     all
 }
 

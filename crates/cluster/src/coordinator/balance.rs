@@ -1,0 +1,388 @@
+//! The balance: tablets move by themselves until each master has its share of the data.
+//!
+//! The leader looks at the shares when nothing has changed for a while: no server has joined, left
+//! or begun to drain, and no tablet has got another owner. If some master is far from its share, a
+//! plan ([`super::even`]) is made and carried out, a few moves at a time. An operator may ask for
+//! a plan at any time.
+//!
+//! **Invariants**
+//! - N1: no move begins while a dead server's data waits, while a server is drained, or beside
+//!   moves of others. The moves in progress are given up when a server crashes: its data needs the
+//!   room, the disks and the network.
+//! - N2: a server takes part in one move at a time, and rests after it as long as it took. Of four
+//!   masters one takes part.
+//! - N3: it ends. A plan's moves bring all nearer to their shares (even::E1), the next
+//!   plan is made only of reports that came later, and each plan in a row waits twice as long as
+//!   the one before. A move that fails ends its plan.
+//!
+//! Loads and rooms are advice (coordinator::K9): with wrong ones the wrong tablets move, as safely
+//! as any. A leader knows only its own plan; its successor looks anew.
+
+use super::even::{self, Held, Master, Step};
+use super::records::MigrationRecord;
+use super::{Coordinator, Timer, refused};
+use duramen_base::ids::{KeyRange, ListVersion, MapVersion, MigrationId, ServerId, TableId};
+use duramen_base::planted::{Bug, has_bug};
+use duramen_wire::native::message::{
+    AdminAnswer, BalanceStatus, CoordinatorAnswer, MigrationPhase, PlannedMove, Refusal,
+};
+use std::collections::{BTreeMap, VecDeque};
+
+/// The weight of all hashes of all tables together. (So little that a table of some hundred
+/// megabytes is balanced by its bytes.)
+const HASHES_BYTES: u64 = 64 << 20;
+/// A plan is made if some master is further from its share than this part of the mean. (A plan
+/// leaves a quarter of that.)
+const FAR_PART: u64 = 4;
+/// The limits of two masters count as equal if they differ by less than this part.
+const EQUAL_PART: u64 = 8;
+/// Of so many masters one takes part in a move.
+const MASTERS_PER_MOVE: usize = 4;
+/// Longest interval of the looks.
+const LOOK_US: u64 = 1_000_000;
+/// The pause before the next plan is that of quiet, doubled so often at most.
+const DOUBLED_MAX: u32 = 6;
+/// Looks in the time of quiet, at least.
+const LOOKS: u64 = 10;
+/// A tablet is not cut any more if its table has so many for each master.
+const TABLETS_PER_MASTER: u64 = 16;
+/// Repeated requests of an operator wait for so long.
+const AGAIN_MS: u32 = 500;
+
+/// The state of the balance; see the module.
+#[derive(Default)]
+pub(super) struct Balance {
+    is_armed: bool,
+    planned: VecDeque<Step>,
+    /// Begun, and since when.
+    under_way: BTreeMap<MigrationId, (Step, u64)>,
+    /// N2: these servers rest until then.
+    rests: BTreeMap<ServerId, u64>,
+    /// The cluster has been as it is, but for the balance, since then.
+    seen: (MapVersion, ListVersion),
+    quiet_since_us: u64,
+    /// N3: no plan of its own before that, and the number of the last ones in a row.
+    next_us: u64,
+    in_a_row: u32,
+    /// Hashes of each server, in the map of that version.
+    widths: BTreeMap<ServerId, u128>,
+    widths_of: MapVersion,
+}
+
+impl Coordinator {
+    /// The interval of looks, which is the shortest rest of a server, too.
+    fn look_every_us(&self) -> u64 {
+        let after_us = self.config.balance_after_us;
+        after_us.map_or(LOOK_US, |after_us| LOOK_US.min(after_us / LOOKS).max(1))
+    }
+
+    /// Arms the next look, if there is a reason for one.
+    pub(super) fn arm_balance(&mut self) {
+        let has_moves = self.balance_steps().next().is_some();
+        if !self.balance.is_armed && (has_moves || self.config.balance_after_us.is_some()) {
+            self.balance.is_armed = true;
+            self.arm(self.now_us + self.look_every_us(), Timer::Balance);
+        }
+    }
+
+    /// One look at the balance.
+    pub(super) fn balance_due(&mut self) {
+        self.balance.is_armed = false;
+        self.look_at_balance();
+        self.arm_balance();
+    }
+
+    fn look_at_balance(&mut self) {
+        self.note_ended_moves();
+        let seen = (self.meta.map_version, self.meta.list_version);
+        if self.balance.seen != seen {
+            (self.balance.seen, self.balance.quiet_since_us) = (seen, self.now_us);
+        }
+        if self.balance_waits_for().is_some() && !has_bug(Bug::BalancesAlways) {
+            self.balance.planned.clear(); // N1
+            return;
+        }
+        if self.balance.planned.is_empty() && self.balance.under_way.is_empty() {
+            self.plan_if_uneven();
+        }
+        self.begin_moves();
+    }
+
+    fn plan_if_uneven(&mut self) {
+        let Some(after_us) = self.config.balance_after_us else {
+            return;
+        };
+        let quiet_until_us = self.balance.quiet_since_us + after_us;
+        if self.now_us < quiet_until_us.max(self.balance.next_us) {
+            return;
+        }
+        let shares = self.shares_of_masters();
+        if !even::is_uneven(&shares, FAR_PART) {
+            self.balance.in_a_row = 0;
+            return;
+        }
+        let doubled = self.balance.in_a_row.min(DOUBLED_MAX);
+        self.balance.in_a_row += 1;
+        self.balance.next_us = self.now_us + (after_us << doubled); // N3
+        self.balance.planned = self.plan_balance().into();
+    }
+
+    /// The masters without their tablets.
+    fn shares_of_masters(&mut self) -> Vec<Master> {
+        let version = self.meta.map_version;
+        if self.balance.widths_of != version {
+            let mut widths: BTreeMap<ServerId, u128> = BTreeMap::new();
+            for ((_, first), tablet) in &self.tablets {
+                let hashes = u128::from(tablet.last.0 - first.0) + 1;
+                *widths.entry(tablet.owner).or_default() += hashes;
+            }
+            // Until a version is shown, it may name another state of the map (map::W1).
+            let named = if self.map_is_new {
+                MapVersion(0)
+            } else {
+                version
+            };
+            (self.balance.widths, self.balance.widths_of) = (widths, named);
+        }
+        let of_table = self.weight_of_table();
+        let master = |id: ServerId| {
+            let server = &self.servers[&id];
+            let hashes = self.balance.widths.get(&id).copied().unwrap_or(0);
+            let room = server.room.report();
+            let left = room.map(|room| room.limit_bytes.saturating_sub(room.used_bytes));
+            Master {
+                id,
+                weight: server
+                    .loads
+                    .sums()
+                    .0
+                    .saturating_add(even::part(of_table, hashes)),
+                share: 0,
+                room: left.unwrap_or(u64::MAX),
+                tablets: Vec::new(),
+            }
+        };
+        let mut masters: Vec<Master> = self.masters().map(master).collect();
+        let limit = |of: &Master| Some(self.servers[&of.id].room.report()?.limit_bytes);
+        let limits: Option<Vec<u64>> = masters.iter().map(limit).collect();
+        share_out(&mut masters, limits);
+        masters
+    }
+
+    /// The weight of all hashes of one table.
+    fn weight_of_table(&self) -> u64 {
+        let tables = self.shares.tables().max(1) as u64;
+        HASHES_BYTES / tables
+    }
+
+    fn plan_balance(&mut self) -> Vec<Step> {
+        let mut masters = self.shares_of_masters();
+        let few = TABLETS_PER_MASTER * masters.len() as u64;
+        let may_be_cut: BTreeMap<TableId, bool> = self
+            .tables
+            .keys()
+            .map(|table| (*table, self.shares.of_table(*table).0 < few))
+            .collect();
+        for master in &mut masters {
+            let mut loads: BTreeMap<TableId, Vec<(KeyRange, u64)>> = BTreeMap::new();
+            for load in self.servers[&master.id].loads.ranges() {
+                let of_table = loads.entry(load.table).or_default();
+                of_table.push((load.range, load.bytes));
+            }
+            loads
+                .values_mut()
+                .for_each(|of_table| of_table.sort_unstable());
+            let owned = self.owned.get(&master.id).into_iter().flatten();
+            let held = owned.filter_map(|at| {
+                let tablet = self.tablets.get(at)?;
+                let range = KeyRange::new(at.1, tablet.last);
+                let of_table = loads.get(&at.0).map_or(&[][..], Vec::as_slice);
+                let from = of_table.partition_point(|(load, _)| load.last < range.first);
+                let some = of_table[from..].iter();
+                let some = some.take_while(|(load, _)| load.first <= range.last);
+                Some(Held {
+                    table: at.0,
+                    range,
+                    loads: some.copied().collect(),
+                    may_be_cut: may_be_cut.get(&at.0).copied().unwrap_or(false),
+                })
+            });
+            master.tablets = held.collect();
+        }
+        even::plan(masters, self.weight_of_table())
+    }
+
+    /// N2, N3: notes the moves that have ended.
+    fn note_ended_moves(&mut self) {
+        let ended = self.balance.under_way.iter();
+        let ended = ended.filter(|(id, _)| !self.migrations.contains_key(id));
+        let ended: Vec<MigrationId> = ended.map(|(id, _)| *id).collect();
+        for id in ended {
+            let Some((step, since_us)) = self.balance.under_way.remove(&id) else {
+                continue;
+            };
+            let took_us = (self.now_us - since_us).max(self.look_every_us());
+            for server in [step.from, step.to] {
+                self.balance.rests.insert(server, self.now_us + took_us);
+            }
+            let mut known = self.moved.iter().rev();
+            let status = known.find(|status| status.migration == id);
+            if status.is_some_and(|status| status.phase == MigrationPhase::GivenUp) {
+                self.balance.planned.clear();
+            }
+        }
+        let now_us = self.now_us;
+        self.balance.rests.retain(|_, until_us| *until_us > now_us);
+    }
+
+    /// Begins the moves whose turn has come.
+    fn begin_moves(&mut self) {
+        let most = (self.masters.len() / MASTERS_PER_MOVE).max(1);
+        let mut later = VecDeque::new();
+        while let Some(step) = self.balance.planned.pop_front() {
+            let is_free = |id: &ServerId| {
+                let mut moves = self.balance.under_way.values();
+                let moves_now = moves.any(|(other, _)| [other.from, other.to].contains(id));
+                !moves_now && !self.balance.rests.contains_key(id)
+            };
+            let is_free = [step.from, step.to].iter().all(is_free);
+            if self.balance.under_way.len() >= most || !is_free {
+                later.push_back(step);
+                continue;
+            }
+            match self.begin_step(&step) {
+                Some(id) => {
+                    self.balance.under_way.insert(id, (step, self.now_us));
+                }
+                // The cluster is not as it was when the plan was made.
+                None => {
+                    later.clear();
+                    self.balance.planned.clear();
+                }
+            }
+        }
+        self.balance.planned = later;
+    }
+
+    fn begin_step(&mut self, step: &Step) -> Option<MigrationId> {
+        let Step { table, range, .. } = *step;
+        let (first, tablet) = self.tablet_of(table, range.first).ok()?;
+        let target = self.servers.get(&step.to)?;
+        let is_as_planned = tablet.owner == step.from && tablet.last >= range.last;
+        let is_willing = target.rank.is_some() && target.declined_until_us <= self.now_us;
+        if !is_as_planned || !is_willing || self.lacks_room(step.to, step.bytes).is_some() {
+            return None;
+        }
+        self.check_rests(table, first, &tablet).ok()?;
+        self.cut(table, range.first).ok()?;
+        if let Some(after) = range.last.next() {
+            self.cut(table, after).ok()?;
+        }
+        Some(self.begin_migration(MigrationRecord {
+            table,
+            range,
+            from: step.from,
+            to: step.to,
+        }))
+    }
+
+    /// N1: the reason why nothing is balanced now, for people.
+    fn balance_waits_for(&self) -> Option<String> {
+        if let Some(dead) = self.recoveries.keys().next() {
+            return Some(format!("the data of server {dead} is being recovered"));
+        }
+        let drains = |id: &&ServerId| {
+            self.servers[*id].record.entry.draining && self.tablets_owned(**id) > 0
+        };
+        if let Some(drained) = self.up.iter().find(drains) {
+            return Some(format!("server {drained} is being drained"));
+        }
+        let mut others = self.migrations.keys();
+        let has_others = others.any(|id| !self.balance.under_way.contains_key(id));
+        has_others.then(|| "other moves are in progress".to_owned())
+    }
+
+    /// N1: a server has crashed.
+    pub(super) fn balance_gives_way(&mut self) {
+        if has_bug(Bug::BalancesAlways) {
+            return;
+        }
+        self.balance.planned.clear();
+        let begun: Vec<MigrationId> = self.balance.under_way.keys().copied().collect();
+        for id in begun {
+            self.abort_migration(id, "a server crashed, and its data comes first");
+        }
+    }
+
+    /// An operator's plan, which begins now unless `is_dry`.
+    pub(super) fn rebalance(&mut self, is_dry: bool) -> CoordinatorAnswer {
+        self.note_ended_moves();
+        if let Some(reason) = self.balance_waits_for() {
+            return refused(Refusal::NotReady {
+                after_ms: AGAIN_MS,
+                reason,
+            });
+        }
+        if self.balance.planned.is_empty() && self.balance.under_way.is_empty() {
+            let steps = self.plan_balance();
+            if is_dry {
+                return moves(steps.iter());
+            }
+            self.balance.planned = steps.into();
+        }
+        let answer = moves(self.balance_steps());
+        self.begin_moves();
+        self.arm_balance();
+        answer
+    }
+
+    fn balance_steps(&self) -> impl Iterator<Item = &Step> {
+        let begun = self.balance.under_way.values().map(|(step, _)| step);
+        begun.chain(&self.balance.planned)
+    }
+
+    pub(super) fn balance_status(&mut self) -> BalanceStatus {
+        self.note_ended_moves();
+        let shares = self.shares_of_masters();
+        BalanceStatus {
+            is_automatic: self.config.balance_after_us.is_some(),
+            is_even: !even::is_uneven(&shares, FAR_PART),
+            moves_left: self.balance_steps().count() as u32,
+            bytes_left: self.balance_steps().map(|step| step.bytes).sum(),
+            waits_for: self.balance_waits_for(),
+            shares: shares
+                .iter()
+                .map(|of| (of.id, of.weight, of.share))
+                .collect(),
+        }
+    }
+}
+
+/// Gives each master its share of all: by the limits of their memory if these are known and differ
+/// much.
+fn share_out(masters: &mut [Master], limits: Option<Vec<u64>>) {
+    let all: u128 = masters.iter().map(|of| u128::from(of.weight)).sum();
+    let most = limits.iter().flatten().copied().max().unwrap_or(0);
+    let limits = limits.unwrap_or_else(|| vec![1; masters.len()]);
+    let rounded = |limit: &u64| match limit.saturating_add(limit / EQUAL_PART) >= most {
+        true => most.max(1),
+        false => *limit,
+    };
+    let limits: Vec<u64> = limits.iter().map(rounded).collect();
+    let sum: u128 = limits.iter().map(|limit| u128::from(*limit)).sum();
+    for (of, limit) in masters.iter_mut().zip(limits) {
+        let share = all.saturating_mul(u128::from(limit)) / sum.max(1);
+        of.share = u64::try_from(share).unwrap_or(u64::MAX);
+    }
+}
+
+fn moves<'s>(steps: impl Iterator<Item = &'s Step>) -> CoordinatorAnswer {
+    let moves = steps.map(|step| PlannedMove {
+        table: step.table,
+        range: step.range,
+        from: step.from,
+        to: step.to,
+        bytes: step.bytes,
+    });
+    CoordinatorAnswer::Admin(AdminAnswer::Moves(moves.collect()))
+}
