@@ -203,11 +203,11 @@ pub fn member_disk(
     let (frames, replicas) = (u64::from(frames), replicas.max(1));
     let fits = frames.saturating_sub(data) / replicas;
     let segments = fits.clamp(wanted.min(data + data / 4), wanted);
-    // Less than all of the rest: copies may be spread unevenly.
+    // Less than all of the rest: copies may be spread unevenly. If it is small, copies come first.
     let left = frames.saturating_sub(replicas * segments);
     MemberDisk {
         segments,
-        refills_leave: left / 4 * 3,
+        refills_leave: if left < data / 2 { 0 } else { left / 4 * 3 },
     }
 }
 
