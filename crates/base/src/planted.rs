@@ -89,6 +89,14 @@ pub enum Bug {
     /// index::bucket::B3: a walk shows slots that a transaction has set and that has not ended.
     WalksShowHalves,
 
+    /// sound::V1: a cleaner moves, drops and buries entries that it has not verified.
+    CopiesUnverified,
+    /// sound::V1: an object expires by a time that was not verified.
+    ExpiresUnverified,
+    /// sound::V1: a purge decides by keys that it has not verified.
+    PurgesUnverified,
+    /// background::B3: a survivor gets its certificate and its swap without being verified.
+    SwapBeforeVerified,
     /// load::R2: one flipped bit of an entry that was certified with it stops a start.
     OneBitStopsLoad,
 

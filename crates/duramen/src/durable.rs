@@ -48,6 +48,8 @@ pub(crate) struct Durable {
     /// The former clock, as long as there are keys that a clock put back would make live again;
     /// else 0.
     pub clock_floor_ms: AtomicU64,
+    /// A survivor of a pass that is not written, because of its damage; 0: there is none.
+    pub held: AtomicU64,
     /// A commit at level buffered has not been followed by a sync yet.
     pub unsynced: AtomicBool,
 }
@@ -116,6 +118,7 @@ impl Durable {
             health: Health::default(),
             ended: AtomicU64::new(0),
             clock_floor_ms: AtomicU64::new(0),
+            held: AtomicU64::new(0),
             unsynced: AtomicBool::new(false),
         }
     }

@@ -1,6 +1,7 @@
 //! Clearing a table: all of its objects die at one instant, for all sessions.
 
 use crate::core::Core;
+use crate::core::sound;
 use crate::counters::Counters;
 use crate::index::Index;
 use crate::index::old::OldViews;
@@ -82,7 +83,11 @@ impl Guard<'_> {
                     let window = core.space.window_of(slot.location());
                     match self.memory_of(slot.location()) {
                         Some(here) if !here.is_copy => {
-                            counters.note_dead(window, self.entry_at(here).padded_bytes);
+                            // Without a known length it stays counted: its segment stays
+                            // (sound::V2).
+                            if let Ok(sound) = sound::at(core, slot.location()) {
+                                counters.note_dead(window, sound.entry.padded_bytes);
+                            }
                         }
                         _ => {
                             cold.insert(window as u32);

@@ -76,6 +76,16 @@ impl Store {
         self.core.damages.listen(Box::new(listener));
     }
 
+    /// Tells the listener of [`when_damaged`](Self::when_damaged), and counts, the damage that the
+    /// owner of the log has found in a segment of it.
+    pub fn tell_damage(&self, segment: SegmentId, is_mended: bool, what: String) {
+        self.core.damages.tell(EntryDamage {
+            segment,
+            is_mended,
+            what,
+        });
+    }
+
     /// Whether the listener hears of these departures. While it hears of expired keys, they leave
     /// soon after their time, or when they are met.
     pub fn want_departures(&self, departure: Departure, wanted: bool) {

@@ -29,6 +29,27 @@ pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, bytes)
 }
 
+/// The checksum of two words, little endian, followed by `bytes`.
+#[inline]
+pub fn crc32c_of_words(words: [u64; 2], bytes: &[u8]) -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    if bytes.len() < SHORT_BYTES_MAX && is_x86_feature_detected!("sse4.2") {
+        // SAFETY: the processor has the instructions (checked just above).
+        return unsafe { short_of_words(words, bytes) };
+    }
+    let [first, second] = words.map(u64::to_le_bytes);
+    crc32c_append(crc32c_append(crc32c(&first), &second), bytes)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "sse4.2")]
+#[inline]
+fn short_of_words([first, second]: [u64; 2], bytes: &[u8]) -> u32 {
+    use std::arch::x86_64::_mm_crc32_u64;
+    let sum = _mm_crc32_u64(_mm_crc32_u64(u64::from(!0u32), first), second);
+    short(!(sum as u32), bytes)
+}
+
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "sse4.2")]
 #[inline]
@@ -68,6 +89,10 @@ mod tests {
                         "{length} bytes from {from} on after {before:#x}"
                     );
                 }
+                let words = [7u64 << 40 | 3, 0x0123_4567_89ab_cdef];
+                let mut all = words.map(u64::to_le_bytes).concat();
+                all.extend_from_slice(piece);
+                assert_eq!(crc32c_of_words(words, piece), crc32c::crc32c(&all));
             }
         }
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);

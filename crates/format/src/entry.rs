@@ -518,11 +518,90 @@ fn check_shape(flags: u8, header: &Header) -> Result<(), Damage> {
 }
 
 /// CRC of a padded entry with its CRC field read as zero (F2).
+#[inline(always)]
 fn crc_of(whole: &[u8], first: u64, second: u64) -> u32 {
-    let mut head = [0u8; 16];
-    head[..8].copy_from_slice(&first.to_le_bytes());
-    head[8..].copy_from_slice(&(second & !0xffff_ffff).to_le_bytes());
-    checksum::crc32c_append(checksum::crc32c(&head), whole.get(16..).unwrap_or(&[]))
+    let rest = whole.get(SMALL_HEADER_BYTES..).unwrap_or(&[]);
+    checksum::crc32c_of_words([first, second & !0xffff_ffff], rest)
+}
+
+/// True if an entry begins at `at`, ends within `available` bytes and has the right sum.
+///
+/// # Safety
+/// As [`parse_at`].
+#[inline]
+pub unsafe fn is_sound(at: *const u8, available: usize) -> bool {
+    // SAFETY: as the caller promises; the header is there, and so are all bytes of the entry.
+    unsafe {
+        let Some(header) = header_at(at, available) else {
+            return false;
+        };
+        let words = at.cast::<u64>();
+        let (first, second) = (u64::from_le(*words), u64::from_le(*words.add(1)));
+        let whole = std::slice::from_raw_parts(at, header.padded_bytes());
+        second as u32 == crc_of(whole, first, second)
+    }
+}
+
+/// The header of the entry at `at`, if the entry ends within `available` bytes.
+///
+/// # Safety
+/// As [`parse_at`].
+#[inline(always)]
+pub unsafe fn header_at(at: *const u8, available: usize) -> Option<Header> {
+    // SAFETY: as the caller promises.
+    unsafe {
+        has_header(at, available)
+            .then(|| header_trusted(at))
+            .filter(|header| header.padded_bytes() <= available)
+    }
+}
+
+/// As [`parse`], for an entry of which only its place is known. Its other fields are not checked
+/// if its sum is right.
+///
+/// # Safety
+/// `at` is aligned to [`ALIGN_BYTES`], and `available` initialised bytes are there. Those of the
+/// entry stay unchanged for `'a`; those behind it may be written meanwhile.
+///
+/// # Errors
+/// As [`parse`].
+#[inline(always)]
+pub unsafe fn parse_at<'a>(at: *const u8, available: usize) -> Result<Entry<'a>, Damage> {
+    // SAFETY: as the caller promises; a sound entry is whole.
+    unsafe {
+        match is_sound(at, available) {
+            true => Ok(parse_trusted(at)),
+            false => Err(damage_at(at, available)),
+        }
+    }
+}
+
+/// # Safety
+/// As [`parse_at`].
+#[inline(always)]
+unsafe fn has_header(at: *const u8, available: usize) -> bool {
+    // SAFETY: the byte is there (checked first).
+    available >= WIDE_HEADER_BYTES
+        || available >= SMALL_HEADER_BYTES && unsafe { *at } & FLAG_WIDE == 0
+}
+
+/// # Safety
+/// As [`parse_at`].
+#[cold]
+unsafe fn damage_at(at: *const u8, available: usize) -> Damage {
+    // SAFETY: the caller guarantees the bytes; no byte behind the claimed end is read.
+    let bytes = unsafe {
+        let header = header_at(at, available).map(|header| header.padded_bytes());
+        std::slice::from_raw_parts(at, header.unwrap_or(available.min(WIDE_HEADER_BYTES)))
+    };
+    match parse(bytes) {
+        Err(Damage::Truncated { needed, .. }) => Damage::Truncated { needed, available },
+        Err(damage) => damage,
+        // It changes while it is looked at.
+        Ok(_) => Damage::Kind {
+            kind: bytes.first().copied().unwrap_or(0),
+        },
+    }
 }
 
 /// Reads the header of an entry this process wrote.

@@ -49,6 +49,17 @@ pub struct Flip {
 }
 
 impl Flip {
+    /// Flips the bit of the damaged entry at the start of `bytes`. True: it is sound now. Else it
+    /// is left as it was.
+    pub fn restores(self, bytes: &mut [u8]) -> bool {
+        self.apply(bytes);
+        let is_sound = entry::parse(bytes).is_ok();
+        if !is_sound {
+            self.apply(bytes);
+        }
+        is_sound
+    }
+
     fn apply(self, bytes: &mut [u8]) {
         if let Some(byte) = bytes.get_mut(self.byte) {
             *byte ^= 1 << self.bit;

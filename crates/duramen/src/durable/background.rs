@@ -3,14 +3,20 @@
 //!
 //! **Invariants** (docs/protocols.md, "Swapping", "Freeing")
 //! - B1: this file never holds the commit's lock during I/O, so a frame never delays commits.
+//! - B3: each entry of a survivor is verified before the survivor gets a certificate. One flipped
+//!   bit is put back in what is written. With more damage it is not written: its victims stay
+//!   listed, and a restart loads those.
 //! - B2: a failed step changes nothing and is retried; only a failure of the device ends it.
 
 use super::{Durable, LOCAL, Local, Replicas};
 use crate::Error;
-use duramen_base::ids::Level;
+use duramen_base::ids::{Level, SegmentId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_format::certificate::Certificate;
-use duramen_format::segment::Kind;
+use duramen_format::segment::{HEADER_BYTES, Kind};
+use duramen_format::{entry, mend};
+use std::borrow::Cow;
+use std::sync::atomic::Ordering;
 
 impl Durable {
     /// One step of each kind of background work; returns whether there was any work. Called by one
@@ -56,10 +62,17 @@ impl Durable {
         let Some(ready) = log.next_survivor() else {
             return Ok(false);
         };
-        let certificate = Certificate::of(ready.bytes);
+        if self.held.load(Ordering::Relaxed) == ready.segment.0 {
+            return Ok(false); // B3
+        }
+        let Some(bytes) = self.sound_survivor(ready.segment, ready.bytes) else {
+            self.held.store(ready.segment.0, Ordering::Relaxed);
+            return Ok(false);
+        };
+        let certificate = Certificate::of(&bytes);
         local
             .backup
-            .write_frame(ready.segment, 0, ready.bytes, certificate, Kind::Survivor)?;
+            .write_frame(ready.segment, 0, &bytes, certificate, Kind::Survivor)?;
         let mut commit = self.lock();
         commit.survivors.insert(ready.segment, certificate);
         commit
@@ -68,6 +81,44 @@ impl Durable {
         drop(commit);
         log.survivor_durable(ready.segment);
         Ok(true)
+    }
+
+    /// The bytes of a survivor as they are to be written (B3). `None`: they have more damage than
+    /// one flipped bit of an entry.
+    pub(super) fn sound_survivor<'a>(
+        &self,
+        segment: SegmentId,
+        bytes: &'a [u8],
+    ) -> Option<Cow<'a, [u8]>> {
+        let mut at = HEADER_BYTES;
+        while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+            match entry::parse(rest) {
+                Ok(entry) => at += entry.padded_bytes,
+                Err(_) if has_bug(Bug::SwapBeforeVerified) => break,
+                Err(_) => return self.mended_survivor(segment, bytes),
+            }
+        }
+        Some(Cow::Borrowed(bytes))
+    }
+
+    #[cold]
+    fn mended_survivor<'a>(&self, segment: SegmentId, bytes: &[u8]) -> Option<Cow<'a, [u8]>> {
+        let mut copy = bytes.to_vec();
+        match mend::segment(&mut copy, Kind::Survivor, usize::MAX) {
+            Ok(mended) => {
+                for bit in mended {
+                    self.engine.tell_damage(segment, true, bit.to_string());
+                }
+                Some(Cow::Owned(copy))
+            }
+            Err(at) => {
+                let what = format!(
+                    "byte {at} of a survivor: it is not written, and its victims stay; restart to load them"
+                );
+                self.engine.tell_damage(segment, false, what);
+                None
+            }
+        }
     }
 
     /// Drops frames of side logs that were given up.

@@ -404,7 +404,10 @@ impl Durable {
             let Some(ready) = log.another_survivor() else {
                 break;
             };
-            let certificate = Certificate::of(ready.bytes);
+            let Some(bytes) = self.sound_survivor(ready.segment, ready.bytes) else {
+                continue; // background::B3
+            };
+            let certificate = Certificate::of(&bytes);
             master.opened(ready.segment, Kind::Survivor, 0);
             master.appended(ready.segment, certificate);
             master.closed(ready.segment);
@@ -415,7 +418,7 @@ impl Durable {
             });
             let survivor = Survivor {
                 certificate,
-                bytes: copied(&mut flight.spare, ready.bytes),
+                bytes: copied(&mut flight.spare, &bytes),
                 recipe,
                 is_side: ready.is_side,
             };

@@ -20,6 +20,8 @@ pub type Found<'a> = (View<'a>, &'a AtomicU64, Slot);
 pub struct Candidate<'a> {
     pub location: u64,
     pub entry: Entry<'a>,
+    /// The entry's bytes: those of its segment, or a verified copy (sound::V1).
+    pub source: *const u8,
     partition: &'a Partition,
     tag: u64,
 }
@@ -55,6 +57,7 @@ impl<'a> Candidate<'a> {
         Candidate {
             location,
             entry,
+            source: core.space.at(location),
             partition,
             tag,
         }

@@ -10,6 +10,8 @@
 //!   other contexts.
 //! - C3: a cleaner never waits for a transaction, as the transaction may wait for memory and so for
 //!   this cleaner. It skips the entry and returns to the victim later.
+//! - C5: a victim is verified as a whole before the first entry of it is moved or dropped
+//!   (sound::V1). If that fails, it stays claimed for ever, so that nobody cleans it (sound::V2).
 //! - C4: an entry's bytes are copied before its bucket is locked, and published under the lock if
 //!   the entry is still alive.
 //!
@@ -22,20 +24,27 @@ use crate::cleaner::expire::expire_segment;
 use crate::cleaner::select::{select, select_hollow, select_on_flash_of_cache};
 use crate::core::Core;
 use crate::core::cleaning::{Context, Current, Kind, PlainPass, Tally};
+use crate::core::sound;
 use crate::counters::add;
 use crate::index::bucket::{self, Locking, Slot, View};
 use crate::log::Trace;
 use crate::space::{Purpose, SEGLET_BYTES, SEGMENT_HEADER_BYTES, Space};
 use crate::{Departure, TableId};
 use duramen_base::ids::SegmentId;
+use duramen_base::planted::{Bug, has_bug};
 use duramen_base::sync::AtomicU64;
 use duramen_format::entry;
 use duramen_format::recipe::Fate;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// A group of large entries is cut short here, so that a step stays short.
 const GROUP_BYTES: usize = 32 << 10;
+/// Bytes of a victim that are verified together: less than the second cache of a core.
+const VERIFY_BYTES: usize = 128 << 10;
+/// Bytes that are verified in the time in which one is cleaned.
+const VERIFY_RATE: usize = 4;
 /// A postponed entry that is examined again counts as this many bytes scanned.
 const SMALL_ENTRY_BYTES: usize = 64;
 /// Largest part of the live bytes that is kept of a segment under eviction [Rumble14 §8.6].
@@ -82,6 +91,14 @@ impl Context {
             }
             if !core.try_enter(self.slot, alone) {
                 break Step::Blocked;
+            }
+            if let Some(bytes) = self.verify_some(core, tally) {
+                core.epochs.unpin(self.slot);
+                left -= bytes as i64;
+                if left <= 0 {
+                    break Step::Worked;
+                }
+                continue;
             }
             let group = self.clean_group(core, me);
             core.epochs.unpin(self.slot);
@@ -163,10 +180,61 @@ impl Context {
             compacting: false,
             announced: false,
             dead: live == 0,
+            verified: if skip_all {
+                end
+            } else {
+                start + SEGMENT_HEADER_BYTES
+            },
+            mended: BTreeMap::new(),
             warmed,
             trace: traced(core, window),
         });
         true
+    }
+
+    /// Verifies the next entries of the victim (C5). Returns the bytes that this counts for; `None`:
+    /// all are verified. Pinned.
+    fn verify_some(&mut self, core: &Core, tally: &Tally) -> Option<usize> {
+        let current = self.current.as_mut()?;
+        if current.verified >= current.end || has_bug(Bug::CopiesUnverified) {
+            if let Some(pass) = &mut self.pass {
+                pass.leaves(current.segment);
+            }
+            return None;
+        }
+        let from = current.verified;
+        let limit = current.end.min(from + VERIFY_BYTES);
+        while current.verified < limit {
+            let location = Space::location(current.verified);
+            // SAFETY: a closed segment is initialised from its header to `appended`, and this
+            // cleaner's victim; its bytes do not change, and copies are kept with it.
+            let Ok(sound) = (unsafe { sound::verify(core, location, current.end) }) else {
+                self.keep_damaged(core, tally);
+                return Some(VERIFY_BYTES / VERIFY_RATE);
+            };
+            if let Some(copy) = sound.copy {
+                current.mended.insert(current.verified, copy);
+            }
+            current.verified += sound.entry.padded_bytes;
+        }
+        Some((current.verified - from) / VERIFY_RATE)
+    }
+
+    /// The victim has an entry that cannot be mended: nothing of it was moved, and it stays claimed
+    /// (C5). One that was read back from flash is read again by the next cleaner.
+    fn keep_damaged(&mut self, core: &Core, tally: &Tally) {
+        let Some(current) = self.current.take() else {
+            return;
+        };
+        self.give_up(core, current.window);
+        if current.warmed {
+            core.space.decommit(current.window);
+            core.space.unclaim(current.window);
+        }
+        let victims = tally.victims.load(Ordering::Relaxed);
+        tally
+            .victims
+            .store(victims.saturating_sub(1), Ordering::Relaxed);
     }
 
     /// Demotes a segment instead of cleaning, if memory needs it. At most every other step while
@@ -288,7 +356,6 @@ impl Context {
             }
             let dead = core.log.is_none() && core.live_in(window) == 0;
             if dead || core.may_clean_cold(self.node) && core.warm(tier, window) {
-                self.warmed(core, window);
                 return Some(window);
             }
             self.give_up(core, window);
@@ -374,9 +441,13 @@ impl Context {
                 break;
             }
             let location = Space::location(here);
-            // SAFETY: a closed segment holds whole entries from its header to `appended`; it is
-            // this cleaner's victim.
-            let entry = unsafe { entry::parse_trusted(core.space.at(location)) };
+            let source: *const u8 = match current.mended.get(&here) {
+                Some(copy) => copy.as_ptr().cast(),
+                None => core.space.at(location).cast_const(),
+            };
+            // SAFETY: it was verified there (C5): in the segment, which is this cleaner's victim,
+            // or in a copy, which stays until the victim is done.
+            let entry = unsafe { entry::parse_trusted(source) };
             if again.is_empty() {
                 at += entry.padded_bytes;
                 origins[n] = current.trace.as_mut().map(Trace::advance);
@@ -384,7 +455,9 @@ impl Context {
             // A dropped table, or a table that got the dropped one's id, does not point here.
             if let Ok(index) = core.tables.index(TableId(entry.table)) {
                 let unindexed = all_dead || entry.kind == entry::Kind::Completion;
-                *place = Some(Candidate::new(core, index, location, entry, unindexed));
+                let mut candidate = Candidate::new(core, index, location, entry, unindexed);
+                candidate.source = source;
+                *place = Some(candidate);
             } else {
                 core.count_cleared(&entry, location, &core.context_counters[self.number]);
             }
@@ -415,7 +488,7 @@ impl Context {
                 (Some((view, place, slot)), _) => {
                     self.clean_entry(core, candidate, view, place, slot, me)
                 }
-                (None, Some(log)) => self.bury(core, log, &candidate.entry, candidate.location),
+                (None, Some(log)) => self.bury(core, log, candidate),
                 (None, None) => Some(()),
             };
             if cleaned.is_none() {
@@ -483,7 +556,7 @@ impl Context {
             core.departures.tell(departure, table, key);
         }
         match &core.log {
-            Some(log) => self.bury(core, log, &candidate.entry, candidate.location),
+            Some(log) => self.bury(core, log, candidate),
             None => Some(()),
         }
     }
@@ -556,11 +629,11 @@ impl Context {
         }
         let to = self.survivor.take(bytes);
         let location = Space::location(to);
-        // SAFETY: source: a whole entry of the victim, pinned; target: bytes that this context just
-        // took in its own survivor.
+        // SAFETY: source: a whole verified entry of the victim, or its copy (C5); target: bytes
+        // that this context just took in its own survivor.
         unsafe {
-            core.space
-                .at(candidate.location)
+            candidate
+                .source
                 .copy_to_nonoverlapping(core.space.at(location), bytes)
         }; // C4
         match candidate.lock(view, place, me) {
@@ -599,7 +672,7 @@ impl Context {
         match (gone, &core.log) {
             (NotLocked::Busy, _) => self.postpone(candidate),
             (NotLocked::Dead, Some(log)) => {
-                return self.bury(core, log, &candidate.entry, candidate.location);
+                return self.bury(core, log, candidate);
             }
             (NotLocked::Dead, None) => {}
         }

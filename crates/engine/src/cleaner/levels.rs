@@ -25,6 +25,7 @@
 //! compaction may leave no seglet at all.
 
 use super::balance::{Load, Work};
+use super::candidate::Candidate;
 use super::select::{select_disk, select_hollow_on_disk, select_memory, select_wanted};
 use crate::TableId;
 use crate::core::Core;
@@ -167,10 +168,8 @@ impl Context {
             .iter()
             .map(|window| log.segment_of(*window as usize));
         let victims: Vec<SegmentId> = in_memory.chain(empty.iter().copied()).collect();
-        let is_warm = |window: &&u32| !core.space.is_cold(**window);
-        let warm = windows.iter().filter(is_warm);
-        let warm = warm.map(|window| log.segment_of(*window as usize));
-        let leaving = warm.chain(empty.iter().copied()).collect();
+        // Others leave once they are known to be sound (context::C5); tombstones name older ones.
+        let leaving = empty.clone();
         // Each survivor may have to be shorter than a window, when memory is very short.
         let count = (4 * windows.len() as u64 + 4) * log.zones();
         let first = log.new_segment_ids(count);
@@ -234,14 +233,8 @@ impl Context {
         log.demand();
     }
 
-    /// A victim was read back from flash: it leaves with the pass.
-    pub(super) fn warmed(&mut self, core: &Core, window: u32) {
-        if let (Some(pass), Some(log)) = (&mut self.pass, &core.log) {
-            pass.leaving.push(log.segment_of(window as usize));
-        }
-    }
-
-    /// A victim cannot be read: it stays in the log, and so do all entries that name it.
+    /// A victim cannot be read, or has damage: it stays in the log, and so do all entries that
+    /// name it.
     pub(super) fn give_up(&mut self, core: &Core, window: u32) {
         if let (Some(pass), Some(log)) = (&mut self.pass, &core.log) {
             let segment = log.segment_of(window as usize);
@@ -337,17 +330,12 @@ impl Context {
     }
 
     /// Keeps the part of a dead entry that is still needed (V2). `None`: no room.
-    pub(super) fn bury(
-        &mut self,
-        core: &Core,
-        log: &Log,
-        entry: &Entry<'_>,
-        location: u64,
-    ) -> Option<()> {
+    pub(super) fn bury(&mut self, core: &Core, log: &Log, candidate: &Candidate<'_>) -> Option<()> {
         let counters = &core.context_counters[self.number];
-        let from = core.space.window_of(location);
+        let entry = &candidate.entry;
+        let from = core.space.window_of(candidate.location);
         if entry.kind == entry::Kind::Completion {
-            return self.keep_completion(core, entry, location);
+            return self.keep_completion(core, candidate);
         }
         let is_tombstone = entry.kind == entry::Kind::Tombstone;
         let careless = !is_tombstone && has_bug(Bug::NotMaterialised);
@@ -376,16 +364,17 @@ impl Context {
     }
 
     /// Keeps a completion record as it is, or drops it. `None`: no room.
-    fn keep_completion(&mut self, core: &Core, entry: &Entry<'_>, location: u64) -> Option<()> {
+    fn keep_completion(&mut self, core: &Core, candidate: &Candidate<'_>) -> Option<()> {
         let counters = &core.context_counters[self.number];
-        let (from, bytes) = (core.space.window_of(location), entry.padded_bytes);
+        let entry = &candidate.entry;
+        let (from, bytes) = (core.space.window_of(candidate.location), entry.padded_bytes);
         if core.keeps_completion(entry) {
             self.room_for(core, bytes)?;
             let to = core.space.at(Space::location(self.survivor.take(bytes)));
-            // SAFETY: source: a whole entry of the victim, pinned; target: bytes that this context
-            // just took in its own survivor.
+            // SAFETY: source: a whole verified entry of the victim, or its copy (context::C5);
+            // target: bytes that this context just took in its own survivor.
             unsafe {
-                core.space.at(location).copy_to_nonoverlapping(to, bytes);
+                candidate.source.copy_to_nonoverlapping(to, bytes);
             }
             self.copied(Fate::Kept);
         } else {
@@ -429,9 +418,15 @@ impl Context {
             let mut at = start + SEGMENT_HEADER_BYTES;
             let needs = log.swaps().needs();
             while at < end {
-                // SAFETY: a closed segment holds whole entries from its header to `appended`; the
-                // pin keeps the window.
-                let entry = unsafe { entry::parse_trusted(core.space.at(Space::location(at))) };
+                // SAFETY: a closed segment is initialised from its header to `appended`; the pin
+                // keeps the window.
+                let rest = unsafe {
+                    std::slice::from_raw_parts(core.space.at(Space::location(at)), end - at)
+                };
+                // It is an estimate: nothing is dropped by it, so only lengths are checked.
+                let Ok(entry) = entry::parse_again(rest) else {
+                    break;
+                };
                 at += entry.padded_bytes;
                 let needed = match entry.kind {
                     entry::Kind::Object => continue,

@@ -25,6 +25,7 @@
 
 use super::Core;
 use super::cleaning::Context;
+use super::sound;
 use crate::counters::Counters;
 use crate::index::bucket::Slot;
 use crate::index::old::OldViews;
@@ -270,11 +271,14 @@ impl Context {
                 let window = core.space.window_of(slot.location());
                 let cold = tier.filter(|tier| !tier.is_in_memory(window, stamp));
                 let Some(tier) = cold else {
-                    // SAFETY: the slot was there under our pin, so its window was not retired
-                    // before (K1); and its bytes are in memory for our stamp (engine::flash::F2).
-                    let entry = unsafe { entry::parse_trusted(core.space.at(slot.location())) };
+                    // The slot was there under our pin, so its window was not retired before (K1);
+                    // and its bytes are in memory for our stamp (engine::flash::F2).
+                    let Ok(sound) = sound::at(core, slot.location()) else {
+                        walk.used_here = true; // its segment stays (sound::V2)
+                        return;
+                    };
                     if OldViews::take_at(place, slot) {
-                        counters.note_dead(window, entry.padded_bytes);
+                        counters.note_dead(window, sound.entry.padded_bytes);
                         core.cleared.progress.fetch_add(1, Ordering::Relaxed);
                         walk.counted = true;
                     }

@@ -7,6 +7,8 @@
 
 use duramen_base::ids::SegmentId;
 use duramen_base::sync::coarse::Mutex;
+use duramen_format::mend::Flip;
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -27,11 +29,18 @@ type Listener = Box<dyn Fn(&EntryDamage) + Send + Sync>;
 /// Most that are kept for a listener that does not exist yet.
 const WAITING_MAX: usize = 100;
 
+/// Places that are remembered, so that each is searched and told of once.
+const KNOWN_MAX: usize = 10_000;
+
+/// A location, and the incarnation of its window.
+type Place = (u64, u64);
+
 /// The listener, and counts.
 #[derive(Default)]
 pub struct Damages {
     listener: OnceLock<Listener>,
     waiting: Mutex<Vec<EntryDamage>>,
+    known: Mutex<BTreeMap<Place, Option<Flip>>>,
     flipped_bits: AtomicU64,
     damaged_entries: AtomicU64,
 }
@@ -42,6 +51,25 @@ impl Damages {
         let mut waiting = self.waiting.lock().expect("damages");
         let listener = self.listener.get_or_init(|| listener);
         waiting.drain(..).for_each(|damage| listener(&damage));
+    }
+
+    /// The result of an earlier search at a place: the bit that had flipped, or none that explains
+    /// the damage.
+    pub fn known(&self, place: Place) -> Option<Option<Flip>> {
+        let known = self.known.lock().expect("damages");
+        known.get(&place).copied()
+    }
+
+    /// As [`tell`](Self::tell), unless the same of this place was told before.
+    pub fn tell_once(&self, place: Place, found: Option<Flip>, damage: EntryDamage) {
+        let mut known = self.known.lock().expect("damages");
+        if known.len() >= KNOWN_MAX {
+            known.clear();
+        }
+        if known.insert(place, found) != Some(found) {
+            drop(known);
+            self.tell(damage);
+        }
     }
 
     #[cold]
@@ -64,7 +92,7 @@ impl Damages {
         self.flipped_bits.load(Ordering::Relaxed)
     }
 
-    /// Times that an entry was found with damage that one bit does not explain.
+    /// Entries found with damage that one bit does not explain.
     pub fn damaged_entries(&self) -> u64 {
         self.damaged_entries.load(Ordering::Relaxed)
     }

@@ -7,6 +7,7 @@ pub mod damage;
 pub mod departures;
 mod doubt;
 mod resize;
+pub mod sound;
 pub mod watches;
 pub mod workers;
 pub mod writes;

@@ -43,6 +43,7 @@ mod replay;
 mod tombstones;
 
 use crate::cleaner::candidate::Candidate;
+use crate::core::sound;
 use crate::core::{Core, Visitor};
 use crate::counters::{Counters, sub};
 use crate::flash::Image;
@@ -59,7 +60,7 @@ use completions::Taken;
 use duramen_base::ids::SegmentId;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::sync::yield_now;
-use duramen_format::entry::{self, Damage, Entry, Kind};
+use duramen_format::entry::{Damage, Entry, Kind};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -463,6 +464,7 @@ impl SideLog {
         let start = core.space.offset_of(window);
         let end = start + core.space.segments[window as usize].appended_bytes() as usize;
         let mut at = start + SEGMENT_HEADER_BYTES;
+        let mut is_damaged = false;
         while at < end {
             core.enter(visitor.slot);
             let mut looked = 0;
@@ -471,16 +473,22 @@ impl SideLog {
                     let location = Space::location(at);
                     // SAFETY: a held window has whole entries from its header to `appended`, and no
                     // other thread uses it (swap::D6); it is in memory, and stays there (swap::D8).
-                    let entry = unsafe { entry::parse_trusted(core.space.at(location)) };
-                    if !take_back(&visitor, counters, location, &entry) {
+                    let Ok(sound) = (unsafe { sound::verify(core, location, end) }) else {
+                        (at, is_damaged) = (end, true);
+                        break;
+                    };
+                    if !take_back(&visitor, counters, location, &sound.entry) {
                         break; // a transaction holds the bucket: tried again, when it may be over
                     }
-                    at += entry.padded_bytes;
+                    at += sound.entry.padded_bytes;
                     looked += 1;
                 }
             });
             core.epochs.unpin(visitor.slot);
             yield_now();
+        }
+        if is_damaged {
+            self.sweep(&HashSet::from([window])); // sound::V1: by the places, not by the entries
         }
     }
 

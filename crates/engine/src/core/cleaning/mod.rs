@@ -14,7 +14,7 @@ use duramen_format::recipe::{Fate, Parts};
 use fruitless::{Fruitless, Rounds};
 use remembered::Remembered;
 use shrink::{Lowering, Shrinker};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -81,6 +81,10 @@ pub struct Current {
     pub announced: bool,
     /// By the counters, no entry in it is alive.
     pub dead: bool,
+    /// Its entries before this offset were verified (sound::V1); nothing is moved before all are.
+    pub verified: usize,
+    /// Verified copies of the entries of which a bit was put back, by their offsets.
+    pub mended: BTreeMap<usize, Vec<u64>>,
     /// Its bytes were read back from flash.
     pub warmed: bool,
     /// The entries of its replicas; `None`: origins are not noted.
@@ -207,8 +211,8 @@ pub enum Goal {
 /// A combined pass whose victims are being emptied.
 pub struct PassAtWork {
     pub victims: Vec<SegmentId>,
-    /// Victims that are certain to leave: they were in memory, or could be read back from flash. A
-    /// tombstone may be dropped because of these victims alone.
+    /// Victims that are certain to leave: all their entries were verified (context::C5), or they
+    /// have none in memory. A tombstone may be dropped because of these victims alone.
     pub leaving: Vec<SegmentId>,
     pub survivors: Vec<SegmentId>,
     /// The origin of the open survivor's entries; `None`: unknown.
@@ -222,6 +226,13 @@ pub struct PassAtWork {
 }
 
 impl PassAtWork {
+    /// The victim that is emptied next is sound.
+    pub fn leaves(&mut self, victim: SegmentId) {
+        if self.leaving.last() != Some(&victim) {
+            self.leaving.push(victim);
+        }
+    }
+
     pub fn evicts(&self) -> bool {
         self.goal == Goal::Evict
     }

@@ -9,4 +9,5 @@ mod model;
 mod planted;
 mod restart;
 mod scenarios;
+mod verified;
 mod zones;

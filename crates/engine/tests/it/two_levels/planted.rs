@@ -59,7 +59,7 @@ fn trap_3_a_swap_before_its_reasons_are_durable_is_found() {
 
 #[test]
 fn trap_9_a_survivor_listed_before_its_frame_is_found() {
-    engine_must_be_found(Bug::SwapBeforeFrames, "is gone", 1001);
+    engine_must_be_found(Bug::SwapBeforeFrames, "is gone", 1004);
 }
 
 #[test]

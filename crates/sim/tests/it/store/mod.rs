@@ -120,7 +120,7 @@ fn scenario_20_flipped_bits_are_refused_or_harmless() {
 
 #[test]
 fn trap_1_replay_of_everything_is_found() {
-    find(Bug::ReplayEverything, 15, Setting::cleaned, lives);
+    find(Bug::ReplayEverything, 60, Setting::cleaned, lives);
 }
 
 #[test]

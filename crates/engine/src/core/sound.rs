@@ -1,0 +1,120 @@
+//! Verification of entries in memory, before anything decides by them or copies them.
+//!
+//! Memory may change a bit at any time. A copy gets the sums of a sound entry, and a decision by a
+//! wrong field may lose an object: after that no sum shows the damage.
+//!
+//! **Invariants**
+//! - V1: cleaning, expiry, clears, purges and side logs that are given up use an entry only as it
+//!   was verified by its own checksum. One flipped bit is put back in a copy of the entry; the
+//!   segment itself is never changed, because readers take no lock.
+//! - V2: an entry with more damage keeps its segment: it is cleaned by nobody, and the damage is
+//!   told. Nothing is dropped or moved from it, so its replicas on disk stay listed.
+
+use super::Core;
+use super::damage::EntryDamage;
+use crate::space::Space;
+use duramen_base::ids::SegmentId;
+use duramen_format::entry::{self, Damage, ENTRY_BYTES_MAX, Entry};
+use duramen_format::mend::{self, Mended};
+
+/// A verified entry.
+pub struct Sound<'a> {
+    /// Not to be used longer than `copy` exists.
+    pub entry: Entry<'a>,
+    /// The bytes of `entry`, if a bit of it was put back; words, because entries are aligned.
+    pub copy: Option<Vec<u64>>,
+}
+
+/// Verifies the entry at `location`, whose segment ends at the offset `end` of the region. The
+/// damage is told once.
+///
+/// # Safety
+/// The bytes between are initialised and in memory. Those of the entry stay unchanged for `'a`;
+/// those behind it may be written meanwhile.
+#[inline]
+pub unsafe fn verify<'a>(core: &Core, location: u64, end: usize) -> Result<Sound<'a>, Damage> {
+    let available = end.saturating_sub(Space::offset(location));
+    // SAFETY: as the caller promises.
+    match unsafe { entry::parse_at(core.space.at(location), available) } {
+        Ok(entry) => Ok(Sound { entry, copy: None }),
+        // SAFETY: as the caller promises.
+        Err(damage) => unsafe { mended(core, location, available, damage) },
+    }
+}
+
+/// As [`verify`], for an entry that the index points to under the caller's pin, and that is in
+/// memory.
+#[inline]
+pub fn at(core: &Core, location: u64) -> Result<Sound<'_>, Damage> {
+    let window = core.space.window_of(location);
+    let end = core.space.offset_of(window as u32) + core.space.segment_bytes();
+    // SAFETY: all of the region is readable. The index pointed to the entry under the pin: it is
+    // not changed or reused before the pin ends (epoch::E2, engine::space::S3), and its memory
+    // stays as long (engine::flash::F2). The caller does not use it for longer.
+    unsafe { verify(core, location, end) }
+}
+
+/// # Safety
+/// As [`verify`].
+#[cold]
+unsafe fn mended<'a>(
+    core: &Core,
+    location: u64,
+    available: usize,
+    damage: Damage,
+) -> Result<Sound<'a>, Damage> {
+    let window = core.space.window_of(location);
+    let segment = &core.space.segments[window];
+    let in_window = core.space.offset_in_window(location) as usize;
+    // No memory behind is touched, as it may not be backed. A window that was read back from flash
+    // has nothing committed.
+    let backed = segment.committed_bytes().max(segment.appended_bytes()) as usize;
+    let backed = backed.saturating_sub(in_window);
+    let length = available.min(backed).min(ENTRY_BYTES_MAX);
+    let place = (location, u64::from(segment.incarnation()));
+    let known = core.damages.known(place);
+    if known == Some(None) {
+        return Err(damage); // it was searched before
+    }
+    // SAFETY: as the caller promises.
+    let mut bytes = unsafe { bytes_at(core.space.at(location), length) };
+    let flip = known.flatten().filter(|flip| flip.restores(&mut bytes));
+    let flip = flip.or_else(|| mend::entry(&mut bytes));
+    let (what, mended) = match (flip, entry::parse(&bytes)) {
+        (Some(flip), Ok(entry)) => {
+            let text = Mended::of(in_window, &entry, flip).to_string();
+            (text, Ok((flip, entry.padded_bytes)))
+        }
+        _ => (format!("byte {in_window}: {damage}"), Err(damage)),
+    };
+    let log = core.log.as_ref();
+    let told = EntryDamage {
+        segment: log.map_or(SegmentId::NONE, |log| log.segment_of(window)),
+        is_mended: mended.is_ok(),
+        what,
+    };
+    let found = mended.as_ref().ok().map(|(flip, _)| *flip);
+    core.damages.tell_once(place, found, told);
+    let (_, length) = mended?;
+    let (words, _) = bytes[..length].as_chunks();
+    let words: Vec<u64> = words.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+    // SAFETY: these bytes were just verified, and stay as long as the copy.
+    let entry = unsafe { entry::parse_trusted(words.as_ptr().cast()) };
+    Ok(Sound {
+        entry,
+        copy: Some(words),
+    })
+}
+
+/// A copy of memory of which a part may be written meanwhile.
+///
+/// # Safety
+/// `at` is aligned as entries are, and the bytes are readable.
+unsafe fn bytes_at(at: *const u8, length: usize) -> Vec<u8> {
+    let words = (0..length / 8).flat_map(|n| {
+        // SAFETY: as the caller promises. Volatile, because bytes behind the entry may change.
+        let word: u64 = unsafe { at.cast::<u64>().add(n).read_volatile() };
+        word.to_ne_bytes()
+    });
+    words.collect()
+}

@@ -1,0 +1,147 @@
+//! Bits of entries flip in memory: cleaning and purges neither copy them nor decide by them.
+
+use crate::two_levels::disk::{Mistake, Running, Setup};
+use crate::two_levels::scenarios::{clean_all, fresh, get, listed, put, remove, seal};
+use duramen_base::ids::{KeyRange, RouteHash};
+use duramen_base::planted::{Bug, with_bug};
+use duramen_engine::TableId;
+use std::collections::BTreeSet;
+
+const KEYS: u8 = 30;
+
+fn key(n: u8) -> Vec<u8> {
+    format!("key {n:03}").into_bytes()
+}
+
+/// Objects, overwritten ones and tombstones, in several closed segments.
+fn filled(setup: &Setup) -> Running {
+    let running = fresh(setup);
+    let mut session = running.store.session().unwrap();
+    for round in 0..3u8 {
+        for n in (0..KEYS).filter(|n| n % (round + 1) == 0) {
+            put(&mut session, &key(n), &[n ^ round; 40]).unwrap();
+        }
+        for n in (0..KEYS).filter(|n| n % 10 == round) {
+            remove(&mut session, &key(n)).unwrap();
+        }
+        seal(&running);
+    }
+    drop(session);
+    running
+}
+
+fn shown(running: &Running) -> Vec<Option<Vec<u8>>> {
+    let mut session = running.store.session().unwrap();
+    (0..KEYS).map(|n| get(&mut session, &key(n))).collect()
+}
+
+/// sound::V1: kind, version, checksum, table, lengths, key, value, and behind it, of every third
+/// entry, dead or alive, tombstones too.
+#[test]
+fn one_flipped_bit_of_any_entry_is_put_back_by_a_cleaner() {
+    let setup = Setup::small();
+    let expected = shown(&filled(&setup));
+    let mut found = 0;
+    for n in (0..70).step_by(3) {
+        for byte in [0, 2, 9, 12, 13, 14, 15, 17, 22, 30, 60] {
+            let running = filled(&setup);
+            if !running.store.flip_bits_of_nth(n, &[8 * byte + n % 8]) {
+                continue;
+            }
+            let before = listed(&running);
+            clean_all(&running);
+            assert!(listed(&running) < before, "it cleans");
+            assert_eq!(shown(&running), expected, "byte {byte} of entry {n}");
+            found += running.store.stats().flipped_bits;
+            assert_eq!(running.store.stats().damaged_entries, 0);
+            let again = setup.start(running.crash(), Mistake::None, 1);
+            assert_eq!(shown(&again), expected, "byte {byte} of entry {n}, started");
+        }
+    }
+    assert!(found > 100, "{found}");
+}
+
+/// sound::V2: nothing of the segment is moved or dropped, and its replica stays listed: so a start
+/// finds everything as it was.
+#[test]
+fn a_segment_with_more_damage_is_kept() {
+    let setup = Setup::small();
+    let expected = shown(&filled(&setup));
+    let mut found = 0;
+    for n in (0..70).step_by(7) {
+        let running = filled(&setup);
+        if !running.store.flip_bits_of_nth(n, &[8 * 3, 8 * 4 + 1]) {
+            continue;
+        }
+        clean_all(&running);
+        // A segment that no cleaner chose was not looked at.
+        found += running.store.stats().damaged_entries;
+        let again = setup.start(running.crash(), Mistake::None, 1);
+        assert_eq!(shown(&again), expected, "entry {n}");
+    }
+    assert!(found > 4, "{found}");
+}
+
+#[test]
+fn planted_copies_that_are_not_verified_are_found() {
+    let setup = Setup::small();
+    let is_wrong = |bug: Option<Bug>| {
+        let running = filled(&setup);
+        let expected = shown(&running);
+        // In the value of an object that is alive.
+        assert!(
+            running
+                .store
+                .flip_bits(TableId::DEFAULT, &key(7), &[8 * 40])
+        );
+        match bug {
+            Some(bug) => with_bug(bug, || clean_all(&running)),
+            None => clean_all(&running),
+        }
+        shown(&running) != expected
+    };
+    assert!(is_wrong(Some(Bug::CopiesUnverified)));
+    assert!(!is_wrong(None));
+}
+
+/// The keys that a purge of half of the routes leaves, after a bit of this key has flipped.
+fn left_of_purge(setup: &Setup, n: u8, bit: usize) -> BTreeSet<usize> {
+    let running = filled(setup);
+    let start_of_key = 8 * 16;
+    if bit > 0 {
+        let bits = [start_of_key + bit];
+        running.store.flip_bits(TableId::DEFAULT, &key(n), &bits);
+    }
+    let (low, _) = KeyRange::ALL.split(RouteHash(u64::MAX / 2)).unwrap();
+    running.store.purge(TableId::DEFAULT, low).unwrap();
+    let left = shown(&running);
+    let left = left.iter().enumerate().filter(|(_, value)| value.is_some());
+    left.map(|(n, _)| n).collect()
+}
+
+#[test]
+fn planted_purges_that_do_not_verify_are_found() {
+    let setup = Setup::small();
+    let expected = left_of_purge(&setup, 0, 0);
+    let all: BTreeSet<usize> = (0..usize::from(KEYS)).filter(|n| n % 10 > 2).collect();
+    let purged = *all.difference(&expected).next().expect("half of them") as u8;
+    let mut found = false;
+    for bit in 1..20 {
+        assert_eq!(left_of_purge(&setup, purged, bit), expected, "bit {bit}");
+        let objects = |bug| {
+            let running = filled(&setup);
+            let bits = [8 * 16 + bit];
+            running
+                .store
+                .flip_bits(TableId::DEFAULT, &key(purged), &bits);
+            let (low, _) = KeyRange::ALL.split(RouteHash(u64::MAX / 2)).unwrap();
+            let purge = || running.store.purge(TableId::DEFAULT, low).unwrap().objects;
+            match bug {
+                Some(bug) => with_bug(bug, purge),
+                None => purge(),
+            }
+        };
+        found |= objects(Some(Bug::PurgesUnverified)) != objects(None);
+    }
+    assert!(found);
+}
