@@ -95,6 +95,12 @@ pub enum Bug {
     ExpiresUnverified,
     /// sound::V1: a purge decides by keys that it has not verified.
     PurgesUnverified,
+    /// verified::V5: a read shows an object without a look at its sum.
+    ReadsUnverified,
+    /// verified::V3: an entry with a key's tag and another key is not verified.
+    MissesUnverified,
+    /// verified::V4: a write continues from a version that it has not verified.
+    VersionsUnverified,
     /// background::B3: a survivor gets its certificate and its swap without being verified.
     SwapBeforeVerified,
     /// load::R2: one flipped bit of an entry that was certified with it stops a start.

@@ -158,6 +158,7 @@ impl From<duramen_engine::Error> for Error {
             Refusal::TooManySessions { limit } => Error::TooManySessions { limit },
             Refusal::TryAgain
             | Refusal::Cold(_)
+            | Refusal::Damaged
             | Refusal::FlashFailed
             | Refusal::FlashStuck
             | Refusal::Crowded

@@ -383,6 +383,13 @@ pub enum Error {
     /// replace the device, and restart.
     #[error("the flash device failed: an entry cannot be read")]
     FlashFailed,
+    /// Memory has changed more than one bit of an entry that may be the key's. Other keys can be
+    /// read and written. A restart loads the entry from disk, or recovers it from a replica.
+    #[error(
+        "the entry of this key is damaged: memory has changed more than one bit of it. Restart the \
+         server, which loads it from disk, and test the memory of this machine"
+    )]
+    Damaged,
     /// Segments have to go to the flash device, and it fails or does not end a write.
     #[error("the flash device takes no more data: a write failed, or does not end")]
     FlashStuck,

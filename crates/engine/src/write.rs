@@ -20,6 +20,7 @@ use crate::index::change::{Change, Counted, Dropped};
 use crate::log::Log;
 use crate::session::order::Buried;
 use crate::session::roll::{roll, takes};
+use crate::session::verified::{Found, Verify};
 use crate::session::{Guard, Locked};
 use crate::space::{Purpose, Space};
 use crate::{Condition, Decision, Error, Incremented, KeyHash, Object, Outcome, TableId};
@@ -284,17 +285,21 @@ impl<'s> Guard<'s> {
                 in_transaction: locking == Locking::Mine,
                 found: None,
             };
-            match self.find_in(view, tag, key) {
-                None => {}
-                Some((place, slot, Some(here))) => {
+            match self.find_in(view, tag, key, Verify::Always) {
+                None | Some((_, _, Found::Other)) => {}
+                Some((place, slot, Found::Key(here))) => {
                     let entry = self.entry_at(here);
                     self.meet_bytes(entry.padded_bytes);
                     locked.found = Some((place, slot, entry));
                 }
-                Some((_, slot, None)) => {
+                Some((_, slot, Found::Cold)) => {
                     self.unlock(&locked);
                     self.meet_cold(slot.location())?;
                     continue;
+                }
+                Some((_, _, Found::Damaged)) => {
+                    self.unlock(&locked);
+                    return Err(Error::Damaged); // verified::V4
                 }
             }
             return Ok(Some(locked));

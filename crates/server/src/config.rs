@@ -158,6 +158,8 @@ pub struct ServerConfig {
     pub snapshot_dir: String,
     /// Time for the verification of one frame; 0 = frames are verified only on request.
     pub scrub_interval_ms: u64,
+    /// Each read verifies the checksum of the object that it finds.
+    pub verify_reads: bool,
     /// Addresses of the RESP port.
     pub bind: Vec<IpAddr>,
     /// Port without TLS. 0 = any free one, or none if there is a `tls_port`.
@@ -271,6 +273,7 @@ impl Default for ServerConfig {
             encryption_key_command: String::new(),
             snapshot_dir: String::new(),
             scrub_interval_ms: 0,
+            verify_reads: true,
             bind: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
             port: 0,
             tls_port: 0,

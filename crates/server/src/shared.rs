@@ -345,6 +345,7 @@ impl Shared {
             }
         });
         store.when_damaged(log_damage);
+        store.set_verify_reads(self.config().verify_reads);
         let this = self.this.clone();
         store.when_written(move |writes| {
             if let Some(shared) = this.upgrade() {

@@ -90,6 +90,8 @@ pub struct Core {
     pub departures: Departures,
     pub writes: Writes,
     pub damages: Damages,
+    /// Each read verifies the entry of its key (verified::V6). Read and set alone.
+    pub verifies_reads: AtomicBool,
 }
 
 /// Counters that belong to the holder of their lock.
@@ -211,6 +213,7 @@ impl Core {
             departures: Departures::default(),
             writes: Writes::default(),
             damages: Damages::default(),
+            verifies_reads: AtomicBool::new(true),
             epochs,
             space,
         };

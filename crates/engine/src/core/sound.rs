@@ -34,11 +34,24 @@ pub struct Sound<'a> {
 #[inline]
 pub unsafe fn verify<'a>(core: &Core, location: u64, end: usize) -> Result<Sound<'a>, Damage> {
     let available = end.saturating_sub(Space::offset(location));
+    let at: *const u8 = core.space.at(location);
     // SAFETY: as the caller promises.
-    match unsafe { entry::parse_at(core.space.at(location), available) } {
+    match unsafe { entry::parse_at(at, available) } {
         Ok(entry) => Ok(Sound { entry, copy: None }),
-        // SAFETY: as the caller promises.
-        Err(damage) => unsafe { mended(core, location, available, damage) },
+        Err(damage) => {
+            let is_copy = false;
+            let here = InMemory {
+                at,
+                available,
+                is_copy,
+            };
+            // SAFETY: as the caller promises.
+            let words = unsafe { mended_copy(core, location, here) }.ok_or(damage)?;
+            // SAFETY: the copy was verified, and the caller promises to keep it.
+            let entry = unsafe { entry::parse_trusted(words.as_ptr().cast()) };
+            let copy = Some(words);
+            Ok(Sound { entry, copy })
+        }
     }
 }
 
@@ -54,56 +67,53 @@ pub fn at(core: &Core, location: u64) -> Result<Sound<'_>, Damage> {
     unsafe { verify(core, location, end) }
 }
 
+/// The verified words of an entry with damage, of which the flipped bit is put back. `None`: one bit
+/// does not explain the damage. It is told once.
+///
 /// # Safety
-/// As [`verify`].
+/// As [`verify`], for the bytes of `here`, which are the entry at `location` or a copy of it.
 #[cold]
-unsafe fn mended<'a>(
-    core: &Core,
-    location: u64,
-    available: usize,
-    damage: Damage,
-) -> Result<Sound<'a>, Damage> {
+pub unsafe fn mended_copy(core: &Core, location: u64, here: InMemory) -> Option<Vec<u64>> {
     let window = core.space.window_of(location);
     let segment = &core.space.segments[window];
     let in_window = core.space.offset_in_window(location) as usize;
-    // No memory behind is touched, as it may not be backed. A window that was read back from flash
-    // has nothing committed.
-    let backed = segment.committed_bytes().max(segment.appended_bytes()) as usize;
-    let backed = backed.saturating_sub(in_window);
-    let length = available.min(backed).min(ENTRY_BYTES_MAX);
+    let mut length = here.available.min(ENTRY_BYTES_MAX);
+    if !here.is_copy {
+        // No memory behind is touched, as it may not be backed. A window that was read back from
+        // flash has nothing committed.
+        let end = segment.committed_bytes().max(segment.appended_bytes()) as usize;
+        length = length.min(end.saturating_sub(in_window));
+    }
     let place = (location, u64::from(segment.incarnation()));
-    let known = core.damages.known(place);
+    let known = core.damages.known(place).filter(|_| !here.is_copy);
     if known == Some(None) {
-        return Err(damage); // it was searched before
+        return None; // it was searched before
     }
     // SAFETY: as the caller promises.
-    let mut bytes = unsafe { bytes_at(core.space.at(location), length) };
+    let mut bytes = unsafe { bytes_at(here.at, length) };
     let flip = known.flatten().filter(|flip| flip.restores(&mut bytes));
     let flip = flip.or_else(|| mend::entry(&mut bytes));
-    let (what, mended) = match (flip, entry::parse(&bytes)) {
-        (Some(flip), Ok(entry)) => {
-            let text = Mended::of(in_window, &entry, flip).to_string();
-            (text, Ok((flip, entry.padded_bytes)))
-        }
-        _ => (format!("byte {in_window}: {damage}"), Err(damage)),
+    let mended = match (flip, entry::parse(&bytes)) {
+        (Some(flip), Ok(entry)) => Ok((Mended::of(in_window, &entry, flip), entry.padded_bytes)),
+        (_, Err(damage)) => Err(damage),
+        (None, Ok(_)) => return None, // it changes while it is looked at
     };
     let log = core.log.as_ref();
     let told = EntryDamage {
         segment: log.map_or(SegmentId::NONE, |log| log.segment_of(window)),
         is_mended: mended.is_ok(),
-        what,
+        what: match &mended {
+            Ok((mended, _)) => mended.to_string(),
+            Err(damage) => format!("byte {in_window}: {damage}"),
+        },
     };
-    let found = mended.as_ref().ok().map(|(flip, _)| *flip);
-    core.damages.tell_once(place, found, told);
-    let (_, length) = mended?;
-    let (words, _) = bytes[..length].as_chunks();
-    let words: Vec<u64> = words.iter().map(|word| u64::from_ne_bytes(*word)).collect();
-    // SAFETY: these bytes were just verified, and stay as long as the copy.
-    let entry = unsafe { entry::parse_trusted(words.as_ptr().cast()) };
-    Ok(Sound {
-        entry,
-        copy: Some(words),
-    })
+    match here.is_copy {
+        true => core.damages.tell(told),
+        false => core.damages.tell_once(place, flip, told),
+    }
+    let (_, length) = mended.ok()?;
+    let (words, _) = bytes.get(..length)?.as_chunks();
+    Some(words.iter().map(|word| u64::from_ne_bytes(*word)).collect())
 }
 
 /// A copy of memory of which a part may be written meanwhile.

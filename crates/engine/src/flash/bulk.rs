@@ -166,7 +166,7 @@ impl Gather {
             return Some(space.at(location));
         }
         let incarnation = space.segments[window].incarnation();
-        let held = self.holding.get(location, incarnation);
+        let held = self.holding.get(location, incarnation).map(|(at, _)| at);
         if held.is_none() {
             let cold = tier.cold(space, location, self.entry_bytes / 16);
             self.lacking.push_back((group, cold));
@@ -182,7 +182,7 @@ impl Gather {
     /// The bytes of an entry that was noted and read, if it was still there.
     pub(crate) fn held(&self, cold: &Cold) -> Option<*const u8> {
         let (location, incarnation) = cold.key();
-        self.holding.get(location, incarnation)
+        self.holding.get(location, incarnation).map(|(at, _)| at)
     }
 
     /// True if some entry is missing.

@@ -143,13 +143,14 @@ impl Tier {
         location: u64,
     ) -> Option<InMemory> {
         if self.is_in_memory(space.window_of(location), stamp) {
-            return Some(InMemory {
-                at: space.at(location),
-                is_copy: false,
-            });
+            return Some(InMemory::in_window(space, location));
         }
-        let at = self.copy_of(space, holding, location)?;
-        Some(InMemory { at, is_copy: true })
+        let (at, available) = self.copy_of(space, holding, location)?;
+        Some(InMemory {
+            at,
+            available,
+            is_copy: true,
+        })
     }
 
     /// Probable address of an entry, to be prefetched; `None`: on the device alone. Not inlined, as
@@ -162,13 +163,18 @@ impl Tier {
         Some(space.at(location))
     }
 
-    /// A copy of a cold entry, if there is one.
+    /// A copy of a cold entry, if there is one, and the bytes that may be read there.
     #[cold]
-    fn copy_of(&self, space: &Space, holding: &Holding, location: u64) -> Option<*const u8> {
+    fn copy_of(
+        &self,
+        space: &Space,
+        holding: &Holding,
+        location: u64,
+    ) -> Option<(*const u8, usize)> {
         let incarnation = space.segments[space.window_of(location)].incarnation();
-        if let Some(at) = holding.get(location, incarnation) {
+        if let Some(copy) = holding.get(location, incarnation) {
             self.figures.held_hits.fetch_add(1, Ordering::Relaxed);
-            return Some(at);
+            return Some(copy);
         }
         self.promoted.get(space, location, incarnation)
     }
@@ -184,10 +190,7 @@ pub(crate) fn locate(
     location: u64,
 ) -> Option<InMemory> {
     match &space.tier {
-        None => Some(InMemory {
-            at: space.at(location),
-            is_copy: false,
-        }),
+        None => Some(InMemory::in_window(space, location)),
         Some(tier) => tier.locate(space, stamp(), holding, location),
     }
 }
@@ -275,7 +278,7 @@ impl Guard<'_> {
         let space = &self.core.space;
         let incarnation = space.segments[space.window_of(slot.location())].incarnation();
         let held = self.carried.holding.get(slot.location(), incarnation);
-        if held != Some(here.at) || !tier.promoted.wants_copy(slot.location(), incarnation) {
+        if held.map(|(at, _)| at) != Some(here.at) || !tier.promoted.wants_copy(slot.location(), incarnation) {
             return;
         }
         let bytes = self.entry_at(here).padded_bytes;

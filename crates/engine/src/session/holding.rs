@@ -1,6 +1,7 @@
-//! A session's copies of entries that are on flash.
+//! A session's copies of entries that are on flash, or had a flipped bit in memory.
 
 use crate::device::Cold;
+use crate::space::Space;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
@@ -40,14 +41,15 @@ impl Holding {
         }
     }
 
-    pub(crate) fn get(&self, location: u64, incarnation: u32) -> Option<*const u8> {
+    /// A copy, and its length.
+    pub(crate) fn get(&self, location: u64, incarnation: u32) -> Option<(*const u8, usize)> {
         if !self.any.get() {
             return None;
         }
         let entries = self.entries.borrow();
         entries
             .get(&(location, incarnation))
-            .map(|words| words.as_ptr().cast())
+            .map(|words| (words.as_ptr().cast(), size_of_val(&words[..])))
     }
 
     /// Bytes of the copies.
@@ -56,12 +58,15 @@ impl Holding {
     }
 
     pub(crate) fn put(&self, cold: &Cold, words: Vec<u64>) {
+        self.hold(cold.location, cold.incarnation, words);
+    }
+
+    /// Adds a copy of the entry at a location.
+    pub(crate) fn hold(&self, location: u64, incarnation: u32, words: Vec<u64>) {
         let mut entries = self.entries.borrow_mut();
         self.bytes.set(self.bytes.get() + size_of_val(&*words));
         // Never replaced: a reader may be using the present copy.
-        entries
-            .entry((cold.location, cold.incarnation))
-            .or_insert(words);
+        entries.entry((location, incarnation)).or_insert(words);
         self.any.set(true);
     }
 }
@@ -70,6 +75,20 @@ impl Holding {
 #[derive(Clone, Copy)]
 pub(crate) struct InMemory {
     pub(crate) at: *const u8,
+    /// Readable bytes from there on: up to the end of the window, or of the copy.
+    pub(crate) available: usize,
     /// True: a copy, not the entry in its own window.
     pub(crate) is_copy: bool,
+}
+
+impl InMemory {
+    /// The bytes at a location, in its own window.
+    #[inline(always)]
+    pub(crate) fn in_window(space: &Space, location: u64) -> InMemory {
+        InMemory {
+            at: space.at(location),
+            available: space.segment_bytes() - space.offset_in_window(location) as usize,
+            is_copy: false,
+        }
+    }
 }

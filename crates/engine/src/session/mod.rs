@@ -12,6 +12,7 @@ mod notes;
 pub(crate) mod order;
 mod reads;
 pub(crate) mod roll;
+pub(crate) mod verified;
 
 pub use notes::TypedWrite;
 
@@ -35,6 +36,7 @@ use duramen_format::hash;
 use holding::{Holding, InMemory};
 use lock_tables::LockTables;
 use reads::Reads;
+use verified::{Found, Verify};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
@@ -402,7 +404,8 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// The entry of a location found in the index under this pin.
+    /// The entry of a location found in the index under this pin, which was verified, or is trusted
+    /// (verified::V6).
     #[inline(always)]
     pub(crate) fn entry_at(&self, here: InMemory) -> Entry<'s> {
         // SAFETY: the index pointed to this location under our pin, so a whole entry was published
@@ -410,30 +413,6 @@ impl<'s> Guard<'s> {
         // pin ends (epoch::E2, engine::space::S3); or it is a verified copy that the session holds,
         // or that is promoted (engine::flash::F4).
         unsafe { entry::parse_trusted(here.at) }
-    }
-
-    /// As [`entry_at`](Self::entry_at), for a walk.
-    ///
-    /// # Errors
-    /// As [`meet_cold_in_walk`](Self::meet_cold_in_walk).
-    pub(crate) fn entry_in_walk(&self, location: u64) -> Result<Entry<'s>, Error> {
-        loop {
-            if let Some(here) = self.memory_of(location) {
-                return Ok(self.entry_at(here));
-            }
-            self.meet_cold_in_walk(location)?;
-        }
-    }
-
-    /// True if the entry has this key.
-    #[inline(always)]
-    pub(crate) fn has_key(&self, here: InMemory, key: &[u8]) -> bool {
-        let at = here.at;
-        // SAFETY: as in `entry_at`.
-        let header = unsafe { entry::header_trusted(at) };
-        header.key_bytes == key.len()
-            // SAFETY: the key is inside the entry.
-            && unsafe { std::slice::from_raw_parts(at.add(header.key_start), header.key_bytes) } == key
     }
 
     /// An entry as an object, `None` if it has expired.
@@ -548,10 +527,11 @@ impl<'s> Guard<'s> {
             if view.len() == 0 {
                 return Ok(None);
             }
-            match self.find_in(view, index.tag(hash), key) {
-                None => return Ok(None),
-                Some((_, slot, None)) => self.meet_cold(slot.location())?,
-                Some((place, slot, Some(here))) => break (view, place, slot, here),
+            match self.find_in(view, index.tag(hash), key, Verify::AsSet) {
+                Some((place, slot, Found::Key(here))) => break (view, place, slot, here),
+                Some((_, slot, Found::Cold)) => self.meet_cold(slot.location())?,
+                Some((_, _, Found::Damaged)) => return Err(Error::Damaged),
+                None | Some((_, _, Found::Other)) => return Ok(None),
             }
         };
         let entry = self.entry_at(here);
@@ -571,23 +551,6 @@ impl<'s> Guard<'s> {
         // prefetcher is faster.
         self.carried.entry_bytes.set(average - average / 16 + bytes);
         Ok(Some((view, place, slot, entry)))
-    }
-
-    /// The key's slot, and the address of its entry. An entry that is not in memory may be the
-    /// key's.
-    #[inline(always)]
-    pub(crate) fn find_in<'i>(
-        &self,
-        view: View<'i>,
-        tag: u64,
-        key: &[u8],
-    ) -> Option<(&'i AtomicU64, Slot, Option<InMemory>)> {
-        let mut found = None;
-        let (place, slot) = view.find(tag, self.me, |slot| {
-            found = self.memory_of(slot.location());
-            found.is_none_or(|here| self.has_key(here, key))
-        })?;
-        Some((place, slot, found))
     }
 
     /// Identifies the key's present state.

@@ -4,6 +4,7 @@ use crate::cleaner::candidate::Candidate;
 use crate::counters::add;
 use crate::index::Index;
 use crate::session::Guard;
+use crate::session::verified::{Found, Verify};
 use crate::{Departure, KeyHash, TableId};
 
 impl Guard<'_> {
@@ -51,7 +52,8 @@ impl Guard<'_> {
         if view.len() == 0 {
             return;
         }
-        let Some((_, slot, Some(here))) = self.find_in(view, tag, key) else {
+        let found = self.find_in(view, tag, key, Verify::Always);
+        let Some((_, slot, Found::Key(here))) = found else {
             return;
         };
         let (location, entry) = (slot.location(), self.entry_at(here));

@@ -10,6 +10,8 @@ mod draft;
 mod durable;
 #[cfg(not(any(loom, shuttle)))]
 mod flash;
+#[cfg(not(any(loom, shuttle)))]
+mod flips;
 #[cfg(loom)]
 mod loom;
 #[cfg(not(any(loom, shuttle)))]

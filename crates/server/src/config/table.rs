@@ -284,6 +284,15 @@ pub static SETTINGS: &[Setting] = &[
     )
     .runtime(),
     row(
+        "verify-reads",
+        Kind::Flag,
+        "",
+        "yes",
+        flag!(verify_reads),
+        "Each read verifies the checksum of the object that it finds, so that a bit that memory has changed is put back, and is never shown. Writes, copies and keys that are not found are verified always.",
+    )
+    .runtime(),
+    row(
         "bind",
         Kind::Addresses { one: false },
         "",

@@ -167,6 +167,7 @@ impl Shared {
         }
         if let Some(store) = self.data() {
             store.set_mode(config.mode);
+            store.set_verify_reads(config.verify_reads);
             if guard.slow.event_ms == 0 {
                 store.take_longest_stall(); // one of before is no event
             }

@@ -293,8 +293,13 @@ impl Promoted {
         unsafe { *label == location && *label.add(1) == u64::from(incarnation) }
     }
 
-    /// The copy of an entry. The caller is pinned.
-    pub(crate) fn get(&self, space: &Space, location: u64, incarnation: u32) -> Option<*const u8> {
+    /// The copy of an entry, and the bytes up to the end of its window. The caller is pinned.
+    pub(crate) fn get(
+        &self,
+        space: &Space,
+        location: u64,
+        incarnation: u32,
+    ) -> Option<(*const u8, usize)> {
         let (set, tag) = self.set_of(location);
         for place in set {
             let slot = place.load(Ordering::Acquire);
@@ -310,8 +315,10 @@ impl Promoted {
                 }
                 let counter = location as usize % HIT_COUNTERS;
                 self.hits[counter].0.fetch_add(1, Ordering::Relaxed);
-                let at = space.at(slot & LOCATION_MASK);
-                return Some(at.wrapping_add(LABEL_BYTES));
+                let copy = slot & LOCATION_MASK;
+                let begin = space.offset_in_window(copy) as usize + LABEL_BYTES;
+                let at = space.at(copy).wrapping_add(LABEL_BYTES);
+                return Some((at, space.segment_bytes() - begin));
             }
         }
         None

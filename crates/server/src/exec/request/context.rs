@@ -131,6 +131,7 @@ impl Failure {
                     "WRONGTYPE Operation against a key holding the wrong kind of value".to_owned()
                 }
                 Error::TryAgain => format!("TRYAGAIN {error}"),
+                Error::Damaged => format!("DAMAGED {error}"),
                 Error::Overflow => "ERR increment or decrement would overflow".to_string(),
                 Error::NoSuchTable(DROPPED) => "ERR the table of this database does not exist any more: choose another with SELECT or DURAMEN.USE".to_owned(),
                 Error::NoSuchTable(table) => format!(

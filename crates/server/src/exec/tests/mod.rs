@@ -7,6 +7,7 @@ mod cluster;
 mod cluster_scripts;
 mod cluster_tls;
 mod commands;
+mod damage;
 mod duramen;
 mod events;
 mod groups;

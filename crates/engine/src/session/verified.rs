@@ -1,0 +1,168 @@
+//! Entries as a guard meets them: verified by their own checksums (sound::V1).
+//!
+//! **Invariants**
+//! - V3: a key is absent only if each entry with its tag was verified, and has another key. A bit
+//!   that flips in a key, or in its length, would else make the object invisible, and the next
+//!   write would begin its versions anew, maybe below those on disk.
+//! - V4: a write takes the version that it continues from a verified entry alone.
+//! - V5: one flipped bit is put back in a copy, which the session holds as it holds entries of
+//!   flash. With more damage the operation is an error, and changes nothing: the entry may be the
+//!   key's.
+//! - V6: with `verify_reads` off, a read uses an entry that has its key without its sum. Its length
+//!   is compared with the end of its segment, so no byte of another segment is shown.
+
+use super::Guard;
+use super::holding::InMemory;
+use crate::index::bucket::{Slot, View};
+use crate::core::sound;
+use crate::{Error, Store};
+use duramen_base::planted::{Bug, has_bug};
+use duramen_base::sync::AtomicU64;
+use duramen_format::entry::{self, Entry};
+use std::sync::atomic::Ordering;
+
+/// An entry with the tag of a key.
+#[derive(Clone, Copy)]
+pub(crate) enum Found {
+    /// The key's entry.
+    Key(InMemory),
+    /// It has another key.
+    Other,
+    /// It is not in memory, and may be the key's.
+    Cold,
+    /// More than one bit of it has changed, and it may be the key's (V5).
+    Damaged,
+}
+
+/// Whether an entry with the key is verified.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verify {
+    Always,
+    /// If `verify_reads` is on.
+    AsSet,
+}
+
+impl Store {
+    /// Whether each read verifies the entry of its key, from now on. All else is verified always
+    /// (V3, V4).
+    pub fn set_verify_reads(&self, on: bool) {
+        self.core().verifies_reads.store(on, Ordering::Relaxed);
+    }
+}
+
+impl<'s> Guard<'s> {
+    /// The key's slot, and its entry. An entry that is not in memory, or has damage, may be the
+    /// key's.
+    #[inline(always)]
+    pub(crate) fn find_in<'i>(
+        &self,
+        view: View<'i>,
+        tag: u64,
+        key: &[u8],
+        verify: Verify,
+    ) -> Option<(&'i AtomicU64, Slot, Found)> {
+        let trusts = has_bug(Bug::ReadsUnverified) && verify == Verify::AsSet
+            || has_bug(Bug::VersionsUnverified) && verify == Verify::Always
+            || verify == Verify::AsSet && !self.core.verifies_reads.load(Ordering::Relaxed);
+        let mut found = Found::Other;
+        let (place, slot) = view.find(tag, self.me, |slot| {
+            found = self.meet(slot, key, trusts);
+            !matches!(found, Found::Other)
+        })?;
+        Some((place, slot, found))
+    }
+
+    #[inline(always)]
+    fn meet(&self, slot: Slot, key: &[u8], trusts: bool) -> Found {
+        let Some(here) = self.memory_of(slot.location()) else {
+            return Found::Cold;
+        };
+        let is_key = self.has_key(here, key);
+        let is_trusted = if is_key {
+            trusts
+        } else {
+            has_bug(Bug::MissesUnverified)
+        };
+        if !is_trusted && !self.is_sound(here) {
+            return self.meet_unsound(slot.location(), here, key);
+        }
+        if is_key {
+            Found::Key(here)
+        } else {
+            Found::Other
+        }
+    }
+
+    /// Whether the entry matches its checksum.
+    #[inline(always)]
+    pub(crate) fn is_sound(&self, here: InMemory) -> bool {
+        // SAFETY: the index pointed to this location under our pin, so a whole entry was published
+        // there (Acquire in `find`), and neither writer nor cleaner changes or reuses it before the
+        // pin ends (epoch::E2, engine::space::S3); or it is a verified copy that the session holds,
+        // or that is promoted (engine::flash::F4).
+        unsafe { entry::is_sound(here.at, here.available) }
+    }
+
+    #[cold]
+    fn meet_unsound(&self, location: u64, here: InMemory, key: &[u8]) -> Found {
+        match self.mended(location, here) {
+            Some(copy) if self.has_key(copy, key) => Found::Key(copy),
+            Some(_) => Found::Other,
+            None => Found::Damaged,
+        }
+    }
+
+    /// A copy of an entry with damage, of which the flipped bit is put back. `None`: there is more
+    /// damage (V5).
+    #[cold]
+    fn mended(&self, location: u64, here: InMemory) -> Option<InMemory> {
+        let space = &self.core.space;
+        let incarnation = space.segments[space.window_of(location)].incarnation();
+        let holding = &self.carried.holding;
+        let held = || {
+            let (at, available) = holding.get(location, incarnation)?;
+            let is_copy = false; // of an entry on flash
+            let copy = InMemory {
+                at,
+                available,
+                is_copy,
+            };
+            self.is_sound(copy).then_some(copy)
+        };
+        held().or_else(|| {
+            // SAFETY: as in `is_sound`.
+            let words = unsafe { sound::mended_copy(self.core, location, here) }?;
+            holding.hold(location, incarnation, words);
+            held()
+        })
+    }
+
+    /// The verified entry at a location, for a walk.
+    ///
+    /// # Errors
+    /// As [`meet_cold_in_walk`](Self::meet_cold_in_walk); [`Error::Damaged`].
+    pub(crate) fn entry_in_walk(&self, location: u64) -> Result<Entry<'s>, Error> {
+        loop {
+            if let Some(here) = self.memory_of(location) {
+                let sound = match self.is_sound(here) || has_bug(Bug::ReadsUnverified) {
+                    true => Some(here),
+                    false => self.mended(location, here),
+                };
+                return sound.map(|here| self.entry_at(here)).ok_or(Error::Damaged);
+            }
+            self.meet_cold_in_walk(location)?;
+        }
+    }
+
+    /// True if the entry has this key, and ends within its memory.
+    #[inline(always)]
+    pub(crate) fn has_key(&self, here: InMemory, key: &[u8]) -> bool {
+        // SAFETY: as in `is_sound`; the key is inside the memory (checked by `header_at`).
+        unsafe {
+            entry::header_at(here.at, here.available).is_some_and(|header| {
+                header.key_bytes == key.len()
+                    && std::slice::from_raw_parts(here.at.add(header.key_start), key.len()) == key
+            })
+        }
+    }
+}

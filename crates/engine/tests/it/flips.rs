@@ -1,0 +1,190 @@
+//! Bits of entries flip in memory: reads and writes put one back, and believe no more.
+
+use duramen_base::planted::{Bug, with_bug};
+use duramen_engine::{Decision, Error, Options, Session, Store, TableId};
+use std::sync::Arc;
+
+const TABLE: TableId = TableId::DEFAULT;
+const IN_A_DAY_MS: u64 = 86_400_000;
+/// Bits of an entry with an expiry, a key of 3 bytes and a value of 5.
+const ENTRY_BITS: usize = 8 * (16 + 8 + 8);
+
+fn store() -> Arc<Store> {
+    let options = Options {
+        cleaners: 0,
+        ..Options::new(64 << 20)
+    };
+    Store::new(options).unwrap()
+}
+
+fn get(session: &mut Session, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+    let guard = session.pin();
+    let found = guard.read(TABLE, guard.hash(key), key)?;
+    Ok(found.map(|object| object.value.to_vec()))
+}
+
+/// Returns the version.
+fn put(session: &mut Session, key: &[u8], value: &[u8]) -> Result<u64, Error> {
+    let mut guard = session.pin();
+    let hash = guard.hash(key);
+    let at_ms = guard.now_ms() + IN_A_DAY_MS;
+    let outcome = guard.write(TABLE, hash, key, value, Some(at_ms))?;
+    Ok(outcome.after.unwrap())
+}
+
+fn append(session: &mut Session, key: &[u8], more: &[u8]) -> Result<Option<u64>, Error> {
+    let mut guard = session.pin();
+    let hash = guard.hash(key);
+    let outcome = guard.update(TABLE, hash, key, |found, scratch| {
+        scratch.extend_from_slice(found.map_or(&[][..], |object| object.value));
+        scratch.extend_from_slice(more);
+        Decision::PutScratch {
+            expires_at_ms: None,
+        }
+    })?;
+    Ok(outcome.after)
+}
+
+fn keys(session: &mut Session) -> Result<Vec<Vec<u8>>, Error> {
+    let guard = session.pin();
+    let (mut keys, mut cursor) = (Vec::new(), 0);
+    loop {
+        cursor = guard.scan(TABLE, cursor, 10, |object| keys.push(object.key.to_vec()))?;
+        if cursor == 0 {
+            keys.sort_unstable();
+            return Ok(keys);
+        }
+    }
+}
+
+#[test]
+fn one_flipped_bit_is_never_seen() {
+    let store = store();
+    let mut session = store.session().unwrap();
+    let mut version = put(&mut session, b"key", b"value").unwrap();
+    for bit in 0..ENTRY_BITS {
+        assert!(store.flip_bits(TABLE, b"key", &[bit]));
+        let found = get(&mut session, b"key").unwrap();
+        assert_eq!(found.as_deref(), Some(&b"value"[..]), "bit {bit}");
+        assert_eq!(keys(&mut session).unwrap(), [b"key"], "bit {bit}");
+        assert_eq!(get(&mut session, b"kex"), Ok(None));
+        let after = match bit % 2 {
+            0 => append(&mut session, b"key", b"!").unwrap().unwrap(),
+            _ => put(&mut session, b"key", b"value").unwrap(),
+        };
+        assert_eq!(after, version + 1, "bit {bit}");
+        if bit % 2 == 0 {
+            let found = get(&mut session, b"key").unwrap();
+            assert_eq!(found.as_deref(), Some(&b"value!"[..]), "bit {bit}");
+        }
+        version = put(&mut session, b"key", b"value").unwrap();
+    }
+    assert_eq!(store.stats().flipped_bits, ENTRY_BITS as u64);
+    assert_eq!(store.stats().damaged_entries, 0);
+    assert_eq!(store.tables()[0].objects, 1);
+}
+
+#[test]
+fn an_entry_with_a_flipped_bit_is_removed_and_counted() {
+    let store = store();
+    let mut session = store.session().unwrap();
+    for bit in 0..ENTRY_BITS {
+        put(&mut session, b"key", b"value").unwrap();
+        assert!(store.flip_bits(TABLE, b"key", &[bit]));
+        let mut guard = session.pin();
+        let hash = guard.hash(b"key");
+        let outcome = guard.remove(TABLE, hash, b"key").unwrap();
+        drop(guard);
+        assert!(outcome.before.is_some(), "bit {bit}");
+        assert_eq!(get(&mut session, b"key"), Ok(None));
+        assert_eq!(store.stats().live_bytes, 0, "bit {bit}");
+    }
+}
+
+/// verified::V5: also those of the length, of the key and of the version.
+#[test]
+fn more_damage_is_an_error_and_changes_nothing() {
+    for bits in [[3, 40], [100, 101], [116, 117], [130, 200], [8, 250], [90, 60]] {
+        let store = store();
+        let mut session = store.session().unwrap();
+        put(&mut session, b"key", b"value").unwrap();
+        put(&mut session, b"other", b"one").unwrap();
+        assert!(store.flip_bits(TABLE, b"key", &bits));
+        for _ in 0..2 {
+            assert_eq!(get(&mut session, b"key"), Err(Error::Damaged), "{bits:?}");
+            assert_eq!(put(&mut session, b"key", b"new"), Err(Error::Damaged));
+            assert_eq!(append(&mut session, b"key", b"!"), Err(Error::Damaged));
+            let mut guard = session.pin();
+            let hash = guard.hash(b"key");
+            assert_eq!(guard.remove(TABLE, hash, b"key"), Err(Error::Damaged));
+            drop(guard);
+            assert_eq!(keys(&mut session), Err(Error::Damaged));
+        }
+        assert_eq!(get(&mut session, b"other"), Ok(Some(b"one".to_vec())));
+        assert_eq!(store.stats().damaged_entries, 1);
+        session.pin_exclusive().clear(TABLE).unwrap();
+        assert_eq!(get(&mut session, b"key"), Ok(None));
+        put(&mut session, b"key", b"new").unwrap();
+        assert_eq!(get(&mut session, b"key"), Ok(Some(b"new".to_vec())));
+    }
+}
+
+/// verified::V6: without verification a read shows what memory has, but no key is lost, and no
+/// byte behind the segment is shown.
+#[test]
+fn reads_that_do_not_verify_show_the_value_as_it_is_and_nothing_else() {
+    let store = store();
+    store.set_verify_reads(false);
+    let mut session = store.session().unwrap();
+    for bit in 0..ENTRY_BITS {
+        put(&mut session, b"key", b"value").unwrap();
+        assert!(store.flip_bits(TABLE, b"key", &[bit]));
+        let found = get(&mut session, b"key").unwrap();
+        let in_key = 8 * 24..8 * 27;
+        let in_value = 8 * 27..8 * 32;
+        if in_key.contains(&bit) {
+            assert_eq!(found.as_deref(), Some(&b"value"[..]), "bit {bit}");
+        } else if in_value.contains(&bit) {
+            assert_ne!(found.as_deref(), Some(&b"value"[..]), "bit {bit}");
+        }
+    }
+}
+
+/// The first difference that a step with this bug, after this flip, makes to the same without it.
+fn differs(bug: Bug, bits: std::ops::Range<usize>) -> bool {
+    let run = |bug: Option<Bug>, bit: usize| {
+        let store = store();
+        let mut session = store.session().unwrap();
+        put(&mut session, b"key", b"value").unwrap();
+        store.flip_bits(TABLE, b"key", &[bit]);
+        let mut steps = || {
+            let found = get(&mut session, b"key");
+            (found, put(&mut session, b"key", b"new"))
+        };
+        match bug {
+            Some(bug) => with_bug(bug, steps),
+            None => steps(),
+        }
+    };
+    let sound = run(None, bits.start);
+    assert_eq!(sound, (Ok(Some(b"value".to_vec())), Ok(2)));
+    bits.into_iter().any(|bit| run(Some(bug), bit) != sound)
+}
+
+#[test]
+fn planted_reads_that_do_not_verify_are_found() {
+    let value = 8 * 27..8 * 32;
+    assert!(differs(Bug::ReadsUnverified, value));
+}
+
+#[test]
+fn planted_misses_that_are_not_verified_are_found() {
+    let key = 8 * 24..8 * 27;
+    assert!(differs(Bug::MissesUnverified, key));
+}
+
+#[test]
+fn planted_versions_that_are_not_verified_are_found() {
+    let version = 8..60;
+    assert!(differs(Bug::VersionsUnverified, version));
+}
