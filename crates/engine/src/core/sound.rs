@@ -4,8 +4,8 @@
 //! wrong field may lose an object: after that no sum shows the damage.
 //!
 //! **Invariants**
-//! - V1: cleaning, expiry, clears, purges and side logs that are given up use an entry only as it
-//!   was verified by its own checksum. One flipped bit is put back in a copy of the entry; the
+//! - V1: cleaning, expiry, clears, purges, exports and side logs use an entry only as it was
+//!   verified by its own checksum. One flipped bit is put back in a copy of the entry; the
 //!   segment itself is never changed, because readers take no lock.
 //! - V2: an entry with more damage keeps its segment: it is cleaned by nobody, and the damage is
 //!   told. Nothing is dropped or moved from it, so its replicas on disk stay listed.
@@ -65,6 +65,39 @@ pub fn at(core: &Core, location: u64) -> Result<Sound<'_>, Damage> {
     // not changed or reused before the pin ends (epoch::E2, engine::space::S3), and its memory
     // stays as long (engine::flash::F2). The caller does not use it for longer.
     unsafe { verify(core, location, end) }
+}
+
+/// A verified copy of an entry with damage, which `holding` keeps. `None`: one bit does not explain
+/// the damage.
+///
+/// # Safety
+/// As [`mended_copy`].
+#[cold]
+pub unsafe fn held_copy(
+    core: &Core,
+    holding: &Holding,
+    location: u64,
+    here: InMemory,
+) -> Option<InMemory> {
+    let window = core.space.window_of(location);
+    let incarnation = core.space.segments[window].incarnation();
+    let held = || {
+        let (at, available) = holding.get(location, incarnation)?;
+        let is_copy = false; // of an entry on flash
+        // SAFETY: words that are held.
+        let is_sound = unsafe { entry::is_sound(at, available) };
+        is_sound.then_some(InMemory {
+            at,
+            available,
+            is_copy,
+        })
+    };
+    held().or_else(|| {
+        // SAFETY: as the caller promises.
+        let words = unsafe { mended_copy(core, location, here) }?;
+        holding.hold(location, incarnation, words);
+        held()
+    })
 }
 
 /// The verified words of an entry with damage, of which the flipped bit is put back. `None`: one bit

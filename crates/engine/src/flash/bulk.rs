@@ -15,7 +15,8 @@
 use crate::Error;
 use crate::core::Core;
 use crate::device::{BLOCK_BYTES, Cold, Fetched, SECTOR_BYTES};
-use crate::session::holding::Holding;
+use crate::session::holding::{Holding, InMemory};
+use crate::core::sound;
 use crate::space::tier::Tier;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use duramen_base::planted::{Bug, has_bug};
@@ -156,22 +157,51 @@ impl Gather {
         stamp: u64,
         group: usize,
         location: u64,
-    ) -> Option<*const u8> {
+    ) -> Option<InMemory> {
         let space = &core.space;
-        let Some(tier) = &space.tier else {
-            return Some(space.at(location));
-        };
         let window = space.window_of(location);
-        if tier.is_in_memory(window, stamp) {
-            return Some(space.at(location));
-        }
+        let tier = space.tier.as_ref();
+        let Some(tier) = tier.filter(|tier| !tier.is_in_memory(window, stamp)) else {
+            return Some(InMemory::in_window(space, location));
+        };
         let incarnation = space.segments[window].incarnation();
-        let held = self.holding.get(location, incarnation).map(|(at, _)| at);
+        let held = self.holding.get(location, incarnation);
         if held.is_none() {
             let cold = tier.cold(space, location, self.entry_bytes / 16);
             self.lacking.push_back((group, cold));
         }
-        held
+        held.map(|(at, available)| InMemory {
+            at,
+            available,
+            is_copy: true,
+        })
+    }
+
+    /// As [`look`](Self::look), verified (sound::V1): one flipped bit is put back in a copy, which
+    /// is held.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`].
+    pub(crate) fn sound(
+        &mut self,
+        core: &Core,
+        stamp: u64,
+        group: usize,
+        location: u64,
+    ) -> Result<Option<*const u8>, Error> {
+        let Some(here) = self.look(core, stamp, group, location) else {
+            return Ok(None);
+        };
+        // SAFETY: the index pointed to it under the caller's pin: a whole entry, not reused and in
+        // memory as long (epoch::E2, engine::space::S3, engine::flash::F2); or a copy of it, which
+        // is held or promoted (engine::flash::F4).
+        let sound = unsafe {
+            match entry::is_sound(here.at, here.available) {
+                true => Some(here),
+                false => sound::held_copy(core, &self.holding, location, here),
+            }
+        };
+        sound.map(|here| Some(here.at)).ok_or(Error::Damaged)
     }
 
     /// Notes an entry that was found before.

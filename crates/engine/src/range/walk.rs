@@ -9,8 +9,10 @@ use crate::index::Index;
 use crate::index::bucket::Slot;
 use crate::scan::Looks;
 use crate::session::Guard;
+use crate::core::sound::{self, Sound};
 use crate::{Error, KeyHash, Object, Store, TableId};
 use duramen_base::ids::{KeyRange, SegmentId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_format::entry::{self, Entry, Kind, NewObject, NewTombstone};
 use duramen_format::hash;
 use std::collections::VecDeque;
@@ -175,9 +177,9 @@ impl Walk {
         core.enter(visitor.slot);
         let stamp = core.epochs.stamp_of(visitor.slot);
         let from = self.place;
-        let walked = core.tables.index(self.table).map(|index| {
+        let walked = core.tables.index(self.table).and_then(|index| {
             let mut ahead = self.place;
-            let mut homed = Vec::new();
+            let (mut homed, mut damage) = (Vec::new(), None);
             for bucket_number in 0..STEP_BUCKETS {
                 if ahead.is_end(index) || self.cold.is_full() {
                     break;
@@ -191,9 +193,16 @@ impl Walk {
                 homed.clear();
                 view.each_homed(bucket, visitor.me(), |slot| {
                     if ahead.includes(slot) {
-                        homed.extend(self.cold.look(core, stamp, bucket_number, slot.location()));
+                        let sound = self.cold.sound(core, stamp, bucket_number, slot.location());
+                        match sound {
+                            Ok(at) => homed.extend(at),
+                            Err(error) => damage = Some(error),
+                        }
                     }
                 });
+                if let Some(error) = damage.take() {
+                    return Err(error);
+                }
                 ahead = ahead.after(view, bucket);
                 if !self.cold.lacks() {
                     for at in &homed {
@@ -206,7 +215,7 @@ impl Walk {
                     self.place = ahead;
                 }
             }
-            !self.place.is_end(index)
+            Ok(!self.place.is_end(index))
         });
         core.epochs.unpin(visitor.slot);
         drop(visitor);
@@ -235,7 +244,7 @@ impl Store {
     /// that is on flash.
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`], [`Error::FlashFailed`].
+    /// [`Error::NoSuchTable`], [`Error::FlashFailed`], [`Error::Damaged`].
     pub fn count_range(
         self: &Arc<Self>,
         table: TableId,
@@ -273,7 +282,7 @@ impl Store {
     /// the version that the key is known to have had ([`Watch::take`](crate::Watch::take)).
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`]; [`Error::FlashFailed`]: `out` is incomplete.
+    /// [`Error::NoSuchTable`]; [`Error::FlashFailed`], [`Error::Damaged`]: `out` is incomplete.
     pub fn export_keys(
         &self,
         table: TableId,
@@ -301,8 +310,8 @@ impl Store {
             let visitor = Visitor::wait(core);
             core.enter(visitor.slot);
             let before = keys.len();
-            let written = core.tables.index(table).map(|index| {
-                let mut again = Vec::new();
+            let written = core.tables.index(table).and_then(|index| {
+                let (mut again, mut done) = (Vec::new(), Ok(()));
                 for number in 0..STEP_BUCKETS {
                     if cold.is_full() || out.len() >= bytes_max {
                         break;
@@ -310,11 +319,18 @@ impl Store {
                     let Some(wanted) = keys.pop_front() else {
                         break;
                     };
-                    if !export_key(&visitor, index, table, &mut cold, number, &wanted, out) {
-                        again.push(wanted);
+                    match export_key(&visitor, index, table, &mut cold, number, &wanted, out) {
+                        Ok(true) => {}
+                        Ok(false) => again.push(wanted),
+                        Err(error) => {
+                            again.push(wanted);
+                            done = Err(error);
+                            break;
+                        }
                     }
                 }
                 again.into_iter().rev().for_each(|key| keys.push_front(key));
+                done
             });
             core.epochs.unpin(visitor.slot);
             drop(visitor);
@@ -449,7 +465,12 @@ impl Sample {
                     self.cold.push(tier.cold(&core.space, location, 0));
                 }
             }
-            _ => note(&mut self.parts, self.every, &entry_at(core, location)),
+            _ => {
+                // It is an estimate: an entry with damage is left out.
+                if let Ok(sound) = sound::at(core, location) {
+                    note(&mut self.parts, self.every, &sound.entry);
+                }
+            }
         }
     }
 }
@@ -461,7 +482,7 @@ impl Export {
     /// the end.
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`]; [`Error::FlashFailed`]: the next step tries again.
+    /// [`Error::NoSuchTable`], [`Error::Damaged`]; [`Error::FlashFailed`]: the next step tries again.
     pub fn step(&mut self, bytes_max: usize, out: &mut Vec<u8>) -> Result<bool, Error> {
         let store = self.store.clone();
         let core = store.core();
@@ -470,7 +491,7 @@ impl Export {
         core.enter(visitor.slot);
         let more = core.tables.index(self.table).and_then(|index| {
             if self.passes_cold(core, index, bytes_max, out)? {
-                self.some(&visitor, index, bytes_max, out);
+                self.some(&visitor, index, bytes_max, out)?;
             }
             Ok(!self.place.is_end(index))
         });
@@ -502,12 +523,19 @@ impl Export {
         })
     }
 
-    fn some(&mut self, visitor: &Visitor<'_>, index: &Index, bytes_max: usize, out: &mut Vec<u8>) {
+    /// Writes entries of some buckets that are in memory.
+    fn some(
+        &mut self,
+        visitor: &Visitor<'_>,
+        index: &Index,
+        bytes_max: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
         let core = visitor.core;
         let stamp = core.epochs.stamp_of(visitor.slot);
         for _ in 0..STEP_BUCKETS {
             if self.place.is_end(index) || out.len() >= bytes_max {
-                return;
+                break;
             }
             let Some((view, bucket)) = self.place.bucket(index, &core.space) else {
                 continue;
@@ -525,7 +553,7 @@ impl Export {
                 }
             });
             if lacks {
-                return; // the next step reads it, and visits this bucket again
+                break; // the next step reads it, and visits this bucket again
             }
             // In the order of tags, so that a bucket of large objects can be cut (range::G1).
             here.sort_unstable();
@@ -533,17 +561,28 @@ impl Export {
             for (tag, location) in here.drain(..) {
                 if out.len() >= bytes_max && before.is_some_and(|before| before != tag) {
                     self.place.tag = tag;
-                    return;
+                    return Ok(());
                 }
                 before = Some(tag);
-                let entry = entry_at(core, location);
-                if contains(core, &self.range, entry.key) {
-                    write(&entry, out);
+                let sound = sound_at(core, location)?;
+                if contains(core, &self.range, sound.entry.key) {
+                    write(&sound.entry, out);
                 }
             }
             self.place = self.place.after(view, bucket);
         }
+        Ok(())
     }
+}
+
+/// The verified entry at a location that the index has under the caller's pin (sound::V1): it gets
+/// a new checksum when it is exported.
+fn sound_at(core: &Core, location: u64) -> Result<Sound<'_>, Error> {
+    if has_bug(Bug::ExportsUnverified) {
+        let (entry, copy) = (entry_at(core, location), None);
+        return Ok(Sound { entry, copy });
+    }
+    sound::at(core, location).map_err(|_| Error::Damaged)
 }
 
 /// Appends an object as it goes to another server, without the victim that it names, which is of
@@ -565,6 +604,9 @@ fn write(entry: &Entry<'_>, out: &mut Vec<u8>) {
 
 /// Writes the present state of a key. False: an entry must be read from flash first, and nothing
 /// was written.
+///
+/// # Errors
+/// [`Error::Damaged`].
 fn export_key(
     visitor: &Visitor<'_>,
     index: &Index,
@@ -573,17 +615,24 @@ fn export_key(
     number: usize,
     (key, version): &(Box<[u8]>, u64),
     out: &mut Vec<u8>,
-) -> bool {
+) -> Result<bool, Error> {
     let core = visitor.core;
     let stamp = core.epochs.stamp_of(visitor.slot);
     let hash = KeyHash(core.hasher.hash(key));
     let view = index.partition(hash).view();
-    let (mut found, mut lacks, mut is_there) = (None, false, false);
+    let (mut found, mut lacks, mut is_there) = (Ok(None), false, false);
     if view.len() != 0 {
         let place = view.find(index.tag(hash), visitor.me(), |slot| {
-            let Some(at) = cold.look(core, stamp, number, slot.location()) else {
-                lacks = true;
-                return false;
+            let at = match cold.sound(core, stamp, number, slot.location()) {
+                Ok(Some(at)) => at,
+                Ok(None) => {
+                    lacks = true;
+                    return false;
+                }
+                Err(error) => {
+                    found = Err(error);
+                    return true;
+                }
             };
             // SAFETY: the index pointed to it under our pin: a whole entry, not reused and in
             // memory as long (epoch::E2, engine::space::S3, engine::flash::F2); or a verified copy
@@ -591,19 +640,19 @@ fn export_key(
             let entry = unsafe { entry::parse_trusted(at) };
             let is_it = entry.key == &**key;
             if is_it {
-                found = Some(entry);
+                found = Ok(Some(entry));
             }
             is_it
         });
         is_there = place.is_some();
     }
-    if let Some(entry) = found.filter(|_| is_there) {
+    if is_there && let Some(entry) = found? {
         debug_assert!(entry.kind == Kind::Object);
         write(&entry, out);
-        return true;
+        return Ok(true);
     }
     if lacks {
-        return false;
+        return Ok(false);
     }
     let tombstone = NewTombstone {
         table: table.0,
@@ -614,5 +663,5 @@ fn export_key(
     let start = out.len();
     out.resize(start + tombstone.padded_bytes(), 0);
     tombstone.write_to(&mut out[start..]);
-    true
+    Ok(true)
 }

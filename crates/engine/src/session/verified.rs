@@ -116,25 +116,8 @@ impl<'s> Guard<'s> {
     /// damage (V5).
     #[cold]
     fn mended(&self, location: u64, here: InMemory) -> Option<InMemory> {
-        let space = &self.core.space;
-        let incarnation = space.segments[space.window_of(location)].incarnation();
-        let holding = &self.carried.holding;
-        let held = || {
-            let (at, available) = holding.get(location, incarnation)?;
-            let is_copy = false; // of an entry on flash
-            let copy = InMemory {
-                at,
-                available,
-                is_copy,
-            };
-            self.is_sound(copy).then_some(copy)
-        };
-        held().or_else(|| {
-            // SAFETY: as in `is_sound`.
-            let words = unsafe { sound::mended_copy(self.core, location, here) }?;
-            holding.hold(location, incarnation, words);
-            held()
-        })
+        // SAFETY: as in `is_sound`.
+        unsafe { sound::held_copy(self.core, &self.carried.holding, location, here) }
     }
 
     /// The verified entry at a location, for a walk.

@@ -40,6 +40,9 @@ enum Need {
     Memory,
     /// Entries that are on flash: one of them may be of the same key.
     Flash,
+    /// The index has an entry with more damage than one bit, and it may be of the same key: the
+    /// side log cannot be filled (sound::V1).
+    Sound,
 }
 
 /// Result for an entry under its bucket's lock.
@@ -273,6 +276,7 @@ impl Replay<'_> {
                 Some(Need::Flash) => {
                     self.cold.fetch(self.core)?;
                 }
+                Some(Need::Sound) => return Err(SideError::Store(Error::Damaged)),
             }
         }
         Ok(())
@@ -428,7 +432,7 @@ impl Replay<'_> {
     /// The index's entry for the key. Its bucket is locked, and the caller is pinned.
     ///
     /// # Errors
-    /// [`Need::Flash`]: it may be among the entries on flash.
+    /// [`Need::Flash`]: it may be among the entries on flash. [`Need::Sound`].
     fn rival<'v>(
         &mut self,
         n: usize,
@@ -437,20 +441,28 @@ impl Replay<'_> {
     ) -> Result<Rival<'v>, Need> {
         let (core, cold) = (self.core, &mut self.cold);
         let stamp = core.epochs.stamp_of(self.visitor.slot);
-        let (mut rival, mut lacks) = (std::ptr::null::<u8>(), false);
+        let (mut rival, mut lacks) = (Ok(std::ptr::null::<u8>()), false);
         let found = view.find(arrival.index.tag(arrival.hash), self.me, |slot| {
-            let Some(at) = cold.look(core, stamp, n, slot.location()) else {
-                lacks = !has_bug(Bug::SideForgetsCold);
-                return false;
-            };
-            rival = at;
-            key_is(at, arrival.entry.key)
+            match cold.sound(core, stamp, n, slot.location()) {
+                Ok(Some(at)) => {
+                    rival = Ok(at);
+                    key_is(at, arrival.entry.key)
+                }
+                Ok(None) => {
+                    lacks = !has_bug(Bug::SideForgetsCold);
+                    false
+                }
+                Err(_) => {
+                    rival = Err(Need::Sound);
+                    true
+                }
+            }
         });
         match found {
             // SAFETY: the index pointed to it under our pin, and its bucket is locked: a whole
             // entry, not reused, and in memory as long (engine::flash::F2); or a verified copy of
             // it, which is not forgotten before the pin ends.
-            Some((place, slot)) => Ok(Some((place, slot, unsafe { entry::parse_trusted(rival) }))),
+            Some((place, slot)) => Ok(Some((place, slot, unsafe { entry::parse_trusted(rival?) }))),
             None if lacks => Err(Need::Flash),
             None => Ok(None),
         }

@@ -1,7 +1,9 @@
 //! Bits of entries flip in memory: reads and writes put one back, and believe no more.
 
+use duramen_base::ids::KeyRange;
 use duramen_base::planted::{Bug, with_bug};
 use duramen_engine::{Decision, Error, Options, Session, Store, TableId};
+use duramen_format::entry;
 use std::sync::Arc;
 
 const TABLE: TableId = TableId::DEFAULT;
@@ -148,6 +150,55 @@ fn reads_that_do_not_verify_show_the_value_as_it_is_and_nothing_else() {
             assert_ne!(found.as_deref(), Some(&b"value"[..]), "bit {bit}");
         }
     }
+}
+
+/// Keys and values of an export of everything.
+fn exported(store: &Arc<Store>) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
+    let mut export = store.export(TABLE, KeyRange::ALL);
+    let mut out = Vec::new();
+    while export.step(1 << 20, &mut out)? {}
+    let (mut entries, mut at) = (Vec::new(), 0);
+    while at < out.len() {
+        let entry = entry::parse(&out[at..]).unwrap();
+        entries.push((entry.key.to_vec(), entry.value.to_vec()));
+        at += entry.padded_bytes;
+    }
+    Ok(entries)
+}
+
+/// An export gives each entry a new checksum, which would prove the bad bit for ever.
+#[test]
+fn one_flipped_bit_is_not_exported_and_more_damage_stops_an_export() {
+    let store = store();
+    let mut session = store.session().unwrap();
+    let good = [(b"key".to_vec(), b"value".to_vec())];
+    for bit in 0..ENTRY_BITS {
+        put(&mut session, b"key", b"value").unwrap();
+        assert!(store.flip_bits(TABLE, b"key", &[bit]));
+        assert_eq!(exported(&store).unwrap(), good, "bit {bit}");
+        assert_eq!(store.count_range(TABLE, KeyRange::ALL).unwrap().objects, 1);
+        let mut out = Vec::new();
+        let keys = [(b"key"[..].into(), 9)];
+        store.export_keys(TABLE, &keys, &mut out).unwrap();
+        let entry = entry::parse(&out).unwrap();
+        assert_eq!((entry.kind, entry.value), (entry::Kind::Object, &b"value"[..]));
+    }
+    put(&mut session, b"key", b"value").unwrap();
+    store.flip_bits(TABLE, b"key", &[3, 100]);
+    assert_eq!(exported(&store), Err(Error::Damaged));
+    let keys = [(b"key"[..].into(), 9)];
+    let exported = store.export_keys(TABLE, &keys, &mut Vec::new());
+    assert_eq!(exported, Err(Error::Damaged));
+}
+
+#[test]
+fn planted_exports_that_do_not_verify_are_found() {
+    let store = store();
+    let mut session = store.session().unwrap();
+    put(&mut session, b"key", b"value").unwrap();
+    store.flip_bits(TABLE, b"key", &[8 * 28]);
+    let wrong = with_bug(Bug::ExportsUnverified, || exported(&store)).unwrap();
+    assert_ne!(wrong, exported(&store).unwrap());
 }
 
 /// The first difference that a step with this bug, after this flip, makes to the same without it.
