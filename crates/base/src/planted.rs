@@ -101,6 +101,8 @@ pub enum Bug {
     MissesUnverified,
     /// verified::V4: a write continues from a version that it has not verified.
     VersionsUnverified,
+    /// mended::M1: a segment goes to flash without being verified.
+    DamageGoesToFlash,
     /// sound::V1: an export gives a good checksum to an entry that it has not verified.
     ExportsUnverified,
     /// background::B3: a survivor gets its certificate and its swap without being verified.

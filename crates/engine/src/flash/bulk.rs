@@ -107,6 +107,9 @@ impl Image {
             if self.at >= self.end {
                 break;
             }
+            if entry::parse(&bytes[self.at..]).is_err() {
+                core.mend_image(self.window, bytes); // mended::M2
+            }
             let Ok(entry) = entry::parse(&bytes[self.at..]) else {
                 if let Some(tier) = &core.space.tier {
                     tier.figures.read_errors.fetch_add(1, Ordering::Relaxed);
@@ -123,13 +126,20 @@ impl Image {
 
     /// Bytes `from..to` of the segment, header included. `None`: it is shorter, or these are not
     /// the bytes that were written.
-    pub(crate) fn verified(&mut self, from: usize, to: usize) -> Option<Vec<u8>> {
+    pub(crate) fn verified(&mut self, core: &Core, from: usize, to: usize) -> Option<Vec<u8>> {
         let bytes = &mut self.memory.bytes_mut()[..self.end];
-        let mut at = SEGMENT_HEADER_BYTES;
-        while at < bytes.len() {
-            at += entry::parse(&bytes[at..]).ok()?.padded_bytes; // mask::F7
-        }
+        core.mend_image(self.window, bytes).then_some(())?; // mask::F7
         Some(bytes.get(from..to)?.to_vec())
+    }
+
+    /// The words of the entry that begins at `from`. `None`: there is none, or the image has
+    /// damage.
+    pub(super) fn mended_entry(mut self, core: &Core, from: usize) -> Option<Vec<u64>> {
+        let bytes = &mut self.memory.bytes_mut()[..self.end];
+        core.mend_image(self.window, bytes).then_some(())?;
+        let length = entry::parse(bytes.get(from..)?).ok()?.padded_bytes;
+        let (words, _) = bytes.get(from..from + length)?.as_chunks();
+        Some(words.iter().map(|word| u64::from_ne_bytes(*word)).collect())
     }
 
     /// True if every entry was shown.
@@ -307,7 +317,7 @@ impl Tier {
             .fetch_add(bytes as u64, Ordering::Relaxed);
         let before = holding.bytes();
         for ((group, cold), (_, into)) in some.iter().zip(&reads) {
-            if let Fetched::Longer(cold) = self.accept(&core.space, holding, cold, into)? {
+            if let Fetched::Longer(cold) = self.accept(core, holding, cold, into)? {
                 longer.push((*group, cold));
             }
         }

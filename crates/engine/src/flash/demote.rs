@@ -345,9 +345,14 @@ impl Core {
                 self.space.unclaim(window);
                 continue;
             }
+            let length = (segment.appended_bytes() as usize).next_multiple_of(BLOCK_BYTES);
+            let Some(bytes) = self.sound_segment(window, length) else {
+                continue; // it stays claimed (mended::M1)
+            };
             tier.writing.fetch_add(1, Ordering::Relaxed);
-            let done = self.write_segment(tier, window);
+            let done = self.write_segment(tier, window, &bytes);
             tier.writing.fetch_sub(1, Ordering::Relaxed);
+            drop(bytes);
             if !done {
                 self.space.unclaim(window);
             }
@@ -356,16 +361,13 @@ impl Core {
         false
     }
 
-    /// Writes a claimed segment to a slot, and turns its window cold.
-    fn write_segment(&self, tier: &Tier, window: u32) -> bool {
+    /// Writes a claimed segment with these bytes to a slot, and turns its window cold.
+    fn write_segment(&self, tier: &Tier, window: u32, bytes: &[u8]) -> bool {
         let Some(slot) = tier.take_slot() else {
             return false;
         };
         let segment = &self.space.segments[window as usize];
-        let length = (segment.appended_bytes() as usize).next_multiple_of(BLOCK_BYTES);
-        assert!(length <= segment.committed_bytes() as usize); // seglets are whole blocks
         let mask = tier.masks.next();
-        let bytes = self.space.bytes_of(window, length);
         if let Err(_error) = tier.write_masked(slot, mask, bytes) {
             tier.figures.write_errors.fetch_add(1, Ordering::Relaxed);
             tier.failed.store(true, Ordering::Relaxed); // engine::flash::F5
@@ -420,7 +422,7 @@ impl Core {
         if read {
             mask.remove(place, bytes);
         }
-        let is_readable = read && is_whole(&bytes[..end]);
+        let is_readable = read && self.mend_image(window, &mut bytes[..end]);
         tier.was_readable(window, is_readable);
         if !is_readable {
             self.space.decommit(window);
@@ -445,6 +447,7 @@ impl Core {
             return;
         }
         mask.remove(place, bytes);
+        self.mend_image(window, &mut bytes[..end]);
         let start = self.space.offset_of(window);
         let mut at = SEGMENT_HEADER_BYTES;
         while at < end
@@ -495,16 +498,4 @@ impl Tier {
         }
         Ok(())
     }
-}
-
-/// True if a segment's bytes are whole entries from its header to its end.
-fn is_whole(bytes: &[u8]) -> bool {
-    let mut at = SEGMENT_HEADER_BYTES;
-    while at < bytes.len() {
-        match entry::parse(&bytes[at..]) {
-            Ok(entry) => at += entry.padded_bytes,
-            Err(_) => return false,
-        }
-    }
-    true
 }

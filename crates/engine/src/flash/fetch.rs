@@ -63,7 +63,8 @@ impl Tier {
     ///
     /// # Errors
     /// [`Error::FlashFailed`]: these are not the bytes that were written.
-    pub(super) fn verify(&self, space: &Space, cold: &Cold, bytes: &[u8]) -> Result<Read, Error> {
+    pub(super) fn verify(&self, core: &Core, cold: &Cold, bytes: &[u8]) -> Result<Read, Error> {
+        let space = &core.space;
         let (_, mask) = self.place_of(space.window_of(cold.location) as u32);
         let found = bytes.get(cold.skip()..).unwrap_or(&[]);
         let mut words: Vec<u64> = mask.words(cold.offset, found).collect();
@@ -84,23 +85,26 @@ impl Tier {
                     ..*cold
                 }))
             }
-            Err(_) => {
-                self.figures.read_errors.fetch_add(1, Ordering::Relaxed);
-                Err(Error::FlashFailed)
-            }
+            Err(_) => match core.mended_from_flash(self, cold) {
+                Some(words) => Ok(Read::Entry(words)), // mended::M2
+                None => {
+                    self.figures.read_errors.fetch_add(1, Ordering::Relaxed);
+                    Err(Error::FlashFailed)
+                }
+            },
         }
     }
 
     /// Verifies the bytes that were read, and adds the entry to `holding`.
     pub(super) fn accept(
         &self,
-        space: &Space,
+        core: &Core,
         holding: &Holding,
         cold: &Cold,
         bytes: &[u8],
     ) -> Result<Fetched, Error> {
         self.figures.asked.fetch_add(1, Ordering::Relaxed);
-        match self.verify(space, cold, bytes)? {
+        match self.verify(core, cold, bytes)? {
             Read::Entry(words) => {
                 holding.put(cold, words);
                 Ok(Fetched::Held)
@@ -111,7 +115,7 @@ impl Tier {
     }
 
     /// Reads an entry and waits for it.
-    fn fetch(&self, space: &Space, holding: &Holding, mut cold: Cold) -> Result<(), Error> {
+    fn fetch(&self, core: &Core, holding: &Holding, mut cold: Cold) -> Result<(), Error> {
         loop {
             let (offset, length) = cold.span();
             let mut memory = Aligned::zeroed(length);
@@ -125,7 +129,7 @@ impl Tier {
             figures
                 .fetched_bytes
                 .fetch_add(length as u64, Ordering::Relaxed);
-            match self.accept(space, holding, &cold, into)? {
+            match self.accept(core, holding, &cold, into)? {
                 Fetched::Longer(longer) => cold = longer,
                 Fetched::Held | Fetched::Gone => return Ok(()),
             }
@@ -209,7 +213,7 @@ pub(crate) fn locate_now(
         }
         if let Some(tier) = &core.space.tier {
             let cold = tier.cold(&core.space, location, GUESS_BYTES_MIN);
-            tier.fetch(&core.space, holding, cold)?;
+            tier.fetch(core, holding, cold)?;
         }
     }
 }
@@ -265,7 +269,7 @@ impl Guard<'_> {
             return Err(Error::Cold(cold));
         }
         let _noted = waits::note(Resource::Flash, &[Resource::Pin, Resource::Key]);
-        tier.fetch(&self.core.space, &self.carried.holding, cold)
+        tier.fetch(self.core, &self.carried.holding, cold)
     }
 
     /// A copy of a cold entry served a request: it is promoted if it was fetched for that, and not
@@ -346,7 +350,7 @@ pub(super) fn bytes_of(words: &[u64]) -> &[u8] {
 fn accept(core: &Core, holding: &Holding, cold: &Cold, bytes: &[u8]) -> Result<Fetched, Error> {
     holding.handed_in.set(true);
     match &core.space.tier {
-        Some(tier) => tier.accept(&core.space, holding, cold, bytes),
+        Some(tier) => tier.accept(core, holding, cold, bytes),
         None => Ok(Fetched::Gone),
     }
 }

@@ -410,7 +410,7 @@ impl Refill {
         let (offset, bytes) = wanted.cold.span();
         let memory = self.memory.bytes_mut();
         let at = span.at + (offset - span.offset) as usize;
-        let read = tier.verify(&core.space, &wanted.cold, &memory[at..][..bytes]);
+        let read = tier.verify(core, &wanted.cold, &memory[at..][..bytes]);
         let words = match read {
             Ok(Read::Entry(words)) => words,
             Ok(Read::Longer(longer)) => match read_alone(core, tier, longer, done) {
@@ -454,7 +454,7 @@ fn read_alone(core: &Core, tier: &Tier, mut cold: Cold, done: &mut Refilled) -> 
             return None;
         }
         done.bytes += length as u64;
-        match tier.verify(&core.space, &cold, into) {
+        match tier.verify(core, &cold, into) {
             Ok(Read::Entry(words)) => return Some(words),
             Ok(Read::Longer(longer)) => cold = longer,
             Ok(Read::Gone) | Err(_) => return None,

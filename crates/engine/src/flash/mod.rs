@@ -44,6 +44,7 @@ mod bulk;
 mod demote;
 mod fetch;
 mod heat;
+mod mended;
 
 pub use crate::device::{
     Cold, Device, Fetched, FlashOptions, FlashStats, SECTOR_BYTES, first_within,

@@ -230,7 +230,7 @@ impl Store {
             return here;
         }
         let mut image = Image::read(core, window?, incarnation?).ok()??;
-        image.verified(from as usize, to as usize)
+        image.verified(core, from as usize, to as usize)
     }
 
     /// Closes the segments of all heads and returns a position: later appends are in segments with

@@ -40,6 +40,13 @@ impl Flash {
     }
 }
 
+impl Flash {
+    /// Flips a bit that was written.
+    pub fn flip(&self, bit: usize) {
+        self.bytes.write().unwrap()[bit / 8] ^= 1 << (bit % 8);
+    }
+}
+
 impl Device for Flash {
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         let aligned = |n: usize| n.is_multiple_of(SECTOR_BYTES);

@@ -4,6 +4,7 @@ mod background_reads;
 mod cache;
 mod cleared;
 pub(crate) mod device;
+mod flips;
 mod index;
 mod model;
 mod refill;
