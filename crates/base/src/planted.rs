@@ -103,6 +103,8 @@ pub enum Bug {
     VersionsUnverified,
     /// mended::M1: a segment goes to flash without being verified.
     DamageGoesToFlash,
+    /// remote::Q11: a backup that gets damaged bytes is lost.
+    DamageLosesBackups,
     /// sound::V1: an export gives a good checksum to an entry that it has not verified.
     ExportsUnverified,
     /// background::B3: a survivor gets its certificate and its swap without being verified.

@@ -129,7 +129,14 @@ impl LogWriter {
     pub fn answered(&self, ticket: Ticket, answer: Result<Level, Rejection>) {
         self.hear(|commit| match answer {
             Ok(level) => commit.master.acked(ticket, level),
-            Err(why) => commit.master.rejected(ticket, why),
+            Err(why) => {
+                if why == Rejection::Damaged
+                    && let Some(segment) = commit.master.segment_of(ticket)
+                {
+                    commit.flight.suspects.insert(segment);
+                }
+                commit.master.rejected(ticket, why);
+            }
         });
     }
 

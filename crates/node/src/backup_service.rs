@@ -771,6 +771,9 @@ fn refused_write(error: &Error, open: bool) -> PeerAnswer {
         Error::Busy { .. } => PeerAnswer::Busy,
         Error::Full { .. } | Error::Failed { .. } | Error::Io { .. } if open => PeerAnswer::Full,
         Error::Full { .. } => PeerAnswer::Busy,
+        Error::Certificate { .. } => PeerAnswer::Bad {
+            reason: error.to_string(),
+        },
         Error::Failed { .. } | Error::Io { .. } => PeerAnswer::Unknown,
         other => invalid(&other.to_string()),
     }

@@ -27,6 +27,9 @@
 //! - Q10: a survivor is sent as a recipe first. A backup that cannot build it, that has not built
 //!   it after [`BUILD_US`], or whose answer is lost, gets its bytes, in a request with another name
 //!   (Q2): the rules only see that one call takes longer. An older server does not know recipes.
+//! - Q11: a backup that finds a write's bytes to be damaged is well, and is not lost: they are sent
+//!   again, verified (durable::remote::J5). Otherwise a bit that has flipped in this server's memory
+//!   would lose one backup after the other.
 //!
 //! **Concurrency**: [`Queue`] is shared and is held only to push or take.
 //!
@@ -504,6 +507,12 @@ impl Remote {
                 PeerAnswer::Busy | PeerAnswer::Full,
             ) => {
                 events.push(RemoteEvent::Answered(ticket, Err(Rejection::Busy)));
+            }
+            // Q11
+            (Request::Write { ticket, .. }, PeerAnswer::Bad { .. })
+                if !has_bug(Bug::DamageLosesBackups) =>
+            {
+                events.push(RemoteEvent::Answered(ticket, Err(Rejection::Damaged)));
             }
             (fetch @ Request::Fetch { .. }, answer) => {
                 let bytes = matches!(answer, PeerAnswer::Segment).then_some(payload);

@@ -146,6 +146,9 @@ pub struct Send {
 pub enum Rejection {
     /// It is short of room: an opening only.
     Busy,
+    /// The bytes do not match their certificate: a bit has changed in this master's memory, or on
+    /// the way. Nothing of the send was stored.
+    Damaged,
     /// This master is declared crashed. Nothing will ever be acknowledged again.
     Fenced,
 }

@@ -133,7 +133,25 @@ impl Master {
         match (why, self.in_flight.remove(&ticket)) {
             (Rejection::Fenced, _) => self.fenced = true,
             (Rejection::Busy, Some(sent)) => self.refused(&sent),
-            (Rejection::Busy, None) => {}
+            (Rejection::Damaged, Some(sent)) => self.send_again(&sent),
+            (Rejection::Busy | Rejection::Damaged, None) => {}
+        }
+    }
+
+    /// The segment of a send that is in flight.
+    pub fn segment_of(&self, ticket: Ticket) -> Option<SegmentId> {
+        self.in_flight.get(&ticket).map(|sent| sent.segment)
+    }
+
+    /// Nothing of a send was stored, and the backup is well: it is sent again.
+    fn send_again(&mut self, sent: &InFlight) {
+        let Some(segment) = self.segments.get_mut(&sent.segment) else {
+            return;
+        };
+        if let Some(replica) = segment.replica_mut(sent.backup) {
+            replica.in_flight = replica.in_flight.saturating_sub(1);
+            replica.sent = replica.buffered;
+            self.active.insert(sent.segment);
         }
     }
 

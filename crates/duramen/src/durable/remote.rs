@@ -9,6 +9,9 @@
 //! - J3: a buffered group is reported as synced when all of it is synced.
 //! - J4: bytes that are sent were copied from the log under the commit's lock: no call refers to
 //!   the engine's memory.
+//! - J5: if a backup finds that bytes do not match their certificate, a bit may have changed in
+//!   memory since the certificate was made. The next bytes of that segment are verified entry by
+//!   entry, and one flipped bit of an entry is put back in them.
 //!
 //! **Concurrency**: everything here holds the commit's lock; [`Backups`] is called under it and
 //! must not call back.
@@ -20,6 +23,7 @@ use duramen_base::ids::{Level, SegmentId};
 use duramen_cluster::replication::{BackupId, Effect, Master, Send};
 use duramen_engine::Piece;
 use duramen_format::certificate::Certificate;
+use duramen_format::mend;
 use duramen_format::segment::Kind;
 use duramen_wire::native::Slice;
 use std::collections::{BTreeMap, BTreeSet};
@@ -101,6 +105,8 @@ pub(crate) struct Flight {
     spare: Vec<Arc<Vec<u8>>>,
     /// The bytes of the last call: all replicas get the same bytes.
     last: Option<(SegmentId, u32, u32, Slice)>,
+    /// A backup got bytes of these that did not match their certificates (J5).
+    pub suspects: BTreeSet<SegmentId>,
 }
 
 /// A survivor that is being written.
@@ -351,8 +357,8 @@ impl Durable {
         let bytes: Slice = match flight.survivors.get(&segment) {
             Some(survivor) => survivor.bytes.part(range),
             _ if send.kind == Kind::Control => master.control_bytes(segment)[range].into(),
-            _ => match self.log().unclosed_bytes(segment, from, to) {
-                Some(bytes) => bytes.into(),
+            _ => match self.unclosed_bytes(flight, segment, from, to) {
+                Some(bytes) => bytes,
                 None => {
                     // Waits for flash only if there is no other copy (swap::D7): other threads wait
                     // for the commit meanwhile.
@@ -367,6 +373,33 @@ impl Durable {
         };
         flight.last = Some((segment, from, to, bytes.clone()));
         Some(Bytes::Here(bytes))
+    }
+
+    /// The bytes of a segment that its head's stream still has, as they are sent (J5).
+    fn unclosed_bytes(
+        &self,
+        flight: &Flight,
+        segment: SegmentId,
+        from: u32,
+        to: u32,
+    ) -> Option<Slice> {
+        if !flight.suspects.contains(&segment) {
+            return Some(self.log().unclosed_bytes(segment, from, to)?.into());
+        }
+        let mut all = self.log().unclosed_bytes(segment, 0, to)?.to_vec();
+        match mend::segment(&mut all, Kind::Head, usize::MAX) {
+            Ok(mended) => {
+                for bit in mended {
+                    self.engine.tell_damage(segment, true, bit.to_string());
+                }
+            }
+            Err(at) => {
+                let what = format!("byte {at}: it is not sent to another backup");
+                self.engine.tell_damage(segment, false, what);
+                return None;
+            }
+        }
+        Some(all.get(from as usize..)?.into())
     }
 
     /// A member's work beside its groups: survivors, swaps. Returns whether there was any.

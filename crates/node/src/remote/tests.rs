@@ -58,6 +58,46 @@ fn a_late_answer() {
     assert_eq!(events, [], "Q2");
 }
 
+/// The events after a backup has found the bytes of a write to be damaged.
+fn damaged_write() -> Vec<RemoteEvent> {
+    let queue = Arc::new(Queue::new(Arc::new(|| {})));
+    let mut remote = Remote::new(ME, 1 << 20, queue.clone());
+    queue.send(Call {
+        log: ME.number(),
+        send: Send {
+            ticket: Ticket(1),
+            backup: HOLDER,
+            segment: SegmentId(1),
+            kind: Kind::Head,
+            epoch: 0,
+            from: 0,
+            certificate: Certificate::of(b"data"),
+            open: true,
+            close: false,
+            primary: false,
+        },
+        level: Level::Synced,
+        bytes: Bytes::Here(b"dat0"[..].into()),
+    });
+    let asked = polled(&mut remote, 1_000);
+    let answer = PeerAnswer::Bad {
+        reason: String::new(),
+    };
+    let mut events = Vec::new();
+    let answer = Some((answer, Slice::default()));
+    remote.answered(2_000, asked[0].call, answer, &mut events);
+    events
+}
+
+/// Q11: a bit that had flipped in memory, or on the way, lost a healthy backup; and then the next.
+#[test]
+fn a_backup_that_refuses_damaged_bytes_is_not_lost() {
+    let refused = RemoteEvent::Answered(Ticket(1), Err(Rejection::Damaged));
+    assert_eq!(damaged_write(), [refused]);
+    let lost = with_bug(Bug::DamageLosesBackups, damaged_write);
+    assert_eq!(lost, [RemoteEvent::Lost(HOLDER)]);
+}
+
 #[test]
 fn a_lease_counts_from_when_it_was_asked_for_first() {
     a_late_answer();

@@ -120,6 +120,51 @@ fn a_refusal_when_there_is_nobody_else_costs_nothing() {
     assert!(moved.iter().any(|send| send.backup == third && send.open));
 }
 
+/// A backup finds bytes to be damaged: the same are sent there again, and nothing else changes.
+#[test]
+fn damaged_bytes_are_sent_again_to_the_same_backup() {
+    let config = Config {
+        replicas: 2,
+        ..config(false)
+    };
+    let (first, second) = (BackupId(1), BackupId(2));
+    let mut master = Master::new(config, State::default(), &[first, second], &[]);
+    let mut next = 0;
+    let mut refusals = 0;
+    master.opened(SegmentId(100), Kind::Head, 0);
+    for _ in 0..50 {
+        for effect in polled(&mut master, &mut next) {
+            let Effect::Send(send) = effect else {
+                continue;
+            };
+            if send.backup == first && send.segment == SegmentId(100) && refusals < 3 {
+                refusals += 1;
+                assert!(send.open && send.from == 0);
+                assert_eq!(master.segment_of(send.ticket), Some(send.segment));
+                master.rejected(send.ticket, Rejection::Damaged);
+                assert_eq!(master.segment_of(send.ticket), None);
+            } else {
+                master.acked(send.ticket, Level::Synced);
+            }
+        }
+    }
+    assert_eq!(refusals, 3);
+    assert!(master.is_idle());
+    assert_eq!(master.holders(SegmentId(100)).len(), 0, "it is not closed");
+    master.appended(SegmentId(100), Certificate::of(&[7; 100]));
+    master.closed(SegmentId(100));
+    for _ in 0..50 {
+        for effect in polled(&mut master, &mut next) {
+            if let Effect::Send(send) = effect {
+                master.acked(send.ticket, Level::Synced);
+            }
+        }
+    }
+    let mut holders = master.holders(SegmentId(100));
+    holders.sort_unstable();
+    assert_eq!(holders, [first, second]);
+}
+
 /// Three backups for two replicas, two of which have no room: they are asked in turn for the same
 /// control segment, each time by another opening, and the one that accepted it is not asked again.
 /// (Each refusal cost a control segment, and recoveries in need of room took it from each other for
