@@ -105,6 +105,8 @@ pub enum Bug {
     DamageGoesToFlash,
     /// remote::Q11: a backup that gets damaged bytes is lost.
     DamageLosesBackups,
+    /// A message with damaged bytes ends a move.
+    DamageEndsMove,
     /// sound::V1: an export gives a good checksum to an entry that it has not verified.
     ExportsUnverified,
     /// background::B3: a survivor gets its certificate and its swap without being verified.

@@ -11,7 +11,7 @@ use crate::serve::Clients;
 use duramen::Store;
 use duramen_base::ids::{KeyRange, MigrationId, SegmentId, ServerId, TableId};
 use duramen_base::planted::{Bug, has_bug};
-use duramen_engine::{SideCommit, SideLog, SidePlan};
+use duramen_engine::{SideCommit, SideError, SideLog, SidePlan};
 use duramen_wire::native::message::{
     CoordinatorAnswer, MigrateEntries, MigrationOutcome, MigrationPhase, NO_ROOM, PeerAnswer,
     ToCoordinator,
@@ -97,6 +97,8 @@ pub(super) struct Target {
     /// answered when few bytes are left to be written, and the last one when the outcome of the
     /// migration is known.
     held: Vec<(RequestId, u64)>,
+    /// Requests whose message has to be sent again, because its bytes were damaged.
+    again: Vec<RequestId>,
     /// The first empty message: answered when all before it is durable (migration::M9).
     settling: Option<u64>,
     /// The deadline for everything (migration::M9).
@@ -137,6 +139,7 @@ impl Target {
             arrivals: BTreeMap::new(),
             whole: 0,
             last: None,
+            again: Vec::new(),
             held: Vec::new(),
             settling: None,
             until_us: u64::MAX,
@@ -232,13 +235,24 @@ impl Target {
         self.arrivals.insert(sequence, arrival);
         if is_question {
             self.settling.get_or_insert(sequence);
-            return self.replayed(now_us, sequence, Ok(()));
+            return self.replayed(now_us, sequence, Ok(true));
         }
         let run = self.run;
         out.jobs.push(Job::new("replay", move || {
-            let result = side.replay(&entries).map(drop).map_err(|e| e.to_string());
+            let result = match side.replay(&entries) {
+                Err(SideError::Damaged { .. }) if !has_bug(Bug::DamageEndsMove) => Ok(false),
+                result => result.map(|_| true).map_err(|e| e.to_string()),
+            };
             JobResult::Migration(run, MigrationCompletion::Replayed(sequence, result))
         }));
+    }
+
+    /// Messages whose bytes were damaged: the source sends them again.
+    fn ask_again(&mut self, out: &mut Outputs) {
+        let after_ms = NOT_YET_MS;
+        for request in self.again.drain(..) {
+            out.answer(request, PeerAnswer::NotYet { after_ms });
+        }
     }
 
     /// The message is sent again when it is this migration's turn. The answer to an earlier request
@@ -264,7 +278,12 @@ impl Target {
     }
 
     /// A message was replayed.
-    pub fn replayed(&mut self, now_us: u64, sequence: u64, result: Result<()>) {
+    pub fn replayed(&mut self, now_us: u64, sequence: u64, result: Result<bool>) {
+        if let Ok(false) = result {
+            let arrival = self.arrivals.remove(&sequence);
+            let waiting = arrival.into_iter().flat_map(|it| it.into_waiting(sequence));
+            return self.again.extend(waiting.map(|(request, _)| request));
+        }
         if let Err(reason) = result {
             // Its job has ended: the entries are taken back when the others have ended.
             if let Some(arrival) = self.arrivals.remove(&sequence) {
@@ -318,6 +337,7 @@ impl Target {
         if matches!(self.stage, Stage::Filling) && self.stuck_us() <= now_us {
             self.fail(now_us, "the target finds no memory in time".to_owned());
         }
+        self.ask_again(out);
         self.answer(out);
         if let (Stage::Filling, Some(side)) = (&self.stage, self.side.clone())
             && !self.is_replaying()
@@ -514,6 +534,7 @@ impl Target {
     /// The list does not have it any more. Committed entries belong to the log: they are served, or
     /// purged by the list's order.
     pub fn end(mut self, out: &mut Outputs) -> Option<Leftover> {
+        self.ask_again(out);
         let after_ms = NOT_YET_MS;
         let replaying = self
             .arrivals

@@ -1,10 +1,15 @@
 //! Many migrations at once (migration::M10).
 
 use super::{Environment, Migrations, Outputs, SOURCES_MAX, TARGETS_MAX};
+use crate::job::JobResult;
 use crate::life::Life;
 use crate::requests::RequestId;
 use crate::servers;
-use duramen_base::ids::{KeyRange, MigrationId, RouteHash, ServerId, TableId, TabletsVersion};
+use duramen_base::ids::{
+    KeyRange, MigrationId, RouteHash, SegmentId, ServerId, TableId, TabletsVersion,
+};
+use duramen_base::planted::{Bug, with_bug};
+use duramen_format::entry::NewObject;
 use duramen_wire::native::message::{
     MigrateEntries, PeerAnswer, TabletEntry, TabletState, Tablets,
 };
@@ -25,7 +30,7 @@ fn outgoing(n: u64) -> TabletState {
     TabletState::Outgoing {
         migration: MigrationId(n),
         to: OTHER,
-        creation: duramen_base::ids::SegmentId::NONE,
+        creation: SegmentId::NONE,
     }
 }
 
@@ -179,4 +184,49 @@ fn few_of_many_sources_are_under_way() {
     assert_eq!(rig.life.migrations.working_sources.len(), SOURCES_MAX);
     let jobs = rig.list((1..MANY).map(outgoing)).jobs;
     assert_eq!(jobs.len(), 1, "the next one");
+}
+
+/// The answers to a message in which a bit has flipped of an entry that is too long to be mended.
+fn after_a_flip_on_the_way() -> Vec<(RequestId, PeerAnswer)> {
+    let mut rig = Rig::new();
+    rig.list([incoming(0)].into_iter());
+    rig.life.migrations.wants(MigrationId(0), OTHER);
+    drop(rig.go_on());
+    let object = NewObject {
+        table: 1,
+        version: 1,
+        expires_at_ms: None,
+        key: b"key",
+        value: &[7; 100 << 10],
+        victim: SegmentId::NONE,
+        is_typed: false,
+    };
+    let mut entries = vec![0; object.padded_bytes()];
+    object.write_to(&mut entries);
+    entries[5_000] ^= 1;
+    let message = MigrateEntries {
+        migration: MigrationId(0),
+        sequence: 0,
+        safe_version: 0,
+        last: false,
+        bytes_total: 0,
+    };
+    let arrived = rig.step(|migrations, env, out| {
+        migrations.arrived(0, RequestId(1), OTHER, message, entries, env, out);
+    });
+    for job in arrived.jobs {
+        if let JobResult::Migration(run, completion) = job.run().result {
+            rig.life.migrations.job_done(0, run, completion);
+        }
+    }
+    rig.go_on().answers
+}
+
+/// The whole move failed.
+#[test]
+fn a_message_with_damaged_bytes_is_asked_for_again() {
+    let answers = after_a_flip_on_the_way();
+    assert_eq!(answers, [not_yet(1, 10)]);
+    let failed = with_bug(Bug::DamageEndsMove, after_a_flip_on_the_way);
+    assert!(matches!(&failed[..], [(_, PeerAnswer::MigrationRefused { .. })]));
 }
