@@ -85,6 +85,8 @@ fn own_figures(shared: &Shared, store: &Store, fields: &mut Fields) {
         "duramen_segment_budget_bytes",
         "duramen_utilization",
         "duramen_page_bytes",
+        "duramen_flipped_bits",
+        "duramen_damaged_entries",
     ];
     fields.figures(&figures::STORE, &store.stats(), &names);
     if shared.tier().is_some() {
