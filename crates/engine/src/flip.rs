@@ -2,7 +2,19 @@
 
 use crate::core::Visitor;
 use crate::load::key_is;
+use crate::space::Space;
 use crate::{KeyHash, Store, TableId};
+use duramen_format::entry;
+
+/// The part of an entry in which a bit flips.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub enum FlipPart {
+    Any,
+    Version,
+    Key,
+    Value,
+}
 
 impl Store {
     /// Flips bits of the entry that the index has for a key, counted from its first one. False:
@@ -54,7 +66,7 @@ impl Store {
             let end = start + segment.appended_bytes() as usize;
             let mut at = start + crate::space::SEGMENT_HEADER_BYTES;
             while at < end {
-                let place = core.space.at(crate::space::Space::location(at));
+                let place = core.space.at(Space::location(at));
                 if left == 0 {
                     for bit in bits {
                         // SAFETY: as in `flip_bits`.
@@ -64,9 +76,59 @@ impl Store {
                 }
                 left -= 1;
                 // SAFETY: a closed segment holds whole entries from its header to `appended`.
-                at += unsafe { duramen_format::entry::header_trusted(place) }.padded_bytes();
+                at += unsafe { entry::header_trusted(place) }.padded_bytes();
             }
         }
         false
+    }
+
+    /// Flips one bit of this part of one entry in memory, chosen by `random` among all of the log
+    /// that have no damage: in closed and open segments, dead ones and tombstones too. False: there
+    /// is none. No other thread may use the store meanwhile.
+    #[doc(hidden)]
+    pub fn flip_some(&self, part: FlipPart, random: u64) -> bool {
+        let core = self.core();
+        let mut found = Vec::new();
+        for (window, segment) in core.space.segments.iter().enumerate() {
+            if !segment.is_in_log() || core.space.is_cold(window as u32) {
+                continue;
+            }
+            let start = core.space.offset_of(window as u32);
+            let end = start + segment.appended_bytes() as usize;
+            let mut at = start + crate::space::SEGMENT_HEADER_BYTES;
+            while at < end {
+                let place = core.space.at(Space::location(at));
+                // SAFETY: entries are whole up to `appended`, and nobody changes them meanwhile.
+                let Ok(entry) = (unsafe { entry::parse_at(place, end - at) }) else {
+                    break; // its length is not known
+                };
+                // SAFETY: a whole entry.
+                let header = unsafe { entry::header_trusted(place) };
+                let (key, value) = (header.key_start, header.key_start + header.key_bytes);
+                let bytes = match part {
+                    FlipPart::Any => 0..entry.padded_bytes,
+                    FlipPart::Version => 1..8,
+                    FlipPart::Key => key..value,
+                    FlipPart::Value => value..value + header.value_bytes,
+                };
+                if !bytes.is_empty() {
+                    found.push((at, bytes));
+                }
+                at += entry.padded_bytes;
+            }
+        }
+        let count = found.len() as u64;
+        if count == 0 {
+            return false;
+        }
+        let (at, bytes) = &found[(random % count) as usize];
+        let bit = (random / count) as usize % (8 * bytes.len());
+        let byte = core
+            .space
+            .at(Space::location(*at))
+            .wrapping_add(bytes.start + bit / 8);
+        // SAFETY: as in `flip_bits`.
+        unsafe { *byte ^= 1 << (bit % 8) };
+        true
     }
 }

@@ -57,6 +57,8 @@ pub use core::workers::bytes_beside_data;
 pub use core::writes::Written;
 pub use device::{Cold, Fetched, FlashOptions, FlashStats};
 pub use duramen_base::waits::Wait;
+#[cfg(debug_assertions)]
+pub use flip::FlipPart;
 pub use load::{LoadError, LoadReport, Loader, MissingSegments, Revived};
 pub use log::{Collected, Log, Pass, Piece, Position, Relocation, SurvivorReady, Swap};
 pub use many::Part;

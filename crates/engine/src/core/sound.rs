@@ -17,6 +17,28 @@ use duramen_base::ids::SegmentId;
 use duramen_format::entry::{self, Damage, ENTRY_BYTES_MAX, Entry};
 use duramen_format::mend::{self, Mended};
 
+/// The bytes of an entry.
+#[derive(Clone, Copy)]
+pub struct InMemory {
+    pub at: *const u8,
+    /// Readable bytes from there on: up to the end of the window, or of the copy.
+    pub available: usize,
+    /// True: a copy, not the entry in its own window.
+    pub is_copy: bool,
+}
+
+impl InMemory {
+    /// The bytes at a location, in its own window.
+    #[inline(always)]
+    pub fn in_window(space: &Space, location: u64) -> InMemory {
+        InMemory {
+            at: space.at(location),
+            available: space.segment_bytes() - space.offset_in_window(location) as usize,
+            is_copy: false,
+        }
+    }
+}
+
 /// A verified entry.
 pub struct Sound<'a> {
     /// Not to be used longer than `copy` exists.
@@ -34,17 +56,15 @@ pub struct Sound<'a> {
 #[inline]
 pub unsafe fn verify<'a>(core: &Core, location: u64, end: usize) -> Result<Sound<'a>, Damage> {
     let available = end.saturating_sub(Space::offset(location));
-    let at: *const u8 = core.space.at(location);
+    let here = InMemory {
+        at: core.space.at(location),
+        available,
+        is_copy: false,
+    };
     // SAFETY: as the caller promises.
-    match unsafe { entry::parse_at(at, available) } {
+    match unsafe { entry::parse_at(here.at, available) } {
         Ok(entry) => Ok(Sound { entry, copy: None }),
         Err(damage) => {
-            let is_copy = false;
-            let here = InMemory {
-                at,
-                available,
-                is_copy,
-            };
             // SAFETY: as the caller promises.
             let words = unsafe { mended_copy(core, location, here) }.ok_or(damage)?;
             // SAFETY: the copy was verified, and the caller promises to keep it.
@@ -65,39 +85,6 @@ pub fn at(core: &Core, location: u64) -> Result<Sound<'_>, Damage> {
     // not changed or reused before the pin ends (epoch::E2, engine::space::S3), and its memory
     // stays as long (engine::flash::F2). The caller does not use it for longer.
     unsafe { verify(core, location, end) }
-}
-
-/// A verified copy of an entry with damage, which `holding` keeps. `None`: one bit does not explain
-/// the damage.
-///
-/// # Safety
-/// As [`mended_copy`].
-#[cold]
-pub unsafe fn held_copy(
-    core: &Core,
-    holding: &Holding,
-    location: u64,
-    here: InMemory,
-) -> Option<InMemory> {
-    let window = core.space.window_of(location);
-    let incarnation = core.space.segments[window].incarnation();
-    let held = || {
-        let (at, available) = holding.get(location, incarnation)?;
-        let is_copy = false; // of an entry on flash
-        // SAFETY: words that are held.
-        let is_sound = unsafe { entry::is_sound(at, available) };
-        is_sound.then_some(InMemory {
-            at,
-            available,
-            is_copy,
-        })
-    };
-    held().or_else(|| {
-        // SAFETY: as the caller promises.
-        let words = unsafe { mended_copy(core, location, here) }?;
-        holding.hold(location, incarnation, words);
-        held()
-    })
 }
 
 /// The verified words of an entry with damage, of which the flipped bit is put back. `None`: one bit

@@ -14,9 +14,9 @@
 
 use crate::Error;
 use crate::core::Core;
+use crate::core::sound::InMemory;
 use crate::device::{BLOCK_BYTES, Cold, Fetched, SECTOR_BYTES};
-use crate::session::holding::{Holding, InMemory};
-use crate::core::sound;
+use crate::session::holding::Holding;
 use crate::space::tier::Tier;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use duramen_base::planted::{Bug, has_bug};
@@ -208,7 +208,7 @@ impl Gather {
         let sound = unsafe {
             match entry::is_sound(here.at, here.available) {
                 true => Some(here),
-                false => sound::held_copy(core, &self.holding, location, here),
+                false => self.holding.mended(core, location, here),
             }
         };
         sound.map(|here| Some(here.at)).ok_or(Error::Damaged)

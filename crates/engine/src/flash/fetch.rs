@@ -1,9 +1,10 @@
 //! Access to entries that may be cold: finds their bytes, and fetches them from the device.
 
 use crate::core::Core;
+use crate::core::sound::InMemory;
 use crate::device::{Cold, Fetched};
 use crate::index::bucket::Slot;
-use crate::session::holding::{Holding, InMemory};
+use crate::session::holding::Holding;
 use crate::session::{Guard, Session};
 use crate::space::Space;
 use crate::space::tier::Tier;
@@ -282,7 +283,9 @@ impl Guard<'_> {
         let space = &self.core.space;
         let incarnation = space.segments[space.window_of(slot.location())].incarnation();
         let held = self.carried.holding.get(slot.location(), incarnation);
-        if held.map(|(at, _)| at) != Some(here.at) || !tier.promoted.wants_copy(slot.location(), incarnation) {
+        if held.map(|(at, _)| at) != Some(here.at)
+            || !tier.promoted.wants_copy(slot.location(), incarnation)
+        {
             return;
         }
         let bytes = self.entry_at(here).padded_bytes;

@@ -11,8 +11,8 @@
 use super::bulk::Image;
 use crate::core::Core;
 use crate::core::damage::EntryDamage;
-use crate::device::Cold;
 use crate::core::sound;
+use crate::device::Cold;
 use crate::space::tier::Tier;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use duramen_base::ids::SegmentId;

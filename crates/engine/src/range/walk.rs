@@ -3,13 +3,13 @@
 use super::cold::{ColdSegments, Look};
 use super::{Place, contains, entry_at};
 use crate::cleaner::candidate::Candidate;
+use crate::core::sound::{self, Sound};
 use crate::core::{Core, Visitor};
 use crate::flash::{Cold, Gather};
 use crate::index::Index;
 use crate::index::bucket::Slot;
 use crate::scan::Looks;
 use crate::session::Guard;
-use crate::core::sound::{self, Sound};
 use crate::{Error, KeyHash, Object, Store, TableId};
 use duramen_base::ids::{KeyRange, SegmentId};
 use duramen_base::planted::{Bug, has_bug};

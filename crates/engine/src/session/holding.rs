@@ -1,7 +1,9 @@
 //! A session's copies of entries that are on flash, or had a flipped bit in memory.
 
+use crate::core::Core;
+use crate::core::sound::{self, InMemory};
 use crate::device::Cold;
-use crate::space::Space;
+use duramen_format::entry;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
@@ -69,26 +71,37 @@ impl Holding {
         entries.entry((location, incarnation)).or_insert(words);
         self.any.set(true);
     }
-}
 
-/// The bytes of an entry.
-#[derive(Clone, Copy)]
-pub(crate) struct InMemory {
-    pub(crate) at: *const u8,
-    /// Readable bytes from there on: up to the end of the window, or of the copy.
-    pub(crate) available: usize,
-    /// True: a copy, not the entry in its own window.
-    pub(crate) is_copy: bool,
-}
-
-impl InMemory {
-    /// The bytes at a location, in its own window.
-    #[inline(always)]
-    pub(crate) fn in_window(space: &Space, location: u64) -> InMemory {
-        InMemory {
-            at: space.at(location),
-            available: space.segment_bytes() - space.offset_in_window(location) as usize,
-            is_copy: false,
-        }
+    /// A verified copy of an entry with damage, which is held. `None`: one bit does not explain the
+    /// damage.
+    ///
+    /// # Safety
+    /// As [`sound::mended_copy`].
+    #[cold]
+    pub(crate) unsafe fn mended(
+        &self,
+        core: &Core,
+        location: u64,
+        here: InMemory,
+    ) -> Option<InMemory> {
+        let window = core.space.window_of(location);
+        let incarnation = core.space.segments[window].incarnation();
+        let held = || {
+            let (at, available) = self.get(location, incarnation)?;
+            let is_copy = false; // of an entry on flash
+            // SAFETY: words that are held.
+            let is_sound = unsafe { entry::is_sound(at, available) };
+            is_sound.then_some(InMemory {
+                at,
+                available,
+                is_copy,
+            })
+        };
+        held().or_else(|| {
+            // SAFETY: as the caller promises.
+            let words = unsafe { sound::mended_copy(core, location, here) }?;
+            self.hold(location, incarnation, words);
+            held()
+        })
     }
 }

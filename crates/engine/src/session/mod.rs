@@ -17,6 +17,7 @@ pub(crate) mod verified;
 pub use notes::TypedWrite;
 
 use crate::core::Core;
+use crate::core::sound::InMemory;
 use crate::core::writes::Written;
 use crate::epoch::SlotId;
 use crate::head::{Head, Tail};
@@ -33,12 +34,12 @@ use duramen_base::sync::{AtomicU64, MutexGuard};
 use duramen_base::waits::{self, NOTHING, Resource};
 use duramen_format::entry::{self, Entry};
 use duramen_format::hash;
-use holding::{Holding, InMemory};
+use holding::Holding;
 use lock_tables::LockTables;
 use reads::Reads;
-use verified::{Found, Verify};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+use verified::{Found, Verify};
 
 /// Most bytes of the scratch buffer that a session keeps between guards: one that was filled with a
 /// large value would stay with each thread.

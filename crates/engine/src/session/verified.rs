@@ -12,9 +12,8 @@
 //!   is compared with the end of its segment, so no byte of another segment is shown.
 
 use super::Guard;
-use super::holding::InMemory;
+use crate::core::sound::InMemory;
 use crate::index::bucket::{Slot, View};
-use crate::core::sound;
 use crate::{Error, Store};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::sync::AtomicU64;
@@ -117,7 +116,7 @@ impl<'s> Guard<'s> {
     #[cold]
     fn mended(&self, location: u64, here: InMemory) -> Option<InMemory> {
         // SAFETY: as in `is_sound`.
-        unsafe { sound::held_copy(self.core, &self.carried.holding, location, here) }
+        unsafe { self.carried.holding.mended(self.core, location, here) }
     }
 
     /// The verified entry at a location, for a walk.
@@ -127,7 +126,7 @@ impl<'s> Guard<'s> {
     pub(crate) fn entry_in_walk(&self, location: u64) -> Result<Entry<'s>, Error> {
         loop {
             if let Some(here) = self.memory_of(location) {
-                let sound = match self.is_sound(here) || has_bug(Bug::ReadsUnverified) {
+                let sound = match self.is_sound(here) {
                     true => Some(here),
                     false => self.mended(location, here),
                 };

@@ -442,8 +442,10 @@ impl Replay<'_> {
         let (core, cold) = (self.core, &mut self.cold);
         let stamp = core.epochs.stamp_of(self.visitor.slot);
         let (mut rival, mut lacks) = (Ok(std::ptr::null::<u8>()), false);
-        let found = view.find(arrival.index.tag(arrival.hash), self.me, |slot| {
-            match cold.sound(core, stamp, n, slot.location()) {
+        let found = view.find(
+            arrival.index.tag(arrival.hash),
+            self.me,
+            |slot| match cold.sound(core, stamp, n, slot.location()) {
                 Ok(Some(at)) => {
                     rival = Ok(at);
                     key_is(at, arrival.entry.key)
@@ -456,8 +458,8 @@ impl Replay<'_> {
                     rival = Err(Need::Sound);
                     true
                 }
-            }
-        });
+            },
+        );
         match found {
             // SAFETY: the index pointed to it under our pin, and its bucket is locked: a whole
             // entry, not reused, and in memory as long (engine::flash::F2); or a verified copy of

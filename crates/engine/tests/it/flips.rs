@@ -106,7 +106,14 @@ fn an_entry_with_a_flipped_bit_is_removed_and_counted() {
 /// verified::V5: also those of the length, of the key and of the version.
 #[test]
 fn more_damage_is_an_error_and_changes_nothing() {
-    for bits in [[3, 40], [100, 101], [116, 117], [130, 200], [8, 250], [90, 60]] {
+    for bits in [
+        [3, 40],
+        [100, 101],
+        [116, 117],
+        [130, 200],
+        [8, 250],
+        [90, 60],
+    ] {
         let store = store();
         let mut session = store.session().unwrap();
         put(&mut session, b"key", b"value").unwrap();
@@ -181,7 +188,10 @@ fn one_flipped_bit_is_not_exported_and_more_damage_stops_an_export() {
         let keys = [(b"key"[..].into(), 9)];
         store.export_keys(TABLE, &keys, &mut out).unwrap();
         let entry = entry::parse(&out).unwrap();
-        assert_eq!((entry.kind, entry.value), (entry::Kind::Object, &b"value"[..]));
+        assert_eq!(
+            (entry.kind, entry.value),
+            (entry::Kind::Object, &b"value"[..])
+        );
     }
     put(&mut session, b"key", b"value").unwrap();
     store.flip_bits(TABLE, b"key", &[3, 100]);

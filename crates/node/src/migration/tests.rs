@@ -228,5 +228,8 @@ fn a_message_with_damaged_bytes_is_asked_for_again() {
     let answers = after_a_flip_on_the_way();
     assert_eq!(answers, [not_yet(1, 10)]);
     let failed = with_bug(Bug::DamageEndsMove, after_a_flip_on_the_way);
-    assert!(matches!(&failed[..], [(_, PeerAnswer::MigrationRefused { .. })]));
+    assert!(matches!(
+        &failed[..],
+        [(_, PeerAnswer::MigrationRefused { .. })]
+    ));
 }

@@ -87,6 +87,7 @@ fn planted_copies_that_are_not_verified_are_found() {
     let setup = Setup::small();
     let is_wrong = |bug: Option<Bug>| {
         let running = filled(&setup);
+        running.store.set_verify_reads(false); // to see what was copied
         let expected = shown(&running);
         // In the value of an object that is alive.
         assert!(
