@@ -3,7 +3,7 @@
 use crate::store::model::{End, Model};
 use duramen::{Level, Options, Store};
 use duramen_base::planted::{Bug, has_bug};
-use duramen_engine::{Guard, Session, TableId};
+use duramen_engine::{FlipPart, Guard, Session, TableId};
 use duramen_sim::Random;
 use duramen_sim::disk::{Fault, SimDisk};
 use std::sync::Arc;
@@ -17,6 +17,8 @@ pub const FAULTS: [Fault; 3] = [Fault::PowerCut, Fault::PowerCutWithin, Fault::K
 enum More {
     Removing,
     Cleaning,
+    /// A bit of this part flips in memory, in an entry that has no other flipped bit.
+    Flipping(FlipPart),
 }
 
 /// The properties of a history.
@@ -72,6 +74,17 @@ impl Setting {
     }
 }
 
+impl Setting {
+    /// Much cleaning, and bits of this part of entries that flip in memory.
+    pub fn flipped(seed: u64, part: FlipPart) -> Setting {
+        Setting {
+            steps: 150,
+            more: (10, More::Flipping(part)),
+            ..Setting::cleaned(seed)
+        }
+    }
+}
+
 fn options() -> Options {
     let mut options = Options::new("", 64 << 20);
     options.engine.heads = 2;
@@ -89,6 +102,8 @@ pub struct Life {
     model: Model,
     random: Random,
     next_value: u64,
+    /// Bits that flipped in memory.
+    pub flips: u64,
 }
 
 impl Life {
@@ -99,6 +114,7 @@ impl Life {
             model: Model::default(),
             random: Random::new(setting.seed),
             next_value: 1,
+            flips: 0,
         }
     }
 
@@ -255,6 +271,13 @@ impl Life {
             16.. => match more {
                 More::Removing => 6,
                 More::Cleaning => 12 + self.random.below(3),
+                More::Flipping(part) => match self.random.below(2) {
+                    0 => 12 + self.random.below(3),
+                    _ => {
+                        self.flip(store, part);
+                        return true;
+                    }
+                },
             },
             step => step,
         };
@@ -269,6 +292,11 @@ impl Life {
             _ => return self.read_and_wait(store, which, sessions),
         }
         true
+    }
+
+    fn flip(&mut self, store: &Arc<Store>, part: FlipPart) {
+        let random = self.random.below(u64::MAX);
+        self.flips += u64::from(store.engine().flip_some(part, random));
     }
 
     fn write(&mut self, session: &mut Session) {

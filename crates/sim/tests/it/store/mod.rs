@@ -13,6 +13,7 @@ mod model;
 
 use duramen_base::planted::{Bug, found_by, with_bug};
 use duramen_base::test_tier;
+use duramen_engine::FlipPart;
 use life::{Life, Setting};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -114,6 +115,22 @@ fn scenario_20_flipped_bits_are_refused_or_harmless() {
         refused.fetch_add(times, std::sync::atomic::Ordering::Relaxed);
     });
     assert!(refused.into_inner() > 0, "no flip hit what counts");
+}
+
+/// Bits flip in memory, one of an entry at most, amid cleaning, commits, power cuts and kills: each
+/// key has its state, at all times. Each read is compared with the model.
+#[test]
+fn scenario_20_bits_that_flip_in_memory_are_never_seen() {
+    let flips = std::sync::atomic::AtomicU64::new(0);
+    run("scenario_20_bits_that_flip", 100, 2_000, |seed| {
+        let mut life = Life::new(&Setting::flipped(seed, FlipPart::Any), seed);
+        lives(&mut life);
+        life.check();
+        flips.fetch_add(life.flips, std::sync::atomic::Ordering::Relaxed);
+    });
+    let flips = flips.into_inner();
+    println!("{flips} flipped bits");
+    assert!(flips > 50, "{flips}");
 }
 
 // Each of these planted bugs must be found by the random histories, or these prove nothing.
