@@ -104,9 +104,13 @@ pub unsafe fn mended_copy(core: &Core, location: u64, here: InMemory) -> Option<
         let end = segment.committed_bytes().max(segment.appended_bytes()) as usize;
         length = length.min(end.saturating_sub(in_window));
     }
-    let place = (location, u64::from(segment.incarnation()));
-    let known = core.damages.known(place).filter(|_| !here.is_copy);
-    if known == Some(None) {
+    // Another copy may be there later, so what was found in one is no verdict.
+    let place = match here.is_copy {
+        true => (here.at as u64, u64::MAX),
+        false => (location, u64::from(segment.incarnation())),
+    };
+    let known = core.damages.known(place);
+    if known == Some(None) && !here.is_copy {
         return None; // it was searched before
     }
     // SAFETY: as the caller promises.
@@ -127,10 +131,7 @@ pub unsafe fn mended_copy(core: &Core, location: u64, here: InMemory) -> Option<
             Err(damage) => format!("byte {in_window}: {damage}"),
         },
     };
-    match here.is_copy {
-        true => core.damages.tell(told),
-        false => core.damages.tell_once(place, flip, told),
-    }
+    core.damages.tell_once(place, flip, told);
     let (_, length) = mended.ok()?;
     let (words, _) = bytes.get(..length)?.as_chunks();
     Some(words.iter().map(|word| u64::from_ne_bytes(*word)).collect())

@@ -56,11 +56,15 @@ impl Core {
             }
             match mend::entry_at(image, at, mend::SURE_BYTES_MAX) {
                 Some(bit) => mended.push(bit),
-                None => return false,
+                None => break,
             }
         }
-        if sound <= mended.len() {
-            return mended.is_empty();
+        // The mended ones were counted too.
+        let is_proved = at >= image.len() && (mended.is_empty() || sound > mended.len());
+        if !is_proved {
+            let flipped = mended.iter().map(|bit| (bit.byte, bit.bit));
+            flipped.for_each(|(byte, bit)| image[byte] ^= 1 << bit);
+            return false;
         }
         for bit in mended {
             let log = self.log.as_ref();
