@@ -159,8 +159,10 @@ fn reads_that_do_not_verify_show_the_value_as_it_is_and_nothing_else() {
     }
 }
 
+type Pair = (Vec<u8>, Vec<u8>);
+
 /// Keys and values of an export of everything.
-fn exported(store: &Arc<Store>) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
+fn exported(store: &Arc<Store>) -> Result<Vec<Pair>, Error> {
     let mut export = store.export(TABLE, KeyRange::ALL);
     let mut out = Vec::new();
     while export.step(1 << 20, &mut out)? {}
