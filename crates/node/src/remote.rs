@@ -28,8 +28,8 @@
 //!   it after [`BUILD_US`], or whose answer is lost, gets its bytes, in a request with another name
 //!   (Q2): the rules only see that one call takes longer. An older server does not know recipes.
 //! - Q11: a backup that finds a write's bytes to be damaged is well, and is not lost: they are sent
-//!   again, verified (durable::remote::J5). Otherwise a bit that has flipped in this server's memory
-//!   would lose one backup after the other.
+//!   again, verified (durable::remote::J5). Otherwise one bit that has flipped in this
+//!   server's memory would lose one backup after the other.
 //!
 //! **Concurrency**: [`Queue`] is shared and is held only to push or take.
 //!

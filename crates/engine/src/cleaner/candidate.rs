@@ -63,6 +63,12 @@ impl<'a> Candidate<'a> {
         }
     }
 
+    /// As it is, with its bytes elsewhere.
+    pub fn with_source(mut self, source: *const u8) -> Candidate<'a> {
+        self.source = source;
+        self
+    }
+
     /// The slot that points to this entry, if it is alive. No lock is needed to find it dead: an
     /// entry of a closed segment that the index does not point to now never will be pointed to
     /// (head::H1).

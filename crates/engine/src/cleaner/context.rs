@@ -33,7 +33,7 @@ use crate::{Departure, TableId};
 use duramen_base::ids::SegmentId;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::sync::AtomicU64;
-use duramen_format::entry;
+use duramen_format::entry::{self, Entry};
 use duramen_format::recipe::Fate;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -192,8 +192,8 @@ impl Context {
         true
     }
 
-    /// Verifies the next entries of the victim (C5). Returns the bytes that this counts for; `None`:
-    /// all are verified. Pinned.
+    /// Verifies the next entries of the victim (C5). Returns the bytes that this counts for.
+    /// `None`: all are verified. Pinned.
     fn verify_some(&mut self, core: &Core, tally: &Tally) -> Option<usize> {
         let current = self.current.as_mut()?;
         if current.verified >= current.end || has_bug(Bug::CopiesUnverified) {
@@ -432,22 +432,15 @@ impl Context {
         let mut at = from;
         for (n, place) in group.iter_mut().enumerate() {
             let here = again.get(n).copied().unwrap_or(at);
-            let is_last = if again.is_empty() {
-                at >= end || at - from >= GROUP_BYTES
-            } else {
-                n >= again.len()
+            let is_last = match again.is_empty() {
+                true => at >= end || at - from >= GROUP_BYTES,
+                false => n >= again.len(),
             };
             if is_last {
                 break;
             }
             let location = Space::location(here);
-            let source: *const u8 = match current.mended.get(&here) {
-                Some(copy) => copy.as_ptr().cast(),
-                None => core.space.at(location).cast_const(),
-            };
-            // SAFETY: it was verified there (C5): in the segment, which is this cleaner's victim,
-            // or in a copy, which stays until the victim is done.
-            let entry = unsafe { entry::parse_trusted(source) };
+            let (source, entry) = current.verified_entry(core, here);
             if again.is_empty() {
                 at += entry.padded_bytes;
                 origins[n] = current.trace.as_mut().map(Trace::advance);
@@ -455,9 +448,8 @@ impl Context {
             // A dropped table, or a table that got the dropped one's id, does not point here.
             if let Ok(index) = core.tables.index(TableId(entry.table)) {
                 let unindexed = all_dead || entry.kind == entry::Kind::Completion;
-                let mut candidate = Candidate::new(core, index, location, entry, unindexed);
-                candidate.source = source;
-                *place = Some(candidate);
+                let candidate = Candidate::new(core, index, location, entry, unindexed);
+                *place = Some(candidate.with_source(source));
             } else {
                 core.count_cleared(&entry, location, &core.context_counters[self.number]);
             }
@@ -740,6 +732,17 @@ fn traced(core: &Core, window: u32) -> Option<Trace> {
 }
 
 impl Current {
+    /// The bytes of the entry at an offset of the region, and the entry.
+    fn verified_entry<'a>(&self, core: &Core, at: usize) -> (*const u8, Entry<'a>) {
+        let source: *const u8 = match self.mended.get(&at) {
+            Some(copy) => copy.as_ptr().cast(),
+            None => core.space.at(Space::location(at)),
+        };
+        // SAFETY: it was verified there (C5): in the segment, which is this cleaner's victim, or in
+        // a copy, which stays until the victim is done.
+        (source, unsafe { entry::parse_trusted(source) })
+    }
+
     /// Second chance by access count, with a limit on the part that is kept [Rumble14 §8.6].
     fn keeps(&mut self, slot: Slot, bytes: usize) -> bool {
         let seen = self.kept + self.dropped;

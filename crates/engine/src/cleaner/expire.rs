@@ -11,16 +11,33 @@ use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use crate::{Departure, TableId};
 use duramen_base::expiry::is_expired;
 use duramen_base::planted::{Bug, has_bug};
-use duramen_format::entry::{self, Entry};
+use duramen_format::entry;
 
-/// The entry at the start of `bytes`, verified if it has expired (sound::V1). `None`: it has damage.
-fn sound_if_expired(bytes: &[u8], now_ms: u64) -> Option<Entry<'_>> {
-    let entry = entry::parse_again(bytes).ok()?;
-    let has_expired = entry.expires_at_ms != 0 && is_expired(entry.expires_at_ms, now_ms);
-    if !has_expired || has_bug(Bug::ExpiresUnverified) {
-        return Some(entry);
+/// The entry at `location`, verified if it has expired, or in any case if `verifies_all`
+/// (sound::V1). `None`: it has damage.
+///
+/// # Safety
+/// As [`sound::verify`].
+unsafe fn look<'a>(
+    core: &Core,
+    location: u64,
+    end: usize,
+    verifies_all: bool,
+) -> Option<Sound<'a>> {
+    if verifies_all {
+        // SAFETY: as the caller promises.
+        return unsafe { sound::verify(core, location, end) }.ok();
     }
-    entry::parse(bytes).ok()
+    let length = end - Space::offset(location);
+    // SAFETY: as the caller promises.
+    let bytes: &'a [u8] = unsafe { std::slice::from_raw_parts(core.space.at(location), length) };
+    let entry = entry::parse_again(bytes).ok()?;
+    let now_ms = core.clock.now_ms();
+    let has_expired = entry.expires_at_ms != 0 && is_expired(entry.expires_at_ms, now_ms);
+    if has_expired && !has_bug(Bug::ExpiresUnverified) {
+        entry::parse(bytes).ok()?;
+    }
+    Some(Sound { entry, copy: None })
 }
 
 /// Drops the expired entries of one segment. The segment may still be open: only the part that is
@@ -62,23 +79,16 @@ pub fn expire_segment(
             let location = Space::location(at);
             // SAFETY: entries are whole up to `appended` (Release in `set_appended`), and the pin
             // keeps the window.
-            let bytes = unsafe { std::slice::from_raw_parts(core.space.at(location), end - at) };
-            let sound = match verifies_all {
-                false => sound_if_expired(bytes, core.clock.now_ms())
-                    .map(|entry| Sound { entry, copy: None }),
-                // SAFETY: as above.
-                true => unsafe { sound::verify(core, location, end) }.ok(),
-            };
+            let sound = unsafe { look(core, location, end, verifies_all) };
             let Some(Sound { entry, copy: _copy }) = sound else {
-                if !verifies_all {
-                    verifies_all = true;
-                    at = start + SEGMENT_HEADER_BYTES;
-                    waiting = segment.waiting_expiry();
-                    expiries = Expiries::new(core.clock.now_ms());
-                    continue;
+                if verifies_all {
+                    at = end; // sound::V2
+                    break;
                 }
-                at = end; // sound::V2
-                break;
+                (verifies_all, at) = (true, start + SEGMENT_HEADER_BYTES);
+                waiting = segment.waiting_expiry();
+                expiries = Expiries::new(core.clock.now_ms());
+                continue;
             };
             at += entry.padded_bytes;
             looked += 1;
@@ -135,48 +145,4 @@ fn drop_expired(
 }
 
 #[cfg(all(test, debug_assertions))]
-mod tests {
-    use crate::{Options, Store, TableId};
-    use duramen_base::planted::{Bug, with_bug};
-
-    /// sound::V1: a bit of the time of expiry flips, and the object looks expired. It stays. With
-    /// the planted bug it is gone.
-    #[test]
-    fn an_object_expires_by_a_verified_time_only() {
-        const T: TableId = TableId::DEFAULT;
-        let stays = |bug: Option<Bug>| {
-            let store = Store::new(Options {
-                cleaners: 0,
-                ..Options::new(64 << 20)
-            })
-            .expect("a store");
-            let mut session = store.session().expect("a session");
-            let in_a_day = store.core().clock.now_ms() + 86_400_000;
-            let mut guard = session.pin();
-            let hash = guard.hash(b"key");
-            let written = guard.write(T, hash, b"key", b"value", Some(in_a_day));
-            written.expect("there is room");
-            drop(guard);
-            store.close_heads();
-            let highest = 63 - in_a_day.leading_zeros() as usize;
-            assert!(store.flip_bits(T, b"key", &[8 * 16 + highest]));
-            let core = store.core();
-            let context = core.contexts[0].lock().expect("a context");
-            let expire = || {
-                for (window, segment) in core.space.segments.iter().enumerate() {
-                    if segment.is_in_log() {
-                        context.expire(core, window as u32);
-                    }
-                }
-            };
-            match bug {
-                Some(bug) => with_bug(bug, expire),
-                None => expire(),
-            }
-            drop(context);
-            store.tables()[0].objects == 1
-        };
-        assert!(stays(None));
-        assert!(!stays(Some(Bug::ExpiresUnverified)));
-    }
-}
+mod tests;

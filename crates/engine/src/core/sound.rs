@@ -87,8 +87,8 @@ pub fn at(core: &Core, location: u64) -> Result<Sound<'_>, Damage> {
     unsafe { verify(core, location, end) }
 }
 
-/// The verified words of an entry with damage, of which the flipped bit is put back. `None`: one bit
-/// does not explain the damage. It is told once.
+/// The verified words of an entry with damage, of which the flipped bit is put back. `None`: one
+/// bit does not explain the damage. It is told once.
 ///
 /// # Safety
 /// As [`verify`], for the bytes of `here`, which are the entry at `location` or a copy of it.

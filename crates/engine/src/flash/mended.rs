@@ -5,8 +5,8 @@
 //!   flipped bit of an entry is put back in what is written. With more damage it stays in memory,
 //!   claimed (sound::V2).
 //! - M2: a bit that changed on the device, or on the way, is put back only in the image of a whole
-//!   segment of which more entries are sound. Under a wrong mask none is (mask::F7), so the image is
-//!   of that segment.
+//!   segment of which other entries are sound. Under a wrong mask none is (mask::F7), so the image
+//!   is of that segment.
 
 use super::bulk::Image;
 use crate::core::Core;

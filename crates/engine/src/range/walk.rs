@@ -482,7 +482,8 @@ impl Export {
     /// the end.
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`], [`Error::Damaged`]; [`Error::FlashFailed`]: the next step tries again.
+    /// [`Error::NoSuchTable`], [`Error::Damaged`]; [`Error::FlashFailed`]: the next step tries
+    /// again.
     pub fn step(&mut self, bytes_max: usize, out: &mut Vec<u8>) -> Result<bool, Error> {
         let store = self.store.clone();
         let core = store.core();

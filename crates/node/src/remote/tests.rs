@@ -89,7 +89,8 @@ fn damaged_write() -> Vec<RemoteEvent> {
     events
 }
 
-/// Q11: a bit that had flipped in memory, or on the way, lost a healthy backup; and then the next.
+/// remote::Q11: a bit that had flipped in memory, or on the way, lost a healthy backup; and then
+/// the next.
 #[test]
 fn a_backup_that_refuses_damaged_bytes_is_not_lost() {
     let refused = RemoteEvent::Answered(Ticket(1), Err(Rejection::Damaged));
