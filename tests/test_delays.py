@@ -36,7 +36,7 @@ ATTACKS = {
     "sintercard": (40, [("SINTERCARD", SETS, *(f"set{n}" for n in range(SETS)))] * 4),
     "sunion": (40, [("SUNION", "set0", "set1", "set2")] * 4),
     "sdiffstore": (40, [("SDIFFSTORE", "result", "set0", "set1", "set2")] * 4),
-    "zunionstore": (60, [("ZUNIONSTORE", "zresult", 2, "zset", "set0")] * 4),
+    "zunionstore": (60, [("ZUNIONSTORE", "zresult", 3, "zset", "zset", "zset")] * 4),
     "smembers": (GOAL_MS, [("SMEMBERS", "set0")] * 16),
     "hmget": (GOAL_MS, [("HMGET", "hash", *(f"f{n}" for n in range(0, 50_000, 50)))] * 16),
     "hgetall": (GOAL_MS, [("HGETALL", "hash")] * 16),
