@@ -35,9 +35,9 @@ use duramen_base::ids::{Level, TabletsVersion};
 use duramen_engine::{Draft, Error, Guard, KeyHash, Room, Session, TableId};
 use duramen_node::View;
 use duramen_wire::resp::Args;
-use slice::{Slice, Stops};
+use slice::{SLICE, Slice, Stops};
 pub(crate) use slices::ExecRun;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use steps::{run_steps, table_of};
 
 pub(crate) fn multi(ctx: &mut Context<'_>) -> Done {
@@ -340,6 +340,7 @@ fn run(
     watched: &Watches,
     alone: bool,
 ) -> Result<Ran, Failure> {
+    let began = Instant::now();
     // Under the guard: none of these tables is dropped before the guard ends.
     ctx.local.exec_dbs = Some(ctx.shared.commands.tables());
     ctx.table = table_of(ctx.client, ctx.local);
@@ -373,7 +374,8 @@ fn run(
         let watched = (watched, view.as_deref());
         if is_drafted(queue) {
             let watched_keys: Vec<KeyPlace> = watched_keys.collect();
-            return run_drafted(ctx, guard, queue, (watched, &watched_keys));
+            let planning = began.elapsed();
+            return run_drafted(ctx, guard, (queue, planning), (watched, &watched_keys));
         }
         if alone {
             locks.clear();
@@ -446,7 +448,7 @@ fn run_in_one_go(
         true => Stops::BeforeWrites,
         false => Stops::Never,
     };
-    let slice = Slice::new(0, stops, ctx, guard);
+    let slice = Slice::new((0, stops), SLICE, ctx, guard);
     if run_steps(ctx, guard, queue, alone, slice) >= queue.steps.len() {
         return true;
     }
@@ -588,12 +590,12 @@ fn changes_database(queue: Queue<'_>) -> bool {
     steps.any(|step| step.spec.has(flag::WHOLE) && step.spec.has(flag::WRITE))
 }
 
-/// Runs the steps on a draft, and commits it. `watched_keys`: of those of `watched`, all whose
-/// tables are there.
+/// Runs the steps on a draft, and commits it. `planning`: the time that their plan has taken.
+/// `watched_keys`: of those of `watched`, all whose tables are there.
 fn run_drafted(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    queue: Queue<'_>,
+    (queue, planning): (Queue<'_>, Duration),
     ((watched, view), watched_keys): ((&Watches, Option<&View>), &[KeyPlace]),
 ) -> Result<Ran, Failure> {
     if changes_database(queue) {
@@ -612,7 +614,7 @@ fn run_drafted(
         if sets_config(queue) {
             before = levels(ctx, &[], queue); // it may lower the level of what is written
         }
-        let Some((ended, list)) = slices::run(ctx, guard, queue)? else {
+        let Some((ended, list)) = slices::run(ctx, guard, (queue, planning))? else {
             let asked = ctx.client.asked_level;
             let level = levels(ctx, &[], queue);
             ctx.client.asked_level = asked; // for the last slice

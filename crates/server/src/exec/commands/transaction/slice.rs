@@ -7,7 +7,7 @@ use duramen_wire::resp::Args;
 use std::time::{Duration, Instant};
 
 /// The time of one slice.
-const SLICE: Duration = Duration::from_millis(2);
+pub(super) const SLICE: Duration = Duration::from_millis(2);
 /// The clock is looked at after so much work, or so many commands.
 const LOOK_EVERY_BYTES: u64 = 4 << 10;
 const LOOK_EVERY_STEPS: usize = 64;
@@ -26,17 +26,22 @@ pub(super) struct Slice {
     /// The first command.
     pub(super) from: usize,
     stops: Stops,
-    began: Instant,
+    ends: Instant,
     work: u64,
     looked_at: usize,
 }
 
 impl Slice {
-    pub(super) fn new(from: usize, stops: Stops, ctx: &Context<'_>, guard: &Guard<'_>) -> Slice {
+    pub(super) fn new(
+        (from, stops): (usize, Stops),
+        time: Duration,
+        ctx: &Context<'_>,
+        guard: &Guard<'_>,
+    ) -> Slice {
         Slice {
             from,
             stops,
-            began: Instant::now(),
+            ends: Instant::now() + time,
             work: guard.met_bytes() + ctx.local.work,
             looked_at: from,
         }
@@ -63,7 +68,7 @@ impl Slice {
             return false;
         }
         (self.work, self.looked_at) = (work, n);
-        self.began.elapsed() >= SLICE
+        Instant::now() >= self.ends
     }
 }
 

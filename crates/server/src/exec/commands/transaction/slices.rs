@@ -9,7 +9,7 @@
 //!   after SWAPDB or ACL SETUSER the queue runs again from its first command (as script_run::L4).
 
 use super::Queue;
-use super::slice::{Slice, Stops};
+use super::slice::{SLICE, Slice, Stops};
 use super::steps::run_steps;
 use crate::exec::commands::{drafted, script_run};
 use crate::exec::request::context::{Context, Failure};
@@ -21,6 +21,7 @@ use duramen_acl::User;
 use duramen_base::ids::TabletsVersion;
 use duramen_engine::{Draft, Error, Guard, TableId};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A transaction is long if it will write so many bytes, and many more than it was given: each of
 /// its commands writes a whole collection.
@@ -92,11 +93,11 @@ fn run_of(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Box<ExecRun> {
 type Ended = (Box<Draft>, Option<TabletsVersion>);
 
 /// Runs steps on a draft: all that are left, or those of a slice. `None`: others are left, and the
-/// run is suspended.
+/// run is suspended. A slice takes as long as the plan of the steps, which each slice needs.
 pub(super) fn run(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    queue: Queue<'_>,
+    (queue, planning): (Queue<'_>, Duration),
 ) -> Result<Option<Ended>, Failure> {
     let mut run = run_of(ctx, guard);
     let (from, db) = (run.step, ctx.client.db);
@@ -109,7 +110,7 @@ pub(super) fn run(
         true => Stops::Anywhere,
         false => Stops::Never,
     };
-    let slice = Slice::new(from, stops, ctx, guard);
+    let slice = Slice::new((from, stops), SLICE.max(planning), ctx, guard);
     guard.begin_draft(std::mem::replace(&mut run.draft, Box::new(Draft::new(0))));
     run.step = run_steps(ctx, guard, queue, false, slice);
     let draft = guard.end_draft();
