@@ -140,7 +140,7 @@ fn text(
 ) -> String {
     let mut out = String::new();
     let status = &overview.status;
-    let _ = writeln!(out, "{}", summary(overview).1);
+    let _ = writeln!(out, "{}", summary(overview, waits).1);
     let _ = writeln!(
         out,
         "cluster {}, led by {} (term {}); list version {}, map version {}",
@@ -399,7 +399,7 @@ pub(super) fn as_json(
         all.collect::<Vec<Value>>()
     });
     let list = |values: Vec<Value>| Value::from(values);
-    let (state, line) = summary(overview);
+    let (state, line) = summary(overview, waits);
     json!({
         "state": state,
         "summary": line,

@@ -1,9 +1,12 @@
 //! The first line of `duramen status`: whether requests are answered, and if not, the remedy.
 
-use duramen_wire::native::message::{Overview, ServerEntry, ServerStatus};
+use duramen_wire::native::message::{Overview, ServerEntry, ServerStatus, Wait};
 
 /// The state of the cluster for its clients: a word, and a line for people.
-pub(super) fn summary(overview: &Overview) -> (&'static str, String) {
+///
+/// `waits`: a leader that most servers do not answer calls none of them crashed, and tells it
+/// there.
+pub(super) fn summary(overview: &Overview, waits: &[Wait]) -> (&'static str, String) {
     let status = &overview.status;
     let is_up = |entry: &&ServerEntry| entry.status == ServerStatus::Up;
     let up = status.servers.iter().filter(is_up);
@@ -30,6 +33,11 @@ pub(super) fn summary(overview: &Overview) -> (&'static str, String) {
     if tablets == 0 {
         let line = "no table has tablets yet: `duramen table create db0` makes them";
         return ("empty", line.to_owned());
+    }
+    let now = waits.iter().filter(|wait| wait.is_now).count();
+    if now > 0 {
+        let line = format!("each tablet has a server that counts as up; waiting below: {now}");
+        return ("unsure", line);
     }
     let line = match backups - needed {
         0 => format!("all is served; {backups} servers are up, and all of them are needed"),
@@ -127,8 +135,16 @@ mod tests {
             (overview(2, 5, 5, (0, 0)), "empty", "table create"),
             (overview(2, 0, 0, (0, 0)), "empty", "no server has joined"),
         ] {
-            let (found, line) = summary(&overview);
+            let (found, line) = summary(&overview, &[]);
             assert!(found == state && line.contains(part), "{found}: {line}");
         }
+        let wait = |is_now| Wait {
+            server: None,
+            is_now,
+            reason: "3 of 5 servers do not answer this coordinator".to_owned(),
+        };
+        let healthy = overview(2, 5, 5, (5, 0));
+        assert_eq!(summary(&healthy, &[wait(false)]).0, "served");
+        assert_eq!(summary(&healthy, &[wait(true)]).0, "unsure");
     }
 }
