@@ -107,6 +107,28 @@ fn racks_that_are_too_few_hold_up_nobody() {
     assert!(summary.failures.is_empty());
 }
 
+/// The coordinators balance while servers crash, drain and join again: nothing is lost, and moves
+/// end. `DURAMEN_SIM_FIRST` and the others as above.
+#[test]
+fn tablets_that_move_by_themselves_lose_nothing_and_come_to_rest() {
+    let balanced = |seed| Plan {
+        // Pauses grow beyond the time for which nothing may move at the end.
+        balance_after_us: Some(400_000),
+        room_us: 200_000,
+        ..Plan::of(Profile::Mixed, seed)
+    };
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    if let Some(seed) = number("DURAMEN_SIM_SEED") {
+        let violations = run(balanced(seed)).violations;
+        return assert!(violations.is_empty(), "{violations:?}");
+    }
+    let budget = Budget::of_tier(20, 200);
+    let first = number("DURAMEN_SIM_FIRST").unwrap_or(1);
+    let summary = runs::many(budget, first, balanced);
+    println!("{} runs, {} operations", summary.runs, summary.operations);
+    assert!(summary.failures.is_empty());
+}
+
 #[test]
 fn simulated_balance_that_swings_is_found() {
     let found = |bug| {
