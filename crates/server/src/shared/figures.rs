@@ -161,7 +161,7 @@ pub(crate) static STORE: [Figure<Stats>; 26] = [
     counter("cleaner_freed_bytes", "duramen_cleaner_bytes_freed", "Bytes the cleaner gave back.", |s| Count(s.cleaner.bytes_freed)),
     counter("writer_stall_seconds", "duramen_writer_stall_ms", "Time writers spent cleaning or waiting for memory.", |s| Time(Duration::from_nanos(s.writer_stall_ns))),
     counter("cleaner_busy_seconds", "duramen_cleaner_busy_ms", "Time the cleaner worked, all its threads together.", |s| Time(Duration::from_nanos(s.cleaner.busy_ns))),
-    counter("flipped_bits", "duramen_flipped_bits", "Bits of objects that memory had changed and that were put back.", |s| Count(s.flipped_bits)),
+    counter("bit_flips", "duramen_flipped_bits", "Bits of objects that memory had changed and that were put back.", |s| Count(s.flipped_bits)),
     counter("damaged_entries", "duramen_damaged_entries", "Entries of the log in which memory had changed more than one bit.", |s| Count(s.damaged_entries)),
     gauge("objects", "duramen_objects", "Objects in all tables.", |s| Count(s.objects)),
     gauge("live_bytes", "duramen_live_bytes", "Bytes of live entries, headers and alignment included.", |s| Count(s.live_bytes)),
