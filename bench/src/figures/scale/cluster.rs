@@ -186,11 +186,8 @@ pub(super) fn coordinator(
 ) -> Result<(Coordinator, Memory, Vec<ServerId>)> {
     let what = "opening a coordinator";
     let mut store = Memory::new("one");
-    store
-        .acquire()
-        .doing(what)?
-        .ok_or("somebody else leads")
-        .doing(what)?;
+    let led = store.acquire().doing(what)?;
+    led.ok_or("somebody else leads").doing(what)?;
     let config = Config {
         cluster: "simulated".to_owned(),
         new_id: ClusterId(1),
@@ -198,6 +195,7 @@ pub(super) fn coordinator(
         term: 1,
         seed: 1,
         settings,
+        balance_after_us: None,
     };
     let contents = store.load().doing(what)?;
     let (mut coordinator, outputs) = Coordinator::open(0, &contents, config).doing(what)?;
@@ -293,6 +291,7 @@ fn enlist(number: u64) -> ToCoordinator {
             native: format!("server-{number}:7401"),
             resp: Some(format!("server-{number}:6379")),
             admin: None,
+            plain: None,
         },
         rack: None,
         roles: Roles {
