@@ -120,7 +120,7 @@ mod tests {
             ("partition bytes", |s| s.partition_bytes = 0),
             ("rpc window", |s| s.rpc_window = 0),
             ("copyset scatter width", |s| {
-                s.layout = ReplicaLayout::Copysets { scatter: 1 };
+                s.layout = ReplicaLayout::Copysets { scatter: 0 };
             }),
             ("zone size", |s| s.layout = ReplicaLayout::Zones { mib: 16 }),
         ];
