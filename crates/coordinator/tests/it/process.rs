@@ -356,7 +356,7 @@ fn a_member_is_told_what_it_owns_and_its_end_is_noticed() {
     // A new coordinator finds the state in the store, if its cluster has the same name.
     let running = start(options(&format!("redb:{}", folder.path().display()))).expect("it starts");
     let asked = status(&client_of(&[&running]));
-    assert_eq!((asked.tablets.len(), asked.term), (3, 2));
+    assert_eq!((asked.tablets.len(), asked.term), (2, 2));
     let second = start(options(&format!("redb:{}", folder.path().display()))).expect("it listens");
     let why = second.wait().expect_err("the store is in use");
     let text = why.to_string();
