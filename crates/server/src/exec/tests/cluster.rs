@@ -26,7 +26,7 @@ fn slots(first: u16, last: u16) -> KeyRange {
 /// A member, and the state that the test gives it.
 pub(super) struct Member {
     pub(super) session: Session,
-    membership: Arc<Membership>,
+    pub(super) membership: Arc<Membership>,
     table: TableId,
     version: u64,
     /// Of all members.
@@ -48,6 +48,7 @@ impl Member {
             clients,
             Box::new(|_| {}),
         ));
+        membership.set_status(super::cluster_state::status(3));
         shared.join(Arc::clone(&membership));
         let entry = TableEntry {
             table,

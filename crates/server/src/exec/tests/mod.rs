@@ -5,6 +5,7 @@ mod atomicity;
 mod blocking;
 mod cluster;
 mod cluster_scripts;
+mod cluster_state;
 mod cluster_tls;
 mod commands;
 mod damage;
