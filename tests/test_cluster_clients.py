@@ -63,7 +63,7 @@ class Up:
 
     def __init__(self, folder, servers=SERVERS):
         command = [harness.BINARY, "up", "--servers", str(servers), "--memory", "64mb", "--dir", f"{folder}/cluster", *harness.CALM]
-        command += ["--replicas", "3", "--balance", "no", "--no-restart"]
+        command += ["--replicas", str(servers - 2), "--balance", "no", "--no-restart"]
         self.folder = folder
         self.explained = False
         self.log_path = f"{folder}/up.log"

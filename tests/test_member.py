@@ -34,7 +34,7 @@ class Coordinator(harness.Duramen):
         store = f"redb:{self.folder}/coordinator"
         return [
             *(harness.BINARY, "coordinator", "--listen", f"127.0.0.1:{self.port}", "--store", store),
-            *("--cluster", "t", "--admin", "no", "--replicas", str(self.replicas), *harness.CALM),
+            *("--cluster", "t", "--admin", "no", "--replicas", str(self.replicas), "--balance", "no", *harness.CALM),
         ]
 
     def await_ready(self):
