@@ -8,7 +8,7 @@ use crate::index::bucket::{Locking, Slot, View};
 use crate::index::change::{Change, Dropped};
 use crate::index::{Index, Partition};
 use duramen_base::sync::AtomicU64;
-use duramen_format::entry::Entry;
+use duramen_format::entry::{Entry, Kind};
 
 /// Entries looked up together: their bucket lines are fetched in parallel.
 pub const GROUP: usize = 32;
@@ -137,4 +137,19 @@ impl<'a> Candidate<'a> {
             Err(NotLocked::Busy) => Some(false),
         }
     }
+}
+
+/// The slots of those candidates that are alive.
+pub fn find_all<'a>(
+    group: &[Option<Candidate<'a>>; GROUP],
+    all_dead: bool,
+) -> [Option<Found<'a>>; GROUP] {
+    let mut found: [Option<Found<'_>>; GROUP] = [const { None }; GROUP];
+    for (found, candidate) in found.iter_mut().zip(group) {
+        *found = candidate
+            .as_ref()
+            .filter(|candidate| !all_dead && candidate.entry.kind != Kind::Completion)
+            .and_then(Candidate::find);
+    }
+    found
 }

@@ -19,7 +19,7 @@
 //! until it is full, so that no memory is lost to half-empty survivors. Entries are looked up in
 //! groups with their buckets prefetched.
 
-use crate::cleaner::candidate::{Candidate, Found, GROUP, NotLocked};
+use crate::cleaner::candidate::{Candidate, GROUP, NotLocked, find_all};
 use crate::cleaner::expire::expire_segment;
 use crate::cleaner::select::{select, select_hollow, select_on_flash_of_cache};
 use crate::core::Core;
@@ -79,6 +79,9 @@ impl Context {
             // cleaning would gain little, and a thread that serves requests does not demote
             core.wakeup.ring();
             return Step::Idle;
+        }
+        if let Some(current) = &mut self.current {
+            current.is_stale = true;
         }
         let mut left = quota_bytes as i64;
         let result = loop {
@@ -186,6 +189,7 @@ impl Context {
                 start + SEGMENT_HEADER_BYTES
             },
             mended: BTreeMap::new(),
+            is_stale: false,
             warmed,
             trace: traced(core, window),
         });
@@ -440,7 +444,10 @@ impl Context {
                 break;
             }
             let location = Space::location(here);
-            let (source, entry) = current.verified_entry(core, here);
+            let Some((source, entry)) = current.verified_entry(core, here) else {
+                current.again.extend_from_slice(&again);
+                return None; // more damage since it was verified: this context stays here
+            };
             if again.is_empty() {
                 at += entry.padded_bytes;
                 origins[n] = current.trace.as_mut().map(Trace::advance);
@@ -456,13 +463,7 @@ impl Context {
         }
         // All lookups come before the first move: so their cache misses overlap, which they would
         // not across the locks of the moves.
-        let mut found: [Option<Found<'_>>; GROUP] = [const { None }; GROUP];
-        for (found, candidate) in found.iter_mut().zip(&group) {
-            *found = candidate
-                .as_ref()
-                .filter(|candidate| !all_dead && candidate.entry.kind != entry::Kind::Completion)
-                .and_then(Candidate::find);
-        }
+        let found = find_all(&group, all_dead);
         debug_assert!(
             found.iter().all(Option::is_none) || self.current.as_ref().is_none_or(|c| !c.dead),
             "an entry of a segment without live bytes is referenced"
@@ -732,15 +733,25 @@ fn traced(core: &Core, window: u32) -> Option<Trace> {
 }
 
 impl Current {
-    /// The bytes of the entry at an offset of the region, and the entry.
-    fn verified_entry<'a>(&self, core: &Core, at: usize) -> (*const u8, Entry<'a>) {
+    /// The bytes of the entry at an offset of the region, and the entry. It is verified again if
+    /// that was done in an earlier step, as a bit may have flipped since. `None`: more than one
+    /// has.
+    fn verified_entry<'a>(&mut self, core: &Core, at: usize) -> Option<(*const u8, Entry<'a>)> {
+        let location = Space::location(at);
+        if self.is_stale && !self.mended.contains_key(&at) && !has_bug(Bug::CopiesUnverified) {
+            // SAFETY: as in `verify_some`.
+            let sound = unsafe { sound::verify(core, location, self.end) }.ok()?;
+            if let Some(copy) = sound.copy {
+                self.mended.insert(at, copy);
+            }
+        }
         let source: *const u8 = match self.mended.get(&at) {
             Some(copy) => copy.as_ptr().cast(),
-            None => core.space.at(Space::location(at)),
+            None => core.space.at(location),
         };
         // SAFETY: it was verified there (C5): in the segment, which is this cleaner's victim, or in
         // a copy, which stays until the victim is done.
-        (source, unsafe { entry::parse_trusted(source) })
+        Some((source, unsafe { entry::parse_trusted(source) }))
     }
 
     /// Second chance by access count, with a limit on the part that is kept [Rumble14 §8.6].

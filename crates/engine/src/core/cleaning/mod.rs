@@ -83,6 +83,8 @@ pub struct Current {
     pub dead: bool,
     /// Its entries before this offset were verified (sound::V1); nothing is moved before all are.
     pub verified: usize,
+    /// It was taken in an earlier step than the present one.
+    pub is_stale: bool,
     /// Verified copies of the entries of which a bit was put back, by their offsets.
     pub mended: BTreeMap<usize, Vec<u64>>,
     /// Its bytes were read back from flash.
