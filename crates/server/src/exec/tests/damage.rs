@@ -24,10 +24,12 @@ fn a_flipped_bit_is_not_seen_and_more_damage_is_an_error_of_its_key_alone() {
         "DEL two",
         "RENAME two three",
         "KEYS *",
-        "EVAL return(redis.call('GET','two')) 0",
     ] {
         s.expect_error(request, "DAMAGED the entry of this key is damaged");
     }
+    let script = b"return redis.call('GET', 'two')";
+    let reply = s.ask_bytes(&[b"EVAL", script, b"0"]);
+    assert!(reply.starts_with("-DAMAGED "), "{reply}");
     s.expect("MULTI", "+OK\r\n");
     s.expect("GET two", "+QUEUED\r\n");
     s.expect("SET sound new", "+QUEUED\r\n");

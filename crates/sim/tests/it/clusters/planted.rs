@@ -131,7 +131,7 @@ fn simulated_acknowledged_request_that_runs_again_is_found() {
 
 #[test]
 fn simulated_log_that_is_not_met_is_found() {
-    find(Bug::LogForgotten, 1);
+    find(Bug::LogForgotten, 3);
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn simulated_expired_objects_that_are_shown_are_found() {
 
 #[test]
 fn simulated_hits_that_do_not_wait_are_found() {
-    find(Bug::HitsDoNotWait, 1);
+    find(Bug::HitsDoNotWait, 2);
 }
 
 #[test]

@@ -137,12 +137,12 @@ fn scenario_20_bits_that_flip_in_memory_are_never_seen() {
 
 #[test]
 fn trap_1_replay_of_everything_is_found() {
-    find(Bug::ReplayEverything, 60, Setting::cleaned, lives);
+    find(Bug::ReplayEverything, 104, Setting::cleaned, lives);
 }
 
 #[test]
 fn trap_2_frames_freed_before_the_swap_are_found() {
-    find(Bug::FreeBeforeSwap, 25, Setting::cleaned, lives);
+    find(Bug::FreeBeforeSwap, 15, Setting::cleaned, lives);
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn trap_8_damage_that_is_skipped_is_found() {
 
 #[test]
 fn trap_9_a_swap_before_its_frames_is_found() {
-    find(Bug::SwapBeforeFrames, 12, Setting::cleaned, lives);
+    find(Bug::SwapBeforeFrames, 15, Setting::cleaned, lives);
 }
 
 #[test]
