@@ -551,8 +551,10 @@ impl File for OsFile {
             self.cached.write_all_at(&zeros[..part], at + done)?;
             done += part as u64;
         }
-        // Later writes past the page cache must not meet dirty pages in it (O1).
-        self.cached.sync_data()
+        // Later writes past the page cache must not meet dirty pages in it (O1). After a failed
+        // sync earlier writes may be lost, whatever its reason (disk::D3).
+        let synced = self.cached.sync_data();
+        synced.map_err(|error| io::Error::other(error.to_string()))
     }
 
     fn fill_holes(&self, at: u64, bytes: u64) -> io::Result<u64> {

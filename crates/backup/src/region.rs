@@ -24,6 +24,7 @@ use duramen_format::wal::RING_AT;
 use crate::buffer::BufferBytes;
 use crate::disk::{BLOCK_BYTES, Disk, File, OpenHow};
 use crate::encrypted_file::EncryptedFile;
+use crate::error::is_full;
 use crate::types::Geometry;
 
 /// Names of the files in a directory.
@@ -129,7 +130,7 @@ impl Region {
     }
 
     /// As [`File::allocate`]. Zeros are synced: a failure counts as that of a
-    /// [`sync`](Self::sync).
+    /// [`sync`](Self::sync), except that there is no space for them.
     pub(crate) fn allocate(&self, at: u64, bytes: u64, zero: bool) -> io::Result<()> {
         let at = self.start + at;
         if !zero {
@@ -140,7 +141,7 @@ impl Region {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let zeroed = self.file.allocate(at, bytes, true);
-        *failed |= zeroed.is_err();
+        *failed |= zeroed.as_ref().is_err_and(|error| !is_full(error));
         zeroed
     }
 
