@@ -230,7 +230,7 @@ impl World {
     }
 
     /// Where the coordinators balance, moves end: for longer than members need to count their data
-    /// nothing moves (balance::N3). Without faults the shares are equal then.
+    /// nothing moves (balance::N3). Without reports of room the shares are equal then.
     fn comes_to_balance(&mut self) -> Result<(), String> {
         if self.plan.balance_after_us.is_none() {
             return Ok(());
@@ -250,8 +250,9 @@ impl World {
             let ended = self.status().map(|status| status.migrations_ended);
             return Err(format!("tablets move without end: {ended:?}"));
         }
-        // After faults a disk may be full, or a server hold nothing but parts of slots.
-        if !self.plan.faults.is_empty() {
+        // With reports of room, some server may be full; and after moves that failed the next plan
+        // may be due later.
+        if self.plan.room_us > 0 {
             return Ok(());
         }
         self.told.clear();
