@@ -6,7 +6,7 @@ use crate::exec::Verdict;
 use crate::shared::{Clock, Membership};
 use duramen_base::ids::{KeyRange, MapVersion, RouteHash, ServerId, TableId, TabletsVersion};
 use duramen_format::hash::slot;
-use duramen_node::{Clients, Map, Ranges, ReadUntil, View};
+use duramen_node::{Clients, Map, Ranges, ReadUntil, Tenures, View};
 use duramen_wire::native::message::{Addresses, TableEntry, TabletMap, TabletRoute};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -33,6 +33,8 @@ pub(super) struct Member {
     pub(super) resp_port: u16,
     pub(super) plain_port: Option<u16>,
 }
+
+type Part = (KeyRange, ServerId, bool);
 
 impl Member {
     pub(super) fn new(threads: usize) -> Member {
@@ -66,15 +68,15 @@ impl Member {
         }
     }
 
-    /// Publishes new owners. Of `owned`, this member serves `served`.
-    fn tell(
-        &mut self,
-        map: &[(KeyRange, ServerId, bool)],
-        owned: &[KeyRange],
-        served: &[KeyRange],
-    ) {
+    /// Publishes new owners. Of `owned`, this member serves `served`, from now on.
+    fn tell(&mut self, map: &[Part], owned: &[KeyRange], served: &[KeyRange]) {
+        self.tell_since(self.version + 1, map, owned, served);
+    }
+
+    /// As [`tell`](Self::tell); it has served `served` since the list of version `since`.
+    fn tell_since(&mut self, since: u64, map: &[Part], owned: &[KeyRange], served: &[KeyRange]) {
         self.version += 1;
-        let route = |(range, owner, served): &(KeyRange, ServerId, bool)| TabletRoute {
+        let route = |(range, owner, served): &Part| TabletRoute {
             table: self.table,
             range: *range,
             owner: *owner,
@@ -100,11 +102,11 @@ impl Member {
         let ranges = |ranges: &[KeyRange]| {
             Ranges::new(ranges.iter().map(|range| (self.table, *range))).expect("no overlap")
         };
-        let view = View::new(
+        let view = View::with_tenures(
             ME,
             TabletsVersion(self.version),
             ranges(owned),
-            ranges(served),
+            Tenures::new(ranges(served), TabletsVersion(since)),
             Arc::new(Map::new(&map).expect("no overlap")),
         );
         self.membership.publish(Arc::new(view));
@@ -123,14 +125,14 @@ impl Member {
     }
 
     /// All slots are divided in two parts, the ends of which are adjacent. The second one is
-    /// served here or by another member.
+    /// served here or by another member; what stays here was served here from the beginning.
     pub(super) fn tell_divided(&mut self, ends: (RouteHash, RouteHash), is_whole: bool) {
         let first = KeyRange::new(RouteHash::MIN, ends.0);
         let second = KeyRange::new(ends.1, RouteHash::last_of_slot(16_383));
         let owner = if is_whole { ME } else { OTHER };
         let own = [first, second];
         let own = if is_whole { &own[..] } else { &own[..1] };
-        self.tell(&[(first, ME, true), (second, owner, true)], own, own);
+        self.tell_since(1, &[(first, ME, true), (second, owner, true)], own, own);
     }
 
     /// Everything belongs to the other member.
