@@ -118,7 +118,6 @@ fn nobody_from_before_the_clusters_users_is_one_of_them() {
             config.coordinator = "127.0.0.1:1".to_owned();
             config.access.users = "user ann on >own ~* +@all".to_owned();
         });
-        client.log_in_by_default(&shared); // as when it is accepted
         run(&mut executor, &mut client, first.as_bytes());
         let rules = shared.acl.users().print_with_ids();
         let rules = String::from_utf8(rules).expect("text");
