@@ -276,17 +276,17 @@ fn damage_is_refused_and_nothing_is_changed() {
     let frames = dir.path().join("frames");
     let good = std::fs::read(&frames).unwrap();
     // In the middle of a value of which there is one copy.
-    let value = good.windows(1000).position(|bytes| bytes == [200; 1000]);
+    let place = |bytes: &[u8]| bytes.windows(1000).position(|part| part == [200; 1000]);
+    let log = std::fs::read(dir.path().join("wal")).unwrap();
+    let value = place(&good).unwrap_or_else(|| panic!("in the log: {:?}", place(&log)));
     let mut bad = good.clone();
-    bad[value.unwrap() + 500] ^= 0x30; // two bits
+    bad[value + 500] ^= 0x30; // two bits
     std::fs::write(&frames, &bad).unwrap();
     let error = Store::open(options(dir.path())).err().unwrap();
     assert!(matches!(error, Error::Damaged { .. }), "{error}");
     assert!(error.to_string().contains("segment"), "{error}");
-    assert!(
-        std::fs::read(&frames).unwrap() == bad,
-        "nothing was changed"
-    );
+    let now = std::fs::read(&frames).unwrap();
+    assert!(now == bad, "nothing was changed");
     std::fs::write(&frames, &good).unwrap();
     let store = open(faulty(dir.path()).0, dir.path(), true);
     let mut session = store.session().unwrap();
