@@ -102,7 +102,7 @@ pub fn entry(bytes: &mut [u8]) -> Option<Flip> {
     only_flip(bytes, of_shape, of_sum, |bytes| entry::parse(bytes).is_ok())
 }
 
-/// As [`entry`], for a record of the control log.
+/// As [`entry()`], for a record of the control log.
 pub fn record(bytes: &mut [u8]) -> Option<Flip> {
     if Record::decode(bytes).is_ok() {
         return None;
@@ -208,7 +208,7 @@ pub fn key_text(key: &[u8]) -> String {
 }
 
 /// Puts back the flipped bit of the damaged entry that begins at `at` of a segment, if it has at
-/// most `bytes_max` bytes. `None`: as [`entry`].
+/// most `bytes_max` bytes. `None`: as [`entry()`].
 #[cold]
 pub fn entry_at(segment: &mut [u8], at: usize, bytes_max: usize) -> Option<Mended> {
     let bytes = segment.get_mut(at..)?;

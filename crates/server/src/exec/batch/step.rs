@@ -18,7 +18,7 @@ use duramen_engine::{Guard, KeyHash};
 pub(super) struct Planned {
     pub(super) turn: u32,
     pub(super) request: u32,
-    /// Start of its hashes in [`Group::hashes`]. They end where those of the next request start.
+    /// Start of its hashes in the group's. They end where those of the next request start.
     pub(super) hashes: u32,
     pub(super) resolved: Resolved,
 }
