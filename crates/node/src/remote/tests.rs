@@ -7,27 +7,33 @@ use duramen_cluster::replication::Send;
 const ME: ServerId = ServerId::new(0, 1);
 const HOLDER: BackupId = BackupId(7);
 
-/// A control segment's bytes are sent, not answered, and sent again: then the first answer arrives.
-fn a_late_answer() {
+/// A remote whose queue has one write: the certificate is that of `certified`.
+fn with_write(kind: Kind, certified: &[u8], bytes: &[u8]) -> Remote {
     let queue = Arc::new(Queue::new(Arc::new(|| {})));
-    let mut remote = Remote::new(ME, 1 << 20, queue.clone());
+    let remote = Remote::new(ME, 1 << 20, queue.clone());
     queue.send(Call {
         log: ME.number(),
         send: Send {
             ticket: Ticket(1),
             backup: HOLDER,
             segment: SegmentId(1),
-            kind: Kind::Control,
+            kind,
             epoch: 0,
             from: 0,
-            certificate: Certificate::of(b"control"),
+            certificate: Certificate::of(certified),
             open: true,
             close: false,
             primary: false,
         },
         level: Level::Synced,
-        bytes: Bytes::Here(b"control"[..].into()),
+        bytes: Bytes::Here(bytes.into()),
     });
+    remote
+}
+
+/// A control segment's bytes are sent, not answered, and sent again: then the first answer arrives.
+fn a_late_answer() {
+    let mut remote = with_write(Kind::Control, b"control", b"control");
     let mut asked = Vec::new();
     remote.poll(1_000, &mut asked);
     remote.poll(1_000 + PATIENCE_US, &mut asked);
@@ -60,25 +66,7 @@ fn a_late_answer() {
 
 /// The events after a backup has found the bytes of a write to be damaged.
 fn damaged_write() -> Vec<RemoteEvent> {
-    let queue = Arc::new(Queue::new(Arc::new(|| {})));
-    let mut remote = Remote::new(ME, 1 << 20, queue.clone());
-    queue.send(Call {
-        log: ME.number(),
-        send: Send {
-            ticket: Ticket(1),
-            backup: HOLDER,
-            segment: SegmentId(1),
-            kind: Kind::Head,
-            epoch: 0,
-            from: 0,
-            certificate: Certificate::of(b"data"),
-            open: true,
-            close: false,
-            primary: false,
-        },
-        level: Level::Synced,
-        bytes: Bytes::Here(b"dat0"[..].into()),
-    });
+    let mut remote = with_write(Kind::Head, b"data", b"dat0");
     let asked = polled(&mut remote, 1_000);
     let answer = PeerAnswer::Bad {
         reason: String::new(),
