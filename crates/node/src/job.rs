@@ -63,7 +63,8 @@ pub(crate) enum RecoveryCompletion {
 #[derive(Clone, Debug)]
 pub(crate) enum MigrationCompletion {
     Exported(Result<Exported, String>),
-    /// Of the message with this number. False: its bytes are damaged, and it has to be sent again.
+    /// The result of the message with this number. False: its bytes are damaged, and it has to be
+    /// sent again.
     Replayed(u64, Result<bool, String>),
     TakenBack,
 }

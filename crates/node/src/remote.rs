@@ -508,7 +508,7 @@ impl Remote {
             ) => {
                 events.push(RemoteEvent::Answered(ticket, Err(Rejection::Busy)));
             }
-            // Q11
+            // Q11: the backup is well, the bytes are not.
             (Request::Write { ticket, .. }, PeerAnswer::Bad { .. })
                 if !has_bug(Bug::DamageLosesBackups) =>
             {

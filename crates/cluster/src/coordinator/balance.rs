@@ -36,7 +36,7 @@ const HASHES_BYTES: u64 = 64 << 20;
 const FAR_PART: u64 = 4;
 /// The limits of two masters count as equal if they differ by less than this part.
 const EQUAL_PART: u64 = 8;
-/// Of so many masters one takes part in a move.
+/// One master of this many takes part in a move at a time.
 const MASTERS_PER_MOVE: usize = 4;
 /// Longest interval of the looks.
 const LOOK_US: u64 = 1_000_000;

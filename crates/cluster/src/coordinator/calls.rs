@@ -44,9 +44,9 @@ pub(super) enum CallKind {
     },
     List(ListVersion),
     Tablets(TabletsVersion),
-    /// Of this revision.
+    /// The users of this revision.
     Users(u64),
-    /// Of this revision.
+    /// The libraries of functions of this revision.
     Functions(u64),
     StartRead {
         dead: ServerId,

@@ -120,7 +120,7 @@ impl Coordinator {
         u64::from(self.meta.settings.verdict_timeout_ms) * 1000 / u64::from(CHANCES)
     }
 
-    /// The same, as the servers' answers make it.
+    /// The time that a silence takes, lengthened by how slowly the servers have answered.
     fn ping_patience_us(&self) -> u64 {
         self.roll.patience.of(self.now_us, self.silence_us())
     }

@@ -26,7 +26,7 @@ pub(super) struct Gateway {
     timeout: Duration,
     prefix: String,
     access: Access,
-    /// Of the login.
+    /// The token that the login gave.
     token: Option<String>,
 }
 

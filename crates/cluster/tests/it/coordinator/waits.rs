@@ -63,7 +63,7 @@ fn is_one(rig: &mut Rig, server: Option<ServerId>, is_now: bool, words: &[&str])
 fn a_cluster_that_is_well_waits_for_nothing() {
     let (mut rig, _) = cluster(4, 50);
     assert_eq!(waits(&mut rig), []);
-    // Nobody writes yet.
+    // A cluster without servers has no client that writes.
     assert_eq!(waits(&mut Rig::new()), []);
 }
 
@@ -103,7 +103,7 @@ fn data_that_would_find_no_room_after_a_crash_is_named() {
 #[test]
 fn disks_without_room_for_new_copies_are_named() {
     let (mut rig, servers) = cluster(4, 50);
-    // Of segments of 128 KiB.
+    // A frame has 128 KiB.
     servers
         .iter()
         .for_each(|id| free_frames(&mut rig, *id, 300));
