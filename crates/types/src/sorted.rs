@@ -82,7 +82,7 @@ impl<'a> Sorted<'a> {
     /// As [`Table::unpack`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Table::unpack`].
     pub fn unpack(bytes: &'a [u8]) -> Result<Sorted<'a>, Error> {
         Ok(Sorted {
             table: Table::unpack(bytes)?,

@@ -143,7 +143,7 @@ struct State {
     /// Segments that are not full and that no thread is filling now.
     tails: Vec<Tail>,
     segments: Vec<(SegmentId, u32)>,
-    /// Of its Swap.
+    /// Set when the Swap that `commit` proposed is durable. `None`: none is proposed.
     proposed: Option<Arc<AtomicBool>>,
 }
 

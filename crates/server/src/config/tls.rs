@@ -127,7 +127,7 @@ impl ServerConfig {
     /// show is asked for by its pages, and not by the handshake, because probes have none.
     ///
     /// # Errors
-    /// As there.
+    /// As [`tls_settings`](Self::tls_settings).
     pub fn admin_tls_settings(&self) -> Result<Settings, ServerError> {
         let settings = self.tls_settings()?;
         Ok(Settings {
