@@ -362,7 +362,9 @@ fn the_result_of_values_that_have_changed_is_not_stored() {
 
 #[test]
 fn results_of_values_that_have_changed_are_found() {
-    assert!(with_bug(Bug::StaleResultIsStored, members_lost_by_a_stale_union) > 0);
+    // On a busy machine no write may come in between in a run.
+    let is_found = |_| with_bug(Bug::StaleResultIsStored, members_lost_by_a_stale_union) > 0;
+    assert!((0..30).any(is_found));
 }
 
 /// A member moves between two sets: each reader sees it in one of them.

@@ -495,7 +495,7 @@ fn a_large_flush_is_done_in_rounds() {
     }
     let mut other = session.server.client(0);
     let (mut left, mut rounds) = (5000, 1);
-    while session.ask("FLUSHALL").is_empty() {
+    while session.ask_part("FLUSHALL").is_empty() {
         rounds += 1;
         let answer = run(&mut session.executor, &mut other, b"DBSIZE\r\n");
         let now = answer.trim_matches([':', '\r', '\n']).parse::<u64>();

@@ -1,22 +1,26 @@
 //! Scripts of a member of a cluster, whose keys leave while they run (drafted::R4).
 
-use super::Session;
 use super::cluster::{Member, keys};
+use super::{Session, run, run_part};
 use duramen_base::planted::{Bug, with_bug};
+use duramen_wire::resp::RequestEncoder;
 
 const LEFT: &str = "-ERR Script attempted to access a non local key in a cluster node";
 
+fn request(script: &str, key: &str) -> Vec<u8> {
+    let mut input = Vec::new();
+    RequestEncoder::new(&mut input).request(&[b"EVAL", script.as_bytes(), b"0", key.as_bytes()]);
+    input
+}
+
 /// Presents the script once. Empty: it is suspended, or waits.
 fn present(s: &mut Session, script: &str, key: &str) -> String {
-    s.ask_bytes(&[b"EVAL", script.as_bytes(), b"0", key.as_bytes()])
+    run_part(&mut s.executor, &mut s.client, &request(script, key))
 }
 
 /// Presents the script until it answers.
 fn answer(s: &mut Session, script: &str, key: &str) -> String {
-    (0..100_000)
-        .map(|_| present(s, script, key))
-        .find(|reply| !reply.is_empty())
-        .expect("an answer")
+    run(&mut s.executor, &mut s.client, &request(script, key))
 }
 
 /// A script that runs `before`, takes longer than its slice, then runs `after`.

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 /// Time in which a request of another thread has come to its wait. If it has not, it waits for
 /// nothing, and the test finds no fault.
 const COMES: Duration = Duration::from_millis(200);
+/// Runs in one of which a planted bug is found.
+const RUNS: u32 = 30;
 
 /// The replies to a user who may use the first table alone, and whose FLUSHDB waits while another
 /// table is put behind its database.
@@ -49,9 +51,11 @@ fn a_table_that_comes_during_a_wait_needs_its_own_right() {
     let (replies, is_kept) = flush_while_swapped();
     assert!(replies.starts_with("+OK\r\n-NOPERM"), "{replies}");
     assert!(is_kept);
-    let (replies, is_kept) = with_bug(Bug::RightsAreNotCheckedAgain, flush_while_swapped);
-    assert_eq!(replies, "+OK\r\n+OK\r\n", "the bug is found");
-    assert!(!is_kept);
+    let is_found = |_| {
+        let (replies, is_kept) = with_bug(Bug::RightsAreNotCheckedAgain, flush_while_swapped);
+        replies == "+OK\r\n+OK\r\n" && !is_kept
+    };
+    assert!((0..RUNS).any(is_found));
 }
 
 /// Whether a client that waits for two keys of a divided slot is shown again when the second one
@@ -135,8 +139,8 @@ fn is_written_in_the_pause() -> bool {
 #[test]
 fn no_write_takes_effect_after_client_pause_was_answered() {
     assert!(!is_written_in_the_pause());
-    let found = with_bug(Bug::PauseIsNotLookedAt, is_written_in_the_pause);
-    assert!(found, "the bug is found");
+    let is_found = |_| with_bug(Bug::PauseIsNotLookedAt, is_written_in_the_pause);
+    assert!((0..RUNS).any(is_found));
 }
 
 /// A queue counted as one that writes nothing, by the flags of its function when it was queued.

@@ -127,10 +127,13 @@ impl Session {
         )
     }
 
-    /// As [`ask`](Self::ask), for a request that may run in parts: it is presented until it ends.
-    pub(super) fn ask_to_end(&mut self, request: &str) -> String {
-        let mut replies = (0..10_000).map(|_| self.ask(request));
-        replies.find(|reply| !reply.is_empty()).expect("an end")
+    /// As [`ask`](Self::ask). Empty: it is to be presented again.
+    pub(super) fn ask_part(&mut self, request: &str) -> String {
+        run_part(
+            &mut self.executor,
+            &mut self.client,
+            format!("{request}\r\n").as_bytes(),
+        )
     }
 
     /// Sends one request with arbitrary bytes.
@@ -186,15 +189,31 @@ pub(super) fn run_bytes(executor: &mut Executor, client: &mut Client, args: &[&[
     run_raw(executor, client, &input)
 }
 
-/// Parses all of `input` and runs it as one turn.
+/// Parses all of `input` and runs it to its end, in as many turns as it takes.
 pub(super) fn run(executor: &mut Executor, client: &mut Client, input: &[u8]) -> String {
     String::from_utf8_lossy(&run_raw(executor, client, input)).into_owned()
 }
 
+/// As [`run`], until a request has to be presented again (`Failure::GoesOn`).
+pub(super) fn run_part(executor: &mut Executor, client: &mut Client, input: &[u8]) -> String {
+    let out = run_in_turns(executor, client, input, 1);
+    String::from_utf8_lossy(&out).into_owned()
+}
+
 fn run_raw(executor: &mut Executor, client: &mut Client, input: &[u8]) -> Vec<u8> {
+    run_in_turns(executor, client, input, 10_000)
+}
+
+/// At most so many turns in a row end without a reply.
+fn run_in_turns(
+    executor: &mut Executor,
+    client: &mut Client,
+    input: &[u8],
+    parts_max: usize,
+) -> Vec<u8> {
     let requests = parsed(input);
     let mut out = Vec::new();
-    let mut executed = 0;
+    let (mut executed, mut parts) = (0, 0);
     while executed < requests.len() {
         let from = out.len();
         let mut turn = [Turn::new(&mut *client, &requests, input, &mut out)];
@@ -205,7 +224,9 @@ fn run_raw(executor: &mut Executor, client: &mut Client, input: &[u8]) -> Vec<u8
         let thread = client.record().thread;
         let effects = client.take_effects(from);
         effects.release(&executor.shared, thread, Some((&mut out, from)));
-        if client.verdict() != Verdict::Open || !progressed {
+        parts = if progressed { 0 } else { parts + 1 };
+        let waits = !progressed && !client.goes_on;
+        if client.verdict() != Verdict::Open || waits || parts == parts_max {
             break;
         }
     }

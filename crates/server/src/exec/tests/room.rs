@@ -205,7 +205,7 @@ fn many_small_changes_of_one_collection_need_little_room() {
                 "+QUEUED\r\n",
             );
         }
-        let reply = s.ask_to_end("EXEC");
+        let reply = s.ask("EXEC");
         assert!(
             reply.starts_with(&format!("*{changes}\r\n")),
             "{make}: {reply:.200}"
@@ -225,7 +225,7 @@ fn many_small_changes_of_one_collection_need_little_room() {
             s.expect(&removal, "+QUEUED\r\n");
         }
     }
-    let reply = s.ask_to_end("EXEC");
+    let reply = s.ask("EXEC");
     assert!(reply.starts_with("*750\r\n"), "{reply:.200}");
     s.expect("STRLEN b", ":8\r\n");
     s.expect("SCARD s", ":850\r\n");

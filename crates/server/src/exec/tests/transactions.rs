@@ -225,7 +225,7 @@ fn exec(session: &mut Session, commands: &[&[&[u8]]]) -> String {
     for command in commands {
         assert_eq!(session.ask_bytes(command), "+QUEUED\r\n", "{command:.80?}");
     }
-    session.ask_to_end("EXEC")
+    session.ask("EXEC")
 }
 
 /// Makes the list `queue` so long that it takes no more messages of this length.
