@@ -1352,7 +1352,7 @@ def test_fsck_finds_nothing_after_a_kill_and_writes_nothing(durable, tmp_path):
 def flip_in_k7777(frames, bits):
     """Flips bits of one byte of the value of `k7777`."""
     data = bytearray(frames.read_bytes())
-    data[data.index(b"k7777x") + 100] ^= bits
+    data[data.rindex(b"k7777x") + 100] ^= bits
     frames.write_bytes(data)
 
 
@@ -1400,7 +1400,7 @@ def test_fsck_repairs_into_a_new_directory(durable, tmp_path):
     assert server.stop() == 0
     frames = tmp_path / "data" / "frames"
     content = bytearray(frames.read_bytes())
-    content[content.index(b"1234" * 200) + 100] ^= 3
+    content[content.rindex(b"1234" * 200) + 100] ^= 3
     frames.write_bytes(content)
     assert "do not match its certificate" in refusal("--dir", tmp_path / "data")
     before = without_lock(tmp_path / "data")

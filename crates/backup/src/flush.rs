@@ -66,9 +66,7 @@ impl Backup {
     pub fn flush_step(&self) -> Result<bool, Error> {
         let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         self.working(&self.state())?;
-        if self.grow_ring()? {
-            return Ok(true);
-        }
+        let has_grown = self.grow_ring()?;
         let chosen = {
             let state = self.state();
             let allowed =
@@ -83,7 +81,13 @@ impl Backup {
             self.trim(self.ring_bytes() / TRIM_PART)?;
             return Ok(true);
         }
-        self.trim(self.ring_bytes() / TRIM_PART)
+        Ok(self.trim(self.ring_bytes() / TRIM_PART)? || has_grown)
+    }
+
+    /// Before the last steps of a close: they fill no space that only later commits would need.
+    pub fn end_growth(&self) {
+        let ring = &mut self.state().ring;
+        ring.reserved = ring.ready;
     }
 
     /// Gives the ring more space while commits fill it fast, and fills new space with zeros before
@@ -180,7 +184,8 @@ impl Backup {
         if self.state().ring.place(bytes).is_some() {
             return Ok(true); // the background flush was faster
         }
-        if self.extend_ring(bytes)? {
+        // Space at the end helps no commit that lies before the oldest one.
+        if !self.state().ring.wraps() && self.extend_ring(bytes)? {
             return Ok(true);
         }
         // No valid block is written again (H3): bytes that are being staged directly to a frame

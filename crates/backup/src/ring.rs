@@ -103,10 +103,14 @@ impl Ring {
         self.reserved = self.ready;
     }
 
+    /// The newest commits lie before the oldest one.
+    pub(crate) fn wraps(&self) -> bool {
+        self.head / self.capacity > self.tail / self.capacity
+    }
+
     /// The bytes from the start on in which live commits lie.
     pub(crate) fn reach(&self) -> u64 {
-        let wraps = self.head / self.capacity > self.tail / self.capacity;
-        if wraps {
+        if self.wraps() {
             self.capacity
         } else {
             self.head % self.capacity

@@ -8,6 +8,7 @@ use crate::core::writes::Written;
 use crate::core::{Core, Visitor};
 use crate::counters::add;
 use crate::log::{Log, Relocation};
+use crate::room::Room;
 use crate::topology::Topology;
 use crate::{Decision, Departure, Error, Mode, Options, TableChange, TableId, TableInfo};
 use duramen_base::ids::{Level, SegmentId};
@@ -531,6 +532,12 @@ impl Store {
         for (table, key) in &keys {
             let mut guard = session.pin();
             let (hash, mut is_expired) = (guard.hash(key), false);
+            // With its key locked, a guard cleans, and waits for memory for a moment only: the
+            // caller may be the thread that frees it.
+            match guard.lock_keys_expecting(&[(*table, hash)], Room::default()) {
+                Err(Error::NoSuchTable(_)) => continue,
+                locked => locked?,
+            }
             let removed = guard.update(*table, hash, key, |object, _| {
                 is_expired = object.is_none();
                 match is_expired {

@@ -407,7 +407,7 @@ impl Core {
         loop {
             long.look();
             let waited = search.whole.look(Instant::now());
-            self.has_patience(&search, waited)?;
+            self.has_patience(&mut search, waited)?;
             self.freshen_pin(&mut search)?;
             self.take_back_released();
             self.reap(node);
@@ -439,14 +439,14 @@ impl Core {
 
     /// # Errors
     /// If the search has taken too long.
-    fn has_patience(&self, search: &Search, waited: Duration) -> Result<(), Error> {
+    fn has_patience(&self, search: &mut Search, waited: Duration) -> Result<(), Error> {
         let (waiting, purpose) = (search.waiting, search.purpose);
         if waited <= waiting.most(purpose).min(self.device_patience(purpose)) {
             return Ok(());
         }
         // A guard that waits briefly waits again outside if it gets this error.
         let is_brief = matches!(waiting, Waiting::Briefly(_));
-        self.note_stuck_device(waited, purpose);
+        self.note_stuck_device(search.in_vain.time(), purpose);
         Err(self.no_room(self.disk_has_room(purpose) || is_brief))
     }
 

@@ -420,7 +420,7 @@ impl Core {
 
     /// Estimated bytes of expired entries that no thread has met yet.
     pub fn expired_bytes(&self) -> u64 {
-        let now_ms = self.clock.now_ms();
+        let now_ms = self.believed_ms(); // doubt::DC3
         let segments = self.space.segments.iter();
         segments
             .filter(|segment| segment.is_in_log())

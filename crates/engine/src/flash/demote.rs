@@ -347,7 +347,10 @@ impl Core {
             }
             let length = (segment.appended_bytes() as usize).next_multiple_of(BLOCK_BYTES);
             let Some(bytes) = self.sound_segment(window, length) else {
-                continue; // it stays claimed (mended::M1)
+                if self.is_held(window) {
+                    self.space.unclaim(window); // no pass takes it, and a side log may end
+                }
+                continue; // else it stays claimed (mended::M1)
             };
             tier.writing.fetch_add(1, Ordering::Relaxed);
             let done = self.write_segment(tier, window, &bytes);

@@ -20,6 +20,8 @@ use std::sync::atomic::Ordering;
 
 /// Entries whose cache misses overlap.
 const GROUP: usize = 32;
+/// Bytes of views that the end of a load moves into holes; cleaners move the rest.
+const CLOSED_BYTES_MAX: usize = 64 << 20;
 /// Access count of a slot with a tombstone, until the end of the load. No key is read before that,
 /// so no other slot has this count.
 const DEAD: u64 = 7;
@@ -353,8 +355,29 @@ impl Loader {
                 next += GROUP;
             }
         }
-        core.arena.reap(core.epochs.quiet_before());
+        self.close_holes(&visitor);
         core.arena.trim(&core.space.budget);
+    }
+
+    /// Moves views into the holes that growth has left, as cleaners do later: memory of holes is
+    /// no room for data, so a store that was full would refuse writes after its start.
+    fn close_holes(&self, visitor: &Visitor<'_>) {
+        let core = self.core();
+        let mut left = CLOSED_BYTES_MAX;
+        while left > 0 {
+            core.arena.reap(core.epochs.quiet_before());
+            let mut moved = 0;
+            core.enter(visitor.slot);
+            core.tables.each(|_, _, index| {
+                moved += core.resources().defragment(index, visitor.me());
+            });
+            core.epochs.unpin(visitor.slot);
+            if moved == 0 {
+                break;
+            }
+            left = left.saturating_sub(moved);
+        }
+        core.arena.reap(core.epochs.quiet_before());
     }
 
     /// Takes the tombstones that won out of the index. The caller is outside.
