@@ -8,7 +8,6 @@ use crate::core::writes::Written;
 use crate::core::{Core, Visitor};
 use crate::counters::add;
 use crate::log::{Log, Relocation};
-use crate::room::Room;
 use crate::topology::Topology;
 use crate::{Decision, Departure, Error, Mode, Options, TableChange, TableId, TableInfo};
 use duramen_base::ids::{Level, SegmentId};
@@ -534,7 +533,7 @@ impl Store {
             let (hash, mut is_expired) = (guard.hash(key), false);
             // With its key locked, a guard cleans, and waits for memory for a moment only: the
             // caller may be the thread that frees it.
-            match guard.lock_keys_expecting(&[(*table, hash)], Room::default()) {
+            match guard.lock_key_briefly(*table, hash) {
                 Err(Error::NoSuchTable(_)) => continue,
                 locked => locked?,
             }

@@ -107,6 +107,11 @@ impl<'s> Guard<'s> {
         self.lock_briefly(keys, room)
     }
 
+    /// As [`lock_keys_expecting`](Self::lock_keys_expecting), for one key.
+    pub(crate) fn lock_key_briefly(&mut self, table: TableId, hash: KeyHash) -> Result<(), Error> {
+        self.lock_keys_expecting(&[(table, hash)], Room::default())
+    }
+
     /// True if the open step has looked for memory in vain.
     pub fn was_starved(&self) -> bool {
         self.transaction.as_ref().is_some_and(|t| t.starved)
