@@ -64,7 +64,7 @@ const HEAD_ROOM_BYTES: usize = 256 << 10;
 pub const ROOM_ATTEMPTS_MAX: u32 = 8;
 
 /// Steps of more keys are not checked by [`Guard::may_read`].
-const CHECKED_KEYS_MAX: usize = 64;
+const CHECKED_KEYS_MAX: usize = 1024;
 
 impl<'s> Guard<'s> {
     /// T8, for an assertion.

@@ -430,7 +430,7 @@ fn look_ahead(
         return;
     };
     let args = turn.requests.args(planned.request as usize, turn.input);
-    let keys = spec.key_positions(&args).zip(tables).zip(hashes);
+    let keys = spec.data_positions(&args).zip(tables).zip(hashes);
     for ((at, table), hash) in keys {
         let key = args.get(at).unwrap_or_default();
         if !cold::look_ahead(env.shared, guard, turn.client, (*table, *hash, key)) {

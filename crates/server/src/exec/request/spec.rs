@@ -451,7 +451,20 @@ impl Spec {
         }
     }
 
-    /// Argument numbers of a request's keys.
+    /// Whether its keys are of data. The channels of `SPUBLISH` and its like only have slots, as
+    /// keys have: they are neither locked nor read.
+    #[inline]
+    pub(crate) fn uses_data(&self) -> bool {
+        !self.has(flag::PUBSUB)
+    }
+
+    /// Argument numbers of the keys whose data a request uses.
+    pub(crate) fn data_positions(&self, args: &Args<'_>) -> impl Iterator<Item = usize> + use<> {
+        let uses_data = self.uses_data();
+        self.key_positions(args).filter(move |_| uses_data)
+    }
+
+    /// Argument numbers of a request's keys, and of channels in a key's place.
     #[inline]
     pub(crate) fn key_positions(&self, args: &Args<'_>) -> impl Iterator<Item = usize> + use<> {
         let (len, first) = (args.len(), usize::from(self.keys.first));

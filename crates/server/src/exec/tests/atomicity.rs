@@ -7,6 +7,20 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// EXEC planned what it would read, and took the channel of SPUBLISH for a key. That one it had not
+/// locked (transaction::T8): two such transactions waited for each other's locks for ever.
+#[test]
+fn a_channel_is_no_key_to_read_under_the_locks_of_exec() {
+    for keys in [20, 200] {
+        let mut s = Server::session(2);
+        let sets: String = (0..keys).map(|n| format!("SET k{n} v\r\n")).collect();
+        let input = format!("MULTI\r\n{sets}SPUBLISH channel m\r\nEXEC\r\n");
+        let reply = run(&mut s.executor, &mut s.client, input.as_bytes());
+        let end = format!("*{}\r\n{}:0\r\n", keys + 1, "+OK\r\n".repeat(keys));
+        assert!(reply.ends_with(&end), "{reply}");
+    }
+}
+
 #[test]
 fn transactions_queue_run_and_abort() {
     let mut s = Server::session(2);

@@ -120,6 +120,16 @@ impl<'t> Queue<'t> {
         steps.map(move |(n, step)| (step, self.args(n)))
     }
 
+    /// The keys whose data step `n` uses: no others are locked, or may be read under the locks
+    /// (transaction::T8).
+    fn data_of(self, n: usize) -> impl Iterator<Item = (TableId, KeyHash, &'t [u8])> {
+        let (step, args) = (self.steps.get(n), self.args(n));
+        let keys = step.map(|step| step.spec.data_positions(&args).zip(self.hashes_of(n)));
+        let table = step.map_or(DROPPED, |step| step.table);
+        let keys = keys.into_iter().flatten();
+        keys.map(move |(at, hash)| (table, *hash, args.get(at).unwrap_or_default()))
+    }
+
     /// The hashes of the keys of step `n`.
     fn hashes_of(self, n: usize) -> &'t [KeyHash] {
         let start = self.steps.get(n).map_or(0, |step| step.hashes);
@@ -537,7 +547,7 @@ fn plan(
         for hash in keys {
             guard.prefetch_bucket(table, *hash);
         }
-        if !spec.has(flag::PUBSUB) {
+        if spec.uses_data() {
             locks.extend(keys.iter().map(|hash| (table, *hash)));
         }
         if let Some(search) = &mut search {
@@ -696,10 +706,8 @@ fn room_of(ctx: &Context<'_>, guard: &Guard<'_>, queue: Queue<'_>) -> (Room, boo
             let hashes = queue.hashes_of(n);
             planner.add(step.spec, (&args, hashes), step.table, step.target);
         } else if plans_reads && read_bytes <= slices::READ_BYTES_MAX {
-            let keys = step.spec.key_positions(&args).zip(queue.hashes_of(n));
-            for (at, hash) in keys {
-                let key = args.get(at).unwrap_or_default();
-                let found = guard.read(step.table, *hash, key).ok().flatten();
+            for (table, hash, key) in queue.data_of(n) {
+                let found = guard.read(table, hash, key).ok().flatten();
                 read_bytes += found.map_or(0, |object| object.value.len());
             }
         }
@@ -713,16 +721,7 @@ fn warm(ctx: &mut Context<'_>, guard: &Guard<'_>, queue: Queue<'_>, watched: &Wa
     if !ctx.local.has_tier() {
         return Ok(());
     }
-    let with_keys = queue
-        .iter()
-        .filter(|(step, _)| !step.spec.has(flag::PUBSUB));
-    let declared = with_keys.flat_map(|(step, args)| {
-        let positions = step.spec.key_positions(&args);
-        let own = queue.hashes.get(step.hashes..).unwrap_or_default();
-        positions
-            .zip(own)
-            .map(move |(at, hash)| (step.table, *hash, args.get(at).unwrap_or_default()))
-    });
+    let declared = (0..queue.steps.len()).flat_map(|n| queue.data_of(n));
     let targets = queue.iter().filter_map(|(step, args)| {
         let at = match step.spec.name {
             "copy" => 2,
