@@ -392,6 +392,8 @@ pub enum Bug {
     ScriptsNeedNoPlace,
     /// computed::C1: the result of values that have changed is stored.
     StaleResultIsStored,
+    /// computed::C4: what a request has kept between two parts stays when the request has ended.
+    ProgressOutlivesRequests,
     /// effects::E4: a subscription begins or ends before the messages of earlier requests leave.
     EffectsAreOvertaken,
     /// drafted::R4: the keys of a draft are not routed again at its commit.

@@ -227,7 +227,6 @@ pub(crate) fn refuse(
     text: &str,
 ) -> Admitted {
     client.break_transaction();
-    client.forget_kept();
     client.end_key_wait(shared, true);
     let is_exec = spec.is_some_and(|spec| spec.name == "exec");
     if is_exec {

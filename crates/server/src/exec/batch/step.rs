@@ -125,6 +125,7 @@ impl Step<'_> {
         if turn.executed > request {
             let client = turn.client.id();
             turn.client.put_off = 0;
+            turn.client.forget_kept();
             env.local.scripts.request_ended(env.shared, client);
         }
     }

@@ -7,6 +7,9 @@
 //! - C2: a command that combines many values does so in parts: others run between two of them. It
 //!   goes on if no value has changed since its first part, else it begins again.
 //! - C3: after some runs in vain it computes in one go, with its keys locked.
+//! - C4: progress is of one request and of one table. It is dropped when the request has ended,
+//!   also without having run (other rights, keys that have left), and when SWAPDB has put another
+//!   table behind its database: versions of objects do not tell these apart.
 
 use super::collection::{Write, at_once, reads, several_at_once, write_all};
 use crate::exec::request::context::{Context, Done, Failure};
@@ -22,6 +25,8 @@ const RUNS_MAX: u32 = 4;
 /// The progress of a command that combines many values in parts.
 #[derive(Default)]
 pub(crate) struct Progress {
+    /// C4.
+    pub(crate) table: Option<TableId>,
     /// Of the values, as they were at the first part.
     stamps: Vec<Stamp>,
     /// The number of values that are combined already, and the result of these, packed.
@@ -117,7 +122,10 @@ pub(crate) fn computed_at_once(
         let positions = ctx.spec.key_positions(&ctx.args);
         let keys = positions.map(|at| ctx.arg(at));
         let keys: Vec<_> = hashes.iter().copied().zip(keys).collect();
-        let mut progress = ctx.client.take_progress_of_values().unwrap_or_default();
+        let mut progress = ctx
+            .client
+            .take_progress_of_values(ctx.table)
+            .unwrap_or_default();
         while progress.runs < RUNS_MAX {
             ctx.warm_own(guard, hashes)?;
             let runs = progress.runs;
@@ -146,11 +154,15 @@ fn compute(
         let Some((found, stamps)) = read_together(guard, ctx.table, keys)? else {
             return Ok(false);
         };
+        let goes_on = !progress.stamps.is_empty();
         let mut pairs = progress.stamps.iter().zip(&stamps);
-        if !pairs.all(|(before, now)| before.still_holds(now)) {
+        if goes_on && progress.stamps.len() != stamps.len()
+            || !pairs.all(|(before, now)| before.still_holds(now))
+        {
             return Ok(false);
         }
         progress.stamps.clone_from(&stamps);
+        progress.table = Some(ctx.table);
         // With flash each part would have to fetch its values again.
         ctx.local.progress = (!ctx.local.has_tier()).then_some(progress);
         let ran = run(ctx, &found);

@@ -473,6 +473,21 @@ fn store_unlocked(
     hashes: &[KeyHash],
     options: &Options<'_>,
 ) -> Done {
+    let mut conflicts = ctx.client.take_conflicts();
+    let done = run_unlocked(ctx, guard, hashes, options, &mut conflicts);
+    if done.is_err() {
+        ctx.client.keep_conflicts(conflicts); // it may be presented again
+    }
+    done
+}
+
+fn run_unlocked(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    options: &Options<'_>,
+    conflicts: &mut Conflicts,
+) -> Done {
     let (start, effects) = (ctx.out.len(), ctx.client.effects.len());
     let [source, target] = hashes else {
         return Err(SYNTAX);
@@ -481,7 +496,6 @@ fn store_unlocked(
     let places = [(table, *source), (table, *target)];
     let target_key = ctx.spec.key_positions(&ctx.args).nth(1);
     let target_key = ctx.arg(target_key.unwrap_or_default());
-    let mut conflicts = Conflicts::default();
     loop {
         let began = Instant::now();
         ctx.warm_own(guard, hashes)?;
@@ -513,7 +527,7 @@ fn store_unlocked(
         }
         ctx.out.truncate(start);
         ctx.client.effects.truncate(effects);
-        if !drafted::runs_at_once(ctx, &mut conflicts, began, std::iter::once(*source))? {
+        if !drafted::runs_at_once(ctx, conflicts, began, std::iter::once(*source))? {
             return Err(Failure::GoesOn);
         }
     }

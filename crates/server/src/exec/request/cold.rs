@@ -156,7 +156,6 @@ impl Context<'_> {
         hashes: &[KeyHash],
     ) -> Option<Failure> {
         let Some(first) = failure.cold() else {
-            self.client.forget_kept();
             return Some(failure);
         };
         let mut wanted = std::mem::take(&mut self.local.colds);
@@ -174,7 +173,6 @@ impl Context<'_> {
         match self.refusal(&wanted) {
             Some(text) => {
                 self.client.end_transaction(); // EXEC has finally failed
-                self.client.forget_kept();
                 Some(text.into())
             }
             None => {

@@ -200,7 +200,6 @@ impl Context<'_> {
             return; // EXEC itself gets here, with its commands' missing replies
         }
         self.local.room.exceeded = false;
-        self.client.forget_kept();
         let changes = self.spec.has(flag::WRITE | flag::TRANSACTION) || self.client.confirms;
         if self.spec.has(flag::READONLY) || !changes {
             self.client.effects.truncate(effects);

@@ -1,9 +1,11 @@
 //! State that a connection keeps for requests that wait for entries on flash, or that run in parts
-//! (`request::cold`).
+//! (`request::cold`). All that a request keeps here is dropped with its end (computed::C4).
 
 use super::client::{Client, Verdict};
 use crate::exec::commands::computed::Progress;
+use crate::exec::commands::drafted::Conflicts;
 use crate::shared::Shared;
+use duramen_base::planted::{Bug, has_bug};
 use duramen_engine::TableId;
 use duramen_engine::flash::Cold;
 use duramen_node::WhenCold;
@@ -48,6 +50,8 @@ pub(crate) struct Parking {
     walk: Option<Walk>,
     /// The progress of a command that combines values (computed::C2).
     combined: Option<Progress>,
+    /// The runs of SORT that were in vain.
+    conflicts: Conflicts,
     /// See [`Client::take_progress`].
     progressed: bool,
     /// Monitors have been sent the parked request.
@@ -135,13 +139,26 @@ impl Client {
             })
     }
 
-    /// The progress of the request that was presented again.
-    pub(crate) fn take_progress_of_values(&mut self) -> Option<Progress> {
-        self.parking.as_mut()?.combined.take()
+    /// The progress of the request that was presented again, with values of this table.
+    pub(crate) fn take_progress_of_values(&mut self, table: TableId) -> Option<Progress> {
+        let kept = self.parking.as_mut()?.combined.take();
+        kept.filter(|progress| progress.table == Some(table))
     }
 
     pub(crate) fn keep_progress_of_values(&mut self, progress: Progress) {
         self.parking.get_or_insert_default().combined = Some(progress);
+    }
+
+    /// The runs in vain of the request that was presented again.
+    pub(crate) fn take_conflicts(&mut self) -> Conflicts {
+        let parking = self.parking.as_mut();
+        parking.map_or_else(Conflicts::default, |parking| {
+            std::mem::take(&mut parking.conflicts)
+        })
+    }
+
+    pub(crate) fn keep_conflicts(&mut self, conflicts: Conflicts) {
+        self.parking.get_or_insert_default().conflicts = conflicts;
     }
 
     pub(crate) fn keep_walk(&mut self, mut walk: Walk) {
@@ -162,11 +179,17 @@ impl Client {
         parking.is_some_and(|parking| std::mem::take(&mut parking.progressed))
     }
 
-    /// The state kept for a request that has ended must not affect the next one.
+    /// computed::C4: a request has ended; the next one of the same turn keeps nothing of it.
+    #[inline]
     pub(crate) fn forget_kept(&mut self) {
-        if let Some(parking) = &mut self.parking {
+        if let Some(parking) = &mut self.parking
+            && !has_bug(Bug::ProgressOutlivesRequests)
+        {
             parking.walk = None;
+            parking.combined = None;
+            parking.conflicts = Conflicts::default();
             parking.in_parts = false;
+            parking.monitored = false;
         }
     }
 

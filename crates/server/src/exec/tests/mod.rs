@@ -16,6 +16,7 @@ mod loading;
 mod meanwhile;
 mod operations;
 mod pace;
+mod parts;
 mod pubsub;
 mod room;
 mod scripts;

@@ -1,0 +1,115 @@
+//! Requests that run in parts: what they keep between two parts is theirs alone.
+
+use super::*;
+use duramen_base::planted::{Bug, carry, with_bug};
+use std::time::Instant;
+
+/// Adds so many members to a set, all of which begin with `tag`.
+fn fill(s: &mut Session, set: &str, tag: &str, members: usize) {
+    let members: String = (0..members).map(|n| format!(" {tag}:{n}")).collect();
+    s.ask(&format!("SADD {set}{members}"));
+}
+
+/// Many keys, so that their combination takes long.
+fn many(key: &str) -> String {
+    format!(" {key}").repeat(400)
+}
+
+/// The replies to a union that runs in parts, and to a short one behind it in the pipeline, if the
+/// user has lost the right to the first one's keys meanwhile.
+fn union_behind_a_refused_one() -> String {
+    let mut s = Server::session(1);
+    for set in ["secret:1", "secret:2"] {
+        fill(&mut s, set, "secret", 2_000);
+    }
+    fill(&mut s, "f", "f", 2_000);
+    for set in ["public:1", "public:2"] {
+        s.expect(&format!("SADD {set} {set}"), ":1\r\n");
+    }
+    s.expect("ACL SETUSER u on >p ~* +@all", "+OK\r\n");
+    let mut user = s.server.client(0);
+    run(&mut s.executor, &mut user, b"AUTH u p\r\n");
+    let long = format!("SUNION secret:1 secret:2{}\r\n", many("f"));
+    assert_eq!(run_part(&mut s.executor, &mut user, long.as_bytes()), "");
+    s.expect("ACL SETUSER u resetkeys ~public:*", "+OK\r\n");
+    let pipeline = format!("{long}SUNION public:1 public:2{}\r\n", many("public:1"));
+    run(&mut s.executor, &mut user, pipeline.as_bytes())
+}
+
+/// It went on from the progress of the one before it: the user got the members of sets that it had
+/// no right to, and stored them.
+#[test]
+fn a_request_does_not_go_on_from_the_progress_of_a_refused_one() {
+    let replies = union_behind_a_refused_one();
+    assert!(replies.starts_with("-NOPERM"), "{replies:.200}");
+    assert!(replies.contains("\r\n*2\r\n"), "{replies:.200}");
+    assert!(!replies.contains("secret:1\r\n"), "{replies:.200}");
+}
+
+#[test]
+fn progress_that_outlives_its_request_is_found() {
+    let replies = with_bug(Bug::ProgressOutlivesRequests, union_behind_a_refused_one);
+    assert!(replies.contains("secret:1\r\n"), "not found");
+}
+
+/// SWAPDB came between two parts: the rest was of the other database, if its keys had the same
+/// versions. These begin at other numbers in a new database.
+#[test]
+fn a_combination_is_of_one_database() {
+    for more in 0..3 {
+        let mut s = Server::session(1);
+        for (db, tag) in [(0, "old"), (1, "new")] {
+            s.expect(&format!("SELECT {db}"), "+OK\r\n");
+            for set in ["a", "b", "f"] {
+                fill(&mut s, set, &format!("{tag}:{set}"), 2_000);
+            }
+        }
+        s.expect("SELECT 0", "+OK\r\n");
+        for n in 0..more {
+            for set in ["a", "b", "f"] {
+                s.expect(&format!("SADD {set} old:{n}"), ":1\r\n");
+            }
+        }
+        let mut other = s.server.client(0);
+        let union = format!("SUNION a{} b\r\n", many("f"));
+        let part = run_part(&mut s.executor, &mut s.client, union.as_bytes());
+        assert_eq!(part, "");
+        run(&mut s.executor, &mut other, b"SWAPDB 0 1\r\n");
+        let reply = run(&mut s.executor, &mut s.client, union.as_bytes());
+        assert!(reply.contains("new:a:"), "{reply:.100}");
+        assert!(!reply.contains("old:"), "two databases");
+    }
+}
+
+/// Each part forgot the runs before it that were in vain: beside a steady writer it never ended.
+#[test]
+fn a_long_sort_ends_beside_a_steady_writer() {
+    let server = Server::new(2);
+    let (mut executor, mut client) = (server.executor(0), server.client(0));
+    for part in 0..60 {
+        let items: String = (0..2_000)
+            .map(|n| format!(" {}", (n * 7_919 + part * 13) % 100_003))
+            .collect();
+        run(
+            &mut executor,
+            &mut client,
+            format!("RPUSH l{items}\r\n").as_bytes(),
+        );
+    }
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(carry(|| {
+            let (mut executor, mut writer) = (server.executor(1), server.client(1));
+            while !is_over.load(Ordering::Relaxed) {
+                run_part(&mut executor, &mut writer, b"LSET l 0 5\r\n");
+            }
+        }));
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let mut reply = String::new();
+        while reply.is_empty() && Instant::now() < deadline {
+            reply = run_part(&mut executor, &mut client, b"SORT l STORE sorted\r\n");
+        }
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(reply, ":120000\r\n");
+    });
+}
