@@ -394,6 +394,10 @@ pub enum Bug {
     StaleResultIsStored,
     /// computed::C4: what a request has kept between two parts stays when the request has ended.
     ProgressOutlivesRequests,
+    /// verified::V6: with `verify-reads` off, what decides a write is not verified.
+    DecisionsUnverified,
+    /// verified::V5: a step on several keys meets a damaged one behind its first write.
+    DamageIsMetLate,
     /// effects::E4: a subscription begins or ends before the messages of earlier requests leave.
     EffectsAreOvertaken,
     /// drafted::R4: the keys of a draft are not routed again at its commit.

@@ -8,7 +8,7 @@
 //!   when the key was first met. If all of them still hold while the keys are locked
 //!   ([`Guard::still_holds`]), the step has seen one moment: that of the locks.
 //! - P3: under the locks of its keys, with its stamps checked and its room set aside, no write of a
-//!   draft can fail.
+//!   draft can fail. The stamps are of verified entries (verified::V6), so none is damaged.
 //!
 //! A walk ([`Guard::scan_as`]) shows the draft's values, but the stamps of the keys that it shows
 //! are not kept.

@@ -204,6 +204,7 @@ impl Session {
             granted: false,
             puts: Purpose::Head,
             counts_reads: true,
+            decides: false,
             generation: core
                 .watches
                 .generation
@@ -261,6 +262,8 @@ pub struct Guard<'s> {
     pub(crate) puts: Purpose,
     /// Its reads count for eviction.
     pub(crate) counts_reads: bool,
+    /// Its reads decide a write (verified::V6).
+    pub(crate) decides: bool,
 }
 
 /// A locked home bucket and the slot and entry that were found in it.

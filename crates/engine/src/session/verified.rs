@@ -9,12 +9,15 @@
 //!   flash. With more damage the operation is an error, and changes nothing: the entry may be the
 //!   key's.
 //! - V6: with `verify_reads` off, a read uses an entry that has its key without its sum. Its length
-//!   is compared with the end of its segment, so no byte of another segment is shown.
+//!   is compared with the end of its segment, so no byte of another segment is shown. A read that
+//!   may decide a write is verified all the same: one of a draft, one under locks, one of a command
+//!   that writes. The write would else give a bad byte a good sum (trap 39), or meet the damage
+//!   when it can no longer fail (draft::P3).
 
 use super::Guard;
 use crate::core::sound::InMemory;
 use crate::index::bucket::{Slot, View};
-use crate::{Error, Store};
+use crate::{Error, KeyHash, Store, TableId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::sync::AtomicU64;
 use duramen_format::entry::{self, Entry};
@@ -37,7 +40,7 @@ pub(crate) enum Found {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verify {
     Always,
-    /// If `verify_reads` is on.
+    /// If `verify_reads` is on, or the guard decides a write (V6).
     AsSet,
 }
 
@@ -62,13 +65,52 @@ impl<'s> Guard<'s> {
     ) -> Option<(&'i AtomicU64, Slot, Found)> {
         let trusts = has_bug(Bug::ReadsUnverified) && verify == Verify::AsSet
             || has_bug(Bug::VersionsUnverified) && verify == Verify::Always
-            || verify == Verify::AsSet && !self.core.verifies_reads.load(Ordering::Relaxed);
+            || verify == Verify::AsSet
+                && !self.core.verifies_reads.load(Ordering::Relaxed)
+                && !self.may_decide();
         let mut found = Found::Other;
         let (place, slot) = view.find(tag, self.me, |slot| {
             found = self.meet(slot, key, trusts);
             !matches!(found, Found::Other)
         })?;
         Some((place, slot, found))
+    }
+
+    /// V6: whether what it reads now may decide a write.
+    #[cold]
+    fn may_decide(&self) -> bool {
+        let may = self.decides || self.draft.is_some() || self.transaction.is_some();
+        may && !has_bug(Bug::DecisionsUnverified)
+    }
+
+    /// Whether what is read from now on decides what the same command writes (V6).
+    #[inline(always)]
+    pub fn decides(&mut self, on: bool) {
+        self.decides = on;
+    }
+
+    /// V5, for a step that writes to several keys: before the first of its writes it looks at all
+    /// of them, so that none is refused behind others.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`]: a write to this key would be refused.
+    pub fn check_sound(&self, table: TableId, hash: KeyHash, key: &[u8]) -> Result<(), Error> {
+        let Ok(index) = self.index(table) else {
+            return Ok(()); // the write reports it
+        };
+        let partition = index.partition(hash);
+        debug_assert!(
+            self.may_read(partition, index.tag(hash)),
+            "a key is looked at under locks that do not include its own"
+        );
+        let view = partition.view();
+        if view.len() == 0 || has_bug(Bug::DamageIsMetLate) {
+            return Ok(());
+        }
+        match self.find_in(view, index.tag(hash), key, Verify::Always) {
+            Some((_, _, Found::Damaged)) => Err(Error::Damaged),
+            _ => Ok(()),
+        }
     }
 
     #[inline(always)]

@@ -128,6 +128,19 @@ impl Context<'_> {
         Ok(())
     }
 
+    /// Before the first write of a command on several keys: none of them is damaged, so all writes
+    /// happen or none does (verified::V5). EXEC looks at the keys of all its commands.
+    fn all_sound(&self, guard: &Guard<'_>, hashes: &[KeyHash]) -> Done {
+        if self.local.in_exec && !guard.has_draft() {
+            return Ok(());
+        }
+        let positions = self.spec.data_positions(&self.args);
+        for (hash, at) in hashes.iter().zip(positions) {
+            guard.check_sound(self.table, *hash, self.arg(at))?;
+        }
+        Ok(())
+    }
+
     pub(crate) fn unlock(&self, guard: &mut Guard<'_>) {
         if !self.locked {
             guard.unlock_keys();
@@ -339,6 +352,7 @@ pub(crate) fn mset(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHa
         let room = room::of_pairs(&ctx.args);
         ctx.locked(guard, hashes, room, |ctx, guard| {
             ctx.warm_own(guard, hashes)?;
+            ctx.all_sound(guard, hashes)?;
             write_all(ctx, guard, hashes)
         })
     })?;
@@ -427,6 +441,7 @@ pub(crate) fn del(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHas
         let room = room::of_removals(&ctx.args);
         ctx.locked(guard, hashes, room, |ctx, guard| {
             ctx.warm_own(guard, hashes)?;
+            ctx.all_sound(guard, hashes)?;
             for (hash, key) in hashes.iter().zip(ctx.args.skip(1)) {
                 let outcome = guard.remove(ctx.table, *hash, key)?;
                 ctx.notify_removal(key, outcome);

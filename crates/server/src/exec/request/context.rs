@@ -79,6 +79,11 @@ impl Failure {
         }
     }
 
+    /// The entry of a key is damaged.
+    pub(crate) fn is_damaged(&self) -> bool {
+        matches!(self, Failure::Engine(error) if matches!(**error, Error::Damaged))
+    }
+
     /// The log has failed. In a cluster: this server was declared crashed, and its life ends.
     pub(crate) fn is_disk_failed(&self) -> bool {
         matches!(self, Failure::Engine(error) if matches!(**error, Error::DiskFailed))

@@ -46,7 +46,7 @@ impl Context<'_> {
         } else if let Err(failure) = done {
             if let Access::Guarded(guard) = &access
                 && guard.has_draft()
-                && let Some(abandoned) = Abandoned::of_step(&failure)
+                && let Some(abandoned) = Abandoned::of_step(&failure, self.spec)
             {
                 self.local.abandoned.get_or_insert(abandoned);
                 return self.take_back(start, effects);
@@ -163,6 +163,7 @@ impl Context<'_> {
                     draft.note_command(self.spec.rewrites());
                 }
                 guard.counts_reads(self.counts_reads());
+                guard.decides(self.spec.has(flag::WRITE));
                 let done = run(self, guard, hashes);
                 if guard.has_replaced() {
                     *effects = self.notify_replaced(guard.take_replaced(), *effects);

@@ -15,6 +15,7 @@ use super::effects::Effects;
 use crate::exec::commands::drafted::Conflicts;
 use crate::exec::commands::script_run::Call;
 use crate::exec::request::context::Failure;
+use crate::exec::request::spec::{Spec, flag};
 use crate::seldom::seldom;
 use crate::shared::Shared;
 use crate::shared::commands::DBS;
@@ -62,9 +63,11 @@ impl Abandoned {
     }
 
     /// As [`of`](Self::of), for a command of an EXEC. A value that would be too long ends all of
-    /// it: the other commands may have taken the only copy of the data from elsewhere.
-    pub(crate) fn of_step(failure: &Failure) -> Option<Abandoned> {
-        match failure.is_too_long() {
+    /// it, as does a write to a damaged key: the other commands may have taken the only copy of the
+    /// data from elsewhere.
+    pub(crate) fn of_step(failure: &Failure, spec: &Spec) -> Option<Abandoned> {
+        let is_lost = failure.is_damaged() && spec.has(flag::WRITE);
+        match failure.is_too_long() || is_lost {
             true => Some(Abandoned::Failed(aborted(&failure.text()).into())),
             false => Abandoned::of(failure),
         }

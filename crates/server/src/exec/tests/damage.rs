@@ -1,6 +1,7 @@
 //! Objects of which memory has changed bits.
 
-use super::Server;
+use super::{Server, Session};
+use duramen_base::planted::{Bug, with_bug};
 use duramen_engine::TableId;
 
 #[test]
@@ -50,4 +51,86 @@ fn reads_verify_as_it_is_set() {
     assert_ne!(s.ask("GET key"), "$5\r\nvalue\r\n");
     s.expect("APPEND key !", ":6\r\n");
     s.expect("GET key", "$6\r\nvalue!\r\n");
+}
+
+/// A server in which one key has one changed bit, and another one two of them.
+fn damaged() -> Session {
+    let mut s = Server::session(1);
+    for key in ["one", "two", "sound"] {
+        s.expect(&format!("SET {key} value"), "+OK\r\n");
+    }
+    s.expect("RPUSH queue job", ":1\r\n");
+    s.expect("HSET unacked tag job", ":1\r\n");
+    let store = s.server.shared.data().expect("a store").clone();
+    assert!(store.flip_bits(TableId::DEFAULT, b"one", &[8 * 20]));
+    assert!(store.flip_bits(TableId::DEFAULT, b"two", &[8 * 20, 8 * 14 + 1]));
+    assert!(store.flip_bits(TableId::DEFAULT, b"queue", &[8 * 20, 8 * 14 + 1]));
+    s
+}
+
+/// The value of a key to which a script appends, if it has one changed bit and reads do not verify.
+fn appended_to_a_flipped_bit() -> String {
+    let mut s = damaged();
+    s.expect("CONFIG SET verify-reads no", "+OK\r\n");
+    let script = b"return redis.call('APPEND', KEYS[1], '!')";
+    s.ask_bytes(&[b"EVAL", script, b"1", b"one"]);
+    s.expect("CONFIG SET verify-reads yes", "+OK\r\n");
+    s.ask("GET one")
+}
+
+/// A draft read without a look at the sum, and wrote the wrong value with a good one.
+#[test]
+fn what_decides_a_write_is_verified_whatever_is_set() {
+    assert_eq!(appended_to_a_flipped_bit(), "$6\r\nvalue!\r\n");
+    let mut s = damaged();
+    s.expect("CONFIG SET verify-reads no", "+OK\r\n");
+    s.expect("COPY one copy", ":1\r\n");
+    s.expect("GET copy", "$5\r\nvalue\r\n");
+    s.expect("BITOP AND all one sound", ":5\r\n");
+    s.expect("GET all", "$5\r\nvalue\r\n");
+    // It brought the server down.
+    let script = b"return redis.call('APPEND', KEYS[1], '!')";
+    let reply = s.ask_bytes(&[b"EVAL", script, b"1", b"two"]);
+    assert!(reply.starts_with("-DAMAGED "), "{reply}");
+}
+
+#[test]
+fn decisions_that_are_not_verified_are_found() {
+    let value = with_bug(Bug::DecisionsUnverified, appended_to_a_flipped_bit);
+    assert_ne!(value, "$6\r\nvalue!\r\n");
+}
+
+/// Whether requests on several keys, one of them damaged, have changed none of the others.
+fn several_keys_change_nothing() -> bool {
+    let mut s = damaged();
+    s.expect_error("MSET sound new two x", "DAMAGED ");
+    s.expect_error("DEL sound two", "DAMAGED ");
+    s.ask("RENAME sound two");
+    let is_first = s.ask("GET sound") == "$5\r\nvalue\r\n";
+    let mut queues = vec!["HDEL unacked tag\r\nRPUSH queue job".to_owned()];
+    // On a draft too.
+    let sleep = "EVAL \"return 1\" 0";
+    queues.push(format!("{sleep}\r\nHDEL unacked tag\r\nRPUSH queue job"));
+    let are_whole = queues.iter().all(|queue| {
+        s.expect("MULTI", "+OK\r\n");
+        queue
+            .split("\r\n")
+            .for_each(|request| s.expect(request, "+QUEUED\r\n"));
+        let reply = s.ask("EXEC");
+        let is_left = s.ask("HGET unacked tag") == "$3\r\njob\r\n";
+        s.ask("HSET unacked tag job");
+        is_left && reply.starts_with("-EXECABORT Transaction discarded because of: DAMAGED ")
+    });
+    is_first && are_whole
+}
+
+/// The keys before the damaged one were changed: a job that was moved to a damaged list was lost.
+#[test]
+fn a_step_on_several_keys_changes_nothing_if_one_is_damaged() {
+    assert!(several_keys_change_nothing());
+}
+
+#[test]
+fn damage_that_is_met_behind_the_first_write_is_found() {
+    assert!(!with_bug(Bug::DamageIsMetLate, several_keys_change_nothing));
 }

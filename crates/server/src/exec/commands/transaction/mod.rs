@@ -14,6 +14,7 @@
 
 mod slice;
 mod slices;
+mod sound;
 mod steps;
 
 use super::drafted::{self, KeyPlace};
@@ -37,6 +38,7 @@ use duramen_node::View;
 use duramen_wire::resp::Args;
 use slice::{SLICE, Slice, Stops};
 pub(crate) use slices::ExecRun;
+use sound::{check_written, targets};
 use std::time::{Duration, Instant};
 use steps::{run_steps, table_of};
 
@@ -242,7 +244,7 @@ fn run_queue(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
 /// The reply to EXEC if it has failed.
 fn discarded(failure: Failure) -> Failure {
     match failure {
-        Failure::Engine(error) if is_want_of_room(&error) => {
+        Failure::Engine(error) if is_want_of_room(&error) || matches!(*error, Error::Damaged) => {
             let why = Failure::Engine(error).text();
             aborted(&why).into()
         }
@@ -420,6 +422,7 @@ fn run_locked(
             ctx.reply().null_array();
             return Ok(());
         }
+        check_written(guard, queue)?;
         // From here on nothing fails for lack of room: all of it is done.
         (*room, is_long) = room_of(ctx, guard, queue);
         if is_long && may_stop {
@@ -722,15 +725,7 @@ fn warm(ctx: &mut Context<'_>, guard: &Guard<'_>, queue: Queue<'_>, watched: &Wa
         return Ok(());
     }
     let declared = (0..queue.steps.len()).flat_map(|n| queue.data_of(n));
-    let targets = queue.iter().filter_map(|(step, args)| {
-        let at = match step.spec.name {
-            "copy" => 2,
-            "move" => 1,
-            _ => return None,
-        };
-        let key = args.get(at).unwrap_or_default();
-        Some((step.target.unwrap_or(step.table), guard.hash(key), key))
-    });
+    let targets = targets(guard, queue);
     let watched = watched
         .iter()
         .map(|(table, key, _)| (table, guard.hash(key), key));
