@@ -73,6 +73,15 @@ impl Guard<'_> {
         self.draft.as_deref_mut()
     }
 
+    /// The number by which the objects of a table will change with the draft.
+    pub fn objects_of_draft(&self, table: TableId) -> i64 {
+        let changed = self.draft.iter().flat_map(|draft| &draft.changed);
+        changed
+            .filter(|one| one.table == table)
+            .map(|one| i64::from(one.value.is_some()) - i64::from(!one.is_new))
+            .sum()
+    }
+
     /// Whether the store refuses new data for want of memory.
     pub fn is_full(&self) -> bool {
         self.core.refuses(crate::space::Purpose::Head)

@@ -314,8 +314,8 @@ pub(crate) fn randomkey(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHa
     }
 }
 
-pub(crate) fn dbsize(ctx: &mut Context<'_>) -> Done {
+pub(crate) fn dbsize(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) -> Done {
     let objects = ctx.shared.store().objects(ctx.table);
     ctx.settle_all();
-    ctx.integer(objects as i64)
+    ctx.integer(objects as i64 + guard.objects_of_draft(ctx.table))
 }

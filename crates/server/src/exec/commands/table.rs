@@ -213,7 +213,7 @@ const ROWS: &[Spec] = &[
     row("move", 3, WRITE | FAST | KEYSPACE, ONE_KEY, Group::Generic, Family::MultiWrite, "1.0.0", "O(1)", "Moves a key to another database.", Alone(key_space::move_to)),
     row("swapdb", 3, WRITE | FAST | KEYSPACE | DANGEROUS | WHOLE, NO_KEYS, Group::Server, Family::Other, "4.0.0", "O(N)", "Exchanges two databases.", Alone(databases::swapdb)),
     row("randomkey", 1, READONLY | KEYSPACE | WHOLE, NO_KEYS, Group::Generic, Family::Scan, "1.0.0", "O(1)", "Returns some key.", Data(scan::randomkey)),
-    row("dbsize", 1, READONLY | FAST | KEYSPACE | WHOLE, NO_KEYS, Group::Server, Family::Scan, "1.0.0", "O(1)", "Returns the number of keys.", Store(scan::dbsize)),
+    row("dbsize", 1, READONLY | FAST | KEYSPACE | WHOLE, NO_KEYS, Group::Server, Family::Scan, "1.0.0", "O(1)", "Returns the number of keys.", Data(scan::dbsize)),
     row("scan", -2, READONLY | KEYSPACE | WHOLE | TIMED, NO_KEYS, Group::Generic, Family::Scan, "2.8.0", "O(1)", "Walks over the keys step by step.", Data(scan::scan)),
     row("keys", 2, READONLY | KEYSPACE | DANGEROUS | WHOLE | TIMED, NO_KEYS, Group::Generic, Family::Scan, "1.0.0", "O(N)", "Returns all keys that match a pattern.", Data(scan::keys)),
     row("flushdb", -1, WRITE | KEYSPACE | DANGEROUS | WHOLE | TIMED, NO_KEYS, Group::Server, Family::Other, "1.0.0", "O(N)", "Deletes all keys of the database.", Alone(databases::flushdb)),

@@ -8,6 +8,7 @@ pub(crate) mod context;
 pub(crate) mod databases;
 pub(crate) mod events;
 pub(crate) mod key_access;
+pub(crate) mod kinds;
 pub(crate) mod pause;
 pub(crate) mod permit;
 pub(crate) mod room;

@@ -10,6 +10,7 @@ use crate::exec::commands::drafted::Conflicts;
 use crate::exec::commands::sort;
 use crate::exec::commands::transaction::ExecRun;
 use crate::exec::request::GROUP_KEYS;
+use crate::exec::request::kinds::acts;
 use crate::exec::request::spec::{Spec, flag};
 use crate::heap;
 use duramen_engine::{KeyHash, TableId};
@@ -49,7 +50,7 @@ pub(crate) struct Transaction {
     pub(crate) broken: bool,
     /// The runs of EXEC that were in vain.
     pub(crate) conflicts: Conflicts,
-    /// EXEC runs in slices, on a draft.
+    /// EXEC runs on a draft, and in slices unless it needs the whole store.
     pub(crate) sliced: bool,
     /// Its run that was suspended.
     pub(crate) run: Option<Box<ExecRun>>,
@@ -157,16 +158,6 @@ impl Transaction {
             *told = false;
         }
     }
-}
-
-/// Whether a command changes more than data: EXEC can take back what its other commands did.
-fn acts(spec: &Spec) -> bool {
-    !spec.has_keys()
-        && !spec.has(flag::READONLY)
-        && !matches!(
-            spec.name,
-            "select" | "publish" | "ping" | "echo" | "client|setname" | "client|setinfo"
-        )
 }
 
 /// A queued request, ready to run.

@@ -273,6 +273,71 @@ fn a_message_that_its_queue_cannot_take_stays_where_it_was() {
     assert_eq!(exec(&mut s, &restore), "*-1\r\n");
 }
 
+/// A command that only tells something counted as one that cannot be taken back: the transaction
+/// was done up to the push that was refused, and the message was lost.
+#[test]
+fn a_message_stays_where_it_was_whatever_else_is_asked_in_its_transaction() {
+    let mut s = Server::session(1);
+    let message = vec![b'm'; 900];
+    fill_queue(&mut s, &message);
+    s.ask_bytes(&[b"HSET", b"unacked", b"tag", &message]);
+    for asked in [
+        "TIME",
+        "PING",
+        "UNWATCH",
+        "WAIT 0 0",
+        "ROLE",
+        "LASTSAVE",
+        "CLIENT ID",
+        "CLIENT LIST",
+        "SCRIPT EXISTS x",
+        "FUNCTION LIST",
+        "PUBSUB NUMSUB x",
+        "ACL WHOAMI",
+        "CONFIG GET maxmemory",
+        "OBJECT HELP",
+        "INFO",
+        "DBSIZE",
+        "RANDOMKEY",
+        "SCAN 0",
+        "KEYS none",
+    ] {
+        s.expect("MULTI", "+OK\r\n");
+        s.expect(asked, "+QUEUED\r\n");
+        s.expect("HDEL unacked tag", "+QUEUED\r\n");
+        s.ask_bytes(&[b"RPUSH", b"queue", &message]);
+        s.expect_error(
+            "EXEC",
+            "EXECABORT Transaction discarded because of: ERR the",
+        );
+        s.expect("HEXISTS unacked tag", ":1\r\n");
+    }
+}
+
+/// A transaction that runs on a draft sees its own keys in the whole database.
+#[test]
+fn a_transaction_on_a_draft_counts_its_own_keys() {
+    let mut s = Server::session(1);
+    let long = vec![b'v'; 600_000];
+    s.ask_bytes(&[b"RPUSH", b"long", &long]);
+    s.expect("SET old v", "+OK\r\n");
+    let commands: [&[&[u8]]; 7] = [
+        &[b"DBSIZE"],
+        &[b"SET", b"new", b"v"],
+        &[b"SET", b"other", b"v"],
+        &[b"DEL", b"old"],
+        &[b"RPUSH", b"long", b"v"],
+        &[b"DBSIZE"],
+        &[b"KEYS", b"ne*"],
+    ];
+    let reply = exec(&mut s, &commands);
+    assert_eq!(
+        reply,
+        "*7\r\n:2\r\n+OK\r\n+OK\r\n:1\r\n:2\r\n:3\r\n*1\r\n$3\r\nnew\r\n"
+    );
+    s.expect("DBSIZE", ":3\r\n");
+}
+
 /// Each command of a transaction that makes a value longer, at the limits of bytes and of
 /// elements.
 #[test]

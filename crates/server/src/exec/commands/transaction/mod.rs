@@ -415,7 +415,7 @@ fn run_locked(
 ) -> Result<Ran, Failure> {
     let mut before = Level::Memory;
     let mut is_long = false;
-    let may_stop = slices::may_be_sliced(queue, keys.is_empty());
+    let may_stop = slices::may_be_drafted(queue, keys.is_empty());
     let mut attempt = |ctx: &mut Context<'_>, guard: &mut Guard<'_>, room: &mut Room| {
         warm(ctx, guard, queue, watched)?;
         if changed(ctx.shared, guard, view, watched)? {
@@ -457,7 +457,7 @@ fn run_in_one_go(
     (alone, may_stop): (bool, bool),
 ) -> bool {
     let (start, effects, db) = (ctx.out.len(), ctx.client.effects.len(), ctx.client.db);
-    let stops = match may_stop {
+    let stops = match may_stop && !queue.transaction.has(flag::WHOLE) {
         true => Stops::BeforeWrites,
         false => Stops::Never,
     };

@@ -4,13 +4,14 @@
 //! **Invariants**
 //! - S1: a queue runs in slices if it changes data alone, and its keys are locked otherwise: when
 //!   what it will read and write is planned to take long, or when it takes long before its first
-//!   write. A queue of short commands is planned and run as ever.
+//!   write. A queue of short commands is planned and run as ever. One that also reads a whole
+//!   database runs on a draft in one go: it is alone in the store, and sees one moment.
 //! - S2: all slices of a run see the same tables behind the databases, and have the same rights:
 //!   after SWAPDB or ACL SETUSER the queue runs again from its first command (as script_run::L4).
 
-use super::Queue;
 use super::slice::{SLICE, Slice, Stops};
 use super::steps::run_steps;
+use super::{Queue, changes_database};
 use crate::exec::commands::{drafted, script_run};
 use crate::exec::request::context::{Context, Failure};
 use crate::exec::request::spec::flag;
@@ -31,10 +32,15 @@ const WRITTEN_PARTS_MAX: usize = 4;
 const FEW_STEPS: usize = 16;
 pub(super) const READ_BYTES_MAX: usize = 1 << 20;
 
-/// S1; `alone`: it locks nothing, because it is alone in the store or has no keys.
-pub(super) fn may_be_sliced(queue: Queue<'_>, alone: bool) -> bool {
+/// S1: whether a queue may run on a draft instead; `alone`: it locks nothing, because it is alone
+/// in the store or has no keys.
+pub(super) fn may_be_drafted(queue: Queue<'_>, alone: bool) -> bool {
     let transaction = queue.transaction;
-    !alone && !transaction.acts && !transaction.has(flag::WHOLE) && !transaction.sliced
+    let is_normal = match transaction.has(flag::WHOLE) {
+        true => !changes_database(queue),
+        false => !alone,
+    };
+    is_normal && !transaction.acts && !transaction.sliced
 }
 
 /// Whether the reads of a queue are to be planned too.
@@ -106,7 +112,7 @@ pub(super) fn run(
     ctx.client.db = run.db;
     // The reply is apart, so that it is not moved in each slice.
     let before = std::mem::replace(ctx.out, std::mem::take(&mut run.reply));
-    let stops = match queue.transaction.sliced {
+    let stops = match queue.transaction.sliced && !queue.transaction.has(flag::WHOLE) {
         true => Stops::Anywhere,
         false => Stops::Never,
     };

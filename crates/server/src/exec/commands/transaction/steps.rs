@@ -7,7 +7,8 @@ use crate::clock;
 use crate::exec::commands::{acl, monitor};
 use crate::exec::request::audit;
 use crate::exec::request::context::Context;
-use crate::exec::request::spec::{Access, Spec, flag};
+use crate::exec::request::kinds::{only_answers, reports};
+use crate::exec::request::spec::{Access, Spec};
 use crate::exec::state::client::{Client, DROPPED, Db};
 use crate::exec::state::local::Local;
 use crate::shared::commands::global;
@@ -31,29 +32,6 @@ pub(super) fn table_of(client: &Client, local: &Local) -> TableId {
     match client.db {
         Db::Number(db) => in_exec(local, db).unwrap_or(DROPPED),
         Db::Table(table) => table,
-    }
-}
-
-/// Whether a command has no effect but its reply.
-fn only_answers(spec: &Spec) -> bool {
-    spec.has(flag::READONLY) || reports(spec)
-}
-
-/// Whether a command reports the state of the server and has no other effect.
-fn reports(spec: &Spec) -> bool {
-    let (name, subcommand) = spec.name.split_once('|').unwrap_or((spec.name, ""));
-    match name {
-        "info" | "command" | "cluster" => true,
-        "client" => matches!(subcommand, "list" | "info"),
-        "slowlog" => subcommand == "get",
-        "latency" => matches!(
-            subcommand,
-            "histogram" | "history" | "latest" | "doctor" | "graph"
-        ),
-        "memory" => matches!(subcommand, "stats" | "doctor" | "malloc-stats"),
-        "config" => subcommand == "get",
-        "duramen.table" => subcommand == "list",
-        _ => false,
     }
 }
 
