@@ -14,10 +14,11 @@ use duramen_base::ids::SegmentId;
 use duramen_format::frame::{SLOT_BYTES, slot_at};
 use duramen_format::mend;
 
-use crate::backup::Backup;
+use crate::backup::{Backup, State};
 use crate::error::Error;
 use crate::rebuild;
-use crate::replica::{Data, Decay};
+use crate::replica::{Data, Decay, Replica};
+use crate::salvage::read_what_can_be;
 use crate::types::{Damaged, Place, ReplicaId, ReplicaInfo};
 
 /// Attempts to read a replica that moves meanwhile.
@@ -75,6 +76,33 @@ impl Backup {
         before: &dyn Fn(usize),
     ) -> Result<ReplicaInfo, Error> {
         self.read_from(self.own(segment), into, ReadMode::Steps(step_bytes, before))
+    }
+
+    /// The first bytes of a replica, as many as are certified and fit into `into`, damaged or not:
+    /// zeros where the device gives an error. Nothing is verified, and no damage is noted.
+    ///
+    /// # Errors
+    /// [`Error::UnknownSegment`].
+    pub fn read_raw(&self, id: ReplicaId, into: &mut [u8]) -> Result<ReplicaInfo, Error> {
+        let unknown = || Error::UnknownSegment {
+            segment: id.segment,
+        };
+        for _ in 0..ATTEMPTS {
+            let source = {
+                let state = self.state();
+                let replica = state.replicas.get(&id).filter(|replica| replica.committed);
+                self.copy(&state, replica.ok_or_else(unknown)?, id, into)
+            };
+            let part = &mut into[..source.in_frame];
+            match source.frame {
+                Some(_) => drop(read_what_can_be(&self.frames, source.at, part)),
+                None => part.fill(0),
+            }
+            if !self.moved(id, &source)? {
+                return Ok(source.info);
+            }
+        }
+        Err(unknown())
     }
 
     pub(crate) fn read_from(
@@ -290,20 +318,27 @@ impl Backup {
                 end: length as u64,
             });
         }
+        Ok(self.copy(&state, replica, id, into))
+    }
+
+    /// Copies the bytes that are in memory, as far as they are certified and fit into `into`.
+    fn copy(&self, state: &State, replica: &Replica, id: ReplicaId, into: &mut [u8]) -> Source {
+        let info = replica.info(id);
+        let length = into.len().min(info.length as usize);
         let in_frame = if let Data::InFrame = replica.data {
             length
         } else {
-            let base = replica.base as usize;
-            replica.copy_from(replica.base, &mut into[base.min(length)..length]);
+            let base = length.min(replica.base as usize);
+            replica.copy_from(replica.base, &mut into[base..length]);
             base
         };
-        Ok(Source {
+        Source {
             info,
             at: replica.frame.map_or(0, |frame| state.frames.data_at(frame)),
             in_frame,
             base: replica.base,
             frame: replica.frame,
-        })
+        }
     }
 
     /// Whether a replica has moved since it was looked up.

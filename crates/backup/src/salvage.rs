@@ -300,7 +300,7 @@ impl Salvage {
 }
 
 /// Reads block by block if one read fails; returns the ranges that were read.
-fn read_what_can_be(frames: &Region, at: u64, into: &mut [u8]) -> Vec<Range<usize>> {
+pub(crate) fn read_what_can_be(frames: &Region, at: u64, into: &mut [u8]) -> Vec<Range<usize>> {
     if frames.read_at(at, into).is_ok() {
         return std::iter::once(0..into.len()).collect();
     }

@@ -52,7 +52,15 @@ pub fn claim_alone(open: impl Fn() -> io::Result<File>) -> io::Result<File> {
 }
 
 /// Names of all files in a store's directory.
-pub const STORE_FILES: [&str; 6] = ["LOCK", "superblock", "wal", "frames", "heat", "heat.new"];
+pub const STORE_FILES: [&str; 7] = [
+    "LOCK",
+    "superblock",
+    "wal",
+    "frames",
+    "heat",
+    "heat.new",
+    "accepted-loss",
+];
 
 /// The store file that this path names: it has such a name, and a superblock is beside it. The file
 /// need not exist.

@@ -105,6 +105,8 @@ pub enum Bug {
     DamageGoesToFlash,
     /// remote::Q11: a backup that gets damaged bytes is lost.
     DamageLosesBackups,
+    /// recovery::damaged::D2: a recovery leaves out what is lost without being asked to.
+    AcceptsUnasked,
     /// A message with damaged bytes ends a move.
     DamageEndsMove,
     /// sound::V1: an export gives a good checksum to an entry that it has not verified.
@@ -142,6 +144,10 @@ pub enum Bug {
     ReplayEverything,
     /// Written data counts as synced.
     AnswerBeforeSync,
+    /// accepted::Z1: any loss counts as accepted once one was.
+    AcceptsMore,
+    /// accepted::Z2: older versions of lost entries are shown.
+    OlderIsShown,
 
     /// read::D1: a replica with one flipped bit is lost as a whole.
     OneBitLosesReplica,

@@ -96,7 +96,7 @@ pub enum Error {
     /// Part of the data is missing or damaged, and there is no other copy here. Nothing was
     /// touched.
     #[error(
-        "`{place}`: {reason}. Nothing was changed; restore from a snapshot, or run `duramen fsck` to see what is left"
+        "`{place}`: {reason}. Nothing was changed; restore from a snapshot, or run `duramen fsck` to see what is left, or `duramen accept-loss` to start without the rest"
     )]
     Damaged { place: String, reason: String },
     /// Memory or disk as configured cannot hold the contents of the directory. Nothing was touched.

@@ -1,6 +1,7 @@
 //! Internals for the server, the members of a cluster, the tools and the simulator: not stable, and
 //! no part of the embedded API.
 
+pub use crate::accepted::{Losses, accept, losses};
 pub use crate::durable::{Backups, Bytes, Call, Repair, RepairStep};
 pub use crate::member::MemberOptions;
 pub use crate::restart::{MemberDisk, member_disk};

@@ -53,8 +53,10 @@
 //! Papers: Rumble14 (log-structured memory), Ousterhout15 (versions, conditions, durability),
 //! Merritt17 (many cores), Beineke18 (the disk).
 
+mod accepted;
 mod bell;
 mod closing;
+mod control;
 mod durable;
 mod error;
 mod expiry;

@@ -8,6 +8,7 @@ use duramen_base::planted::carry;
 use duramen_cluster::control::State;
 use duramen_engine::{LoadError, Loader, Pass};
 use duramen_format::mend::Mended;
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -31,6 +32,8 @@ pub(crate) struct Loaded {
 pub(crate) struct Manifest<'a> {
     pub state: &'a State,
     pub listed: &'a [ReplicaInfo],
+    /// The rest of segments of which a part is lost, and that was accepted.
+    pub left: &'a BTreeMap<SegmentId, Vec<u8>>,
     /// Segments that should be in memory if not all fit.
     pub kept: &'a [SegmentId],
     /// See [`Loader::keep_part`].
@@ -59,6 +62,8 @@ struct Load<'a> {
     backup: &'a Backup,
     /// The newest first.
     segments: &'a [ReplicaInfo],
+    /// See [`Manifest::left`].
+    left: &'a BTreeMap<SegmentId, Vec<u8>>,
     next: AtomicUsize,
     /// Half as many as threads; a reading thread holds one. If all threads read together, all would
     /// wait for the device and then all would compute.
@@ -107,6 +112,7 @@ pub(crate) fn load(
         loader: &loader,
         backup,
         segments: &segments,
+        left: manifest.left,
         next: AtomicUsize::new(0),
         turns: (0..wanted.div_ceil(2)).map(|_| Mutex::new(())).collect(),
         stop: AtomicBool::new(false),
@@ -192,16 +198,19 @@ impl Load<'_> {
             let Some(replica) = self.segments.get(n) else {
                 return;
             };
+            let left = self.left.get(&replica.segment);
+            let length = left.map_or(replica.length, |left| left.len() as u32);
             let mut fill = |into: &mut [u8]| {
+                if let Some(left) = left {
+                    into.copy_from_slice(left);
+                    return Ok(());
+                }
                 let turn = &self.turns[n % self.turns.len()];
                 let _turn = turn.lock().expect("a turn to read");
                 let read = self.backup.read(replica.segment, into);
                 read.map(drop).map_err(|error| error.damage())
             };
-            match self
-                .loader
-                .adopt(replica.segment, replica.length, &mut fill)
-            {
+            match self.loader.adopt(replica.segment, length, &mut fill) {
                 Ok(entries) => self.show(replica, entries, started, progress),
                 Err(error) => {
                     self.stop.store(true, Ordering::Relaxed);

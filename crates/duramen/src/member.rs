@@ -4,9 +4,9 @@
 use crate::durable::{Backups, Commit, Durable, Remote, Replicas};
 use crate::hints::Hints;
 use crate::load::Loaded;
-use crate::restart;
 use crate::writer::LogWriter;
 use crate::{Error, Options, Store};
+use crate::{control, restart};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_cluster::placement::{Layout, Member};
 use duramen_cluster::replication::{BackupId, Config, Found, Master, Placed, Rejection, Ticket};
@@ -93,7 +93,7 @@ impl Store {
                 restart::CONTROL_ROLL_BYTES.min(options.segment_bytes / 4),
             )
         };
-        let master = Master::new(config, restart::new_state(), &[], &[]);
+        let master = Master::new(config, control::new_state(), &[], &[]);
         let remote = Remote {
             log: options.log,
             replicas: options.replicas,

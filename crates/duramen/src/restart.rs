@@ -9,6 +9,8 @@
 //! - P4: segments that were open are closed at their ends, in the same commit as the new control
 //!   segment; heads continue in new ones.
 
+use crate::accepted::Left;
+use crate::control;
 use crate::durable::{Durable, LOCAL, Local, Replicas};
 use crate::heat::Heat;
 use crate::load::{self, Failed, Loaded};
@@ -16,13 +18,10 @@ use crate::{DiskMode as Mode, Error, Options, Phase, Progress};
 use duramen_backup::disk::Disk;
 use duramen_backup::{Backup, Expected, Geometry, Identity, ReplicaInfo};
 use duramen_base::ids::{Level, SegmentId};
-use duramen_base::planted::{Bug, has_bug};
 use duramen_base::units::MIB;
-use duramen_cluster::control::{Listed, State, Table, segments_max};
+use duramen_cluster::control::{State, segments_max};
 use duramen_cluster::replication::{Config, Found, Master};
 use duramen_engine::{LogOptions, Mode as EngineMode, TableId};
-use duramen_format::mend::{self, Mended};
-use duramen_format::segment::Kind;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -274,18 +273,13 @@ fn restart(
     started: Instant,
     progress: &(dyn Fn(&Progress) + Send + Sync),
 ) -> Result<(Durable, Loaded), Error> {
-    let place = backup.disk().label();
-    let damaged = |reason: String| Error::Damaged {
-        place: place.clone(),
-        reason,
-    };
-    let state = read_control(&backup, replicas, options, &damaged)?;
-    let listed = check_complete(&state, replicas, &damaged)?;
+    let state = control::read(&backup, replicas, options.version_floor)?;
     // The control segment counts until the next one does.
-    let control = newest_control(replicas).map(|replica| replica.segment);
-    backup.forget_rebuilt(&|id| state.segments.contains_key(&id) || control == Some(id));
-    let fill = |kept_part| {
-        let engine = make_engine(&backup, &state, replicas, options)?;
+    let newest = control::newest(replicas).map(|replica| replica.segment);
+    backup.forget_rebuilt(&|id| state.segments.contains_key(&id) || newest == Some(id));
+    let fill = |left: &Left, kept_part| {
+        let listed = check_complete(&backup, &state, replicas, left)?;
+        let engine = make_engine(&backup, &state, replicas, left.version_max(), options)?;
         for (table, info) in &state.tables {
             let restored =
                 engine.restore_table(TableId(*table), &info.name, info.floor, info.level);
@@ -296,13 +290,15 @@ fn restart(
         let manifest = load::Manifest {
             state: &state,
             listed: &listed,
+            left: &left.images,
             kept: heat.as_ref().map_or(&[], Heat::segments),
             kept_part,
         };
         let loaded = load::load(&engine, &backup, &manifest, threads, started, progress)?;
         Ok((engine, heat, loaded))
     };
-    let (engine, heat, mut loaded) = fill_what_fits(options, fill)?;
+    let (left, (engine, heat, mut loaded)) =
+        fill_what_is_left((&backup, &state, replicas), options, fill)?;
     loaded.clean = state.clean;
     loaded.took = started.elapsed();
     // Until these keys are removed, the next start needs the former clock (docs/protocols.md,
@@ -312,7 +308,7 @@ fn restart(
     } else {
         0
     };
-    note_flipped(&backup, std::mem::take(&mut loaded.mended));
+    control::note_flipped(&backup, std::mem::take(&mut loaded.mended));
     let master = make_master(&backup, state, &backup.replicas());
     let local = Local::new(backup, options.scrub_interval, heat);
     let durable = Durable::new(options, engine, master, Replicas::Local(local));
@@ -324,6 +320,9 @@ fn restart(
         Ok(()) | Err(Error::DiskFull(_)) => {}
         Err(error) => return Err(error),
     }
+    if let Replicas::Local(local) = &durable.replicas {
+        left.settle(&durable, &local.backup)?;
+    }
     progress(&Progress {
         bytes_done: loaded.bytes,
         bytes_total: loaded.bytes,
@@ -334,17 +333,20 @@ fn restart(
     Ok((durable, loaded))
 }
 
-/// Segments that had flipped bits before they were written: their frames are replaced, so that the
-/// next start finds none of these bits (docs/protocols.md, "Damage at rest").
-fn note_flipped(backup: &Backup, mended: Vec<(SegmentId, Mended)>) {
-    let mut by_segment: BTreeMap<SegmentId, Vec<String>> = BTreeMap::new();
-    for (segment, mended) in mended {
-        let of_segment = by_segment.entry(segment).or_default();
-        of_segment.push(mended.to_string());
-    }
-    for (segment, bits) in by_segment {
-        backup.note_flipped(segment, bits.len() as u64, bits.join("; "));
-    }
+/// Loads with `fill`; if that is refused for damage whose loss was accepted, without it.
+fn fill_what_is_left<T>(
+    (backup, state, replicas): (&Backup, &State, &[ReplicaInfo]),
+    options: &Options,
+    fill: impl Fn(&Left, Option<f64>) -> Result<T, Failed>,
+) -> Result<(Left, T), Error> {
+    let all = Left::default();
+    let refused = match fill_what_fits(options, |part| fill(&all, part)) {
+        Err(refused @ Error::Damaged { .. }) => refused,
+        filled => return Ok((all, filled?)),
+    };
+    let left = Left::of(backup, state, replicas)?.ok_or(refused)?;
+    let filled = fill_what_fits(options, |part| fill(&left, part))?;
+    Ok((left, filled))
 }
 
 /// Loads with `fill`. A cache without memory for everything keeps less, in a new engine.
@@ -363,91 +365,15 @@ fn fill_what_fits<T>(
     filled.map_err(|failed| failed.error)
 }
 
-fn newest_control(replicas: &[ReplicaInfo]) -> Option<&ReplicaInfo> {
-    let controls = replicas.iter().filter(|r| r.kind == Kind::Control);
-    if has_bug(Bug::OldControlHead) {
-        controls.min_by_key(|replica| replica.segment)
-    } else {
-        controls.max_by_key(|replica| replica.segment)
-    }
-}
-
-/// P2: reads the newest control segment. An older one never replaces it: frames that it lists may
-/// be gone.
-fn read_control(
-    backup: &Backup,
-    replicas: &[ReplicaInfo],
-    options: &Options,
-    damaged: &dyn Fn(String) -> Error,
-) -> Result<State, Error> {
-    let Some(newest) = newest_control(replicas) else {
-        if replicas.is_empty() {
-            let safe_version = options.version_floor;
-            return Ok(State {
-                safe_version,
-                ..new_state()
-            });
-        }
-        return Err(damaged(format!(
-            "there are {} segments, but no control segment that says which of them count",
-            replicas.len()
-        )));
-    };
-    let mut bytes = vec![0; newest.length as usize];
-    backup.read(newest.segment, &mut bytes).map_err(|error| {
-        damaged(format!(
-            "the newest control segment cannot be read: {}",
-            error.damage()
-        ))
-    })?;
-    let mended = mend::segment(&mut bytes, Kind::Control, mend::SURE_BYTES_MAX);
-    let mended = mended.unwrap_or_default().into_iter();
-    note_flipped(
-        backup,
-        mended.map(|mended| (newest.segment, mended)).collect(),
-    );
-    let replayed = State::replay(newest.segment, &bytes);
-    let mut state = replayed.map_err(|error| damaged(error.to_string()))?;
-    if has_bug(Bug::ReplayEverything) {
-        let is_data = |of: &&ReplicaInfo| of.kind != Kind::Control && !of.damaged;
-        for of in replicas.iter().filter(is_data) {
-            let (kind, epoch, closed) = (of.kind, of.epoch, Some(of.certificate()));
-            let new = Listed {
-                kind,
-                head: 0,
-                epoch,
-                closed,
-                generation: 0,
-            };
-            state.segments.entry(of.segment).or_insert(new);
-        }
-    }
-    if has_bug(Bug::DamageIsSkipped) {
-        let is_damaged = |id| replicas.iter().any(|of| of.segment == id && of.damaged);
-        state.segments.retain(|id, _| !is_damaged(*id));
-    }
-    Ok(state)
-}
-
-/// The state of a new store: the default table exists from the start.
-pub(crate) fn new_state() -> State {
-    let default = Table {
-        name: "default".to_owned(),
-        level: None,
-        floor: 0,
-    };
-    State {
-        tables: BTreeMap::from([(TableId::DEFAULT.0, default)]),
-        ..State::default()
-    }
-}
-
-/// Checks that every listed segment is there as the control log describes it.
+/// Checks that every listed segment is there as the control log describes it, but for those of
+/// which a part is left.
 fn check_complete(
+    backup: &Backup,
     state: &State,
     replicas: &[ReplicaInfo],
-    damaged: &dyn Fn(String) -> Error,
+    left: &Left,
 ) -> Result<Vec<ReplicaInfo>, Error> {
+    let damaged = |reason| control::damaged(backup, reason);
     let by_id: BTreeMap<SegmentId, &ReplicaInfo> = replicas
         .iter()
         .map(|replica| (replica.segment, replica))
@@ -460,6 +386,10 @@ fn check_complete(
                 listed.kind.name()
             )));
         };
+        if left.images.contains_key(id) {
+            found.push(**replica);
+            continue;
+        }
         let is_whole = listed
             .closed
             .is_none_or(|certificate| replica.certificate() == certificate);
@@ -490,6 +420,7 @@ fn make_engine(
     backup: &Backup,
     state: &State,
     replicas: &[ReplicaInfo],
+    lost_version: u64,
     options: &Options,
 ) -> Result<Arc<duramen_engine::Store>, Error> {
     let geometry = backup.geometry();
@@ -510,7 +441,7 @@ fn make_engine(
         disk_segments_room: room,
         segments_found: state.segments.len() as u64,
         first_segment,
-        version_floor: state.safe_version + 1,
+        version_floor: state.safe_version.max(lost_version) + 1,
         expired_until_ms: backup.clock_ms(),
         doubts_clock: true,
         level: options.level,
@@ -557,6 +488,7 @@ mod tests {
     use duramen_base::limits::TABLES_MAX;
     use duramen_format::certificate::Certificate;
     use duramen_format::control::{ListedSegment, Record, TABLE_NAME_BYTES_MAX};
+    use duramen_format::segment::Kind;
 
     /// A log of 64 GB on segments of 2 MiB had a list of all segments that fitted into no control
     /// segment: the server ended at that point, and at each start after that.

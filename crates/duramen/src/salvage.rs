@@ -36,6 +36,7 @@ use duramen_cluster::control::{Listed, State, each_record};
 use duramen_engine::{Error as EngineError, TableId};
 use duramen_format::certificate::Certificate;
 use duramen_format::entry::{self, Entry, Kind as EntryKind, VERSION_MAX};
+use duramen_format::loss::find_again;
 use duramen_format::mend::{self, Mended};
 use duramen_format::segment::{HEADER_BYTES, Header, Kind};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -44,9 +45,6 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Consecutive valid entries that are accepted as entries behind a gap; fewer if the segment ends
-/// with them.
-const FOUND_AGAIN: u32 = 4;
 /// Bytes of memory for each copied byte: the new store must not fill up, and takes this much only
 /// while it is made.
 const ROOM: u64 = 3;
@@ -645,28 +643,4 @@ fn end_by_header(bytes: &[u8], at: usize) -> Option<usize> {
     let end = at + entry::parse_again(rest(bytes, at)?).ok()?.padded_bytes;
     let is_end = rest(bytes, end).is_none_or(|rest| entry::parse(rest).is_ok());
     is_end.then_some(end)
-}
-
-/// The place behind `from` at which entries begin again.
-fn find_again(bytes: &[u8], from: usize) -> Option<usize> {
-    const STEP: usize = 8;
-    let last = bytes.len() - bytes.len() % STEP;
-    // Number of consecutive entries from each place on, computed backwards.
-    let mut runs = vec![0u32; last / STEP + 1];
-    let mut at = last;
-    while at > from + STEP {
-        at -= STEP;
-        if let Ok(entry) = entry::parse(&bytes[at..]) {
-            let next = at + entry.padded_bytes;
-            runs[at / STEP] = match next == bytes.len() {
-                true => FOUND_AGAIN,
-                false => runs.get(next / STEP).map_or(0, |run| run + 1).max(1),
-            };
-        }
-    }
-    let first = (from + STEP) / STEP;
-    let found = runs[first.min(runs.len())..]
-        .iter()
-        .position(|run| *run >= FOUND_AGAIN);
-    found.map(|found| (first + found) * STEP)
 }

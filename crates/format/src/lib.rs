@@ -14,6 +14,7 @@ pub mod entry;
 pub mod frame;
 pub mod hash;
 pub mod heat;
+pub mod loss;
 pub mod mend;
 pub mod recipe;
 pub mod segment;

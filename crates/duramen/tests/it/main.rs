@@ -10,6 +10,7 @@ mod full_memory;
 mod hanging;
 mod heat;
 mod loads;
+mod lost;
 mod member;
 mod reads;
 mod repair;

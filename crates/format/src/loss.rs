@@ -1,0 +1,390 @@
+//! The lost part of a damaged segment, and the rest of it.
+//!
+//! Several replicas are put together entry by entry. Bytes that no replica has, and that one
+//! flipped bit does not explain ([`mend`](crate::mend)), are *lost*. A loss is named completely, so
+//! that an operator can accept it by its token: `duramen accept-loss`, docs/protocols.md,
+//! "Accepting a loss".
+//!
+//! **Invariants**
+//! - Y1: the image is *proved* if its certificate matches: then every byte is as it was written,
+//!   though perhaps of memory that had flipped bits by then. All other entries of it count.
+//! - Y2: of an image that is not proved, the entries in front of the first damaged one count. The
+//!   bytes behind it may be those of an older segment in the same frame, whole entries with good
+//!   sums: what had been deleted would come back. If no entry is damaged, all of them are lost.
+//! - Y3: behind an entry whose header is not plausible, the place of the next entry is not known:
+//!   a client may have put entries into a value. Entries that are found there are lost too, and
+//!   named.
+//! - Y4: each entry that is lost is a *claim* if its header is plausible: its key had this version
+//!   then, or was removed. An older version of this key must not appear.
+//! - Y5: equal images give equal tokens, on each server and at each attempt.
+
+use crate::certificate::Certificate;
+use crate::checksum::crc32c_append;
+use crate::entry::{self, Entry, Kind as EntryKind, NewTombstone, VERSION_MAX};
+use crate::mend;
+use crate::segment::{HEADER_BYTES, Header};
+use duramen_base::ids::SegmentId;
+use std::fmt;
+use std::ops::Range;
+
+/// Versions above this one are not believed: a damaged header must not use up the versions.
+const VERSION_BELIEVED_MAX: u64 = VERSION_MAX / 2;
+/// Entries begin at multiples of this.
+const STEP: usize = entry::ALIGN_BYTES;
+/// Consecutive sound entries by which the next entry is found; fewer at the end of the segment.
+const FOUND_AGAIN: u32 = 4;
+/// Most consecutive damaged entries that are told apart by their headers.
+const DAMAGED_RUN_MAX: usize = 16;
+
+/// An entry that is lost, by its own header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Place of its first byte.
+    pub at: u32,
+    pub kind: EntryKind,
+    pub table: u32,
+    pub key: Box<[u8]>,
+    pub version: u64,
+    /// Its own sum is right, but what lies in front of it is damaged (Y2, Y3).
+    pub is_whole: bool,
+}
+
+impl Claim {
+    fn of(at: usize, entry: &Entry<'_>, is_whole: bool) -> Claim {
+        Claim {
+            at: at as u32,
+            kind: entry.kind,
+            table: entry.table,
+            key: entry.key.into(),
+            version: entry.version.min(VERSION_BELIEVED_MAX),
+            is_whole,
+        }
+    }
+}
+
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Claim { table, version, .. } = self;
+        let key = mend::key_text(&self.key);
+        match self.kind {
+            EntryKind::Object => write!(f, "`{key}` of table {table}, version {version}")?,
+            EntryKind::Tombstone => {
+                write!(
+                    f,
+                    "the removal of `{key}` of table {table}, version {version}"
+                )?;
+            }
+            EntryKind::Completion => write!(f, "the answer to a request, in table {table}")?,
+        }
+        match self.is_whole {
+            true => f.write_str(" (whole, behind damage)"),
+            false => f.write_str(" (as its damaged header says)"),
+        }
+    }
+}
+
+/// The lost part of a segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loss {
+    pub segment: SegmentId,
+    pub certificate: Certificate,
+    /// In order. Bytes of the header: nothing but the header is lost there.
+    pub ranges: Vec<Range<u32>>,
+    /// In order of their places.
+    pub claims: Vec<Claim>,
+}
+
+impl Loss {
+    /// The name of exactly this loss (Y5).
+    pub fn token(&self) -> u32 {
+        let Certificate { length, crc } = self.certificate;
+        let mut bytes = Vec::new();
+        let mut words = vec![self.segment.0, u64::from(length), u64::from(crc)];
+        for range in &self.ranges {
+            words.extend([u64::from(range.start), u64::from(range.end)]);
+        }
+        for claim in &self.claims {
+            words.extend([claim.at, claim.table, claim.kind as u32].map(u64::from));
+            words.push(claim.version);
+        }
+        words
+            .iter()
+            .for_each(|word| bytes.extend(word.to_le_bytes()));
+        let keys = self.claims.iter();
+        keys.fold(crc32c_append(0, &bytes), |crc, claim| {
+            crc32c_append(crc, &claim.key)
+        })
+    }
+
+    /// Lost bytes.
+    pub fn bytes(&self) -> u64 {
+        let ranges = self.ranges.iter();
+        ranges.map(|range| u64::from(range.end - range.start)).sum()
+    }
+
+    /// A line for each range, each followed by at most `claims_max` lines for its claims.
+    pub fn lines(&self, claims_max: usize) -> Vec<String> {
+        let mut lines = Vec::new();
+        for range in &self.ranges {
+            let (segment, Range { start, end }) = (self.segment, range);
+            let claims = self.claims.iter().filter(|claim| range.contains(&claim.at));
+            let what = match claims.clone().next() {
+                _ if *end as usize <= HEADER_BYTES => ": its header, no entry",
+                Some(_) => " held:",
+                None => ": which keys were in it is not known",
+            };
+            lines.push(format!("segment {segment}, bytes {start}..{end}{what}"));
+            let shown = claims.clone().take(claims_max);
+            lines.extend(shown.map(|claim| format!("  {claim}")));
+            let more = claims.count().saturating_sub(claims_max);
+            if more > 0 {
+                lines.push(format!("  and {more} more"));
+            }
+        }
+        lines
+    }
+}
+
+/// The rest of a segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Examined {
+    /// The header and every entry that counts, one after another.
+    pub sound: Vec<u8>,
+    pub loss: Option<Loss>,
+}
+
+impl Examined {
+    /// The rest, and a tombstone for each claim: a replay of it shows no older version.
+    pub fn with_tombstones(&self) -> Vec<u8> {
+        let mut bytes = self.sound.clone();
+        let claims = self.loss.iter().flat_map(|loss| &loss.claims);
+        for claim in claims.filter(|claim| claim.kind != EntryKind::Completion) {
+            let tombstone = NewTombstone {
+                table: claim.table,
+                version: claim.version,
+                key: &claim.key,
+                victim: self
+                    .loss
+                    .as_ref()
+                    .map_or(SegmentId::NONE, |loss| loss.segment),
+            };
+            let at = bytes.len();
+            bytes.resize(at + tombstone.padded_bytes(), 0);
+            tombstone.write_to(&mut bytes[at..]);
+        }
+        bytes
+    }
+}
+
+/// Puts replicas of a data segment together. Their bytes may be damaged in any way; a
+/// piece that could not be read is zeros. `header`: what the log says about the segment.
+pub fn examine(images: &[Vec<u8>], header: &Header, certificate: Certificate) -> Examined {
+    let length = certificate.length as usize;
+    let fitted = images.iter().map(|image| {
+        let mut image = image.clone();
+        image.resize(length, 0);
+        image
+    });
+    let mut images: Vec<Vec<u8>> = fitted.collect();
+    if let Some(proved) = images.iter().position(|image| certificate.matches(image)) {
+        images = vec![images.swap_remove(proved)];
+        return Walk::new(images, true).end(header, certificate);
+    }
+    let merged = Walk::new(images, false);
+    if merged.first_gap.is_none() {
+        let mut whole = merged.head_of(header).to_vec();
+        whole.extend(&merged.sound);
+        if certificate.matches(&whole) {
+            return Examined {
+                sound: whole,
+                loss: None,
+            }; // Y1
+        }
+    }
+    merged.end(header, certificate)
+}
+
+/// A walk through replicas of one segment, all of the same length.
+struct Walk {
+    images: Vec<Vec<u8>>,
+    is_proved: bool,
+    /// The entries that count, without the header.
+    sound: Vec<u8>,
+    first_gap: Option<usize>,
+    ranges: Vec<Range<u32>>,
+    claims: Vec<Claim>,
+}
+
+impl Walk {
+    fn new(images: Vec<Vec<u8>>, is_proved: bool) -> Walk {
+        let mut walk = Walk {
+            images,
+            is_proved,
+            sound: Vec::new(),
+            first_gap: None,
+            ranges: Vec::new(),
+            claims: Vec::new(),
+        };
+        let (mut at, mut is_lost) = (HEADER_BYTES, false);
+        while at < walk.length() {
+            at = match walk.entry(at) {
+                Some(next) if is_lost => walk.lose(at, next, true),
+                Some(next) => next,
+                None => {
+                    walk.first_gap.get_or_insert(at);
+                    let by_header = walk.end_by_header(at);
+                    is_lost |= !walk.is_proved || by_header.is_none(); // Y2, Y3
+                    let next = by_header.or_else(|| walk.find_again(at));
+                    let end = next.unwrap_or(walk.length());
+                    walk.lose(at, end, false)
+                }
+            };
+        }
+        walk
+    }
+
+    fn length(&self) -> usize {
+        self.images.first().map_or(0, Vec::len)
+    }
+
+    /// The end of the entry at `at`, which some replica has. It is added to those that count.
+    fn entry(&mut self, at: usize) -> Option<usize> {
+        let bytes_max = match self.is_proved {
+            true => usize::MAX,
+            false => mend::SURE_BYTES_MAX,
+        };
+        let is_sound = |image: &Vec<u8>| entry::parse(&image[at..]).is_ok();
+        let found = self.images.iter().position(is_sound).or_else(|| {
+            let mut images = self.images.iter_mut();
+            images.position(|image| mend::entry_at(image, at, bytes_max).is_some())
+        })?;
+        let image = &self.images[found];
+        let end = at + entry::parse(&image[at..]).ok()?.padded_bytes;
+        self.sound.extend_from_slice(&image[at..end]);
+        Some(end)
+    }
+
+    /// Bytes are lost, with what they claim to be. Returns their end.
+    fn lose(&mut self, at: usize, end: usize, is_whole: bool) -> usize {
+        if is_whole {
+            self.sound.truncate(self.sound.len() - (end - at));
+        }
+        let claims = self.images.iter().find_map(|image| {
+            let entry = match is_whole {
+                true => entry::parse(&image[at..]).ok()?,
+                false => entry::parse_again(&image[at..]).ok()?,
+            };
+            (at + entry.padded_bytes == end).then(|| Claim::of(at, &entry, is_whole))
+        });
+        self.claims.extend(claims);
+        match self.ranges.last_mut() {
+            Some(last) if last.end as usize == at => last.end = end as u32,
+            _ => self.ranges.push(at as u32..end as u32),
+        }
+        end
+    }
+
+    /// The end of a damaged entry by its own header, if a sound entry or the end of the segment is
+    /// there, or behind a few more that are damaged.
+    fn end_by_header(&self, at: usize) -> Option<usize> {
+        let mut images = self.images.iter();
+        images.find_map(|image| {
+            let next = |at: usize| {
+                let shape = entry::parse_again(image.get(at..)?).ok()?;
+                Some(at + shape.padded_bytes)
+            };
+            let is_end = |end: usize| {
+                let mut images = self.images.iter();
+                end == self.length() || images.any(|image| entry::parse(&image[end..]).is_ok())
+            };
+            let ends = std::iter::successors(next(at), |at| next(*at));
+            let is_plausible = ends.take(DAMAGED_RUN_MAX).any(is_end);
+            next(at).filter(|_| is_plausible)
+        })
+    }
+
+    /// The place behind `from` at which entries begin again, in some replica.
+    fn find_again(&self, from: usize) -> Option<usize> {
+        let found = self
+            .images
+            .iter()
+            .filter_map(|image| find_again(image, from));
+        found.min()
+    }
+
+    /// The header of a replica that has the right one, or a new one.
+    fn head_of(&self, header: &Header) -> [u8; HEADER_BYTES] {
+        let mut heads = self.images.iter().filter_map(|image| image.first_chunk());
+        let is_it = |head: &&[u8; HEADER_BYTES]| {
+            let found = Header::decode(*head);
+            found.is_ok_and(|found| found.segment == header.segment && found.log == header.log)
+        };
+        heads.find(is_it).copied().unwrap_or(header.encode())
+    }
+
+    fn end(mut self, header: &Header, certificate: Certificate) -> Examined {
+        let head = self.head_of(header);
+        let has_head = self.images.iter().any(|image| image.starts_with(&head));
+        if !self.is_proved && (self.first_gap.is_none() || !has_head) {
+            // Y2: the bytes of another segment, or older ones.
+            self = self.all_lost();
+        } else if !has_head {
+            self.ranges.insert(0, 0..HEADER_BYTES as u32);
+        }
+        let mut sound = head.to_vec();
+        sound.append(&mut self.sound);
+        let loss = Loss {
+            segment: header.segment,
+            certificate,
+            ranges: self.ranges,
+            claims: self.claims,
+        };
+        let is_lost = !loss.ranges.is_empty();
+        Examined {
+            sound,
+            loss: is_lost.then_some(loss),
+        }
+    }
+
+    fn all_lost(self) -> Walk {
+        let (mut at, mut claims) = (0, self.claims);
+        while let Ok(entry) = entry::parse(self.sound.get(at..).unwrap_or_default()) {
+            claims.push(Claim::of(HEADER_BYTES + at, &entry, true));
+            at += entry.padded_bytes;
+        }
+        claims.sort_by_key(|claim| claim.at);
+        let end = self.images.first().map_or(0, Vec::len) as u32;
+        Walk {
+            sound: Vec::new(),
+            ranges: std::iter::once(0..end).collect(),
+            claims,
+            ..self
+        }
+    }
+}
+
+/// The place behind `from` at which several sound entries follow each other.
+pub fn find_again(bytes: &[u8], from: usize) -> Option<usize> {
+    let last = bytes.len() - bytes.len() % STEP;
+    // Number of consecutive entries from each place on, computed backwards.
+    let mut runs = vec![0u32; last / STEP + 1];
+    let mut at = last;
+    while at > from + STEP {
+        at -= STEP;
+        if let Ok(entry) = entry::parse(&bytes[at..]) {
+            let next = at + entry.padded_bytes;
+            runs[at / STEP] = match next == bytes.len() {
+                true => FOUND_AGAIN,
+                false => runs.get(next / STEP).map_or(0, |run| run + 1).max(1),
+            };
+        }
+    }
+    let first = (from + STEP) / STEP;
+    let found = runs[first.min(runs.len())..]
+        .iter()
+        .position(|run| *run >= FOUND_AGAIN);
+    found.map(|found| (first + found) * STEP)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,233 @@
+//! Damage of every kind in segments of which the content is known.
+
+use super::*;
+use crate::entry::NewObject;
+use crate::segment::Kind;
+
+const HEADER: Header = Header {
+    kind: Kind::Head,
+    segment: SegmentId(514),
+    log: 7,
+    head: 1,
+    capacity: 1 << 20,
+};
+const ENTRIES: u64 = 20;
+
+fn key(n: u64) -> Vec<u8> {
+    format!("user:{n}").into_bytes()
+}
+
+/// A segment, and the place of each entry.
+fn segment(value_bytes: usize) -> (Vec<u8>, Vec<usize>) {
+    let mut bytes = HEADER.encode().to_vec();
+    let mut places = Vec::new();
+    for n in 0..ENTRIES {
+        let object = NewObject {
+            table: 0,
+            version: n + 1,
+            expires_at_ms: None,
+            key: &key(n),
+            value: &vec![n as u8; value_bytes],
+            victim: SegmentId::NONE,
+            is_typed: false,
+        };
+        places.push(bytes.len());
+        let at = bytes.len();
+        bytes.resize(at + object.padded_bytes(), 0);
+        object.write_to(&mut bytes[at..]);
+    }
+    (bytes, places)
+}
+
+/// The numbers of the objects, and of the tombstones.
+fn numbers(bytes: &[u8]) -> (Vec<u64>, Vec<u64>) {
+    assert!(Header::decode(bytes).is_ok());
+    let (mut at, mut objects, mut tombstones) = (HEADER_BYTES, Vec::new(), Vec::new());
+    while at < bytes.len() {
+        let entry = entry::parse(&bytes[at..]).expect("only sound entries are left");
+        let n = (0..ENTRIES).find(|n| key(*n) == entry.key).expect("a key");
+        match entry.kind {
+            EntryKind::Object => objects.push(n),
+            _ => tombstones.push(n),
+        }
+        at += entry.padded_bytes;
+    }
+    (objects, tombstones)
+}
+
+fn others(but: &[u64]) -> Vec<u64> {
+    (0..ENTRIES).filter(|n| !but.contains(n)).collect()
+}
+
+#[test]
+fn memory_that_lost_two_bits_of_a_value_loses_this_entry_alone() {
+    let (mut bytes, places) = segment(100);
+    bytes[places[5] + 50] ^= 3;
+    let certificate = Certificate::of(&bytes); // made of the bad bytes
+    let examined = examine(&[bytes.clone()], &HEADER, certificate);
+    let loss = examined.loss.clone().expect("a loss");
+    assert_eq!(loss.ranges, [places[5] as u32..places[6] as u32]);
+    assert_eq!(
+        (&*loss.claims[0].key, loss.claims[0].version),
+        (&key(5)[..], 6)
+    );
+    assert!(!loss.claims[0].is_whole && loss.claims.len() == 1);
+    assert_eq!(numbers(&examined.sound), (others(&[5]), vec![]));
+    assert_eq!(
+        numbers(&examined.with_tombstones()),
+        (others(&[5]), vec![5])
+    );
+    // loss::Y5: a name for exactly this.
+    let again = examine(&[bytes.clone(), bytes.clone()], &HEADER, certificate);
+    assert_eq!(again.loss.expect("the same").token(), loss.token());
+    bytes[places[7] + 50] ^= 3;
+    let more = examine(&[bytes.clone()], &HEADER, Certificate::of(&bytes));
+    assert_ne!(more.loss.expect("more").token(), loss.token());
+    assert_eq!(loss.lines(9).len(), 2, "{:?}", loss.lines(9));
+}
+
+#[test]
+fn replicas_with_damage_in_different_entries_make_a_whole_one() {
+    let (whole, places) = segment(100);
+    let certificate = Certificate::of(&whole);
+    let (mut one, mut other) = (whole.clone(), whole.clone());
+    one[places[3] + 8..places[5]].fill(0);
+    other[places[9]..places[9] + 60].fill(0xff);
+    let examined = examine(&[one.clone(), other.clone()], &HEADER, certificate);
+    assert_eq!((examined.sound, examined.loss), (whole.clone(), None));
+    // A lost header too, and a replica that ends early.
+    one[..HEADER_BYTES].fill(0);
+    other.truncate(places[15]);
+    let examined = examine(&[one, other], &HEADER, certificate);
+    assert_eq!((examined.sound, examined.loss), (whole, None));
+}
+
+/// loss::Y2: the frame may have had another segment's bytes behind the first damage.
+#[test]
+fn what_lies_behind_damage_on_a_disk_is_lost_and_named() {
+    let (mut bytes, places) = segment(100);
+    let certificate = Certificate::of(&bytes);
+    bytes[places[5] + 50] ^= 3;
+    let examined = examine(&[bytes.clone()], &HEADER, certificate);
+    let loss = examined.loss.clone().expect("a loss");
+    assert_eq!(loss.ranges, [places[5] as u32..bytes.len() as u32]);
+    assert_eq!(loss.claims.len() as u64, ENTRIES - 5);
+    assert!(loss.claims[1..].iter().all(|claim| claim.is_whole));
+    let lost: Vec<u64> = (5..ENTRIES).collect();
+    assert_eq!(numbers(&examined.with_tombstones()), (others(&lost), lost));
+    // Whole entries that do not fit the certificate prove nothing at all.
+    let (whole, _) = segment(100);
+    let examined = examine(
+        &[whole.clone()],
+        &HEADER,
+        Certificate {
+            crc: 1,
+            ..certificate
+        },
+    );
+    let loss = examined.loss.expect("a loss");
+    assert_eq!(
+        (examined.sound.len(), loss.claims.len()),
+        (HEADER_BYTES, ENTRIES as usize)
+    );
+}
+
+/// loss::Y3: a client can write the bytes of entries into a value.
+#[test]
+fn entries_behind_a_bad_header_are_lost_and_named() {
+    let (mut bytes, places) = segment(100);
+    bytes[places[5]] ^= 0x7f; // no kind of entry
+    let certificate = Certificate::of(&bytes);
+    let examined = examine(&[bytes], &HEADER, certificate);
+    let loss = examined.loss.clone().expect("a loss");
+    let lost: Vec<u64> = (6..ENTRIES).collect();
+    assert_eq!(loss.claims.len(), lost.len(), "the damaged one has no name");
+    assert!(loss.claims.iter().all(|claim| claim.is_whole));
+    assert_eq!(
+        numbers(&examined.with_tombstones()),
+        ((0..5).collect(), lost)
+    );
+}
+
+#[test]
+fn damaged_entries_beside_each_other_have_their_names() {
+    let (mut bytes, places) = segment(100);
+    for n in [5, 6, 7, ENTRIES as usize - 1] {
+        bytes[places[n] + 50] ^= 3;
+    }
+    let certificate = Certificate::of(&bytes);
+    let loss = examine(&[bytes], &HEADER, certificate)
+        .loss
+        .expect("a loss");
+    let keys: Vec<&[u8]> = loss.claims.iter().map(|claim| &*claim.key).collect();
+    assert_eq!(keys, [5, 6, 7, ENTRIES - 1].map(key));
+    assert_eq!(loss.ranges.len(), 2);
+}
+
+#[test]
+fn a_bad_header_of_a_segment_is_a_loss_of_no_entry() {
+    let (mut bytes, _) = segment(100);
+    bytes[10] ^= 0xff;
+    let certificate = Certificate::of(&bytes);
+    let examined = examine(&[bytes], &HEADER, certificate);
+    let loss = examined.loss.clone().expect("it is said");
+    assert_eq!((loss.ranges.len(), loss.claims.len()), (1, 0));
+    assert_eq!(numbers(&examined.sound).0, others(&[]));
+}
+
+#[test]
+fn a_damaged_version_does_not_use_up_the_versions() {
+    let (mut bytes, places) = segment(100);
+    bytes[places[5] + 5..places[5] + 8].fill(0xff);
+    let certificate = Certificate::of(&bytes);
+    let loss = examine(&[bytes], &HEADER, certificate)
+        .loss
+        .expect("a loss");
+    assert_eq!(loss.claims[0].version, VERSION_BELIEVED_MAX);
+}
+
+/// No bytes make it panic, and what is left is always sound.
+#[test]
+fn any_bytes_are_looked_at() {
+    let (whole, _) = segment(40);
+    let certificate = Certificate::of(&whole);
+    let mut random = duramen_base::random::Random::new(5);
+    for round in 0..300 {
+        let mut bytes = whole.clone();
+        for _ in 0..random.below(8) + 1 {
+            let at = random.below(bytes.len() as u64) as usize;
+            let end = bytes.len().min(at + random.below(200) as usize);
+            bytes[at..end]
+                .iter_mut()
+                .for_each(|byte| *byte = random.next_u64() as u8);
+        }
+        bytes.truncate(bytes.len() - random.below(100) as usize);
+        let certificate = match round % 2 {
+            0 => certificate,
+            _ => Certificate::of(&bytes),
+        };
+        let images = match round % 3 {
+            0 => vec![bytes, Vec::new()],
+            1 => vec![bytes.clone(), bytes],
+            _ => vec![bytes],
+        };
+        let examined = examine(&images, &HEADER, certificate);
+        numbers_of_any(&examined.sound);
+        numbers_of_any(&examined.with_tombstones());
+    }
+    assert!(examine(&[], &HEADER, certificate).loss.is_some());
+    assert!(
+        examine(&[Vec::new()], &HEADER, Certificate::EMPTY)
+            .sound
+            .len()
+            == HEADER_BYTES
+    );
+}
+
+fn numbers_of_any(bytes: &[u8]) {
+    assert!(Header::decode(bytes).is_ok());
+    let mut at = HEADER_BYTES;
+    while at < bytes.len() {
+        at += entry::parse(&bytes[at..]).expect("sound").padded_bytes;
+    }
+}
