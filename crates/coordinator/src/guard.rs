@@ -225,7 +225,7 @@ fn command_of(admin: &Admin) -> (&'static str, Option<&str>) {
         | Admin::AbortMigration { .. }
         | Admin::Rebalance { is_dry: false } => ("duramen.tablet", None),
         Admin::Drain { .. } | Admin::Undrain { .. } => ("duramen.drain", None),
-        Admin::CrashServer { .. } => ("duramen.crash", None),
+        Admin::CrashServer { .. } | Admin::AcceptLoss { .. } => ("duramen.crash", None),
         Admin::Status
         | Admin::Recoveries
         | Admin::Overview
@@ -234,6 +234,7 @@ fn command_of(admin: &Admin) -> (&'static str, Option<&str>) {
         | Admin::Members
         | Admin::Waits
         | Admin::Balance
+        | Admin::Losses { .. }
         | Admin::Rebalance { is_dry: true } => (SEES, None),
     }
 }

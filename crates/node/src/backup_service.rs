@@ -35,9 +35,7 @@
 
 use crate::builds::Builds;
 use crate::requests::RequestId;
-use duramen_backup::{
-    Backup, Chunk, Error, Group, Lookup, ReadAhead, ReplicaId, ReplicaInfo, Sorted, WantedKeys,
-};
+use duramen_backup::{Backup, Chunk, Error, Group, ReadAhead, ReplicaId, ReplicaInfo};
 use duramen_base::ids::{Level, RecoveryId, SegmentId, ServerId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_cluster::lease::HolderLease;
@@ -46,17 +44,12 @@ use duramen_format::hash::KeyHasher;
 use duramen_format::segment::Kind;
 use duramen_wire::native::Slice;
 use duramen_wire::native::message::{
-    Peer, PeerAnswer, ReadReplica, Refusal, ReplicaEntry, Replicas, ServerAnswer, WriteReplica,
+    Peer, PeerAnswer, Refusal, ReplicaEntry, Replicas, ServerAnswer, WriteReplica,
 };
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::sync::Arc;
 
-/// Most bytes in one answer to [`Peer::ReadReplica`], whatever the request allows.
-const ENTRIES_BYTES_MAX: u32 = 8 << 20;
-/// Delay before a repeated request for a replica that is being read.
-const READ_AGAIN_MS: u32 = 5;
 /// Delay before a repeated write for which the device had no space.
 const FULL_AGAIN_MS: u32 = 100;
 /// Refused control segments of one log that are stored one by one; all older ones are refused for
@@ -212,8 +205,8 @@ impl<T> BackupService<T> {
                     payload: payload.into(),
                 });
             }
-            Peer::ReadReplica(read) => {
-                let (answer, payload) = self.read(read);
+            Peer::ReadReplica(_) | Peer::ReadRaw { .. } => {
+                let (answer, payload) = self.read_for_recovery(question);
                 return out.push(Reply {
                     tag,
                     answer,
@@ -516,8 +509,9 @@ impl<T> BackupService<T> {
         if let Some(ahead) = self.ahead.get_mut(&log) {
             ahead.retry_bad();
         }
-        let mut replicas = self.backup.replicas_of(log.number());
-        replicas.retain(|replica| !replica.damaged);
+        let replicas = self.backup.replicas_of(log.number());
+        let (damaged, mut replicas): (Vec<_>, Vec<_>) =
+            replicas.into_iter().partition(|replica| replica.damaged);
         let (control, payload) = self.newest_control(log, min_open, &mut replicas);
         let is_holder = replicas.iter().any(|replica| replica.kind == Kind::Control);
         let left_us = if is_holder {
@@ -525,17 +519,17 @@ impl<T> BackupService<T> {
         } else {
             0
         };
-        let entries: Vec<ReplicaEntry> = replicas
-            .iter()
-            .map(|replica| ReplicaEntry {
-                segment: replica.segment,
-                kind: replica.kind,
-                epoch: replica.epoch,
-                certificate: replica.certificate(),
-                closed: replica.closed,
-                primary: self.primaries.contains(&replica.id()),
-            })
-            .collect();
+        let entry = |replica: &ReplicaInfo| ReplicaEntry {
+            segment: replica.segment,
+            kind: replica.kind,
+            epoch: replica.epoch,
+            certificate: replica.certificate(),
+            closed: replica.closed,
+            primary: self.primaries.contains(&replica.id()),
+        };
+        let entries: Vec<ReplicaEntry> = replicas.iter().map(entry).collect();
+        let damaged = damaged.iter().filter(|of| of.kind != Kind::Control);
+        let damaged = damaged.map(entry).collect();
         let open = replicas.iter().filter(|replica| !replica.closed);
         let inherited = open.filter(|replica| self.inherited.contains(&replica.id()));
         let inherited = inherited.map(|replica| replica.segment).collect();
@@ -554,6 +548,7 @@ impl<T> BackupService<T> {
             control,
             lease_left_ms: u32::try_from(left_us.div_ceil(1000)).unwrap_or(u32::MAX),
             inherited,
+            damaged,
         }));
         (answer, payload)
     }
@@ -582,37 +577,6 @@ impl<T> BackupService<T> {
                     return (Some(id.segment), bytes);
                 }
                 Err(_) => replicas.retain(|replica| replica.id() != id),
-            }
-        }
-    }
-
-    fn read(&mut self, read: &ReadReplica) -> (PeerAnswer, Slice) {
-        let Some(ahead) = self.ahead.get_mut(&read.log) else {
-            return (invalid("this log is not being recovered"), Slice::default());
-        };
-        let bad = |reason: &str| {
-            (
-                PeerAnswer::Bad {
-                    reason: reason.to_owned(),
-                },
-                Slice::default(),
-            )
-        };
-        match ahead.get(read.segment) {
-            Lookup::NotYet => (
-                PeerAnswer::NotYet {
-                    after_ms: READ_AGAIN_MS,
-                },
-                Slice::default(),
-            ),
-            Lookup::Bad => bad("the replica is missing or damaged"),
-            Lookup::Ready(sorted) if sorted.info.certificate() != read.certificate => {
-                bad("the replica has another certificate") // B5
-            }
-            Lookup::Ready(sorted) => {
-                let (answer, payload) = cut(&sorted, read);
-                ahead.given(read.segment, payload.len());
-                (answer, payload)
             }
         }
     }
@@ -710,58 +674,6 @@ impl<T> BackupService<T> {
     }
 }
 
-/// The next entries of the requested range, whole ones, at least one. Consecutive entries are not
-/// copied.
-fn cut(sorted: &Arc<Sorted>, read: &ReadReplica) -> (PeerAnswer, Slice) {
-    let bytes_max = read.bytes_max.min(ENTRIES_BYTES_MAX) as usize;
-    let mut skip = read.offset as usize;
-    let (mut entries, mut bytes, mut next) = (0, 0, None);
-    let mut pieces: Vec<Range<usize>> = Vec::new();
-    for tablet in &read.tablets {
-        let wanted = WantedKeys {
-            table: tablet.table.0,
-            keys: tablet.range,
-            since: tablet.creation,
-        };
-        let length = sorted.range(&wanted).len();
-        if skip >= length {
-            skip -= length;
-            continue;
-        }
-        let room = bytes_max.saturating_sub(bytes);
-        let Some((piece, count)) = sorted.piece(&wanted, skip, room) else {
-            return (invalid("no entry begins there"), Slice::default());
-        };
-        if entries > 0 && piece.len() > room {
-            next = Some(read.offset + bytes as u32);
-            break;
-        }
-        (bytes, entries) = (bytes + piece.len(), entries + count);
-        let is_whole = skip + piece.len() == length;
-        match pieces.last_mut() {
-            Some(last) if last.end == piece.start => last.end = piece.end,
-            _ => pieces.push(piece),
-        }
-        if !is_whole {
-            next = Some(read.offset + bytes as u32);
-            break;
-        }
-        skip = 0;
-    }
-    if skip > 0 && pieces.is_empty() {
-        return (invalid("no entry begins there"), Slice::default());
-    }
-    let payload = match pieces.as_slice() {
-        [piece] => Slice::of(sorted.clone(), piece.clone()),
-        pieces => {
-            let all = (**sorted).as_ref();
-            let parts: Vec<&[u8]> = pieces.iter().map(|piece| &all[piece.clone()]).collect();
-            parts.concat().into()
-        }
-    };
-    (PeerAnswer::Entries { next, entries }, payload)
-}
-
 /// The answer to a master after its write was refused.
 fn refused_write(error: &Error, open: bool) -> PeerAnswer {
     match error {
@@ -786,6 +698,6 @@ fn not_ready(error: &Error) -> PeerAnswer {
     })
 }
 
-fn invalid(why: &str) -> PeerAnswer {
+pub(crate) fn invalid(why: &str) -> PeerAnswer {
     PeerAnswer::Refused(Refusal::Invalid(why.to_owned()))
 }

@@ -16,7 +16,7 @@ use crate::order::{Order, Purging};
 use duramen_base::ids::RecoveryId;
 use duramen_engine::{Error, SideCommit, SideError};
 use duramen_wire::native::Slice;
-use duramen_wire::native::message::RangeLoad;
+use duramen_wire::native::message::{RangeLoad, SegmentLoss};
 use std::fmt;
 
 /// A job: run it, and pass in its result as [`NodeInput::JobDone`](crate::NodeInput::JobDone).
@@ -54,6 +54,12 @@ pub(crate) enum RecoveryCompletion {
         attempt: u32,
         bytes: usize,
         result: Result<u64, SideError>,
+    },
+    /// A segment of which no replica was whole.
+    PutTogether {
+        segment: usize,
+        /// An error is what is lost.
+        result: Result<Result<u64, SideError>, SegmentLoss>,
     },
     Committed(Result<SideCommit, SideError>),
     Aborted,

@@ -22,6 +22,7 @@ use duramen_base::planted::{Bug, has_bug};
 use duramen_cluster::membership::Members;
 use duramen_cluster::placement::{self, Layout};
 use duramen_cluster::replication::BackupId;
+use duramen_format::hash::KeyHasher;
 use duramen_wire::native::message::{ClusterSettings, Enlist, ServerEntry};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -142,11 +143,11 @@ impl Life {
             ahead_bytes: node.ahead_bytes,
         };
         let keeper = backup.map(|backup| Box::new(BackupService::new(backup, config, now_us)));
-        let mut life = Life {
+        let life = Life {
             store: store.clone(),
             remote: Remote::new(server, settings.segment_bytes, queue),
             leases: Leases::new(settings.read_lease_ms, until),
-            recoveries: Recoveries::default(),
+            recoveries: Recoveries::new(node.ahead_bytes / 2, KeyHasher::new(settings.hash_seed)),
             migrations: Migrations::default(),
             needed: Needed::default(),
             warmth: Warmth::new(
@@ -162,7 +163,6 @@ impl Life {
             loads: Loads::new(now_us, node.room_us),
             settings,
         };
-        life.recoveries.ahead_bytes = node.ahead_bytes / 2;
         let opened = NodeOutput::Opened {
             store,
             keeper,

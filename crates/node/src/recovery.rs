@@ -23,12 +23,19 @@
 //!   replicas, because each holder gives pieces only of a replica with the order's certificate
 //!   (backup_service::B5): the same bytes, in the same order. If a piece is damaged, or a holder
 //!   has no such replica, the segment begins anew.
+//! - R7: a segment of which no holder gives entries, and of which one said that its replica is bad,
+//!   is put together from all replicas (`damaged`).
 //!
 //! **Concurrency** none: one owner, the node. Jobs share the side log, which allows it.
 //!
 //! Paper: [Ousterhout15 §7.2, §7.3]; differs: the end is one record, which makes the side log part
 //! of the log (docs/protocols.md).
 
+mod damaged;
+mod part;
+
+use self::damaged::DamagedSegments;
+use self::part::Part;
 use crate::effects::Effects;
 use crate::job::{Job, JobResult, RecoveryCompletion, RunId};
 use crate::ranges::Ranges;
@@ -39,6 +46,7 @@ use duramen_base::planted::{Bug, has_bug};
 use duramen_cluster::membership::Members;
 use duramen_engine::{SideCommit, SideError, SideLog, SidePlan};
 use duramen_format::entry::ALIGN_BYTES;
+use duramen_format::hash::KeyHasher;
 use duramen_format::segment::Kind;
 use duramen_wire::native::Slice;
 use duramen_wire::native::message::{
@@ -94,28 +102,6 @@ pub struct PartitionProgress {
     pub entries: u64,
 }
 
-/// A segment that is being read.
-struct Part {
-    /// Number of its sources that were left, in turn.
-    left: usize,
-    /// Failures since the last progress.
-    failed: usize,
-    /// Grows when it begins anew: pieces of an earlier attempt do not count (R6).
-    attempt: u32,
-    /// The offset of the next piece; `None`: all of it has arrived.
-    offset: Option<u32>,
-    /// The highest offset so far, of all attempts.
-    reached: u32,
-    /// The unanswered requests for that piece, to one source after another; the last one counts as
-    /// in flight.
-    asked: Vec<PeerCall>,
-    /// When the last one was sent.
-    asked_us: u64,
-    due_us: u64,
-    /// Pieces that are being replayed.
-    jobs: u32,
-}
-
 enum Stage {
     Replaying,
     /// A job commits it.
@@ -146,6 +132,7 @@ struct Run {
     /// The order's segments that are not being read yet, the newest first.
     unread: VecDeque<usize>,
     parts: BTreeMap<usize, Part>,
+    damaged: DamagedSegments,
     /// Replays in progress, and their bytes.
     jobs: u32,
     job_bytes: usize,
@@ -162,16 +149,27 @@ struct Run {
 }
 
 /// The recoveries of a member; see the module.
-#[derive(Default)]
 pub(crate) struct Recoveries {
     runs: BTreeMap<RunId, Run>,
     tokens: BTreeMap<Token, RunId>,
     next: u64,
     /// Most bytes in flight or waiting to be replayed, of all partitions.
     pub(crate) ahead_bytes: usize,
+    /// The cluster's hash of keys.
+    pub(crate) hasher: KeyHasher,
 }
 
 impl Recoveries {
+    pub fn new(ahead_bytes: usize, hasher: KeyHasher) -> Recoveries {
+        Recoveries {
+            runs: BTreeMap::new(),
+            tokens: BTreeMap::new(),
+            next: 0,
+            ahead_bytes,
+            hasher,
+        }
+    }
+
     pub fn has(&self, id: RunId) -> bool {
         self.runs.contains_key(&id)
     }
@@ -229,6 +227,7 @@ impl Recoveries {
             creation,
             unread,
             parts: BTreeMap::new(),
+            damaged: DamagedSegments::default(),
             jobs: 0,
             job_bytes: 0,
             ahead_bytes: 0,
@@ -267,6 +266,7 @@ impl Recoveries {
                 Stage::Replaying => {
                     run.refill(now_us, look_ahead);
                     run.ask(now_us, members, &mut self.next, &mut out.requests);
+                    run.put_together(*id, &self.hasher, &mut out.jobs);
                     run.end(*id, &mut out.jobs);
                 }
                 Stage::GivingUp(outcome) if run.jobs == 0 => {
@@ -319,6 +319,10 @@ impl Recoveries {
         answer: Option<(PeerAnswer, Slice)>,
         jobs: &mut Vec<Job>,
     ) {
+        let mut runs = self.runs.values_mut();
+        if let Some(run) = runs.find(|run| run.damaged.has(call)) {
+            return run.damaged.answered(now_us, call, answer);
+        }
         let found = self.runs.iter_mut().find_map(|(id, run)| {
             let mut parts = run.parts.iter();
             let of = parts.find(|(_, part)| part.asked.contains(&call));
@@ -361,7 +365,10 @@ impl Recoveries {
             Some((PeerAnswer::NotYet { after_ms }, _)) => {
                 part.due_us = now_us + u64::from(after_ms) * 1000;
             }
-            Some((PeerAnswer::Bad { .. }, _)) => part.turn(),
+            Some((PeerAnswer::Bad { .. }, _)) => {
+                part.is_bad = true;
+                part.turn();
+            }
             _ => {
                 part.leave();
                 part.asked.clear();
@@ -399,6 +406,9 @@ impl Recoveries {
                     None => attempt,
                 };
                 run.replayed(segment, attempt, bytes, result);
+            }
+            RecoveryCompletion::PutTogether { segment, result } => {
+                run.was_put_together(segment, result);
             }
             RecoveryCompletion::Committed(Ok(commit)) => {
                 run.is_committed = true;
@@ -458,46 +468,6 @@ impl Recoveries {
     }
 }
 
-impl Part {
-    fn new(now_us: u64) -> Part {
-        Part {
-            left: 0,
-            failed: 0,
-            attempt: 0,
-            offset: Some(0),
-            reached: 0,
-            asked: Vec::new(),
-            asked_us: now_us,
-            due_us: now_us,
-            jobs: 0,
-        }
-    }
-
-    /// Continues with the next source.
-    fn leave(&mut self) {
-        self.left += 1;
-        self.failed += 1;
-    }
-
-    /// A piece has arrived; the next one is at this offset.
-    fn goes_on(&mut self, next: Option<u32>) {
-        self.offset = next;
-        if next > Some(self.reached) {
-            self.reached = next.unwrap_or_default();
-            self.failed = 0;
-        }
-    }
-
-    /// Begins with the next source, from the start (R6).
-    fn turn(&mut self) {
-        self.leave();
-        self.attempt += 1;
-        self.offset = Some(0);
-        self.asked.clear();
-        self.jobs = 0;
-    }
-}
-
 impl Run {
     fn due_us(&self) -> u64 {
         let has_room = self.has_room();
@@ -506,7 +476,8 @@ impl Run {
                 let wait =
                     |part: &&Part| !part.asked.is_empty() || has_room && part.offset.is_some();
                 let parts = self.parts.values().filter(wait);
-                parts.map(|part| part.due_us).min()
+                let parts = parts.map(|part| part.due_us);
+                parts.chain(self.damaged.due_us()).min()
             }
             Stage::Reporting(_, due_us) | Stage::Settling(_, due_us, _) => Some(due_us),
             _ => None,
@@ -598,11 +569,13 @@ impl Run {
                 part.due_us = now_us + REST_US;
             }
             if part.failed >= alive.len().max(1) * ROUNDS_MAX {
-                let outcome = PartitionOutcome::Failed {
-                    retry_elsewhere: false,
-                    reason: format!("no backup has segment {}", wanted.segment),
-                };
-                return self.give_up(Some(outcome));
+                if !part.is_bad || part.jobs > 0 {
+                    let segment = wanted.segment;
+                    return self.lacks(segment);
+                }
+                self.parts.remove(&segment);
+                self.damaged.add(segment, alive); // R7
+                continue;
             }
             if alive.is_empty() {
                 continue;
@@ -636,6 +609,17 @@ impl Run {
                 payload: Slice::default(),
             });
         }
+        if !self.ask_damaged(now_us, next, requests) {
+            self.lacks(SegmentId::NONE);
+        }
+    }
+
+    /// No backup has this segment.
+    fn lacks(&mut self, segment: SegmentId) {
+        self.give_up(Some(PartitionOutcome::Failed {
+            retry_elsewhere: false,
+            reason: format!("no backup has segment {segment}"),
+        }));
     }
 
     fn replayed(
@@ -683,8 +667,11 @@ impl Run {
     /// Commits the side log after the last segment.
     fn end(&mut self, id: RunId, jobs: &mut Vec<Job>) {
         let is_all = self.parts.is_empty() && self.unread.is_empty() && self.jobs == 0; // R5
-        if !is_all || !matches!(self.stage, Stage::Replaying) {
+        if !is_all || !self.damaged.is_empty() || !matches!(self.stage, Stage::Replaying) {
             return;
+        }
+        if let Some(outcome) = self.damaged.outcome() {
+            return self.give_up(Some(outcome));
         }
         self.stage = Stage::Committing;
         let side = self.side.clone();

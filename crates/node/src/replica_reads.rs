@@ -1,16 +1,24 @@
 //! Reading of replicas for recoveries, and building of survivors: the backup service names them,
 //! and any thread reads or builds. Recoveries go first.
 
-use crate::backup_service::{BackupService, Reply};
+use crate::backup_service::{BackupService, Reply, invalid};
 use crate::builds::{AGAIN_MS, BuildJob, Ordered};
-use duramen_backup::{Backup, Error, ReplicaId, Sorted, Spare};
-use duramen_base::ids::ServerId;
+use duramen_backup::{Backup, Error, Lookup, ReplicaId, Sorted, Spare, WantedKeys};
+use duramen_base::ids::{SegmentId, ServerId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_format::certificate::Certificate;
 use duramen_format::hash::KeyHasher;
 use duramen_wire::native::Slice;
-use duramen_wire::native::message::{PeerAnswer, Refusal, WriteReplica};
+use duramen_wire::native::message::{Peer, PeerAnswer, ReadReplica, Refusal, WriteReplica};
+use std::ops::Range;
 use std::sync::Arc;
+
+/// Most bytes in one answer to [`Peer::ReadReplica`], whatever the request allows.
+const ENTRIES_BYTES_MAX: u32 = 8 << 20;
+/// Delay before a repeated request for a replica that is being read.
+const READ_AGAIN_MS: u32 = 5;
+/// Bytes in one answer to [`Peer::ReadRaw`].
+const RAW_BYTES: u32 = 1 << 20;
 
 /// Replicas to be read.
 pub struct ReplicaRead {
@@ -184,6 +192,134 @@ impl<T> BackupService<T> {
         };
         out.push(reply(tag, answer));
     }
+}
+
+impl<T> BackupService<T> {
+    /// Entries of a partition, or bytes of a replica.
+    pub(crate) fn read_for_recovery(&mut self, question: &Peer) -> (PeerAnswer, Slice) {
+        match question {
+            Peer::ReadReplica(read) => self.read(read),
+            Peer::ReadRaw {
+                log,
+                segment,
+                offset,
+            } => {
+                let (answer, payload) = self.read_raw(*log, *segment, *offset);
+                (answer, payload.into())
+            }
+            _ => (invalid("this reads nothing"), Slice::default()),
+        }
+    }
+
+    fn read(&mut self, read: &ReadReplica) -> (PeerAnswer, Slice) {
+        let Some(ahead) = self.ahead.get_mut(&read.log) else {
+            return (invalid("this log is not being recovered"), Slice::default());
+        };
+        let bad = |reason: &str| {
+            (
+                PeerAnswer::Bad {
+                    reason: reason.to_owned(),
+                },
+                Slice::default(),
+            )
+        };
+        match ahead.get(read.segment) {
+            Lookup::NotYet => (
+                PeerAnswer::NotYet {
+                    after_ms: READ_AGAIN_MS,
+                },
+                Slice::default(),
+            ),
+            Lookup::Bad => bad("the replica is missing or damaged"),
+            Lookup::Ready(sorted) if sorted.info.certificate() != read.certificate => {
+                bad("the replica has another certificate") // backup_service::B5
+            }
+            Lookup::Ready(sorted) => {
+                let (answer, payload) = cut(&sorted, read);
+                ahead.given(read.segment, payload.len());
+                (answer, payload)
+            }
+        }
+    }
+
+    /// A piece of a replica as it is here, for a recovery without a whole one.
+    fn read_raw(
+        &mut self,
+        log: ServerId,
+        segment: SegmentId,
+        offset: u32,
+    ) -> (PeerAnswer, Vec<u8>) {
+        if !self.ahead.contains_key(&log) {
+            return (invalid("this log is not being recovered"), Vec::new());
+        }
+        let id = ReplicaId {
+            log: log.number(),
+            segment,
+        };
+        let segment_bytes = self.backup.geometry().segment_bytes as usize;
+        self.scratch.resize(segment_bytes, 0);
+        match self.backup.read_raw(id, &mut self.scratch) {
+            Ok(info) => {
+                let length = info.length;
+                let end = offset.saturating_add(RAW_BYTES).min(length) as usize;
+                let piece = self.scratch.get(offset as usize..end).unwrap_or_default();
+                (PeerAnswer::Raw { length }, piece.to_vec())
+            }
+            Err(error) => (bad(&error.to_string()), Vec::new()),
+        }
+    }
+}
+
+/// The next entries of the requested range, whole ones, at least one. Consecutive entries are not
+/// copied.
+fn cut(sorted: &Arc<Sorted>, read: &ReadReplica) -> (PeerAnswer, Slice) {
+    let bytes_max = read.bytes_max.min(ENTRIES_BYTES_MAX) as usize;
+    let mut skip = read.offset as usize;
+    let (mut entries, mut bytes, mut next) = (0, 0, None);
+    let mut pieces: Vec<Range<usize>> = Vec::new();
+    for tablet in &read.tablets {
+        let wanted = WantedKeys {
+            table: tablet.table.0,
+            keys: tablet.range,
+            since: tablet.creation,
+        };
+        let length = sorted.range(&wanted).len();
+        if skip >= length {
+            skip -= length;
+            continue;
+        }
+        let room = bytes_max.saturating_sub(bytes);
+        let Some((piece, count)) = sorted.piece(&wanted, skip, room) else {
+            return (invalid("no entry begins there"), Slice::default());
+        };
+        if entries > 0 && piece.len() > room {
+            next = Some(read.offset + bytes as u32);
+            break;
+        }
+        (bytes, entries) = (bytes + piece.len(), entries + count);
+        let is_whole = skip + piece.len() == length;
+        match pieces.last_mut() {
+            Some(last) if last.end == piece.start => last.end = piece.end,
+            _ => pieces.push(piece),
+        }
+        if !is_whole {
+            next = Some(read.offset + bytes as u32);
+            break;
+        }
+        skip = 0;
+    }
+    if skip > 0 && pieces.is_empty() {
+        return (invalid("no entry begins there"), Slice::default());
+    }
+    let payload = match pieces.as_slice() {
+        [piece] => Slice::of(sorted.clone(), piece.clone()),
+        pieces => {
+            let all = (**sorted).as_ref();
+            let parts: Vec<&[u8]> = pieces.iter().map(|piece| &all[piece.clone()]).collect();
+            parts.concat().into()
+        }
+    };
+    (PeerAnswer::Entries { next, entries }, payload)
 }
 
 fn reply<T>(tag: T, answer: PeerAnswer) -> Reply<T> {

@@ -47,6 +47,8 @@ impl Coordinator {
             }
             Admin::Members => CoordinatorAnswer::Admin(AdminAnswer::Members(self.members_health())),
             Admin::Waits => CoordinatorAnswer::Admin(AdminAnswer::Waits(self.waits())),
+            Admin::Losses { server } => self.losses(server),
+            Admin::AcceptLoss { server, token } => self.accept_loss(server, token),
             Admin::CrashServer { server } => {
                 if !self.is_up(server) {
                     return invalid(format!("server {server} is not UP"));

@@ -43,6 +43,7 @@ mod foreign;
 mod frames;
 mod functions;
 mod loads;
+mod losses;
 mod map;
 mod migrations;
 mod open;
@@ -250,6 +251,8 @@ pub struct Coordinator {
     /// Servers that enlist, by nonce.
     callers: BTreeMap<u64, callers::Caller>,
     turned_away: waits::TurnedAway,
+    /// Tokens of accepted losses of crashed servers.
+    accepted: BTreeMap<ServerId, Vec<u32>>,
     /// UP members, in no order.
     up: Vec<ServerId>,
     /// Their disks.

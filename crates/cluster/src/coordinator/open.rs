@@ -91,6 +91,7 @@ impl Coordinator {
             nonces: BTreeMap::new(),
             callers: BTreeMap::new(),
             turned_away: super::waits::TurnedAway::default(),
+            accepted: BTreeMap::new(),
             up: Vec::new(),
             disks: BTreeMap::new(),
             tables: BTreeMap::from([(TableId::DEFAULT, default)]),
@@ -183,6 +184,7 @@ impl Coordinator {
             Key::Users => self.users.adopt(records::decode(value)?),
             Key::Functions => self.functions.adopt(records::decode(value)?),
             Key::Loads(id) => self.adopt_loads(id, value),
+            Key::Accepted(id) => self.adopt_accepted(id, value),
         }
         Some(())
     }

@@ -15,6 +15,7 @@
 //! "u"                        ClusterUsers      since layout 3
 //! "f"                        ClusterFunctions  since layout 4
 //! "~l" server u64            list of RangeLoad coarse loads of a member's ranges
+//! "~a" server u64            list of u32       tokens of losses that an operator has accepted
 //! ```
 //!
 //! Keys from "~" on are [advice](super::store::ADVICE): older programs leave them alone, so they
@@ -108,6 +109,7 @@ pub(super) enum Key {
     Users,
     Functions,
     Loads(ServerId),
+    Accepted(ServerId),
 }
 
 impl Key {
@@ -129,6 +131,7 @@ impl Key {
             Key::Users => with(b'u', &[]),
             Key::Functions => with(b'f', &[]),
             Key::Loads(id) => with(ADVICE, &[b"l", &id.number().to_be_bytes()]),
+            Key::Accepted(id) => with(ADVICE, &[b"a", &id.number().to_be_bytes()]),
         }
     }
 
@@ -150,7 +153,15 @@ impl Key {
             b'c' => Key::Client(ClientId(long(rest)?)),
             b'u' if rest.is_empty() => Key::Users,
             b'f' if rest.is_empty() => Key::Functions,
-            ADVICE => Key::Loads(ServerId::from_number(long(rest.strip_prefix(b"l")?)?)),
+            ADVICE => {
+                let (kind, id) = rest.split_first()?;
+                let id = ServerId::from_number(long(id)?);
+                match *kind {
+                    b'l' => Key::Loads(id),
+                    b'a' => Key::Accepted(id),
+                    _ => return None,
+                }
+            }
             _ => return None,
         })
     }
@@ -192,6 +203,7 @@ mod tests {
             Key::Table(TableId(5)),
             Key::Migration(MigrationId(1 << 60)),
             Key::Loads(ServerId::new(7, 2)),
+            Key::Accepted(ServerId::new(7, 2)),
         ];
         for key in keys {
             assert_eq!(Key::decode(&key.encode()), Some(key));

@@ -32,6 +32,9 @@ const DRIFT_PERCENT: u64 = 10;
 /// long: each partition fills a segment on R disks only in part, so many short ones at once would
 /// fill the disks with nothing.
 const SEGMENTS_AT_ONCE: u64 = 8;
+/// Segments of which all known replicas are damaged are waited for this long: a whole one may be
+/// on a server that is just starting. Then the damaged ones have to do.
+const DAMAGED_AFTER_US: u64 = 10_000_000;
 /// Ended recoveries that are still shown.
 const ENDED_KEPT: usize = 32;
 
@@ -116,6 +119,7 @@ impl Coordinator {
         for dead in dead {
             self.ask_backup(dead, backup);
         }
+        self.look_for_losses();
     }
 
     /// The end of a `StartRead`.
@@ -159,7 +163,8 @@ impl Coordinator {
             return;
         }
         let copies = self.meta.settings.replicas as usize;
-        let judged = recovery.collected.judge();
+        let with_damaged = self.now_us >= recovery.since_us + DAMAGED_AFTER_US;
+        let judged = recovery.collected.judge(with_damaged);
         let judged = judged.and_then(|()| match recovery.collected.unproven(copies) {
             Some(segment) if recovery.waits_for_copies(self.now_us) => {
                 Err(Missing::Copies { segment })
@@ -347,10 +352,11 @@ impl Coordinator {
 
     fn ask_master(&mut self, dead: ServerId, partition: u32, to: ServerId) {
         let tables = self.tables.values().cloned().collect();
+        let accepted = self.accepted.get(&dead).cloned().unwrap_or_default();
         let order = self
             .recoveries
             .get(&dead)
-            .and_then(|recovery| recovery.order(partition, tables));
+            .and_then(|recovery| recovery.order(partition, tables, accepted));
         if let Some(order) = order {
             let question = FromCoordinator::Recover(Box::new(order));
             let kind = CallKind::Recover { dead, partition };
@@ -461,6 +467,11 @@ impl Coordinator {
                 retry_elsewhere,
                 reason,
             } => self.partition_failed(dead, partition, server, (retry_elsewhere, reason)),
+            PartitionOutcome::Lost { losses } => {
+                self.note_losses(dead, losses);
+                let reason = "no replica of some segments is whole".to_owned();
+                self.partition_failed(dead, partition, server, (false, reason));
+            }
         }
         self.release_master(server, 0);
         let since = self.tablets_version();
@@ -560,6 +571,7 @@ impl Coordinator {
             recovery.begin_again(id);
         }
         self.rest(dead);
+        self.rest_with_losses(dead);
         self.ask_backups(dead);
         self.arm_recovery(dead, RETRY_US);
     }
@@ -707,7 +719,9 @@ impl Coordinator {
     pub fn recovery_statuses(&self) -> Vec<RecoveryStatus> {
         let status = |recovery: &Recovery| {
             let mut status = recovery.status(self.now_us);
-            if let Some((bytes, _)) = recovery.lacks {
+            if !recovery.losses.is_empty() {
+                status.waits_for = Some(recovery.losses.text(recovery.dead));
+            } else if let Some((bytes, _)) = recovery.lacks {
                 status.waits_for = Some(self.lacks_text(recovery.dead, bytes));
             } else if recovery.lacks_frames {
                 let text = "room on the servers' disks, which other recoveries will free";

@@ -306,6 +306,7 @@ impl Coordinator {
             if server.loads.is_stored() {
                 self.delete(Key::Loads(dead));
             }
+            self.forget_accepted(dead);
             self.change_list(ServerChange::Removed(dead));
         }
     }

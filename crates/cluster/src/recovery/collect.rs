@@ -55,6 +55,8 @@ pub(crate) struct Collected {
     min_open: SegmentId,
     answers: BTreeMap<ServerId, Answer>,
     replicas: BTreeMap<SegmentId, Vec<(ServerId, ReplicaEntry)>>,
+    /// Those that are known to be damaged.
+    damaged: BTreeMap<SegmentId, Vec<(ServerId, ReplicaEntry)>>,
     /// Every segment that some backup has reported as its control segment.
     controls: BTreeSet<SegmentId>,
     /// The wanted segments, as far as known; none: the known control segments have changed.
@@ -130,6 +132,7 @@ impl Collected {
             min_open,
             answers: BTreeMap::new(),
             replicas: BTreeMap::new(),
+            damaged: BTreeMap::new(),
             controls: BTreeSet::new(),
             wanted: None,
         }
@@ -157,6 +160,10 @@ impl Collected {
         if tells_of_control {
             self.wanted = None;
         }
+        for entry in replicas.damaged {
+            let known = self.damaged.entry(entry.segment).or_default();
+            known.push((backup, entry));
+        }
         let control = replicas.control.map(|segment| (segment, control));
         let answer = Answer {
             control,
@@ -173,6 +180,9 @@ impl Collected {
         };
         if answer.control.is_some() || matches!(self.wanted, Some(Err(Missing::Later { .. }))) {
             self.wanted = None;
+        }
+        for known in self.damaged.values_mut() {
+            known.retain(|(holder, _)| *holder != backup);
         }
         for segment in answer.segments {
             let Some(known) = self.replicas.get_mut(&segment) else {
@@ -232,18 +242,24 @@ impl Collected {
         }
     }
 
-    /// Whether each segment of the log has a replica.
+    /// Whether each segment of the log has a replica. `with_damaged`: a damaged one will do, of
+    /// which the recovery master takes the sound entries.
     ///
     /// # Errors
     /// The [`Missing`] part: wait for more answers.
-    pub(crate) fn judge(&mut self) -> Result<(), Missing> {
+    pub(crate) fn judge(&mut self, with_damaged: bool) -> Result<(), Missing> {
         let wanted = match self.wanted.take() {
             Some(known) => known,
             None => self.look(),
         };
         let wanted = self.wanted.insert(wanted).as_ref();
         let wanted = wanted.map_err(|missing| missing.clone())?;
-        match wanted.missing.first().copied() {
+        let is_missing = |segment: &&SegmentId| {
+            let damaged = self.damaged.get(*segment).map_or(&[][..], Vec::as_slice);
+            let listed = wanted.state.segments.get(*segment);
+            !(with_damaged && listed.is_some_and(|listed| is_there(listed, damaged)))
+        };
+        match wanted.missing.iter().find(is_missing).copied() {
             Some(first) if !has_bug(Bug::RecoversInParts) => Err(Missing::Segments {
                 first,
                 count: wanted.missing.len(),
@@ -458,11 +474,13 @@ impl Collected {
         listed: &Listed,
         before: Option<&Certificate>,
     ) -> Option<RecoverSegment> {
-        let holders: Vec<&(ServerId, ReplicaEntry)> = self
-            .replicas(segment)
-            .iter()
-            .filter(|(_, entry)| counts(listed, entry))
-            .collect();
+        let damaged = self.damaged.get(&segment).map_or(&[][..], Vec::as_slice);
+        let counts = |holder: &&(ServerId, ReplicaEntry)| counts(listed, &holder.1);
+        let mut holders: Vec<_> = self.replicas(segment).iter().filter(counts).collect();
+        let of_damaged = damaged.iter().filter(counts);
+        if holders.is_empty() {
+            holders.extend(of_damaged.clone());
+        }
         let longest = holders
             .iter()
             .map(|(_, entry)| entry.certificate)
@@ -476,6 +494,11 @@ impl Collected {
         let turn = segment.0 as usize % equal.len();
         equal.rotate_left(turn); // spreads segments with no primary, or several
         equal.sort_by_key(|(_, entry)| !entry.primary);
+        for holder in of_damaged.filter(|(_, entry)| entry.certificate == image) {
+            if !equal.contains(&holder) {
+                equal.push(holder); // what the others lack may be there
+            }
+        }
         Some(RecoverSegment {
             segment,
             kind: listed.kind,

@@ -21,6 +21,7 @@
 //! Paper: [Ousterhout15 §7]; docs/traps.md, "Replication and recovery".
 
 pub(crate) mod collect;
+mod losses;
 pub(crate) mod plan;
 
 use collect::{Collected, Log};
@@ -29,6 +30,7 @@ use duramen_format::certificate::Certificate;
 use duramen_wire::native::message::{
     Recover, RecoverTablet, RecoveryPhase, RecoveryStatus, TableEntry,
 };
+use losses::Losses;
 use plan::Piece;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -116,6 +118,8 @@ pub(crate) struct Recovery {
     /// Of partitions of earlier attempts: number, bytes, entries.
     pub before: (u32, u64, u64),
     pub waits_for: Option<String>,
+    /// Of the last attempt: entries that no replica has.
+    pub losses: Losses,
 }
 
 impl Recovery {
@@ -152,6 +156,7 @@ impl Recovery {
             unlucky: BTreeSet::new(),
             before: (0, 0, 0),
             waits_for: None,
+            losses: Losses::default(),
         }
     }
 
@@ -281,7 +286,12 @@ impl Recovery {
     }
 
     /// The order for the recovery master of a partition; none if there is no such partition.
-    pub(crate) fn order(&self, partition: u32, tables: Vec<TableEntry>) -> Option<Recover> {
+    pub(crate) fn order(
+        &self,
+        partition: u32,
+        tables: Vec<TableEntry>,
+        accepted: Vec<u32>,
+    ) -> Option<Recover> {
         let log = self.log.as_ref()?;
         Some(Recover {
             recovery: self.id,
@@ -293,6 +303,7 @@ impl Recovery {
             tables,
             segments: log.segments.clone(),
             passes: log.passes.clone(),
+            accepted,
         })
     }
 

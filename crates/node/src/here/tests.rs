@@ -149,6 +149,7 @@ impl Rig {
             tables: vec![table()],
             segments: Vec::new().into(),
             passes: Vec::new(),
+            accepted: Vec::new(),
         };
         self.node.begin_recovery(0, order)
     }

@@ -1,5 +1,7 @@
 //! The ends of a partition's replay, step by step, over a store without reachable backups.
 
+mod lost;
+
 use super::*;
 use crate::owned::Owned;
 use crate::servers::members;
@@ -73,6 +75,7 @@ fn order() -> Recover {
         tables: vec![table],
         segments: vec![segment].into(),
         passes: Vec::new(),
+        accepted: Vec::new(),
     }
 }
 
@@ -156,7 +159,7 @@ impl Rig {
 
     fn of(order: Recover) -> Rig {
         let store = store();
-        let mut recoveries = Recoveries::default();
+        let mut recoveries = Recoveries::new(0, KeyHasher::new(0));
         let ranges = ranges_of(&order).unwrap();
         assert!(recoveries.begin(0, &store, order, ranges));
         Rig {

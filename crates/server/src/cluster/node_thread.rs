@@ -775,6 +775,7 @@ fn role_of(question: &Peer) -> Role {
         | Peer::SyncReplicas { .. }
         | Peer::FreeReplicas { .. }
         | Peer::ReadReplica(_)
+        | Peer::ReadRaw { .. }
         | Peer::ReadSegment { .. } => Role::Replica,
     }
 }

@@ -41,11 +41,6 @@ const LONG: &[(&str, &str, &str)] = &[
     ),
     (
         "crates/wire/tests/it/native/samples.rs",
-        "from_coordinator",
-        "one flat list: a sample of each message",
-    ),
-    (
-        "crates/wire/tests/it/native/samples.rs",
         "peer",
         "one flat list: a sample of each message",
     ),

@@ -365,6 +365,7 @@ impl Server {
             control: control.map(|(id, _)| *id),
             lease_left_ms: shelf.granted_until_us.saturating_sub(now_us).div_ceil(MS) as u32,
             inherited: Vec::new(),
+            damaged: Vec::new(),
         }));
         (
             answer,

@@ -2,6 +2,7 @@
 
 mod control;
 mod leases;
+mod losses;
 
 use crate::coordinator::rig::{PendingCall, Rig, Shelf, add_open, closed};
 use duramen_base::ids::{KeyRange, RecoveryId, RouteHash, SegmentId, ServerId, TableId};

@@ -392,6 +392,7 @@ impl Rig {
                 control: shelf.control.as_ref().map(|(id, _)| *id),
                 lease_left_ms: shelf.lease_left_ms,
                 inherited: shelf.inherited,
+                damaged: shelf.damaged,
             }));
             self.handle(Input::Answered {
                 call: asked.call,
@@ -422,6 +423,7 @@ pub struct Shelf {
     pub control: Option<(SegmentId, Vec<u8>)>,
     pub lease_left_ms: u32,
     pub inherited: Vec<SegmentId>,
+    pub damaged: Vec<ReplicaEntry>,
 }
 
 impl Shelf {
@@ -429,6 +431,13 @@ impl Shelf {
     pub fn inherited(mut self) -> Shelf {
         let open = self.segments.iter().filter(|entry| !entry.closed);
         self.inherited = open.map(|entry| entry.segment).collect();
+        self
+    }
+
+    /// All data segments of it are damaged.
+    pub fn damaged(mut self) -> Shelf {
+        let is_data = |entry: &mut ReplicaEntry| entry.kind != Kind::Control;
+        self.damaged = self.segments.extract_if(.., is_data).collect();
         self
     }
 

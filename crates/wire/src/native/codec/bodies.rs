@@ -153,6 +153,7 @@ fn append_order(out: &mut Vec<u8>, order: &Recover) {
         tables,
         segments,
         passes,
+        accepted,
     } = order;
     append(
         out,
@@ -169,6 +170,9 @@ fn append_order(out: &mut Vec<u8>, order: &Recover) {
     );
     out.extend_from_slice(segments.encoded());
     append(out, passes);
+    if !accepted.is_empty() {
+        append(out, accepted);
+    }
 }
 
 /// Appends a server's answer to the coordinator; the caller appends `payload_bytes` of payload

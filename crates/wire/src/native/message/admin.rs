@@ -1,6 +1,6 @@
 //! Requests of people and tools to the coordinator.
 
-use super::{ClusterSettings, ServerEntry, TableEntry, TabletRoute};
+use super::{ClusterSettings, SegmentLoss, ServerEntry, TableEntry, TabletRoute};
 use duramen_base::ids::{
     KeyRange, Level, ListVersion, MapVersion, MigrationId, RecoveryId, RouteHash, ServerId, TableId,
 };
@@ -65,6 +65,12 @@ pub enum Admin {
     Rebalance { is_dry: bool },
     /// → `Balance`. Older coordinators answer that it is not understood.
     Balance,
+    /// The data that the recovery of this server waits for, as no replica has it. → `Losses`. Older
+    /// coordinators answer that it is not understood.
+    Losses { server: ServerId },
+    /// The recovery of this server goes on without exactly that. Another token: `Invalid`. →
+    /// `Done`. Older coordinators answer that it is not understood.
+    AcceptLoss { server: ServerId, token: u32 },
 }
 
 /// Maximum tablets that one [`Admin::Status`] reports.
@@ -93,6 +99,11 @@ pub enum AdminAnswer {
     Waits(Vec<Wait>),
     Moves(Vec<PlannedMove>),
     Balance(Box<BalanceStatus>),
+    /// `token` is of all of them.
+    Losses {
+        losses: Vec<SegmentLoss>,
+        token: u32,
+    },
 }
 
 /// Something that waits for an operator, or for time, with its reason, for people.

@@ -161,7 +161,22 @@ pub enum PartitionOutcome {
         retry_elsewhere: bool,
         reason: String,
     },
+    /// The sender has dropped all of it: of these segments no replica is whole, nor all of them
+    /// together.
+    Lost { losses: Vec<SegmentLoss> },
 }
+
+/// The lost part of a segment (`duramen_format::loss`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SegmentLoss {
+    pub segment: SegmentId,
+    pub token: u32,
+    /// For people: the lost bytes and entries.
+    pub lines: Vec<String>,
+}
+
+/// Most lines of a [`SegmentLoss`].
+pub const LOSS_LINES_MAX: usize = 64;
 
 /// Result of a migration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -78,6 +78,10 @@ pub struct Recover {
     pub segments: SharedSegments,
     /// Cleaning passes: a reference to a victim stands for the pass's survivors.
     pub passes: Vec<CleaningPass>,
+    /// Tokens of losses that an operator has accepted: these segments are replayed without them.
+    /// Sent only if there are any: members of before 2026-11-30 know none.
+    #[serde(deserialize_with = "last_field", skip_serializing_if = "Vec::is_empty")]
+    pub accepted: Vec<u32>,
 }
 
 /// A tablet of a dead server.
@@ -147,6 +151,10 @@ pub struct Replicas {
     /// copy of itself since. Members of before 2026-11-26 do not send it: then it is empty.
     #[serde(deserialize_with = "last_field")]
     pub inherited: Vec<SegmentId>,
+    /// Replicas of data segments that are known to be damaged here; not sent if there are none.
+    /// Members of before 2026-11-30 do not send them.
+    #[serde(deserialize_with = "last_field", skip_serializing_if = "Vec::is_empty")]
+    pub damaged: Vec<ReplicaEntry>,
 }
 
 /// A field at the end of a message, which older programs do not send.
@@ -184,9 +192,10 @@ mod tests {
             control: Some(SegmentId(8)),
             lease_left_ms: 500,
             inherited: Vec::new(),
+            damaged: Vec::new(),
         };
         let mut bytes = postcard::to_stdvec(&replicas).unwrap();
-        assert_eq!(bytes.pop(), Some(0), "the length of the last field");
+        assert_eq!(bytes.pop(), Some(0), "the length of the last field but one");
         let (read, rest) = postcard::take_from_bytes::<Replicas>(&bytes).unwrap();
         assert!(read == replicas && rest.is_empty());
     }

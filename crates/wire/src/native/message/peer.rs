@@ -67,6 +67,14 @@ pub enum Peer {
     /// (`codec::Publications`). → `Heard`. The numbers of one sender grow by one; messages with an
     /// earlier number were delivered already. Older members answer that it is not understood.
     Publish { number: u64 },
+    /// The bytes of a dead server's segment as they are here, damaged or not, from `offset` on:
+    /// zeros where the device gives an error. Only if no replica is whole. → `Raw` with a piece of
+    /// them as payload, or `Bad`. Older members answer that it is not understood.
+    ReadRaw {
+        log: ServerId,
+        segment: SegmentId,
+        offset: u32,
+    },
 }
 
 /// See [`Peer::WriteReplica`]. Idempotent: bytes that are stored already are not written again.
@@ -191,4 +199,8 @@ pub enum PeerAnswer {
     /// requested.
     Heat,
     Heard,
+    /// Payload: bytes of the replica, which has this length here.
+    Raw {
+        length: u32,
+    },
 }

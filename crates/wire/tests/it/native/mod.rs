@@ -5,6 +5,7 @@ mod balance_samples;
 mod client_samples;
 mod handshake;
 mod properties;
+mod recovery_samples;
 mod samples;
 mod user_samples;
 
@@ -108,7 +109,7 @@ fn control_messages_come_back() {
             _ => None,
         },
     );
-    let answers = samples::server_answers()
+    let answers = recovery_samples::server_answers()
         .into_iter()
         .map(|(answer, _)| answer);
     replies_come_back("server-answer", answers.collect(), |r| match r {

@@ -13,12 +13,13 @@ use duramen_wire::native::message::*;
 
 use crate::native::balance_samples::{balance, rebalance};
 pub use crate::native::client_samples::*;
+use crate::native::recovery_samples;
 use crate::native::user_samples::{functions, health, users};
 
 pub const LOG: ServerId = ServerId::new(3, 2);
 pub const OTHER: ServerId = ServerId::new(4, 1);
 const RANGE: KeyRange = KeyRange::new(RouteHash(0x10), RouteHash(0xff00_0000_0000_0000));
-const CERTIFICATE: Certificate = Certificate {
+pub const CERTIFICATE: Certificate = Certificate {
     length: 4096,
     crc: 0xdead_beef,
 };
@@ -71,7 +72,7 @@ fn settings() -> ClusterSettings {
     }
 }
 
-fn table() -> TableEntry {
+pub fn table() -> TableEntry {
     TableEntry {
         table: TableId(5),
         name: "t".into(),
@@ -89,7 +90,7 @@ fn route() -> TabletRoute {
     }
 }
 
-fn recover_tablet() -> RecoverTablet {
+pub fn recover_tablet() -> RecoverTablet {
     RecoverTablet {
         table: TableId(5),
         range: RANGE,
@@ -238,6 +239,15 @@ pub fn to_coordinator() -> Vec<ToCoordinator> {
         expires_s: 1_800_000_000,
     });
     all.extend(rebalance().map(ToCoordinator::Admin));
+    all.push(ToCoordinator::PartitionDone {
+        recovery: RecoveryId(11),
+        partition: 1,
+        server: LOG,
+        outcome: PartitionOutcome::Lost {
+            losses: recovery_samples::losses(),
+        },
+    });
+    all.extend(recovery_samples::questions().map(ToCoordinator::Admin));
     all
 }
 
@@ -445,6 +455,7 @@ pub fn coordinator_answers() -> Vec<CoordinatorAnswer> {
     all.push(CoordinatorAnswer::Admin(AdminAnswer::Members(health())));
     all.push(CoordinatorAnswer::Functions(functions().into()));
     all.extend(balance().map(CoordinatorAnswer::Admin));
+    all.push(CoordinatorAnswer::Admin(recovery_samples::answer()));
     all
 }
 
@@ -495,73 +506,17 @@ pub fn from_coordinator() -> Vec<FromCoordinator> {
             log: LOG,
             min_open: SegmentId(7),
         },
-        FromCoordinator::Recover(Box::new(Recover {
-            recovery: RecoveryId(11),
-            partition: 1,
-            log: LOG,
-            tablets: vec![recover_tablet()],
-            floors: vec![(TableId(5), 100)],
-            safe_version: 1000,
-            tables: vec![table()],
-            segments: vec![RecoverSegment {
-                segment: SegmentId(7),
-                kind: Kind::Head,
-                epoch: 1,
-                certificate: CERTIFICATE,
-                closed: true,
-                sources: vec![OTHER],
-            }]
-            .into(),
-            passes: vec![CleaningPass {
-                first: SegmentId(9),
-                count: 2,
-                victims: vec![SegmentId(1)],
-            }],
-        })),
+        FromCoordinator::Recover(Box::new(recovery_samples::recover())),
         FromCoordinator::AbortRecovery {
             recovery: RecoveryId(11),
             partition: 1,
         },
         FromCoordinator::Users(users().into()),
         FromCoordinator::Functions(functions().into()),
-    ]
-}
-
-pub fn server_answers() -> Vec<(ServerAnswer, &'static [u8])> {
-    let replicas = Replicas {
-        log: LOG,
-        recovery: RecoveryId(11),
-        segments: vec![ReplicaEntry {
-            segment: SegmentId(7),
-            kind: Kind::Survivor,
-            epoch: 0,
-            certificate: CERTIFICATE,
-            closed: false,
-            primary: true,
-        }],
-        control: Some(SegmentId(8)),
-        lease_left_ms: 500,
-        inherited: vec![SegmentId(7)],
-    };
-    vec![
-        (
-            ServerAnswer::Pong {
-                nonce: 1,
-                list_version: ListVersion(2),
-            },
-            b"",
-        ),
-        (
-            ServerAnswer::Confirmed {
-                list_version: ListVersion(2),
-                tablets_version: TabletsVersion(3),
-            },
-            b"",
-        ),
-        (ServerAnswer::Replicas(Box::new(replicas)), b"control"),
-        (ServerAnswer::Started, b""),
-        (ServerAnswer::Busy, b""),
-        (ServerAnswer::Refused(Refusal::NotUp(LOG)), b""),
+        FromCoordinator::Recover(Box::new(Recover {
+            accepted: vec![7, 8],
+            ..recovery_samples::recover()
+        })),
     ]
 }
 
@@ -645,6 +600,7 @@ pub fn peer() -> Vec<(Peer, &'static [u8])> {
             b"",
         ),
         (Peer::Publish { number: 9 }, b"messages"),
+        (recovery_samples::peer(), b""),
     ]
 }
 
@@ -705,6 +661,7 @@ pub fn peer_answers() -> Vec<(PeerAnswer, &'static [u8])> {
         (PeerAnswer::Segment, b"segment"),
         (PeerAnswer::Heat, b"blocks"),
         (PeerAnswer::Heard, b""),
+        (recovery_samples::peer_answer(), b"bytes"),
     ]
 }
 
@@ -733,10 +690,14 @@ pub fn frames() -> Vec<NamedFrame> {
         framed("from-coordinator", from_coordinator(), |out, m| {
             encode_from_coordinator(out, envelope, m);
         }),
-        framed("server-answer", server_answers(), |out, (m, payload)| {
-            encode_server_answer(out, envelope, m, payload.len());
-            out.extend_from_slice(payload);
-        }),
+        framed(
+            "server-answer",
+            recovery_samples::server_answers(),
+            |out, (m, payload)| {
+                encode_server_answer(out, envelope, m, payload.len());
+                out.extend_from_slice(payload);
+            },
+        ),
         framed("peer", peer(), |out, (m, payload)| {
             encode_peer(out, envelope, m, payload.len());
             out.extend_from_slice(payload);

@@ -1,0 +1,50 @@
+//! The entries that no replica of a log has, as the recovery masters of one attempt have told.
+
+use duramen_base::ids::{RecoveryId, SegmentId, ServerId};
+use duramen_format::checksum::crc32c;
+use duramen_wire::native::message::SegmentLoss;
+use std::collections::BTreeMap;
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Losses {
+    attempt: Option<RecoveryId>,
+    segments: BTreeMap<SegmentId, SegmentLoss>,
+}
+
+impl Losses {
+    /// Masters look at the same segments: they tell of the same losses.
+    pub(crate) fn note(&mut self, attempt: RecoveryId, losses: Vec<SegmentLoss>) {
+        if self.attempt.replace(attempt) != Some(attempt) {
+            self.segments.clear();
+        }
+        let found = losses.into_iter().map(|loss| (loss.segment, loss));
+        self.segments.extend(found);
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &SegmentLoss> {
+        self.segments.values()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.segments.is_empty()
+    }
+
+    /// The name of all of it.
+    pub(crate) fn token(&self) -> u32 {
+        let bytes: Vec<u8> = self
+            .iter()
+            .flat_map(|loss| loss.token.to_le_bytes())
+            .collect();
+        crc32c(&bytes)
+    }
+
+    /// For people.
+    pub(crate) fn text(&self, dead: ServerId) -> String {
+        let segments = self.segments.len();
+        format!(
+            "{segments} segments are damaged on all servers that have them: start members that are \
+             down; if that does not help, `duramen accept-loss --server {dead}`"
+        )
+    }
+}

@@ -1,0 +1,139 @@
+//! Segments of which no replica is whole.
+
+use super::*;
+use duramen_format::entry::ENTRY_BYTES_MAX;
+use duramen_format::loss::examine;
+use duramen_format::segment::{HEADER_BYTES, Header};
+
+const KEYS: [&[u8]; 3] = [b"a", b"b", b"c"];
+
+fn header(capacity: u32) -> Header {
+    Header {
+        kind: Kind::Head,
+        segment: SegmentId(9),
+        log: DEAD.number(),
+        head: 0,
+        capacity,
+    }
+}
+
+/// A segment with an object for each key.
+fn segment() -> Vec<u8> {
+    let mut bytes = header(ENTRY_BYTES_MAX as u32).encode().to_vec();
+    KEYS.iter().for_each(|key| bytes.extend(object(key)));
+    bytes
+}
+
+/// With damage in the value of the `n`th object.
+fn hurt(bytes: &[u8], n: usize) -> Vec<u8> {
+    let mut hurt = bytes.to_vec();
+    hurt[HEADER_BYTES + n * object(b"a").len() + 18] ^= 3;
+    hurt
+}
+
+fn order_of(certificate: Certificate, accepted: Vec<u32>) -> Recover {
+    let mut order = order();
+    let mut segment = order.segments[0].clone();
+    segment.certificate = certificate;
+    order.segments = vec![segment].into();
+    order.accepted = accepted;
+    order
+}
+
+/// Each holder says that its replica is bad, and gives its bytes. Returns the outcome.
+fn outcome(order: Recover, images: &[Vec<u8>; 2]) -> (PartitionOutcome, u64) {
+    let mut rig = Rig::of(order);
+    let mut rounds = 0;
+    loop {
+        rounds += 1;
+        assert!(rounds < 100, "it never ends");
+        let mut effects = rig.poll();
+        for asked in effects.requests {
+            match &asked.question {
+                Peer::ReadReplica(_) => {
+                    let reason = "damaged".to_owned();
+                    rig.answer(&asked, PeerAnswer::Bad { reason }, Vec::new());
+                }
+                Peer::ReadRaw { offset, .. } => {
+                    let n = SOURCES
+                        .iter()
+                        .position(|source| *source == asked.to)
+                        .unwrap();
+                    let (image, offset) = (&images[n], *offset as usize);
+                    let piece = image[offset..image.len().min(offset + 40)].to_vec();
+                    let length = image.len() as u32;
+                    rig.answer(&asked, PeerAnswer::Raw { length }, piece);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let objects = rig._store.engine().objects(TABLE);
+        let is_committed = effects.jobs.iter().any(|job| job.name() == "commit");
+        if is_committed {
+            let done = PartitionOutcome::Replayed {
+                creation: SegmentId(0),
+                bytes: 0,
+                entries: 0,
+            };
+            return (done, objects);
+        }
+        effects.jobs.drain(..).for_each(|job| rig.run(job));
+        for (_, report) in effects.reports {
+            if let ToCoordinator::PartitionDone { outcome, .. } = report {
+                return (outcome, objects);
+            }
+        }
+    }
+}
+
+/// damaged::D1.
+#[test]
+fn two_damaged_replicas_make_a_whole_segment() {
+    let whole = segment();
+    let images = [hurt(&whole, 0), hurt(&whole, 2)];
+    let (outcome, objects) = outcome(order_of(Certificate::of(&whole), Vec::new()), &images);
+    assert!(
+        matches!(outcome, PartitionOutcome::Replayed { .. }),
+        "{outcome:?}"
+    );
+    assert_eq!(objects, 3);
+}
+
+/// damaged::D2: memory changed two bits before the segment was certified, so all replicas are
+/// alike.
+#[test]
+fn what_no_replica_has_is_told_and_left_out_once_that_is_accepted() {
+    let bytes = hurt(&segment(), 1);
+    let certificate = Certificate::of(&bytes);
+    let images = [bytes.clone(), bytes.clone()];
+    let loss = examine(&[bytes], &header(0), certificate)
+        .loss
+        .expect("a loss");
+    for accepted in [vec![], vec![loss.token() ^ 1]] {
+        match outcome(order_of(certificate, accepted), &images) {
+            (PartitionOutcome::Lost { losses }, 0) => {
+                assert_eq!((losses.len(), losses[0].token), (1, loss.token()));
+                assert!(losses[0].lines[1].contains("`b`"), "{losses:?}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let (outcome, objects) = outcome(order_of(certificate, vec![loss.token()]), &images);
+    assert!(
+        matches!(outcome, PartitionOutcome::Replayed { .. }),
+        "{outcome:?}"
+    );
+    assert_eq!(objects, 2);
+}
+
+#[test]
+fn a_loss_that_nobody_accepted_is_found() {
+    let bytes = hurt(&segment(), 1);
+    let order = order_of(Certificate::of(&bytes), Vec::new());
+    let images = [bytes.clone(), bytes];
+    let (outcome, _) = with_bug(Bug::AcceptsUnasked, || outcome(order, &images));
+    assert!(
+        matches!(outcome, PartitionOutcome::Replayed { .. }),
+        "{outcome:?}"
+    );
+}
