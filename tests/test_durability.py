@@ -1390,6 +1390,30 @@ def test_one_flipped_bit_is_put_back_and_told(durable, tmp_path):
         assert wire.call("DBSIZE") == 30_000 and wire.call("GET", "k7777") == b"x" * 300
 
 
+def test_a_server_starts_without_what_was_accepted_as_lost(durable, tmp_path):
+    """Damage without another copy: the keys that are lost are named, and no server starts until
+    somebody accepts that, by its token."""
+    server, data = stopped_with_values(durable), tmp_path / "data"
+    flip_in_k7777(data / "frames", 3)
+    before = content(data)
+    said = offline("accept-loss", data, code=1)
+    assert "`k7777` of table 0, version " in said and "table 0 is `default`" in said, said
+    told = json.loads(offline("accept-loss", data, "--json", code=1))
+    lost = {claim["key"] for loss in told["losses"] for claim in loss["claims"]}
+    assert "k7777" in lost and len(lost) < 20_000 and said.split()[-1] == told["token"] and not told["accepted"]
+    assert content(data) == before
+    assert "look again" in offline_error("accept-loss", data, "--token", "00000000")
+    assert "accept-loss" in refusal("--dir", data)
+    assert "accepted" in offline("accept-loss", data, "--token", told["token"])
+    server.start()
+    with server.connect() as wire:
+        assert wire.call("DBSIZE") == 30_000 - len(lost)
+        for n in range(0, 30_000, 7):
+            assert wire.call("GET", f"k{n}") == (None if f"k{n}" in lost else b"x" * 300), n
+    assert server.stop() == 0
+    assert offline("accept-loss", data).splitlines() == ["nothing is lost"]
+
+
 def test_fsck_repairs_into_a_new_directory(durable, tmp_path):
     """A server refused all of a store because of two flipped bits, and no tool recovered the rest."""
     server = durable()

@@ -1,5 +1,6 @@
 //! Commands about a whole cluster: requests to its coordinator, over the native protocol.
 
+mod accept;
 mod balance;
 pub(crate) mod coordinator;
 pub(crate) mod join;
@@ -27,6 +28,7 @@ use serde_json::Value;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
+pub(crate) use accept::run as accept_loss;
 pub(crate) use table::{ClusterTable, TableCommand, run as run_table};
 
 /// Attempts to fetch all tablets, if they change meanwhile.

@@ -88,6 +88,8 @@ enum Command {
     Cluster(ClusterCommand),
     /// Verify a data directory that no server uses, without writing to it.
     Fsck(offline::FsckArgs),
+    /// Show what damage has lost for good, and let a server or a recovery go on without it.
+    AcceptLoss(offline::AcceptArgs),
     /// Copy a snapshot into a new data directory for a server, and verify the copy.
     Restore(offline::RestoreArgs),
     /// Make, replace and show the key of an encrypted data directory.
@@ -113,7 +115,8 @@ fn command() -> clap::Command {
     Cli::command().mut_subcommands(|sub| {
         if ClientCommand::has_subcommand(sub.get_name()) || sub.get_name() == "top" {
             ConnectArgs::augment_args(sub)
-        } else if ClusterCommand::has_subcommand(sub.get_name()) {
+        } else if ClusterCommand::has_subcommand(sub.get_name()) || sub.get_name() == "accept-loss"
+        {
             ClusterArgs::augment_args(sub)
         } else {
             sub
@@ -209,6 +212,11 @@ fn main() -> ExitCode {
         Command::Up(args) => return up::run(&args),
         Command::Config(args) => return config::run(args),
         Command::Fsck(args) => return offline::fsck(&args),
+        Command::AcceptLoss(args) => match (cluster(), &args.dir) {
+            (Ok(cluster), Some(dir)) => return offline::accept_loss(&args, dir, cluster.json),
+            (Ok(cluster), None) => cluster::accept_loss(&args, &cluster),
+            (Err(failure), _) => Err(failure),
+        },
         Command::Restore(args) => return offline::restore(&args),
         Command::Key(command) => return offline::key(&command),
         Command::Log(command) => return offline::log(&command),

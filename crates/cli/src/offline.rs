@@ -2,14 +2,17 @@
 //! restore`.
 //!
 //! They read the directory, and never write to it: not even to the lock file, whose lock they hold
-//! meanwhile. Only `duramen key rotate` writes, to the superblock, also while a server runs.
+//! meanwhile. Two write: `duramen key rotate`, to the superblock, also while a server runs, and
+//! `duramen accept-loss --token`, a list of what the next start leaves out.
 
+mod accept;
 mod dump;
 mod fsck;
 mod key;
 mod repair;
 mod restore;
 
+pub(crate) use accept::{AcceptArgs, run as accept_loss};
 pub(crate) use key::KeyCommand;
 
 use clap::{Args, Subcommand, ValueEnum};

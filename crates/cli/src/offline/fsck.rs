@@ -168,7 +168,7 @@ fn refuse(place: &StoreDirectory, error: &duramen_backup::Error, json: bool) -> 
 fn advice(place: &str, is_readable: bool) -> String {
     let repair = match is_readable {
         true => format!(
-            ", or copy what can be proved into a new directory (`duramen fsck --repair {place} --out NEW`)"
+            ", or copy what can be proved into a new directory (`duramen fsck --repair {place} --out NEW`), or let the server start without what is lost (`duramen accept-loss {place}` lists it)"
         ),
         false => String::new(),
     };
