@@ -190,7 +190,7 @@ pub fn examine(images: &[Vec<u8>], header: &Header, certificate: Certificate) ->
         images = vec![images.swap_remove(proved)];
         return Walk::new(images, true).end(header, certificate);
     }
-    let merged = Walk::new(images, false);
+    let merged = Walk::new(images.clone(), false);
     if merged.first_gap.is_none() {
         let mut whole = merged.head_of(header).to_vec();
         whole.extend(&merged.sound);
@@ -201,7 +201,27 @@ pub fn examine(images: &[Vec<u8>], header: &Header, certificate: Certificate) ->
             }; // Y1
         }
     }
-    merged.end(header, certificate)
+    // Y2: a whole entry of one replica proves nothing about another replica.
+    let walks = images
+        .into_iter()
+        .map(|image| Walk::new(vec![image], false));
+    let mut walks: Vec<Walk> = walks.collect();
+    walks.sort_by(|a, b| {
+        let of = |walk: &Walk| (walk.has_head(header), walk.first_gap);
+        of(a).cmp(&of(b)).then_with(|| a.images.cmp(&b.images)) // Y5
+    });
+    let Some(mut longest) = walks.pop() else {
+        return merged.end(header, certificate);
+    };
+    let differences = walks.iter().filter_map(|other| longest.difference(other));
+    if let Some(at) = differences.min() {
+        longest.lose_from(at);
+    }
+    walks
+        .iter()
+        .chain([&merged])
+        .for_each(|other| longest.learn(other));
+    longest.end(header, certificate)
 }
 
 /// A walk through replicas of one segment, all of the same length.
@@ -210,6 +230,8 @@ struct Walk {
     is_proved: bool,
     /// The entries that count, without the header.
     sound: Vec<u8>,
+    /// The place of each of them in the segment, and in `sound`.
+    places: Vec<(usize, usize)>,
     first_gap: Option<usize>,
     ranges: Vec<Range<u32>>,
     claims: Vec<Claim>,
@@ -221,6 +243,7 @@ impl Walk {
             images,
             is_proved,
             sound: Vec::new(),
+            places: Vec::new(),
             first_gap: None,
             ranges: Vec::new(),
             claims: Vec::new(),
@@ -260,14 +283,15 @@ impl Walk {
         })?;
         let image = &self.images[found];
         let end = at + entry::parse(&image[at..]).ok()?.padded_bytes;
+        self.places.push((at, self.sound.len()));
         self.sound.extend_from_slice(&image[at..end]);
         Some(end)
     }
 
     /// Bytes are lost, with what they claim to be. Returns their end.
     fn lose(&mut self, at: usize, end: usize, is_whole: bool) -> usize {
-        if is_whole {
-            self.sound.truncate(self.sound.len() - (end - at));
+        if is_whole && let Some((_, start)) = self.places.pop() {
+            self.sound.truncate(start);
         }
         let claims = self.images.iter().find_map(|image| {
             let entry = match is_whole {
@@ -322,9 +346,65 @@ impl Walk {
         heads.find(is_it).copied().unwrap_or(header.encode())
     }
 
-    fn end(mut self, header: &Header, certificate: Certificate) -> Examined {
+    fn has_head(&self, header: &Header) -> bool {
         let head = self.head_of(header);
-        let has_head = self.images.iter().any(|image| image.starts_with(&head));
+        self.images.iter().any(|image| image.starts_with(&head))
+    }
+
+    /// The bytes of the entry that begins at `at`.
+    fn bytes_at(&self, at: usize) -> Option<&[u8]> {
+        let n = self.places.binary_search_by_key(&at, |(at, _)| *at).ok()?;
+        let next = self
+            .places
+            .get(n + 1)
+            .map_or(self.sound.len(), |(_, start)| *start);
+        self.sound.get(self.places[n].1..next)
+    }
+
+    /// The first place at which both replicas have a whole entry, and not the same.
+    fn difference(&self, other: &Walk) -> Option<usize> {
+        let end = other.first_gap.unwrap_or(other.length());
+        let mut places = self.places.iter().map(|(at, _)| *at);
+        let is_other = |at: &usize| *at < end && self.bytes_at(*at) != other.bytes_at(*at);
+        places.find(is_other)
+    }
+
+    /// All entries from this place on are lost.
+    fn lose_from(&mut self, from: usize) {
+        while let Some((at, _)) = self.places.last().copied().filter(|(at, _)| *at >= from) {
+            let bytes = self.bytes_at(at).unwrap_or_default();
+            if let Ok(entry) = entry::parse(bytes) {
+                self.claims.push(Claim::of(at, &entry, true));
+            }
+            let (_, start) = self.places.pop().unwrap_or_default();
+            self.sound.truncate(start);
+        }
+        self.claims.sort_by_key(|claim| claim.at);
+        self.first_gap = Some(from);
+        self.ranges = std::iter::once(from as u32..self.length() as u32).collect();
+    }
+
+    /// Claims that another replica makes about the lost entries.
+    fn learn(&mut self, other: &Walk) {
+        let Some(gap) = self.first_gap else { return };
+        let whole = other.places.iter().filter_map(|(at, _)| {
+            let entry = entry::parse(other.bytes_at(*at)?).ok()?;
+            Some(Claim::of(*at, &entry, true))
+        });
+        for claim in whole.chain(other.claims.iter().cloned()) {
+            let is_known = |known: &Claim| {
+                (known.at, &known.key, known.version) == (claim.at, &claim.key, claim.version)
+            };
+            if claim.at as usize >= gap && !self.claims.iter().any(is_known) {
+                self.claims.push(claim);
+            }
+        }
+        self.claims
+            .sort_by(|a, b| (a.at, &a.key, a.version).cmp(&(b.at, &b.key, b.version)));
+    }
+
+    fn end(mut self, header: &Header, certificate: Certificate) -> Examined {
+        let (head, has_head) = (self.head_of(header), self.has_head(header));
         if !self.is_proved && (self.first_gap.is_none() || !has_head) {
             // Y2: the bytes of another segment, or older ones.
             self = self.all_lost();
@@ -347,15 +427,16 @@ impl Walk {
     }
 
     fn all_lost(self) -> Walk {
-        let (mut at, mut claims) = (0, self.claims);
-        while let Ok(entry) = entry::parse(self.sound.get(at..).unwrap_or_default()) {
-            claims.push(Claim::of(HEADER_BYTES + at, &entry, true));
-            at += entry.padded_bytes;
-        }
+        let mut claims = self.claims;
+        claims.extend(self.places.iter().filter_map(|(at, start)| {
+            let entry = entry::parse(&self.sound[*start..]).ok()?;
+            Some(Claim::of(*at, &entry, true))
+        }));
         claims.sort_by_key(|claim| claim.at);
         let end = self.images.first().map_or(0, Vec::len) as u32;
         Walk {
             sound: Vec::new(),
+            places: Vec::new(),
             ranges: std::iter::once(0..end).collect(),
             claims,
             ..self

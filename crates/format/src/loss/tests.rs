@@ -132,6 +132,27 @@ fn what_lies_behind_damage_on_a_disk_is_lost_and_named() {
     );
 }
 
+/// loss::Y2: one replica has older bytes of its frame, the other damage in front of the same place.
+#[test]
+fn older_entries_of_one_replica_do_not_fill_the_gaps_of_another() {
+    let (whole, places) = segment(100);
+    let certificate = Certificate::of(&whole);
+    let (mut one, mut older) = (whole.clone(), whole.clone());
+    one[places[5]..places[6]].fill(0);
+    one[places[12] + 50] ^= 3;
+    older[places[3]..places[12]].copy_from_slice(&whole[places[0]..places[9]]);
+    older[places[12] + 50] ^= 7;
+    let examined = examine(&[one.clone(), older.clone()], &HEADER, certificate);
+    let both = numbers(&examined.sound).0;
+    assert_eq!(both, [0, 1, 2], "all on which both agree");
+    let loss = examined.loss.clone().expect("a loss");
+    let is_named = |n: u64| loss.claims.iter().any(|claim| *claim.key == key(n)[..]);
+    let named: Vec<u64> = (3..ENTRIES).filter(|n| is_named(*n)).collect();
+    assert_eq!(named, others(&[0, 1, 2]));
+    let again = examine(&[older, one], &HEADER, certificate);
+    assert_eq!(again, examined);
+}
+
 /// loss::Y3: a client can write the bytes of entries into a value.
 #[test]
 fn entries_behind_a_bad_header_are_lost_and_named() {
