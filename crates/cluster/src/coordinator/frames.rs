@@ -3,9 +3,12 @@
 //!
 //! Backups report their free frames. While a recovery fills some of them, a report contains a part
 //! of what was promised, so the last numbers from before count, less all that was promised since.
-//! When nothing is in progress, the last reports count.
+//! When nothing is in progress, the last reports count. After a full stop a backup that has just
+//! come has none until its first report; one that does not report is an older program, and has no
+//! limit.
 
 use super::Coordinator;
+use super::rooms::HOME_US;
 use crate::recovery::Recovery;
 use duramen_base::ids::ServerId;
 use duramen_base::planted::{Bug, has_bug};
@@ -14,6 +17,9 @@ use std::collections::BTreeMap;
 
 /// Segments of a recovered partition beside the full ones: of several threads, and the head's.
 const SEGMENTS_MORE: u64 = 4;
+/// After a full stop, frames are waited for as long as for machines: those of backups that are
+/// still on their way count as well. An attempt without enough of them takes longer to fail.
+const FRAMES_US: u64 = HOME_US;
 
 /// See the module.
 #[derive(Default)]
@@ -27,6 +33,9 @@ pub(super) struct Frames {
 impl Coordinator {
     pub(super) fn disk_room(&mut self, server: ServerId, free: u64) -> CoordinatorAnswer {
         self.frames.free.insert(server, free);
+        if self.is_in_progress() {
+            self.frames.left.entry(server).or_insert(free);
+        }
         let up: Vec<ServerId> = self.up.clone();
         self.frames.free.retain(|id, _| up.contains(id));
         self.room_changed();
@@ -69,7 +78,14 @@ impl Coordinator {
             true => &self.frames.left,
             false => &self.frames.free,
         };
-        let left = |id: &ServerId| free.get(id).copied().unwrap_or(u64::MAX);
+        let unknown = |id: ServerId| {
+            if self.may_report_soon(id) {
+                0
+            } else {
+                u64::MAX
+            }
+        };
+        let left = |id: &ServerId| free.get(id).copied().unwrap_or_else(|| unknown(*id));
         let backups = self.backups_of(master);
         // With fewer backups it waits for more of them, and not for frames.
         let replicas = (self.meta.settings.replicas as usize).min(backups.len());
@@ -84,22 +100,34 @@ impl Coordinator {
         let mut lacking = Vec::new();
         for (dead, partition, to) in all.iter().copied() {
             let has_frames = self.has_frames(to, self.place_bytes(dead, partition));
+            let now_us = self.now_us;
             if let Some(recovery) = self.recoveries.get_mut(&dead) {
-                recovery.lacks_frames = !has_frames;
+                recovery.lacks_frames = match (has_frames, recovery.lacks_frames) {
+                    (true, _) => None,
+                    (false, since_us) => since_us.or(Some(now_us)),
+                };
             }
             match has_frames {
                 true => self.give(dead, partition, to),
                 false => lacking.push((dead, partition, to)),
             }
         }
-        if let Some((dead, partition, to)) = lacking.first().copied()
-            && !self.is_in_progress()
-        {
+        let first = lacking
+            .into_iter()
+            .find(|(dead, ..)| self.frames_are_late(*dead));
+        if let Some((dead, partition, to)) = first.filter(|_| !self.is_in_progress()) {
             if let Some(recovery) = self.recoveries.get_mut(&dead) {
-                recovery.lacks_frames = false;
+                recovery.lacks_frames = None;
             }
             self.give(dead, partition, to);
         }
+    }
+
+    /// Whether no more frames are waited for.
+    fn frames_are_late(&self, dead: ServerId) -> bool {
+        let since_us = self.recoveries.get(&dead).and_then(|of| of.lacks_frames);
+        let waits = |since_us: u64| self.now_us < since_us + FRAMES_US && self.is_after_full_stop();
+        !since_us.is_some_and(waits)
     }
 
     /// A partition of so many bytes is given to this master.

@@ -723,7 +723,7 @@ impl Coordinator {
                 status.waits_for = Some(recovery.losses.text(recovery.dead));
             } else if let Some((bytes, _)) = recovery.lacks {
                 status.waits_for = Some(self.lacks_text(recovery.dead, bytes));
-            } else if recovery.lacks_frames {
+            } else if recovery.lacks_frames.is_some() {
                 let text = "room on the servers' disks, which other recoveries will free";
                 status.waits_for.get_or_insert_with(|| text.to_owned());
             }

@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 const SETTLED_US: u64 = 3_000_000;
 /// A server without a report, this long after it came, has no limit: it may run an older program.
 /// Until then it is not asked if several logs are recovered, as after a full stop.
-const NEW_US: u64 = 1_000_000;
+const NEW_US: u64 = 3_000_000;
 /// A partition that fits nowhere is tried after this time without any other one in progress, if the
 /// numbers may well be wrong: nobody has reported the dead server's bytes, or a master's room.
 const TRY_GUESSED_US: u64 = 10_000_000;
@@ -45,7 +45,7 @@ const RESTS_LONGER: u32 = 3;
 const FINER_FIRST: u32 = 4;
 /// After a full stop machines come back at about the same time: a log is left to its machine for
 /// this long.
-const HOME_US: u64 = 5_000_000;
+pub(super) const HOME_US: u64 = 5_000_000;
 /// A master that came back so long ago, or less, tells that there may have been a full stop.
 const YOUNG_US: u64 = 15_000_000;
 /// A log of at most so many partitions is read by its own machine alone: that keeps its tablets
@@ -205,7 +205,6 @@ impl Coordinator {
                 *sum = sum.saturating_add(partition.bytes);
             }
         }
-        let several = self.recoveries.len() > 1;
         let room_of = |id: ServerId| {
             let server = self.servers.get(&id)?;
             let (room, given) = (&server.room, given.get(&id).copied().unwrap_or(0));
@@ -216,7 +215,7 @@ impl Coordinator {
                         .limit_bytes
                         .saturating_sub(used.saturating_add(given))
                 }
-                None if several && self.now_us < room.since_us + NEW_US => 0,
+                None if self.may_report_soon(id) => 0,
                 None => u64::MAX,
             };
             Some((id, left))
@@ -231,6 +230,16 @@ impl Coordinator {
             }
         }
         Rooms { left, kept }
+    }
+
+    /// Whether a server without a report is so new, and so many logs are recovered, that its report
+    /// is waited for.
+    pub(super) fn may_report_soon(&self, id: ServerId) -> bool {
+        let since_us = self
+            .servers
+            .get(&id)
+            .map_or(0, |server| server.room.since_us);
+        self.recoveries.len() > 1 && self.now_us < since_us + NEW_US
     }
 
     /// The present life of a dead server's machine, if it may get tablets.
@@ -287,14 +296,18 @@ impl Coordinator {
     pub(super) fn left_to_home_us(&self, dead: ServerId) -> Option<u64> {
         let recovery = self.recoveries.get(&dead)?;
         let until_us = recovery.since_us + HOME_US;
+        let has_machine = self.servers.get(&dead)?.record.entry.disk != 0;
+        let waits = has_machine && self.home_of(dead).is_none() && self.is_after_full_stop();
+        (waits && self.now_us < until_us).then_some(until_us)
+    }
+
+    /// Whether most masters that are up have just come back.
+    pub(super) fn is_after_full_stop(&self) -> bool {
         let returned_us = |id: ServerId| self.servers.get(&id)?.room.returned_us;
         let is_young = |id: &ServerId| {
             returned_us(*id).is_some_and(|at_us| self.now_us < at_us.saturating_add(YOUNG_US))
         };
-        let are_most_young = || 2 * self.masters().filter(is_young).count() > self.masters.len();
-        let has_machine = self.servers.get(&dead)?.record.entry.disk != 0;
-        let waits = has_machine && self.home_of(dead).is_none() && are_most_young();
-        (waits && self.now_us < until_us).then_some(until_us)
+        2 * self.masters().filter(is_young).count() > self.masters.len()
     }
 
     /// The machine of a dead server is back, or is gone: its partition is given to it, or all that
@@ -489,7 +502,7 @@ impl Coordinator {
     /// A member has reported its room: recoveries that lack some look again.
     pub(super) fn room_changed(&mut self) {
         let lacking = self.recoveries.iter().filter(|(_, recovery)| {
-            let lacks = recovery.lacks.is_some() || recovery.lacks_frames;
+            let lacks = recovery.lacks.is_some() || recovery.lacks_frames.is_some();
             lacks || recovery.rest_until_us > self.now_us
         });
         let lacking: Vec<ServerId> = lacking.map(|(dead, _)| *dead).collect();

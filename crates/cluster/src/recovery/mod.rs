@@ -98,8 +98,8 @@ pub(crate) struct Recovery {
     pub partitions: Vec<Partition>,
     /// Bytes that its tablets will take, as far as that is known.
     pub planned: u64,
-    /// Partitions wait for frames.
-    pub lacks_frames: bool,
+    /// Since when partitions wait for frames.
+    pub lacks_frames: Option<u64>,
     /// Bytes of partitions that fit nowhere, and since when.
     pub lacks: Option<(u64, u64)>,
     /// Most bytes of a partition of this attempt.
@@ -146,7 +146,7 @@ impl Recovery {
             images: BTreeMap::new(),
             partitions: Vec::new(),
             planned: 0,
-            lacks_frames: false,
+            lacks_frames: None,
             lacks: None,
             cut_bytes: u64::MAX,
             finer: 0,
@@ -183,7 +183,7 @@ impl Recovery {
             .collect();
         self.log = Some(log);
         (self.lacks, self.cut_bytes) = (None, cut_bytes);
-        self.lacks_frames = false;
+        self.lacks_frames = None;
         self.waits_for = None;
     }
 

@@ -604,29 +604,75 @@ fn machines_that_are_lost_on_the_way_do_no_harm() {
     assert!([0, 1, 3].iter().all(|n| world.owner_of(*n) == Some(*n)));
 }
 
-/// Most logs that are recovered at once, with so many free frames on each server, and the time
-/// until all are.
-fn logs_at_once(free: u64) -> (usize, u64) {
-    let mut world = World::new(4, LIMIT / 2, true);
-    for n in 0..4 {
-        world.start(n);
-        let server = world.machines[n].now.expect("it runs");
+impl World {
+    fn reports_frames(&mut self, n: usize, free: u64) {
+        let server = self.machines[n].now.expect("it runs");
         let frames = 10_000;
         let room = ToCoordinator::DiskRoom {
             server,
             free,
             frames,
         };
-        assert_eq!(world.rig.ask(server, room), Some(CoordinatorAnswer::Noted));
+        assert_eq!(self.rig.ask(server, room), Some(CoordinatorAnswer::Noted));
     }
-    let (mut most, from_us) = (0, world.rig.now_us);
-    while !world.is_well() {
-        assert!(world.rig.now_us < from_us + 60 * SECOND, "never well");
-        world.pass(STEP_US);
-        let under_way = world.machines.iter().filter(|m| !m.runs.is_empty());
-        most = most.max(under_way.count());
+
+    /// Most logs that are recovered at once, and the time until all are.
+    fn logs_at_once(&mut self) -> (usize, u64) {
+        let (mut most, from_us) = (0, self.rig.now_us);
+        while !self.is_well() {
+            assert!(self.rig.now_us < from_us + 60 * SECOND, "never well");
+            self.pass(STEP_US);
+            let under_way = self.machines.iter().filter(|m| !m.runs.is_empty());
+            most = most.max(under_way.count());
+        }
+        (most, self.rig.now_us - from_us)
     }
-    (most, world.rig.now_us - from_us)
+}
+
+/// The same with so many free frames on each server.
+fn logs_at_once(free: u64) -> (usize, u64) {
+    let mut world = World::new(4, LIMIT / 2, true);
+    for n in 0..4 {
+        world.start(n);
+        world.reports_frames(n, free);
+    }
+    world.logs_at_once()
+}
+
+/// A log was given to its machine when two of three backups were there, whose frames did not
+/// suffice: it got stuck 15 s later, and its tablets were cut.
+#[test]
+fn frames_of_backups_that_are_on_their_way_are_waited_for() {
+    let mut world = World::new(4, LIMIT / 2, true);
+    for n in 0..3 {
+        world.start(n);
+        world.reports_frames(n, 100);
+    }
+    world.pass(3 * SECOND);
+    assert_eq!(world.orders, 0);
+    world.start(3);
+    world.reports_frames(3, 100);
+    world.pass(SECOND / 4);
+    assert_eq!(world.orders, 1);
+    assert_eq!(world.logs_at_once().0, 1);
+}
+
+/// A backup that had come, and had not reported yet, counted as one without limit: two logs were
+/// begun where frames were left for one, and each waited for the other's.
+#[test]
+fn frames_of_a_backup_that_has_just_come_are_not_without_limit() {
+    let mut world = World::new(4, LIMIT / 2, true);
+    (0..4).for_each(|n| world.start(n));
+    world.pass(SECOND / 2);
+    (0..3).for_each(|n| world.reports_frames(n, 100));
+    world.pass(SECOND / 2);
+    world.reports_frames(3, 100);
+    assert_eq!(world.logs_at_once().0, 1);
+    // One that never reports has no limit.
+    let mut world = World::new(4, LIMIT / 2, true);
+    (0..4).for_each(|n| world.start(n));
+    let took_us = world.becomes_well(20 * SECOND);
+    assert!(took_us < 8 * SECOND, "{took_us}");
 }
 
 /// The copies of four logs had no room beside the old ones, which are free when a log is recovered:
