@@ -62,9 +62,11 @@ const RUNS_MAX: usize = 4;
 const READS_MAX: usize = 8;
 /// The next segment is chosen among so many: the one whose backup has the fewest requests.
 const LOOK_AHEAD: usize = 32;
-/// The same while several partitions are recovered here: memory is short then, and the less
-/// segments are read out of turn, the fewer dead versions are kept.
+/// The same while several partitions are recovered here, or of a log that is short, as all are in a
+/// small memory: the less segments are read out of turn, the fewer dead versions take room.
 const LOOK_AHEAD_SHORT: usize = 8;
+/// At most one in so many of the log's segments.
+const LOOK_AHEAD_PART: usize = 16;
 /// Bytes of entries per request.
 const READ_BYTES: u32 = 1 << 20;
 /// Most bytes in flight or waiting to be replayed, for each partition; all partitions share the
@@ -258,13 +260,13 @@ impl Recoveries {
         out: &mut Effects,
     ) {
         let ahead_bytes = self.ahead_bytes.max(AHEAD_BYTES_MIN) / self.runs.len().max(1);
-        let look_ahead = look_ahead(self.runs.len());
+        let runs = self.runs.len();
         for (id, run) in &mut self.runs {
             run.ahead_bytes = ahead_bytes.min(AHEAD_BYTES);
             run.settle(now_us);
             match &mut run.stage {
                 Stage::Replaying => {
-                    run.refill(now_us, look_ahead);
+                    run.refill(now_us, look_ahead(runs, run.order.segments.len()));
                     run.ask(now_us, members, &mut self.next, &mut out.requests);
                     run.put_together(*id, &self.hasher, &mut out.jobs);
                     run.end(*id, &mut out.jobs);
@@ -741,10 +743,11 @@ pub(crate) fn ranges_of(order: &Recover) -> Option<Ranges> {
     Ranges::new(tablets.map(|tablet| (tablet.table, tablet.range))).ok()
 }
 
-/// Segments among which the next one is chosen, with so many partitions here.
-fn look_ahead(runs: usize) -> usize {
+/// Segments among which the next one is chosen, with so many partitions here, and so many segments
+/// of the log.
+fn look_ahead(runs: usize, segments: usize) -> usize {
     match runs {
-        0 | 1 => LOOK_AHEAD,
+        0 | 1 => LOOK_AHEAD.min((segments / LOOK_AHEAD_PART).max(LOOK_AHEAD_SHORT)),
         _ => LOOK_AHEAD_SHORT,
     }
 }
