@@ -11,7 +11,10 @@ use duramen_wire::native::message::{RecoveryPhase, ServerRoom, WAITS_MAX, Wait};
 
 /// A server that is fuller than this, in percent of its limit, is named. A server that is full may
 /// not take all of its data back after a stop: recovered segments are not filled to their ends.
-const FULL_PERCENT: u64 = 90;
+const FULL_PERCENT: u64 = 85;
+/// Recovered data takes so many percent more than it had, at most: in a small memory a part of each
+/// partition's last segments is empty.
+const RECOVERED_PERCENT: u64 = 110;
 /// Callers that were not reached are named for this long: each asks again more often.
 const TURNED_AWAY_US: u64 = 10_000_000;
 /// Most of them.
@@ -188,7 +191,8 @@ impl Coordinator {
         let left = others.fold(0u64, |sum, (_, room)| {
             sum.saturating_add(room.limit_bytes.saturating_sub(room.used_bytes))
         });
-        (fullest.used_bytes > left).then(|| {
+        let wanted = fullest.used_bytes.saturating_mul(RECOVERED_PERCENT) / 100;
+        (wanted > left).then(|| {
             ahead(
                 *id,
                 format!(
