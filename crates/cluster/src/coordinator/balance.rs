@@ -15,6 +15,7 @@
 //!   plan is made only of reports that came later, and each plan in a row waits twice as long as
 //!   the one before. A move that fails ends its plan.
 //!
+//! A range that moves takes its reported bytes along, so a plan that follows at once knows of it.
 //! Loads and rooms are advice (coordinator::K9): with wrong ones the wrong tablets move, as safely
 //! as any. A leader knows only its own plan; its successor looks anew.
 
@@ -34,6 +35,9 @@ const HASHES_BYTES: u64 = 64 << 20;
 /// A plan is made if some master is further from its share than this part of the mean. (A plan
 /// leaves a quarter of that.)
 const FAR_PART: u64 = 4;
+/// The same when an operator asks. (More than a plan leaves: members count samples, and a plan that
+/// followed their noise would move the same slots again and again.)
+const NEAR_PART: u64 = 8;
 /// The limits of two masters count as equal if they differ by less than this part.
 const EQUAL_PART: u64 = 8;
 /// One master of this many takes part in a move at a time.
@@ -324,7 +328,10 @@ impl Coordinator {
             });
         }
         if self.balance.planned.is_empty() && self.balance.under_way.is_empty() {
-            let steps = self.plan_balance();
+            let steps = match even::is_uneven(&self.shares_of_masters(), NEAR_PART) {
+                true => self.plan_balance(),
+                false => Vec::new(),
+            };
             if is_dry {
                 return moves(steps.iter());
             }

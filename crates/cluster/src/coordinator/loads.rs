@@ -18,7 +18,7 @@
 use super::records::{self, Key};
 use super::{Coordinator, Timer, invalid};
 use crate::speed::{counted, differs, usual};
-use duramen_base::ids::{KeyRange, ServerId};
+use duramen_base::ids::{KeyRange, ServerId, TableId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::{CoordinatorAnswer, RangeLoad, ServerRoom};
 use std::collections::BTreeMap;
@@ -69,6 +69,30 @@ impl Loads {
         self.report(ranges.into_iter().chain(gained).take(LOADS_MAX).collect());
     }
 
+    /// This range has left: until the next report its loads do not count here. Of a load that is
+    /// only partly in it, the same part of its bytes.
+    pub(super) fn lose(&mut self, table: TableId, range: KeyRange) -> Vec<RangeLoad> {
+        let (mut left, mut kept) = (Vec::new(), Vec::new());
+        for load in std::mem::take(&mut self.ranges) {
+            let common = load.range.intersection(&range);
+            let Some(common) = common.filter(|_| load.table == table) else {
+                kept.push(load);
+                continue;
+            };
+            let (below, rest) = match load.range.split(common.first) {
+                Some((below, rest)) => (Some(below), rest),
+                None => (None, load.range),
+            };
+            let next = common.last.next();
+            let above = next.and_then(|next| Some(rest.split(next)?.1));
+            let others = below.into_iter().chain(above);
+            kept.extend(others.map(|other| load_of(&load, other)));
+            left.push(load_of(&load, common));
+        }
+        self.report(kept);
+        left
+    }
+
     pub(super) fn ranges(&self) -> &[RangeLoad] {
         &self.ranges
     }
@@ -80,6 +104,18 @@ impl Loads {
 
     pub(super) fn is_stored(&self) -> bool {
         !self.stored.is_empty()
+    }
+}
+
+/// The load of a part of its range.
+fn load_of(load: &RangeLoad, range: KeyRange) -> RangeLoad {
+    let width = |of: KeyRange| u128::from(of.last.0 - of.first.0) + 1;
+    let part = |of: u64| u128::from(of) * width(range) / width(load.range);
+    RangeLoad {
+        range,
+        bytes: part(load.bytes) as u64,
+        records: part(load.records) as u64,
+        ..*load
     }
 }
 
@@ -254,7 +290,7 @@ fn has_changed_much(stored: &[RangeLoad], now: &[RangeLoad], least: u64) -> bool
 #[cfg(test)]
 mod tests {
     use super::*;
-    use duramen_base::ids::{RouteHash, TableId};
+    use duramen_base::ids::RouteHash;
 
     fn load(table: u32, part: u64, bytes: u64) -> RangeLoad {
         RangeLoad {
@@ -297,6 +333,22 @@ mod tests {
             kept.iter()
                 .all(|load| load.bytes >= 2_000 - STORED_LOADS_MAX as u64)
         );
+    }
+
+    #[test]
+    fn a_range_that_leaves_takes_its_part_of_the_loads_along() {
+        let mut loads = Loads::new(vec![load(1, 0, 600), load(1, 1, 400), load(2, 0, 50)]);
+        let range = KeyRange::new(RouteHash(25), RouteHash(74));
+        let left = loads.lose(TableId(1), range);
+        assert_eq!(left.iter().map(|load| load.bytes).sum::<u64>(), 300);
+        assert!(left.iter().all(|load| load.range == range));
+        assert_eq!(loads.sums().0, 750);
+        let kept: Vec<u64> = loads.ranges().iter().map(|load| load.bytes).collect();
+        assert_eq!(kept, [150, 150, 400, 50]);
+        let all = KeyRange::ALL;
+        assert_eq!(loads.lose(TableId(2), all), [load(2, 0, 50)]);
+        assert_eq!(loads.lose(TableId(1), all).len(), 3);
+        assert_eq!((loads.sums(), loads.ranges().len()), ((0, 0), 0));
     }
 
     #[test]

@@ -298,9 +298,14 @@ impl Coordinator {
             origin: Origin::Migrated(id),
         };
         self.set_tablet(record.table, record.range.first, tablet);
+        let mut moved = Vec::new();
         if let Some(source) = self.servers.get_mut(&record.from) {
             let at = (record.table, record.range.first);
             source.held_back.remove(&at);
+            moved = source.loads.lose(record.table, record.range);
+        }
+        if let Some(target) = self.servers.get_mut(&record.to) {
+            target.loads.gain(moved);
         }
         self.affect(record.from);
         self.affect(record.to);
