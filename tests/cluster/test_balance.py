@@ -31,6 +31,8 @@ def balanced(cluster, servers):
     status = cluster.status()
     if not status or status["migrations"] or status["recoveries"] and status["recoveries"][-1]["phase"] != "done":
         return None
+    if status["balance"]["moves_left"]:
+        return None  # between two moves
     count = slots_of(status)
     mean = SLOTS / servers
     return count if len(count) == servers and all(abs(slots - mean) < mean / 4 for slots in count.values()) else None
