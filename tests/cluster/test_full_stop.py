@@ -23,6 +23,8 @@ EXTRA_BYTES = 48
 # Longest time until everything is served again: a part for starts and leases, and the rest for each
 # GB of live data, on two busy cores with a program that checks its asserts.
 START_S, GB_S = 10, 30
+# Percent of its limit up to which a server's data comes back after a stop of all.
+SURVIVES = 90
 # Pause between two members that stop one after the other.
 STEP_S = 3
 
@@ -144,7 +146,7 @@ class Full:
 
 
 @pytest.mark.parametrize("percent", [50, 70, 80, 90])
-@pytest.mark.parametrize("members", [3, 4])
+@pytest.mark.parametrize("members", [3, 4, 6])
 def test_everything_is_served_soon_after_a_full_stop(place, members, percent):
     with Full(place, members, percent) as full, full.cluster.explained():
         full.comes_back("term")
@@ -206,8 +208,9 @@ def waits_for_room(cluster):
 
 
 def test_status_warns_before_the_cluster_is_too_full(place):
-    """The warning is there while writes still succeed."""
-    with Full(place, 4, 40) as full, full.cluster.explained():
+    """The warning is there while writes still succeed, and before the fill up to which everything
+    comes back (docs/operations.md)."""
+    with Full(place, 4, 76) as full, full.cluster.explained():
         cluster = full.cluster
         warned_at = None
         while True:
@@ -223,4 +226,4 @@ def test_status_warns_before_the_cluster_is_too_full(place):
             if soon and warned_at is None:
                 warned_at = percent
         print(f"warned at {warned_at} %, full at {percent} %")
-        assert warned_at is not None and warned_at <= percent - 4
+        assert warned_at is not None and warned_at <= SURVIVES < percent
