@@ -271,7 +271,7 @@ impl Backup {
 
     /// As [`stage`](Self::stage), for a segment of any log. A segment that is opened again at a
     /// higher epoch begins anew: its old replica is dropped, and the new one does not count until
-    /// it is certified.
+    /// it is certified. A refused opening drops nothing (many::M5).
     ///
     /// # Errors
     /// As there; [`Error::Fenced`]; [`Error::Busy`] for an opening: choose another backup.
@@ -287,16 +287,22 @@ impl Backup {
     }
 
     fn stage_with(&self, id: ReplicaId, chunk: Chunk<'_>, trusted: bool) -> Result<(), Error> {
-        if chunk.open && self.is_superseded(id, chunk.epoch)? {
-            self.forget(id)?;
-        }
         let mut state = self.state();
         self.not_fenced(&state, id.log)?;
         self.working(&state)?;
+        let older = state.replicas.get(&id);
+        let is_superseded = older.is_some_and(|older| chunk.open && older.epoch < chunk.epoch);
+        if chunk.open && (older.is_none() || is_superseded) {
+            self.reserve_for_others(&mut state, id.log)?;
+            self.has_room(&state, id, &chunk)?;
+        }
+        if is_superseded {
+            drop(state);
+            self.supersede(id, &chunk, trusted)?;
+            state = self.state();
+        }
         let fresh = chunk.open && !state.replicas.contains_key(&id);
         if fresh {
-            self.reserve_for_others(&mut state, id.log)?;
-            self.has_room(&state, id.log, &chunk)?;
             let buffer = state.buffer(self.geometry.segment_bytes);
             let replica = Replica::new(chunk.kind, chunk.epoch, Data::Growing(buffer));
             state.replicas.insert(id, replica);
@@ -766,7 +772,7 @@ impl Backup {
 }
 
 /// The certificate after the new part of a chunk; `None`: the chunk has another one.
-fn extended(
+pub(crate) fn extended(
     before: Certificate,
     new: &[u8],
     chunk: &Chunk<'_>,

@@ -14,6 +14,8 @@
 //! - M4: closed replicas for whose frames the file system has no space take at most
 //!   [`Options::memory_bytes`](crate::Options), or [`SEGMENTS_WAITING`] segments if that is more,
 //!   and each replica that was open by then one segment more.
+//! - M5: an opening that replaces a replica with a lower epoch is refused, for lack of room or for
+//!   damaged bytes, before that replica is dropped: it may be whole, and count again.
 //!
 //! **Concurrency**: a fence is set under the locks `staging` and `state`, which every change of a
 //! replica takes too.
@@ -23,12 +25,13 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use duramen_base::ids::{KeyRange, Level, RouteHash, SegmentId};
+use duramen_format::certificate::Certificate;
 use duramen_format::entry::{self, Entry};
 use duramen_format::hash::KeyHasher;
 use duramen_format::mend::{self, Mended};
 use duramen_format::segment::HEADER_BYTES;
 
-use crate::backup::{Backup, State};
+use crate::backup::{Backup, State, extended};
 use crate::error::Error;
 use crate::replica::Data;
 use crate::types::{Chunk, ReplicaId, ReplicaInfo};
@@ -419,14 +422,21 @@ impl Backup {
         Ok(())
     }
 
-    /// Whether an opening replaces a replica with a lower epoch.
-    pub(crate) fn is_superseded(&self, id: ReplicaId, epoch: u64) -> Result<bool, Error> {
-        let state = self.state();
-        self.not_fenced(&state, id.log)?;
-        Ok(state
-            .replicas
-            .get(&id)
-            .is_some_and(|replica| replica.epoch < epoch))
+    /// Drops the replica that an opening replaces, for which there is room (M5).
+    pub(crate) fn supersede(
+        &self,
+        id: ReplicaId,
+        chunk: &Chunk<'_>,
+        trusted: bool,
+    ) -> Result<(), Error> {
+        if extended(Certificate::EMPTY, chunk.bytes, chunk, trusted).is_none() {
+            return Err(Error::Certificate {
+                segment: id.segment,
+                length: chunk.bytes.len() as u32,
+            });
+        }
+        self.forget(id)?;
+        self.not_fenced(&self.state(), id.log)
     }
 
     /// M4.
@@ -449,7 +459,7 @@ impl Backup {
     /// Frames that an opening leaves free; none if the whole segment arrives in one piece: most
     /// such segments come from a recovery or a cleaner, and free more than they take.
     fn frames_kept(&self, state: &State, chunk: &Chunk<'_>) -> u32 {
-        match chunk.close {
+        match chunk.is_whole() {
             true if chunk.is_refill() && !has_bug(Bug::RefillsTakeAll) => {
                 state.frames.refills_leave
             }
@@ -472,21 +482,27 @@ impl Backup {
     }
 
     /// M2. The own log of a single server is never refused: there is no other backup for it.
-    pub(crate) fn has_room(&self, state: &State, log: u64, chunk: &Chunk<'_>) -> Result<(), Error> {
-        if log == self.identity.server {
+    /// The frame of the replica that it replaces counts as free (M5).
+    pub(crate) fn has_room(
+        &self,
+        state: &State,
+        id: ReplicaId,
+        chunk: &Chunk<'_>,
+    ) -> Result<(), Error> {
+        if id.log == self.identity.server {
             return Ok(());
         }
         let kept = self.frames_kept(state, chunk);
-        let waiting = state
-            .replicas
-            .values()
-            .filter(|r| r.frame.is_none())
-            .count() as u32;
-        let what = if state.frames.free() < waiting.saturating_add(1 + kept) {
+        let others = state.replicas.iter().filter(|(other, _)| **other != id);
+        let waiting = others.filter(|(_, r)| r.frame.is_none()).count() as u32;
+        let older = state.replicas.get(&id);
+        let is_freed = older.is_some_and(|r| r.frame.is_some() && !r.flushing && r.decay.is_none());
+        let free = state.frames.free() + u32::from(is_freed);
+        let what = if free < waiting.saturating_add(1 + kept) {
             "frames"
         } else if state.ring.used() > state.ring.size() / 100 * WAL_OPEN_PERCENT {
             "room in its write-ahead log"
-        } else if state.frames.lacks_space() && self.is_crowded(state, chunk.close) {
+        } else if state.frames.lacks_space() && self.is_crowded(state, chunk.is_whole()) {
             "space on its disk, and memory for what waits for it"
         } else {
             return Ok(());

@@ -151,6 +151,12 @@ impl Chunk<'_> {
     pub fn is_refill(&self) -> bool {
         self.open && self.close && self.epoch > 0 && self.kind != Kind::Control
     }
+
+    /// Whether the whole segment arrives in one piece. A survivor always does, also if its close
+    /// comes later (replication::O11).
+    pub(crate) fn is_whole(&self) -> bool {
+        self.close || self.kind == Kind::Survivor
+    }
 }
 
 /// The result of a commit.

@@ -36,7 +36,9 @@
 //! - O11: a lost replica of a closed segment is replaced on another backup, at a higher epoch: of a
 //!   backup's replicas of a segment, the one of the highest epoch counts. The other replicas need
 //!   not get the epoch; a closed replica is whole. A backup that refuses such a copy is asked for
-//!   one again only after a while: the copy is sent as a whole each time.
+//!   one again only after a while: the copy is sent as a whole each time. The backup knows a copy
+//!   by its opening, which has the close and an epoch above 0. So a segment whose close is not
+//!   recorded, for which writes, a recovery or a pass wait, is opened at such an epoch without it.
 //! - O12: a backup that comes back is told to drop a replica only if it is known here under its new
 //!   name, and the segment is on all its replicas elsewhere, or not part of the log any more. The
 //!   same holds for a backup that refused a closed segment's opening, or could not read its

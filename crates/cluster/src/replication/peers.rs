@@ -408,11 +408,18 @@ impl Master {
                 not_needed.push(replica.segment);
                 continue;
             };
-            if segment.replicas.iter().any(|held| held.backup == backup) {
-                continue; // it was given to it anew
-            }
             let is_whole =
                 segment.close_recorded && replica.closed && replica.certificate == segment.queued;
+            if let Some(held) = segment.replica_mut(backup) {
+                let is_there = held.in_flight > 0 || held.sent_before().open;
+                if is_there || !is_whole {
+                    continue; // it was, or is being, given to it anew
+                }
+                if segment.unplace(backup) {
+                    self.garbage.push((backup, replica.segment));
+                }
+                self.active.insert(replica.segment);
+            }
             let is_settled = segment.settled.contains(&backup);
             if segment.replicas.len() < wanted && is_whole && !is_settled {
                 segment.settled.push(backup);

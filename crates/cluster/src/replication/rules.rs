@@ -272,7 +272,10 @@ impl Master {
             true => queued,
             false => without_data(before.length, queued, snapshot.filter(|_| open)),
         };
+        // A backup may refuse an opening with a close at such an epoch: it is a copy (O11).
+        let is_no_copy = open && retold && epoch > 0 && kind != Kind::Control;
         let close = closed && close && certificate.length == queued.length && !before.close;
+        let close = close && !is_no_copy;
         let new_epoch = retold && before.epoch != epoch && !open;
         if !open && !close && !new_epoch && certificate.length == before.length {
             return None;

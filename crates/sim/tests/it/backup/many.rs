@@ -463,37 +463,111 @@ fn scenario_39_openings_are_refused_in_time() {
     }
 }
 
-/// Whole segments that a backup takes before it refuses one: new ones, or new copies of closed
-/// ones. It keeps `left` frames from copies.
-fn taken(left: u32, is_copy: bool) -> u32 {
+/// Whole segments that a backup takes before it refuses one. It keeps `left` frames from copies.
+/// `closes`: their openings close them.
+fn taken(left: u32, epoch: u64, closes: bool) -> u32 {
     let backup = open(&fresh_disk(4));
     backup.keep_from_refills(left);
     let bytes = content(1, 0, GEOMETRY.segment_bytes);
     let mut taken = 0;
     loop {
-        let epoch = u64::from(is_copy);
-        let mut chunk = chunk(&bytes, 0, GEOMETRY.segment_bytes, epoch, true);
-        chunk.segment = SegmentId(100 + u64::from(taken));
-        (chunk.close, chunk.kind) = (true, Kind::Survivor);
-        match backup.stage_of(LOG, chunk) {
+        let mut opening = chunk(&bytes, 0, GEOMETRY.segment_bytes, epoch, true);
+        opening.segment = SegmentId(100 + u64::from(taken));
+        (opening.close, opening.kind) = (closes, Kind::Survivor);
+        match backup.stage_of(LOG, opening) {
             Ok(()) => taken += 1,
             Err(Error::Busy { .. }) => return taken,
             Err(error) => panic!("{error}"),
         }
+        let close = Chunk {
+            offset: GEOMETRY.segment_bytes,
+            bytes: &[],
+            open: false,
+            close: true,
+            ..opening
+        };
+        backup.stage_of(LOG, close).expect("it is there");
         backup.commit(Level::Synced).expect("there is room");
         while backup.flush_step().expect("the disk works") {}
     }
 }
 
 /// All servers stopped one after the other, and each of the others filled its disk with copies of
-/// what those had held: after the start no log had frames for its recovery.
+/// what those had held: after the start no log had frames for its recovery. A recovery's own
+/// segments are no copies, also when they come at a higher epoch because another backup refused
+/// them.
 #[test]
 fn copies_of_lost_replicas_leave_frames_for_recoveries() {
-    let all = taken(0, true);
-    assert_eq!((taken(0, false), taken(4, false)), (all, all));
-    assert_eq!(taken(4, true), all - 4);
-    let with_bug = with_bug(Bug::RefillsTakeAll, || taken(4, true));
+    let all = taken(0, 1, true);
+    assert_eq!((taken(0, 0, true), taken(4, 0, true)), (all, all));
+    assert_eq!(taken(4, 1, false), all);
+    assert_eq!(taken(4, 1, true), all - 4);
+    let with_bug = with_bug(Bug::RefillsTakeAll, || taken(4, 1, true));
     assert_eq!(with_bug, all, "not found");
+}
+
+/// A restarted backup has a whole replica, and its master, which does not know that yet, sends
+/// another copy. The backup dropped the one that it had, and then refused the copy: there was no
+/// room, or its bytes were damaged. So a restart alone cost a good replica of each segment.
+#[test]
+fn a_refused_copy_leaves_the_older_replica() {
+    let disk = fresh_disk(4);
+    let backup = open(&disk);
+    let bytes = content(ID.segment.0, 0, GEOMETRY.segment_bytes);
+    let copy = |bytes, epoch| Chunk {
+        close: true,
+        ..chunk(bytes, 0, GEOMETRY.segment_bytes, epoch, true)
+    };
+    backup
+        .stage_of(LOG, copy(&bytes, 0))
+        .expect("there is room");
+    backup.commit(Level::Synced).expect("there is room");
+    while backup.flush_step().expect("the disk works") {}
+    let is_there = |backup: &Backup| {
+        let mut into = vec![0; GEOMETRY.segment_bytes as usize];
+        let read = backup.read_of(ID, &mut into).expect("it is there");
+        assert!(read.closed && read.certificate() == Certificate::of(&bytes) && into == bytes);
+        read.epoch
+    };
+    backup.keep_from_refills(u32::MAX / 2);
+    let refused = backup.stage_of(LOG, copy(&bytes, 1));
+    assert!(matches!(refused, Err(Error::Busy { .. })), "{refused:?}");
+    assert_eq!(is_there(&backup), 0);
+    backup.keep_from_refills(0);
+    let mut damaged = bytes.clone();
+    damaged[77] ^= 1;
+    let damaged = Chunk {
+        certificate: Some(Certificate::of(&bytes)),
+        ..copy(&damaged, 1)
+    };
+    let refused = backup.stage_of(LOG, damaged);
+    assert!(
+        matches!(refused, Err(Error::Certificate { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(is_there(&backup), 0);
+    drop(backup);
+    disk.cut_power();
+    disk.restart();
+    let backup = open(&disk);
+    assert_eq!(is_there(&backup), 0);
+    // With room for one more: the frame of the older one counts.
+    let others = (100..).map_while(|segment| {
+        let other = Chunk {
+            segment: SegmentId(segment),
+            ..copy(&bytes, 0)
+        };
+        backup.stage_of(LOG, other).ok()?;
+        backup.commit(Level::Synced).expect("there is room");
+        while backup.flush_step().expect("the disk works") {}
+        Some(segment)
+    });
+    assert!(others.count() > 2);
+    backup
+        .stage_of(LOG, copy(&bytes, 1))
+        .expect("its own frame");
+    backup.commit(Level::Synced).expect("there is room");
+    assert_eq!(is_there(&backup), 1);
 }
 
 /// An opened replica without further data does not hold up the write-ahead log: its master may be

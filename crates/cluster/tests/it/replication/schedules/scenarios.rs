@@ -272,6 +272,125 @@ fn a_refused_copy_keeps_no_open_segment_away() {
     assert!((3..=8).contains(&asked.len()), "{asked:?}");
 }
 
+/// Openings of a segment, and whether each closes it, after a backup has refused the first one as
+/// often as `refusals` says.
+fn openings(kind: Kind, refusals: usize) -> Vec<(u64, bool)> {
+    let backups = [1, 2, 3].map(BackupId);
+    let config = Config {
+        replicas: 2,
+        ..config(false)
+    };
+    let mut master = Master::new(config, State::default(), &backups, &[]);
+    let mut next = 0;
+    for _ in 0..10 {
+        let effects = polled(&mut master, &mut next);
+        end(&mut master, effects);
+    }
+    let segment = SegmentId(100);
+    let certificate = Certificate::of(&[7; 100]);
+    master.opened(segment, kind, 0);
+    if kind == Kind::Head {
+        for _ in 0..10 {
+            let effects = polled(&mut master, &mut next);
+            end(&mut master, effects); // it is listed
+        }
+    }
+    master.appended(segment, certificate);
+    master.closed(segment);
+    let mut openings = Vec::new();
+    let (mut refused, mut is_lost) = (0, false);
+    for _ in 0..30 {
+        for effect in polled(&mut master, &mut next) {
+            match effect {
+                Effect::Send(send) if send.segment == segment && send.open => {
+                    openings.push((send.epoch, send.close));
+                    if refused < refusals {
+                        refused += 1;
+                        master.rejected(send.ticket, Rejection::Busy);
+                    } else {
+                        master.acked(send.ticket, Level::Synced);
+                    }
+                }
+                Effect::Send(send) if send.segment == segment && !is_lost => {
+                    is_lost = true; // before it is whole
+                    master.backup_lost(send.backup);
+                }
+                effect => end(&mut master, vec![effect]),
+            }
+        }
+        master.forgive();
+    }
+    assert!(master.is_safe(segment), "{}", master.describe());
+    openings
+}
+
+/// A recovery's segment that one backup has refused, and a head's that has lost a replica before it
+/// was whole, went to the next backup as copies of closed segments do: so they were refused there
+/// to keep frames for recoveries. The recovery failed, and the writes waited.
+#[test]
+fn what_is_not_recorded_as_closed_is_no_copy() {
+    for (kind, refusals) in [(Kind::Survivor, 1), (Kind::Survivor, 3), (Kind::Head, 0)] {
+        let openings = openings(kind, refusals);
+        let is_copy = |(epoch, closes): &(u64, bool)| *epoch > 0 && *closes;
+        assert!(openings.iter().any(|(epoch, _)| *epoch > 0), "{openings:?}");
+        assert!(!openings.iter().any(is_copy), "{openings:?}");
+    }
+}
+
+/// A restarted backup still has whole replicas, and refuses new copies. Its master did not count
+/// them, because it had chosen that backup for the copies: so a mere restart left them at one
+/// replica each for as long as frames were short.
+#[test]
+fn replicas_count_again_where_copies_were_refused() {
+    let (crashed, one, back) = (BackupId(1), BackupId(2), BackupId(11));
+    let config = Config {
+        replicas: 2,
+        ..config(false)
+    };
+    let mut master = Master::new(config, State::default(), &[crashed, one], &[]);
+    let mut next = 0;
+    let certificate = Certificate::of(&[7; 500]);
+    let segments = [100, 101, 102].map(SegmentId);
+    for segment in segments {
+        master.opened(segment, Kind::Head, segment.0 as u32);
+        master.appended(segment, certificate);
+        master.closed(segment);
+    }
+    for _ in 0..10 {
+        let effects = polled(&mut master, &mut next);
+        end(&mut master, effects);
+    }
+    master.backup_lost(crashed);
+    master.backup_up(back);
+    let mut pending = Vec::new();
+    for _ in 0..3 {
+        for effect in polled(&mut master, &mut next) {
+            match effect {
+                Effect::Send(send) if send.segment == segments[2] => pending.push(send.ticket),
+                Effect::Send(send) if segments.contains(&send.segment) => {
+                    master.rejected(send.ticket, Rejection::Busy);
+                }
+                effect => end(&mut master, vec![effect]),
+            }
+        }
+        master.forgive();
+    }
+    let found = segments.map(|segment| Found {
+        backup: back,
+        segment,
+        epoch: 0,
+        certificate,
+        closed: true,
+    });
+    assert_eq!(master.hand_back(back, &found), []);
+    assert!(master.is_safe(segments[0]) && master.is_safe(segments[1]));
+    // This one may be on its way there.
+    assert!(!master.is_safe(segments[2]));
+    master.rejected(pending[0], Rejection::Busy);
+    assert_eq!(master.hand_back(back, &found), []);
+    assert!(master.is_safe(segments[2]));
+}
+
 /// Does as the master requests.
 fn end(master: &mut Master, effects: Vec<Effect>) {
     for effect in effects {
