@@ -254,8 +254,11 @@ impl Coordinator {
         self.roll.number > 0 && self.roll.count.standing() == Standing::Judges
     }
 
+    /// A leader that may not judge asks again, however patient it is by now: if nothing suspects a
+    /// server any more, nothing else would tell it that it is fit.
     pub(super) fn roll_due(&mut self) {
-        if !self.is_roll_fresh() {
+        let is_unfit = self.roll.unfit_since_us.is_some() && self.roll.open == 0;
+        if is_unfit || !self.is_roll_fresh() {
             self.call_roll();
         }
     }

@@ -6,6 +6,7 @@ use duramen_base::ids::ServerId;
 use duramen_base::planted::{Bug, with_bug};
 use duramen_base::random::Random;
 use duramen_cluster::coordinator::Input;
+use duramen_harness::config;
 use duramen_wire::native::message::{FromCoordinator, ServerStatus};
 
 const MS: u64 = 1_000;
@@ -26,7 +27,10 @@ struct Busy {
 
 impl Busy {
     fn new(servers: u64, seed: u64) -> Busy {
-        let mut rig = Rig::new();
+        Busy::of(Rig::new(), servers, seed)
+    }
+
+    fn of(mut rig: Rig, servers: u64, seed: u64) -> Busy {
         let servers = rig.enlist_some(servers);
         rig.be_good();
         rig.live(SECOND);
@@ -130,6 +134,28 @@ fn a_coordinator_that_is_slow_itself_blames_nobody() {
         busy.stall_us = 90 * MS;
         busy.pass(20 * SECOND, |_, _| Some(200 * MS));
         assert_eq!(busy.up(), 3, "seed {seed}");
+    }
+}
+
+/// The coordinator's network stood still for half a second, so nobody answered a roll call. Then
+/// answers came late, and made the leader patient: it did not call again, ever. The status named
+/// healthy servers, and the next short stall made the leader resign at once.
+#[test]
+fn a_leader_that_was_cut_off_for_a_moment_finds_that_it_is_not() {
+    for verdict_timeout_ms in [250, 2000] {
+        let mut unfit = 0;
+        for seed in 0..20 {
+            let mut of = config();
+            of.settings.verdict_timeout_ms = verdict_timeout_ms;
+            let mut busy = Busy::of(Rig::of(of), 5, seed);
+            let scale = u64::from(verdict_timeout_ms) / 250;
+            busy.pass(SECOND * scale, |_, _| Some(600 * MS * scale));
+            unfit += usize::from(busy.rig.leader.coordinator.unanswered() > 0);
+            busy.pass(30 * SECOND, |_, _| Some(MS));
+            let unanswered = busy.rig.leader.coordinator.unanswered();
+            assert_eq!((unanswered, busy.up()), (0, 5), "seed {seed}");
+        }
+        assert!(unfit > 0, "no leader noticed anything");
     }
 }
 
