@@ -7,7 +7,9 @@ use crate::failure::Failure;
 use clap::Args;
 use duramen_base::ids::ServerId;
 use duramen_client::{Admin, AdminAnswer};
-use duramen_wire::native::message::{BalanceStatus, PlannedMove, Status};
+use duramen_wire::native::message::{
+    BalanceStatus, MigrationPhase, MigrationStatus, PlannedMove, Status,
+};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -38,7 +40,8 @@ recovered or a server is drained.
 The coordinator does the same without this command when the shares have differed by more than a
 quarter for 15 s in which no server has come or gone, unless it was started with --balance=no.
 
-Exit codes: 0 begun (--wait: done), 2 wrong usage, 3 refused, 4 no coordinator answered.";
+Exit codes: 0 begun (--wait: done), 2 wrong usage, 3 refused (--wait: or not all of it was done),
+4 no coordinator answered.";
 
 /// Interval of the lines about the progress.
 const SAY_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
@@ -53,6 +56,9 @@ pub(super) fn run(args: &RebalanceArgs, cluster: &Cluster, json: bool) -> Result
         wait(cluster, args.wait_for)?;
     }
     let overview = cluster.overview()?;
+    if args.wait && !cluster.balance()?.unwrap_or_default().is_even {
+        has_moved(&overview.status.migrations_ended, &moves)?;
+    }
     let text = text(&overview.status, &moves, is_dry);
     say(json, &text, &as_json(&overview.status, &moves, is_dry))
 }
@@ -117,6 +123,25 @@ fn wait(cluster: &Cluster, patience: Duration) -> Result<(), Failure> {
     }
 }
 
+/// Whether all of a plan has moved: its end may have another reason.
+fn has_moved(ended: &[MigrationStatus], moves: &[PlannedMove]) -> Result<(), Failure> {
+    let is_done = |one: &&PlannedMove| {
+        ended.iter().any(|of| {
+            let is_it =
+                (of.table, of.range, of.from, of.to) == (one.table, one.range, one.from, one.to);
+            is_it && of.phase == MigrationPhase::Done
+        })
+    };
+    match moves.iter().filter(|one| !is_done(one)).count() {
+        0 => Ok(()),
+        missing => Err(Failure::Coordinator(format!(
+            "{missing} of {} moves were not done: a server or the coordinator has crashed, or a \
+             move failed; `duramen status` has the reason, and the shares are uneven",
+            moves.len()
+        ))),
+    }
+}
+
 /// The line of `duramen status`.
 pub(super) fn line(balance: &BalanceStatus) -> String {
     let left = match balance.moves_left {
@@ -150,6 +175,38 @@ pub(super) fn status_json(balance: &BalanceStatus) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use duramen_base::ids::{KeyRange, MigrationId, TableId};
+
+    /// A crash in the middle of the plan ended it, and `--wait` called it done.
+    #[test]
+    fn a_plan_is_done_when_each_of_its_moves_is() {
+        let planned = PlannedMove {
+            table: TableId(1),
+            range: KeyRange::ALL,
+            from: ServerId::new(1, 1),
+            to: ServerId::new(2, 1),
+            bytes: 5,
+        };
+        let mut ended = MigrationStatus {
+            migration: MigrationId(7),
+            table: planned.table,
+            range: planned.range,
+            from: planned.from,
+            to: planned.to,
+            phase: MigrationPhase::Done,
+            bytes: 5,
+            bytes_total: 5,
+            entries: 1,
+            elapsed_ms: 10,
+            reason: None,
+        };
+        assert!(has_moved(&[], &[]).is_ok());
+        assert!(has_moved(&[ended.clone()], &[planned]).is_ok());
+        let missing = has_moved(&[], &[planned]);
+        assert!(matches!(missing, Err(Failure::Coordinator(_)))); // exit code 3
+        ended.phase = MigrationPhase::GivenUp;
+        assert!(has_moved(&[ended], &[planned]).is_err());
+    }
 
     #[test]
     fn the_line_tells_what_is_left_and_why() {

@@ -13,7 +13,8 @@
 //!   masters one takes part.
 //! - N3: it ends. A plan's moves bring all nearer to their shares (even::E1), the next
 //!   plan is made only of reports that came later, and each plan in a row waits twice as long as
-//!   the one before. A move that fails ends its plan.
+//!   the one before, until another master comes. A move that fails ends its plan. What has moved
+//!   counts where it is now, before the next reports.
 //!
 //! A range that moves takes its reported bytes along, so a plan that follows at once knows of it.
 //! Loads and rooms are advice (coordinator::K9): with wrong ones the wrong tablets move, as safely
@@ -27,7 +28,7 @@ use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::{
     AdminAnswer, BalanceStatus, CoordinatorAnswer, MigrationPhase, PlannedMove, Refusal,
 };
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The weight of all hashes of all tables together. (So little that a table of some hundred
 /// megabytes is balanced by its bytes.)
@@ -68,6 +69,8 @@ pub(super) struct Balance {
     /// N3: no plan of its own before that, and the number of the last ones in a row.
     next_us: u64,
     in_a_row: u32,
+    /// Masters that a plan could give something to: with another one the plans begin anew.
+    masters: BTreeSet<ServerId>,
     /// Hashes of each server, in the map of that version.
     widths: BTreeMap<ServerId, u128>,
     widths_of: MapVersion,
@@ -102,6 +105,11 @@ impl Coordinator {
         if self.balance.seen != seen {
             (self.balance.seen, self.balance.quiet_since_us) = (seen, self.now_us);
         }
+        let masters: BTreeSet<ServerId> = self.masters().collect();
+        if !masters.is_subset(&self.balance.masters) {
+            (self.balance.in_a_row, self.balance.next_us) = (0, 0);
+        }
+        self.balance.masters = masters;
         if self.balance_waits_for().is_some() && !has_bug(Bug::BalancesAlways) {
             self.balance.planned.clear(); // N1
             return;

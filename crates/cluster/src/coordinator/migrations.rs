@@ -275,16 +275,19 @@ impl Coordinator {
 
     /// The answer that an earlier report, perhaps to an earlier leader, has got.
     pub(super) fn accepted_before(&self, server: ServerId, origin: Origin) -> CoordinatorAnswer {
-        let owned = self.owned.get(&server).into_iter().flatten();
-        let is_known = owned
-            .filter_map(|at| self.tablets.get(at))
-            .any(|tablet| tablet.origin == origin);
-        if is_known && !has_bug(Bug::CompletionForgotten) {
+        if self.is_accepted(server, origin) && !has_bug(Bug::CompletionForgotten) {
             return CoordinatorAnswer::Accepted {
                 since: self.tablets_version(),
             };
         }
         CoordinatorAnswer::Stale
+    }
+
+    /// Whether a report of this origin has made the server the owner of a tablet.
+    pub(super) fn is_accepted(&self, server: ServerId, origin: Origin) -> bool {
+        let owned = self.owned.get(&server).into_iter().flatten();
+        let mut owned = owned.filter_map(|at| self.tablets.get(at));
+        owned.any(|tablet| tablet.origin == origin)
     }
 
     fn end_migration(&mut self, id: MigrationId, creation: SegmentId) {
