@@ -2,7 +2,7 @@
 //! none, or by time.
 
 use super::{CallId, Coordinator, Output, Sign, Timer};
-use duramen_base::ids::{ListVersion, ServerId, TabletsVersion};
+use duramen_base::ids::{ListVersion, RecoveryId, ServerId, TabletsVersion};
 use duramen_wire::native::message::{FromCoordinator, ServerAnswer};
 
 /// A request of the coordinator without an answer.
@@ -53,6 +53,7 @@ pub(super) enum CallKind {
     },
     Recover {
         dead: ServerId,
+        recovery: RecoveryId,
         partition: u32,
     },
     Abort,
@@ -148,9 +149,11 @@ impl Coordinator {
             CallKind::Users(revision) => self.users_told(call.to, revision, answer),
             CallKind::Functions(revision) => self.functions_told(call.to, revision, answer),
             CallKind::StartRead { dead } => self.collected(dead, call.to, answer),
-            CallKind::Recover { dead, partition } => {
-                self.recover_answered(dead, partition, call.to, answer);
-            }
+            CallKind::Recover {
+                dead,
+                recovery,
+                partition,
+            } => self.recover_answered(dead, (recovery, partition), call.to, answer),
             _ => {}
         }
     }

@@ -358,32 +358,39 @@ impl Coordinator {
             .get(&dead)
             .and_then(|recovery| recovery.order(partition, tables, accepted));
         if let Some(order) = order {
+            let kind = CallKind::Recover {
+                dead,
+                recovery: order.recovery,
+                partition,
+            };
             let question = FromCoordinator::Recover(Box::new(order));
-            let kind = CallKind::Recover { dead, partition };
             self.ask(to, question, kind, ASK_AGAIN_US);
         }
     }
 
-    /// The end of a `Recover`.
+    /// The end of a `Recover`. An order may have been sent twice, and the master, which was busy at
+    /// the first one, have begun at the second: by then another may have the partition.
     pub(super) fn recover_answered(
         &mut self,
         dead: ServerId,
-        partition: u32,
+        (id, partition): (RecoveryId, u32),
         by: ServerId,
         answer: Option<(ServerAnswer, Vec<u8>)>,
     ) {
-        let Some(place) = self.place_mut(dead, partition) else {
+        let recovery = self.recoveries.get_mut(&dead);
+        let recovery = recovery.filter(|recovery| recovery.id == id);
+        let of = recovery.and_then(|of| of.partitions.get_mut(partition as usize));
+        let place = of.map(|partition| &mut partition.place);
+        let is_given = matches!(&place, Some(Place::Given { to, .. }) if *to == by);
+        let Some(place) = place.filter(|_| is_given) else {
+            if matches!(answer, Some((ServerAnswer::Started, _))) {
+                self.abort_run(by, (id, partition)); // recovery::Y3
+            }
             return;
         };
-        let Place::Given { to, started, .. } = place else {
-            return;
-        };
-        if *to != by {
-            return;
-        }
-        match answer {
-            Some((ServerAnswer::Started, _)) => *started = true,
-            Some((ServerAnswer::Busy, _)) if !*started => {
+        match (answer, &mut *place) {
+            (Some((ServerAnswer::Started, _)), Place::Given { started, .. }) => *started = true,
+            (Some((ServerAnswer::Busy, _)), Place::Given { started: false, .. }) => {
                 *place = Place::Waiting;
                 self.release_master(by, BUSY_US);
                 self.give_partitions();
@@ -595,14 +602,26 @@ impl Coordinator {
             if let Place::Given { to, .. } = partition.place {
                 // Its tablets are gone: the table was dropped.
                 self.release_master(to, 0);
-                let question = FromCoordinator::AbortRecovery {
-                    recovery: recovery.id,
-                    partition: number as u32,
-                };
-                self.ask(to, question, CallKind::Abort, ASK_AGAIN_US);
+                self.abort_run(to, (recovery.id, number as u32));
             }
         }
         self.remove(dead);
+    }
+
+    /// A server is not to replay a partition any more, unless its report of it has counted.
+    fn abort_run(&mut self, on: ServerId, (recovery, partition): (RecoveryId, u32)) {
+        let origin = Origin::Recovered {
+            recovery,
+            partition,
+        };
+        if self.is_accepted(on, origin) {
+            return;
+        }
+        let question = FromCoordinator::AbortRecovery {
+            recovery,
+            partition,
+        };
+        self.ask(on, question, CallKind::Abort, ASK_AGAIN_US);
     }
 
     /// A server is crashed: its partitions and replicas are gone.
