@@ -96,8 +96,8 @@ enum Asker {
     Node(Token),
     /// Another thread, which waits for the answer.
     Thread(SyncSender<Result<CoordinatorAnswer, String>>),
-    /// The thread itself tells of the certificate of this generation.
-    Certificate(u64),
+    /// The thread itself tells of the certificate of this generation, to the leader of this term.
+    Certificate(u64, u32),
 }
 
 /// A question from outside that waits for an answer.
@@ -501,8 +501,8 @@ impl NodeThread {
                 };
                 return drop(to.try_send(answer)); // it may have given up
             }
-            (PendingCall::Coordinator(Asker::Certificate(generation), _), reply) => {
-                return self.told_of_renewal(generation, reply.ok());
+            (PendingCall::Coordinator(Asker::Certificate(generation, term), _), reply) => {
+                return self.told_of_renewal((generation, term), reply.ok());
             }
             // Whatever it answers: an older member does not understand it.
             (PendingCall::Publish(server), _) => {
@@ -558,7 +558,7 @@ impl NodeThread {
             PendingCall::Coordinator(Asker::Node(token), _) => {
                 self.tell(NodeInput::Member(Input::Unanswered { token }));
             }
-            PendingCall::Coordinator(Asker::Certificate(_), _) => {} // it tells again
+            PendingCall::Coordinator(Asker::Certificate(..), _) => {} // it tells again
             // The thread may have given up.
             PendingCall::Coordinator(Asker::Thread(to), _) => {
                 drop(to.try_send(Err(reason.to_owned())));

@@ -1,5 +1,6 @@
 //! Tells the coordinator of a new certificate. A connection stays open when its certificate is
-//! replaced, so the coordinator would see the old one until the next connection.
+//! replaced, so the coordinator would see the old one until the next connection. Each new leader is
+//! told: it may have had a connection for long, too.
 
 use super::{Asker, NodeThread};
 use duramen_tls::Identity;
@@ -14,8 +15,9 @@ const AGAIN_US: u64 = 1_000_000;
 pub(super) struct Renewal {
     /// `None`: a cluster without TLS.
     identity: Option<Arc<Identity>>,
-    /// Its generation; `None`: it was told of none in this life.
+    /// Its generation; `None`: the coordinator of this term was told of none in this life.
     known: Option<u64>,
+    term: u32,
     due_us: u64,
 }
 
@@ -24,13 +26,18 @@ impl Renewal {
         Renewal {
             identity,
             known: None,
+            term: 0,
             due_us: 0,
         }
     }
 
-    /// The generation of a certificate that is to be told of now, and its end.
-    fn due(&mut self, now_us: u64) -> Option<(u64, i64)> {
+    /// The generation of a certificate that the coordinator of this term is to be told of now, and
+    /// its end.
+    fn due(&mut self, now_us: u64, term: u32) -> Option<(u64, i64)> {
         let identity = self.identity.as_ref()?;
+        if term != self.term {
+            (self.term, self.known) = (term, None);
+        }
         // Before the certificate: a still newer one is told of by itself.
         let generation = identity.generation();
         if self.known == Some(generation) || now_us < self.due_us {
@@ -38,6 +45,12 @@ impl Renewal {
         }
         self.due_us = now_us + AGAIN_US;
         Some((generation, identity.certificate()?.not_after))
+    }
+
+    fn told(&mut self, generation: u64, term: u32) {
+        if term == self.term {
+            self.known = Some(generation);
+        }
     }
 }
 
@@ -47,21 +60,26 @@ impl NodeThread {
         if self.membership.is_none() {
             return; // it is told of when this is a member
         }
-        if let Some((generation, expires_s)) = self.renewal.due(now_us) {
+        let term = self.parts.node.member().term();
+        if let Some((generation, expires_s)) = self.renewal.due(now_us, term) {
             let question = ToCoordinator::Certificate { server, expires_s };
             let address = self.parts.node.member().coordinator().to_owned();
-            self.ask_coordinator(Asker::Certificate(generation), &address, &question);
+            self.ask_coordinator(Asker::Certificate(generation, term), &address, &question);
         }
     }
 
     /// `reply`: `None`: an older coordinator does not understand it.
-    pub(super) fn told_of_renewal(&mut self, generation: u64, reply: Option<Reply<'_>>) {
+    pub(super) fn told_of_renewal(
+        &mut self,
+        (generation, term): (u64, u32),
+        reply: Option<Reply<'_>>,
+    ) {
         let is_refused = matches!(
             reply,
             Some(Reply::Coordinator(CoordinatorAnswer::Refused(_)))
         );
         if !is_refused {
-            self.renewal.known = Some(generation);
+            self.renewal.told(generation, term);
         }
     }
 }
@@ -86,18 +104,24 @@ mod tests {
         let settings = Settings::mutual(&files[0], &files[1], &files[2]);
         let identity = Arc::new(Identity::load(settings).expect("loaded"));
         let mut renewal = Renewal::new(Some(Arc::clone(&identity)));
-        let first = renewal.due(5_000_000);
+        let first = renewal.due(5_000_000, 3);
         assert_eq!(first, Some((0, issued.description.not_after)));
-        renewal.known = Some(0);
-        assert_eq!(renewal.due(6_000_000), None);
+        renewal.told(0, 3);
+        assert_eq!(renewal.due(6_000_000, 3), None);
         let renewed = authority.renew(&request(8)).expect("renewed");
         identity.reload().expect("reloaded");
-        let told = renewal.due(7_000_000);
+        let told = renewal.due(7_000_000, 3);
         assert_eq!(told, Some((1, renewed.description.not_after)));
-        assert_eq!(renewal.due(7_500_000), None, "it waits for the answer");
-        assert_eq!(renewal.due(8_000_000), told, "there was none");
-        renewal.known = Some(1);
-        assert_eq!(renewal.due(9_000_000), None);
-        assert_eq!(Renewal::new(None).due(1), None);
+        assert_eq!(renewal.due(7_500_000, 3), None, "it waits for the answer");
+        assert_eq!(renewal.due(8_000_000, 3), told, "there was none");
+        renewal.told(1, 3);
+        assert_eq!(renewal.due(9_000_000, 3), None);
+        // A new leader, which knows the certificate of its first connection only, alarmed of it.
+        assert_eq!(renewal.due(10_000_000, 4), told);
+        renewal.told(1, 3); // the last leader, late
+        assert_eq!(renewal.due(11_000_000, 4), told);
+        renewal.told(1, 4);
+        assert_eq!(renewal.due(12_000_000, 4), None);
+        assert_eq!(Renewal::new(None).due(1, 3), None);
     }
 }
