@@ -34,6 +34,8 @@ const FULL_PERCENT: u64 = 90;
 const INDEX_PERCENT: u64 = 60;
 /// An index smaller than this part of memory gives no estimate of the memory for keys.
 const INDEX_TELLS_PART: u64 = 16;
+/// A move fails after so many messages with damaged bytes: a bit that flips by chance comes alone.
+const DAMAGED_MAX: u32 = 8;
 /// Delay for the source while this side is not ready.
 const NOT_YET_MS: u32 = 10;
 /// Interval of the progress reports to the coordinator.
@@ -99,6 +101,8 @@ pub(super) struct Target {
     held: Vec<(RequestId, u64)>,
     /// Requests whose message has to be sent again, because its bytes were damaged.
     again: Vec<RequestId>,
+    /// Messages so far whose bytes were damaged.
+    damaged: u32,
     /// The first empty message: answered when all before it is durable (migration::M9).
     settling: Option<u64>,
     /// The deadline for everything (migration::M9).
@@ -140,6 +144,7 @@ impl Target {
             whole: 0,
             last: None,
             again: Vec::new(),
+            damaged: 0,
             held: Vec::new(),
             settling: None,
             until_us: u64::MAX,
@@ -280,10 +285,20 @@ impl Target {
     /// A message was replayed.
     pub fn replayed(&mut self, now_us: u64, sequence: u64, result: Result<bool>) {
         if let Ok(false) = result {
-            let arrival = self.arrivals.remove(&sequence);
-            let waiting = arrival.into_iter().flat_map(|it| it.into_waiting(sequence));
-            return self.again.extend(waiting.map(|(request, _)| request));
+            self.damaged += 1;
         }
+        let result = match result {
+            Ok(false) if self.damaged < DAMAGED_MAX => {
+                let arrival = self.arrivals.remove(&sequence);
+                let waiting = arrival.into_iter().flat_map(|it| it.into_waiting(sequence));
+                return self.again.extend(waiting.map(|(request, _)| request));
+            }
+            Ok(false) => Err(format!(
+                "{DAMAGED_MAX} messages had damaged bytes: the memory of server {}, or the network",
+                self.from
+            )),
+            result => result,
+        };
         if let Err(reason) = result {
             // Its job has ended: the entries are taken back when the others have ended.
             if let Some(arrival) = self.arrivals.remove(&sequence) {

@@ -186,8 +186,9 @@ fn few_of_many_sources_are_under_way() {
     assert_eq!(jobs.len(), 1, "the next one");
 }
 
-/// The answers to a message in which a bit has flipped of an entry that is too long to be mended.
-fn after_a_flip_on_the_way() -> Vec<(RequestId, PeerAnswer)> {
+/// The answers to a message in which a bit has flipped of an entry that is too long to be mended,
+/// and which is sent so often.
+fn after_flips_on_the_way(times: u64) -> Vec<(RequestId, PeerAnswer)> {
     let mut rig = Rig::new();
     rig.list([incoming(0)].into_iter());
     rig.life.migrations.wants(MigrationId(0), OTHER);
@@ -211,25 +212,45 @@ fn after_a_flip_on_the_way() -> Vec<(RequestId, PeerAnswer)> {
         last: false,
         bytes_total: 0,
     };
-    let arrived = rig.step(|migrations, env, out| {
-        migrations.arrived(0, RequestId(1), OTHER, message, entries, env, out);
-    });
-    for job in arrived.jobs {
-        if let JobResult::Migration(run, completion) = job.run().result {
-            rig.life.migrations.job_done(0, run, completion);
+    let mut answers = Vec::new();
+    for n in 1..=times {
+        let (request, entries) = (RequestId(n), entries.clone());
+        let arrived = rig.step(|migrations, env, out| {
+            migrations.arrived(0, request, OTHER, message, entries, env, out);
+        });
+        for job in arrived.jobs {
+            if let JobResult::Migration(run, completion) = job.run().result {
+                rig.life.migrations.job_done(0, run, completion);
+            }
         }
+        answers.extend(arrived.answers);
+        answers.extend(rig.go_on().answers);
     }
-    rig.go_on().answers
+    answers
 }
 
 /// The whole move failed.
 #[test]
 fn a_message_with_damaged_bytes_is_asked_for_again() {
-    let answers = after_a_flip_on_the_way();
-    assert_eq!(answers, [not_yet(1, 10)]);
-    let failed = with_bug(Bug::DamageEndsMove, after_a_flip_on_the_way);
+    let answers = after_flips_on_the_way(2);
+    assert_eq!(answers, [not_yet(1, 10), not_yet(2, 10)]);
+    let failed = with_bug(Bug::DamageEndsMove, || after_flips_on_the_way(1));
     assert!(matches!(
         &failed[..],
         [(_, PeerAnswer::MigrationRefused { .. })]
     ));
+}
+
+/// The buffer at the source was damaged: its message was asked for again for ever, every 10 ms, and
+/// the move showed no reason.
+#[test]
+fn a_move_whose_messages_stay_damaged_fails() {
+    let answers = after_flips_on_the_way(100);
+    let refusal = answers.iter().find_map(|(request, answer)| match answer {
+        PeerAnswer::MigrationRefused { reason } => Some((request.0, reason)),
+        _ => None,
+    });
+    let (request, reason) = refusal.expect("it fails");
+    assert!((2..20).contains(&request), "after {request}");
+    assert!(reason.contains("damaged"), "{reason}");
 }
