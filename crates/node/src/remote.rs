@@ -29,7 +29,8 @@
 //!   (Q2): the rules only see that one call takes longer. An older server does not know recipes.
 //! - Q11: a backup that finds a write's bytes to be damaged is well, and is not lost: they are sent
 //!   again, verified (durable::remote::J5). Otherwise one bit that has flipped in this
-//!   server's memory would lose one backup after the other.
+//!   server's memory would lose one backup after the other. If it finds that four times, it loses
+//!   this replica alone, if another backup can take it (`cluster::replication::peers`).
 //!
 //! **Concurrency**: [`Queue`] is shared and is held only to push or take.
 //!

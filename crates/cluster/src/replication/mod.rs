@@ -54,7 +54,8 @@
 //!
 //! **Flow**: one call per replica at a time; at most [`Config::writes_max`] calls for data and
 //! [`Config::frees_max`] frees in flight; control segments never wait for data. A backup that
-//! rejects an opening is asked again only after the others.
+//! rejects an opening is asked again only after the others, and so is one that finds the bytes of a
+//! replica damaged four times.
 //!
 //! **Ordered** means synced on every replica: a backup that has a record in its cache alone may
 //! lose it in a power cut, while another one keeps data that must not exist without the record.
@@ -221,6 +222,8 @@ pub struct Master {
     /// Those that have rejected a new copy of a closed segment: they keep their last frames for
     /// recoveries, and may take open segments.
     refusing_copies: BTreeSet<BackupId>,
+    /// Replicas whose bytes were found damaged repeatedly: they are sent again after a while.
+    resting: BTreeSet<(SegmentId, BackupId)>,
     /// Calls of [`forgive`](Self::forgive).
     forgiven: u32,
     /// No acknowledgement counts any more.
@@ -254,6 +257,8 @@ pub struct Placed {
     pub has_enough: bool,
     /// Number of segments with two copies in one rack.
     pub segments_sharing_rack: usize,
+    /// Number of closed segments for which no backup takes a copy that they lack.
+    pub segments_short: usize,
 }
 
 struct InFlight {
@@ -297,6 +302,7 @@ impl Master {
             placement: Placement::new(config.layout, config.replicas, config.server),
             refusing: BTreeSet::new(),
             refusing_copies: BTreeSet::new(),
+            resting: BTreeSet::new(),
             forgiven: 0,
             fenced: false,
             in_flight: BTreeMap::new(),

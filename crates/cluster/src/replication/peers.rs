@@ -9,6 +9,12 @@ use std::collections::BTreeSet;
 
 /// Refused copies of closed segments are sent again after so many times that all others are.
 const COPIES_FORGIVEN: u32 = 20;
+/// So many times a backup finds the same replica's bytes damaged before another one gets them: a
+/// bit that flips on the way comes alone, and one in memory is put back at the second attempt
+/// (durable::remote::J5).
+const DAMAGED_MAX: u32 = 4;
+/// Without another backup a control segment is replaced by the next one after so many times.
+const CONTROL_ANEW: u32 = 10;
 
 impl Master {
     /// Sets the place of this master, before any backup is added.
@@ -37,8 +43,14 @@ impl Master {
     /// Placement of this log's segments, for people.
     pub fn placed(&mut self) -> Placed {
         let sharing = self.segments.values().filter(|segment| segment.shares_rack);
+        let wanted = self.config.replicas;
+        let is_short = |segment: &&Segment| {
+            let taken = segment.replicas.iter().filter(|replica| !replica.refused);
+            segment.kind != Kind::Control && segment.close_recorded && taken.count() < wanted
+        };
         Placed {
             segments_sharing_rack: sharing.count(),
+            segments_short: self.segments.values().filter(is_short).count(),
             has_enough: self.placement.has_enough(),
         }
     }
@@ -53,6 +65,9 @@ impl Master {
     /// Backups that have refused openings may be asked again: some time has passed.
     pub fn forgive(&mut self) {
         self.forgiven = self.forgiven.wrapping_add(1);
+        let rested = std::mem::take(&mut self.resting).into_iter();
+        let known = rested.filter(|(id, _)| self.segments.contains_key(id));
+        self.active.extend(known.map(|(id, _)| id));
         let copies_too = self.forgiven.is_multiple_of(COPIES_FORGIVEN);
         let any_copies = copies_too && !self.refusing_copies.is_empty();
         if any_copies {
@@ -143,15 +158,42 @@ impl Master {
         self.in_flight.get(&ticket).map(|sent| sent.segment)
     }
 
-    /// Nothing of a send was stored, and the backup is well: it is sent again.
+    /// Nothing of a send was stored, and the backup is well: it is sent again. If that repeats, the
+    /// bytes change on the way there, in the backup, or in this master's memory: another backup
+    /// takes the replica, and each further attempt comes after a while.
     fn send_again(&mut self, sent: &InFlight) {
         let Some(segment) = self.segments.get_mut(&sent.segment) else {
             return;
         };
-        if let Some(replica) = segment.replica_mut(sent.backup) {
-            replica.in_flight = replica.in_flight.saturating_sub(1);
-            replica.sent = replica.buffered;
-            self.active.insert(sent.segment);
+        let is_copy = segment.close_recorded;
+        let holding: Vec<BackupId> = segment.backups().collect();
+        let kind = segment.kind;
+        let Some(replica) = segment.replica_mut(sent.backup) else {
+            return;
+        };
+        replica.in_flight = replica.in_flight.saturating_sub(1);
+        replica.sent = replica.buffered;
+        replica.damaged += 1;
+        let damaged = replica.damaged;
+        self.active.insert(sent.segment);
+        if damaged < DAMAGED_MAX {
+            return;
+        }
+        self.resting.insert((sent.segment, sent.backup));
+        let refusing = match is_copy {
+            true => &mut self.refusing_copies,
+            false => &mut self.refusing,
+        };
+        refusing.insert(sent.backup);
+        let is_control = kind == Kind::Control;
+        // The next control segment's bytes are encoded anew.
+        let begins_anew = is_control && damaged.is_multiple_of(CONTROL_ANEW);
+        if !begins_anew && !self.placement.can_choose(&holding, refusing) {
+            return;
+        }
+        self.lose_replica(sent.segment, sent.backup);
+        if !is_control {
+            self.garbage.push((sent.backup, sent.segment));
         }
     }
 

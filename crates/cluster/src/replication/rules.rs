@@ -225,7 +225,7 @@ impl Master {
     }
 
     /// Whether a replica's backup has refused it a short while ago, or others like it
-    /// (replication::O11).
+    /// (replication::O11), or found its bytes damaged again.
     fn is_refused(&mut self, id: SegmentId, n: usize) -> bool {
         let Some(segment) = self.segments.get_mut(&id) else {
             return false;
@@ -238,6 +238,9 @@ impl Master {
         let Some(replica) = segment.replicas.get_mut(n) else {
             return false;
         };
+        if self.resting.contains(&(id, replica.backup)) {
+            return true;
+        }
         let refuses = refusing.contains(&replica.backup);
         replica.refused |= is_copy && refuses && !replica.sent_before().open;
         replica.refused && refuses

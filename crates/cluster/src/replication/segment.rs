@@ -59,6 +59,8 @@ pub(super) struct Replica {
     pub replaces_garbage: bool,
     /// Sends that are not acknowledged yet.
     pub in_flight: u32,
+    /// Sends whose bytes the backup found damaged.
+    pub damaged: u32,
     /// Its opening was refused, and no other backup can take it: it is sent again
     /// (replication::O13).
     pub refused: bool,
@@ -92,6 +94,7 @@ impl Replica {
             primary: false,
             replaces_garbage: false,
             in_flight: 0,
+            damaged: 0,
             refused: false,
             opened_at: progress.epoch,
         }

@@ -165,6 +165,60 @@ fn damaged_bytes_are_sent_again_to_the_same_backup() {
     assert_eq!(holders, [first, second]);
 }
 
+/// The memory of a backup changes bits, or the network on the way there: it finds all bytes damaged.
+/// They were sent there for ever, megabytes in each round trip, and the log waited. Another backup
+/// gets them, and if there is none, the same one gets them rarely.
+#[test]
+fn a_backup_that_finds_all_bytes_damaged_is_not_waited_for() {
+    let config = Config {
+        replicas: 2,
+        ..config(false)
+    };
+    let bad = BackupId(1);
+    for (others, kind) in [(2, Kind::Head), (2, Kind::Survivor), (1, Kind::Head)] {
+        let backups: Vec<BackupId> = (1..=others + 1).map(BackupId).collect();
+        let mut master = Master::new(config, State::default(), &backups, &[]);
+        let (mut next, mut sent) = (0, 0);
+        let mut work = |master: &mut Master, polls: usize| {
+            for _ in 0..polls {
+                for effect in polled(master, &mut next) {
+                    match effect {
+                        Effect::Send(send)
+                            if send.backup == bad && send.from != send.certificate.length =>
+                        {
+                            sent += 1;
+                            master.rejected(send.ticket, Rejection::Damaged);
+                        }
+                        effect => end(master, vec![effect]),
+                    }
+                }
+            }
+            sent
+        };
+        work(&mut master, 10);
+        let segment = SegmentId(100);
+        master.opened(segment, kind, 0);
+        master.appended(segment, Certificate::of(&[7; 100]));
+        master.closed(segment);
+        for _ in 0..20 {
+            work(&mut master, 20);
+            master.forgive();
+        }
+        if others > 1 {
+            assert!(master.is_safe(segment), "{}", master.describe());
+            assert!(!master.holders(segment).contains(&bad));
+        }
+        let before = work(&mut master, 1);
+        for _ in 0..10 {
+            work(&mut master, 20);
+            master.forgive();
+        }
+        // The control log and the segment, each time that some time has passed.
+        let more = work(&mut master, 1) - before;
+        assert!(more <= 30, "{more} in a second");
+    }
+}
+
 /// Three backups for two replicas, two of which have no room: they are asked in turn for the same
 /// control segment, each time by another opening, and the one that accepted it is not asked again.
 /// (Each refusal cost a control segment, and recoveries in need of room took it from each other for
@@ -270,6 +324,14 @@ fn a_refused_copy_keeps_no_open_segment_away() {
         }
     }
     assert!((3..=8).contains(&asked.len()), "{asked:?}");
+    // It is told: nobody saw that segments had one copy each for days.
+    assert_eq!(master.placed().segments_short, 1);
+    for _ in 0..30 {
+        master.forgive();
+        let effects = polled(&mut master, &mut next);
+        end(&mut master, effects);
+    }
+    assert_eq!(master.placed().segments_short, 0);
 }
 
 /// Openings of a segment, and whether each closes it, after a backup has refused the first one as
@@ -629,6 +691,7 @@ fn copies_share_a_rack_while_there_is_no_other_one() {
     let placed = |has_enough, segments_sharing_rack| Placed {
         has_enough,
         segments_sharing_rack,
+        segments_short: 0,
     };
     write(&mut master, 100);
     all_arrives(&mut master);
