@@ -58,11 +58,14 @@ pub(crate) struct Loads {
     disk_due_us: u64,
     /// Free frames and all of them, as they were told.
     disk_told: Option<(u64, u64)>,
-    /// The numbers of the last reports of sizes, room and free frames: one that failed is sent
-    /// again, and not the others.
+    /// The numbers of the last reports of each kind: one that failed is sent again, and not the
+    /// others.
     sizes_asked: u64,
     room_asked: u64,
     disk_asked: u64,
+    /// What it was given and what lacks, as they were told.
+    means_told: Option<(u64, u64)>,
+    means_asked: u64,
     next: u64,
 }
 
@@ -84,6 +87,8 @@ impl Loads {
             sizes_asked: 0,
             room_asked: 0,
             disk_asked: 0,
+            means_told: None,
+            means_asked: 0,
             next: 0,
         }
     }
@@ -104,7 +109,7 @@ impl Loads {
         if self.term != term {
             self.term = term;
             self.room_told = None;
-            self.disk_told = None;
+            (self.disk_told, self.means_told) = (None, None);
             self.told.clear();
             self.hasten(now_us);
         }
@@ -119,6 +124,7 @@ impl Loads {
                 let server = me;
                 self.room_asked = self.tell(ToCoordinator::Room { server, room }, out);
             }
+            self.tell_means(me, means(store), out);
         }
         if now_us >= self.disk_due_us {
             self.disk_due_us = now_us + DISK_US;
@@ -210,6 +216,18 @@ impl Loads {
         }
     }
 
+    fn tell_means(&mut self, server: ServerId, means: (u64, u64), out: &mut Effects) {
+        if self.means_told.replace(means) != Some(means) {
+            let (given_bytes, segments_short) = means;
+            let question = ToCoordinator::Means {
+                server,
+                given_bytes,
+                segments_short,
+            };
+            self.means_asked = self.tell(question, out);
+        }
+    }
+
     /// Sends a report, and returns its number.
     fn tell(&mut self, question: ToCoordinator, out: &mut Effects) -> u64 {
         self.next += 1;
@@ -233,6 +251,9 @@ impl Loads {
         if number == self.disk_asked {
             self.disk_told = None;
         }
+        if number == self.means_asked {
+            self.means_told = None;
+        }
     }
 }
 
@@ -246,6 +267,14 @@ fn room(store: &Store, backup: Option<&Backup>) -> ServerRoom {
         replicas: backup.map_or(0, |backup| u64::from(backup.stats().replicas)),
         segments_sharing_rack: log.map_or(0, |log| log.placed().segments_sharing_rack as u64),
     }
+}
+
+/// The memory and flash that it was given, and the segments that lack a copy which nobody takes.
+fn means(store: &Store) -> (u64, u64) {
+    let stats = store.engine().stats();
+    let memory = stats.segment_budget_bytes.saturating_add(stats.index_bytes);
+    let short = store.log().map_or(0, |log| log.placed().segments_short);
+    (memory.saturating_add(stats.flash.bytes), short as u64)
 }
 
 fn count(store: &Arc<Store>, served: &[TabletEntry]) -> Vec<RangeLoad> {
@@ -308,20 +337,23 @@ mod tests {
             records: 6,
         }];
         let noted = Some(&CoordinatorAnswer::Noted);
-        for answers in 0..8 {
-            let answers = [1, 2, 4].map(|kind| noted.filter(|_| answers & kind > 0));
+        for answers in 0..16 {
+            let answers = [1, 2, 4, 8].map(|kind| noted.filter(|_| answers & kind > 0));
             (loads.told, loads.room_told) = (sizes.to_vec(), Some(room));
-            loads.disk_told = Some((1, 2));
+            (loads.disk_told, loads.means_told) = (Some((1, 2)), Some((1, 2)));
             let mut tell = || loads.tell(ToCoordinator::Room { server, room }, &mut out);
-            let (before, of_sizes, of_room, of_disk) = (tell(), tell(), tell(), tell());
+            let (before, of_sizes, of_room) = (tell(), tell(), tell());
+            let (of_disk, of_means) = (tell(), tell());
             (loads.sizes_asked, loads.room_asked) = (of_sizes, of_room);
-            loads.disk_asked = of_disk;
+            (loads.disk_asked, loads.means_asked) = (of_disk, of_means);
             loads.answered(before, None); // a report of speed, or an earlier one
             loads.answered(of_sizes, answers[0]);
             loads.answered(of_room, answers[1]);
             loads.answered(of_disk, answers[2]);
+            loads.answered(of_means, answers[3]);
             let (sizes, room) = (loads.told.is_empty(), loads.room_told.is_none());
-            let again = [sizes, room, loads.disk_told.is_none()];
+            let (disk, means) = (loads.disk_told.is_none(), loads.means_told.is_none());
+            let again = [sizes, room, disk, means];
             assert_eq!(again, answers.map(|answer| answer.is_none()));
         }
     }

@@ -39,7 +39,7 @@ const FAR_PART: u64 = 4;
 /// The same when an operator asks. (More than a plan leaves: members count samples, and a plan that
 /// followed their noise would move the same slots again and again.)
 const NEAR_PART: u64 = 8;
-/// The limits of two masters count as equal if they differ by less than this part.
+/// What two masters were given counts as equal if it differs by less than this part.
 const EQUAL_PART: u64 = 8;
 /// One master of this many takes part in a move at a time.
 const MASTERS_PER_MOVE: usize = 4;
@@ -175,9 +175,10 @@ impl Coordinator {
             }
         };
         let mut masters: Vec<Master> = self.masters().map(master).collect();
-        let limit = |of: &Master| Some(self.servers[&of.id].room.report()?.limit_bytes);
-        let limits: Option<Vec<u64>> = masters.iter().map(limit).collect();
-        share_out(&mut masters, limits);
+        // Not the limits: with flash these follow from the size of the present keys.
+        let given = |of: &Master| Some(self.servers[&of.id].means?.given_bytes);
+        let given: Option<Vec<u64>> = masters.iter().map(given).collect();
+        share_out(&mut masters, given);
         masters
     }
 
@@ -373,20 +374,20 @@ impl Coordinator {
     }
 }
 
-/// Gives each master its share of all: by the limits of their memory if these are known and differ
-/// much.
-fn share_out(masters: &mut [Master], limits: Option<Vec<u64>>) {
+/// Gives each master its share of all: by the memory and flash that they were given, if these are
+/// known and differ much.
+fn share_out(masters: &mut [Master], given: Option<Vec<u64>>) {
     let all: u128 = masters.iter().map(|of| u128::from(of.weight)).sum();
-    let most = limits.iter().flatten().copied().max().unwrap_or(0);
-    let limits = limits.unwrap_or_else(|| vec![1; masters.len()]);
-    let rounded = |limit: &u64| match limit.saturating_add(limit / EQUAL_PART) >= most {
+    let most = given.iter().flatten().copied().max().unwrap_or(0);
+    let given = given.unwrap_or_else(|| vec![1; masters.len()]);
+    let rounded = |one: &u64| match one.saturating_add(one / EQUAL_PART) >= most {
         true => most.max(1),
-        false => *limit,
+        false => *one,
     };
-    let limits: Vec<u64> = limits.iter().map(rounded).collect();
-    let sum: u128 = limits.iter().map(|limit| u128::from(*limit)).sum();
-    for (of, limit) in masters.iter_mut().zip(limits) {
-        let share = all.saturating_mul(u128::from(limit)) / sum.max(1);
+    let given: Vec<u64> = given.iter().map(rounded).collect();
+    let sum: u128 = given.iter().map(|one| u128::from(*one)).sum();
+    for (of, one) in masters.iter_mut().zip(given) {
+        let share = all.saturating_mul(u128::from(one)) / sum.max(1);
         of.share = u64::try_from(share).unwrap_or(u64::MAX);
     }
 }

@@ -38,6 +38,13 @@ const RANGES_AT_ONCE: usize = 4096;
 /// Pause between two such batches, in microseconds.
 const NEXT_BATCH_US: u64 = 1_000_000;
 
+/// A member's last report of what it was given, and what its log lacks.
+#[derive(Clone, Copy)]
+pub(super) struct Means {
+    pub given_bytes: u64,
+    pub segments_short: u64,
+}
+
 /// The loads of a member's ranges.
 #[derive(Default)]
 pub(super) struct Loads {
@@ -138,6 +145,13 @@ impl Coordinator {
                 true => {}
                 false => loads.due_us = None,
             }
+        }
+        CoordinatorAnswer::Noted
+    }
+
+    pub(super) fn means(&mut self, server: ServerId, means: Means) -> CoordinatorAnswer {
+        if let Some(member) = self.servers.get_mut(&server) {
+            member.means = Some(means);
         }
         CoordinatorAnswer::Noted
     }

@@ -195,6 +195,7 @@ struct Server {
     /// Its report about its tablets.
     loads: loads::Loads,
     room: rooms::Room,
+    means: Option<loads::Means>,
     /// Partitions that it recovers now.
     recovering: u32,
     /// It gets no partition before this time: it answered that it is busy.
@@ -428,6 +429,17 @@ impl Coordinator {
             } => self.by_member(sender, server, |this| this.read_speed(server, bytes_per_s)),
             ToCoordinator::DiskRoom { server, free, .. } => {
                 self.by_member(sender, server, |this| this.disk_room(server, free))
+            }
+            ToCoordinator::Means {
+                server,
+                given_bytes,
+                segments_short,
+            } => {
+                let means = loads::Means {
+                    given_bytes,
+                    segments_short,
+                };
+                self.by_member(sender, server, |this| this.means(server, means))
             }
             ToCoordinator::Certificate { .. } => CoordinatorAnswer::Noted, // by the driver
             ToCoordinator::PartitionDone {

@@ -238,6 +238,7 @@ impl Coordinator {
             rank: None,
             loads: Loads::default(),
             room: Room::new(self.now_us),
+            means: None,
             recovering: 0,
             busy_until_us: 0,
             quiet_until_us: 0,

@@ -64,6 +64,7 @@ impl Coordinator {
         all.extend(self.waits_of_callers());
         all.extend(self.waits_for_memory());
         all.extend(self.waits_for_disks());
+        all.extend(self.lacks_of_copies());
         if self.recoveries.is_empty() {
             all.extend(self.no_room_for_a_crash());
             all.extend(self.no_frames_for_a_crash());
@@ -176,6 +177,23 @@ impl Coordinator {
         let waits = full.map(|id| {
             let text = "its disk has no room for copies of other servers' data: add a server";
             now(Some(id), text.to_owned())
+        });
+        waits.collect()
+    }
+
+    /// Copies are refused long before a disk is full: frames are kept for recoveries
+    /// (replication::O11).
+    fn lacks_of_copies(&self) -> Vec<Wait> {
+        let short = |id: ServerId| Some((id, self.servers[&id].means?.segments_short));
+        let short = self.masters().filter_map(short);
+        let waits = short.filter(|(_, short)| *short > 0).map(|(id, short)| {
+            let text = format!(
+                "{short} segments of its log have fewer copies than {}, as the disks of the others keep \
+                 their room for recoveries: more failures may lose them. Start the servers that are \
+                 away, or add one",
+                self.meta.settings.replicas
+            );
+            ahead(id, text)
         });
         waits.collect()
     }

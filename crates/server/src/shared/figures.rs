@@ -256,12 +256,13 @@ impl Member {
 }
 
 #[rustfmt::skip] // One row, one line: it is a table.
-pub(crate) static MEMBER: [Figure<Member>; 23] = [
+pub(crate) static MEMBER: [Figure<Member>; 24] = [
     gauge("cluster_coordinator_silent_seconds", "duramen_coordinator_silent_ms", "Time since a leading coordinator last answered this member, or sent it an order.", |m| Time(Duration::from_micros(m.status.coordinator_silent_us))),
     gauge("cluster_servers_up", "duramen_servers_up", "Servers of the cluster that are up, as this member knows it.", |m| Count(m.status.servers_up as u64)),
     gauge("cluster_servers_crashed", "duramen_servers_crashed", "Servers that have crashed and are not recovered yet.", |m| Count(m.status.servers_crashed as u64)),
     gauge("cluster_enough_backups", "duramen_enough_backups", "1 while there are enough others for all replicas, else 0: then writes wait.", |m| Flag(m.status.enough_backups)),
     gauge("cluster_segments_sharing_rack", "duramen_segments_sharing_rack", "Segments of this member's log of which two copies lie in one rack: its loss may take them.", |m| Count(m.status.segments_sharing_rack as u64)),
+    gauge("cluster_segments_short", "duramen_segments_short", "Segments of this member's log that lack a copy, because no other member takes one: their disks keep the room for recoveries.", |m| Count(m.status.segments_short as u64)),
     gauge("cluster_slow_backups", "duramen_slow_backups", "Other members that store this member's writes much more slowly than the others.", |m| Count(m.status.slow_backups as u64)),
     counter("cluster_damaged_replicas", "duramen_damaged_replicas", "Replicas of other members on this member's disk that were found damaged; their masters replace them.", |m| Count(m.status.damaged_replicas)),
     gauge("cluster_damaged_replicas_left", "duramen_damaged_replicas_left", "Those that are not replaced yet.", |m| Count(m.status.damaged_left as u64)),

@@ -29,6 +29,8 @@ pub struct MemberStatus {
     pub enough_backups: bool,
     /// Number of segments of its log with two copies in one rack.
     pub segments_sharing_rack: usize,
+    /// Number of closed segments of its log that lack a copy, which no backup takes.
+    pub segments_short: usize,
     /// Number of other members that store its writes much more slowly than the others: they get no
     /// new ones now, or there are not enough others.
     pub slow_backups: usize,
@@ -69,6 +71,7 @@ impl MemberStatus {
         let placed = node.placed();
         self.enough_backups = placed.has_enough;
         self.segments_sharing_rack = placed.segments_sharing_rack;
+        self.segments_short = placed.segments_short;
         self.slow_backups = node.slow_backups();
         (self.damaged_left, self.scrub_rounds) = node.damaged_replicas();
         self.backup_written_bytes = node.backup_written_bytes();

@@ -127,6 +127,28 @@ fn disks_without_room_for_new_copies_are_named() {
     is_one(&mut rig, Some(servers[3]), true, &["no room for copies"]);
 }
 
+/// Copies are refused while disks still have room, which they keep for recoveries: a member was away
+/// all day, its data was at one copy each, and the status said that all is well.
+#[test]
+fn segments_that_lack_copies_are_named() {
+    let (mut rig, servers) = cluster(4, 50);
+    let server = servers[1];
+    let short = |rig: &mut Rig, segments_short| {
+        let question = ToCoordinator::Means {
+            server,
+            given_bytes: 0,
+            segments_short,
+        };
+        let noted = rig.ask(server, question);
+        assert_eq!(noted, Some(CoordinatorAnswer::Noted));
+    };
+    short(&mut rig, 7);
+    let words = ["7 segments", "copies than 2"];
+    is_one(&mut rig, Some(server), false, &words);
+    short(&mut rig, 0);
+    assert_eq!(waits(&mut rig), []);
+}
+
 #[test]
 fn a_recovery_without_copies_and_a_drain_without_room_are_named() {
     let (mut rig, servers) = cluster(4, 50);

@@ -121,6 +121,15 @@ pub enum ToCoordinator {
     /// connections that are open still show the one before. For people. → `Noted`. Older
     /// coordinators answer that it is not understood.
     Certificate { server: ServerId, expires_s: i64 },
+    /// The memory and flash that the sender was given, by which data is shared out: unlike its
+    /// room, it does not depend on the data. And the number of closed segments of its log that lack
+    /// a copy which no backup takes. Sent when they have changed. Not persisted. → `Noted`. Older
+    /// coordinators answer that it is not understood.
+    Means {
+        server: ServerId,
+        given_bytes: u64,
+        segments_short: u64,
+    },
 }
 
 /// See [`ToCoordinator::Enlist`].

@@ -239,6 +239,7 @@ pub fn to_coordinator() -> Vec<ToCoordinator> {
         expires_s: 1_800_000_000,
     });
     all.extend(rebalance().map(ToCoordinator::Admin));
+<<<<<<< HEAD
     all.push(ToCoordinator::PartitionDone {
         recovery: RecoveryId(11),
         partition: 1,
@@ -248,6 +249,13 @@ pub fn to_coordinator() -> Vec<ToCoordinator> {
         },
     });
     all.extend(recovery_samples::questions().map(ToCoordinator::Admin));
+=======
+    all.push(ToCoordinator::Means {
+        server: LOG,
+        given_bytes: 5,
+        segments_short: 6,
+    });
+>>>>>>> 43923cfd (members: report what they were given, and copies that nobody takes)
     all
 }
 

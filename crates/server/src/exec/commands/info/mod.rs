@@ -426,6 +426,7 @@ fn cluster_section(ctx: &Context<'_>, fields: &mut Fields) {
         "duramen_servers_crashed",
         "duramen_enough_backups",
         "duramen_segments_sharing_rack",
+        "duramen_segments_short",
         "duramen_slow_backups",
         "duramen_damaged_replicas",
         "duramen_damaged_replicas_left",
