@@ -154,7 +154,7 @@ fn a_leader_that_was_cut_off_for_a_moment_finds_that_it_is_not() {
             let mut busy = Busy::of(Rig::of(of), 5, seed);
             let scale = u64::from(verdict_timeout_ms) / 250;
             busy.stands_until_us = busy.rig.now_us + 700 * MS * scale;
-            busy.pass(SECOND * scale, |_, _| Some(MS));
+            busy.pass(700 * MS * scale, |_, _| Some(MS));
             unfit += usize::from(busy.rig.leader.coordinator.unanswered() > 0);
             busy.pass(30 * SECOND, |_, _| Some(MS));
             let unanswered = busy.rig.leader.coordinator.unanswered();
