@@ -66,7 +66,8 @@ fn memory_that_lost_two_bits_of_a_value_loses_this_entry_alone() {
     let certificate = Certificate::of(&bytes); // made of the bad bytes
     let examined = examine(&[bytes.clone()], &HEADER, certificate);
     let loss = examined.loss.clone().expect("a loss");
-    assert_eq!(loss.ranges, [places[5] as u32..places[6] as u32]);
+    assert_eq!(loss.ranges.len(), 1);
+    assert_eq!(loss.ranges[0], places[5] as u32..places[6] as u32);
     assert_eq!(
         (&*loss.claims[0].key, loss.claims[0].version),
         (&key(5)[..], 6)
@@ -110,7 +111,8 @@ fn what_lies_behind_damage_on_a_disk_is_lost_and_named() {
     bytes[places[5] + 50] ^= 3;
     let examined = examine(&[bytes.clone()], &HEADER, certificate);
     let loss = examined.loss.clone().expect("a loss");
-    assert_eq!(loss.ranges, [places[5] as u32..bytes.len() as u32]);
+    assert_eq!(loss.ranges.len(), 1);
+    assert_eq!(loss.ranges[0], places[5] as u32..bytes.len() as u32);
     assert_eq!(loss.claims.len() as u64, ENTRIES - 5);
     assert!(loss.claims[1..].iter().all(|claim| claim.is_whole));
     let lost: Vec<u64> = (5..ENTRIES).collect();
@@ -118,7 +120,7 @@ fn what_lies_behind_damage_on_a_disk_is_lost_and_named() {
     // Whole entries that do not fit the certificate prove nothing at all.
     let (whole, _) = segment(100);
     let examined = examine(
-        &[whole.clone()],
+        std::slice::from_ref(&whole),
         &HEADER,
         Certificate {
             crc: 1,

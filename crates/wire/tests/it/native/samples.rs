@@ -239,7 +239,6 @@ pub fn to_coordinator() -> Vec<ToCoordinator> {
         expires_s: 1_800_000_000,
     });
     all.extend(rebalance().map(ToCoordinator::Admin));
-<<<<<<< HEAD
     all.push(ToCoordinator::PartitionDone {
         recovery: RecoveryId(11),
         partition: 1,
@@ -249,13 +248,11 @@ pub fn to_coordinator() -> Vec<ToCoordinator> {
         },
     });
     all.extend(recovery_samples::questions().map(ToCoordinator::Admin));
-=======
     all.push(ToCoordinator::Means {
         server: LOG,
         given_bytes: 5,
         segments_short: 6,
     });
->>>>>>> 43923cfd (members: report what they were given, and copies that nobody takes)
     all
 }
 
