@@ -4,10 +4,11 @@
 //! are recovered at once.
 //!
 //! A job counts the sizes from a sample from time to time. Sizes, room and free frames are reported
-//! when they have changed, when the last report was not answered, and to each new leader, which does
-//! not know them; room also soon after a recovery has ended here. The speed is reported as long as it is
-//! news for a reader of the server list (speed::B1), at most once in [`SPEED_AGAIN_US`]: an older
-//! coordinator answers that it does not understand it, and the list stays as it is.
+//! when they have changed, when the last report was not answered, and to each new leader, which
+//! does not know them; room also soon after a recovery has ended here. The speed is reported as
+//! long as it is news for a reader of the server list (speed::B1), at most once in
+//! [`SPEED_AGAIN_US`]: an older coordinator answers that it does not understand it, and the list
+//! stays as it is.
 //!
 //! **Concurrency** none: one owner, the node.
 //!
@@ -63,7 +64,7 @@ pub(crate) struct Loads {
     sizes_asked: u64,
     room_asked: u64,
     disk_asked: u64,
-    /// What it was given and what lacks, as they were told.
+    /// The bytes that it was given and the segments that lack a copy, as they were told.
     means_told: Option<(u64, u64)>,
     means_asked: u64,
     next: u64,

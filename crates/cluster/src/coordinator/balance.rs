@@ -13,8 +13,8 @@
 //!   masters one takes part.
 //! - N3: it ends. A plan's moves bring all nearer to their shares (even::E1), the next
 //!   plan is made only of reports that came later, and each plan in a row waits twice as long as
-//!   the one before, until another master comes. A move that fails ends its plan. What has moved
-//!   counts where it is now, before the next reports.
+//!   the one before, until another master comes. A move that fails ends its plan. Data that
+//!   has moved counts where it is now, before the next reports.
 //!
 //! A range that moves takes its reported bytes along, so a plan that follows at once knows of it.
 //! Loads and rooms are advice (coordinator::K9): with wrong ones the wrong tablets move, as safely
@@ -39,7 +39,7 @@ const FAR_PART: u64 = 4;
 /// The same when an operator asks. (More than a plan leaves: members count samples, and a plan that
 /// followed their noise would move the same slots again and again.)
 const NEAR_PART: u64 = 8;
-/// What two masters were given counts as equal if it differs by less than this part.
+/// The means of two masters count as equal if they differ by less than this part.
 const EQUAL_PART: u64 = 8;
 /// One master of this many takes part in a move at a time.
 const MASTERS_PER_MOVE: usize = 4;

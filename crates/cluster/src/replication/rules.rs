@@ -260,7 +260,6 @@ impl Master {
         let (kind, queued, closed) = (segment.kind, segment.queued, segment.closed);
         let of_segment = segment.epoch;
         let retold = !segment.close_recorded;
-        let has_sent = segment.listed_at.is_some();
         let replica = segment.replicas.get_mut(n)?;
         if replica.in_flight > 0 && !one_stream {
             return None; // one call per replica at a time: docs/traps.md, trap 20
@@ -275,7 +274,8 @@ impl Master {
             true => queued,
             false => without_data(before.length, queued, snapshot.filter(|_| open)),
         };
-        // A backup may refuse an opening with a close at such an epoch: it is a copy (O11).
+        // A backup may refuse an opening with a close at such an epoch: it is a copy
+        // (replication::O11).
         let is_no_copy = open && retold && epoch > 0 && kind != Kind::Control;
         let close = closed && close && certificate.length == queued.length && !before.close;
         let close = close && !is_no_copy;
@@ -284,7 +284,7 @@ impl Master {
             return None;
         }
         let is_refilled = new_epoch || open && epoch > 0 && kind != Kind::Control;
-        if is_refilled && !data && has_sent && !in_parts {
+        if is_refilled && !data && segment.listed_at.is_some() && !in_parts {
             return None; // replication::O8: a replica at this epoch has everything, from its first certificate on
         }
         if crowded {

@@ -361,7 +361,8 @@ fn a_machine_with_little_memory_gets_little() {
     assert_eq!(world.moves.len(), moves);
 }
 
-/// With flash the limit follows from the keys that are there: a member without data has a higher one.
+/// With flash the limit follows from the keys that are there: a member without data has a higher
+/// one.
 /// It was given twice the share of the others, and later the data moved back.
 #[test]
 fn shares_do_not_follow_a_limit_that_depends_on_the_keys() {

@@ -127,7 +127,7 @@ fn disks_without_room_for_new_copies_are_named() {
     is_one(&mut rig, Some(servers[3]), true, &["no room for copies"]);
 }
 
-/// Copies are refused while disks still have room, which they keep for recoveries: a member was away
+/// Copies are refused while disks still have room, kept for recoveries: a member was away
 /// all day, its data was at one copy each, and the status said that all is well.
 #[test]
 fn segments_that_lack_copies_are_named() {

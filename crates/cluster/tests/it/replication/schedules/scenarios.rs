@@ -165,7 +165,7 @@ fn damaged_bytes_are_sent_again_to_the_same_backup() {
     assert_eq!(holders, [first, second]);
 }
 
-/// The memory of a backup changes bits, or the network on the way there: it finds all bytes damaged.
+/// The memory of a backup, or the network on the way, changes bits: it finds all bytes damaged.
 /// They were sent there for ever, megabytes in each round trip, and the log waited. Another backup
 /// gets them, and if there is none, the same one gets them rarely.
 #[test]
