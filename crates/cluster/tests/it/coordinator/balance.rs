@@ -324,6 +324,20 @@ fn what_has_just_moved_counts_where_it_is() {
     assert_eq!(world.rebalance(true), []);
 }
 
+/// balance::N3. No plan brought anything, so the next one waited for a quarter of an hour: a server
+/// that joined then got nothing before.
+#[test]
+fn a_new_master_does_not_wait_for_plans_that_failed() {
+    let mut world = World::new(3, 1, MIB);
+    world.fails = true;
+    world.live(1200);
+    world.fails = false;
+    let (before, new) = (world.moves.len(), world.rig.enlist(9, None));
+    world.live(60);
+    let moves = &world.moves[before..];
+    assert!(moves.iter().any(|(_, of)| of.to == new), "{moves:?}");
+}
+
 /// balance::N3
 #[test]
 fn moves_that_fail_are_tried_ever_more_rarely() {
