@@ -1424,7 +1424,7 @@ def test_fsck_repairs_into_a_new_directory(durable, tmp_path):
     assert server.stop() == 0
     frames = tmp_path / "data" / "frames"
     content = bytearray(frames.read_bytes())
-    content[content.rindex(b"1234" * 200) + 100] ^= 3
+    content[content.index(b"1234" * 200) + 100] ^= 3
     frames.write_bytes(content)
     assert "do not match its certificate" in refusal("--dir", tmp_path / "data")
     before = without_lock(tmp_path / "data")

@@ -700,21 +700,19 @@ def test_steps_make_progress_beside_steady_writers_and_they_too(start, step, add
         for writer in writers:
             writer.start()
         try:
-            done, began, before = 0, time.monotonic(), 0
-            while done < 20:
+            done, began = 0, time.monotonic()
+            while done < 20 or min(written) == 0:
                 pipeline = client.pipeline(transaction=in_exec)
                 step(pipeline)
                 pipeline.execute()
                 done += 1
-                assert time.monotonic() - began < 120, f"{done} in two minutes"
-                before = max(before, min(written))
+                assert time.monotonic() - began < 120, f"{done} steps and {written} writes in two minutes"
         finally:
             ends.set()
             for writer in writers:
                 writer.join(60)
         assert not any(writer.is_alive() for writer in writers)
         assert int(client.get("hot")) == sum(written) + done * adds
-        assert before > 0, "the writers go on as well"
 
 
 def test_a_long_sort_stores_its_result_although_a_weight_changes(server):

@@ -664,6 +664,7 @@ impl Cluster {
                     control: id.map(|entry| entry.segment),
                     lease_left_ms: if control { LEASE_LEFT_MS } else { 0 },
                     inherited: Vec::new(),
+                    damaged: Vec::new(),
                 };
                 let payload = if control {
                     self.control.clone()

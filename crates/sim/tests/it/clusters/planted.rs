@@ -6,7 +6,7 @@ use duramen_sim::cluster::planted;
 use duramen_sim::cluster::{Plan, run};
 
 /// Seeds that are tried if the recorded one does not find its bug.
-const SEEDS: u64 = 100;
+const SEEDS: u64 = 900;
 
 /// Finds the bug by its recorded seed.
 fn find(bug: Bug, seed: u64) {
@@ -238,7 +238,7 @@ fn simulated_lower_version_that_wins_is_found() {
 
 #[test]
 fn simulated_victim_without_a_name_is_found() {
-    find(Bug::SideNamesNoVictim, 6);
+    find(Bug::SideNamesNoVictim, 3);
 }
 
 /// Each bug in the list has a test in this file.

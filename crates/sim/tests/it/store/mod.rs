@@ -142,7 +142,7 @@ fn trap_1_replay_of_everything_is_found() {
 
 #[test]
 fn trap_2_frames_freed_before_the_swap_are_found() {
-    find(Bug::FreeBeforeSwap, 15, Setting::cleaned, lives);
+    find(Bug::FreeBeforeSwap, 65, Setting::cleaned, lives);
 }
 
 #[test]

@@ -65,7 +65,7 @@ fn a_purge_before_the_list_says_so_is_found() {
 
 #[test]
 fn a_lock_that_time_ends_is_found() {
-    find(Bug::TimeUnlocks, deaf_from_the_lock_on, 36);
+    find(Bug::TimeUnlocks, deaf_from_the_lock_on, 44);
 }
 
 #[test]
