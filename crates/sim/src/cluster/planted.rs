@@ -115,7 +115,6 @@ pub const ALL: &[(Bug, Shape)] = &[
     (Bug::SuspicionIsVerdict, Shape::Links),
     (Bug::IdsReused, Shape::Tables),
     (Bug::NameAtOnce, Shape::Tables),
-    (Bug::FullIsStored, Shape::Full),
     (Bug::ExpiredIsShown, Shape::Clocks),
     (Bug::UnreadIsEmpty, Shape::Flash),
     (Bug::HitsDoNotWait, Shape::Zombies),

@@ -728,61 +728,6 @@ fn a_lost_order_is_sent_again_to_the_same_master() {
     }
 }
 
-/// recovery::Y3. A slow master was busy at its order, which was sent again before it answered, and
-/// began at the second one. By then another master had the partition, and nobody stopped the first.
-#[test]
-fn a_master_that_begins_when_another_has_the_partition_is_stopped() {
-    let mut case = crashed(4);
-    let mut shelves = whole(&case);
-    shelves.pop_last(); // its silence makes the coordinator look at its orders again
-    case.rig.live(500_000);
-    case.show(&shelves);
-    let mut orders = case.rig.orders();
-    for _ in 0..30 {
-        if orders.len() < 2 {
-            case.rig.live(100_000);
-            orders.extend(case.rig.orders());
-        }
-    }
-    let (first, second) = (&orders[0], &orders[1]);
-    assert_eq!((first.to, order(first)), (second.to, order(second)));
-    case.rig.reply(first, ServerAnswer::Busy);
-    let mut given = case.rig.orders();
-    for _ in 0..4 {
-        if given.is_empty() {
-            case.rig.live(100_000);
-            given = case.rig.orders();
-        }
-    }
-    let other = given.pop().expect("another master gets it");
-    assert!(given.is_empty() && other.to != first.to, "{given:?}");
-    case.rig.reply(&other, ServerAnswer::Started);
-    let aborts = |case: &mut Case| {
-        let is_abort =
-            |a: &PendingCall| matches!(a.question, FromCoordinator::AbortRecovery { .. });
-        case.rig.asked_where(is_abort)
-    };
-    assert!(aborts(&mut case).is_empty());
-    case.rig.reply(second, ServerAnswer::Started);
-    let [abort] = &aborts(&mut case)[..] else {
-        panic!("it goes on");
-    };
-    let Recover {
-        recovery,
-        partition,
-        ..
-    } = *order(first);
-    let question = FromCoordinator::AbortRecovery {
-        recovery,
-        partition,
-    };
-    assert_eq!((abort.to, &abort.question), (first.to, &question));
-    case.rig.live(300_000);
-    assert!(aborts(&mut case).is_empty());
-    let accepted = case.report(&other, REPLAYED);
-    assert!(matches!(accepted, CoordinatorAnswer::Accepted { .. }));
-}
-
 /// Scenario 25: all servers are down at once, and come back one by one.
 #[test]
 fn a_cold_start_recovers_as_backups_come_back() {

@@ -679,3 +679,36 @@ fn chunks_of_several_masters_share_a_commit() {
     assert!(group.run(&backup, &clock).expect("nobody waits").is_empty());
     assert_eq!(group.due(), None);
 }
+
+/// Bytes that count as synced on a disk without room for frames.
+fn counted_as_synced() -> u64 {
+    const PART: u32 = 3 << 10;
+    let disk = fresh_disk(6);
+    let backup = open(&disk);
+    disk.set_capacity(0);
+    let group = Group::<u64>::default();
+    let mut counted = 0;
+    for from in (0..GEOMETRY.segment_bytes).step_by(PART as usize) {
+        for segment in 0..8 {
+            let bytes = content(segment, 0, GEOMETRY.segment_bytes);
+            let mut part = chunk(&bytes, from, from + PART, 0, true);
+            part.segment = SegmentId(100 + segment);
+            let taken = group.submit(&backup, LOG, part, Level::Synced, segment, 0);
+            if taken.is_ok() && group.run(&backup, &|| 0).is_ok() {
+                counted += u64::from(PART);
+            }
+        }
+    }
+    counted
+}
+
+#[test]
+fn a_commit_without_room_does_not_count() {
+    assert!(counted_as_synced() <= GEOMETRY.wal_bytes);
+}
+
+#[test]
+fn commits_without_room_that_count_are_found() {
+    let counted = with_bug(Bug::FullIsStored, counted_as_synced);
+    assert!(counted > counted_as_synced(), "{counted}");
+}
