@@ -14,7 +14,7 @@ use crate::recovery::Recovery;
 use duramen_base::ids::ServerId;
 use duramen_wire::native::message::{AdminAnswer, CoordinatorAnswer, SegmentLoss};
 
-/// See O3.
+/// The rest between two attempts of a recovery that waits for an operator (O3).
 const REST_US: u64 = 60_000_000;
 
 impl Coordinator {

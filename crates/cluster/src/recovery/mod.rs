@@ -118,7 +118,7 @@ pub(crate) struct Recovery {
     /// Of partitions of earlier attempts: number, bytes, entries.
     pub before: (u32, u64, u64),
     pub waits_for: Option<String>,
-    /// Of the last attempt: entries that no replica has.
+    /// The entries that no replica had at the last attempt.
     pub losses: Losses,
 }
 

@@ -1,6 +1,7 @@
 //! The durable store on disks that fill up or fail: clear errors, reads continue, no acknowledged
 //! write is lost.
 
+use crate::lost::place;
 use duramen::{DiskState, Error, Level, Options, Store};
 use duramen_backup::Mode;
 use duramen_backup::disk::{Disk, File, Front, Fronted};
@@ -275,9 +276,6 @@ fn damage_is_refused_and_nothing_is_changed() {
     drop(store);
     let frames = dir.path().join("frames");
     let good = std::fs::read(&frames).unwrap();
-    // In the middle of a value of which there is one copy.
-    // The last one: a slot, at the file's start, may hold the tail of an older copy.
-    let place = |bytes: &[u8]| bytes.windows(1000).rposition(|part| part == [200; 1000]);
     let log = std::fs::read(dir.path().join("wal")).unwrap();
     let value = place(&good).unwrap_or_else(|| panic!("in the log: {:?}", place(&log)));
     let mut bad = good.clone();
@@ -312,7 +310,7 @@ fn one_flipped_bit_of_a_frame_is_put_back_and_its_segment_replaced() {
     drop(store);
     let frames = dir.path().join("frames");
     let mut bytes = std::fs::read(&frames).unwrap();
-    let value = bytes.windows(1000).rposition(|bytes| bytes == [200; 1000]);
+    let value = place(&bytes);
     bytes[value.unwrap() + 500] ^= 0x10;
     std::fs::write(&frames, &bytes).unwrap();
     for bug in [Bug::OneBitLosesReplica, Bug::MendsUnproved] {

@@ -202,7 +202,7 @@ impl Run {
 /// The entries of a segment that count, one after another.
 ///
 /// # Errors
-/// What is lost, if that was not accepted (D2).
+/// The loss that no operator has accepted (D2).
 fn left_of(
     images: &[Vec<u8>],
     log: ServerId,

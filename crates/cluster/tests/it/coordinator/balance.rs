@@ -22,7 +22,7 @@ struct World {
     rig: Rig,
     slot_bytes: u64,
     limits: BTreeMap<ServerId, u64>,
-    /// Of these servers the index tells a lower limit.
+    /// Servers whose index tells a lower limit, and that limit.
     estimates: BTreeMap<ServerId, u64>,
     moves: Vec<(u64, MigrationStatus)>,
     at_once: usize,

@@ -25,7 +25,7 @@ const RUNS_MAX: u32 = 4;
 /// The progress of a command that combines many values in parts.
 #[derive(Default)]
 pub(crate) struct Progress {
-    /// C4.
+    /// The table of the values (C4).
     pub(crate) table: Option<TableId>,
     /// Of the values, as they were at the first part.
     stamps: Vec<Stamp>,
