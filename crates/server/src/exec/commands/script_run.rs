@@ -12,6 +12,8 @@
 
 use super::drafted::{self, ALONE_MAX, Conflicts, IN_CONFLICT, IN_ONE_GO_MAX};
 use super::lookup::{self, Resolved};
+use super::script_outside::Outside;
+use super::script_place::{check_place, place};
 use super::{acl, monitor, transaction};
 use crate::audit::Outcome as Audited;
 use crate::clock;
@@ -20,7 +22,7 @@ use crate::exec::request::audit;
 use crate::exec::request::context::{Context, Done, Failure};
 use crate::exec::request::databases as places;
 use crate::exec::request::permit::{self, Permit, Refusal};
-use crate::exec::request::routing::{self, NotServed, RouteSearch};
+use crate::exec::request::routing::NotServed;
 use crate::exec::request::spec::{Access, Group, Spec, flag};
 use crate::exec::state::client::{DROPPED, Db};
 use crate::exec::state::scripts::{self, Abandoned, Command, Entry, Interpreter, Running};
@@ -318,16 +320,6 @@ fn report(ctx: &mut Context<'_>, call: &Call<'_>, running: &mut Running) {
     }
 }
 
-/// Whether this member serves the declared keys.
-fn check_place(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
-    let Some(view) = ctx.view(guard) else {
-        return Ok(());
-    };
-    let view = (&*view, ctx.client.has_tls());
-    routing::find(view, Some(guard), ctx.table, ctx.spec, &ctx.args, &[])?;
-    Ok(())
-}
-
 /// The script runs again, because keys have changed under it.
 fn conflict(ctx: &mut Context<'_>, running: &mut Running, draft: &Draft) -> Result<Ended, Failure> {
     let keys = draft.keys();
@@ -478,50 +470,6 @@ fn killed_text(program: &Program) -> String {
         Program::Function { .. } => "@user_function",
     };
     format!("{KILLED} script: {}, on {chunk}.", program.name())
-}
-
-/// The state of the request around the commands of a script.
-struct Outside {
-    db: Db,
-    protocol: Protocol,
-    table: TableId,
-    in_exec: bool,
-    exec_dbs: Option<[Option<TableId>; crate::shared::commands::DBS]>,
-    begun: u64,
-    room_bytes_max: usize,
-}
-
-impl Outside {
-    fn enter(ctx: &mut Context<'_>, running: &Running) -> Outside {
-        let outside = Outside {
-            db: ctx.client.db,
-            protocol: ctx.client.protocol,
-            table: ctx.table,
-            in_exec: ctx.local.in_exec,
-            exec_dbs: ctx.local.exec_dbs,
-            begun: ctx.local.meter.begin_inner(),
-            room_bytes_max: ctx.local.room.bytes_max,
-        };
-        // The interpreter could not hold more.
-        ctx.local.room.bytes_max = outside.room_bytes_max.min(memory(ctx));
-        ctx.client.db = running.db;
-        ctx.local.in_exec = true;
-        if outside.exec_dbs.is_none() {
-            ctx.local.walked = 0;
-            ctx.local.exec_dbs = Some(running.tables); // L4
-        }
-        outside
-    }
-
-    fn leave(self, ctx: &mut Context<'_>) {
-        ctx.client.db = self.db;
-        ctx.client.protocol = self.protocol;
-        ctx.table = self.table;
-        ctx.local.in_exec = self.in_exec;
-        ctx.local.exec_dbs = self.exec_dbs;
-        ctx.local.room.bytes_max = self.room_bytes_max;
-        ctx.local.meter.end_inner(ctx.spec.number, self.begun);
-    }
 }
 
 enum Called {
@@ -697,32 +645,6 @@ fn refusal(spec: &Spec) -> Option<String> {
         crate::exec::request::spec::Kind::Refused(reason) => Some(spec.refusal(reason)),
         _ => None,
     }
-}
-
-/// L3: whether the keys of a command are in the slot of the script's keys, and served here.
-fn place(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    spec: &Spec,
-    args: &Args<'_>,
-    hashes: &[KeyHash],
-) -> Result<(), NotServed> {
-    if hashes.is_empty() {
-        return Ok(());
-    }
-    let Some(view) = ctx.view(guard) else {
-        return Ok(());
-    };
-    let mut search = RouteSearch::new(&view, ctx.client.has_tls());
-    for at in ctx.spec.key_positions(&ctx.args) {
-        let key = ctx.arg(at);
-        search.key(ctx.table, key, guard.hash(key));
-    }
-    let table = routing::table_of(spec, ctx.table, ctx.shared);
-    for (hash, at) in hashes.iter().zip(spec.key_positions(args)) {
-        search.key(table, args.get(at).unwrap_or_default(), *hash);
-    }
-    search.outcome()
 }
 
 /// `redis.acl_check_cmd`: whether the user may run a command, as a reply.
