@@ -314,16 +314,33 @@ impl CommandState {
     pub(crate) fn pause(&self, until_ms: u64, writes_only: bool) {
         self.pause_writes_only
             .store(writes_only.into(), Ordering::Relaxed);
-        self.pause_until_ms.store(until_ms, Ordering::Relaxed);
-        if until_ms == 0 {
-            self.gate.fetch_and(!global::PAUSED, Ordering::Relaxed);
-        } else {
-            self.gate.fetch_or(global::PAUSED, Ordering::Relaxed);
+        self.pause_until_ms.store(until_ms, Ordering::SeqCst);
+        match until_ms {
+            0 => self.end_pause(0),
+            _ => {
+                self.gate.fetch_or(global::PAUSED, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Ends the pause that ends at this time, and no other one. One that begins meanwhile sets its
+    /// time before the gate, so its time is seen here, or it sets the gate after this.
+    pub(crate) fn end_pause(&self, until_ms: u64) {
+        let at = Ordering::SeqCst; // of both, as it is told above
+        let is_old = self
+            .pause_until_ms
+            .compare_exchange(until_ms, 0, at, at)
+            .is_ok();
+        if is_old {
+            self.gate.fetch_and(!global::PAUSED, at);
+            if self.pause_until_ms.load(at) != 0 {
+                self.gate.fetch_or(global::PAUSED, at);
+            }
         }
     }
 
     /// Reserves more keys for a client, for `time` since its first. False: another client has
-    /// reserved keys.
+    /// reserved keys, and this one stands in line.
     pub(crate) fn reserve(
         &self,
         client: u64,
@@ -374,7 +391,7 @@ impl CommandState {
             return None;
         }
         if until_ms <= now_ms {
-            self.pause(0, false);
+            self.end_pause(until_ms);
             return None;
         }
         Some((

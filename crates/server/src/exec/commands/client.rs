@@ -113,6 +113,10 @@ pub(crate) fn pause(ctx: &mut Context<'_>) -> Done {
         }
         Ok(OK.to_vec())
     })
+    .map_err(|failure| {
+        let why = failure.text();
+        format!("ERR the pause has begun, but writes of before it may still run: {why}").into()
+    })
 }
 
 pub(crate) fn unpause(ctx: &mut Context<'_>) -> Done {

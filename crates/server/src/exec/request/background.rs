@@ -3,6 +3,7 @@
 //! **Invariants**
 //! - W1: work begins only while its client is there to hear of it, and not later than [`PATIENCE`]
 //!   after its request: a command that nobody waits for any more must not take effect after others.
+//!   `CLIENT PAUSE` has had its effect by then, and its work changes nothing: it is always done.
 
 use super::context::{Context, Done, Failure};
 use crate::exec::state::client::Verdict;
@@ -42,7 +43,11 @@ pub(crate) fn run(
     let deadline = Instant::now() + PATIENCE;
     let run = move || {
         if let Some(shared) = shared {
-            let done = may_begin(&record, deadline).and_then(|()| work(&shared, deadline));
+            let may = match kind {
+                Kind::Pauses => Ok(()),
+                Kind::Files | Kind::Users => may_begin(&record, deadline),
+            };
+            let done = may.and_then(|()| work(&shared, deadline));
             // It is empty: this thread alone sets it.
             let _ = given.set(done);
             shared.wake_for_commit();

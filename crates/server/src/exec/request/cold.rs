@@ -179,6 +179,7 @@ impl Context<'_> {
                 let parking = self.client.parking.get_or_insert_default();
                 parking.wanted = wanted;
                 parking.monitored = self.shared.commands.gate() & global::MONITORED != 0;
+                parking.audited = self.spec.is_audited(self.local.audited);
                 self.client.verdict = Verdict::Cold;
                 None
             }

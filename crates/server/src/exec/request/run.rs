@@ -58,7 +58,8 @@ impl Context<'_> {
             self.local.not_now = matches!(failure, Failure::GoesOn);
             if self.local.not_now {
                 let monitored = self.shared.commands.gate() & global::MONITORED != 0;
-                self.client.goes_on(monitored);
+                let audited = self.spec.is_audited(self.local.audited);
+                self.client.goes_on(monitored, audited);
             }
             let again = self.local.needs_alone || self.local.not_now;
             if again || self.is_to_be_shown_again(&failure) {

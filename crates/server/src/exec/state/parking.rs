@@ -56,6 +56,8 @@ pub(crate) struct Parking {
     progressed: bool,
     /// Monitors have been sent the parked request.
     pub(crate) monitored: bool,
+    /// The parked request is in the audit log.
+    pub(crate) audited: bool,
     /// Bytes that were lent for the parked request.
     lent: usize,
     /// A walk needs more entries than may be fetched at once: it requests the first of them, and
@@ -113,9 +115,10 @@ impl Client {
 
     /// Its request did one part and is presented again in the next round (`Failure::GoesOn`).
     #[cold]
-    pub(crate) fn goes_on(&mut self, monitored: bool) {
+    pub(crate) fn goes_on(&mut self, monitored: bool, audited: bool) {
         self.goes_on = true;
-        self.parking.get_or_insert_default().monitored = monitored;
+        let parking = self.parking.get_or_insert_default();
+        (parking.monitored, parking.audited) = (monitored, audited);
     }
 
     /// Clears the state, unless a request waits for flash or runs in parts.
@@ -189,7 +192,7 @@ impl Client {
             parking.combined = None;
             parking.conflicts = Conflicts::default();
             parking.in_parts = false;
-            parking.monitored = false;
+            (parking.monitored, parking.audited) = (false, false);
         }
     }
 
@@ -197,6 +200,12 @@ impl Client {
     pub(crate) fn take_monitored(&mut self) -> bool {
         let parking = self.parking.as_mut();
         parking.is_some_and(|parking| std::mem::take(&mut parking.monitored))
+    }
+
+    /// As [`take_monitored`](Self::take_monitored), for the audit log.
+    pub(crate) fn take_audited(&mut self) -> bool {
+        let parking = self.parking.as_mut();
+        parking.is_some_and(|parking| std::mem::take(&mut parking.audited))
     }
 
     /// To be called before a turn's requests run: the client waits for nothing. For native clients,

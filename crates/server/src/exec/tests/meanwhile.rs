@@ -3,7 +3,7 @@
 use super::cluster::Member;
 use super::{START_MS, Server, run};
 use crate::exec::{Verdict, WaitState};
-use crate::shared::commands::DBS;
+use crate::shared::commands::{DBS, global};
 use duramen_base::ids::Level;
 use duramen_base::planted::{Bug, carry, with_bug};
 use duramen_engine::TableId;
@@ -174,4 +174,19 @@ fn a_transaction_is_paused_by_what_its_functions_may_do_now() {
     assert!(matches!(s.client.verdict(), Verdict::Paused { .. }));
     run(&mut s.executor, &mut admin, b"CLIENT UNPAUSE\r\n");
     s.expect("EXEC", "*1\r\n:1\r\n");
+}
+
+/// A thread that saw the end of a pause ended the new one that had come in between.
+#[test]
+fn the_end_of_a_pause_does_not_end_the_next_one() {
+    let server = Server::new(1);
+    let commands = &server.shared.commands;
+    commands.pause(10, true);
+    assert_eq!(commands.paused(9), Some((10, true)));
+    commands.pause(100, false);
+    commands.end_pause(10);
+    assert_eq!(commands.paused(20), Some((100, false)));
+    assert_ne!(commands.gate() & global::PAUSED, 0);
+    assert_eq!(commands.paused(100), None);
+    assert_eq!(commands.gate() & global::PAUSED, 0);
 }

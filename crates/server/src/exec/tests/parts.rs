@@ -113,3 +113,29 @@ fn a_long_sort_ends_beside_a_steady_writer() {
         assert_eq!(reply, ":120000\r\n");
     });
 }
+
+/// It was in the audit log once for each part.
+#[test]
+fn a_request_in_parts_is_in_the_audit_log_once() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = dir.path().join("audit");
+    let mut config = ServerConfig {
+        level: Some(Level::Memory),
+        threads: 1,
+        ..ServerConfig::default()
+    };
+    config.access.audit_log = log.to_string_lossy().into_owned();
+    config.access.audit_log_classes = "read".to_owned();
+    let mut s = Server::with(config).into_session();
+    for set in ["a", "f"] {
+        fill(&mut s, set, set, 2_000);
+    }
+    let union = format!("SUNION a{}", many("f"));
+    assert_eq!(s.ask_part(&union), "");
+    assert!(s.ask(&union).starts_with("*4000\r\n"));
+    assert!(s.ask("SCARD a").starts_with(':'));
+    s.server.shared.audit.end();
+    let lines = std::fs::read_to_string(&log).expect("a log");
+    assert_eq!(lines.matches("sunion").count(), 1, "{lines}");
+    assert_eq!(lines.matches("scard").count(), 1, "{lines}");
+}
