@@ -219,6 +219,7 @@ impl Executor {
     /// If the engine has no room for a session of this thread: it has one for each of the server's
     /// threads.
     pub fn run(&mut self, turns: &mut [Turn<'_>]) {
+        self.local.scripts.begin_round();
         for turn in &mut *turns {
             turn.client.halted = false;
             turn.client.appended_bytes = 0;

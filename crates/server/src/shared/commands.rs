@@ -6,7 +6,7 @@
 //! writer, its thread. The mutexes guard cold paths only.
 
 use super::error_names;
-use super::reserved::Reserved;
+use super::reserved::Reservations;
 use super::slow_log::SlowLog;
 use super::totals::Baseline;
 use super::{ClientRecord, Counter, Histogram};
@@ -80,9 +80,7 @@ pub struct CommandState {
     /// 1 = only writes wait.
     pause_writes_only: AtomicU32,
     pub(crate) threads: Box<[ThreadState]>,
-    reserved: Mutex<Option<Reserved>>,
-    /// Number of reservations so far.
-    reservations: AtomicU64,
+    reserved: Mutex<Reservations>,
     /// Held while a database gets its table, and while two are exchanged: each table is behind at
     /// most one database. A thread that holds it waits for nothing but the log's memory, during an
     /// exchange.
@@ -125,7 +123,6 @@ impl CommandState {
             pause_writes_only: AtomicU32::new(0),
             threads: (0..threads).map(thread).collect(),
             reserved: Mutex::default(),
-            reservations: AtomicU64::new(0),
             places: Mutex::default(),
             exchanged: Mutex::default(),
             monitors: Mutex::default(),
@@ -348,18 +345,17 @@ impl CommandState {
         time: Duration,
     ) -> bool {
         let mut reserved = self.reserved();
-        let number = self.reservations.fetch_add(1, Ordering::Relaxed) + 1;
-        let (keys, now) = (keys.map(KeyHash::number), Instant::now());
-        let is_added = Reserved::add(&mut reserved, (number, client), keys, (now, time));
+        let now = Instant::now();
+        let is_added = reserved.add(client, keys.map(KeyHash::number), (now, time));
         self.gate.fetch_or(global::RESERVED, Ordering::Relaxed);
         is_added
     }
 
-    /// Ends a client's reservation.
+    /// Ends a client's reservation, or its place in the line.
     pub(crate) fn release(&self, client: u64) {
         let mut reserved = self.reserved();
-        if reserved.as_ref().is_some_and(|it| it.is_of(client)) {
-            *reserved = None;
+        reserved.remove(client, Instant::now());
+        if !reserved.is_any() {
             self.gate.fetch_and(!global::RESERVED, Ordering::Relaxed);
         }
     }
@@ -372,15 +368,32 @@ impl CommandState {
         client: (u64, u64),
         keys: impl Iterator<Item = KeyHash>,
     ) -> Option<u64> {
-        if self.gate() & global::RESERVED == 0 {
+        if !self.has_reserved() {
             return None;
         }
-        let reserved = self.reserved();
         let keys = keys.map(KeyHash::number);
-        reserved.as_ref()?.bars(client, keys, Instant::now())
+        self.reserved().bars(client, keys, Instant::now())
     }
 
-    fn reserved(&self) -> MutexGuard<'_, Option<Reserved>> {
+    /// Whether a client may have reserved keys.
+    #[inline]
+    pub(crate) fn has_reserved(&self) -> bool {
+        self.gate() & global::RESERVED != 0
+    }
+
+    /// Whether a step of a client on these keys would run in vain now, because another one has
+    /// reserved some of them, or of those with which it stands in line.
+    pub(crate) fn stops(&self, client: u64, keys: impl Iterator<Item = KeyHash>) -> bool {
+        let keys = keys.map(KeyHash::number);
+        self.has_reserved() && self.reserved().stops(client, keys, Instant::now())
+    }
+
+    /// Whether a client has reserved keys.
+    pub(crate) fn is_reserving(&self, client: u64) -> bool {
+        self.has_reserved() && self.reserved().is_of(client)
+    }
+
+    fn reserved(&self) -> MutexGuard<'_, Reservations> {
         self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

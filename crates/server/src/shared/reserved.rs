@@ -1,76 +1,135 @@
-//! Keys that one script or EXEC has reserved.
+//! Keys that one script or EXEC has reserved, and the line of those that will have theirs next.
 //!
 //! A step on a draft (`exec::commands::drafted`) is in vain if others change one of its keys before
 //! it ends. Beside one steady writer, a long step would never end. So after some runs in vain it
 //! reserves the keys that it met: the writes of other clients to these keys wait until it has
-//! ended, and the next run finds them as it has left them.
+//! ended, and the next run finds them as it has left them. Steps that compete for keys would still
+//! run for nothing most of the time, so they do not run while another one has them: they stand in
+//! line, and run one after the other.
 //!
 //! **Invariants**
 //! - V1: one client has reserved keys at a time. While it has them it waits for no write of another
 //!   client, so nobody waits in a circle.
 //! - V2: a reservation ends with its client's request, with its client, or when its time is over.
 //! - V3: a client whose write was put off waits for that reservation only. So scripts that reserve
-//!   a key in turns do not keep a writer out.
+//!   a key in turns do not keep a writer out. A step on a draft has no such right: with each of its
+//!   runs it would break the reservations of others.
+//! - V4: steps get their reservations in the order in which they came to the line, each at the
+//!   moment at which the one before it ends.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-/// The keys that a client has reserved, by their hashes. Two keys with one hash, or in two
-/// databases, count as one: then a write waits that need not.
+/// The keys of a step, by their hashes. Two keys with one hash, or in two databases, count as one:
+/// then a write waits that need not.
 #[derive(Debug)]
-pub(crate) struct Reserved {
-    /// Its number among all reservations of the server, from 1 on.
-    number: u64,
+struct Step {
     client: u64,
     keys: HashSet<u64>,
-    /// The end of its time (V2).
-    until: Instant,
+    /// For how long it will have them.
+    time: Duration,
 }
 
-impl Reserved {
-    /// Reserves more keys for `client`, for `time` since its first; `number`: of a new reservation.
-    /// False: another client has reserved keys (V1).
+/// All reservations: that of the first of the line, and those to come.
+#[derive(Debug, Default)]
+pub(crate) struct Reservations {
+    /// The first has its keys reserved.
+    line: VecDeque<Step>,
+    /// The number of the reservation of the first, among all of the server: from 1 on.
+    number: u64,
+    /// Its end (V2).
+    until: Option<Instant>,
+}
+
+impl Reservations {
+    /// Whether a client has reserved keys.
+    pub(crate) fn is_any(&self) -> bool {
+        !self.line.is_empty()
+    }
+
+    /// Reserves more keys for `client`, for `time` since its first, or puts it in line. False:
+    /// another client has reserved keys (V1).
     pub(crate) fn add(
-        reserved: &mut Option<Reserved>,
-        (number, client): (u64, u64),
+        &mut self,
+        client: u64,
         keys: impl Iterator<Item = u64>,
         (now, time): (Instant, Duration),
     ) -> bool {
-        if reserved.as_ref().is_some_and(|it| it.until <= now) {
-            *reserved = None;
+        self.end_old(now);
+        match self.line.iter_mut().find(|step| step.client == client) {
+            Some(step) => {
+                step.keys.extend(keys);
+                step.time = step.time.max(time);
+            }
+            None => {
+                self.line.push_back(Step {
+                    client,
+                    keys: keys.collect(),
+                    time,
+                });
+                if self.line.len() == 1 {
+                    self.begin(now);
+                }
+            }
         }
-        let reserved = reserved.get_or_insert_with(|| Reserved {
-            number,
-            client,
-            keys: HashSet::new(),
-            until: now + time,
-        });
-        if reserved.client != client {
-            return false;
-        }
-        reserved.keys.extend(keys);
-        true
+        self.is_of(client)
     }
 
-    /// Whether `client` has reserved these keys.
+    /// The client has no use for its keys, or its place in the line, any more.
+    pub(crate) fn remove(&mut self, client: u64, now: Instant) {
+        let was_first = self.is_of(client);
+        self.line.retain(|step| step.client != client);
+        if was_first {
+            self.begin(now);
+        }
+    }
+
+    /// Whether `client` has reserved its keys.
     pub(crate) fn is_of(&self, client: u64) -> bool {
-        self.client == client
+        self.line.front().is_some_and(|step| step.client == client)
     }
 
     /// `Some`: a write of `client` to these keys waits for the reservation with this number.
     /// `put_off`: that for which it waits already, or 0 (V3).
     pub(crate) fn bars(
-        &self,
+        &mut self,
         (client, put_off): (u64, u64),
-        mut keys: impl Iterator<Item = u64>,
+        keys: impl Iterator<Item = u64>,
         now: Instant,
     ) -> Option<u64> {
         let is_first = put_off == 0 || put_off == self.number;
-        let bars = self.client != client
-            && is_first
-            && now < self.until
-            && keys.any(|key| self.keys.contains(&key));
-        bars.then_some(self.number)
+        (is_first && self.stops(client, keys, now)).then_some(self.number)
+    }
+
+    /// Whether a step of `client` that uses these keys, and those with which it stands in line,
+    /// would run in vain now.
+    pub(crate) fn stops(
+        &mut self,
+        client: u64,
+        mut keys: impl Iterator<Item = u64>,
+        now: Instant,
+    ) -> bool {
+        self.end_old(now);
+        let Some(first) = self.line.front().filter(|first| first.client != client) else {
+            return false;
+        };
+        let own = self.line.iter().find(|step| step.client == client);
+        keys.any(|key| first.keys.contains(&key))
+            || own.is_some_and(|own| !own.keys.is_disjoint(&first.keys))
+    }
+
+    /// V2.
+    fn end_old(&mut self, now: Instant) {
+        if self.until.is_some_and(|until| until <= now) {
+            self.line.pop_front();
+            self.begin(now);
+        }
+    }
+
+    /// The first of the line has its keys from now on (V4).
+    fn begin(&mut self, now: Instant) {
+        self.number += 1;
+        self.until = self.line.front().map(|step| now + step.time);
     }
 }
 
@@ -78,30 +137,47 @@ impl Reserved {
 mod tests {
     use super::*;
 
+    fn key(n: u64) -> std::iter::Once<u64> {
+        std::iter::once(n)
+    }
+
     #[test]
     fn one_client_has_reserved_keys_until_its_time_is_over() {
-        let key = |n| std::iter::once(n);
         let (start, time) = (Instant::now(), Duration::from_secs(1));
-        let mut all = None;
-        assert!(Reserved::add(&mut all, (5, 1), key(7), (start, time)));
-        assert!(Reserved::add(&mut all, (6, 1), key(8), (start, time)));
-        assert!(!Reserved::add(&mut all, (6, 2), key(9), (start, time)));
-        let now = all.as_ref().expect("reserved keys");
-        assert!(now.is_of(1));
-        assert_eq!(now.bars((2, 0), key(7), start), Some(5));
-        assert_eq!(now.bars((2, 5), key(8), start), Some(5));
-        assert_eq!(
-            now.bars((2, 4), key(8), start),
-            None,
-            "it has waited for another one"
-        );
-        assert_eq!(now.bars((1, 0), key(7), start), None);
-        assert_eq!(now.bars((2, 0), key(9), start), None);
+        let mut all = Reservations::default();
+        assert!(all.add(1, key(7), (start, time)));
+        assert!(all.add(1, key(8), (start, time)));
+        assert!(!all.add(2, key(9), (start, time)));
+        assert!(all.is_of(1));
+        assert_eq!(all.bars((2, 0), key(7), start), Some(1));
+        assert_eq!(all.bars((3, 1), key(8), start), Some(1));
+        let waited_for_another = all.bars((3, 5), key(8), start);
+        assert_eq!(waited_for_another, None);
+        assert!(all.stops(3, key(8), start), "a step has no such right");
+        assert_eq!(all.bars((1, 0), key(7), start), None);
+        assert_eq!(all.bars((3, 0), key(9), start), None);
         let later = start + time;
-        assert_eq!(now.bars((2, 0), key(7), later), None);
-        assert!(Reserved::add(&mut all, (6, 2), key(9), (later, time)));
-        let now = all.expect("reserved keys");
-        assert!(now.is_of(2) && now.bars((1, 0), key(7), later).is_none());
-        assert_eq!(now.bars((1, 0), key(9), later), Some(6));
+        assert_eq!(all.bars((3, 0), key(7), later), None);
+        assert!(all.is_of(2) && !all.stops(2, key(7), later));
+        assert_eq!(all.bars((1, 0), key(9), later), Some(2));
+    }
+
+    #[test]
+    fn the_line_moves_on_in_the_order_of_arrival() {
+        let (start, time) = (Instant::now(), Duration::from_secs(1));
+        let mut all = Reservations::default();
+        for client in 1..=5 {
+            assert_eq!(all.add(client, key(7), (start, time)), client == 1);
+        }
+        assert!(!all.add(2, key(8), (start, time)), "it keeps its place");
+        // One that leaves the line does not stop it; keys of others do not stop a step.
+        all.remove(3, start);
+        for client in [1, 2, 4, 5] {
+            assert!(all.is_of(client));
+            assert!(!all.stops(client, key(7), start));
+            assert!(all.stops(6, key(7), start) && !all.stops(6, key(9), start));
+            all.remove(client, start);
+        }
+        assert!(!all.is_any() && !all.stops(6, key(7), start));
     }
 }

@@ -284,6 +284,7 @@ fn writes_to_reserved(
     };
     let waits = queue.writes
         && !queue.is_drafted()
+        && !queue.sliced
         && match queue.hashes() {
             Some(keys) => client.is_put_off(shared, keys.iter().copied()),
             None => true,

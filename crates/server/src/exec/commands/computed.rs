@@ -17,8 +17,10 @@ use duramen_base::planted::{Bug, has_bug};
 use duramen_engine::{Error, Guard, KeyHash, Object, Stamp, TableId};
 use std::time::{Duration, Instant};
 
-/// The time of one part (C2).
+/// The time of one part (C2): all suspended combinations of a thread share it.
 const PART: Duration = Duration::from_millis(3);
+/// Each part unpacks the result of those before it.
+const PART_MIN: Duration = Duration::from_micros(500);
 /// C3.
 const RUNS_MAX: u32 = 4;
 
@@ -45,7 +47,8 @@ impl Context<'_> {
     /// Begins a part: what is done already, and its clock.
     pub(crate) fn begin_part(&mut self) -> (Progress, Part) {
         let known = self.local.progress.take();
-        let ends = known.as_ref().map(|_| Instant::now() + PART);
+        let time = self.local.scripts.share(PART, PART_MIN);
+        let ends = known.as_ref().map(|_| Instant::now() + time);
         (known.unwrap_or_default(), Part { ends })
     }
 
@@ -122,6 +125,10 @@ pub(crate) fn computed_at_once(
         let positions = ctx.spec.key_positions(&ctx.args);
         let keys = positions.map(|at| ctx.arg(at));
         let keys: Vec<_> = hashes.iter().copied().zip(keys).collect();
+        let (client, bytes_max) = (ctx.client.id(), bytes_max(ctx));
+        if ctx.local.scripts.keeps(client) && !ctx.local.scripts.may_go_on(client, bytes_max) {
+            return Err(Failure::GoesOn); // scripts::S4
+        }
         let mut progress = ctx
             .client
             .take_progress_of_values(ctx.table)
@@ -168,7 +175,7 @@ fn compute(
         let ran = run(ctx, &found);
         let progress = ctx.local.progress.take();
         if let (Err(Failure::GoesOn), Some(progress)) = (&ran, progress) {
-            ctx.client.keep_progress_of_values(progress);
+            keep(ctx, progress);
         }
         let writes = ran?;
         for (n, (_, key)) in keys.iter().enumerate() {
@@ -184,6 +191,23 @@ fn compute(
         ctx.client.effects.truncate(effects);
     }
     Ok(done)
+}
+
+/// Memory of all that is suspended in a thread.
+fn bytes_max(ctx: &mut Context<'_>) -> usize {
+    ctx.local.config(ctx.shared).scripts.memory_bytes
+}
+
+/// Keeps the progress of a part, if there is memory for it (scripts::S4). Else the command begins
+/// again when there is some.
+fn keep(ctx: &mut Context<'_>, progress: Progress) {
+    let (client, bytes_max) = (ctx.client.id(), bytes_max(ctx));
+    let scripts = &mut ctx.local.scripts;
+    scripts.keep(client, progress.result.capacity());
+    match scripts.may_go_on(client, bytes_max) {
+        true => ctx.client.keep_progress_of_values(progress),
+        false => scripts.keep(client, 0),
+    }
 }
 
 /// Makes the writes if no key has changed since its stamp; else false.

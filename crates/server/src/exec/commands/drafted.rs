@@ -4,7 +4,8 @@
 //! **Mechanism.** The step changes a draft (engine::draft). When it has ended, the keys that it met
 //! are locked, their stamps are compared, and the draft is applied as one group. If a key has
 //! changed meanwhile, the draft is dropped and the step runs again. After some such runs the step
-//! reserves the keys that it has met: the writes of others to them wait (shared::reserved).
+//! reserves the keys that it has met: the writes of others to them wait (shared::reserved). While
+//! another step has reserved one of its keys it does not run, for that would be in vain.
 //!
 //! **Invariants**
 //! - R1: a step locks no key while it runs: reading a key waits for the step that has it locked,
@@ -13,7 +14,7 @@
 //!   time.
 //! - R3: a step that conflicts makes progress: while it has reserved keys, a run of it is in vain
 //!   only if it meets a key that it has not met before, or a write that began before. It fails when
-//!   it has run in vain for `busy-reply-threshold`.
+//!   its runs in vain have taken `busy-reply-threshold` together.
 //! - R4: in a cluster a step is committed only if this member has served all its keys without a
 //!   break since the step began. Keys that have left were perhaps changed elsewhere, and the stamp
 //!   of an absent key still holds when the others have been purged.
@@ -49,8 +50,10 @@ pub(crate) const IN_CONFLICT: Failure = Failure::Text(
 #[derive(Default)]
 pub(crate) struct Conflicts {
     runs: u32,
-    /// The end of the first.
+    /// The beginning of the first.
     since: Option<Instant>,
+    /// The time of all of them.
+    lost: Duration,
 }
 
 /// How a step runs again.
@@ -67,6 +70,7 @@ impl Conflicts {
     /// A run that began at `began` was in vain.
     fn add(&mut self, began: Instant, now: Instant) -> Next {
         self.runs += 1;
+        self.lost += now.saturating_duration_since(began);
         let since = *self.since.get_or_insert(began);
         match now.saturating_duration_since(since) >= SHORT {
             _ if self.runs >= CONFLICTS_MAX => Next::Reserve,
@@ -75,11 +79,21 @@ impl Conflicts {
             false => Next::AtOnce,
         }
     }
+}
 
-    fn lasts(&self, now: Instant) -> Duration {
-        self.since
-            .map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
-    }
+/// Whether the step of a client on these keys does not run now, because another step has reserved
+/// some of them; it stands in line for them then.
+pub(crate) fn stands_in_line(
+    ctx: &mut Context<'_>,
+    keys: impl Iterator<Item = KeyHash> + Clone,
+) -> bool {
+    let client = ctx.client.id();
+    let stops = ctx.shared.commands.stops(client, keys.clone());
+    stops
+        && !ctx
+            .local
+            .scripts
+            .reserve(ctx.shared, client, keys, RESERVED_MIN)
 }
 
 /// A run that began at `began` was in vain; `keys`: those that it has met. True: the next run
@@ -91,13 +105,16 @@ pub(crate) fn runs_at_once(
     ctx: &mut Context<'_>,
     conflicts: &mut Conflicts,
     began: Instant,
-    keys: impl Iterator<Item = KeyHash>,
+    keys: impl Iterator<Item = KeyHash> + Clone,
 ) -> Result<bool, Failure> {
     let now = Instant::now();
-    let next = conflicts.add(began, now);
+    let mut next = conflicts.add(began, now);
     let limit = ctx.local.config(ctx.shared).scripts.busy_time();
-    if limit.is_some_and(|limit| conflicts.lasts(now) > limit) {
+    if limit.is_some_and(|limit| conflicts.lost > limit) {
         return Err(IN_CONFLICT);
+    }
+    if ctx.shared.commands.stops(ctx.client.id(), keys.clone()) {
+        next = Next::Reserve; // another run would be in vain too
     }
     let time = (now.saturating_duration_since(began) * RESERVED_RUNS).max(RESERVED_MIN);
     let client = ctx.client.id();
@@ -145,7 +162,8 @@ pub(crate) fn commit(
     if view.is_some_and(|view| !is_served(view, draft, list)) {
         return Ok(false);
     }
-    if ctx.client.is_put_off(ctx.shared, draft.changed_keys()) {
+    let client = ctx.client.id();
+    if ctx.shared.commands.stops(client, draft.changed_keys()) {
         return Ok(false);
     }
     if draft.is_empty() {
@@ -189,6 +207,6 @@ mod tests {
         let mut long = Conflicts::default();
         assert_eq!(long.add(start, at(20)), Next::Later);
         assert!((2..9).all(|n| long.add(at(20 * n - 20), at(20 * n)) == Next::Reserve));
-        assert_eq!(long.lasts(at(160)), Duration::from_millis(160));
+        assert_eq!(long.lost, Duration::from_millis(160));
     }
 }

@@ -4,7 +4,8 @@
 //! **Invariants**
 //! - L1: a script may be stopped, or run again, at any time (drafted::R2): because a key is on
 //!   flash or moves, because of a conflict, because its client has gone, or by SCRIPT KILL.
-//! - L2: a script that was suspended lets others run before it runs again.
+//! - L2: a script that was suspended lets others run before it runs again. Its next run begins when
+//!   it is shown again.
 //! - L3: each of its commands is checked against the rights of its user (permit::U1), and in a
 //!   cluster all its keys are in the slot of its declared keys, which this member serves.
 //! - L4: all slices of a run see the same tables behind the databases, and have the same rights and
@@ -157,9 +158,9 @@ fn job(ctx: &Context<'_>, call: &Call<'_>, slice: Duration) -> Box<Job> {
     })
 }
 
-fn begin(ctx: &mut Context<'_>, call: &Call<'_>) -> Result<Box<Running>, Failure> {
+fn begin(ctx: &mut Context<'_>, call: &Call<'_>, slice: Duration) -> Result<Box<Running>, Failure> {
     let mut machine = machine(ctx)?;
-    let job = job(ctx, call, ctx.local.scripts.first_slice());
+    let job = job(ctx, call, slice);
     let event = machine.start(job);
     Ok(Box::new(Running {
         machine,
@@ -177,14 +178,22 @@ fn begin(ctx: &mut Context<'_>, call: &Call<'_>) -> Result<Box<Running>, Failure
         started: Instant::now(),
         began: Instant::now(),
         conflicts: Conflicts::default(),
+        begins: false,
         long: None,
+        shown: Instant::now(),
         machine_bytes: 0,
         is_reported: false,
     }))
 }
 
 /// L1: as it was before its first command.
-fn begin_again(ctx: &mut Context<'_>, call: &Call<'_>, running: &mut Running) -> Done {
+fn begin_again(
+    ctx: &mut Context<'_>,
+    call: &Call<'_>,
+    running: &mut Running,
+    slice: Duration,
+) -> Done {
+    running.begins = false;
     if running.machine.is_busy() {
         // The next run sees nothing of a stopped script.
         let machine = machine(ctx)?;
@@ -197,7 +206,7 @@ fn begin_again(ctx: &mut Context<'_>, call: &Call<'_>, running: &mut Running) ->
     running.db = ctx.client.db;
     running.user = ctx.client.user().cloned();
     (running.flags, running.program) = (call.flags, call.program.clone());
-    let job = job(ctx, call, ctx.local.scripts.slice());
+    let job = job(ctx, call, slice);
     running.event = running.machine.start(job);
     Ok(())
 }
@@ -210,14 +219,27 @@ fn running_of(
     by_ro: bool,
 ) -> Result<Box<Running>, Failure> {
     let (client, bytes_max) = (ctx.client.id(), memory(ctx));
-    if ctx.local.scripts.has(client) && !ctx.local.scripts.may_go_on(client, bytes_max) {
+    let slice = match ctx.shared.commands.is_reserving(client) {
+        true => Some(ctx.local.scripts.reserved_slice().ok_or(Failure::GoesOn)?),
+        false => None,
+    };
+    let scripts = &mut ctx.local.scripts;
+    if scripts.has(client) && slice.is_none() && !scripts.may_go_on(client, bytes_max) {
         return Err(Failure::GoesOn);
     }
-    if let Some(running) = ctx.local.scripts.take(client) {
+    if let Some(mut running) = ctx.local.scripts.take(client) {
+        if running.begins {
+            let slice = slice.unwrap_or(ctx.local.scripts.slice());
+            if let Err(failure) = begin_again(ctx, call, &mut running, slice) {
+                give_up(ctx, running);
+                return Err(failure);
+            }
+        }
         return Ok(running);
     }
     let busy = ctx.local.config(ctx.shared).scripts.patience();
     match ctx.local.scripts.entry(client, bytes_max, busy) {
+        _ if slice.is_some() => {}
         Entry::Runs => {}
         Entry::Waits => return Err(Failure::GoesOn),
         Entry::Busy => return Err(BUSY),
@@ -225,7 +247,29 @@ fn running_of(
     if call.flags.declared {
         check(ctx, &session.pin(), call, by_ro)?;
     }
-    begin(ctx, call)
+    begin(ctx, call, slice.unwrap_or(ctx.local.scripts.first_slice()))
+}
+
+/// Whether the script does not run now, because another one has reserved its keys: those that it
+/// declares, and those that it has met.
+fn stands_in_line(ctx: &mut Context<'_>, session: &mut Session, call: &Call<'_>) -> bool {
+    let is_killed = ctx.local.scripts.is_killed(ctx.client.id());
+    if call.read_only || is_killed || !ctx.shared.commands.has_reserved() {
+        return false;
+    }
+    let guard = session.pin();
+    let positions = ctx.spec.key_positions(&ctx.args);
+    let keys: Vec<KeyHash> = positions.map(|at| guard.hash(ctx.arg(at))).collect();
+    drop(guard);
+    drafted::stands_in_line(ctx, keys.iter().copied())
+}
+
+/// The script runs no more.
+fn give_up(ctx: &mut Context<'_>, running: Box<Running>) {
+    if let Some(long) = &running.long {
+        ctx.shared.scripts.end_long(long);
+    }
+    ctx.local.scripts.give_back(ctx.shared, running.machine);
 }
 
 fn run_by_itself(
@@ -235,7 +279,26 @@ fn run_by_itself(
     by_ro: bool,
 ) -> Done {
     let effects = ctx.client.effects.len();
-    let mut running = running_of(ctx, session, call, by_ro)?;
+    if stands_in_line(ctx, session, call) {
+        return Err(Failure::GoesOn);
+    }
+    let client = ctx.client.id();
+    let began = Instant::now();
+    let running = running_of(ctx, session, call, by_ro)?;
+    let done = run_to_its_end(ctx, session, call, (running, effects));
+    if ctx.shared.commands.is_reserving(client) {
+        ctx.local.scripts.ran_reserved(began.elapsed());
+    }
+    done
+}
+
+/// `effects`: the number of those before it.
+fn run_to_its_end(
+    ctx: &mut Context<'_>,
+    session: &mut Session,
+    call: &Call<'_>,
+    (mut running, effects): (Box<Running>, usize),
+) -> Done {
     let done = loop {
         let ended = {
             let mut guard = match running.lacks_memory {
@@ -255,11 +318,14 @@ fn run_by_itself(
         if !matches!(ended, Ok(Ended::Done)) {
             ctx.client.effects.truncate(effects);
         }
-        let is_later = matches!(ended, Ok(Ended::AgainLater));
         match ended {
             Ok(Ended::Done) => break Ok(()),
             Ok(Ended::Later) => return suspend(ctx, call, running),
-            Ok(Ended::Again | Ended::AgainLater) => {}
+            Ok(Ended::AgainLater) => {
+                running.begins = true;
+                return suspend(ctx, call, running);
+            }
+            Ok(Ended::Again) => {}
             Ok(Ended::NeedsTable(db)) => {
                 if let Err(failure) = places::table_for(ctx.shared, ctx.client, db) {
                     break Err(failure);
@@ -273,23 +339,25 @@ fn run_by_itself(
             }
             Err(failure) => break Err(failure),
         }
-        match begin_again(ctx, call, &mut running) {
-            Ok(()) if is_later => return suspend(ctx, call, running),
-            Ok(()) => {}
-            Err(failure) => break Err(failure),
+        let scripts = &ctx.local.scripts;
+        let uncut = || scripts.reserved_slice().unwrap_or(scripts.slice());
+        let slice = match ctx.shared.commands.is_reserving(ctx.client.id()) {
+            true => uncut(),
+            false => scripts.slice(),
+        };
+        if let Err(failure) = begin_again(ctx, call, &mut running, slice) {
+            break Err(failure);
         }
     };
-    if let Some(long) = &running.long {
-        ctx.shared.scripts.end_long(long);
-    }
-    ctx.local.scripts.give_back(ctx.shared, running.machine);
+    give_up(ctx, running);
     done
 }
 
 /// Others run before the script goes on.
 fn suspend(ctx: &mut Context<'_>, call: &Call<'_>, mut running: Box<Running>) -> Done {
     let bytes_max = memory(ctx);
-    if running.long.is_none() && ctx.local.scripts.is_full(bytes_max) {
+    let needs_place = !ctx.shared.commands.is_reserving(ctx.client.id());
+    if needs_place && running.long.is_none() && ctx.local.scripts.is_full(bytes_max) {
         // scripts::S2; nothing of it is done.
         ctx.local.scripts.give_back(ctx.shared, running.machine);
         ctx.local.scripts.wait(ctx.client.id());
@@ -302,6 +370,7 @@ fn suspend(ctx: &mut Context<'_>, call: &Call<'_>, mut running: Box<Running>) ->
         running.long = Some(long);
     }
     report(ctx, call, &mut running);
+    running.shown = Instant::now();
     ctx.local.scripts.suspend(ctx.client.id(), running);
     Err(Failure::GoesOn)
 }
@@ -675,7 +744,7 @@ fn run_in_exec(ctx: &mut Context<'_>, guard: &mut Guard<'_>, call: &Call<'_>) ->
         return ctx.null();
     }
     let (started, before) = (clock::thread_time(), ctx.local.scripts_took);
-    let mut running = begin(ctx, call)?;
+    let mut running = begin(ctx, call, ctx.local.scripts.first_slice())?;
     let ended = loop {
         match drive(ctx, guard, call, &mut running) {
             Ok(Driven::Suspended) if before + clock::thread_time() - started < took_max => {}

@@ -6,9 +6,15 @@
 //! - S1: each script runs its first slice, whatever other scripts there are.
 //! - S2: one that does not end in it needs a place among the suspended ones. If all are taken, its
 //!   run is dropped (script_run::L1), and it waits for a place, in the order in which they came;
-//!   after `busy-reply-threshold` it is told `BUSY`.
-//! - While the suspended scripts of a thread have more than `script-memory` together, the oldest of
-//!   them goes on alone.
+//!   after `busy-reply-threshold` it is told `BUSY`. One that has reserved keys needs no place, and
+//!   goes on whatever memory the others have: these may wait for its keys.
+//! - S3: a script that has reserved keys is not cut into slices, up to [`RESERVED_SLICE`]: all that
+//!   stand in line wait for it. In one round such scripts run for [`RESERVED_ROUND`] at most, and
+//!   for one script.
+//! - S4: while all that is suspended in a thread (scripts, EXECs in slices, combinations of values
+//!   in parts) has more than `script-memory` together, the oldest goes on alone, and nothing else
+//!   of the kind begins. One that is not shown for a while, because of `CLIENT PAUSE`, keeps nobody
+//!   out.
 
 use super::client::Db;
 use super::effects::Effects;
@@ -41,6 +47,13 @@ const SUSPENDED_MAX: usize = 16;
 const FIRST_SLICE: Duration = Duration::from_millis(1);
 /// Time of all suspended scripts of a thread in one round.
 const ROUND: Duration = Duration::from_millis(4);
+
+/// One that waits, or is suspended, and is not shown for so long keeps nobody else out: it is shown
+/// in each round otherwise.
+const SHOWN_WITHIN: Duration = Duration::from_millis(100);
+/// S3.
+const RESERVED_SLICE: Duration = Duration::from_millis(10);
+const RESERVED_ROUND: Duration = Duration::from_millis(8);
 
 /// Reason why a run of an EXEC on a draft is in vain.
 pub(crate) enum Abandoned {
@@ -138,8 +151,12 @@ pub(crate) struct Running {
     /// When its run began.
     pub(crate) began: Instant,
     pub(crate) conflicts: Conflicts,
+    /// Its next run is not begun.
+    pub(crate) begins: bool,
     /// It was suspended.
     pub(crate) long: Option<Arc<LongScript>>,
+    /// When it was shown last.
+    pub(crate) shown: Instant,
     /// Memory of the interpreter when it was suspended.
     pub(crate) machine_bytes: usize,
     /// The log tells that it takes long.
@@ -173,14 +190,31 @@ impl Running {
 pub(crate) struct Scripts {
     idle: Vec<Interpreter>,
     suspended: HashMap<u64, Box<Running>>,
-    /// The clients whose scripts wait for a place, since when (S2).
-    waiting: HashMap<u64, Instant>,
+    /// The clients whose scripts wait for a place (S2).
+    waiting: HashMap<u64, Waiting>,
+    /// Suspended EXECs and combinations, by client (S4).
+    kept: HashMap<u64, Kept>,
     /// The loads of libraries that are suspended, by client.
     pub(crate) loads: HashMap<u64, Box<Load>>,
-    /// The client of this thread that has reserved keys.
-    reserving: Option<u64>,
+    /// The clients of this thread that have reserved keys, or stand in line for that.
+    reserving: Vec<u64>,
+    /// The time in this round of the scripts that have reserved keys (S3).
+    ran_reserved: Duration,
     /// The tables of the command that a script runs, for the next.
     pub(crate) command: Command,
+}
+
+/// A client whose script waits for a place.
+struct Waiting {
+    since: Instant,
+    shown: Instant,
+}
+
+/// The memory of a suspended request.
+struct Kept {
+    bytes: usize,
+    since: Instant,
+    shown: Instant,
 }
 
 /// See [`Scripts::entry`].
@@ -227,11 +261,36 @@ impl Scripts {
         }
     }
 
-    /// Memory of the suspended scripts.
-    fn bytes(&self) -> usize {
-        let all = self.suspended.values();
-        all.map(|it| it.machine_bytes + it.draft.as_ref().map_or(0, |draft| draft.bytes()))
-            .sum()
+    /// Memory of all that is suspended (S4).
+    pub(crate) fn bytes(&self) -> usize {
+        let scripts = self.suspended.values();
+        let scripts =
+            scripts.map(|it| it.machine_bytes + it.draft.as_ref().map_or(0, |draft| draft.bytes()));
+        let others = self.kept.values().map(|it| it.bytes);
+        scripts.sum::<usize>() + others.sum::<usize>()
+    }
+
+    /// A client's EXEC or combination is suspended, and keeps so many bytes until its request has
+    /// ended.
+    pub(crate) fn keep(&mut self, client: u64, bytes: usize) {
+        let now = Instant::now();
+        let kept = self.kept.entry(client).or_insert(Kept {
+            bytes,
+            since: now,
+            shown: now,
+        });
+        kept.bytes = bytes;
+    }
+
+    /// Whether a client's EXEC or combination is suspended.
+    pub(crate) fn keeps(&self, client: u64) -> bool {
+        self.kept.contains_key(&client)
+    }
+
+    /// The part of a round's time that one of the suspended EXECs and combinations gets: all of
+    /// them share `time`, and get `least` at least.
+    pub(crate) fn share(&self, time: Duration, least: Duration) -> Duration {
+        (time / (self.kept.len() as u32).max(1)).max(least)
     }
 
     /// Whether no other script can be suspended; `bytes_max`: memory for all of them.
@@ -242,11 +301,15 @@ impl Scripts {
 
     /// The next step of a client's script that is not suspended; `busy`: the time after which one
     /// that waits is told so.
-    pub(crate) fn entry(&self, client: u64, bytes_max: usize, busy: Duration) -> Entry {
-        let Some(since) = self.waiting.get(&client) else {
+    pub(crate) fn entry(&mut self, client: u64, bytes_max: usize, busy: Duration) -> Entry {
+        let now = Instant::now();
+        let Some(own) = self.waiting.get_mut(&client) else {
             return Entry::Runs; // S1
         };
-        let is_next = self.waiting.values().all(|other| since <= other);
+        own.shown = now;
+        let since = own.since;
+        let is_behind = |other: &Waiting| since <= other.since || is_away(other.shown, now);
+        let is_next = self.waiting.values().all(is_behind);
         match self.is_full(bytes_max) {
             true if since.elapsed() > busy => Entry::Busy,
             false if is_next => Entry::Runs,
@@ -256,7 +319,11 @@ impl Scripts {
 
     /// The script of this client waits for a place (S2).
     pub(crate) fn wait(&mut self, client: u64) {
-        self.waiting.entry(client).or_insert_with(Instant::now);
+        let now = Instant::now();
+        self.waiting.entry(client).or_insert(Waiting {
+            since: now,
+            shown: now,
+        });
         let oldest = self.suspended.values().min_by_key(|it| it.started);
         seldom!(
             warn,
@@ -272,14 +339,30 @@ impl Scripts {
         !self.waiting.is_empty()
     }
 
-    /// Whether the suspended script of a client may go on.
-    pub(crate) fn may_go_on(&self, client: u64, bytes_max: usize) -> bool {
-        let Some(own) = self.suspended.get(&client) else {
-            return false;
+    /// Whether the suspended request of a client may go on, or one that will be suspended may begin
+    /// (S4).
+    pub(crate) fn may_go_on(&mut self, client: u64, bytes_max: usize) -> bool {
+        let now = Instant::now();
+        let script = self.suspended.get_mut(&client);
+        let script = script.map(|it| (it.started, &mut it.shown));
+        let kept = self
+            .kept
+            .get_mut(&client)
+            .map(|it| (it.since, &mut it.shown));
+        let Some((since, shown)) = script.or(kept) else {
+            return self.bytes() <= bytes_max;
         };
-        let is_killed = own.long.as_ref().is_some_and(|long| long.is_killed());
-        let is_oldest = self.suspended.values().all(|it| own.started <= it.started);
-        is_killed || is_oldest || self.bytes() <= bytes_max
+        *shown = now;
+        let scripts = self.suspended.values().map(|it| (it.started, it.shown));
+        let mut all = scripts.chain(self.kept.values().map(|it| (it.since, it.shown)));
+        let is_oldest = all.all(|(other, shown)| since <= other || is_away(shown, now));
+        self.is_killed(client) || is_oldest || self.bytes() <= bytes_max
+    }
+
+    /// Whether the suspended script of a client was killed.
+    pub(crate) fn is_killed(&self, client: u64) -> bool {
+        let long = self.suspended.get(&client).and_then(|it| it.long.as_ref());
+        long.is_some_and(|long| long.is_killed())
     }
 
     pub(crate) fn has(&self, client: u64) -> bool {
@@ -289,7 +372,8 @@ impl Scripts {
     /// The time since the script of this client began, or waits.
     pub(crate) fn age(&self, client: u64) -> Option<Duration> {
         let running = self.suspended.get(&client).map(|running| running.started);
-        let since = running.or_else(|| self.waiting.get(&client).copied())?;
+        let waiting = || self.waiting.get(&client).map(|waiting| waiting.since);
+        let since = running.or_else(waiting)?;
         Some(since.elapsed())
     }
 
@@ -319,14 +403,15 @@ impl Scripts {
         let has_state = !self.suspended.is_empty()
             || !self.waiting.is_empty()
             || !self.loads.is_empty()
-            || self.reserving.is_some();
+            || !self.kept.is_empty()
+            || !self.reserving.is_empty();
         if has_state {
             self.drop_of(shared, client);
         }
     }
 
     /// Reserves keys for a client until its request has ended (`shared::reserved`). False: another
-    /// client has reserved keys.
+    /// client has reserved keys, and this one stands in line.
     pub(crate) fn reserve(
         &mut self,
         shared: &Shared,
@@ -334,20 +419,35 @@ impl Scripts {
         keys: impl Iterator<Item = KeyHash>,
         time: Duration,
     ) -> bool {
-        let is_reserved = shared.commands.reserve(client, keys, time);
-        if is_reserved {
-            self.reserving = Some(client);
+        if !self.reserving.contains(&client) {
+            self.reserving.push(client);
         }
-        is_reserved
+        shared.commands.reserve(client, keys, time)
+    }
+
+    /// A round of the thread begins, or a part of it.
+    pub(crate) fn begin_round(&mut self) {
+        self.ran_reserved = Duration::ZERO;
+    }
+
+    /// S3: the slice of a script that has reserved keys; `None`: it runs in the next round.
+    pub(crate) fn reserved_slice(&self) -> Option<Duration> {
+        (self.ran_reserved < RESERVED_ROUND).then_some(RESERVED_SLICE)
+    }
+
+    /// A script that has reserved keys has run for so long.
+    pub(crate) fn ran_reserved(&mut self, time: Duration) {
+        self.ran_reserved += time;
     }
 
     /// Drops the suspended script of a client that has gone, and its reservation.
     pub(crate) fn drop_of(&mut self, shared: &Shared, client: u64) {
-        if self.reserving == Some(client) {
-            self.reserving = None;
+        if let Some(at) = self.reserving.iter().position(|it| *it == client) {
+            self.reserving.swap_remove(at);
             shared.commands.release(client);
         }
         self.waiting.remove(&client);
+        self.kept.remove(&client);
         if let Some(load) = self.loads.remove(&client) {
             self.give_back(shared, load.machine);
         }
@@ -358,6 +458,11 @@ impl Scripts {
             self.give_back(shared, running.machine);
         }
     }
+}
+
+/// Whether one that was shown last at `shown` is not shown any more.
+fn is_away(shown: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(shown) > SHOWN_WITHIN
 }
 
 /// Writes what a script has for the log.

@@ -132,6 +132,56 @@ fn a_long_script_ends_beside_a_steady_writer() {
     );
 }
 
+/// How often scripts and transactions have run INCR, in vain too.
+fn increments(s: &mut Session) -> u64 {
+    let info = s.ask("INFO commandstats");
+    let line = info.lines().find(|line| line.starts_with("cmdstat_incr:"));
+    let calls = line.and_then(|line| line.split(['=', ',']).nth(1));
+    calls.and_then(|calls| calls.parse().ok()).expect("calls")
+}
+
+/// Sixteen clients whose scripts use one key ran them for nothing, again and again: each commit
+/// broke the runs of all others, and a script that had waited for a reservation broke later ones.
+#[test]
+fn scripts_on_one_key_run_one_after_the_other() {
+    const CLIENTS: usize = 16;
+    const EACH: usize = 8;
+    let mut s = Server::session(1);
+    let script = "local v = redis.call('incr', KEYS[1]) local n = 0
+        for i = 1, 400000 do n = n + i end return v";
+    let mut request = Vec::new();
+    RequestEncoder::new(&mut request).request(&["EVAL", script, "1", "hot"]);
+    let requests = parsed(&request);
+    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| s.server.client(0)).collect();
+    let mut outs = vec![Vec::new(); CLIENTS];
+    let (mut done, mut rounds) = (vec![0; CLIENTS], 0);
+    while done.iter().any(|done| *done < EACH) {
+        let pairs = clients.iter_mut().zip(&mut outs).enumerate();
+        let pairs = pairs.filter(|(n, _)| done[*n] < EACH);
+        let (numbers, mut turns): (Vec<usize>, Vec<Turn<'_>>) = pairs
+            .map(|(n, (client, out))| (n, Turn::new(client, &requests, &request, out)))
+            .unzip();
+        s.executor.run(&mut turns);
+        for (n, turn) in numbers.iter().zip(&turns) {
+            done[*n] += turn.executed;
+        }
+        rounds += 1;
+        assert!(rounds < 20_000, "they do not end: {done:?}");
+    }
+    let all: String = outs
+        .iter()
+        .map(|out| String::from_utf8_lossy(out))
+        .collect();
+    assert!(!all.contains('-'), "{all}");
+    let total = (CLIENTS * EACH) as u64;
+    s.expect(
+        "GET hot",
+        &format!("${}\r\n{total}\r\n", total.to_string().len()),
+    );
+    let runs = increments(&mut s);
+    assert!(runs <= total + total / 2, "{runs} runs of {total} scripts");
+}
+
 /// Each kind of write to a reserved key waits, and all others go on.
 #[test]
 fn writes_to_reserved_keys_wait_and_others_go_on() {
@@ -239,6 +289,27 @@ fn a_long_script_waits_for_a_place_and_is_told_so_in_the_end() {
     let reply = ask(&mut first);
     assert!(reply.starts_with("-BUSY "), "{reply}");
     s.expect("GET a", "$1\r\n2\r\n");
+}
+
+/// The oldest script that waited for a place was paused, and kept all others out.
+#[test]
+fn a_waiting_script_that_is_not_shown_keeps_nobody_out() {
+    let mut s = Server::session(1);
+    let clients = endless(&mut s);
+    let long = "local n = 0 for i = 1, 1000000 do n = n + i end return redis.call('incr', 'a')";
+    let request = format!("EVAL \"{long}\" 0\r\n");
+    let (mut paused, mut other) = (s.server.client(0), s.server.client(0));
+    for client in [&mut paused, &mut other] {
+        assert_eq!(run_part(&mut s.executor, client, request.as_bytes()), "");
+    }
+    let gone = clients.first().expect("a client").id();
+    s.executor.local.scripts.drop_of(&s.server.shared, gone);
+    let deadline = std::time::Instant::now() + Duration::from_secs(30);
+    let mut reply = String::new();
+    while reply.is_empty() && std::time::Instant::now() < deadline {
+        reply = run_part(&mut s.executor, &mut other, request.as_bytes());
+    }
+    assert_eq!(reply, ":1\r\n");
 }
 
 #[test]

@@ -150,6 +150,56 @@ fn a_transaction_of_long_reads_lets_others_run_between_them() {
     );
 }
 
+/// Each suspended EXEC had a draft of its own, up to `script-memory`: forty of them took 2 GB.
+#[test]
+fn suspended_transactions_share_memory() {
+    const CLIENTS: usize = 8;
+    let mut s = with_large_values();
+    s.expect("CONFIG SET script-memory 4mb", "+OK\r\n");
+    s.ask_bytes(&[b"SET", b"big", &vec![b'v'; 100_000]]);
+    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| s.server.client(0)).collect();
+    let input = |n: usize| {
+        let copy = |k: usize| format!("COPY big own:{n}:{k}\r\nSORT set ALPHA LIMIT 0 1\r\n");
+        format!("MULTI\r\n{}EXEC\r\n", (0..30).map(copy).collect::<String>())
+    };
+    let inputs: Vec<String> = (0..CLIENTS).map(input).collect();
+    let all: Vec<Requests> = inputs
+        .iter()
+        .map(|input| parsed(input.as_bytes()))
+        .collect();
+    let (mut outs, mut executed) = (vec![Vec::new(); CLIENTS], vec![0; CLIENTS]);
+    let (mut most, mut rounds) = (0, 0);
+    while executed
+        .iter()
+        .zip(&all)
+        .any(|(executed, all)| *executed < all.len())
+    {
+        let parts = clients.iter_mut().zip(&all).zip(&inputs).zip(&mut outs);
+        let mut turns: Vec<Turn<'_>> = parts
+            .map(|(((client, requests), input), out)| {
+                Turn::new(client, requests, input.as_bytes(), out)
+            })
+            .collect();
+        for (turn, executed) in turns.iter_mut().zip(&executed) {
+            turn.executed = *executed;
+        }
+        s.executor.run(&mut turns);
+        executed = turns.iter().map(|turn| turn.executed).collect();
+        most = most.max(s.executor.local.scripts.bytes());
+        rounds += 1;
+        assert!(rounds < 20_000, "they do not end: {executed:?}");
+    }
+    assert!((1 << 20..8 << 20).contains(&most), "{most} bytes");
+    for out in outs {
+        let out = String::from_utf8_lossy(&out);
+        assert!(
+            out.contains("*60\r\n:1\r\n") && !out.contains('-'),
+            "{out:.200}"
+        );
+    }
+    assert_eq!(s.executor.local.scripts.bytes(), 0);
+}
+
 /// A transaction that takes long behind its first write goes on: that is not taken back.
 #[test]
 fn a_transaction_that_has_written_is_not_run_again() {

@@ -192,6 +192,9 @@ fn run_queue(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
     };
     let mut attempts = 0;
     let done = loop {
+        if slices::waits(ctx, session, &transaction) {
+            break Err(Failure::GoesOn);
+        }
         let began = *transaction.began.get_or_insert_with(Instant::now);
         let needs = prepare(ctx.shared, ctx.client, &transaction)?;
         ctx.local.exec_run = transaction.run.take();

@@ -6,8 +6,10 @@ use duramen_engine::Guard;
 use duramen_wire::resp::Args;
 use std::time::{Duration, Instant};
 
-/// The time of one slice.
+/// The time of one slice: all suspended EXECs of a thread share it.
 pub(super) const SLICE: Duration = Duration::from_millis(2);
+/// A slice of less would cost as much as it does.
+pub(super) const SLICE_MIN: Duration = Duration::from_micros(200);
 /// The clock is looked at after so much work, or so many commands.
 const LOOK_EVERY_BYTES: u64 = 4 << 10;
 const LOOK_EVERY_STEPS: usize = 64;

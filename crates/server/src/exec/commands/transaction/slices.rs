@@ -9,18 +9,19 @@
 //! - S2: all slices of a run see the same tables behind the databases, and have the same rights:
 //!   after SWAPDB or ACL SETUSER the queue runs again from its first command (as script_run::L4).
 
-use super::slice::{SLICE, Slice, Stops};
+use super::slice::{SLICE, SLICE_MIN, Slice, Stops};
 use super::steps::run_steps;
-use super::{Queue, changes_database};
+use super::{Queue, changes_database, hash_all};
 use crate::exec::commands::{drafted, script_run};
 use crate::exec::request::context::{Context, Failure};
 use crate::exec::request::spec::flag;
 use crate::exec::state::client::Db;
 use crate::exec::state::effects::Effects;
+use crate::exec::state::transaction::Transaction;
 use crate::shared::commands::DBS;
 use duramen_acl::User;
 use duramen_base::ids::TabletsVersion;
-use duramen_engine::{Draft, Error, Guard, TableId};
+use duramen_engine::{Draft, Error, Guard, Session, TableId};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,6 +54,34 @@ pub(super) fn is_long(queue: Queue<'_>, written_bytes: usize, read_bytes: usize)
     let given = queue.transaction.queued_bytes;
     let most = WRITTEN_BYTES_MAX.max(WRITTEN_PARTS_MAX * given);
     read_bytes > READ_BYTES_MAX || written_bytes > most && queue.steps.len() > 1
+}
+
+/// Whether a queue that runs on a draft does not run now: because a step has reserved its keys, or
+/// for want of memory (scripts::S4).
+pub(super) fn waits(
+    ctx: &mut Context<'_>,
+    session: &mut Session,
+    transaction: &Transaction,
+) -> bool {
+    let (client, bytes_max) = (ctx.client.id(), script_run::memory(ctx));
+    let is_reserving = ctx.shared.commands.is_reserving(client);
+    let may_go_on = is_reserving || ctx.local.scripts.may_go_on(client, bytes_max);
+    if transaction.sliced && !may_go_on {
+        return true;
+    }
+    let is_drafted = transaction.sliced || transaction.is_drafted();
+    if !transaction.writes || !is_drafted || !ctx.shared.commands.has_reserved() {
+        return false;
+    }
+    let own;
+    let keys = match transaction.hashes() {
+        Some(keys) => keys,
+        None => {
+            own = hash_all(&session.pin(), transaction);
+            &own
+        }
+    };
+    drafted::stands_in_line(ctx, keys.iter().copied())
 }
 
 /// A run of EXEC between two slices.
@@ -116,7 +145,8 @@ pub(super) fn run(
         true => Stops::Anywhere,
         false => Stops::Never,
     };
-    let slice = Slice::new((from, stops), SLICE.max(planning), ctx, guard);
+    let time = ctx.local.scripts.share(SLICE, SLICE_MIN);
+    let slice = Slice::new((from, stops), time.max(planning), ctx, guard);
     guard.begin_draft(std::mem::replace(&mut run.draft, Box::new(Draft::new(0))));
     run.step = run_steps(ctx, guard, queue, false, slice);
     let draft = guard.end_draft();
@@ -127,8 +157,13 @@ pub(super) fn run(
         run.reply = reply;
         run.effects = ctx.client.effects.split_off(effects);
         run.db = std::mem::replace(&mut ctx.client.db, db);
+        let bytes = run.draft.bytes() + run.reply.capacity() + run.effects.bytes();
+        ctx.local.scripts.keep(ctx.client.id(), bytes);
         ctx.local.exec_run = Some(run);
         return Ok(None);
+    }
+    if ctx.local.scripts.keeps(ctx.client.id()) {
+        ctx.local.scripts.keep(ctx.client.id(), 0);
     }
     match start {
         0 => *ctx.out = reply,
