@@ -603,12 +603,12 @@ fn keys_chosen_for_one_bucket_are_refused_in_time() {
     let mut session = store.session().unwrap();
     let mut guard = session.pin();
     let mut taken = Vec::new();
-    let alike = (0u64..).map(u64::to_le_bytes).filter(|key| {
-        let hash = guard.hash(key);
-        // The lower 50 bits; the first of them choose the partition, and the part of it.
-        guard.route(hash, key).0 << 14 < u64::MAX / PARTS
-    });
+    // The lower 50 bits; the first of them choose the partition, and the part of it.
+    let place = |guard: &Guard<'_>, key: &[u8]| guard.route(guard.hash(key), key).0 << 14;
+    let all = || (0u64..).map(u64::to_le_bytes);
+    let alike = all().filter(|key| place(&guard, key) < u64::MAX / PARTS);
     let keys: Vec<_> = alike.take(1100).collect();
+    let another = all().find(|key| place(&guard, key) > u64::MAX / 2).unwrap();
     let refused = keys.iter().position(|key| {
         let written = guard.write(TABLE, guard.hash(key), key, b"x", None);
         taken.push(*key);
@@ -622,7 +622,7 @@ fn keys_chosen_for_one_bucket_are_refused_in_time() {
     };
     assert!(!read(&guard, &last) && taken.iter().all(|key| read(&guard, key)));
     // Keys in the bucket can be written, others too, and there is room again when some are removed.
-    for key in [&taken[0][..], b"another"] {
+    for key in [&taken[0], &another] {
         guard
             .write(TABLE, guard.hash(key), key, b"y", None)
             .unwrap();
