@@ -89,7 +89,7 @@ fn options() -> Options {
     let mut options = Options::new("", 64 << 20);
     options.engine.heads = 2;
     options.engine.cleaners = 0;
-    options.engine.huge_pages = false;
+    options.engine.huge_pages = true;
     options.engine.hash_seed = Some(1);
     options.wal_bytes = 2 << 20;
     options
