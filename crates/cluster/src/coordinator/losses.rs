@@ -10,7 +10,7 @@
 
 use super::records::{self, Key};
 use super::{Coordinator, invalid};
-use crate::recovery::Recovery;
+use crate::recovery::Losses;
 use duramen_base::ids::ServerId;
 use duramen_wire::native::message::{AdminAnswer, CoordinatorAnswer, SegmentLoss};
 
@@ -49,10 +49,14 @@ impl Coordinator {
     pub(super) fn losses(&self, server: ServerId) -> CoordinatorAnswer {
         match self.recoveries.get(&server) {
             None => invalid(format!("server {server} is not being recovered")),
-            Some(Recovery { losses, .. }) => CoordinatorAnswer::Admin(AdminAnswer::Losses {
-                losses: losses.iter().cloned().collect(),
-                token: losses.token(),
-            }),
+            Some(recovery) => {
+                let nothing = Losses::default();
+                let losses = recovery.lost().unwrap_or(&nothing);
+                CoordinatorAnswer::Admin(AdminAnswer::Losses {
+                    losses: losses.iter().cloned().collect(),
+                    token: losses.token(),
+                })
+            }
         }
     }
 
@@ -62,10 +66,10 @@ impl Coordinator {
         let Some(recovery) = self.recoveries.get_mut(&server) else {
             return invalid(format!("server {server} is not being recovered"));
         };
-        if recovery.losses.is_empty() {
+        let Some(losses) = recovery.lost() else {
             return invalid(format!("nothing of server {server} is known to be lost"));
-        }
-        if recovery.losses.token() != token {
+        };
+        if losses.token() != token {
             return invalid("this token is not of what is lost: look again".to_owned());
         }
         let losses = std::mem::take(&mut recovery.losses);

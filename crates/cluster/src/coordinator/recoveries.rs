@@ -738,8 +738,8 @@ impl Coordinator {
     pub fn recovery_statuses(&self) -> Vec<RecoveryStatus> {
         let status = |recovery: &Recovery| {
             let mut status = recovery.status(self.now_us);
-            if !recovery.losses.is_empty() {
-                status.waits_for = Some(recovery.losses.text(recovery.dead));
+            if let Some(losses) = recovery.lost() {
+                status.waits_for = Some(losses.text(recovery.dead));
             } else if let Some((bytes, _)) = recovery.lacks {
                 status.waits_for = Some(self.lacks_text(recovery.dead, bytes));
             } else if recovery.lacks_frames.is_some() {

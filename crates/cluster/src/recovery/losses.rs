@@ -22,6 +22,18 @@ impl Losses {
         self.segments.extend(found);
     }
 
+    pub(crate) fn are_of(&self, attempt: RecoveryId) -> bool {
+        self.attempt == Some(attempt) && !self.is_empty()
+    }
+
+    /// This attempt has ended. If it told of no loss, an earlier one counts no more: what was lost
+    /// may be there again.
+    pub(crate) fn end(&mut self, attempt: RecoveryId) {
+        if !self.are_of(attempt) {
+            *self = Losses::default();
+        }
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &SegmentLoss> {
         self.segments.values()
     }

@@ -30,7 +30,7 @@ use duramen_format::certificate::Certificate;
 use duramen_wire::native::message::{
     Recover, RecoverTablet, RecoveryPhase, RecoveryStatus, TableEntry,
 };
-use losses::Losses;
+pub(crate) use losses::Losses;
 use plan::Piece;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -118,7 +118,7 @@ pub(crate) struct Recovery {
     /// Of partitions of earlier attempts: number, bytes, entries.
     pub before: (u32, u64, u64),
     pub waits_for: Option<String>,
-    /// The entries that no replica had at the last attempt.
+    /// The entries that no replica had at the last attempt that ended, or at this one.
     pub losses: Losses,
 }
 
@@ -158,6 +158,13 @@ impl Recovery {
             waits_for: None,
             losses: Losses::default(),
         }
+    }
+
+    /// The losses that an operator would have to accept. An attempt that is replaying has to find
+    /// them again: they may be on a server that has come since.
+    pub(crate) fn lost(&self) -> Option<&Losses> {
+        let counts = self.log.is_none() || self.losses.are_of(self.id);
+        (counts && !self.losses.is_empty()).then_some(&self.losses)
     }
 
     /// Whether more copies of an open segment are still waited for.
@@ -232,6 +239,7 @@ impl Recovery {
                 Place::Failed => self.unlucky.extend(&partition.not_on),
             }
         }
+        self.losses.end(self.id);
         self.id = id;
         self.finer += u32::from(lacks_space);
         self.in_vain = match lacks_space && !has_done {

@@ -137,3 +137,33 @@ fn damaged_replicas_have_to_do_if_no_other_comes() {
     assert_eq!(segments.len(), 2);
     assert!(segments.iter().all(|segment| segment.sources.len() == 2));
 }
+
+/// A server with a sound replica comes back after an attempt had told of a loss, and the next one
+/// fails for another reason. The loss was still shown, each attempt rested a minute, and an
+/// operator who did as he was told stored an acceptance of what was there.
+#[test]
+fn a_loss_that_the_last_attempt_did_not_find_is_none() {
+    let mut case = crashed(3);
+    let shelves = whole(&case);
+    case.fails(&shelves, 7);
+    let token = case.token().expect("it is told");
+    let again = case.order_within(70_000_000);
+    assert_eq!(case.token(), None, "it is looked for");
+    assert!(!case.accepts(token));
+    let waits = case.waits_for().unwrap_or_default();
+    assert!(!waits.contains("accept-loss"), "{waits}");
+    let failed = PartitionOutcome::Failed {
+        retry_elsewhere: false,
+        reason: "another reason".to_owned(),
+    };
+    case.report(&again, failed);
+    case.show(&shelves);
+    assert_eq!(case.token(), None);
+    assert!(!case.accepts(token));
+    let waits = case.waits_for().unwrap_or_default();
+    assert!(!waits.contains("accept-loss"), "{waits}");
+    let last = case.order_within(20_000_000);
+    assert!(order(&last).accepted.is_empty());
+    case.report(&last, REPLAYED);
+    assert!(case.waits_for_end());
+}
