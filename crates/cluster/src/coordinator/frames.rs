@@ -36,10 +36,13 @@ impl Coordinator {
         if self.is_in_progress() {
             self.frames.left.entry(server).or_insert(free);
         }
-        let up: Vec<ServerId> = self.up.clone();
-        self.frames.free.retain(|id, _| up.contains(id));
         self.room_changed();
         CoordinatorAnswer::Noted
+    }
+
+    /// A server is crashed.
+    pub(super) fn forget_disk(&mut self, dead: ServerId) {
+        self.frames.free.remove(&dead);
     }
 
     /// Segments of a partition of this length.

@@ -276,6 +276,7 @@ impl Coordinator {
         self.put(Key::Server(dead), &record);
         self.change_list(ServerChange::Crashed(dead));
         self.up.retain(|id| *id != dead);
+        self.forget_disk(dead);
         self.disks.remove(&record.entry.disk);
         self.rank(dead);
         self.touch_map();
