@@ -40,7 +40,8 @@ const KEYS_FEW: usize = 256;
 /// After so many rounds the lock comes with more keys, or, if more bytes than `LOCK_BYTES` are
 /// left, the migration is given up: more is written than can be sent.
 const ROUNDS_MAX: u32 = 16;
-/// A move whose target has not answered a single message for this long is given up.
+/// A move whose target has not answered a message for this long, while some are in flight, is given
+/// up.
 const UNHEARD_US: u64 = 10_000_000;
 /// Requests that are being executed become durable within about this time.
 const RECORDS_US: u64 = 2_000;
@@ -132,7 +133,8 @@ pub(super) struct Source {
     locked_us: Option<u64>,
     /// It is to be served again (migration::M8).
     unlocks: bool,
-    /// When the first message was sent. None: none was, or the target has answered one.
+    /// Before the lock, while messages are in flight: when the target has answered last, or the
+    /// first of them was sent.
     unheard_since_us: Option<u64>,
 }
 
@@ -292,11 +294,23 @@ impl Source {
             entries,
             due_us: now_us,
         };
-        if self.next == 0 {
-            self.unheard_since_us = Some(now_us);
-        }
+        let is_first = self.flights.is_empty();
         self.flights.insert(self.next, flight);
         self.next += 1;
+        if is_first {
+            self.expect_answer(now_us);
+        }
+    }
+
+    /// From now on the target has to answer within [`UNHEARD_US`]. After the lock, the lock's limit
+    /// counts.
+    fn expect_answer(&mut self, now_us: u64) {
+        let is_served = matches!(
+            self.stage,
+            Stage::Copying | Stage::Rounds | Stage::Catching | Stage::Settling
+        );
+        let waits = is_served && !self.flights.is_empty();
+        self.unheard_since_us = waits.then_some(now_us);
     }
 
     /// Continues the migration.
@@ -472,9 +486,7 @@ impl Source {
         let Some(flight) = self.flights.get_mut(&sequence) else {
             return;
         };
-        if answer.is_some() {
-            self.unheard_since_us = None;
-        }
+        let is_heard = answer.is_some();
         match answer {
             Some(PeerAnswer::Migrated { sequence: got }) if got == sequence => {
                 self.flights.remove(&sequence);
@@ -497,6 +509,9 @@ impl Source {
             }
             // Only the coordinator decides whether the target is alive.
             _ => flight.due_us = now_us + REST_US,
+        }
+        if is_heard {
+            self.expect_answer(now_us);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Many migrations at once (migration::M10).
 
 use super::{Environment, Migrations, Outputs, SOURCES_MAX, TARGETS_MAX};
-use crate::job::JobResult;
+use crate::job::{Exported, JobResult};
 use crate::life::Life;
 use crate::requests::RequestId;
 use crate::servers;
@@ -10,8 +10,9 @@ use duramen_base::ids::{
 };
 use duramen_base::planted::{Bug, with_bug};
 use duramen_format::entry::NewObject;
+use duramen_wire::native::Slice;
 use duramen_wire::native::message::{
-    MigrateEntries, PeerAnswer, TabletEntry, TabletState, Tablets,
+    MigrateEntries, MigrationOutcome, PeerAnswer, TabletEntry, TabletState, Tablets, ToCoordinator,
 };
 use std::sync::Arc;
 
@@ -253,4 +254,43 @@ fn a_move_whose_messages_stay_damaged_fails() {
     let (request, reason) = refusal.expect("it fails");
     assert!((2..20).contains(&request), "after {request}");
     assert!(reason.contains("damaged"), "{reason}");
+}
+
+impl Rig {
+    /// Whether the source has reported at this time that the move has failed.
+    fn has_failed(&mut self, now_us: u64) -> bool {
+        let reports = self.step(|migrations, env, out| migrations.poll(now_us, env, out));
+        reports.reports.iter().any(|(_, report)| match report {
+            ToCoordinator::MigrationDone { outcome, .. } => {
+                matches!(outcome, MigrationOutcome::Failed { .. })
+            }
+            _ => false,
+        })
+    }
+}
+
+/// The link to the target broke after its first answer: the move never ended, and no other began.
+#[test]
+fn a_move_whose_target_falls_silent_is_given_up() {
+    let mut rig = Rig::new();
+    rig.list([outgoing(0)].into_iter());
+    let exported = Exported {
+        chunks: vec![Slice::from(vec![1; 8]), Slice::from(vec![2; 8])],
+        more: true,
+        ..Exported::default()
+    };
+    let answers = |rig: &mut Rig, now_us, sequence, answer| {
+        let source = rig.life.migrations.sources.get_mut(&MigrationId(0));
+        let source = source.expect("it is under way");
+        if sequence == 0 {
+            source.exported(0, Ok(exported.clone()));
+        }
+        source.answered(now_us, sequence, Some(answer));
+    };
+    let first = PeerAnswer::Migrated { sequence: 0 };
+    answers(&mut rig, 1_000_000, 0, first);
+    assert!(!rig.has_failed(9_000_000));
+    answers(&mut rig, 9_000_000, 1, PeerAnswer::NotYet { after_ms: 1 });
+    assert!(!rig.has_failed(18_000_000));
+    assert!(rig.has_failed(19_500_000));
 }
