@@ -571,12 +571,9 @@ impl Run {
                 part.due_us = now_us + REST_US;
             }
             if part.failed >= alive.len().max(1) * ROUNDS_MAX {
-                if !part.is_bad || part.jobs > 0 {
-                    let segment = wanted.segment;
-                    return self.lacks(segment);
+                if !self.fetch_bad(now_us, segment, alive) {
+                    return self.lacks(self.order.segments[segment].segment);
                 }
-                self.parts.remove(&segment);
-                self.damaged.add(segment, alive); // R7
                 continue;
             }
             if alive.is_empty() {
@@ -614,6 +611,22 @@ impl Run {
         if !self.ask_damaged(now_us, next, requests) {
             self.lacks(SegmentId::NONE);
         }
+    }
+
+    /// R7: a segment's replicas are fetched as they are, or wait for that. False: it is not damage
+    /// that keeps them away.
+    fn fetch_bad(&mut self, now_us: u64, segment: usize, holders: Vec<ServerId>) -> bool {
+        let part = self.parts.get_mut(&segment).expect("it is being read");
+        if !part.is_bad || part.jobs > 0 {
+            return false;
+        }
+        if self.damaged.has_room() {
+            self.parts.remove(&segment);
+            self.damaged.add(segment, holders);
+        } else {
+            part.due_us = now_us + REST_US;
+        }
+        true
     }
 
     /// No backup has this segment.

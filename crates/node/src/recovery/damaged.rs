@@ -24,6 +24,9 @@ use duramen_wire::native::message::{
 };
 use std::collections::BTreeMap;
 
+/// Segments whose replicas are fetched or put together at once: all of them are in memory.
+pub(super) const AT_ONCE: usize = 2;
+
 /// Damaged segments of a partition; all but `lost` by the segment's number in the order.
 #[derive(Default)]
 pub(super) struct DamagedSegments {
@@ -69,6 +72,11 @@ impl DamagedSegments {
             is_given: false,
         };
         self.fetched.insert(segment, fetched);
+    }
+
+    /// Whether another segment may be added: it waits for one of these otherwise.
+    pub(super) fn has_room(&self) -> bool {
+        self.fetched.len() < AT_ONCE
     }
 
     pub(super) fn is_empty(&self) -> bool {

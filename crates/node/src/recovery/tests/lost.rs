@@ -4,6 +4,7 @@ use super::*;
 use duramen_format::entry::ENTRY_BYTES_MAX;
 use duramen_format::loss::examine;
 use duramen_format::segment::{HEADER_BYTES, Header};
+use std::collections::BTreeSet;
 
 const KEYS: [&[u8]; 3] = [b"a", b"b", b"c"];
 
@@ -46,7 +47,8 @@ fn outcome(order: Recover, images: &[Vec<u8>; 2]) -> (PartitionOutcome, u64) {
     let mut rounds = 0;
     loop {
         rounds += 1;
-        assert!(rounds < 100, "it never ends");
+        assert!(rounds < 1000, "it never ends");
+        rig.now_us += 100_000;
         let mut effects = rig.poll();
         for asked in effects.requests {
             match &asked.question {
@@ -84,6 +86,56 @@ fn outcome(order: Recover, images: &[Vec<u8>; 2]) -> (PartitionOutcome, u64) {
             }
         }
     }
+}
+
+/// So many segments like the one of an order.
+fn repeated(mut order: Recover, count: u64) -> Recover {
+    let one = order.segments[0].clone();
+    let segments = (0..count).map(|n| RecoverSegment {
+        segment: SegmentId(9 + n),
+        ..one.clone()
+    });
+    order.segments = segments.collect::<Vec<_>>().into();
+    order
+}
+
+/// Nothing of a log was whole: all its segments were fetched at once, from all holders, into memory
+/// that nobody counted.
+#[test]
+fn few_damaged_segments_are_in_memory_at_once() {
+    let order = order_of(Certificate::of(&segment()), Vec::new());
+    let mut rig = Rig::of(repeated(order, 100));
+    let mut fetched = BTreeSet::new();
+    for _ in 0..500 {
+        rig.now_us += 10_000;
+        for asked in rig.poll().requests {
+            match &asked.question {
+                Peer::ReadReplica(_) => {
+                    let reason = "damaged".to_owned();
+                    rig.answer(&asked, PeerAnswer::Bad { reason }, Vec::new());
+                }
+                Peer::ReadRaw { segment, .. } => {
+                    fetched.insert(*segment); // it is not answered
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert!((1..=4).contains(&fetched.len()), "{fetched:?}");
+}
+
+/// damaged::D1, with more segments than are fetched at once.
+#[test]
+fn all_damaged_segments_are_put_together_in_turn() {
+    let whole = segment();
+    let images = [hurt(&whole, 0), hurt(&whole, 2)];
+    let order = order_of(Certificate::of(&whole), Vec::new());
+    let (outcome, objects) = outcome(repeated(order, 7), &images);
+    assert!(
+        matches!(outcome, PartitionOutcome::Replayed { .. }),
+        "{outcome:?}"
+    );
+    assert_eq!(objects, 3);
 }
 
 /// damaged::D1.
