@@ -288,6 +288,9 @@ pub enum Bug {
     /// replication::O12: a refused backup frees its replica of a closed segment, though it may be
     /// the last one.
     LastFreed,
+    /// replication::O12: a backup frees its lost replica of an open segment, though it may be the
+    /// last one.
+    LastOpenFreed,
     /// A sync covers acknowledgements that arrived while it ran.
     SyncCoversAll,
 

@@ -128,7 +128,12 @@ impl LogWriter {
     /// A backup has executed a call, or rejects it.
     pub fn answered(&self, ticket: Ticket, answer: Result<Level, Rejection>) {
         self.hear(|commit| match answer {
-            Ok(level) => commit.master.acked(ticket, level),
+            Ok(level) => {
+                if let Some(segment) = commit.master.segment_of(ticket) {
+                    commit.flight.suspects.remove(&segment);
+                }
+                commit.master.acked(ticket, level);
+            }
             Err(why) => {
                 if why == Rejection::Damaged
                     && let Some(segment) = commit.master.segment_of(ticket)
@@ -234,6 +239,14 @@ impl LogWriter {
     /// again.
     pub fn forgive(&self) {
         self.hear(|commit| commit.master.forgive());
+    }
+
+    /// Flips these bits in a byte of each copy of a survivor that is being written. Returns their
+    /// number.
+    #[cfg(debug_assertions)]
+    #[doc(hidden)]
+    pub fn flip_survivors(&self, bits: u8) -> usize {
+        self.durable.lock().flip_survivors(bits)
     }
 
     /// Number of other servers that hold a write when it has reached its level; `None`: this is not

@@ -610,7 +610,7 @@ impl Node {
         if self.ended {
             return;
         }
-        self.lose_silent(now_us, &mut events, out);
+        self.look_at_log(now_us, &mut events, out);
         while !events.is_empty() {
             for event in std::mem::take(&mut events) {
                 self.remote_event(now_us, event, &mut events, out);
@@ -738,8 +738,9 @@ impl Node {
         }
     }
 
-    /// remote::Q8.
-    fn lose_silent(
+    /// Silent backups are lost (remote::Q8); a log that cannot go on ends this life
+    /// (durable::remote::J5).
+    fn look_at_log(
         &mut self,
         now_us: u64,
         events: &mut Vec<RemoteEvent>,
@@ -748,6 +749,9 @@ impl Node {
         let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
             return;
         };
+        if let Some(reason) = life.log().failure() {
+            return self.quit(now_us, true, &reason, out);
+        }
         let (me, members) = (self.member.id(), self.member.members());
         let said = life.leave_slow(now_us, me, members); // remote::Q9
         out.extend(said.into_iter().map(NodeOutput::Fails));

@@ -42,8 +42,9 @@
 //! - O12: a backup that comes back is told to drop a replica only if it is known here under its new
 //!   name, and the segment is on all its replicas elsewhere, or not part of the log any more. The
 //!   same holds for a backup that refused a closed segment's opening, or could not read its
-//!   replica: it may have a good one, of before. A replica that it was told to drop, or was sent
-//!   anew, does not count again as an old one: its request may have arrived twice.
+//!   replica: it may have a good one, of before. A lost replica of a listed segment that is open is
+//!   never freed: only the request of its backup ends it. A replica that a backup was told to drop,
+//!   or was sent anew, does not count again as an old one: its request may have arrived twice.
 //! - O13: a refused opening of a control segment costs nothing: the backup that has refused it
 //!   never accepts it again, however often it arrives (backup_service::B10), so the segment
 //!   continues with another backup in its place. Each opening after a refusal has a higher epoch,
@@ -55,7 +56,8 @@
 //! **Flow**: one call per replica at a time; at most [`Config::writes_max`] calls for data and
 //! [`Config::frees_max`] frees in flight; control segments never wait for data. A backup that
 //! rejects an opening is asked again only after the others, and so is one that finds the bytes of a
-//! replica damaged four times.
+//! replica damaged four times. If two do, of one segment whose close is not recorded, the fault is
+//! this master's: it loses no more replicas, and its life ends.
 //!
 //! **Ordered** means synced on every replica: a backup that has a record in its cache alone may
 //! lose it in a power cut, while another one keeps data that must not exist without the record.
@@ -222,12 +224,15 @@ pub struct Master {
     /// Those that have rejected a new copy of a closed segment: they keep their last frames for
     /// recoveries, and may take open segments.
     refusing_copies: BTreeSet<BackupId>,
-    /// Replicas whose bytes were found damaged repeatedly: they are sent again after a while.
-    resting: BTreeSet<(SegmentId, BackupId)>,
+    /// Replicas whose bytes were found damaged repeatedly: they are sent again when `forgiven` is
+    /// this.
+    resting: BTreeMap<(SegmentId, BackupId), u64>,
     /// Calls of [`forgive`](Self::forgive).
-    forgiven: u32,
+    forgiven: u64,
     /// No acknowledgement counts any more.
     fenced: bool,
+    /// The reason, if it is this master's own.
+    fault: Option<String>,
     in_flight: BTreeMap<Ticket, InFlight>,
     next_ticket: u64,
     /// To be freed as soon as O9 allows. These replicas are out of the log, durably (O6, O7), or do
@@ -302,9 +307,10 @@ impl Master {
             placement: Placement::new(config.layout, config.replicas, config.server),
             refusing: BTreeSet::new(),
             refusing_copies: BTreeSet::new(),
-            resting: BTreeSet::new(),
+            resting: BTreeMap::new(),
             forgiven: 0,
             fenced: false,
+            fault: None,
             in_flight: BTreeMap::new(),
             next_ticket: 1,
             garbage: Vec::new(),
@@ -356,6 +362,7 @@ impl Master {
                 epoch_from: 0,
                 replicas: Vec::new(),
                 settled: Vec::new(),
+                damaged_at: BTreeSet::new(),
                 was_placed: true,
                 has_lost: false,
                 has_no_source: false,
@@ -494,7 +501,12 @@ impl Master {
             && let Some(replica) = segment.replica_mut(sent.backup)
         {
             replica.in_flight = replica.in_flight.saturating_sub(1);
+            let is_more = sent.progress.length > replica.buffered.length;
             replica.acked(sent.progress, level);
+            if is_more {
+                replica.damaged = 0;
+                segment.damaged_at.remove(&sent.backup);
+            }
         }
     }
 

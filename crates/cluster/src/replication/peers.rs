@@ -8,11 +8,13 @@ use duramen_format::certificate::Certificate;
 use std::collections::BTreeSet;
 
 /// Refused copies of closed segments are sent again after so many times that all others are.
-const COPIES_FORGIVEN: u32 = 20;
+const COPIES_FORGIVEN: u64 = 20;
 /// So many times a backup finds the same replica's bytes damaged before another one gets them: a
 /// bit that flips on the way comes alone, and one in memory is put back at the second attempt
 /// (durable::remote::J5).
 const DAMAGED_MAX: u32 = 4;
+/// If so many backups find the bytes of one segment damaged so often, the fault is the master's.
+const BACKUPS_BLAMED: usize = 2;
 /// Without another backup a control segment is replaced by the next one after so many times.
 const CONTROL_ANEW: u32 = 10;
 
@@ -64,10 +66,11 @@ impl Master {
 
     /// Backups that have refused openings may be asked again: some time has passed.
     pub fn forgive(&mut self) {
-        self.forgiven = self.forgiven.wrapping_add(1);
-        let rested = std::mem::take(&mut self.resting).into_iter();
-        let known = rested.filter(|(id, _)| self.segments.contains_key(id));
-        self.active.extend(known.map(|(id, _)| id));
+        self.forgiven += 1;
+        let now = self.forgiven;
+        let rested = self.resting.extract_if(.., |_, until| *until <= now);
+        let known = rested.filter(|((id, _), _)| self.segments.contains_key(id));
+        self.active.extend(known.map(|((id, _), _)| id));
         let copies_too = self.forgiven.is_multiple_of(COPIES_FORGIVEN);
         let any_copies = copies_too && !self.refusing_copies.is_empty();
         if any_copies {
@@ -124,7 +127,7 @@ impl Master {
             let goes_on = has_bug(Bug::ControlGoesOn);
             self.control_wanted |= Some(id) == current && !goes_on;
             // A control segment below the noted one does not count, and its holders are not needed.
-            let may_look_new = lost.sent.open && !lost.synced.close && id >= self.floor_noted;
+            let may_look_new = lost.may_be_open() && !lost.synced.close && id >= self.floor_noted;
             if self.config.coordinated && may_look_new {
                 self.stale_control.insert((id, backup));
                 if Some(id) == current {
@@ -160,7 +163,8 @@ impl Master {
 
     /// Nothing of a send was stored, and the backup is well: it is sent again. If that repeats, the
     /// bytes change on the way there, in the backup, or in this master's memory: another backup
-    /// takes the replica, and each further attempt comes after a while.
+    /// takes the replica, and each further attempt comes after a longer while. If another backup
+    /// says the same of this segment, the fault is here, and nobody else loses a replica.
     fn send_again(&mut self, sent: &InFlight) {
         let Some(segment) = self.segments.get_mut(&sent.segment) else {
             return;
@@ -179,13 +183,25 @@ impl Master {
         if damaged < DAMAGED_MAX {
             return;
         }
-        self.resting.insert((sent.segment, sent.backup));
+        let is_control = kind == Kind::Control;
+        if !is_copy && !is_control {
+            segment.damaged_at.insert(sent.backup);
+            if segment.damaged_at.len() >= BACKUPS_BLAMED {
+                let id = sent.segment;
+                self.fail(format!(
+                    "several backups find segment {id} damaged when it arrives"
+                ));
+                return;
+            }
+        }
+        let rest = u64::from(damaged - DAMAGED_MAX + 1).min(COPIES_FORGIVEN);
+        let until = self.forgiven + rest;
+        self.resting.insert((sent.segment, sent.backup), until);
         let refusing = match is_copy {
             true => &mut self.refusing_copies,
             false => &mut self.refusing,
         };
         refusing.insert(sent.backup);
-        let is_control = kind == Kind::Control;
         // The next control segment's bytes are encoded anew.
         let begins_anew = is_control && damaged.is_multiple_of(CONTROL_ANEW);
         if !begins_anew && !self.placement.can_choose(&holding, refusing) {
@@ -193,8 +209,31 @@ impl Master {
         }
         self.lose_replica(sent.segment, sent.backup);
         if !is_control {
-            self.garbage.push((sent.backup, sent.segment));
+            self.free_lost(sent.segment, sent.backup);
         }
+    }
+
+    /// A backup may drop a lost replica of a data segment. Not that of a listed segment that is
+    /// open: it may have acknowledged bytes that no other replica has any more. The backup asks
+    /// about it (replication::O12).
+    fn free_lost(&mut self, id: SegmentId, backup: BackupId) {
+        let known = self.segments.get(&id);
+        let may_have_data = known.is_some_and(|s| s.listed_at.is_some() && !s.close_recorded);
+        if !may_have_data || has_bug(Bug::LastOpenFreed) {
+            self.garbage.push((backup, id));
+        }
+    }
+
+    /// This master has a fault of its own: its life ends like that of one that was declared
+    /// crashed, and its log is recovered from what is acknowledged.
+    pub fn fail(&mut self, why: String) {
+        self.fenced = true;
+        self.fault.get_or_insert(why);
+    }
+
+    /// See [`fail`](Self::fail).
+    pub fn fault(&self) -> Option<&str> {
+        self.fault.as_deref()
     }
 
     /// An opening was refused: another backup is asked; if there is none, the same one again after
@@ -246,10 +285,11 @@ impl Master {
         if segment.close_recorded {
             segment.unsettle(sent.backup); // its older replica is not freed yet
         }
-        self.garbage.push((sent.backup, sent.segment));
+        self.free_lost(sent.segment, sent.backup);
     }
 
-    /// Whether a backup has answered that this master is declared crashed.
+    /// Whether a backup has answered that this master is declared crashed, or it has a
+    /// [`fault`](Self::fault).
     pub fn is_fenced(&self) -> bool {
         self.fenced
     }
@@ -305,7 +345,7 @@ impl Master {
         }
         let present = self.control.iter().flat_map(|control| {
             let replicas = self.segments[&control.id].replicas.iter();
-            replicas.filter(|r| r.sent.open).map(|r| r.backup)
+            replicas.filter(|r| r.may_be_open()).map(|r| r.backup)
         });
         let stale = self.stale_control.iter().map(|(_, backup)| *backup);
         present.chain(stale).collect()
@@ -368,12 +408,16 @@ impl Master {
     }
 
     /// The send of `ticket` is impossible: no backup has the bytes of that closed segment any more.
-    /// It keeps its present replicas, and should be cleaned.
+    /// It keeps its present replicas, and should be cleaned. Without the bytes of one that is open,
+    /// its head could never go on.
     pub fn give_up(&mut self, ticket: Ticket) {
         let Some(sent) = self.in_flight.remove(&ticket) else {
             return;
         };
         if let Some(segment) = self.segments.get_mut(&sent.segment) {
+            if segment.kind == Kind::Head && !segment.close_recorded {
+                return self.fail(format!("the bytes of segment {} are lost", sent.segment));
+            }
             segment.has_no_source = true;
             if segment.unplace(sent.backup) {
                 self.garbage.push((sent.backup, sent.segment));

@@ -238,7 +238,7 @@ impl Master {
         let Some(replica) = segment.replicas.get_mut(n) else {
             return false;
         };
-        if self.resting.contains(&(id, replica.backup)) {
+        if self.resting.contains_key(&(id, replica.backup)) {
             return true;
         }
         let refuses = refusing.contains(&replica.backup);

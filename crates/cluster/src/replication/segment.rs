@@ -5,6 +5,7 @@ use duramen_base::ids::Level;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
+use std::collections::BTreeSet;
 
 /// The progress of a replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,7 +60,7 @@ pub(super) struct Replica {
     pub replaces_garbage: bool,
     /// Sends that are not acknowledged yet.
     pub in_flight: u32,
-    /// Sends whose bytes the backup found damaged.
+    /// Sends whose bytes the backup found damaged, since it took some.
     pub damaged: u32,
     /// Its opening was refused, and no other backup can take it: it is sent again
     /// (replication::O13).
@@ -76,6 +77,12 @@ impl Replica {
             true => Progress::default(),
             false => self.sent,
         }
+    }
+
+    /// Whether an opening may have been stored. Of one that was found damaged, a repetition may
+    /// arrive undamaged.
+    pub fn may_be_open(&self) -> bool {
+        self.sent.open || self.damaged > 0
     }
 
     pub fn new(backup: BackupId, opened_at: u64) -> Replica {
@@ -168,6 +175,8 @@ pub(super) struct Segment {
     /// replication::O12: older replicas of the segment on these backups do not count again: they
     /// were sent it anew, or told to drop it.
     pub settled: Vec<BackupId>,
+    /// Backups that found its bytes damaged again and again, and have taken none since.
+    pub damaged_at: BTreeSet<BackupId>,
     /// At least one send of it was made.
     pub was_placed: bool,
     /// A replica was lost since.
@@ -194,6 +203,7 @@ impl Segment {
             epoch_at: None,
             replicas: Vec::new(),
             settled: Vec::new(),
+            damaged_at: BTreeSet::new(),
             was_placed: false,
             has_lost: false,
             has_no_source: false,

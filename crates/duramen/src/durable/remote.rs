@@ -10,8 +10,10 @@
 //! - J4: bytes that are sent were copied from the log under the commit's lock: no call refers to
 //!   the engine's memory.
 //! - J5: if a backup finds that bytes do not match their certificate, a bit may have changed in
-//!   memory since the certificate was made. The next bytes of that segment are verified entry by
-//!   entry, and one flipped bit of an entry is put back in them.
+//!   memory since the certificate was made. The next bytes of that segment are compared with it,
+//!   one flipped bit of an entry is put back in them, and a survivor is copied again. If they do
+//!   not match then, no backup would ever take them, and this life ends: what is acknowledged is on
+//!   the backups, and is recovered elsewhere.
 //!
 //! **Concurrency**: everything here holds the commit's lock; [`Backups`] is called under it and
 //! must not call back.
@@ -172,6 +174,19 @@ impl Commit {
         self.master.backup_lost(backup);
     }
 
+    /// Flips these bits in a byte of each copy of a survivor that is being written, for tests.
+    /// Returns their number.
+    #[cfg(debug_assertions)]
+    pub fn flip_survivors(&mut self, bits: u8) -> usize {
+        for survivor in self.flight.survivors.values_mut() {
+            let mut bytes = survivor.bytes.to_vec();
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= bits;
+            survivor.bytes = bytes.into();
+        }
+        self.flight.survivors.len()
+    }
+
     /// Whether survivors or a swap are in flight: then the next step is due after each answer.
     pub fn is_swapping(&self) -> bool {
         !self.flight.survivors.is_empty() || self.proposed.is_some()
@@ -183,7 +198,8 @@ impl Durable {
     /// begins the next group.
     ///
     /// # Errors
-    /// [`Error::DiskFailed`], permanent, if this server counts as crashed.
+    /// [`Error::DiskFailed`], permanent, if this server counts as crashed, or cannot continue its
+    /// log (J5).
     pub fn pump(&self, commit: &mut Commit, remote: &Remote, level: Level) -> Result<(), Error> {
         commit.flight.demanded = commit.flight.demanded.max(level);
         commit.flight.wants_sync |= level == Level::Synced;
@@ -198,7 +214,9 @@ impl Durable {
         }
         self.sync_behind(commit, remote);
         if commit.master.is_fenced() {
-            let reason = "the cluster takes this server for crashed".to_owned();
+            let fault = commit.master.fault();
+            let reason = fault.unwrap_or("the cluster takes this server for crashed");
+            let reason = reason.to_owned();
             self.health
                 .set(DiskState::Failed(reason.clone()), self.log());
             self.ended.fetch_add(1, Ordering::AcqRel);
@@ -310,6 +328,9 @@ impl Durable {
 
     fn send(&self, commit: &mut Commit, remote: &Remote, send: Send) {
         let Some(bytes) = self.bytes_of(commit, &send) else {
+            if commit.master.is_fenced() {
+                return; // J5
+            }
             // Cleaning moves its live entries to another segment.
             commit.master.give_up(send.ticket);
             self.engine.relocate(send.segment);
@@ -339,6 +360,10 @@ impl Durable {
             return Some(Bytes::Here(Slice::default()));
         }
         let Commit { flight, master, .. } = commit;
+        let is_suspect = flight.suspects.contains(&segment);
+        if is_suspect && let Some(survivor) = flight.survivors.get_mut(&segment) {
+            self.verify_survivor(master, send, survivor)?;
+        }
         if let Some(survivor) = flight.survivors.get(&segment)
             && let Some((recipe, victims)) = &survivor.recipe
             && send.open
@@ -357,8 +382,12 @@ impl Durable {
         let bytes: Slice = match flight.survivors.get(&segment) {
             Some(survivor) => survivor.bytes.part(range),
             _ if send.kind == Kind::Control => master.control_bytes(segment)[range].into(),
-            _ => match self.unclosed_bytes(flight, segment, from, to) {
-                Some(bytes) => bytes,
+            _ => match self.log().unclosed_bytes(segment, from, to) {
+                Some(_) if is_suspect => {
+                    let all = self.log().unclosed_bytes(segment, 0, to)?;
+                    self.certified(master, send, all.to_vec())?[range].into()
+                }
+                Some(bytes) => bytes.into(),
                 None => {
                     // Waits for flash only if there is no other copy (swap::D7): other threads wait
                     // for the commit meanwhile.
@@ -375,31 +404,46 @@ impl Durable {
         Some(Bytes::Here(bytes))
     }
 
-    /// The bytes of a segment that its head's stream still has, as they are sent (J5).
-    fn unclosed_bytes(
+    /// The bytes of a whole segment as they were certified for a send. `None`: that is impossible,
+    /// and this life ends (J5).
+    #[cold]
+    fn certified(&self, master: &mut Master, send: &Send, mut all: Vec<u8>) -> Option<Vec<u8>> {
+        let is_right = |all: &[u8]| Certificate::of(all) == send.certificate;
+        if is_right(&all) {
+            return Some(all);
+        }
+        let mended = mend::segment(&mut all, send.kind, usize::MAX);
+        if let Ok(mended) = mended
+            && is_right(&all)
+        {
+            for bit in mended {
+                self.engine.tell_damage(send.segment, true, bit.to_string());
+            }
+            return Some(all);
+        }
+        let what = "it does not match its certificate any more, and this server's log ends here";
+        self.engine
+            .tell_damage(send.segment, false, what.to_owned());
+        master.fail(format!(
+            "segment {} in memory does not match its certificate",
+            send.segment
+        ));
+        None
+    }
+
+    /// The copy of a survivor that is being written matches its certificate now (J5).
+    #[cold]
+    fn verify_survivor(
         &self,
-        flight: &Flight,
-        segment: SegmentId,
-        from: u32,
-        to: u32,
-    ) -> Option<Slice> {
-        if !flight.suspects.contains(&segment) {
-            return Some(self.log().unclosed_bytes(segment, from, to)?.into());
+        master: &mut Master,
+        send: &Send,
+        survivor: &mut Survivor,
+    ) -> Option<()> {
+        if Certificate::of(&survivor.bytes) != send.certificate {
+            let bytes = self.log().unwritten_survivor(send.segment)?;
+            survivor.bytes = self.certified(master, send, bytes.to_vec())?.into();
         }
-        let mut all = self.log().unclosed_bytes(segment, 0, to)?.to_vec();
-        match mend::segment(&mut all, Kind::Head, usize::MAX) {
-            Ok(mended) => {
-                for bit in mended {
-                    self.engine.tell_damage(segment, true, bit.to_string());
-                }
-            }
-            Err(at) => {
-                let what = format!("byte {at}: it is not sent to another backup");
-                self.engine.tell_damage(segment, false, what);
-                return None;
-            }
-        }
-        Some(all.get(from as usize..)?.into())
+        Some(())
     }
 
     /// A member's work beside its groups: survivors, swaps. Returns whether there was any.

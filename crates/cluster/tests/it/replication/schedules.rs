@@ -8,6 +8,7 @@
 //! Lost backups come back with their old replicas. Recovery finds the disks of some backups: either
 //! it detects that something is missing, or everything promised is there.
 
+mod damage;
 mod planted;
 mod scenarios;
 

@@ -41,6 +41,14 @@ impl Log {
         Some(self.ready(next.clone()))
     }
 
+    /// All bytes of a closed survivor that is not reported durable yet.
+    pub fn unwritten_survivor(&self, segment: SegmentId) -> Option<&[u8]> {
+        let queues = self.swaps.queues();
+        let mut waiting = queues.survivors.iter();
+        let known = waiting.find(|survivor| survivor.segment == segment)?;
+        Some(self.memory.slice(known.window, 0, known.length))
+    }
+
     fn ready(&self, survivor: Unwritten) -> SurvivorReady<'_> {
         SurvivorReady {
             segment: survivor.segment,

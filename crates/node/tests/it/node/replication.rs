@@ -1,7 +1,10 @@
 //! Replicas on other servers, and the leases of their holders.
 
-use crate::node::net::{COORDINATOR, LEASE_MS, Net, settings};
+use crate::node::net::{COORDINATOR, LEASE_MS, Net, TABLE, settings};
 use duramen_backup::ReplicaId;
+use duramen_base::ids::Level;
+use duramen_cluster::replication::{Rejection, Ticket};
+
 use duramen_wire::native::message::Admin;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -105,6 +108,36 @@ fn scenario_27_a_zombie_reads_nothing_once_a_backup_has_said_so() {
         let store = net.servers[owner].store.as_ref().unwrap();
         assert!(store.log().unwrap().failure().is_some());
     }
+}
+
+/// Two bits flip in an entry that is acknowledged, and then a write of its segment is damaged on
+/// the way. The head waited for ever, while the member counted as well. Its life ends, and others
+/// recover what is acknowledged.
+#[test]
+fn a_member_whose_memory_cannot_be_stored_any_more_ends_its_life() {
+    let mut net = Net::new(5, 4);
+    let owner = net.begin();
+    assert!(net.write(owner, b"key", &[6; 500]));
+    let log = net.servers[owner].node.member().id();
+    let store = net.servers[owner].store.clone().unwrap();
+    let engine = store.engine();
+    let mut session = engine.session().unwrap();
+    let mut guard = session.pin();
+    let hash = guard.hash(b"late");
+    guard.write(TABLE, hash, b"late", &[5; 500], None).unwrap();
+    drop(guard);
+    drop(session);
+    let writer = store.log().unwrap();
+    writer.try_commit_here(Level::Synced);
+    assert!(engine.flip_bits(TABLE, b"key", &[8 * 200, 8 * 210]));
+    for ticket in 0..10_000 {
+        writer.answered(Ticket(ticket), Err(Rejection::Damaged));
+    }
+    assert!(net.run(1_000_000, |net| net.servers[owner].ended.is_some()));
+    let reason = net.servers[owner].ended.clone().unwrap();
+    assert!(reason.contains("certificate"), "{reason}");
+    let found = net.recover(log, &[]);
+    assert_eq!(found.get(&b"key"[..]), Some(&vec![6; 500]));
 }
 
 /// Writes some segments, and returns the replicas that each other server has more.

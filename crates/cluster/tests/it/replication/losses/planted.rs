@@ -36,7 +36,7 @@ fn a_refused_opening_that_is_not_lost_is_found() {
 
 #[test]
 fn a_sync_that_began_before_is_found() {
-    must_be_found(Bug::SyncCoversAll, 514);
+    must_be_found(Bug::SyncCoversAll, 1281);
 }
 
 #[test]

@@ -113,6 +113,17 @@ fn o12_the_last_replica_is_freed_is_found() {
 }
 
 #[test]
+fn o12_acknowledged_bytes_of_an_open_segment_that_are_freed_are_found() {
+    let _bug = plant(Bug::LastOpenFreed);
+    let run = super::damage::a_fault_of_the_master_frees_nothing;
+    let panic = catch_unwind(AssertUnwindSafe(run)).expect_err("it is found");
+    let text = panic
+        .downcast_ref::<String>()
+        .expect("an assertion's words");
+    assert!(text.contains("frees acknowledged bytes"), "{text}");
+}
+
+#[test]
 fn o14_what_does_not_fit_counts_is_found() {
     must_be_found(Bug::TooLongIsWritten, 51);
 }

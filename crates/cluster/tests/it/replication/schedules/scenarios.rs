@@ -12,7 +12,7 @@ use duramen_format::segment::Kind;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The effects of one poll; `next` is the last segment id that was given.
-fn polled(master: &mut Master, next: &mut u64) -> Vec<Effect> {
+pub(super) fn polled(master: &mut Master, next: &mut u64) -> Vec<Effect> {
     let mut effects = Vec::new();
     let mut next_id = || {
         *next += 1;
@@ -454,7 +454,7 @@ fn replicas_count_again_where_copies_were_refused() {
 }
 
 /// Does as the master requests.
-fn end(master: &mut Master, effects: Vec<Effect>) {
+pub(super) fn end(master: &mut Master, effects: Vec<Effect>) {
     for effect in effects {
         match effect {
             Effect::Send(send) => master.acked(send.ticket, Level::Synced),
