@@ -139,6 +139,7 @@ impl LogWriter {
                     && let Some(segment) = commit.master.segment_of(ticket)
                 {
                     commit.flight.suspects.insert(segment);
+                    self.durable.figures.note_damaged();
                 }
                 commit.master.rejected(ticket, why);
             }

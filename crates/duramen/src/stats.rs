@@ -91,6 +91,8 @@ pub struct DurabilityStats {
     /// Survivors sent as recipes, one for each replica; and those that a backup could not build.
     pub recipes_sent: u64,
     pub recipes_refused: u64,
+    /// Of a cluster's member: writes whose bytes a backup found damaged. They were sent again.
+    pub damaged_sends: u64,
     pub snapshot_running: bool,
     pub last_snapshot: Option<SystemTime>,
     /// `None` = there was none.

@@ -62,6 +62,8 @@ pub(crate) struct Life {
     pub again: Vec<(u64, Again)>,
     /// The reason why the newest order failed, as last reported.
     pub complaint: Option<String>,
+    /// How often each backup has found the bytes of a write damaged.
+    pub damaged: BTreeMap<BackupId, u64>,
     pub loads: Loads,
     pub settings: ClusterSettings,
 }
@@ -160,6 +162,7 @@ impl Life {
             client_leases: serve::leases::Leases::new(clients.clone()),
             again: Vec::new(),
             complaint: None,
+            damaged: BTreeMap::new(),
             loads: Loads::new(now_us, node.room_us),
             settings,
         };
@@ -211,6 +214,24 @@ impl Life {
             state: LostState::LeftAlone(now_us + pause_us),
         };
         self.lost.insert(server, lost);
+    }
+
+    /// A backup has found the bytes of a write damaged. The first and the fourth time are told: one
+    /// bit on the way is nothing, more have a cause.
+    pub fn note_damaged(&mut self, backup: BackupId) -> Option<NodeOutput> {
+        let server = ServerId::from_number(backup.0);
+        let times = self.damaged.entry(backup).or_default();
+        *times += 1;
+        let text = match *times {
+            1 => "once: they are sent again",
+            4 => {
+                "four times: the memory of one of them, or the network between them, changes bits \
+                 (`duramen_damaged_sends`)"
+            }
+            _ => return None,
+        };
+        let text = format!("server {server} has found bytes of this one damaged {text}");
+        Some(NodeOutput::Fails(text))
     }
 
     /// remote::Q8: silent backups, if the others suffice. If most are silent, the failure is this
@@ -424,6 +445,24 @@ mod tests {
         assert_eq!(fails_at(0), BACK_US);
         assert_eq!(fails_at(FORGOTTEN_US - 1), 2 * BACK_US);
         assert_eq!(fails_at(2 * FORGOTTEN_US), BACK_US);
+    }
+
+    /// Megabytes were sent again and again, and nothing said why the log waited.
+    #[test]
+    fn damaged_sends_are_told_and_not_each_of_them() {
+        let (me, other) = (ServerId::new(0, 1), ServerId::new(2, 1));
+        let settings = servers::settings();
+        let options = servers::options(None);
+        let begun = Life::begin(0, me, settings, &options, Arc::default());
+        let (mut life, _) = begun.expect("it can be a member");
+        let told: Vec<u64> = (1..100)
+            .filter(|_| life.note_damaged(BackupId(1)).is_some())
+            .collect();
+        assert_eq!(told, [1, 4]);
+        let Some(NodeOutput::Fails(text)) = life.note_damaged(BackupId(other.number())) else {
+            panic!("each backup is told");
+        };
+        assert!(text.contains(&format!("server {other} ")), "{text}");
     }
 
     /// Copies were in the master's own rack: the log was not told its rack.

@@ -718,6 +718,7 @@ impl Node {
         };
         match event {
             RemoteEvent::Answered(ticket, answer) => life.log().answered(ticket, answer),
+            RemoteEvent::Damaged(backup) => out.extend(life.note_damaged(backup)),
             RemoteEvent::RecipeRefused(bytes) => life.log().recipe_refused(bytes),
             RemoteEvent::NotFetched(ticket, holders) => life.log().not_fetched(ticket, &holders),
             RemoteEvent::Freed(backup, segment) => life.log().freed(backup, segment),

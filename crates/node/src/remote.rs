@@ -128,6 +128,8 @@ impl Backups for Queue {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum RemoteEvent {
     Answered(Ticket, Result<Level, Rejection>),
+    /// A backup has found the bytes of a write damaged.
+    Damaged(BackupId),
     /// A backup could not build a survivor, and is sent these bytes.
     RecipeRefused(u64),
     /// None of these holders had the bytes of a closed segment.
@@ -513,6 +515,7 @@ impl Remote {
             (Request::Write { ticket, .. }, PeerAnswer::Bad { .. })
                 if !has_bug(Bug::DamageLosesBackups) =>
             {
+                events.push(RemoteEvent::Damaged(to));
                 events.push(RemoteEvent::Answered(ticket, Err(Rejection::Damaged)));
             }
             (fetch @ Request::Fetch { .. }, answer) => {

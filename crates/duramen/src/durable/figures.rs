@@ -13,6 +13,7 @@ pub(crate) struct Figures {
     cleaning_network_bytes: AtomicU64,
     recipes_sent: AtomicU64,
     recipes_refused: AtomicU64,
+    damaged_sends: AtomicU64,
 }
 
 impl Figures {
@@ -38,6 +39,11 @@ impl Figures {
             .fetch_add(sent as u64, Ordering::Relaxed);
     }
 
+    /// A backup has found the bytes of a write damaged.
+    pub fn note_damaged(&self) {
+        self.damaged_sends.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// A backup did not build a survivor, and is sent its bytes.
     pub fn note_refused_recipe(&self, bytes: u64) {
         self.recipes_refused.fetch_add(1, Ordering::Relaxed);
@@ -57,6 +63,7 @@ impl Durable {
             cleaning_network_bytes: self.figures.cleaning_network_bytes.load(Ordering::Relaxed),
             recipes_sent: self.figures.recipes_sent.load(Ordering::Relaxed),
             recipes_refused: self.figures.recipes_refused.load(Ordering::Relaxed),
+            damaged_sends: self.figures.damaged_sends.load(Ordering::Relaxed),
             ..self.local().map_or_else(Default::default, Local::stats)
         }
     }

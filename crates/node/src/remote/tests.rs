@@ -82,7 +82,7 @@ fn damaged_write() -> Vec<RemoteEvent> {
 #[test]
 fn a_backup_that_refuses_damaged_bytes_is_not_lost() {
     let refused = RemoteEvent::Answered(Ticket(1), Err(Rejection::Damaged));
-    assert_eq!(damaged_write(), [refused]);
+    assert_eq!(damaged_write(), [RemoteEvent::Damaged(HOLDER), refused]);
     let lost = with_bug(Bug::DamageLosesBackups, damaged_write);
     assert_eq!(lost, [RemoteEvent::Lost(HOLDER)]);
 }

@@ -199,7 +199,7 @@ pub(crate) static FLASH: [Figure<FlashStats>; 16] = [
 ];
 
 #[rustfmt::skip] // One row, one line: it is a table.
-pub(crate) static DURABILITY: [Figure<DurabilityStats>; 32] = [
+pub(crate) static DURABILITY: [Figure<DurabilityStats>; 33] = [
     counter("commits", "duramen_commits", "Groups of writes given to the disk.", |s| Count(s.commits)),
     counter("syncs", "duramen_syncs", "Times the disk was asked to make writes stable.", |s| Count(s.syncs)),
     counter("wal_written_bytes", "duramen_wal_written_bytes", "Bytes written to the write-ahead log.", |s| Count(s.wal_written_bytes)),
@@ -208,6 +208,7 @@ pub(crate) static DURABILITY: [Figure<DurabilityStats>; 32] = [
     counter("cleaning_network_bytes", "duramen_cleaning_network_bytes", "Of a member: bytes sent to its backups for cleaning, whole survivors and recipes.", |s| Count(s.cleaning_network_bytes)),
     counter("recipes_sent", "duramen_recipes_sent", "Of a member: replicas of survivors that backups were asked to build.", |s| Count(s.recipes_sent)),
     counter("recipes_refused", "duramen_recipes_refused", "Those of them that a backup could not build: it got the bytes.", |s| Count(s.recipes_refused)),
+    counter("damaged_sends", "duramen_damaged_sends", "Of a member: writes that a backup found damaged when they arrived.", |s| Count(s.damaged_sends)),
     counter("scrubbed_frames", "duramen_scrubbed_frames", "Frames that were read and verified.", |s| Count(s.scrubbed_frames)),
     counter("bad_frames", "duramen_bad_frames", "Frames found damaged.", |s| Count(s.bad_frames)),
     counter("scrub_repaired", "duramen_scrub_repaired", "Damaged frames whose data has been written elsewhere.", |s| Count(s.scrub_repaired)),

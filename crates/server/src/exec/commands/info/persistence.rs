@@ -221,6 +221,7 @@ fn own(stats: &DurabilityStats, fields: &mut Fields) {
         "duramen_cleaning_network_bytes",
         "duramen_recipes_sent",
         "duramen_recipes_refused",
+        "duramen_damaged_sends",
     ];
     fields.figures(&figures::DURABILITY, stats, &names);
     let amplification = stats.write_amplification();
