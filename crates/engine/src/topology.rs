@@ -268,7 +268,7 @@ mod tests {
         let stats = store.stats();
         let bytes_of = |node: u64| 1024 * keys_of(node).count() as u64;
         assert_eq!(1024 * stats.objects, bytes_of(0) + bytes_of(1));
-        // What was appended beyond the memory went into cleaned segments.
+        // The bytes that were appended beyond the memory went into cleaned segments.
         let beyond = (stats.appended_bytes - (128 << 20)) / stats.segment_bytes;
         assert!(stats.cleaner.segments_cleaned >= beyond, "{stats:?}");
         assert!(beyond > 20 && stats.committed_bytes <= 128 << 20);
