@@ -416,6 +416,8 @@ pub(crate) fn dryrun(ctx: &mut Context<'_>) -> Done {
     let object = |n| String::from_utf8_lossy(args.get(n).unwrap_or_default());
     let what = match denied {
         Denied::Command => format!("run the '{}' command", spec.name),
+        // DURAMEN.SCAN, which names no key.
+        Denied::Key(0) => "access all keys".to_owned(),
         Denied::Key(n) => format!("access the '{}' key", object(n)),
         Denied::Channel(n) => format!("access the '{}' channel", object(n)),
         Denied::Table(_) => "access the table".to_owned(),

@@ -105,7 +105,7 @@ pub(crate) fn allows(
 
 /// Whether its arguments may make it read keys that they do not name.
 fn reads_any_key(spec: &Spec) -> bool {
-    matches!(spec.name, "sort" | "sort_ro")
+    matches!(spec.name, "sort" | "sort_ro" | "duramen.scan")
 }
 
 /// A RESP request, for the check.
@@ -137,9 +137,12 @@ impl Request for Asked<'_> {
     }
 
     fn reads_any_key(&self) -> Option<usize> {
-        reads_any_key(self.spec)
-            .then(|| pattern_of_keys(self.args))
-            .flatten()
+        match self.spec.name {
+            "sort" | "sort_ro" => pattern_of_keys(self.args),
+            // Unlike SCAN it returns values.
+            "duramen.scan" => Some(0),
+            _ => None,
+        }
     }
 
     /// As in Redis, the end of a subscription needs no right.

@@ -278,6 +278,43 @@ fn keys_are_checked_by_access() {
     s.expect("EXISTS in:1 out:1", ":2\r\n");
 }
 
+/// It returned the values of all keys to users with a right to a few, or to none.
+#[test]
+fn a_walk_that_returns_values_needs_the_right_to_all_keys() {
+    let mut s = Server::session(1);
+    s.expect("SET secret 1", "+OK\r\n");
+    s.expect("ACL SETUSER some on >p ~a:* %W~* +@all", "+OK\r\n");
+    s.expect("ACL SETUSER all on >p %R~* +@all", "+OK\r\n");
+    let dry = "User some has no permissions to access all keys";
+    s.expect(
+        "ACL DRYRUN some DURAMEN.SCAN 0",
+        &format!("${}\r\n{dry}\r\n", dry.len()),
+    );
+    s.expect("ACL DRYRUN all DURAMEN.SCAN 0", "+OK\r\n");
+    s.expect("AUTH all p", "+OK\r\n");
+    s.expect("MULTI", "+OK\r\n");
+    s.expect("DURAMEN.SCAN 0", "+QUEUED\r\n");
+    let mut admin = s.server.client(0);
+    run(
+        &mut s.executor,
+        &mut admin,
+        b"ACL SETUSER all resetkeys ~a:*\r\n",
+    );
+    assert!(s.ask("EXEC").starts_with("*1\r\n-NOPERM "));
+    s.expect("AUTH some p", "+OK\r\n");
+    let denied = "-NOPERM No permissions to access a key\r\n";
+    s.expect("DURAMEN.SCAN 0", denied);
+    let script = "return redis.pcall('DURAMEN.SCAN', 0)";
+    let reply = s.ask_bytes(&[b"EVAL", script.as_bytes(), b"0"]);
+    assert!(reply.starts_with('-'), "{reply}");
+    s.expect("MULTI", "+OK\r\n");
+    s.expect("DURAMEN.SCAN 0 COUNT 1000", denied);
+    s.expect_error("EXEC", "EXECABORT");
+    s.expect("SCAN 0", "*2\r\n$1\r\n0\r\n*1\r\n$6\r\nsecret\r\n");
+    s.expect("AUTH default x", "+OK\r\n");
+    assert!(s.ask("DURAMEN.SCAN 0").contains("secret"));
+}
+
 #[test]
 fn tables_are_checked_by_name() {
     let mut s = Server::session(1);
