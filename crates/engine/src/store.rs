@@ -9,7 +9,7 @@ use crate::core::{Core, Visitor};
 use crate::counters::add;
 use crate::log::{Log, Relocation};
 use crate::topology::Topology;
-use crate::{Decision, Departure, Error, Mode, Options, TableChange, TableId, TableInfo};
+use crate::{Decision, Departure, Error, KeyHash, Mode, Options, TableChange, TableId, TableInfo};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::origin::Origin;
 use duramen_base::waits::{self, NOTHING, Resource, Wait};
@@ -373,6 +373,11 @@ impl Store {
     /// the resource that it waits for and those that it holds.
     pub fn waits(&self) -> Vec<Wait> {
         waits::longer_than(waits::LONG)
+    }
+
+    /// As [`Guard::hash`](crate::Guard::hash), without a guard.
+    pub fn hash(&self, key: &[u8]) -> KeyHash {
+        KeyHash(self.core.hasher.hash(key))
     }
 
     pub fn table_id(&self, name: &str) -> Option<TableId> {

@@ -355,9 +355,7 @@ impl CommandState {
     pub(crate) fn release(&self, client: u64) {
         let mut reserved = self.reserved();
         reserved.remove(client, Instant::now());
-        if !reserved.is_any() {
-            self.gate.fetch_and(!global::RESERVED, Ordering::Relaxed);
-        }
+        self.note_reserved(&reserved);
     }
 
     /// `Some`: a write of a client to these keys waits for another client's reservation, which has
@@ -372,7 +370,18 @@ impl CommandState {
             return None;
         }
         let keys = keys.map(KeyHash::number);
-        self.reserved().bars(client, keys, Instant::now())
+        let mut reserved = self.reserved();
+        let bars = reserved.bars(client, keys, Instant::now());
+        self.note_reserved(&reserved);
+        bars
+    }
+
+    /// The gate is open when nobody has reserved keys: also when the time of the last is over, and
+    /// its request goes on.
+    fn note_reserved(&self, reserved: &Reservations) {
+        if !reserved.is_any() {
+            self.gate.fetch_and(!global::RESERVED, Ordering::Relaxed);
+        }
     }
 
     /// Whether a client may have reserved keys.

@@ -116,7 +116,8 @@ pub(crate) fn admit(
         );
         return refuse(shared, local, client, out, Some(spec), &text);
     }
-    if pause::waits(spec, args, shared, client) || waits_for_reserved(spec, hashes, shared, client)
+    if pause::waits(spec, args, shared, client)
+        || waits_for_reserved(spec, (args, hashes), shared, client)
     {
         return Admitted::Later;
     }
@@ -248,13 +249,13 @@ pub(crate) fn refuse(
 /// time at which it is shown again.
 fn waits_for_reserved(
     spec: &Spec,
-    hashes: &[KeyHash],
+    request: (&Args<'_>, &[KeyHash]),
     shared: &Shared,
     client: &mut Client,
 ) -> bool {
     let waits = shared.commands.gate() & global::RESERVED != 0
         && !client.has_waited()
-        && writes_to_reserved(spec, hashes, shared, client);
+        && writes_to_reserved(spec, request, shared, client);
     if waits {
         client.verdict = Verdict::Paused {
             until_ms: clock::now_ms() + routing::AGAIN_MS,
@@ -264,20 +265,17 @@ fn waits_for_reserved(
 }
 
 /// Whether a request would write to keys that another client has reserved. Scripts are stopped when
-/// they commit. `hashes`: those of its keys, or none if there are too many: then it waits.
+/// they commit. `hashes`: those of its keys, or none if there are too many for a group.
 #[cold]
 fn writes_to_reserved(
     spec: &Spec,
-    hashes: &[KeyHash],
+    (args, hashes): (&Args<'_>, &[KeyHash]),
     shared: &Shared,
     client: &mut Client,
 ) -> bool {
     if spec.name != "exec" {
         let writes = spec.has(flag::WRITE) && spec.has_keys() && !spec.has(flag::SCRIPTING);
-        let keys = hashes.iter().copied();
-        return writes
-            && !client.in_multi()
-            && (hashes.is_empty() || client.is_put_off(shared, keys));
+        return writes && !client.in_multi() && are_put_off(spec, (args, hashes), shared, client);
     }
     let Some(queue) = client.transaction.take() else {
         return false;
@@ -287,10 +285,41 @@ fn writes_to_reserved(
         && !queue.sliced
         && match queue.hashes() {
             Some(keys) => client.is_put_off(shared, keys.iter().copied()),
-            None => true,
+            None => {
+                let mut requests = queue.specs.iter().enumerate();
+                requests.any(|(n, spec)| {
+                    are_put_off(spec, (&queue.queue.args(n, &[]), &[]), shared, client)
+                })
+            }
         };
     client.transaction = Some(queue);
     waits
+}
+
+/// Whether a write to the keys of a request waits for another client's reservation. `hashes`: those
+/// of its keys, or none.
+fn are_put_off(
+    spec: &Spec,
+    (args, hashes): (&Args<'_>, &[KeyHash]),
+    shared: &Shared,
+    client: &mut Client,
+) -> bool {
+    /// All threads wait while so many are compared: some microseconds.
+    const KEYS_AT_ONCE: usize = 256;
+    let own: Vec<KeyHash>;
+    let hashes = match hashes {
+        [] => {
+            let store = shared.store();
+            let keys = spec.key_positions(args).map(|at| args.get(at));
+            own = keys
+                .map(|key| store.hash(key.unwrap_or_default()))
+                .collect();
+            &own
+        }
+        known => known,
+    };
+    let mut parts = hashes.chunks(KEYS_AT_ONCE);
+    parts.any(|keys| client.is_put_off(shared, keys.iter().copied()))
 }
 
 /// Memory of a queued request until EXEC is over: its arguments, and its entries in tables here

@@ -227,6 +227,47 @@ fn writes_to_reserved_keys_wait_and_others_go_on() {
     assert_eq!(ask("SET hot 1\r\n"), "+OK\r\n");
 }
 
+/// A request that counts as many keys waited for every reservation, whatever its keys, and without
+/// an end if the script whose reservation it was had none.
+#[test]
+fn a_write_to_many_keys_waits_for_its_own_keys_alone() {
+    let mut s = Server::session(1);
+    let mut other = s.server.client(0);
+    let id = s.client.id();
+    let hash = s.executor.session().expect("a session").pin().hash(b"hot");
+    let commands = &s.server.shared.commands;
+    let time = Duration::from_secs(60);
+    commands.reserve(id, std::iter::once(hash), time);
+    let keys: String = (0..300).map(|n| format!(" k{n}")).collect();
+    let mut ask = |request: &str| {
+        let reply = run_part(&mut s.executor, &mut other, request.as_bytes());
+        match reply.strip_prefix("+OK\r\n+QUEUED\r\n+QUEUED\r\n") {
+            Some(reply) => reply.to_owned(),
+            None => reply,
+        }
+    };
+    let exec = |request: &str| format!("MULTI\r\nSET cold 1\r\n{request}EXEC\r\n");
+    let (cold, hot) = (format!("DEL{keys}\r\n"), format!("DEL{keys} hot\r\n"));
+    assert_eq!(ask(&cold), ":0\r\n");
+    assert_eq!(ask(&exec(&cold)), "*2\r\n+OK\r\n:0\r\n");
+    assert_eq!(
+        ask("LMPOP 0 LEFT\r\n"),
+        "-ERR wrong number of arguments for 'lmpop' command\r\n"
+    );
+    assert!(ask("LMPOP 0 k LEFT\r\n").starts_with("-ERR numkeys"));
+    assert_eq!(ask(&hot), "");
+    assert_eq!(ask(&exec(&hot)), "");
+    // It has the right of reserved::V3: scripts that take turns do not keep it out.
+    commands.release(id);
+    commands.reserve(id, std::iter::once(hash), time);
+    assert_eq!(ask("EXEC\r\n"), "*2\r\n+OK\r\n:0\r\n");
+    // A reservation whose time is over bars nobody, and costs nobody a look.
+    commands.release(id);
+    commands.reserve(id, std::iter::once(hash), Duration::ZERO);
+    assert_eq!(ask(&hot), ":0\r\n");
+    assert!(!commands.has_reserved());
+}
+
 const ENDLESS: &str = "EVAL \"while true do end\" 0\r\n";
 
 /// As many endless scripts as a thread has places for; their clients.
