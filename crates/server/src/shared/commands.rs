@@ -75,10 +75,9 @@ pub struct CommandState {
     /// A write may have been answered before it was on disk. Relaxed: the thread that answers so
     /// has stored it before.
     early: AtomicBool,
-    /// End of `CLIENT PAUSE`, in milliseconds of the server's clock; 0 = none.
-    pause_until_ms: AtomicU64,
-    /// 1 = only writes wait.
-    pause_writes_only: AtomicU32,
+    /// End of `CLIENT PAUSE`, in milliseconds of the server's clock, times 2; plus 1: only writes
+    /// wait. 0 = none.
+    pause: AtomicU64,
     pub(crate) threads: Box<[ThreadState]>,
     reserved: Mutex<Reservations>,
     /// Held while a database gets its table, and while two are exchanged: each table is behind at
@@ -119,8 +118,7 @@ impl CommandState {
             exchanges: std::array::from_fn(|_| AtomicU64::new(0)),
             levels: (0..TABLES_MAX).map(|_| AtomicU8::new(0)).collect(),
             early: AtomicBool::new(false),
-            pause_until_ms: AtomicU64::new(0),
-            pause_writes_only: AtomicU32::new(0),
+            pause: AtomicU64::new(0),
             threads: (0..threads).map(thread).collect(),
             reserved: Mutex::default(),
             places: Mutex::default(),
@@ -308,31 +306,42 @@ impl CommandState {
         u8::try_from(place).ok()
     }
 
-    pub(crate) fn pause(&self, until_ms: u64, writes_only: bool) {
-        self.pause_writes_only
-            .store(writes_only.into(), Ordering::Relaxed);
-        self.pause_until_ms.store(until_ms, Ordering::SeqCst);
-        match until_ms {
-            0 => self.end_pause(0),
-            _ => {
-                self.gate.fetch_or(global::PAUSED, Ordering::SeqCst);
-            }
+    /// Begins a pause. One that goes on neither becomes shorter by it nor lets more requests
+    /// through, as in Redis.
+    pub(crate) fn pause(&self, until_ms: u64, writes_only: bool, now_ms: u64) {
+        let join = |old: u64| {
+            let (old_ms, was_writes_only) = (old >> 1, old & 1 != 0);
+            let (until_ms, writes_only) = match old_ms > now_ms {
+                true => (until_ms.max(old_ms), writes_only && was_writes_only),
+                false => (until_ms, writes_only),
+            };
+            Some(until_ms.min(u64::MAX >> 1) << 1 | u64::from(writes_only))
+        };
+        let at = Ordering::SeqCst;
+        let _ = self.pause.fetch_update(at, at, join);
+        self.gate.fetch_or(global::PAUSED, at);
+    }
+
+    pub(crate) fn unpause(&self) {
+        self.pause.store(0, Ordering::SeqCst);
+        self.open_unless_paused();
+    }
+
+    /// Ends the pause with this number, and no other one.
+    fn end_pause(&self, pause: u64) {
+        let at = Ordering::SeqCst;
+        if self.pause.compare_exchange(pause, 0, at, at).is_ok() {
+            self.open_unless_paused();
         }
     }
 
-    /// Ends the pause that ends at this time, and no other one. One that begins meanwhile sets its
-    /// time before the gate, so its time is seen here, or it sets the gate after this.
-    pub(crate) fn end_pause(&self, until_ms: u64) {
+    /// A pause that begins meanwhile sets its end before the gate, so its end is seen here, or it
+    /// sets the gate after this.
+    fn open_unless_paused(&self) {
         let at = Ordering::SeqCst; // of both, as it is told above
-        let is_old = self
-            .pause_until_ms
-            .compare_exchange(until_ms, 0, at, at)
-            .is_ok();
-        if is_old {
-            self.gate.fetch_and(!global::PAUSED, at);
-            if self.pause_until_ms.load(at) != 0 {
-                self.gate.fetch_or(global::PAUSED, at);
-            }
+        self.gate.fetch_and(!global::PAUSED, at);
+        if self.pause.load(at) != 0 {
+            self.gate.fetch_or(global::PAUSED, at);
         }
     }
 
@@ -408,18 +417,15 @@ impl CommandState {
 
     /// The end of the current pause and whether only writes wait; ends a pause that is over.
     pub(crate) fn paused(&self, now_ms: u64) -> Option<(u64, bool)> {
-        let until_ms = self.pause_until_ms.load(Ordering::Relaxed);
-        if until_ms == 0 {
+        let pause = self.pause.load(Ordering::Relaxed);
+        if pause == 0 {
             return None;
         }
-        if until_ms <= now_ms {
-            self.end_pause(until_ms);
+        if pause >> 1 <= now_ms {
+            self.end_pause(pause);
             return None;
         }
-        Some((
-            until_ms,
-            self.pause_writes_only.load(Ordering::Relaxed) != 0,
-        ))
+        Some((pause >> 1, pause & 1 != 0))
     }
 
     pub(crate) fn slow_log(&self) -> MutexGuard<'_, SlowLog> {

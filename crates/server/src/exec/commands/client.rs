@@ -101,8 +101,9 @@ pub(crate) fn pause(ctx: &mut Context<'_>) -> Done {
     ))?;
     let timeout_ms =
         u64::try_from(timeout_ms).map_err(|_| Failure::Text("ERR timeout is negative"))?;
-    let until_ms = clock::now_ms().saturating_add(timeout_ms);
-    ctx.shared.commands.pause(until_ms, writes_only);
+    let now_ms = clock::now_ms();
+    let until_ms = now_ms.saturating_add(timeout_ms);
+    ctx.shared.commands.pause(until_ms, writes_only, now_ms);
     if ctx.local.in_exec || ctx.shared.data().is_none() || has_bug(Bug::PauseIsNotLookedAt) {
         return ctx.ok();
     }
@@ -120,7 +121,7 @@ pub(crate) fn pause(ctx: &mut Context<'_>) -> Done {
 }
 
 pub(crate) fn unpause(ctx: &mut Context<'_>) -> Done {
-    ctx.shared.commands.pause(0, false);
+    ctx.shared.commands.unpause();
     ctx.shared.post_all(&Message::Wake);
     ctx.ok()
 }

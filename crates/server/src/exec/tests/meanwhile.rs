@@ -181,12 +181,31 @@ fn a_transaction_is_paused_by_what_its_functions_may_do_now() {
 fn the_end_of_a_pause_does_not_end_the_next_one() {
     let server = Server::new(1);
     let commands = &server.shared.commands;
-    commands.pause(10, true);
+    commands.pause(10, true, 1);
     assert_eq!(commands.paused(9), Some((10, true)));
-    commands.pause(100, false);
-    commands.end_pause(10);
+    commands.pause(100, false, 20);
     assert_eq!(commands.paused(20), Some((100, false)));
     assert_ne!(commands.gate() & global::PAUSED, 0);
     assert_eq!(commands.paused(100), None);
     assert_eq!(commands.gate() & global::PAUSED, 0);
+}
+
+/// The later one replaced the pause that went on, and let requests through.
+#[test]
+fn a_pause_makes_the_one_before_neither_shorter_nor_weaker() {
+    let server = Server::new(1);
+    let commands = &server.shared.commands;
+    commands.pause(100, false, 1);
+    commands.pause(10, true, 2);
+    assert_eq!(commands.paused(50), Some((100, false)));
+    commands.pause(200, true, 3);
+    assert_eq!(commands.paused(150), Some((200, false)));
+    commands.unpause();
+    assert_eq!(commands.paused(4), None);
+    assert_eq!(commands.gate() & global::PAUSED, 0);
+    commands.pause(100, true, 5);
+    commands.pause(10, false, 6);
+    assert_eq!(commands.paused(50), Some((100, false)));
+    commands.pause(u64::MAX, true, 100);
+    assert_eq!(commands.paused(101), Some((u64::MAX >> 1, true)));
 }
