@@ -123,7 +123,10 @@ pub(crate) fn one(
 fn not_served(route: Route<'_>, table: TableId, hash: RouteHash, has_tls: bool) -> NotServed {
     match route {
         Route::Moved(owner) => NotServed::Refused(match owner.addresses.resp_for(has_tls) {
-            Some(address) => format!("MOVED {} {address}", hash.slot()).into(),
+            // As in Redis, and as CLUSTER SLOTS tells it: without the brackets of IPv6.
+            Some(address) => {
+                format!("MOVED {} {}", hash.slot(), address.replace(['[', ']'], "")).into()
+            }
             None => NO_PORT.into(),
         }),
         Route::Serve | Route::TryAgain => NotServed::NotNow(UNSERVED),

@@ -7,7 +7,7 @@ use crate::shared::{Clock, Membership};
 use duramen_base::ids::{KeyRange, MapVersion, RouteHash, ServerId, TableId, TabletsVersion};
 use duramen_format::hash::slot;
 use duramen_node::{Clients, Map, Ranges, ReadUntil, Tenures, View};
-use duramen_wire::native::message::{Addresses, TableEntry, TabletMap, TabletRoute};
+use duramen_wire::native::message::{TableEntry, TabletMap, TabletRoute};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -32,6 +32,7 @@ pub(super) struct Member {
     /// Of all members.
     pub(super) resp_port: u16,
     pub(super) plain_port: Option<u16>,
+    pub(super) has_ipv6: bool,
 }
 
 type Part = (KeyRange, ServerId, bool);
@@ -65,6 +66,7 @@ impl Member {
             version: 0,
             resp_port: 6379,
             plain_port: None,
+            has_ipv6: false,
         }
     }
 
@@ -83,14 +85,7 @@ impl Member {
             served: *served,
             moving_to: None,
         };
-        let address = |server: ServerId| Addresses {
-            native: format!("10.0.0.{}:7379", server.slot),
-            resp: Some(format!("10.0.0.{}:{}", server.slot, self.resp_port)),
-            plain: self
-                .plain_port
-                .map(|port| format!("10.0.0.{}:{port}", server.slot)),
-            admin: None,
-        };
+        let address = |server| super::cluster_tls::addresses(self, server);
         let map = TabletMap {
             version: MapVersion(self.version),
             tablets: map.iter().map(route).collect(),

@@ -1,7 +1,37 @@
 //! Redirections and reports of a member, for clients with TLS and without (routing::R3).
 
 use super::cluster::{Member, keys};
+use duramen_base::ids::ServerId;
 use duramen_format::hash::slot;
+use duramen_wire::native::message::Addresses;
+
+pub(super) fn addresses(member: &Member, server: ServerId) -> Addresses {
+    let host = match member.has_ipv6 {
+        true => format!("[fd00::{}]", server.slot),
+        false => format!("10.0.0.{}", server.slot),
+    };
+    Addresses {
+        native: format!("{host}:7379"),
+        resp: Some(format!("{host}:{}", member.resp_port)),
+        plain: member.plain_port.map(|port| format!("{host}:{port}")),
+        admin: None,
+    }
+}
+
+/// `MOVED` had brackets, unlike Redis's and unlike `CLUSTER SLOTS`: a client that takes the address
+/// as it is knew each member twice.
+#[test]
+fn an_address_of_ipv6_is_told_in_one_form() {
+    let mut member = Member::new(1);
+    member.has_ipv6 = true;
+    member.tell_halves();
+    let (_, foreign) = keys();
+    let session = &mut member.session;
+    let moved = format!("-MOVED {} fd00::1:6379\r\n", slot(foreign.as_bytes()));
+    session.expect(&format!("GET {foreign}"), &moved);
+    let slots = session.ask("CLUSTER SLOTS");
+    assert!(slots.contains("$7\r\nfd00::1\r\n:6379\r\n"), "{slots}");
+}
 
 /// A plain client was redirected to the TLS port of the other member.
 #[test]
