@@ -10,7 +10,8 @@
 //!
 //! - D1: a payload with more strings than a collection may have is refused before they are all
 //!   read, and so is one whose strings and blocks are together, decompressed, longer than
-//!   [`DECODED_BYTES_MAX`], or a third more in a stream.
+//!   [`DECODED_BYTES_MAX`], or a third more in a stream. One of more than [`PAYLOAD_BYTES_MAX`] is
+//!   refused before its bytes are looked at.
 
 mod libraries;
 mod streams;
@@ -33,6 +34,9 @@ const FOOTER_BYTES: usize = 10;
 /// Bytes of all strings and blocks of a payload, decompressed. The digits of an integer are less
 /// than three times as long as its form in a value.
 const DECODED_BYTES_MAX: usize = 3 * VALUE_BYTES_MAX;
+/// Bytes of a payload: more than those of D1 with the heads and scores of all strings, the entries
+/// that consumers of a stream have not acknowledged, or all libraries of functions.
+const PAYLOAD_BYTES_MAX: usize = 17 * VALUE_BYTES_MAX;
 
 const STRING: u8 = 0;
 const LIST: u8 = 1;
@@ -173,6 +177,9 @@ pub fn restore(payload: &[u8]) -> Result<Value, Error> {
 
 /// The bytes before the footer.
 fn content(payload: &[u8]) -> Result<&[u8], Error> {
+    if payload.len() > PAYLOAD_BYTES_MAX {
+        return Err(Error::Collection(crate::Error::Full));
+    }
     let at = payload
         .len()
         .checked_sub(FOOTER_BYTES)
@@ -624,6 +631,19 @@ mod tests {
             .0;
         let set = Set::of(Some(&set)).unwrap();
         assert!(set.has(&Text::Integer(1)) && set.has(&Text::Integer(-1)));
+    }
+
+    /// The sum of 64 MB was computed before anything else, and stopped a thread meanwhile.
+    #[test]
+    fn a_payload_that_no_value_needs_is_refused_by_its_length() {
+        let too_long = Err(Error::Collection(crate::Error::Full));
+        let payload = vec![1; PAYLOAD_BYTES_MAX + 1];
+        assert_eq!(restore(&payload), too_long);
+        assert_eq!(restore(&payload[1..]), Err(Error::Footer));
+        assert_eq!(
+            restore_libraries(&payload).map(|_| ()),
+            too_long.map(|_| ())
+        );
     }
 
     /// Each string may be long, and small compressed; but together they once needed gigabytes.
