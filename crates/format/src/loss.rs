@@ -16,6 +16,9 @@
 //!   named.
 //! - Y4: each entry that is lost is a *claim* if its header is plausible: its key had this version
 //!   then, or was removed. An older version of this key must not appear.
+//!   Its version is the one before the damage, if a flipped bit of it and one other explain that.
+//! - Y6: if the end of the segment is not known, everything behind the certificate is lost, with
+//!   any key.
 //! - Y5: equal images give equal tokens, on each server and at each attempt.
 
 use crate::certificate::Certificate;
@@ -29,10 +32,17 @@ use std::ops::Range;
 
 /// Versions above this one are not believed: a damaged header must not use up the versions.
 const VERSION_BELIEVED_MAX: u64 = VERSION_MAX / 2;
+/// Bits of an entry that are its version.
+const VERSION_BITS: Range<usize> = 8..64;
 /// Entries begin at multiples of this.
 const STEP: usize = entry::ALIGN_BYTES;
 /// Consecutive sound entries by which the next entry is found; fewer at the end of the segment.
 const FOUND_AGAIN: u32 = 4;
+/// A search verifies at most this many times the bytes of the segment: a client may have filled a
+/// value with headers of long entries.
+const VERIFIED_MAX: usize = 16;
+/// End of a range of which the end is not known (Y6).
+const END_UNKNOWN: u32 = u32::MAX;
 /// Most consecutive damaged entries that are told apart by their headers.
 const DAMAGED_RUN_MAX: usize = 16;
 
@@ -60,6 +70,29 @@ impl Claim {
             is_whole,
         }
     }
+
+    /// Of the damaged entry in these bytes, whose header is plausible (Y4).
+    fn of_damaged(at: usize, bytes: &[u8], entry: &Entry<'_>) -> Claim {
+        let version = mended_version(bytes).unwrap_or(entry.version);
+        Claim::of(at, &Entry { version, ..*entry }, false)
+    }
+}
+
+/// The version of an entry with two flipped bits, at least one of them in the version; the highest
+/// if several pairs of bits explain the damage. A version that was believed as it is would let an
+/// older value appear.
+fn mended_version(bytes: &[u8]) -> Option<u64> {
+    if bytes.len() > mend::SURE_BYTES_MAX {
+        return None;
+    }
+    let with_bit = |bit: usize| {
+        let mut bytes = bytes.to_vec();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        mend::entry(&mut bytes)?;
+        let entry = entry::parse(&bytes).ok()?;
+        (entry.padded_bytes == bytes.len()).then_some(entry.version)
+    };
+    VERSION_BITS.filter_map(with_bit).max()
 }
 
 impl fmt::Display for Claim {
@@ -116,9 +149,9 @@ impl Loss {
         })
     }
 
-    /// Lost bytes.
+    /// Lost bytes, as far as known.
     pub fn bytes(&self) -> u64 {
-        let ranges = self.ranges.iter();
+        let ranges = self.ranges.iter().filter(|range| range.end < END_UNKNOWN);
         ranges.map(|range| u64::from(range.end - range.start)).sum()
     }
 
@@ -127,6 +160,11 @@ impl Loss {
         let mut lines = Vec::new();
         for range in &self.ranges {
             let (segment, Range { start, end }) = (self.segment, range);
+            if *end == END_UNKNOWN {
+                let what = "to an unknown end: any key may have been in it";
+                lines.push(format!("segment {segment}, from byte {start} {what}"));
+                continue;
+            }
             let claims = self.claims.iter().filter(|claim| range.contains(&claim.at));
             let what = match claims.clone().next() {
                 _ if *end as usize <= HEADER_BYTES => ": its header, no entry",
@@ -154,6 +192,17 @@ pub struct Examined {
 }
 
 impl Examined {
+    /// Nothing says how long this segment was (Y6).
+    pub fn lose_end(&mut self, segment: SegmentId, certificate: Certificate) {
+        let loss = self.loss.get_or_insert_with(|| Loss {
+            segment,
+            certificate,
+            ranges: Vec::new(),
+            claims: Vec::new(),
+        });
+        loss.ranges.push(certificate.length..END_UNKNOWN);
+    }
+
     /// The rest, and a tombstone for each claim: a replay of it shows no older version.
     pub fn with_tombstones(&self) -> Vec<u8> {
         let mut bytes = self.sound.clone();
@@ -235,6 +284,8 @@ struct Walk {
     first_gap: Option<usize>,
     ranges: Vec<Range<u32>>,
     claims: Vec<Claim>,
+    /// Of each image, behind the first place where entries were searched for: [`runs`].
+    runs: Vec<Vec<u32>>,
 }
 
 impl Walk {
@@ -247,6 +298,7 @@ impl Walk {
             first_gap: None,
             ranges: Vec::new(),
             claims: Vec::new(),
+            runs: Vec::new(),
         };
         let (mut at, mut is_lost) = (HEADER_BYTES, false);
         while at < walk.length() {
@@ -298,7 +350,11 @@ impl Walk {
                 true => entry::parse(&image[at..]).ok()?,
                 false => entry::parse_again(&image[at..]).ok()?,
             };
-            (at + entry.padded_bytes == end).then(|| Claim::of(at, &entry, is_whole))
+            let bytes = image.get(at..end)?;
+            (at + entry.padded_bytes == end).then(|| match is_whole {
+                true => Claim::of(at, &entry, true),
+                false => Claim::of_damaged(at, bytes, &entry),
+            })
         });
         self.claims.extend(claims);
         match self.ranges.last_mut() {
@@ -328,11 +384,11 @@ impl Walk {
     }
 
     /// The place behind `from` at which entries begin again, in some replica.
-    fn find_again(&self, from: usize) -> Option<usize> {
-        let found = self
-            .images
-            .iter()
-            .filter_map(|image| find_again(image, from));
+    fn find_again(&mut self, from: usize) -> Option<usize> {
+        if self.runs.is_empty() {
+            self.runs = self.images.iter().map(|image| runs(image, from)).collect();
+        }
+        let found = self.runs.iter().filter_map(|runs| next_run(runs, from));
         found.min()
     }
 
@@ -446,20 +502,37 @@ impl Walk {
 
 /// The place behind `from` at which several sound entries follow each other.
 pub fn find_again(bytes: &[u8], from: usize) -> Option<usize> {
+    next_run(&runs(bytes, from), from)
+}
+
+/// The number of consecutive sound entries from each place on that is behind `from`, computed
+/// backwards.
+fn runs(bytes: &[u8], from: usize) -> Vec<u32> {
     let last = bytes.len() - bytes.len() % STEP;
-    // Number of consecutive entries from each place on, computed backwards.
     let mut runs = vec![0u32; last / STEP + 1];
+    let mut verified_left = VERIFIED_MAX * bytes.len();
     let mut at = last;
     while at > from + STEP {
         at -= STEP;
-        if let Ok(entry) = entry::parse(&bytes[at..]) {
-            let next = at + entry.padded_bytes;
+        let Ok(shape) = entry::parse_again(&bytes[at..]) else {
+            continue;
+        };
+        let Some(left) = verified_left.checked_sub(shape.padded_bytes) else {
+            break;
+        };
+        verified_left = left;
+        if entry::parse(&bytes[at..]).is_ok() {
+            let next = at + shape.padded_bytes;
             runs[at / STEP] = match next == bytes.len() {
                 true => FOUND_AGAIN,
                 false => runs.get(next / STEP).map_or(0, |run| run + 1).max(1),
             };
         }
     }
+    runs
+}
+
+fn next_run(runs: &[u32], from: usize) -> Option<usize> {
     let first = (from + STEP) / STEP;
     let found = runs[first.min(runs.len())..]
         .iter()

@@ -87,6 +87,23 @@ fn memory_that_lost_two_bits_of_a_value_loses_this_entry_alone() {
     assert_eq!(loss.lines(9).len(), 2, "{:?}", loss.lines(9));
 }
 
+/// loss::Y4: an older version must not look as if it were newer than the lost one.
+#[test]
+fn a_flipped_bit_of_a_version_is_put_back() {
+    for (bit, other) in [(0, 8 * 50), (1, 8 * 8 + 3), (2, 8 * 3), (40, 8 * 90)] {
+        let (mut bytes, places) = segment(100);
+        let version = bytes[places[5] + 1];
+        for bit in [8 + bit, other] {
+            bytes[places[5] + bit / 8] ^= 1 << (bit % 8);
+        }
+        assert!(version == 6 && (bit > 7 || bytes[places[5] + 1] != 6));
+        let examined = examine(&[bytes.clone()], &HEADER, Certificate::of(&bytes));
+        let loss = examined.loss.expect("a loss");
+        assert_eq!(loss.claims.len(), 1, "{bit} {other}");
+        assert!(loss.claims.iter().all(|claim| claim.version == 6));
+    }
+}
+
 #[test]
 fn replicas_with_damage_in_different_entries_make_a_whole_one() {
     let (whole, places) = segment(100);
@@ -253,4 +270,48 @@ fn numbers_of_any(bytes: &[u8]) {
     while at < bytes.len() {
         at += entry::parse(&bytes[at..]).expect("sound").padded_bytes;
     }
+}
+
+/// A client filled a value with headers of long entries: each was verified at each search.
+#[test]
+fn a_search_through_what_a_client_wrote_ends_soon() {
+    let long = NewObject {
+        table: 0,
+        version: 1,
+        expires_at_ms: None,
+        key: b"k",
+        value: &vec![0; 60_000],
+        victim: SegmentId::NONE,
+        is_typed: false,
+    };
+    let mut header = vec![0; long.padded_bytes()];
+    long.write_to(&mut header);
+    header[9] ^= 1; // no sum is right
+    let header = &header[..16];
+    let value: Vec<u8> = header.iter().copied().cycle().take(4 << 20).collect();
+    let began = std::time::Instant::now();
+    let mut bytes = HEADER.encode().to_vec();
+    bytes.extend([0; 8]); // no plausible header
+    bytes.extend(&value);
+    let loss = examine(&[bytes.clone()], &HEADER, Certificate::of(&bytes)).loss;
+    assert!(loss.expect("a loss").claims.is_empty());
+    // Without the limit: 16 GiB.
+    assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
+}
+
+/// loss::Y6.
+#[test]
+fn an_unknown_end_is_part_of_a_loss() {
+    let (bytes, _) = segment(100);
+    let certificate = Certificate::of(&bytes);
+    let mut examined = examine(&[bytes.clone()], &HEADER, certificate);
+    assert_eq!(examined.loss, None);
+    examined.lose_end(HEADER.segment, certificate);
+    let loss = examined.loss.expect("a loss");
+    let line = format!(
+        "segment 514, from byte {} to an unknown end: any key may have been in it",
+        bytes.len()
+    );
+    assert_eq!((loss.lines(9), loss.bytes()), (vec![line], 0));
+    assert_eq!(examined.sound, bytes);
 }
