@@ -63,6 +63,18 @@ pub trait Disk: Send + Sync {
         Ok(Box::new(()))
     }
 
+    /// Gives the file `name` these bytes, whole blocks, durably, whether it exists or not. A
+    /// directory only.
+    ///
+    /// # Errors
+    /// As the operating system gives them.
+    fn put_file(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let file = self.open(name, OpenHow::Create)?;
+        file.write_at(0, bytes)?;
+        file.sync_data()?;
+        self.sync_dir()
+    }
+
     /// Makes the files' names durable.
     ///
     /// # Errors
@@ -302,6 +314,10 @@ impl<W: Fn(Arc<dyn File>) -> Arc<dyn File> + Send + Sync> Disk for Fronted<W> {
 
     fn lock_files(&self) -> io::Result<Box<dyn Any + Send + Sync>> {
         self.below.lock_files()
+    }
+
+    fn put_file(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        self.below.put_file(name, bytes)
     }
 
     fn sync_dir(&self) -> io::Result<()> {

@@ -52,7 +52,7 @@ pub fn claim_alone(open: impl Fn() -> io::Result<File>) -> io::Result<File> {
 }
 
 /// Names of all files in a store's directory.
-pub const STORE_FILES: [&str; 7] = [
+pub const STORE_FILES: [&str; 8] = [
     "LOCK",
     "superblock",
     "wal",
@@ -60,6 +60,7 @@ pub const STORE_FILES: [&str; 7] = [
     "heat",
     "heat.new",
     "accepted-loss",
+    "accepted-loss.new",
 ];
 
 /// The store file that this path names: it has such a name, and a superblock is beside it. The file
