@@ -148,6 +148,14 @@ pub enum Bug {
     AcceptsMore,
     /// accepted::Z2: older versions of lost entries are shown.
     OlderIsShown,
+    /// accepted::Z4: what names a damaged segment is dropped once that is replaced.
+    LostNamesForgotten,
+    /// accepted::Z5: an open segment ends where an older slot says.
+    EndIsBelieved,
+    /// recovery::damaged::D4: a replica without its newest slot is the whole segment.
+    ShorterCounts,
+    /// snapshot::N4: a snapshot copies entries that a start would refuse.
+    CopiesDamage,
 
     /// read::D1: a replica with one flipped bit is lost as a whole.
     OneBitLosesReplica,

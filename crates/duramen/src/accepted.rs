@@ -10,6 +10,12 @@
 //!   ones: a repetition of this after a crash removes nothing that was written since.
 //! - Z3: the damaged segments are replaced once that is durable. The list stays: it has no effect
 //!   without these segments, whose ids are never given again.
+//! - Z4: a tombstone takes the place of each lost entry, even if its key is absent or has a newer
+//!   version: the lost entry may have been the only one that named the segment of an older one.
+//!   Entries that name a damaged segment stay needed as long as a segment is listed that the start
+//!   has found, also after the damaged one is replaced.
+//! - Z5: of an open segment whose newest slot is lost, the end is not known: the certificate of an
+//!   older slot, or of none, says nothing about the newest data. Such a loss cannot be accepted.
 //!
 //! **Layout** of the file `accepted-loss`: lines of text, `duramen accepted-loss COUNT`, then for
 //! each segment its id and its token in hexadecimal; filled with line ends to whole blocks. A raw
@@ -22,7 +28,6 @@ use duramen_backup::{Backup, ReplicaInfo};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_cluster::control::{Listed, State};
-use duramen_engine::Decision;
 use duramen_format::certificate::Certificate;
 use duramen_format::entry::Kind as EntryKind;
 use duramen_format::loss::{Claim, Examined, Loss, examine};
@@ -43,6 +48,8 @@ pub(crate) struct Left {
     /// The rest of damaged segments.
     pub images: BTreeMap<SegmentId, Vec<u8>>,
     losses: Vec<Loss>,
+    /// All listed segments.
+    listed: Vec<SegmentId>,
 }
 
 impl Left {
@@ -58,12 +65,18 @@ impl Left {
         let Some(accepted) = read(&**backup.disk()).map_err(|error| failed(backup, error))? else {
             return Ok(None);
         };
-        let mut left = Left::default();
+        let mut left = Left {
+            listed: state.segments.keys().copied().collect(),
+            ..Left::default()
+        };
         for (segment, token) in accepted {
             let replica = replicas.iter().find(|replica| replica.segment == segment);
             let Some((listed, replica)) = state.segments.get(&segment).zip(replica) else {
                 continue; // Z3
             };
+            if has_unknown_end(listed, replica) {
+                continue; // stays refused (Z5)
+            }
             let Examined { sound, loss } = look(backup, listed, replica)?;
             let Some(loss) = loss else { continue };
             if loss.token() != token && !has_bug(Bug::AcceptsMore) {
@@ -87,12 +100,22 @@ impl Left {
         self.claims().map(|claim| claim.version).max().unwrap_or(0)
     }
 
-    /// Z2, then Z3. No other thread uses the store.
+    /// Z2 and Z4, then Z3. No other thread uses the store.
     pub(crate) fn settle(&self, durable: &Durable, backup: &Backup) -> Result<(), Error> {
-        let claims: Vec<&Claim> = self.claims().collect();
+        if !has_bug(Bug::LostNamesForgotten) {
+            let lost: Vec<SegmentId> = self.images.keys().copied().collect();
+            durable.log().announce_lost(&lost, &self.listed);
+        }
+        let of_loss = |loss| {
+            let Loss {
+                segment, claims, ..
+            }: &Loss = loss;
+            claims.iter().map(|claim| (*segment, claim))
+        };
+        let claims: Vec<(SegmentId, &Claim)> = self.losses.iter().flat_map(of_loss).collect();
         let mut session = durable.engine.brief_session()?;
         for claims in claims.chunks(STEP_KEYS) {
-            for claim in claims.iter().filter(|_| !has_bug(Bug::OlderIsShown)) {
+            for (segment, claim) in claims.iter().filter(|_| !has_bug(Bug::OlderIsShown)) {
                 let table = Table(claim.table);
                 let is_object = match claim.kind {
                     EntryKind::Object => true,
@@ -103,14 +126,8 @@ impl Left {
                     continue;
                 }
                 let mut guard = session.pin();
-                let hash = guard.hash(&claim.key);
-                guard.update(table, hash, &claim.key, |found, _| {
-                    let newest = found.map_or(0, |found| found.version);
-                    match newest > claim.version || is_object && newest == claim.version {
-                        true => Decision::Keep,
-                        false => Decision::Remove,
-                    }
-                })?;
+                let key = (guard.hash(&claim.key), &claim.key[..]);
+                guard.bury_lost(table, key, *segment, (claim.version, is_object))?;
                 let _ = guard.take_position(); // the commit has everything
             }
             durable.commit_once(&mut durable.lock(), Level::Synced)?;
@@ -167,6 +184,14 @@ pub fn losses(disk: &Arc<dyn Disk>) -> Result<Losses, Error> {
             ));
             continue;
         };
+        if has_unknown_end(listed, replica) {
+            found.others.push(format!(
+                "segment {segment} was open, and its newest slot is lost: from byte {} to an \
+                 unknown end any key may have been in it: use `duramen fsck --repair`, or a snapshot",
+                replica.length
+            ));
+            continue;
+        }
         if is_sound(&backup, listed, replica, &mut scratch) {
             continue;
         }
@@ -194,10 +219,7 @@ pub fn accept(disk: &dyn Disk, losses: &[Loss]) -> io::Result<()> {
     let blocks = (text.len() as u64).div_ceil(BLOCK_BYTES);
     let mut bytes = text.into_bytes();
     bytes.resize((blocks * BLOCK_BYTES) as usize, b'\n');
-    let file = disk.open(FILE, OpenHow::Create)?;
-    file.write_at(0, &bytes)?;
-    file.sync_data()?;
-    disk.sync_dir()
+    disk.put_file(FILE, &bytes)
 }
 
 /// The accepted tokens by segment; `None`: there is no list, or it is not whole.
@@ -234,6 +256,12 @@ fn parse(text: &str) -> Option<BTreeMap<SegmentId, u32>> {
 /// The certificate of a listed segment.
 fn certificate(listed: &Listed, replica: &ReplicaInfo) -> Certificate {
     listed.closed.unwrap_or(replica.certificate())
+}
+
+/// Z5: the newest data of an open segment were behind what the replica's certificate covers.
+fn has_unknown_end(listed: &Listed, replica: &ReplicaInfo) -> bool {
+    let is_older = !replica.closed && replica.epoch < listed.epoch;
+    listed.closed.is_none() && (replica.damaged || is_older) && !has_bug(Bug::EndIsBelieved)
 }
 
 /// Whether a start takes this replica.

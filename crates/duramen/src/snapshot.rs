@@ -5,6 +5,8 @@
 //!   later ones (durable::cut).
 //! - N2: segments that were listed at that moment are not freed before they are copied; they only
 //!   grow, so their beginnings up to the lengths of that moment can be copied in the background.
+//! - N4: every entry of the copy is sound, or a start makes it so: bits that flipped in memory
+//!   before the segment was written are certified with it, and a start would refuse them.
 //! - N3: the copy becomes a store by its last step, after all of it is durable (create::K2).
 //!   An interrupted copy is refused.
 
@@ -16,10 +18,13 @@ use crate::{DurabilityStats, Error, Phase, Progress, SnapshotReport};
 use duramen_backup::disk::Disk;
 use duramen_backup::{Backup, Chunk, Geometry};
 use duramen_base::ids::{Level, SegmentId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_cluster::control::State;
 use duramen_cluster::replication::{Effect, Found, Master};
 use duramen_format::certificate::Certificate;
 use duramen_format::control::Record;
+use duramen_format::segment::{HEADER_BYTES, Kind};
+use duramen_format::{entry, mend};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
@@ -217,9 +222,34 @@ fn copy(
         });
     }
     let listed = &state.segments[&segment];
+    let damage = has_bug(Bug::CopiesDamage).then_some(Ok(()));
+    if damage
+        .unwrap_or_else(|| check_entries(bytes, listed.kind))
+        .is_err()
+    {
+        return Err(Error::Damaged {
+            place: source.disk().label(),
+            reason: format!(
+                "segment {segment} was written with a damaged entry, so its copy could not be \
+                 restored; if memory has the data it is replaced now: try again in a moment"
+            ),
+        });
+    }
     target
         .write_frame(segment, listed.epoch, bytes, certificate, listed.kind)
         .map_err(Error::Disk)
+}
+
+/// N4. A start puts one flipped bit of an entry back; what is copied stays as it is.
+fn check_entries(bytes: &[u8], kind: Kind) -> Result<(), usize> {
+    let mut at = HEADER_BYTES;
+    while at < bytes.len() {
+        match entry::parse(&bytes[at..]) {
+            Ok(entry) => at += entry.padded_bytes,
+            Err(_) => return mend::segment(&mut bytes.to_vec(), kind, usize::MAX).map(drop),
+        }
+    }
+    Ok(())
 }
 
 /// Writes the copy's control segment.

@@ -9,6 +9,7 @@
 //! a head while pinned, because its holder may be such a transaction.
 
 mod expired;
+mod lost;
 mod memory;
 
 use crate::cleaner::index_search::IndexSearch;

@@ -52,6 +52,7 @@
 
 mod disk_room;
 mod evicted;
+mod lost;
 mod survivors;
 
 pub use survivors::SurvivorReady;

@@ -468,6 +468,21 @@ impl<'s> Guard<'s> {
             key,
             victim,
         };
+        self.append_tombstone(log, hash, locked, &tombstone)
+    }
+
+    /// Appends a tombstone of the key, and records its position. The bucket is locked.
+    ///
+    /// # Errors
+    /// [`Error::GroupTooLarge`].
+    pub(crate) fn append_tombstone(
+        &mut self,
+        log: &Log,
+        hash: KeyHash,
+        locked: &Locked<'s>,
+        tombstone: &NewTombstone<'_>,
+    ) -> Result<Buried, Error> {
+        let space = &self.core.space;
         let bytes = tombstone.padded_bytes();
         let tail = self.tail.as_mut().expect("locked before the bucket");
         if !tail.fits(bytes) && !self.ahead.is_empty() {
