@@ -263,7 +263,8 @@ impl<T> BackupService<T> {
                 let length = info.length;
                 let end = offset.saturating_add(RAW_BYTES).min(length) as usize;
                 let piece = self.scratch.get(offset as usize..end).unwrap_or_default();
-                (PeerAnswer::Raw { length }, piece.to_vec())
+                let lacks_end = info.damaged && !info.closed;
+                (PeerAnswer::Raw { length, lacks_end }, piece.to_vec())
             }
             Err(error) => (bad(&error.to_string()), Vec::new()),
         }

@@ -6,6 +6,8 @@
 //! - D2: what none of them has is reported with its token. It is left out only if the order names
 //!   this token. Then a tombstone takes the place of each lost entry, so that no older version of
 //!   its key appears.
+//! - D4: of an open segment, a replica whose newest slot is lost was longer than its certificate
+//!   says. If no holder has another replica, the end of the segment is lost, as in D2.
 //! - D3: all segments are looked at before the partition fails, so that an operator decides once.
 
 use super::{PATIENCE_US, REST_US, ROUNDS_MAX, Run};
@@ -41,6 +43,8 @@ struct Fetched {
     /// Bytes of the next one, as far as they have come.
     current: Vec<u8>,
     images: Vec<Vec<u8>>,
+    /// A replica ends where its certificate says (D4).
+    has_end: bool,
     asked: Option<PeerCall>,
     due_us: u64,
     /// Requests without an answer in a row.
@@ -66,6 +70,7 @@ impl DamagedSegments {
             left: holders,
             current: Vec::new(),
             images: Vec::new(),
+            has_end: false,
             asked: None,
             due_us: 0,
             failed: 0,
@@ -111,8 +116,9 @@ impl DamagedSegments {
         };
         of.asked = None;
         match answer {
-            Some((PeerAnswer::Raw { length }, piece)) => {
+            Some((PeerAnswer::Raw { length, lacks_end }, piece)) => {
                 of.current.extend_from_slice(&piece);
+                of.has_end |= !lacks_end;
                 (of.failed, of.due_us) = (0, now_us);
                 if piece.is_empty() || of.current.len() >= length as usize {
                     let image = std::mem::take(&mut of.current);
@@ -176,12 +182,13 @@ impl Run {
             of.is_given = true;
             self.jobs += 1;
             let images = std::mem::take(&mut of.images);
+            let has_end = of.has_end;
             let wanted = self.order.segments[*segment].clone();
             let (log, accepted) = (self.order.log, self.order.accepted.clone());
             let (side, tablets) = (self.side.clone(), self.order.tablets.clone());
             let (segment, hasher) = (*segment, hasher.clone());
             jobs.push(Job::new("mend", move || {
-                let result = left_of(&images, log, &wanted, &accepted);
+                let result = left_of(&images, has_end, log, &wanted, &accepted);
                 let result = result.map(|bytes| {
                     let bytes = cut(&bytes, &wanted, &tablets, &hasher);
                     side.replay(&bytes)
@@ -213,6 +220,7 @@ impl Run {
 /// The loss that no operator has accepted (D2).
 fn left_of(
     images: &[Vec<u8>],
+    has_end: bool,
     log: ServerId,
     wanted: &RecoverSegment,
     accepted: &[u32],
@@ -224,7 +232,10 @@ fn left_of(
         head: 0,
         capacity: wanted.certificate.length,
     };
-    let examined = examine(images, &header, wanted.certificate);
+    let mut examined = examine(images, &header, wanted.certificate);
+    if !wanted.closed && !has_end && !has_bug(Bug::ShorterCounts) {
+        examined.lose_end(wanted.segment, wanted.certificate); // D4
+    }
     let is_accepted = |loss: &Loss| accepted.contains(&loss.token());
     match &examined.loss {
         Some(loss) if !is_accepted(loss) && !has_bug(Bug::AcceptsUnasked) => Err(SegmentLoss {

@@ -43,6 +43,15 @@ fn order_of(certificate: Certificate, accepted: Vec<u32>) -> Recover {
 
 /// Each holder says that its replica is bad, and gives its bytes. Returns the outcome.
 fn outcome(order: Recover, images: &[Vec<u8>; 2]) -> (PartitionOutcome, u64) {
+    outcome_of(order, images, [false; 2])
+}
+
+/// `lack_end`: what the holders say of the ends of their replicas.
+fn outcome_of(
+    order: Recover,
+    images: &[Vec<u8>; 2],
+    lack_end: [bool; 2],
+) -> (PartitionOutcome, u64) {
     let mut rig = Rig::of(order);
     let mut rounds = 0;
     loop {
@@ -64,7 +73,8 @@ fn outcome(order: Recover, images: &[Vec<u8>; 2]) -> (PartitionOutcome, u64) {
                     let (image, offset) = (&images[n], *offset as usize);
                     let piece = image[offset..image.len().min(offset + 40)].to_vec();
                     let length = image.len() as u32;
-                    rig.answer(&asked, PeerAnswer::Raw { length }, piece);
+                    let lacks_end = lack_end[n];
+                    rig.answer(&asked, PeerAnswer::Raw { length, lacks_end }, piece);
                 }
                 other => panic!("{other:?}"),
             }
@@ -188,4 +198,58 @@ fn a_loss_that_nobody_accepted_is_found() {
         matches!(outcome, PartitionOutcome::Replayed { .. }),
         "{outcome:?}"
     );
+}
+
+/// damaged::D4: each holder has a shorter image with a certificate of its own, that of an older
+/// slot, or none at all.
+#[test]
+fn an_image_that_may_be_shorter_is_not_replayed_unasked() {
+    let header = &segment()[..0];
+    for image in [segment(), header.to_vec()] {
+        let certificate = Certificate::of(&image);
+        let order = |is_closed, accepted| {
+            let mut order = order_of(certificate, accepted);
+            let mut segment = order.segments[0].clone();
+            segment.closed = is_closed;
+            order.segments = vec![segment].into();
+            order
+        };
+        let images = [image.clone(), image.clone()];
+        let token = match outcome_of(order(false, vec![]), &images, [true; 2]) {
+            (PartitionOutcome::Lost { losses }, 0) => {
+                let told = losses[0].lines.last().expect("a line");
+                assert!(told.contains("to an unknown end: any key"), "{told}");
+                losses[0].token
+            }
+            other => panic!("{other:?}"),
+        };
+        let objects = if image.is_empty() { 0 } else { 3 };
+        let is_replayed = |(outcome, found): (PartitionOutcome, u64)| {
+            matches!(outcome, PartitionOutcome::Replayed { .. }) && found == objects
+        };
+        assert!(is_replayed(outcome_of(
+            order(false, vec![token]),
+            &images,
+            [true; 2]
+        )));
+        if image.is_empty() {
+            continue;
+        }
+        // Another holder knows the end, or the control log does.
+        assert!(is_replayed(outcome_of(
+            order(false, vec![]),
+            &images,
+            [true, false]
+        )));
+        assert!(is_replayed(outcome_of(
+            order(true, vec![]),
+            &images,
+            [true; 2]
+        )));
+        let unasked = || outcome_of(order(false, vec![]), &images, [true; 2]);
+        assert!(
+            is_replayed(with_bug(Bug::ShorterCounts, unasked)),
+            "the bug is not found"
+        );
+    }
 }

@@ -202,5 +202,7 @@ pub enum PeerAnswer {
     /// Payload: bytes of the replica, which has this length here.
     Raw {
         length: u32,
+        /// Its newest slot is lost: the replica was longer, nobody knows by how much.
+        lacks_end: bool,
     },
 }

@@ -45,7 +45,10 @@ pub fn peer() -> Peer {
 }
 
 pub fn peer_answer() -> PeerAnswer {
-    PeerAnswer::Raw { length: 2 << 20 }
+    PeerAnswer::Raw {
+        length: 2 << 20,
+        lacks_end: true,
+    }
 }
 
 pub fn recover() -> Recover {
