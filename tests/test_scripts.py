@@ -117,6 +117,23 @@ def test_a_script_that_loops_delays_nobody_and_can_be_killed(server, script):
     assert clients[0].eval("return 7", 0) == 7
 
 
+def test_a_long_request_of_a_script_is_parsed_once(server):
+    """It was parsed again before each slice of the script, which took longer than the slice."""
+    script = "local n = 0 for i = 1, 60000000 do n = n + i end return #ARGV"
+    with server.connect() as wire:
+
+        def seconds(arguments):
+            began = time.monotonic()
+            wire.send(harness.encode("EVAL", script, 0, *arguments))
+            time.sleep(0.01)
+            wire.send(harness.encode("ECHO", "x" * 100) + harness.encode("PING"))
+            assert [wire.reply() for _ in range(3)] == [len(arguments), b"x" * 100, b"PONG"]
+            return time.monotonic() - began
+
+        short, long = seconds(["a"]), seconds(["a"] * 1_000_000)
+        assert long < 3 * short + 2, f"{long:.1f} s, a short one {short:.1f} s"
+
+
 def test_an_exchange_of_databases_beside_a_suspended_script(server):
     """Each slice looked its tables up anew: the script wrote into both, and missed its own write."""
     first, second = connect(server), redis.Redis(port=server.port, db=1)

@@ -15,6 +15,7 @@ const LIMITS: Limits = Limits {
     inline_bytes_max: 1 << 12,
     request_bytes_max: 1 << 20,
     requests_max: 100,
+    parsed_bytes_max: 1 << 10,
     unauthenticated: false,
 };
 

@@ -8,7 +8,7 @@ use super::native::Native;
 use super::tls::Tls;
 use crate::exec::{Client, Mode};
 use crate::shared::{ClientRecord, Shared};
-use duramen_wire::resp::ParseState;
+use duramen_wire::resp::{ParseState, Requests};
 use rustix::event::epoll::EventFlags;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
@@ -21,6 +21,9 @@ pub(super) struct Connection {
     pub(super) client: Client,
     pub(super) record: Arc<ClientRecord>,
     pub(super) parse: ParseState,
+    /// The requests at the front of its input, parsed, and their bytes, if they are long and one of
+    /// them goes on.
+    pub(super) parsed: Option<(Requests, usize)>,
     /// None: its bytes are not encrypted.
     pub(super) tls: Option<Tls>,
     /// None: the protocol is RESP.
@@ -122,6 +125,7 @@ impl Connection {
             client,
             record,
             parse: ParseState::new(),
+            parsed: None,
             tls: None,
             native: None,
             input: Backlog::default(),

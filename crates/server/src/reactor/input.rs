@@ -26,7 +26,7 @@ use super::connection::{Connection, RoomTurn, WaitsFor};
 use super::round::{Ready, Recycled};
 use super::slots::Token;
 use super::{GROUP_INPUT_BYTES, GROUP_REQUESTS, Reactor};
-use duramen_wire::resp::{Consumed, Limits, ParseState, parse_requests};
+use duramen_wire::resp::{Consumed, Limits, ParseState, Requests, parse_requests};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -46,6 +46,9 @@ const AHEAD_PART: usize = 16;
 pub(super) const BEHIND_MS: u64 = 100;
 /// See R4.
 const FULL_MS: u64 = 5_000;
+/// After so many bytes the requests of one connection are parsed in its next turn. Others wait
+/// meanwhile: less than a millisecond, unless one request is that long.
+const PARSED_BYTES_MAX: usize = 128 << 10;
 /// Maximum requests of one connection that run in one turn.
 pub(super) const TURN_REQUESTS_MAX: usize = 1024;
 
@@ -307,12 +310,20 @@ impl Reactor {
             return self.parse_native(token, connection, source);
         }
         let limits = self.limits(&connection);
-        let mut requests = self.recycled.requests();
         let input = match &source {
             Source::Shared(range) => self.input.get(range),
             Source::Own => connection.input.get(),
         };
-        let parsed = parse_requests(input, &limits, &mut connection.parse, &mut requests);
+        let (requests, parsed) = match connection.parsed.take() {
+            // More input may have come meanwhile.
+            Some((requests, bytes)) => (requests, Ok(consumed(bytes, input))),
+            None => {
+                let mut requests = self.recycled.requests();
+                let state = &mut connection.parse;
+                let parsed = parse_requests(input, &limits, state, &mut requests);
+                (requests, parsed)
+            }
+        };
         let nothing = parsed
             == Ok(Consumed {
                 bytes: 0,
@@ -525,6 +536,7 @@ impl Reactor {
                 bulk_bytes_max: config.request_limit_bytes,
                 request_bytes_max: config.request_limit_bytes + REQUEST_OVERHEAD_BYTES,
                 requests_max: TURN_REQUESTS_MAX,
+                parsed_bytes_max: PARSED_BYTES_MAX,
                 ..Limits::default()
             }
         } else {
@@ -572,6 +584,23 @@ pub(super) fn receive_own(connection: &mut Connection, left: Option<usize>) -> R
         }
     };
     Received::new(received, |_| Source::Own)
+}
+
+/// The result of [`parse_requests`] for requests of so many bytes at the front of `input`.
+fn consumed(bytes: usize, input: &[u8]) -> Consumed {
+    let more = bytes < input.len();
+    Consumed { bytes, more }
+}
+
+impl Connection {
+    /// Keeps requests that did not run: their parsing would take long again.
+    pub(super) fn keep_parsed(&mut self, requests: Requests, bytes: usize) -> Option<Requests> {
+        if bytes <= PARSED_BYTES_MAX {
+            return Some(requests);
+        }
+        self.parsed = Some((requests, bytes));
+        None
+    }
 }
 
 /// Length of the first `executed` requests of `input`; None: all of it.

@@ -195,7 +195,15 @@ impl Reactor {
         connection.note_replies(replies_from);
         self.hold(token, &mut connection, replies_from);
         let whole = executed >= requests.len();
-        self.recycled.give_back(requests);
+        let requests = match &parsed {
+            Ok(consumed) if executed == 0 && verdict == Verdict::Open && !whole => {
+                connection.keep_parsed(requests, consumed.bytes)
+            }
+            _ => Some(requests),
+        };
+        if let Some(requests) = requests {
+            self.recycled.give_back(requests);
+        }
         let (consumed, more) = match parsed {
             Ok(consumed) if whole => (Some(consumed.bytes), consumed.more),
             Err(error) if whole => {

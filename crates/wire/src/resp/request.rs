@@ -27,6 +27,9 @@ pub struct Limits {
     pub request_bytes_max: usize,
     /// Maximum requests that one call takes out of the input.
     pub requests_max: usize,
+    /// A call ends behind the request, also an empty one, with which it has parsed more bytes than
+    /// this.
+    pub parsed_bytes_max: usize,
     /// Whether these are limits for a client before `AUTH`: the error text says so.
     pub unauthenticated: bool,
 }
@@ -40,6 +43,7 @@ impl Default for Limits {
             inline_bytes_max: INLINE_BYTES_MAX,
             request_bytes_max: REQUEST_BYTES_MAX,
             requests_max: usize::MAX,
+            parsed_bytes_max: REQUEST_BYTES_MAX,
             unauthenticated: false,
         }
     }
@@ -56,6 +60,7 @@ impl Limits {
             inline_bytes_max: INLINE_BYTES_MAX,
             request_bytes_max: 10 * (16 * 1024 + HEADER_BYTES_MAX + 2) + HEADER_BYTES_MAX,
             requests_max: 1,
+            parsed_bytes_max: REQUEST_BYTES_MAX,
             unauthenticated: true,
         }
     }
@@ -137,8 +142,8 @@ pub struct Consumed {
     /// drops them from the front of the input, after the requests have run and before the next
     /// call.
     pub bytes: usize,
-    /// Whether parsing stopped at [`Limits::requests_max`] with input left: call again before
-    /// reading more.
+    /// Whether parsing stopped at [`Limits::requests_max`] or [`Limits::parsed_bytes_max`] with
+    /// input left: call again before reading more.
     pub more: bool,
 }
 
@@ -168,7 +173,8 @@ pub fn parse_requests(
     state.needed = 0;
     let short = limits.allow_short_requests() && input.len() <= REQUEST_BYTES_MAX;
     let mut at = 0;
-    while at < input.len() && at <= REQUEST_BYTES_MAX {
+    let parsed_bytes_max = limits.parsed_bytes_max.min(REQUEST_BYTES_MAX);
+    while at < input.len() && at <= parsed_bytes_max {
         if out.len() >= limits.requests_max {
             return Ok(Consumed {
                 bytes: at,

@@ -305,6 +305,32 @@ fn stops_at_the_most_requests_and_goes_on() {
     assert_eq!(requests.len(), 1);
 }
 
+/// All empty lines of a long input were parsed by one call, and again by the next one.
+#[test]
+fn stops_behind_so_many_bytes_and_goes_on() {
+    let limits = Limits {
+        parsed_bytes_max: 100,
+        ..Limits::default()
+    };
+    let (mut state, mut requests) = (ParseState::new(), Requests::new());
+    let mut parse = |input: &[u8]| {
+        let consumed = parse_requests(input, &limits, &mut state, &mut requests);
+        (consumed.expect("right requests"), requests.len())
+    };
+    let more = |bytes| Consumed { bytes, more: true };
+    let long = [&b"*1\r\n$200\r\n"[..], &[b'x'; 200], b"\r\n"].concat();
+    let behind_it = [&long[..], b"PING\r\n"].concat();
+    assert_eq!(parse(&b"\r\n".repeat(1_000)), (more(102), 0));
+    assert_eq!(parse(&b"*0\r\n".repeat(1_000)), (more(104), 0));
+    assert_eq!(parse(&b"PING\r\n".repeat(100)), (more(102), 17));
+    assert_eq!(parse(&behind_it), (more(long.len()), 1));
+    let all = Consumed {
+        bytes: long.len(),
+        more: false,
+    };
+    assert_eq!(parse(&long), (all, 1));
+}
+
 /// A peer that declares much and sends little makes the parser wait; the caller learns for how many
 /// bytes.
 #[test]
