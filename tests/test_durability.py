@@ -374,6 +374,20 @@ def test_wait_and_waitaof(durable):
             wire.call("WAITAOF", 1, 0, -1)
 
 
+@pytest.mark.parametrize("mode", ["SKIP", "OFF"])
+def test_a_silent_waitaof_waits_too(durable, mode):
+    """Its wait was dropped with its reply: the request behind it was answered before the sync."""
+    server = durable("--level", "memory")
+    with server.connect() as wire:
+        assert wire.call("SET", "k", "v") == b"OK"
+        wire.send(encode("CLIENT", "REPLY", mode) + encode("WAITAOF", 1, 0, 0) + encode("CLIENT", "REPLY", "ON"))
+        assert wire.reply() == b"OK"
+        server.kill()
+    server.start()
+    with server.connect() as wire:
+        assert wire.call("GET", "k") == b"v"
+
+
 def test_replies_keep_their_order_while_some_wait(durable):
     server = durable(threads=2)
     with server.connect() as wire, server.connect() as other:

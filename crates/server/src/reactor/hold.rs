@@ -33,7 +33,8 @@
 //!   when its replies become errors. If the connection is gone, they wait as orphans, at most
 //!   [`ORPHAN_BYTES_MAX`] of them for each thread: more are dropped.
 //! - I8: a turn without replies and effects (`CLIENT REPLY OFF`, a slice of a long script) is not
-//!   held. The first turn behind it that has some waits for its data too.
+//!   held, unless a command in it has its own wait (WAITAOF, SAVE). The first turn behind it that
+//!   has some waits for its data too.
 
 use super::connection::{Connection, WaitsFor};
 use super::slots::Token;
@@ -145,7 +146,7 @@ impl Reactor {
         let wait = connection.client.take_wait();
         let effects = connection.client.take_effects(from);
         let bytes = connection.output.len() - from;
-        let is_quiet = bytes == 0 && effects.is_empty();
+        let is_quiet = bytes == 0 && effects.is_empty() && !wait.has_own_end();
         if is_quiet || wait.is_none() || wait.is_durable() && self.may_reply() {
             connection.mode = connection.client.mode();
             self.release(connection, effects, from);

@@ -246,7 +246,7 @@ impl Client {
 
     /// The last turn has no replies: those of the next turn wait for its data too.
     pub fn keep_wait(&mut self, wait: Wait) {
-        self.wait = wait.without_end();
+        self.wait = wait;
     }
 
     /// Takes the effects of the last turn, whose replies begin at `from` in the output.

@@ -101,11 +101,6 @@ impl Wait {
         self.more.is_some()
     }
 
-    /// The same without a command's own wait.
-    pub(crate) fn without_end(self) -> Wait {
-        Wait { more: None, ..self }
-    }
-
     #[inline]
     pub(crate) fn lease(&mut self, needed: bool) {
         self.leased |= needed;
