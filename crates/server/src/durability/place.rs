@@ -98,20 +98,23 @@ impl SnapshotPaths {
         Ok(report)
     }
 
-    /// Removes the oldest of the folder's snapshots that have a name of [`name_of`].
+    /// Removes the oldest of the folder's snapshots that have a name of [`name_of`]. The new one
+    /// stays, whatever its name: the clock may have been set back.
     fn remove_oldest(&self, folder: &Path) -> std::io::Result<()> {
         if self.keep == 0 {
             return Ok(());
         }
         let mut found = Vec::new();
         for entry in std::fs::read_dir(folder)? {
-            let name = entry?.file_name().display().to_string();
+            let name = entry?.file_name();
+            let is_new = self.then.as_ref().and_then(|then| then.file_name()) == Some(&name);
+            let name = name.display().to_string();
             if is_name(&name) {
-                found.push(name);
+                found.push((is_new, name));
             }
         }
         found.sort();
-        for name in found.iter().rev().skip(self.keep) {
+        for (_, name) in found.iter().rev().skip(self.keep) {
             let text = |error| std::io::Error::other(format!("{name}: {error}"));
             remove_copy(&folder.join(name)).map_err(text)?;
         }
@@ -296,6 +299,18 @@ mod tests {
         place.remove_oldest(folder.path()).unwrap();
         let left = names.map(|name| folder.path().join(name).exists());
         assert_eq!(left, [false, true, true, true]);
+        // The clock was set back: the new one has the earliest name.
+        let new = folder.path().join("20260101-000001");
+        std::fs::create_dir(&new).unwrap();
+        let set_back = SnapshotPaths {
+            fresh: folder.path().join(".new"),
+            then: Some(new.clone()),
+            keep: 2,
+        };
+        set_back.remove_oldest(folder.path()).unwrap();
+        let left = names.map(|name| folder.path().join(name).exists());
+        assert_eq!(left, [false, false, true, true]);
+        assert!(new.exists(), "the snapshot just made was removed");
         // A folder with something else stays, and is named.
         let foreign = folder.path().join("20250101-000000");
         std::fs::create_dir(&foreign).unwrap();
