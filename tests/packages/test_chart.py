@@ -113,7 +113,8 @@ def test_the_program_accepts_the_settings(case, tmp_path):
     files = tmp_path / "tls"
     certificates(files)
     (tmp_path / "users.acl").write_text("")
-    local = lambda text: text.replace("/tls/", f"{files}/").replace("/acl/", f"{tmp_path}/")  # noqa: E731
+    (tmp_path / "token").write_text("0123456789" * 4)
+    local = lambda text: re.sub("/(?:acl|secrets)/", f"{tmp_path}/", text.replace("/tls/", f"{files}/"))  # noqa: E731
     file = tmp_path / "duramen.toml"
     file.write_text(local(text))
     variables = {name: local(value) for name, value in variables.items()}
@@ -121,6 +122,15 @@ def test_the_program_accepts_the_settings(case, tmp_path):
     # Those are for commands.
     settings = variables.keys() - {"DURAMEN_PASSWORD", "DURAMEN_HOST", "DURAMEN_TLS"}
     assert "did you mean" not in said and f"{len(settings)} by variables" in said, said
+
+
+def test_commands_in_a_pod_reach_its_server():
+    """With IPv6 alone, the `duramen ping` of the notes went to 127.0.0.1."""
+    hosts = {}
+    for families in (["IPv4"], ["IPv6"], ["IPv6", "IPv4"]):
+        server = container(find(render({**AUTH, "ipFamilies": families}), "StatefulSet", "shop-duramen"))
+        hosts[" ".join(families)] = [one["value"] for one in server["env"] if one["name"] == "DURAMEN_HOST"]
+    assert hosts == {"IPv4": [], "IPv6": ["::1"], "IPv6 IPv4": []}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -187,11 +187,13 @@ def test_the_units_have_one_sandbox():
 @pytest.mark.full
 def test_a_coordinator_and_a_member_run_under_their_units(installed):
     installed.run("sh", "-c", "umask 077; echo 0123456789012345678901234567890123456789 >/etc/duramen/token; chown duramen /etc/duramen/token")
-    installed.write("/etc/default/duramen-coordinator", 'DURAMEN_COORDINATOR_OPTIONS="--cluster shop --replicas 1 --cluster-token-file /etc/duramen/token"\n')
+    store = "/var/lib/duramen/coordinator/other"  # as etcd would be
+    installed.write("/etc/default/duramen-coordinator", f'DURAMEN_COORDINATOR_STORE=redb:{store}\nDURAMEN_COORDINATOR_OPTIONS="--cluster shop --replicas 1 --cluster-token-file /etc/duramen/token"\n')
     installed.write("/etc/duramen/shop.toml", 'cluster = "shop"\ncoordinator = "127.0.0.1:7400"\ncluster-token-file = "/etc/duramen/token"\nmemory = "64mb"\n')
     with serving(installed, "duramen-coordinator.service"), serving(installed, "duramen@shop.service"):
         said = installed.run("duramen", "status", "--coordinator", "127.0.0.1:7400", "--cluster-token-file", "/etc/duramen/token")
         assert re.search(r"(?m)^0\.1 +up ", said), said
+        assert installed.run("ls", store)
 
 
 @pytest.mark.full
