@@ -6,6 +6,7 @@ import os
 import select
 import threading
 import time
+import urllib.error
 import urllib.request
 
 import pytest
@@ -308,3 +309,28 @@ def test_a_transaction_with_a_script_has_the_level_of_its_beginning(hanging_disk
             time.sleep(1)
             assert not has_reply(wire)
         assert wire.reply() == [b"OK", 1, b"OK"]
+
+
+def test_a_disk_that_hangs_shows(hanging_disk, start):
+    """No page, figure or alert told that a single server acknowledged nothing."""
+
+    def held_s():
+        lines = page(server, "/metrics").decode().splitlines()
+        return float(next(line for line in lines if line.startswith("duramen_replies_held_seconds ")).split()[1])
+
+    def why():
+        with pytest.raises(urllib.error.HTTPError, match="503") as raised:
+            page(server, "/readyz")
+        return raised.value.read().decode()
+
+    server = serve(start, hanging_disk, "synced")
+    with server.connect() as wire, server.connect() as patient:
+        assert (held_s(), page(server, "/readyz").strip()) == (0, b"ok")
+        patient.send(encode("WAIT", 1, 0))  # its own wait: no fault of the server
+        with harness.frozen(hanging_disk):
+            wire.send(encode("SET", "k", "v"))
+            harness.wait_until(lambda: held_s() > 3.5, "the reply waits")
+            assert "replies wait for the disk since" in why()
+        assert wire.reply() == b"OK"
+        harness.wait_until(lambda: held_s() == 0, "nothing waits but by its own will")
+        assert page(server, "/readyz").strip() == b"ok"

@@ -156,6 +156,27 @@ def test_the_alert_of_full_memory_fires_when_a_server_refuses(memory, tmp_path):
         harness.wait_until(lambda: "no write was refused for lack of memory" in server.log(), "the end of the refusals")
 
 
+def test_the_alert_of_a_nearly_full_disk_fires_before_writes_are_refused(tmp_path):
+    """It compared frames: writes were refused when a quarter of them was used."""
+    value = b"v" * 20_000
+    sizes = ("--disk-size", "256mb", "--wal-size", "64mb")
+    with harness.Duramen(tmp_path, *sizes, dir=tmp_path / "data", memory="512mb", level="memory") as server:
+        wire = server.connect()
+        pages, number, refused, nearly = [samples(server.admin_port)[0]], 0, False, None
+        while not refused:
+            replies = wire.pipeline([("SET", f"key:{number + n}", value) for n in range(20)])
+            number += 20
+            refused = any(isinstance(reply, harness.ErrorReply) for reply in replies)
+            page = samples(server.admin_port)[0]
+            used, most = (float(page[f"duramen_{name}"]) for name in ("log_segments", "log_segments_max"))
+            if not refused and nearly is None and used > 0.95 * most:
+                nearly = page
+        assert "MISCONF" in str([reply for reply in replies if isinstance(reply, harness.ErrorReply)]), replies
+        assert nearly, "it is nearly full before it refuses"
+        assert "DuramenDiskNearlyFull" not in alerts_of(pages * 18, tmp_path)
+        assert "DuramenDiskNearlyFull" in alerts_of(pages + [nearly] * 17, tmp_path)
+
+
 def test_promtool_accepts_the_rules():
     assert f"SUCCESS: {len(expressions_of_rules())} rules found" in promtool("check", "rules", RULES)
 

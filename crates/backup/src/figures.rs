@@ -102,6 +102,7 @@ impl Backup {
             wal_used_bytes: state.ring.used(),
             frames: self.geometry.frames,
             frames_used: state.frames.used(),
+            lacks_space: state.frames.lacks_space() && state.waits_for_frames(),
             frame_bytes: self.geometry.segment_bytes,
             replicas: state.replicas.len() as u32,
             quarantined: state.frames.quarantined(),

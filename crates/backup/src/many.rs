@@ -227,6 +227,12 @@ fn sorted(mut ranks: Vec<u128>) -> Vec<u128> {
 }
 
 impl State {
+    /// Whether a closed replica has no frame yet.
+    pub(crate) fn waits_for_frames(&self) -> bool {
+        let mut replicas = self.replicas.values();
+        replicas.any(|replica| replica.closed && replica.frame.is_none())
+    }
+
     pub(crate) fn logs(&self) -> Vec<u64> {
         let mut logs: Vec<u64> = self.replicas.keys().map(|id| id.log).collect();
         logs.dedup(); // they are ordered

@@ -317,6 +317,8 @@ pub struct Stats {
     pub frames: u32,
     pub frames_used: u32,
     pub frame_bytes: u32,
+    /// Closed replicas wait for a frame, for which the file system has no space.
+    pub lacks_space: bool,
     /// Replicas that are kept now, in frames or not.
     pub replicas: u32,
     /// Replicas that are not completely in a frame now.
@@ -337,4 +339,15 @@ pub struct Stats {
     pub io_errors: u64,
     /// The reason why the device accepts no more writes; empty while it does.
     pub failed: String,
+}
+
+impl Stats {
+    /// Frames that more replicas may take: none while the file system has no space for one.
+    pub fn frames_free(&self) -> u32 {
+        let taken = self.replicas.max(self.frames_used) + self.quarantined;
+        match self.lacks_space {
+            true => 0,
+            false => self.frames.saturating_sub(taken),
+        }
+    }
 }

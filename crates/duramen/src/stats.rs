@@ -77,6 +77,10 @@ pub struct DurabilityStats {
     pub frame_bytes: u64,
     /// Segments of the data, as listed by the control log.
     pub segments_listed: u64,
+    /// Of a store with a disk of its own: its segments, those in progress included, and the number
+    /// from which on writes are refused, as the disk has room for no more.
+    pub log_segments: u64,
+    pub log_segments_max: u64,
     pub commits: u64,
     pub syncs: u64,
     pub sync: Latency,

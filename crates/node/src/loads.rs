@@ -192,20 +192,13 @@ impl Loads {
         is_news
     }
 
-    /// Reports the free frames if they have changed by more than a part of all.
+    /// Reports the free frames if that is news.
     fn tell_disk(&mut self, me: ServerId, backup: Option<&Backup>, out: &mut Effects) {
         let Some(stats) = backup.map(Backup::stats) else {
             return;
         };
-        let taken = stats.replicas.max(stats.frames_used) + stats.quarantined;
-        let (free, frames) = (
-            u64::from(stats.frames.saturating_sub(taken)),
-            u64::from(stats.frames),
-        );
-        let is_news = self
-            .disk_told
-            .is_none_or(|(told, all)| all != frames || told.abs_diff(free) > frames / DISK_PART);
-        if is_news {
+        let (free, frames) = (u64::from(stats.frames_free()), u64::from(stats.frames));
+        if is_news_of_disk(self.disk_told, free, frames) {
             self.disk_told = Some((free, frames));
             let server = me;
             let question = ToCoordinator::DiskRoom {
@@ -256,6 +249,15 @@ impl Loads {
             self.means_told = None;
         }
     }
+}
+
+/// Whether free frames have changed by more than a part of all since they were told, or have come
+/// to an end or begun again: a full disk is one that people have to hear of.
+fn is_news_of_disk(told: Option<(u64, u64)>, free: u64, frames: u64) -> bool {
+    told.is_none_or(|(told, all)| {
+        let is_other = told.abs_diff(free) > frames / DISK_PART;
+        all != frames || is_other || (told == 0) != (free == 0)
+    })
 }
 
 /// Recovered data fill segments of several threads, of which the last ones are not full.
@@ -357,6 +359,19 @@ mod tests {
             let again = [sizes, room, disk, means];
             assert_eq!(again, answers.map(|answer| answer.is_none()));
         }
+    }
+
+    /// The last frames of a disk went in small steps, and the coordinator never heard that none was
+    /// left.
+    #[test]
+    fn the_end_of_the_free_frames_is_news() {
+        let told = |free| Some((free, 3200));
+        assert!(is_news_of_disk(None, 3200, 3200));
+        assert!(is_news_of_disk(told(200), 99, 3200));
+        assert!(!is_news_of_disk(told(200), 100, 3200));
+        assert!(is_news_of_disk(told(20), 0, 3200));
+        assert!(is_news_of_disk(told(0), 1, 3200));
+        assert!(!is_news_of_disk(told(0), 0, 3200));
     }
 
     #[test]

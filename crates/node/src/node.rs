@@ -134,12 +134,9 @@ impl Node {
         self.life.as_ref().map_or(0, Life::slow_backups)
     }
 
-    /// Bytes written to this member's disk since the start.
-    pub fn backup_written_bytes(&self) -> u64 {
-        let stats = self.options.backup.as_ref().map(|backup| backup.stats());
-        stats.map_or(0, |stats| {
-            stats.wal_written_bytes + stats.frame_written_bytes
-        })
+    /// Figures of this member's disk. `None`: it keeps no data of others.
+    pub fn backup_stats(&self) -> Option<duramen_backup::Stats> {
+        self.options.backup.as_ref().map(|backup| backup.stats())
     }
 
     /// The parts of this member's log that its backups do not have yet, for people.

@@ -13,6 +13,7 @@ use crate::shared::{Shared, Stop};
 use crate::tier::Tier;
 use duramen_backup::Backup;
 use duramen_backup::os::OsDisk;
+use duramen_cipher::KeySource;
 use duramen_engine::{Options, Store};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -133,6 +134,22 @@ impl Server {
         let mut server = Server::launch(config, None)?;
         server.wait_loaded()?;
         Ok(server)
+    }
+
+    /// Reads the files of users, of the cluster's token and of the encryption key, and checks them
+    /// as a start does. A command that prints the key is not run.
+    ///
+    /// # Errors
+    /// The file, and the fault.
+    pub fn check_files(config: &ServerConfig) -> Result<(), ServerError> {
+        Shared::check_users(config, catalog())?;
+        config.cluster_token()?;
+        let key = config.key_source();
+        if let Some(file) = key.filter(|key| matches!(key, KeySource::File(_))) {
+            let read = file.read();
+            read.map_err(|error| ServerError::Config(error.to_string()))?;
+        }
+        Ok(())
     }
 
     /// As [`start`](Self::start), but returns as soon as the server listens: until the data is

@@ -632,7 +632,7 @@ impl Shared {
     }
 
     /// How long the oldest held reply of any thread has waited, in milliseconds; 0 = no reply is
-    /// held.
+    /// held. After replies were given up, since when: until they would be acknowledged.
     pub fn replies_held_ms(&self) -> u64 {
         let now_ms = crate::clock::now_ms();
         let held_ms = |thread: &ThreadShared| match thread.counters.held_since_ms.get() {
@@ -642,19 +642,28 @@ impl Shared {
         self.threads.iter().map(held_ms).max().unwrap_or(0)
     }
 
+    /// Whether the users of these settings can be used.
+    ///
+    /// # Errors
+    /// [`ServerError::Config`] or [`ServerError::File`].
+    pub(crate) fn check_users(config: &ServerConfig, known: Catalog) -> Result<(), ServerError> {
+        acl::AclState::new(config, known).map(drop)
+    }
+
     /// Why the server, although it runs, does not serve all its clients now.
     pub(crate) fn why_not_ready(&self) -> Option<String> {
         if self.is_stuck() {
             return Some("a thread is stuck: see /livez".to_owned());
         }
-        let member = self.membership()?;
-        let (held_ms, unleased_ms) = (self.replies_held_ms(), member.unleased_ms());
+        let (member, held_ms) = (self.membership(), self.replies_held_ms());
         if held_ms >= NOT_READY_AFTER_MS {
+            let cause = member.map_or("the disk", |_| "backups");
             return Some(format!(
-                "replies wait for backups since {} s",
+                "replies wait for {cause} since {} s",
                 held_ms / 1_000
             ));
         }
+        let unleased_ms = member?.unleased_ms();
         (unleased_ms >= NOT_READY_AFTER_MS).then(|| {
             format!(
                 "its tablets have waited for a lease of its backups for {} s",

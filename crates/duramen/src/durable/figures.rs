@@ -55,7 +55,11 @@ impl Figures {
 impl Durable {
     /// The figures of this side; the store adds its own. Waits for no disk.
     pub fn stats(&self) -> DurabilityStats {
+        let room = self.local().map(|_| self.log().disk_room());
+        let (log_segments, log_segments_max) = room.unwrap_or_default();
         DurabilityStats {
+            log_segments,
+            log_segments_max,
             disk: self.disk_state(),
             undurable_bytes: self.log().undurable_bytes(),
             segments_listed: self.figures.segments_listed.load(Ordering::Relaxed),

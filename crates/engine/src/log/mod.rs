@@ -500,6 +500,11 @@ impl Log {
         self.swaps.room().0
     }
 
+    /// The segments listed, and the number from which on writers get no further one.
+    pub fn disk_room(&self) -> (u64, u64) {
+        self.swaps.room()
+    }
+
     /// Sets the number of segments that the disk has space for; `u64::MAX` = enough for all. Some
     /// of them are kept for cleaning, and some for removals.
     pub fn set_disk_room(&self, segments: u64) {

@@ -35,6 +35,9 @@
 //! - I8: a turn without replies and effects (`CLIENT REPLY OFF`, a slice of a long script) is not
 //!   held, unless a command in it has its own wait (WAITAOF, SAVE). The first turn behind it that
 //!   has some waits for its data too.
+//! - I9: `held_since_ms` tells since when this thread has acknowledged less than it should. A reply
+//!   that was given up counts until its wait is over: clients that give up soon do not end the
+//!   outage. A command's own wait (WAIT, SAVE) does not count: its client chose it.
 
 use super::connection::{Connection, WaitsFor};
 use super::slots::Token;
@@ -74,6 +77,9 @@ const AFTER_MS: u64 = 1_000;
 /// milliseconds.
 const LEASE_LOOK_MS: u64 = 2;
 
+/// The wait of a reply that was given up is looked at this often.
+const GIVEN_UP_LOOK_MS: u64 = 1_000;
+
 /// Maximum bytes of effects of closed connections that wait: clients come and go while a disk
 /// hangs.
 const ORPHAN_BYTES_MAX: usize = 64 << 20;
@@ -89,6 +95,9 @@ pub(super) struct HeldConnections {
     pub(super) unfinished: bool,
     /// Replies of closed connections whose effects wait (I7).
     orphans: Vec<HeldReplies>,
+    /// The first reply that was given up, and since when it had waited: until that wait is over, no
+    /// later one is acknowledged sooner (I9).
+    given_up: Option<(u64, Wait)>,
     /// The level of the commit that the newest held replies need and that was not requested yet.
     demand: Option<Level>,
     /// Number of commits when the held replies were last checked.
@@ -102,6 +111,14 @@ pub(super) struct HeldConnections {
     may_reply: Option<bool>,
 }
 
+/// The earlier of two times; 0 = none.
+fn earlier(a_ms: u64, b_ms: u64) -> u64 {
+    match (a_ms, b_ms) {
+        (0, other) | (other, 0) => other,
+        (a_ms, b_ms) => a_ms.min(b_ms),
+    }
+}
+
 impl HeldConnections {
     /// A group has run: the result of the last check of the right to answer is from before.
     pub(super) fn group_ran(&mut self) {
@@ -109,15 +126,13 @@ impl HeldConnections {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.tokens.is_empty() && self.orphans.is_empty() && !self.unfinished
+        let is_settled = self.given_up.is_none() && !self.unfinished;
+        self.tokens.is_empty() && self.orphans.is_empty() && is_settled
     }
 
     /// A check is due at this time, in milliseconds of the server's clock; 0 = never.
     fn look_until(&mut self, deadline_ms: u64) {
-        self.deadline_ms = match (self.deadline_ms, deadline_ms) {
-            (0, other) | (other, 0) => other,
-            (a, b) => a.min(b),
-        };
+        self.deadline_ms = earlier(self.deadline_ms, deadline_ms);
     }
 
     /// Another thread commits now, and this thread will try again when that commit wakes it.
@@ -126,7 +141,7 @@ impl HeldConnections {
     }
 
     pub(super) fn deadline_ms(&self) -> Option<u64> {
-        let waits = !self.tokens.is_empty() || !self.orphans.is_empty();
+        let waits = !self.tokens.is_empty() || !self.orphans.is_empty() || self.given_up.is_some();
         (self.deadline_ms > 0 && waits).then_some(self.deadline_ms)
     }
 }
@@ -179,8 +194,9 @@ impl Reactor {
         self.holds.look_until(ends_ms);
         self.holds.look_until(deadline_ms);
         connection.client.note_blocked(has_own_end);
-        if self.holds.tokens.is_empty() {
-            self.me().counters.held_since_ms.set(self.now_ms);
+        let since_ms = &self.me().counters.held_since_ms;
+        if since_ms.get() == 0 && !has_own_end {
+            since_ms.set(self.now_ms);
         }
         self.holds.tokens.push(token);
         if level > Level::Memory {
@@ -329,6 +345,7 @@ impl Reactor {
         let mut tokens = std::mem::take(&mut self.holds.tokens);
         tokens.retain(|token| self.still_held(*token, failure.as_deref()));
         self.release_orphans(failure.as_deref());
+        self.look_at_given_up(failure.as_deref());
         // Releasing runs no request, so no token was added meanwhile.
         assert!(self.holds.tokens.is_empty());
         self.holds.tokens = tokens;
@@ -349,13 +366,14 @@ impl Reactor {
             if !held.is_late(self.now_ms) {
                 self.holds.look_until(deadline_ms);
                 self.holds.look_until(held.deadline_ms);
-                let oldest_ms = &mut self.holds.oldest_ms;
-                if *oldest_ms == 0 || held.since_ms < *oldest_ms {
-                    *oldest_ms = held.since_ms;
+                if !held.wait.has_own_end() {
+                    self.holds.oldest_ms = earlier(self.holds.oldest_ms, held.since_ms);
                 }
                 self.slots.put(token, connection);
                 return true;
             }
+            let first = (held.since_ms, held.wait.of_data());
+            self.holds.given_up.get_or_insert(first);
             state = self.give_up(held.since_ms);
             connection.gave_up = true;
         } else {
@@ -396,6 +414,18 @@ impl Reactor {
         };
         let waited = Duration::from_millis(waited_ms);
         self.shared.latency.add(event, waited);
+    }
+
+    /// I9.
+    fn look_at_given_up(&mut self, failure: Option<&str>) {
+        let Some((since_ms, wait)) = self.holds.given_up.take() else {
+            return;
+        };
+        if matches!(self.state_of(&wait, failure), WaitState::Waiting { .. }) {
+            self.holds.look_until(self.now_ms + GIVEN_UP_LOOK_MS);
+            self.holds.oldest_ms = earlier(self.holds.oldest_ms, since_ms);
+            self.holds.given_up = Some((since_ms, wait));
+        }
     }
 
     /// Gives up replies that have waited for `reply-timeout` (I6).

@@ -199,7 +199,7 @@ pub(crate) static FLASH: [Figure<FlashStats>; 16] = [
 ];
 
 #[rustfmt::skip] // One row, one line: it is a table.
-pub(crate) static DURABILITY: [Figure<DurabilityStats>; 33] = [
+pub(crate) static DURABILITY: [Figure<DurabilityStats>; 35] = [
     counter("commits", "duramen_commits", "Groups of writes given to the disk.", |s| Count(s.commits)),
     counter("syncs", "duramen_syncs", "Times the disk was asked to make writes stable.", |s| Count(s.syncs)),
     counter("wal_written_bytes", "duramen_wal_written_bytes", "Bytes written to the write-ahead log.", |s| Count(s.wal_written_bytes)),
@@ -218,6 +218,8 @@ pub(crate) static DURABILITY: [Figure<DurabilityStats>; 33] = [
     gauge("wal_used_bytes", "duramen_wal_used_bytes", "Bytes of it that are in use.", |s| Count(s.wal_used_bytes)),
     gauge("frames", "duramen_frames", "Places for segments on disk.", |s| Count(s.frames)),
     gauge("frames_used", "duramen_frames_used", "Places that hold a segment.", |s| Count(s.frames_used)),
+    gauge("log_segments", "duramen_log_segments", "Segments of the log, of which each takes a place.", |s| Count(s.log_segments)),
+    gauge("log_segments_max", "duramen_log_segments_max", "Segments from which on writes are refused: the limit of `disk-size`, or what the disk has space for.", |s| Count(s.log_segments_max)),
     gauge("scrub_pending", "duramen_scrub_pending", "Damaged frames that are not repaired yet: a restart would refuse the data.", |s| Count(s.scrub_pending)),
     gauge("scrub_lost", "duramen_scrub_lost", "Those of them that cannot be repaired.", |s| Count(s.scrub_lost)),
     gauge("quarantined_frames", "duramen_quarantined_frames", "Frames that are not used any more in this run.", |s| Count(s.quarantined_frames)),
@@ -257,7 +259,7 @@ impl Member {
 }
 
 #[rustfmt::skip] // One row, one line: it is a table.
-pub(crate) static MEMBER: [Figure<Member>; 24] = [
+pub(crate) static MEMBER: [Figure<Member>; 26] = [
     gauge("cluster_coordinator_silent_seconds", "duramen_coordinator_silent_ms", "Time since a leading coordinator last answered this member, or sent it an order.", |m| Time(Duration::from_micros(m.status.coordinator_silent_us))),
     gauge("cluster_servers_up", "duramen_servers_up", "Servers of the cluster that are up, as this member knows it.", |m| Count(m.status.servers_up as u64)),
     gauge("cluster_servers_crashed", "duramen_servers_crashed", "Servers that have crashed and are not recovered yet.", |m| Count(m.status.servers_crashed as u64)),
@@ -270,7 +272,9 @@ pub(crate) static MEMBER: [Figure<Member>; 24] = [
     counter("cluster_scrub_rounds", "duramen_scrub_rounds", "Times that all replicas on this member's disk have been verified.", |m| Count(m.status.scrub_rounds)),
     gauge("cluster_backup_full", "duramen_backup_full", "1 while this member's disk has no room for what other members write, else 0: they wait.", |m| Flag(m.status.backup_full)),
     counter("cluster_backup_written_bytes", "duramen_backup_written_bytes", "Bytes written to this member's disk for other members.", |m| Count(m.status.backup_written_bytes)),
-    gauge("cluster_replies_held_seconds", "duramen_replies_held_ms", "How long the oldest reply has waited for the backups or the lease; 0: none waits.", |m| Time(m.replies_held)),
+    gauge("cluster_backup_frames", "duramen_backup_frames", "Places for segments of other members on this member's disk.", |m| Count(m.status.backup_frames.into())),
+    gauge("cluster_backup_frames_free", "duramen_backup_frames_free", "Those that are free; 0 also while the file system has no space for one.", |m| Count(m.status.backup_frames_free.into())),
+    field("duramen_replies_held_ms", |m| Time(m.replies_held)),
     gauge("cluster_may_reply", "duramen_may_reply", "1 while this member holds its leases, else 0.", |m| Flag(m.may_reply)),
     gauge("cluster_tablets_served", "duramen_tablets_served", "Tablets that this member serves.", |m| Count(m.view.served().iter().len() as u64)),
     gauge("cluster_list_version", "duramen_list_version", "Version of the server list.", |m| Count(m.status.list_version.0)),
@@ -285,10 +289,11 @@ pub(crate) static MEMBER: [Figure<Member>; 24] = [
 ];
 
 #[rustfmt::skip] // One row, one line: it is a table.
-pub(crate) static SERVER: [Figure<Shared>; 6] = [
+pub(crate) static SERVER: [Figure<Shared>; 7] = [
     gauge("connected_clients", "connected_clients", "Clients connected.", |s| Count(s.connected_clients() as u64)),
     gauge("maxclients", "maxclients", "Clients that may be connected.", |s| Count(s.config().maxclients as u64)),
     counter("memory_refusals", "duramen_memory_refusals", "Requests of clients of Redis's protocol that were refused for lack of memory: OOM.", |s| Count(s.memory_refusals.count())),
+    gauge("replies_held_seconds", "", "How long the oldest reply has waited for the disk, the backups or the lease, or since when replies were given up in vain; 0: none waits.", |s| Time(Duration::from_millis(s.replies_held_ms()))),
     gauge("memory_budget_bytes", "", "The setting `memory`.", |s| Count(s.config().memory_bytes)),
     gauge("reactor_threads", "duramen_threads", "Reactor threads.", |s| Count(s.threads.len() as u64)),
     gauge("uptime_seconds", "uptime_in_seconds", "Time since start.", |s| Time(s.started.elapsed())),

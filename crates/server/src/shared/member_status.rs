@@ -44,6 +44,9 @@ pub struct MemberStatus {
     pub scrub_rounds: u64,
     /// Bytes written to its disk for other members since the start.
     pub backup_written_bytes: u64,
+    /// Places for segments on its disk, and those that more of them may take.
+    pub backup_frames: u32,
+    pub backup_frames_free: u32,
     /// Partitions of crashed servers that are replayed here.
     pub recoveries: Vec<PartitionProgress>,
     /// Hot-key hints of other members that are stored here.
@@ -74,7 +77,11 @@ impl MemberStatus {
         self.segments_short = placed.segments_short;
         self.slow_backups = node.slow_backups();
         (self.damaged_left, self.scrub_rounds) = node.damaged_replicas();
-        self.backup_written_bytes = node.backup_written_bytes();
+        if let Some(disk) = node.backup_stats() {
+            self.backup_written_bytes = disk.wal_written_bytes + disk.frame_written_bytes;
+            self.backup_frames = disk.frames;
+            self.backup_frames_free = disk.frames_free();
+        }
         self.recoveries = node.recoveries();
         self.hints = node.hints(now_us);
     }

@@ -246,6 +246,12 @@ fn a_full_disk_has_a_bound_for_what_waits_in_memory() {
         })
     });
     assert_eq!(refused, Some(7), "four segments wait, and what was open");
+    let stats = backup.stats();
+    assert!(
+        stats.frames_used + 100 < stats.frames,
+        "by number, most frames are free"
+    );
+    assert_eq!(stats.frames_free(), 0);
     // Cleaners continue for a while: their segments free more than they take.
     let whole = (30..190).find(|&segment| append(&backup, segment, 0, step, true).is_err());
     assert!(matches!(whole, Some(60..80)), "{whole:?}");
@@ -258,4 +264,5 @@ fn a_full_disk_has_a_bound_for_what_waits_in_memory() {
     full.store(false, Ordering::Release);
     flush_all(&backup);
     append(&backup, 100, 0, step, false).expect("the disk has space");
+    assert!(backup.stats().frames_free() > 0);
 }

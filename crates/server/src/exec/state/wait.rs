@@ -101,6 +101,15 @@ impl Wait {
         self.more.is_some()
     }
 
+    /// The wait for data alone, without a command's own.
+    pub(crate) fn of_data(&self) -> Wait {
+        Wait {
+            position: self.position.clone(),
+            more: None,
+            leased: self.leased,
+        }
+    }
+
     #[inline]
     pub(crate) fn lease(&mut self, needed: bool) {
         self.leased |= needed;

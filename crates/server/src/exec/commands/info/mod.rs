@@ -433,6 +433,8 @@ fn cluster_section(ctx: &Context<'_>, fields: &mut Fields) {
         "duramen_scrub_rounds",
         "duramen_backup_full",
         "duramen_backup_written_bytes",
+        "duramen_backup_frames",
+        "duramen_backup_frames_free",
         "duramen_replies_held_ms",
         "duramen_offences",
         "duramen_cluster_tls_failures",

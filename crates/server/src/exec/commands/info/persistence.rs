@@ -216,6 +216,8 @@ fn own(stats: &DurabilityStats, fields: &mut Fields) {
         "duramen_frames",
         "duramen_frames_used",
         "duramen_segments_listed",
+        "duramen_log_segments",
+        "duramen_log_segments_max",
         "duramen_wal_written_bytes",
         "duramen_frame_written_bytes",
         "duramen_cleaning_network_bytes",
