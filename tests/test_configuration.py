@@ -172,6 +172,21 @@ def test_config_print_is_a_valid_file(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(
+    "setting, text",
+    [("aclfile", "user alice +@nothing\n"), ("cluster-token-file", "short\n"), ("encryption-key-file", "no key\n"), ("aclfile", None)],
+)
+def test_config_check_looks_into_files(tmp_path, setting, text):
+    """It called settings correct with which a server does not start."""
+    file, path = tmp_path / "file", tmp_path / "duramen.toml"
+    path.write_text(f'{setting} = "{file}"\n')
+    if text:
+        file.write_text(text)
+        file.chmod(0o600)
+    done = duramen("config", "check", path)
+    assert done.returncode == 2 and str(file) in done.stderr, done
+
+
 def test_config_check_looks_at_what_serve_would(tmp_path):
     """It found its file differently from `serve` and `config print`, and read neither
     DURAMEN_CONFIG nor other variables."""

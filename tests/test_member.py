@@ -487,3 +487,24 @@ def test_a_members_token_is_asked_for(tmp_path, coordinator):
     token.write_text("\nsecret\n", encoding="ascii")
     said = refusal(tmp_path, "--coordinator", coordinator.address, "--cluster-token-file", token)
     assert "first line" in said
+
+
+def joined(folder, coordinator):
+    """The ports of a member that `duramen join` has started, which is then killed."""
+    command = [harness.BINARY, "join", "--coordinator", coordinator, "--dir", folder, "--memory", "64mb", "--threads", "1"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=harness.environment({}), cwd=folder.parent)
+    try:
+        return process.stdout.readline()
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_a_member_that_has_joined_keeps_its_ports(cluster, tmp_path):
+    """Each restart of `duramen join` took ports after its own former ones."""
+    first = joined(tmp_path / "a", cluster.coordinator.address)
+    other = joined(tmp_path / "b", cluster.coordinator.address)
+    assert first.startswith(b"ready ") and other.startswith(b"ready ") and other != first
+    for _ in range(2):
+        assert joined(tmp_path / "a", cluster.coordinator.address) == first

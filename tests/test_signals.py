@@ -15,6 +15,7 @@ import time
 import pytest
 
 import harness
+import provide
 
 pytestmark = pytest.mark.duramen
 
@@ -454,3 +455,128 @@ def test_a_tool_whose_reader_went_away_does_not_break_down(tmp_path):
         os.close(writer)
         assert done.returncode == wanted, done.stderr
         assert "panicked" not in done.stderr
+
+
+CA = """[ca]
+default_ca = one
+[one]
+dir = .
+database = index.txt
+rand_serial = yes
+new_certs_dir = .
+default_md = sha256
+policy = names
+unique_subject = no
+[names]
+commonName = supplied
+"""
+
+
+@pytest.fixture(scope="module")
+def expired(tmp_path_factory):
+    """A folder with an authority, and its certificates `server` and `expired`."""
+    folder = tmp_path_factory.mktemp("certs")
+
+    def openssl(*words):
+        subprocess.run([provide.program("openssl"), *words], cwd=folder, check=True, capture_output=True)
+
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=authority", "-days", "9")
+    (folder / "ca.cnf").write_text(CA)
+    (folder / "index.txt").touch()
+    (folder / "names.cnf").write_text("subjectAltName = IP:127.0.0.1\nextendedKeyUsage = serverAuth, clientAuth\n")
+    for name, ends in (("server", "20991231235959Z"), ("expired", "20200102000000Z")):
+        openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        (folder / f"{name}.key").chmod(0o600)
+        words = ("-cert", "ca.crt", "-keyfile", "ca.key", "-extfile", "names.cnf", "-notext")
+        openssl("ca", "-batch", "-config", "ca.cnf", *words, "-startdate", "20200101000000Z", "-enddate", ends, "-in", f"{name}.csr", "-out", f"{name}.crt")
+    return folder
+
+
+def waiting_coordinator(folder, *more):
+    """A coordinator whose certificate has expired."""
+    command = [harness.BINARY, "coordinator", "--listen", "127.0.0.1:0", "--admin", "no", *more]
+    command += ["--log-file", folder / "log"]
+    process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=harness.environment({}))
+    log = folder / "log"
+    harness.wait_until(lambda: log.exists() and "waits until that has changed" in log.read_text(), "it waits")
+    return process
+
+
+@pytest.mark.parametrize("whose", ["its own", "of etcd"])
+def test_a_coordinator_that_waits_for_a_certificate_outlives_signals(tmp_path, expired, whose):
+    """SIGHUP, SIGUSR1 and SIGQUIT ended it, and SIGTERM did so with a signal. With an expired
+    certificate for etcd it ended with code 2, after which no supervisor starts it again."""
+    ca, certificate, key = (expired / name for name in ("ca.crt", "expired.crt", "expired.key"))
+    own = ("--store", "redb:store", "--tls-cert-file", certificate, "--tls-key-file", key, "--tls-ca-cert-file", ca)
+    etcd = ("--etcd-cert-file", certificate, "--etcd-key-file", key, "--etcd-ca-file", ca)
+    process = waiting_coordinator(tmp_path, *(own if whose == "its own" else ("--store", "etcd:https://127.0.0.1:1", *etcd)))
+    try:
+        for one in HARMLESS:
+            process.send_signal(one)
+        time.sleep(0.5)
+        assert process.poll() is None
+        assert stopped(process) == 0
+    finally:
+        process.kill()
+        process.stdout.close()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--listen", "none.invalid:7400"), ("--admin", "none.invalid:8400"), ("--cluster-token-file", "none")],
+    ids=lambda words: words[0],
+)
+def test_a_cause_that_may_pass_is_no_wrong_usage(tmp_path, words):
+    """A coordinator ended with code 2, after which no supervisor starts it again."""
+    given = {"--listen": "127.0.0.1:0", "--admin": "no", **dict([words])}
+    command = [harness.BINARY, "coordinator", "--store", "redb:store", *[word for pair in given.items() for word in pair]]
+    done = subprocess.run(command, capture_output=True, text=True, env=harness.environment({}), cwd=tmp_path, check=False, timeout=harness.PATIENCE_S)
+    assert done.returncode == 5 and words[1] in done.stderr, done
+
+
+def test_an_address_without_a_port_is_wrong_usage(tmp_path):
+    command = [harness.BINARY, "coordinator", "--store", "redb:store", "--admin", "127.0.0.1"]
+    done = subprocess.run(command, capture_output=True, text=True, env=harness.environment({}), cwd=tmp_path, check=False, timeout=harness.PATIENCE_S)
+    assert done.returncode == 2 and "HOST:PORT" in done.stderr, done
+
+
+def test_a_server_that_waits_for_a_certificate_reads_the_name_of_another(tmp_path, expired):
+    """SIGHUP said that there was no configuration file, and the server waited for the old one."""
+    config, log = tmp_path / "duramen.toml", tmp_path / "log"
+    text = 'level = "memory"\nport = 0\nadmin-port = 0\ntls-port = {}\ntls-cert-file = "{}"\ntls-key-file = "{}"\ntls-ca-cert-file = "{}"\n'
+    at = harness.free_port()
+
+    def write(name):
+        config.write_text(text.format(at, *(expired / file for file in (f"{name}.crt", f"{name}.key", "ca.crt"))))
+
+    write("expired")
+    command = [harness.BINARY, "serve", "--config", config, "--log-file", log]
+    process = subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=harness.environment({}))
+    try:
+        harness.wait_until(lambda: log.exists() and "waits until that has changed" in log.read_text(), "it waits")
+        write("server")
+        process.send_signal(signal.SIGHUP)
+        assert process.stdout.readline().startswith(b"ready "), log.read_text()
+        assert stopped(process) == 0
+    finally:
+        process.kill()
+        process.stdout.close()
+
+
+def test_a_second_signal_ends_a_cluster_for_trying(tmp_path):
+    """Its second signal was ignored."""
+    command = [harness.BINARY, "up", "--servers", "2", "--replicas", "1", "--memory", "64mb", "--dir", str(tmp_path / "up"), *harness.CALM]
+    process = subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=harness.environment({}))
+    try:
+        ready = process.stdout.readline().decode()
+        pids = [int(pid) for pid in re.search(r"pids=(\S+)", ready)[1].split(",")]
+        os.kill(pids[0], signal.SIGSTOP)  # it would not end for 15 s
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 6
+    finally:
+        process.kill()
+        process.stdout.close()

@@ -21,6 +21,7 @@ use crate::failure::Failure;
 use crate::login::LoginArgs;
 use clap::{Args, Subcommand};
 use duramen_client::{Admin, AdminAnswer, Client, Error, Options};
+use duramen_server::ServerError;
 use duramen_wire::native::message::{
     BalanceStatus, MembersHealth, Overview, PAGE_TABLETS_MAX, Status, Wait,
 };
@@ -75,11 +76,8 @@ pub(crate) struct ClusterArgs {
 }
 
 /// Reads the token in a file, as servers do; empty if there is no file.
-fn token(file: Option<&Path>) -> Result<Vec<u8>, String> {
-    file.map_or_else(
-        || Ok(Vec::new()),
-        |file| duramen_server::config::read_token(file).map_err(|error| error.to_string()),
-    )
+fn token(file: Option<&Path>) -> Result<Vec<u8>, ServerError> {
+    file.map_or_else(|| Ok(Vec::new()), duramen_server::config::read_token)
 }
 
 /// Parses `64mb`, `1gb` or plain bytes.
@@ -129,7 +127,8 @@ pub(crate) fn run(command: &ClusterCommand, args: &ClusterArgs) -> Result<(), Fa
 pub(crate) fn options(args: &ClusterArgs) -> Result<Options, Failure> {
     let mut options = Options::new(args.coordinator.iter().map(|address| address.trim()));
     options.cluster = args.cluster.clone().unwrap_or_default();
-    options.token = token(args.cluster_token_file.as_deref()).map_err(Failure::Usage)?;
+    options.token = token(args.cluster_token_file.as_deref())
+        .map_err(|error| Failure::Usage(error.to_string()))?;
     options.tls = args.tls.files().map_err(Failure::Usage)?;
     options.login = args.login.login()?;
     options.deadline = std::time::Duration::from_millis(args.timeout.ms);

@@ -5,9 +5,9 @@
 //! setting.
 
 use clap::{Arg, ArgMatches, Subcommand};
-use duramen_server::ServerConfig;
 use duramen_server::config::file::{self, Entry};
 use duramen_server::config::{Kind, MemoryLimit, SETTINGS, Setting, hint, redis_line_hint};
+use duramen_server::{Server, ServerConfig};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -391,8 +391,8 @@ pub(crate) struct ConfigArgs {
 
 #[derive(Subcommand)]
 enum ConfigCommand {
-    /// Check the settings that `duramen serve` would use here: every key and value, and their
-    /// combination.
+    /// Check the settings that `duramen serve` would use here: every key and value, their
+    /// combination, and the files of certificates, users, token and encryption key.
     Check {
         /// The configuration file to read.
         #[arg(long, value_name = "FILE")]
@@ -425,7 +425,11 @@ pub(crate) fn run(args: ConfigArgs) -> ExitCode {
                     if let Err(problem) = judge_memory(&loaded.config) {
                         return refuse(&Problems(vec![problem]));
                     }
-                    if let Err(problem) = loaded.config.check_certificates() {
+                    let config = &loaded.config;
+                    let files = config
+                        .check_certificates()
+                        .and_then(|()| Server::check_files(config));
+                    if let Err(problem) = files {
                         return refuse(&Problems(vec![problem.to_string()]));
                     }
                     println!("{}", loaded.summary());

@@ -12,6 +12,8 @@ Exit codes: 0 done, 1 not found or condition not met, 2 wrong usage, 3 error fro
 
 /// A serving process could not start, or broke.
 pub(crate) const EXIT_FAILED: u8 = 5;
+/// A thread did not end when the process was stopped, or a second signal ended it at once.
+pub(crate) const EXIT_STUCK: u8 = 6;
 
 /// The reason why a command failed.
 #[derive(Debug, thiserror::Error)]

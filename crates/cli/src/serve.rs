@@ -6,7 +6,7 @@ mod watcher;
 
 use crate::cluster::join;
 use crate::config::{self, Given, Loaded};
-use crate::failure::EXIT_FAILED;
+use crate::failure::{EXIT_FAILED, EXIT_STUCK};
 use crate::{log, notify};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use duramen_server::config::{ConfigFile, Level, LogFormat};
@@ -21,8 +21,6 @@ use watcher::{Sources, Watcher};
 
 /// The coordinators refuse this server permanently.
 const EXIT_REFUSED: u8 = 3;
-/// A thread did not end when the server was stopped.
-const EXIT_STUCK: u8 = 6;
 
 const AFTER_HELP: &str = "\
 Flags override DURAMEN_* variables, these override the configuration file, and that overrides the
@@ -63,6 +61,8 @@ time.";
 pub(crate) struct ServeArgs {
     file: Option<PathBuf>,
     use_snapshot: bool,
+    /// The directory keeps the ports for the next start.
+    keeps_ports: bool,
     given: Given,
 }
 
@@ -94,6 +94,7 @@ impl clap::FromArgMatches for ServeArgs {
         Ok(ServeArgs {
             file: matches.get_one::<PathBuf>("config").cloned(),
             use_snapshot: matches.get_flag("use-snapshot"),
+            keeps_ports: false,
             given: config::given(matches),
         })
     }
@@ -106,9 +107,10 @@ impl clap::FromArgMatches for ServeArgs {
 
 impl ServeArgs {
     /// As a member of a cluster, regardless of other settings: with the coordinator at its default
-    /// address, if none is named, and with the cluster's name and ports beside those of members at
-    /// the same address, if they are not given.
+    /// address, if none is named, and with the cluster's name and ports, if they are not given:
+    /// those of its last start, or those beside members at the same address.
     pub(crate) fn joining(mut self) -> ServeArgs {
+        self.keeps_ports = true;
         let load = |given: &Given| {
             // Mistakes are reported when the settings are loaded again.
             Loaded::new(self.file.as_deref(), std::env::vars_os(), given).ok()
@@ -124,9 +126,16 @@ impl ServeArgs {
                 None => return self,
             }
         }
-        let is_open = |name: &str| !loaded.is_given(name);
-        let ports = ["port", "native-port", "admin-port"];
-        if !is_open("cluster") && ports.iter().all(|port| !is_open(port)) {
+        let all = join::PORTS.iter().chain(&["cluster"]);
+        let mut open: Vec<&str> = all.copied().filter(|name| !loaded.is_given(name)).collect();
+        let kept = loaded.config.data_dir().map(|dir| join::kept_ports(&dir));
+        for (name, port) in kept.unwrap_or_default() {
+            if open.contains(&name) && join::is_free(&loaded.config, port) {
+                self.given.insert(name, port.to_string());
+                open.retain(|other| *other != name);
+            }
+        }
+        if open.is_empty() {
             return self;
         }
         let overview = match join::look(&loaded.config) {
@@ -141,10 +150,10 @@ impl ServeArgs {
             let free = join::Ports::beside(&overview, *ip);
             let free = [free.resp, free.native, free.admin];
             let texts = free.map(|port| port.map(|port| port.to_string()));
-            learned.extend(ports.into_iter().zip(texts));
+            learned.extend(join::PORTS.into_iter().zip(texts));
         }
         for (name, text) in learned {
-            if let (true, Some(text)) = (is_open(name), text) {
+            if let (true, Some(text)) = (open.contains(&name), text) {
                 self.given.insert(name, text);
             }
         }
@@ -173,8 +182,10 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     let checked = dir::check(&loaded.config, args.use_snapshot).map_err(ServerError::Config);
     let file = loaded.file;
     let sources = Sources::new(file.clone(), args.given, loaded.config.clone());
+    let keeps_ports = args.keeps_ports;
     match checked.and(watcher).and_then(|watcher| {
         watcher.begin(sources);
+        watcher.keep_ports(keeps_ports);
         serve(loaded.config, file.as_deref(), started, watcher)
     }) {
         Ok(()) => ExitCode::SUCCESS,
@@ -232,7 +243,7 @@ fn serve(
         match live(&mut config, file, started, &watcher) {
             Err(ServerError::LifeOver { again: true, .. }) => {}
             Err(ServerError::Config(_)) if certificate_may_come(&config, has_lived).is_some() => {
-                await_certificate(&config, has_lived, &watcher);
+                await_certificate(&mut config, has_lived, &watcher);
                 match watcher.is_stopping() {
                     true => break Ok(()),
                     false => continue,
@@ -278,12 +289,18 @@ fn certificate_may_come(config: &ServerConfig, has_lived: bool) -> Option<LoadEr
 /// Interval of looks at files that cannot be used.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Waits until the certificate can be used, the reason is another one, or a signal came.
-fn await_certificate(config: &ServerConfig, has_lived: bool, watcher: &Watcher) {
+/// Waits until the certificate can be used, the reason is another one, or a signal came. SIGHUP may
+/// bring the names of other files.
+fn await_certificate(config: &mut ServerConfig, has_lived: bool, watcher: &Watcher) {
     let (mut said, mut since) = (String::new(), Instant::now());
+    watcher.without_server();
     while let Some(fault) = certificate_may_come(config, has_lived)
         && !watcher.is_stopping()
     {
+        if let Some(read_again) = watcher.other_tls(config) {
+            config.take_tls_files(&read_again);
+            continue;
+        }
         let fault = fault.to_string();
         if fault != said || since.elapsed() >= SAY_FAULT_AGAIN {
             tracing::error!("TLS: {fault}. This server waits until that has changed");
@@ -342,7 +359,10 @@ fn live(
         "serving"
     );
     // Last: a reader that waits for this line finds the log complete.
-    if watcher.is_first() {
+    if watcher.is_to_announce() {
+        if let Some(dir) = config.data_dir().filter(|_| watcher.keeps_ports()) {
+            join::keep_ports(&dir, server.addresses());
+        }
         announce(server.addresses());
     }
     let shared = Arc::clone(server.shared());

@@ -516,7 +516,7 @@ impl ServerConfig {
             let port = address.rsplit_once(':').map(|(_, port)| port.parse());
             let Some(Ok(1u16..)) = port else {
                 return refuse(format!(
-                    "coordinator `{address}` is not host:port, for example 127.0.0.1:7100"
+                    "coordinator `{address}` is not host:port, for example 127.0.0.1:7400"
                 ));
             };
         }

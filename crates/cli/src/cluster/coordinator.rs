@@ -3,14 +3,15 @@
 use super::tls::TlsArgs;
 use super::{COORDINATOR_DEFAULT, size, status};
 use crate::arguments::Duration;
-use crate::failure::EXIT_FAILED;
+use crate::failure::{EXIT_FAILED, EXIT_STUCK};
 use crate::notify;
 use crate::signals::{self, Order};
 use clap::Args;
 use duramen_coordinator::{
     ChosenSetting, Error, EtcdAccess, Options, Role, Running, Stopper, StoreSpec,
 };
-use duramen_tls::{Identity, Settings};
+use duramen_server::ServerError;
+use duramen_tls::{Identity, LoadError, Settings};
 use duramen_wire::native::message::{ClusterSettings, ReplicaLayout};
 use signal_hook::iterator::Signals;
 use std::hash::{BuildHasher as _, RandomState};
@@ -85,20 +86,24 @@ struct EtcdArgs {
 }
 
 impl EtcdArgs {
-    fn access(&self) -> Result<EtcdAccess, String> {
+    /// The files of TLS; `None`: etcd is asked without.
+    fn files(&self) -> Option<Settings> {
         let path = |file: &Option<PathBuf>| file.clone().unwrap_or_default();
-        let identity = match &self.etcd_ca_file {
+        Some(Settings {
+            certificate_file: path(&self.etcd_cert_file),
+            key_file: path(&self.etcd_key_file),
+            ca_file: self.etcd_ca_file.clone()?,
+            ..Settings::default()
+        })
+    }
+
+    fn access(&self) -> Result<EtcdAccess, Unusable> {
+        let identity = match self.files() {
             None if self.etcd_cert_file.is_some() => {
-                return Err("--etcd-cert-file needs --etcd-ca-file".to_owned());
+                return Err("--etcd-cert-file needs --etcd-ca-file".to_owned().into());
             }
             None => None,
-            Some(ca) => {
-                let settings = Settings {
-                    certificate_file: path(&self.etcd_cert_file),
-                    key_file: path(&self.etcd_key_file),
-                    ca_file: ca.clone(),
-                    ..Settings::default()
-                };
+            Some(settings) => {
                 let identity = Identity::load(settings);
                 Some(Arc::new(identity.map_err(|error| error.to_string())?))
             }
@@ -106,8 +111,9 @@ impl EtcdArgs {
         let login = match (&self.etcd_user, &self.etcd_password_file) {
             (Some(user), Some(file)) => {
                 let text = std::fs::read_to_string(file);
-                let text =
-                    text.map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+                let text = text.map_err(|error| {
+                    Unusable::Absent(format!("cannot read {}: {error}", file.display()))
+                })?;
                 let password = text.lines().next().unwrap_or_default();
                 Some((user.clone(), password.to_owned()))
             }
@@ -336,10 +342,12 @@ SIGTERM or SIGINT ends it after it has stored the changes in progress; a second 
 once. SIGHUP opens --log-file and reads the certificates again. It continues when its terminal is
 closed.
 
-With a certificate that has expired, or is not valid yet, it waits for a usable one.
+With a certificate that has expired, or is not valid yet, it waits for a usable one; so it does for
+that of --etcd-cert-file.
 
 Exit codes: 0 stopped by a signal, 2 wrong usage, 5 could not start: its store is in use, belongs to
-another cluster, or was written by a newer version.";
+another cluster, or was written by a newer version, a name of --listen or --admin has no address now,
+or a file cannot be read, 6 stopped by a second signal.";
 
 fn cluster_name(text: &str) -> Result<String, String> {
     match text.len() {
@@ -350,28 +358,48 @@ fn cluster_name(text: &str) -> Result<String, String> {
     }
 }
 
+/// Why a coordinator does not start.
+#[derive(Debug, PartialEq)]
+enum Unusable {
+    /// The options are wrong, and stay so.
+    Options(String),
+    /// Something that may come by itself, as a name server does. A supervisor does not start a
+    /// process again that ends with code 2.
+    Absent(String),
+}
+
+impl From<String> for Unusable {
+    fn from(why: String) -> Unusable {
+        Unusable::Options(why)
+    }
+}
+
 /// An address, which must be of loopback unless `may_be_open`; `option` is its name.
-pub(crate) fn address(
+fn address(
     option: &str,
     text: &str,
     may_be_open: impl FnOnce(SocketAddr) -> bool,
-) -> Result<SocketAddr, String> {
-    let mut found = text
-        .to_socket_addrs()
-        .map_err(|error| format!("`{text}` is no HOST:PORT: {error}"))?;
-    let address = found
+) -> Result<SocketAddr, Unusable> {
+    let found = text.to_socket_addrs().map_err(|error| {
+        let why = format!("`{text}` is no HOST:PORT: {error}");
+        match error.kind() {
+            std::io::ErrorKind::InvalidInput => Unusable::Options(why),
+            _ => Unusable::Absent(format!("{option} `{text}`: {error}")),
+        }
+    });
+    let address = found?
         .next()
-        .ok_or_else(|| format!("`{text}` has no address"))?;
+        .ok_or_else(|| Unusable::Absent(format!("{option} `{text}` has no address")))?;
     if !address.ip().is_loopback() && !may_be_open(address) {
-        return Err(format!(
+        return Err(Unusable::Options(format!(
             "{option} {address} is not loopback, and connections there are not encrypted: give certificates (--tls-cert-file), or use --insecure-bind if the network is your own"
-        ));
+        )));
     }
     Ok(address)
 }
 
 impl CoordinatorArgs {
-    fn options(&self) -> Result<Options, String> {
+    fn options(&self) -> Result<Options, Unusable> {
         let identity = self.tls.identity()?;
         let etcd = self.etcd.access()?;
         self.store.check(&etcd).map_err(|error| error.to_string())?;
@@ -396,7 +424,7 @@ impl CoordinatorArgs {
             announce: self.announce.clone(),
             store: self.store.clone(),
             etcd,
-            token: super::token(self.cluster_token_file.as_deref())?,
+            token: self.token()?,
             identity,
             settings: self.settings.settings()?,
             chosen: self.settings.chosen(),
@@ -409,14 +437,29 @@ impl CoordinatorArgs {
     }
 }
 
-/// Waits until the certificate can be used, because a supervisor does not start a process again
-/// that ends with code 2. A signal ends the process.
+impl CoordinatorArgs {
+    fn token(&self) -> Result<Vec<u8>, Unusable> {
+        super::token(self.cluster_token_file.as_deref()).map_err(|error| match error {
+            ServerError::File { .. } => Unusable::Absent(error.to_string()),
+            _ => Unusable::Options(error.to_string()),
+        })
+    }
+
+    /// Why a certificate cannot be used now, if that may end by itself.
+    fn untimely(&self) -> Option<LoadError> {
+        let of_etcd = || super::tls::untimely(self.etcd.files()?);
+        self.tls.untimely().or_else(of_etcd)
+    }
+}
+
+/// Waits until the certificates can be used, because a supervisor does not start a process again
+/// that ends with code 2. SIGTERM ends the process.
 fn await_certificate(args: &CoordinatorArgs) {
     let mut said = String::new();
-    while let Some(fault) = args.tls.untimely() {
+    while let Some(fault) = args.untimely() {
         let fault = fault.to_string();
         if fault != said {
-            eprintln!("duramen: TLS: {fault}. This coordinator waits until that has changed");
+            tracing::error!("TLS: {fault}. This coordinator waits until that has changed");
             notify::waiting(format_args!("waiting for a certificate: {fault}"));
             said = fault;
         }
@@ -428,15 +471,7 @@ fn await_certificate(args: &CoordinatorArgs) {
 const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
 
 pub(crate) fn run(args: &CoordinatorArgs) -> ExitCode {
-    await_certificate(args);
-    let options = match args.options() {
-        Ok(options) => options,
-        Err(why) => {
-            eprintln!("duramen: {why}");
-            return ExitCode::from(2);
-        }
-    };
-    // Before all threads: a signal that comes while they start must not be lost.
+    // Before all threads and waits: a signal that comes meanwhile must not be lost, or end this.
     let signals = signals::watch().map_err(|reason| Error::System {
         doing: "watch for signals",
         reason,
@@ -445,27 +480,54 @@ pub(crate) fn run(args: &CoordinatorArgs) -> ExitCode {
         eprintln!("duramen: {why}");
         return ExitCode::from(EXIT_FAILED);
     }
-    match signals.and_then(|signals| serve(options, signals)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            crate::say::last_words(&format!("duramen: {error}\n"));
+    let heeded = Arc::new(Heeded::default());
+    let ended = signals.map(|signals| heed(signals, &heeded)).map(|()| {
+        await_certificate(args);
+        args.options()
+    });
+    match ended {
+        Ok(Err(Unusable::Options(why))) => {
+            crate::say::last_words(&format!("duramen: {why}\n"));
+            ExitCode::from(2)
+        }
+        Ok(Err(Unusable::Absent(why))) => {
+            crate::say::last_words(&format!("duramen: {why}\n"));
             ExitCode::from(EXIT_FAILED)
         }
+        Ok(Ok(options)) => match serve(options, &heeded) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => fail(&error),
+        },
+        Err(error) => fail(&error),
     }
 }
 
-fn serve(options: Options, mut signals: Signals) -> Result<(), Error> {
-    // Set when there is something to be stopped: its store may keep the start waiting for ever.
-    let stopper = Arc::new(OnceLock::<Stopper>::new());
-    let started = Arc::clone(&stopper);
-    let identities = [options.identity.clone(), options.admin_identity.clone()];
+fn fail(error: &Error) -> ExitCode {
+    crate::say::last_words(&format!("duramen: {error}\n"));
+    ExitCode::from(EXIT_FAILED)
+}
+
+/// The subjects of signals, as soon as there are some.
+#[derive(Default)]
+struct Heeded {
+    /// Set when there is something to be stopped: a certificate, or the store, may keep the start
+    /// waiting for ever.
+    stopper: OnceLock<Stopper>,
+    identities: OnceLock<[Option<Arc<Identity>>; 2]>,
+}
+
+/// Starts the thread that acts on signals.
+fn heed(mut signals: Signals, heeded: &Arc<Heeded>) {
+    let [stopped, reloaded] = [Arc::clone(heeded), Arc::clone(heeded)];
     let reloads = signals::apart(move |name| {
         let _reported = notify::reloading();
         signals::reopen_log();
-        if identities.iter().all(Option::is_none) {
+        let identities = reloaded.identities.get().into_iter().flatten().flatten();
+        let mut identities = identities.peekable();
+        if identities.peek().is_none() {
             tracing::info!("{name}: a coordinator has no settings to be read again");
         }
-        for identity in identities.iter().flatten() {
+        for identity in identities {
             duramen_coordinator::reload_certificates(identity);
         }
     });
@@ -473,11 +535,14 @@ fn serve(options: Options, mut signals: Signals) -> Result<(), Error> {
         let mut stops = 0;
         for signal in signals.forever() {
             match signals::meaning(signal) {
-                (_, Order::Stop) if stops > 0 => std::process::exit(i32::from(EXIT_FAILED)),
+                (name, Order::Stop) if stops > 0 => {
+                    tracing::warn!("{name} again: stopping at once");
+                    std::process::exit(EXIT_STUCK.into());
+                }
                 (_, Order::Stop) => {
                     stops += 1;
                     notify::stopping();
-                    match started.get() {
+                    match stopped.stopper.get() {
                         Some(stopper) => stopper.stop(),
                         None => std::process::exit(0),
                     }
@@ -487,9 +552,14 @@ fn serve(options: Options, mut signals: Signals) -> Result<(), Error> {
             }
         }
     });
+}
+
+fn serve(options: Options, heeded: &Heeded) -> Result<(), Error> {
+    let identities = [options.identity.clone(), options.admin_identity.clone()];
+    // Nothing else sets these.
+    let _ = heeded.identities.set(identities);
     let running = duramen_coordinator::start(options)?;
-    // Nothing else sets it.
-    let _ = stopper.set(running.stopper());
+    let _ = heeded.stopper.set(running.stopper());
     if let Some(role) = running.next_role() {
         announce(&running, &role);
     }

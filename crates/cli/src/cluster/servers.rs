@@ -54,7 +54,8 @@ pub(super) const UNDRAIN_HELP: &str = "\
 EXAMPLES
   duramen undrain 2.1
 
-Tablets that have moved stay where they are: `duramen tablet migrate` moves them back.
+Tablets that have moved do not come back at once: the server gets its share by the balance, within a
+minute, or by `duramen rebalance`.
 
 Exit codes: 0 done, 2 wrong usage, 3 the coordinator refused, 4 no coordinator answered.";
 
@@ -122,7 +123,17 @@ fn wait(cluster: &Cluster, server: ServerId, patience: Duration, all: u64) -> Re
     let until = Instant::now() + std::time::Duration::from_millis(patience.ms);
     let mut say_at = Instant::now() + SAY_EVERY;
     loop {
-        let overview = cluster.overview()?;
+        let overview = match cluster.overview() {
+            // It restarts, or another one begins to lead: members go on.
+            Err(failure @ (Failure::NoCoordinator { .. } | Failure::NotReady { .. }))
+                if Instant::now() < until =>
+            {
+                eprintln!("{failure}\ndraining goes on; asking again");
+                std::thread::sleep(SAY_EVERY);
+                continue;
+            }
+            overview => overview?,
+        };
         let left = owned(&overview, server);
         let entry = overview
             .status

@@ -110,9 +110,7 @@ impl TlsArgs {
     /// or is not valid yet.
     pub(super) fn untimely(&self) -> Option<LoadError> {
         let files = self.files().ok()??;
-        let settings = Settings::mutual(&files.certificate, &files.key, &files.ca);
-        let fault = Identity::prepare(settings).err();
-        fault.filter(LoadError::is_of_time)
+        untimely(Settings::mutual(&files.certificate, &files.key, &files.ca))
     }
 
     /// The options of these files.
@@ -123,6 +121,12 @@ impl TlsArgs {
             tls_ca_cert_file: Some(files.ca.clone()),
         }
     }
+}
+
+/// Why these files cannot be used now, if that may end by itself.
+pub(super) fn untimely(settings: Settings) -> Option<LoadError> {
+    let fault = Identity::prepare(settings).err();
+    fault.filter(LoadError::is_of_time)
 }
 
 /// The flags that pass these files to another process of this program.

@@ -15,11 +15,11 @@ use super::coordinator::{BalanceArgs, LogArgs, SettingsArgs};
 use super::tls::{self, TlsArgs};
 use super::{Cluster, ClusterArgs, size, tablet::RESP_TABLE};
 use crate::arguments::Duration;
-use crate::failure::EXIT_FAILED;
+use crate::failure::{EXIT_FAILED, EXIT_STUCK};
 use crate::login::LoginArgs;
 use crate::signals::Order;
 use certificates::{CLIENT, Certificates};
-use child::{Child, Ended};
+use child::{Child, Ended, Patience};
 use clap::Args;
 use duramen_client::{Admin, AdminAnswer};
 use duramen_wire::native::message::ServerStatus;
@@ -111,7 +111,7 @@ Requests are answered while as many servers are up as there are replicas, and on
 of three one.
 
 The lists of servers begin with server 0.1 of `duramen status`. SIGTERM or SIGINT (Ctrl-C) ends all
-processes. SIGHUP goes to all of them: they open their log files and read their settings again. They
+processes, a second one kills them. SIGHUP goes to all of them: they open their log files and read their settings again. They
 continue when the terminal is closed.
 
 All other messages go to standard error, and the log of server N to server-N.log in the directory.
@@ -119,7 +119,7 @@ A process that ends is started again 5 s later, at the same addresses; so `kill 
 recovery first. Another server joins by the `duramen join` line that is printed at the start. Use
 it for trials only: all servers share one machine and its power supply.
 
-Exit codes: 0 stopped by a signal, 2 wrong usage, 5 could not start.";
+Exit codes: 0 stopped by a signal, 2 wrong usage, 5 could not start, 6 stopped by a second signal.";
 
 fn setting(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
@@ -137,7 +137,7 @@ pub(crate) fn run(args: &UpArgs) -> ExitCode {
         eprintln!("duramen: {why}");
         return ExitCode::from(EXIT_FAILED);
     }
-    let mut up = match args.plan() {
+    let mut up = match args.plan(&signals) {
         Ok(up) => up,
         Err(why) => {
             eprintln!("duramen: {why}");
@@ -153,8 +153,9 @@ pub(crate) fn run(args: &UpArgs) -> ExitCode {
         Ok(false) => Ok(()),
         Err(why) => Err(why),
     };
-    up.stop();
+    let is_hurried = up.stop(&signals);
     match ended {
+        Ok(()) if is_hurried => ExitCode::from(EXIT_STUCK),
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             eprintln!("duramen: {why}");
@@ -195,7 +196,7 @@ struct Up {
 
 impl UpArgs {
     /// Checks everything that can be checked before a process is started.
-    fn plan(&self) -> Result<Up, String> {
+    fn plan(&self, signals: &Receiver<Order>) -> Result<Up, String> {
         let replicas = self.replicas();
         if replicas >= u32::from(self.servers) {
             return Err(format!(
@@ -234,7 +235,7 @@ impl UpArgs {
             match Certificates::make(&up.dir, self.servers) {
                 Ok(made) => up.certificates = Some(made),
                 Err(why) => {
-                    up.stop(); // U2
+                    up.stop(signals); // U2
                     return Err(why);
                 }
             }
@@ -549,25 +550,30 @@ impl Up {
     }
 
     /// Stops servers first, and all at once: otherwise the remaining ones would take each for
-    /// crashed. U1, U2.
-    fn stop(&mut self) {
-        let until = Instant::now() + STOP;
-        stop_all(&mut self.servers, until);
-        stop_all(self.coordinator.as_mut_slice(), until);
+    /// crashed. U1, U2. A second signal kills them; returns whether one came.
+    fn stop(&mut self, signals: &Receiver<Order>) -> bool {
+        let mut patience = Patience {
+            until: Instant::now() + STOP,
+            signals,
+            is_hurried: false,
+        };
+        stop_all(&mut self.servers, &mut patience);
+        stop_all(self.coordinator.as_mut_slice(), &mut patience);
         if self.is_temporary
             && let Err(error) = std::fs::remove_dir_all(&self.dir)
         {
             eprintln!("duramen: cannot remove {}: {error}", self.dir.display());
         }
+        patience.is_hurried
     }
 }
 
-fn stop_all(children: &mut [Child], until: Instant) {
+fn stop_all(children: &mut [Child], patience: &mut Patience<'_>) {
     for child in children.iter_mut() {
         child.tell_to_stop();
     }
     for child in children {
-        if let Some(ended) = child.wait(until).filter(Ended::is_bad) {
+        if let Some(ended) = child.wait(patience).filter(Ended::is_bad) {
             eprintln!("{ended}");
         }
     }

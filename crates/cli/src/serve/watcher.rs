@@ -1,7 +1,7 @@
 //! Effects of signals on a server: they stop it, make it read its settings again, or log its state.
 
-use super::EXIT_STUCK;
 use crate::config::{Given, Loaded};
+use crate::failure::EXIT_STUCK;
 use crate::notify;
 use crate::signals::{self, Order};
 use duramen_server::outcome::Outcome;
@@ -10,7 +10,7 @@ use duramen_server::{Server, ServerConfig};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -38,11 +38,11 @@ impl Sources {
     /// change while the server runs, are changed, all or none. A setting that is unchanged in the
     /// file keeps the value of `CONFIG SET`.
     fn reload(&mut self, shared: Option<&Shared>) {
-        let (Some(file), Some(shared)) = (&self.file, shared) else {
+        let Some(file) = &self.file else {
             return tracing::info!("there is no configuration file to be read again");
         };
         let path = file.display();
-        if let Some(rewrites) = &shared.config_file {
+        if let Some(rewrites) = shared.and_then(|shared| shared.config_file.as_ref()) {
             self.rewritten.append(&mut rewrites.take_rewritten());
         }
         // A pipe was read at the start and has nothing more. An empty file is one that is being
@@ -68,6 +68,10 @@ impl Sources {
             tracing::warn!(%path, "`{name}` is no longer there and stays as it is; to remove it: {name} = \"\"");
         }
         let now = loaded.config;
+        let Some(shared) = shared else {
+            self.last.take_tls_files(&now);
+            return tracing::info!(%path, "there is no server yet: files of TLS are those of the file again, other settings stay");
+        };
         match shared.reload(&self.last, &now) {
             Err(error) => tracing::error!(%path, "the settings stay as they are: {error}"),
             Ok(changes) => {
@@ -95,8 +99,9 @@ struct LastSeen {
     sources: OnceLock<Mutex<Sources>>,
     /// Number of signals so far.
     signals: AtomicUsize,
-    /// Number of servers so far.
-    servers: AtomicUsize,
+    /// The line `ready` is out. A later life of a member says nothing.
+    announced: AtomicBool,
+    keeps_ports: AtomicBool,
     shared: Mutex<Option<Arc<Shared>>>,
     /// The stop of the first signal, while data has to be written before the end.
     stopping: Mutex<Option<Arc<Outcome>>>,
@@ -245,7 +250,6 @@ impl Watcher {
     /// From now on signals stop this server; at once, if there was a signal already.
     pub(super) fn watch(&self, server: &Server) {
         *self.seen.shared() = Some(Arc::clone(server.shared()));
-        self.seen.servers.fetch_add(1, Ordering::SeqCst);
         self.seen.stop();
     }
 
@@ -253,8 +257,30 @@ impl Watcher {
         self.seen.signals.load(Ordering::SeqCst) > 0
     }
 
-    pub(super) fn is_first(&self) -> bool {
-        self.seen.servers.load(Ordering::SeqCst) == 1
+    /// Whether no life has said `ready` so far; the caller is to say it now. The first life of a
+    /// member may have ended before it served.
+    pub(super) fn is_to_announce(&self) -> bool {
+        !self.seen.announced.swap(true, Ordering::SeqCst)
+    }
+
+    pub(super) fn keep_ports(&self, keeps: bool) {
+        self.seen.keeps_ports.store(keeps, Ordering::SeqCst);
+    }
+
+    pub(super) fn keeps_ports(&self) -> bool {
+        self.seen.keeps_ports.load(Ordering::SeqCst)
+    }
+
+    /// Without a server, until the next one: SIGHUP reads the files of TLS alone.
+    pub(super) fn without_server(&self) {
+        *self.seen.shared() = None;
+    }
+
+    /// The settings of the last reading, if `from` has other ones of TLS.
+    pub(super) fn other_tls(&self, from: &ServerConfig) -> Option<ServerConfig> {
+        let sources = self.seen.sources.get()?;
+        let sources = sources.lock().unwrap_or_else(PoisonError::into_inner);
+        (!from.has_same_tls_files(&sources.last)).then(|| sources.last.clone())
     }
 
     pub(super) fn end(self) {

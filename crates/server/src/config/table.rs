@@ -321,7 +321,7 @@ pub static SETTINGS: &[Setting] = &[
         "",
         "0",
         number!(tls_port as u16),
-        "RESP port with TLS; 0 = none. A member of a cluster announces it to clients instead of port.",
+        "RESP port with TLS; 0 = none. A member of a cluster announces it to clients with TLS, and port to others.",
     ),
     row(
         "tls-cert-file",

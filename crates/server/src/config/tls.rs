@@ -166,6 +166,22 @@ impl ServerConfig {
         }
     }
 
+    /// Takes the names of the files of TLS from other settings.
+    pub fn take_tls_files(&mut self, from: &ServerConfig) {
+        self.tls_cert_file.clone_from(&from.tls_cert_file);
+        self.tls_key_file.clone_from(&from.tls_key_file);
+        self.tls_ca_cert_file.clone_from(&from.tls_ca_cert_file);
+        self.tls_ca_cert_dir.clone_from(&from.tls_ca_cert_dir);
+    }
+
+    /// Whether the files of TLS have the same names.
+    pub fn has_same_tls_files(&self, other: &ServerConfig) -> bool {
+        self.tls_cert_file == other.tls_cert_file
+            && self.tls_key_file == other.tls_key_file
+            && self.tls_ca_cert_file == other.tls_ca_cert_file
+            && self.tls_ca_cert_dir == other.tls_ca_cert_dir
+    }
+
     /// Why the files of TLS cannot be used now. `None`: they can, or no port speaks TLS, or a
     /// setting is wrong.
     pub fn certificate_fault(&self) -> Option<LoadError> {

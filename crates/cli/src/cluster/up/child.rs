@@ -1,5 +1,6 @@
 //! One child process: its ready line, its log, its end.
 
+use crate::signals::Order;
 use duramen_base::ids::ServerId;
 use rustix::process::{Pid, Signal};
 use std::fmt;
@@ -232,20 +233,36 @@ impl Child {
         }
     }
 
-    /// Waits for its end, and kills it after `until`; returns the end, if it was not reported yet.
-    pub(super) fn wait(&mut self, until: Instant) -> Option<Ended> {
+    /// Waits for its end, and kills it when that has lasted too long; returns the end, if it was
+    /// not reported yet.
+    pub(super) fn wait(&mut self, patience: &mut Patience<'_>) -> Option<Ended> {
         loop {
             self.look();
             if self.ended.is_some() {
                 return self.ended();
             }
-            if Instant::now() >= until {
+            if patience.is_over() {
                 eprintln!("{} does not end: killing it", self.name);
                 self.signal(Signal::KILL);
                 let _ = self.process.wait();
             }
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+}
+
+/// The time that children have for their end.
+pub(super) struct Patience<'a> {
+    pub(super) until: Instant,
+    pub(super) signals: &'a Receiver<Order>,
+    /// A second signal came.
+    pub(super) is_hurried: bool,
+}
+
+impl Patience<'_> {
+    fn is_over(&mut self) -> bool {
+        self.is_hurried |= self.signals.try_iter().any(|order| order == Order::Stop);
+        self.is_hurried || Instant::now() >= self.until
     }
 }
 
