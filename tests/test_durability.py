@@ -1412,6 +1412,7 @@ def test_a_server_starts_without_what_was_accepted_as_lost(durable, tmp_path):
     before = content(data)
     said = offline("accept-loss", data, code=1)
     assert "`k7777` of table 0, version " in said and "table 0 is `default`" in said, said
+    assert "--json has them all" in said
     told = json.loads(offline("accept-loss", data, "--json", code=1))
     lost = {claim["key"] for loss in told["losses"] for claim in loss["claims"]}
     assert "k7777" in lost and len(lost) < 20_000 and said.split()[-1] == told["token"] and not told["accepted"]
@@ -1426,6 +1427,14 @@ def test_a_server_starts_without_what_was_accepted_as_lost(durable, tmp_path):
             assert wire.call("GET", f"k{n}") == (None if f"k{n}" in lost else b"x" * 300), n
     assert server.stop() == 0
     assert offline("accept-loss", data).splitlines() == ["nothing is lost"]
+
+
+def test_tools_see_a_server_whose_lock_file_is_gone(durable, tmp_path):
+    """They locked that file alone, and so worked beside a server without it."""
+    durable()
+    (tmp_path / "data" / "LOCK").unlink()
+    for tool in ("fsck", "accept-loss"):
+        assert "in use by a server" in offline_error(tool, tmp_path / "data")
 
 
 def test_fsck_repairs_into_a_new_directory(durable, tmp_path):

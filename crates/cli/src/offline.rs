@@ -15,6 +15,8 @@ mod restore;
 pub(crate) use accept::{AcceptArgs, run as accept_loss};
 pub(crate) use key::KeyCommand;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use clap::{Args, Subcommand, ValueEnum};
 use duramen_backup::Mode;
 use duramen_backup::disk::{Disk, keyed};
@@ -167,12 +169,21 @@ fn cannot_look(why: &str) -> ExitCode {
     ExitCode::from(EXIT_CANNOT_LOOK)
 }
 
+/// Bytes in JSON.
+fn text_or_base64(bytes: &[u8]) -> serde_json::Value {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.into(),
+        Err(_) => serde_json::json!({ "base64": BASE64.encode(bytes) }),
+    }
+}
+
 /// The place of a store.
 struct StoreDirectory {
     path: PathBuf,
     disk: Arc<dyn Disk>,
-    /// Keeps servers away; None: the store has no lock file, so no server has ever used it.
-    _lock: Option<File>,
+    /// Keep servers away: that of the lock file, if there is one, and that of the directory, as the
+    /// file may have been deleted.
+    _lock: Vec<File>,
 }
 
 impl StoreDirectory {
@@ -181,7 +192,7 @@ impl StoreDirectory {
         let kind =
             std::fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
         if kind.is_dir() {
-            let lock = lock(&path.join("LOCK"), path)?;
+            let lock = lock_dir(path)?;
             return Ok((StoreDirectory::new(path, Mode::Buffered, lock, key)?, None));
         }
         let part = match path.file_name().and_then(|name| name.to_str()) {
@@ -193,18 +204,18 @@ impl StoreDirectory {
         if let (Some(part), Some(dir)) = (part, path.parent())
             && dir.join("superblock").exists()
         {
-            let lock = lock(&dir.join("LOCK"), dir)?;
+            let lock = lock_dir(dir)?;
             let store = StoreDirectory::new(dir, Mode::Buffered, lock, key)?;
             return Ok((store, Some(part)));
         }
-        let lock = lock(path, path)?;
+        let lock = lock(path, path)?.into_iter().collect();
         Ok((StoreDirectory::new(path, Mode::Raw, lock, key)?, None))
     }
 
     fn new(
         path: &Path,
         mode: Mode,
-        lock: Option<File>,
+        lock: Vec<File>,
         key: &KeyArgs,
     ) -> Result<StoreDirectory, String> {
         Ok(StoreDirectory {
@@ -213,6 +224,25 @@ impl StoreDirectory {
             _lock: lock,
         })
     }
+}
+
+/// Takes the locks of a server in this directory. Not every file system can lock a directory.
+fn lock_dir(dir: &Path) -> Result<Vec<File>, String> {
+    let mut locks: Vec<File> = lock(&dir.join("LOCK"), dir)?.into_iter().collect();
+    let opened = File::open(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+    match lock_alone(&opened) {
+        Ok(()) => locks.push(opened),
+        Err(TryLockError::WouldBlock) => return Err(in_use(dir)),
+        Err(TryLockError::Error(_)) => {}
+    }
+    Ok(locks)
+}
+
+fn in_use(place: &Path) -> String {
+    format!(
+        "{} is in use by a server: stop it first, or look at a snapshot of it",
+        place.display()
+    )
 }
 
 /// Takes the lock of servers.
@@ -224,10 +254,7 @@ fn lock(file: &Path, place: &Path) -> Result<Option<File>, String> {
     };
     match lock_alone(&file) {
         Ok(()) => Ok(Some(file)),
-        Err(TryLockError::WouldBlock) => Err(format!(
-            "{} is in use by a server: stop it first, or look at a snapshot of it",
-            place.display()
-        )),
+        Err(TryLockError::WouldBlock) => Err(in_use(place)),
         Err(TryLockError::Error(error)) => {
             Err(format!("{}: cannot lock it: {error}", place.display()))
         }

@@ -1,9 +1,10 @@
 //! `duramen accept-loss DIR`: names what a damaged store has lost, and lets the next start go on
 //! without it.
 
-use super::{StoreDirectory, cannot_look, key::KeyArgs};
+use super::{StoreDirectory, cannot_look, key::KeyArgs, text_or_base64};
 use clap::Args;
 use duramen::internals::{Losses, accept, losses};
+use duramen_format::mend::key_text;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -82,7 +83,8 @@ pub(crate) fn run(args: &AcceptArgs, dir: &Path, json: bool) -> ExitCode {
         false => print_lines(&found, dir, &token, is_accepted),
     }
     let is_whole = found.losses.is_empty() && found.others.is_empty();
-    ExitCode::from(u8::from(!is_whole && !is_accepted))
+    let is_settled = is_accepted && found.others.is_empty();
+    ExitCode::from(u8::from(!is_whole && !is_settled))
 }
 
 fn print_json(found: &Losses, token: &str, is_accepted: bool) {
@@ -91,7 +93,7 @@ fn print_json(found: &Losses, token: &str, is_accepted: bool) {
             json!({
                 "table": claim.table,
                 "table_name": found.tables.get(&claim.table),
-                "key": String::from_utf8_lossy(&claim.key),
+                "key": text_or_base64(&claim.key),
                 "version": claim.version,
                 "kind": format!("{:?}", claim.kind).to_lowercase(),
                 "is_whole": claim.is_whole,
@@ -112,6 +114,11 @@ fn print_json(found: &Losses, token: &str, is_accepted: bool) {
             "accepted": is_accepted,
         })
     );
+}
+
+/// Whether a line shows all of a key.
+fn is_shown_whole(key: &[u8]) -> bool {
+    std::str::from_utf8(key).is_ok_and(|text| text == key_text(key))
 }
 
 fn print_lines(found: &Losses, dir: &Path, token: &str, is_accepted: bool) {
@@ -137,10 +144,18 @@ fn print_lines(found: &Losses, dir: &Path, token: &str, is_accepted: bool) {
         }
         return;
     }
+    let is_cut = claims.clone().count() > SHOWN_MAX
+        || claims.clone().any(|claim| !is_shown_whole(&claim.key));
     let bytes: u64 = found.losses.iter().map(|loss| loss.bytes()).sum();
     let (segments, keys) = (found.losses.len(), claims.count());
     println!("lost: {bytes} bytes of {segments} segments, {keys} known entries");
+    if is_cut {
+        println!("not every key is shown, or not all of it: --json has them all");
+    }
     match is_accepted {
+        true if !found.others.is_empty() => println!(
+            "accepted, but the next start is refused all the same, for what is not acceptable"
+        ),
         true => println!("accepted: the next start goes on without it"),
         false => println!(
             "to start without exactly this: duramen accept-loss {} --token {token}",

@@ -1,8 +1,6 @@
 //! `duramen log dump`: the contents of a data directory, in the order on disk.
 
-use super::{Meter, StoreDirectory, StorePart};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
+use super::{Meter, StoreDirectory, StorePart, text_or_base64};
 use duramen_backup::Error;
 use duramen_backup::ReplicaInfo;
 use duramen_backup::inspect::{self, Inspector, ReplicaCheck};
@@ -347,10 +345,7 @@ fn one_entry(segment: u64, at: usize, entry: &Entry<'_>, out: &mut DumpOutput) {
     if entry.victim.0 > 0 {
         text.push_str(&format!(" kills in segment {}", entry.victim));
     }
-    let bytes = |bytes: &[u8]| match std::str::from_utf8(bytes) {
-        Ok(text) => json!(text),
-        Err(_) => json!({ "base64": BASE64.encode(bytes) }),
-    };
+
     out.line(
         &text,
         json!({
@@ -358,7 +353,7 @@ fn one_entry(segment: u64, at: usize, entry: &Entry<'_>, out: &mut DumpOutput) {
             "offset": at,
             "entry": kind,
             "table": entry.table,
-            "key": bytes(entry.key),
+            "key": text_or_base64(entry.key),
             "version": entry.version,
             "value_bytes": entry.value.len(),
             "expires_at_ms": entry.expires_at_ms,
