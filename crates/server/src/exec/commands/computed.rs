@@ -5,7 +5,8 @@
 //!   twice, and computes if they stood together at one moment; what it writes is written under the
 //!   locks if none of them has changed since, else it computes again.
 //! - C2: a command that combines many values does so in parts: others run between two of them. It
-//!   goes on if no value has changed since its first part, else it begins again.
+//!   goes on if no value has changed since its first part, else it begins again. Each part reads
+//!   all keys again, so it combines for as long as that has taken, or longer.
 //! - C3: after some runs in vain it computes in one go, with its keys locked.
 //! - C4: progress is of one request and of one table. It is dropped when the request has ended,
 //!   also without having run (other rights, keys that have left), and when SWAPDB has put another
@@ -34,13 +35,15 @@ pub(crate) struct Progress {
     /// The number of values that are combined already, and the result of these, packed.
     pub(crate) done: usize,
     pub(crate) result: Vec<u8>,
+    /// The time that this part took to read the keys.
+    pub(crate) reading: Duration,
     /// The runs that were in vain.
     runs: u32,
 }
 
 /// The clock of one part.
 pub(crate) struct Part {
-    ends: Option<Instant>,
+    pub(crate) ends: Option<Instant>,
 }
 
 impl Context<'_> {
@@ -48,8 +51,8 @@ impl Context<'_> {
     pub(crate) fn begin_part(&mut self) -> (Progress, Part) {
         let known = self.local.progress.take();
         let time = self.local.scripts.share(PART, PART_MIN);
-        let ends = known.as_ref().map(|_| Instant::now() + time);
-        (known.unwrap_or_default(), Part { ends })
+        let part = Part::of(known.as_ref(), time);
+        (known.unwrap_or_default(), part)
     }
 
     /// The part is over: the others run later.
@@ -64,6 +67,13 @@ impl Context<'_> {
 }
 
 impl Part {
+    /// A part for which `time` is left beside others (C2). Without progress it has no end.
+    pub(crate) fn of(progress: Option<&Progress>, time: Duration) -> Part {
+        let now = Instant::now();
+        let ends = progress.map(|progress| now + time.max(progress.reading));
+        Part { ends }
+    }
+
     pub(crate) fn is_over(&self) -> bool {
         self.ends.is_some_and(|ends| Instant::now() >= ends)
     }
@@ -157,6 +167,7 @@ fn compute(
     run: &mut impl FnMut(&mut Context<'_>, &[Option<Object<'_>>]) -> Result<Vec<Write>, Failure>,
 ) -> Result<bool, Failure> {
     let (start, effects) = (ctx.out.len(), ctx.client.effects.len());
+    let began = Instant::now();
     let (writes, stamps) = {
         let Some((found, stamps)) = read_together(guard, ctx.table, keys)? else {
             return Ok(false);
@@ -170,6 +181,7 @@ fn compute(
         }
         progress.stamps.clone_from(&stamps);
         progress.table = Some(ctx.table);
+        progress.reading = began.elapsed();
         // With flash each part would have to fetch its values again.
         ctx.local.progress = (!ctx.local.has_tier()).then_some(progress);
         let ran = run(ctx, &found);

@@ -1,7 +1,9 @@
 //! Requests that run in parts: what they keep between two parts is theirs alone.
 
 use super::*;
+use crate::exec::commands::computed::{Part, Progress};
 use duramen_base::planted::{Bug, carry, with_bug};
+use duramen_engine::TableId;
 use std::time::Instant;
 
 /// Adds so many members to a set, all of which begin with `tag`.
@@ -79,6 +81,28 @@ fn a_combination_is_of_one_database() {
         assert!(reply.contains("new:a:"), "{reply:.100}");
         assert!(!reply.contains("old:"), "two databases");
     }
+}
+
+/// computed::C2. Each part read all keys again, and then combined for a tenth of that time.
+#[test]
+fn a_part_of_a_combination_knows_how_long_its_reading_took() {
+    let mut s = Server::session(1);
+    fill(&mut s, "f", "f", 2_000);
+    assert_eq!(s.ask_part(&format!("SUNION{}", many("f"))), "");
+    let progress = s.client.take_progress_of_values(TableId::DEFAULT);
+    let progress = progress.expect("it goes on");
+    assert!(progress.reading > Duration::ZERO);
+    let time = Duration::from_millis(1);
+    let ends = |reading| {
+        let progress = Progress {
+            reading,
+            ..Progress::default()
+        };
+        let began = Instant::now();
+        Part::of(Some(&progress), time).ends.expect("an end") - began
+    };
+    assert!(ends(Duration::from_secs(60)) >= Duration::from_secs(60));
+    assert!(ends(Duration::ZERO) >= time);
 }
 
 /// Each part forgot the runs before it that were in vain: beside a steady writer it never ended.
