@@ -431,7 +431,10 @@ pub enum Error {
         minimum: u64,
     },
     /// Try again when it has ended.
-    #[error("the memory budget cannot be lowered while data is loaded, recovered or moved here")]
+    #[error(
+        "the memory budget cannot be lowered while data is loaded, recovered or moved here, or \
+         while the data of a cleared table is counted"
+    )]
     BudgetBusy,
     #[error("more than {limit} sessions at once")]
     TooManySessions { limit: usize },

@@ -181,8 +181,8 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::BudgetTooSmall`], [`Error::BudgetTooLarge`]; [`Error::BudgetBelowData`]: a store's
-    /// live data do not fit; [`Error::BudgetBusy`]: less memory, while data is loaded. Nothing was
-    /// changed.
+    /// live data do not fit; [`Error::BudgetBusy`]: less memory, while data is loaded, or while
+    /// it is not known how much a clear left. Nothing was changed.
     ///
     /// [`Stats::excess_bytes`]: crate::Stats::excess_bytes
     pub fn set_memory(&self, bytes: u64) -> Result<(), Error> {

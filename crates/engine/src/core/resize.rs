@@ -63,8 +63,12 @@ impl Core {
         if bytes < minimum {
             return Err(Error::BudgetTooSmall { bytes, minimum });
         }
-        if !self.is_cache() && self.has_more_than(room(bytes) + self.flash_capacity()) {
-            let live_bytes = self.live_bytes();
+        let live_bytes = self.live_bytes();
+        let alive = live_bytes.saturating_sub(self.expired_bytes());
+        if !self.is_cache() && alive > room(bytes) + self.flash_capacity() {
+            if self.cleared.is_pending() {
+                return Err(Error::BudgetBusy); // it is not known yet how much of it was cleared
+            }
             let in_memory = live_bytes.saturating_sub(self.flash_capacity());
             let needed = (in_memory as f64 / LIVE_PART_MAX) as u64 + taken;
             return Err(Error::BudgetBelowData {
@@ -74,5 +78,53 @@ impl Core {
             });
         }
         Ok(())
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::{Options, Store, TableId};
+    use std::time::Duration;
+
+    /// The entries of a cleared table are not counted yet. A budget below the data of another table
+    /// was accepted meanwhile, and no write after it.
+    #[test]
+    fn no_budget_below_the_data_is_accepted_after_a_clear() {
+        const VALUE: [u8; 1000] = [7; 1000];
+        let store = Store::new(Options {
+            tiny: true,
+            huge_pages: false,
+            heads: 1,
+            cleaners: 1,
+            ..Options::new(128 * MIB)
+        });
+        let store = store.unwrap();
+        let other = store.create_table("other").unwrap();
+        let mut session = store.session().unwrap();
+        for (table, count) in [(TableId::DEFAULT, 55_000u32), (other, 20_000)] {
+            for n in 0..count {
+                let mut guard = session.pin();
+                let key = n.to_le_bytes();
+                let hash = guard.hash(&key);
+                guard.write(table, hash, &key, &VALUE, None).unwrap();
+            }
+        }
+        let core = store.core();
+        let context = core.contexts[0].lock().unwrap(); // so that no cleaner thread counts
+        store.clear_table(other).unwrap();
+        assert!(core.cleared.is_pending());
+        assert_eq!(store.set_memory(50 * MIB), Err(Error::BudgetBusy));
+        store.set_memory(120 * MIB).unwrap(); // whatever was cleared
+        drop(context);
+        while core.cleared.is_pending() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let refused = store.set_memory(50 * MIB);
+        assert!(
+            matches!(refused, Err(Error::BudgetBelowData { .. })),
+            "{refused:?}"
+        );
+        store.set_memory(80 * MIB).unwrap();
     }
 }

@@ -63,7 +63,8 @@ impl Shared {
                 least(minimum)
             )),
             Err(Error::BudgetBusy) => refuse(
-                "memory cannot be lowered while data is recovered or moved here: try again later"
+                "memory cannot be lowered while data is recovered or moved here, or while the data \
+                 of a flushed database is counted: try again later"
                     .to_owned(),
             ),
             Err(error) => refuse(format!("memory: {error}")),
