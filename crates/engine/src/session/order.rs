@@ -383,8 +383,8 @@ impl<'s> Guard<'s> {
     }
 
     /// Positions of the predecessors of writes to these keys, as far as they can still be lost.
-    /// Found by hashes alone: some may be those of other keys, and a removal is left out where
-    /// there is an object.
+    /// Found by hashes alone: some may be those of other keys. An object with the key's tag may be
+    /// another key's, so it does not show that the key was not removed.
     fn predecessors(&self, log: &Log, keys: &[(TableId, KeyHash)]) -> Vec<(u16, u64)> {
         let mut places: Vec<(u16, u64)> = Vec::new();
         let mut note =
@@ -399,16 +399,14 @@ impl<'s> Guard<'s> {
             };
             let partition = index.partition(*hash);
             let view = partition.view();
-            let mut is_there = false;
             if view.len() != 0 {
                 view.each_tagged(index.tag(*hash), |slot| {
-                    is_there = true;
                     if let Some(place) = log.undurable_entry(&self.core.space, slot.location()) {
                         note(place);
                     }
                 });
             }
-            if !is_there && partition.last_removed() != 0 {
+            if partition.last_removed() != 0 {
                 log.undurable_removals(*hash).for_each(&mut note);
             }
         }
@@ -516,5 +514,54 @@ impl<'s> Guard<'s> {
             _ => self.note_removal(log, hash, locked.partition, end),
         }
         Ok(Buried::Done)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use crate::{KeyHash, LogOptions, Options, Store, TableId};
+    use std::collections::HashMap;
+
+    /// log::L5: another key with the tag of a removed one is there. The removal was left out, and
+    /// a transaction appended the key anew in another head: a crash could keep that alone.
+    #[test]
+    fn a_key_of_the_same_tag_hides_no_removal() {
+        const T: TableId = TableId::DEFAULT;
+        let store = Store::new(Options {
+            huge_pages: false,
+            heads: 2,
+            cleaners: 0,
+            log: Some(LogOptions::new(7)),
+            ..Options::new(64 << 20)
+        });
+        let store = store.unwrap();
+        let (core, log) = (store.core(), store.log().unwrap());
+        let index = core.tables.index(T).unwrap();
+        let hash_of = |n: u32| KeyHash(core.hasher.hash(&n.to_le_bytes()));
+        let mut seen = HashMap::new();
+        let (other, removed) = (0..)
+            .find_map(|n: u32| {
+                let partition = std::ptr::from_ref(index.partition(hash_of(n)));
+                let place = (partition as usize, index.tag(hash_of(n)));
+                seen.insert(place, n).map(|other| (other, n))
+            })
+            .unwrap();
+        let (mut first, mut second) = (store.session().unwrap(), store.session().unwrap());
+        let mut guard = first.pin();
+        for n in [other, removed] {
+            let key = n.to_le_bytes();
+            guard.write(T, hash_of(n), &key, b"value", None).unwrap();
+        }
+        guard
+            .remove(T, hash_of(removed), &removed.to_le_bytes())
+            .unwrap();
+        let head = guard.head.number;
+        drop(guard);
+        let guard = second.pin();
+        assert_ne!(guard.head.number, head);
+        let removals: Vec<(u16, u64)> = log.undurable_removals(hash_of(removed)).collect();
+        assert_eq!(removals.len(), 1);
+        let places = guard.predecessors(log, &[(T, hash_of(removed))]);
+        assert_eq!(places, removals);
     }
 }
