@@ -9,7 +9,8 @@
 //!
 //! **Invariants**
 //! - P1: a window is retired only after no slot of the table points into it; a reader that found a
-//!   slot is pinned (engine::space::S3, epoch::E2).
+//!   slot is pinned (engine::space::S3, epoch::E2). Labels and copies are verified by the walk that
+//!   empties the slots, as a bit of them may have flipped: after damage it goes by the table.
 //! - P2: only the holder of `shelf` changes the table and the windows. A reader's count is a
 //!   compare-and-swap that fails if the slot was changed, so no slot comes back that was taken out.
 //! - P3: a copy is valid only for the location *and* incarnation that it was made of
@@ -27,6 +28,7 @@
 use crate::epoch::Epochs;
 use crate::space::segment::State;
 use crate::space::{Purpose, SEGMENT_HEADER_BYTES, Space};
+use duramen_format::entry;
 use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -52,7 +54,7 @@ const SIGHTINGS_CROWDED: u64 = 3;
 const CROWDED_PART: usize = 4;
 /// Number of hit counters, chosen by location, so that threads seldom share one.
 const HIT_COUNTERS: usize = 16;
-/// Location and incarnation, in front of the copy.
+/// Location and incarnation, in front of the copy, with a check of both.
 const LABEL_BYTES: usize = 16;
 /// A given up window drops at least its length divided by this, so that room is left.
 const DROPPED_PART: usize = 8;
@@ -70,6 +72,12 @@ pub(crate) const HEAT_MAX: u8 = (READ_MASK >> READ_SHIFT) as u8;
 
 fn heat_of(slot: u64) -> u8 {
     ((slot & READ_MASK) >> READ_SHIFT) as u8
+}
+
+/// The label of a copy. Its check differs after any single flipped bit.
+fn label_of(location: u64, incarnation: u32) -> [u64; 2] {
+    let mixed = (location ^ u64::from(incarnation) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    [location, mixed >> 32 << 32 | u64::from(incarnation)]
 }
 
 pub(crate) struct Promoted {
@@ -290,7 +298,7 @@ impl Promoted {
         // SAFETY: a slot of the table points there, so there are a label and a copy. They were
         // complete before the slot was stored (Release), and are not reused before the caller's pin
         // ends (P1), or the caller holds the shelf's lock.
-        unsafe { *label == location && *label.add(1) == u64::from(incarnation) }
+        unsafe { [*label, *label.add(1)] == label_of(location, incarnation) }
     }
 
     /// The copy of an entry, and the bytes up to the end of its window. The caller is pinned.
@@ -448,9 +456,7 @@ impl Promoted {
         // SAFETY: bytes that were just taken in a window to which only the shelf's holder appends;
         // no other thread has their address yet.
         unsafe {
-            let label = at.cast::<u64>();
-            *label = location;
-            *label.add(1) = u64::from(incarnation);
+            at.cast::<[u64; 2]>().write(label_of(location, incarnation));
             at.add(LABEL_BYTES)
                 .copy_from_nonoverlapping(entry.as_ptr(), entry.len());
         }
@@ -542,7 +548,7 @@ impl Promoted {
         let oldest = shelf.full.iter().take(OLDEST).enumerate();
         let heat = oldest.map(|(place, (window, end))| {
             let mut heat = 0;
-            self.each_copy(space, *window, *end, |copy| {
+            self.each_copy(space, *window, *end, false, |copy| {
                 let slot = copy.place.load(Ordering::Relaxed);
                 heat += u64::from(heat_of(slot)) * copy.bytes as u64;
             });
@@ -592,7 +598,7 @@ impl Promoted {
     /// read again.
     fn take_out(&self, space: &Space, window: u32, end: usize) -> Vec<Kept> {
         let mut kept = Vec::new();
-        self.each_copy(space, window, end, |copy| {
+        let is_whole = self.each_copy(space, window, end, true, |copy| {
             let reads = copy.place.swap(0, Ordering::Relaxed) & READ_MASK;
             let home = space.window_of(copy.location);
             if reads != 0 && space.segments[home].incarnation() == copy.incarnation {
@@ -605,21 +611,58 @@ impl Promoted {
                 });
             }
         });
+        if !is_whole {
+            self.forget(space, window);
+        }
         kept
     }
 
-    /// Shows the copies in a full window of the shelf that the table still points to.
-    fn each_copy(&self, space: &Space, window: u32, end: usize, mut show: impl FnMut(Copied<'_>)) {
+    /// Empties all slots that point into a window of which a copy has damage.
+    #[cold]
+    fn forget(&self, space: &Space, window: u32) {
+        for place in &self.table {
+            if Self::points_into(space, place.load(Ordering::Relaxed), window) {
+                place.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn points_into(space: &Space, slot: u64, window: u32) -> bool {
+        slot != 0 && space.window_of(slot & LOCATION_MASK) == window as usize
+    }
+
+    /// Shows the copies in a full window of the shelf that the table still points to. `verifies`:
+    /// each copy by its checksum. False: there is damage, and copies behind it were not shown.
+    fn each_copy(
+        &self,
+        space: &Space,
+        window: u32,
+        end: usize,
+        verifies: bool,
+        mut show: impl FnMut(Copied<'_>),
+    ) -> bool {
         let mut at = space.offset_of(window) + SEGMENT_HEADER_BYTES;
         while at < end {
             let copy = Space::location(at);
+            let Some(available) = (end - at).checked_sub(LABEL_BYTES) else {
+                return false;
+            };
             let label = space.at(copy).cast::<u64>();
             // SAFETY: the window was filled with labels and copies up to `end`, and belongs to the
-            // shelf, which the caller holds.
-            let (location, incarnation, bytes) = unsafe {
-                let entry = duramen_format::entry::header_trusted(label.add(2).cast());
-                (*label, *label.add(1) as u32, entry.padded_bytes())
+            // shelf, which the caller holds. Nothing behind `end` is read, whatever bit flipped.
+            let (location, mark, header) = unsafe {
+                let entry: *const u8 = label.add(2).cast();
+                let header = entry::header_at(entry, available);
+                let header = header.filter(|_| !verifies || entry::is_sound(entry, available));
+                (*label, *label.add(1), header)
             };
+            let incarnation = mark as u32;
+            let Some(header) =
+                header.filter(|_| [location, mark] == label_of(location, incarnation))
+            else {
+                return false;
+            };
+            let bytes = header.padded_bytes();
             let (set, _) = self.set_of(location);
             let points = |place: &&AtomicU64| place.load(Ordering::Relaxed) & LOCATION_MASK == copy;
             if let Some(place) = set.iter().find(points) {
@@ -633,11 +676,66 @@ impl Promoted {
             }
             at += LABEL_BYTES + bytes;
         }
+        true
     }
 
     fn retire(&self, space: &Space, window: u32, epochs: &Epochs) {
         debug_assert!(space.segments[window as usize].state() == State::Promoted);
         self.windows.fetch_sub(1, Ordering::Relaxed);
         space.retire(space.node_of(window), window, epochs); // P1
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::Options;
+    use crate::topology::Topology;
+    use duramen_base::ids::SegmentId;
+    use duramen_base::ticks::Ticks;
+    use duramen_format::entry::NewObject;
+
+    const MEMORY_BYTES: u64 = 16 << 20;
+    const COPIES: usize = 50;
+    const HEADER_BYTES: usize = 16;
+
+    /// P1: a bit of the first label or header of a window flips. The walk that takes the copies out
+    /// of the table went on in the middle of an entry, and slots that it never came to stayed.
+    #[test]
+    fn a_window_with_damage_leaves_no_slot_behind() {
+        let object = NewObject {
+            table: 0,
+            version: 1,
+            expires_at_ms: None,
+            key: b"key",
+            value: &[7; 100],
+            victim: SegmentId::NONE,
+            is_typed: false,
+        };
+        let mut entry = vec![0; object.padded_bytes()];
+        object.write_to(&mut entry);
+        for bit in 0..8 * (LABEL_BYTES + HEADER_BYTES) {
+            let options = Options {
+                huge_pages: false,
+                ..Options::new(MEMORY_BYTES)
+            };
+            let space = Space::new(&options, &Topology::single(), 0, 0).unwrap();
+            let epochs = Epochs::new(1, Ticks::counting());
+            let promoted = Promoted::new(MEMORY_BYTES, space.segment_bytes());
+            let cold = space.offset_of(space.segments.len() as u32 - 1) + SEGMENT_HEADER_BYTES;
+            let put = |n| promoted.put(&space, Space::location(cold + 8 * n), 1, &entry);
+            assert!(!put(0), "there is no window yet");
+            promoted.tend(&space, 0, &epochs, 0);
+            assert!((0..COPIES).all(put));
+            let slots = promoted.table.iter().map(|it| it.load(Ordering::Relaxed));
+            let first = slots.filter(|slot| *slot != 0).map(|it| it & LOCATION_MASK);
+            let at = space.at(first.min().unwrap());
+            // SAFETY: a byte of the first label or copy, and no other thread has the space.
+            unsafe { *at.add(bit / 8) ^= 1 << (bit % 8) };
+            promoted.give_up(&space, &epochs);
+            let mut slots = promoted.table.iter();
+            assert!(slots.all(|it| it.load(Ordering::Relaxed) == 0), "bit {bit}");
+            assert_eq!(promoted.bytes(), 0);
+        }
     }
 }
