@@ -135,7 +135,7 @@ impl Store {
         core.watch_flash();
         core.tend_promoted(context.node());
         let me = context.me();
-        let step = context.step(core, quota_bytes, me, false);
+        let step = context.step(core, quota_bytes, me, false, true);
         core.reap(context.node());
         step == crate::cleaner::context::Step::Worked
     }

@@ -20,7 +20,6 @@
 //! groups with their buckets prefetched.
 
 use crate::cleaner::candidate::{Candidate, GROUP, NotLocked, find_all};
-use crate::cleaner::expire::expire_segment;
 use crate::cleaner::select::{select, select_hollow, select_on_flash_of_cache};
 use crate::core::Core;
 use crate::core::cleaning::{Context, Current, Kind, PlainPass, Tally};
@@ -65,9 +64,17 @@ pub enum Step {
 impl Context {
     /// Scans about `quota_bytes` of victims. `me`: the lock owner (a helping writer's own number,
     /// so that it passes the buckets of its own transaction). `alone`: the caller holds a resource
-    /// that an exclusive session waits for.
-    pub fn step(&mut self, core: &Core, quota_bytes: u64, me: u16, alone: bool) -> Step {
+    /// that an exclusive session waits for. `may_wait`: it may wait for a flash device.
+    pub fn step(
+        &mut self,
+        core: &Core,
+        quota_bytes: u64,
+        me: u16,
+        alone: bool,
+        may_wait: bool,
+    ) -> Step {
         let started = Instant::now();
+        self.caller_may_wait = may_wait;
         let tally = &core.tallies[self.number];
         // Also in the middle of a victim, which may be waiting for memory. A victim from flash
         // gives no memory, so its survivors may have to go to flash before it is empty.
@@ -263,10 +270,10 @@ impl Context {
         self.demoted
     }
 
-    /// True if this context may wait for a device: contexts of cleaner threads may, or all contexts
-    /// if there are no such threads.
+    /// True if this step may wait for a device: its caller may, and memory was set aside for what
+    /// this context reads (engine::flash::F6). Or there are no cleaner threads.
     pub(super) fn may_wait(&self, core: &Core) -> bool {
-        self.number < core.cleaners() || core.cleaners() == 0
+        self.caller_may_wait && self.number < core.cleaners() || core.cleaners() == 0
     }
 
     /// Victims of a store without a log, and whether their entries are evicted: segments on flash
@@ -359,6 +366,10 @@ impl Context {
                 return Some(window);
             }
             let dead = core.log.is_none() && core.live_in(window) == 0;
+            if !dead && !self.may_wait(core) {
+                self.victims.push_front(window); // a cleaner thread will read it
+                return None;
+            }
             if dead || core.may_clean_cold(self.node) && core.warm(tier, window) {
                 return Some(window);
             }
@@ -768,28 +779,5 @@ impl Current {
             self.dropped += bytes as u64;
         }
         keep
-    }
-}
-
-impl Context {
-    /// Runs the expiry pass over one segment, as this context.
-    pub fn expire(&self, core: &Core, window: u32) {
-        expire_segment(core, window, false, self.number, self.slot, self.me());
-    }
-
-    /// As [`expire`](Self::expire), for a segment on flash, which is read for this.
-    pub fn expire_cold(&self, core: &Core, window: u32) {
-        let Some(tier) = &core.space.tier else {
-            return;
-        };
-        let segment = &core.space.segments[window as usize];
-        if self.has_warmed() || !segment.claim() {
-            return;
-        }
-        if tier.is_cold(window as usize) && core.warm(tier, window) {
-            expire_segment(core, window, true, self.number, self.slot, self.me());
-            core.space.decommit(window);
-        }
-        core.space.unclaim(window);
     }
 }

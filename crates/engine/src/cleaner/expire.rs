@@ -3,6 +3,7 @@
 
 use super::candidate::{Candidate, GROUP};
 use crate::core::Core;
+use crate::core::cleaning::Context;
 use crate::core::sound::{self, Sound};
 use crate::counters::{Counters, add};
 use crate::epoch::SlotId;
@@ -142,6 +143,29 @@ fn drop_expired(
         core.departures.tell(Departure::Expired, table, key);
     }
     dropped
+}
+
+impl Context {
+    /// Runs the expiry pass over one segment, as this context.
+    pub fn expire(&self, core: &Core, window: u32) {
+        expire_segment(core, window, false, self.number, self.slot, self.me());
+    }
+
+    /// As [`expire`](Self::expire), for a segment on flash, which is read for this.
+    pub fn expire_cold(&self, core: &Core, window: u32) {
+        let Some(tier) = &core.space.tier else {
+            return;
+        };
+        let segment = &core.space.segments[window as usize];
+        if self.has_warmed() || !segment.claim() {
+            return;
+        }
+        if tier.is_cold(window as usize) && core.warm(tier, window) {
+            expire_segment(core, window, true, self.number, self.slot, self.me());
+            core.space.decommit(window);
+        }
+        core.space.unclaim(window);
+    }
 }
 
 #[cfg(all(test, debug_assertions))]

@@ -151,7 +151,7 @@ impl Cleaner {
             return false;
         }
         let me = context.me();
-        let step = context.step(core, STEP_BYTES, me, false);
+        let step = context.step(core, STEP_BYTES, me, false, true);
         drop(context);
         if shrinking {
             // Even if no victim is left: readers may have left only now the windows that were

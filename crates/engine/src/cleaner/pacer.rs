@@ -130,9 +130,10 @@ impl InVain {
 pub enum Waiting {
     /// Not pinned.
     Outside,
-    /// Pinned by this slot, with a fresh stamp now and then: a transaction, or a guard that is
-    /// alone.
+    /// Pinned by this slot, with a fresh stamp now and then: a transaction.
     Inside(SlotId),
+    /// As `Inside`, for a guard that is alone in the store: it may wait for a flash device.
+    Alone(SlotId),
     /// As `Inside`, for a guard that unlocks its keys if there is no memory at once, and then waits
     /// outside (transaction::T5).
     Briefly(SlotId),
@@ -143,9 +144,14 @@ impl Waiting {
     fn most(self, purpose: Purpose) -> Duration {
         match self {
             Waiting::Briefly(_) => BRIEFLY,
-            Waiting::Outside | Waiting::Inside(_) if purpose.is_for_head() => WAIT_MAX,
-            Waiting::Outside | Waiting::Inside(_) => Duration::MAX,
+            _ if purpose.is_for_head() => WAIT_MAX,
+            _ => Duration::MAX,
         }
+    }
+
+    /// True if the writer is inside the store.
+    fn is_inside(self) -> bool {
+        !matches!(self, Waiting::Outside)
     }
 }
 
@@ -197,7 +203,7 @@ struct Search {
 
 impl Search {
     fn begin(core: &Core, waiting: Waiting, purpose: Purpose) -> Search {
-        let alone = !matches!(waiting, Waiting::Outside);
+        let alone = waiting.is_inside();
         Search {
             waiting,
             purpose,
@@ -321,46 +327,56 @@ impl Core {
         if rate > 0.0 {
             let quota = (rate * appended_bytes as f64) as u64;
             // Does not wait for a context: if all helpers are at work, cleaning is in progress.
-            self.help(head.node, quota.min(TAX_STEP_BYTES), me, false, false);
+            self.help(head.node, quota.min(TAX_STEP_BYTES), me, None);
             if self.space.budget.is_above_limit() {
                 self.reap(head.node);
             }
         }
     }
 
-    /// One step in one of the helpers' contexts. `alone`: in one of the cleaner threads' contexts,
-    /// for a caller that keeps these threads from working, because it is alone or because another
-    /// guard waits for it to leave. `wait`: waits for a context if all are busy.
+    /// One step in one of the helpers' contexts, for a writer that waits for memory, or pays a tax
+    /// (`None`). A writer that is inside the store takes those of cleaner threads too: it keeps
+    /// these threads from working, because it is alone or because another guard waits for it to
+    /// leave. `None`: contexts of this node are busy, and the others have nothing to do.
+    ///
+    /// A writer that is outside waits for a context if all are busy. One that is inside does not: a
+    /// cleaner thread keeps its context while it waits for a flash device.
     fn help(
         &self,
         node: usize,
         quota_bytes: u64,
         me: u16,
-        alone: bool,
-        wait: bool,
+        waiting: Option<Waiting>,
     ) -> Option<Step> {
-        let contexts = if alone {
+        let inside = waiting.is_some_and(Waiting::is_inside);
+        let may_wait = matches!(waiting, Some(Waiting::Alone(_)));
+        let contexts = if inside {
             0..self.contexts.len()
         } else {
             self.helper_contexts()
         };
         let mut helpers = contexts.filter(|n| n % self.space.nodes() == node);
-        let mut result = None;
+        let (mut result, mut is_busy) = (None, false);
         // If one context has nothing to do, another may still have victims. And if one gets no
         // window, another may have the last one, and no thread of its own (space::S5).
         for n in helpers.clone() {
-            if let Ok(mut context) = self.contexts[n].try_lock() {
-                match context.step(self, quota_bytes, me, alone) {
-                    Step::Worked => return Some(Step::Worked),
-                    Step::Blocked => result = Some(Step::Blocked),
-                    Step::Idle => result = result.or(Some(Step::Idle)),
-                }
+            let Ok(mut context) = self.contexts[n].try_lock() else {
+                is_busy = true;
+                continue;
+            };
+            match context.step(self, quota_bytes, me, inside, may_wait) {
+                Step::Worked => return Some(Step::Worked),
+                Step::Blocked => result = Some(Step::Blocked),
+                Step::Idle => result = result.or(Some(Step::Idle)),
             }
         }
-        if result.is_none() && wait {
+        if inside && is_busy {
+            return None;
+        }
+        if result.is_none() && waiting.is_some() {
             let n = helpers.next()?;
             let mut context = self.contexts[n].lock().expect("cleaning context");
-            result = Some(context.step(self, quota_bytes, me, alone));
+            result = Some(context.step(self, quota_bytes, me, inside, may_wait));
         }
         result
     }
@@ -397,8 +413,7 @@ impl Core {
         purpose: Purpose,
     ) -> Result<(), Error> {
         let mut search = Search::begin(self, waiting, purpose);
-        let alone = search.alone;
-        let holding = if alone {
+        let holding = if search.alone {
             &[Resource::Key, Resource::Head, Resource::Pin]
         } else {
             NOTHING
@@ -426,12 +441,11 @@ impl Core {
             if !disk_has_room && waited > self.disk_patience(purpose) {
                 return Err(self.disk_full());
             }
-            match self.help(node, WAITING_STEP_BYTES, me, alone, true) {
-                Some(Step::Worked) => {}
-                Some(Step::Blocked | Step::Idle) | None => {
-                    self.wait_for_others(&mut search, node, disk_has_room)?;
-                    duramen_base::sync::yield_now();
-                }
+            let step = self.help(node, WAITING_STEP_BYTES, me, Some(waiting));
+            if step != Some(Step::Worked) {
+                let is_busy = step.is_none();
+                self.wait_for_others(&mut search, node, disk_has_room, is_busy)?;
+                duramen_base::sync::yield_now();
             }
             self.judge_gain(&mut search, disk_has_room)?;
         }
@@ -455,7 +469,9 @@ impl Core {
     /// # Errors
     /// If the oldest pin has not moved for long: its holder is most likely waiting for this guard.
     fn freshen_pin(&self, search: &mut Search) -> Result<(), Error> {
-        let (Waiting::Inside(slot) | Waiting::Briefly(slot)) = search.waiting else {
+        let (Waiting::Inside(slot) | Waiting::Alone(slot) | Waiting::Briefly(slot)) =
+            search.waiting
+        else {
             return Ok(());
         };
         self.epochs.pin(slot);
@@ -477,6 +493,7 @@ impl Core {
 
     /// There is nothing to clean now. Cleaners may be finishing victims, readers may be leaving
     /// retired windows, and other writers may be taking the freed ones first: that is progress too.
+    /// `is_busy`: other threads are at work in contexts that the writer could use.
     ///
     /// # Errors
     /// If there is none.
@@ -485,6 +502,7 @@ impl Core {
         search: &mut Search,
         node: usize,
         disk_has_room: bool,
+        is_busy: bool,
     ) -> Result<(), Error> {
         // Loaded in the order in which a victim passes through these states.
         let victims = self.victims(node);
@@ -509,7 +527,7 @@ impl Core {
             search.turn = CleanersTurn::new(self);
         } else if !alone && !search.turn.is_over(self) {
             self.wakeup.ring();
-        } else if retired == 0 && (victims == 0 || waited > STUCK_AFTER) {
+        } else if retired == 0 && (victims == 0 && !is_busy || waited > STUCK_AFTER) {
             search.fruitless += 1;
             if search.fruitless > 3 && !disk_has_room {
                 return Err(self.disk_full());
@@ -682,6 +700,26 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A cleaner thread keeps its context while it waits for a flash device. A transaction waited
+    /// for that context, with its keys locked, for as long as the device stood still.
+    #[cfg(not(any(loom, shuttle)))]
+    #[test]
+    fn a_writer_that_is_inside_waits_for_no_context() {
+        let store = crate::Store::new(crate::Options {
+            cleaners: 1,
+            ..crate::Options::new(64 << 20)
+        });
+        let store = store.unwrap();
+        let core = store.core();
+        let visitor = crate::core::Visitor::wait(core);
+        let busy: Vec<_> = core.contexts.iter().map(|it| it.lock().unwrap()).collect();
+        for waiting in [Waiting::Inside, Waiting::Briefly, Waiting::Alone] {
+            let step = core.help(0, 1000, visitor.me(), Some(waiting(visitor.slot)));
+            assert_eq!(step, None);
+        }
+        drop(busy);
+    }
 
     #[test]
     fn a_machine_that_stands_still_uses_nobody_s_patience_up() {

@@ -34,7 +34,9 @@
 //!
 //! **Concurrency**: a demotion claims the window as a cleaner claims a victim (engine::space::S2)
 //! and holds it until its memory is freed. Only cleaner threads and loading threads wait for the
-//! device; sessions that park their requests do not.
+//! device, and a guard that is alone in the store; sessions that park their requests do not. So a
+//! device that stands still delays no writer for longer than a writer waits for memory
+//! (`cleaner::pacer`), whatever keys it has locked.
 //!
 //! Paper: [Badam11 §3] for the unit of demotion (whole, log-structured, sequential writes);
 //! differs: one log over memory and flash, and no object tables, as the index slots that exist

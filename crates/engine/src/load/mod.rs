@@ -597,7 +597,7 @@ impl Loader {
         for n in 0..total {
             if let Ok(mut context) = core.contexts[(first + n) % total].try_lock() {
                 let me = context.me();
-                if context.step(core, COMPACT_STEP_BYTES, me, false) == Step::Worked {
+                if context.step(core, COMPACT_STEP_BYTES, me, false, true) == Step::Worked {
                     break;
                 }
             }

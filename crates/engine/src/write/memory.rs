@@ -53,6 +53,7 @@ impl Guard<'_> {
         }
         let is_brief = self.transaction.as_ref().is_some_and(|t| t.brief);
         let waiting = match is_brief {
+            _ if self.alone => Waiting::Alone(slot),
             true => Waiting::Briefly(slot),
             false => Waiting::Inside(slot),
         };

@@ -114,6 +114,8 @@ pub struct Context {
     pub remembered: Remembered,
     /// The last step was a demotion.
     pub demoted: bool,
+    /// The thread that makes the present step may wait for a flash device.
+    pub caller_may_wait: bool,
     /// Entries of the victims are evicted (without a log).
     pub evicts: bool,
 }
@@ -135,6 +137,7 @@ impl Context {
             since_rescan: 0,
             remembered: Remembered::default(),
             demoted: false,
+            caller_may_wait: false,
             evicts: false,
         }
     }

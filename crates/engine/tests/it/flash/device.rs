@@ -2,10 +2,11 @@
 
 use duramen_engine::flash::{Device, SECTOR_BYTES};
 use duramen_engine::{Cold, Error, Fetched, FlashOptions, Guard, Options, Session, Store, TableId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 pub const TABLE: TableId = TableId::DEFAULT;
@@ -24,6 +25,10 @@ pub struct Flash {
     pub reads: AtomicU64,
     /// Reads wait while this is set.
     pub stands_still: AtomicBool,
+    /// Writes wait while this is set.
+    pub writes_stand_still: AtomicBool,
+    /// The threads that have written.
+    pub writers: RwLock<HashSet<ThreadId>>,
 }
 
 impl Flash {
@@ -36,6 +41,8 @@ impl Flash {
             damages: AtomicBool::new(false),
             reads: AtomicU64::new(0),
             stands_still: AtomicBool::new(false),
+            writes_stand_still: AtomicBool::new(false),
+            writers: RwLock::default(),
         })
     }
 }
@@ -73,6 +80,13 @@ impl Device for Flash {
         assert!(
             aligned(offset as usize) && aligned(bytes.len()) && aligned(bytes.as_ptr() as usize)
         );
+        self.writers
+            .write()
+            .unwrap()
+            .insert(std::thread::current().id());
+        while self.writes_stand_still.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
         if self.writes_fail.load(Ordering::Relaxed) {
             return Err(io::Error::from_raw_os_error(5));
         }

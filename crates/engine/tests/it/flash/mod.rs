@@ -9,5 +9,6 @@ mod index;
 mod model;
 mod refill;
 mod scenarios;
+mod stuck;
 mod threads;
 mod vain;
