@@ -94,10 +94,8 @@ fn a_part_of_a_combination_knows_how_long_its_reading_took() {
     assert!(progress.reading > Duration::ZERO);
     let time = Duration::from_millis(1);
     let ends = |reading| {
-        let progress = Progress {
-            reading,
-            ..Progress::default()
-        };
+        let mut progress = Progress::default();
+        progress.reading = reading;
         let began = Instant::now();
         Part::of(Some(&progress), time).ends.expect("an end") - began
     };
