@@ -304,7 +304,7 @@ fn a_search_through_what_a_client_wrote_ends_soon() {
 fn an_unknown_end_is_part_of_a_loss() {
     let (bytes, _) = segment(100);
     let certificate = Certificate::of(&bytes);
-    let mut examined = examine(&[bytes.clone()], &HEADER, certificate);
+    let mut examined = examine(std::slice::from_ref(&bytes), &HEADER, certificate);
     assert_eq!(examined.loss, None);
     examined.lose_end(HEADER.segment, certificate);
     let loss = examined.loss.expect("a loss");
