@@ -181,6 +181,7 @@ impl Run {
                 (name, value)
             })
             .collect();
+        let (store, consumer) = (self.world.store.clone(), self.world.consumer.clone());
         let mut guard = self.world.sessions[session].pin();
         let keys: Vec<_> = names
             .iter()
@@ -188,7 +189,11 @@ impl Run {
             .collect();
         guard.lock_keys(&keys).unwrap();
         let mut done = Vec::new();
-        for (name, value) in &steps {
+        for (at, (name, value)) in steps.iter().enumerate() {
+            if at == 1 {
+                // A commit amid the group takes none of it.
+                consumer.lock().unwrap().collect(&store);
+            }
             let hash = guard.hash(&name.1);
             let result = guard.update(TableId(name.0), hash, &name.1, |_, _| match value {
                 Some(value) => Decision::Put {
