@@ -49,6 +49,9 @@ pub enum Bug {
     /// core::doubt::DC1: an object leaves the index without a trace by a clock that has jumped
     /// ahead.
     ClockBelieved,
+    /// core::doubt::DC4: keys that are written after the clock was set back do not name the objects
+    /// that had expired by it.
+    SetBackUnseen,
     /// A restart forgets an expired object before that object has kept older versions away.
     ExpiredIsForgotten,
     /// A restart treats every tombstone as one that nothing in another segment depends on.

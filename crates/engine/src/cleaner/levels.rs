@@ -292,6 +292,11 @@ impl Context {
             Some(window)
         })?;
         log.give_window(&core.space, window, segment, header_kind, 0);
+        if purpose == Purpose::Compacted {
+            let segments = &core.space.segments;
+            let last_ms = segments[victim as usize].last_expiry_ms(); // core::doubt::DC4
+            segments[window as usize].note_gone_expiry(last_ms);
+        }
         self.survivor.roll(&core.space, window);
         if let (Some(pass), Kind::Combine) = (&mut self.pass, kind) {
             pass.next += log.zones();

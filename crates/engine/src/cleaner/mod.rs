@@ -182,6 +182,7 @@ impl Cleaner {
     }
 
     fn keep_house(&mut self, core: &Core) {
+        core.watch_clock();
         core.watch_flash();
         core.watch_live_size();
         core.space.tend_scarcity();

@@ -11,6 +11,11 @@
 //!   (docs/protocols.md, "Restart" 8).
 //! - DC3: cleaning and admission count an entry as expired by the believed clock alone. Others are
 //!   kept (DC1): a segment of them would be copied whole again and again, as if it were empty.
+//! - DC4: a clock that was ahead from the start, or for longer than it is doubted, let objects leave
+//!   without a trace. When it is set back, they count as evicted: until their segments have left the
+//!   log, a key that is created or removed in place of such an object names these segments
+//!   (swap::D11). So what is acknowledged after the step outlives any restart. The step is noticed
+//!   within a second; a key that is created before that is not covered.
 //! - DC2: keys that wait for their tombstones are bounded in number and bytes. The expiry pass
 //!   finds the others again.
 
@@ -22,7 +27,7 @@ use duramen_base::planted::{Bug, has_bug};
 use duramen_base::sync::Mutex;
 use duramen_format::entry::Entry;
 use std::sync::LazyLock;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// The origin of the steady clock.
@@ -48,6 +53,8 @@ struct Anchor {
 #[derive(Default)]
 pub struct Doubt {
     anchor: Mutex<Option<Anchor>>,
+    /// The wall clock was set back, and that is not announced yet (DC4).
+    was_set_back: AtomicBool,
     waiting: Mutex<Waiting>,
 }
 
@@ -70,10 +77,16 @@ impl Clock {
 }
 
 impl Anchor {
+    /// The wall clock of this moment, if it was not set.
+    fn expected_ms(&self, steady_ms: u64) -> u64 {
+        let passed_ms = steady_ms.saturating_sub(self.steady_ms);
+        self.wall_ms.saturating_add(passed_ms)
+    }
+
     /// The part of the wall clock that is believed at this moment.
     fn believed_ms(&self, steady_ms: u64, wall_ms: u64) -> u64 {
         let passed_ms = steady_ms.saturating_sub(self.steady_ms);
-        let expected_ms = self.wall_ms.saturating_add(passed_ms);
+        let expected_ms = self.expected_ms(steady_ms);
         let ahead_ms = wall_ms.saturating_sub(expected_ms);
         match ahead_ms <= SLACK_MS || passed_ms >= ahead_ms.min(DOUBTED_MS) {
             true => wall_ms,
@@ -98,11 +111,32 @@ impl Core {
             return wall_ms;
         }
         let mut anchor = self.doubt.anchor.lock().expect("an anchor");
+        let is_back = |anchor: Anchor| wall_ms + SLACK_MS < anchor.expected_ms(steady_ms);
+        if anchor.is_some_and(is_back) {
+            self.doubt.was_set_back.store(true, Ordering::Relaxed);
+        }
         let believed_ms = anchor.map_or(wall_ms, |anchor| anchor.believed_ms(steady_ms, wall_ms));
         if believed_ms == wall_ms {
             *anchor = Some(Anchor { steady_ms, wall_ms });
         }
         believed_ms
+    }
+
+    /// Looks at the clock, to notice a jump or a step back (DC4). The caller holds no lock of the
+    /// log.
+    pub fn watch_clock(&self) {
+        self.believed_ms();
+        let Some(log) = self.log.as_deref().filter(|log| !log.is_loading()) else {
+            return;
+        };
+        if !self.doubt.was_set_back.swap(false, Ordering::Relaxed) || has_bug(Bug::SetBackUnseen) {
+            return;
+        }
+        // Objects that expire by the present clock would not come back.
+        let now_ms = self.clock.now_ms();
+        let segments = (0..).zip(&self.space.segments);
+        let segments = segments.filter(|(_, it)| it.is_in_log() && it.last_expiry_ms() >= now_ms);
+        log.announce_expired(segments.map(|(window, _)| log.segment_of(window)).collect());
     }
 
     /// True if this object has expired and may leave the index without a trace (DC1).
@@ -126,7 +160,7 @@ impl Core {
 
     /// Takes the keys that wait for tombstones; none if the disk has no room for these.
     pub fn take_doubted(&self) -> Vec<(TableId, Box<[u8]>)> {
-        self.believed_ms(); // the time before a jump is known only if it is looked at
+        self.watch_clock(); // the time before a jump is known only if it is looked at
         if !self.disk_has_room(Purpose::Tombstones) {
             return Vec::new(); // the caller may be the thread that makes it
         }

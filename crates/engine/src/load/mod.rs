@@ -143,6 +143,8 @@ struct Verified {
     /// The end of the entries.
     length: u32,
     has_expired: bool,
+    /// Latest expiry of an entry; 0 = none expires.
+    last_expiry_ms: u64,
     mended: Vec<Mended>,
 }
 
@@ -403,6 +405,7 @@ impl Loader {
             entries,
             mut length,
             has_expired,
+            last_expiry_ms,
             mended,
         } = match verified {
             Ok(verified) => verified,
@@ -424,6 +427,7 @@ impl Loader {
             length = self.shorten(bytes, length, evicts);
         }
         info.set_appended(length);
+        info.note_gone_expiry(last_expiry_ms);
         core.space.cut_tail(window);
         info.set_dead_base(core.dead_sum(window));
         info.set_opened(core.clock.now_ms(), rank * capacity as u64);
@@ -461,6 +465,8 @@ impl Loader {
             match entry::parse(&bytes[at..]) {
                 Ok(entry) => {
                     verified.has_expired |= self.has_expired(&entry);
+                    let last_ms = &mut verified.last_expiry_ms;
+                    *last_ms = (*last_ms).max(entry.expires_at_ms);
                     verified.entries += 1;
                     at += entry.padded_bytes;
                 }

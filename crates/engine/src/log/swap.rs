@@ -44,7 +44,8 @@
 //!   survivor. While a segment that lost objects so is listed, the creation or removal of an absent
 //!   key names a token: the first id of announced passes that have all these segments as victims.
 //!   So the entry is needed until the last of them has left (D4), and no evicted object comes back
-//!   in place of a newer one.
+//!   in place of a newer one. An object that has expired by a clock that was set back since counts
+//!   as evicted (core::doubt::DC4).
 //!
 //! **Concurrency**: one lock for the list (read once per group of entries by cleaners), one for the
 //! queues. The list's lock may be taken under the queue's, never the other way round. Paper:

@@ -92,6 +92,16 @@ impl Expiring {
         self.last_ms.store(last, Ordering::Relaxed);
     }
 
+    /// Latest expiry of all entries that were ever in the segment, however it was compacted.
+    pub fn last_ms(&self) -> u64 {
+        self.last_ms.load(Ordering::Relaxed)
+    }
+
+    /// There was an entry with this expiry, which memory does not have.
+    pub fn note_gone(&self, expires_at_ms: u64) {
+        self.last_ms.fetch_max(expires_at_ms, Ordering::Relaxed);
+    }
+
     pub fn take_back(&self, entry_bytes: u32, expires_at_ms: u64) {
         let less = |sum: u32| Some(sum.saturating_sub(entry_bytes));
         let _ = self

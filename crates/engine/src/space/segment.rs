@@ -126,6 +126,16 @@ impl Segment {
         self.expiring.note(entry_bytes, expires_at_ms);
     }
 
+    /// The segment on disk has an entry with this expiry, of which memory may have nothing.
+    pub fn note_gone_expiry(&self, expires_at_ms: u64) {
+        self.expiring.note_gone(expires_at_ms);
+    }
+
+    /// Latest expiry of all entries that the segment has on disk; 0 = none expires.
+    pub fn last_expiry_ms(&self) -> u64 {
+        self.expiring.last_ms()
+    }
+
     /// An entry that expires was moved elsewhere before any other thread saw it.
     pub fn take_back_expiry(&self, entry_bytes: u32, expires_at_ms: u64) {
         self.expiring.take_back(entry_bytes, expires_at_ms);

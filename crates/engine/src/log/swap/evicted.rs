@@ -1,7 +1,9 @@
-//! The token that entries of absent keys name while evicted objects are on disk (swap::D11).
+//! The token that entries of absent keys name while evicted objects are on disk, or objects that
+//! have expired by a clock that was set back since (swap::D11).
 
 use super::{Log, Pass, Swaps};
 use duramen_base::ids::SegmentId;
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 impl Swaps {
@@ -10,7 +12,8 @@ impl Swaps {
     /// that no segment gets.
     fn evict_from(&self, mut segments: Vec<SegmentId>, new_token: impl FnOnce() -> SegmentId) {
         let mut queues = self.queues();
-        segments.retain(|segment| !queues.evicted.contains(segment));
+        let known: HashSet<SegmentId> = queues.evicted.iter().copied().collect();
+        segments.retain(|segment| !known.contains(segment));
         if segments.is_empty() {
             return;
         }
@@ -28,6 +31,15 @@ impl Swaps {
         self.note_announced(&mut queues, pass);
         self.eviction_victim.store(token.0, Ordering::Release);
     }
+
+    /// Listed segments of which memory has nothing any more, or soon has.
+    fn leaving(&self) -> Vec<SegmentId> {
+        let queues = self.queues();
+        let pending = queues.pending.iter();
+        let victims = pending.flat_map(|pending| &pending.swap.remove);
+        let all = queues.empty.iter().chain(&queues.working).chain(victims);
+        all.copied().collect()
+    }
 }
 
 impl Log {
@@ -36,6 +48,16 @@ impl Log {
     pub(crate) fn announce_evicted(&self, segments: Vec<SegmentId>) {
         let new_token = || self.new_segment_ids(1);
         self.swaps().evict_from(segments, new_token);
+    }
+
+    /// Objects of these segments, and of those that memory knows no more, may have expired by a
+    /// clock that was set back since: they count as evicted (core::doubt::DC4).
+    pub(crate) fn announce_expired(&self, mut segments: Vec<SegmentId>) {
+        segments.extend(self.swaps().leaving());
+        segments.sort_unstable();
+        segments.dedup();
+        segments.retain(|segment| self.swaps().is_listed(*segment));
+        self.announce_evicted(segments);
     }
 
     /// The victim that an entry of an absent key names while evicted objects can still come

@@ -230,6 +230,8 @@ pub struct Setup {
     pub two_levels: bool,
     pub mode: Mode,
     pub now_ms: Arc<AtomicU64>,
+    /// A steady clock beside it, so that steps of it are noticed.
+    pub steady_ms: Option<Arc<AtomicU64>>,
     /// The clock at the last write of the store; a restart gets it.
     pub expired_until_ms: u64,
     /// True: loads newest segments first, as a restart does, so that dead entries are found dead at
@@ -252,6 +254,7 @@ impl Setup {
             two_levels: true,
             mode: Mode::Store,
             now_ms: Arc::new(AtomicU64::new(1000)),
+            steady_ms: None,
             expired_until_ms: 0,
             newest_first: false,
             flash: None,
@@ -267,7 +270,13 @@ impl Setup {
             flash: self.flash.clone(),
             hash_seed: Some(7),
             huge_pages: false,
-            clock: Clock::Manual(self.now_ms.clone()),
+            clock: match self.steady_ms.clone() {
+                None => Clock::Manual(self.now_ms.clone()),
+                Some(steady_ms) => Clock::Stepped {
+                    wall_ms: self.now_ms.clone(),
+                    steady_ms,
+                },
+            },
             log: Some(LogOptions {
                 first_segment: device.next_segment(),
                 version_floor: device.version_floor + 1,
@@ -276,6 +285,7 @@ impl Setup {
                 pending_passes_max: self.pending_passes_max,
                 two_levels: self.two_levels,
                 expired_until_ms: self.expired_until_ms,
+                doubts_clock: self.steady_ms.is_some(),
                 segments_found: device.listed.len() as u64,
                 ..LogOptions::new(77)
             }),

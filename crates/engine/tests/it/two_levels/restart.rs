@@ -6,7 +6,9 @@ use crate::two_levels::scenarios::{
     busy_setup, clean_all, fresh, get, in_time, listed, log_bytes, put, remove, seal, with_writer,
     with_writer_that,
 };
+use duramen_base::planted::{Bug, with_bug};
 use duramen_engine::{Session, TableId};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -280,4 +282,67 @@ fn a_restart_keeps_a_key_in_the_millisecond_of_its_expiry() {
             assert_eq!(running.store.objects(TABLE), u64::from(is_there));
         });
     }
+}
+
+/// The clock is two hours ahead at a start, and is set right. A key that had expired by it is
+/// written and removed; the segments of both are cleaned, but not the one that has the expired
+/// object. Returns what the next start shows.
+fn removed_after_a_step_back() -> Option<Vec<u8>> {
+    const HOUR: u64 = 3_600_000;
+    let setup = Setup {
+        steady_ms: Some(Arc::default()),
+        ..Setup::small()
+    };
+    let segment_bytes = duramen_engine::segment_bytes(setup.memory_bytes) as usize;
+    let large = vec![7; segment_bytes * 9 / 20];
+    let running = fresh(&setup);
+    let mut session = running.store.session().unwrap();
+    let until = setup.now_ms.load(Ordering::Relaxed) + HOUR;
+    put_until(&mut session, b"key", b"older", until);
+    // So full that no pass takes it.
+    for (key, bytes) in [(b"a", segment_bytes / 2), (b"b", segment_bytes * 49 / 100)] {
+        put(&mut session, key, &vec![7; bytes]).unwrap();
+    }
+    seal(&running);
+    let first = running.writer(|writer, _| writer.device.listed.clone());
+    drop(session);
+    setup.now_ms.fetch_add(2 * HOUR, Ordering::Relaxed);
+    let running = setup.start(running.crash(), Mistake::None, 1);
+    let mut session = running.store.session().unwrap();
+    assert_eq!(get(&mut session, b"key"), None);
+    setup.now_ms.fetch_sub(2 * HOUR, Ordering::Relaxed);
+    assert!(!running.store.remove_doubted().unwrap());
+    put(&mut session, b"key", b"newer").unwrap();
+    put(&mut session, b"c", &large).unwrap();
+    seal(&running);
+    assert!(remove(&mut session, b"key").unwrap());
+    assert!(remove(&mut session, b"c").unwrap());
+    seal(&running);
+    clean_all(&running);
+    put(&mut session, b"d", b"x").unwrap();
+    seal(&running);
+    clean_all(&running);
+    drop(session);
+    let listed = running.writer(|writer, _| writer.device.listed.clone());
+    assert!(first.is_subset(&listed), "{first:?} of {listed:?}");
+    let next = Setup {
+        expired_until_ms: setup.now_ms.load(Ordering::Relaxed),
+        ..setup
+    };
+    let running = next.start(running.crash(), Mistake::None, 1);
+    let mut session = running.store.session().unwrap();
+    assert!(get(&mut session, b"a").is_some() && get(&mut session, b"c").is_none());
+    get(&mut session, b"key")
+}
+
+/// core::doubt::DC4.
+#[test]
+fn what_is_removed_after_the_clock_was_set_back_stays_away() {
+    assert_eq!(removed_after_a_step_back(), None);
+}
+
+#[test]
+fn a_set_back_clock_that_is_not_noticed_is_found() {
+    let shown = with_bug(Bug::SetBackUnseen, removed_after_a_step_back);
+    assert_eq!(shown.as_deref(), Some(&b"older"[..]));
 }
