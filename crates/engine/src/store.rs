@@ -533,6 +533,7 @@ impl Store {
             return Ok(false);
         }
         let mut session = self.brief_session()?;
+        let mut done = Ok(true);
         for (table, key) in &keys {
             let mut guard = session.pin();
             let (hash, mut is_expired) = (guard.hash(key), false);
@@ -553,10 +554,11 @@ impl Store {
             match removed {
                 Ok(_) if is_expired => self.core.as_guest(|counters| add(&counters.expired, 1)),
                 Ok(_) | Err(Error::NoSuchTable(_)) => {}
+                Err(Error::Damaged) => done = Err(Error::Damaged), // of this key alone
                 Err(error) => return Err(error),
             }
         }
-        Ok(true)
+        done
     }
 }
 

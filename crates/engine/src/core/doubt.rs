@@ -171,3 +171,45 @@ impl Core {
         keys
     }
 }
+
+#[cfg(all(test, debug_assertions, not(any(loom, shuttle))))]
+mod tests {
+    use crate::{Clock, Error, LogOptions, Options, Store, TableId};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// One key with damage kept all others that waited with it.
+    #[test]
+    fn a_key_with_damage_keeps_no_other_from_leaving() {
+        const T: TableId = TableId::DEFAULT;
+        let wall_ms = Arc::new(AtomicU64::new(1_000_000));
+        let store = Store::new(Options {
+            huge_pages: false,
+            cleaners: 0,
+            clock: Clock::Stepped {
+                wall_ms: wall_ms.clone(),
+                steady_ms: Arc::default(),
+            },
+            log: Some(LogOptions {
+                doubts_clock: true,
+                ..LogOptions::new(7)
+            }),
+            ..Options::new(64 << 20)
+        });
+        let store = store.unwrap();
+        let mut session = store.session().unwrap();
+        for key in [b"a", b"b"] {
+            let mut guard = session.pin();
+            let hash = guard.hash(key);
+            let written = guard.write(T, hash, key, &[7; 100], Some(1_001_000));
+            written.unwrap();
+        }
+        wall_ms.fetch_add(60_000, Ordering::Relaxed);
+        for key in [b"a", b"b"] {
+            store.core().note_doubted(T, key);
+        }
+        assert!(store.flip_bits(T, b"a", &[8 * 40, 8 * 77 + 3]));
+        assert_eq!(store.remove_doubted(), Err(Error::Damaged));
+        assert_eq!(store.objects(T), 1);
+    }
+}
