@@ -422,6 +422,8 @@ pub enum Bug {
     EffectsAreOvertaken,
     /// drafted::R4: the keys of a draft are not routed again at its commit.
     DraftsAreNotRouted,
+    /// drafted::R5: a script goes on behind a write that a limit refused.
+    ScriptsStopHalfway,
 
     // duramen-node: execution of native requests.
     /// Keys of other owners are served too.

@@ -752,7 +752,11 @@ fn run_in_exec(ctx: &mut Context<'_>, guard: &mut Guard<'_>, call: &Call<'_>) ->
             Ok(Driven::NeedsTable(db)) => break Err(Abandoned::NeedsTable(db)),
             Ok(Driven::Ended(outcome)) => break Ok(outcome),
             Err(failure) => {
-                let failed = || Abandoned::Failed(failure.text().into());
+                let text = failure.text();
+                let failed = || match failure.is_too_long() || failure.is_damaged() {
+                    true => Abandoned::Failed(scripts::aborted(&text).into()),
+                    false => Abandoned::Failed(text.into()),
+                };
                 break Err(Abandoned::of(&failure).unwrap_or_else(failed));
             }
         }

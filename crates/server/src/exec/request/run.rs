@@ -86,7 +86,8 @@ impl Context<'_> {
     ///
     /// # Errors
     /// The whole script must run again: an entry is on flash, or the keys are moving. Or it has
-    /// failed: its messages and events need too much memory.
+    /// failed, and nothing of it is done: its messages and events need too much memory, or the
+    /// command is one after which nothing of an EXEC is done ([`Abandoned::of_step`]).
     pub(crate) fn run_in_script(&mut self, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
         let start = self.client.effects.len();
         self.local.meter.begin(self.spec.number);
@@ -104,7 +105,11 @@ impl Context<'_> {
             }
         }
         if let Err(failure) = done {
-            if Abandoned::of(&failure).is_some() {
+            let ends = match has_bug(Bug::ScriptsStopHalfway) {
+                true => Abandoned::of(&failure),
+                false => Abandoned::of_step(&failure, self.spec), // drafted::R5
+            };
+            if ends.is_some() {
                 return Err(failure);
             }
             self.fail(0, &failure);

@@ -111,6 +111,8 @@ fn several_keys_change_nothing() -> bool {
     // On a draft too.
     let sleep = "EVAL \"return 1\" 0";
     queues.push(format!("{sleep}\r\nHDEL unacked tag\r\nRPUSH queue job"));
+    let script = "redis.call('HDEL','unacked','tag')redis.call('RPUSH','queue','job')";
+    queues.push(format!("EVAL \"{script}\" 0"));
     let are_whole = queues.iter().all(|queue| {
         s.expect("MULTI", "+OK\r\n");
         queue
@@ -121,7 +123,10 @@ fn several_keys_change_nothing() -> bool {
         s.ask("HSET unacked tag job");
         is_left && reply.starts_with("-EXECABORT Transaction discarded because of: DAMAGED ")
     });
-    is_first && are_whole
+    let script = "redis.call('HDEL', 'unacked', 'tag') redis.call('RPUSH', 'queue', 'job')";
+    let reply = s.ask_bytes(&[b"EVAL", script.as_bytes(), b"0"]);
+    let is_left = s.ask("HGET unacked tag") == "$3\r\njob\r\n";
+    is_first && are_whole && is_left && reply.starts_with("-DAMAGED ")
 }
 
 /// The keys before the damaged one were changed: a job that was moved to a damaged list was lost.

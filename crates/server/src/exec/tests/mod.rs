@@ -8,6 +8,7 @@ mod cluster_scripts;
 mod cluster_state;
 mod cluster_tls;
 mod commands;
+mod competing;
 mod damage;
 mod duramen;
 mod events;
