@@ -6,7 +6,9 @@
 //! - P1: an operation under a draft takes no lock and appends nothing.
 //! - P2: a draft knows the stamp of each key that it has read from the store or changed, as it was
 //!   when the key was first met. If all of them still hold while the keys are locked
-//!   ([`Guard::still_holds`]), the step has seen one moment: that of the locks.
+//!   ([`Guard::holds_when_locked`]), the step has seen one moment: that of the locks. A key that
+//!   came and went meanwhile is absent at that moment too. Without locks there is no such moment
+//!   ([`Guard::still_holds`]), and a step that was told versions was told those of the first.
 //! - P3: under the locks of its keys, with its stamps checked and its room set aside, no write of a
 //!   draft can fail. The stamps are of verified entries (verified::V6), so none is damaged.
 //!
@@ -87,14 +89,33 @@ impl Guard<'_> {
         self.core.refuses(crate::space::Purpose::Head)
     }
 
-    /// P2: whether all keys are as the draft has met them. Under their locks, or to be read once.
+    /// P2: whether no key has changed since the draft has met it.
     ///
     /// # Errors
     /// [`Error::Cold`]: an entry has gone to flash since.
     pub fn still_holds(&self, draft: &Draft) -> Result<bool, Error> {
+        self.compare(draft, Stamp::still_holds)
+    }
+
+    /// P2: whether all keys, which are locked, are as the draft has met them.
+    ///
+    /// # Errors
+    /// As [`still_holds`](Self::still_holds).
+    pub fn holds_when_locked(&self, draft: &Draft) -> Result<bool, Error> {
+        self.compare(draft, |then, now| {
+            let are_absent = matches!((then, now), (Stamp::Absent { .. }, Stamp::Absent { .. }));
+            are_absent && !draft.tells_versions || then.still_holds(now)
+        })
+    }
+
+    fn compare(
+        &self,
+        draft: &Draft,
+        holds: impl Fn(&Stamp, &Stamp) -> bool,
+    ) -> Result<bool, Error> {
         for met in draft.met.borrow().iter() {
             match self.stamp(met.table, met.hash, &met.key) {
-                Ok(stamp) if met.stamp.still_holds(&stamp) => {}
+                Ok(stamp) if holds(&met.stamp, &stamp) => {}
                 Ok(_) | Err(Error::NoSuchTable(_)) => return Ok(false),
                 Err(error) => return Err(error),
             }

@@ -107,6 +107,8 @@ pub struct Draft {
     changes: u64,
     /// All its writes give back about as much memory as they take.
     pub(crate) rewrites: bool,
+    /// Its step may have told its client versions of objects.
+    pub(crate) tells_versions: bool,
     pub(crate) reads: DraftReads,
     bytes: Cell<usize>,
     bytes_max: usize,
@@ -151,6 +153,7 @@ impl Draft {
             changed_places: Places::new(),
             changes: 0,
             rewrites: true,
+            tells_versions: false,
             reads: DraftReads::default(),
             bytes: Cell::new(0),
             bytes_max,
@@ -165,6 +168,11 @@ impl Draft {
     /// The next command of the step writes; `rewrites`: data of about the same size.
     pub fn note_command(&mut self, rewrites: bool) {
         self.rewrites &= rewrites;
+    }
+
+    /// The next command of the step tells versions of objects.
+    pub fn note_versions(&mut self) {
+        self.tells_versions = true;
     }
 
     /// Whether it changes nothing.

@@ -183,7 +183,7 @@ pub(crate) fn commit(
     let mut holds = false;
     let locked = std::mem::replace(&mut ctx.locked, guard.is_alone() && draft.only_removes());
     let done = ctx.locked_for_room(guard, &keys, |ctx, guard, room| {
-        holds = check(ctx, guard, view)? && guard.still_holds(draft)?;
+        holds = check(ctx, guard, view)? && guard.holds_when_locked(draft)?;
         if holds {
             *room = draft.room();
             guard.set_aside(*room)?;

@@ -5,7 +5,7 @@ use super::pause;
 use super::permit::Permit;
 use super::routing::NO_DATABASE;
 use super::slow_timer;
-use super::spec::{Access, Kind, ONE_KEY, Run, flag};
+use super::spec::{Access, Group, Kind, ONE_KEY, Run, flag};
 use crate::exec::commands::acl;
 use crate::exec::state::client::{DROPPED, Verdict, gate};
 use crate::exec::state::scripts::Abandoned;
@@ -167,6 +167,11 @@ impl Context<'_> {
                     && let Some(draft) = guard.draft_mut()
                 {
                     draft.note_command(self.spec.rewrites());
+                }
+                if self.spec.group == Group::Duramen
+                    && let Some(draft) = guard.draft_mut()
+                {
+                    draft.note_versions();
                 }
                 guard.counts_reads(self.counts_reads());
                 guard.decides(self.spec.has(flag::WRITE));
