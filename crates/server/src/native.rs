@@ -339,17 +339,21 @@ impl<'a> Round<'a> {
         asked: &ClientRequest<'_>,
         client: &mut Client,
     ) -> bool {
-        let mut waits = |single: Single<'_>| {
-            let key = std::iter::once(guard.hash(single.key));
-            single.operation.mutates() && client.is_put_off(self.shared, key)
+        let mut keys = Vec::new();
+        let mut add = |single: Single<'_>| {
+            if single.operation.mutates() {
+                keys.push(guard.hash(single.key));
+            }
         };
-        let waits = match asked.request {
-            Request::Single(single) => waits(single),
-            Request::Multi(parts) => parts.iter().any(waits),
-            Request::Ping | Request::Enumerate { .. } => false,
-        };
+        match asked.request {
+            Request::Single(single) => add(single),
+            Request::Multi(parts) => parts.iter().for_each(add),
+            Request::Ping | Request::Enumerate { .. } => {}
+        }
+        let mut all = keys.iter();
+        let waits = all.any(|key| client.is_key_put_off(self.shared, *key));
         if !waits {
-            client.put_off = 0;
+            keys.iter().for_each(|key| client.end_put_off(*key));
         }
         waits
     }

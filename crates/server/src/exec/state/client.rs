@@ -131,6 +131,9 @@ pub(crate) struct Flushing {
     pub(crate) start: Arc<View>,
 }
 
+/// Keys of writes in flight that wait for reservations; those of more lose their right.
+const KEYS_PUT_OFF_MAX: usize = 64;
+
 /// State of the commands for one connection. Embedded in the reactor's connection.
 pub struct Client {
     record: Arc<ClientRecord>,
@@ -180,6 +183,8 @@ pub struct Client {
     pub(crate) unserved_until_ms: u64,
     /// The number of the reservation for which its write waits (reserved::V3), or 0.
     pub(crate) put_off: u64,
+    /// The same, of each key to which requests of a native client in flight would write.
+    keys_put_off: Vec<(KeyHash, u64)>,
     /// The progress of its FLUSHALL.
     pub(crate) flushing: Option<Flushing>,
     /// Its request does one part in each round; `parking` has the progress.
@@ -221,6 +226,7 @@ impl Client {
             asked_level: None,
             unserved_until_ms: 0,
             put_off: 0,
+            keys_put_off: Vec::new(),
             flushing: None,
             goes_on: false,
             parking: None,
@@ -391,6 +397,28 @@ impl Client {
         let number = shared.commands.reservation((self.id(), self.put_off), keys);
         self.put_off = number.unwrap_or(self.put_off);
         number.is_some()
+    }
+
+    /// As [`is_put_off`](Self::is_put_off), for one of several requests in flight.
+    pub(crate) fn is_key_put_off(&mut self, shared: &Shared, key: KeyHash) -> bool {
+        let known = self.keys_put_off.iter().find(|(known, _)| *known == key);
+        let put_off = known.map_or(0, |(_, number)| *number);
+        let keys = std::iter::once(key);
+        let Some(number) = shared.commands.reservation((self.id(), put_off), keys) else {
+            return false;
+        };
+        if put_off == 0 {
+            if self.keys_put_off.len() >= KEYS_PUT_OFF_MAX {
+                self.keys_put_off.remove(0);
+            }
+            self.keys_put_off.push((key, number));
+        }
+        true
+    }
+
+    /// A write to this key does not wait.
+    pub(crate) fn end_put_off(&mut self, key: KeyHash) {
+        self.keys_put_off.retain(|(known, _)| *known != key);
     }
 
     /// Restores MULTI as it was before [`end_transaction`](Self::end_transaction).
