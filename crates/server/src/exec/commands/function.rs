@@ -25,6 +25,8 @@ use std::time::{Duration, Instant};
 
 /// The server's own table of libraries, by name.
 const TABLE: &str = "duramen:functions";
+/// Least time of a part of a load: all that is suspended in a thread shares its time.
+const SLICE_MIN: Duration = Duration::from_micros(500);
 /// Objects of a step of a walk over the table.
 const WALK: usize = 1_000;
 
@@ -119,7 +121,10 @@ fn load_all(
     ctx: &mut Context<'_>,
     texts: impl FnOnce(&Context<'_>) -> Result<Vec<LibraryText>, Failure>,
 ) -> Result<Vec<Library>, Failure> {
-    let client = ctx.client.id();
+    let (client, bytes_max) = (ctx.client.id(), script_run::memory(ctx));
+    if !ctx.local.scripts.may_go_on(client, bytes_max) {
+        return Err(Failure::GoesOn); // scripts::S4
+    }
     let mut load = match ctx.local.scripts.loads.remove(&client) {
         Some(load) => load,
         None => {
@@ -135,6 +140,9 @@ fn load_all(
     };
     let done = load_in_slice(ctx, &mut load);
     if let Err(Failure::GoesOn) = done {
+        if let Some(Event::Slice { memory_bytes }) = load.event {
+            ctx.local.scripts.keep(client, memory_bytes);
+        }
         ctx.local.scripts.loads.insert(client, load);
         return Err(Failure::GoesOn);
     }
@@ -146,7 +154,8 @@ fn load_all(
 }
 
 fn load_in_slice(ctx: &mut Context<'_>, load: &mut Load) -> Done {
-    let slice = ctx.local.scripts.slice();
+    let scripts = &ctx.local.scripts;
+    let slice = scripts.share(scripts.slice(), SLICE_MIN);
     let began = Instant::now();
     while let Some(text) = load.texts.front() {
         let since = Instant::now();

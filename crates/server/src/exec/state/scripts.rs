@@ -7,12 +7,12 @@
 //! - S2: one that does not end in it needs a place among the suspended ones. If all are taken, its
 //!   run is dropped (script_run::L1), and it waits for a place, in the order in which they came;
 //!   after `busy-reply-threshold` it is told `BUSY`. One that has reserved keys needs no place, and
-//!   goes on whatever memory the others have: these may wait for its keys.
-//! - S3: a script that has reserved keys is not cut into slices, up to [`RESERVED_SLICE`]: all that
-//!   stand in line wait for it. In one round such scripts run for [`RESERVED_ROUND`] at most, and
-//!   for one script.
-//! - S4: while all that is suspended in a thread (scripts, EXECs in slices, combinations of values
-//!   in parts) has more than `script-memory` together, the oldest goes on alone, and nothing else
+//!   goes on whatever memory the others have: these may wait for its keys. If it loses them, its
+//!   run is dropped, as is that of one that stands in line for keys (`drafted`).
+//! - S3: a script that has reserved keys is not cut into slices: all that stand in line wait for
+//!   it. In one round such scripts run for [`RESERVED_ROUND`] together.
+//! - S4: while all that is suspended in a thread (scripts, loads of libraries, EXECs in slices,
+//!   combinations of values in parts) has more than `script-memory` together, the oldest goes on alone, and nothing else
 //!   of the kind begins. One that is not shown for a while, because of `CLIENT PAUSE`, keeps nobody
 //!   out.
 
@@ -192,7 +192,7 @@ pub(crate) struct Scripts {
     suspended: HashMap<u64, Box<Running>>,
     /// The clients whose scripts wait for a place (S2).
     waiting: HashMap<u64, Waiting>,
-    /// Suspended EXECs and combinations, by client (S4).
+    /// Suspended EXECs, combinations and loads, by client (S4).
     kept: HashMap<u64, Kept>,
     /// The loads of libraries that are suspended, by client.
     pub(crate) loads: HashMap<u64, Box<Load>>,
