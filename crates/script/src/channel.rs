@@ -120,7 +120,7 @@ pub enum Event {
     /// It has something for the log, at a level from 0 to 3; it goes on with [`Answer::GoOn`].
     Log { level: u8, text: Vec<u8> },
     /// It has run for its slice, and its interpreter has this much memory in bytes; it goes on with
-    /// [`Answer::GoOn`].
+    /// [`Answer::GoOn`] for as long again, or with [`Answer::Slice`].
     Slice { memory_bytes: usize },
 }
 
@@ -171,6 +171,8 @@ pub enum Answer {
     /// The reply of a command, as RESP.
     Reply(Vec<u8>),
     GoOn,
+    /// As `GoOn`; each slice is so long from now on.
+    Slice(Duration),
     /// machine::K2.
     Stop,
     /// The interpreter is dropped; only between scripts.
@@ -256,6 +258,9 @@ impl Channel {
         if matches!(answer, Answer::Stop | Answer::Quit) {
             self.stopped.set(true);
             return Err(Stopped);
+        }
+        if let Answer::Slice(slice) = answer {
+            self.slice.set(slice);
         }
         if is_slice {
             self.slice_end.set(Instant::now() + self.slice.get());

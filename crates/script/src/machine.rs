@@ -165,7 +165,7 @@ fn live(yielder: &Yielder<Answer, Event>, first: Answer, limits: &Limits, stack_
                 Err(error) => failure(&format!("ERR scripts cannot run: {error}")),
             },
             Answer::Quit => return,
-            Answer::Reply(_) | Answer::GoOn | Answer::Stop => Outcome::default(),
+            Answer::Reply(_) | Answer::GoOn | Answer::Slice(_) | Answer::Stop => Outcome::default(),
         };
         outcome.heavy = sandbox.as_ref().is_ok_and(Sandbox::is_heavy);
         answer = yielder.suspend(Event::Done(outcome));

@@ -97,6 +97,7 @@ impl Executor {
     /// A round of the thread begins, with about so many turns, which share its time.
     pub(crate) fn begin_round(&mut self, turns: usize) {
         self.group.begin_round(turns);
+        self.local.scripts.begin_round();
     }
 
     /// The clients of this thread that have subscriptions.
@@ -219,7 +220,6 @@ impl Executor {
     /// If the engine has no room for a session of this thread: it has one for each of the server's
     /// threads.
     pub fn run(&mut self, turns: &mut [Turn<'_>]) {
-        self.local.scripts.begin_round();
         for turn in &mut *turns {
             turn.client.halted = false;
             turn.client.appended_bytes = 0;

@@ -345,17 +345,17 @@ impl CommandState {
         }
     }
 
-    /// Reserves more keys for a client, for `time` since its first. False: another client has
-    /// reserved keys, and this one stands in line.
+    /// Reserves more keys for a client, for `most` at most; to be called each time that its request
+    /// is shown. False: another client has reserved keys, and this one stands in line.
     pub(crate) fn reserve(
         &self,
         client: u64,
         keys: impl Iterator<Item = KeyHash>,
-        time: Duration,
+        most: Duration,
     ) -> bool {
         let mut reserved = self.reserved();
         let now = Instant::now();
-        let is_added = reserved.add(client, keys.map(KeyHash::number), (now, time));
+        let is_added = reserved.add(client, keys.map(KeyHash::number), (now, most));
         self.gate.fetch_or(global::RESERVED, Ordering::Relaxed);
         is_added
     }
@@ -400,7 +400,7 @@ impl CommandState {
     }
 
     /// Whether a step of a client on these keys would run in vain now, because another one has
-    /// reserved some of them, or of those with which it stands in line.
+    /// reserved some of them.
     pub(crate) fn stops(&self, client: u64, keys: impl Iterator<Item = KeyHash>) -> bool {
         let keys = keys.map(KeyHash::number);
         self.has_reserved() && self.reserved().stops(client, keys, Instant::now())

@@ -5,12 +5,13 @@
 //! reserves the keys that it met: the writes of other clients to these keys wait until it has
 //! ended, and the next run finds them as it has left them. Steps that compete for keys would still
 //! run for nothing most of the time, so they do not run while another one has them: they stand in
-//! line, and run one after the other.
+//! line, and run one after the other. A step in line runs only when it is the first.
 //!
 //! **Invariants**
 //! - V1: one client has reserved keys at a time. While it has them it waits for no write of another
 //!   client, so nobody waits in a circle.
-//! - V2: a reservation ends with its client's request, with its client, or when its time is over.
+//! - V2: a reservation ends with its client's request, with its client, or when its time is over:
+//!   if the request is not shown for [`SHOWN_WITHIN`], or after the time that its owner gave.
 //! - V3: a client whose write was put off waits for that reservation only. So scripts that reserve
 //!   a key in turns do not keep a writer out. A step on a draft has no such right: with each of its
 //!   runs it would break the reservations of others.
@@ -20,14 +21,18 @@
 use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
+/// V2. A request is shown in each round of its thread. A step that is not cut into slices takes
+/// some 100 ms, and several times as long if the machine is busy.
+const SHOWN_WITHIN: Duration = Duration::from_secs(2);
+
 /// The keys of a step, by their hashes. Two keys with one hash, or in two databases, count as one:
 /// then a write waits that need not.
 #[derive(Debug)]
 struct Step {
     client: u64,
     keys: HashSet<u64>,
-    /// For how long it will have them.
-    time: Duration,
+    /// For how long it may have them.
+    most: Duration,
 }
 
 /// All reservations: that of the first of the line, and those to come.
@@ -37,8 +42,8 @@ pub(crate) struct Reservations {
     line: VecDeque<Step>,
     /// The number of the reservation of the first, among all of the server: from 1 on.
     number: u64,
-    /// Its end (V2).
-    until: Option<Instant>,
+    /// Its end if its request is not shown again, and its end at the latest (V2).
+    ends: Option<(Instant, Instant)>,
 }
 
 impl Reservations {
@@ -47,32 +52,33 @@ impl Reservations {
         !self.line.is_empty()
     }
 
-    /// Reserves more keys for `client`, for `time` since its first, or puts it in line. False:
-    /// another client has reserved keys (V1).
+    /// Reserves more keys for `client`, for `most` at most, or puts it in line. To be called each
+    /// time that its request is shown. False: another client has reserved keys (V1).
     pub(crate) fn add(
         &mut self,
         client: u64,
         keys: impl Iterator<Item = u64>,
-        (now, time): (Instant, Duration),
+        (now, most): (Instant, Duration),
     ) -> bool {
         self.end_old(now);
         match self.line.iter_mut().find(|step| step.client == client) {
-            Some(step) => {
-                step.keys.extend(keys);
-                step.time = step.time.max(time);
-            }
+            Some(step) => step.keys.extend(keys),
             None => {
                 self.line.push_back(Step {
                     client,
                     keys: keys.collect(),
-                    time,
+                    most,
                 });
                 if self.line.len() == 1 {
                     self.begin(now);
                 }
             }
         }
-        self.is_of(client)
+        let is_first = self.is_of(client);
+        if let Some((until, _)) = self.ends.as_mut().filter(|_| is_first) {
+            *until = now + SHOWN_WITHIN;
+        }
+        is_first
     }
 
     /// The client has no use for its keys, or its place in the line, any more.
@@ -101,8 +107,7 @@ impl Reservations {
         (is_first && self.stops(client, keys, now)).then_some(self.number)
     }
 
-    /// Whether a step of `client` that uses these keys, and those with which it stands in line,
-    /// would run in vain now.
+    /// Whether a step of `client` that uses these keys would run in vain now.
     pub(crate) fn stops(
         &mut self,
         client: u64,
@@ -110,17 +115,14 @@ impl Reservations {
         now: Instant,
     ) -> bool {
         self.end_old(now);
-        let Some(first) = self.line.front().filter(|first| first.client != client) else {
-            return false;
-        };
-        let own = self.line.iter().find(|step| step.client == client);
-        keys.any(|key| first.keys.contains(&key))
-            || own.is_some_and(|own| !own.keys.is_disjoint(&first.keys))
+        let first = self.line.front().filter(|first| first.client != client);
+        first.is_some_and(|first| keys.any(|key| first.keys.contains(&key)))
     }
 
     /// V2.
     fn end_old(&mut self, now: Instant) {
-        if self.until.is_some_and(|until| until <= now) {
+        let ends = self.ends.map(|(until, at_last)| until.min(at_last));
+        if ends.is_some_and(|ends| ends <= now) {
             self.line.pop_front();
             self.begin(now);
         }
@@ -129,7 +131,8 @@ impl Reservations {
     /// The first of the line has its keys from now on (V4).
     fn begin(&mut self, now: Instant) {
         self.number += 1;
-        self.until = self.line.front().map(|step| now + step.time);
+        let first = self.line.front();
+        self.ends = first.map(|step| (now + SHOWN_WITHIN, now + step.most));
     }
 }
 
@@ -143,7 +146,7 @@ mod tests {
 
     #[test]
     fn one_client_has_reserved_keys_until_its_time_is_over() {
-        let (start, time) = (Instant::now(), Duration::from_secs(1));
+        let (start, time) = (Instant::now(), Duration::from_millis(10));
         let mut all = Reservations::default();
         assert!(all.add(1, key(7), (start, time)));
         assert!(all.add(1, key(8), (start, time)));
@@ -160,6 +163,21 @@ mod tests {
         assert_eq!(all.bars((3, 0), key(7), later), None);
         assert!(all.is_of(2) && !all.stops(2, key(7), later));
         assert_eq!(all.bars((1, 0), key(9), later), Some(2));
+    }
+
+    #[test]
+    fn a_reservation_lasts_while_its_request_is_shown_and_not_for_ever() {
+        let most = Duration::from_secs(8);
+        let start = Instant::now();
+        let at = |ms: u64| start + Duration::from_millis(ms);
+        let mut all = Reservations::default();
+        assert!(all.add(1, key(7), (start, most)));
+        assert!(all.add(1, key(7), (at(1600), most)));
+        assert!(all.stops(2, key(7), at(3200)));
+        assert!(!all.stops(2, key(7), at(3600)), "it is not shown");
+        assert!(all.add(1, key(7), (at(4000), most)));
+        assert!((1..20).all(|n| all.add(1, key(7), (at(4000 + 400 * n), most))));
+        assert!(!all.stops(2, key(7), at(12_000)), "it has had its time");
     }
 
     #[test]

@@ -5,7 +5,9 @@
 //! are locked, their stamps are compared, and the draft is applied as one group. If a key has
 //! changed meanwhile, the draft is dropped and the step runs again. After some such runs the step
 //! reserves the keys that it has met: the writes of others to them wait (shared::reserved). While
-//! another step has reserved one of its keys it does not run, for that would be in vain.
+//! another step has reserved one of its keys it does not run, for that would be in vain. A step
+//! that has once asked for a reservation runs only while it has one; a run that it had suspended is
+//! dropped, so that those that wait take no memory.
 //!
 //! **Invariants**
 //! - R1: a step locks no key while it runs: reading a key waits for the step that has it locked,
@@ -13,8 +15,9 @@
 //! - R2: a step changes no data and tells nobody before its commit. So it may run again at any
 //!   time.
 //! - R3: a step that conflicts makes progress: while it has reserved keys, a run of it is in vain
-//!   only if it meets a key that it has not met before, or a write that began before. It fails when
-//!   its runs in vain have taken `busy-reply-threshold` together.
+//!   only if it meets a key that it has not met before, or a write that began before. It has them
+//!   until it ends, for `busy-reply-threshold` at most. It fails when its runs in vain have taken
+//!   that long together, without the time of others between their slices.
 //! - R4: in a cluster a step is committed only if this member has served all its keys without a
 //!   break since the step began. Keys that have left were perhaps changed elsewhere, and the stamp
 //!   of an absent key still holds when the others have been purged.
@@ -27,7 +30,7 @@ use duramen_base::ids::TabletsVersion;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_engine::{Draft, Guard, KeyHash, TableId};
 use duramen_node::View;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A key to lock: its table, and its hash.
 pub(crate) type KeyPlace = (TableId, KeyHash);
@@ -37,9 +40,6 @@ const CONFLICTS_MAX: u32 = 10;
 /// A step that has run in vain for longer reserves its keys after the second run. Meanwhile others
 /// run before each of its runs.
 const SHORT: Duration = Duration::from_millis(6);
-/// A reservation lasts for so many times the last run, and at least for [`RESERVED_MIN`].
-const RESERVED_RUNS: u32 = 4;
-const RESERVED_MIN: Duration = Duration::from_millis(100);
 /// Scripts of an EXEC that is alone in the store: the others wait at the store's door meanwhile.
 pub(crate) const ALONE_MAX: Duration = Duration::from_millis(6);
 /// Time of the runs of a step that cannot be suspended: its thread serves nobody else meanwhile.
@@ -53,8 +53,6 @@ pub(crate) const IN_CONFLICT: Failure = Failure::Text(
 #[derive(Default)]
 pub(crate) struct Conflicts {
     runs: u32,
-    /// The beginning of the first.
-    since: Option<Instant>,
     /// The time of all of them.
     lost: Duration,
 }
@@ -70,36 +68,59 @@ enum Next {
 }
 
 impl Conflicts {
-    /// A run that began at `began` was in vain.
-    fn add(&mut self, began: Instant, now: Instant) -> Next {
+    /// A run that has taken `time` was in vain.
+    fn add(&mut self, time: Duration) -> Next {
         self.runs += 1;
-        self.lost += now.saturating_duration_since(began);
-        let since = *self.since.get_or_insert(began);
-        match now.saturating_duration_since(since) >= SHORT {
+        self.lost += time;
+        match self.lost >= SHORT {
             _ if self.runs >= CONFLICTS_MAX => Next::Reserve,
             true if self.runs > 1 => Next::Reserve,
             true => Next::Later,
             false => Next::AtOnce,
         }
     }
+
+    /// A run that has taken `time` is dropped before its end.
+    pub(crate) fn lose(&mut self, time: Duration) {
+        self.lost += time;
+    }
+
+    /// # Errors
+    /// R3: the step has run in vain for too long.
+    pub(crate) fn check(&self, ctx: &mut Context<'_>) -> Done {
+        let limit = ctx.local.config(ctx.shared).scripts.busy_time();
+        match limit.is_some_and(|limit| self.lost > limit) {
+            true => Err(IN_CONFLICT),
+            false => Ok(()),
+        }
+    }
 }
 
-/// Whether the step of a client on these keys does not run now, because another step has reserved
-/// some of them; it stands in line for them then.
+/// Whether the client of a step has to look at [`stands_in_line`]. `writes`: the step may write.
+pub(crate) fn may_stand_in_line(ctx: &Context<'_>, writes: bool) -> bool {
+    let has_asked = ctx.local.scripts.has_asked(ctx.client.id());
+    has_asked || writes && ctx.shared.commands.has_reserved()
+}
+
+/// Whether the step of a client on these keys does not run now: another step has reserved some of
+/// them, or this one has asked for a reservation, and is not the first. It stands in line then.
 pub(crate) fn stands_in_line(
     ctx: &mut Context<'_>,
     keys: impl Iterator<Item = KeyHash> + Clone,
 ) -> bool {
     let client = ctx.client.id();
-    let stops = ctx.shared.commands.stops(client, keys.clone());
-    stops
-        && !ctx
-            .local
-            .scripts
-            .reserve(ctx.shared, client, keys, RESERVED_MIN)
+    let has_asked = ctx.local.scripts.has_asked(client);
+    (has_asked || ctx.shared.commands.stops(client, keys.clone())) && !reserve(ctx, keys)
 }
 
-/// A run that began at `began` was in vain; `keys`: those that it has met. True: the next run
+/// Reserves keys for the step of a client (R3). False: it stands in line.
+fn reserve(ctx: &mut Context<'_>, keys: impl Iterator<Item = KeyHash>) -> bool {
+    let most = ctx.local.config(ctx.shared).scripts.patience();
+    let scripts = &mut ctx.local.scripts;
+    scripts.reserve(ctx.shared, ctx.client.id(), keys, most)
+}
+
+/// A run that has taken `time` was in vain; `keys`: those that it has met. True: the next run
 /// begins at once; false: others run before.
 ///
 /// # Errors
@@ -107,24 +128,18 @@ pub(crate) fn stands_in_line(
 pub(crate) fn runs_at_once(
     ctx: &mut Context<'_>,
     conflicts: &mut Conflicts,
-    began: Instant,
+    time: Duration,
     keys: impl Iterator<Item = KeyHash> + Clone,
 ) -> Result<bool, Failure> {
-    let now = Instant::now();
-    let mut next = conflicts.add(began, now);
-    let limit = ctx.local.config(ctx.shared).scripts.busy_time();
-    if limit.is_some_and(|limit| conflicts.lost > limit) {
-        return Err(IN_CONFLICT);
-    }
+    let mut next = conflicts.add(time);
+    conflicts.check(ctx)?;
     if ctx.shared.commands.stops(ctx.client.id(), keys.clone()) {
         next = Next::Reserve; // another run would be in vain too
     }
-    let time = (now.saturating_duration_since(began) * RESERVED_RUNS).max(RESERVED_MIN);
-    let client = ctx.client.id();
     Ok(match next {
         Next::AtOnce => true,
         Next::Later => false,
-        Next::Reserve => ctx.local.scripts.reserve(ctx.shared, client, keys, time),
+        Next::Reserve => reserve(ctx, keys),
     })
 }
 
@@ -151,7 +166,8 @@ fn is_served(view: &View, draft: &Draft, list: Option<TabletsVersion>) -> bool {
 /// `list` (R4), if nobody has reserved those that it changes, and if `check` agrees, for which the
 /// keys `more` are locked too. False: nothing was done. A step that is alone in the store locks its
 /// keys too, unless it removes some and writes none: the locks come with places in the index
-/// (transaction::T2), and a store that is full may have none.
+/// (transaction::T2), and a store that is full may have none. It heeds no reservation: it may have
+/// done what cannot be taken back.
 pub(crate) fn commit(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -166,7 +182,7 @@ pub(crate) fn commit(
         return Ok(false);
     }
     let client = ctx.client.id();
-    if ctx.shared.commands.stops(client, draft.changed_keys()) {
+    if !guard.is_alone() && ctx.shared.commands.stops(client, draft.changed_keys()) {
         return Ok(false);
     }
     if draft.is_empty() {
@@ -201,15 +217,14 @@ mod tests {
 
     #[test]
     fn short_steps_run_again_at_once_and_long_ones_let_others_run() {
-        let start = Instant::now();
-        let at = |ms: u64| start + Duration::from_millis(ms);
+        let ms = Duration::from_millis;
         let mut short = Conflicts::default();
-        let nexts: Vec<Next> = (1..12).map(|n| short.add(at(n / 4), at(n / 4))).collect();
+        let nexts: Vec<Next> = (1..12).map(|_| short.add(ms(1) / 4)).collect();
         assert_eq!(nexts[..9], [Next::AtOnce; 9]);
         assert_eq!(nexts[9..], [Next::Reserve; 2]);
         let mut long = Conflicts::default();
-        assert_eq!(long.add(start, at(20)), Next::Later);
-        assert!((2..9).all(|n| long.add(at(20 * n - 20), at(20 * n)) == Next::Reserve));
-        assert_eq!(long.lost, Duration::from_millis(160));
+        assert_eq!(long.add(ms(20)), Next::Later);
+        assert!((2..9).all(|_| long.add(ms(20)) == Next::Reserve));
+        assert_eq!(long.lost, ms(160));
     }
 }

@@ -168,7 +168,7 @@ fn load_in_slice(ctx: &mut Context<'_>, load: &mut Load) -> Done {
                 scripts::log(level, &text);
                 load.machine.resume(Answer::GoOn)
             }
-            Some(_) => load.machine.resume(Answer::GoOn),
+            Some(_) => load.machine.resume(Answer::Slice(slice)),
         };
         load.ran += since.elapsed();
         if let Event::Done(outcome) = event {

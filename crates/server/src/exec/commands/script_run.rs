@@ -11,7 +11,7 @@
 //! - L4: all slices of a run see the same tables behind the databases, and have the same rights and
 //!   the same program: after SWAPDB, ACL SETUSER or FUNCTION LOAD REPLACE it runs again.
 
-use super::drafted::{self, ALONE_MAX, Conflicts, IN_CONFLICT, IN_ONE_GO_MAX};
+use super::drafted::{self, ALONE_MAX, Conflicts, IN_ONE_GO_MAX};
 use super::lookup::{self, Resolved};
 use super::script_outside::Outside;
 use super::script_place::{check_place, place};
@@ -26,7 +26,9 @@ use crate::exec::request::permit::{self, Permit, Refusal};
 use crate::exec::request::routing::NotServed;
 use crate::exec::request::spec::{Access, Group, Spec, flag};
 use crate::exec::state::client::{DROPPED, Db};
-use crate::exec::state::scripts::{self, Abandoned, Command, Entry, Interpreter, Running};
+use crate::exec::state::scripts::{
+    self, Abandoned, Command, Entry, Interpreter, RESERVED_MIN, RESERVED_ROUND, Running,
+};
 use crate::seldom::seldom;
 use crate::shared::commands::global;
 use crate::shared::scripts::limits;
@@ -159,12 +161,10 @@ fn job(ctx: &Context<'_>, call: &Call<'_>, slice: Duration) -> Box<Job> {
 }
 
 fn begin(ctx: &mut Context<'_>, call: &Call<'_>, slice: Duration) -> Result<Box<Running>, Failure> {
-    let mut machine = machine(ctx)?;
-    let job = job(ctx, call, slice);
-    let event = machine.start(job);
-    Ok(Box::new(Running {
-        machine,
-        event,
+    let now = Instant::now();
+    let mut running = Box::new(Running {
+        machine: None,
+        event: Event::Slice { memory_bytes: 0 },
         draft: None,
         effects: Default::default(),
         db: ctx.client.db,
@@ -172,74 +172,95 @@ fn begin(ctx: &mut Context<'_>, call: &Call<'_>, slice: Duration) -> Result<Box<
         little: true,
         list: None,
         lacks_memory: false,
-        user: ctx.client.user().cloned(),
+        user: None,
         flags: call.flags,
         program: call.program.clone(),
-        started: Instant::now(),
-        began: Instant::now(),
+        started: now,
+        began: now,
+        ran: Duration::ZERO,
         conflicts: Conflicts::default(),
-        begins: false,
         long: None,
-        shown: Instant::now(),
+        shown: now,
         machine_bytes: 0,
         is_reported: false,
-    }))
+    });
+    begin_run(ctx, call, &mut running, slice)?;
+    Ok(running)
 }
 
-/// L1: as it was before its first command.
-fn begin_again(
+/// L1: it is as it was before its first command.
+fn begin_run(
     ctx: &mut Context<'_>,
     call: &Call<'_>,
     running: &mut Running,
     slice: Duration,
 ) -> Done {
-    running.begins = false;
-    if running.machine.is_busy() {
-        // The next run sees nothing of a stopped script.
-        let machine = machine(ctx)?;
-        let stopped = std::mem::replace(&mut running.machine, machine);
-        ctx.local.scripts.give_back(ctx.shared, stopped);
+    if running.machine.as_ref().is_some_and(|it| it.is_busy()) {
+        end_run(ctx, running); // the next run sees nothing of a stopped script
     }
+    let mut machine = match running.machine.take() {
+        Some(machine) => machine,
+        None => machine(ctx)?,
+    };
     running.effects = Default::default();
     running.draft = None;
-    running.began = Instant::now();
+    (running.began, running.ran) = (Instant::now(), Duration::ZERO);
     running.db = ctx.client.db;
     running.user = ctx.client.user().cloned();
     (running.flags, running.program) = (call.flags, call.program.clone());
     let job = job(ctx, call, slice);
-    running.event = running.machine.start(job);
+    running.event = machine.start(job);
+    running.machine = Some(machine);
     Ok(())
 }
 
-/// The script of this client, which is suspended or begins now. `GoesOn`: it waits for others.
+/// The run has ended, or is dropped.
+fn end_run(ctx: &mut Context<'_>, running: &mut Running) {
+    running.draft = None;
+    running.effects = Default::default();
+    running.machine_bytes = 0;
+    if let Some(machine) = running.machine.take() {
+        ctx.local.scripts.give_back(ctx.shared, machine);
+    }
+}
+
+/// The script of this client, which is suspended or begins now, and its slice. `GoesOn`: it waits
+/// for others.
 fn running_of(
     ctx: &mut Context<'_>,
     session: &mut Session,
     call: &Call<'_>,
     by_ro: bool,
-) -> Result<Box<Running>, Failure> {
+) -> Result<(Box<Running>, Duration), Failure> {
     let (client, bytes_max) = (ctx.client.id(), memory(ctx));
-    let slice = match ctx.shared.commands.is_reserving(client) {
+    let reserved = match ctx.shared.commands.is_reserving(client) {
         true => Some(ctx.local.scripts.reserved_slice().ok_or(Failure::GoesOn)?),
         false => None,
     };
     let scripts = &mut ctx.local.scripts;
-    if scripts.has(client) && slice.is_none() && !scripts.may_go_on(client, bytes_max) {
+    if scripts.has(client) && reserved.is_none() && !scripts.may_go_on(client, bytes_max) {
         return Err(Failure::GoesOn);
     }
-    if let Some(mut running) = ctx.local.scripts.take(client) {
-        if running.begins {
-            let slice = slice.unwrap_or(ctx.local.scripts.slice());
-            if let Err(failure) = begin_again(ctx, call, &mut running, slice) {
-                give_up(ctx, running);
-                return Err(failure);
-            }
+    let is_killed = scripts.is_killed(client);
+    if let Some(mut running) = scripts.take(client) {
+        // Before all that may stop it from being looked at.
+        if is_killed {
+            give_up(ctx, running);
+            return Err(killed_text(call.program).into());
         }
-        return Ok(running);
+        let slice = reserved.unwrap_or(ctx.local.scripts.slice());
+        (running.began, running.shown) = (Instant::now(), Instant::now());
+        if running.machine.is_none()
+            && let Err(failure) = begin_run(ctx, call, &mut running, slice)
+        {
+            give_up(ctx, running);
+            return Err(failure);
+        }
+        return Ok((running, slice));
     }
     let busy = ctx.local.config(ctx.shared).scripts.patience();
     match ctx.local.scripts.entry(client, bytes_max, busy) {
-        _ if slice.is_some() => {}
+        _ if reserved.is_some() => {}
         Entry::Runs => {}
         Entry::Waits => return Err(Failure::GoesOn),
         Entry::Busy => return Err(BUSY),
@@ -247,14 +268,15 @@ fn running_of(
     if call.flags.declared {
         check(ctx, &session.pin(), call, by_ro)?;
     }
-    begin(ctx, call, slice.unwrap_or(ctx.local.scripts.first_slice()))
+    let slice = reserved.unwrap_or(ctx.local.scripts.first_slice());
+    Ok((begin(ctx, call, slice)?, slice))
 }
 
-/// Whether the script does not run now, because another one has reserved its keys: those that it
-/// declares, and those that it has met.
+/// Whether the script does not run now, because another one has reserved the keys that it declares,
+/// or because it stands in line already.
 fn stands_in_line(ctx: &mut Context<'_>, session: &mut Session, call: &Call<'_>) -> bool {
     let is_killed = ctx.local.scripts.is_killed(ctx.client.id());
-    if call.read_only || is_killed || !ctx.shared.commands.has_reserved() {
+    if is_killed || !drafted::may_stand_in_line(ctx, !call.read_only) {
         return false;
     }
     let guard = session.pin();
@@ -264,12 +286,32 @@ fn stands_in_line(ctx: &mut Context<'_>, session: &mut Session, call: &Call<'_>)
     drafted::stands_in_line(ctx, keys.iter().copied())
 }
 
+/// Drops the suspended run of a script that stands in line: the script before it changes its keys,
+/// and those that wait take no memory.
+fn drop_run(ctx: &mut Context<'_>) -> Done {
+    let client = ctx.client.id();
+    if !ctx.local.scripts.has_run(client) {
+        return Ok(());
+    }
+    let Some(mut running) = ctx.local.scripts.take(client) else {
+        return Ok(());
+    };
+    end_run(ctx, &mut running);
+    running.conflicts.lose(running.ran);
+    if let Err(failure) = running.conflicts.check(ctx) {
+        give_up(ctx, running);
+        return Err(failure);
+    }
+    ctx.local.scripts.suspend(client, running);
+    Ok(())
+}
+
 /// The script runs no more.
-fn give_up(ctx: &mut Context<'_>, running: Box<Running>) {
+fn give_up(ctx: &mut Context<'_>, mut running: Box<Running>) {
     if let Some(long) = &running.long {
         ctx.shared.scripts.end_long(long);
     }
-    ctx.local.scripts.give_back(ctx.shared, running.machine);
+    end_run(ctx, &mut running);
 }
 
 fn run_by_itself(
@@ -280,6 +322,7 @@ fn run_by_itself(
 ) -> Done {
     let effects = ctx.client.effects.len();
     if stands_in_line(ctx, session, call) {
+        drop_run(ctx)?;
         return Err(Failure::GoesOn);
     }
     let client = ctx.client.id();
@@ -297,7 +340,7 @@ fn run_to_its_end(
     ctx: &mut Context<'_>,
     session: &mut Session,
     call: &Call<'_>,
-    (mut running, effects): (Box<Running>, usize),
+    ((mut running, mut slice), effects): ((Box<Running>, Duration), usize),
 ) -> Done {
     let done = loop {
         let ended = {
@@ -305,7 +348,7 @@ fn run_to_its_end(
                 true => session.pin_exclusive(),
                 false => session.pin(),
             };
-            let ended = attempt(ctx, &mut guard, call, &mut running);
+            let ended = attempt(ctx, &mut guard, call, (&mut running, slice));
             guard.end_draft();
             if let Err(failure) = &ended
                 && failure.cold().is_some()
@@ -322,7 +365,7 @@ fn run_to_its_end(
             Ok(Ended::Done) => break Ok(()),
             Ok(Ended::Later) => return suspend(ctx, call, running),
             Ok(Ended::AgainLater) => {
-                running.begins = true;
+                end_run(ctx, &mut running);
                 return suspend(ctx, call, running);
             }
             Ok(Ended::Again) => {}
@@ -340,12 +383,15 @@ fn run_to_its_end(
             Err(failure) => break Err(failure),
         }
         let scripts = &ctx.local.scripts;
-        let uncut = || scripts.reserved_slice().unwrap_or(scripts.slice());
-        let slice = match ctx.shared.commands.is_reserving(ctx.client.id()) {
-            true => uncut(),
+        slice = match ctx.shared.commands.is_reserving(ctx.client.id()) {
+            true => {
+                let left = scripts.reserved_slice().unwrap_or_default();
+                left.saturating_sub(running.shown.elapsed())
+                    .max(RESERVED_MIN)
+            }
             false => scripts.slice(),
         };
-        if let Err(failure) = begin_again(ctx, call, &mut running, slice) {
+        if let Err(failure) = begin_run(ctx, call, &mut running, slice) {
             break Err(failure);
         }
     };
@@ -355,12 +401,14 @@ fn run_to_its_end(
 
 /// Others run before the script goes on.
 fn suspend(ctx: &mut Context<'_>, call: &Call<'_>, mut running: Box<Running>) -> Done {
-    let bytes_max = memory(ctx);
-    let needs_place = !ctx.shared.commands.is_reserving(ctx.client.id());
-    if needs_place && running.long.is_none() && ctx.local.scripts.is_full(bytes_max) {
+    let (client, bytes_max) = (ctx.client.id(), memory(ctx));
+    let has_run = running.machine.is_some();
+    let is_new = has_run && running.ran.is_zero() && !ctx.shared.commands.is_reserving(client);
+    running.ran += running.began.elapsed();
+    if is_new && !ctx.local.scripts.has_place(client, bytes_max) {
         // scripts::S2; nothing of it is done.
-        ctx.local.scripts.give_back(ctx.shared, running.machine);
-        ctx.local.scripts.wait(ctx.client.id());
+        give_up(ctx, running);
+        ctx.local.scripts.wait(client);
         return Err(Failure::GoesOn);
     }
     if running.long.is_none() {
@@ -371,7 +419,7 @@ fn suspend(ctx: &mut Context<'_>, call: &Call<'_>, mut running: Box<Running>) ->
     }
     report(ctx, call, &mut running);
     running.shown = Instant::now();
-    ctx.local.scripts.suspend(ctx.client.id(), running);
+    ctx.local.scripts.suspend(client, running);
     Err(Failure::GoesOn)
 }
 
@@ -393,8 +441,10 @@ fn report(ctx: &mut Context<'_>, call: &Call<'_>, running: &mut Running) {
 fn conflict(ctx: &mut Context<'_>, running: &mut Running, draft: &Draft) -> Result<Ended, Failure> {
     let keys = draft.keys();
     let keys = keys.iter().map(|(_, hash)| *hash);
-    let at_once = drafted::runs_at_once(ctx, &mut running.conflicts, running.began, keys)?;
-    Ok(match at_once && running.long.is_none() {
+    let time = running.ran + running.began.elapsed();
+    let at_once = drafted::runs_at_once(ctx, &mut running.conflicts, time, keys)?;
+    let is_short = running.long.is_none() && running.shown.elapsed() < RESERVED_ROUND;
+    Ok(match at_once && is_short {
         true => Ended::Again,
         false => Ended::AgainLater, // L2
     })
@@ -405,18 +455,14 @@ fn attempt(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
     call: &Call<'_>,
-    running: &mut Running,
+    (running, slice): (&mut Running, Duration),
 ) -> Result<Ended, Failure> {
     check_place(ctx, guard)?;
-    if running.long.as_ref().is_some_and(|long| long.is_killed()) {
-        return Err(killed_text(call.program).into());
-    }
     if running.is_outdated(ctx.shared.commands.tables(), ctx.client.user(), call) {
-        // L4: it was suspended.
-        return match is_busy(ctx, running) {
-            true => Err(IN_CONFLICT),
-            false => Ok(Ended::AgainLater),
-        };
+        // L4: it was suspended. It fails if that goes on and on.
+        running.conflicts.check(ctx)?;
+        running.conflicts.lose(running.ran);
+        return Ok(Ended::AgainLater);
     }
     let start = ctx.client.effects.len();
     let earlier = std::mem::take(&mut running.effects);
@@ -429,7 +475,7 @@ fn attempt(
         }
     };
     guard.begin_draft(draft);
-    let driven = drive(ctx, guard, call, running);
+    let driven = drive(ctx, guard, call, (running, slice));
     let mut draft = guard.end_draft().unwrap_or_else(|| Box::new(Draft::new(0)));
     match driven? {
         Driven::Suspended => {
@@ -492,23 +538,26 @@ enum Driven {
     Ended(Outcome),
 }
 
-/// Answers the events of the script.
+/// Answers the events of the script, for a slice at most.
 fn drive(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
     call: &Call<'_>,
-    running: &mut Running,
+    (running, slice): (&mut Running, Duration),
 ) -> Result<Driven, Failure> {
+    let Some(mut machine) = running.machine.take() else {
+        unreachable!("a run has an interpreter");
+    };
     let outside = Outside::enter(ctx, running);
-    let slice = Event::Slice { memory_bytes: 0 };
-    let mut event = std::mem::replace(&mut running.event, slice);
+    let none = Event::Slice { memory_bytes: 0 };
+    let mut event = std::mem::replace(&mut running.event, none);
     let mut resumed = matches!(event, Event::Slice { .. });
     let driven = loop {
         let answer = match event {
             Event::Done(outcome) => break Ok(Driven::Ended(outcome)),
             Event::Slice { .. } if resumed => {
                 resumed = false;
-                Answer::GoOn
+                Answer::Slice(slice)
             }
             Event::Slice { memory_bytes } => {
                 running.event = Event::Slice { memory_bytes };
@@ -526,8 +575,9 @@ fn drive(
                 Err(failure) => break Err(failure),
             },
         };
-        event = running.machine.resume(answer);
+        event = machine.resume(answer);
     };
+    running.machine = Some(machine);
     running.db = ctx.client.db;
     outside.leave(ctx);
     driven
@@ -744,9 +794,10 @@ fn run_in_exec(ctx: &mut Context<'_>, guard: &mut Guard<'_>, call: &Call<'_>) ->
         return ctx.null();
     }
     let (started, before) = (clock::thread_time(), ctx.local.scripts_took);
-    let mut running = begin(ctx, call, ctx.local.scripts.first_slice())?;
+    let slice = ctx.local.scripts.first_slice();
+    let mut running = begin(ctx, call, slice)?;
     let ended = loop {
-        match drive(ctx, guard, call, &mut running) {
+        match drive(ctx, guard, call, (&mut running, slice)) {
             Ok(Driven::Suspended) if before + clock::thread_time() - started < took_max => {}
             Ok(Driven::Suspended) => break Err(Abandoned::Failed(TOO_LONG_IN_EXEC.into())),
             Ok(Driven::NeedsTable(db)) => break Err(Abandoned::NeedsTable(db)),
@@ -761,7 +812,7 @@ fn run_in_exec(ctx: &mut Context<'_>, guard: &mut Guard<'_>, call: &Call<'_>) ->
             }
         }
     };
-    ctx.local.scripts.give_back(ctx.shared, running.machine);
+    end_run(ctx, &mut running);
     ctx.local.scripts_took = before + clock::thread_time() - started;
     match ended {
         Ok(outcome) => answer(ctx, &outcome),

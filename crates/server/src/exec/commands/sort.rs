@@ -527,7 +527,7 @@ fn run_unlocked(
         }
         ctx.out.truncate(start);
         ctx.client.effects.truncate(effects);
-        if !drafted::runs_at_once(ctx, conflicts, began, std::iter::once(*source))? {
+        if !drafted::runs_at_once(ctx, conflicts, began.elapsed(), std::iter::once(*source))? {
             return Err(Failure::GoesOn);
         }
     }

@@ -52,8 +52,12 @@ const ROUND: Duration = Duration::from_millis(4);
 /// in each round otherwise.
 const SHOWN_WITHIN: Duration = Duration::from_millis(100);
 /// S3.
-const RESERVED_SLICE: Duration = Duration::from_millis(10);
-const RESERVED_ROUND: Duration = Duration::from_millis(8);
+pub(crate) const RESERVED_ROUND: Duration = Duration::from_millis(10);
+/// A slice of less would cost as much as it does.
+pub(crate) const RESERVED_MIN: Duration = Duration::from_millis(1);
+/// Memory of a key in the line of those that reserve keys: its hash, and the free places of a table
+/// that has just grown.
+const KEY_IN_LINE_BYTES: usize = 20;
 
 /// Reason why a run of an EXEC on a draft is in vain.
 pub(crate) enum Abandoned {
@@ -127,7 +131,8 @@ pub(crate) struct Load {
 
 /// A script that is running.
 pub(crate) struct Running {
-    pub(crate) machine: Interpreter,
+    /// `None`: its next run is not begun.
+    pub(crate) machine: Option<Interpreter>,
     /// Why it was suspended.
     pub(crate) event: Event,
     /// `None`: it is at its start, or the guard has it.
@@ -148,11 +153,11 @@ pub(crate) struct Running {
     pub(crate) flags: Flags,
     pub(crate) program: Program,
     pub(crate) started: Instant,
-    /// When its run began.
+    /// When its slice, or its run in this round, began.
     pub(crate) began: Instant,
+    /// The time of the slices of its run before.
+    pub(crate) ran: Duration,
     pub(crate) conflicts: Conflicts,
-    /// Its next run is not begun.
-    pub(crate) begins: bool,
     /// It was suspended.
     pub(crate) long: Option<Arc<LongScript>>,
     /// When it was shown last.
@@ -196,8 +201,9 @@ pub(crate) struct Scripts {
     kept: HashMap<u64, Kept>,
     /// The loads of libraries that are suspended, by client.
     pub(crate) loads: HashMap<u64, Box<Load>>,
-    /// The clients of this thread that have reserved keys, or stand in line for that.
-    reserving: Vec<u64>,
+    /// The clients of this thread whose requests have asked for a reservation of keys: they have
+    /// it, or stand in line for it. With the memory of their keys there.
+    reserving: HashMap<u64, usize>,
     /// The time in this round of the scripts that have reserved keys (S3).
     ran_reserved: Duration,
     /// The tables of the command that a script runs, for the next.
@@ -267,7 +273,8 @@ impl Scripts {
         let scripts =
             scripts.map(|it| it.machine_bytes + it.draft.as_ref().map_or(0, |draft| draft.bytes()));
         let others = self.kept.values().map(|it| it.bytes);
-        scripts.sum::<usize>() + others.sum::<usize>()
+        let in_line = self.reserving.values();
+        scripts.sum::<usize>() + others.sum::<usize>() + in_line.sum::<usize>()
     }
 
     /// A client's EXEC or combination is suspended, and keeps so many bytes until its request has
@@ -280,6 +287,11 @@ impl Scripts {
             shown: now,
         });
         kept.bytes = bytes;
+    }
+
+    /// The run of a client's EXEC is dropped.
+    pub(crate) fn keep_nothing(&mut self, client: u64) {
+        self.kept.remove(&client);
     }
 
     /// Whether a client's EXEC or combination is suspended.
@@ -296,7 +308,22 @@ impl Scripts {
     /// Whether no other script can be suspended; `bytes_max`: memory for all of them.
     pub(crate) fn is_full(&self, bytes_max: usize) -> bool {
         let takes_places = !has_bug(Bug::ScriptsNeedNoPlace);
-        takes_places && self.suspended.len() >= SUSPENDED_MAX || self.bytes() > bytes_max
+        takes_places && self.places() >= SUSPENDED_MAX || self.bytes() > bytes_max
+    }
+
+    /// The number of scripts whose runs are suspended.
+    fn places(&self) -> usize {
+        let scripts = self.suspended.values();
+        scripts.filter(|it| it.machine.is_some()).count()
+    }
+
+    /// Whether a script gets a place (S2): one that has not waited for it is behind those that do.
+    pub(crate) fn has_place(&self, client: u64, bytes_max: usize) -> bool {
+        let now = Instant::now();
+        let mut waiting = self.waiting.values();
+        let is_awaited = waiting.any(|it| !is_away(it.shown, now));
+        let is_behind = is_awaited && !self.waiting.contains_key(&client);
+        !is_behind && !self.is_full(bytes_max)
     }
 
     /// The next step of a client's script that is not suspended; `busy`: the time after which one
@@ -369,6 +396,12 @@ impl Scripts {
         self.suspended.contains_key(&client)
     }
 
+    /// Whether a run of a client's script is suspended.
+    pub(crate) fn has_run(&self, client: u64) -> bool {
+        let script = self.suspended.get(&client);
+        script.is_some_and(|it| it.machine.is_some())
+    }
+
     /// The time since the script of this client began, or waits.
     pub(crate) fn age(&self, client: u64) -> Option<Duration> {
         let running = self.suspended.get(&client).map(|running| running.started);
@@ -379,7 +412,7 @@ impl Scripts {
 
     /// The time for which a script runs before it is suspended.
     pub(crate) fn slice(&self) -> Duration {
-        ROUND / (self.suspended.len() as u32 + 1)
+        ROUND / (self.places() as u32 + 1)
     }
 
     pub(crate) fn first_slice(&self) -> Duration {
@@ -410,29 +443,37 @@ impl Scripts {
         }
     }
 
-    /// Reserves keys for a client until its request has ended (`shared::reserved`). False: another
-    /// client has reserved keys, and this one stands in line.
+    /// Whether the request of a client has asked for a reservation of keys.
+    pub(crate) fn has_asked(&self, client: u64) -> bool {
+        self.reserving.contains_key(&client)
+    }
+
+    /// Reserves keys for a client until its request has ended, for `most` at most
+    /// (`shared::reserved`). False: another client has reserved keys, and this one stands in line.
     pub(crate) fn reserve(
         &mut self,
         shared: &Shared,
         client: u64,
         keys: impl Iterator<Item = KeyHash>,
-        time: Duration,
+        most: Duration,
     ) -> bool {
-        if !self.reserving.contains(&client) {
-            self.reserving.push(client);
-        }
-        shared.commands.reserve(client, keys, time)
+        let mut bytes = 0;
+        let keys = keys.inspect(|_| bytes += KEY_IN_LINE_BYTES);
+        let is_first = shared.commands.reserve(client, keys, most);
+        let known = self.reserving.entry(client).or_default();
+        *known = bytes.max(*known);
+        is_first
     }
 
-    /// A round of the thread begins, or a part of it.
+    /// A round of the thread begins.
     pub(crate) fn begin_round(&mut self) {
         self.ran_reserved = Duration::ZERO;
     }
 
     /// S3: the slice of a script that has reserved keys; `None`: it runs in the next round.
     pub(crate) fn reserved_slice(&self) -> Option<Duration> {
-        (self.ran_reserved < RESERVED_ROUND).then_some(RESERVED_SLICE)
+        let left = RESERVED_ROUND.saturating_sub(self.ran_reserved);
+        (left >= RESERVED_MIN).then_some(left)
     }
 
     /// A script that has reserved keys has run for so long.
@@ -442,8 +483,7 @@ impl Scripts {
 
     /// Drops the suspended script of a client that has gone, and its reservation.
     pub(crate) fn drop_of(&mut self, shared: &Shared, client: u64) {
-        if let Some(at) = self.reserving.iter().position(|it| *it == client) {
-            self.reserving.swap_remove(at);
+        if self.reserving.remove(&client).is_some() {
             shared.commands.release(client);
         }
         self.waiting.remove(&client);
@@ -455,7 +495,9 @@ impl Scripts {
             if let Some(long) = &running.long {
                 shared.scripts.end_long(long);
             }
-            self.give_back(shared, running.machine);
+            if let Some(machine) = running.machine {
+                self.give_back(shared, machine);
+            }
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::exec::request::spec::{Spec, flag};
 use crate::heap;
 use duramen_engine::{KeyHash, TableId};
 use duramen_wire::resp::{Args, Requests};
-use std::time::Instant;
+use std::time::Duration;
 
 /// The tables of a longer transaction are freed at its end.
 const KEPT_BYTES_MAX: usize = 16 << 10;
@@ -54,8 +54,8 @@ pub(crate) struct Transaction {
     pub(crate) sliced: bool,
     /// Its run that was suspended.
     pub(crate) run: Option<Box<ExecRun>>,
-    /// The beginning of the run.
-    pub(crate) began: Option<Instant>,
+    /// The time of the slices of its run so far.
+    pub(crate) ran: Duration,
 }
 
 impl Drop for Transaction {
@@ -137,13 +137,13 @@ impl Transaction {
             conflicts,
             sliced,
             run,
-            began,
+            ran,
         } = self;
         queue.clear();
         specs.clear();
         hashes.clear();
         *conflicts = Conflicts::default();
-        (*run, *began) = (None, None);
+        (*run, *ran) = (None, Duration::ZERO);
         (*flags, *queued_bytes, *without_keys) = (0, 0, 0);
         for told in [
             lacks_hashes,

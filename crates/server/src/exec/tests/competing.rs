@@ -2,6 +2,7 @@
 
 use super::*;
 use duramen_base::planted::{Bug, with_bug};
+use duramen_engine::TableId;
 use std::time::Instant;
 
 fn eval(s: &mut Session, script: &str, words: &[&str]) -> String {
@@ -12,6 +13,62 @@ fn eval_words<'t>(script: &'t str, words: &[&'t str]) -> Vec<&'t [u8]> {
     let mut args: Vec<&[u8]> = vec![b"EVAL", script.as_bytes()];
     args.extend(words.iter().map(|word| word.as_bytes()));
     args
+}
+
+fn request(script: &str, words: &[&str]) -> Vec<u8> {
+    let mut request = Vec::new();
+    RequestEncoder::new(&mut request).request(&eval_words(script, words));
+    request
+}
+
+/// A part of a script that takes about so many milliseconds here.
+fn lasting(s: &mut Session, ms: u64) -> String {
+    let script = "local n = 0 for i = 1, 1000000 do n = n + i end return 1";
+    let times = (0..5).map(|_| {
+        let began = Instant::now();
+        assert_eq!(eval(s, script, &["0"]), ":1\r\n");
+        began.elapsed()
+    });
+    let million = times.min().expect("a time").as_micros().max(1) as u64;
+    let times = ms * 1_000_000_000 / million;
+    format!("do local n = 0 for i = 1, {times} do n = n + i end end")
+}
+
+/// How often commands of this name were called, also in vain.
+fn calls(s: &mut Session, name: &str) -> u64 {
+    let info = s.ask("INFO commandstats");
+    let start = format!("cmdstat_{name}:calls=");
+    let line = info.lines().find_map(|line| line.strip_prefix(&start));
+    let calls = line.and_then(|line| line.split(',').next());
+    calls.map_or(0, |calls| calls.parse().expect("calls"))
+}
+
+/// Shows the requests of all clients again and again, until all but `left` have their replies.
+/// Returns these, and the most memory of all that was suspended.
+fn all_but(
+    left: usize,
+    s: &mut Session,
+    clients: &mut [Client],
+    request: &[u8],
+) -> (Vec<String>, usize) {
+    let requests = parsed(request);
+    let mut outs = vec![Vec::new(); clients.len()];
+    let (mut most, mut rounds) = (0, 0);
+    while outs.iter().filter(|out| out.is_empty()).count() > left {
+        let pairs = clients.iter_mut().zip(&mut outs);
+        let mut turns: Vec<Turn<'_>> = pairs
+            .filter(|(_, out)| out.is_empty())
+            .map(|(client, out)| Turn::new(client, &requests, request, out))
+            .collect();
+        s.executor.begin_round(turns.len());
+        s.executor.run(&mut turns);
+        most = most.max(s.executor.local.scripts.bytes());
+        rounds += 1;
+        assert!(rounds < 100_000, "they do not end");
+    }
+    let ended = outs.iter().filter(|out| !out.is_empty());
+    let texts = ended.map(|out| String::from_utf8_lossy(out));
+    (texts.map(|text| text.into_owned()).collect(), most)
 }
 
 /// The script of a queue moves a job to a list that cannot take it. Returns whether the job is
@@ -61,32 +118,45 @@ fn a_script_whose_writes_take_too_much_memory_does_nothing() {
     s.expect("EXISTS queue k1", ":1\r\n");
 }
 
-fn request(script: &str, words: &[&str]) -> Vec<u8> {
-    let mut request = Vec::new();
-    RequestEncoder::new(&mut request).request(&eval_words(script, words));
-    request
+/// Each of these scripts was the first for a while, whatever memory the others had, and kept its
+/// run when it had lost its keys: hundreds of them took gigabytes.
+#[test]
+fn scripts_that_have_lost_their_keys_keep_no_memory() {
+    let mut s = Server::session(1);
+    s.expect("CONFIG SET busy-reply-threshold 100", "+OK\r\n");
+    let script = "redis.call('incr', KEYS[1]) local t = {}
+        for i = 1, 20000 do t[i] = ('x'):rep(100) .. i end while true do end";
+    let request = request(script, &["1", "hot"]);
+    let mut clients: Vec<Client> = (0..8).map(|_| s.server.client(0)).collect();
+    // All of them stand in line, because of another one.
+    let (shared, id) = (std::sync::Arc::clone(&s.server.shared), s.client.id());
+    let hash = s.executor.session().expect("a session").pin().hash(b"hot");
+    let keys = std::iter::once(hash);
+    assert!(shared.commands.reserve(id, keys, Duration::from_millis(50)));
+    // The last one competes with nobody, and goes on.
+    let (replies, most) = all_but(1, &mut s, &mut clients, &request);
+    let are_told = |reply: &String| reply.starts_with("-ERR it ran again and again");
+    assert!(replies.iter().all(are_told), "{replies:?}");
+    assert!((1 << 20..10 << 20).contains(&most), "{most} bytes");
+    let scripts = &mut s.executor.local.scripts;
+    clients
+        .iter()
+        .for_each(|it| scripts.drop_of(&shared, it.id()));
+    assert_eq!(s.executor.local.scripts.bytes(), 0);
 }
 
-/// A part of a script that takes about so many milliseconds here.
-fn lasting(s: &mut Session, ms: u64) -> String {
-    let script = "local n = 0 for i = 1, 1000000 do n = n + i end return 1";
-    let times = (0..5).map(|_| {
-        let began = Instant::now();
-        assert_eq!(eval(s, script, &["0"]), ":1\r\n");
-        began.elapsed()
-    });
-    let million = times.min().expect("a time").as_micros().max(1) as u64;
-    let times = ms * 1_000_000_000 / million;
-    format!("do local n = 0 for i = 1, {times} do n = n + i end end")
-}
-
-/// How often commands of this name were called, also in vain.
-fn calls(s: &mut Session, name: &str) -> u64 {
-    let info = s.ask("INFO commandstats");
-    let start = format!("cmdstat_{name}:calls=");
-    let line = info.lines().find_map(|line| line.strip_prefix(&start));
-    let calls = line.and_then(|line| line.split(',').next());
-    calls.map_or(0, |calls| calls.parse().expect("calls"))
+/// The time of a run in vain had the slices of all others: with sixteen of these scripts all but
+/// one failed after one run. And each had its keys for 100 ms, however long it was.
+#[test]
+fn long_scripts_on_one_key_all_end() {
+    let mut s = Server::session(1);
+    let long = lasting(&mut s, 80);
+    s.expect("CONFIG SET busy-reply-threshold 1000", "+OK\r\n");
+    let script = format!("local v = redis.call('incr', KEYS[1]) {long} return v");
+    let mut clients: Vec<Client> = (0..16).map(|_| s.server.client(0)).collect();
+    let (replies, _) = all_but(0, &mut s, &mut clients, &request(&script, &["1", "hot"]));
+    assert!(replies.iter().all(|it| it.starts_with(':')), "{replies:?}");
+    s.expect("GET hot", "$2\r\n16\r\n");
 }
 
 /// A key that is absent had the stamp of a count of removals, also those of other keys: such a
@@ -144,4 +214,151 @@ fn a_script_that_only_reads_sees_a_key_that_came_and_went() {
     }
     let reply = run(&mut s.executor, &mut s.client, &request);
     assert!(reply.starts_with("-ERR it ran again and again"), "{reply}");
+}
+
+/// A short script whose key changed each time held its thread for 5 s, and could not be killed.
+#[test]
+fn a_script_in_conflict_lets_others_run() {
+    let mut s = Server::session(2);
+    let stops = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let writer = {
+        let (store, stops) = (
+            s.server.shared.data().expect("a store").clone(),
+            stops.clone(),
+        );
+        std::thread::spawn(move || {
+            let mut session = store.session().expect("a session");
+            let mut n = 0_u64;
+            while !stops.load(Ordering::Relaxed) {
+                n += 1;
+                let mut guard = session.pin();
+                let (hash, text) = (guard.hash(b"hot"), n.to_string());
+                let done = guard.write(TableId::DEFAULT, hash, b"hot", text.as_bytes(), None);
+                done.expect("a write");
+            }
+        })
+    };
+    // It ends when its key has changed.
+    let script = "local v = redis.call('get', 'hot')
+        while redis.call('get', 'hot') == v do end redis.call('set', 'done', 1)";
+    let request = request(script, &["0"]);
+    let began = Instant::now();
+    let mut reply = run_part(&mut s.executor, &mut s.client, &request);
+    let took = began.elapsed();
+    let mut other = s.server.client(0);
+    for _ in 0..1_000 {
+        if !reply.is_empty() {
+            break;
+        }
+        run(&mut s.executor, &mut other, b"SCRIPT KILL\r\n");
+        reply = run_part(&mut s.executor, &mut s.client, &request);
+    }
+    stops.store(true, Ordering::Relaxed);
+    writer.join().expect("the writer");
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    assert!(reply.starts_with("-ERR Script killed"), "{reply}");
+    s.expect("EXISTS done", ":0\r\n");
+}
+
+/// What changes more than data was done again each time that the keys of the script were reserved.
+#[test]
+fn a_transaction_acts_once() {
+    let mut s = Server::session(1);
+    let holder = s.server.client(0);
+    let hash = s.executor.session().expect("a session").pin().hash(b"hot");
+    let (keys, time) = (std::iter::once(hash), Duration::from_secs(60));
+    assert!(s.server.shared.commands.reserve(holder.id(), keys, time));
+    s.expect("MULTI", "+OK\r\n");
+    s.expect("CONFIG SET slowlog-max-len 7", "+QUEUED\r\n");
+    let script = "EVAL \"return redis.call('incr','hot')\" 0";
+    s.expect(script, "+QUEUED\r\n");
+    assert_eq!(s.ask_part("EXEC"), "*2\r\n+OK\r\n:1\r\n");
+    assert_eq!(calls(&mut s, "config|set"), 1);
+    s.server.shared.commands.release(holder.id());
+}
+
+/// A script that was suspended failed, as if its keys had changed each time.
+#[test]
+fn a_script_runs_again_after_swapdb_however_long_it_takes() {
+    let mut s = Server::session(1);
+    let long = lasting(&mut s, 100);
+    s.expect("CONFIG SET busy-reply-threshold 20", "+OK\r\n");
+    let script = format!("redis.call('incr', 'a') {long} return redis.call('incr', 'a')");
+    let request = request(&script, &["0"]);
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(40) {
+        assert_eq!(run_part(&mut s.executor, &mut s.client, &request), "");
+    }
+    let mut other = s.server.client(0);
+    let swapped = run(&mut s.executor, &mut other, b"SWAPDB 0 1\r\n");
+    assert_eq!(swapped, "+OK\r\n");
+    let reply = run(&mut s.executor, &mut s.client, &request);
+    assert_eq!(reply, ":2\r\n");
+}
+
+/// A script that came later took the place for which another one waited.
+#[test]
+fn a_script_takes_no_place_for_which_another_one_waits() {
+    let mut s = Server::session(1);
+    let ask = |s: &mut Session, client: &mut Client| {
+        run_part(
+            &mut s.executor,
+            client,
+            &request("while true do end", &["0"]),
+        )
+    };
+    let mut clients: Vec<Client> = (0..18).map(|_| s.server.client(0)).collect();
+    for client in clients.iter_mut().take(17) {
+        assert_eq!(ask(&mut s, client), "");
+    }
+    let ids: Vec<u64> = clients.iter().map(Client::id).collect();
+    assert!(!s.executor.local.scripts.has(ids[16]), "it waits");
+    s.executor.local.scripts.drop_of(&s.server.shared, ids[0]);
+    assert_eq!(ask(&mut s, &mut clients[16 + 1]), "");
+    assert!(!s.executor.local.scripts.has(ids[17]), "it is behind");
+    assert_eq!(ask(&mut s, &mut clients[16]), "");
+    assert!(s.executor.local.scripts.has(ids[16]), "it is the next");
+}
+
+/// Each request of a native client in flight that did not wait took the right of those that had.
+#[test]
+fn each_write_in_flight_waits_for_one_reservation() {
+    let mut s = Server::session(1);
+    let mut native = s.server.client(0);
+    let shared = Arc::clone(&s.server.shared);
+    let guard = s.executor.session().expect("a session").pin();
+    let keys = [guard.hash(b"a"), guard.hash(b"b")];
+    let time = Duration::from_secs(60);
+    let holders = [s.server.client(0).id(), s.server.client(0).id()];
+    for holder in holders {
+        shared.commands.reserve(holder, keys.iter().copied(), time);
+    }
+    assert!(keys.iter().all(|key| native.is_key_put_off(&shared, *key)));
+    shared.commands.release(holders[0]);
+    let other = guard.hash(b"other");
+    assert!(!native.is_key_put_off(&shared, other));
+    native.end_put_off(other);
+    for key in keys {
+        assert!(!native.is_key_put_off(&shared, key), "it has waited");
+        native.end_put_off(key);
+        assert!(native.is_key_put_off(&shared, key), "this is another one");
+    }
+    shared.commands.release(holders[1]);
+}
+
+/// Loads of libraries had any memory together, and each had the time of all.
+#[test]
+fn loads_of_libraries_share_the_memory_of_what_is_suspended() {
+    let mut s = Server::session(1);
+    s.expect("CONFIG SET script-memory 4mb", "+OK\r\n");
+    let text = "#!lua name=lib\nlocal t = {}
+        for i = 1, 15000 do t[i] = ('x'):rep(100) .. i end while true do end";
+    let mut request = Vec::new();
+    RequestEncoder::new(&mut request).request(&["FUNCTION", "LOAD", text]);
+    let mut clients: Vec<Client> = (0..8).map(|_| s.server.client(0)).collect();
+    let (replies, most) = all_but(0, &mut s, &mut clients, &request);
+    let are_told = |reply: &String| reply.contains("timeout");
+    assert!(replies.iter().all(are_told), "{replies:?}");
+    assert!((1 << 20..9 << 20).contains(&most), "{most} bytes");
+    assert_eq!(s.executor.local.scripts.bytes(), 0);
 }

@@ -220,6 +220,7 @@ fn run_in_turns(
         let from = out.len();
         let mut turn = [Turn::new(&mut *client, &requests, input, &mut out)];
         turn[0].executed = executed;
+        executor.begin_round(1);
         executor.run(&mut turn);
         let progressed = turn[0].executed > executed;
         executed = turn[0].executed;

@@ -161,6 +161,7 @@ fn scripts_on_one_key_run_one_after_the_other() {
         let (numbers, mut turns): (Vec<usize>, Vec<Turn<'_>>) = pairs
             .map(|(n, (client, out))| (n, Turn::new(client, &requests, &request, out)))
             .unzip();
+        s.executor.begin_round(turns.len());
         s.executor.run(&mut turns);
         for (n, turn) in numbers.iter().zip(&turns) {
             done[*n] += turn.executed;
@@ -187,14 +188,17 @@ fn scripts_on_one_key_run_one_after_the_other() {
 fn writes_to_reserved_keys_wait_and_others_go_on() {
     let mut s = Server::session(1);
     let mut other = s.server.client(0);
-    let id = s.client.id();
+    let (id, other_id) = (s.client.id(), other.id());
     let hash = s.executor.session().expect("a session").pin().hash(b"hot");
-    let time = Duration::from_secs(60);
-    s.server
-        .shared
-        .commands
-        .reserve(id, std::iter::once(hash), time);
-    let mut ask = |request: &str| run_part(&mut s.executor, &mut other, request.as_bytes());
+    let shared = std::sync::Arc::clone(&s.server.shared);
+    let hold = || {
+        let keys = std::iter::once(hash);
+        shared.commands.reserve(id, keys, Duration::from_secs(60))
+    };
+    let mut ask = |s: &mut Session, request: &str| {
+        hold();
+        run_part(&mut s.executor, &mut other, request.as_bytes())
+    };
     for request in [
         "SET hot 1",
         "DEL cold hot",
@@ -202,29 +206,24 @@ fn writes_to_reserved_keys_wait_and_others_go_on() {
         "LPUSH hot a",
         "SPOP hot",
     ] {
-        assert_eq!(ask(&format!("{request}\r\n")), "", "{request}");
+        assert_eq!(ask(&mut s, &format!("{request}\r\n")), "", "{request}");
     }
     let script = "EVAL \"return redis.call('set', 'hot', 1)\" 0\r\n";
-    assert_eq!(ask(script), "");
-    s.executor
-        .local
-        .scripts
-        .drop_of(&s.server.shared, other.id());
-    let mut ask = |request: &str| run_part(&mut s.executor, &mut other, request.as_bytes());
+    assert_eq!(ask(&mut s, script), "");
+    s.executor.local.scripts.drop_of(&s.server.shared, other_id);
     assert_eq!(
-        ask("MULTI\r\nSET a 1\r\nSET hot 1\r\n"),
+        ask(&mut s, "MULTI\r\nSET a 1\r\nSET hot 1\r\n"),
         "+OK\r\n+QUEUED\r\n+QUEUED\r\n"
     );
-    assert_eq!(ask("EXEC\r\n"), "");
-    assert_eq!(ask("DISCARD\r\n"), "+OK\r\n");
-    assert_eq!(ask("GET hot\r\n"), "$-1\r\n");
-    assert_eq!(ask("SET cold 1\r\n"), "+OK\r\n");
-    assert_eq!(
-        ask("EVAL \"return redis.call('get', 'hot')\" 0\r\n"),
-        "$-1\r\n"
-    );
-    s.server.shared.commands.release(id);
-    assert_eq!(ask("SET hot 1\r\n"), "+OK\r\n");
+    assert_eq!(ask(&mut s, "EXEC\r\n"), "");
+    assert_eq!(ask(&mut s, "DISCARD\r\n"), "+OK\r\n");
+    assert_eq!(ask(&mut s, "GET hot\r\n"), "$-1\r\n");
+    assert_eq!(ask(&mut s, "SET cold 1\r\n"), "+OK\r\n");
+    let reads = "EVAL \"return redis.call('get', 'hot')\" 0\r\n";
+    assert_eq!(ask(&mut s, reads), "$-1\r\n");
+    shared.commands.release(id);
+    let request = b"SET hot 1\r\n";
+    assert_eq!(run_part(&mut s.executor, &mut other, request), "+OK\r\n");
 }
 
 /// A request that counts as many keys waited for every reservation, whatever its keys, and without

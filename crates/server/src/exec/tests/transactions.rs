@@ -114,6 +114,7 @@ fn run_beside(
             &mut out,
         )];
         turn[0].executed = executed;
+        s.executor.begin_round(1);
         s.executor.run(&mut turn);
         executed = turn[0].executed;
         rounds += 1;
@@ -183,6 +184,7 @@ fn suspended_transactions_share_memory() {
         for (turn, executed) in turns.iter_mut().zip(&executed) {
             turn.executed = *executed;
         }
+        s.executor.begin_round(1);
         s.executor.run(&mut turns);
         executed = turns.iter().map(|turn| turn.executed).collect();
         most = most.max(s.executor.local.scripts.bytes());

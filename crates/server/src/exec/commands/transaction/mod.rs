@@ -27,7 +27,7 @@ use crate::exec::request::room::Planner;
 use crate::exec::request::routing::{self, RouteSearch, UNSERVED};
 use crate::exec::request::spec::{Access, Spec, flag};
 use crate::exec::state::client::{Client, DROPPED, Db, Verdict, gate, shown};
-use crate::exec::state::scripts::{Abandoned, aborted};
+use crate::exec::state::scripts::{Abandoned, RESERVED_ROUND, aborted};
 use crate::exec::state::transaction::{Step, Transaction};
 use crate::exec::state::watches::{WATCHED_BYTES_MAX, WATCHED_MAX, Watched, Watches};
 use crate::shared::Shared;
@@ -190,17 +190,19 @@ fn run_queue(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
     let Access::Session(session) = access else {
         return Err(Failure::Text("ERR EXEC inside EXEC"));
     };
+    let shown = Instant::now();
     let mut attempts = 0;
     let done = loop {
-        if slices::waits(ctx, session, &transaction) {
+        if slices::waits(ctx, session, &mut transaction)? {
             break Err(Failure::GoesOn);
         }
-        let began = *transaction.began.get_or_insert_with(Instant::now);
+        let began = Instant::now();
         let needs = prepare(ctx.shared, ctx.client, &transaction)?;
         ctx.local.exec_run = transaction.run.take();
         let ran = run_pinned(ctx, session, &transaction, &watched, needs);
         ctx.local.exec_dbs = None;
         transaction.run = ctx.local.exec_run.take();
+        transaction.ran += began.elapsed();
         attempts += 1;
         let done = match ran {
             Ok(Ran::Long) => {
@@ -214,11 +216,11 @@ fn run_queue(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
                 continue;
             }
             Ok(Ran::Again(keys)) => {
-                transaction.began = None;
+                let ran = std::mem::take(&mut transaction.ran);
                 let keys = keys.iter().map(|(_, hash)| *hash);
-                match drafted::runs_at_once(ctx, &mut transaction.conflicts, began, keys) {
-                    Ok(true) => continue,
-                    Ok(false) => Err(Failure::GoesOn),
+                match drafted::runs_at_once(ctx, &mut transaction.conflicts, ran, keys) {
+                    Ok(true) if shown.elapsed() < RESERVED_ROUND => continue,
+                    Ok(_) => Err(Failure::GoesOn),
                     Err(failure) => Err(failure),
                 }
             }

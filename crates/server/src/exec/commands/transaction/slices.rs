@@ -56,21 +56,35 @@ pub(super) fn is_long(queue: Queue<'_>, written_bytes: usize, read_bytes: usize)
     read_bytes > READ_BYTES_MAX || written_bytes > most && queue.steps.len() > 1
 }
 
-/// Whether a queue that runs on a draft does not run now: because a step has reserved its keys, or
+/// Whether a queue that runs on a draft does not run now: because it stands in line for keys, or
 /// for want of memory (scripts::S4).
 pub(super) fn waits(
     ctx: &mut Context<'_>,
     session: &mut Session,
-    transaction: &Transaction,
-) -> bool {
+    transaction: &mut Transaction,
+) -> Result<bool, Failure> {
+    if !transaction.sliced && !transaction.is_drafted() {
+        return Ok(false);
+    }
     let (client, bytes_max) = (ctx.client.id(), script_run::memory(ctx));
+    if stands_in_line(ctx, session, transaction) {
+        if transaction.run.take().is_some() {
+            // As the run of a script (drafted).
+            ctx.local.scripts.keep_nothing(client);
+            transaction
+                .conflicts
+                .lose(std::mem::take(&mut transaction.ran));
+            transaction.conflicts.check(ctx)?;
+        }
+        return Ok(true);
+    }
     let is_reserving = ctx.shared.commands.is_reserving(client);
     let may_go_on = is_reserving || ctx.local.scripts.may_go_on(client, bytes_max);
-    if transaction.sliced && !may_go_on {
-        return true;
-    }
-    let is_drafted = transaction.sliced || transaction.is_drafted();
-    if !transaction.writes || !is_drafted || !ctx.shared.commands.has_reserved() {
+    Ok(transaction.sliced && !may_go_on)
+}
+
+fn stands_in_line(ctx: &mut Context<'_>, session: &mut Session, transaction: &Transaction) -> bool {
+    if !drafted::may_stand_in_line(ctx, transaction.writes) {
         return false;
     }
     let own;
