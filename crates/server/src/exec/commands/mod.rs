@@ -35,6 +35,7 @@ mod multi_key;
 pub(crate) mod pubsub;
 mod scan;
 pub(crate) mod script;
+mod script_calls;
 mod script_outside;
 mod script_place;
 pub(crate) mod script_run;

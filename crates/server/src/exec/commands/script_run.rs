@@ -12,7 +12,7 @@
 //!   the same program: after SWAPDB, ACL SETUSER or FUNCTION LOAD REPLACE it runs again.
 
 use super::drafted::{self, ALONE_MAX, Conflicts, IN_ONE_GO_MAX};
-use super::lookup::{self, Resolved};
+use super::script_calls::{allowed, error, may_call, refusal, resolve};
 use super::script_outside::Outside;
 use super::script_place::{check_place, place};
 use super::{acl, monitor, transaction};
@@ -24,7 +24,7 @@ use crate::exec::request::context::{Context, Done, Failure};
 use crate::exec::request::databases as places;
 use crate::exec::request::permit::{self, Permit, Refusal};
 use crate::exec::request::routing::NotServed;
-use crate::exec::request::spec::{Access, Group, Spec, flag};
+use crate::exec::request::spec::{Access, Spec, flag};
 use crate::exec::state::client::{DROPPED, Db};
 use crate::exec::state::scripts::{
     self, Abandoned, Command, Entry, Interpreter, RESERVED_MIN, RESERVED_ROUND, Running,
@@ -35,7 +35,7 @@ use crate::shared::scripts::limits;
 use duramen_base::ids::{Level, TabletsVersion};
 use duramen_engine::{Draft, Guard, KeyHash, Session, TableId};
 use duramen_script::{Answer, Arguments, Event, Flags, Job, Outcome, Program, Script};
-use duramen_wire::resp::{Args, Protocol, Requests};
+use duramen_wire::resp::{Args, Protocol};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -597,29 +597,6 @@ enum Called {
     NeedsTable(u8),
 }
 
-fn error(text: &str) -> Vec<u8> {
-    format!("-{text}\r\n").into_bytes()
-}
-
-/// The command of a call, or the text of an error.
-fn resolve(args: &Args<'_>) -> Result<&'static Spec, &'static str> {
-    match lookup::resolve(args) {
-        Resolved::Command(spec) => Ok(spec),
-        Resolved::Arity(_) => Err("ERR Wrong number of args calling Redis command from script"),
-        Resolved::UnknownCommand | Resolved::UnknownSubcommand(_) => {
-            Err("ERR Unknown Redis command called from script")
-        }
-    }
-}
-
-/// Whether a script may call a command at all. A draft has no form for those that change a whole
-/// table, and versions of Duramen's own commands are those of the commit.
-fn may_call(spec: &Spec) -> bool {
-    let changes_table = spec.has(flag::WHOLE) && spec.has(flag::WRITE);
-    let walks_slot = spec.name.starts_with("cluster|") && spec.has(flag::WHOLE);
-    !spec.has(flag::NOSCRIPT) && !changes_table && !walks_slot && spec.group != Group::Duramen
-}
-
 /// Runs one command of the script.
 fn command(
     ctx: &mut Context<'_>,
@@ -757,28 +734,6 @@ fn admit(
         }
         Err(NotServed::Refused(_)) => Ok(Err(NON_LOCAL.into())),
     }
-}
-
-fn refusal(spec: &Spec) -> Option<String> {
-    match spec.kind() {
-        crate::exec::request::spec::Kind::Refused(reason) => Some(spec.refusal(reason)),
-        _ => None,
-    }
-}
-
-/// `redis.acl_check_cmd`: whether the user may run a command, as a reply.
-fn allowed(ctx: &Context<'_>, texts: &Arguments) -> Vec<u8> {
-    let mut requests = Requests::new();
-    if !requests.push_slices(texts.iter()) {
-        return error("ERR the arguments are too long");
-    }
-    let args = requests.args(0, &[]);
-    let spec = match lookup::resolve(&args) {
-        Resolved::Command(spec) | Resolved::Arity(spec) => spec,
-        _ => return error("ERR Invalid command passed to redis.acl_check_cmd()"),
-    };
-    let may = Permit::check(spec, &args, ctx.client, ctx.table, ctx.shared).is_ok();
-    format!(":{}\r\n", u8::from(may)).into_bytes()
 }
 
 /// Runs the script as a step of EXEC, whose draft the guard has. If the script cannot end, nothing
