@@ -11,11 +11,11 @@
 //!   (docs/protocols.md, "Restart" 8).
 //! - DC3: cleaning and admission count an entry as expired by the believed clock alone. Others are
 //!   kept (DC1): a segment of them would be copied whole again and again, as if it were empty.
-//! - DC4: a clock that was ahead from the start, or for longer than it is doubted, let objects leave
-//!   without a trace. When it is set back, they count as evicted: until their segments have left the
-//!   log, a key that is created or removed in place of such an object names these segments
-//!   (swap::D11). So what is acknowledged after the step outlives any restart. The step is noticed
-//!   within a second; a key that is created before that is not covered.
+//! - DC4: a clock that was ahead from the start, or for longer than it is doubted, let objects
+//!   leave without a trace. When it is set back, they count as evicted: until their segments have
+//!   left the log, a key that is created or removed in place of such an object names these
+//!   segments (swap::D11). So each write that is acknowledged after the step outlives any restart.
+//!   The step is noticed within a second; a key that is created before that is not covered.
 //! - DC2: keys that wait for their tombstones are bounded in number and bytes. The expiry pass
 //!   finds the others again.
 

@@ -420,8 +420,7 @@ impl Loader {
         let info = &core.space.segments[window as usize];
         let evicts = self.evicts();
         if evicts {
-            let mut evicted = self.evicted.lock().expect("segments without objects");
-            evicted.push(segment);
+            self.evicted.lock().expect("evicted").push(segment);
         }
         if evicts || has_expired {
             length = self.shorten(bytes, length, evicts);

@@ -21,9 +21,9 @@
 //! - R4: in a cluster a step is committed only if this member has served all its keys without a
 //!   break since the step began. Keys that have left were perhaps changed elsewhere, and the stamp
 //!   of an absent key still holds when the others have been purged.
-//! - R5: a write that meets a damaged key, or a limit that Redis has not (of a value, of the draft),
-//!   ends the step, and nothing of it is done: its earlier writes may have taken the only copy of
-//!   the data from elsewhere.
+//! - R5: a write that meets a damaged key, or a limit that Redis has not (of a value, of the
+//!   draft), ends the step, and nothing of it is done: its earlier writes may have taken the only
+//!   copy of the data from elsewhere.
 
 use crate::exec::request::context::{Context, Done, Failure};
 use duramen_base::ids::TabletsVersion;

@@ -1,4 +1,4 @@
-//! What scripts may call at all, and what they are told of it.
+//! The commands that scripts may call, and the errors for others.
 
 use super::lookup::{self, Resolved};
 use crate::exec::request::context::Context;

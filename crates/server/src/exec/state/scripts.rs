@@ -12,9 +12,9 @@
 //! - S3: a script that has reserved keys is not cut into slices: all that stand in line wait for
 //!   it. In one round such scripts run for [`RESERVED_ROUND`] together.
 //! - S4: while all that is suspended in a thread (scripts, loads of libraries, EXECs in slices,
-//!   combinations of values in parts) has more than `script-memory` together, the oldest goes on alone, and nothing else
-//!   of the kind begins. One that is not shown for a while, because of `CLIENT PAUSE`, keeps nobody
-//!   out.
+//!   combinations of values in parts) has more than `script-memory` together, the oldest goes on
+//!   alone, and nothing else of the kind begins. One that is not shown for a while, because of
+//!   `CLIENT PAUSE`, keeps nobody out.
 
 use super::client::Db;
 use super::effects::Effects;

@@ -260,7 +260,8 @@ fn a_script_in_conflict_lets_others_run() {
     s.expect("EXISTS done", ":0\r\n");
 }
 
-/// What changes more than data was done again each time that the keys of the script were reserved.
+/// A command that changes more than data was run again each time that the keys of the script were
+/// reserved.
 #[test]
 fn a_transaction_acts_once() {
     let mut s = Server::session(1);

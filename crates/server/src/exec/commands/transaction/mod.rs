@@ -232,11 +232,9 @@ fn run_queue(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
             break done;
         }
     };
-    if let Err(failure) = &done
-        && (failure.is_moving()
-            || ctx.shared.membership().is_some() && failure.is_disk_failed()
-            || failure.cold().is_some()
-            || matches!(failure, Failure::GoesOn))
+    if done
+        .as_ref()
+        .is_err_and(|failure| is_shown_again(ctx, failure))
     {
         // Nothing was done: EXEC is presented again, and continues from here.
         ctx.client.resume_transaction(transaction, watched);
@@ -244,6 +242,14 @@ fn run_queue(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
         ctx.local.spare.end(transaction);
     }
     done.map_err(discarded)
+}
+
+/// Whether EXEC is presented again after this failure.
+fn is_shown_again(ctx: &Context<'_>, failure: &Failure) -> bool {
+    failure.is_moving()
+        || ctx.shared.membership().is_some() && failure.is_disk_failed()
+        || failure.cold().is_some()
+        || matches!(failure, Failure::GoesOn)
 }
 
 /// The reply to EXEC if it has failed.
