@@ -68,6 +68,10 @@ classes! {
     /// A master ordered a survivor from a backup that has its victims.
     Recipe = "survivor sent as a recipe",
     RecipeRefused = "recipe refused or lost: bytes sent",
+    /// A bit of an entry flipped in memory.
+    MemoryFlip = "bit flipped in memory",
+    /// A bit of a payload flipped between two servers.
+    WireFlip = "bit flipped on the way",
     /// A segment is on flash alone.
     Cold = "segment gone to flash",
 }

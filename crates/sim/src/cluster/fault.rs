@@ -12,6 +12,8 @@ use super::world::{Event, World};
 use crate::disk::Fault as DiskFault;
 use duramen_base::ids::{KeyRange, RouteHash};
 use duramen_cluster::coordinator::Sign;
+#[cfg(debug_assertions)]
+use duramen_engine::FlipPart;
 use duramen_wire::native::message::{Admin, CoordinatorAnswer};
 
 /// Interval of the checks whether a drain has ended: longer than a commit of the coordinators'
@@ -100,11 +102,7 @@ impl World {
                 self.store_is_away = true;
                 self.ends_after(for_us, fault);
             }
-            Fault::ClientCrash { client } => {
-                if self.client_crashes(client) {
-                    self.coverage.fired(Class::ClientCrash);
-                }
-            }
+            Fault::ClientCrash { client } => self.crash_client(client),
             Fault::ClientPause { client, for_us } => {
                 self.clients[client].is_off = true;
                 self.ends_after(for_us, fault);
@@ -116,6 +114,13 @@ impl World {
             }
             Fault::DropTable { for_us } => self.drop_table(for_us),
             Fault::EmptyTable => self.empty_table(),
+            Fault::MemoryFlip { server, random } => self.flip_in_memory(server, random),
+        }
+    }
+
+    fn crash_client(&mut self, client: usize) {
+        if self.client_crashes(client) {
+            self.coverage.fired(Class::ClientCrash);
         }
     }
 
@@ -139,6 +144,28 @@ impl World {
     fn stop_for(&mut self, server: usize, down_us: u64) {
         self.stop(server, true);
         self.boot_after(server, down_us);
+    }
+
+    fn flip_in_memory(&mut self, server: usize, random: u64) {
+        let process = self.machines[server].process.as_ref();
+        let store = process.and_then(|process| process.store.as_ref());
+        #[cfg(debug_assertions)]
+        let is_flipped = store.is_some_and(|store| store.engine().flip_some(FlipPart::Any, random));
+        #[cfg(not(debug_assertions))]
+        let is_flipped = store.is_some() && random == 0; // never: such builds have no planted bugs
+        if is_flipped {
+            self.coverage.fired(Class::MemoryFlip);
+        }
+    }
+
+    /// A bit of a payload may flip on its way.
+    pub(super) fn flip_on_the_way(&mut self, payload: &mut [u8]) {
+        let bits = 8 * payload.len() as u64;
+        if bits > 0 && self.plan.flip_ppm > 0 && self.flips.below(1_000_000) < self.plan.flip_ppm {
+            let bit = self.flips.below(bits);
+            payload[bit as usize / 8] ^= 1 << (bit % 8);
+            self.coverage.fired(Class::WireFlip);
+        }
     }
 
     fn lose_disk(&mut self, server: usize, down_us: u64) {

@@ -671,8 +671,9 @@ impl World {
         call: PeerCall,
         (to, other): (ServerId, usize),
         question: Peer,
-        payload: Vec<u8>,
+        mut payload: Vec<u8>,
     ) {
+        self.flip_on_the_way(&mut payload);
         if !matches!(question, Peer::Ping { .. }) {
             self.say(|| {
                 format!(
@@ -744,7 +745,9 @@ impl World {
                 )
             });
         }
-        let answer = Some((answer, payload));
+        let mut payload = payload.to_vec();
+        self.flip_on_the_way(&mut payload);
+        let answer = Some((answer, payload.into()));
         let input = NodeInput::PeerAnswered { call, answer };
         let way = (Place::Server(n), Place::Server(asker));
         let event = Event::Within(asker, generation, Box::new(input));

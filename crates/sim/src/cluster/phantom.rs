@@ -15,6 +15,7 @@ use duramen_base::ids::{KeyRange, SegmentId, ServerId, TableId};
 use duramen_cluster::control::State;
 use duramen_format::entry::{self, Kind as EntryKind};
 use duramen_format::hash::KeyHasher;
+use duramen_format::mend;
 use duramen_format::segment::{HEADER_BYTES, Kind};
 use duramen_wire::native::message::{ServerStatus, TabletState};
 use std::collections::{BTreeMap, BTreeSet};
@@ -284,10 +285,15 @@ fn add_entries(
     bytes: &[u8],
     key_of: &dyn Fn(TableId, u64) -> Option<u64>,
 ) -> Result<(), String> {
-    let mut rest = bytes.get(HEADER_BYTES..).unwrap_or_default();
-    while !rest.is_empty() {
+    let mut bytes = bytes.to_vec();
+    let mut at = HEADER_BYTES;
+    while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
         let Ok(entry) = entry::parse(rest) else {
-            return Err(format!("segment {segment} holds no entry at its end"));
+            // As a recovery does.
+            if mend::entry_at(&mut bytes, at, usize::MAX).is_some() {
+                continue;
+            }
+            return Err(format!("segment {segment} holds no entry at byte {at}"));
         };
         let text = std::str::from_utf8(entry.key).unwrap_or_default();
         let number = text.strip_prefix("key ").and_then(|key| key.parse().ok());
@@ -300,7 +306,7 @@ fn add_entries(
                 *newest = (entry.version, is_object);
             }
         }
-        rest = &rest[entry.padded_bytes..];
+        at += entry.padded_bytes;
     }
     Ok(())
 }

@@ -168,6 +168,11 @@ pub enum Fault {
     },
     /// Each server deletes its part of that table.
     EmptyTable,
+    /// A bit of an entry in a server's memory flips. It has no other flipped bit.
+    MemoryFlip {
+        server: usize,
+        random: u64,
+    },
 }
 
 /// Zones of 16 segments.
@@ -223,6 +228,8 @@ pub struct Plan {
     pub late_us: u64,
     /// No server may be declared dead: the plan has no fault that would justify it.
     pub nobody_dies: bool,
+    /// Share of payloads between servers in which a bit flips.
+    pub flip_ppm: u64,
     pub loss_ppm: u64,
     pub duplicate_ppm: u64,
     /// Share of messages that take ten times as long.
@@ -299,6 +306,7 @@ impl Plan {
             commit_us: 4 * MS,
             late_us: 3 * SECOND,
             nobody_dies: false,
+            flip_ppm: 0,
             loss_ppm: 0,
             duplicate_ppm: 0,
             delay_ppm: 0,

@@ -50,6 +50,9 @@ pub enum Shape {
     Clocks,
     /// Pairs of keys change together, while servers crash and lose power, and tablets move.
     Twins,
+    /// Bits flip in memory and on the way, while servers crash and return, and tablets move, with
+    /// many writes.
+    Flips,
     /// Only coordinators pause or cannot reach the servers, and messages are slow.
     Patience,
     /// Servers are slow, and tablets move: nobody is dead.
@@ -79,6 +82,7 @@ impl Shape {
         Shape::Patience,
         Shape::Busy,
         Shape::Twins,
+        Shape::Flips,
     ];
 }
 
@@ -125,6 +129,8 @@ pub const ALL: &[(Bug, Shape)] = &[
     (Bug::SideNamesNoVictim, Shape::ChurnAndCrashes),
     (Bug::BuiltNotStored, Shape::Zones),
     (Bug::GroupsOverSegments, Shape::Twins),
+    (Bug::ReadsUnverified, Shape::Flips),
+    (Bug::DamageLosesBackups, Shape::Flips),
 ];
 
 impl Plan {
@@ -230,6 +236,7 @@ impl Plan {
             | Shape::RepetitionsAndChurn
             | Shape::Full => self.set_churn(shape),
             Shape::Twins => self.set_twins(),
+            Shape::Flips => self.set_flips(random),
             Shape::Repetitions => {
                 self.loss_ppm = 20_000;
                 self.duplicate_ppm = 200_000;
@@ -313,6 +320,19 @@ impl Plan {
         self.load_us = 3 * SECOND;
     }
 
+    fn set_flips(&mut self, random: &mut Random) {
+        self.set_churn(Shape::Churn);
+        self.flash = random.one_in(3);
+        self.flip_ppm = [0, 5_000, 50_000][random.below(3) as usize];
+        for _ in 0..40 {
+            let flip = Fault::MemoryFlip {
+                server: random.below(self.servers as u64) as usize,
+                random: random.next_u64(),
+            };
+            self.faults.push((random.below(self.load_us), flip));
+        }
+    }
+
     /// Settings with which the log is cleaned all the time.
     fn set_churn(&mut self, shape: Shape) {
         self.value_bytes = 14_000;
@@ -344,11 +364,13 @@ impl Plan {
             clients: self.clients as u64,
         };
         let faults = match shape {
-            Shape::Twins if random.one_in(4) => vec![(0, Fault::Migrate)],
+            Shape::Twins | Shape::Flips if random.one_in(4) => vec![(0, Fault::Migrate)],
             Shape::Twins if random.one_in(2) => vec![(0, moment.crash_at_output(random))],
-            Shape::Crashes | Shape::ChurnAndCrashes | Shape::Zones | Shape::Twins => {
-                moment.crashes(random)
-            }
+            Shape::Crashes
+            | Shape::ChurnAndCrashes
+            | Shape::Zones
+            | Shape::Twins
+            | Shape::Flips => moment.crashes(random),
             Shape::Failovers => moment.failovers(random),
             _ => Vec::from_iter(moment.fault(shape, random).map(|fault| (0, fault))),
         };

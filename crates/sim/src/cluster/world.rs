@@ -143,6 +143,8 @@ pub(super) enum Asker {
 pub struct World {
     pub(super) plan: Plan,
     pub(super) random: Random,
+    /// For bits that flip on the way: so they change nothing else of a run.
+    pub(super) flips: Random,
     /// Number of messages sent.
     pub(super) sent: u64,
     pub(super) now_us: u64,
@@ -211,6 +213,7 @@ impl World {
         let clients = clients.collect();
         World {
             net: Net::new(&plan),
+            flips: Random::new(plan.seed ^ 0x666c_6970),
             random,
             now_us: 0,
             sent: 0,

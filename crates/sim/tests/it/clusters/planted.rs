@@ -245,3 +245,13 @@ fn every_bug_has_a_test() {
     }
     assert!(planted::ALL.len() >= 30);
 }
+
+#[test]
+fn simulated_flips_of_reads_that_do_not_verify_are_found() {
+    find(Bug::ReadsUnverified, 1);
+}
+
+#[test]
+fn simulated_flips_that_lose_backups_are_found() {
+    find(Bug::DamageLosesBackups, 1);
+}
