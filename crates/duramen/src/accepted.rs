@@ -106,13 +106,10 @@ impl Left {
             let lost: Vec<SegmentId> = self.images.keys().copied().collect();
             durable.log().announce_lost(&lost, &self.listed);
         }
-        let of_loss = |loss| {
-            let Loss {
-                segment, claims, ..
-            }: &Loss = loss;
-            claims.iter().map(|claim| (*segment, claim))
-        };
-        let claims: Vec<(SegmentId, &Claim)> = self.losses.iter().flat_map(of_loss).collect();
+        let mut claims: Vec<(SegmentId, &Claim)> = Vec::new();
+        for loss in &self.losses {
+            claims.extend(loss.claims.iter().map(|claim| (loss.segment, claim)));
+        }
         let mut session = durable.engine.brief_session()?;
         for claims in claims.chunks(STEP_KEYS) {
             for (segment, claim) in claims.iter().filter(|_| !has_bug(Bug::OlderIsShown)) {

@@ -346,8 +346,8 @@ With a certificate that has expired, or is not valid yet, it waits for a usable 
 that of --etcd-cert-file.
 
 Exit codes: 0 stopped by a signal, 2 wrong usage, 5 could not start: its store is in use, belongs to
-another cluster, or was written by a newer version, a name of --listen or --admin has no address now,
-or a file cannot be read, 6 stopped by a second signal.";
+another cluster, or was written by a newer version; a name of --listen or --admin has no address
+now; or a file cannot be read; 6 stopped by a second signal.";
 
 fn cluster_name(text: &str) -> Result<String, String> {
     match text.len() {

@@ -111,8 +111,8 @@ Requests are answered while as many servers are up as there are replicas, and on
 of three one.
 
 The lists of servers begin with server 0.1 of `duramen status`. SIGTERM or SIGINT (Ctrl-C) ends all
-processes, a second one kills them. SIGHUP goes to all of them: they open their log files and read their settings again. They
-continue when the terminal is closed.
+processes, a second one kills them. SIGHUP goes to all of them: they open their log files and read
+their settings again. They continue when the terminal is closed.
 
 All other messages go to standard error, and the log of server N to server-N.log in the directory.
 A process that ends is started again 5 s later, at the same addresses; so `kill -9` shows a

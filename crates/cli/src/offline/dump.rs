@@ -345,7 +345,6 @@ fn one_entry(segment: u64, at: usize, entry: &Entry<'_>, out: &mut DumpOutput) {
     if entry.victim.0 > 0 {
         text.push_str(&format!(" kills in segment {}", entry.victim));
     }
-
     out.line(
         &text,
         json!({

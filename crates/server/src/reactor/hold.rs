@@ -416,7 +416,7 @@ impl Reactor {
         self.shared.latency.add(event, waited);
     }
 
-    /// I9.
+    /// Looks whether the first reply that was given up would be released now (I9).
     fn look_at_given_up(&mut self, failure: Option<&str>) {
         let Some((since_ms, wait)) = self.holds.given_up.take() else {
             return;

@@ -51,7 +51,7 @@ const ROUND: Duration = Duration::from_millis(4);
 /// One that waits, or is suspended, and is not shown for so long keeps nobody else out: it is shown
 /// in each round otherwise.
 const SHOWN_WITHIN: Duration = Duration::from_millis(100);
-/// S3.
+/// Time of all scripts of a thread that have reserved keys, in one round (S3).
 pub(crate) const RESERVED_ROUND: Duration = Duration::from_millis(10);
 /// A slice of less would cost as much as it does.
 pub(crate) const RESERVED_MIN: Duration = Duration::from_millis(1);
