@@ -108,13 +108,11 @@ impl Ring {
         self.head / self.capacity > self.tail / self.capacity
     }
 
-    /// The bytes from the start on in which live commits lie.
+    /// The bytes from the start on in which live commits lie. A ring that has wrapped around need
+    /// not have used its whole capacity: commits go round in the part that is ready (G4).
     pub(crate) fn reach(&self) -> u64 {
-        if self.wraps() {
-            self.capacity
-        } else {
-            self.head % self.capacity
-        }
+        let end = |live: &Live| live.start % self.capacity + live.bytes;
+        self.live.iter().map(end).max().unwrap_or(0)
     }
 
     /// The place of a position in the region.
@@ -314,7 +312,7 @@ mod tests {
         let start = ring.place(8192).unwrap();
         assert_eq!(ring.at(start), RING_AT); // as if the ring ended at 16 KiB
         ring.written(start, 8192);
-        assert_eq!((ring.place(4096), ring.reach()), (None, 40_960));
+        assert_eq!((ring.place(4096), ring.reach()), (None, 12_288));
         assert_eq!(ring.used(), 12_288); // without the skipped bytes
         ring.ready = 20_480;
         assert_eq!(ring.place(4096), None); // behind the wrap, `ready` is no help
