@@ -372,7 +372,8 @@ def test_the_pages_of_a_coordinator_that_is_not_ready(place):
 
         class WithPages(Coordinator):
             def launch(self, command):
-                super().launch([f"127.0.0.1:{port}" if word == "no" else word for word in command])
+                command[command.index("--admin") + 1] = f"127.0.0.1:{port}"
+                super().launch(command)
 
         wrong = WithPages("wrong", pathlib.Path(place) / "wrong", cluster, f"redb:{place / 'empty'}")
         wrong.port = right.port

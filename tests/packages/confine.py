@@ -125,6 +125,8 @@ def main(unit):
         resource.setrlimit(kind, (most, most))
     os.umask(int(take("UMask"), 8))
     environment = {"PATH": os.environ["PATH"], **dict(word.split("=", 1) for word in sys.argv[2:])}
+    for line in settings.pop("Environment", []):
+        environment.update(word.split("=", 1) for word in shlex.split(line))
     for file in settings.pop("EnvironmentFile", []):
         words = shlex.split(pathlib.Path(file.lstrip("-")).read_text(), comments=True)
         environment.update(word.split("=", 1) for word in words)

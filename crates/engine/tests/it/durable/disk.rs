@@ -1,7 +1,7 @@
 //! The data that survive a crash: bytes of segments and changes of tables. And their replay, by the
 //! plainest form of the rule.
 
-use duramen_base::ids::SegmentId;
+use duramen_base::ids::{SegmentId, TableId};
 use duramen_engine::{Collected, Log, Pass, Piece, Swap, TableChange};
 use duramen_format::entry::{self, Kind};
 use duramen_format::segment::{HEADER_BYTES, Header};
@@ -93,6 +93,11 @@ impl Disk {
 
     /// Writes those heads' parts of a commit for which `keep` returns true.
     pub fn apply(&mut self, commit: &Commit, keep: impl Fn(u16) -> bool) {
+        for change in &commit.changes {
+            // A floor implies that versions below it were given, as for `cluster::control`.
+            let floor = floor_of(change).map_or(0, |(_, floor)| floor);
+            self.version_floor = self.version_floor.max(floor.saturating_sub(1));
+        }
         self.changes.extend(commit.changes.iter().cloned());
         self.passes.extend(commit.passes.iter().cloned());
         for (head, writes) in &commit.by_head {
@@ -195,25 +200,27 @@ pub struct Recovered {
 /// Key with its table.
 pub type Name = (u32, Vec<u8>);
 
+/// The floor that this change gives a table.
+fn floor_of(change: &TableChange) -> Option<(TableId, u64)> {
+    match change {
+        TableChange::Create { table, floor, .. }
+        | TableChange::Drop { table, floor }
+        | TableChange::Clear { table, floor } => Some((*table, *floor)),
+        TableChange::SetLevel { .. } => None,
+    }
+}
+
 /// The replay rule: the highest version wins; a tombstone of version v kills up to v; entries below
 /// a table's floor are dead. Also returns the largest version seen. The order of segments does not
 /// matter, so they are taken as they come.
 pub fn replay(disk: &Disk) -> (BTreeMap<Name, Recovered>, u64) {
     let mut floors: BTreeMap<u32, u64> = BTreeMap::new();
-    for change in &disk.changes {
-        match change {
-            TableChange::Create { table, floor, .. }
-            | TableChange::Drop { table, floor }
-            | TableChange::Clear { table, floor } => {
-                let known = floors.entry(table.0).or_default();
-                *known = (*known).max(*floor);
-            }
-            TableChange::SetLevel { .. } => {}
-        }
+    for (table, floor) in disk.changes.iter().filter_map(floor_of) {
+        let known = floors.entry(table.0).or_default();
+        *known = (*known).max(floor);
     }
     let mut best: BTreeMap<Name, (u64, Option<Recovered>)> = BTreeMap::new();
-    let mut version_max = floors.values().map(|floor| floor - 1).max().unwrap_or(0);
-    version_max = version_max.max(disk.version_floor);
+    let mut version_max = disk.version_floor;
     for id in &disk.listed {
         let (bytes, _) = &disk.segments[id];
         if bytes.is_empty() {

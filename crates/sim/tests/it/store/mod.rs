@@ -122,7 +122,7 @@ fn scenario_20_flipped_bits_are_refused_or_harmless() {
 #[test]
 fn scenario_20_bits_that_flip_in_memory_are_never_seen() {
     let flips = std::sync::atomic::AtomicU64::new(0);
-    run("scenario_20_bits_that_flip", 100, 2_000, |seed| {
+    run("scenario_20_bits_that_flip", 100, 800, |seed| {
         let mut life = Life::new(&Setting::flipped(seed, FlipPart::Any), seed);
         lives(&mut life);
         life.check();
