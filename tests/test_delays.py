@@ -63,7 +63,6 @@ ATTACKS = {
     "exec-of-short-reads": [("MULTI",), *[("GET", f"key:{n}") for n in range(5_000)], ("EXEC",)],
     "exec-of-long-reads": [("MULTI",), *[("SORT", "set0", "ALPHA", "LIMIT", 0, 1)] * 20, ("EXEC",)],
     "exec-of-writes": [("MULTI",), *[("SET", f"key:{n}", b"x" * 100) for n in range(5_000)], ("EXEC",)],
-    "exec-of-fields": [("MULTI",), *[("HSET", "hash", f"f{n}", n) for n in range(500)], ("EXEC",)],
     "lrange": [("LRANGE", "list", 0, -1)] * 16,
     "xrange": [("XRANGE", "stream", "-", "+")] * 16,
     "xrevrange": [("XREVRANGE", "stream", "+", "-")] * 16,

