@@ -155,10 +155,10 @@ class Full:
 )
 def test_everything_is_served_soon_after_a_full_stop(place, members, percent):
     """Each number of members up to the largest fill that the page promises, `SURVIVES`. The least
-    and the most of them come back in four orders: to fill them anew takes longer."""
+    and the most of them come back in three orders: to fill them anew takes longer."""
     with Full(place, members, percent) as full, full.cluster.explained():
         full.comes_back("term")
-        for _ in range(3 if members in (3, 6) and percent == SURVIVES else 1):
+        for _ in range(2 if members in (3, 6) and percent == SURVIVES else 1):
             full.comes_back("kill")
 
 

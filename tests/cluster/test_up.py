@@ -29,7 +29,7 @@ class Up(test_tools.Up):
     def command(self):
         return [
             *(harness.BINARY, "up", "--servers", str(self.servers), "--memory", "128mb"),
-            *("--dir", str(self.folder / "up"), "--balance", "no", "--level", "memory", *harness.CALM),
+            *("--dir", str(self.folder / "up"), "--balance", "no", "--level", "buffered", *harness.CALM),
         ]
 
 
