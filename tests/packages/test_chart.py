@@ -124,6 +124,39 @@ def test_the_program_accepts_the_settings(case, tmp_path):
     assert "did you mean" not in said and f"{len(settings)} by variables" in said, said
 
 
+def test_affinity_and_variables_of_the_values_are_in_the_pods():
+    """The schema takes any name, so a value that no template reads is refused by nobody."""
+    rule = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}}
+    mine, its = [{"name": "A", "value": "b"}], [{"name": "C", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}}]
+    more = {"affinity": rule, "extraEnv": mine, "coordinator": {"affinity": {**rule, "podAffinity": {}}, "extraEnv": its}}
+    for values, spreads in (({**AUTH, **more}, False), (AUTH, True)):
+        objects = render(values)
+        for name, given, variables in (
+            ("shop-duramen", more["affinity"], mine),
+            ("shop-duramen-coordinator", more["coordinator"]["affinity"], its),
+        ):
+            found = find(objects, "StatefulSet", name)["spec"]["template"]["spec"]
+            if spreads:  # without values of its own a pod avoids nodes that have such a pod
+                assert list(found["affinity"]) == ["podAntiAffinity"], name
+            else:
+                assert found["affinity"] == given, name
+            own = found["containers"][0]["env"]
+            assert [one in own for one in variables] == [not spreads], (name, own)
+            names = [one["name"] for one in own]
+            assert len(set(names)) == len(names), "a variable twice hides one of them"
+
+
+def test_annotations_for_a_scrape_are_there_only_when_they_are_asked_for():
+    """They carry no password: a scrape that follows them alone is answered with 401."""
+    for values, wanted in ((AUTH, False), ({**AUTH, "metrics": {"annotations": True}}, True)):
+        objects = render(values)
+        for name, port in (("shop-duramen", "8379"), ("shop-duramen-coordinator", "8400")):
+            metadata = find(objects, "StatefulSet", name)["spec"]["template"]["metadata"]
+            found = {key: text for key, text in metadata.get("annotations", {}).items() if key.startswith("prometheus.io/")}
+            expected = {"prometheus.io/scrape": "true", "prometheus.io/path": "/metrics", "prometheus.io/port": port}
+            assert found == (expected if wanted else {}), (name, found)
+
+
 def test_commands_in_a_pod_reach_its_server():
     """With IPv6 alone, the `duramen ping` of the notes went to 127.0.0.1."""
     hosts = {}
