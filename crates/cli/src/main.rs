@@ -69,9 +69,10 @@ enum Command {
     /// Start a server.
     Serve(serve::ServeArgs),
     /// Start a server that joins a cluster: `serve`, with a coordinator on this machine if no other
-    /// is named. It takes the cluster's name from the coordinator, and ports beside those of the
-    /// members at the same address, if they are not given.
-    Join(serve::ServeArgs),
+    /// is named. It takes the cluster's name from its directory or from the coordinator, and ports
+    /// beside those of the members at the same address, if they are not given. A coordinator with
+    /// users tells them to a user.
+    Join(serve::JoinArgs),
     /// Start a coordinator, which servers of a cluster join.
     #[command(after_help = coordinator::HELP)]
     Coordinator(Box<coordinator::CoordinatorArgs>),
@@ -207,7 +208,7 @@ fn main() -> ExitCode {
     };
     let result = match cli.command {
         Command::Serve(args) => return serve::run(args),
-        Command::Join(args) => return serve::run(args.joining()),
+        Command::Join(args) => return serve::run(args.serving()),
         Command::Coordinator(args) => return coordinator::run(&args),
         Command::Up(args) => return up::run(&args),
         Command::Config(args) => return config::run(args),
