@@ -24,6 +24,7 @@ mod signals;
 mod top;
 
 use std::backtrace::{Backtrace, BacktraceStatus};
+use std::ffi::OsStr;
 use std::process::ExitCode;
 
 use clap::{Args as _, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
@@ -113,7 +114,7 @@ enum Command {
 
 /// The whole command line, including connection options.
 fn command() -> clap::Command {
-    Cli::command().mut_subcommands(|sub| {
+    let whole = Cli::command().mut_subcommands(|sub| {
         if ClientCommand::has_subcommand(sub.get_name()) || sub.get_name() == "top" {
             ConnectArgs::augment_args(sub)
         } else if ClusterCommand::has_subcommand(sub.get_name()) || sub.get_name() == "accept-loss"
@@ -122,7 +123,19 @@ fn command() -> clap::Command {
         } else {
             sub
         }
-    })
+    });
+    without_empty_variables(whole)
+}
+
+/// An empty variable is as none, for each option: `${DURAMEN_PASSWORD:-}` of a compose file makes
+/// one. (Settings of a server: `config::Loaded`.)
+fn without_empty_variables(command: clap::Command) -> clap::Command {
+    let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|text| text.is_empty());
+    let command = command.mut_args(|arg| match arg.get_env().is_some_and(is_empty) {
+        true => arg.env(None::<&'static str>),
+        false => arg,
+    });
+    command.mut_subcommands(without_empty_variables)
 }
 
 /// Ends the process on a panic: a process without one of its threads must look dead to the others,
