@@ -162,6 +162,17 @@ def test_empty_variables_are_as_none(up, tmp_path):
     assert done.returncode == 0, done
 
 
+def test_the_files_for_clients_in_a_servers_environment_are_not_the_clusters(up):
+    """`duramen status` in the container of a member with `tls-port` did not reach its plain cluster."""
+    files = {f"DURAMEN_TLS_{name}_FILE": f"/nowhere/{name}" for name in ("CERT", "KEY", "CA_CERT")}
+    own = {"DURAMEN_COORDINATOR": up.coordinator, "DURAMEN_TLS": "yes", "DURAMEN_TLS_PORT": "6380", **files}
+    for words in (("status",), ("table", "list")):
+        done = duramen(*words, environment=own)
+        assert done.returncode == 0, done
+        done = duramen(*words, environment={**own, "DURAMEN_TLS_CLUSTER": "yes"})
+        assert done.returncode != 0 and "/nowhere" in done.stderr, done
+
+
 def test_a_named_server_beats_a_coordinator_of_the_environment(up, tmp_path):
     """`table drop NAME --port P` with DURAMEN_COORDINATOR exported dropped the cluster's table."""
     with harness.Duramen(tmp_path, memory="64mb") as single:

@@ -119,7 +119,7 @@ fn command() -> clap::Command {
             ConnectArgs::augment_args(sub)
         } else if ClusterCommand::has_subcommand(sub.get_name()) || sub.get_name() == "accept-loss"
         {
-            ClusterArgs::augment_args(sub)
+            cluster::tls::without_those_of_resp(ClusterArgs::augment_args(sub))
         } else {
             sub
         }
