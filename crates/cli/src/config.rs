@@ -100,6 +100,10 @@ impl Loaded {
             }
         }
         loaded.warn_of_unknown(&environment);
+        if loaded.config.cap_memory_share() {
+            let why = "the share of `memory` is above memory-max: memory is memory-max";
+            loaded.warnings.push(why.to_owned());
+        }
         if problems.is_empty()
             && let Err(error) = loaded.config.check()
         {
