@@ -361,8 +361,9 @@ fn members(nodes: &str, here: &str) -> Vec<Member> {
 fn without_right(text: &str) -> Failure {
     let refusal = text.lines().next().unwrap_or_default();
     Failure::Server(format!(
-        "{refusal}\nThe keys are spread over the members of a cluster, and this user may not ask for them: \
-         `ACL SETUSER NAME +cluster|nodes +cluster|info` allows it; --user names another user."
+        "{refusal}\nThe keys are spread over the members of a cluster, and this user may not ask \
+         for these: `ACL SETUSER NAME +cluster|nodes +cluster|info` allows it; --user names \
+         another user."
     ))
 }
 
@@ -439,7 +440,7 @@ mod tests {
         }
     }
 
-    /// A user without the right to `CLUSTER NODES` got the keys of one member, as if they were all.
+    /// A user without the right to `CLUSTER NODES` got one member's keys, as if they were all.
     #[test]
     fn only_a_server_that_says_so_is_alone() {
         for (error, refusal) in [

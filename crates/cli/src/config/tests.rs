@@ -89,7 +89,8 @@ fn an_empty_variable_is_as_none() {
         ("DURAMEN_MEMROY", ""),
     ]);
     let loaded = Loaded::new(Some(file.path()), empty, &Given::new()).expect("loads");
-    assert_eq!((loaded.config.port, loaded.config.memory_bytes), (7, 96 << 20));
+    assert_eq!(loaded.config.port, 7);
+    assert_eq!(loaded.config.memory_bytes, 96 << 20);
     assert_eq!(loaded.config.requirepass, "secret");
     assert_eq!(loaded.warnings, Vec::<String>::new());
 }

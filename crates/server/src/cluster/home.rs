@@ -68,8 +68,8 @@ pub(crate) fn cluster_id(dir: &Path) -> ClusterId {
     }
 }
 
-/// The name of the cluster to which the directory's member belongs; `None`: it is no directory of a
-/// member, or an unusable one, which [`Home::open`] refuses.
+/// The name of the cluster to which the directory's member belongs; `None`: the directory is not a
+/// member's, or cannot be used, and [`Home::open`] refuses it.
 pub fn cluster_of(dir: &Path) -> Option<String> {
     match identity::read(dir) {
         Ok(Content::Slots(identity) | Content::Old(identity)) => Some(identity.cluster),
