@@ -489,10 +489,11 @@ def test_a_members_token_is_asked_for(tmp_path, coordinator):
     assert "first line" in said
 
 
-def joined(folder, coordinator):
+def joined(folder, coordinator, *options, **variables):
     """The ports of a member that `duramen join` has started, which is then killed."""
-    command = [harness.BINARY, "join", "--coordinator", coordinator, "--dir", folder, "--memory", "64mb", "--threads", "1"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=harness.environment({}), cwd=folder.parent)
+    command = [harness.BINARY, "join", "--coordinator", coordinator, "--dir", folder, "--memory", "64mb", "--threads", "1", *options]
+    own = harness.environment(variables)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=own, cwd=folder.parent)
     try:
         return process.stdout.readline()
     finally:
@@ -508,3 +509,17 @@ def test_a_member_that_has_joined_keeps_its_ports(cluster, tmp_path):
     assert first.startswith(b"ready ") and other.startswith(b"ready ") and other != first
     for _ in range(2):
         assert joined(tmp_path / "a", cluster.coordinator.address) == first
+
+
+def test_a_member_that_has_joined_comes_back_to_a_cluster_with_users(cluster, tmp_path):
+    """`duramen join` asked the coordinator without a login, was refused, and took the default name:
+    `belongs to cluster ..., this one to duramen`."""
+    address = cluster.coordinator.address
+    first = joined(tmp_path / "a", address)
+    assert first.startswith(b"ready ")
+    assert cluster.call("ACL", "SETUSER", "default", "resetpass", ">secret") == b"OK"
+    assert joined(tmp_path / "a", address) == first
+    # A new one has a login.
+    new = joined(tmp_path / "b", address, "--user", "default", DURAMEN_PASSWORD="secret")
+    assert new.startswith(b"ready ") and new != first
+    assert joined(tmp_path / "b", address) == new

@@ -150,6 +150,29 @@ def test_scan_prints_large_values(tmp_path):
         assert sorted(done.stdout.splitlines()) == sorted(f"key:{number}\t" + "v" * 400_000 for number in range(100))
 
 
+def test_empty_variables_are_as_none(up, tmp_path):
+    """`${DURAMEN_PASSWORD:-}` of a compose file: each request began with a login that failed."""
+    names = "HOST PORT TABLE USER PASSWORD PASSWORD_FILE TLS TLS_SERVER_NAME TLS_CERT_FILE TLS_KEY_FILE TLS_CA_CERT_FILE"
+    empty = {f"DURAMEN_{name}": "" for name in [*names.split(), "COORDINATOR", "CLUSTER", "CLUSTER_TOKEN_FILE", "TLS_PORT"]}
+    with harness.Duramen(tmp_path, memory="64mb") as single:
+        for words in (("ping",), ("table", "list"), ("dbsize",)):
+            done = duramen(*words, environment={**empty, "DURAMEN_PORT": str(single.port)})
+            assert done.returncode == 0, done
+    done = duramen("status", environment={**empty, "DURAMEN_COORDINATOR": up.coordinator})
+    assert done.returncode == 0, done
+
+
+def test_the_files_for_clients_in_a_servers_environment_are_not_the_clusters(up):
+    """`duramen status` in the container of a member with `tls-port` did not reach its plain cluster."""
+    files = {f"DURAMEN_TLS_{name}_FILE": f"/nowhere/{name}" for name in ("CERT", "KEY", "CA_CERT")}
+    own = {"DURAMEN_COORDINATOR": up.coordinator, "DURAMEN_TLS": "yes", "DURAMEN_TLS_PORT": "6380", **files}
+    for words in (("status",), ("table", "list")):
+        done = duramen(*words, environment=own)
+        assert done.returncode == 0, done
+        done = duramen(*words, environment={**own, "DURAMEN_TLS_CLUSTER": "yes"})
+        assert done.returncode != 0 and "/nowhere" in done.stderr, done
+
+
 def test_a_named_server_beats_a_coordinator_of_the_environment(up, tmp_path):
     """`table drop NAME --port P` with DURAMEN_COORDINATOR exported dropped the cluster's table."""
     with harness.Duramen(tmp_path, memory="64mb") as single:

@@ -1,6 +1,7 @@
 """Users of a cluster: changed on any member, in force on all, kept through deaths."""
 
 import random
+import subprocess
 import threading
 
 import pytest
@@ -83,6 +84,31 @@ def test_a_change_on_one_member_is_in_force_on_all(cluster):
             pipe.execute()
         with pytest.raises(redis.exceptions.ResponseError, match="coordinator keeps the users"):
             admin.config_set("requirepass", "other")
+
+
+def test_who_may_not_see_the_members_gets_no_part_of_the_keys(cluster):
+    """`duramen keys`, `scan` and `dbsize` printed the keys of one member alone, with exit code 0."""
+    one = cluster.members[0]
+    rights = ("on", ">secret", "~*", "+@read", "+@connection")
+    with connect(one) as admin, redis.RedisCluster("127.0.0.1", one.port) as client:
+        for number in range(60):
+            client.set(f"key{number}", "v")
+        admin.execute_command("ACL", "SETUSER", "reader", *rights)
+        await_users(cluster.members, "reader", "secret")
+        for words in (("keys", "*"), ("scan",), ("dbsize",)):
+            done = told(one, "reader", *words)
+            assert (done.returncode, done.stdout) == (3, ""), (words, done)
+            assert "+cluster|nodes" in done.stderr, (words, done)
+        admin.execute_command("ACL", "SETUSER", "reader", "+cluster|nodes", "+cluster|info")
+        await_users(cluster.members, "reader", "secret")
+    done = told(one, "reader", "dbsize")
+    assert (done.returncode, done.stdout.strip()) == (0, "60"), done
+
+
+def told(member, user, *words):
+    command = [harness.BINARY, *words, "--port", str(member.port), "--user", user]
+    own = harness.environment({"DURAMEN_PASSWORD": "secret"})
+    return subprocess.run(command, env=own, capture_output=True, text=True, timeout=90)
 
 
 def allowed(request):

@@ -179,6 +179,30 @@ def test_what_is_not_encrypted_is_said_only_where_it_is_so(case):
             assert any(variable["name"] == "DURAMEN_TLS_CA_CERT_FILE" for variable in container(one)["env"]) == encrypts
 
 
+def test_the_job_logs_in():
+    """Over the volumes of a cluster with users the hook after an installation failed."""
+    for case in ("cluster", "own secrets", "TLS alone"):
+        objects = render(CASES[case])
+        variables = [
+            {variable["name"]: variable for variable in container(find(objects, kind, name))["env"]}
+            for kind, name in (("Job", "shop-duramen-table"), ("StatefulSet", "shop-duramen"))
+        ]
+        job, server = (each["DURAMEN_PASSWORD"] for each in variables)
+        assert job == server and job["valueFrom"]["secretKeyRef"]["key"] == "password"
+
+
+def test_the_names_for_certificates_are_those_of_the_pods():
+    """With `clusterDomain` the pods announced names that no certificate of the list had."""
+    text = (CHART / "values.yaml").read_text()
+    listed = re.search(r"#   (NAME\.NS\.svc.*)\n# With a clusterDomain .*: (NAME\.\S+),", text)
+    names = [name.strip().replace("NAME", "shop-duramen").replace("NS", "prod") for name in listed[1].split(",")]
+    assert listed[2] == "NAME.NS.svc.cluster.local"
+    for domain, ending in (("", ""), ("cluster.local", ".cluster.local")):
+        server = container(find(render({**AUTH, "clusterDomain": domain}), "StatefulSet", "shop-duramen"))
+        (announced,) = [one["value"] for one in server["env"] if one["name"] == "DURAMEN_ANNOUNCE"]
+        assert announced.replace("$(POD_NAME)", "*") in [name + ending for name in names]
+
+
 @pytest.fixture
 def place(tmp_path):
     """Starts the pods of values: they end with the test."""

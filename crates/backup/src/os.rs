@@ -334,6 +334,18 @@ pub fn is_copy(dir: &Path) -> io::Result<bool> {
     }
 }
 
+/// The id of the store that the directory has, or of which it has a copy; `None`: it has none yet,
+/// or there is no such directory. Reads a few blocks.
+///
+/// # Errors
+/// The directory has other contents.
+pub fn store_of(dir: &Path) -> io::Result<Option<u64>> {
+    match contents(dir)? {
+        Some(Probe::Store(found)) => Ok(Some(found.server)),
+        _ => Ok(None),
+    }
+}
+
 /// Removes a snapshot, or the beginning of one, with its directory; does nothing if there is no
 /// such directory. The files are removed under another name of the directory, so that a removal
 /// that is interrupted can be continued: [`finish_removal`].

@@ -191,7 +191,10 @@ fn load(args: &LoadArgs, tls: &RespTlsArgs) -> Result<Load, Failure> {
 /// The server of the other commands, if no flag names one. `tls_port`: that of TLS, if there is
 /// one.
 fn usual(tls_port: Option<u16>) -> String {
-    let or = |name, default: &str| std::env::var(name).unwrap_or_else(|_| default.to_owned());
+    let or = |name, default: &str| {
+        let text = std::env::var(name).ok().filter(|text| !text.is_empty());
+        text.unwrap_or_else(|| default.to_owned())
+    };
     let host = or("DURAMEN_HOST", "127.0.0.1");
     let port = tls_port.map_or_else(|| or("DURAMEN_PORT", "6379"), |port| port.to_string());
     match host.contains(':') {

@@ -28,6 +28,7 @@ use duramen_wire::native::message::{
 use serde_json::Value;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 pub(crate) use accept::run as accept_loss;
 pub(crate) use table::{ClusterTable, TableCommand, run as run_table};
@@ -231,6 +232,29 @@ impl Cluster {
     }
 }
 
+/// Pause before a coordinator that did not answer is asked again.
+const ASK_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// Asks a coordinator about `what`, which members go on with while a coordinator restarts, or
+/// another one begins to lead: until then one that does not answer is asked again.
+fn ask_patiently<T>(
+    until: Instant,
+    what: &str,
+    ask: impl Fn() -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    loop {
+        match ask() {
+            Err(failure @ (Failure::NoCoordinator { .. } | Failure::NotReady { .. }))
+                if Instant::now() < until =>
+            {
+                eprintln!("{failure}\n{what} goes on; asking again");
+                std::thread::sleep(ASK_AGAIN);
+            }
+            answer => return answer,
+        }
+    }
+}
+
 fn unfit(answer: &AdminAnswer) -> Failure {
     Failure::Coordinator(format!("its answer does not fit: {answer:?}"))
 }
@@ -281,4 +305,34 @@ fn say(json: bool, text: &str, value: &Value) -> Result<(), Failure> {
         out.write_all(text.as_bytes())
     };
     said.and_then(|()| out.flush()).map_err(Failure::stdout)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// `duramen rebalance --wait` ended when its coordinator was started again.
+    #[test]
+    fn a_coordinator_that_comes_back_in_time_is_asked_again() {
+        let asked = Cell::new(0);
+        let ask = || {
+            asked.set(asked.get() + 1);
+            match asked.get() {
+                1 => Err(Failure::NotReady {
+                    within: std::time::Duration::ZERO,
+                    reason: "it reads its store".to_owned(),
+                }),
+                2 => Ok(asked.get()),
+                _ => Err(Failure::Coordinator("refused".to_owned())),
+            }
+        };
+        let until = Instant::now() + std::time::Duration::from_secs(60);
+        assert!(matches!(ask_patiently(until, "this", ask), Ok(2)));
+        let refused = ask_patiently(until, "this", ask);
+        assert!(matches!(refused, Err(Failure::Coordinator(_))));
+        asked.set(0);
+        let late = ask_patiently(Instant::now(), "this", ask);
+        assert!(matches!(late, Err(Failure::NotReady { .. })));
+    }
 }

@@ -66,7 +66,7 @@ pub(crate) type Given = HashMap<&'static str, String>;
 
 impl Loaded {
     /// Combines all sources. `file`: the file of a flag; else `DURAMEN_CONFIG`, else `duramen.toml`
-    /// if there is one.
+    /// if there is one. An empty variable is as none.
     pub(crate) fn new(
         file: Option<&Path>,
         environment: impl Iterator<Item = (OsString, OsString)>,
@@ -76,6 +76,7 @@ impl Loaded {
         let environment: HashMap<String, OsString> = environment
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
             .filter(|(name, value)| name.starts_with("DURAMEN_") && !is_service_link(name, value))
+            .filter(|(_, value)| !value.is_empty())
             .collect();
         let mut loaded = Loaded {
             config: ServerConfig::default(),
@@ -99,6 +100,10 @@ impl Loaded {
             }
         }
         loaded.warn_of_unknown(&environment);
+        if loaded.config.cap_memory_share() {
+            let why = "the share of `memory` is above memory-max: memory is memory-max";
+            loaded.warnings.push(why.to_owned());
+        }
         if problems.is_empty()
             && let Err(error) = loaded.config.check()
         {

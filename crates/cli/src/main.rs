@@ -24,6 +24,7 @@ mod signals;
 mod top;
 
 use std::backtrace::{Backtrace, BacktraceStatus};
+use std::ffi::OsStr;
 use std::process::ExitCode;
 
 use clap::{Args as _, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
@@ -69,9 +70,10 @@ enum Command {
     /// Start a server.
     Serve(serve::ServeArgs),
     /// Start a server that joins a cluster: `serve`, with a coordinator on this machine if no other
-    /// is named. It takes the cluster's name from the coordinator, and ports beside those of the
-    /// members at the same address, if they are not given.
-    Join(serve::ServeArgs),
+    /// is named. It takes the cluster's name from its directory or from the coordinator, and ports
+    /// beside those of the members at the same address, if they are not given. A coordinator with
+    /// users tells them to a user.
+    Join(serve::JoinArgs),
     /// Start a coordinator, which servers of a cluster join.
     #[command(after_help = coordinator::HELP)]
     Coordinator(Box<coordinator::CoordinatorArgs>),
@@ -112,16 +114,28 @@ enum Command {
 
 /// The whole command line, including connection options.
 fn command() -> clap::Command {
-    Cli::command().mut_subcommands(|sub| {
+    let whole = Cli::command().mut_subcommands(|sub| {
         if ClientCommand::has_subcommand(sub.get_name()) || sub.get_name() == "top" {
             ConnectArgs::augment_args(sub)
         } else if ClusterCommand::has_subcommand(sub.get_name()) || sub.get_name() == "accept-loss"
         {
-            ClusterArgs::augment_args(sub)
+            cluster::tls::without_those_of_resp(ClusterArgs::augment_args(sub))
         } else {
             sub
         }
-    })
+    });
+    without_empty_variables(whole)
+}
+
+/// An empty variable is as none, for each option: `${DURAMEN_PASSWORD:-}` of a compose file makes
+/// one. (Settings of a server: `config::Loaded`.)
+fn without_empty_variables(command: clap::Command) -> clap::Command {
+    let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|text| text.is_empty());
+    let command = command.mut_args(|arg| match arg.get_env().is_some_and(is_empty) {
+        true => arg.env(None::<&'static str>),
+        false => arg,
+    });
+    command.mut_subcommands(without_empty_variables)
 }
 
 /// Ends the process on a panic: a process without one of its threads must look dead to the others,
@@ -207,7 +221,7 @@ fn main() -> ExitCode {
     };
     let result = match cli.command {
         Command::Serve(args) => return serve::run(args),
-        Command::Join(args) => return serve::run(args.joining()),
+        Command::Join(args) => return serve::run(args.serving()),
         Command::Coordinator(args) => return coordinator::run(&args),
         Command::Up(args) => return up::run(&args),
         Command::Config(args) => return config::run(args),

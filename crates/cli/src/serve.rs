@@ -7,6 +7,7 @@ mod watcher;
 use crate::cluster::join;
 use crate::config::{self, Given, Loaded};
 use crate::failure::{EXIT_FAILED, EXIT_STUCK};
+use crate::login::LoginArgs;
 use crate::{log, notify};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use duramen_server::config::{ConfigFile, Level, LogFormat};
@@ -105,11 +106,28 @@ impl clap::FromArgMatches for ServeArgs {
     }
 }
 
+// `duramen join`: a server, and the user who may ask the coordinator. No doc comment, because clap
+// would take it for the description of the command.
+#[derive(clap::Args)]
+pub(crate) struct JoinArgs {
+    #[command(flatten)]
+    serve: ServeArgs,
+    #[command(flatten)]
+    login: LoginArgs,
+}
+
+impl JoinArgs {
+    /// The server.
+    pub(crate) fn serving(self) -> ServeArgs {
+        self.serve.joining(&self.login)
+    }
+}
+
 impl ServeArgs {
     /// As a member of a cluster, regardless of other settings: with the coordinator at its default
     /// address, if none is named, and with the cluster's name and ports, if they are not given:
     /// those of its last start, or those beside members at the same address.
-    pub(crate) fn joining(mut self) -> ServeArgs {
+    fn joining(mut self, login: &LoginArgs) -> ServeArgs {
         self.keeps_ports = true;
         let load = |given: &Given| {
             // Mistakes are reported when the settings are loaded again.
@@ -128,7 +146,14 @@ impl ServeArgs {
         }
         let all = join::PORTS.iter().chain(&["cluster"]);
         let mut open: Vec<&str> = all.copied().filter(|name| !loaded.is_given(name)).collect();
-        let kept = loaded.config.data_dir().map(|dir| join::kept_ports(&dir));
+        let dir = loaded.config.data_dir();
+        // It is a member of this cluster, whether or not a coordinator can be asked.
+        let own = dir.as_deref().and_then(duramen_server::cluster::cluster_of);
+        if let (true, Some(name)) = (open.contains(&"cluster"), own) {
+            self.given.insert("cluster", name);
+            open.retain(|other| *other != "cluster");
+        }
+        let kept = dir.map(|dir| join::kept_ports(&dir));
         for (name, port) in kept.unwrap_or_default() {
             if open.contains(&name) && join::is_free(&loaded.config, port) {
                 self.given.insert(name, port.to_string());
@@ -138,10 +163,11 @@ impl ServeArgs {
         if open.is_empty() {
             return self;
         }
-        let overview = match join::look(&loaded.config) {
+        let overview = match join::look(&loaded.config, login) {
             Ok(overview) => overview,
             Err(why) => {
-                eprintln!("duramen: the cluster's name and ports are not known: {why}");
+                let open = open.join(", ");
+                eprintln!("duramen: these settings are not known from the cluster: {open}: {why}");
                 return self;
             }
         };

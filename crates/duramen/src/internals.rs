@@ -8,5 +8,5 @@ pub use crate::restart::{MemberDisk, member_disk};
 pub use crate::salvage::{Lost, Salvaged, salvage};
 pub use crate::writer::LogWriter;
 pub use duramen_backup::Copies;
-pub use duramen_backup::os::{finish_removal, is_copy, remove_copy};
+pub use duramen_backup::os::{finish_removal, is_copy, remove_copy, store_of};
 pub use duramen_engine::Position;

@@ -79,13 +79,15 @@ impl std::fmt::Display for Protocols {
 impl FromStr for Protocols {
     type Err = String;
 
-    /// Names as Redis has them, separated by spaces: `TLSv1.2 TLSv1.3`. Empty: both.
+    /// Names as Redis has them, separated by spaces: `TLSv1.2 TLSv1.3`; or by commas, as of a list
+    /// in a file of settings. Empty: both.
     fn from_str(text: &str) -> Result<Protocols, String> {
         let mut chosen = Protocols {
             tls12: false,
             tls13: false,
         };
-        for word in text.split_whitespace() {
+        let is_between = |c: char| c.is_whitespace() || c == ',';
+        for word in text.split(is_between).filter(|word| !word.is_empty()) {
             match word.to_ascii_lowercase().as_str() {
                 "tlsv1.2" => chosen.tls12 = true,
                 "tlsv1.3" => chosen.tls13 = true,
@@ -162,7 +164,9 @@ mod tests {
         assert_eq!("".parse(), Ok(Protocols::default()));
         assert_eq!("TLSv1.3".parse(), Ok(Protocols::TLS13));
         assert_eq!("tlsv1.2 TLSv1.3".parse(), Ok(Protocols::default()));
-        for text in ["TLSv1.1", "TLSv1.2 x"] {
+        assert_eq!("TLSv1.2,TLSv1.3".parse(), Ok(Protocols::default()));
+        assert_eq!("TLSv1.3,".parse(), Ok(Protocols::TLS13));
+        for text in ["TLSv1.1", "TLSv1.2 x", "TLSv1.2,x"] {
             let refused = text.parse::<Protocols>().expect_err(text);
             assert!(refused.contains("choose TLSv1.2"), "{refused}");
         }

@@ -68,6 +68,31 @@ impl Redirect {
     }
 }
 
+/// The reason why a server does not list the members of its cluster.
+#[derive(Debug, PartialEq, Eq)]
+enum Refusal {
+    /// It is not a member of one: it has all keys.
+    Alone,
+    /// It will list them soon.
+    Wait,
+    /// The user may not ask. It may be a member: its own keys may be a part of them.
+    Right,
+    Other,
+}
+
+impl Refusal {
+    fn of(error: &str) -> Refusal {
+        if error.contains("cluster support disabled") {
+            return Refusal::Alone;
+        }
+        match (Redirect::of(error), error.split(' ').next()) {
+            (Redirect::Wait, _) => Refusal::Wait,
+            (_, Some("NOPERM")) => Refusal::Right,
+            _ => Refusal::Other,
+        }
+    }
+}
+
 impl Servers {
     pub(crate) fn open(args: &ConnectArgs) -> Result<Servers, Failure> {
         let until = deadline(args);
@@ -222,14 +247,16 @@ impl Servers {
         loop {
             let nodes = match self.home.ask(&["CLUSTER", "NODES"]) {
                 Ok(nodes) => nodes,
-                // It is not a member of a cluster, or the user may not run the command.
-                Err(Failure::Server(text)) if Redirect::of(&text) != Redirect::Wait => {
-                    return Ok(alone);
-                }
-                Err(failure @ Failure::Server(_)) => {
-                    wait(failure, until)?;
-                    continue;
-                }
+                Err(Failure::Server(text)) => match Refusal::of(&text) {
+                    Refusal::Alone => return Ok(alone),
+                    Refusal::Wait => {
+                        wait(Failure::Server(text), until)?;
+                        continue;
+                    }
+                    Refusal::Right if self.is_alone()? => return Ok(alone),
+                    Refusal::Right => return Err(without_right(&text)),
+                    Refusal::Other => return Err(Failure::Server(text)),
+                },
                 Err(failure) => return Err(failure),
             };
             let text = String::from_utf8_lossy(nodes.as_bytes().unwrap_or_default()).into_owned();
@@ -245,10 +272,18 @@ impl Servers {
                 ),
                 // It has ended or is starting; the map does not show it yet.
                 Err(failure) if is_away(&failure) => failure,
+                Err(Failure::Server(text)) if Refusal::of(&text) == Refusal::Right => {
+                    return Err(without_right(&text));
+                }
                 Err(failure) => return Err(failure),
             };
             wait(failure, until)?;
         }
+    }
+
+    /// Whether the named server says that it is no member of a cluster: `HELLO` needs no right.
+    fn is_alone(&mut self) -> Result<bool, Failure> {
+        Ok(is_standalone(&self.home.ask(&["HELLO"])?))
     }
 
     /// Sends one request to this server, regardless of its key.
@@ -322,6 +357,28 @@ fn members(nodes: &str, here: &str) -> Vec<Member> {
     nodes.lines().filter_map(of).collect()
 }
 
+/// A user who may not ask for the members gets an error, not the keys of one of them.
+fn without_right(text: &str) -> Failure {
+    let refusal = text.lines().next().unwrap_or_default();
+    Failure::Server(format!(
+        "{refusal}\nThe keys are spread over the members of a cluster, and this user may not ask \
+         for these: `ACL SETUSER NAME +cluster|nodes +cluster|info` allows it; --user names \
+         another user."
+    ))
+}
+
+/// Whether a reply to `HELLO`, names and values in turn, is of a server that is no member.
+fn is_standalone(hello: &Reply) -> bool {
+    let mut fields = hello.as_array().unwrap_or_default().chunks_exact(2);
+    fields.any(|field| match field {
+        [name, value] => {
+            let is = |reply: &Reply, text: &str| reply.as_bytes() == Some(text.as_bytes());
+            is(name, "mode") && is(value, "standalone")
+        }
+        _ => false,
+    })
+}
+
 /// Whether a member refused the connection, or does not serve clients yet.
 fn is_away(failure: &Failure) -> bool {
     match failure {
@@ -381,6 +438,38 @@ mod tests {
         ] {
             assert_eq!(Redirect::of(no), Redirect::No, "{no}");
         }
+    }
+
+    /// A user without the right to `CLUSTER NODES` got one member's keys, as if they were all.
+    #[test]
+    fn only_a_server_that_says_so_is_alone() {
+        for (error, refusal) in [
+            (
+                "ERR This instance has cluster support disabled",
+                Refusal::Alone,
+            ),
+            ("CLUSTERDOWN this member knows of no slot", Refusal::Wait),
+            ("LOADING 5 %", Refusal::Wait),
+            (
+                "NOPERM User x has no permissions to run the 'cluster|nodes' command",
+                Refusal::Right,
+            ),
+            ("NOAUTH Authentication required.", Refusal::Other),
+            ("ERR unknown command 'CLUSTER'", Refusal::Other),
+        ] {
+            assert_eq!(Refusal::of(error), refusal, "{error}");
+        }
+        let said = without_right("NOPERM User x may not\nadvice").to_string();
+        assert!(said.contains("NOPERM"), "{said}");
+        assert!(said.contains("+cluster|nodes +cluster|info"), "{said}");
+        let bulk = |text: &str| Reply::Bulk(text.as_bytes().to_vec());
+        let hello = |mode| {
+            let fields = [bulk("proto"), Reply::Integer(2), bulk("mode"), bulk(mode)];
+            Reply::Array(fields.to_vec())
+        };
+        assert!(is_standalone(&hello("standalone")));
+        assert!(!is_standalone(&hello("cluster")));
+        assert!(!is_standalone(&Reply::Null));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! TLS of the commands that speak RESP: the same options for all of them.
 
 use super::stream::{Stream, in_time};
-use crate::cluster::tls::TlsArgs;
+use crate::cluster::tls::{TlsArgs, is_environment_of_resp};
 use crate::config::is_service_link;
 use crate::failure::Failure;
 use clap::builder::BoolishValueParser;
@@ -47,6 +47,9 @@ pub(crate) struct RespTlsArgs {
     /// An option above is given as a flag.
     #[arg(skip)]
     is_named: bool,
+    /// So is `--tls`.
+    #[arg(skip)]
+    is_asked: bool,
     /// The loaded files: for all connections of the command.
     #[arg(skip)]
     identity: OnceLock<Arc<Identity>>,
@@ -56,6 +59,7 @@ impl RespTlsArgs {
     /// Notes which options are flags. `given`: all arguments of the command.
     pub(crate) fn note_flags(&mut self, given: &ArgMatches) {
         self.is_named = NAMING_FLAGS.iter().any(|name| is_flag(given, name));
+        self.is_asked = is_flag(given, "tls");
     }
 
     /// The port of the environment; `None`: the same as without TLS.
@@ -85,6 +89,9 @@ impl RespTlsArgs {
     /// # Errors
     /// TLS is asked for without any certificate.
     pub(super) fn of_cluster(&self) -> Result<TlsArgs, Failure> {
+        if !self.is_named && !self.is_asked && is_environment_of_resp() {
+            return Ok(TlsArgs::default());
+        }
         let files = self.files.files().map_err(Failure::Usage)?;
         match (self.tls, files) {
             (true, None) => Err(Failure::Usage(

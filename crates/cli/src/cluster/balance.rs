@@ -1,7 +1,7 @@
 //! `duramen rebalance`, and the line of `duramen status` about the balance.
 
 use super::shown::bytes;
-use super::{Cluster, names, place, say, unfit};
+use super::{Cluster, ask_patiently, names, place, say, unfit};
 use crate::arguments::Duration;
 use crate::failure::Failure;
 use clap::Args;
@@ -105,7 +105,8 @@ fn wait(cluster: &Cluster, patience: Duration) -> Result<(), Failure> {
     let until = Instant::now() + std::time::Duration::from_millis(patience.ms);
     let mut say_at = Instant::now() + SAY_EVERY;
     loop {
-        let balance = cluster.balance()?.unwrap_or_default();
+        let balance = ask_patiently(until, "balancing", || cluster.balance())?;
+        let balance = balance.unwrap_or_default();
         if balance.moves_left == 0 {
             return Ok(());
         }

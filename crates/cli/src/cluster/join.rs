@@ -54,8 +54,9 @@ pub(crate) fn is_free(config: &ServerConfig, port: u16) -> bool {
     first.is_some_and(|ip| TcpListener::bind((*ip, port)).is_ok())
 }
 
-/// The cluster of these coordinators, with its name and its members.
-pub(crate) fn look(config: &ServerConfig) -> Result<Overview, Failure> {
+/// The cluster of these coordinators, with its name and its members; a cluster with users tells it
+/// to one of them.
+pub(crate) fn look(config: &ServerConfig, login: &LoginArgs) -> Result<Overview, Failure> {
     let file = |text: &String| PathBuf::from(text);
     let has_token = !config.cluster_token_file.is_empty();
     let files = TlsFiles {
@@ -73,7 +74,7 @@ pub(crate) fn look(config: &ServerConfig) -> Result<Overview, Failure> {
         },
         timeout: PATIENCE,
         json: false,
-        login: LoginArgs::default(),
+        login: login.clone(),
     })?;
     cluster.overview()
 }

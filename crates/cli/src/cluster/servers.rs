@@ -2,7 +2,7 @@
 
 use super::shown::bytes;
 use super::status::{load_of, share};
-use super::{Cluster, names, say};
+use super::{Cluster, ask_patiently, names, say};
 use crate::arguments::Duration;
 use crate::failure::Failure;
 use clap::Args;
@@ -123,17 +123,7 @@ fn wait(cluster: &Cluster, server: ServerId, patience: Duration, all: u64) -> Re
     let until = Instant::now() + std::time::Duration::from_millis(patience.ms);
     let mut say_at = Instant::now() + SAY_EVERY;
     loop {
-        let overview = match cluster.overview() {
-            // It restarts, or another one begins to lead: members go on.
-            Err(failure @ (Failure::NoCoordinator { .. } | Failure::NotReady { .. }))
-                if Instant::now() < until =>
-            {
-                eprintln!("{failure}\ndraining goes on; asking again");
-                std::thread::sleep(SAY_EVERY);
-                continue;
-            }
-            overview => overview?,
-        };
+        let overview = ask_patiently(until, "draining", || cluster.overview())?;
         let left = owned(&overview, server);
         let entry = overview
             .status

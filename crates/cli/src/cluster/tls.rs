@@ -1,7 +1,7 @@
 //! The certificates of a command: the same options for coordinators and for all commands that ask
 //! one, or a server. Their names are those of a server's settings.
 
-use clap::Args;
+use clap::{Args, Command};
 use duramen_client::TlsFiles;
 use duramen_tls::{ClientAuth, Identity, LoadError, Protocols, Settings};
 use std::path::PathBuf;
@@ -123,6 +123,34 @@ impl TlsArgs {
     }
 }
 
+/// The options of a command that asks a coordinator. The environment may be that of a server whose
+/// Redis clients have TLS and whose cluster has none: its files are then not the cluster's.
+pub(crate) fn without_those_of_resp(command: Command) -> Command {
+    if !is_environment_of_resp() {
+        return command;
+    }
+    command.mut_args(|arg| match arg.get_id().as_str() {
+        "tls_cert_file" | "tls_key_file" | "tls_ca_cert_file" => arg.env(None::<&'static str>),
+        _ => arg,
+    })
+}
+
+/// Whether files of TLS that the environment names are for Redis's clients alone.
+pub(crate) fn is_environment_of_resp() -> bool {
+    let read = |name: &str| std::env::var(name).unwrap_or_default();
+    are_of_resp(&read("DURAMEN_TLS_CLUSTER"), &read("DURAMEN_TLS_PORT"))
+}
+
+/// By these settings of a server: `tls-cluster` says so, or it does not say that they are the
+/// cluster's, and there is a port with TLS.
+fn are_of_resp(cluster: &str, port: &str) -> bool {
+    match cluster.to_ascii_lowercase().as_str() {
+        "" => port.parse().is_ok_and(|port: u16| port > 0),
+        "no" | "false" | "off" | "0" => true,
+        _ => false,
+    }
+}
+
 /// Why these files cannot be used now, if that may end by itself.
 pub(super) fn untimely(settings: Settings) -> Option<LoadError> {
     let fault = Identity::prepare(settings).err();
@@ -143,6 +171,21 @@ pub(super) fn words(files: &TlsFiles) -> impl Iterator<Item = String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_of_a_server_are_the_clusters_if_it_says_so() {
+        for (cluster, port, are) in [
+            ("", "", false),
+            ("", "0", false),
+            ("", "tcp://10.0.0.1:6380", false),
+            ("", "6380", true),
+            ("No", "", true),
+            ("0", "6380", true),
+            ("yes", "6380", false),
+        ] {
+            assert_eq!(are_of_resp(cluster, port), are, "{cluster} {port}");
+        }
+    }
 
     #[test]
     fn all_files_or_none() {

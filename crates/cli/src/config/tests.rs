@@ -76,6 +76,25 @@ fn variables_of_a_service_of_kubernetes_are_no_settings() {
     }
 }
 
+/// `${DURAMEN_PORT:-}` of a compose file: no port was an error, and no password one.
+#[test]
+fn an_empty_variable_is_as_none() {
+    let file = file("port = 7\nrequirepass = \"secret\"\n");
+    let empty = environment(&[
+        ("DURAMEN_CONFIG", ""),
+        ("DURAMEN_PORT", ""),
+        ("DURAMEN_REQUIREPASS", ""),
+        ("DURAMEN_MAXMEMORY", ""),
+        ("DURAMEN_MEMORY", "96mb"),
+        ("DURAMEN_MEMROY", ""),
+    ]);
+    let loaded = Loaded::new(Some(file.path()), empty, &Given::new()).expect("loads");
+    assert_eq!(loaded.config.port, 7);
+    assert_eq!(loaded.config.memory_bytes, 96 << 20);
+    assert_eq!(loaded.config.requirepass, "secret");
+    assert_eq!(loaded.warnings, Vec::<String>::new());
+}
+
 #[test]
 fn every_problem_of_a_file_is_named_with_its_line() {
     assert_eq!(

@@ -49,7 +49,8 @@ struct List {
 
 impl List {
     fn beside(out: &Path) -> List {
-        let mut path = out.as_os_str().to_owned();
+        // Without a `/` at its end, which would put the list inside.
+        let mut path = out.components().as_path().as_os_str().to_owned();
         path.push(".unproved");
         List {
             path: path.into(),
@@ -144,5 +145,23 @@ fn print_lines(done: &Salvaged, list: &Path) {
             "not proved: {n} of them may have had a newer value, or have been deleted; they are listed in {}",
             list.display()
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `fsck --repair --out NEW/` wrote its list into the new store, which then was none.
+    #[test]
+    fn the_list_lies_beside_the_new_directory() {
+        for (out, list) in [
+            ("new", "new.unproved"),
+            ("/a/new//", "/a/new.unproved"),
+            ("./new/", "./new.unproved"),
+            ("/a/new/.", "/a/new.unproved"),
+        ] {
+            assert_eq!(List::beside(Path::new(out)).path, Path::new(list), "{out}");
+        }
     }
 }

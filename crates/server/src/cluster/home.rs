@@ -68,6 +68,15 @@ pub(crate) fn cluster_id(dir: &Path) -> ClusterId {
     }
 }
 
+/// The name of the cluster to which the directory's member belongs; `None`: the directory is not a
+/// member's, or cannot be used, and [`Home::open`] refuses it.
+pub fn cluster_of(dir: &Path) -> Option<String> {
+    match identity::read(dir) {
+        Ok(Content::Slots(identity) | Content::Old(identity)) => Some(identity.cluster),
+        _ => None,
+    }
+}
+
 impl Home {
     /// Opens the directory; creates it if it does not exist.
     ///
@@ -233,7 +242,9 @@ mod tests {
     #[test]
     fn the_last_life_is_remembered_and_another_clusters_home_is_refused() {
         let dir = std::env::temp_dir().join(format!("duramen-home-{:016x}", random()));
+        assert_eq!(cluster_of(&dir), None);
         let home = Home::open(&dir, "here").expect("a new one");
+        assert_eq!(cluster_of(&dir).as_deref(), Some("here"));
         assert_eq!(home.last, None);
         let early = Home::open(&dir, "here").expect("before it ever was a member");
         assert_eq!((early.last, early.disk), (None, home.disk));
@@ -255,6 +266,7 @@ mod tests {
         assert!(other.to_string().contains("`here`"), "{other}");
         let path = dir.join(FILE);
         std::fs::write(&path, "1 here 00000000000000ab 3.8\n").expect("writes");
+        assert_eq!(cluster_of(&dir).as_deref(), Some("here"));
         let other = Home::open(&dir, "there").expect_err("another cluster, of an older version");
         assert!(other.to_string().contains("`here`"), "{other}");
         assert!(path.metadata().expect("there").len() < 100, "Y2");

@@ -30,6 +30,17 @@ impl ServerConfig {
         self.memory_bytes_max < wanted
     }
 
+    /// Lowers `memory` to `memory-max` if it is a share of the memory that this process may use:
+    /// that grows with the limit of a container. True: it was higher.
+    pub fn cap_memory_share(&mut self) -> bool {
+        let max = self.memory_bytes_max;
+        let is_above = self.memory_percent > 0 && max > 0 && self.memory_bytes > max;
+        if is_above {
+            self.memory_bytes = max;
+        }
+        is_above
+    }
+
     pub(super) fn check_memory(&self) -> Result<(), ServerError> {
         if self.memory_bytes_max == 0 || self.memory_bytes <= self.memory_bytes_max {
             return Ok(());

@@ -312,6 +312,16 @@ fn memory_stays_below_its_maximum() {
     config.memory_bytes += 1;
     let text = config.check().expect_err("refused").to_string();
     assert!(text.contains("memory-max (1gb)"), "{text}");
+    assert!(!config.clone().cap_memory_share(), "it was given as bytes");
+    // The limit of a container was raised.
+    let mut share = ServerConfig {
+        memory_percent: 70,
+        ..config.clone()
+    };
+    assert!(share.cap_memory_share());
+    assert_eq!(share.memory_bytes, 1 << 30);
+    share.check().expect("correct");
+    assert!(!share.cap_memory_share());
     config.memory_bytes_max = 64 << 30;
     config.check().expect("correct");
     assert!(config.settle_memory_max(), "more than 16 times as much");

@@ -2,7 +2,7 @@
 
 use super::Target;
 use crate::config::{DiskMode, ServerConfig};
-use duramen::internals::{finish_removal, is_copy, remove_copy};
+use duramen::internals::{finish_removal, is_copy, remove_copy, store_of};
 use duramen_base::private::make_dir;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -88,6 +88,13 @@ impl SnapshotPaths {
             let _ = remove_copy(&self.fresh); // the next snapshot tries again
         })?;
         is_copy(then).map_err(says("replace", then))?; // a server may use it by now
+        if self.keep > 0 && is_of_another(then, store_of(&self.fresh).ok().flatten()) {
+            let shown = then.display();
+            let _ = remove_copy(&self.fresh); // the next snapshot tries again
+            return Err(format!(
+                "{shown} is a snapshot of another store, made in the same second: try again"
+            ));
+        }
         put_in_place(&self.fresh, then).map_err(says("rename", &self.fresh))?;
         sync_dir(folder).map_err(says("sync", folder))?;
         remove_copy(&self.fresh).map_err(says("remove", &self.fresh))?;
@@ -98,18 +105,23 @@ impl SnapshotPaths {
         Ok(report)
     }
 
-    /// Removes the oldest of the folder's snapshots that have a name of [`name_of`]. The new one
-    /// stays, whatever its name: the clock may have been set back.
+    /// Removes the oldest of the folder's snapshots of this store that have a name of [`name_of`].
+    /// The new one stays, whatever its name: the clock may have been set back. Those of other
+    /// servers, which use the same folder, are not counted.
     fn remove_oldest(&self, folder: &Path) -> std::io::Result<()> {
         if self.keep == 0 {
             return Ok(());
         }
+        let own = match &self.then {
+            Some(then) => store_of(then)?,
+            None => None,
+        };
         let mut found = Vec::new();
         for entry in std::fs::read_dir(folder)? {
             let name = entry?.file_name();
             let is_new = self.then.as_ref().and_then(|then| then.file_name()) == Some(&name);
             let name = name.display().to_string();
-            if is_name(&name) {
+            if is_name(&name) && !is_of_another(&folder.join(&name), own) {
                 found.push((is_new, name));
             }
         }
@@ -129,6 +141,13 @@ impl SnapshotPaths {
         finish_putting(&self.fresh, then)?;
         remove_copy(&self.fresh)
     }
+}
+
+/// Whether the directory has a store, or a copy of one, that is not `own`. Other contents are no
+/// store's: [`remove_copy`] refuses them with the reason.
+fn is_of_another(dir: &Path, own: Option<u64>) -> bool {
+    let found = store_of(dir).ok().flatten();
+    found.is_some() && found != own
 }
 
 /// The name of a snapshot that was taken at this time, in UTC: `20261129-201503`. Later ones have
@@ -229,6 +248,7 @@ fn sync_dir(dir: &Path) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use duramen_format::superblock::Superblock;
     use std::time::Duration;
 
     /// On a file system that cannot exchange names, a kill between the two moves left the older
@@ -277,6 +297,55 @@ mod tests {
         assert_eq!(at(4_107_542_400), "21000301-000000");
         assert!(is_name(&at(1)) && !is_name("dump") && !is_name("20261129-2015030"));
         assert!(!is_name("20261129_201503") && !is_name("2026112x-201503"));
+    }
+
+    /// Two servers with one folder removed each other's snapshots.
+    #[test]
+    fn the_snapshots_of_another_store_stay_and_are_not_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let make = |name: &str, server| {
+            let dir = folder.path().join(name);
+            let superblock = Superblock {
+                block_bytes: 4096,
+                server,
+                hash_seed: 1,
+                created_ms: 1,
+                generation: 2,
+                unfinished: true, // so it may be removed without the rest of a snapshot
+                wal_bytes: 1 << 20,
+                segment_bytes: 2 << 20,
+                frames: 8,
+                cluster: String::new(),
+                encryption: None,
+            };
+            std::fs::create_dir(&dir).unwrap();
+            std::fs::write(dir.join("superblock"), superblock.encode()).unwrap();
+            dir
+        };
+        let others = ["20260101-000000", "20260104-000000"].map(|name| make(name, 7));
+        let own = ["20260102-000000", "20260103-000000"].map(|name| make(name, 5));
+        let place = SnapshotPaths {
+            fresh: folder.path().join(".new"),
+            then: Some(own[1].clone()),
+            keep: 1,
+        };
+        place.remove_oldest(folder.path()).unwrap();
+        assert!(others.iter().all(|dir| dir.exists()), "another's is gone");
+        assert_eq!([own[0].exists(), own[1].exists()], [false, true]);
+        // Nor is one replaced that was made in the same second.
+        let place = SnapshotPaths {
+            then: Some(others[1].clone()),
+            ..place
+        };
+        let write = |fresh: &Path| {
+            make(".new", 5);
+            assert!(fresh.exists());
+            Ok(())
+        };
+        let why = place.make(write).unwrap_err();
+        assert!(why.contains("of another store"), "{why}");
+        assert_eq!(store_of(&others[1]).unwrap(), Some(7));
+        assert!(!place.fresh.exists());
     }
 
     #[test]

@@ -7,7 +7,7 @@
 
 use super::tls::NewCertificates;
 use super::{Message, Shared};
-use crate::config::{SETTINGS, ServerConfig, Setting};
+use crate::config::{SETTINGS, ServerConfig, Setting, format_size};
 use crate::error::ServerError;
 use crate::process::raise_file_limit;
 use duramen_base::ids::Level;
@@ -98,7 +98,7 @@ impl Shared {
             .iter()
             .filter(has_changed)
             .partition(|setting| setting.runtime);
-        let mut made = Vec::new();
+        let (mut made, mut is_capped) = (Vec::new(), false);
         self.change(|config| {
             made.clear();
             for setting in &live {
@@ -108,9 +108,17 @@ impl Shared {
                     made.push(setting.name);
                 }
             }
+            is_capped = config.cap_memory_share();
             Ok(())
         })?;
         let running = self.config();
+        if is_capped {
+            let memory_max = format_size(running.memory_bytes_max);
+            tracing::warn!(
+                memory_max,
+                "the share of `memory` is above memory-max, which changes at the next start only: memory is memory-max until then"
+            );
+        }
         let later = later
             .iter()
             .filter(|setting| (setting.get)(&running) != (setting.get)(now))
