@@ -22,6 +22,7 @@ use crate::exec::request::GROUP_KEYS;
 use crate::exec::request::audit;
 use crate::exec::request::context::{Context, Done, Failure};
 use crate::exec::request::databases as places;
+use crate::exec::request::pause;
 use crate::exec::request::permit::{self, Permit, Refusal};
 use crate::exec::request::routing::NotServed;
 use crate::exec::request::spec::{Access, Spec, flag};
@@ -348,7 +349,10 @@ fn run_to_its_end(
                 true => session.pin_exclusive(),
                 false => session.pin(),
             };
-            let ended = attempt(ctx, &mut guard, call, (&mut running, slice));
+            let ended = match pause::has_begun(ctx) {
+                true => Ok(Ended::AgainLater), // pause::P1
+                false => attempt(ctx, &mut guard, call, (&mut running, slice)),
+            };
             guard.end_draft();
             if let Err(failure) = &ended
                 && failure.cold().is_some()
