@@ -38,7 +38,13 @@ pub(super) fn table_of(client: &Client, local: &Local) -> TableId {
 /// Whether the command has no keys, may take milliseconds, and is no walk over a table. It may
 /// begin if such commands of this EXEC have taken less than [`REPORTS_IN_EXEC_MAX`].
 fn may_take_long(spec: &Spec) -> bool {
-    let others = ["flushall", "flushdb", "client|kill", "config|resetstat"];
+    let others = [
+        "flushall",
+        "flushdb",
+        "client|kill",
+        "config|resetstat",
+        "acl|log",
+    ];
     !spec.has_keys() && (others.contains(&spec.name) || reports(spec))
 }
 
