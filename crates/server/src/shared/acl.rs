@@ -16,6 +16,7 @@
 
 use super::membership::UNFIT_ANSWER;
 use super::{ClientRecord, Membership, Message, Shared};
+use crate::config::file::{USERS_BYTES_MAX, bytes_of, write_private};
 use crate::config::{ClientAuth, ServerConfig};
 use crate::error::ServerError;
 use duramen_acl::{Catalog, User, Users};
@@ -354,7 +355,7 @@ fn read(path: &Path) -> Result<Vec<u8>, ServerError> {
             path.display()
         );
     }
-    crate::config::file::bytes_of(&file).map_err(failed)
+    bytes_of(&file, USERS_BYTES_MAX).map_err(failed)
 }
 
 impl Shared {
@@ -500,10 +501,18 @@ impl Shared {
             return Err(NO_FILE.to_owned());
         };
         let text = self.acl.users().print();
-        crate::config::file::write_private(file, &text).map_err(|error| {
-            tracing::warn!("ACL SAVE: {error}");
-            format!("There was an error trying to save the ACLs: {error}")
-        })
+        let failed = |why: String| {
+            tracing::warn!("ACL SAVE: {why}");
+            format!("There was an error trying to save the ACLs: {why}")
+        };
+        if text.len() as u64 > USERS_BYTES_MAX {
+            return Err(failed(format!(
+                "the users have {} bytes, more than the {USERS_BYTES_MAX} that a start reads: \
+                 remove some, or some of their rules",
+                text.len()
+            )));
+        }
+        write_private(file, &text).map_err(|error| failed(error.to_string()))
     }
 
     /// To be called after users changed: closes the connections of users that are gone, and of
