@@ -4,8 +4,10 @@
 //! **Invariants**
 //! - S1: a queue runs in slices if it changes data alone, and its keys are locked otherwise: when
 //!   what it will read and write is planned to take long, or when it takes long before its first
-//!   write. A queue of short commands is planned and run as ever. One that also reads a whole
-//!   database runs on a draft in one go: it is alone in the store, and sees one moment.
+//!   write. A queue of short commands is planned and run as ever. One whose keys are not known
+//!   before it has run, and that changes data alone, runs in slices from the start. One that also
+//!   reads a whole database runs on a draft in one go: it is alone in the store, and sees one
+//!   moment.
 //! - S2: all slices of a run see the same tables behind the databases, and have the same rights:
 //!   after SWAPDB or ACL SETUSER the queue runs again from its first command (as script_run::L4).
 
@@ -63,6 +65,9 @@ pub(super) fn waits(
     session: &mut Session,
     transaction: &mut Transaction,
 ) -> Result<bool, Failure> {
+    // S1
+    transaction.sliced |=
+        transaction.is_drafted() && !transaction.acts && !transaction.has(flag::WHOLE);
     if !transaction.sliced && !transaction.is_drafted() {
         return Ok(false);
     }
