@@ -105,6 +105,17 @@ pub(crate) fn may_stand_in_line(ctx: &Context<'_>, writes: bool) -> bool {
     has_asked || writes && ctx.shared.commands.has_reserved()
 }
 
+/// As [`stands_in_line`], for a step that has asked for a reservation: the line has its keys.
+/// `None`: it is not in line.
+pub(crate) fn still_stands_in_line(ctx: &Context<'_>) -> Option<bool> {
+    let client = ctx.client.id();
+    if !ctx.local.scripts.has_asked(client) {
+        return None;
+    }
+    let is_first = ctx.shared.commands.show_in_line(client)?;
+    Some(!is_first)
+}
+
 /// Whether the step of a client on these keys does not run now: another step has reserved some of
 /// them, or this one has asked for a reservation, and is not the first. It stands in line then.
 pub(crate) fn stands_in_line(

@@ -280,6 +280,9 @@ fn stands_in_line(ctx: &mut Context<'_>, session: &mut Session, call: &Call<'_>)
     if is_killed || !drafted::may_stand_in_line(ctx, !call.read_only) {
         return false;
     }
+    if let Some(stands) = drafted::still_stands_in_line(ctx) {
+        return stands;
+    }
     let guard = session.pin();
     let positions = ctx.spec.key_positions(&ctx.args);
     let keys: Vec<KeyHash> = positions.map(|at| guard.hash(ctx.arg(at))).collect();

@@ -92,6 +92,9 @@ fn stands_in_line(ctx: &mut Context<'_>, session: &mut Session, transaction: &Tr
     if !drafted::may_stand_in_line(ctx, transaction.writes) {
         return false;
     }
+    if let Some(stands) = drafted::still_stands_in_line(ctx) {
+        return stands;
+    }
     let own;
     let keys = match transaction.hashes() {
         Some(keys) => keys,
