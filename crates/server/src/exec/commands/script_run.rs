@@ -513,7 +513,8 @@ fn attempt(
 fn answer(ctx: &mut Context<'_>, outcome: &Outcome) {
     if outcome.reply.first() == Some(&b'-') {
         let text = String::from_utf8_lossy(outcome.reply.get(1..).unwrap_or_default());
-        ctx.local.note_error(ctx.shared, text.trim_end());
+        // Refusals of its commands were counted when it ran them.
+        ctx.local.note_error_of_script(ctx.shared, text.trim_end());
         let command = ctx.local.command(ctx.shared, ctx.spec.number);
         command.failed.add(1);
     }
@@ -727,6 +728,7 @@ fn admit(
     let is_first = guard.draft_mut().is_none_or(|draft| draft.is_empty());
     if spec.has(flag::DENYOOM) && !allows_oom && is_first && guard.is_full() {
         let text = "OOM command not allowed when used memory > 'maxmemory'.";
+        ctx.shared.note_if_full("OOM", text);
         return Ok(Err(text.to_owned()));
     }
     if spec.is_audited(ctx.local.audited) {

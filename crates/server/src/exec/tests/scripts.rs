@@ -369,3 +369,21 @@ fn scripts_that_need_no_place_are_found() {
         "not found"
     );
 }
+
+/// Any user with EVAL could raise the alert of a full store.
+#[test]
+fn errors_that_a_script_makes_count_as_no_want_of_memory() {
+    let mut s = Server::session(1);
+    for script in [
+        "return redis.error_reply('OOM x')",
+        "error({err='OOM x'})",
+        "return {err='EXECABORT y: OOM x'}",
+    ] {
+        let reply = eval(&mut s, script, &["0"]);
+        assert!(reply.starts_with('-') && reply.contains("OOM x"), "{reply}");
+    }
+    let shared = Arc::clone(&s.server.shared);
+    assert_eq!(shared.memory_refusals.count(), 0);
+    s.executor.local.note_error(&shared, "OOM x");
+    assert_eq!(shared.memory_refusals.count(), 1);
+}
