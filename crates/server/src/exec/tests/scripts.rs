@@ -92,6 +92,16 @@ fn the_scripts_of_one_exec_share_their_time() {
     let took = began.elapsed();
     assert!(took.as_secs() < 7, "{took:?}");
     s.expect("EXISTS k", ":0\r\n");
+    // So do those of one that runs in slices.
+    s.expect("MULTI", "+OK\r\n");
+    s.expect("SET k v", "+QUEUED\r\n");
+    let script = b"local t = os.clock() while os.clock() < t + 0.03 do end";
+    let waits: [&[u8]; 3] = [b"EVAL", script, b"0"];
+    for _ in 0..60 {
+        assert_eq!(s.ask_bytes(&waits), "+QUEUED\r\n");
+    }
+    s.expect_error("EXEC", "ERR the scripts of a transaction take too long");
+    s.expect("EXISTS k", ":0\r\n");
 }
 
 /// A key that others change all the time: the script ran again and again, and never ended.

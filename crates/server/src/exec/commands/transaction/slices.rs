@@ -120,6 +120,8 @@ pub(crate) struct ExecRun {
     db: Db,
     tables: [Option<TableId>; DBS],
     user: Option<Arc<User>>,
+    /// The time of its scripts so far.
+    scripts_took: Duration,
 }
 
 /// The suspended run of this EXEC, unless it must begin again (S2); else a new one.
@@ -143,6 +145,7 @@ fn run_of(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Box<ExecRun> {
         db: ctx.client.db,
         tables,
         user: ctx.client.user().cloned(),
+        scripts_took: Duration::ZERO,
     })
 }
 
@@ -170,7 +173,9 @@ pub(super) fn run(
     let time = ctx.local.scripts.share(SLICE, SLICE_MIN);
     let slice = Slice::new((from, stops), time.max(planning), ctx, guard);
     guard.begin_draft(std::mem::replace(&mut run.draft, Box::new(Draft::new(0))));
+    ctx.local.scripts_took = run.scripts_took;
     run.step = run_steps(ctx, guard, queue, false, slice);
+    run.scripts_took = ctx.local.scripts_took;
     let draft = guard.end_draft();
     let start = before.len();
     let reply = std::mem::replace(ctx.out, before);

@@ -94,7 +94,6 @@ pub(super) fn run_steps(
     }
     ctx.local.in_exec = true;
     ctx.local.walked = 0;
-    ctx.local.scripts_took = Duration::ZERO;
     let mut taken = Duration::ZERO;
     let begun = ctx.local.meter.begin_inner();
     let mut next = queue.steps.len();
