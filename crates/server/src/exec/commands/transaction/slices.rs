@@ -5,9 +5,9 @@
 //! - S1: a queue runs in slices if it changes data alone, and its keys are locked otherwise: when
 //!   what it will read and write is planned to take long, or when it takes long before its first
 //!   write. A queue of short commands is planned and run as ever. One whose keys are not known
-//!   before it has run, and that changes data alone, runs in slices from the start. One that also
-//!   reads a whole database runs on a draft in one go: it is alone in the store, and sees one
-//!   moment.
+//!   before it has run, and that changes data alone, runs in slices from the start, if there is
+//!   memory for what is suspended (scripts::S4). One that also reads a whole database runs on a
+//!   draft in one go: it is alone in the store, and sees one moment.
 //! - S2: all slices of a run see the same tables behind the databases, and have the same rights:
 //!   after SWAPDB or ACL SETUSER the queue runs again from its first command (as script_run::L4).
 
@@ -65,9 +65,6 @@ pub(super) fn waits(
     session: &mut Session,
     transaction: &mut Transaction,
 ) -> Result<bool, Failure> {
-    // S1
-    transaction.sliced |=
-        transaction.is_drafted() && !transaction.acts && !transaction.has(flag::WHOLE);
     if !transaction.sliced && !transaction.is_drafted() {
         return Ok(false);
     }
@@ -85,6 +82,12 @@ pub(super) fn waits(
     }
     let is_reserving = ctx.shared.commands.is_reserving(client);
     let may_go_on = is_reserving || ctx.local.scripts.may_go_on(client, bytes_max);
+    let acts = transaction.acts || transaction.has(flag::WHOLE);
+    if transaction.is_drafted() && !acts && transaction.run.is_none() {
+        // S1. Without memory to be suspended it runs in one go: no short one waits.
+        transaction.sliced = may_go_on;
+        return Ok(false);
+    }
     Ok(transaction.sliced && !may_go_on)
 }
 
