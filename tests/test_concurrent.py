@@ -209,12 +209,16 @@ def test_reports_in_a_transaction_have_an_end(server, wire):
 @pytest.mark.duramen
 def test_reports_in_a_transaction_stop_after_a_moment(start):
     """One EXEC of reports held its thread for more than 5 s: 40 CONFIG GET of long patterns, or COMMAND INFO of 1,024
-    names each. Now all of them together have 10 ms, and the writes happen."""
+    names each; and 400 ACL LIST of 1,000 users. Now all of them together have 10 ms, and the writes happen."""
     server = start(threads=1)
+    with server.connect() as wire:
+        users = wire.pipeline([("ACL", "SETUSER", f"user{n}", "on", "nopass", "~*", "+@all") for n in range(1000)])
+        assert set(users) == {b"OK"}
     many = {
         "patterns": ("CONFIG", "GET", *["*[!]" * 32] * 128),
         "names": ("COMMAND", "INFO", *["get"] * 1024),
         "docs": ("COMMAND", "DOCS", *["set"] * 1024),
+        "users": ("ACL", "LIST"),
     }
     for name, report in many.items():
         with server.connect() as wire, server.connect() as other:

@@ -26,6 +26,9 @@ use toml::de::{DeTable, DeValue};
 
 /// Most bytes of a file with settings or with a token. A device has no end.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Most bytes of a file of users: 100,000 users with a few rules each. `ACL SAVE` writes no more,
+/// so that the next start can read it.
+pub(crate) const USERS_BYTES_MAX: u64 = 16 << 20;
 
 /// Reads a file with settings.
 ///
@@ -37,18 +40,18 @@ pub fn load(path: &Path) -> io::Result<String> {
 }
 
 pub(crate) fn load_bytes(path: &Path) -> io::Result<Vec<u8>> {
-    bytes_of(&File::open(path)?)
+    bytes_of(&File::open(path)?, FILE_BYTES_MAX)
 }
 
 /// All of an open file.
 ///
 /// # Errors
-/// It cannot be read, or has more than 1 MiB.
-pub(crate) fn bytes_of(file: &File) -> io::Result<Vec<u8>> {
+/// It cannot be read, or has more than `bytes_max`.
+pub(crate) fn bytes_of(file: &File, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > FILE_BYTES_MAX {
-        let text = "it has more than 1 MiB";
+    file.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > bytes_max {
+        let text = format!("it has more than {} MiB", bytes_max >> 20);
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
     }
     Ok(bytes)

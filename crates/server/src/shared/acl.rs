@@ -16,6 +16,7 @@
 
 use super::membership::UNFIT_ANSWER;
 use super::{ClientRecord, Membership, Message, Shared};
+use crate::config::file::{USERS_BYTES_MAX, bytes_of, write_private};
 use crate::config::{ClientAuth, ServerConfig};
 use crate::error::ServerError;
 use duramen_acl::{Catalog, User, Users};
@@ -140,18 +141,33 @@ impl AclState {
             Ok(())
         });
         configured.map_err(ServerError::Config)?;
-        let shows_certificate = config.tls_auth_clients == ClientAuth::Yes;
-        let is_remote = config.has_users()
-            && (config.serves_plain() || !shows_certificate)
-            && config.bind.iter().any(|address| !address.is_loopback());
-        if is_remote && state.is_open() {
-            return Err(ServerError::Config(
-                "refusing to listen beyond this machine while the default user needs no password: \
-                 set `--requirepass`, or give it a password or `off` among the users"
-                    .to_owned(),
-            ));
+        match is_remote(config) && state.is_open() {
+            true => Err(ServerError::Config(TOO_OPEN.to_owned())),
+            false => Ok(state),
         }
-        Ok(state)
+    }
+
+    /// Refuses a change of settings that would open the server as no start does. One that is open
+    /// already, by `ACL SETUSER`, may change its settings.
+    pub(super) fn check_change(
+        &self,
+        before: &ServerConfig,
+        after: &ServerConfig,
+    ) -> Result<(), ServerError> {
+        let is_open = self.is_open();
+        let will_be_open = match before.requirepass == after.requirepass {
+            true => is_open,
+            false => {
+                let mut users = Users::clone(&self.users());
+                require(&mut users, &after.requirepass, &self.catalog);
+                users.default_user().is_open()
+            }
+        };
+        let was_exposed = is_remote(before) && is_open;
+        match is_remote(after) && will_be_open && !was_exposed {
+            true => Err(ServerError::Config(TOO_OPEN.to_owned())),
+            false => Ok(()),
+        }
     }
 
     pub(crate) fn catalog(&self) -> &Catalog {
@@ -300,6 +316,19 @@ impl AclState {
     }
 }
 
+const TOO_OPEN: &str = "refusing to listen beyond this machine while the default user needs no \
+                        password: set `--requirepass`, or give it a password or `off` among the \
+                        users";
+
+/// Whether clients beyond this machine are served that show no certificate. If no users are
+/// configured, [`ServerConfig::check`] asks for a password.
+fn is_remote(config: &ServerConfig) -> bool {
+    let shows_certificate = config.tls_auth_clients == ClientAuth::Yes;
+    config.has_users()
+        && (config.serves_plain() || !shows_certificate)
+        && config.bind.iter().any(|address| !address.is_loopback())
+}
+
 /// The users of a file. `requirepass` is the default user's password unless the file gives it one.
 fn loaded(
     before: &Users,
@@ -354,7 +383,7 @@ fn read(path: &Path) -> Result<Vec<u8>, ServerError> {
             path.display()
         );
     }
-    crate::config::file::bytes_of(&file).map_err(failed)
+    bytes_of(&file, USERS_BYTES_MAX).map_err(failed)
 }
 
 impl Shared {
@@ -500,10 +529,18 @@ impl Shared {
             return Err(NO_FILE.to_owned());
         };
         let text = self.acl.users().print();
-        crate::config::file::write_private(file, &text).map_err(|error| {
-            tracing::warn!("ACL SAVE: {error}");
-            format!("There was an error trying to save the ACLs: {error}")
-        })
+        let failed = |why: String| {
+            tracing::warn!("ACL SAVE: {why}");
+            format!("There was an error trying to save the ACLs: {why}")
+        };
+        if text.len() as u64 > USERS_BYTES_MAX {
+            return Err(failed(format!(
+                "the users have {} bytes, more than the {USERS_BYTES_MAX} that a start reads: \
+                 remove some, or some of their rules",
+                text.len()
+            )));
+        }
+        write_private(file, &text).map_err(|error| failed(error.to_string()))
     }
 
     /// To be called after users changed: closes the connections of users that are gone, and of
@@ -542,3 +579,37 @@ impl Shared {
 pub(crate) const NO_FILE: &str = "This Redis instance is not configured to use an ACL file. You \
 may want to specify users via the ACL SETUSER command and then issue a CONFIG REWRITE (assuming \
 you have a Redis configuration file set) in order to store users in the Redis configuration.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// CONFIG SET and a reload made settings with which a start is refused.
+    #[test]
+    fn no_change_of_settings_opens_a_server_as_no_start_does() {
+        let start = |config: &ServerConfig| AclState::new(config, crate::exec::catalog());
+        let mut open = ServerConfig {
+            bind: vec!["0.0.0.0".parse().expect("an address")],
+            port: 0,
+            tls_port: 6380,
+            tls_auth_clients: ClientAuth::No,
+            ..ServerConfig::default()
+        };
+        open.access.users = "user default on nopass ~* &* +@all\n".to_owned();
+        assert!(start(&open).is_err());
+        let mut certified = open.clone();
+        certified.tls_auth_clients = ClientAuth::Yes;
+        let mut secret = open.clone();
+        secret.requirepass = "secret".to_owned();
+        for closed in [certified, secret] {
+            let users = start(&closed).expect("it is closed");
+            assert!(users.check_change(&closed, &closed).is_ok());
+            assert!(users.check_change(&closed, &open).is_err());
+            let mut local = open.clone();
+            local.bind = vec!["127.0.0.1".parse().expect("an address")];
+            assert!(users.check_change(&closed, &local).is_ok());
+        }
+        let opened = start(&ServerConfig::default()).expect("it has no users");
+        assert!(opened.check_change(&open, &open).is_ok(), "it was open");
+    }
+}

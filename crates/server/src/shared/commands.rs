@@ -360,6 +360,18 @@ impl CommandState {
         is_added
     }
 
+    /// As [`reserve`](Self::reserve), for a client that may be in line, with its keys. `None`: it
+    /// is not.
+    pub(crate) fn show_in_line(&self, client: u64) -> Option<bool> {
+        if !self.has_reserved() {
+            return None;
+        }
+        let mut reserved = self.reserved();
+        let is_first = reserved.show(client, Instant::now());
+        self.note_reserved(&reserved);
+        is_first
+    }
+
     /// Ends a client's reservation, or its place in the line.
     pub(crate) fn release(&self, client: u64) {
         let mut reserved = self.reserved();

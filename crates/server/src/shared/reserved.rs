@@ -74,6 +74,18 @@ impl Reservations {
                 }
             }
         }
+        self.keep(client, now)
+    }
+
+    /// As [`add`](Self::add), for a step whose keys the line has; `None`: it is not in line.
+    pub(crate) fn show(&mut self, client: u64, now: Instant) -> Option<bool> {
+        self.end_old(now);
+        let is_in_line = self.line.iter().any(|step| step.client == client);
+        is_in_line.then(|| self.keep(client, now))
+    }
+
+    /// The request of a client in line is shown (V2). Returns whether it has its keys reserved.
+    fn keep(&mut self, client: u64, now: Instant) -> bool {
         let is_first = self.is_of(client);
         if let Some((until, _)) = self.ends.as_mut().filter(|_| is_first) {
             *until = now + SHOWN_WITHIN;
@@ -178,6 +190,25 @@ mod tests {
         assert!(all.add(1, key(7), (at(4000), most)));
         assert!((1..20).all(|n| all.add(1, key(7), (at(4000 + 400 * n), most))));
         assert!(!all.stops(2, key(7), at(12_000)), "it has had its time");
+    }
+
+    /// Each showing sent all its keys again, under the lock that all threads take.
+    #[test]
+    fn a_step_in_line_is_shown_without_its_keys() {
+        let most = Duration::from_secs(8);
+        let start = Instant::now();
+        let at = |ms: u64| start + Duration::from_millis(ms);
+        let mut all = Reservations::default();
+        assert_eq!(all.show(1, start), None);
+        assert!(all.add(1, key(7), (start, most)));
+        assert!(!all.add(2, key(8), (start, most)));
+        assert_eq!(all.show(1, at(1600)), Some(true));
+        assert_eq!(all.show(2, at(1600)), Some(false));
+        assert_eq!(all.line[1].keys.len(), 1);
+        assert!(all.stops(3, key(7), at(3200)), "it was shown");
+        assert_eq!(all.show(1, at(3700)), None, "it was not shown");
+        assert_eq!(all.show(2, at(3700)), Some(true));
+        assert!(all.stops(3, key(8), at(3700)));
     }
 
     #[test]

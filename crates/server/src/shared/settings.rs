@@ -138,6 +138,7 @@ impl Shared {
         make(&mut config)?;
         self.check_mode(&guard, &mut config)?;
         config.check()?;
+        self.acl.check_change(&guard, &config)?;
         self.check_level(&guard, &config)?;
         if config.maxclients > guard.maxclients
             && let Some(fit) = raise_file_limit(config.maxclients, config.threads)

@@ -6,11 +6,12 @@ use super::{GROUP_REQUESTS, Turn};
 use crate::exec::commands::lookup::{self, Resolved};
 use crate::exec::request::slow_timer;
 use crate::exec::request::spec::{Access, ONE_KEY, Spec, flag};
-use crate::exec::request::{ENTRIES_AHEAD, GROUP_KEYS, cold, databases};
+use crate::exec::request::{ENTRIES_AHEAD, GROUP_KEYS, cold, databases, pause};
 use crate::exec::state::client::{Client, Verdict};
 use crate::exec::state::local::Local;
 use crate::pace::{self, Pace};
 use crate::shared::Shared;
+use crate::shared::commands::global;
 use duramen_engine::{Guard, KeyHash, Session, TableId};
 use duramen_wire::resp::Args;
 use std::time::{Duration, Instant};
@@ -346,16 +347,7 @@ impl Group {
                     && let Resolved::Command(spec) = planned.resolved
                 {
                     let mut guard = session.pin_exclusive();
-                    let mut access = Access::Guarded(&mut guard);
-                    if let Some(permit) = step.permit_again(spec, env, turn)
-                        && step.is_here(spec, env, turn, &mut access)
-                    {
-                        step.execute(permit, env, turn, access, true);
-                        databases::observe(env.shared, env.local, turn.client, spec);
-                        if matches!(turn.client.verdict, Verdict::Cold | Verdict::Blocked) {
-                            step.show_again(turn);
-                        }
-                    }
+                    run_alone(&step, spec, env, (&mut *turn, &mut guard));
                     settle_one(env, &mut guard, turn.client);
                     if silent {
                         turn.silence(start);
@@ -395,6 +387,37 @@ impl Group {
                 untimed_ns,
                 ran,
             );
+        }
+    }
+}
+
+/// Runs a request again that ran in vain for want of memory: now it is alone in the store, and
+/// locks nothing.
+#[cold]
+fn run_alone(
+    step: &Step<'_>,
+    spec: &'static Spec,
+    env: &mut Environment<'_>,
+    (turn, guard): (&mut Turn<'_>, &mut Guard<'_>),
+) {
+    let args = turn
+        .requests
+        .args(step.planned.request as usize, turn.input);
+    if pause::has_begun_for(spec, &args, env.shared, turn.client) {
+        // pause::P1: it has waited at the store's door.
+        let monitored = env.shared.commands.gate() & global::MONITORED != 0;
+        let audited = spec.is_audited(env.local.audited);
+        turn.client.goes_on(monitored, audited);
+        return step.show_again(turn);
+    }
+    let mut access = Access::Guarded(guard);
+    if let Some(permit) = step.permit_again(spec, env, turn)
+        && step.is_here(spec, env, turn, &mut access)
+    {
+        step.execute(permit, env, turn, access, true);
+        databases::observe(env.shared, env.local, turn.client, spec);
+        if matches!(turn.client.verdict, Verdict::Cold | Verdict::Blocked) {
+            step.show_again(turn);
         }
     }
 }

@@ -24,6 +24,9 @@
 //! - R5: a write that meets a damaged key, or a limit that Redis has not (of a value, of the
 //!   draft), ends the step, and nothing of it is done: its earlier writes may have taken the only
 //!   copy of the data from elsewhere.
+//! - R6: a step that changes nothing locks no key when it ends, so removals of other keys break it
+//!   if it has met absent ones (draft::P2). No reservation keeps these away: so a step that has
+//!   asked for one locks its keys, whatever it does with them.
 
 use crate::exec::request::context::{Context, Done, Failure};
 use duramen_base::ids::TabletsVersion;
@@ -100,6 +103,17 @@ impl Conflicts {
 pub(crate) fn may_stand_in_line(ctx: &Context<'_>, writes: bool) -> bool {
     let has_asked = ctx.local.scripts.has_asked(ctx.client.id());
     has_asked || writes && ctx.shared.commands.has_reserved()
+}
+
+/// As [`stands_in_line`], for a step that has asked for a reservation: the line has its keys.
+/// `None`: it is not in line.
+pub(crate) fn still_stands_in_line(ctx: &Context<'_>) -> Option<bool> {
+    let client = ctx.client.id();
+    if !ctx.local.scripts.has_asked(client) {
+        return None;
+    }
+    let is_first = ctx.shared.commands.show_in_line(client)?;
+    Some(!is_first)
 }
 
 /// Whether the step of a client on these keys does not run now: another step has reserved some of
@@ -185,13 +199,10 @@ pub(crate) fn commit(
     if !guard.is_alone() && ctx.shared.commands.stops(client, draft.changed_keys()) {
         return Ok(false);
     }
-    if draft.is_empty() {
-        // All keys were unchanged at the moment at which the comparison begins.
-        let holds = check(ctx, guard, view)? && guard.still_holds(draft)?;
-        if holds {
-            guard.apply(draft); // it has told versions
-        }
-        return Ok(holds);
+    // A step that has asked for a reservation locks what it has only read, too (R6).
+    let locks_reads = ctx.local.scripts.has_asked(client) && !draft.all_met(|_, _, _| false);
+    if draft.is_empty() && !locks_reads {
+        return commit_unlocked(ctx, guard, (draft, view), check);
     }
     let mut keys = draft.keys();
     keys.extend_from_slice(more);
@@ -208,7 +219,29 @@ pub(crate) fn commit(
         Ok(())
     });
     ctx.locked = locked;
-    done.map(|()| holds)
+    match done {
+        // No memory for the locks, or a table has gone.
+        Err(Failure::Engine(_)) if draft.is_empty() => {
+            guard.unlock_keys();
+            commit_unlocked(ctx, guard, (draft, view), check)
+        }
+        done => done.map(|()| holds),
+    }
+}
+
+/// Commits a draft that changes nothing: all its keys were unchanged at the moment at which the
+/// comparison begins.
+fn commit_unlocked(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    (draft, view): (&Draft, Option<&View>),
+    mut check: impl FnMut(&mut Context<'_>, &Guard<'_>, Option<&View>) -> Result<bool, Failure>,
+) -> Result<bool, Failure> {
+    let holds = check(ctx, guard, view)? && guard.still_holds(draft)?;
+    if holds {
+        guard.apply(draft); // it has told versions
+    }
+    Ok(holds)
 }
 
 #[cfg(test)]

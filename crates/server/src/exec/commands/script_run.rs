@@ -22,6 +22,7 @@ use crate::exec::request::GROUP_KEYS;
 use crate::exec::request::audit;
 use crate::exec::request::context::{Context, Done, Failure};
 use crate::exec::request::databases as places;
+use crate::exec::request::pause;
 use crate::exec::request::permit::{self, Permit, Refusal};
 use crate::exec::request::routing::NotServed;
 use crate::exec::request::spec::{Access, Spec, flag};
@@ -279,6 +280,9 @@ fn stands_in_line(ctx: &mut Context<'_>, session: &mut Session, call: &Call<'_>)
     if is_killed || !drafted::may_stand_in_line(ctx, !call.read_only) {
         return false;
     }
+    if let Some(stands) = drafted::still_stands_in_line(ctx) {
+        return stands;
+    }
     let guard = session.pin();
     let positions = ctx.spec.key_positions(&ctx.args);
     let keys: Vec<KeyHash> = positions.map(|at| guard.hash(ctx.arg(at))).collect();
@@ -348,7 +352,10 @@ fn run_to_its_end(
                 true => session.pin_exclusive(),
                 false => session.pin(),
             };
-            let ended = attempt(ctx, &mut guard, call, (&mut running, slice));
+            let ended = match pause::has_begun(ctx) {
+                true => Ok(Ended::AgainLater), // pause::P1
+                false => attempt(ctx, &mut guard, call, (&mut running, slice)),
+            };
             guard.end_draft();
             if let Err(failure) = &ended
                 && failure.cold().is_some()
@@ -506,7 +513,8 @@ fn attempt(
 fn answer(ctx: &mut Context<'_>, outcome: &Outcome) {
     if outcome.reply.first() == Some(&b'-') {
         let text = String::from_utf8_lossy(outcome.reply.get(1..).unwrap_or_default());
-        ctx.local.note_error(ctx.shared, text.trim_end());
+        // Refusals of its commands were counted when it ran them.
+        ctx.local.note_error_of_script(ctx.shared, text.trim_end());
         let command = ctx.local.command(ctx.shared, ctx.spec.number);
         command.failed.add(1);
     }
@@ -720,6 +728,7 @@ fn admit(
     let is_first = guard.draft_mut().is_none_or(|draft| draft.is_empty());
     if spec.has(flag::DENYOOM) && !allows_oom && is_first && guard.is_full() {
         let text = "OOM command not allowed when used memory > 'maxmemory'.";
+        ctx.shared.note_if_full("OOM", text);
         return Ok(Err(text.to_owned()));
     }
     if spec.is_audited(ctx.local.audited) {

@@ -35,6 +35,9 @@ pub(crate) fn reports(spec: &Spec) -> bool {
         "memory" => matches!(subcommand, "stats" | "doctor" | "malloc-stats"),
         "config" => subcommand == "get",
         "duramen.table" => subcommand == "list",
+        "acl" => matches!(subcommand, "getuser" | "list" | "users"),
+        "function" => matches!(subcommand, "dump" | "list"),
+        "pubsub" => matches!(subcommand, "channels" | "shardchannels"),
         _ => false,
     }
 }
@@ -52,13 +55,10 @@ fn tells(spec: &Spec) -> bool {
         "asking" | "readonly" | "readwrite" => true,
         "client" => matches!(subcommand, "id" | "getname" | "getredir" | "trackinginfo"),
         "script" => subcommand == "exists",
-        "function" => matches!(subcommand, "dump" | "list" | "stats"),
+        "function" => subcommand == "stats",
         "slowlog" => subcommand == "len",
         "module" => subcommand == "list",
-        "acl" => matches!(
-            subcommand,
-            "cat" | "dryrun" | "genpass" | "getuser" | "list" | "users" | "whoami"
-        ),
+        "acl" => matches!(subcommand, "cat" | "dryrun" | "genpass" | "whoami"),
         _ => false,
     }
 }

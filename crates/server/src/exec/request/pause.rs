@@ -3,15 +3,18 @@
 //! **Invariant**
 //! - P1: when `CLIENT PAUSE` is answered, no request that it delays takes effect until its end. A
 //!   request looks at the pause when it is admitted, and again when it begins anew after a wait
-//!   (`Context::begin_again`). The reply to `CLIENT PAUSE` waits for the requests that have begun:
-//!   those that were outside of the store meanwhile begin anew (`Store::quiesce`). Not for its own
-//!   `EXEC`, and not for the rest of `DURAMEN.MWRITE` and `DURAMEN.MREMOVE`.
+//!   (`Context::begin_again`). One that enters the store by itself, as `EXEC` and scripts do, looks
+//!   at it in each of its guards: it may have waited at the store's door. The reply to `CLIENT
+//!   PAUSE` waits for the requests that have begun: those that were outside of the store meanwhile
+//!   begin anew (`Store::quiesce`). Not for its own `EXEC`, and not for the rest of
+//!   `DURAMEN.MWRITE` and `DURAMEN.MREMOVE`.
 
 use super::context::Context;
 use super::spec::{Spec, flag};
 use crate::clock;
 use crate::exec::commands::script;
 use crate::exec::state::client::{Client, Verdict};
+use crate::exec::state::transaction::Transaction;
 use crate::shared::Shared;
 use crate::shared::commands::global;
 use duramen_base::planted::{Bug, has_bug};
@@ -30,31 +33,54 @@ pub(crate) fn waits(spec: &Spec, args: &Args<'_>, shared: &Shared, client: &mut 
 }
 
 /// Whether a pause that delays the request has begun since the request was admitted.
-pub(super) fn has_begun(ctx: &Context<'_>) -> bool {
-    ctx.shared.commands.gate() & global::PAUSED != 0
-        && !ctx.local.in_exec
-        && !has_bug(Bug::PauseIsNotLookedAt)
-        && end_of(ctx.spec, &ctx.args, ctx.shared, ctx.client).is_some()
+pub(crate) fn has_begun(ctx: &Context<'_>) -> bool {
+    !ctx.local.in_exec && has_begun_for(ctx.spec, &ctx.args, ctx.shared, ctx.client)
+}
+
+/// The same, of a request outside of EXEC.
+pub(crate) fn has_begun_for(
+    spec: &Spec,
+    args: &Args<'_>,
+    shared: &Shared,
+    client: &Client,
+) -> bool {
+    is_looked_at(shared) && end_of(spec, args, shared, client).is_some()
+}
+
+/// The same, of EXEC with this queue, which its client does not have while it runs.
+pub(crate) fn has_begun_for_queue(queue: &Transaction, shared: &Shared) -> bool {
+    is_looked_at(shared) && end(shared, || queue_may_write(queue, shared)).is_some()
+}
+
+fn is_looked_at(shared: &Shared) -> bool {
+    shared.commands.gate() & global::PAUSED != 0 && !has_bug(Bug::PauseIsNotLookedAt)
 }
 
 /// The end of the pause that delays this request, if one does.
 fn end_of(spec: &Spec, args: &Args<'_>, shared: &Shared, client: &Client) -> Option<u64> {
+    if spec.name == "client|unpause" {
+        return None;
+    }
+    end(shared, || match spec.name == "exec" {
+        true => {
+            let queue = client.transaction.as_ref();
+            queue.is_some_and(|queue| queue_may_write(queue, shared))
+        }
+        false => !client.in_multi() && may_write(spec, args, shared),
+    })
+}
+
+/// The end of the pause that delays a request, of which `may_write` tells whether it may write.
+fn end(shared: &Shared, may_write: impl FnOnce() -> bool) -> Option<u64> {
     let (until_ms, writes_only) = shared.commands.paused(clock::now_ms())?;
-    let waits = if spec.name == "client|unpause" {
-        false
-    } else if !writes_only {
-        true
-    } else if spec.name == "exec" {
-        let queue = client.transaction.as_ref();
-        queue.is_some_and(|queue| {
-            // A function may have other flags than when it was queued.
-            let mut requests = queue.specs.iter().enumerate();
-            requests.any(|(n, spec)| may_write(spec, &queue.queue.args(n, &[]), shared))
-        })
-    } else {
-        !client.in_multi() && may_write(spec, args, shared)
-    };
-    waits.then_some(until_ms)
+    (!writes_only || may_write()).then_some(until_ms)
+}
+
+/// As [`may_write`], of the requests of EXEC. A function may have other flags than when it was
+/// queued.
+fn queue_may_write(queue: &Transaction, shared: &Shared) -> bool {
+    let mut requests = queue.specs.iter().enumerate();
+    requests.any(|(n, spec)| may_write(spec, &queue.queue.args(n, &[]), shared))
 }
 
 /// Whether a request waits for the end of `CLIENT PAUSE … WRITE`.

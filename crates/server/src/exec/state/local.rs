@@ -238,9 +238,14 @@ impl Local {
 
     /// Counts an error reply with this text.
     pub(crate) fn note_error(&self, shared: &Shared, text: &str) {
+        shared.note_if_full(error_names::code(text), text);
+        self.note_error_of_script(shared, text);
+    }
+
+    /// The same, for a text that a script may have made: it tells nothing about the server.
+    pub(crate) fn note_error_of_script(&self, shared: &Shared, text: &str) {
         self.counters(shared).errors.add(1);
         let code = error_names::code(text);
-        shared.note_if_full(code, text);
         let place = match error_names::position(code) {
             Some(place) => place,
             None if shared.error_codes.count(code) => return,

@@ -519,3 +519,37 @@ fn denials_are_logged_and_grouped() {
     s.expect("ACL LOG RESET", "+OK\r\n");
     s.expect("ACL LOG", "*0\r\n");
 }
+
+/// ACL SAVE wrote more than 1 MiB, which the next start refused to read.
+#[test]
+fn users_are_saved_only_if_a_start_can_read_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("users");
+    std::fs::write(&file, "user default on nopass ~* &* +@all\n").expect("a file");
+    let mut config = ServerConfig {
+        level: Some(Level::Memory),
+        threads: 1,
+        ..ServerConfig::default()
+    };
+    config.access.aclfile = file.display().to_string();
+    let mut s = Server::with(config.clone()).into_session();
+    let shared = Arc::clone(&s.server.shared);
+    // Each has almost 1 MiB of rules.
+    let patterns: Vec<String> = (0..1_000).map(|n| format!("~{n:01000}")).collect();
+    let mut add = |n: usize| {
+        let name = format!("user{n}");
+        let mut args: Vec<&[u8]> = vec![b"ACL", b"SETUSER", name.as_bytes()];
+        args.extend(patterns.iter().map(String::as_bytes));
+        assert_eq!(s.ask_bytes(&args), "+OK\r\n");
+    };
+    (0..3).for_each(&mut add);
+    assert_eq!(shared.save_users(), Ok(()));
+    let saved = std::fs::read(&file).expect("a file");
+    assert!(saved.len() > 2 << 20);
+    let again = Shared::new(config, None, crate::exec::catalog()).expect("a start");
+    assert_eq!(again.acl.users().print(), shared.acl.users().print());
+    (3..17).for_each(&mut add);
+    let refused = shared.save_users().expect_err("they are too long");
+    assert!(refused.contains("more than the 16777216"), "{refused}");
+    assert_eq!(std::fs::read(&file).expect("a file"), saved);
+}

@@ -193,6 +193,47 @@ fn removals_of_other_keys_do_not_break_a_script_that_makes_keys() {
     s.expect("EXISTS k1 k7 k2000", ":3\r\n");
 }
 
+/// Runs a request while another client makes and removes other keys all the time.
+fn beside_removals(s: &mut Session, request: &[u8]) -> String {
+    let removal = |n: u32| format!("SET other{n} v\r\nDEL other{n}\r\n");
+    let removals: String = (0..200).map(removal).collect();
+    let mut other = s.server.client(0);
+    for _ in 0..100_000 {
+        let reply = run_part(&mut s.executor, &mut s.client, request);
+        if !reply.is_empty() {
+            return reply;
+        }
+        run(&mut s.executor, &mut other, removals.as_bytes());
+    }
+    panic!("it does not end");
+}
+
+/// The same failed if it only read: it had no locks, and no reservation keeps removals of other
+/// keys away.
+#[test]
+fn removals_of_other_keys_do_not_break_what_only_reads_absent_keys() {
+    let mut s = Server::session(1);
+    let long = lasting(&mut s, 40);
+    let script = format!("for i = 1, 2000 do redis.call('get', 'k' .. i) end {long} return 1");
+    let reply = beside_removals(&mut s, &request(&script, &["0"]));
+    assert_eq!(reply, ":1\r\n");
+    for part in 0..10 {
+        let members = (0..3_000).map(|n| format!(" m{}", 3_000 * part + n));
+        s.ask(&format!("SADD set{}", members.collect::<String>()));
+    }
+    s.expect("MULTI", "+OK\r\n");
+    for n in 0..1_000 {
+        s.expect(&format!("GET k{n}"), "+QUEUED\r\n");
+    }
+    // Each takes longer than a slice.
+    for _ in 0..4 {
+        s.expect("SORT set ALPHA LIMIT 0 1", "+QUEUED\r\n");
+    }
+    let reply = beside_removals(&mut s, b"EXEC\r\n");
+    let sorted = "*1\r\n$2\r\nm0\r\n".repeat(4);
+    assert_eq!(reply, format!("*1004\r\n{}{sorted}", "$-1\r\n".repeat(1_000)));
+}
+
 /// A script that only reads has no locks, and sees a moment only if no key has come meanwhile.
 #[test]
 fn a_script_that_only_reads_sees_a_key_that_came_and_went() {

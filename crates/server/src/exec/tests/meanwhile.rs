@@ -143,6 +143,39 @@ fn no_write_takes_effect_after_client_pause_was_answered() {
     assert!((0..RUNS).any(is_found));
 }
 
+/// Whether EXEC that waited at the store's door when a pause began wrote in the pause.
+fn is_written_by_exec_in_the_pause() -> bool {
+    let server = Server::new(1);
+    let mut session = server.shared.store().session().expect("a session");
+    let guard = session.pin();
+    let replies = std::thread::scope(|scope| {
+        let exec = scope.spawn(carry(|| {
+            let (mut executor, mut writer) = (server.executor(0), server.client(0));
+            let input = b"MULTI\r\nDBSIZE\r\nINCR k\r\nEXEC\r\n";
+            run(&mut executor, &mut writer, input)
+        }));
+        std::thread::sleep(COMES); // it waits until no guard is left
+        let now_ms = crate::clock::now_ms();
+        let commands = &server.shared.commands;
+        commands.pause(now_ms + 100_000, true, now_ms);
+        drop(guard);
+        exec.join().expect("it ends")
+    });
+    let (mut executor, mut client) = (server.executor(0), server.client(0));
+    let is_there = run(&mut executor, &mut client, b"EXISTS k\r\n") == ":1\r\n";
+    let is_answered = replies != "+OK\r\n+QUEUED\r\n+QUEUED\r\n";
+    assert_eq!(is_there, is_answered, "{replies}");
+    is_there
+}
+
+/// EXEC looked at the pause before it waited for its guard.
+#[test]
+fn no_exec_takes_effect_after_client_pause_was_answered() {
+    assert!(!is_written_by_exec_in_the_pause());
+    let is_found = |_| with_bug(Bug::PauseIsNotLookedAt, is_written_by_exec_in_the_pause);
+    assert!((0..RUNS).any(is_found));
+}
+
 /// A queue counted as one that writes nothing, by the flags of its function when it was queued.
 #[test]
 fn a_transaction_is_paused_by_what_its_functions_may_do_now() {

@@ -92,6 +92,16 @@ fn the_scripts_of_one_exec_share_their_time() {
     let took = began.elapsed();
     assert!(took.as_secs() < 7, "{took:?}");
     s.expect("EXISTS k", ":0\r\n");
+    // So do those of one that runs in slices.
+    s.expect("MULTI", "+OK\r\n");
+    s.expect("SET k v", "+QUEUED\r\n");
+    let script = b"local t = os.clock() while os.clock() < t + 0.03 do end";
+    let waits: [&[u8]; 3] = [b"EVAL", script, b"0"];
+    for _ in 0..60 {
+        assert_eq!(s.ask_bytes(&waits), "+QUEUED\r\n");
+    }
+    s.expect_error("EXEC", "ERR the scripts of a transaction take too long");
+    s.expect("EXISTS k", ":0\r\n");
 }
 
 /// A key that others change all the time: the script ran again and again, and never ended.
@@ -368,4 +378,22 @@ fn scripts_that_need_no_place_are_found() {
         duramen_base::planted::with_bug(bug, is_suspended),
         "not found"
     );
+}
+
+/// Any user with EVAL could raise the alert of a full store.
+#[test]
+fn errors_that_a_script_makes_count_as_no_want_of_memory() {
+    let mut s = Server::session(1);
+    for script in [
+        "return redis.error_reply('OOM x')",
+        "error({err='OOM x'})",
+        "return {err='EXECABORT y: OOM x'}",
+    ] {
+        let reply = eval(&mut s, script, &["0"]);
+        assert!(reply.starts_with('-') && reply.contains("OOM x"), "{reply}");
+    }
+    let shared = Arc::clone(&s.server.shared);
+    assert_eq!(shared.memory_refusals.count(), 0);
+    s.executor.local.note_error(&shared, "OOM x");
+    assert_eq!(shared.memory_refusals.count(), 1);
 }

@@ -22,6 +22,7 @@ use super::{monitor, pubsub};
 use crate::exec::request::KEYS_KEPT;
 use crate::exec::request::context::{Context, Done, Failure};
 use crate::exec::request::databases;
+use crate::exec::request::pause;
 use crate::exec::request::permit::Permit;
 use crate::exec::request::room::Planner;
 use crate::exec::request::routing::{self, RouteSearch, UNSERVED};
@@ -284,6 +285,9 @@ fn run_pinned(
             true => session.pin_exclusive(),
             false => session.pin(),
         };
+        if pause::has_begun_for_queue(transaction, ctx.shared) {
+            return Err(Failure::GoesOn); // pause::P1
+        }
         guard.rewrites(needs.little);
         match run(ctx, &mut guard, transaction, watched, alone) {
             // No memory to lock the keys: alone it needs no locks.

@@ -4,8 +4,10 @@
 //! **Invariants**
 //! - S1: a queue runs in slices if it changes data alone, and its keys are locked otherwise: when
 //!   what it will read and write is planned to take long, or when it takes long before its first
-//!   write. A queue of short commands is planned and run as ever. One that also reads a whole
-//!   database runs on a draft in one go: it is alone in the store, and sees one moment.
+//!   write. A queue of short commands is planned and run as ever. One whose keys are not known
+//!   before it has run, and that changes data alone, runs in slices from the start, if there is
+//!   memory for what is suspended (scripts::S4). One that also reads a whole database runs on a
+//!   draft in one go: it is alone in the store, and sees one moment.
 //! - S2: all slices of a run see the same tables behind the databases, and have the same rights:
 //!   after SWAPDB or ACL SETUSER the queue runs again from its first command (as script_run::L4).
 
@@ -80,12 +82,21 @@ pub(super) fn waits(
     }
     let is_reserving = ctx.shared.commands.is_reserving(client);
     let may_go_on = is_reserving || ctx.local.scripts.may_go_on(client, bytes_max);
+    let acts = transaction.acts || transaction.has(flag::WHOLE);
+    if transaction.is_drafted() && !acts && transaction.run.is_none() {
+        // S1. Without memory to be suspended it runs in one go: no short one waits.
+        transaction.sliced = may_go_on;
+        return Ok(false);
+    }
     Ok(transaction.sliced && !may_go_on)
 }
 
 fn stands_in_line(ctx: &mut Context<'_>, session: &mut Session, transaction: &Transaction) -> bool {
     if !drafted::may_stand_in_line(ctx, transaction.writes) {
         return false;
+    }
+    if let Some(stands) = drafted::still_stands_in_line(ctx) {
+        return stands;
     }
     let own;
     let keys = match transaction.hashes() {
@@ -112,6 +123,8 @@ pub(crate) struct ExecRun {
     db: Db,
     tables: [Option<TableId>; DBS],
     user: Option<Arc<User>>,
+    /// The time of its scripts so far.
+    scripts_took: Duration,
 }
 
 /// The suspended run of this EXEC, unless it must begin again (S2); else a new one.
@@ -135,6 +148,7 @@ fn run_of(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Box<ExecRun> {
         db: ctx.client.db,
         tables,
         user: ctx.client.user().cloned(),
+        scripts_took: Duration::ZERO,
     })
 }
 
@@ -162,7 +176,9 @@ pub(super) fn run(
     let time = ctx.local.scripts.share(SLICE, SLICE_MIN);
     let slice = Slice::new((from, stops), time.max(planning), ctx, guard);
     guard.begin_draft(std::mem::replace(&mut run.draft, Box::new(Draft::new(0))));
+    ctx.local.scripts_took = run.scripts_took;
     run.step = run_steps(ctx, guard, queue, false, slice);
+    run.scripts_took = ctx.local.scripts_took;
     let draft = guard.end_draft();
     let start = before.len();
     let reply = std::mem::replace(ctx.out, before);

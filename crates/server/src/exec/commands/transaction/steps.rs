@@ -38,7 +38,13 @@ pub(super) fn table_of(client: &Client, local: &Local) -> TableId {
 /// Whether the command has no keys, may take milliseconds, and is no walk over a table. It may
 /// begin if such commands of this EXEC have taken less than [`REPORTS_IN_EXEC_MAX`].
 fn may_take_long(spec: &Spec) -> bool {
-    let others = ["flushall", "flushdb", "client|kill", "config|resetstat"];
+    let others = [
+        "flushall",
+        "flushdb",
+        "client|kill",
+        "config|resetstat",
+        "acl|log",
+    ];
     !spec.has_keys() && (others.contains(&spec.name) || reports(spec))
 }
 
@@ -88,7 +94,6 @@ pub(super) fn run_steps(
     }
     ctx.local.in_exec = true;
     ctx.local.walked = 0;
-    ctx.local.scripts_took = Duration::ZERO;
     let mut taken = Duration::ZERO;
     let begun = ctx.local.meter.begin_inner();
     let mut next = queue.steps.len();
