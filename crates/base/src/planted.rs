@@ -98,6 +98,11 @@ pub enum Bug {
     ExpiresUnverified,
     /// sound::V1: a purge decides by keys that it has not verified.
     PurgesUnverified,
+    /// sound::V1: a replay decides by entries of the index that it has not verified.
+    RivalsUnverified,
+    /// sound::V1: entries of a side log that is given up are taken out of the index by keys that
+    /// were not verified.
+    AbortsUnverified,
     /// verified::V5: a read shows an object without a look at its sum.
     ReadsUnverified,
     /// verified::V3: an entry with a key's tag and another key is not verified.

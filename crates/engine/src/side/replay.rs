@@ -442,10 +442,12 @@ impl Replay<'_> {
         let (core, cold) = (self.core, &mut self.cold);
         let stamp = core.epochs.stamp_of(self.visitor.slot);
         let (mut rival, mut lacks) = (Ok(std::ptr::null::<u8>()), false);
-        let found = view.find(
-            arrival.index.tag(arrival.hash),
-            self.me,
-            |slot| match cold.sound(core, stamp, n, slot.location()) {
+        let found = view.find(arrival.index.tag(arrival.hash), self.me, |slot| {
+            let at = match has_bug(Bug::RivalsUnverified) {
+                true => Ok(cold.look(core, stamp, n, slot.location()).map(|it| it.at)),
+                false => cold.sound(core, stamp, n, slot.location()),
+            };
+            match at {
                 Ok(Some(at)) => {
                     rival = Ok(at);
                     key_is(at, arrival.entry.key)
@@ -458,8 +460,8 @@ impl Replay<'_> {
                     rival = Err(Need::Sound);
                     true
                 }
-            },
-        );
+            }
+        });
         match found {
             // SAFETY: the index pointed to it under our pin, and its bucket is locked: a whole
             // entry, not reused, and in memory as long (engine::flash::F2); or a verified copy of

@@ -12,4 +12,5 @@ mod dead_log;
 mod purge;
 mod range;
 mod side;
+mod side_flips;
 mod steps;

@@ -14,11 +14,11 @@ use std::sync::atomic::Ordering;
 const KEYS: u64 = 40;
 const VALUE_BYTES: u64 = 60_000;
 
-fn name(key: &str) -> Name {
+pub fn name(key: &str) -> Name {
     (TABLE.0, key.as_bytes().to_vec())
 }
 
-fn complete_everything(world: &mut World) {
+pub fn complete_everything(world: &mut World) {
     let store = world.store.clone();
     world.consumer.lock().unwrap().complete_everything(&store);
     world.send_replies();
@@ -264,7 +264,7 @@ fn complete_heads(world: &mut World) {
 }
 
 /// Segments with something in them.
-fn used(report: &duramen_engine::MemoryReport) -> usize {
+pub fn used(report: &duramen_engine::MemoryReport) -> usize {
     let segments = report.segments.iter();
     let used = segments.filter(|segment| segment.appended_bytes > 0);
     used.count()

@@ -35,30 +35,67 @@ fn shown(running: &Running) -> Vec<Option<Vec<u8>>> {
     (0..KEYS).map(|n| get(&mut session, &key(n))).collect()
 }
 
+/// One closed segment, of which every other entry is dead: compaction alone gains memory.
+fn half_dead(setup: &Setup) -> Running {
+    let running = fresh(setup);
+    let mut session = running.store.session().unwrap();
+    for n in 0..KEYS {
+        put(&mut session, &key(n), &[n; 9_000]).unwrap();
+    }
+    seal(&running);
+    for n in (0..KEYS).step_by(2) {
+        put(&mut session, &key(n), &[n; 10]).unwrap();
+    }
+    drop(session);
+    running
+}
+
+fn combine(running: &Running) {
+    let before = listed(running);
+    clean_all(running);
+    assert!(listed(running) < before, "it cleans");
+}
+
+/// Compacts the one segment, and nothing else.
+fn compact(running: &Running) {
+    let compactions = || running.store.stats().cleaner.compactions;
+    let is_compacted = (0..1_000).any(|_| {
+        running.store.clean_step(1);
+        compactions() > 0
+    });
+    assert!(is_compacted);
+    assert_eq!(running.store.stats().cleaner.passes, 0);
+    seal(running);
+}
+
+/// The two ways to clean, each with a store in which it is the one that is done.
+type Way = (fn(&Setup) -> Running, fn(&Running));
+const WAYS: [Way; 2] = [(filled, combine), (half_dead, compact)];
+
 /// sound::V1: kind, version, checksum, table, lengths, key, value, and behind it, of every third
 /// entry, dead or alive, tombstones too.
 #[test]
 fn one_flipped_bit_of_any_entry_is_put_back_by_a_cleaner() {
     let setup = Setup::small();
-    let expected = shown(&filled(&setup));
-    let mut found = 0;
-    for n in (0..70).step_by(3) {
-        for byte in [0, 2, 9, 12, 13, 14, 15, 17, 22, 30, 60] {
-            let running = filled(&setup);
-            if !running.store.flip_bits_of_nth(n, &[8 * byte + n % 8]) {
-                continue;
+    for (fill, clean) in WAYS {
+        let expected = shown(&fill(&setup));
+        let mut found = 0;
+        for n in (0..70).step_by(3) {
+            for byte in [0, 2, 9, 12, 13, 14, 15, 17, 22, 30, 60] {
+                let running = fill(&setup);
+                if !running.store.flip_bits_of_nth(n, &[8 * byte + n % 8]) {
+                    continue;
+                }
+                clean(&running);
+                assert_eq!(shown(&running), expected, "byte {byte} of entry {n}");
+                found += running.store.stats().flipped_bits;
+                assert_eq!(running.store.stats().damaged_entries, 0);
+                let again = setup.start(running.crash(), Mistake::None, 1);
+                assert_eq!(shown(&again), expected, "byte {byte} of entry {n}, started");
             }
-            let before = listed(&running);
-            clean_all(&running);
-            assert!(listed(&running) < before, "it cleans");
-            assert_eq!(shown(&running), expected, "byte {byte} of entry {n}");
-            found += running.store.stats().flipped_bits;
-            assert_eq!(running.store.stats().damaged_entries, 0);
-            let again = setup.start(running.crash(), Mistake::None, 1);
-            assert_eq!(shown(&again), expected, "byte {byte} of entry {n}, started");
         }
+        assert!(found > 100, "{found}");
     }
-    assert!(found > 100, "{found}");
 }
 
 /// sound::V2: nothing of the segment is moved or dropped, and its replica stays listed: so a start
@@ -85,8 +122,8 @@ fn a_segment_with_more_damage_is_kept() {
 #[test]
 fn planted_copies_that_are_not_verified_are_found() {
     let setup = Setup::small();
-    let is_wrong = |bug: Option<Bug>| {
-        let running = filled(&setup);
+    let is_wrong = |(fill, clean): Way, bug: Option<Bug>| {
+        let running = fill(&setup);
         running.store.set_verify_reads(false); // to see what was copied
         let expected = shown(&running);
         // In the value of an object that is alive.
@@ -96,13 +133,15 @@ fn planted_copies_that_are_not_verified_are_found() {
                 .flip_bits(TableId::DEFAULT, &key(7), &[8 * 40])
         );
         match bug {
-            Some(bug) => with_bug(bug, || clean_all(&running)),
-            None => clean_all(&running),
+            Some(bug) => with_bug(bug, || clean(&running)),
+            None => clean(&running),
         }
         shown(&running) != expected
     };
-    assert!(is_wrong(Some(Bug::CopiesUnverified)));
-    assert!(!is_wrong(None));
+    for way in WAYS {
+        assert!(is_wrong(way, Some(Bug::CopiesUnverified)));
+        assert!(!is_wrong(way, None));
+    }
 }
 
 /// The keys that a purge of half of the routes leaves, after a bit of this key has flipped.
