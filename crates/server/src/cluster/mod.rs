@@ -12,6 +12,6 @@ mod node_thread;
 mod silence;
 mod workers;
 
-pub use home::{FOLDER as BACKUP_FOLDER, cluster_of};
 pub(crate) use home::is_home;
+pub use home::{FOLDER as BACKUP_FOLDER, cluster_of};
 pub(crate) use life::{Lifeline, Ports};

@@ -231,7 +231,10 @@ fn removals_of_other_keys_do_not_break_what_only_reads_absent_keys() {
     }
     let reply = beside_removals(&mut s, b"EXEC\r\n");
     let sorted = "*1\r\n$2\r\nm0\r\n".repeat(4);
-    assert_eq!(reply, format!("*1004\r\n{}{sorted}", "$-1\r\n".repeat(1_000)));
+    assert_eq!(
+        reply,
+        format!("*1004\r\n{}{sorted}", "$-1\r\n".repeat(1_000))
+    );
 }
 
 /// A script that only reads has no locks, and sees a moment only if no key has come meanwhile.
