@@ -68,6 +68,11 @@ impl Swaps {
         self.eviction_victim.store(token.0, Ordering::Release);
     }
 
+    /// The segments for which a token stands, but for those of passes that evict.
+    pub fn evicted(&self) -> HashSet<SegmentId> {
+        self.queues().evicted.iter().copied().collect()
+    }
+
     /// Segments have left the list: the token ends with the last one that it stands for (D11).
     pub(super) fn end_token(&self, queues: &mut Queues, gone: &[SegmentId]) {
         queues.evicted.retain(|segment| !gone.contains(segment));
