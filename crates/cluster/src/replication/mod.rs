@@ -486,7 +486,7 @@ impl Master {
                 victims,
             }));
         }
-        if !later.is_empty() {
+        if !later.is_empty() && !has_bug(Bug::LaterVictimsForgotten) {
             self.unannounced.push(Pass {
                 first,
                 count,

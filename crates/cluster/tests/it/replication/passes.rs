@@ -1,6 +1,7 @@
 //! Passes with victims that the control log does not list yet (replication::O15).
 
 use duramen_base::ids::{Level, SegmentId};
+use duramen_base::planted::{Bug, with_bug};
 use duramen_cluster::control::State;
 use duramen_cluster::replication::{BackupId, Config, Effect, Master};
 use duramen_format::certificate::Certificate;
@@ -45,6 +46,20 @@ fn announce(master: &mut Master, victims: &[u64]) {
         count: 1,
         victims: victims.iter().map(|id| SegmentId(*id)).collect(),
     }));
+}
+
+#[test]
+fn o15_a_victim_that_is_forgotten_is_found() {
+    let is_announced = || {
+        let config = Config::one_backup(7, 1 << 20, 1 << 18);
+        let mut master = Master::new(config, State::default(), &[BACKUP], &[]);
+        announce(&mut master, &[1]);
+        master.opened(SegmentId(1), Kind::Head, 0);
+        commit(&mut master, &mut 100, &[]);
+        !victims(master.state()).is_empty()
+    };
+    assert!(is_announced());
+    assert!(!with_bug(Bug::LaterVictimsForgotten, is_announced));
 }
 
 /// A pass that named a head's new segment, a survivor before its Swap, or a segment that had left,

@@ -185,8 +185,8 @@ fn a_clock_is_set_back_while_segments_are_not_listed_yet() {
     step_back();
     commit();
     for round in 0..60 {
-        // The segments of the first rounds, and some numbers that no segment has.
-        (1..32).for_each(|id| store.engine().relocate(SegmentId(id)));
+        // All segments, and numbers that no segment has.
+        (1..400).for_each(|id| store.engine().relocate(SegmentId(id)));
         let _ = store.engine().clean_step(1 << 18);
         step_back();
         write(12 + round % 8);
