@@ -276,6 +276,8 @@ pub enum Bug {
     /// replication::O14: records that are only in a snapshot count while the control segment before
     /// it is open.
     SnapshotCountsBesideOlder,
+    /// replication::O15: a pass is not announced for a victim that is listed later.
+    LaterVictimsForgotten,
     /// replication::O3: the record of the epoch of the segment before need not be synced.
     PredecessorMayShrink,
     /// replication::O8: replicas of an older epoch count.

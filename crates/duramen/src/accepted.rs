@@ -7,9 +7,12 @@
 //!   token. Any other damage refuses the start as before.
 //! - Z2: the key of each lost entry is removed, durably, before anything is served, unless a newer
 //!   version of it is whole. So no older version of it appears. New versions are above the lost
-//!   ones: a repetition of this after a crash removes nothing that was written since.
-//! - Z3: the damaged segments are replaced once that is durable. The list stays: it has no effect
-//!   without these segments, whose ids are never given again.
+//!   ones: a repetition of this after a crash removes nothing that was written since. Without room
+//!   on the disk the keys are removed in memory, and the commits follow when there is room. Until
+//!   then no reply that shows a removal is given, and a crash repeats all of this.
+//! - Z3: the damaged segments are replaced once that is durable: the Swap waits for all that was
+//!   appended before it (swap::D2). The list stays: it has no effect without these segments, whose
+//!   ids are never given again.
 //! - Z4: a tombstone takes the place of each lost entry, even if its key is absent or has a newer
 //!   version: the lost entry may have been the only one that named the segment of an older one.
 //!   Entries that name a damaged segment stay needed as long as a segment is listed that the start
@@ -112,6 +115,7 @@ impl Left {
         }
         let mut session = durable.engine.brief_session()?;
         for claims in claims.chunks(STEP_KEYS) {
+            durable.log().disk_full(false); // Z2: only the commit needs the disk
             for (segment, claim) in claims.iter().filter(|_| !has_bug(Bug::OlderIsShown)) {
                 let table = Table(claim.table);
                 let is_object = match claim.kind {
@@ -127,7 +131,11 @@ impl Left {
                 guard.bury_lost(table, key, *segment, (claim.version, is_object))?;
                 let _ = guard.take_position(); // the commit has everything
             }
-            durable.commit_once(&mut durable.lock(), Level::Synced)?;
+            match durable.commit_once(&mut durable.lock(), Level::Synced) {
+                Ok(()) => {}
+                Err(Error::DiskFull(_)) => durable.log().disk_full(true),
+                Err(error) => return Err(error),
+            }
         }
         for loss in &self.losses {
             let (bytes, keys) = (loss.bytes(), loss.claims.len());

@@ -52,6 +52,8 @@
 //! - O14: a record that does not fit into the newest control segment, and each one after it, is in
 //!   the next one's snapshot. It counts when that snapshot is there and the control segment before
 //!   is closed, as otherwise a recovery may take that for the newest.
+//! - O15: a pass with a victim that is not listed yet is announced for it right after the record
+//!   that lists it, in the same send. So no data of the victim counts without the announcement.
 //!
 //! **Flow**: one call per replica at a time; at most [`Config::writes_max`] calls for data and
 //! [`Config::frees_max`] frees in flight; control segments never wait for data. A backup that
@@ -78,7 +80,7 @@ use crate::placement::{Layout, Member, Placement};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_format::certificate::Certificate;
-use duramen_format::control::{Added, Record};
+use duramen_format::control::{Added, Pass, Record};
 use duramen_format::segment::{HEADER_BYTES, Header, Kind};
 use segment::{Progress, Replica, Segment};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -218,6 +220,8 @@ pub struct Master {
     heads: BTreeMap<u32, SegmentId>,
     swaps: VecDeque<Pending>,
     next_swap: u64,
+    /// Passes with those of their victims that are not listed yet (O15).
+    unannounced: Vec<Pass>,
     placement: Placement,
     /// Backups that have rejected an opening.
     refusing: BTreeSet<BackupId>,
@@ -304,6 +308,7 @@ impl Master {
             heads: BTreeMap::new(),
             swaps: VecDeque::new(),
             next_swap: 1,
+            unannounced: Vec::new(),
             placement: Placement::new(config.layout, config.replicas, config.server),
             refusing: BTreeSet::new(),
             refusing_copies: BTreeSet::new(),
@@ -449,23 +454,61 @@ impl Master {
     }
 
     /// Writes a record that depends only on its place in the control log: a table's, a pass, a safe
-    /// version.
+    /// version. A pass waits for those of its victims that are not listed (O15).
     ///
     /// # Panics
     /// If the record contradicts the state.
     pub fn record(&mut self, record: Record) {
         match record {
+            Record::Pass(pass) => self.announce(pass),
             Record::TableCreate { .. }
             | Record::TableDrop { .. }
             | Record::TableClear { .. }
             | Record::TableLevel { .. }
-            | Record::Pass(_)
             | Record::SafeVersion { .. }
             | Record::CleanShutdown { .. } => {
                 self.write_record(&record);
             }
             _ => panic!("a `{}` record is written by a rule", record.name()),
         }
+    }
+
+    /// Announces the pass for the victims that are listed; the others wait (O15).
+    fn announce(&mut self, pass: Pass) {
+        let (first, count) = (pass.first, pass.count);
+        let is_listed = |victim: &SegmentId| self.state.segments.contains_key(victim);
+        let (victims, later): (Vec<SegmentId>, Vec<SegmentId>) =
+            pass.victims.into_iter().partition(is_listed);
+        if !victims.is_empty() || later.is_empty() {
+            self.write_record(&Record::Pass(Pass {
+                first,
+                count,
+                victims,
+            }));
+        }
+        if !later.is_empty() && !has_bug(Bug::LaterVictimsForgotten) {
+            self.unannounced.push(Pass {
+                first,
+                count,
+                victims: later,
+            });
+        }
+    }
+
+    /// O15: segments were listed just now.
+    fn announce_listed(&mut self) {
+        for pass in std::mem::take(&mut self.unannounced) {
+            self.announce(pass);
+        }
+    }
+
+    /// Victims for which passes wait are given up, unless they `may_be_listed` in time (O15): they
+    /// have left the log already, or were given up before they got into it.
+    pub fn forget_victims(&mut self, may_be_listed: impl Fn(SegmentId) -> bool) {
+        for pass in &mut self.unannounced {
+            pass.victims.retain(|victim| may_be_listed(*victim));
+        }
+        self.unannounced.retain(|pass| !pass.victims.is_empty());
     }
 
     /// Proposes to replace `remove` in the log by `add`, which were opened or written before.

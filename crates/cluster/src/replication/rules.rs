@@ -343,6 +343,7 @@ impl Master {
                 kind,
             });
             self.segment_mut(id).listed_at = Some(at);
+            self.announce_listed();
             return true;
         }
         let in_parts = has_bug(Bug::EpochBeforeAll);
@@ -403,6 +404,7 @@ impl Master {
             let segment = self.segment_mut(id);
             (segment.listed_at, segment.close_recorded) = (Some(at), true);
         }
+        self.announce_listed();
         true
     }
 

@@ -177,13 +177,11 @@ impl Durable {
         for change in collected.changes() {
             master.record(table_record(change));
         }
+        // A victim that is not listed yet waits in the rules (replication::O15). One whose swap is
+        // written already needs no announcement: nothing that is written now counts without that
+        // swap (G1).
+        master.forget_victims(|victim| self.log().is_durable_segment(victim));
         for pass in collected.passes() {
-            // A member's swap does not wait for the next group, so it may be written already: then
-            // there is nothing to announce.
-            let listed = |victim| master.state().segments.contains_key(victim);
-            if self.remote().is_some() && !pass.victims.iter().all(listed) {
-                continue;
-            }
             master.record(Record::Pass(Pass {
                 first: pass.first,
                 count: pass.count,

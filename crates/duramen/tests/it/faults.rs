@@ -19,16 +19,16 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 const T: TableId = TableId::DEFAULT;
 
 #[derive(Default)]
-struct Faults {
+pub struct Faults {
     full: AtomicBool,
     /// Not even allocated blocks can be written, except for headers: a file system that copies on
     /// write.
-    stuck: AtomicBool,
+    pub stuck: AtomicBool,
     syncs_fail: AtomicBool,
 }
 
 /// A directory whose device fails on demand.
-fn faulty(dir: &Path) -> (Arc<dyn Disk>, Arc<Faults>) {
+pub fn faulty(dir: &Path) -> (Arc<dyn Disk>, Arc<Faults>) {
     let faults = Arc::new(Faults::default());
     let told = faults.clone();
     let disk = Fronted::new(

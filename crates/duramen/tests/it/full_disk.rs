@@ -1,8 +1,12 @@
 //! Disks that are small for their store: each head can write, and a cache evicts.
 
-use duramen::{Error, Level, Options, Store};
+use crate::faults::faulty;
+use crate::lost;
+use duramen::{DiskState, Error, Level, Options, Store};
 use duramen_engine::{Mode, TableId};
 use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 const T: TableId = TableId::DEFAULT;
 const MIB: u64 = 1 << 20;
@@ -64,4 +68,41 @@ fn a_cache_whose_disk_is_full_evicts() {
     assert!(store.engine().stats().entries_evicted > 1000);
     let last = session.get(T, "key 3999").unwrap();
     assert_eq!(last.unwrap().bytes, vec![3999u32 as u8; 50_000]);
+}
+
+/// A start removes the keys of an accepted loss before it serves. On a full disk it failed for
+/// that, though any other start serves reads then.
+#[test]
+fn a_start_on_a_full_disk_serves_reads_though_it_accepts_a_loss() {
+    let dir = lost::accepted(&[7, 8]);
+    let options = || {
+        let mut options = Options::new(dir.path(), 64 * MIB).heads(2);
+        options.engine.huge_pages = false;
+        options.wal_bytes = 4 * MIB;
+        options
+    };
+    let (disk, faults) = faulty(dir.path());
+    faults.stuck.store(true, Ordering::Release);
+    let store = Store::open_on(disk, options(), true, &|_| {}).unwrap();
+    assert_eq!(store.log().unwrap().disk(), DiskState::Full);
+    let mut reader = store.engine().session().unwrap();
+    for n in [6, 7, 8, 9] {
+        let guard = reader.pin();
+        let found = guard.read(T, guard.hash(&lost::key(n)), &lost::key(n));
+        let is_there = found.unwrap().is_some();
+        assert_eq!(is_there, n == 6 || n == 9, "key {n}");
+    }
+    drop(reader);
+    faults.stuck.store(false, Ordering::Release);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut session = store.session().unwrap();
+    while let Err(error) = session.set(T, b"after", b"value") {
+        assert!(Instant::now() < deadline, "{error}");
+        std::thread::yield_now();
+    }
+    drop(session);
+    lost::check(&store, &[7, 8]);
+    store.close().unwrap();
+    drop(store);
+    lost::check(&Store::open(options()).unwrap(), &[7, 8]);
 }

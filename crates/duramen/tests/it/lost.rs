@@ -26,7 +26,7 @@ fn options(dir: &Path) -> Options {
     options
 }
 
-fn key(n: u32) -> Vec<u8> {
+pub fn key(n: u32) -> Vec<u8> {
     format!("user:{n}").into_bytes()
 }
 
@@ -84,8 +84,15 @@ fn is_refused(dir: &Path) -> bool {
     }
 }
 
+/// As [`damaged`], and the loss is accepted.
+pub fn accepted(lost: &[u32]) -> TempDir {
+    let dir = damaged(lost);
+    accept(&*disk(dir.path()), &look(dir.path()).losses).unwrap();
+    dir
+}
+
 /// All keys have their new values, but for those of `lost`: they are absent.
-fn check(store: &Arc<Store>, lost: &[u32]) {
+pub fn check(store: &Arc<Store>, lost: &[u32]) {
     let mut session = store.session().unwrap();
     for n in 0..KEYS {
         let value = session.get(T, key(n)).unwrap();
@@ -154,8 +161,7 @@ fn a_start_goes_on_without_what_is_lost_once_that_is_accepted() {
 /// accepted::Z2: the value of before was durable, and is in the log.
 #[test]
 fn older_values_of_lost_entries_that_are_shown_are_found() {
-    let dir = damaged(&[7]);
-    accept(&*disk(dir.path()), &look(dir.path()).losses).unwrap();
+    let dir = accepted(&[7]);
     let store = with_bug(Bug::OlderIsShown, || Store::open(options(dir.path()))).unwrap();
     let mut session = store.session().unwrap();
     let value = session.get(T, key(7)).unwrap().expect("the older one");

@@ -456,8 +456,12 @@ impl Context {
             }
             let location = Space::location(here);
             let Some((source, entry)) = current.verified_entry(core, here) else {
+                // More damage since it was verified: this context stays here until the next start.
+                // The pass cannot end without this victim, of which survivors have a part. Their
+                // Swap would let later passes clean them, and what then kills such an entry does
+                // not name a segment that keeps it needed while this one is listed (swap::D3).
                 current.again.extend_from_slice(&again);
-                return None; // more damage since it was verified: this context stays here
+                return None;
             };
             if again.is_empty() {
                 at += entry.padded_bytes;

@@ -19,6 +19,9 @@
 //!   leave the disk: by a pass that evicts, or, if any other work has no room for a survivor, for
 //!   that segment alone. Until it has left, the creation of an absent key names the announcement,
 //!   so that an evicted object cannot come back after the key was deleted again (swap::D11).
+//! - V5: a token (swap::D11) ends. While tombstones accumulate, the segments that it stands for are
+//!   relocated, one between two other passes: nothing else takes those that are full of live data,
+//!   and each tombstone that names the token is needed until the last of them has left.
 //!
 //! Paper: [Rumble14 §4-7]; differs: victims of a pass are emptied one after the other, so their
 //! memory is free long before the pass ends, and a reserve of one window per cleaner is enough;
@@ -26,7 +29,9 @@
 
 use super::balance::{Load, Work};
 use super::candidate::Candidate;
-use super::select::{select_disk, select_hollow_on_disk, select_memory, select_wanted};
+use super::select::{
+    select_disk, select_hollow_on_disk, select_memory, select_wanted, want_of_token,
+};
 use crate::TableId;
 use crate::core::Core;
 use crate::core::cleaning::{Context, Current, Goal, Kind, PassAtWork, Tally};
@@ -105,6 +110,9 @@ impl Context {
             }
         }
         let load = core.load(log);
+        if !loading && load.tombstones_accumulate() {
+            want_of_token(core, log, self.node); // the next choice is for it
+        }
         let work = if evict && !loading {
             Work::Combine
         } else {

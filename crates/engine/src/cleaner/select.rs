@@ -14,6 +14,7 @@ use crate::log::Log;
 use crate::space::Purpose;
 use crate::space::segment::State;
 use crate::space::{SEGLET_BYTES, SEGMENT_HEADER_BYTES};
+use duramen_base::ids::SegmentId;
 use std::collections::BTreeMap;
 
 /// Victims per selection: enough to sort by age, few enough that the choice is fresh.
@@ -472,6 +473,20 @@ pub fn select_wanted(core: &Core, log: &Log, node: usize) -> Vec<u32> {
         return Vec::new();
     }
     claim(core, wanted, 1, None)
+}
+
+/// Asks for the relocation of a segment for which a token stands, one at a time (levels::V5).
+pub fn want_of_token(core: &Core, log: &Log, node: usize) {
+    let swaps = log.swaps();
+    if log.eviction_victim() == SegmentId::NONE || swaps.relocations.is_asking() {
+        return;
+    }
+    let evicted = swaps.evicted();
+    let windows = settled_windows(core, log, node).into_iter();
+    let mut segments = windows.map(|window| log.segment_of(window as usize));
+    if let Some(segment) = segments.find(|segment| evicted.contains(segment)) {
+        swaps.relocations.want(segment);
+    }
 }
 
 /// `on_flash`: where they must be; a window may turn cold between two looks.

@@ -15,7 +15,8 @@
 //!   leave without a trace. When it is set back, they count as evicted: until their segments have
 //!   left the log, a key that is created or removed in place of such an object names these
 //!   segments (swap::D11). So each write that is acknowledged after the step outlives any restart.
-//!   The step is noticed within a second; a key that is created before that is not covered.
+//!   The step is noticed within a second; a key that is created before that is not covered. The
+//!   step may come at any time, so some of the segments are not listed on disk yet (swap::D12).
 //! - DC2: keys that wait for their tombstones are bounded in number and bytes. The expiry pass
 //!   finds the others again.
 

@@ -46,6 +46,11 @@
 //!   So the entry is needed until the last of them has left (D4), and no evicted object comes back
 //!   in place of a newer one. An object that has expired by a clock that was set back since counts
 //!   as evicted (core::doubt::DC4).
+//! - D12: a token is named at once, and stands also for survivors before their Swap and for the new
+//!   segments of heads. The control log does not list these yet: it announces each with the record
+//!   that lists it (replication::O15). Until then a crash leaves the victims of a survivor, which
+//!   are announced with it, and nothing of a head's new segment. Victims of a Swap that is recorded
+//!   and not durable are not announced: what is written after the record is lost with it.
 //!
 //! **Concurrency**: one lock for the list (read once per group of entries by cleaners), one for the
 //! queues. The list's lock may be taken under the queue's, never the other way round. Paper:
@@ -625,13 +630,13 @@ impl Swaps {
                 }
             }
         }
+        let gone: Vec<SegmentId> = segments.iter().map(|(id, _)| *id).collect();
         let mut list = self.change_list();
-        for (segment, _) in segments {
-            list.segments.remove(&segment.0);
-        }
+        list.remove(&gone);
         self.count
             .store(list.segments.len() as u64, Ordering::Relaxed);
         drop(list);
+        self.end_token(&mut queues, &gone);
         free.iter().for_each(|window| self.let_go(*window));
         free
     }
@@ -718,13 +723,7 @@ impl Swaps {
             *life.expect("a survivor is listed from its opening") = Life::Settled;
             queues.written.remove(&segment.0);
         }
-        for segment in &swap.remove {
-            list.segments.remove(&segment.0);
-        }
-        for pass in &mut list.passes {
-            pass.victims.retain(|victim| !swap.remove.contains(victim));
-        }
-        list.passes.retain(|pass| !pass.victims.is_empty());
+        list.remove(&swap.remove);
         let count = list.segments.len() as u64;
         self.count.store(count, Ordering::Relaxed);
         self.found.fetch_min(count, Ordering::Relaxed); // D10
@@ -737,12 +736,7 @@ impl Swaps {
         }
         self.done.fetch_add(1, Ordering::Relaxed);
         self.progress.fetch_add(1, Ordering::Relaxed);
-        let evicted = &mut queues.evicted;
-        evicted.retain(|segment| !swap.remove.contains(segment));
-        let evicting = queues.evicting.is_some() || !queues.evicted.is_empty();
-        if !evicting && !queues.pending.iter().any(|pending| pending.evicted) {
-            self.eviction_victim.store(0, Ordering::Release);
-        }
+        self.end_token(&mut queues, &swap.remove);
     }
 
     /// Passes that a crash cut off, from the control log (D4). Called before any segment is loaded.

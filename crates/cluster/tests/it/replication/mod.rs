@@ -3,6 +3,7 @@
 
 mod disk;
 mod losses;
+mod passes;
 mod schedules;
 mod writer;
 

@@ -1,19 +1,55 @@
 //! The token that entries of absent keys name while evicted objects are on disk, or objects that
 //! have expired by a clock that was set back since (swap::D11).
 
-use super::{Log, Pass, Swaps};
+use super::{List, Log, Pass, Queues, Swaps};
 use duramen_base::ids::SegmentId;
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
+impl List {
+    /// These segments are not listed any more, and no pass cleans them.
+    pub(super) fn remove(&mut self, gone: &[SegmentId]) {
+        for segment in gone {
+            self.segments.remove(&segment.0);
+        }
+        for pass in &mut self.passes {
+            pass.victims.retain(|victim| !gone.contains(victim));
+        }
+        self.passes.retain(|pass| !pass.victims.is_empty());
+    }
+}
+
+impl Queues {
+    /// Listed segments of which memory has nothing any more, or soon has.
+    fn leaving(&self) -> impl Iterator<Item = SegmentId> + '_ {
+        let pending = self.pending.iter();
+        let victims = pending.flat_map(|pending| &pending.swap.remove);
+        let all = self.empty.iter().chain(&self.working).chain(victims);
+        all.copied()
+    }
+}
+
 impl Swaps {
-    /// Announces that objects of these segments, which are listed, are evicted outside of the
-    /// passes that evict (swap::D11). Called before the first of them is. `new_token`: gives an id
-    /// that no segment gets.
-    fn evict_from(&self, mut segments: Vec<SegmentId>, new_token: impl FnOnce() -> SegmentId) {
-        let mut queues = self.queues();
+    /// Announces that objects of these segments are evicted outside of the passes that evict
+    /// (swap::D11). Called before the first of them is. `with_leaving`: also of those that memory
+    /// soon knows no more. `new_token`: gives an id that no segment gets.
+    fn evict_from(
+        &self,
+        mut segments: Vec<SegmentId>,
+        with_leaving: bool,
+        new_token: impl FnOnce() -> SegmentId,
+    ) {
+        let mut queues = self.queues(); // until then no segment leaves the list
         let known: HashSet<SegmentId> = queues.evicted.iter().copied().collect();
-        segments.retain(|segment| !known.contains(segment));
+        let needs = self.needs();
+        // Until its Swap is durable, the objects of a survivor are in its victims too (D12).
+        if with_leaving || segments.iter().any(|segment| !needs.is_settled(*segment)) {
+            segments.extend(queues.leaving());
+            segments.sort_unstable();
+            segments.dedup();
+        }
+        segments.retain(|it| !known.contains(it) && needs.list.segments.contains_key(&it.0));
+        drop(needs);
         if segments.is_empty() {
             return;
         }
@@ -32,13 +68,18 @@ impl Swaps {
         self.eviction_victim.store(token.0, Ordering::Release);
     }
 
-    /// Listed segments of which memory has nothing any more, or soon has.
-    fn leaving(&self) -> Vec<SegmentId> {
-        let queues = self.queues();
-        let pending = queues.pending.iter();
-        let victims = pending.flat_map(|pending| &pending.swap.remove);
-        let all = queues.empty.iter().chain(&queues.working).chain(victims);
-        all.copied().collect()
+    /// The segments for which a token stands, but for those of passes that evict.
+    pub fn evicted(&self) -> HashSet<SegmentId> {
+        self.queues().evicted.iter().copied().collect()
+    }
+
+    /// Segments have left the list: the token ends with the last one that it stands for (D11).
+    pub(super) fn end_token(&self, queues: &mut Queues, gone: &[SegmentId]) {
+        queues.evicted.retain(|segment| !gone.contains(segment));
+        let evicting = queues.evicting.is_some() || !queues.evicted.is_empty();
+        if !evicting && !queues.pending.iter().any(|pending| pending.evicted) {
+            self.eviction_victim.store(0, Ordering::Release);
+        }
     }
 }
 
@@ -47,17 +88,14 @@ impl Log {
     /// object in a pass or a compaction that does not evict (swap::D11).
     pub(crate) fn announce_evicted(&self, segments: Vec<SegmentId>) {
         let new_token = || self.new_segment_ids(1);
-        self.swaps().evict_from(segments, new_token);
+        self.swaps().evict_from(segments, false, new_token);
     }
 
     /// Objects of these segments, and of those that memory knows no more, may have expired by a
     /// clock that was set back since: they count as evicted (core::doubt::DC4).
-    pub(crate) fn announce_expired(&self, mut segments: Vec<SegmentId>) {
-        segments.extend(self.swaps().leaving());
-        segments.sort_unstable();
-        segments.dedup();
-        segments.retain(|segment| self.swaps().is_listed(*segment));
-        self.announce_evicted(segments);
+    pub(crate) fn announce_expired(&self, segments: Vec<SegmentId>) {
+        let new_token = || self.new_segment_ids(1);
+        self.swaps().evict_from(segments, true, new_token);
     }
 
     /// The victim that an entry of an absent key names while evicted objects can still come
@@ -99,9 +137,9 @@ mod tests {
         let swaps = Swaps::new(100, 100, 4, 100, HEADS);
         (1..=4).for_each(|id| swaps.opened(SegmentId(id)));
         assert_eq!(token_of(&swaps), 0);
-        swaps.evict_from(vec![SegmentId(1)], || SegmentId(50));
+        swaps.evict_from(vec![SegmentId(1)], false, || SegmentId(50));
         assert_eq!(token_of(&swaps), 50);
-        swaps.evict_from(vec![SegmentId(1), SegmentId(2)], || unreachable!());
+        swaps.evict_from(vec![SegmentId(1), SegmentId(2)], false, || unreachable!());
         let pass = Pass {
             first: SegmentId(60),
             count: 4,
@@ -130,10 +168,45 @@ mod tests {
         };
         swaps.opened(SegmentId(5));
         swaps.announce(pass, true);
-        swaps.evict_from(vec![SegmentId(5)], || unreachable!());
+        swaps.evict_from(vec![SegmentId(5)], false, || unreachable!());
         swap_out(&swaps, &[4]);
         assert!(token_of(&swaps) == 70 && is_needed(&swaps, 70));
         swap_out(&swaps, &[5]);
         assert!(token_of(&swaps) == 0 && !is_needed(&swaps, 70));
+    }
+
+    /// The clock was set back while a survivor waited for its Swap: objects that had left memory
+    /// came back with the survivor, or its victim, if only the other one was announced.
+    #[test]
+    fn a_survivor_and_its_victims_are_announced_together() {
+        let swaps = Swaps::new(100, 100, 4, 100, HEADS);
+        (1..=2).for_each(|id| swaps.opened(SegmentId(id)));
+        swaps.opened_survivor(SegmentId(9));
+        let swap = Swap {
+            add: vec![SegmentId(9)],
+            remove: vec![SegmentId(1)],
+            version_floor: 0,
+        };
+        swaps.scanned(swap.clone(), Default::default());
+        // As a compaction without room does; a step back names all that leaves anyway.
+        swaps.evict_from(vec![SegmentId(9), SegmentId(7)], false, || SegmentId(50));
+        let mut announced = Vec::new();
+        swaps.take_passes(&mut announced);
+        assert_eq!(announced[0].victims, [SegmentId(1), SegmentId(9)]);
+        swaps.finished(&swap);
+        assert!(token_of(&swaps) == 50 && is_needed(&swaps, 50));
+        swap_out(&swaps, &[9]);
+        assert!(token_of(&swaps) == 0 && !is_needed(&swaps, 50));
+    }
+
+    /// A token for a side log that was given up stood for ever.
+    #[test]
+    fn a_token_ends_with_a_side_log_that_is_given_up() {
+        let swaps = Swaps::new(100, 100, 4, 100, HEADS);
+        swaps.opened_side(SegmentId(3), 3, false);
+        swaps.evict_from(vec![SegmentId(3)], true, || SegmentId(50));
+        assert!(token_of(&swaps) == 50 && is_needed(&swaps, 50));
+        swaps.abandon(&[(SegmentId(3), 3)]);
+        assert!(token_of(&swaps) == 0 && !is_needed(&swaps, 50));
     }
 }

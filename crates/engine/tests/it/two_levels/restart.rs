@@ -6,6 +6,7 @@ use crate::two_levels::scenarios::{
     busy_setup, clean_all, fresh, get, in_time, listed, log_bytes, put, remove, seal, with_writer,
     with_writer_that,
 };
+use duramen_base::ids::SegmentId;
 use duramen_base::planted::{Bug, with_bug};
 use duramen_engine::{Session, TableId};
 use std::sync::Arc;
@@ -282,6 +283,49 @@ fn a_restart_keeps_a_key_in_the_millisecond_of_its_expiry() {
             assert_eq!(running.store.objects(TABLE), u64::from(is_there));
         });
     }
+}
+
+/// A clock was set back. One of the segments that then count as evicted was so full of live data
+/// that no pass took it: the token stood for ever, and so did each tombstone of a fresh key.
+#[test]
+fn a_token_ends_though_its_segment_is_full() {
+    let setup = Setup {
+        steady_ms: Some(Arc::default()),
+        ..busy_setup()
+    };
+    setup.now_ms.store(10_000_000, Ordering::Relaxed);
+    let segment_bytes = duramen_engine::segment_bytes(setup.memory_bytes) as usize;
+    let running = fresh(&setup);
+    let mut session = running.store.session().unwrap();
+    assert!(!running.store.remove_doubted().unwrap());
+    put_until(&mut session, b"key", b"value", 20_000_000);
+    for (key, bytes) in [(b"a", segment_bytes / 2), (b"b", segment_bytes * 49 / 100)] {
+        put(&mut session, key, &vec![7; bytes]).unwrap();
+    }
+    for n in 0..30u8 {
+        put(&mut session, &[b'f', n], &vec![7; segment_bytes * 9 / 20]).unwrap();
+    }
+    seal(&running);
+    setup.now_ms.fetch_sub(5_000, Ordering::Relaxed);
+    assert!(!running.store.remove_doubted().unwrap());
+    let stands = || running.store.log().unwrap().eviction_victim() != SegmentId::NONE;
+    let started = Instant::now();
+    while !stands() {
+        in_time(started); // a cleaner may have noticed the step, and announces it now
+        std::thread::yield_now();
+    }
+    with_writer(&running, || {
+        let mut n = 0u64;
+        while stands() {
+            n += 1;
+            assert!(n < 3_000_000, "the token stands for ever");
+            // Without room the cleaner has the time that it needs.
+            if put(&mut session, &n.to_le_bytes(), b"").is_ok() {
+                let _ = remove(&mut session, &n.to_le_bytes());
+            }
+        }
+    });
+    assert_eq!(get(&mut session, b"key").as_deref(), Some(&b"value"[..]));
 }
 
 /// The clock is two hours ahead at a start, and is set right. A key that had expired by it is

@@ -4,6 +4,7 @@
 //! and one that was there is there: whatever the clock showed in between.
 
 use duramen::{Level, Options, Store};
+use duramen_base::ids::SegmentId;
 use duramen_base::planted::{Bug, with_bug};
 use duramen_base::test_tier;
 use duramen_engine::{Clock, Departure, TableId};
@@ -157,6 +158,48 @@ fn a_clock_that_jumps_and_is_set_back_brings_no_key_back() {
             panic!("seed {seed}: {difference}");
         }
     }
+}
+
+/// The list on disk has neither the new segments of a head before their first commit, nor a
+/// survivor before its Swap. When the clock was set back at such a time, the next commit announced
+/// them all the same, and the process ended.
+#[test]
+fn a_clock_is_set_back_while_segments_are_not_listed_yet() {
+    let clocked = Clocked::new(1);
+    let store = clocked.open();
+    let step_back = || {
+        clocked.wall_ms.fetch_sub(2_000, Ordering::Relaxed);
+        store.engine().remove_doubted().expect("no key is doubted");
+    };
+    let commit = || assert!(store.log().unwrap().try_commit_here(Level::Synced));
+    let write = |number: u64| {
+        let mut session = store.engine().session().expect("a session");
+        let mut guard = session.pin();
+        let key = number.to_le_bytes();
+        let (hash, value) = (guard.hash(&key), vec![1; 190_000]);
+        let written = guard.write(T, hash, &key, &value, Some(START_MS + TTL_MS_MAX));
+        written.expect("there is room");
+    };
+    step_back(); // so the time before the next step is known
+    (0..12).for_each(&write); // more than a segment
+    step_back();
+    commit();
+    for round in 0..60 {
+        // All segments, and numbers that no segment has.
+        (1..400).for_each(|id| store.engine().relocate(SegmentId(id)));
+        let _ = store.engine().clean_step(1 << 18);
+        step_back();
+        write(12 + round % 8);
+        commit();
+        if round % 3 == 0 {
+            let _ = store.background_step();
+        }
+    }
+    let before = Clocked::shown(&store);
+    assert!((0..20).all(|key| before[key]));
+    store.close().expect("a clean stop");
+    drop(store);
+    assert_eq!(Clocked::shown(&clocked.open()), before);
 }
 
 #[test]
