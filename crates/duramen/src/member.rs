@@ -18,6 +18,9 @@ use std::sync::atomic::Ordering;
 
 /// Most calls with data, and most frees, in flight at once.
 const WRITES_MAX: usize = 16;
+/// Most copies of closed segments in flight at once. One is carried at a time (remote::Q7); a
+/// second one takes the place of one for which nothing moves.
+const COPIES_MAX: usize = 2;
 const FREES_MAX: usize = 3;
 /// Fewest segments of a zone when the log is full: a pass needs several victims of one zone.
 const ZONE_SEGMENTS_MIN: u64 = 16;
@@ -84,6 +87,7 @@ impl Store {
             replicas: options.replicas,
             one_stream: false,
             writes_max: WRITES_MAX,
+            copies_max: COPIES_MAX,
             frees_max: FREES_MAX,
             coordinated: true,
             layout,

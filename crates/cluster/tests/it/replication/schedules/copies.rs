@@ -1,0 +1,66 @@
+//! Copies of closed segments, in place of those that a lost backup had.
+
+use super::config;
+use super::scenarios::{end, polled};
+use duramen_base::ids::{Level, SegmentId};
+use duramen_cluster::control::State;
+use duramen_cluster::replication::{BackupId, Config, Effect, Master, Send};
+use duramen_format::certificate::Certificate;
+use duramen_format::segment::Kind;
+
+/// A lost backup had replicas of all closed segments. Their copies took all calls, one copy at a
+/// time was carried, and each write waited for its turn behind them.
+#[test]
+fn copies_of_closed_segments_delay_no_write() {
+    let config = Config {
+        replicas: 2,
+        writes_max: 16,
+        copies_max: 2,
+        ..config(false)
+    };
+    let backups = [1, 2, 3].map(BackupId);
+    let mut master = Master::new(config, State::default(), &backups, &[]);
+    let (mut next, certificate) = (0, Certificate::of(&[7; 500]));
+    let closed: Vec<SegmentId> = (100..140).map(SegmentId).collect();
+    for segment in &closed {
+        master.opened(*segment, Kind::Head, segment.0 as u32);
+        master.appended(*segment, certificate);
+        master.closed(*segment);
+    }
+    let head = SegmentId(200);
+    master.opened(head, Kind::Head, 0);
+    master.appended(head, Certificate::of(&[7; 100]));
+    for _ in 0..60 {
+        let effects = polled(&mut master, &mut next);
+        end(&mut master, effects);
+    }
+    assert!(master.is_idle(), "{}", master.describe());
+    master.backup_lost(backups[0]);
+    let mut copies = Vec::new();
+    let mut turn = |master: &mut Master, copies: &mut Vec<Send>| {
+        for effect in polled(master, &mut next) {
+            match effect {
+                Effect::Send(send) if closed.contains(&send.segment) => copies.push(send),
+                effect => end(master, vec![effect]),
+            }
+        }
+    };
+    for _ in 0..20 {
+        turn(&mut master, &mut copies);
+    }
+    assert_eq!(copies.len(), 2, "they are not answered yet");
+    assert_eq!(master.durable_bytes(head, Level::Synced), 100);
+    for length in 101..110 {
+        master.appended(head, Certificate::of(&vec![7; length]));
+        turn(&mut master, &mut copies);
+        let durable = master.durable_bytes(head, Level::Synced);
+        assert_eq!(durable, length as u32, "{}", master.describe());
+    }
+    for _ in 0..closed.len() {
+        assert!(copies.len() <= 2);
+        let answered = copies.drain(..).map(|send| send.ticket);
+        answered.for_each(|ticket| master.acked(ticket, Level::Synced));
+        turn(&mut master, &mut copies);
+    }
+    assert!(copies.is_empty() && closed.iter().all(|segment| master.is_safe(*segment)));
+}
