@@ -182,15 +182,18 @@ impl LogWriter {
 
     /// A server may get replicas. Never this one itself.
     pub fn backup_up(&self, member: Member) {
-        self.backups_up([member]);
+        self.backups_up([member], &[]);
     }
 
-    /// The same for several servers. Replicas are placed only after all of them are known: with the
-    /// first alone there would be no choice.
-    pub fn backups_up(&self, members: impl IntoIterator<Item = Member>) {
+    /// The same for several servers, of which some are about to be stopped
+    /// ([`backup_retires`](Self::backup_retires)). Replicas are placed only after all of them are
+    /// known: with the first alone there would be no choice.
+    pub fn backups_up(&self, members: impl IntoIterator<Item = Member>, retire: &[BackupId]) {
         self.hear(|commit| {
             let members = members.into_iter();
             members.for_each(|member| commit.master.backup_up(member));
+            let retire = retire.iter();
+            retire.for_each(|backup| commit.master.backup_retires(*backup));
         });
     }
 
@@ -199,7 +202,8 @@ impl LogWriter {
         self.hear(|commit| commit.backup_lost(backup));
     }
 
-    /// A server is about to be stopped: it gets no new replicas.
+    /// A server is about to be stopped: it gets no new replicas if others can take them
+    /// (placement::L5).
     pub fn backup_retires(&self, backup: BackupId) {
         self.hear(|commit| commit.master.backup_retires(backup));
     }
