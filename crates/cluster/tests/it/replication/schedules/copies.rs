@@ -4,7 +4,7 @@ use super::config;
 use super::scenarios::{end, polled};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_cluster::control::State;
-use duramen_cluster::replication::{BackupId, Config, Effect, Master, Send};
+use duramen_cluster::replication::{BackupId, Config, Effect, Found, Master, Send};
 use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
 
@@ -63,4 +63,64 @@ fn copies_of_closed_segments_delay_no_write() {
         turn(&mut master, &mut copies);
     }
     assert!(copies.is_empty() && closed.iter().all(|segment| master.is_safe(*segment)));
+}
+
+/// A backup is restarted and still has whole replicas. Copies of all of them were planned on
+/// another backup when it went, and one was sent: nearly everything was copied after a short
+/// restart.
+#[test]
+fn replicas_count_again_where_copies_are_only_planned() {
+    let (crashed, one, two, back) = (BackupId(1), BackupId(2), BackupId(3), BackupId(11));
+    let config = Config {
+        replicas: 2,
+        copies_max: 1,
+        ..config(false)
+    };
+    let mut master = Master::new(config, State::default(), &[crashed, one], &[]);
+    let (mut next, certificate) = (0, Certificate::of(&[7; 500]));
+    let segments = [100, 101, 102].map(SegmentId);
+    for segment in segments {
+        master.opened(segment, Kind::Head, segment.0 as u32);
+        master.appended(segment, certificate);
+        master.closed(segment);
+    }
+    for _ in 0..10 {
+        let effects = polled(&mut master, &mut next);
+        end(&mut master, effects);
+    }
+    master.backup_up(two);
+    master.backup_lost(crashed);
+    let mut copies = Vec::new();
+    for _ in 0..10 {
+        for effect in polled(&mut master, &mut next) {
+            match effect {
+                Effect::Send(send) if segments.contains(&send.segment) => copies.push(send),
+                effect => end(&mut master, vec![effect]),
+            }
+        }
+    }
+    let [copy] = &copies[..] else {
+        panic!("{copies:?}");
+    };
+    master.backup_up(back);
+    let found = segments.map(|segment| Found {
+        backup: back,
+        segment,
+        epoch: 0,
+        certificate,
+        closed: true,
+    });
+    assert_eq!(master.hand_back(back, &found), []);
+    for segment in segments {
+        assert_eq!(master.is_safe(segment), segment != copy.segment);
+        assert_eq!(master.holds(back, segment), segment != copy.segment);
+    }
+    master.acked(copy.ticket, Level::Synced);
+    for effect in polled(&mut master, &mut next) {
+        assert!(!matches!(effect, Effect::Send(send) if segments.contains(&send.segment)));
+        end(&mut master, vec![effect]);
+    }
+    // The others have this one by now.
+    assert_eq!(master.hand_back(back, &found), [copy.segment]);
+    assert!(segments.iter().all(|segment| master.is_safe(*segment)));
 }
