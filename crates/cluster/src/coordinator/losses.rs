@@ -105,7 +105,6 @@ impl Coordinator {
 /// For people, while an attempt has not ended.
 fn looked_for(server: ServerId) -> String {
     format!(
-        "the data of server {server} that no replica had is being looked for again: ask again in a \
-         while"
+        "the data of server {server} that no replica had is being looked for again: ask later"
     )
 }

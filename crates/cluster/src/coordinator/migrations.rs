@@ -29,7 +29,7 @@ const HALVED_BYTES_MIN: u64 = 16 << 20;
 const DECLINED_US: u64 = 10_000_000;
 /// A tablet that neither side serves for longer counts as unserved.
 const SWITCHING_US: u64 = 1_000_000;
-/// Ended migrations that are still known: all of a plan, since who waits for it looks for each move.
+/// Ended migrations that are still known: all of a plan, as `rebalance --wait` looks for each.
 const MOVED_KEPT: usize = STEPS_MAX;
 
 /// The progress of a migration, as its target reports it. Not stored.

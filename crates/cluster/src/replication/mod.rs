@@ -56,9 +56,10 @@
 //! **Flow**: one call per replica at a time; at most [`Config::writes_max`] calls for data,
 //! [`Config::copies_max`] copies (O11) beside them, and [`Config::frees_max`] frees in flight.
 //! Control segments never wait for data, nor data for copies: a lost backup may have had replicas
-//! of all closed segments. A backup that rejects an opening is asked again only after the others, and
-//! so is one that finds the bytes of a replica damaged four times. If two do, of one segment whose
-//! close is not recorded, the fault is this master's: it loses no more replicas, and its life ends.
+//! of all closed segments. A backup that rejects an opening is asked again only after the others,
+//! and so is one that finds the bytes of a replica damaged four times. If two do, of one segment
+//! whose close is not recorded, the fault is this master's: it loses no more replicas, and its life
+//! ends.
 //!
 //! **Ordered** means synced on every replica: a backup that has a record in its cache alone may
 //! lose it in a power cut, while another one keeps data that must not exist without the record.

@@ -28,9 +28,9 @@
 //!   handed to the consumer: from then on its record may be durable.
 //! - D7: the segments of a side log can be read from memory or from flash, as they were closed,
 //!   until its Swap is durable. If all replicas of a segment were lost before, there would be no
-//!   other copy of its bytes, and the Swap would wait for ever. The same holds for a pass's survivor
-//!   if the consumer writes several at once, to other servers: its window is *kept*, no compaction
-//!   takes it.
+//!   other copy of its bytes, and the Swap would wait for ever. So are the survivors of a pass if
+//!   the consumer writes several at once, to other servers: their windows are *kept*, and no
+//!   compaction takes them.
 //! - D8: a held window may turn cold once its frame is durable, and not before: until then the
 //!   consumer reads it. It stays held: only its memory is freed. The thread that gives the side log
 //!   up claims each of its windows first. So no other thread works on a window (engine::flash::F2)
