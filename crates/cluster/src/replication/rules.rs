@@ -62,6 +62,9 @@ impl Master {
     /// Whether as many calls with data are in flight as may be. Copies are counted apart: each is
     /// long, and a backup that is lost may have had replicas of all segments.
     fn is_crowded(&self, copies: bool) -> bool {
+        if has_bug(Bug::CopiesCrowdWrites) {
+            return self.in_flight.len() >= self.config.writes_max;
+        }
         let most = match copies {
             true => self.config.copies_max,
             false => self.config.writes_max,

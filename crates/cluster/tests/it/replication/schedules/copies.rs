@@ -3,15 +3,16 @@
 use super::config;
 use super::scenarios::{end, polled};
 use duramen_base::ids::{Level, SegmentId};
+use duramen_base::planted::{Bug, with_bug};
 use duramen_cluster::control::State;
 use duramen_cluster::replication::{BackupId, Config, Effect, Found, Master, Send};
 use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
 
-/// A lost backup had replicas of all closed segments. Their copies took all calls, one copy at a
-/// time was carried, and each write waited for its turn behind them.
-#[test]
-fn copies_of_closed_segments_delay_no_write() {
+/// A lost backup had replicas of all closed segments, whose copies are on their way. Returns their
+/// number, the bytes of a head that are durable in the poll after each write, and whether all is
+/// whole once the copies are answered.
+fn writes_beside_copies() -> (usize, Vec<u32>, bool) {
     let config = Config {
         replicas: 2,
         writes_max: 16,
@@ -48,21 +49,33 @@ fn copies_of_closed_segments_delay_no_write() {
     for _ in 0..20 {
         turn(&mut master, &mut copies);
     }
-    assert_eq!(copies.len(), 2, "they are not answered yet");
-    assert_eq!(master.durable_bytes(head, Level::Synced), 100);
-    for length in 101..110 {
+    let under_way = copies.len();
+    let mut durable = Vec::new();
+    for length in 101..=103 {
         master.appended(head, Certificate::of(&vec![7; length]));
         turn(&mut master, &mut copies);
-        let durable = master.durable_bytes(head, Level::Synced);
-        assert_eq!(durable, length as u32, "{}", master.describe());
+        durable.push(master.durable_bytes(head, Level::Synced));
     }
     for _ in 0..closed.len() {
-        assert!(copies.len() <= 2);
         let answered = copies.drain(..).map(|send| send.ticket);
         answered.for_each(|ticket| master.acked(ticket, Level::Synced));
         turn(&mut master, &mut copies);
     }
-    assert!(copies.is_empty() && closed.iter().all(|segment| master.is_safe(*segment)));
+    let is_whole = copies.is_empty() && closed.iter().all(|segment| master.is_safe(*segment));
+    (under_way, durable, is_whole)
+}
+
+/// One copy at a time was carried, and each write waited for its turn behind them.
+#[test]
+fn copies_of_closed_segments_delay_no_write() {
+    assert_eq!(writes_beside_copies(), (2, vec![101, 102, 103], true));
+}
+
+#[test]
+fn copies_that_take_all_calls_are_found() {
+    let (copies, durable, _) = with_bug(Bug::CopiesCrowdWrites, writes_beside_copies);
+    assert_eq!(copies, 16);
+    assert!(durable.iter().all(|bytes| *bytes <= 100), "{durable:?}");
 }
 
 /// A backup is restarted and still has whole replicas. Copies of all of them were planned on
