@@ -386,6 +386,7 @@ def test_the_memory_of_a_server_is_one_number():
         ({"auth": {"password": "p", "token": "short"}}, "openssl rand"),
         ({**AUTH, "cluster": {"servers": 3, "replicas": 3}}, "at most 2"),
         ({**AUTH, "coordinator": {"count": 2}}, "share etcd"),
+        ({**AUTH, "cluster": {"name": "n" * 65}}, "name"),
         ({**AUTH, "memory": {"limit": "2gb"}}, "pattern"),
         ({**AUTH, "tls": {"existingSecret": "t", "only": True, "cluster": False}}, "needs tls.cluster"),
         ({**AUTH, "tls": {"existingSecret": "t", "ca": False}}, "need the authority"),

@@ -298,6 +298,8 @@ pub enum Bug {
     DroppedUnseen,
     /// replication::O11: lost replicas of a closed segment are not replaced.
     ClosedNotRefilled,
+    /// Copies of closed segments count as calls with data, and take all of these.
+    CopiesCrowdWrites,
     /// needed::U4: a backup does not tell the master that a replica was found damaged.
     DamageStays,
     /// A refused opening counts as one that never happened, although a repetition of it may have

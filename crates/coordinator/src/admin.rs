@@ -3,8 +3,9 @@
 //!
 //! **Invariants**
 //! - A1: a peer has [`PATIENCE`] to send its request, TLS's handshake included, of which at most
-//!   [`HEAD_BYTES_MAX`] are read, and as long to take the answer; more than [`AT_ONCE`] peers at a
-//!   time are turned away.
+//!   [`HEAD_BYTES_MAX`] are read, and as long to take the answer. One more than [`AT_ONCE`] closes
+//!   the oldest, so that a probe is answered beside any number of peers that never finish their
+//!   request.
 //! - A2: `/status` and `/metrics` are for users of the cluster that may run `INFO`. As long as the
 //!   cluster has no users, a peer on TLS must show a certificate of the authority for them.
 //! - A3: a failed login is answered at once, so that it keeps no place; the address has to wait
@@ -17,14 +18,18 @@ use duramen_acl::basic;
 use duramen_net::Handle;
 use duramen_tls::Identity;
 use duramen_tls::rustls::{ServerConnection, StreamOwned};
+use std::collections::VecDeque;
 use std::io::{Error as IoError, ErrorKind, Read, Result as IoResult, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(2);
 const HEAD_BYTES_MAX: usize = 8 << 10;
 const AT_ONCE: usize = 16;
+/// Threads of peers, those included that end because their peer was closed: beyond it, a newcomer
+/// is closed.
+const THREADS_MAX: usize = 4 * AT_ONCE;
 /// Longest commit of a leader that counts as alive and ready; beyond it, the leader can do nothing
 /// for its cluster.
 const STORE_PATIENCE: Duration = Duration::from_secs(5);
@@ -49,11 +54,13 @@ pub(crate) fn listen(address: SocketAddr, context: Context) -> Result<SocketAddr
     let real = listener.local_addr().map_err(failed)?;
     let context = Arc::new(context);
     let serve = move || {
-        let busy = Arc::new(());
+        let (busy, mut open) = (Arc::new(()), Open::default());
         for stream in listener.incoming().flatten() {
-            if Arc::strong_count(&busy) > AT_ONCE {
+            if Arc::strong_count(&busy) > THREADS_MAX {
                 continue; // which closes it
             }
+            let stream = Arc::new(stream);
+            open.add(&stream);
             let (context, busy) = (Arc::clone(&context), Arc::clone(&busy));
             // If no thread can be started, the peer is turned away.
             let _ = std::thread::Builder::new()
@@ -74,14 +81,33 @@ pub(crate) fn listen(address: SocketAddr, context: Context) -> Result<SocketAddr
     Ok(real)
 }
 
+/// The peers that are served, the oldest first (A1).
+#[derive(Default)]
+struct Open {
+    peers: VecDeque<Weak<TcpStream>>,
+}
+
+impl Open {
+    fn add(&mut self, stream: &Arc<TcpStream>) {
+        self.peers.retain(|peer| peer.strong_count() > 0);
+        if self.peers.len() >= AT_ONCE
+            && let Some(oldest) = self.peers.pop_front()
+            && let Some(oldest) = oldest.upgrade()
+        {
+            let _ = oldest.shutdown(Shutdown::Both); // its thread ends
+        }
+        self.peers.push_back(Arc::downgrade(stream));
+    }
+}
+
 /// A socket whose reads and writes end at a time (A1).
 struct Timed {
-    stream: TcpStream,
+    stream: Arc<TcpStream>,
     until: Instant,
 }
 
 impl Timed {
-    fn new(stream: TcpStream) -> Timed {
+    fn new(stream: Arc<TcpStream>) -> Timed {
         Timed {
             stream,
             until: Instant::now() + PATIENCE,
@@ -105,7 +131,7 @@ impl Read for Timed {
     fn read(&mut self, bytes: &mut [u8]) -> IoResult<usize> {
         loop {
             self.stream.set_read_timeout(self.left()?)?;
-            match self.stream.read(bytes) {
+            match (&*self.stream).read(bytes) {
                 // The process was stopped and continued.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 read => return read,
@@ -117,11 +143,11 @@ impl Read for Timed {
 impl Write for Timed {
     fn write(&mut self, bytes: &[u8]) -> IoResult<usize> {
         self.stream.set_write_timeout(self.left()?)?;
-        self.stream.write(bytes)
+        (&*self.stream).write(bytes)
     }
 
     fn flush(&mut self) -> IoResult<()> {
-        self.stream.flush()
+        (&*self.stream).flush()
     }
 }
 
@@ -134,7 +160,7 @@ struct Peer {
 }
 
 impl Context {
-    fn serve(&self, stream: TcpStream) -> IoResult<()> {
+    fn serve(&self, stream: Arc<TcpStream>) -> IoResult<()> {
         let address = stream.peer_addr()?;
         let mut socket = Timed::new(stream);
         let Some(identity) = &self.identity else {
@@ -327,6 +353,28 @@ mod tests {
         assert_eq!(header(head, "accept"), None);
     }
 
+    /// 16 peers that sent nothing kept `/livez` from everybody else: the newcomer was closed.
+    #[test]
+    fn one_peer_too_many_closes_the_oldest() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (mut open, mut peers, mut served) = (Open::default(), Vec::new(), Vec::new());
+        for _ in 0..=AT_ONCE {
+            peers.push(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+            let stream = Arc::new(listener.accept().unwrap().0);
+            open.add(&stream);
+            served.push(stream);
+        }
+        let mut is_closed = |n: usize| {
+            peers[n].set_nonblocking(n > 0).unwrap();
+            peers[n].read(&mut [0]).is_ok()
+        };
+        assert!(is_closed(0), "it has ended");
+        assert!(!(1..=AT_ONCE).any(&mut is_closed));
+        drop(served.pop()); // it was answered
+        open.add(&served[0]);
+        assert!(!is_closed(1), "there is a free place");
+    }
+
     /// A peer that sent a byte each second kept its thread for two hours: 16 of them kept `/livez`
     /// from everybody else.
     #[test]
@@ -334,7 +382,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (stream, _) = listener.accept().unwrap();
-        let mut stream = Timed::new(stream);
+        let mut stream = Timed::new(Arc::new(stream));
         let start = Instant::now();
         let sender = std::thread::spawn(move || {
             while start.elapsed() < 5 * PATIENCE && peer.write_all(b"x").is_ok() {

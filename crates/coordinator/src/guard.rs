@@ -225,7 +225,10 @@ fn command_of(admin: &Admin) -> (&'static str, Option<&str>) {
         | Admin::AbortMigration { .. }
         | Admin::Rebalance { is_dry: false } => ("duramen.tablet", None),
         Admin::Drain { .. } | Admin::Undrain { .. } => ("duramen.drain", None),
-        Admin::CrashServer { .. } | Admin::AcceptLoss { .. } => ("duramen.crash", None),
+        // Losses name keys.
+        Admin::CrashServer { .. } | Admin::AcceptLoss { .. } | Admin::Losses { .. } => {
+            ("duramen.crash", None)
+        }
         Admin::Status
         | Admin::Recoveries
         | Admin::Overview
@@ -234,7 +237,6 @@ fn command_of(admin: &Admin) -> (&'static str, Option<&str>) {
         | Admin::Members
         | Admin::Waits
         | Admin::Balance
-        | Admin::Losses { .. }
         | Admin::Rebalance { is_dry: true } => (SEES, None),
     }
 }
@@ -261,7 +263,12 @@ mod tests {
     use std::time::Duration;
 
     fn guard() -> (Arc<Guard>, Hub<News>) {
-        let names = ["info", "duramen.table|create", "duramen.drain"];
+        let names = [
+            "info",
+            "duramen.table|create",
+            "duramen.drain",
+            "duramen.crash",
+        ];
         let catalog = Catalog::new(names.map(|name| Command {
             name,
             categories: 0,
@@ -304,6 +311,24 @@ mod tests {
         let server = ServerId::NONE;
         assert!(!may(Admin::Drain { server }) && !may(Admin::CrashServer { server }));
         assert_eq!(guard.denied.load(Ordering::Relaxed), 3);
+    }
+
+    /// Who may only see the state of the cluster was told the names of lost keys.
+    #[test]
+    fn lost_keys_are_named_to_those_who_may_accept_the_loss() {
+        let (guard, mut hub) = guard();
+        let rules = "user ann on >secret +info\nuser bob on >secret +info +duramen.crash";
+        read(&guard, &mut hub, 1, rules);
+        let users = guard.users().expect("read").expect("some");
+        let peer = "10.0.0.1:7".parse().expect("an address");
+        let may = |name: &[u8]| {
+            let user = guard.log_in(&users, peer, (name, b"secret"));
+            let user = user.expect("the right password");
+            let server = ServerId::NONE;
+            let question = ToCoordinator::Admin(Admin::Losses { server });
+            guard.may_ask(&user, &question).is_ok()
+        };
+        assert!(may(b"bob") && !may(b"ann"));
     }
 
     /// A client that could set users would have the rights of all of them.

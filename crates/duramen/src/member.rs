@@ -18,6 +18,9 @@ use std::sync::atomic::Ordering;
 
 /// Most calls with data, and most frees, in flight at once.
 const WRITES_MAX: usize = 16;
+/// Most copies of closed segments in flight at once. One is carried at a time (remote::Q7); a
+/// second one takes the place of one for which nothing moves.
+const COPIES_MAX: usize = 2;
 const FREES_MAX: usize = 3;
 /// Fewest segments of a zone when the log is full: a pass needs several victims of one zone.
 const ZONE_SEGMENTS_MIN: u64 = 16;
@@ -84,6 +87,7 @@ impl Store {
             replicas: options.replicas,
             one_stream: false,
             writes_max: WRITES_MAX,
+            copies_max: COPIES_MAX,
             frees_max: FREES_MAX,
             coordinated: true,
             layout,
@@ -178,15 +182,18 @@ impl LogWriter {
 
     /// A server may get replicas. Never this one itself.
     pub fn backup_up(&self, member: Member) {
-        self.backups_up([member]);
+        self.backups_up([member], &[]);
     }
 
-    /// The same for several servers. Replicas are placed only after all of them are known: with the
-    /// first alone there would be no choice.
-    pub fn backups_up(&self, members: impl IntoIterator<Item = Member>) {
+    /// The same for several servers, of which some are about to be stopped
+    /// ([`backup_retires`](Self::backup_retires)). Replicas are placed only after all of them are
+    /// known: with the first alone there would be no choice.
+    pub fn backups_up(&self, members: impl IntoIterator<Item = Member>, retire: &[BackupId]) {
         self.hear(|commit| {
             let members = members.into_iter();
             members.for_each(|member| commit.master.backup_up(member));
+            let retire = retire.iter();
+            retire.for_each(|backup| commit.master.backup_retires(*backup));
         });
     }
 
@@ -195,7 +202,8 @@ impl LogWriter {
         self.hear(|commit| commit.backup_lost(backup));
     }
 
-    /// A server is about to be stopped: it gets no new replicas.
+    /// A server is about to be stopped: it gets no new replicas if others can take them
+    /// (placement::L5).
     pub fn backup_retires(&self, backup: BackupId) {
         self.hear(|commit| commit.master.backup_retires(backup));
     }

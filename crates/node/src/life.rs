@@ -359,8 +359,10 @@ impl Life {
         lost.state = LostState::TakenBack(now_us + FORGOTTEN_US);
         self.remote.forget_pace(backup); // what was slow then
         let entry = members.get(server);
-        if let Some(entry) = entry.filter(|entry| entry.roles.backup && !entry.draining) {
-            self.log().backup_up(member_of(entry, &self.settings));
+        if let Some(entry) = entry.filter(|entry| entry.roles.backup) {
+            let retire = entry.draining.then_some(backup);
+            let member = member_of(entry, &self.settings);
+            self.log().backups_up([member], retire.as_slice());
         }
     }
 
@@ -479,7 +481,7 @@ mod tests {
             entry.rack = Some(if entry.server == other { "b" } else { "a" }.to_owned());
             member_of(&entry, &life.settings)
         };
-        life.log().backups_up((1..10).map(member));
+        life.log().backups_up((1..10).map(member), &[]);
         life.log().demand(Level::Synced);
         while life.store.background_step().expect("nothing fails") {}
         life.log().try_commit_here(Level::Synced);

@@ -532,10 +532,12 @@ impl Node {
         };
         // All are added at once: with the first alone there would be no choice of backups.
         let mut up: Vec<placement::Member> = Vec::new();
+        let mut draining: Vec<BackupId> = Vec::new();
         for change in changes {
             let (gone, is_removed) = match change {
                 ServerChange::Added(entry) if entry.status == ServerStatus::Up => {
-                    if entry.server != me && entry.roles.backup && !entry.draining {
+                    if entry.server != me && entry.roles.backup {
+                        draining.extend(entry.draining.then(|| BackupId(entry.server.number())));
                         up.push(member_of(&entry, &life.settings));
                     }
                     continue;
@@ -545,9 +547,10 @@ impl Node {
                     let is_backup = entry.roles.backup && entry.server != me;
                     let backup = BackupId(entry.server.number());
                     if entry.draining {
-                        up.retain(|member| member.backup != backup);
+                        draining.push(backup);
                         life.log().backup_retires(backup);
                     } else if is_backup && !life.is_lost_for_now(entry.server) {
+                        draining.retain(|retired| *retired != backup);
                         up.push(member_of(&entry, &life.settings));
                     }
                     continue;
@@ -566,7 +569,7 @@ impl Node {
                 }));
             }
         }
-        life.log().backups_up(up);
+        life.log().backups_up(up, &draining);
         self.go_on(now_us, events, out);
     }
 

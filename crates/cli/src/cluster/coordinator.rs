@@ -10,6 +10,7 @@ use clap::Args;
 use duramen_coordinator::{
     ChosenSetting, Error, EtcdAccess, Options, Role, Running, Stopper, StoreSpec,
 };
+use duramen_format::superblock::CLUSTER_BYTES_MAX;
 use duramen_server::ServerError;
 use duramen_tls::{Identity, LoadError, Settings};
 use duramen_wire::native::message::{ClusterSettings, ReplicaLayout};
@@ -350,11 +351,12 @@ another cluster, or was written by a newer version; a name of --listen or --admi
 now; or a file cannot be read; 6 stopped by a second signal.";
 
 fn cluster_name(text: &str) -> Result<String, String> {
+    let is_wrong = |c: char| c == '/' || c == '\0' || c.is_whitespace();
     match text.len() {
-        1..=255 if !text.contains(|c: char| c == '/' || c == '\0' || c.is_whitespace()) => {
-            Ok(text.to_owned())
-        }
-        _ => Err("a name has 1 to 255 bytes, none of them blank or `/`".to_owned()),
+        1..=CLUSTER_BYTES_MAX if !text.contains(is_wrong) => Ok(text.to_owned()),
+        _ => Err(format!(
+            "a name has 1 to {CLUSTER_BYTES_MAX} bytes, none of them blank or `/`"
+        )),
     }
 }
 

@@ -349,13 +349,18 @@ fn recoveries(out: &mut String, status: &Status) {
     }
 }
 
+/// Migrations that have ended, the last ones; JSON has all that the coordinator knows.
+const ENDED_SHOWN: usize = 16;
+
 fn migrations(out: &mut String, status: &Status) {
     let _ = writeln!(
         out,
         "{:<14} {:<18} {:<10} {:>19} {:>12} {:>8}  range",
         "migration", "table", "phase", "bytes", "entries", "since"
     );
-    for migration in status.migrations_ended.iter().chain(&status.migrations) {
+    let older = status.migrations_ended.len().saturating_sub(ENDED_SHOWN);
+    let ended = status.migrations_ended.iter().skip(older);
+    for migration in ended.chain(&status.migrations) {
         let _ = write!(
             out,
             "{:<14} {:<18} {:<10} {:>19} {:>12} {:>8}  {}",

@@ -13,7 +13,7 @@ use duramen_base::ids::{KeyRange, RouteHash, ServerId, TableId};
 use duramen_base::planted::{Bug, has_bug};
 
 /// Most moves of a plan: the next plan goes on.
-const STEPS_MAX: usize = 256;
+pub(super) const STEPS_MAX: usize = 256;
 /// A difference to the share by less than this part of the mean stays.
 const LEAST_PART: u64 = 16;
 /// A whole tablet is moved instead of a part of another one if it has at least this part of what

@@ -49,6 +49,7 @@ impl Coordinator {
     pub(super) fn losses(&self, server: ServerId) -> CoordinatorAnswer {
         match self.recoveries.get(&server) {
             None => invalid(format!("server {server} is not being recovered")),
+            Some(recovery) if recovery.looks_again() => invalid(looked_for(server)),
             Some(recovery) => {
                 let nothing = Losses::default();
                 let losses = recovery.lost().unwrap_or(&nothing);
@@ -66,6 +67,9 @@ impl Coordinator {
         let Some(recovery) = self.recoveries.get_mut(&server) else {
             return invalid(format!("server {server} is not being recovered"));
         };
+        if recovery.looks_again() {
+            return invalid(looked_for(server));
+        }
         let Some(losses) = recovery.lost() else {
             return invalid(format!("nothing of server {server} is known to be lost"));
         };
@@ -96,4 +100,11 @@ impl Coordinator {
             self.delete(Key::Accepted(server));
         }
     }
+}
+
+/// For people, while an attempt has not ended.
+fn looked_for(server: ServerId) -> String {
+    format!(
+        "the data of server {server} that no replica had is being looked for again: ask later"
+    )
 }

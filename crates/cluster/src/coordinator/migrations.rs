@@ -5,6 +5,7 @@
 //! both are UP. If either crashes before, nothing has changed: the target drops its data, the
 //! source (or its recovery) continues.
 
+use super::even::STEPS_MAX;
 use super::records::{Key, MigrationRecord, Origin, TabletRecord};
 use super::{Coordinator, Timer, invalid, refused};
 use duramen_base::ids::{KeyRange, MigrationId, RouteHash, SegmentId, ServerId, TableId};
@@ -28,8 +29,8 @@ const HALVED_BYTES_MIN: u64 = 16 << 20;
 const DECLINED_US: u64 = 10_000_000;
 /// A tablet that neither side serves for longer counts as unserved.
 const SWITCHING_US: u64 = 1_000_000;
-/// Ended migrations that are still shown.
-const MOVED_KEPT: usize = 16;
+/// Ended migrations that are still known: all of a plan, as `rebalance --wait` looks for each.
+const MOVED_KEPT: usize = STEPS_MAX;
 
 /// The progress of a migration, as its target reports it. Not stored.
 #[derive(Clone, Copy, Debug, Default)]

@@ -526,13 +526,15 @@ impl Coordinator {
         recovery.rest_until_us = self.now_us + (RETRY_US << longer.min(RESTS_LONGER));
     }
 
-    /// Ends a pause early when a server reports that there is room now.
+    /// Ends a pause early when a server reports that there is room now. Not one that waits for an
+    /// operator (losses::O3): rooms grow all the time.
     pub(super) fn rest_less(&mut self, dead: ServerId) {
         let room = self.rooms().sum();
         let Some(recovery) = self.recoveries.get_mut(&dead) else {
             return;
         };
-        if room > recovery.room && room >= recovery.lacking {
+        let has_room = room > recovery.room && room >= recovery.lacking;
+        if has_room && recovery.losses.is_empty() {
             recovery.rest_until_us = recovery.rest_until_us.min(self.now_us);
         }
     }

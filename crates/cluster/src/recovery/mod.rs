@@ -167,6 +167,11 @@ impl Recovery {
         (counts && !self.losses.is_empty()).then_some(&self.losses)
     }
 
+    /// Whether this attempt looks for what the last one did not find.
+    pub(crate) fn looks_again(&self) -> bool {
+        self.lost().is_none() && !self.losses.is_empty()
+    }
+
     /// Whether more copies of an open segment are still waited for.
     pub(crate) fn waits_for_copies(&mut self, now_us: u64) -> bool {
         now_us < *self.copies_until_us.get_or_insert(now_us + COPIES_US)

@@ -55,11 +55,13 @@
 //! - O15: a pass with a victim that is not listed yet is announced for it right after the record
 //!   that lists it, in the same send. So no data of the victim counts without the announcement.
 //!
-//! **Flow**: one call per replica at a time; at most [`Config::writes_max`] calls for data and
-//! [`Config::frees_max`] frees in flight; control segments never wait for data. A backup that
-//! rejects an opening is asked again only after the others, and so is one that finds the bytes of a
-//! replica damaged four times. If two do, of one segment whose close is not recorded, the fault is
-//! this master's: it loses no more replicas, and its life ends.
+//! **Flow**: one call per replica at a time; at most [`Config::writes_max`] calls for data,
+//! [`Config::copies_max`] copies (O11) beside them, and [`Config::frees_max`] frees in flight.
+//! Control segments never wait for data, nor data for copies: a lost backup may have had replicas
+//! of all closed segments. A backup that rejects an opening is asked again only after the others,
+//! and so is one that finds the bytes of a replica damaged four times. If two do, of one segment
+//! whose close is not recorded, the fault is this master's: it loses no more replicas, and its life
+//! ends.
 //!
 //! **Ordered** means synced on every replica: a backup that has a record in its cache alone may
 //! lose it in a power cut, while another one keeps data that must not exist without the record.
@@ -104,8 +106,10 @@ pub struct Config {
     /// A control segment of at least this many bytes, twice as long as its snapshot, is replaced by
     /// a new one.
     pub control_roll_bytes: u32,
-    /// Most calls with data in flight at once.
+    /// Most calls with data in flight at once, beside copies.
     pub writes_max: usize,
+    /// Most copies of closed segments in flight at once (O11).
+    pub copies_max: usize,
     /// Most frees in flight at once.
     pub frees_max: usize,
     /// A coordinator has to note the first control segment that counts (O10).
@@ -123,6 +127,7 @@ impl Config {
             control_capacity,
             control_roll_bytes,
             writes_max: usize::MAX,
+            copies_max: usize::MAX,
             frees_max: usize::MAX,
             coordinated: false,
             layout: Layout::Scatter,
@@ -255,8 +260,8 @@ pub struct Master {
     /// Replicas of control segments that were lost before they were closed.
     stale_control: BTreeSet<(SegmentId, BackupId)>,
     /// A segment that could not send because too many calls are in flight: it is the first next
-    /// time.
-    kept_waiting: Option<SegmentId>,
+    /// time. And one that is copied.
+    kept_waiting: [Option<SegmentId>; 2],
 }
 
 /// Placement of a log's segments.
@@ -274,6 +279,8 @@ struct InFlight {
     segment: SegmentId,
     backup: BackupId,
     progress: Progress,
+    /// Its segment's close was recorded before: no write waits for it (O11).
+    is_copy: bool,
 }
 
 /// A replica that a restart found.
@@ -327,7 +334,7 @@ impl Master {
             floor_asked: SegmentId::NONE,
             floor_noted: SegmentId::NONE,
             stale_control: BTreeSet::new(),
-            kept_waiting: None,
+            kept_waiting: [None; 2],
             state,
         };
         for backup in backups {

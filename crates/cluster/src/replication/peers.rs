@@ -481,7 +481,7 @@ impl Master {
 
     /// A backup that was restarted, and is known here under its new name, still has these replicas.
     /// Returns those that it may drop (replication::O12); closed ones of segments that lack a
-    /// replica count again.
+    /// replica count again, as do those in whose place a copy is only planned.
     pub fn hand_back(&mut self, backup: BackupId, found: &[Found]) -> Vec<SegmentId> {
         let known = self.placement.has(backup) || has_bug(Bug::DroppedUnseen);
         if !known || self.fenced {
@@ -507,6 +507,14 @@ impl Master {
                 self.active.insert(replica.segment);
             }
             let is_settled = segment.settled.contains(&backup);
+            if segment.replicas.len() >= wanted
+                && is_whole
+                && !is_settled
+                && let Some((planned, is_garbage)) = segment.unplace_planned()
+            {
+                let garbage = (planned, replica.segment);
+                self.garbage.extend(is_garbage.then_some(garbage));
+            }
             if segment.replicas.len() < wanted && is_whole && !is_settled {
                 segment.settled.push(backup);
                 segment

@@ -17,14 +17,16 @@ impl Master {
         if self.fenced {
             return;
         }
-        let first = self.kept_waiting.take().unwrap_or_default();
+        let waiting = std::mem::take(&mut self.kept_waiting);
+        let [first, first_copy] = waiting.map(Option::unwrap_or_default);
         loop {
             let mut changed = self.continue_control(next_id);
             // Data segments first, so that their records are in the control segment's next chunk.
-            let later = self.active.range(first..);
-            let ids: Vec<SegmentId> = later.chain(self.active.range(..first)).copied().collect();
-            for kind_is_control in [false, true] {
-                for id in &ids {
+            // Nothing waits for copies.
+            let ids = self.turns(first, false);
+            let copies = self.turns(first_copy, true);
+            for (ids, kind_is_control) in [(&ids, false), (&ids, true), (&copies, false)] {
+                for id in ids {
                     if self
                         .segments
                         .get(id)
@@ -43,6 +45,32 @@ impl Master {
         self.finish_swaps(effects);
         self.free(effects);
         self.tell_floor(effects);
+    }
+
+    /// The segments that rules have to check, from `first` on and then those before it: only those
+    /// whose replicas are copies (replication::O11), or all others.
+    fn turns(&self, first: SegmentId, copies: bool) -> Vec<SegmentId> {
+        let later = self.active.range(first..);
+        let all = later.chain(self.active.range(..first)).copied();
+        let is_copied = |id: &SegmentId| {
+            let segment = self.segments.get(id);
+            segment.is_some_and(|segment| segment.close_recorded)
+        };
+        all.filter(|id| is_copied(id) == copies).collect()
+    }
+
+    /// Whether as many calls with data are in flight as may be. Copies are counted apart: each is
+    /// long, and a backup that is lost may have had replicas of all segments.
+    fn is_crowded(&self, copies: bool) -> bool {
+        if has_bug(Bug::CopiesCrowdWrites) {
+            return self.in_flight.len() >= self.config.writes_max;
+        }
+        let most = match copies {
+            true => self.config.copies_max,
+            false => self.config.writes_max,
+        };
+        let calls = self.in_flight.values();
+        self.in_flight.len() >= most && calls.filter(|sent| sent.is_copy == copies).count() >= most
     }
 
     /// The level that the rules call "ordered".
@@ -255,18 +283,17 @@ impl Master {
         let in_parts = has_bug(Bug::EpochBeforeAll);
         let snapshot = self.control.iter().find(|control| control.id == id);
         let snapshot = snapshot.map(|control| control.snapshot);
-        let crowded = snapshot.is_none() && self.in_flight.len() >= self.config.writes_max;
+        let is_copy = self.segments.get(&id)?.close_recorded;
+        let crowded = snapshot.is_none() && self.is_crowded(is_copy);
         let segment = self.segments.get_mut(&id)?;
         let (kind, queued, closed) = (segment.kind, segment.queued, segment.closed);
-        let of_segment = segment.epoch;
-        let retold = !segment.close_recorded;
         let replica = segment.replicas.get_mut(n)?;
         if replica.in_flight > 0 && !one_stream {
             return None; // one call per replica at a time: docs/traps.md, trap 20
         }
         let epoch = match kind {
             Kind::Control => replica.opened_at, // replication::O13
-            Kind::Head | Kind::Survivor => of_segment,
+            Kind::Head | Kind::Survivor => segment.epoch,
         };
         let before = replica.sent_before();
         let open = !before.open;
@@ -276,10 +303,10 @@ impl Master {
         };
         // A backup may refuse an opening with a close at such an epoch: it is a copy
         // (replication::O11).
-        let is_no_copy = open && retold && epoch > 0 && kind != Kind::Control;
+        let is_no_copy = open && !is_copy && epoch > 0 && kind != Kind::Control;
         let close = closed && close && certificate.length == queued.length && !before.close;
         let close = close && !is_no_copy;
-        let new_epoch = retold && before.epoch != epoch && !open;
+        let new_epoch = !is_copy && before.epoch != epoch && !open;
         if !open && !close && !new_epoch && certificate.length == before.length {
             return None;
         }
@@ -288,7 +315,7 @@ impl Master {
             return None; // replication::O8: a replica at this epoch has everything, from its first certificate on
         }
         if crowded {
-            self.kept_waiting.get_or_insert(id);
+            self.kept_waiting[usize::from(is_copy)].get_or_insert(id);
             return None;
         }
         segment.was_placed = true;
@@ -305,6 +332,7 @@ impl Master {
             segment: id,
             backup,
             progress,
+            is_copy,
         });
         Some(Send {
             ticket,

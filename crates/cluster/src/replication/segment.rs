@@ -231,6 +231,16 @@ impl Segment {
         has_garbage
     }
 
+    /// Undoes the choice of a backup for which nothing was sent, or that refused it. Returns the
+    /// backup, and whether a replica there is to be freed.
+    pub fn unplace_planned(&mut self) -> Option<(BackupId, bool)> {
+        let mut replicas = self.replicas.iter();
+        let planned =
+            replicas.find(|r| r.in_flight == 0 && r.damaged == 0 && !r.sent_before().open)?;
+        let (backup, was_sent) = (planned.backup, planned.sent.open);
+        Some((backup, self.unplace(backup) || was_sent))
+    }
+
     /// replication::O12: the older replica of this backup may count again.
     pub fn unsettle(&mut self, backup: BackupId) {
         if let Some(last) = self.settled.iter().rposition(|settled| *settled == backup) {

@@ -621,6 +621,11 @@ fn strange_questions_are_answered_and_hurt_nobody() {
         stream.read_to_string(&mut answer).expect("an answer");
         answer
     };
+    // Peers that send nothing keep nobody away.
+    let idle = || std::net::TcpStream::connect(running.admin().expect("admin HTTP"));
+    let idle: Vec<_> = (0..40).map(|_| idle().expect("it listens")).collect();
+    assert!(admin("/livez").starts_with("HTTP/1.1 200"));
+    drop(idle);
     assert!(admin("/status").ends_with("{\"cluster\":\"trial\"}\n"));
     assert!(admin("/metrics").contains("\nduramen_coordinator_leads 1\n"));
     assert!(admin("/readyz").starts_with("HTTP/1.1 200"));

@@ -28,7 +28,9 @@
 //!   handed to the consumer: from then on its record may be durable.
 //! - D7: the segments of a side log can be read from memory or from flash, as they were closed,
 //!   until its Swap is durable. If all replicas of a segment were lost before, there would be no
-//!   other copy of its bytes, and the Swap would wait for ever.
+//!   other copy of its bytes, and the Swap would wait for ever. So are the survivors of a pass if
+//!   the consumer writes several at once, to other servers: their windows are *kept*, and no
+//!   compaction takes them.
 //! - D8: a held window may turn cold once its frame is durable, and not before: until then the
 //!   consumer reads it. It stays held: only its memory is freed. The thread that gives the side log
 //!   up claims each of its windows first. So no other thread works on a window (engine::flash::F2)
@@ -141,6 +143,8 @@ struct Unwritten {
     length: u32,
     /// The consumer has got its bytes, and may be reading them.
     handed: bool,
+    /// The consumer may need its bytes until its Swap is durable (D7).
+    kept: bool,
     /// Part of a side log that was given up (D6).
     abandoned: bool,
 }
@@ -160,6 +164,8 @@ struct Searched {
     unwritten: AtomicBool,
     /// True: the window is part of a side log whose Swap is not durable (D6).
     held: AtomicBool,
+    /// True: the window holds a durable survivor whose Swap is not durable, as it was closed (D7).
+    kept: AtomicBool,
 }
 
 #[derive(Default)]
@@ -168,7 +174,7 @@ struct Queues {
     announced: Vec<Pass>,
     /// Closed and not durable, in the order of closing.
     survivors: VecDeque<Unwritten>,
-    /// Durable segments of side logs that are not swapped in, with their windows (D7).
+    /// Durable segments that are not swapped in, and their windows (D7).
     written: HashMap<u64, u32>,
     pending: VecDeque<Pending>,
     /// Victims of the running pass.
@@ -453,6 +459,7 @@ impl Swaps {
             window,
             length,
             handed: false,
+            kept: false,
             abandoned: false,
         });
     }
@@ -644,6 +651,7 @@ impl Swaps {
     fn let_go(&self, window: u32) {
         let known = &self.windows[window as usize];
         known.unwritten.store(false, Ordering::Release);
+        known.kept.store(false, Ordering::Release);
         known.held.store(false, Ordering::Release);
     }
 
@@ -655,12 +663,6 @@ impl Swaps {
         released
     }
 
-    /// The window of a side log's segment that is durable and not swapped in yet (D7). The side log
-    /// may be given up at any time.
-    pub fn written_window(&self, segment: SegmentId) -> Option<u32> {
-        self.queues().written.get(&segment.0).copied()
-    }
-
     fn durable(&self, segment: SegmentId) -> Option<()> {
         let mut queues = self.queues();
         let at = queues
@@ -668,7 +670,10 @@ impl Swaps {
             .iter()
             .position(|waiting| waiting.segment == segment)?;
         let Unwritten {
-            window, abandoned, ..
+            window,
+            abandoned,
+            kept,
+            ..
         } = queues.survivors.remove(at)?;
         if abandoned {
             queues.released.push(window);
@@ -684,7 +689,8 @@ impl Swaps {
             pending.unwritten -= 1;
         }
         let known = &self.windows[window as usize];
-        if known.held.load(Ordering::Acquire) {
+        if kept || known.held.load(Ordering::Acquire) {
+            known.kept.store(true, Ordering::Release);
             queues.written.insert(segment.0, window); // D7
         }
         known.unwritten.store(false, Ordering::Release);
@@ -721,7 +727,11 @@ impl Swaps {
         for segment in &swap.add {
             let life = list.segments.get_mut(&segment.0);
             *life.expect("a survivor is listed from its opening") = Life::Settled;
-            queues.written.remove(&segment.0);
+            if let Some(window) = queues.written.remove(&segment.0) {
+                self.windows[window as usize]
+                    .kept
+                    .store(false, Ordering::Release);
+            }
         }
         list.remove(&swap.remove);
         let count = list.segments.len() as u64;
@@ -756,12 +766,6 @@ impl Log {
     /// that it wrote of them.
     pub fn take_abandoned(&self) -> Vec<SegmentId> {
         std::mem::take(&mut self.swaps.queues().abandoned)
-    }
-
-    /// The survivor's frame is closed and durable. Or the side log was abandoned meanwhile, and the
-    /// caller no longer reads its bytes.
-    pub fn survivor_durable(&self, segment: SegmentId) {
-        let _ = self.swaps.durable(segment); // a repeated report has no effect
     }
 
     /// The next Swap that may be recorded (D2); the same until [`swapped`](Self::swapped).

@@ -193,6 +193,7 @@ fn tables_are_kept_over_a_kill() {
 
 #[test]
 fn wrong_settings_and_addresses_are_said() {
+    let long = "n".repeat(65); // the coordinator took it, and then no server
     for (args, named) in [
         (&["--store", "file:x"][..], "redb:DIR"),
         (&["--store", "etcd:https://a:1"], "--etcd-ca-file"),
@@ -202,6 +203,7 @@ fn wrong_settings_and_addresses_are_said() {
         (&["--listen", "8.8.8.8:1"], "--insecure-bind"),
         (&["--listen", "nowhere"], "no HOST:PORT"),
         (&["--cluster", "a b"], "none of them blank"),
+        (&["--cluster", long.as_str()], "1 to 64 bytes"),
     ] {
         let call = [&["coordinator"], args].concat();
         crate::cluster::command::duramen(&call)

@@ -75,6 +75,7 @@ fn config() -> Config {
         control_capacity: 1 << 16,
         control_roll_bytes: 1 << 9,
         writes_max: 8,
+        copies_max: 2,
         frees_max: 3,
         coordinated: true,
         layout: Layout::Scatter,
@@ -156,10 +157,9 @@ impl World {
                 Effect::Swapped { .. } => {}
             }
         }
-        assert!(
-            self.under_way.len() <= self.writer.config.writes_max,
-            "flow control"
-        );
+        let config = &self.writer.config;
+        let most = config.writes_max + config.copies_max;
+        assert!(self.under_way.len() <= most, "flow control");
     }
 
     fn all_is_mended(&mut self) {

@@ -8,6 +8,7 @@
 //! Lost backups come back with their old replicas. Recovery finds the disks of some backups: either
 //! it detects that something is missing, or everything promised is there.
 
+mod copies;
 mod damage;
 mod planted;
 mod scenarios;
@@ -310,6 +311,7 @@ fn config(one_stream: bool) -> Config {
         control_capacity: 1 << 16,
         control_roll_bytes: 1 << 9,
         writes_max: usize::MAX,
+        copies_max: usize::MAX,
         frees_max: usize::MAX,
         coordinated: false,
         layout: Layout::Scatter,

@@ -174,3 +174,24 @@ fn what_is_not_listed_any_more_is_gone_before_anything_else_is_served() {
     assert_eq!(objects(&net, next), 0);
     assert!(served_by(&net, TABLE, RouteHash(1)).is_empty());
 }
+
+/// One of two other backups is being drained when a life begins. The new life never knew it: its
+/// log lacked a replica, and each write waited until the drain was cancelled.
+#[test]
+fn a_life_that_begins_during_a_drain_uses_the_draining_backup_if_there_is_no_other() {
+    for seed in 1..=3 {
+        let mut net = Net::new(seed, 3);
+        assert!(run(&mut net, 20_000_000, Net::all_joined), "seed {seed}");
+        let server = net.servers[1].node.member().id();
+        net.admin(Admin::Drain { server });
+        net.kill(0);
+        net.start(0);
+        let has_both = |net: &Net| {
+            let log = net.servers[0].node.member().id();
+            let holds = |server: &Server| !server.backup.replicas_of(log.number()).is_empty();
+            log.generation == 2 && net.servers[1..].iter().all(holds)
+        };
+        assert!(run(&mut net, 20_000_000, has_both), "seed {seed}");
+        assert_eq!(net.servers[1].node.member().id(), server, "it is no other life");
+    }
+}

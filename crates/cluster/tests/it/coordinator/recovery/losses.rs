@@ -22,6 +22,10 @@ impl Case {
             CoordinatorAnswer::Admin(AdminAnswer::Losses { losses, token }) => {
                 (!losses.is_empty()).then_some(token)
             }
+            CoordinatorAnswer::Refused(Refusal::Invalid(why)) => {
+                assert!(why.contains("looked for again"), "{why}");
+                None
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -166,4 +170,37 @@ fn a_loss_that_the_last_attempt_did_not_find_is_none() {
     assert!(order(&last).accepted.is_empty());
     case.report(&last, REPLAYED);
     assert!(case.waits_for_end());
+}
+
+/// Rooms grow whenever a member cleans something: each such report ended the rest, and the whole
+/// log was read and replayed again every few seconds.
+#[test]
+fn room_that_grows_ends_no_rest_after_a_loss() {
+    let mut case = crashed(3);
+    let say = |case: &mut Case, free: u64| {
+        for server in case.left.clone() {
+            let room = ServerRoom {
+                used_bytes: 1 << 20,
+                limit_bytes: (1 << 30) + free,
+                replicas: 0,
+                segments_sharing_rack: 0,
+            };
+            case.rig.ask(server, ToCoordinator::Room { server, room });
+        }
+    };
+    say(&mut case, 0);
+    let shelves = whole(&case);
+    case.fails(&shelves, 7);
+    let token = case.token().expect("it is told");
+    for free in 1..20 {
+        say(&mut case, free << 20);
+        case.rig.live(1_000_000);
+        assert!(case.rig.orders().is_empty(), "O3");
+        assert_eq!(case.token(), Some(token));
+    }
+    let again = case.order_within(60_000_000);
+    assert_eq!(case.token(), None, "it is looked for again");
+    case.report(&again, lost(7));
+    case.show(&shelves);
+    assert_eq!(case.token(), Some(token));
 }
