@@ -104,7 +104,5 @@ impl Coordinator {
 
 /// For people, while an attempt has not ended.
 fn looked_for(server: ServerId) -> String {
-    format!(
-        "the data of server {server} that no replica had is being looked for again: ask later"
-    )
+    format!("the data of server {server} that no replica had is being looked for again: ask later")
 }

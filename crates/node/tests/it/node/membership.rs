@@ -192,6 +192,10 @@ fn a_life_that_begins_during_a_drain_uses_the_draining_backup_if_there_is_no_oth
             log.generation == 2 && net.servers[1..].iter().all(holds)
         };
         assert!(run(&mut net, 20_000_000, has_both), "seed {seed}");
-        assert_eq!(net.servers[1].node.member().id(), server, "it is no other life");
+        assert_eq!(
+            net.servers[1].node.member().id(),
+            server,
+            "it is no other life"
+        );
     }
 }
