@@ -165,7 +165,7 @@ struct Searched {
     /// True: the window is part of a side log whose Swap is not durable (D6).
     held: AtomicBool,
     /// True: the window holds a durable survivor whose Swap is not durable, as it was closed (D7).
-    kept: AtomicBool,
+    stays: AtomicBool,
 }
 
 #[derive(Default)]
@@ -651,7 +651,7 @@ impl Swaps {
     fn let_go(&self, window: u32) {
         let known = &self.windows[window as usize];
         known.unwritten.store(false, Ordering::Release);
-        known.kept.store(false, Ordering::Release);
+        known.stays.store(false, Ordering::Release);
         known.held.store(false, Ordering::Release);
     }
 
@@ -690,7 +690,7 @@ impl Swaps {
         }
         let known = &self.windows[window as usize];
         if kept || known.held.load(Ordering::Acquire) {
-            known.kept.store(true, Ordering::Release);
+            known.stays.store(true, Ordering::Release);
             queues.written.insert(segment.0, window); // D7
         }
         known.unwritten.store(false, Ordering::Release);
@@ -729,7 +729,7 @@ impl Swaps {
             *life.expect("a survivor is listed from its opening") = Life::Settled;
             if let Some(window) = queues.written.remove(&segment.0) {
                 self.windows[window as usize]
-                    .kept
+                    .stays
                     .store(false, Ordering::Release);
             }
         }

@@ -24,7 +24,7 @@ pub struct SurvivorReady<'a> {
 impl Swaps {
     /// True if the window holds a durable survivor that must stay as it is (swap::D7).
     pub fn is_kept(&self, window: u32) -> bool {
-        self.windows[window as usize].kept.load(Ordering::Acquire)
+        self.windows[window as usize].stays.load(Ordering::Acquire)
     }
 
     /// The window of a segment that is durable and not swapped in yet (swap::D7). A side log may be
