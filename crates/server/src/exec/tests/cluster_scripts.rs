@@ -1,6 +1,6 @@
 //! Scripts of a member of a cluster, whose keys leave while they run (drafted::R4).
 
-use super::cluster::{Member, keys};
+use super::cluster_member::{Member, keys};
 use super::{Session, run, run_part};
 use duramen_base::planted::{Bug, with_bug};
 use duramen_wire::resp::RequestEncoder;

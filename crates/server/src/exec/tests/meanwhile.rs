@@ -1,6 +1,6 @@
 //! Others act while an admitted request waits: it is decided anew after the wait.
 
-use super::cluster::Member;
+use super::cluster_member::Member;
 use super::{START_MS, Server, run};
 use crate::exec::{Verdict, WaitState};
 use crate::shared::commands::{DBS, global};
