@@ -369,6 +369,28 @@ fn a_large_flush_is_done_in_rounds() {
     session.expect("DBSIZE", ":0\r\n");
 }
 
+/// A range is not served any more before the list that says so counts as done. FLUSHALL passed
+/// over its keys, which live on at their new owner, and answered OK.
+#[test]
+fn a_flush_tells_that_keys_left_before_their_list_was_done() {
+    let mut member = Member::new(1);
+    member.tell(
+        &[(KeyRange::ALL, ME, true)],
+        &[KeyRange::ALL],
+        &[KeyRange::ALL],
+    );
+    for n in 0..5000 {
+        member.session.expect(&format!("SET k{n} v"), "+OK\r\n");
+    }
+    assert_eq!(member.session.ask_part("FLUSHALL"), "", "it takes rounds");
+    member.membership.publish(member.view_without_any());
+    let session = &mut member.session;
+    session.expect_error(
+        "FLUSHALL",
+        "TRYAGAIN tablets came to this server or left it",
+    );
+}
+
 #[test]
 fn commands_on_whole_tables_run_on_the_served_keys() {
     let mut member = Member::new(1);

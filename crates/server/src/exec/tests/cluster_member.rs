@@ -35,7 +35,11 @@ type Part = (KeyRange, ServerId, bool);
 
 impl Member {
     pub(super) fn new(threads: usize) -> Member {
-        let session = Server::session(threads);
+        Member::of(Server::session(threads))
+    }
+
+    /// Makes a server a member.
+    pub(super) fn of(session: Session) -> Member {
         let shared = &session.server.shared;
         let table = shared.store().create_table("db0").expect("a table");
         let until = Arc::new(ReadUntil::default());
@@ -74,6 +78,12 @@ impl Member {
     /// As [`tell`](Self::tell); it has served `served` since the list of version `since`.
     fn tell_since(&mut self, since: u64, map: &[Part], owned: &[KeyRange], served: &[KeyRange]) {
         self.version += 1;
+        let view = self.view(since, map, owned, served);
+        self.membership.publish(view);
+    }
+
+    /// The view of the present list.
+    fn view(&self, since: u64, map: &[Part], owned: &[KeyRange], served: &[KeyRange]) -> Arc<View> {
         let route = |(range, owner, served): &Part| TabletRoute {
             table: self.table,
             range: *range,
@@ -93,14 +103,13 @@ impl Member {
         let ranges = |ranges: &[KeyRange]| {
             Ranges::new(ranges.iter().map(|range| (self.table, *range))).expect("no overlap")
         };
-        let view = View::with_tenures(
+        Arc::new(View::with_tenures(
             ME,
             TabletsVersion(self.version),
             ranges(owned),
             Tenures::new(ranges(served), TabletsVersion(since)),
             Arc::new(Map::new(&map).expect("no overlap")),
-        );
-        self.membership.publish(Arc::new(view));
+        ))
     }
 
     /// Slots up to 8191 are served here, the others by another member.
@@ -113,6 +122,19 @@ impl Member {
     pub(super) fn lock(&mut self) {
         let (low, high) = (slots(0, 8191), slots(8192, 16_383));
         self.tell(&[(low, ME, true), (high, OTHER, true)], &[low], &[]);
+    }
+
+    /// A slot that is cut between two of its keys: the ends of the parts, and the keys.
+    pub(super) fn cut_slot(&self) -> ((RouteHash, RouteHash), [&'static str; 2]) {
+        let session = self.session.server.shared.store().session();
+        let mut session = session.expect("a session");
+        let guard = session.pin();
+        let route = |key: &str| guard.route(guard.hash(key.as_bytes()), key.as_bytes());
+        let mut keys = ["{a}1", "{a}2"].map(|key| (route(key), key));
+        keys.sort_unstable();
+        let [(first, low), (_, high)] = keys;
+        let second = first.next().expect("it is not the last");
+        ((first, second), [low, high])
     }
 
     /// All slots are divided in two parts, the ends of which are adjacent. The second one is
@@ -128,7 +150,13 @@ impl Member {
 
     /// Everything belongs to the other member.
     pub(super) fn tell_all_gone(&mut self) {
-        self.tell(&[(KeyRange::ALL, OTHER, true)], &[], &[]);
+        self.version += 1;
+        self.membership.publish(self.view_without_any());
+    }
+
+    /// The view of the present list, as if everything belonged to the other member.
+    pub(super) fn view_without_any(&self) -> Arc<View> {
+        self.view(self.version, &[(KeyRange::ALL, OTHER, true)], &[], &[])
     }
 }
 
