@@ -400,7 +400,7 @@ pub enum Error {
     )]
     Crowded,
     /// Split the transaction.
-    #[error("a transaction that writes {bytes} bytes is larger than a segment of {limit}")]
+    #[error("a transaction that writes {bytes} bytes is longer than the limit of {limit}")]
     GroupTooLarge { bytes: usize, limit: usize },
     /// A condition did not hold; `current` is the version found, `None` = absent.
     #[error("condition failed: the object's version is {current:?}")]

@@ -616,7 +616,46 @@ fn create(cluster: &Cluster, spread: u16) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::new_directory;
+    use super::{SettingsArgs, UpArgs, new_directory};
+    use clap::Parser;
+    use std::path::Path;
+
+    #[derive(Parser)]
+    struct Up {
+        #[command(flatten)]
+        args: UpArgs,
+    }
+
+    #[derive(Parser)]
+    struct Coordinator {
+        #[command(flatten)]
+        settings: SettingsArgs,
+    }
+
+    /// The verdict timeout that a coordinator takes from these words.
+    fn verdict_timeout_ms(words: &[&str]) -> u32 {
+        let words = ["coordinator"].iter().chain(words);
+        let read = Coordinator::try_parse_from(words).expect("words of a coordinator");
+        let settings = read.settings.settings().expect("settings");
+        settings.verdict_timeout_ms
+    }
+
+    /// On a busy machine all healthy servers were called dead after one was killed: `up` had the
+    /// 250 ms of servers that share no machine.
+    #[test]
+    fn servers_on_one_machine_have_two_seconds_to_answer() {
+        assert_eq!(verdict_timeout_ms(&[]), 250);
+        let cases: [(&[&str], u32); 2] = [(&[], 2_000), (&["--verdict-timeout", "300ms"], 300)];
+        for (words, expected_ms) in cases {
+            let words = ["up"].iter().chain(words);
+            let up = Up::try_parse_from(words).expect("words of `up`").args;
+            let told = up.coordinator(Path::new("dir"), None);
+            let at = told.iter().position(|word| word == "--verdict-timeout");
+            let at = at.expect("it is told");
+            let ms = verdict_timeout_ms(&[&told[at], &told[at + 1]]);
+            assert_eq!(ms, expected_ms);
+        }
+    }
 
     /// The directory of another running cluster was taken, and removed at the end: its process had
     /// the same id in another container.

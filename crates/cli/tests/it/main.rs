@@ -5,4 +5,5 @@ mod client_tls;
 mod cluster;
 mod documents;
 mod kill;
+mod mount;
 mod server;

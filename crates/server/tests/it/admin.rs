@@ -12,6 +12,10 @@ fn start() -> Server {
 }
 
 fn start_with(change: impl FnOnce(&mut ServerConfig)) -> Server {
+    Server::start(config_with(change)).expect("server starts")
+}
+
+fn config_with(change: impl FnOnce(&mut ServerConfig)) -> ServerConfig {
     let mut config = ServerConfig {
         level: Some(duramen_server::config::Level::Memory),
         port: 0,
@@ -23,7 +27,7 @@ fn start_with(change: impl FnOnce(&mut ServerConfig)) -> Server {
         ..ServerConfig::default()
     };
     change(&mut config);
-    Server::start(config).expect("server starts")
+    config
 }
 
 fn exchange(server: &Server, request: &str) -> String {
@@ -216,6 +220,34 @@ fn get_as(server: &Server, path: &str, login: &str) -> (String, String) {
 const WATCH: &str = "Basic d2F0Y2g6c2VjcmV0"; // watch:secret
 const GUEST: &str = "Basic Z3Vlc3Q6c2VjcmV0"; // guest:secret
 const WRONG: &str = "Basic d2F0Y2g6Z3Vlc3M="; // watch:guess
+
+/// Everybody saw the figures of a member that did not know the users of its cluster yet.
+#[test]
+fn a_member_shows_nothing_before_it_has_heard_who_may_see_it() {
+    for password in ["", "secret"] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let config = config_with(|config| {
+            config.coordinator = "127.0.0.1:1".to_owned(); // nobody is there
+            config.dir = dir.path().to_str().expect("a readable path").to_owned();
+            config.requirepass = password.to_owned();
+        });
+        let server = Server::launch(config, None).expect("it listens");
+        let (expected, says) = match password {
+            "" => ("503", "has not heard from its coordinator yet"),
+            _ => ("401", "log in"),
+        };
+        for path in ["/metrics", "/memory", "/loading", "/cluster"] {
+            let (status, body) = get(&server, path);
+            assert_eq!(status, expected, "{path}");
+            assert!(body.contains(says), "{path}: {body}");
+        }
+        // A password of its own decides before.
+        let (status, _) = get_as(&server, "/metrics", "Basic OnNlY3JldA==");
+        assert_eq!(status, if password.is_empty() { "401" } else { "200" });
+        assert_eq!(get(&server, "/livez").0, "200");
+        assert_eq!(get(&server, "/readyz").0, "503");
+    }
+}
 
 fn guarded() -> Server {
     start_with(|config| {

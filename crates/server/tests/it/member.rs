@@ -4,7 +4,7 @@
 use duramen_base::ids::{KeyRange, MapVersion, ServerId, TableId, TabletsVersion};
 use duramen_node::{Clients, Map, Ranges, ReadUntil, View};
 use duramen_server::config::{EventClasses, Level};
-use duramen_server::shared::{Clock, Membership};
+use duramen_server::shared::{Clock, MemberStatus, Membership};
 use duramen_server::{Server, ServerConfig};
 use duramen_wire::native::message::{Addresses, TableEntry, TabletMap, TabletRoute};
 use std::cell::Cell;
@@ -290,13 +290,21 @@ fn patience_with_what_nobody_serves_ends() {
 }
 
 /// While a member's backups did not answer, or its lease was not renewed, its clients once got no
-/// reply at all, and the member reported that it was ready.
+/// reply at all, and the member reported that it was ready. The error names what is to be done.
 #[test]
 fn replies_that_wait_for_backups_become_errors() {
     let member = Member::start_with(None, |config| config.reply_timeout_s = 1);
     let (mut writer, mut reader) = (member.connect(), member.connect());
     let shared = member.server.shared();
     assert_eq!(shared.replies_held_ms(), 0);
+    let status = |enough_backups| MemberStatus {
+        replicas: 2,
+        servers_up: 2,
+        enough_backups,
+        ..MemberStatus::default()
+    };
+    member.membership.set_status(status(false));
+    let remedy = "; 2 of the 3 servers needed are up: start another one";
     let began = Instant::now();
     send(&mut writer, "SET a 1\r\nPING\r\n");
     wait_until("it waits", || shared.replies_held_ms() > 0);
@@ -304,12 +312,16 @@ fn replies_that_wait_for_backups_become_errors() {
     expect(&mut writer, error);
     // The clock of a round may be some milliseconds behind.
     assert!(began.elapsed() >= Duration::from_millis(900));
-    skip_lines(&mut writer, 1);
+    let told = line(&mut writer);
+    assert!(told.ends_with(remedy), "{told}");
     expect(&mut writer, error); // they wait together
-    skip_lines(&mut writer, 1);
+    assert_eq!(line(&mut writer), told);
+    member.membership.set_status(status(true));
     send(&mut reader, "GET a\r\n");
     expect(&mut reader, error);
-    skip_lines(&mut reader, 1);
+    let told = line(&mut reader);
+    let remedy = "; servers that keep its newest replicas do not answer";
+    assert!(told.ends_with(remedy), "{told}");
     // No client waits any more, and nothing is acknowledged: `/readyz` said that all is well.
     let held_ms = shared.replies_held_ms();
     assert!(held_ms >= 900, "{held_ms}");

@@ -247,6 +247,10 @@ fn place_of(
     known.key.clear();
     known.key.extend_from_slice(key);
     known.place = place;
+    #[cfg(test)]
+    {
+        known.searches += 1;
+    }
     Ok(place)
 }
 

@@ -131,6 +131,9 @@ impl Failure {
                 Error::ValueTooLarge { bytes, limit } => format!(
                     "ERR string exceeds maximum allowed size: value of {bytes} bytes is longer than the limit of {limit}"
                 ),
+                Error::GroupTooLarge { bytes, limit } => format!(
+                    "ERR a command or transaction that writes {bytes} bytes is longer than the limit of {limit}: split it. The limit is an eighth of `wal-size`, of a member of a cluster 2 to 8 MiB, and of a script `script-memory`"
+                ),
                 error @ (Error::DiskFull | Error::DiskFailed) => format!("MISCONF {error}"),
                 Error::WrongType => {
                     "WRONGTYPE Operation against a key holding the wrong kind of value".to_owned()

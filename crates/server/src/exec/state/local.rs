@@ -30,6 +30,9 @@ pub(crate) struct StreamPlace {
     pub(crate) version: u64,
     pub(crate) start: Id,
     pub(crate) place: Place,
+    /// How often a stream was searched.
+    #[cfg(test)]
+    pub(crate) searches: u32,
 }
 
 pub(crate) struct Local {

@@ -513,3 +513,29 @@ fn readers_of_a_stream_that_wait_at_different_places_see_what_is_behind_them() {
     }
     world.got(5, &format!("*1\r\n*2\r\n$1\r\nk\r\n*1\r\n{first}"));
 }
+
+/// Each of them was shown once, but searched the stream from its start: one XADD took 270 ms.
+#[test]
+fn an_entry_of_a_stream_shows_each_waiting_reader_once_and_is_searched_once_by_a_thread() {
+    const READERS: usize = 500;
+    let mut world = World::new(1 + READERS);
+    let adds: Vec<String> = (1..=200).map(|n| format!("XADD k {n}-1 f v")).collect();
+    world.ask(0, &adds.join("\n"));
+    for who in 1..=READERS {
+        world.wait(who, "XREAD BLOCK 0 STREAMS k $");
+    }
+    let searches = |world: &World| {
+        let of = |executor: &Executor| {
+            executor
+                .local
+                .stream_place
+                .as_ref()
+                .map_or(0, |it| it.searches)
+        };
+        world.executors.each_ref().map(of)
+    };
+    let before = searches(&world);
+    world.ask(0, "XADD k 201-1 f v");
+    assert_eq!((world.shows, world.answered.len()), (READERS, READERS));
+    assert_eq!(searches(&world), before.map(|number| number + 1));
+}

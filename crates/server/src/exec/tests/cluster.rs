@@ -1,151 +1,15 @@
 //! A member of a cluster, with a view made by the test: which requests are served, redirected and
 //! refused.
 
+use super::cluster_member::{ME, Member, OTHER, THIRD, keys, slots};
 use super::{Server, Session, run};
 use crate::exec::Verdict;
-use crate::shared::{Clock, Membership};
-use duramen_base::ids::{KeyRange, MapVersion, RouteHash, ServerId, TableId, TabletsVersion};
+use duramen_base::ids::{KeyRange, TabletsVersion};
 use duramen_format::hash::slot;
-use duramen_node::{Clients, Map, Ranges, ReadUntil, Tenures, View};
-use duramen_wire::native::message::{TableEntry, TabletMap, TabletRoute};
+use duramen_node::{Ranges, View};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-
-const ME: ServerId = ServerId::new(0, 1);
-const OTHER: ServerId = ServerId::new(1, 3);
-const THIRD: ServerId = ServerId::new(2, 1);
-
-fn slots(first: u16, last: u16) -> KeyRange {
-    KeyRange::new(
-        RouteHash::first_of_slot(first),
-        RouteHash::last_of_slot(last),
-    )
-}
-
-/// A member, and the state that the test gives it.
-pub(super) struct Member {
-    pub(super) session: Session,
-    pub(super) membership: Arc<Membership>,
-    table: TableId,
-    version: u64,
-    /// Of all members.
-    pub(super) resp_port: u16,
-    pub(super) plain_port: Option<u16>,
-    pub(super) has_ipv6: bool,
-}
-
-type Part = (KeyRange, ServerId, bool);
-
-impl Member {
-    pub(super) fn new(threads: usize) -> Member {
-        let session = Server::session(threads);
-        let shared = &session.server.shared;
-        let table = shared.store().create_table("db0").expect("a table");
-        let until = Arc::new(ReadUntil::default());
-        until.set(u64::MAX);
-        let clients = Clients::new(Arc::new(|| {}));
-        let membership = Arc::new(Membership::new(
-            Clock::start(),
-            until,
-            clients,
-            Box::new(|_| {}),
-        ));
-        membership.set_status(super::cluster_state::status(3));
-        shared.join(Arc::clone(&membership));
-        let entry = TableEntry {
-            table,
-            name: "db0".to_owned(),
-            level: None,
-        };
-        shared.commands.adopt_tables(&[entry]);
-        Member {
-            session,
-            membership,
-            table,
-            version: 0,
-            resp_port: 6379,
-            plain_port: None,
-            has_ipv6: false,
-        }
-    }
-
-    /// Publishes new owners. Of `owned`, this member serves `served`, from now on.
-    fn tell(&mut self, map: &[Part], owned: &[KeyRange], served: &[KeyRange]) {
-        self.tell_since(self.version + 1, map, owned, served);
-    }
-
-    /// As [`tell`](Self::tell); it has served `served` since the list of version `since`.
-    fn tell_since(&mut self, since: u64, map: &[Part], owned: &[KeyRange], served: &[KeyRange]) {
-        self.version += 1;
-        let route = |(range, owner, served): &Part| TabletRoute {
-            table: self.table,
-            range: *range,
-            owner: *owner,
-            served: *served,
-            moving_to: None,
-        };
-        let address = |server| super::cluster_tls::addresses(self, server);
-        let map = TabletMap {
-            version: MapVersion(self.version),
-            tablets: map.iter().map(route).collect(),
-            servers: [ME, OTHER, THIRD]
-                .map(|server| (server, address(server)))
-                .into(),
-            ..TabletMap::default()
-        };
-        let ranges = |ranges: &[KeyRange]| {
-            Ranges::new(ranges.iter().map(|range| (self.table, *range))).expect("no overlap")
-        };
-        let view = View::with_tenures(
-            ME,
-            TabletsVersion(self.version),
-            ranges(owned),
-            Tenures::new(ranges(served), TabletsVersion(since)),
-            Arc::new(Map::new(&map).expect("no overlap")),
-        );
-        self.membership.publish(Arc::new(view));
-    }
-
-    /// Slots up to 8191 are served here, the others by another member.
-    pub(super) fn tell_halves(&mut self) {
-        let (low, high) = (slots(0, 8191), slots(8192, 16_383));
-        self.tell(&[(low, ME, true), (high, OTHER, true)], &[low], &[low]);
-    }
-
-    /// The lower half belongs to this member, but is not served.
-    pub(super) fn lock(&mut self) {
-        let (low, high) = (slots(0, 8191), slots(8192, 16_383));
-        self.tell(&[(low, ME, true), (high, OTHER, true)], &[low], &[]);
-    }
-
-    /// All slots are divided in two parts, the ends of which are adjacent. The second one is
-    /// served here or by another member; what stays here was served here from the beginning.
-    pub(super) fn tell_divided(&mut self, ends: (RouteHash, RouteHash), is_whole: bool) {
-        let first = KeyRange::new(RouteHash::MIN, ends.0);
-        let second = KeyRange::new(ends.1, RouteHash::last_of_slot(16_383));
-        let owner = if is_whole { ME } else { OTHER };
-        let own = [first, second];
-        let own = if is_whole { &own[..] } else { &own[..1] };
-        self.tell_since(1, &[(first, ME, true), (second, owner, true)], own, own);
-    }
-
-    /// Everything belongs to the other member.
-    pub(super) fn tell_all_gone(&mut self) {
-        self.tell(&[(KeyRange::ALL, OTHER, true)], &[], &[]);
-    }
-}
-
-/// A key of a slot of this member, and a key of another member's slot.
-pub(super) fn keys() -> (String, String) {
-    let of = |ours: bool| {
-        (0..)
-            .map(|n| format!("key:{n}"))
-            .find(|key| (slot(key.as_bytes()) < 8192) == ours)
-            .expect("a key")
-    };
-    (of(true), of(false))
-}
 
 #[test]
 fn own_keys_are_served_and_others_are_told_where() {
@@ -503,6 +367,28 @@ fn a_large_flush_is_done_in_rounds() {
     session.expect("SET again v", "+OK\r\n");
     session.expect("FLUSHDB", "+OK\r\n");
     session.expect("DBSIZE", ":0\r\n");
+}
+
+/// A range is not served any more before the list that says so counts as done. FLUSHALL passed
+/// over its keys, which live on at their new owner, and answered OK.
+#[test]
+fn a_flush_tells_that_keys_left_before_their_list_was_done() {
+    let mut member = Member::new(1);
+    member.tell(
+        &[(KeyRange::ALL, ME, true)],
+        &[KeyRange::ALL],
+        &[KeyRange::ALL],
+    );
+    for n in 0..5000 {
+        member.session.expect(&format!("SET k{n} v"), "+OK\r\n");
+    }
+    assert_eq!(member.session.ask_part("FLUSHALL"), "", "it takes rounds");
+    member.membership.publish(member.view_without_any());
+    let session = &mut member.session;
+    session.expect_error(
+        "FLUSHALL",
+        "TRYAGAIN tablets came to this server or left it",
+    );
 }
 
 #[test]

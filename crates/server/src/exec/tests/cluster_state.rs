@@ -1,6 +1,6 @@
 //! The state of a cluster for its clients.
 
-use super::cluster::Member;
+use super::cluster_member::Member;
 use crate::shared::MemberStatus;
 
 /// Of a cluster with two replicas, while so many servers are up.

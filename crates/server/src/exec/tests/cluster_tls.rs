@@ -1,6 +1,6 @@
 //! Redirections and reports of a member, for clients with TLS and without (routing::R3).
 
-use super::cluster::{Member, keys};
+use super::cluster_member::{Member, keys};
 use duramen_base::ids::ServerId;
 use duramen_format::hash::slot;
 use duramen_wire::native::message::Addresses;

@@ -1,8 +1,12 @@
 //! Others act while an admitted request waits: it is decided anew after the wait.
 
-use super::cluster::Member;
-use super::{START_MS, Server, run};
-use crate::exec::{Verdict, WaitState};
+use super::cluster_member::{Member, keys};
+use super::{Client, START_MS, Server, Session, parsed, room, run, run_bytes, run_part};
+use crate::exec::commands::lookup::find;
+use crate::exec::commands::transaction;
+use crate::exec::request::context::{Context, Failure};
+use crate::exec::request::permit::Permit;
+use crate::exec::{Executor, Verdict, WaitState};
 use crate::shared::commands::{DBS, global};
 use duramen_base::ids::Level;
 use duramen_base::planted::{Bug, carry, with_bug};
@@ -62,21 +66,13 @@ fn a_table_that_comes_during_a_wait_needs_its_own_right() {
 /// has left.
 fn is_told_of_the_second_key() -> bool {
     let mut member = Member::new(1);
-    let session = member.session.server.shared.store().session();
-    let mut keys = {
-        let mut session = session.expect("a session");
-        let guard = session.pin();
-        ["{a}1", "{a}2"].map(|key| (guard.route(guard.hash(key.as_bytes()), key.as_bytes()), key))
-    };
-    keys.sort_unstable();
-    let [(first, stays), (_, leaves)] = keys;
-    let second = first.next().expect("it is not the last");
-    member.tell_divided((first, second), true);
+    let (ends, [stays, leaves]) = member.cut_slot();
+    member.tell_divided(ends, true);
     let s = &mut member.session;
     assert_eq!(s.ask(&format!("BLPOP {stays} {leaves} 0")), "");
     assert_eq!(s.client.verdict(), Verdict::Blocked);
     assert!(!s.executor.has_lost_keys(&s.client));
-    member.tell_divided((first, second), false);
+    member.tell_divided(ends, false);
     let s = &mut member.session;
     let is_told = s.executor.has_lost_keys(&s.client);
     s.ask(&format!("BLPOP {stays} {leaves} 0"));
@@ -241,4 +237,154 @@ fn a_pause_makes_the_one_before_neither_shorter_nor_weaker() {
     assert_eq!(commands.paused(50), Some((100, false)));
     commands.pause(u64::MAX, true, 100);
     assert_eq!(commands.paused(101), Some((u64::MAX >> 1, true)));
+}
+
+/// What WATCH says of a key that left after the request was routed.
+fn watch_of_a_key_that_has_left(leave: fn(&mut Member)) -> Result<(), Failure> {
+    let mut member = Member::new(1);
+    member.tell_halves();
+    let (key, _) = keys();
+    let input = format!("WATCH {key}\r\n");
+    let requests = parsed(input.as_bytes());
+    let args = requests.args(0, input.as_bytes());
+    member.session.expect("PING", "+PONG\r\n");
+    leave(&mut member);
+    let Session {
+        server,
+        executor,
+        client,
+    } = &mut member.session;
+    let Executor { session, local, .. } = executor;
+    let mut guard = session.as_mut().expect("a session").pin();
+    let hashes = [guard.hash(key.as_bytes())];
+    let (spec, table) = (find(b"watch").expect("WATCH"), client.table(&server.shared));
+    let permit = Permit::unrestricted(spec, client).expect("of the default user");
+    let mut ctx = Context {
+        args,
+        permit,
+        spec,
+        client,
+        out: &mut Vec::new(),
+        shared: &server.shared,
+        local,
+        table,
+        locked: false,
+    };
+    let done = transaction::watch(&mut ctx, &mut guard, &hashes);
+    drop(guard);
+    assert_eq!(client.watched.len(), usize::from(done.is_ok()));
+    done
+}
+
+/// It was watched as a key that nobody changes here: EXEC could not tell that another member had
+/// changed it.
+#[test]
+fn a_key_that_has_left_since_it_was_routed_is_not_watched() {
+    assert!(watch_of_a_key_that_has_left(|_| {}).is_ok());
+    for leave in [Member::tell_all_gone as fn(&mut Member), Member::lock] {
+        let done = watch_of_a_key_that_has_left(leave);
+        assert!(matches!(done, Err(Failure::NotNow(_))));
+    }
+}
+
+/// The cluster had declared the member crashed: its log failed, EXEC was shown again, and had lost
+/// its queue by then ("EXEC without MULTI").
+#[test]
+fn a_transaction_of_a_fenced_member_keeps_its_queue() {
+    let mut member = Member::of(room::logged(false));
+    member.tell_halves();
+    let (key, _) = keys();
+    let s = &mut member.session;
+    s.expect("MULTI", "+OK\r\n");
+    s.expect(&format!("SET {key} 1"), "+QUEUED\r\n");
+    let store = s.server.shared.store();
+    store.log().expect("a log").disk_failed();
+    s.expect("EXEC", "");
+    assert!(s.client.in_multi());
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let mut reply = String::new();
+    while reply.is_empty() {
+        assert!(Instant::now() < deadline, "its patience ends");
+        reply = s.ask("EXEC");
+    }
+    assert!(reply.starts_with("-MISCONF "), "{reply}");
+    s.expect("EXEC", "-ERR EXEC without MULTI\r\n");
+}
+
+/// DROP had looked whether its table is that of database 0, and SWAPDB came in between: database 0
+/// had no table then.
+#[test]
+fn a_table_is_not_dropped_beside_an_exchange_that_makes_it_that_of_database_0() {
+    let server = Server::new(2);
+    let (mut executor, mut client) = (server.executor(0), server.client(0));
+    let setup = b"SET k zero\r\nSELECT 3\r\nSET k three\r\nSELECT 0\r\n";
+    run(&mut executor, &mut client, setup);
+    let dropped = std::thread::scope(|scope| {
+        let mut session = server.shared.store().session().expect("a session");
+        let guard = session.pin();
+        // An exchange is half done.
+        let commands = &server.shared.commands;
+        let held = commands.lock_places();
+        let mut places: Vec<Option<TableId>> =
+            (0..DBS as u8).map(|db| commands.table(db)).collect();
+        let drop_it = scope.spawn(carry(|| {
+            let (mut executor, mut client) = (server.executor(1), server.client(1));
+            run(&mut executor, &mut client, b"DURAMEN.TABLE DROP db3\r\n")
+        }));
+        std::thread::sleep(COMES); // it waits for the exchange
+        places.swap(0, 3);
+        commands.set_tables(&places, &guard.position());
+        drop((held, guard));
+        drop_it.join().expect("it is answered")
+    });
+    let refused = "-ERR this is the table of database 0 since a SWAPDB";
+    assert!(dropped.starts_with(refused), "{dropped}");
+    let reply = run(&mut executor, &mut client, b"GET k\r\n");
+    assert_eq!(reply, "$5\r\nthree\r\n");
+}
+
+/// Loads a function `f`, instead of the last one, that sets `k`. `body`: what it does before it
+/// returns.
+fn load(s: &mut Session, client: &mut Client, value: &str, body: &str) {
+    let text = format!(
+        "#!lua name=l\nredis.register_function('f', function() redis.call('set', 'k', '{value}')
+            {body} return '{value}' end)"
+    );
+    let words = [&b"FUNCTION"[..], b"LOAD", b"REPLACE", text.as_bytes()];
+    assert_eq!(run_bytes(&mut s.executor, client, &words), b"$1\r\nl\r\n");
+}
+
+/// Once FUNCTION LOAD REPLACE or DELETE is answered, nothing that the old function did takes
+/// effect: a suspended call begins again with the new one, also one whose run was in vain and that
+/// has no draft (script_run::L4).
+#[test]
+fn a_function_that_is_replaced_while_its_call_is_suspended_does_nothing_more() {
+    const CALL: &[u8] = b"FCALL f 0\r\n";
+    for (is_in_vain, is_deleted) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut s = Server::session(1);
+        let mut admin = s.server.client(0);
+        let long = "redis.call('get', 'hot') local n = 0 for i = 1, 5000000 do n = n + i end";
+        load(&mut s, &mut admin, "old", long);
+        let id = s.client.id();
+        assert_eq!(run_part(&mut s.executor, &mut s.client, CALL), "");
+        while is_in_vain && s.executor.local.scripts.has_run(id) {
+            run(&mut s.executor, &mut admin, b"INCR hot\r\n");
+            assert_eq!(run_part(&mut s.executor, &mut s.client, CALL), "");
+        }
+        assert!(s.executor.local.scripts.has(id), "it is suspended");
+        if is_deleted {
+            run(&mut s.executor, &mut admin, b"FUNCTION DELETE l\r\n");
+        } else {
+            load(&mut s, &mut admin, "new", "");
+        }
+        let reply = run(&mut s.executor, &mut s.client, CALL);
+        let (expected, left) = match is_deleted {
+            true => ("-ERR Function not found\r\n", "$-1\r\n"),
+            false => ("$3\r\nnew\r\n", "$3\r\nnew\r\n"),
+        };
+        assert_eq!(reply, expected, "{is_in_vain}");
+        s.expect("GET k", left);
+        assert!(!s.executor.local.scripts.has(id));
+        assert_eq!(s.executor.local.scripts.bytes(), 0);
+    }
 }

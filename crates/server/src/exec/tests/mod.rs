@@ -4,6 +4,7 @@ mod acl;
 mod atomicity;
 mod blocking;
 mod cluster;
+mod cluster_member;
 mod cluster_scripts;
 mod cluster_state;
 mod cluster_tls;
