@@ -76,12 +76,12 @@ fn o8_old_epochs_count_is_found() {
 
 #[test]
 fn o8_counts_before_the_epoch_is_found() {
-    must_be_found(Bug::CountsBeforeEpoch, 127);
+    must_be_found(Bug::CountsBeforeEpoch, 539);
 }
 
 #[test]
 fn o8_epoch_before_all_of_it_is_found() {
-    must_be_found(Bug::EpochBeforeAll, 2);
+    must_be_found(Bug::EpochBeforeAll, 40);
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn o8_a_control_segment_goes_on_is_found() {
 
 #[test]
 fn o9_pinned_is_freed_is_found() {
-    must_be_found(Bug::PinnedFreed, 4);
+    must_be_found(Bug::PinnedFreed, 7);
 }
 
 /// Found by its scenario: it takes two losses at once, which random histories of three replicas
