@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(guard.denied.load(Ordering::Relaxed), 3);
     }
 
-    /// Who may only see the state of the cluster was told the names of lost keys.
+    /// A user who may only see the state of the cluster was told the names of lost keys.
     #[test]
     fn lost_keys_are_named_to_those_who_may_accept_the_loss() {
         let (guard, mut hub) = guard();

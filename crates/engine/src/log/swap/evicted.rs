@@ -42,7 +42,7 @@ impl Swaps {
         let mut queues = self.queues(); // until then no segment leaves the list
         let known: HashSet<SegmentId> = queues.evicted.iter().copied().collect();
         let needs = self.needs();
-        // Until its Swap is durable, the objects of a survivor are in its victims too (D12).
+        // Until its Swap is durable, the objects of a survivor are in its victims too (swap::D12).
         if with_leaving || segments.iter().any(|segment| !needs.is_settled(*segment)) {
             segments.extend(queues.leaving());
             segments.sort_unstable();
@@ -73,7 +73,7 @@ impl Swaps {
         self.queues().evicted.iter().copied().collect()
     }
 
-    /// Segments have left the list: the token ends with the last one that it stands for (D11).
+    /// Segments have left the list: the token ends with the last one that it stands for (swap::D11).
     pub(super) fn end_token(&self, queues: &mut Queues, gone: &[SegmentId]) {
         queues.evicted.retain(|segment| !gone.contains(segment));
         let evicting = queues.evicting.is_some() || !queues.evicted.is_empty();

@@ -30,8 +30,8 @@ fn value_at(world: &mut World, name: &Name) -> Result<Option<Vec<u8>>, Error> {
     Ok(found.map(|object| object.value.to_vec()))
 }
 
-/// A bit of each entry flips that a replay meets in the index: it is newer or older than what comes,
-/// or what comes is the tombstone of its version. Returns the keys that are decided wrongly.
+/// A bit of each entry flips that a replay meets in the index: it is newer or older than the entry
+/// that comes, or a tombstone of its version comes. Returns the keys that are decided wrongly.
 fn decided_wrongly(bits: Range<usize>) -> Vec<Name> {
     let mut world = World::new(12, 1);
     let kinds = ["newer", "older", "alive"];

@@ -239,7 +239,7 @@ fn a_pause_makes_the_one_before_neither_shorter_nor_weaker() {
     assert_eq!(commands.paused(101), Some((u64::MAX >> 1, true)));
 }
 
-/// What WATCH says of a key that left after the request was routed.
+/// The reply of WATCH for a key that left after the request was routed.
 fn watch_of_a_key_that_has_left(leave: fn(&mut Member)) -> Result<(), Failure> {
     let mut member = Member::new(1);
     member.tell_halves();
