@@ -73,7 +73,8 @@ impl Swaps {
         self.queues().evicted.iter().copied().collect()
     }
 
-    /// Segments have left the list: the token ends with the last one that it stands for (swap::D11).
+    /// Segments have left the list: the token ends with the last one that it stands for
+    /// (swap::D11).
     pub(super) fn end_token(&self, queues: &mut Queues, gone: &[SegmentId]) {
         queues.evicted.retain(|segment| !gone.contains(segment));
         let evicting = queues.evicting.is_some() || !queues.evicted.is_empty();
