@@ -183,7 +183,8 @@ def test_a_snapshot_replaces_the_last_one_when_it_is_told_to(durable, tmp_path):
     left = sorted(str(path) for path in daily.iterdir())
     assert left == names[1:] and left[0].startswith(str(daily / "20")), (left, names)
     # Those of another server in the same folder were removed, too.
-    other = durable(dir=tmp_path / "other")
+    (tmp_path / "b").mkdir()
+    other = durable(dir=tmp_path / "b" / "data")
     said = snapshot(other, daily, "--keep", "1")
     left.append(said.split(" in ")[1].split(" after ")[0])
     assert sorted(str(path) for path in daily.iterdir()) == left

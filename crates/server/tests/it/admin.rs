@@ -243,7 +243,7 @@ fn a_member_shows_nothing_before_it_has_heard_who_may_see_it() {
         }
         // A password of its own decides before.
         let (status, _) = get_as(&server, "/metrics", "Basic OnNlY3JldA==");
-        assert_eq!(status, if password.is_empty() { "401" } else { "200" });
+        assert_eq!(status, if password.is_empty() { "503" } else { "200" });
         assert_eq!(get(&server, "/livez").0, "200");
         assert_eq!(get(&server, "/readyz").0, "503");
     }
