@@ -237,9 +237,6 @@ pub fn select_memory(core: &Core, log: &Log, node: usize) -> Vec<u32> {
     let mut candidates: Vec<(f64, u32)> = Vec::new();
     // A segment on flash takes no memory, and a whole slot, however short it is.
     for window in closed_windows(core, log, node).filter(|window| is_where(core, *window, false)) {
-        if log.swaps().is_kept(window) {
-            continue; // swap::D7
-        }
         total += 1;
         let committed = u64::from(core.space.segments[window as usize].committed_bytes());
         let live = needed_bytes(core, log, window, now_ms);

@@ -28,9 +28,7 @@
 //!   handed to the consumer: from then on its record may be durable.
 //! - D7: the segments of a side log can be read from memory or from flash, as they were closed,
 //!   until its Swap is durable. If all replicas of a segment were lost before, there would be no
-//!   other copy of its bytes, and the Swap would wait for ever. So are the survivors of a pass if
-//!   the consumer writes several at once, to other servers: their windows are *kept*, and no
-//!   compaction takes them.
+//!   other copy of its bytes, and the Swap would wait for ever.
 //! - D8: a held window may turn cold once its frame is durable, and not before: until then the
 //!   consumer reads it. It stays held: only its memory is freed. The thread that gives the side log
 //!   up claims each of its windows first. So no other thread works on a window (engine::flash::F2)
@@ -143,8 +141,6 @@ struct Unwritten {
     length: u32,
     /// The consumer has got its bytes, and may be reading them.
     handed: bool,
-    /// The consumer may need its bytes until its Swap is durable (D7).
-    kept: bool,
     /// Part of a side log that was given up (D6).
     abandoned: bool,
 }
@@ -164,8 +160,6 @@ struct Searched {
     unwritten: AtomicBool,
     /// True: the window is part of a side log whose Swap is not durable (D6).
     held: AtomicBool,
-    /// True: the window holds a durable survivor whose Swap is not durable, as it was closed (D7).
-    stays: AtomicBool,
 }
 
 #[derive(Default)]
@@ -174,7 +168,7 @@ struct Queues {
     announced: Vec<Pass>,
     /// Closed and not durable, in the order of closing.
     survivors: VecDeque<Unwritten>,
-    /// Durable segments that are not swapped in, and their windows (D7).
+    /// Durable segments of side logs that are not swapped in, with their windows (D7).
     written: HashMap<u64, u32>,
     pending: VecDeque<Pending>,
     /// Victims of the running pass.
@@ -459,7 +453,6 @@ impl Swaps {
             window,
             length,
             handed: false,
-            kept: false,
             abandoned: false,
         });
     }
@@ -651,7 +644,6 @@ impl Swaps {
     fn let_go(&self, window: u32) {
         let known = &self.windows[window as usize];
         known.unwritten.store(false, Ordering::Release);
-        known.stays.store(false, Ordering::Release);
         known.held.store(false, Ordering::Release);
     }
 
@@ -663,6 +655,12 @@ impl Swaps {
         released
     }
 
+    /// The window of a side log's segment that is durable and not swapped in yet (D7). The side log
+    /// may be given up at any time.
+    pub fn written_window(&self, segment: SegmentId) -> Option<u32> {
+        self.queues().written.get(&segment.0).copied()
+    }
+
     fn durable(&self, segment: SegmentId) -> Option<()> {
         let mut queues = self.queues();
         let at = queues
@@ -670,10 +668,7 @@ impl Swaps {
             .iter()
             .position(|waiting| waiting.segment == segment)?;
         let Unwritten {
-            window,
-            abandoned,
-            kept,
-            ..
+            window, abandoned, ..
         } = queues.survivors.remove(at)?;
         if abandoned {
             queues.released.push(window);
@@ -689,8 +684,7 @@ impl Swaps {
             pending.unwritten -= 1;
         }
         let known = &self.windows[window as usize];
-        if kept || known.held.load(Ordering::Acquire) {
-            known.stays.store(true, Ordering::Release);
+        if known.held.load(Ordering::Acquire) {
             queues.written.insert(segment.0, window); // D7
         }
         known.unwritten.store(false, Ordering::Release);
@@ -727,11 +721,7 @@ impl Swaps {
         for segment in &swap.add {
             let life = list.segments.get_mut(&segment.0);
             *life.expect("a survivor is listed from its opening") = Life::Settled;
-            if let Some(window) = queues.written.remove(&segment.0) {
-                self.windows[window as usize]
-                    .stays
-                    .store(false, Ordering::Release);
-            }
+            queues.written.remove(&segment.0);
         }
         list.remove(&swap.remove);
         let count = list.segments.len() as u64;
@@ -766,6 +756,12 @@ impl Log {
     /// that it wrote of them.
     pub fn take_abandoned(&self) -> Vec<SegmentId> {
         std::mem::take(&mut self.swaps.queues().abandoned)
+    }
+
+    /// The survivor's frame is closed and durable. Or the side log was abandoned meanwhile, and the
+    /// caller no longer reads its bytes.
+    pub fn survivor_durable(&self, segment: SegmentId) {
+        let _ = self.swaps.durable(segment); // a repeated report has no effect
     }
 
     /// The next Swap that may be recorded (D2); the same until [`swapped`](Self::swapped).

@@ -199,7 +199,7 @@ impl Store {
         }
     }
 
-    /// Bytes `from..to` of a survivor that is durable and not swapped in yet (swap::D7):
+    /// Bytes `from..to` of a side log's segment that is durable and not swapped in yet (swap::D7):
     /// from memory or, if the caller may wait for the device, from flash. `None`: there is no such
     /// segment, or it cannot be read.
     pub fn unswapped_bytes(

@@ -1,13 +1,12 @@
 //! Closed survivors that need frames, as the log's writer gets them.
 //!
 //! **Invariant**: the bytes of a survivor stay in place until the writer reports it durable
-//! (swap::D2, swap::D6), and until its Swap is durable if they may be needed again (swap::D7).
+//! (swap::D2, swap::D6).
 
-use super::{Log, Swaps, Unwritten};
+use super::{Log, Unwritten};
 use duramen_base::ids::SegmentId;
 use duramen_format::recipe::Parts;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// A closed survivor that needs a frame.
 #[derive(Clone, Debug)]
@@ -19,19 +18,6 @@ pub struct SurvivorReady<'a> {
     pub is_side: bool,
     /// The whole segment, header included; stable until it is reported durable.
     pub bytes: &'a [u8],
-}
-
-impl Swaps {
-    /// True if the window holds a durable survivor that must stay as it is (swap::D7).
-    pub fn is_kept(&self, window: u32) -> bool {
-        self.windows[window as usize].stays.load(Ordering::Acquire)
-    }
-
-    /// The window of a segment that is durable and not swapped in yet (swap::D7). A side log may be
-    /// given up at any time.
-    pub fn written_window(&self, segment: SegmentId) -> Option<u32> {
-        self.queues().written.get(&segment.0).copied()
-    }
 }
 
 impl Log {
@@ -51,7 +37,7 @@ impl Log {
         let mut queues = self.swaps.queues();
         let mut waiting = queues.survivors.iter_mut();
         let next = waiting.find(|survivor| !survivor.handed)?;
-        (next.handed, next.kept) = (true, true);
+        next.handed = true;
         Some(self.ready(next.clone()))
     }
 
@@ -61,12 +47,6 @@ impl Log {
         let mut waiting = queues.survivors.iter();
         let known = waiting.find(|survivor| survivor.segment == segment)?;
         Some(self.memory.slice(known.window, 0, known.length))
-    }
-
-    /// The survivor's frame is closed and durable. Or the side log was abandoned meanwhile, and the
-    /// caller no longer reads its bytes.
-    pub fn survivor_durable(&self, segment: SegmentId) {
-        let _ = self.swaps.durable(segment); // a repeated report has no effect
     }
 
     fn ready(&self, survivor: Unwritten) -> SurvivorReady<'_> {
