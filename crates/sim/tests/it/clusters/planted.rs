@@ -101,7 +101,7 @@ fn simulated_free_before_the_swap_is_found() {
 
 #[test]
 fn simulated_epoch_that_stays_is_found() {
-    find(Bug::EpochStays, 42);
+    find(Bug::EpochStays, 104);
 }
 
 #[test]
