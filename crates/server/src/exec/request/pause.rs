@@ -37,7 +37,7 @@ pub(crate) fn has_begun(ctx: &Context<'_>) -> bool {
     !ctx.local.in_exec && has_begun_for(ctx.spec, &ctx.args, ctx.shared, ctx.client)
 }
 
-/// The same, of a request outside of EXEC.
+/// Whether a pause that delays this request, which is not in EXEC, has begun since it was admitted.
 pub(crate) fn has_begun_for(
     spec: &Spec,
     args: &Args<'_>,
@@ -47,7 +47,8 @@ pub(crate) fn has_begun_for(
     is_looked_at(shared) && end_of(spec, args, shared, client).is_some()
 }
 
-/// The same, of EXEC with this queue, which its client does not have while it runs.
+/// Whether a pause that delays an EXEC has begun since it was admitted. `queue`: the commands of
+/// the EXEC, which its client does not have while they run.
 pub(crate) fn has_begun_for_queue(queue: &Transaction, shared: &Shared) -> bool {
     is_looked_at(shared) && end(shared, || queue_may_write(queue, shared)).is_some()
 }

@@ -245,7 +245,8 @@ impl Local {
         self.note_error_of_script(shared, text);
     }
 
-    /// The same, for a text that a script may have made: it tells nothing about the server.
+    /// Counts an error reply whose text a script may have made: such a text is no sign that memory
+    /// is full.
     pub(crate) fn note_error_of_script(&self, shared: &Shared, text: &str) {
         self.counters(shared).errors.add(1);
         let code = error_names::code(text);

@@ -25,7 +25,7 @@ pub(super) struct Member {
     pub(super) membership: Arc<Membership>,
     pub(super) table: TableId,
     pub(super) version: u64,
-    /// Of all members.
+    /// The port for clients that every member of this cluster announces.
     pub(super) resp_port: u16,
     pub(super) plain_port: Option<u16>,
     pub(super) has_ipv6: bool,
