@@ -506,16 +506,15 @@ impl Master {
                 }
                 self.active.insert(replica.segment);
             }
-            let is_settled = segment.settled.contains(&backup);
-            if segment.replicas.len() >= wanted
-                && is_whole
-                && !is_settled
+            let may_count = is_whole && !segment.settled.contains(&backup);
+            if may_count
+                && segment.replicas.len() >= wanted
                 && let Some((planned, is_garbage)) = segment.unplace_planned()
             {
                 let garbage = (planned, replica.segment);
                 self.garbage.extend(is_garbage.then_some(garbage));
             }
-            if segment.replicas.len() < wanted && is_whole && !is_settled {
+            if may_count && segment.replicas.len() < wanted {
                 segment.settled.push(backup);
                 segment
                     .replicas

@@ -1,7 +1,7 @@
 //! Copies of closed segments, in place of those that a lost backup had.
 
 use super::config;
-use super::scenarios::{end, polled};
+use super::scenarios::{close_all, end, polled};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::planted::{Bug, with_bug};
 use duramen_cluster::control::State;
@@ -92,15 +92,7 @@ fn replicas_count_again_where_copies_are_only_planned() {
     let mut master = Master::new(config, State::default(), &[crashed, one], &[]);
     let (mut next, certificate) = (0, Certificate::of(&[7; 500]));
     let segments = [100, 101, 102].map(SegmentId);
-    for segment in segments {
-        master.opened(segment, Kind::Head, segment.0 as u32);
-        master.appended(segment, certificate);
-        master.closed(segment);
-    }
-    for _ in 0..10 {
-        let effects = polled(&mut master, &mut next);
-        end(&mut master, effects);
-    }
+    close_all(&mut master, &mut next, segments, certificate);
     master.backup_up(two);
     master.backup_lost(crashed);
     let mut copies = Vec::new();

@@ -413,15 +413,7 @@ fn replicas_count_again_where_copies_were_refused() {
     let mut next = 0;
     let certificate = Certificate::of(&[7; 500]);
     let segments = [100, 101, 102].map(SegmentId);
-    for segment in segments {
-        master.opened(segment, Kind::Head, segment.0 as u32);
-        master.appended(segment, certificate);
-        master.closed(segment);
-    }
-    for _ in 0..10 {
-        let effects = polled(&mut master, &mut next);
-        end(&mut master, effects);
-    }
+    close_all(&mut master, &mut next, segments, certificate);
     master.backup_lost(crashed);
     master.backup_up(back);
     let mut pending = Vec::new();
@@ -451,6 +443,24 @@ fn replicas_count_again_where_copies_were_refused() {
     master.rejected(pending[0], Rejection::Busy);
     assert_eq!(master.hand_back(back, &found), []);
     assert!(master.is_safe(segments[2]));
+}
+
+/// Segments with these bytes, closed and durable on all their backups.
+pub(super) fn close_all(
+    master: &mut Master,
+    next: &mut u64,
+    segments: [SegmentId; 3],
+    certificate: Certificate,
+) {
+    for segment in segments {
+        master.opened(segment, Kind::Head, segment.0 as u32);
+        master.appended(segment, certificate);
+        master.closed(segment);
+    }
+    for _ in 0..10 {
+        let effects = polled(master, next);
+        end(master, effects);
+    }
 }
 
 /// Does as the master requests.
