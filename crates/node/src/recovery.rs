@@ -622,7 +622,9 @@ impl Run {
         }
         if self.damaged.has_room() {
             self.parts.remove(&segment);
-            self.damaged.add(segment, holders);
+            let mut away = self.order.segments[segment].sources.clone();
+            away.retain(|source| !holders.contains(source));
+            self.damaged.add(segment, holders, away);
         } else {
             part.due_us = now_us + REST_US;
         }

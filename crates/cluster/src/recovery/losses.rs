@@ -55,7 +55,7 @@ impl Losses {
     pub(crate) fn text(&self, dead: ServerId) -> String {
         let segments = self.segments.len();
         format!(
-            "{segments} segments are damaged on all servers that have them: start members that are \
+            "{segments} segments are damaged on all servers that sent them: start members that are \
              down; if that does not help, `duramen accept-loss --server {dead}`"
         )
     }

@@ -8,6 +8,8 @@
 //!   its key appears.
 //! - D4: of an open segment, a replica whose newest slot is lost was longer than its certificate
 //!   says. If no holder has another replica, the end of the segment is lost, as in D2.
+//! - D5: a report of a loss names the holders that gave no bytes, because they are away or did not
+//!   answer: one of them may have a whole replica.
 //! - D3: all segments are looked at before the partition fails, so that an operator decides once.
 
 use super::{PATIENCE_US, REST_US, ROUNDS_MAX, Run};
@@ -43,6 +45,8 @@ struct Fetched {
     /// Bytes of the next one, as far as they have come.
     current: Vec<u8>,
     images: Vec<Vec<u8>>,
+    /// Holders whose replicas were not looked at (D5).
+    away: Vec<ServerId>,
     /// A replica ends where its certificate says (D4).
     has_end: bool,
     asked: Option<PeerCall>,
@@ -63,13 +67,14 @@ impl Fetched {
 }
 
 impl DamagedSegments {
-    /// No replica of this segment is whole.
-    pub(super) fn add(&mut self, segment: usize, mut holders: Vec<ServerId>) {
+    /// No replica of this segment is whole. These holders are asked, and those are away.
+    pub(super) fn add(&mut self, segment: usize, mut holders: Vec<ServerId>, away: Vec<ServerId>) {
         holders.reverse();
         let fetched = Fetched {
             left: holders,
             current: Vec::new(),
             images: Vec::new(),
+            away,
             has_end: false,
             asked: None,
             due_us: 0,
@@ -149,6 +154,7 @@ impl Run {
             }
             of.failed += usize::from(of.asked.take().is_some());
             if of.failed > ROUNDS_MAX {
+                of.away.extend(of.left.last().copied()); // D5
                 of.leave();
             }
             let Some(to) = of.left.last().copied() else {
@@ -182,13 +188,14 @@ impl Run {
             of.is_given = true;
             self.jobs += 1;
             let images = std::mem::take(&mut of.images);
-            let has_end = of.has_end;
+            let (has_end, away) = (of.has_end, std::mem::take(&mut of.away));
             let wanted = self.order.segments[*segment].clone();
             let (log, accepted) = (self.order.log, self.order.accepted.clone());
             let (side, tablets) = (self.side.clone(), self.order.tablets.clone());
             let (segment, hasher) = (*segment, hasher.clone());
             jobs.push(Job::new("mend", move || {
                 let result = left_of(&images, has_end, log, &wanted, &accepted);
+                let result = result.map_err(|loss| reported(&loss, &away));
                 let result = result.map(|bytes| {
                     let bytes = cut(&bytes, &wanted, &tablets, &hasher);
                     side.replay(&bytes)
@@ -224,7 +231,7 @@ fn left_of(
     log: ServerId,
     wanted: &RecoverSegment,
     accepted: &[u32],
-) -> Result<Vec<u8>, SegmentLoss> {
+) -> Result<Vec<u8>, Loss> {
     let header = Header {
         kind: wanted.kind,
         segment: wanted.segment,
@@ -238,23 +245,35 @@ fn left_of(
     }
     let is_accepted = |loss: &Loss| accepted.contains(&loss.token());
     match &examined.loss {
-        Some(loss) if !is_accepted(loss) && !has_bug(Bug::AcceptsUnasked) => Err(SegmentLoss {
-            segment: loss.segment,
-            token: loss.token(),
-            lines: lines(loss),
-        }),
+        Some(loss) if !is_accepted(loss) && !has_bug(Bug::AcceptsUnasked) => Err(loss.clone()),
         _ => Ok(examined.with_tombstones().split_off(HEADER_BYTES)),
     }
 }
 
-fn lines(loss: &Loss) -> Vec<String> {
-    let mut lines = loss.lines(LOSS_LINES_MAX);
-    let more = lines.len().saturating_sub(LOSS_LINES_MAX - 1);
+/// For the operator.
+fn reported(loss: &Loss, away: &[ServerId]) -> SegmentLoss {
+    let most = LOSS_LINES_MAX - usize::from(!away.is_empty());
+    let mut lines = loss.lines(most);
+    let more = lines.len().saturating_sub(most - 1);
     if more > 1 {
-        lines.truncate(LOSS_LINES_MAX - 1);
+        lines.truncate(most - 1);
         lines.push(format!("and {more} lines more"));
     }
-    lines
+    if !away.is_empty() {
+        let names: Vec<String> = away.iter().map(ServerId::to_string).collect();
+        let line = format!(
+            "segment {}: {} did not answer, and may have a whole replica: see that they do, \
+             before this loss is accepted",
+            loss.segment,
+            names.join(", ")
+        );
+        lines.insert(0, line); // D5
+    }
+    SegmentLoss {
+        segment: loss.segment,
+        token: loss.token(),
+        lines,
+    }
 }
 
 /// The entries that belong to these tablets.

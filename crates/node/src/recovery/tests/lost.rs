@@ -52,7 +52,27 @@ fn outcome_of(
     images: &[Vec<u8>; 2],
     lack_end: [bool; 2],
 ) -> (PartitionOutcome, u64) {
+    outcome_without(order, images, lack_end, Away::Nobody)
+}
+
+/// How the second holder is away.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Away {
+    Nobody,
+    Silent,
+    Down,
+}
+
+fn outcome_without(
+    order: Recover,
+    images: &[Vec<u8>; 2],
+    lack_end: [bool; 2],
+    away: Away,
+) -> (PartitionOutcome, u64) {
     let mut rig = Rig::of(order);
+    if away == Away::Down {
+        rig.members = members(&SOURCES[..1]);
+    }
     let mut rounds = 0;
     loop {
         rounds += 1;
@@ -65,6 +85,7 @@ fn outcome_of(
                     let reason = "damaged".to_owned();
                     rig.answer(&asked, PeerAnswer::Bad { reason }, Vec::new());
                 }
+                Peer::ReadRaw { .. } if away == Away::Silent && asked.to == SOURCES[1] => {}
                 Peer::ReadRaw { offset, .. } => {
                     let n = SOURCES
                         .iter()
@@ -186,6 +207,30 @@ fn what_no_replica_has_is_told_and_left_out_once_that_is_accepted() {
         "{outcome:?}"
     );
     assert_eq!(objects, 2);
+}
+
+/// damaged::D5: the second holder has the whole segment. After seven requests in vain the recovery
+/// went on without it, and told of the loss as if all had been looked at.
+#[test]
+fn a_holder_that_did_not_answer_is_named_with_the_loss() {
+    let whole = segment();
+    let certificate = Certificate::of(&whole);
+    let images = [hurt(&whole, 1), whole];
+    for away in [Away::Silent, Away::Down] {
+        let order = order_of(certificate, Vec::new());
+        let (outcome, _) = outcome_without(order, &images, [false; 2], away);
+        let PartitionOutcome::Lost { losses } = outcome else {
+            panic!("{outcome:?}");
+        };
+        let told = &losses[0].lines[0];
+        assert!(told.contains("segment 9: 3.1 did not answer"), "{told}");
+    }
+    let (outcome, objects) = outcome(order_of(certificate, Vec::new()), &images);
+    assert!(
+        matches!(outcome, PartitionOutcome::Replayed { .. }),
+        "{outcome:?}"
+    );
+    assert_eq!(objects, 3);
 }
 
 #[test]
