@@ -63,7 +63,10 @@ pub(crate) struct UpArgs {
     /// Memory of each server.
     #[arg(long, value_name = "SIZE", default_value = "256mb", value_parser = size)]
     memory: u64,
-    /// Level at which writes are acknowledged: memory, buffered or synced.
+    /// Level at which writes are acknowledged: synced (the default), when all replicas have them on
+    /// stable storage; buffered, when their operating systems have them; memory, when the owner of
+    /// the key has them in memory: they reach the replicas about a tenth of a second later, and are
+    /// lost if the owner is killed before.
     #[arg(long, value_name = "LEVEL", value_parser = ["memory", "buffered", "synced"])]
     level: Option<String>,
     /// Reactor threads of each server.
