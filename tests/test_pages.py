@@ -12,6 +12,7 @@ import harness
 import pages
 
 sys.path.append(str(pathlib.Path(__file__).parent / "cluster"))
+import test_full_stop  # noqa: E402
 from network import Network, Unable  # noqa: E402
 
 pytestmark = pytest.mark.duramen
@@ -115,6 +116,43 @@ def test_long_pages_have_a_list_of_contents():
         assert listed == re.findall(r"^## (.*)$", text, re.M), page
         for row in re.findall(r"^\| \[.*$", text.split("\n## ")[0], re.M):
             assert row.count(" | ") == 1 and len(row.split(" | ")[1]) > 5, f"{page}: nothing says what it is about: {row}"
+
+
+def cases_of(test):
+    """The values of a test's only `parametrize`."""
+    (mark,) = (mark for mark in test.pytestmark if mark.name == "parametrize")
+    return mark.args[1]
+
+
+def test_the_fills_of_the_page_are_those_that_are_tested():
+    """operations.md said which fill survives a full stop, and the tests had figures of their own:
+    either could change, and nobody noticed that the page promised what nothing tested."""
+    page = (pages.ROOT / "docs/operations.md").read_text()
+    table = page.split("| survives |\n")[1].split("\n\n")[0]
+    fills = [row.split(" | ")[0].removeprefix("| ") for row in table.splitlines()[1:]]
+    waits = (pages.ROOT / "crates/cluster/src/coordinator/waits.rs").read_text()
+    warns = int(re.search(r"^const FULL_PERCENT: u64 = (\d+);", waits, re.M)[1])
+    survives, fits = test_full_stop.SURVIVES, test_full_stop.FITS
+
+    def less(servers):
+        return 100 * (servers - 1) // servers - 5
+
+    assert fills == [
+        f"up to {warns} %",
+        f"{warns} to {survives} %",
+        "up to (*N* - 1) / *N* less 5 points of *N* servers "
+        f"({less(4)} % of 4, {less(5)} % of 5), if *R* + 1 others are up",
+        f"above that, up to {survives} %",
+        f"above {survives} %",
+    ]
+    assert f"warns (`soon:`) of a server that is {warns} % full" in " ".join(page.split())
+    assert fits == less(4)
+    filled = cases_of(test_full_stop.test_everything_is_served_soon_after_a_full_stop)
+    assert {members for members, percent in filled if percent == survives} >= {3, 4, 5, 6}, filled
+    assert max(percent for _, percent in filled) == survives, filled
+    missing = cases_of(test_full_stop.test_without_one_member_the_others_serve_or_say_for_what_they_wait)
+    percents = [percent for percent, _ in missing]
+    assert fits in percents and fits < max(percents) <= survives, percents
 
 
 def flags_of(command):
