@@ -216,6 +216,9 @@ pub struct Master {
     segments: BTreeMap<SegmentId, Segment>,
     /// Segments that rules have to check.
     active: BTreeSet<SegmentId>,
+    /// Those with copies of which each is planned, none is under way, and all calls are taken
+    /// (O11): they are checked when a call is free.
+    waiting: BTreeSet<SegmentId>,
     /// The newest last. Only the last is appended to.
     control: VecDeque<ControlSegment>,
     control_wanted: bool,
@@ -309,6 +312,7 @@ impl Master {
             config,
             segments: BTreeMap::new(),
             active: BTreeSet::new(),
+            waiting: BTreeSet::new(),
             control: VecDeque::new(),
             control_wanted: true,
             control_owes: false,
@@ -547,6 +551,9 @@ impl Master {
     }
 
     fn acked_inner(&mut self, sent: &InFlight, level: Level) {
+        if self.waiting.remove(&sent.segment) {
+            self.active.insert(sent.segment);
+        }
         if let Some(segment) = self.segments.get_mut(&sent.segment)
             && let Some(replica) = segment.replica_mut(sent.backup)
         {
@@ -670,7 +677,7 @@ impl Master {
             && self.freeing.is_empty()
             && self.floor_noted >= self.floor_wanted
             && !self.control_owes
-            && self.active.iter().all(|id| {
+            && self.active.iter().chain(&self.waiting).all(|id| {
                 let segment = &self.segments[id];
                 let done = segment.on_all(self.config.replicas, Level::Synced);
                 done.length == segment.queued.length && done.close == segment.closed

@@ -567,15 +567,17 @@ impl Master {
     pub fn describe(&self) -> String {
         use std::fmt::Write;
         let mut text = format!(
-            "{} calls, {} swaps, {} to be freed, {} being freed, control head wanted {} noted {}",
+            "{} calls, {} copies wait, {} swaps, {} to be freed, {} being freed, control head \
+             wanted {} noted {}",
             self.in_flight.len(),
+            self.waiting.len(),
             self.swaps.len(),
             self.garbage.len() + self.leftovers.len(),
             self.freeing.len(),
             self.floor_wanted,
             self.floor_noted
         );
-        for id in &self.active {
+        for id in self.active.iter().chain(&self.waiting) {
             let segment = &self.segments[id];
             let _ = write!(
                 text,

@@ -36,6 +36,7 @@ impl Master {
                     }
                 }
             }
+            changed |= self.advance_waiting(first_copy, effects);
             changed |= self.write_swaps();
             if !changed {
                 break;
@@ -57,6 +58,38 @@ impl Master {
             segment.is_some_and(|segment| segment.close_recorded)
         };
         all.filter(|id| is_copied(id) == copies).collect()
+    }
+
+    /// Segments whose copies wait for calls, in turn, from `first` on, while there are calls.
+    fn advance_waiting(&mut self, first: SegmentId, effects: &mut Vec<Effect>) -> bool {
+        let mut changed = false;
+        while !self.is_crowded(true) {
+            let next = self.waiting.range(first..).next();
+            let Some(id) = next.or(self.waiting.first()).copied() else {
+                break;
+            };
+            self.waiting.remove(&id);
+            self.active.insert(id);
+            changed |= self.advance(id, effects);
+        }
+        changed
+    }
+
+    /// A segment of which a copy only waits for a call need not be checked before there is one. A
+    /// lost backup may have had replicas of all segments: each poll walked them all.
+    fn let_wait(&mut self, id: SegmentId) {
+        let segment = &self.segments[&id];
+        let rests = |replica: &Replica| {
+            replica.in_flight == 0 && !replica.refused && replica.buffered == replica.synced
+        };
+        let waits = segment.close_recorded
+            && !segment.epoch_wanted
+            && segment.replicas.len() >= self.config.replicas
+            && segment.replicas.iter().all(rests)
+            && self.is_crowded(true);
+        if waits && self.active.remove(&id) {
+            self.waiting.insert(id);
+        }
     }
 
     /// Whether as many calls with data are in flight as may be. Copies are counted apart: each is
@@ -156,6 +189,7 @@ impl Master {
             changed |= self.write_records(id);
         }
         self.retire(id);
+        self.let_wait(id);
         changed
     }
 
@@ -482,6 +516,7 @@ impl Master {
     /// Drops a segment; its replicas are garbage.
     pub(super) fn discard(&mut self, id: SegmentId) {
         self.active.remove(&id);
+        self.waiting.remove(&id);
         let Some(segment) = self.segments.remove(&id) else {
             return;
         };

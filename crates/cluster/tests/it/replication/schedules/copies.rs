@@ -50,6 +50,9 @@ fn writes_beside_copies() -> (usize, Vec<u32>, bool) {
         turn(&mut master, &mut copies);
     }
     let under_way = copies.len();
+    let missing = closed.iter().filter(|segment| !master.is_safe(**segment));
+    let waiting = format!(" {} copies wait", missing.count() - under_way);
+    assert!(master.describe().contains(&waiting), "{waiting}");
     let mut durable = Vec::new();
     for length in 101..=103 {
         master.appended(head, Certificate::of(&vec![7; length]));
