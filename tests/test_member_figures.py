@@ -68,6 +68,10 @@ def test_what_only_grows_is_a_counter(small):
     page = member.page("/metrics")
     for name in ("duramen_cluster_offences", "duramen_cluster_tls_failures"):
         assert f"# TYPE {name}_total counter\n" in page, re.findall(f".*{name}.*", page)
+    # Its log is on the other member's disk.
+    assert sample(member, "duramen_log_segments") == 0
+    help_text = re.search(r"(?m)^# HELP duramen_log_segments (.*)$", page)[1]
+    assert "0 of a member of a cluster" in help_text, help_text
     was = sample(member, "duramen_cluster_offences_total")
     with harness.Wire(member.native_port) as stranger:
         stranger.send(b"GET / HTTP/1.1\r\n\r\n" * 10)
