@@ -54,6 +54,10 @@ fn help_teaches() {
         );
     }
     assert!(text(&["join", "--help"]).contains("--coordinator"));
+    // Nothing said what `--level memory` promises in a cluster.
+    let up = text(&["up", "--help"]);
+    let up = up.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(up.contains("lost if the owner is killed"), "{up}");
     // Each command has a description of its own.
     assert!(!help.contains("Where the server is"), "{help}");
 }
