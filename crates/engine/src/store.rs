@@ -8,6 +8,7 @@ use crate::core::writes::Written;
 use crate::core::{Core, Visitor};
 use crate::counters::add;
 use crate::log::{Log, Relocation};
+use crate::space::Purpose;
 use crate::topology::Topology;
 use crate::{Decision, Departure, Error, KeyHash, Mode, Options, TableChange, TableId, TableInfo};
 use duramen_base::ids::{Level, SegmentId};
@@ -138,6 +139,14 @@ impl Store {
         let step = context.step(core, quota_bytes, me, false, true);
         core.reap(context.node());
         step == crate::cleaner::context::Step::Worked
+    }
+
+    /// Whether a writer that needs another segment gets one at once. For a caller for whom waiting
+    /// in real time changes nothing (a simulator).
+    pub fn opens_at_once(&self) -> bool {
+        let core = &self.core;
+        let has_memory = |node| core.space.free_windows(node) > 0;
+        (0..core.space.nodes()).all(has_memory) && core.disk_has_room(Purpose::Head)
     }
 
     /// Demotes a segment as a cleaner thread does it, as if memory were short. For a caller without

@@ -390,6 +390,9 @@ impl World {
         if self.is_deaf(n, || Event::Request(n, Box::new(request.clone()))) {
             return;
         }
+        if self.waits_for_memory(n, || Event::Request(n, Box::new(request.clone()))) {
+            return;
+        }
         self.execute(n, request);
         self.let_work(n);
     }

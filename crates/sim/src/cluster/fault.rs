@@ -78,6 +78,7 @@ impl World {
                 starts_us,
                 coordinators,
             } => self.full_stop(&starts_us, coordinators),
+            Fault::Close { server } => self.close_log(server),
             Fault::Stop { server, down_us } => self.stop_for(server, down_us),
             Fault::Pause { server, for_us } => self.pause(server, for_us, fault),
             Fault::Partition { .. }
@@ -143,7 +144,14 @@ impl World {
 
     fn stop_for(&mut self, server: usize, down_us: u64) {
         self.stop(server, true);
+        self.may_stay_off(server);
         self.boot_after(server, down_us);
+    }
+
+    /// One server of a plan with bulk data may stay off after the stop.
+    fn may_stay_off(&mut self, n: usize) {
+        let fill = self.plan.fill;
+        self.machines[n].kept_off |= fill.is_some_and(|fill| fill.missing == Some(n));
     }
 
     fn flip_in_memory(&mut self, server: usize, random: u64) {
@@ -362,6 +370,7 @@ impl World {
             if self.machines[n].process.is_some() {
                 self.stop(n, true);
             }
+            self.may_stay_off(n);
             self.boot_after(n, *start_us);
         }
         for n in 0..self.coordinators.len() {

@@ -138,15 +138,26 @@ impl World {
             self.violated("the cluster does not begin".to_owned());
             return 0;
         }
+        if let Err(why) = self.fill_up() {
+            self.violated(why);
+            return 0;
+        }
         self.began_us = self.now_us;
         if self.plan.drift_ppm > 0 {
             self.coverage.fired(super::Class::Drift);
         }
         self.plan_faults();
         self.clients_begin();
-        self.after(0, Event::Imagine);
+        // With much data that would take most of the time.
+        if self.plan.fill.is_none() {
+            self.after(0, Event::Imagine);
+        }
         let last_us = self.plan.load_us + SECOND / 2;
         self.run(last_us, u64::MAX, |_| false);
+        if let Err(why) = self.does_without_one() {
+            self.violated(why);
+            return 0;
+        }
         self.heal();
         let from_us = self.now_us;
         if !self.becomes_well() {
@@ -158,7 +169,7 @@ impl World {
             return self.now_us - from_us;
         }
         let healed_in_us = self.now_us - from_us;
-        if let Err(why) = self.end() {
+        if let Err(why) = self.bulk_survived().and_then(|()| self.end()) {
             self.violated(why);
         }
         healed_in_us
@@ -226,7 +237,7 @@ impl World {
         if !self.are_done(READS_US) {
             return Err("not every key can be read after a last cold start".to_owned());
         }
-        Ok(())
+        self.bulk_is_there()
     }
 
     /// Where the coordinators balance, moves end: for longer than members need to count their data
@@ -332,7 +343,7 @@ impl World {
     }
 
     /// Whether each hash is served by exactly one server that may read.
-    fn all_served(&mut self) -> bool {
+    pub(super) fn all_served(&mut self) -> bool {
         let now_us = self.now_us;
         let serves = |machine: &Machine, table, hash| {
             machine.process.as_ref().is_some_and(|process| {

@@ -6,10 +6,12 @@
 //! lost, the replies to clients are linearizable, one server at a time answers for a key, and after
 //! the last fault everything is served and replicated again within a bounded time.
 
+mod bulk;
 mod client;
 mod coverage;
 mod disks;
 mod fault;
+mod fill;
 mod finish;
 mod flash;
 mod foreign_coordinator;
@@ -30,4 +32,4 @@ mod world;
 
 pub use coverage::{Class, Coverage};
 pub use finish::{Outcome, run};
-pub use plan::{Fault, Plan, Profile, ZONES};
+pub use plan::{Fault, Fill, Plan, Profile, ZONES};

@@ -458,6 +458,9 @@ impl World {
         if self.is_deaf(n, || Event::Letter(n, Box::new(letter.clone()))) {
             return;
         }
+        if self.waits_for_memory(n, || Event::Letter(n, Box::new(letter.clone()))) {
+            return;
+        }
         self.serve(n, letter);
         self.let_work(n);
     }

@@ -44,6 +44,10 @@ pub enum Fault {
         starts_us: Vec<u64>,
         coordinators: bool,
     },
+    /// A server is told to stop, and closes its log. Its process dies by another fault.
+    Close {
+        server: usize,
+    },
     /// A process dies, however many others are off.
     Stop {
         server: usize,
@@ -178,6 +182,21 @@ pub enum Fault {
 /// Zones of 16 segments.
 pub const ZONES: ReplicaLayout = ReplicaLayout::Zones { mib: 1 };
 
+/// Bulk data, and what has to be true when all servers have stopped and started again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fill {
+    /// Live bytes of each server, in percent of its limit.
+    pub percent: u64,
+    /// Bytes of a value on average.
+    pub value_bytes: u64,
+    /// All objects are overwritten until logs are as long as they get.
+    pub overwrites: bool,
+    /// This server stays off until all faults are over.
+    pub missing: Option<usize>,
+    /// Each tablet is at its machine again.
+    pub comes_home: bool,
+}
+
 /// All settings of a run: its faults, its network, its sizes.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -256,6 +275,7 @@ pub struct Plan {
     pub balance_after_us: Option<u64>,
     /// No operator adds servers when the others have no room.
     pub is_alone: bool,
+    pub fill: Option<Fill>,
     pub wal_bytes: u64,
     pub faults: Vec<(u64, Fault)>,
     /// A planted bug to be found.
@@ -321,6 +341,7 @@ impl Plan {
             room_us: 0,
             balance_after_us: None,
             is_alone: false,
+            fill: None,
             wal_bytes: 1 << 20,
             faults: Vec::new(),
             bug: None,

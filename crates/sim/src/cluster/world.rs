@@ -9,6 +9,7 @@
 //!
 //! **Concurrency** none.
 
+use super::bulk::Bulk;
 use super::client::{Client, Reply, Request};
 use super::coverage::Coverage;
 use super::history::History;
@@ -169,6 +170,7 @@ pub struct World {
     pub(super) told: Vec<CoordinatorAnswer>,
     pub(super) last_value: u64,
     pub(super) tables: Tables,
+    pub(super) bulk: Bulk,
     /// The known state of each key.
     pub(super) known: BTreeMap<u64, Known>,
     /// Keys that were written with an expiry time.
@@ -233,6 +235,7 @@ impl World {
             told: Vec::new(),
             last_value: 0,
             tables: Tables::new(),
+            bulk: Bulk::default(),
             known: BTreeMap::new(),
             doubts: BTreeMap::new(),
             expiring: BTreeSet::new(),

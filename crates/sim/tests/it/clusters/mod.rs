@@ -175,6 +175,28 @@ fn scenario_25_a_cluster_that_stops_as_a_whole_comes_back() {
     assert!(summary.failures.is_empty());
 }
 
+/// As full as docs/operations.md allows: all servers stop and start again, and nobody adds one.
+/// Everything is served again, and what waits for a server that stays away was said before.
+/// `DURAMEN_SIM_FIRST` and the others as above; `DURAMEN_SIM_SEED=n` runs one seed.
+#[test]
+fn a_full_cluster_that_stops_as_a_whole_comes_back() {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    if let Some(seed) = number("DURAMEN_SIM_SEED") {
+        let violations = run(Plan::full_stop(seed)).violations;
+        return assert!(violations.is_empty(), "{violations:?}");
+    }
+    let budget = Budget::of_tier(4, 16);
+    let first = number("DURAMEN_SIM_FIRST").unwrap_or(1);
+    let summary = runs::many(budget, first, Plan::full_stop);
+    println!(
+        "{} runs, {} operations, well after {} ms",
+        summary.runs,
+        summary.operations,
+        summary.slowest_healing_us / 1_000
+    );
+    assert!(summary.failures.is_empty());
+}
+
 /// Servers that handle each message late are alive, one of them or all: none is called crashed.
 /// `DURAMEN_SIM_FIRST` and the others as above.
 #[test]
