@@ -109,6 +109,10 @@ impl<'s> Guard<'s> {
         }
         match self.find_in(view, index.tag(hash), key, Verify::Always) {
             Some((_, _, Found::Damaged)) => Err(Error::Damaged),
+            Some((_, _, Found::Key(here))) => {
+                self.meet_bytes(self.entry_at(here).padded_bytes);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }

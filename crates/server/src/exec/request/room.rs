@@ -124,6 +124,8 @@ struct Values<'k> {
 
 /// So many keys are compared one by one.
 const FEW_VALUES: usize = 8;
+/// To read a value that is longer takes some microseconds, for its sum: it is not read twice.
+const LONG_BYTES: usize = 16 << 10;
 
 impl<'k> Values<'k> {
     fn get(&self, key: &Key<'k>) -> Option<Bytes> {
@@ -306,8 +308,8 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
     }
 
     /// Maximum length that the value of a key may have by now, without the head of a collection.
-    fn value_bytes(&self, table: TableId, key: &'k [u8]) -> usize {
-        self.bytes_of(&self.key(table, key))
+    fn value_bytes(&mut self, table: TableId, key: &'k [u8]) -> usize {
+        self.bytes_of(self.key(table, key))
     }
 
     /// A key of the current command.
@@ -319,16 +321,20 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
         Key { hash, table, key }
     }
 
-    fn bytes_of(&self, key: &Key<'k>) -> usize {
-        let least = match self.values.get(key) {
+    fn bytes_of(&mut self, key: Key<'k>) -> usize {
+        let least = match self.values.get(&key) {
             Some(Bytes::Most(bytes)) => return bytes,
             Some(Bytes::AtLeast(bytes)) => bytes,
             None => 0,
         };
-        match self.guard.read(key.table, key.hash, key.key) {
-            Ok(found) => found.map_or(0, |object| object.value.len()).max(least),
-            Err(_) => least, // the command that uses it reports the error
+        let Ok(found) = self.guard.read(key.table, key.hash, key.key) else {
+            return least; // the command that uses it reports the error
+        };
+        let bytes = found.map_or(0, |object| object.value.len()).max(least);
+        if bytes > LONG_BYTES {
+            self.values.insert(key, Bytes::Most(bytes));
         }
+        bytes
     }
 
     /// The command may have no effect: then the value is as long as before.

@@ -437,13 +437,13 @@ fn run_locked(
             ctx.reply().null_array();
             return Ok(());
         }
-        check_written(guard, queue)?;
-        // From here on nothing fails for lack of room: all of it is done.
-        (*room, is_long) = room_of(ctx, guard, queue);
+        (*room, is_long) = room_of(ctx, guard, queue, may_stop);
         if is_long && may_stop {
             *room = Room::default();
             return Ok(());
         }
+        check_written(guard, queue)?;
+        // From here on nothing fails for lack of room: all of it is done.
         guard.set_aside(*room)?;
         if sets_config(queue) {
             before = levels(ctx, &[], queue); // it may lower the level of what was written
@@ -711,8 +711,14 @@ fn changes_rights(queue: Queue<'_>) -> bool {
 }
 
 /// Maximum room for the writes of the transaction, and whether it has to run on a draft: it is
-/// planned to take long, or a value may become too long.
-fn room_of(ctx: &Context<'_>, guard: &Guard<'_>, queue: Queue<'_>) -> (Room, bool) {
+/// planned to take long, or a value may become too long. `may_stop`: then it does so, and the plan
+/// ends as soon as that is known.
+fn room_of(
+    ctx: &Context<'_>,
+    guard: &Guard<'_>,
+    queue: Queue<'_>,
+    may_stop: bool,
+) -> (Room, bool) {
     let mut planner = Planner::new(guard);
     let keeps_rights = !changes_rights(queue);
     let plans_reads = slices::plans_reads(queue);
@@ -728,6 +734,10 @@ fn room_of(ctx: &Context<'_>, guard: &Guard<'_>, queue: Queue<'_>) -> (Room, boo
                 let found = guard.read(table, hash, key).ok().flatten();
                 read_bytes += found.map_or(0, |object| object.value.len());
             }
+        }
+        let is_long = slices::is_long(queue, planner.written_bytes, read_bytes);
+        if may_stop && (is_long || planner.may_exceed) {
+            return (planner.room, true);
         }
     }
     let is_long = slices::is_long(queue, planner.written_bytes, read_bytes);
