@@ -43,6 +43,11 @@ impl Index {
         index
     }
 
+    /// Memory of its slots.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.slots.capacity() * size_of::<u64>()
+    }
+
     /// Whether another name has room; if not, a new index is to be made.
     pub(crate) fn has_room(&self) -> bool {
         2 * self.used < self.slots.len()

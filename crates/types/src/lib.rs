@@ -32,6 +32,7 @@ pub mod hll;
 mod index;
 pub mod lcs;
 pub mod list;
+mod members;
 mod packed;
 mod parts;
 pub mod sorted;
@@ -40,7 +41,8 @@ pub mod table;
 pub mod text;
 
 pub use list::List;
-pub use packed::{count, each, find_at_most_once};
+pub use members::Members;
+pub use packed::{count, each, find_at_most_once, members_from};
 pub use parts::{Part, Parts};
 pub use sorted::Sorted;
 pub use stream::Stream;

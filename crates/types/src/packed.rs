@@ -206,6 +206,33 @@ pub fn each<'a, I: Item<'a>>(
     }
 }
 
+/// Calls `take` with the members of a packed set from number `from` on, until it returns false.
+/// Returns the number of the next one, if it did.
+///
+/// # Errors
+/// [`Error::WrongType`], [`Error::Damaged`].
+pub fn members_from<'a>(
+    value: Option<&'a [u8]>,
+    from: usize,
+    mut take: impl FnMut(Text<'a>) -> bool,
+) -> Result<Option<usize>, Error> {
+    let Some(value) = value else {
+        return Ok(None);
+    };
+    let packed = Packed::open(value, Type::Set)?;
+    let mut bytes = packed.elements;
+    for at in 0..packed.count {
+        let (member, ()) = element::<()>(&mut bytes).ok_or(Error::Damaged)?;
+        if at >= from && !take(member) {
+            return Ok(Some(at + 1));
+        }
+    }
+    match bytes.is_empty() {
+        true => Ok(None),
+        false => Err(Error::Damaged),
+    }
+}
+
 /// Number of elements of a packed value.
 ///
 /// # Errors

@@ -8,7 +8,7 @@ use crate::text::Text;
 use crate::{Error, Part, Parts};
 
 /// From this many comparisons on, an index of the names is cheaper than comparing.
-const COMPARISONS_MAX: usize = 4096;
+pub(crate) const COMPARISONS_MAX: usize = 4096;
 
 /// A decoded collection.
 #[derive(Clone, Debug)]

@@ -6,7 +6,8 @@
 //!   locks if none of them has changed since, else it computes again.
 //! - C2: a command that combines many values does so in parts: others run between two of them. It
 //!   goes on if no value has changed since its first part, else it begins again. Each part reads
-//!   all keys again, so it combines for as long as that has taken, or longer.
+//!   all keys again, so it combines for as long as that has taken, or longer. Sets are divided
+//!   within a source too, and the reply has a part of its own if those before it took long.
 //! - C3: after some runs in vain it computes in one go, with its keys locked.
 //! - C4: progress is of one request and of one table. It is dropped when the request has ended,
 //!   also without having run (other rights, keys that have left), and when SWAPDB has put another
@@ -16,6 +17,7 @@ use super::collection::{Write, at_once, reads, several_at_once, write_all};
 use crate::exec::request::context::{Context, Done, Failure};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_engine::{Error, Guard, KeyHash, Object, Stamp, TableId};
+use duramen_types::Members;
 use std::time::{Duration, Instant};
 
 /// The time of one part (C2): all suspended combinations of a thread share it.
@@ -35,6 +37,12 @@ pub(crate) struct Progress {
     /// The number of values that are combined already, and the result of these, packed.
     pub(crate) done: usize,
     pub(crate) result: Vec<u8>,
+    /// The result of sets instead.
+    pub(crate) members: Members,
+    /// The number of elements of the next value that are combined already; for each member of the
+    /// result, whether it is one of them.
+    pub(crate) at: usize,
+    pub(crate) seen: Vec<bool>,
     /// The time that this part took to read the keys.
     pub(crate) reading: Duration,
     /// The runs that were in vain.
@@ -44,6 +52,13 @@ pub(crate) struct Progress {
 /// The clock of one part.
 pub(crate) struct Part {
     pub(crate) ends: Option<Instant>,
+}
+
+impl Progress {
+    /// Memory of the result so far.
+    fn bytes(&self) -> usize {
+        self.result.capacity() + self.members.memory_bytes() + self.seen.capacity()
+    }
 }
 
 impl Context<'_> {
@@ -215,7 +230,7 @@ fn bytes_max(ctx: &mut Context<'_>) -> usize {
 fn keep(ctx: &mut Context<'_>, progress: Progress) {
     let (client, bytes_max) = (ctx.client.id(), bytes_max(ctx));
     let scripts = &mut ctx.local.scripts;
-    scripts.keep(client, progress.result.capacity());
+    scripts.keep(client, progress.bytes());
     match scripts.may_go_on(client, bytes_max) {
         true => ctx.client.keep_progress_of_values(progress),
         false => scripts.keep(client, 0),

@@ -12,7 +12,7 @@ use crate::exec::request::spec::flag;
 use duramen_base::limits::COLLECTION_ELEMENTS_MAX;
 use duramen_engine::{Guard, KeyHash, Object};
 use duramen_types::table::Set;
-use duramen_types::{Text, Type, count, each, find_at_most_once};
+use duramen_types::{Text, Type, count, find_at_most_once, members_from};
 use duramen_wire::resp::number::parse_integer;
 
 const fn event(name: &'static str) -> EventName {
@@ -203,67 +203,74 @@ pub(crate) fn check_result(ctx: &Context<'_>, stores: bool, members: usize) -> D
     }
 }
 
-/// Decodes one source after the other, since there may be many, in parts (computed::C2).
-/// `progress`: the parts before.
-fn combined<'g>(
-    ctx: &mut Context<'_>,
+/// So many elements are combined between two looks at the clock: some 50 µs.
+const LOOK_EVERY: usize = 2_048;
+
+/// Combines one source after the other, since there may be many, as far as a part of the command
+/// goes (computed::C2). True: all of them; else `progress` has what is done.
+fn combined(
+    ctx: &Context<'_>,
     operation: Operation,
-    found: &[Option<Object<'g>>],
-    (progress, part): (&'g Progress, &Part),
-) -> Result<Combined<'g>, Failure> {
+    found: &[Option<Object<'_>>],
+    (progress, part): (&mut Progress, &Part),
+) -> Result<bool, Failure> {
     let mut sources = Vec::with_capacity(found.len());
     for found in found {
         let value = typed(*found)?;
-        let members = value.map_or(Ok(0), |value| count(value, Type::Set))?;
-        sources.push((members, value));
+        let number = value.map_or(Ok(0), |value| count(value, Type::Set))?;
+        sources.push((number, value));
     }
     if operation == Operation::Intersection {
-        sources.sort_by_key(|(members, _)| *members);
+        sources.sort_by_key(|(number, _)| *number);
     }
-    let first = sources.first().and_then(|(_, value)| *value);
-    let mut result = match progress.done {
-        0 => Set::of(first)?,
-        _ => Set::unpack(&progress.result)?,
-    };
-    for (n, (members, value)) in sources.into_iter().enumerate().skip(progress.done.max(1)) {
-        if result.is_empty() && operation != Operation::Union {
+    let (mut combined, done) = (0_usize, progress.done);
+    for (n, (number, value)) in sources.into_iter().enumerate().skip(done) {
+        let Progress {
+            members, at, seen, ..
+        } = &mut *progress;
+        let narrows = n > 0 && operation != Operation::Union;
+        if narrows && members.is_empty() {
             break;
         }
-        if part.is_over() {
-            return Ok(Combined::Part(n, result.pack()));
+        if narrows && *at == 0 {
+            seen.clear();
+            seen.resize(members.len(), false);
         }
-        result.expect(members);
-        match operation {
-            Operation::Union => {
-                each(value, |member, ()| {
-                    result.insert(member, ());
-                })?;
-                check_result(ctx, ctx.spec.has(flag::WRITE), result.len())?;
-            }
-            operation => {
-                let mut seen = vec![false; result.len()];
-                each(value, |member, ()| {
-                    let at = result.position(&member);
-                    at.and_then(|at| seen.get_mut(at))
-                        .into_iter()
-                        .for_each(|it| *it = true);
-                })?;
-                let keeps = operation == Operation::Intersection;
-                if seen.contains(&!keeps) {
-                    let mut seen = seen.into_iter();
-                    result.retain(|_| seen.next() == Some(keeps));
+        if n > 0 {
+            members.expect(number);
+        }
+        let next = members_from(value, *at, |member| {
+            if narrows {
+                let place = members.position(&member);
+                if let Some(seen) = place.and_then(|place| seen.get_mut(place)) {
+                    *seen = true;
                 }
+            } else if n > 0 {
+                members.insert(&member);
+            } else {
+                members.add(&member);
             }
+            combined += 1;
+            !combined.is_multiple_of(LOOK_EVERY) || !part.is_over()
+        })?;
+        if let Some(next) = next {
+            *at = next;
+            return Ok(false);
+        }
+        let keeps = operation == Operation::Intersection;
+        if narrows && seen.contains(&!keeps) {
+            members.retain(|place| seen.get(place) == Some(&keeps));
+        }
+        *at = 0;
+        progress.done = n + 1;
+        if operation == Operation::Union {
+            check_result(ctx, ctx.spec.has(flag::WRITE), progress.members.len())?;
+        }
+        if part.is_over() {
+            return Ok(false);
         }
     }
-    Ok(Combined::All(result))
-}
-
-/// A combination of sets.
-enum Combined<'g> {
-    All(Set<'g>),
-    /// Of so many sources, packed.
-    Part(usize, Vec<u8>),
+    Ok(true)
 }
 
 /// Combines sets, as far as a part of the command goes, and `ends` with the result.
@@ -273,11 +280,12 @@ fn combine_then(
     found: &[Option<Object<'_>>],
     ends: impl FnOnce(&mut Context<'_>, Set<'_>) -> Result<Vec<Write>, Failure>,
 ) -> Result<Vec<Write>, Failure> {
-    let (progress, part) = ctx.begin_part();
-    match combined(ctx, operation, found, (&progress, &part))? {
-        Combined::All(set) => ends(ctx, set),
-        Combined::Part(done, result) => Err(ctx.end_part(progress, done, result)),
+    let (mut progress, part) = ctx.begin_part();
+    if combined(ctx, operation, found, (&mut progress, &part))? {
+        return ends(ctx, progress.members.set()?);
     }
+    let done = progress.done;
+    Err(ctx.end_part(progress, done, Vec::new()))
 }
 
 fn combine(

@@ -83,6 +83,48 @@ fn a_combination_is_of_one_database() {
     }
 }
 
+/// Runs a combination to its end. Returns its reply, and how many of its parts ended within a
+/// source.
+fn in_parts(s: &mut Session, request: &str) -> (String, u32) {
+    let mut within = 0;
+    loop {
+        let reply = s.ask_part(request);
+        if !reply.is_empty() {
+            return (reply, within);
+        }
+        let progress = s.client.take_progress_of_values(TableId::DEFAULT);
+        let progress = progress.expect("it goes on");
+        within += u32::from(progress.at > 0);
+        s.client.keep_progress_of_values(progress);
+    }
+}
+
+/// A part ended between two sources alone, and its end had the reply too: rounds of 20 ms.
+#[test]
+fn a_combination_of_large_sets_is_cut_within_them() {
+    let mut s = Server::session(1);
+    for part in 0..20 {
+        let members: String = (0..3_000)
+            .map(|n| format!(" m:{}", 3_000 * part + n))
+            .collect();
+        s.ask(&format!("SADD a{members}"));
+    }
+    for (set, gone) in [("b", 7), ("c", 59_999), ("d", 7)] {
+        s.expect(&format!("COPY a {set}"), ":1\r\n");
+        s.expect(&format!("SREM {set} m:{gone}"), ":1\r\n");
+    }
+    let (inter, cut) = in_parts(&mut s, "SINTERSTORE r a b c d");
+    assert_eq!(inter, ":59998\r\n");
+    s.expect("SMISMEMBER r m:7 m:8 m:59999", "*3\r\n:0\r\n:1\r\n:0\r\n");
+    let (union, cut_too) = in_parts(&mut s, "SUNIONSTORE r b c d");
+    assert_eq!(union, ":60000\r\n");
+    assert!(cut + cut_too > 0, "no part ended within a source");
+    let (diff, _) = in_parts(&mut s, "SDIFF a b c d");
+    assert_eq!(diff, "*0\r\n");
+    let (diff, _) = in_parts(&mut s, "SDIFF a c");
+    assert_eq!(diff, "*1\r\n$7\r\nm:59999\r\n");
+}
+
 /// computed::C2. Each part read all keys again, and then combined for a tenth of that time.
 #[test]
 fn a_part_of_a_combination_knows_how_long_its_reading_took() {

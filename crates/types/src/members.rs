@@ -1,0 +1,142 @@
+//! A set that is built in steps, and owns its members: no step reads again what those before it
+//! have made. Members keep the order in which they came.
+
+use crate::Error;
+use crate::index::Index;
+use crate::table::{COMPARISONS_MAX, Set};
+use crate::text::Text;
+
+/// See the head of this file.
+#[derive(Default)]
+pub struct Members {
+    /// All members, one behind the other, encoded.
+    bytes: Vec<u8>,
+    /// Where each begins.
+    starts: Vec<usize>,
+    /// Places of all members; `None`: they are searched one by one.
+    index: Option<Index>,
+}
+
+impl Members {
+    pub fn len(&self) -> usize {
+        self.starts.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.starts.is_empty()
+    }
+
+    /// Memory that it takes.
+    pub fn memory_bytes(&self) -> usize {
+        let index = self.index.as_ref().map_or(0, Index::memory_bytes);
+        self.bytes.capacity() + self.starts.capacity() * size_of::<usize>() + index
+    }
+
+    /// All members.
+    ///
+    /// # Errors
+    /// None: it has encoded them itself.
+    pub fn set(&self) -> Result<Set<'_>, Error> {
+        Set::unpack(&self.bytes)
+    }
+
+    /// Prepares for this many calls of [`position`](Self::position) and [`insert`](Self::insert).
+    pub fn expect(&mut self, calls: usize) {
+        let comparisons = calls.saturating_mul(self.len() + calls);
+        if calls > 1 && comparisons > COMPARISONS_MAX && self.index.is_none() {
+            self.index = Some(self.new_index());
+        }
+    }
+
+    fn new_index(&self) -> Index {
+        let member = |place| self.at(place).unwrap_or(Text::Integer(0));
+        Index::of((0..self.len()).map(member))
+    }
+
+    fn at(&self, place: usize) -> Option<Text<'_>> {
+        let mut rest = self.bytes.get(*self.starts.get(place)?..)?;
+        Text::decode(&mut rest)
+    }
+
+    /// The number of a member.
+    #[inline]
+    pub fn position(&self, member: &Text<'_>) -> Option<usize> {
+        let is_at = |place: usize| self.at(place).is_some_and(|it| it == *member);
+        match &self.index {
+            Some(index) => index.find(member, is_at),
+            None => (0..self.len()).find(|place| is_at(*place)),
+        }
+    }
+
+    /// Adds a member, unless it is there.
+    pub fn insert(&mut self, member: &Text<'_>) {
+        if self.position(member).is_none() {
+            self.add(member);
+        }
+    }
+
+    /// Adds a member that is not there.
+    pub fn add(&mut self, member: &Text<'_>) {
+        self.starts.push(self.bytes.len());
+        member.encode(&mut self.bytes);
+        match &mut self.index {
+            None => {}
+            Some(index) if index.has_room() => index.add(member, self.starts.len() - 1),
+            Some(_) => self.index = Some(self.new_index()),
+        }
+    }
+
+    /// Keeps the members whose numbers `keep` takes.
+    pub fn retain(&mut self, keep: impl Fn(usize) -> bool) {
+        let mut kept = Members::default();
+        for place in (0..self.len()).filter(|place| keep(*place)) {
+            if let Some(member) = self.at(place) {
+                kept.add(&member);
+            }
+        }
+        *self = kept;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_found_at_their_numbers_with_and_without_an_index() {
+        let texts: Vec<String> = (0..3_000)
+            .map(|n| match n % 2 {
+                0 => n.to_string(),
+                _ => format!("m{n}"),
+            })
+            .collect();
+        let all: Vec<Text<'_>> = texts.iter().map(|text| Text::of(text.as_bytes())).collect();
+        let (few, more) = all.split_at(50);
+        let mut members = Members::default();
+        assert!(members.is_empty() && members.position(&few[0]).is_none());
+        few.iter().for_each(|member| members.add(member));
+        for indexed in [false, true] {
+            if indexed {
+                members.expect(more.len());
+            }
+            assert_eq!(members.index.is_some(), indexed);
+            for (place, member) in few.iter().enumerate() {
+                members.insert(member);
+                assert_eq!(members.position(member), Some(place));
+            }
+            assert_eq!(members.position(&more[0]), None);
+        }
+        let before = members.memory_bytes();
+        more.iter().for_each(|member| members.insert(member));
+        all.iter().for_each(|member| members.insert(member));
+        assert_eq!(members.len(), all.len());
+        assert!(members.memory_bytes() > before);
+        members.retain(|place| place % 3 == 0);
+        let set = members.set().expect("its own bytes");
+        let left: Vec<Text<'_>> = set.elements().iter().map(|(member, ())| *member).collect();
+        let expected: Vec<Text<'_>> = all.iter().step_by(3).copied().collect();
+        assert_eq!(left, expected);
+        assert_eq!(members.position(&all[3]), Some(1));
+        assert_eq!(members.position(&all[4]), None);
+    }
+}
