@@ -5,7 +5,9 @@
 #[path = "peak.rs"]
 mod peak;
 
-use duramen_script::{Answer, Event, Job, LibraryText, Limits, Machine, Outcome, Program, Script};
+use duramen_script::{
+    Answer, Arguments, Event, Job, LibraryText, Limits, Machine, Outcome, Program, Script,
+};
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -169,8 +171,8 @@ fn run(reply: &[u8], begin: impl FnOnce(&mut Machine) -> Event) -> Outcome {
 fn job(text: &[u8], args: &[&[u8]]) -> Box<Job> {
     Box::new(Job {
         program: Program::Script(Arc::new(Script::new(text).expect("a script"))),
-        keys: vec![b"key".to_vec()],
-        args: args.iter().map(|arg| arg.to_vec()).collect(),
+        keys: Arguments::of([&b"key"[..]].into_iter()),
+        args: Arguments::of(args.iter().copied()),
         resp3: args.first().is_some_and(|arg| arg.len() % 2 == 1),
         slice: SLICE,
         reply_bytes_max: REPLY_BYTES_MAX,

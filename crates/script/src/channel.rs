@@ -61,8 +61,8 @@ impl Program {
 /// A script to run.
 pub struct Job {
     pub program: Program,
-    pub keys: Vec<Vec<u8>>,
-    pub args: Vec<Vec<u8>>,
+    pub keys: Arguments,
+    pub args: Arguments,
     /// The client speaks RESP3.
     pub resp3: bool,
     /// The script is suspended each time that it has run for this long.
@@ -71,7 +71,7 @@ pub struct Job {
     pub reply_bytes_max: usize,
 }
 
-/// The arguments of a command, in one buffer.
+/// The arguments of a command or of a script, in one buffer.
 #[derive(Debug, Default)]
 pub struct Arguments {
     bytes: Vec<u8>,
@@ -79,6 +79,13 @@ pub struct Arguments {
 }
 
 impl Arguments {
+    /// A copy of some texts.
+    pub fn of<'t>(texts: impl Iterator<Item = &'t [u8]>) -> Arguments {
+        let mut arguments = Arguments::default();
+        texts.for_each(|text| arguments.push(text));
+        arguments
+    }
+
     pub(crate) fn with_capacity(number: usize) -> Arguments {
         Arguments {
             bytes: Vec::with_capacity(64),
@@ -100,7 +107,7 @@ impl Arguments {
         self.bytes.len()
     }
 
-    /// The arguments from the command's name on.
+    /// The arguments in order: those of a command from its name on.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         let starts = std::iter::once(&0).chain(&self.ends);
         let spans = starts.zip(&self.ends);

@@ -201,7 +201,7 @@ fn load(sandbox: &Sandbox, channel: &Channel, library: &LibraryText, slice: Dura
 
 fn run(sandbox: &Sandbox, channel: &Channel, job: &Job) -> Outcome {
     channel.begin(job.slice);
-    let ended = sandbox.run(job);
+    let ended = sandbox.run(job, channel);
     if channel.stopped.get() {
         return Outcome {
             stopped: true,

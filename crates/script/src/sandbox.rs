@@ -4,7 +4,7 @@
 //! host returns `true` and its result, or `false` and the text of an error, which the prelude
 //! raises with the script's line.
 
-use crate::channel::{Channel, Event, Job, Limits, Program};
+use crate::channel::{Arguments, Channel, Event, Job, Limits, Program};
 use crate::host::{Host, NO_MEMORY};
 use crate::library::{LibraryText, Registered};
 use crate::source::{Flags, Script, sha1_hex};
@@ -23,6 +23,8 @@ use std::time::Instant;
 /// Instructions between two looks at the clock: less than a microsecond, but one instruction may
 /// work on a long text.
 const INSTRUCTIONS_PER_TICK: u32 = 100;
+/// Work for one key or argument of a script, beside that for each 8 bytes of it.
+const TEXT_WORK: usize = 100;
 /// Compiled scripts that an interpreter keeps; beyond that it forgets them all.
 const COMPILED_MAX: usize = 512;
 /// The name of a script's chunk, as in Redis.
@@ -122,7 +124,7 @@ impl Sandbox {
 
     /// # Errors
     /// Those of the host: no memory, or the script was stopped.
-    pub(crate) fn run(&self, job: &Job) -> mlua::Result<Ended> {
+    pub(crate) fn run(&self, job: &Job, channel: &Channel) -> mlua::Result<Ended> {
         let (runner, function) = match &job.program {
             Program::Script(script) => match self.compiled(script) {
                 Ok(function) => (&self.run, function),
@@ -136,12 +138,13 @@ impl Sandbox {
                 Err(text) => return Ok(Ended::Failed(text.into_bytes())),
             },
         };
+        let host = self.host(channel);
         // SAFETY: the stack has the runner and the function, and 20 free places; `runner` takes
         // three values, and its two results are left. The closure owns nothing.
         let (ok, value): (bool, Value) = unsafe {
             self.lua.exec_raw((runner, function), |state| {
-                push_texts(state, &job.keys);
-                push_texts(state, &job.args);
+                push_texts(state, &job.keys, host);
+                push_texts(state, &job.args, host);
                 lua_call(state, 3, 2);
             })
         }?;
@@ -372,17 +375,23 @@ fn host(lua: &Lua, channel: &Rc<Channel>, limits: &Limits) -> mlua::Result<Table
     Ok(host)
 }
 
-/// Pushes a table of texts, in the order of Lua's lists.
+/// Pushes a table of texts, in the order of Lua's lists. The script may be suspended. If it is
+/// stopped meanwhile, some are missing: it ends when it is looked at next (machine::K2).
 ///
 /// # Safety
 /// `state` is the one of a running function of C, with two free places.
-unsafe fn push_texts(state: *mut lua_State, texts: &[Vec<u8>]) {
+unsafe fn push_texts(state: *mut lua_State, texts: &Arguments, host: Host<'_>) {
     // SAFETY: as above; an error jumps over this frame, which owns nothing.
     unsafe {
         lua_createtable(state, c_int::try_from(texts.len()).unwrap_or(0), 0);
-        for (n, text) in (1..).zip(texts) {
+        for (n, text) in (1..).zip(texts.iter()) {
             lua_pushlstring(state, text.as_ptr().cast(), text.len());
             lua_rawseti(state, -2, n);
+            let work = TEXT_WORK + text.len() / 8;
+            let memory = || host.lua.used_memory();
+            if host.channel.charge(work, memory).is_err() {
+                break;
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Any bytes for the decoders of the libraries: an answer or an error, and the interpreter goes on.
 
-use duramen_script::{Answer, Event, Job, Limits, Machine, Outcome, Program, Script};
+use duramen_script::{Answer, Arguments, Event, Job, Limits, Machine, Outcome, Program, Script};
 use proptest::prelude::*;
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ fn run(text: &str, args: &[&[u8]]) -> Outcome {
     MACHINE.with_borrow_mut(|machine| {
         let mut event = machine.start(Box::new(Job {
             program: Program::Script(Arc::new(Script::new(text.as_bytes()).expect("a script"))),
-            keys: Vec::new(),
-            args: args.iter().map(|arg| arg.to_vec()).collect(),
+            keys: Arguments::default(),
+            args: Arguments::of(args.iter().copied()),
             resp3: false,
             slice: Duration::from_secs(60),
             reply_bytes_max: 1 << 20,

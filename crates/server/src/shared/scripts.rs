@@ -6,12 +6,17 @@
 use super::Background;
 use super::libraries::Registry;
 use duramen_script::{Cache, Limits, Machine, Program};
+use duramen_wire::resp::Args;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 /// Texts of scripts that the server keeps, in bytes.
 const CACHE_BYTES: usize = 64 << 20;
+
+/// Arguments of a long script that are kept for FUNCTION STATS: copies of all of them might take
+/// milliseconds.
+const TOLD_MAX: usize = 1_024;
 
 /// Interpreters that may wait for being dropped: they hold their memory.
 const DISCARDED_MAX: usize = 4;
@@ -52,7 +57,7 @@ pub(crate) struct LongScript {
     killed: AtomicBool,
     pub(crate) is_function: bool,
     pub(crate) name: String,
-    /// The request.
+    /// The request, or its first arguments and how many more there are.
     pub(crate) request: Vec<Vec<u8>>,
     pub(crate) started: Instant,
 }
@@ -102,9 +107,15 @@ impl Scripts {
     pub(crate) fn begin_long(
         &self,
         program: &Program,
-        request: Vec<Vec<u8>>,
+        args: Args<'_>,
         started: Instant,
     ) -> Arc<LongScript> {
+        let told = args.into_iter().take(TOLD_MAX);
+        let mut request: Vec<Vec<u8>> = told.map(<[u8]>::to_vec).collect();
+        if args.len() > TOLD_MAX {
+            let more = args.len() - TOLD_MAX;
+            request.push(format!("... ({more} more arguments)").into_bytes());
+        }
         let script = Arc::new(LongScript {
             killed: AtomicBool::new(false),
             is_function: matches!(program, Program::Function { .. }),

@@ -1,8 +1,11 @@
 //! Scripts in an interpreter whose commands are answered by the test.
 
+mod arguments;
 mod replies;
 
-use duramen_script::{Answer, Event, Job, LibraryText, Limits, Machine, Outcome, Program, Script};
+use duramen_script::{
+    Answer, Arguments, Event, Job, LibraryText, Limits, Machine, Outcome, Program, Script,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,8 +24,8 @@ fn machine() -> Machine {
 fn job(text: &str, args: &[&str]) -> Box<Job> {
     Box::new(Job {
         program: Program::Script(Arc::new(Script::new(text.as_bytes()).expect("a script"))),
-        keys: vec![b"key".to_vec()],
-        args: args.iter().map(|arg| arg.as_bytes().to_vec()).collect(),
+        keys: Arguments::of([&b"key"[..]].into_iter()),
+        args: Arguments::of(args.iter().map(|arg| arg.as_bytes())),
         resp3: false,
         slice: Duration::from_millis(1),
         reply_bytes_max: 1 << 20,

@@ -148,13 +148,11 @@ fn check(ctx: &Context<'_>, guard: &Guard<'_>, call: &Call<'_>, by_ro: bool) -> 
 }
 
 fn job(ctx: &Context<'_>, call: &Call<'_>, slice: Duration) -> Box<Job> {
-    let texts = |args: Args<'_>| args.into_iter().map(<[u8]>::to_vec).collect::<Vec<_>>();
-    let mut keys = texts(ctx.args.skip(3));
-    let args = keys.split_off(call.keys.min(keys.len()));
+    let texts = ctx.args.skip(3);
     Box::new(Job {
         program: call.program.clone(),
-        keys,
-        args,
+        keys: Arguments::of(texts.into_iter().take(call.keys)),
+        args: Arguments::of(texts.skip(call.keys).into_iter()),
         resp3: ctx.client.protocol == Protocol::Resp3,
         slice,
         reply_bytes_max: ctx.local.room.bytes_max,
@@ -419,9 +417,8 @@ fn suspend(ctx: &mut Context<'_>, call: &Call<'_>, mut running: Box<Running>) ->
         return Err(Failure::GoesOn);
     }
     if running.long.is_none() {
-        let request = ctx.args.into_iter().map(<[u8]>::to_vec).collect();
         let scripts = &ctx.shared.scripts;
-        let long = scripts.begin_long(call.program, request, running.started);
+        let long = scripts.begin_long(call.program, ctx.args, running.started);
         running.long = Some(long);
     }
     report(ctx, call, &mut running);
