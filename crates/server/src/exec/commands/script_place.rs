@@ -3,21 +3,35 @@
 use crate::exec::request::context::{Context, Done};
 use crate::exec::request::routing::{self, NotServed, RouteSearch};
 use crate::exec::request::spec::Spec;
-use duramen_engine::{Guard, KeyHash};
+use duramen_engine::{Guard, KeyHash, TableId};
+use duramen_node::View;
 use duramen_wire::resp::Args;
+use std::sync::Arc;
 
-/// Whether this member serves the declared keys.
-pub(super) fn check_place(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+/// Whether this member serves the declared keys. `placed`: their table, and the view by which it
+/// did so in the slice before. A view does not change, and there may be very many keys.
+pub(super) fn check_place(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    placed: &mut Option<(TableId, Arc<View>)>,
+) -> Done {
     let Some(view) = ctx.view(guard) else {
         return Ok(());
     };
-    let view = (&*view, ctx.client.has_tls());
-    routing::find(view, Some(guard), ctx.table, ctx.spec, &ctx.args, &[])?;
+    let is_same = |(table, it): &(TableId, Arc<View>)| {
+        *table == ctx.table && Arc::ptr_eq(it, &view)
+    };
+    if placed.as_ref().is_some_and(is_same) {
+        return Ok(());
+    }
+    let told = (&*view, ctx.client.has_tls());
+    routing::find(told, Some(guard), ctx.table, ctx.spec, &ctx.args, &[])?;
+    *placed = Some((ctx.table, view));
     Ok(())
 }
 
 /// script_run::L3: whether the keys of a command are in the slot of the script's keys, and served
-/// here.
+/// here. One of those tells the slot: they are all in it ([`check_place`]).
 pub(super) fn place(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -32,7 +46,7 @@ pub(super) fn place(
         return Ok(());
     };
     let mut search = RouteSearch::new(&view, ctx.client.has_tls());
-    for at in ctx.spec.key_positions(&ctx.args) {
+    if let Some(at) = ctx.spec.key_positions(&ctx.args).next() {
         let key = ctx.arg(at);
         search.key(ctx.table, key, guard.hash(key));
     }

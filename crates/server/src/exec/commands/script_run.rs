@@ -170,6 +170,7 @@ fn begin(ctx: &mut Context<'_>, call: &Call<'_>, slice: Duration) -> Result<Box<
         tables: Default::default(),
         little: true,
         list: None,
+        placed: None,
         lacks_memory: false,
         user: None,
         flags: call.flags,
@@ -461,7 +462,7 @@ fn attempt(
     call: &Call<'_>,
     (running, slice): (&mut Running, Duration),
 ) -> Result<Ended, Failure> {
-    check_place(ctx, guard)?;
+    check_place(ctx, guard, &mut running.placed)?;
     if running.is_outdated(ctx.shared.commands.tables(), ctx.client.user(), call) {
         // L4: it was suspended. It fails if that goes on and on.
         running.conflicts.check(ctx)?;

@@ -32,6 +32,7 @@ use duramen_base::ids::TabletsVersion;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_engine::flash::Cold;
 use duramen_engine::{Draft, KeyHash, TableId};
+use duramen_node::View;
 use duramen_script::{Event, Flags, LibraryText, Limits, Machine, Program};
 use duramen_wire::resp::Requests;
 use std::collections::{HashMap, VecDeque};
@@ -139,6 +140,8 @@ pub(crate) struct Running {
     pub(crate) draft: Option<Box<Draft>>,
     /// The tablet list with which its draft began (drafted::R4).
     pub(crate) list: Option<TabletsVersion>,
+    /// The view by which this member serves all its declared keys, of this table.
+    pub(crate) placed: Option<(TableId, Arc<View>)>,
     pub(crate) effects: Effects,
     /// The database that it has selected.
     pub(crate) db: Db,
