@@ -82,6 +82,7 @@ impl Arguments {
     /// A copy of some texts.
     pub fn of<'t>(texts: impl Iterator<Item = &'t [u8]>) -> Arguments {
         let mut arguments = Arguments::default();
+        arguments.ends.reserve(texts.size_hint().0);
         texts.for_each(|text| arguments.push(text));
         arguments
     }

@@ -381,15 +381,18 @@ fn host(lua: &Lua, channel: &Rc<Channel>, limits: &Limits) -> mlua::Result<Table
 /// # Safety
 /// `state` is the one of a running function of C, with two free places.
 unsafe fn push_texts(state: *mut lua_State, texts: &Arguments, host: Host<'_>) {
+    let charge = |work| host.channel.charge(work, || host.lua.used_memory());
     // SAFETY: as above; an error jumps over this frame, which owns nothing.
     unsafe {
+        // A large table takes a while by itself.
+        if charge(8 * texts.len()).is_err() {
+            return lua_createtable(state, 0, 0);
+        }
         lua_createtable(state, c_int::try_from(texts.len()).unwrap_or(0), 0);
         for (n, text) in (1..).zip(texts.iter()) {
             lua_pushlstring(state, text.as_ptr().cast(), text.len());
             lua_rawseti(state, -2, n);
-            let work = TEXT_WORK + text.len() / 8;
-            let memory = || host.lua.used_memory();
-            if host.channel.charge(work, memory).is_err() {
+            if charge(TEXT_WORK + text.len() / 8).is_err() {
                 break;
             }
         }

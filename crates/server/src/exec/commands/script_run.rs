@@ -147,19 +147,26 @@ fn check(ctx: &Context<'_>, guard: &Guard<'_>, call: &Call<'_>, by_ro: bool) -> 
     Ok(())
 }
 
+/// Copies of very many arguments take a part of the slice.
 fn job(ctx: &Context<'_>, call: &Call<'_>, slice: Duration) -> Box<Job> {
     let texts = ctx.args.skip(3);
+    let since = (texts.len() > GROUP_KEYS).then(Instant::now);
     Box::new(Job {
         program: call.program.clone(),
         keys: Arguments::of(texts.into_iter().take(call.keys)),
         args: Arguments::of(texts.skip(call.keys).into_iter()),
         resp3: ctx.client.protocol == Protocol::Resp3,
-        slice,
+        slice: since.map_or(slice, |since| slice.saturating_sub(since.elapsed())),
         reply_bytes_max: ctx.local.room.bytes_max,
     })
 }
 
-fn begin(ctx: &mut Context<'_>, call: &Call<'_>, slice: Duration) -> Result<Box<Running>, Failure> {
+/// As [`begin_run`], for a new script.
+fn begin(
+    ctx: &mut Context<'_>,
+    call: &Call<'_>,
+    slice: Duration,
+) -> Result<(Box<Running>, Duration), Failure> {
     let now = Instant::now();
     let mut running = Box::new(Running {
         machine: None,
@@ -184,17 +191,17 @@ fn begin(ctx: &mut Context<'_>, call: &Call<'_>, slice: Duration) -> Result<Box<
         machine_bytes: 0,
         is_reported: false,
     });
-    begin_run(ctx, call, &mut running, slice)?;
-    Ok(running)
+    let left = begin_run(ctx, call, &mut running, slice)?;
+    Ok((running, left))
 }
 
-/// L1: it is as it was before its first command.
+/// L1: it is as it was before its first command. Returns what is left of its slice.
 fn begin_run(
     ctx: &mut Context<'_>,
     call: &Call<'_>,
     running: &mut Running,
     slice: Duration,
-) -> Done {
+) -> Result<Duration, Failure> {
     if running.machine.as_ref().is_some_and(|it| it.is_busy()) {
         end_run(ctx, running); // the next run sees nothing of a stopped script
     }
@@ -209,9 +216,10 @@ fn begin_run(
     running.user = ctx.client.user().cloned();
     (running.flags, running.program) = (call.flags, call.program.clone());
     let job = job(ctx, call, slice);
+    let left = job.slice;
     running.event = machine.start(job);
     running.machine = Some(machine);
-    Ok(())
+    Ok(left)
 }
 
 /// The run has ended, or is dropped.
@@ -248,13 +256,16 @@ fn running_of(
             give_up(ctx, running);
             return Err(killed_text(call.program).into());
         }
-        let slice = reserved.unwrap_or(ctx.local.scripts.slice());
+        let mut slice = reserved.unwrap_or(ctx.local.scripts.slice());
         (running.began, running.shown) = (Instant::now(), Instant::now());
-        if running.machine.is_none()
-            && let Err(failure) = begin_run(ctx, call, &mut running, slice)
-        {
-            give_up(ctx, running);
-            return Err(failure);
+        if running.machine.is_none() {
+            match begin_run(ctx, call, &mut running, slice) {
+                Ok(left) => slice = left,
+                Err(failure) => {
+                    give_up(ctx, running);
+                    return Err(failure);
+                }
+            }
         }
         return Ok((running, slice));
     }
@@ -269,7 +280,7 @@ fn running_of(
         check(ctx, &session.pin(), call, by_ro)?;
     }
     let slice = reserved.unwrap_or(ctx.local.scripts.first_slice());
-    Ok((begin(ctx, call, slice)?, slice))
+    begin(ctx, call, slice)
 }
 
 /// Whether the script does not run now, because another one has reserved the keys that it declares,
@@ -397,8 +408,9 @@ fn run_to_its_end(
             }
             false => scripts.slice(),
         };
-        if let Err(failure) = begin_run(ctx, call, &mut running, slice) {
-            break Err(failure);
+        match begin_run(ctx, call, &mut running, slice) {
+            Ok(left) => slice = left,
+            Err(failure) => break Err(failure),
         }
     };
     give_up(ctx, running);
@@ -757,7 +769,7 @@ fn run_in_exec(ctx: &mut Context<'_>, guard: &mut Guard<'_>, call: &Call<'_>) ->
     }
     let (started, before) = (clock::thread_time(), ctx.local.scripts_took);
     let slice = ctx.local.scripts.first_slice();
-    let mut running = begin(ctx, call, slice)?;
+    let (mut running, _) = begin(ctx, call, slice)?;
     let ended = loop {
         match drive(ctx, guard, call, (&mut running, slice)) {
             Ok(Driven::Suspended) if before + clock::thread_time() - started < took_max => {}
