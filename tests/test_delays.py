@@ -30,6 +30,7 @@ GOAL_MS = 10
 SLOWNESS = 3 if pathlib.Path(harness.BINARY).resolve().parent.name == "debug" else 1
 MEMBERS = 100_000
 SETS = 8
+MANY = 500_000
 
 GONE = [f"gone:{n}" for n in range(10_000)]
 LOOP = "local n = 0 for i = 1, %d do n = n + i end return n"
@@ -47,6 +48,7 @@ ATTACKS = {
     "sort": [("SORT", "set0", "ALPHA")] * 4,
     "sort-store": [("SORT", "set0", "ALPHA", "STORE", "sorted")] * 4,
     "sinter": [("SINTER", *(f"set{n}" for n in range(SETS)))] * 4,
+    "sinterstore": [("SINTERSTORE", "result", *(f"set{n}" for n in range(SETS)))] * 4,
     "sintercard": [("SINTERCARD", SETS, *(f"set{n}" for n in range(SETS)))] * 4,
     "sunion": [("SUNION", "set0", "set1", "set2")] * 4,
     "sdiffstore": [("SDIFFSTORE", "result", "set0", "set1", "set2")] * 4,
@@ -63,6 +65,7 @@ ATTACKS = {
     "exec-of-short-reads": [("MULTI",), *[("GET", f"key:{n}") for n in range(5_000)], ("EXEC",)],
     "exec-of-long-reads": [("MULTI",), *[("SORT", "set0", "ALPHA", "LIMIT", 0, 1)] * 20, ("EXEC",)],
     "exec-of-writes": [("MULTI",), *[("SET", f"key:{n}", b"x" * 100) for n in range(5_000)], ("EXEC",)],
+    "exec-of-hsets": [("MULTI",), *[("HSET", "hash", f"f{n}", n) for n in range(500)], ("EXEC",)],
     "lrange": [("LRANGE", "list", 0, -1)] * 16,
     "xrange": [("XRANGE", "stream", "-", "+")] * 16,
     "xrevrange": [("XREVRANGE", "stream", "+", "-")] * 16,
@@ -71,6 +74,8 @@ ATTACKS = {
     "eval-costly": [("EVAL", COSTLY, 1, "set0")] * 4,
     "eval-loop": [("EVAL", LOOP % 3_000_000, 0)],
     "eval-calls": [("EVAL", CALLS % 3_000, 1, "hash")],
+    "eval-arguments": [("EVAL", "return #ARGV", 0, *range(MANY))],
+    "eval-keys": [("EVAL", "return #KEYS", MANY, *range(MANY))],
     "srandmember": [("SRANDMEMBER", "set0", -300_000)] * 2,
     "publish": [("PUBLISH", f"channel:{n}", "m") for n in range(512)],
     "mset-and-del": [("MSET", *[text for key in GONE for text in (key, "x")]), ("DEL", *GONE)],
