@@ -713,12 +713,7 @@ fn changes_rights(queue: Queue<'_>) -> bool {
 /// Maximum room for the writes of the transaction, and whether it has to run on a draft: it is
 /// planned to take long, or a value may become too long. `may_stop`: then it does so, and the plan
 /// ends as soon as that is known.
-fn room_of(
-    ctx: &Context<'_>,
-    guard: &Guard<'_>,
-    queue: Queue<'_>,
-    may_stop: bool,
-) -> (Room, bool) {
+fn room_of(ctx: &Context<'_>, guard: &Guard<'_>, queue: Queue<'_>, may_stop: bool) -> (Room, bool) {
     let mut planner = Planner::new(guard);
     let keeps_rights = !changes_rights(queue);
     let plans_reads = slices::plans_reads(queue);
