@@ -29,17 +29,12 @@
 //! reader need not retry because of a writer, only because of a transaction (B3); with tags a miss
 //! costs one line.
 
+pub use super::slot::{Slot, TAG_BITS};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::sync::{AtomicU64, Ordering};
 use duramen_base::waits::{LongWait, Resource};
 
 pub const SLOTS: usize = 7;
-pub const TAG_BITS: u32 = 22;
-const LOCATION_BITS: u32 = 38;
-const LOCATION_MASK: u64 = (1 << LOCATION_BITS) - 1;
-const ACCESS_SHIFT: u32 = LOCATION_BITS + 1;
-const ACCESS_MASK: u64 = 0b111 << ACCESS_SHIFT;
-const TAG_SHIFT: u32 = 64 - TAG_BITS;
 
 const LOCKED: u64 = 1;
 const TRANSACTION: u64 = 1 << 1;
@@ -64,47 +59,6 @@ const SERIAL_MASK: u64 = 0xff << SERIAL_SHIFT;
 
 /// Slots of one home that a walk keeps without allocating: more than almost all homes have.
 const HOMED_FEW: usize = 16;
-
-const _: () = assert!(TAG_SHIFT == ACCESS_SHIFT + 3);
-
-/// A slot's word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slot(pub u64);
-
-impl Slot {
-    pub const EMPTY: Slot = Slot(0);
-
-    pub fn new(tag: u64, location: u64) -> Slot {
-        debug_assert!(tag < 1 << TAG_BITS && location != 0 && location <= LOCATION_MASK);
-        Slot(tag << TAG_SHIFT | location)
-    }
-
-    #[inline(always)]
-    pub fn location(self) -> u64 {
-        self.0 & LOCATION_MASK
-    }
-
-    #[inline(always)]
-    pub fn tag(self) -> u64 {
-        self.0 >> TAG_SHIFT
-    }
-
-    /// Number of recent reads, 0 to 7 (cache mode).
-    pub fn access(self) -> u64 {
-        (self.0 & ACCESS_MASK) >> ACCESS_SHIFT
-    }
-
-    pub fn with_access(self, access: u64) -> Slot {
-        Slot(self.0 & !ACCESS_MASK | access << ACCESS_SHIFT)
-    }
-
-    /// The same tag and access count at another location.
-    #[inline(always)]
-    pub fn moved_to(self, location: u64) -> Slot {
-        debug_assert!(location != 0 && location <= LOCATION_MASK);
-        Slot(self.0 & !LOCATION_MASK | location)
-    }
-}
 
 /// One cache line of the index.
 #[repr(C, align(64))]

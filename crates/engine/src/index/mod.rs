@@ -30,6 +30,7 @@ pub(crate) mod change;
 mod defragment;
 pub mod old;
 pub(crate) mod prefetch;
+pub mod slot;
 
 use crate::epoch::Epochs;
 use crate::space::Space;
