@@ -107,6 +107,8 @@ pub enum Bug {
     ReadsUnverified,
     /// verified::V3: an entry with a key's tag and another key is not verified.
     MissesUnverified,
+    /// verified::V7: a search passes over a slot of the index in which a bit has flipped.
+    SlotsUnverified,
     /// verified::V4: a write continues from a version that it has not verified.
     VersionsUnverified,
     /// mended::M1: a segment goes to flash without being verified.

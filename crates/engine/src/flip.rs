@@ -1,6 +1,7 @@
 //! Flips bits in memory, for tests: builds with debug assertions only.
 
 use crate::core::Visitor;
+use crate::index::bucket::{self, Slot};
 use crate::load::key_is;
 use crate::space::Space;
 use crate::{KeyHash, Store, TableId};
@@ -47,6 +48,31 @@ impl Store {
                 // bytes behind it in the same region; the caller keeps other threads away.
                 unsafe { *at.add(bit / 8) ^= 1 << (bit % 8) };
             }
+        }
+        core.epochs.unpin(visitor.slot);
+        found.is_some()
+    }
+
+    /// Flips bits of the slot that the index has for a key. False: there is no such slot, or its
+    /// entry is not in memory. No other thread may use the key meanwhile.
+    #[doc(hidden)]
+    pub fn flip_slot_bits(&self, table: TableId, key: &[u8], bits: &[usize]) -> bool {
+        let core = self.core();
+        let visitor = Visitor::wait(core);
+        core.enter(visitor.slot);
+        let hash = KeyHash(core.hasher.hash(key));
+        let index = core.tables.index(table).ok();
+        let view = index.map(|index| (index.partition(hash).view(), index.tag(hash)));
+        let found = view.filter(|(view, _)| view.len() != 0);
+        let found = found.and_then(|(view, tag)| {
+            view.find(tag, visitor.me(), |slot| {
+                let window = core.space.window_of(slot.location()) as u32;
+                !core.space.is_cold(window) && key_is(core.space.at(slot.location()), key)
+            })
+        });
+        if let Some((place, slot)) = found {
+            let flips = bits.iter().fold(0u64, |flips, bit| flips ^ (1 << *bit));
+            bucket::publish(place, Slot(slot.0 ^ flips));
         }
         core.epochs.unpin(visitor.slot);
         found.is_some()

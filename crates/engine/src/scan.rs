@@ -165,6 +165,13 @@ impl<'s> Guard<'s> {
         let (mut warm, mut cold): (Vec<Slot>, Vec<Slot>) = Default::default();
         let mut lacking: Option<Lacking> = None;
         let has_tier = self.core.space.tier.is_some();
+        if let Err(error) = self.core.check_slots(view, bucket) {
+            return Err(Lacking {
+                error,
+                entries: 0,
+                first_tag: view.first_tag(bucket).max(from),
+            });
+        }
         view.each_homed(bucket, self.me, |slot| {
             if slot.tag() < from {
                 return; // shown before

@@ -41,7 +41,7 @@ pub struct Stats {
     /// The largest page size that the kernel really gave, in bytes (4096 or 2097152), 0 = not yet
     /// known.
     pub page_bytes: u64,
-    /// Flipped bits of entries that were put back since the start.
+    /// Flipped bits of entries, and of slots of the index, that were put back since the start.
     pub flipped_bits: u64,
     /// Times that an entry was found with damage that one bit does not explain.
     pub damaged_entries: u64,

@@ -256,6 +256,8 @@ impl<'s> Guard<'s> {
             let mut waiting = LongWait::new(Resource::Partition, &[Resource::Pin, Resource::Head]);
             while partition.view().len() == 0 || !partition.reserve(inserts) {
                 match partition.resize(inserts, self.me, self.core.resources()) {
+                    // bucket::B7
+                    Resize::NoMemory if self.core.mends_partition(partition) => {}
                     Resize::NoMemory => {
                         unreserve(&tables.reserved);
                         return false;

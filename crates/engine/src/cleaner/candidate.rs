@@ -81,6 +81,28 @@ impl<'a> Candidate<'a> {
             .map(|(place, slot)| (view, place, slot))
     }
 
+    /// For an entry that no slot points to: true if a damaged slot may be its own (bucket::B7).
+    /// Such a slot is put back if that is possible, so the caller looks again. Without a log no
+    /// restart would find the entry, so it is not kept for a slot that stays damaged.
+    pub fn is_in_doubt(&self, core: &Core) -> bool {
+        let view = self.partition.view();
+        if self.entry.kind != Kind::Object || view.len() == 0 {
+            return false;
+        }
+        let home = view.home(self.tag);
+        if !view.has_damage(home) {
+            return false;
+        }
+        if core.mends_slots(view, home) {
+            return true;
+        }
+        let mut may_be_its_own = false;
+        view.each_damaged(home, |_, slot| {
+            may_be_its_own |= slot.before_flip(self.tag, self.location).is_some();
+        });
+        may_be_its_own && core.log.is_some()
+    }
+
     /// Locks the entry's bucket and checks that `place`, or its successor in a newer view, still
     /// points to it.
     pub fn lock(

@@ -12,6 +12,8 @@
 //!   this cleaner. It skips the entry and returns to the victim later.
 //! - C5: a victim is verified as a whole before the first entry of it is moved or dropped
 //!   (sound::V1). If that fails, it stays claimed for ever, so that nobody cleans it (sound::V2).
+//! - C6: an entry is dead only if no damaged slot may be its own (bucket::B7). If that slot cannot
+//!   be put back, this context stays at the entry until the next start.
 //! - C4: an entry's bytes are copied before its bucket is locked, and published under the lock if
 //!   the entry is still alive.
 //!
@@ -496,6 +498,7 @@ impl Context {
                 (Some((view, place, slot)), _) => {
                     self.clean_entry(core, candidate, view, place, slot, me)
                 }
+                (None, _) if !all_dead && candidate.is_in_doubt(core) => None, // C6
                 (None, Some(log)) => self.bury(core, log, candidate),
                 (None, None) => Some(()),
             };

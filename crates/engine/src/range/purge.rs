@@ -225,6 +225,8 @@ impl Purge {
                     false
                 }
             };
+        // A slot that stays damaged stays here, as no key's.
+        let _ = core.check_slots(view, bucket);
         view.each_homed(bucket, me, |slot| {
             if place.includes(slot) && is_leaving(slot, &mut lacks) {
                 leaving.push(slot.tag());

@@ -191,6 +191,7 @@ impl Walk {
                     continue;
                 };
                 homed.clear();
+                core.check_slots(view, bucket)?;
                 view.each_homed(bucket, visitor.me(), |slot| {
                     if ahead.includes(slot) {
                         let sound = self.cold.sound(core, stamp, bucket_number, slot.location());
@@ -516,7 +517,8 @@ impl Export {
             let is_of = entry.kind == Kind::Object && entry.table == table.0;
             if is_of && contains(core, &range, entry.key) {
                 let candidate = Candidate::new(core, index, location, *entry, false);
-                if candidate.find().is_some() {
+                // In doubt it goes along: of several versions the newest wins there.
+                if candidate.find().is_some() || candidate.is_in_doubt(core) {
                     write(entry, out);
                 }
             }
@@ -544,6 +546,7 @@ impl Export {
             let (place, cold, here) = (self.place, &mut self.cold, &mut self.here);
             let mut lacks = false;
             here.clear();
+            core.check_slots(view, bucket)?;
             view.each_homed(bucket, visitor.me(), |slot| {
                 if place.includes(slot) {
                     match cold.look(core, stamp, slot.location()) {
@@ -623,6 +626,7 @@ fn export_key(
     let view = index.partition(hash).view();
     let (mut found, mut lacks, mut is_there) = (Ok(None), false, false);
     if view.len() != 0 {
+        core.check_slots(view, view.home(index.tag(hash)))?; // else it might look removed
         let place = view.find(index.tag(hash), visitor.me(), |slot| {
             let at = match cold.sound(core, stamp, number, slot.location()) {
                 Ok(Some(at)) => at,

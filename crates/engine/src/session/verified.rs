@@ -13,6 +13,10 @@
 //!   may decide a write is verified all the same: one of a draft, one under locks, one of a command
 //!   that writes. The write would else give a bad byte a good sum (trap 39), or meet the damage
 //!   when it can no longer fail (draft::P3).
+//! - V7: a key is absent only if no slot that its search passes is damaged (bucket::B7), and no
+//!   damaged slot is followed: it may lead to an older version of the key. One flipped bit is put
+//!   back in the index (core::slots::I1). If that is not possible, the operation is an error as in
+//!   V5.
 
 use super::Guard;
 use crate::core::sound::InMemory;
@@ -32,7 +36,8 @@ pub(crate) enum Found {
     Other,
     /// It is not in memory, and may be the key's.
     Cold,
-    /// More than one bit of it has changed, and it may be the key's (V5).
+    /// More than one bit of it has changed (V5), or its slot is damaged (V7), and it may be the
+    /// key's.
     Damaged,
 }
 
@@ -68,12 +73,17 @@ impl<'s> Guard<'s> {
             || verify == Verify::AsSet
                 && !self.core.verifies_reads.load(Ordering::Relaxed)
                 && !self.may_decide();
-        let mut found = Found::Other;
-        let (place, slot) = view.find(tag, self.me, |slot| {
-            found = self.meet(slot, key, trusts);
-            !matches!(found, Found::Other)
-        })?;
-        Some((place, slot, found))
+        loop {
+            let mut found = Found::Other;
+            let (place, slot) = view.find_or_damaged(tag, self.me, |slot| {
+                found = self.meet(slot, key, trusts);
+                !matches!(found, Found::Other)
+            })?;
+            let is_slot_damaged = matches!(found, Found::Damaged) && !slot.is_whole();
+            if !is_slot_damaged || !self.core.mends_slots(view, view.home(tag)) {
+                return Some((place, slot, found)); // V7
+            }
+        }
     }
 
     /// V6: whether what it reads now may decide a write.
@@ -119,6 +129,9 @@ impl<'s> Guard<'s> {
 
     #[inline(always)]
     fn meet(&self, slot: Slot, key: &[u8], trusts: bool) -> Found {
+        if !slot.is_whole() {
+            return Found::Damaged; // V7
+        }
         let Some(here) = self.memory_of(slot.location()) else {
             return Found::Cold;
         };

@@ -442,6 +442,8 @@ impl Replay<'_> {
         let (core, cold) = (self.core, &mut self.cold);
         let stamp = core.epochs.stamp_of(self.visitor.slot);
         let (mut rival, mut lacks) = (Ok(std::ptr::null::<u8>()), false);
+        let home = view.home(arrival.index.tag(arrival.hash));
+        core.check_slots(view, home).map_err(|_| Need::Sound)?;
         let found = view.find(arrival.index.tag(arrival.hash), self.me, |slot| {
             let at = match has_bug(Bug::RivalsUnverified) {
                 true => Ok(cold.look(core, stamp, n, slot.location()).map(|it| it.at)),

@@ -137,6 +137,7 @@ impl Guard<'_> {
     ) -> Result<(), Error> {
         match partition.resize(1, self.me, self.core.resources()) {
             Resize::Done => Ok(()),
+            Resize::NoMemory if self.core.mends_partition(partition) => Ok(()), // bucket::B7
             Resize::NoMemory => self.make_index_room(search),
             Resize::Busy => {
                 if self.transaction.is_some() {

@@ -103,6 +103,71 @@ fn an_entry_with_a_flipped_bit_is_removed_and_counted() {
     }
 }
 
+/// A flipped bit of a slot once made its key absent, or showed an older version of it. The next
+/// write began its versions anew, and a restart brought the lost value back.
+#[test]
+fn one_flipped_bit_of_a_slot_is_put_back() {
+    let store = store();
+    let mut session = store.session().unwrap();
+    for n in 0..64 * 4 {
+        let (bit, step) = (n / 4, n % 4);
+        put(&mut session, b"key", b"older").unwrap();
+        let version = put(&mut session, b"key", b"value").unwrap();
+        assert!(store.flip_slot_bits(TABLE, b"key", &[bit]), "bit {bit}");
+        match step {
+            0 => {
+                let found = get(&mut session, b"key").unwrap();
+                assert_eq!(found.as_deref(), Some(&b"value"[..]), "bit {bit}");
+            }
+            1 => {
+                let after = put(&mut session, b"key", b"value");
+                assert_eq!(after, Ok(version + 1), "bit {bit}");
+            }
+            2 => {
+                let mut guard = session.pin();
+                let hash = guard.hash(b"key");
+                let outcome = guard.remove(TABLE, hash, b"key").unwrap();
+                assert_eq!(outcome.before, Some(version), "bit {bit}");
+            }
+            _ => assert_eq!(keys(&mut session).unwrap(), [b"key"], "bit {bit}"),
+        }
+        assert_eq!(store.stats().flipped_bits, n as u64 + 1, "bit {bit}");
+    }
+    assert_eq!(store.stats().damaged_entries, 0);
+}
+
+/// bucket::B7: a slot does not go to another home by a wrong tag when its partition grows.
+#[test]
+fn a_key_with_a_damaged_slot_outlives_the_growth_of_its_partition() {
+    for bit in (0..64).step_by(7) {
+        let store = store();
+        let mut session = store.session().unwrap();
+        put(&mut session, b"key", b"value").unwrap();
+        assert!(store.flip_slot_bits(TABLE, b"key", &[bit]));
+        for n in 0..5000u32 {
+            put(&mut session, &n.to_le_bytes(), b"other").unwrap();
+        }
+        let found = get(&mut session, b"key").unwrap();
+        assert_eq!(found.as_deref(), Some(&b"value"[..]), "bit {bit}");
+        assert_eq!(store.tables()[0].objects, 5001, "bit {bit}");
+    }
+}
+
+/// verified::V7: three flipped bits of a slot, which no entry explains, are an error.
+#[test]
+fn a_slot_that_cannot_be_put_back_is_an_error() {
+    let store = store();
+    let mut session = store.session().unwrap();
+    put(&mut session, b"key", b"value").unwrap();
+    assert!(store.flip_slot_bits(TABLE, b"key", &[3, 50, 60]));
+    for _ in 0..2 {
+        assert_eq!(get(&mut session, b"key"), Err(Error::Damaged));
+        assert_eq!(put(&mut session, b"key", b"new"), Err(Error::Damaged));
+        assert_eq!(keys(&mut session), Err(Error::Damaged));
+    }
+    assert_eq!(store.stats().damaged_entries, 1);
+}
+
 /// verified::V5: also those of the length, of the key and of the version.
 #[test]
 fn more_damage_is_an_error_and_changes_nothing() {
@@ -244,6 +309,16 @@ fn planted_reads_that_do_not_verify_are_found() {
 fn planted_misses_that_are_not_verified_are_found() {
     let key = 8 * 24..8 * 27;
     assert!(differs(Bug::MissesUnverified, key));
+}
+
+#[test]
+fn planted_slots_that_are_not_verified_are_found() {
+    let store = store();
+    let mut session = store.session().unwrap();
+    let version = put(&mut session, b"key", b"value").unwrap();
+    store.flip_slot_bits(TABLE, b"key", &[50]);
+    let after = with_bug(Bug::SlotsUnverified, || put(&mut session, b"key", b"new"));
+    assert_ne!(after, Ok(version + 1));
 }
 
 #[test]
