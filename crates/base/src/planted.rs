@@ -56,6 +56,9 @@ pub enum Bug {
     ExpiredIsForgotten,
     /// A restart treats every tombstone as one that nothing in another segment depends on.
     EveryTombstoneIsSpare,
+    /// load::R9: a tombstone leaves the index when it meets its victim, although another one of
+    /// its key lost to it, whose victim is still to come.
+    TombstoneLeavesEarly,
     /// A side log drops a tombstone for which it has no object yet.
     SideForgetsTombstones,
     /// In a side log the last entry wins, whatever its version.

@@ -9,9 +9,9 @@
 //!   segment was certified, so all replicas of it have the same bit.
 //! - R3: per key the highest version wins, whatever the order of segments; between equal versions,
 //!   a tombstone. A tombstone takes a slot of the index while segments are loaded, and is taken out
-//!   at the end. A tombstone whose victim is not needed (swap::D1, swap::D4) supersedes only
-//!   entries before it in its own segment, and the entry that it finds in the index. If it finds
-//!   none there, it takes no slot, and compaction drops it.
+//!   at the end, or before (R9). A tombstone that is not needed (swap::D1, swap::D4), or that
+//!   names its own segment, supersedes only entries before it in that segment, and the entry that
+//!   it finds in the index. If it finds none there, it takes no slot, and compaction drops it.
 //! - R7: an object that has expired, by the clock or before the restart, is shortened to a
 //!   tombstone of its version before it is shown to the index: it keeps older versions away as in
 //!   R3, and its value takes no memory. On disk it stays as it is, so a crash amid the load changes
@@ -27,9 +27,17 @@
 //! - R4: counters are exact at any time: the entry that loses is counted as dead in the window to
 //!   which the index pointed, under a pin.
 //! - R5: while segments are loaded nothing expires, and only compaction cleans: a key that left the
-//!   index would let an older version in.
+//!   index otherwise than by R9 would let an older version in.
 //! - R6: the index reaches its final size in few steps, estimated from the segments so far. Surplus
 //!   memory goes back at the end, or as soon as memory is short.
+//! - R9: a tombstone leaves the index when it meets its victim, whichever of the two comes first:
+//!   the entry of the same version, in the segment that it names. The running store has no slot
+//!   for either of them, so a log of keys that came and went loads in the memory that it was
+//!   written in. It is safe because each dead entry of a listed segment has a killer of its own:
+//!   a later entry that names that segment, or follows in it. Only a killer that lost to an entry
+//!   of this slot, and whose victim may be in a segment to come, rests on the slot: then the slot
+//!   is marked, and stays to the end. So it does if the victim is itself such a killer, or if the
+//!   name stands for several segments (swap::D4, swap::D11).
 //!
 //! **Concurrency**: several threads may call `adopt`; each entry is settled under its bucket's
 //! lock. For each group of entries, first their buckets are prefetched, then the entries found
@@ -57,6 +65,7 @@ use duramen_format::entry::{self, Damage, Entry, Kind, NewObject, NewTombstone};
 use duramen_format::mend::{self, Mended};
 use duramen_format::segment::{self, Header};
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -157,6 +166,8 @@ struct Totals {
     version_max: AtomicU64,
     /// Objects that would live by the present clock, and had expired before.
     revived: AtomicU64,
+    /// A slot of an object was marked because other entries rest on it (R9).
+    has_bearing: AtomicBool,
 }
 
 /// Fills a fresh store from the segments of its log. No session may be used before
@@ -167,6 +178,8 @@ pub struct Loader {
     expected: Mutex<HashMap<u64, u64>>,
     /// Number of listed segments.
     listed: u64,
+    /// Ids of survivors of the passes that did not end (R9).
+    survivors: Vec<Range<u64>>,
     /// Memory was short: from then on the index grows in small steps (R6).
     dense: AtomicBool,
     /// Advice: segments that go to flash last: these, and those from an id on.
@@ -209,10 +222,14 @@ impl Store {
         }
         log.swaps().found();
         let expected = (0..).zip(&ranked).map(|(rank, segment)| (segment.0, rank));
+        let survivors = passes
+            .iter()
+            .map(|pass| pass.first.0..pass.first.0 + u64::from(pass.count));
         Loader {
             store: self.clone(),
             expected: Mutex::new(expected.collect()),
             listed: ranked.len() as u64,
+            survivors: survivors.collect(),
             dense: AtomicBool::new(false),
             kept: HashSet::new(),
             kept_from: u64::MAX,

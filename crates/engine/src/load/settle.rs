@@ -6,13 +6,14 @@ use super::{Loader, Patience};
 use crate::core::{Core, Visitor};
 use crate::counters::Counters;
 use crate::flash::locate_now;
-use crate::index::bucket::{Locking, Slot, View};
+use crate::index::bucket::{self, Locking, Slot, View};
 use crate::index::change::{Change, Counted, Dropped};
 use crate::index::{Index, Partition, Resize};
 use crate::log::Required;
 use crate::session::holding::Holding;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use crate::{Error, KeyHash, TableId};
+use duramen_base::ids::SegmentId;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::sync::AtomicU64;
 use duramen_format::entry::{self, Entry, Kind};
@@ -22,9 +23,14 @@ use std::sync::atomic::Ordering;
 const GROUP: usize = 32;
 /// Bytes of views that the end of a load moves into holes; cleaners move the rest.
 const CLOSED_BYTES_MAX: usize = 64 << 20;
-/// Access count of a slot with a tombstone, until the end of the load. No key is read before that,
-/// so no other slot has this count.
+/// Access count of a slot with a tombstone on which other entries rest (load::R9). This count and
+/// the next two stand until the end of the load: no key is read before that, so no other slot has
+/// them.
 const DEAD: u64 = 7;
+/// The same with a tombstone that keeps away its victim alone.
+const LONE: u64 = 5;
+/// The same with an object that names no other segment, and on which other entries rest.
+const BEARING: u64 = 4;
 
 /// An entry that is being shown to the index.
 struct Arrival<'a> {
@@ -32,6 +38,10 @@ struct Arrival<'a> {
     location: u64,
     index: Option<&'a Index>,
     hash: KeyHash,
+    /// The segment that it came in.
+    segment: SegmentId,
+    /// It may have to keep an entry of another segment away.
+    kills: bool,
     /// A tombstone that no entry of another segment depends on (load::R3).
     is_spare: bool,
 }
@@ -40,7 +50,7 @@ impl<'a> Arrival<'a> {
     fn new(
         core: &'a Core,
         entry: Entry<'a>,
-        location: u64,
+        (location, segment): (u64, SegmentId),
         needs: &Required<'_>,
         careless: bool,
     ) -> Arrival<'a> {
@@ -56,13 +66,17 @@ impl<'a> Arrival<'a> {
                 crate::index::prefetch::prefetch_pair(view.line(view.home(index.tag(hash))));
             }
         }
+        let is_tombstone = entry.kind == Kind::Tombstone;
+        let kills = names_another(&entry, segment)
+            && (!is_tombstone || needs.tombstone(entry.victim, &[]));
         Arrival {
             entry,
             location,
             index,
             hash,
-            is_spare: entry.kind == Kind::Tombstone
-                && (careless || !needs.tombstone(entry.victim, &[])),
+            segment,
+            kills,
+            is_spare: is_tombstone && (careless || !kills),
         }
     }
 
@@ -77,6 +91,11 @@ impl<'a> Arrival<'a> {
             }
         }
     }
+}
+
+/// True if an entry of this segment names another one as its victim's.
+fn names_another(entry: &Entry<'_>, segment: SegmentId) -> bool {
+    entry.kind != Kind::Completion && entry.victim != SegmentId::NONE && entry.victim != segment
 }
 
 /// An entry cannot be read from the flash device.
@@ -157,6 +176,8 @@ impl Loader {
         let mut group: [Option<Arrival<'_>>; GROUP] = [const { None }; GROUP];
         let mut at = from;
         let careless = has_bug(Bug::EveryTombstoneIsSpare);
+        let window = core.space.window_of(Space::location(from));
+        let segment = self.log().segment_of(window);
         let needs = self.log().swaps().needs();
         for place in &mut group {
             if at >= end {
@@ -167,7 +188,8 @@ impl Loader {
             // this loader until it is closed.
             let entry = unsafe { entry::parse_trusted(core.space.at(location)) };
             at += entry.padded_bytes;
-            *place = Some(Arrival::new(core, entry, location, &needs, careless));
+            let arrival = Arrival::new(core, entry, (location, segment), &needs, careless);
+            *place = Some(arrival);
         }
         drop(needs);
         for arrival in group.iter().flatten() {
@@ -243,7 +265,8 @@ impl Loader {
     }
 
     /// Puts the entry into the index if it wins. A spare tombstone is put there only in place of
-    /// another entry, which may itself keep older ones away. `None`: no memory to grow.
+    /// another entry, which may itself keep older ones away. Returns whether the index points to
+    /// it now; `None`: no memory to grow.
     fn contend(
         &self,
         visitor: &Visitor<'_>,
@@ -259,11 +282,6 @@ impl Loader {
             index.partition(arrival.hash),
             index.tag(arrival.hash),
         );
-        let mark = match entry.kind {
-            Kind::Tombstone => DEAD,
-            _ if self.is_revived(entry) => REVIVED,
-            _ => 0,
-        };
         loop {
             let Some((view, home, locking)) = partition.lock(tag, me, core.resources()) else {
                 return Ok(None);
@@ -292,6 +310,7 @@ impl Loader {
                         Resize::Done | Resize::Busy => continue,
                     }
                 }
+                let mark = self.mark(entry, arrival.segment, false);
                 let slot = Slot::new(tag, arrival.location).with_access(mark);
                 change.insert(tag, slot, Counted::of(entry));
                 view.unlock(home);
@@ -304,14 +323,72 @@ impl Loader {
             // SAFETY: the index pointed to it under our pin, and its bucket is locked: a whole
             // entry, not reused; or a verified copy of it, which `holding` has.
             let rival = unsafe { entry::parse_trusted(at) };
-            let wins = (entry.version, entry.kind as u8) > (rival.version, rival.kind as u8);
-            if wins {
-                let new = slot.moved_to(arrival.location).with_access(mark);
-                change.replace(Dropped::new(place, slot, &rival), new, Counted::of(entry));
-            }
+            let won = self.meet(change, arrival, (place, slot, &rival));
             view.unlock(home);
-            return Ok(Some(wins));
+            return Ok(Some(won));
         }
+    }
+
+    /// The entry meets the one that the index has for its key (load::R3, load::R9). Returns
+    /// whether the index points to it now. The bucket is locked.
+    fn meet(
+        &self,
+        change: Change<'_>,
+        arrival: &Arrival<'_>,
+        (place, slot, rival): (&AtomicU64, Slot, &Entry<'_>),
+    ) -> bool {
+        let entry = &arrival.entry;
+        let wins = (entry.version, entry.kind as u8) > (rival.version, rival.kind as u8);
+        let window = change.space.window_of(slot.location());
+        let rival_segment = self.log().segment_of(window);
+        let (winner, loser, loser_segment, loser_kills) = if wins {
+            let kills = names_another(rival, rival_segment);
+            (entry, rival, rival_segment, kills)
+        } else {
+            (rival, entry, arrival.segment, arrival.kills)
+        };
+        let bears = loser_kills || matches!(slot.access(), DEAD | REVIVED | BEARING);
+        let meets_its_victim = winner.kind == Kind::Tombstone
+            && winner.version == loser.version
+            && winner.victim == loser_segment
+            && !self.stands_for_others(winner.victim);
+        if meets_its_victim && (!bears || has_bug(Bug::TombstoneLeavesEarly)) {
+            change.remove(slot.tag(), Dropped::new(place, slot, rival));
+            return false;
+        }
+        if wins {
+            let mark = self.mark(entry, arrival.segment, bears);
+            let new = slot.moved_to(arrival.location).with_access(mark);
+            change.replace(Dropped::new(place, slot, rival), new, Counted::of(entry));
+            return true;
+        }
+        let mark = self.mark(rival, rival_segment, bears);
+        if mark != slot.access() {
+            bucket::publish(place, slot.with_access(mark));
+        }
+        false
+    }
+
+    /// The access count of a slot that points to this entry. `bears`: other entries rest on it.
+    fn mark(&self, entry: &Entry<'_>, segment: SegmentId, bears: bool) -> u64 {
+        match entry.kind {
+            Kind::Tombstone if bears => DEAD,
+            Kind::Tombstone => LONE,
+            _ if self.is_revived(entry) => REVIVED,
+            // One that names another segment stays until something newer comes in any case.
+            _ if bears && !names_another(entry, segment) => {
+                self.totals.has_bearing.store(true, Ordering::Relaxed);
+                BEARING
+            }
+            _ => 0,
+        }
+    }
+
+    /// True if what names this segment keeps entries of several segments away (swap::D4,
+    /// swap::D11).
+    fn stands_for_others(&self, segment: SegmentId) -> bool {
+        let mut survivors = self.survivors.iter();
+        survivors.any(|survivors| survivors.contains(&segment.0))
     }
 
     /// Grows a partition (load::R6). Pinned.
@@ -380,9 +457,12 @@ impl Loader {
         core.arena.reap(core.epochs.quiet_before());
     }
 
-    /// Takes the tombstones that won out of the index. The caller is outside.
+    /// Takes the tombstones that won out of the index, and the marks of objects. The caller is
+    /// outside.
     pub(super) fn remove_the_dead(&self) {
-        if self.totals.tombstones.load(Ordering::Relaxed) == 0 {
+        let totals = &self.totals;
+        let has_tombstones = totals.tombstones.load(Ordering::Relaxed) > 0;
+        if !has_tombstones && !totals.has_bearing.load(Ordering::Relaxed) {
             return;
         }
         let core = self.core();
@@ -411,32 +491,38 @@ impl Loader {
     }
 }
 
-/// Empties the slots of a partition that are marked as [`DEAD`]. Pinned.
+/// Empties the slots of a partition that are marked as [`DEAD`] or [`LONE`], and takes the mark
+/// from those that are [`BEARING`]. Pinned.
 fn remove_marked(partition: &Partition, me: u16) {
+    let is_marked = |slot: Slot| matches!(slot.access(), DEAD | LONE | BEARING);
     let mut view = partition.view();
-    let (mut bucket, mut dead) = (0, Vec::new());
-    while bucket < view.len() {
-        view.each_homed(bucket, me, |slot| {
-            if slot.access() == DEAD {
-                dead.push(slot.tag());
+    let (mut home, mut marked) = (0, Vec::new());
+    while home < view.len() {
+        view.each_homed(home, me, |slot| {
+            if is_marked(slot) {
+                marked.push(slot.tag());
             }
         });
-        if !dead.is_empty() && view.lock(bucket, me) != Locking::Taken {
+        if !marked.is_empty() && view.lock(home, me) != Locking::Taken {
             // A cleaner moved the view to another place.
             partition.wait_for_move(view);
-            (view, bucket) = (partition.view(), 0);
-            dead.clear();
+            (view, home) = (partition.view(), 0);
+            marked.clear();
             continue;
         }
-        if !dead.is_empty() {
-            for tag in dead.drain(..) {
-                if let Some((place, _)) = view.find(tag, me, |slot| slot.access() == DEAD) {
-                    partition.remove(view, tag, place);
+        if !marked.is_empty() {
+            for tag in marked.drain(..) {
+                match view.find(tag, me, is_marked) {
+                    Some((place, slot)) if slot.access() == BEARING => {
+                        bucket::publish(place, slot.with_access(0));
+                    }
+                    Some((place, _)) => partition.remove(view, tag, place),
+                    None => {}
                 }
             }
-            view.unlock(bucket);
+            view.unlock(home);
         }
-        bucket += 1;
+        home += 1;
     }
 }
 

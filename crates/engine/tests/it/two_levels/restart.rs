@@ -9,6 +9,7 @@ use crate::two_levels::scenarios::{
 use duramen_base::ids::SegmentId;
 use duramen_base::planted::{Bug, with_bug};
 use duramen_engine::{Session, TableId};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -112,6 +113,131 @@ fn what_has_expired_needs_no_memory_at_a_restart() {
             assert_whole(&running);
         }
     }
+}
+
+/// Writes keys and removes each at once, until the log has `segments` segments. `expires`: each
+/// would live for a while.
+fn write_and_remove(running: &Running, setup: &Setup, segments: u64, expires: bool) {
+    let until = setup.now_ms.load(Ordering::Relaxed) + 50;
+    with_writer_that(running, false, || {
+        let started = Instant::now();
+        let log = running.store.log().unwrap();
+        let mut session = running.store.session().unwrap();
+        put(&mut session, b"stays", b"x").unwrap();
+        let mut n = 0u64;
+        while !n.is_multiple_of(1000) || log.segments_listed() < segments {
+            in_time(started);
+            let key = n.to_le_bytes();
+            match expires {
+                true => put_until(&mut session, &key, &[2; 16], until),
+                false => assert!(put(&mut session, &key, &[2; 16]).is_ok()),
+            }
+            assert!(remove(&mut session, &key).unwrap());
+            n += 1;
+        }
+    });
+    running.writer(|writer, log| {
+        writer.stage(log);
+        writer.commit(log);
+    });
+}
+
+/// Each tombstone of a key that came and went once kept its memory and a slot of the index until
+/// the end of a start, though the running store had dropped both: so a store that wrote and
+/// removed fresh keys could not be started in the memory that it had run in.
+#[test]
+fn what_came_and_went_needs_no_memory_at_a_restart() {
+    for expires in [false, true] {
+        let setup = long_setup();
+        let running = fresh(&setup);
+        write_and_remove(&running, &setup, 70, expires);
+        let device = running.crash();
+        let bytes = log_bytes(&device) >> 20;
+        assert!(bytes > 120, "{bytes} MB");
+        setup.now_ms.fetch_add(1000, Ordering::Relaxed);
+        for (threads, newest_first) in [(1, true), (3, false)] {
+            let setup = Setup {
+                newest_first,
+                ..setup.clone()
+            };
+            let running = setup.start(device.clone(), Mistake::None, threads);
+            assert_eq!(running.store.objects(TABLE), 1);
+            let mut session = running.store.session().unwrap();
+            assert_eq!(get(&mut session, b"stays").as_deref(), Some(&b"x"[..]));
+        }
+    }
+}
+
+/// Writes (`Some`) and removes (`None`) a key, each step in a segment of its own. Returns what
+/// starts show of it, of which each adopts the segments in another order.
+fn shown_after(steps: &[Option<&[u8]>]) -> BTreeSet<Option<Vec<u8>>> {
+    let setup = Setup::small();
+    let running = fresh(&setup);
+    let mut session = running.store.session().unwrap();
+    for step in steps {
+        match step {
+            Some(value) => assert!(put(&mut session, b"key", value).is_ok()),
+            None => assert!(remove(&mut session, b"key").unwrap()),
+        }
+        seal(&running);
+    }
+    drop(session);
+    let device = running.crash();
+    let listed: Vec<SegmentId> = device.listed.iter().map(|id| SegmentId(*id)).collect();
+    let count = steps.len();
+    assert_eq!(listed.len(), count);
+    let digit = |code: usize, n: usize| code / count.pow(n as u32) % count;
+    let codes = 0..count.pow(count as u32);
+    let orders = codes.map(|code| (0..count).map(|n| digit(code, n)).collect::<Vec<_>>());
+    let whole = orders.filter(|order| (0..count).all(|n| order.contains(&n)));
+    let shown = whole.map(|order| {
+        let store = setup.open(&device);
+        store
+            .restore_table(TABLE, "default", device.table_floor, None)
+            .unwrap();
+        let loader = store.loader(&listed, &device.passes);
+        for n in order {
+            let segment = listed[n];
+            let bytes = &device.frames[&segment.0];
+            let mut fill = |out: &mut [u8]| {
+                out.copy_from_slice(bytes);
+                Ok::<(), ()>(())
+            };
+            loader
+                .adopt(segment, bytes.len() as u32, &mut fill)
+                .unwrap();
+        }
+        loader.finish().unwrap();
+        let mut session = store.session().unwrap();
+        let shown = get(&mut session, b"key");
+        assert_eq!(store.objects(TABLE), u64::from(shown.is_some()));
+        shown
+    });
+    shown.collect()
+}
+
+const CAME_TWICE: [Option<&[u8]>; 4] = [Some(b"v1"), None, Some(b"v2"), None];
+
+/// load::R9: a tombstone leaves the index when it meets its victim, and nothing older comes back.
+#[test]
+fn what_was_removed_stays_away_in_any_order_of_segments() {
+    let histories: [&[Option<&[u8]>]; 5] = [
+        &[Some(b"v1"), None],
+        &[Some(b"v1"), Some(b"v2"), None],
+        &CAME_TWICE,
+        &[Some(b"v1"), None, Some(b"v2"), Some(b"v3")],
+        &[Some(b"v1"), Some(b"v2"), None, Some(b"v3")],
+    ];
+    for steps in histories {
+        let last = steps.last().unwrap().map(<[u8]>::to_vec);
+        assert_eq!(shown_after(steps), BTreeSet::from([last]), "{steps:?}");
+    }
+}
+
+#[test]
+fn a_tombstone_that_leaves_early_is_found() {
+    let shown = with_bug(Bug::TombstoneLeavesEarly, || shown_after(&CAME_TWICE));
+    assert!(shown.contains(&Some(b"v1".to_vec())), "{shown:?}");
 }
 
 /// Keys, most of them overwritten many times: a third of the log is alive.
