@@ -393,7 +393,7 @@ impl Durable {
                     // for the commit meanwhile.
                     let holders = master.holders(segment);
                     let last = holders.is_empty();
-                    match self.engine.unswapped_bytes(segment, from, to, last) {
+                    match self.unswapped(send, last) {
                         Some(bytes) => bytes.into(),
                         None => return (!last).then_some(Bytes::At(holders)),
                     }
@@ -402,6 +402,25 @@ impl Durable {
         };
         flight.last = Some((segment, from, to, bytes.clone()));
         Some(Bytes::Here(bytes))
+    }
+
+    /// The bytes of a durable survivor that is not swapped in yet, from memory or flash, as they
+    /// were certified (swap::D7). One flipped bit of an entry is put back. `None`: neither has them.
+    #[cold]
+    fn unswapped(&self, send: &Send, may_wait: bool) -> Option<Vec<u8>> {
+        let to = send.certificate.length;
+        let mut all = self.engine.unswapped_bytes(send.segment, 0, to, may_wait)?;
+        if Certificate::of(&all) != send.certificate {
+            let mended = mend::segment(&mut all, send.kind, usize::MAX).ok()?;
+            if Certificate::of(&all) != send.certificate {
+                return None;
+            }
+            for bit in mended {
+                self.engine.tell_damage(send.segment, true, bit.to_string());
+            }
+        }
+        all.drain(..send.from as usize);
+        Some(all)
     }
 
     /// The bytes of a whole segment as they were certified for a send. `None`: that is impossible,

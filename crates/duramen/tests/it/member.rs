@@ -11,7 +11,7 @@ use duramen_base::test_tier;
 use duramen_cluster::control::State;
 use duramen_cluster::placement::{Layout, Member};
 use duramen_cluster::replication::{BackupId, Rejection, Ticket};
-use duramen_engine::{SidePlan, TableId};
+use duramen_engine::{Relocation, SidePlan, TableId};
 use duramen_format::entry::{self, Kind as EntryKind, NewObject};
 use duramen_format::recipe::{self, Build};
 use duramen_format::segment::{HEADER_BYTES, Header, Kind};
@@ -620,6 +620,56 @@ fn a_survivor_that_lost_all_its_replicas_before_its_swap_is_written_again() {
     cluster.settle(&mut random, || commit.is_durable());
     let found = cluster.recover(&[]);
     assert!(found.get(&b"key 1"[..]) == Some(&value), "it is recovered");
+}
+
+/// As before, with a survivor of a pass. No later pass ended in the rest of such a life.
+#[test]
+fn a_pass_whose_survivor_lost_all_its_replicas_ends() {
+    let mut random = Random::new(10);
+    let cluster = cluster(9, Level::Synced, false);
+    let (log, engine) = (cluster.store.log().unwrap(), cluster.store.engine());
+    let value = vec![3; 100_000];
+    let mut n = 0;
+    while log.flip_survivors(0) == 0 {
+        assert!(n < 5000, "no survivor was met");
+        write(&cluster, &mut random, n, &value);
+        // The Swap waits until this is synced (swap::D2).
+        let mut session = engine.session().unwrap();
+        let mut guard = session.pin();
+        let hash = guard.hash(b"late");
+        let _ = guard.write(T, hash, b"late", &[5; 500], None);
+        drop(guard);
+        drop(session);
+        engine.clean_step(8 << 20);
+        while cluster.store.background_step().unwrap() {}
+        n += 1;
+    }
+    let (mut written, mut others) = (BTreeMap::<_, BTreeSet<BackupId>>::new(), Vec::new());
+    while let Some(event) = cluster.net.take(None) {
+        match event {
+            Event::Call(call) if call.send.kind == Kind::Survivor => {
+                let holders = written.entry(call.send.segment).or_default();
+                holders.insert(call.send.backup);
+                cluster.handle(Event::Call(call));
+                while cluster.store.background_step().unwrap() {}
+            }
+            event => others.push(event),
+        }
+    }
+    assert_eq!(log.flip_survivors(0), 0, "all of them are written");
+    let (survivor, holders) = written.pop_first().expect("a survivor");
+    assert_eq!(holders.len(), 3);
+    holders.iter().for_each(|holder| cluster.lose(*holder));
+    others.into_iter().for_each(|event| cluster.handle(event));
+    // A pass may take it only after its own Swap (swap::D3).
+    engine.relocate(survivor);
+    for _ in 0..200 {
+        clean(&cluster, &mut random);
+        if engine.relocation(survivor) == Relocation::Done {
+            return;
+        }
+    }
+    panic!("its Swap waits for ever: {}", log.describe());
 }
 
 /// Appends a key, lets `flips` change memory before and after the bytes get their certificate, and

@@ -326,6 +326,7 @@ impl Context {
     ) -> u32 {
         add(&core.tallies[self.number].compactions, 1);
         self.since_rescan += 1;
+        log.swaps().no_longer_as_closed(current.segment);
         let Some(window) = self.survivor.window() else {
             log.swaps().emptied(current.segment);
             return 0;

@@ -28,7 +28,8 @@
 //!   handed to the consumer: from then on its record may be durable.
 //! - D7: the segments of a side log can be read from memory or from flash, as they were closed,
 //!   until its Swap is durable. If all replicas of a segment were lost before, there would be no
-//!   other copy of its bytes, and the Swap would wait for ever.
+//!   other copy of its bytes, and the Swap would wait for ever. So can a pass's survivor, but only
+//!   until a compaction has taken its window: its memory may be needed.
 //! - D8: a held window may turn cold once its frame is durable, and not before: until then the
 //!   consumer reads it. It stays held: only its memory is freed. The thread that gives the side log
 //!   up claims each of its windows first. So no other thread works on a window (engine::flash::F2)
@@ -168,7 +169,7 @@ struct Queues {
     announced: Vec<Pass>,
     /// Closed and not durable, in the order of closing.
     survivors: VecDeque<Unwritten>,
-    /// Durable segments of side logs that are not swapped in, with their windows (D7).
+    /// Durable segments that are not swapped in, and their windows, as they were closed (D7).
     written: HashMap<u64, u32>,
     pending: VecDeque<Pending>,
     /// Victims of the running pass.
@@ -655,12 +656,6 @@ impl Swaps {
         released
     }
 
-    /// The window of a side log's segment that is durable and not swapped in yet (D7). The side log
-    /// may be given up at any time.
-    pub fn written_window(&self, segment: SegmentId) -> Option<u32> {
-        self.queues().written.get(&segment.0).copied()
-    }
-
     fn durable(&self, segment: SegmentId) -> Option<()> {
         let mut queues = self.queues();
         let at = queues
@@ -683,10 +678,8 @@ impl Swaps {
         {
             pending.unwritten -= 1;
         }
+        queues.written.insert(segment.0, window); // D7
         let known = &self.windows[window as usize];
-        if known.held.load(Ordering::Acquire) {
-            queues.written.insert(segment.0, window); // D7
-        }
         known.unwritten.store(false, Ordering::Release);
         self.progress.fetch_add(1, Ordering::Relaxed);
         Some(())

@@ -1,9 +1,10 @@
 //! Closed survivors that need frames, as the log's writer gets them.
 //!
 //! **Invariant**: the bytes of a survivor stay in place until the writer reports it durable
-//! (swap::D2, swap::D6).
+//! (swap::D2, swap::D6). Afterwards they can be read until its Swap is durable, as far as swap::D7
+//! says.
 
-use super::{Log, Unwritten};
+use super::{Log, Swaps, Unwritten};
 use duramen_base::ids::SegmentId;
 use duramen_format::recipe::Parts;
 use std::sync::Arc;
@@ -18,6 +19,21 @@ pub struct SurvivorReady<'a> {
     pub is_side: bool,
     /// The whole segment, header included; stable until it is reported durable.
     pub bytes: &'a [u8],
+}
+
+impl Swaps {
+    /// The window of a segment that is durable and not swapped in yet, with all its bytes as they
+    /// were closed (swap::D7). A side log may be given up at any time, and the window of a pass's
+    /// survivor be compacted: a caller that is pinned reads it all the same.
+    pub fn written_window(&self, segment: SegmentId) -> Option<u32> {
+        self.queues().written.get(&segment.0).copied()
+    }
+
+    /// The segment was compacted, and its window is about to be retired: it cannot be read as it
+    /// was closed any more (swap::D7).
+    pub fn no_longer_as_closed(&self, segment: SegmentId) {
+        self.queues().written.remove(&segment.0);
+    }
 }
 
 impl Log {
