@@ -48,6 +48,7 @@ impl Store {
             page_bytes: core.space.page_bytes(),
             flipped_bits: core.damages.flipped_bits(),
             damaged_entries: core.damages.damaged_entries(),
+            passes_given_up: core.damages.given_up(),
         }
     }
 

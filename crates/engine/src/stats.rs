@@ -45,6 +45,8 @@ pub struct Stats {
     pub flipped_bits: u64,
     /// Times that an entry was found with damage that one bit does not explain.
     pub damaged_entries: u64,
+    /// Passes and compactions that were given up: what they took stays on disk until a restart.
+    pub passes_given_up: u64,
 }
 
 impl Stats {

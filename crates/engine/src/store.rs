@@ -87,6 +87,22 @@ impl Store {
         });
     }
 
+    /// Sets the listener to cleaning that is given up: of a segment, and why. Its segments stay on
+    /// disk until the next start. Only the first listener counts; it must not enter the store.
+    pub fn when_given_up(&self, listener: impl Fn(SegmentId, &str) + Send + Sync + 'static) {
+        self.core.damages.listen_given_up(Box::new(listener));
+    }
+
+    /// This survivor of a pass will never be durable: its pass is given up, so that later ones do
+    /// not wait for it. False: it is no survivor that waits for its Swap.
+    pub fn give_up_pass_of(&self, survivor: SegmentId, why: &str) -> bool {
+        let is_given_up = self.log().is_some_and(|log| log.give_up_pass_of(survivor));
+        if is_given_up {
+            self.core.damages.tell_given_up(survivor, why);
+        }
+        is_given_up
+    }
+
     /// Whether the listener hears of these departures. While it hears of expired keys, they leave
     /// soon after their time, or when they are met.
     pub fn want_departures(&self, departure: Departure, wanted: bool) {

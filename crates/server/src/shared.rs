@@ -72,7 +72,7 @@ use crate::error::ServerError;
 use crate::tier::Tier;
 use duramen_acl::{Catalog, Logins};
 use duramen_backup::{Backup, Copies};
-use duramen_base::ids::Level;
+use duramen_base::ids::{Level, SegmentId};
 use duramen_base::waiters::Waiters;
 use duramen_cipher::KeyId;
 use duramen_engine::flash::FlashStats;
@@ -345,6 +345,7 @@ impl Shared {
             }
         });
         store.when_damaged(log_damage);
+        store.when_given_up(log_given_up);
         store.set_verify_reads(self.config().verify_reads);
         let this = self.this.clone();
         store.when_written(move |writes| {
@@ -683,6 +684,14 @@ impl Shared {
             _ => Stop::AtOnce,
         }
     }
+}
+
+/// Logs that cleaning cannot end.
+fn log_given_up(segment: SegmentId, why: &str) {
+    tracing::error!(
+        segment = segment.0,
+        "cleaning of a segment was given up: {why}. No data is lost, and other segments are cleaned; the disk space that it would have freed is free after a restart of this server"
+    );
 }
 
 /// Logs an entry in memory that does not match its checksum.

@@ -12,6 +12,7 @@
 //!   this cleaner. It skips the entry and returns to the victim later.
 //! - C5: a victim is verified as a whole before the first entry of it is moved or dropped
 //!   (sound::V1). If that fails, it stays claimed for ever, so that nobody cleans it (sound::V2).
+//!   So it does if an entry is damaged later, and its pass is given up (swap::given_up).
 //! - C6: an entry is dead only if no damaged slot may be its own (bucket::B7). If that slot cannot
 //!   be put back, this context stays at the entry until the next start.
 //! - C4: an entry's bytes are copied before its bucket is locked, and published under the lock if
@@ -458,12 +459,8 @@ impl Context {
             }
             let location = Space::location(here);
             let Some((source, entry)) = current.verified_entry(core, here) else {
-                // More damage since it was verified: this context stays here until the next start.
-                // The pass cannot end without this victim, of which survivors have a part. Their
-                // Swap would let later passes clean them, and what then kills such an entry does
-                // not name a segment that keeps it needed while this one is listed (swap::D3).
-                current.again.extend_from_slice(&again);
-                return None;
+                self.stop_at_damage(core); // more than one bit since it was verified
+                return Some(at - from);
             };
             if again.is_empty() {
                 at += entry.padded_bytes;

@@ -207,6 +207,7 @@ impl Context {
             goal,
             victim_bytes,
             survivor_bytes: 0,
+            is_given_up: false,
         });
         add(&tally.passes, 1);
         true
@@ -232,9 +233,13 @@ impl Context {
             version_floor: core.version_max(),
         };
         self.remembered.forget(); // no victim has left until the Swap is durable
-        // After the last lookup in the index: everything that its answers depended on was appended
-        // before (log::L4, swap::D2).
-        log.swaps().scanned(swap, log.appended());
+        if pass.is_given_up {
+            log.swaps().give_up_work(swap);
+        } else {
+            // After the last lookup in the index: everything that its answers depended on was
+            // appended before (log::L4, swap::D2).
+            log.swaps().scanned(swap, log.appended());
+        }
         log.swaps().relocations.pass_ended();
         log.swaps().end_turn();
         log.swaps().set_dry(false);
@@ -248,6 +253,53 @@ impl Context {
             let segment = log.segment_of(window as usize);
             pass.victims.retain(|victim| *victim != segment);
         }
+    }
+
+    /// The victim got more damage after its first entries had left it. It stays as it is, and
+    /// claimed, and so do its replicas: its pass or its compaction is given up (swap::given_up).
+    #[cold]
+    pub(super) fn stop_at_damage(&mut self, core: &Core) {
+        let Some(mut current) = self.current.take() else {
+            return;
+        };
+        match (&core.log, current.kind) {
+            (Some(log), Kind::Compact) => {
+                log.swaps().keep(current.segment); // given_up::GU4, before another thread sees it
+                if let Some(window) = self.survivor.window() {
+                    let old = &core.space.segments[current.window as usize];
+                    let new = &core.space.segments[window as usize];
+                    new.set_opened(old.opened_ms(), old.opened_tick());
+                    if let Some(trace) = &mut current.trace {
+                        log.set_origin(&core.space, window, trace.made.take());
+                    }
+                    self.close_survivor(core);
+                }
+            }
+            (Some(_), _) => {
+                if let Some(pass) = &mut self.pass {
+                    pass.is_given_up = true;
+                }
+                // The others were not begun.
+                while let Some(window) = self.victims.pop_front() {
+                    self.give_up(core, window);
+                    core.space.unclaim(window);
+                }
+            }
+            (None, _) if current.compacting => self.close_survivor(core),
+            (None, _) => {}
+        }
+        if current.warmed {
+            core.space.decommit(current.window);
+            if core.log.is_none() {
+                core.space.unclaim(current.window); // what has left it is dead there
+            }
+        }
+        let left = self.victims.len() as u64;
+        core.tallies[self.number]
+            .victims
+            .store(left, Ordering::Relaxed);
+        let why = "more than one bit of an entry changed in memory while it was cleaned";
+        core.damages.tell_given_up(current.segment, why);
     }
 
     fn close_pass_survivor(&mut self, core: &Core, log: &Log) {

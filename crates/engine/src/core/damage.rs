@@ -25,6 +25,7 @@ pub struct EntryDamage {
 }
 
 type Listener = Box<dyn Fn(&EntryDamage) + Send + Sync>;
+type GivenUpListener = Box<dyn Fn(SegmentId, &str) + Send + Sync>;
 
 /// Most that are kept for a listener that does not exist yet.
 const WAITING_MAX: usize = 100;
@@ -43,9 +44,30 @@ pub struct Damages {
     known: Mutex<BTreeMap<Place, Option<Flip>>>,
     flipped_bits: AtomicU64,
     damaged_entries: AtomicU64,
+    given_up_listener: OnceLock<GivenUpListener>,
+    given_up: AtomicU64,
 }
 
 impl Damages {
+    /// Sets the listener to passes and compactions that are given up. Only the first one counts.
+    pub fn listen_given_up(&self, listener: GivenUpListener) {
+        self.given_up_listener.get_or_init(|| listener);
+    }
+
+    /// The pass, or the compaction, of this segment was given up (swap::given_up).
+    #[cold]
+    pub fn tell_given_up(&self, segment: SegmentId, why: &str) {
+        self.given_up.fetch_add(1, Ordering::Relaxed);
+        if let Some(listener) = self.given_up_listener.get() {
+            listener(segment, why);
+        }
+    }
+
+    /// Passes and compactions that were given up.
+    pub fn given_up(&self) -> u64 {
+        self.given_up.load(Ordering::Relaxed)
+    }
+
     /// Only the first listener counts. It is also told what was found before.
     pub fn listen(&self, listener: Listener) {
         let mut waiting = self.waiting.lock().expect("damages");

@@ -59,6 +59,7 @@
 
 mod disk_room;
 mod evicted;
+mod given_up;
 mod lost;
 mod survivors;
 
@@ -108,6 +109,8 @@ enum Life {
     Settled,
     /// A survivor whose Swap is not durable yet (D3).
     Unswapped,
+    /// Its compaction was given up: no pass may take it (given_up::GU4).
+    Kept,
 }
 
 #[derive(Default)]
@@ -144,6 +147,8 @@ struct Unwritten {
     handed: bool,
     /// Part of a side log that was given up (D6).
     abandoned: bool,
+    /// Survivor of a pass that was given up (given_up::GU1).
+    in_vain: bool,
 }
 
 /// Result of the last search of a window for tombstones.
@@ -180,7 +185,11 @@ struct Queues {
     evicted: Vec<SegmentId>,
     /// Listed segments of which memory holds nothing any more.
     empty: Vec<SegmentId>,
-    /// Segments of side logs that were given up: their frames may be freed.
+    /// Victims of passes that were given up (given_up::GU3).
+    stranded: Vec<SegmentId>,
+    /// Survivors that will never be durable, until their passes are given up.
+    hopeless: Vec<SegmentId>,
+    /// Segments of side logs and passes that were given up: their frames may be freed.
     abandoned: Vec<SegmentId>,
     /// Windows of such segments that the consumer has finished reading.
     released: Vec<u32>,
@@ -384,11 +393,13 @@ impl Swaps {
         self.queues().empty.contains(&segment)
     }
 
-    /// True if a pass of this run has the segment as a victim, so that its Swap will remove it.
+    /// True if a pass of this run has the segment as a victim: its Swap will remove it, or no pass
+    /// of this run does (given_up::GU3).
     pub fn is_victim(&self, segment: SegmentId) -> bool {
         let queues = self.queues();
         let mut pending = queues.pending.iter();
         queues.working.contains(&segment)
+            || queues.stranded.contains(&segment)
             || pending.any(|pending| pending.swap.remove.contains(&segment))
     }
 
@@ -455,6 +466,7 @@ impl Swaps {
             length,
             handed: false,
             abandoned: false,
+            in_vain: false,
         });
     }
 
@@ -536,6 +548,7 @@ impl Swaps {
             done: None,
             handed: false,
         });
+        self.give_up_hopeless(&mut queues);
     }
 
     /// A side log opened a segment (D6).
@@ -656,35 +669,6 @@ impl Swaps {
         released
     }
 
-    fn durable(&self, segment: SegmentId) -> Option<()> {
-        let mut queues = self.queues();
-        let at = queues
-            .survivors
-            .iter()
-            .position(|waiting| waiting.segment == segment)?;
-        let Unwritten {
-            window, abandoned, ..
-        } = queues.survivors.remove(at)?;
-        if abandoned {
-            queues.released.push(window);
-            queues.abandoned.push(segment);
-            self.progress.fetch_add(1, Ordering::Relaxed);
-            return Some(());
-        }
-        if let Some(pending) = queues
-            .pending
-            .iter_mut()
-            .find(|pending| pending.swap.add.contains(&segment))
-        {
-            pending.unwritten -= 1;
-        }
-        queues.written.insert(segment.0, window); // D7
-        let known = &self.windows[window as usize];
-        known.unwritten.store(false, Ordering::Release);
-        self.progress.fetch_add(1, Ordering::Relaxed);
-        Some(())
-    }
-
     /// The next Swap, in order (D5), if its survivors are durable and the position is `reached`
     /// (D2).
     fn next(&self, early: bool, reached: impl Fn(&Position) -> bool) -> Option<Swap> {
@@ -713,7 +697,10 @@ impl Swaps {
         let mut list = self.change_list();
         for segment in &swap.add {
             let life = list.segments.get_mut(&segment.0);
-            *life.expect("a survivor is listed from its opening") = Life::Settled;
+            let life = life.expect("a survivor is listed from its opening");
+            if *life == Life::Unswapped {
+                *life = Life::Settled;
+            }
             queues.written.remove(&segment.0);
         }
         list.remove(&swap.remove);
@@ -745,8 +732,8 @@ impl Log {
         self.swaps().is_listed(segment)
     }
 
-    /// Segments of side logs that were given up since the last call. The caller frees the frames
-    /// that it wrote of them.
+    /// Segments of side logs and passes that were given up since the last call. The caller frees
+    /// the frames that it wrote of them.
     pub fn take_abandoned(&self) -> Vec<SegmentId> {
         std::mem::take(&mut self.swaps.queues().abandoned)
     }

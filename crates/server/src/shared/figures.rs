@@ -148,7 +148,7 @@ pub(crate) static THREADS: [Figure<ThreadCounters>; 22] = [
 ];
 
 #[rustfmt::skip] // One row, one line: it is a table.
-pub(crate) static STORE: [Figure<Stats>; 26] = [
+pub(crate) static STORE: [Figure<Stats>; 27] = [
     counter("appended_bytes", "duramen_appended_bytes", "Key and value bytes appended by writers.", |s| Count(s.appended_bytes)),
     counter("entries_expired", "expired_keys", "Objects removed because their time was over.", |s| Count(s.entries_expired)),
     counter("entries_evicted", "evicted_keys", "Objects evicted in cache mode.", |s| Count(s.entries_evicted)),
@@ -163,6 +163,7 @@ pub(crate) static STORE: [Figure<Stats>; 26] = [
     counter("cleaner_busy_seconds", "duramen_cleaner_busy_ms", "Time the cleaner worked, all its threads together.", |s| Time(Duration::from_nanos(s.cleaner.busy_ns))),
     counter("bit_flips", "duramen_flipped_bits", "Bits of objects that memory had changed and that were put back.", |s| Count(s.flipped_bits)),
     counter("damaged_entries", "duramen_damaged_entries", "Entries of the log in which memory had changed more than one bit.", |s| Count(s.damaged_entries)),
+    counter("cleaner_given_up", "duramen_cleaner_given_up", "Passes and compactions of the cleaner that could not end: their segments stay on disk until a restart.", |s| Count(s.passes_given_up)),
     gauge("objects", "duramen_objects", "Objects in all tables.", |s| Count(s.objects)),
     gauge("live_bytes", "duramen_live_bytes", "Bytes of live entries, headers and alignment included.", |s| Count(s.live_bytes)),
     gauge("segment_budget_bytes", "duramen_segment_budget_bytes", "Bytes of segments that may hold data.", |s| Count(s.segment_budget_bytes)),

@@ -228,6 +228,8 @@ pub struct PassAtWork {
     pub goal: Goal,
     pub victim_bytes: u64,
     pub survivor_bytes: u64,
+    /// It cannot end (swap::given_up).
+    pub is_given_up: bool,
 }
 
 impl PassAtWork {

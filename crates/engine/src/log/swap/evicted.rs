@@ -21,11 +21,11 @@ impl List {
 
 impl Queues {
     /// Listed segments of which memory has nothing any more, or soon has.
-    fn leaving(&self) -> impl Iterator<Item = SegmentId> + '_ {
+    pub(super) fn leaving(&self) -> impl Iterator<Item = SegmentId> + '_ {
         let pending = self.pending.iter();
         let victims = pending.flat_map(|pending| &pending.swap.remove);
         let all = self.empty.iter().chain(&self.working).chain(victims);
-        all.copied()
+        all.chain(&self.stranded).copied()
     }
 }
 

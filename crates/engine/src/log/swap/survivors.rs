@@ -8,6 +8,7 @@ use super::{Log, Swaps, Unwritten};
 use duramen_base::ids::SegmentId;
 use duramen_format::recipe::Parts;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A closed survivor that needs a frame.
 #[derive(Clone, Debug)]
@@ -33,6 +34,46 @@ impl Swaps {
     /// was closed any more (swap::D7).
     pub fn no_longer_as_closed(&self, segment: SegmentId) {
         self.queues().written.remove(&segment.0);
+    }
+
+    /// The survivor's frame is durable. `None`: it was reported before.
+    pub(super) fn durable(&self, segment: SegmentId) -> Option<()> {
+        let mut queues = self.queues();
+        let at = queues
+            .survivors
+            .iter()
+            .position(|waiting| waiting.segment == segment)?;
+        let Unwritten {
+            window,
+            abandoned,
+            in_vain,
+            ..
+        } = queues.survivors.remove(at)?;
+        if in_vain {
+            let known = &self.windows[window as usize];
+            known.unwritten.store(false, Ordering::Release);
+            queues.abandoned.push(segment);
+            self.progress.fetch_add(1, Ordering::Relaxed);
+            return Some(());
+        }
+        if abandoned {
+            queues.released.push(window);
+            queues.abandoned.push(segment);
+            self.progress.fetch_add(1, Ordering::Relaxed);
+            return Some(());
+        }
+        if let Some(pending) = queues
+            .pending
+            .iter_mut()
+            .find(|pending| pending.swap.add.contains(&segment))
+        {
+            pending.unwritten -= 1;
+        }
+        queues.written.insert(segment.0, window); // swap::D7
+        let known = &self.windows[window as usize];
+        known.unwritten.store(false, Ordering::Release);
+        self.progress.fetch_add(1, Ordering::Relaxed);
+        Some(())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::two_levels::disk::{Mistake, Running, Setup};
 use crate::two_levels::scenarios::{clean_all, fresh, get, listed, put, remove, seal};
-use duramen_base::ids::{KeyRange, RouteHash};
+use duramen_base::ids::{KeyRange, RouteHash, SegmentId};
 use duramen_base::planted::{Bug, with_bug};
 use duramen_engine::TableId;
 use std::collections::BTreeSet;
@@ -117,6 +117,57 @@ fn a_segment_with_more_damage_is_kept() {
         assert_eq!(shown(&again), expected, "entry {n}");
     }
     assert!(found > 4, "{found}");
+}
+
+/// The large segment of [`half_dead`] after a cleaner has moved its first entries: by a compaction,
+/// or by a pass.
+fn half_cleaned(setup: &Setup, by_pass: bool) -> Running {
+    let running = half_dead(setup);
+    if by_pass {
+        let first = running.writer(|writer, _| writer.device.listed.iter().min().copied());
+        running
+            .store
+            .relocate(SegmentId(first.expect("a segment")));
+    }
+    let has_begun = (0..1_000).any(|_| {
+        running.store.clean_step(1);
+        running.store.stats().cleaner.bytes_relocated > 0
+    });
+    assert!(has_begun);
+    running
+}
+
+/// swap::given_up: more bits flip in a victim after its first entries have left it. Its cleaner
+/// stopped there until the next start, and with it all later passes.
+#[test]
+fn a_victim_that_is_damaged_while_it_is_cleaned_stops_no_other() {
+    let setup = Setup::small();
+    for by_pass in [false, true] {
+        let running = half_cleaned(&setup, by_pass);
+        let expected = shown(&running);
+        let bits = [8 * 40, 8 * 41 + 3];
+        let last = key(KEYS - 1);
+        assert!(running.store.flip_bits(TableId::DEFAULT, &last, &bits));
+        seal(&running);
+        clean_all(&running);
+        assert_eq!(running.store.stats().passes_given_up, 1, "pass: {by_pass}");
+        let mut session = running.store.session().unwrap();
+        for round in 0..3u8 {
+            for n in 100..130 {
+                put(&mut session, &key(n), &[n ^ round; 40]).unwrap();
+            }
+            seal(&running);
+        }
+        for (n, value) in (0..KEYS - 1).zip(&expected) {
+            assert_eq!(get(&mut session, &key(n)), *value, "key {n}, pass: {by_pass}");
+        }
+        drop(session);
+        combine(&running);
+        let again = setup.start(running.crash(), Mistake::None, 1);
+        assert_eq!(shown(&again), expected, "started, pass: {by_pass}");
+        let mut session = again.store.session().unwrap();
+        assert_eq!(get(&mut session, &key(129)), Some(vec![129 ^ 2; 40]));
+    }
 }
 
 #[test]

@@ -87,6 +87,7 @@ fn own_figures(shared: &Shared, store: &Store, fields: &mut Fields) {
         "duramen_page_bytes",
         "duramen_flipped_bits",
         "duramen_damaged_entries",
+        "duramen_cleaner_given_up",
     ];
     fields.figures(&figures::STORE, &store.stats(), &names);
     if shared.tier().is_some() {
