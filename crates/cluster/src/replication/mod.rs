@@ -542,6 +542,13 @@ impl Master {
         number
     }
 
+    /// Takes a swap back, unless its record is written. Returns the segments that it adds.
+    pub fn withdraw(&mut self, number: u64) -> Option<Vec<(SegmentId, Certificate)>> {
+        let is_it = |swap: &Pending| swap.number == number && swap.at.is_none();
+        let at = self.swaps.iter().position(is_it)?;
+        self.swaps.remove(at).map(|swap| swap.add)
+    }
+
     /// The send of `ticket` has reached `level`.
     pub fn acked(&mut self, ticket: Ticket, level: Level) {
         // A ticket of a lost backup may come late.

@@ -4,8 +4,8 @@
 //! **Invariants** (docs/protocols.md, "Swapping", "Freeing")
 //! - B1: this file never holds the commit's lock during I/O, so a frame never delays commits.
 //! - B3: each entry of a survivor is verified before the survivor gets a certificate. One flipped
-//!   bit is put back in what is written. With more damage it is not written: its victims stay
-//!   listed, and a restart loads those.
+//!   bit is put back in what is written. With more damage it is not written, and its pass is given
+//!   up: its victims stay listed, and a restart loads those.
 //! - B2: a failed step changes nothing and is retried; only a failure of the device ends it.
 
 use super::{Durable, LOCAL, Local, Replicas};
@@ -66,6 +66,9 @@ impl Durable {
             return Ok(false); // B3
         }
         let Some(bytes) = self.sound_survivor(ready.segment, ready.bytes) else {
+            if self.give_up_damaged(ready.segment) {
+                return Ok(true);
+            }
             self.held.store(ready.segment.0, Ordering::Relaxed);
             return Ok(false);
         };
@@ -99,6 +102,18 @@ impl Durable {
             }
         }
         Some(Cow::Borrowed(bytes))
+    }
+
+    /// A survivor has damage: its pass, if it is one's, is given up (B3). The caller reads its bytes
+    /// no more.
+    #[cold]
+    pub(super) fn give_up_damaged(&self, segment: SegmentId) -> bool {
+        let why = "more than one bit of an entry changed in memory before it was written";
+        let is_given_up = self.engine.give_up_pass_of(segment, why);
+        if is_given_up {
+            self.log().survivor_durable(segment); // only its memory is left of it
+        }
+        is_given_up
     }
 
     #[cold]

@@ -23,7 +23,7 @@ use crate::hints::Hints;
 use crate::{DiskState, Error};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_cluster::replication::{BackupId, Effect, Master, Send};
-use duramen_engine::Piece;
+use duramen_engine::{Piece, Swap};
 use duramen_format::certificate::Certificate;
 use duramen_format::mend;
 use duramen_format::segment::Kind;
@@ -331,9 +331,11 @@ impl Durable {
             if commit.master.is_fenced() {
                 return; // J5
             }
-            // Cleaning moves its live entries to another segment.
             commit.master.give_up(send.ticket);
-            self.engine.relocate(send.segment);
+            if !self.lose_survivor(commit, send.segment) {
+                // Cleaning moves its live entries to another segment.
+                self.engine.relocate(send.segment);
+            }
             return;
         };
         if send.kind == Kind::Survivor && commit.flight.is_pass_survivor(send.segment) {
@@ -351,6 +353,23 @@ impl Durable {
             level,
             bytes,
         });
+    }
+
+    /// No copy of a segment's bytes is left. If it is a survivor of a pass whose Swap is not
+    /// recorded, the pass is given up (engine::log::swap::given_up). False: it is none.
+    #[cold]
+    fn lose_survivor(&self, commit: &mut Commit, segment: SegmentId) -> bool {
+        let is_its = |(_, swap): &mut (u64, Swap)| swap.add.contains(&segment);
+        if let Some((number, swap)) = commit.proposed.take_if(is_its) {
+            let Some(added) = commit.master.withdraw(number) else {
+                commit.proposed = Some((number, swap)); // its record is written
+                return false;
+            };
+            commit.survivors.extend(added);
+            self.log().swap_withdrawn(&swap);
+        }
+        let why = "all its replicas were lost before its Swap, and memory has changed since";
+        self.engine.give_up_pass_of(segment, why)
     }
 
     /// J4. `None`: no copy exists.
@@ -501,7 +520,8 @@ impl Durable {
                 break;
             };
             let Some(bytes) = self.sound_survivor(ready.segment, ready.bytes) else {
-                continue; // background::B3
+                self.give_up_damaged(ready.segment);
+                continue;
             };
             let certificate = Certificate::of(&bytes);
             master.opened(ready.segment, Kind::Survivor, 0);

@@ -7,6 +7,7 @@ mod faults;
 mod flash;
 mod full_disk;
 mod full_memory;
+mod given_up;
 mod hanging;
 mod heat;
 mod loads;

@@ -62,6 +62,26 @@ fn o15_a_victim_that_is_forgotten_is_found() {
     assert!(!with_bug(Bug::LaterVictimsForgotten, is_announced));
 }
 
+/// A swap whose survivor was lost is taken back; one whose record is written is not.
+#[test]
+fn a_swap_is_withdrawn_before_its_record_is_written() {
+    let config = Config::one_backup(7, 1 << 20, 1 << 18);
+    let mut master = Master::new(config, State::default(), &[BACKUP], &[]);
+    let mut next = 100;
+    let whole = Certificate::of(&[1; 100]);
+    commit(&mut master, &mut next, &[]);
+    master.survivor_durable(SegmentId(9), BACKUP, whole);
+    let add = vec![(SegmentId(9), whole)];
+    let first = master.swap(add.clone(), Vec::new(), 0);
+    assert_eq!(master.withdraw(first), Some(add.clone()));
+    commit(&mut master, &mut next, &[]);
+    assert!(!master.state().segments.contains_key(&SegmentId(9)));
+    let second = master.swap(add, Vec::new(), 0);
+    commit(&mut master, &mut next, &[]);
+    assert!(master.state().segments.contains_key(&SegmentId(9)));
+    assert_eq!(master.withdraw(second), None);
+}
+
 /// A pass that named a head's new segment, a survivor before its Swap, or a segment that had left,
 /// ended the process: "a pass record cleans what is not listed".
 #[test]

@@ -124,10 +124,9 @@ fn a_segment_with_more_damage_is_kept() {
 fn half_cleaned(setup: &Setup, by_pass: bool) -> Running {
     let running = half_dead(setup);
     if by_pass {
-        let first = running.writer(|writer, _| writer.device.listed.iter().min().copied());
-        running
-            .store
-            .relocate(SegmentId(first.expect("a segment")));
+        let first = running.writer(|writer, _| writer.device.listed.first().copied());
+        let first = SegmentId(first.expect("a segment"));
+        running.store.relocate(first);
     }
     let has_begun = (0..1_000).any(|_| {
         running.store.clean_step(1);
