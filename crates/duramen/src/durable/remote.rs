@@ -424,7 +424,8 @@ impl Durable {
     }
 
     /// The bytes of a durable survivor that is not swapped in yet, from memory or flash, as they
-    /// were certified (swap::D7). One flipped bit of an entry is put back. `None`: neither has them.
+    /// were certified (swap::D7). One flipped bit of an entry is put back. `None`: neither of both
+    /// has them.
     #[cold]
     fn unswapped(&self, send: &Send, may_wait: bool) -> Option<Vec<u8>> {
         let to = send.certificate.length;

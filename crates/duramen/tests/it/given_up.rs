@@ -1,5 +1,5 @@
-//! A cleaner meets damage in memory when part of its work is done: that pass is given up, and later
-//! ones go on.
+//! A cleaner meets damage in memory when part of its work is done: that pass is given up, and
+//! later ones go on.
 
 use duramen::{DiskMode, Level, Options, Store, Table};
 use duramen_backup::os::OsDisk;

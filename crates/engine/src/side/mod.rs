@@ -215,8 +215,8 @@ impl Store {
         // Does not wait: the caller may be the thread that an exclusive session waits for.
         core.try_enter(visitor.slot, true);
         let stamp = core.epochs.stamp_of(visitor.slot);
-        // Found under the pin: if the side log is given up now, or the segment compacted, or cleaned
-        // after its Swap, its memory stays until the pin ends.
+        // Found under the pin: if the side log is given up now, or the segment is compacted, or
+        // cleaned after its Swap, its memory stays until the pin ends.
         let window = log.swaps().written_window(segment);
         let here = window.and_then(|window| {
             let is_here = |tier: &Tier| tier.is_in_memory(window as usize, stamp);

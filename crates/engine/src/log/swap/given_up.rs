@@ -1,10 +1,10 @@
 //! Passes that cannot end: they are given up, and cleaning goes on with other segments.
 //!
 //! A pass cannot end if a survivor of it will never be durable, or if a victim of it got damage
-//! after its first entries had left it. Its Swap would wait for ever, and all later ones behind it.
-//! (A Swap without that victim would let later passes clean the survivors, which have a part of it.
-//! What then kills such an entry does not name a segment that keeps it needed while the victim is
-//! listed: swap::D3.)
+//! after its first entries had left it. Its Swap would wait for ever, and so would all later ones.
+//! (A Swap without that victim would let later passes clean the survivors, which have a part of
+//! it. Entries that kill such a part then name no segment that keeps them needed while the victim
+//! is listed: swap::D3.)
 //!
 //! **Invariants**
 //! - GU1: no Swap of such a pass is ever recorded, as if a crash had come before it. Its victims
@@ -15,8 +15,8 @@
 //! - GU3: its victims count as leaving for ever: an eviction from a survivor of it announces them
 //!   too (swap::D12), and the token of a pass that evicted stands on (swap::D11).
 //! - GU4: a segment whose compaction was given up has two windows: the old one, which no cleaner
-//!   takes, with the entries that are left, and the new one. It is *kept*: no pass takes it, as its
-//!   Swap would remove the only durable copy of the entries in the old window.
+//!   takes, with the entries that are left, and the new one. It is *kept*: no pass takes it, as
+//!   its Swap would remove the only durable copy of the entries in the old window.
 
 use super::{Life, Log, Pending, Queues, Swap, Swaps};
 use duramen_base::ids::SegmentId;

@@ -119,8 +119,8 @@ fn a_segment_with_more_damage_is_kept() {
     assert!(found > 4, "{found}");
 }
 
-/// The large segment of [`half_dead`] after a cleaner has moved its first entries: by a compaction,
-/// or by a pass.
+/// The large segment of [`half_dead`] after a cleaner has moved its first entries: by a
+/// compaction, or by a pass.
 fn half_cleaned(setup: &Setup, by_pass: bool) -> Running {
     let running = half_dead(setup);
     if by_pass {
