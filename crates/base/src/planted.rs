@@ -69,6 +69,8 @@ pub enum Bug {
     SideNamesNoVictim,
     /// A cleaner takes segments of a side log before they are part of the log.
     SideIsCleaned,
+    /// given_up::GU4: a pass takes a segment whose compaction was given up.
+    StoppedIsCleaned,
     /// A segment of a side log leaves memory before its bytes are stored elsewhere.
     UnwrittenLeavesMemory,
     /// A side log that is given up removes only its entries in memory from the index.

@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 const T: Table = Table::DEFAULT;
 
-fn open(dir: &Path) -> Arc<Store> {
+fn open(dir: &Path, threads: bool) -> Arc<Store> {
     let mut options = Options::new(dir, 64 << 20);
     options.engine.heads = 2;
     options.engine.huge_pages = false;
     options.wal_bytes = 4 << 20;
     let disk = Arc::new(OsDisk::new(dir, DiskMode::Buffered));
-    Store::open_on(disk, options, false, &|_| {}).unwrap()
+    Store::open_on(disk, options, threads, &|_| {}).unwrap()
 }
 
 fn key(n: u32) -> Vec<u8> {
@@ -52,7 +52,7 @@ fn assert_crash_keeps_all(dir: &Path, steps: u32) {
     for name in ["superblock", "wal", "frames"] {
         std::fs::copy(dir.join(name), copy.path().join(name)).unwrap();
     }
-    let store = open(copy.path());
+    let store = open(copy.path(), true);
     let mut session = store.session().unwrap();
     for n in (0..300).chain(1000..1300) {
         let value = session.get(T, key(n)).unwrap().unwrap();
@@ -68,7 +68,7 @@ fn two_flipped_bits_in_a_pass_stop_no_later_pass() {
     let mut given_up = 0;
     for steps in 0..16 {
         let dir = tempfile::tempdir().unwrap();
-        let store = open(dir.path());
+        let store = open(dir.path(), false);
         fill(&store, 0..300);
         for _ in 0..steps {
             store.engine().clean_step(8 << 10);

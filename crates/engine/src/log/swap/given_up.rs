@@ -20,11 +20,15 @@
 
 use super::{Life, Log, Pending, Queues, Swap, Swaps};
 use duramen_base::ids::SegmentId;
+use duramen_base::planted::{Bug, has_bug};
 use std::sync::atomic::Ordering;
 
 impl Swaps {
     /// GU4.
     pub fn keep(&self, segment: SegmentId) {
+        if has_bug(Bug::StoppedIsCleaned) {
+            return;
+        }
         if let Some(life) = self.change_list().segments.get_mut(&segment.0) {
             *life = Life::Kept;
         }

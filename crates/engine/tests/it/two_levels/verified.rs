@@ -169,6 +169,32 @@ fn a_victim_that_is_damaged_while_it_is_cleaned_stops_no_other() {
     }
 }
 
+/// The large segment should leave its place, and its compaction is given up. Returns what the next
+/// start shows.
+fn shown_after_a_stop(setup: &Setup, bug: Option<Bug>) -> Vec<Option<Vec<u8>>> {
+    let running = half_cleaned(setup, false);
+    let bits = [8 * 40, 8 * 41 + 3];
+    let last = key(KEYS - 1);
+    assert!(running.store.flip_bits(TableId::DEFAULT, &last, &bits));
+    seal(&running);
+    let first = running.writer(|writer, _| writer.device.listed.first().copied());
+    running.store.relocate(SegmentId(first.expect("a segment")));
+    match bug {
+        Some(bug) => with_bug(bug, || clean_all(&running)),
+        None => clean_all(&running),
+    }
+    shown(&setup.start(running.crash(), Mistake::None, 1))
+}
+
+#[test]
+fn a_segment_that_is_cleaned_after_its_compaction_was_given_up_is_found() {
+    let setup = Setup::small();
+    let expected = shown(&half_dead(&setup));
+    assert_eq!(shown_after_a_stop(&setup, None), expected);
+    let bug = Some(Bug::StoppedIsCleaned);
+    assert_ne!(shown_after_a_stop(&setup, bug), expected);
+}
+
 #[test]
 fn planted_copies_that_are_not_verified_are_found() {
     let setup = Setup::small();
