@@ -48,7 +48,7 @@ pub(crate) struct Durable {
     /// The former clock, as long as there are keys that a clock put back would make live again;
     /// else 0.
     pub clock_floor_ms: AtomicU64,
-    /// A survivor of a pass that is not written, because of its damage; 0: there is none.
+    /// A side log's segment that is not written, because of its damage; 0: there is none.
     pub held: AtomicU64,
     /// A commit at level buffered has not been followed by a sync yet.
     pub unsynced: AtomicBool,
