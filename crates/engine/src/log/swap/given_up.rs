@@ -61,7 +61,7 @@ impl Swaps {
     }
 
     fn given_up(&self, queues: &mut Queues, swap: Swap, evicted: bool) {
-        queues.hopeless.retain(|segment| !swap.add.contains(segment));
+        queues.hopeless.retain(|known| !swap.add.contains(known));
         for segment in &swap.add {
             queues.written.remove(&segment.0);
             let mut waiting = queues.survivors.iter();

@@ -158,7 +158,7 @@ fn a_victim_that_is_damaged_while_it_is_cleaned_stops_no_other() {
             seal(&running);
         }
         for (n, value) in (0..KEYS - 1).zip(&expected) {
-            assert_eq!(get(&mut session, &key(n)), *value, "key {n}, pass: {by_pass}");
+            assert_eq!(get(&mut session, &key(n)), *value, "key {n}, {by_pass}");
         }
         drop(session);
         combine(&running);
