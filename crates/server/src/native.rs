@@ -24,7 +24,7 @@ mod rights;
 
 use crate::durability::Durability;
 use crate::exec::Verdict as ClientVerdict;
-use crate::exec::{AGAIN_MS, look_ahead};
+use crate::exec::{AGAIN_MS, look_ahead, native_waits_ms};
 use crate::exec::{Client, OUT_BYTES_PER_TURN, WaitUntil};
 use crate::pace::{Pace, System, TURN_TIME};
 use crate::shared::Shared;
@@ -301,7 +301,14 @@ impl<'a> Round<'a> {
         header: &Header,
         turn: &mut Turn<'_>,
     ) -> bool {
-        if self.shared.commands.gate() & global::RESERVED != 0
+        let gate = self.shared.commands.gate();
+        if gate & global::PAUSED != 0
+            && let Some(after_ms) = self.paused_ms(asked)
+        {
+            refuse(turn.out, header, &Trouble::Busy { after_ms });
+            return true;
+        }
+        if gate & global::RESERVED != 0
             && self.writes_to_reserved(guard, asked, turn.client)
         {
             let after_ms = AGAIN_MS as u32;
@@ -328,6 +335,19 @@ impl<'a> Round<'a> {
                 }
                 is_answered
             }
+        }
+    }
+
+    /// pause::P2: after how many milliseconds a request is to be sent again that a pause delays.
+    #[cold]
+    fn paused_ms(&self, asked: &ClientRequest<'_>) -> Option<u32> {
+        match asked.request {
+            Request::Single(single) => native_waits_ms(self.shared, || single.operation.mutates()),
+            Request::Multi(parts) => native_waits_ms(self.shared, || {
+                parts.iter().any(|single| single.operation.mutates())
+            }),
+            Request::Enumerate { .. } => native_waits_ms(self.shared, || false),
+            Request::Ping => None,
         }
     }
 

@@ -33,6 +33,7 @@ pub(crate) use commands::lookup::find as find_command;
 pub(crate) use commands::table::commands_since_start;
 pub(crate) use request::cold::{look_ahead, too_much};
 pub(crate) use request::databases::restore as restore_databases;
+pub(crate) use request::pause::native_waits_ms;
 pub(crate) use request::routing::AGAIN_MS;
 pub(crate) use request::spec::Spec;
 pub use state::client::{Client, Verdict};

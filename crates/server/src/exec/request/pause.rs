@@ -7,7 +7,9 @@
 //!   at it in each of its guards: it may have waited at the store's door. The reply to `CLIENT
 //!   PAUSE` waits for the requests that have begun: those that were outside of the store meanwhile
 //!   begin anew (`Store::quiesce`). Not for its own `EXEC`, and not for the rest of
-//!   `DURAMEN.MWRITE` and `DURAMEN.MREMOVE`.
+//!   `DURAMEN.MWRITE` and `DURAMEN.MREMOVE`, or of a native request of several operations.
+//! - P2: native clients look at the pause in their guard, before each request, and are told to send
+//!   it again. Only their pings do not wait.
 
 use super::context::Context;
 use super::spec::{Spec, flag};
@@ -51,6 +53,17 @@ pub(crate) fn has_begun_for(
 /// the EXEC, which its client does not have while they run.
 pub(crate) fn has_begun_for_queue(queue: &Transaction, shared: &Shared) -> bool {
     is_looked_at(shared) && end(shared, || queue_may_write(queue, shared)).is_some()
+}
+
+/// P2: the milliseconds after which a native client is to send a request again that a pause delays.
+/// `may_write`: whether the request may write.
+#[cold]
+pub(crate) fn native_waits_ms(shared: &Shared, may_write: impl FnOnce() -> bool) -> Option<u32> {
+    /// The pause may be ended before its time, and nobody tells native clients.
+    const AGAIN_MS_MAX: u64 = 50;
+    let until_ms = end(shared, may_write)?;
+    let left_ms = until_ms.saturating_sub(clock::now_ms());
+    Some(left_ms.clamp(1, AGAIN_MS_MAX) as u32)
 }
 
 fn is_looked_at(shared: &Shared) -> bool {

@@ -1,6 +1,6 @@
 //! Frames made by the test: cut, wrong, too many, or for another server.
 
-use super::cluster::{Cluster, ME};
+use super::cluster::{Cluster, DEADLINE, ME};
 use duramen_base::ids::{MapVersion, ServerId, TableId};
 use duramen_wire::native::codec::{
     CLIENT_FRAME_BYTES_MAX, Envelope, PEER_FRAME_BYTES_MAX, Parsed, Reply, Trouble, decode_reply,
@@ -11,6 +11,7 @@ use duramen_wire::native::message::{
 };
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::time::Duration;
 
 pub(super) fn envelope(request: u64) -> Envelope {
     Envelope::of_client(request, ME, MapVersion(7))
@@ -197,4 +198,76 @@ fn nothing_is_told_of_data_without_a_lease() {
         assert_eq!(reply, Reply::Client(Answer::Single(Outcome::Absent)));
     });
     assert_eq!(count, 1);
+}
+
+/// Native clients took no notice of CLIENT PAUSE: their writes took effect after it was answered
+/// (pause::P2).
+#[test]
+fn requests_wait_for_the_end_of_client_pause() {
+    let cluster = Cluster::start(None);
+    let options = duramen_client::Options {
+        deadline: Duration::from_secs(1),
+        ..cluster.options()
+    };
+    let client = duramen_client::Client::connect(options).expect("the coordinator");
+    let (patient, impatient) = (cluster.table(), client.table("t").expect("table t"));
+    let mut admin = TcpStream::connect(cluster.server.addresses().resp[0]).expect("connects");
+    admin.set_read_timeout(Some(DEADLINE)).expect("timeout");
+    let mut ask_admin = |request: &str| {
+        let request = format!("{request}\r\n");
+        admin.write_all(request.as_bytes()).expect("sends");
+        let mut reply = [0; 5];
+        admin.read_exact(&mut reply).expect("a reply");
+        assert_eq!(&reply, b"+OK\r\n", "{request}");
+    };
+    let mut stream = cluster.raw();
+    // The answer to a frame: it is to be sent again, it is absent, or another one.
+    let mut ask = |frame: &[u8]| {
+        stream.write_all(frame).expect("sends");
+        let mut answer = "";
+        let count = replies(&mut stream, 1, |_, reply| {
+            answer = match reply {
+                Reply::Trouble(Trouble::Busy { after_ms: 1.. }) => "again",
+                Reply::Client(Answer::Single(Outcome::Absent)) => "absent",
+                Reply::Client(Answer::Single(Outcome::Written { .. })) => "written",
+                Reply::Client(Answer::Pong) => "pong",
+                other => panic!("{other:?}"),
+            };
+        });
+        assert_eq!(count, 1);
+        answer
+    };
+    let of_single = |single: &Single<'_>| {
+        let mut frame = Vec::new();
+        encode_single(&mut frame, &envelope(1), single);
+        frame
+    };
+    let read = read(cluster.table, b"k");
+    let operation = Operation::Write {
+        value: b"v",
+        condition: Condition::Always,
+        expiry: Expiry::Never,
+    };
+    let (write, mut ping) = (of_single(&Single { operation, ..read }), Vec::new());
+    let read = of_single(&read);
+    encode_ping(&mut ping, &envelope(1));
+    for (mode, answer_to_read) in [("WRITE", "absent"), ("ALL", "again")] {
+        ask_admin(&format!("CLIENT PAUSE 100000 {mode}"));
+        assert_eq!(ask(&write), "again", "{mode}");
+        assert_eq!(ask(&read), answer_to_read, "{mode}");
+        assert_eq!(ask(&ping), "pong", "{mode}");
+        let objects = [("l", "v"), ("m", "w")];
+        let written = impatient.set_many(&objects, duramen_client::Write::default());
+        let is_late = |result: &Result<_, _>| {
+            use duramen_client::Error::{Deadline, OutcomeUnknown};
+            matches!(result, Err(Deadline { .. } | OutcomeUnknown { .. }))
+        };
+        assert!(written.iter().all(is_late), "{mode}: {written:?}");
+        ask_admin("CLIENT UNPAUSE");
+        assert_eq!(ask(&read), "absent", "{mode}");
+    }
+    // The client sends it again until the pause is over.
+    ask_admin("CLIENT PAUSE 300 WRITE");
+    patient.set(b"n", b"v").expect("written behind the pause");
+    assert_eq!(ask(&write), "written");
 }
