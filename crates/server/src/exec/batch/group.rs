@@ -461,3 +461,64 @@ fn look_ahead(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock;
+    use crate::exec::Executor;
+    use crate::exec::tests::{Server, parsed, run};
+    use duramen_base::planted::{Bug, with_bug};
+
+    /// The reply to a DEL of two keys that had no memory to lock them, and that waited to be alone
+    /// in the store when a pause began. Empty: it is shown again.
+    fn reply_in_the_pause() -> String {
+        let server = Server::new(1);
+        let (mut executor, mut client) = (server.executor(0), server.client(0));
+        let set = run(&mut executor, &mut client, b"MSET a 1 b 2\r\n");
+        assert_eq!(set, "+OK\r\n");
+        let input = b"DEL a b\r\n";
+        let (requests, mut out) = (parsed(input), Vec::new());
+        let planned = Planned {
+            turn: 0,
+            request: 0,
+            hashes: 0,
+            resolved: lookup::resolve(&requests.args(0, input)),
+        };
+        let Resolved::Command(spec) = planned.resolved else {
+            panic!("DEL is a command");
+        };
+        let now_ms = clock::now_ms();
+        let commands = &server.shared.commands;
+        commands.pause(now_ms + 100_000, true, now_ms);
+        let mut turn = Turn::new(&mut client, &requests, input, &mut out);
+        turn.executed = 1;
+        let Executor { session, local, .. } = &mut executor;
+        let mut guard = session.as_mut().expect("a session").pin_exclusive();
+        let hashes = [guard.hash(b"a"), guard.hash(b"b")];
+        let step = Step {
+            planned: &planned,
+            hashes: &hashes,
+        };
+        let mut env = Environment {
+            shared: &server.shared,
+            local,
+            member: None,
+        };
+        run_alone(&step, spec, &mut env, (&mut turn, &mut guard));
+        drop(guard);
+        let is_shown_again = turn.executed == 0;
+        let reply = String::from_utf8_lossy(&out).into_owned();
+        assert_eq!(is_shown_again, reply.is_empty(), "{reply}");
+        reply
+    }
+
+    /// It had been admitted before the pause, and removed its keys after CLIENT PAUSE was answered
+    /// (pause::P1).
+    #[test]
+    fn a_request_that_runs_again_alone_looks_at_the_pause() {
+        assert_eq!(reply_in_the_pause(), "");
+        let reply = with_bug(Bug::PauseIsNotLookedAt, reply_in_the_pause);
+        assert_eq!(reply, ":2\r\n");
+    }
+}

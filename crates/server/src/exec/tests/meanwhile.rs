@@ -3,9 +3,10 @@
 use super::cluster_member::{Member, keys};
 use super::{Client, START_MS, Server, Session, parsed, room, run, run_bytes, run_part};
 use crate::exec::commands::lookup::find;
-use crate::exec::commands::transaction;
+use crate::exec::commands::{script, transaction};
 use crate::exec::request::context::{Context, Failure};
 use crate::exec::request::permit::Permit;
+use crate::exec::request::spec::Access;
 use crate::exec::{Executor, Verdict, WaitState};
 use crate::shared::commands::{DBS, global};
 use duramen_base::ids::Level;
@@ -169,6 +170,54 @@ fn is_written_by_exec_in_the_pause() -> bool {
 fn no_exec_takes_effect_after_client_pause_was_answered() {
     assert!(!is_written_by_exec_in_the_pause());
     let is_found = |_| with_bug(Bug::PauseIsNotLookedAt, is_written_by_exec_in_the_pause);
+    assert!((0..RUNS).any(is_found));
+}
+
+/// Whether a script that was admitted before a pause began writes in the pause.
+fn is_written_by_a_script_in_the_pause() -> bool {
+    let mut s = Server::session(1);
+    s.expect("PING", "+PONG\r\n");
+    let mut input = Vec::new();
+    let text = "return redis.call('set', KEYS[1], 'v')";
+    duramen_wire::resp::RequestEncoder::new(&mut input).request(&["EVAL", text, "1", "k"]);
+    let requests = parsed(&input);
+    let now_ms = crate::clock::now_ms();
+    let commands = &s.server.shared.commands;
+    commands.pause(now_ms + 100_000, true, now_ms);
+    let Session {
+        server,
+        executor,
+        client,
+    } = &mut s;
+    let Executor { session, local, .. } = executor;
+    let (spec, table) = (find(b"eval").expect("EVAL"), client.table(&server.shared));
+    let permit = Permit::unrestricted(spec, client).expect("of the default user");
+    let mut ctx = Context {
+        args: requests.args(0, &input),
+        permit,
+        spec,
+        client,
+        out: &mut Vec::new(),
+        shared: &server.shared,
+        local,
+        table,
+        locked: false,
+    };
+    let session = session.as_mut().expect("a session");
+    let done = script::eval(&mut ctx, Access::Session(session));
+    assert!(matches!(done, Ok(()) | Err(Failure::GoesOn)));
+    let mut other = s.server.client(0);
+    let is_there = run(&mut s.executor, &mut other, b"EXISTS k\r\n") == ":1\r\n";
+    s.server.shared.commands.unpause();
+    assert_eq!(run(&mut s.executor, &mut s.client, &input), "+OK\r\n");
+    is_there
+}
+
+/// Scripts looked at the pause before they waited for a guard.
+#[test]
+fn no_script_takes_effect_after_client_pause_was_answered() {
+    assert!(!is_written_by_a_script_in_the_pause());
+    let is_found = |_| with_bug(Bug::PauseIsNotLookedAt, is_written_by_a_script_in_the_pause);
     assert!((0..RUNS).any(is_found));
 }
 
