@@ -265,7 +265,8 @@ fn waits_for_reserved(
 }
 
 /// Whether a request would write to keys that another client has reserved. Scripts are stopped when
-/// they commit. `hashes`: those of its keys, or none if there are too many for a group.
+/// they commit, and commands that wait for elements when they find some. `hashes`: those of its
+/// keys, or none if there are too many for a group.
 #[cold]
 fn writes_to_reserved(
     spec: &Spec,
@@ -274,7 +275,8 @@ fn writes_to_reserved(
     client: &mut Client,
 ) -> bool {
     if spec.name != "exec" {
-        let writes = spec.has(flag::WRITE) && spec.has_keys() && !spec.has(flag::SCRIPTING);
+        let looks_later = spec.has(flag::SCRIPTING) || spec.takes_or_waits();
+        let writes = spec.has(flag::WRITE) && spec.has_keys() && !looks_later;
         return writes && !client.in_multi() && are_put_off(spec, (args, hashes), shared, client);
     }
     let Some(queue) = client.transaction.take() else {

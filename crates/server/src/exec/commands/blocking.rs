@@ -160,12 +160,15 @@ impl Context<'_> {
         }
     }
 
-    /// The request has failed or is shown again: it has not looked at everything.
+    /// The request has failed or is shown again: it has not looked at everything. Until then its
+    /// wait may be ended.
     fn put_off(&mut self) {
         if let Some(known) = &self.client.key_wait
             && let Some(ticket) = known.ticket
         {
             self.shared.waiters.put_off(ticket, &known.keys);
+            let state = &self.client.record().key_wait;
+            state.store(state::WAITS, Ordering::Relaxed);
         }
     }
 

@@ -6,10 +6,12 @@
 //! - C2: a command on a type refuses a value of another type, before it has any effect.
 
 use super::scan;
+use crate::clock;
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::exec::request::events::{DEL, EventName, NEW};
+use crate::exec::request::routing::AGAIN_MS;
 use crate::exec::request::spec::{Spec, flag};
-use crate::exec::state::client::Client;
+use crate::exec::state::client::{Client, Verdict};
 use duramen_base::glob::Pattern;
 use duramen_engine::{Decision, Error, Guard, KeyHash, Object, Outcome, Room};
 use duramen_types::{Part, Parts, Text, Type, count};
@@ -351,7 +353,8 @@ pub(crate) fn write_all(
 
 /// Changes the first of the request's keys that has elements: `change` gets its place, itself and
 /// its value, and replies. `kind`: the type of such values. `may_take`: whether they may be taken,
-/// for each key; empty: from all. False: no key has elements, or none that may be taken.
+/// for each key; empty: from all. False: no key has elements, or none that may be taken. A command
+/// that may wait for elements is shown again while the first key that has some is reserved.
 pub(crate) fn change_first(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -372,6 +375,9 @@ pub(crate) fn change_first(
                 count(value, kind)?;
                 continue;
             }
+            if ctx.spec.takes_or_waits() && !ctx.local.in_exec && is_put_off(ctx, ctx.arg(at)) {
+                return Err(Failure::GoesOn);
+            }
             let change = change(ctx, (n, ctx.arg(at)), object)?;
             is_done = true;
             return Ok(vec![change]);
@@ -379,6 +385,22 @@ pub(crate) fn change_first(
         Ok(Vec::new())
     })?;
     Ok(is_done)
+}
+
+/// Whether a request does not write to this key now, because another client has reserved it; then
+/// the verdict has the time at which it is shown again.
+fn is_put_off(ctx: &mut Context<'_>, key: &[u8]) -> bool {
+    if !ctx.shared.commands.has_reserved() {
+        return false;
+    }
+    let hash = ctx.shared.store().hash(key);
+    let is_put_off = ctx.client.is_put_off(ctx.shared, std::iter::once(hash));
+    if is_put_off {
+        ctx.client.verdict = Verdict::Paused {
+            until_ms: clock::now_ms() + AGAIN_MS,
+        };
+    }
+    is_put_off
 }
 
 /// As [`at_once`], for more than one key; `run` may read other keys.

@@ -386,6 +386,15 @@ impl Spec {
         self.flags & (flag::WRITE | flag::DENYOOM) == flag::WRITE
     }
 
+    /// Whether it takes elements from the first of its keys that has some, or waits for some. It
+    /// writes to that key alone, and asks itself whether that is reserved.
+    pub(crate) fn takes_or_waits(&self) -> bool {
+        matches!(
+            self.name,
+            "blpop" | "brpop" | "blmpop" | "bzpopmin" | "bzpopmax" | "bzmpop"
+        )
+    }
+
     /// Whether it changes several keys, each separately.
     pub(crate) fn changes_many(&self) -> bool {
         self.has(flag::WRITE) && self.keys != ONE_KEY && self.keys != NO_KEYS

@@ -3,6 +3,7 @@
 use super::{Server, run};
 use crate::exec::{Client, Executor, Verdict};
 use crate::shared::Message;
+use std::time::Duration;
 
 /// A client, and its request that waits.
 struct Caller {
@@ -438,6 +439,48 @@ fn a_client_that_is_served_from_one_key_passes_the_others_on() {
         assert!(world.callers[1].replies.contains("\r\nb\r\n"), "{wait}");
         assert_eq!(world.keys_waited_for(), 0);
     }
+}
+
+/// A client that waited for two keys, of which a script had reserved one, was not served from the
+/// other one, and kept its place there: all behind it waited for the script too.
+#[test]
+fn a_reserved_key_keeps_elements_of_others_back_only_if_it_has_some() {
+    let mut world = World::new(5);
+    let [waiter, holder] = [0, 4].map(|who| world.callers[who].client.id());
+    let session = world.executors[0].session().expect("a session");
+    let hash = session.pin().hash(b"a");
+    let shared = world.server.shared.this().expect("it is there");
+    let reserve = || {
+        let (keys, most) = (std::iter::once(hash), Duration::from_secs(600));
+        assert!(shared.commands.reserve(holder, keys, most));
+    };
+    reserve();
+    world.wait(0, "BLPOP a b 0");
+    world.wait(1, "BLPOP b 0");
+    world.expect(2, "RPUSH b 1 2", ":2\r\n");
+    world.got(0, &pair("b", "1"));
+    world.got(1, &pair("b", "2"));
+    // An element of the reserved key is before those of keys behind it.
+    for is_unblocked in [true, false] {
+        shared.commands.release(holder);
+        world.wait(0, "BLPOP a b 0");
+        world.show(3, "RPUSH a x\nRPUSH b y"); // the waiter has not looked yet
+        reserve();
+        world.settle();
+        let waiting = &world.callers[0];
+        assert_eq!(waiting.replies, "");
+        assert!(matches!(waiting.client.verdict(), Verdict::Paused { .. }));
+        if is_unblocked {
+            world.expect(1, &format!("CLIENT UNBLOCK {waiter}"), ":1\r\n");
+            world.expect(0, "BLPOP a b 0", "*-1\r\n");
+            shared.commands.release(holder);
+            world.expect(3, "DEL a b", ":1\r\n:1\r\n:2\r\n");
+        } else {
+            shared.commands.release(holder);
+            world.expect(0, "BLPOP a b 0", &pair("a", "x"));
+        }
+    }
+    assert_eq!(world.keys_waited_for(), 0);
 }
 
 /// CLIENT PAUSE kept the end of a wait back; when it was over, an element was taken for a client
