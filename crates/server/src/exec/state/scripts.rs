@@ -205,8 +205,8 @@ pub(crate) struct Scripts {
     /// The loads of libraries that are suspended, by client.
     pub(crate) loads: HashMap<u64, Box<Load>>,
     /// The clients of this thread whose requests have asked for a reservation of keys: they have
-    /// it, or stand in line for it. With the memory of their keys there.
-    reserving: HashMap<u64, usize>,
+    /// it, or stand in line for it.
+    reserving: HashMap<u64, Reserving>,
     /// The time in this round of the scripts that have reserved keys (S3).
     ran_reserved: Duration,
     /// The tables of the command that a script runs, for the next.
@@ -224,6 +224,13 @@ struct Kept {
     bytes: usize,
     since: Instant,
     shown: Instant,
+}
+
+/// A client whose request has asked for a reservation.
+struct Reserving {
+    /// The memory of its keys in the line.
+    bytes: usize,
+    since: Instant,
 }
 
 /// See [`Scripts::entry`].
@@ -276,7 +283,7 @@ impl Scripts {
         let scripts =
             scripts.map(|it| it.machine_bytes + it.draft.as_ref().map_or(0, |draft| draft.bytes()));
         let others = self.kept.values().map(|it| it.bytes);
-        let in_line = self.reserving.values();
+        let in_line = self.reserving.values().map(|it| it.bytes);
         scripts.sum::<usize>() + others.sum::<usize>() + in_line.sum::<usize>()
     }
 
@@ -405,11 +412,13 @@ impl Scripts {
         script.is_some_and(|it| it.machine.is_some())
     }
 
-    /// The time since the script of this client began, or waits.
+    /// The time since the script of this client began, or waits; or since its script or EXEC has
+    /// asked for a reservation, although it may have never run.
     pub(crate) fn age(&self, client: u64) -> Option<Duration> {
         let running = self.suspended.get(&client).map(|running| running.started);
         let waiting = || self.waiting.get(&client).map(|waiting| waiting.since);
-        let since = running.or_else(waiting)?;
+        let in_line = || self.reserving.get(&client).map(|it| it.since);
+        let since = running.or_else(waiting).or_else(in_line)?;
         Some(since.elapsed())
     }
 
@@ -463,8 +472,11 @@ impl Scripts {
         let mut bytes = 0;
         let keys = keys.inspect(|_| bytes += KEY_IN_LINE_BYTES);
         let is_first = shared.commands.reserve(client, keys, most);
-        let known = self.reserving.entry(client).or_default();
-        *known = bytes.max(*known);
+        let known = self.reserving.entry(client).or_insert(Reserving {
+            bytes: 0,
+            since: Instant::now(),
+        });
+        known.bytes = bytes.max(known.bytes);
         is_first
     }
 

@@ -236,6 +236,33 @@ fn writes_to_reserved_keys_wait_and_others_go_on() {
     assert_eq!(run_part(&mut s.executor, &mut other, request), "+OK\r\n");
 }
 
+/// A script or EXEC that stood in line for keys and had never run was not known to belong to its
+/// client: it ran after that had gone.
+#[test]
+fn what_stands_in_line_ends_with_its_client() {
+    let mut s = Server::session(1);
+    let (shared, id) = (std::sync::Arc::clone(&s.server.shared), s.client.id());
+    let hash = s.executor.session().expect("a session").pin().hash(b"hot");
+    let eval = "EVAL \"return redis.call('incr', KEYS[1])\" 1 hot\r\n";
+    let exec = format!("MULTI\r\n{eval}EXEC\r\n");
+    for (request, answered) in [(eval, ""), (exec.as_str(), "+OK\r\n+QUEUED\r\n")] {
+        let (keys, time) = (std::iter::once(hash), Duration::from_secs(600));
+        assert!(shared.commands.reserve(id, keys, time));
+        let mut other = s.server.client(0);
+        let reply = run_part(&mut s.executor, &mut other, request.as_bytes());
+        assert_eq!(reply, answered);
+        assert!(!s.executor.local.scripts.has(other.id()), "it has not run");
+        assert_eq!(s.executor.script_of(&other), Some(false), "{request}");
+        // As its connection is closed.
+        s.executor.end_subscriptions(&mut other);
+        assert_eq!(s.executor.script_of(&other), None);
+        assert_eq!(s.executor.local.scripts.bytes(), 0);
+        shared.commands.release(id);
+        assert!(!shared.commands.has_reserved(), "nobody is in line");
+    }
+    s.expect("GET hot", "$-1\r\n");
+}
+
 /// A request that counts as many keys waited for every reservation, whatever its keys, and without
 /// an end if the script whose reservation it was had none.
 #[test]
