@@ -85,32 +85,62 @@ pub(crate) fn info(ctx: &mut Context<'_>) -> Done {
     Ok(())
 }
 
+/// Lines of CLIENT LIST that are written in one go: in a millisecond or two.
+const LINES_PER_SLICE: usize = 256;
+
+/// In slices: the clients that were there when it began, as they are when they are shown.
 pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
-    let mut records = ctx.shared.clients();
-    if let Some(filter) = ctx.args.get(2) {
-        if filter.eq_ignore_ascii_case(b"type") && ctx.args.len() == 4 {
-            let kind = parse_kind(ctx.arg(3))?;
-            records.retain(|record| ClientKind::of(record) == kind);
-        } else if filter.eq_ignore_ascii_case(b"id") && ctx.args.len() > 3 {
-            let mut ids = Vec::new();
-            for text in ctx.args.skip(3) {
-                ids.push(parse_integer(text).ok_or(Failure::Text("ERR Invalid client ID"))?);
-            }
-            ids.sort_unstable();
-            records.retain(|record| ids.binary_search(&(record.id as i64)).is_ok());
-        } else {
-            return Err(SYNTAX);
-        }
+    let mut walk = ctx.client.take_walk(ctx.table);
+    if walk.cursor == 0 {
+        walk.clients = to_list(ctx)?;
     }
     ctx.client.publish(ctx.table);
-    let now_ms = clock::now_ms();
-    let mut text = String::new();
-    for record in records {
-        text.push_str(&line(ctx.shared, &record, now_ms));
-        text.push('\n');
+    let lines = match ctx.may_go_on_later() {
+        true => LINES_PER_SLICE,
+        false => usize::MAX,
+    };
+    let (from, now_ms) = (walk.cursor as usize, clock::now_ms());
+    for record in walk.clients.iter().skip(from).take(lines) {
+        if from == 0 || !record.is_gone() {
+            let line = line(ctx.shared, record, now_ms);
+            walk.found.extend_from_slice(line.as_bytes());
+            walk.found.push(b'\n');
+        }
     }
+    let next = from.saturating_add(lines);
+    if next < walk.clients.len() {
+        if ctx.out.len() + walk.found.len() > ctx.local.room.bytes_max {
+            return Err(ctx.too_long());
+        }
+        (walk.cursor, walk.moved) = (next as u64, true);
+        ctx.client.keep_walk(walk);
+        return Err(Failure::GoesOn);
+    }
+    let text = String::from_utf8_lossy(&walk.found);
     ctx.reply().verbatim("txt", &text);
     Ok(())
+}
+
+/// The clients that a CLIENT LIST shows, in the order of their ids.
+fn to_list(ctx: &Context<'_>) -> Result<Vec<Arc<ClientRecord>>, Failure> {
+    let mut records = ctx.shared.clients();
+    let Some(filter) = ctx.args.get(2) else {
+        return Ok(records);
+    };
+    if filter.eq_ignore_ascii_case(b"type") && ctx.args.len() == 4 {
+        let kind = parse_kind(ctx.arg(3))?;
+        records.retain(|record| ClientKind::of(record) == kind);
+    } else if filter.eq_ignore_ascii_case(b"id") && ctx.args.len() > 3 {
+        let mut ids = Vec::new();
+        for text in ctx.args.skip(3) {
+            ids.push(parse_integer(text).ok_or(Failure::Text("ERR Invalid client ID"))?);
+        }
+        ids.sort_unstable();
+        records.retain(|record| ids.binary_search(&(record.id as i64)).is_ok());
+    } else {
+        return Err(SYNTAX);
+    }
+    Ok(records)
 }
 
 /// The types of clients in Redis.

@@ -203,6 +203,12 @@ impl<'a> Context<'a> {
         }
     }
 
+    /// Whether a command that names no key may stop, and go on when it is shown again: not in EXEC,
+    /// and not while the data is being loaded.
+    pub(crate) fn may_go_on_later(&self) -> bool {
+        !self.locked && !self.local.in_exec && self.shared.data().is_some()
+    }
+
     #[cold]
     pub(crate) fn too_long(&self) -> Failure {
         let limit = self.local.room.bytes_max;

@@ -4,17 +4,19 @@
 use super::client::{Client, Verdict};
 use crate::exec::commands::computed::Progress;
 use crate::exec::commands::drafted::Conflicts;
-use crate::shared::Shared;
+use crate::shared::{ClientRecord, Shared};
+use duramen_acl::Users;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_engine::TableId;
 use duramen_engine::flash::Cold;
 use duramen_node::WhenCold;
+use std::sync::Arc;
 
 /// How often a request may give up its lent entries. Entries that are cleaned meanwhile have moved,
 /// and their old copies are of no use.
 const GIVEN_UP_MAX: u32 = 16;
 
-/// Progress of KEYS or RANDOMKEY.
+/// Progress of KEYS, RANDOMKEY, CLIENT LIST or ACL LIST.
 #[derive(Default)]
 pub(crate) struct Walk {
     /// The table behind its database when the walk began.
@@ -27,6 +29,10 @@ pub(crate) struct Walk {
     pub(crate) passes: u8,
     /// The walk made progress since the request was presented.
     pub(crate) moved: bool,
+    /// CLIENT LIST: those to show; the cursor is the place of the next one.
+    pub(crate) clients: Vec<Arc<ClientRecord>>,
+    /// ACL LIST: the users when it began.
+    pub(crate) users: Option<Arc<Users>>,
 }
 
 /// Reason why an entry was not fetched.
@@ -46,7 +52,7 @@ pub(crate) struct Parking {
     pub(crate) ahead_bytes: usize,
     /// Entries that were not fetched, with the reason.
     pub(crate) failed: Vec<(Cold, Unfetched)>,
-    /// The walk of KEYS or RANDOMKEY (cold::C4).
+    /// The walk of KEYS and its like (cold::C4).
     walk: Option<Walk>,
     /// The progress of a command that combines values (computed::C2).
     combined: Option<Progress>,

@@ -377,3 +377,44 @@ fn the_mode_and_the_policy_are_one_setting() {
     s.expect("CONFIG SET maxmemory-policy noeviction", "+OK\r\n");
     shown(&mut s, "store", "noeviction");
 }
+
+/// Each held its thread for tens of milliseconds where there were thousands of clients or users.
+#[test]
+fn long_lists_of_clients_and_users_go_on_in_later_rounds() {
+    let mut s = Server::session(1);
+    let clients: Vec<Client> = (0..1_000).map(|_| s.server.client(0)).collect();
+    let ids = |list: &str| -> Vec<u64> {
+        let lines = list.lines().filter_map(|line| line.strip_prefix("id="));
+        let ids = lines.filter_map(|line| line.split(' ').next());
+        ids.map(|id| id.parse().expect("a number")).collect()
+    };
+    assert_eq!(s.ask_part("CLIENT LIST"), "");
+    let [first, .., last] = &clients[..] else {
+        panic!("there are many");
+    };
+    last.record().note_gone(); // it is not shown yet
+    let shown = ids(&s.ask("CLIENT LIST"));
+    assert_eq!(shown.len(), 1_000);
+    assert!(shown.is_sorted() && !shown.contains(&last.id()));
+    let some = format!("CLIENT LIST ID {} {}", first.id(), last.id());
+    assert_eq!(ids(&s.ask_part(&some)), [first.id(), last.id()]);
+    s.expect_error("CLIENT LIST TYPE nosuch", "ERR Unknown client type");
+    for n in 0..600 {
+        s.expect(&format!("ACL SETUSER u{n:03}"), "+OK\r\n");
+    }
+    assert_eq!(s.ask_part("ACL LIST"), "");
+    let mut admin = s.server.client(0);
+    let late = run(&mut s.executor, &mut admin, b"ACL SETUSER late\r\n");
+    assert_eq!(late, "+OK\r\n");
+    let list = s.ask("ACL LIST");
+    assert!(list.starts_with("*601\r\n") && !list.contains("user late "));
+    assert_eq!(list.matches("\r\nuser u").count(), 600);
+    // In a transaction each is one moment.
+    let mut in_exec = |request: &str| {
+        s.expect("MULTI", "+OK\r\n");
+        s.expect(request, "+QUEUED\r\n");
+        s.ask("EXEC")
+    };
+    assert_eq!(ids(&in_exec("CLIENT LIST")).len(), 1_002);
+    assert!(in_exec("ACL LIST").starts_with("*1\r\n*602\r\n"));
+}
