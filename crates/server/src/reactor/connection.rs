@@ -8,7 +8,7 @@ use super::native::Native;
 use super::tls::Tls;
 use crate::exec::{Client, Mode};
 use crate::shared::{ClientRecord, Shared};
-use duramen_wire::resp::{ParseState, Requests};
+use duramen_wire::resp::{Limits, ParseState, Requests};
 use rustix::event::epoll::EventFlags;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
@@ -21,9 +21,8 @@ pub(super) struct Connection {
     pub(super) client: Client,
     pub(super) record: Arc<ClientRecord>,
     pub(super) parse: ParseState,
-    /// The requests at the front of its input, parsed, and their bytes, if they are long and one of
-    /// them goes on.
-    pub(super) parsed: Option<(Requests, usize)>,
+    /// The requests at the front of its input, parsed, if they are long and one of them goes on.
+    pub(super) parsed: Option<Parsed>,
     /// None: its bytes are not encrypted.
     pub(super) tls: Option<Tls>,
     /// None: the protocol is RESP.
@@ -64,6 +63,14 @@ pub(super) struct Connection {
     pub(super) corked_until_ms: u64,
     /// Entries fetched from flash for the next requests.
     pub(super) parked: Option<Box<Parked>>,
+}
+
+/// Requests that were parsed, and have not run.
+pub(super) struct Parsed {
+    pub(super) requests: Requests,
+    pub(super) bytes: usize,
+    /// Those used for parsing: they may have changed since.
+    pub(super) limits: Limits,
 }
 
 /// The event that must occur before a connection's next requests run.

@@ -22,7 +22,7 @@
 //!   is closed.
 
 use super::backlog::Backlog;
-use super::connection::{Connection, RoomTurn, WaitsFor};
+use super::connection::{Connection, Parsed, RoomTurn, WaitsFor};
 use super::round::{Ready, Recycled};
 use super::slots::Token;
 use super::{GROUP_INPUT_BYTES, GROUP_REQUESTS, Reactor};
@@ -310,14 +310,18 @@ impl Reactor {
         if connection.native.is_some() {
             return self.parse_native(token, connection, source);
         }
-        let limits = self.limits(&connection);
+        let known = connection.parsed.take();
+        let limits = match &known {
+            Some(known) => known.limits,
+            None => self.limits(&connection),
+        };
         let input = match &source {
             Source::Shared(range) => self.input.get(range),
             Source::Own => connection.input.get(),
         };
-        let (requests, parsed) = match connection.parsed.take() {
+        let (requests, parsed) = match known {
             // More input may have come meanwhile.
-            Some((requests, bytes)) => (requests, Ok(consumed(bytes, input))),
+            Some(known) => (known.requests, Ok(consumed(known.bytes, input))),
             None => {
                 let mut requests = self.recycled.requests();
                 let state = &mut connection.parse;
@@ -595,11 +599,20 @@ fn consumed(bytes: usize, input: &[u8]) -> Consumed {
 
 impl Connection {
     /// Keeps requests that did not run: their parsing would take long again.
-    pub(super) fn keep_parsed(&mut self, requests: Requests, bytes: usize) -> Option<Requests> {
+    pub(super) fn keep_parsed(
+        &mut self,
+        requests: Requests,
+        bytes: usize,
+        limits: Limits,
+    ) -> Option<Requests> {
         if bytes <= PARSED_BYTES_MAX {
             return Some(requests);
         }
-        self.parsed = Some((requests, bytes));
+        self.parsed = Some(Parsed {
+            requests,
+            bytes,
+            limits,
+        });
         None
     }
 }
@@ -626,3 +639,33 @@ pub(super) fn bytes_of(
 
 /// Room for the frame around an argument of the largest size.
 const REQUEST_OVERHEAD_BYTES: usize = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::ClientRecord;
+    use std::sync::Arc;
+
+    /// The rest of requests that had been parsed with larger limits was searched with those of now,
+    /// which do not find it.
+    #[test]
+    fn requests_that_are_kept_keep_their_limits() {
+        let address = "127.0.0.1:1".parse().expect("an address");
+        let record = Arc::new(ClientRecord::new(1, 0, 0, 3, address, address, 1));
+        let file = std::fs::File::open("/dev/null").expect("it is there");
+        let mut connection = Connection::new(file.into(), record, 1);
+        let limits = Limits {
+            args_max: 7,
+            ..Limits::default()
+        };
+        let mut keep = |bytes| {
+            let given_back = connection.keep_parsed(Requests::new(), bytes, limits);
+            let kept = connection.parsed.take();
+            assert_ne!(given_back.is_some(), kept.is_some());
+            kept.map(|kept| (kept.bytes, kept.limits.args_max))
+        };
+        assert_eq!(keep(PARSED_BYTES_MAX), None);
+        let long = PARSED_BYTES_MAX + 1;
+        assert_eq!(keep(long), Some((long, 7)));
+    }
+}

@@ -197,7 +197,7 @@ impl Reactor {
         let whole = executed >= requests.len();
         let requests = match &parsed {
             Ok(consumed) if executed == 0 && verdict == Verdict::Open && !whole => {
-                connection.keep_parsed(requests, consumed.bytes)
+                connection.keep_parsed(requests, consumed.bytes, limits)
             }
             _ => Some(requests),
         };
