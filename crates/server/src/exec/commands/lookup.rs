@@ -220,6 +220,9 @@ mod tests {
         for wrong in ["0", "-1", "4", "x", "99999999999999999999"] {
             assert_eq!(positions(&format!("zunion {wrong} a b c")), [0usize; 0]);
         }
+        for number in ["1", "01", "+1", "1x"] {
+            assert_eq!(positions(&format!("zunion {number} a b c")), [2]);
+        }
         assert_eq!(positions("sort a"), [1]);
         assert_eq!(positions("sort a by store get store store to"), [1, 7]);
         assert_eq!(positions("sort a limit 0 store store to"), [1, 6]);

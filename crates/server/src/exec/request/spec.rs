@@ -504,16 +504,26 @@ impl Spec {
 fn counted(args: &Args<'_>, count_at: u8) -> std::ops::Range<usize> {
     let start = usize::from(count_at) + 1;
     let count = match count_at {
-        0 => None,
-        at => parse_integer(args.get(at.into()).unwrap_or_default()),
+        0 => 0,
+        at => key_number(args.get(at.into()).unwrap_or_default()),
     };
-    let count = count
-        .and_then(|count| usize::try_from(count).ok())
-        .unwrap_or(0);
     match args.len().checked_sub(start) {
         Some(most) if count <= most => start..start + count,
         _ => start..start,
     }
+}
+
+/// A number of keys. As in Redis, a text that begins with one counts too (`01`, `+1`, `1x`):
+/// commands refuse it, but behind the check of rights and of the place of the keys.
+fn key_number(text: &[u8]) -> usize {
+    if let Some(number) = parse_integer(text) {
+        return usize::try_from(number).unwrap_or(0);
+    }
+    let text = text.trim_ascii_start();
+    let text = text.strip_prefix(b"+").unwrap_or(text);
+    let digits = text.iter().take(20).take_while(|byte| byte.is_ascii_digit());
+    let number = digits.map(|byte| char::from(*byte)).collect::<String>();
+    number.parse().unwrap_or(0)
 }
 
 /// The keys of XREAD and XREADGROUP: the first half of the arguments behind `STREAMS`.

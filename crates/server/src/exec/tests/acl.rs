@@ -278,6 +278,40 @@ fn keys_are_checked_by_access() {
     s.expect("EXISTS in:1 out:1", ":2\r\n");
 }
 
+/// Keys behind a number that the command would refuse, but that begins with one, were not checked:
+/// ACL DRYRUN allowed what Redis denies.
+#[test]
+fn keys_behind_their_number_are_checked_as_by_redis() {
+    let mut s = Server::session(1);
+    s.expect("ACL SETUSER n on >p ~a +zmpop +eval", "+OK\r\n");
+    for (request, denied) in [
+        ("ZMPOP 1 a MIN", ""),
+        ("ZMPOP 1 b MIN", "b"),
+        ("ZMPOP 2 a b MIN", "b"),
+        ("ZMPOP 2 a MIN", "MIN"),
+        ("ZMPOP 01 b MIN", "b"),
+        ("ZMPOP 1x b MIN", "b"),
+        ("EVAL s +1 b", "b"),
+        // There are not so many keys, so there are none.
+        ("ZMPOP 9 b MIN", ""),
+        ("ZMPOP 0 b MIN", ""),
+        ("ZMPOP x b MIN", ""),
+    ] {
+        let reply = s.ask(&format!("ACL DRYRUN n {request}"));
+        match denied {
+            "" => assert_eq!(reply, "+OK\r\n", "{request}"),
+            key => {
+                let text = format!("\r\nUser n has no permissions to access the '{key}' key\r\n");
+                assert!(reply.ends_with(&text), "{request}: {reply}");
+            }
+        }
+    }
+    s.expect("AUTH n p", "+OK\r\n");
+    let denied = "-NOPERM No permissions to access a key\r\n";
+    s.expect("ZMPOP 01 b MIN", denied);
+    s.expect_error("ZMPOP 01 a MIN", "ERR numkeys");
+}
+
 /// It returned the values of all keys to users with a right to a few, or to none.
 #[test]
 fn a_walk_that_returns_values_needs_the_right_to_all_keys() {
