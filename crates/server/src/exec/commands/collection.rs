@@ -375,7 +375,7 @@ pub(crate) fn change_first(
                 count(value, kind)?;
                 continue;
             }
-            if ctx.spec.takes_or_waits() && !ctx.local.in_exec && is_put_off(ctx, ctx.arg(at)) {
+            if is_put_off(ctx, ctx.arg(at)) {
                 return Err(Failure::GoesOn);
             }
             let change = change(ctx, (n, ctx.arg(at)), object)?;
@@ -387,10 +387,11 @@ pub(crate) fn change_first(
     Ok(is_done)
 }
 
-/// Whether a request does not write to this key now, because another client has reserved it; then
-/// the verdict has the time at which it is shown again.
+/// Whether a command that may wait for elements does not take them from this key now, because
+/// another client has reserved it; then the verdict has the time at which it is shown again. For
+/// the other commands that is known before they run.
 fn is_put_off(ctx: &mut Context<'_>, key: &[u8]) -> bool {
-    if !ctx.shared.commands.has_reserved() {
+    if !ctx.shared.commands.has_reserved() || ctx.local.in_exec || !ctx.spec.takes_or_waits() {
         return false;
     }
     let hash = ctx.shared.store().hash(key);
