@@ -1,6 +1,6 @@
 //! Requests that wait for the end of `CLIENT PAUSE`.
 //!
-//! **Invariant**
+//! **Invariants**
 //! - P1: when `CLIENT PAUSE` is answered, no request that it delays takes effect until its end. A
 //!   request looks at the pause when it is admitted, and again when it begins anew after a wait
 //!   (`Context::begin_again`). One that enters the store by itself, as `EXEC` and scripts do, looks
