@@ -646,8 +646,8 @@ mod tests {
     use crate::shared::ClientRecord;
     use std::sync::Arc;
 
-    /// The rest of requests that had been parsed with larger limits was searched with those of now,
-    /// which do not find it.
+    /// The rest of requests that had been parsed with larger limits was searched with those of
+    /// now, which do not find it.
     #[test]
     fn requests_that_are_kept_keep_their_limits() {
         let address = "127.0.0.1:1".parse().expect("an address");

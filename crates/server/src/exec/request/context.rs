@@ -203,8 +203,8 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Whether a command that names no key may stop, and go on when it is shown again: not in EXEC,
-    /// and not while the data is being loaded.
+    /// Whether a command that names no key may stop, and go on when it is shown again: not in
+    /// EXEC, and not while the data is being loaded.
     pub(crate) fn may_go_on_later(&self) -> bool {
         !self.locked && !self.local.in_exec && self.shared.data().is_some()
     }

@@ -8,8 +8,8 @@
 //!   PAUSE` waits for the requests that have begun: those that were outside of the store meanwhile
 //!   begin anew (`Store::quiesce`). Not for its own `EXEC`, and not for the rest of
 //!   `DURAMEN.MWRITE` and `DURAMEN.MREMOVE`, or of a native request of several operations.
-//! - P2: native clients look at the pause in their guard, before each request, and are told to send
-//!   it again. Only their pings do not wait.
+//! - P2: requests of native clients look at the pause in their guard, and their clients are told
+//!   to send them again. Only pings do not wait.
 
 use super::context::Context;
 use super::spec::{Spec, flag};
@@ -55,8 +55,8 @@ pub(crate) fn has_begun_for_queue(queue: &Transaction, shared: &Shared) -> bool 
     is_looked_at(shared) && end(shared, || queue_may_write(queue, shared)).is_some()
 }
 
-/// P2: the milliseconds after which a native client is to send a request again that a pause delays.
-/// `may_write`: whether the request may write.
+/// P2: the milliseconds after which a native client is to send a request again that a pause
+/// delays. `may_write`: whether the request may write.
 #[cold]
 pub(crate) fn native_waits_ms(shared: &Shared, may_write: impl FnOnce() -> bool) -> Option<u32> {
     /// The pause may be ended before its time, and nobody tells native clients.
