@@ -101,12 +101,22 @@ enum Decoded<'a> {
 struct CurrentView<'s> {
     cache: &'s mut ViewCache,
     membership: &'s Membership,
+    shared: &'s Shared,
 }
 
 impl Views for CurrentView<'_> {
     #[inline]
     fn view(&mut self) -> &View {
         self.cache.get(self.membership)
+    }
+
+    /// pause::P2
+    #[inline]
+    fn writes_wait_ms(&mut self) -> Option<u32> {
+        match self.shared.commands.gate() & global::PAUSED {
+            0 => None,
+            _ => native_waits_ms(self.shared, || true),
+        }
     }
 }
 
@@ -286,7 +296,11 @@ impl<'a> Round<'a> {
         Round {
             shared,
             servant,
-            seen: CurrentView { cache, membership },
+            seen: CurrentView {
+                cache,
+                membership,
+                shared,
+            },
             now_us: membership.now_us(),
             fetch_bytes: shared.tier().map(|tier| tier.fetch_bytes()),
         }

@@ -25,6 +25,9 @@
 //!   reports so ([`Servant::take_wanted`]): it is executed again unchanged, and then goes by the
 //!   view and the tenure of that time. An operation of several that needs such an entry later has
 //!   done nothing either, and is answered with `Retry`.
+//! - X9: whether writes wait ([`Views::writes_wait_ms`]) is asked for each operation, after the
+//!   guard was renewed, and before anything is recorded. So behind a `Store::quiesce` no write
+//!   follows that was allowed before.
 //!
 //! **Concurrency** a servant belongs to one thread; [`Clients`] is shared by all. No lock is held
 //! while the store is entered.
@@ -70,6 +73,13 @@ const SOON_MS: u32 = 1;
 /// The current view, for one thread. See X1.
 pub trait Views {
     fn view(&mut self) -> &View;
+
+    /// `Some`: operations that may change something do not run now, and are to be sent again after
+    /// so many milliseconds (X9).
+    #[inline]
+    fn writes_wait_ms(&mut self) -> Option<u32> {
+        None
+    }
 }
 
 impl Views for &View {
@@ -398,6 +408,12 @@ impl Servant {
         let route = guard.route(hash, single.key);
         if let Some(problem) = self.refusal(views.view(), circumstances.map, single.table, route) {
             answer(&Outcome::Problem(problem));
+            return Ok(());
+        }
+        if single.operation.mutates()
+            && let Some(after_ms) = views.writes_wait_ms()
+        {
+            answer(&Outcome::Problem(Problem::Retry { after_ms })); // X9
             return Ok(());
         }
         let done = match (single.operation, single.rpc) {

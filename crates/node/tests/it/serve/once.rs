@@ -55,6 +55,27 @@ fn a_client_is_served_when_its_lease_is_known_and_not_after_it_ended() {
     );
 }
 
+/// X9: a pause may begin when the request is admitted already, also between two operations of it.
+#[test]
+fn writes_that_wait_leave_no_record() {
+    let mut world = World::new();
+    world.lease(&[1]);
+    let read = Single {
+        operation: Operation::Read,
+        rpc: None,
+        ..add(b"k", 1, 2)
+    };
+    for sum in 1..=2 {
+        let add = add(b"k", 1, 1 + sum);
+        world.is_paused = true;
+        let before = world.do_now(&read);
+        assert_eq!(world.do_now(&add), Got::Retry);
+        assert_eq!(world.do_now(&read), before, "reads go on");
+        world.is_paused = false;
+        assert_eq!(number(&world.do_now(&add)), sum as i64);
+    }
+}
+
 #[test]
 fn a_weaker_level_waits_for_less() {
     let mut world = World::new();

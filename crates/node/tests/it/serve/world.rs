@@ -8,7 +8,7 @@ use duramen_engine::{
     Clock, Collected, LogOptions, Mode, Options, Piece, Position, Session, SidePlan, Store,
 };
 use duramen_format::segment::HEADER_BYTES;
-use duramen_node::{ClientRequest, Clients, Map, Ranges, Servant, View, WhenCold};
+use duramen_node::{ClientRequest, Clients, Map, Ranges, Servant, View, Views, WhenCold};
 use duramen_wire::native::codec::{
     CLIENT_FRAME_BYTES_MAX, Envelope, Parsed, Reply, decode_reply, parse_frame,
 };
@@ -125,6 +125,24 @@ pub(crate) struct World {
     pub(crate) fetch_bytes: usize,
     /// Number of times that requests have waited.
     pub(crate) parked: usize,
+    /// Writes wait.
+    pub(crate) is_paused: bool,
+}
+
+/// What its servant sees.
+struct Seen<'a> {
+    view: &'a View,
+    is_paused: bool,
+}
+
+impl Views for Seen<'_> {
+    fn view(&mut self) -> &View {
+        self.view
+    }
+
+    fn writes_wait_ms(&mut self) -> Option<u32> {
+        self.is_paused.then_some(7)
+    }
 }
 
 pub(crate) fn view(range: KeyRange) -> Arc<View> {
@@ -195,6 +213,7 @@ impl World {
             flash,
             fetch_bytes: 1 << 20,
             parked: 0,
+            is_paused: false,
             servant,
             clients,
             store,
@@ -305,9 +324,12 @@ impl World {
             hint: None,
         };
         let mut guard = self.session.pin();
-        let views = &mut self.view;
+        let mut views = Seen {
+            view: &self.view,
+            is_paused: self.is_paused,
+        };
         self.servant
-            .serve(&mut guard, views, self.now_us, &asked, &mut out);
+            .serve(&mut guard, &mut views, self.now_us, &asked, &mut out);
         self.wait = self.servant.take_wait();
         assert!(!guard.has_position(), "all of it is part of the wait");
         out

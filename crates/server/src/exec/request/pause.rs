@@ -7,9 +7,10 @@
 //!   at it in each of its guards: it may have waited at the store's door. The reply to `CLIENT
 //!   PAUSE` waits for the requests that have begun: those that were outside of the store meanwhile
 //!   begin anew (`Store::quiesce`). Not for its own `EXEC`, and not for the rest of
-//!   `DURAMEN.MWRITE` and `DURAMEN.MREMOVE`, or of a native request of several operations.
-//! - P2: requests of native clients look at the pause in their guard, and their clients are told
-//!   to send them again. Only pings do not wait.
+//!   `DURAMEN.MWRITE` and `DURAMEN.MREMOVE`.
+//! - P2: requests of native clients look at the pause when they are admitted, and each of their
+//!   writes again when its guard was renewed (serve::X9). Their clients are told to send them
+//!   again. Only pings do not wait.
 
 use super::context::Context;
 use super::spec::{Spec, flag};
