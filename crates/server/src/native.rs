@@ -322,9 +322,7 @@ impl<'a> Round<'a> {
             refuse(turn.out, header, &Trouble::Busy { after_ms });
             return true;
         }
-        if gate & global::RESERVED != 0
-            && self.writes_to_reserved(guard, asked, turn.client)
-        {
+        if gate & global::RESERVED != 0 && self.writes_to_reserved(guard, asked, turn.client) {
             let after_ms = AGAIN_MS as u32;
             refuse(turn.out, header, &Trouble::Busy { after_ms });
             return true;

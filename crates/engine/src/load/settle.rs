@@ -67,8 +67,8 @@ impl<'a> Arrival<'a> {
             }
         }
         let is_tombstone = entry.kind == Kind::Tombstone;
-        let kills = names_another(&entry, segment)
-            && (!is_tombstone || needs.tombstone(entry.victim, &[]));
+        let kills =
+            names_another(&entry, segment) && (!is_tombstone || needs.tombstone(entry.victim, &[]));
         Arrival {
             entry,
             location,

@@ -17,7 +17,10 @@ fn a_script_is_suspended_while_it_gets_its_arguments() {
         Machine::new(limits).expect("memory for a stack")
     };
     let job = || {
-        let mut job = job("return {#KEYS, #ARGV, ARGV[#ARGV], redis.call('ping')}", &texts);
+        let mut job = job(
+            "return {#KEYS, #ARGV, ARGV[#ARGV], redis.call('ping')}",
+            &texts,
+        );
         job.slice = Duration::from_micros(100);
         job
     };

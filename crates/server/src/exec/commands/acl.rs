@@ -148,8 +148,8 @@ pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
     };
     let mut is_over = false;
     for user in users.iter().skip(from) {
-        let is_long = walk.keys - from >= USERS_PER_SLICE
-            || walk.found.len() - before > USER_BYTES_PER_SLICE;
+        let is_long =
+            walk.keys - from >= USERS_PER_SLICE || walk.found.len() - before > USER_BYTES_PER_SLICE;
         is_over = stops && is_long;
         if is_over {
             break;

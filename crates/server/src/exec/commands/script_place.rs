@@ -18,9 +18,8 @@ pub(super) fn check_place(
     let Some(view) = ctx.view(guard) else {
         return Ok(());
     };
-    let is_same = |(table, it): &(TableId, Arc<View>)| {
-        *table == ctx.table && Arc::ptr_eq(it, &view)
-    };
+    let is_same =
+        |(table, it): &(TableId, Arc<View>)| *table == ctx.table && Arc::ptr_eq(it, &view);
     if placed.as_ref().is_some_and(is_same) {
         return Ok(());
     }

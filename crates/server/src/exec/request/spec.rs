@@ -521,7 +521,10 @@ fn key_number(text: &[u8]) -> usize {
     }
     let text = text.trim_ascii_start();
     let text = text.strip_prefix(b"+").unwrap_or(text);
-    let digits = text.iter().take(20).take_while(|byte| byte.is_ascii_digit());
+    let digits = text
+        .iter()
+        .take(20)
+        .take_while(|byte| byte.is_ascii_digit());
     let number = digits.map(|byte| char::from(*byte)).collect::<String>();
     number.parse().unwrap_or(0)
 }
