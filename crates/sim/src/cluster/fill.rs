@@ -17,7 +17,7 @@ use duramen_base::random::Random;
 use duramen_format::hash::KeyHasher;
 use duramen_node::Route;
 use duramen_wire::native::message::{Admin, AdminAnswer, CoordinatorAnswer, ServerRoom, Wait};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 const MS: u64 = 1_000;
 const SECOND: u64 = 1_000_000;
