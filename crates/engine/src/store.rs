@@ -96,11 +96,11 @@ impl Store {
     /// This survivor of a pass will never be durable: its pass is given up, so that later ones do
     /// not wait for it. False: it is no survivor that waits for its Swap.
     pub fn give_up_pass_of(&self, survivor: SegmentId, why: &str) -> bool {
-        let is_given_up = self.log().is_some_and(|log| log.give_up_pass_of(survivor));
-        if is_given_up {
+        let is_first = self.log().and_then(|log| log.give_up_pass_of(survivor));
+        if is_first == Some(true) {
             self.core.damages.tell_given_up(survivor, why);
         }
-        is_given_up
+        is_first.is_some()
     }
 
     /// Whether the listener hears of these departures. While it hears of expired keys, they leave

@@ -111,6 +111,8 @@ enum Life {
     Unswapped,
     /// Its compaction was given up: no pass may take it (given_up::GU4).
     Kept,
+    /// Survivor of a pass that was given up: no pass may take it (given_up::GU2).
+    InVain,
 }
 
 #[derive(Default)]
@@ -703,6 +705,7 @@ impl Swaps {
             }
             queues.written.remove(&segment.0);
         }
+        queues.hopeless.retain(|known| !swap.add.contains(known));
         list.remove(&swap.remove);
         let count = list.segments.len() as u64;
         self.count.store(count, Ordering::Relaxed);

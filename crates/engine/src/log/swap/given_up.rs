@@ -17,8 +17,10 @@
 //! - GU4: a segment whose compaction was given up has two windows: the old one, which no cleaner
 //!   takes, with the entries that are left, and the new one. It is *kept*: no pass takes it, as
 //!   its Swap would remove the only durable copy of the entries in the old window.
+//! - GU5: a pass is given up once, and told once, however many of its survivors, and copies of
+//!   them, are found to be lost.
 
-use super::{Life, Log, Pending, Queues, Swap, Swaps};
+use super::{Life, Log, Pass, Pending, Queues, Swap, Swaps};
 use duramen_base::ids::SegmentId;
 use duramen_base::planted::{Bug, has_bug};
 use std::sync::atomic::Ordering;
@@ -29,7 +31,10 @@ impl Swaps {
         if has_bug(Bug::StoppedIsCleaned) {
             return;
         }
-        if let Some(life) = self.change_list().segments.get_mut(&segment.0) {
+        let mut list = self.change_list();
+        if let Some(life) = list.segments.get_mut(&segment.0)
+            && *life != Life::InVain
+        {
             *life = Life::Kept;
         }
     }
@@ -62,6 +67,13 @@ impl Swaps {
 
     fn given_up(&self, queues: &mut Queues, swap: Swap, evicted: bool) {
         queues.hopeless.retain(|known| !swap.add.contains(known));
+        let mut list = self.change_list();
+        for segment in &swap.add {
+            if let Some(life) = list.segments.get_mut(&segment.0) {
+                *life = Life::InVain;
+            }
+        }
+        drop(list);
         for segment in &swap.add {
             queues.written.remove(&segment.0);
             let mut waiting = queues.survivors.iter();
@@ -85,24 +97,37 @@ impl Swaps {
         }
         self.progress.fetch_add(1, Ordering::Relaxed);
     }
+
+    /// See [`Log::give_up_pass_of`].
+    fn lose_survivor(&self, survivor: SegmentId) -> Option<bool> {
+        let mut queues = self.queues();
+        let needs = self.needs();
+        let life = *needs.list.segments.get(&survivor.0)?;
+        if life == Life::InVain {
+            return Some(false);
+        }
+        // Not by the victims: a pass that evicts announces those of others too (swap::D11).
+        let hopeless = &queues.hopeless;
+        let is_lost = |pass: &Pass| hopeless.iter().any(|known| pass.has_survivor(known.0));
+        let passes = needs.list.passes.iter();
+        let its = passes.filter(|pass| pass.has_survivor(survivor.0));
+        let was_lost = its.map(is_lost).reduce(|some, other| some || other);
+        let was_lost = was_lost.filter(|_| life != Life::Settled)?;
+        drop(needs);
+        if !was_lost {
+            queues.hopeless.push(survivor);
+        }
+        self.give_up_hopeless(&mut queues);
+        Some(!was_lost)
+    }
 }
 
 impl Log {
     /// This survivor of a pass will never be durable: the pass is given up as soon as its scan has
-    /// ended, unless its Swap was handed out. False: it is no survivor that waits for a Swap.
-    pub(crate) fn give_up_pass_of(&self, survivor: SegmentId) -> bool {
-        let mut queues = self.swaps.queues();
-        let needs = self.swaps.needs();
-        let mut passes = needs.list.passes.iter();
-        let is_of_pass = passes.any(|pass| pass.has_survivor(survivor.0));
-        let life = needs.list.segments.get(&survivor.0);
-        let waits = life.is_some_and(|life| *life != Life::Settled);
-        drop(needs);
-        if is_of_pass && waits {
-            queues.hopeless.push(survivor);
-            self.swaps.give_up_hopeless(&mut queues);
-        }
-        is_of_pass && waits
+    /// ended, unless its Swap was handed out. `None`: it is no survivor that waits for a Swap.
+    /// False: that of its pass was known before (GU5).
+    pub(crate) fn give_up_pass_of(&self, survivor: SegmentId) -> Option<bool> {
+        self.swaps.lose_survivor(survivor)
     }
 
     /// The consumer will not record this Swap: its pass may be given up.
@@ -117,7 +142,6 @@ impl Log {
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
-    use super::super::Pass;
     use super::*;
 
     const VICTIMS: [SegmentId; 2] = [SegmentId(1), SegmentId(2)];
@@ -147,9 +171,7 @@ mod tests {
     }
 
     fn hopeless(swaps: &Swaps, segment: SegmentId) {
-        let mut queues = swaps.queues();
-        queues.hopeless.push(segment);
-        swaps.give_up_hopeless(&mut queues);
+        assert_eq!(swaps.lose_survivor(segment), Some(true));
     }
 
     fn is_given_up(swaps: &Swaps) -> bool {
@@ -213,6 +235,52 @@ mod tests {
         assert_eq!(swaps.next(false, |_| true), Some(swap.clone()));
         swaps.finished(&swap);
         assert!(swaps.needs().is_settled(SegmentId(10)));
+        assert!(swaps.queues().hopeless.is_empty());
+        assert_eq!(swaps.lose_survivor(SegmentId(10)), None);
+    }
+
+    /// GU5: each copy of a lost survivor counted as another pass.
+    #[test]
+    fn a_pass_is_given_up_once() {
+        for early in [true, false] {
+            let (swaps, swap) = at_work(false);
+            if !early {
+                swaps.scanned(swap.clone(), Default::default());
+            }
+            let told = [9, 9, 10, 10].map(|id| swaps.lose_survivor(SegmentId(id)));
+            assert_eq!(told, [Some(true), Some(false), Some(false), Some(false)]);
+            if early {
+                swaps.scanned(swap, Default::default());
+            }
+            assert_eq!(swaps.lose_survivor(SegmentId(10)), Some(false));
+            assert_eq!(swaps.lose_survivor(SegmentId(3)), None);
+            assert!(swaps.queues().hopeless.is_empty());
+            assert!(is_given_up(&swaps));
+        }
+    }
+
+    /// Its announcement has the victims of the one before it, which evicts too.
+    #[test]
+    fn a_pass_after_one_that_was_given_up_is_given_up_too() {
+        let (swaps, swap) = at_work(true);
+        swaps.scanned(swap, Default::default());
+        let pass = Pass {
+            first: SegmentId(20),
+            count: 4,
+            victims: vec![SegmentId(3)],
+        };
+        swaps.announce(pass, true);
+        swaps.opened_survivor(SegmentId(20));
+        swaps.closed_survivor(SegmentId(20), 6, 100, None);
+        hopeless(&swaps, SegmentId(10));
+        hopeless(&swaps, SegmentId(20));
+        let swap = Swap {
+            add: vec![SegmentId(20)],
+            remove: vec![SegmentId(3)],
+            version_floor: 0,
+        };
+        swaps.scanned(swap, Default::default());
+        assert!(is_given_up(&swaps) && swaps.is_victim(SegmentId(3)));
     }
 
     /// GU3: the token of a pass that evicted stands on, and a later eviction from a survivor names
