@@ -481,13 +481,12 @@ impl Store {
 impl Store {
     /// The replica of this segment is damaged: the next cleaning pass takes it, whatever that
     /// gains. A repeated call has no effect. An open segment is taken when it is closed
-    /// ([`close_heads`](Store::close_heads)).
+    /// ([`close_heads`](Store::close_heads)), one whose cleaning was given up never.
     pub fn relocate(&self, segment: SegmentId) {
         let Some(log) = self.log() else {
             return;
         };
-        if log.swaps().is_listed(segment) && !log.swaps().is_victim(segment) {
-            log.swaps().relocations.want(segment);
+        if log.swaps().relocate(segment) {
             self.core().wakeup.ring();
         }
     }

@@ -485,7 +485,7 @@ pub fn want_of_token(core: &Core, log: &Log, node: usize) {
     let windows = settled_windows(core, log, node).into_iter();
     let mut segments = windows.map(|window| log.segment_of(window as usize));
     if let Some(segment) = segments.find(|segment| evicted.contains(segment)) {
-        swaps.relocations.want(segment);
+        swaps.relocate(segment);
     }
 }
 

@@ -6,7 +6,8 @@
 //! "Damage at rest").
 //!
 //! **Invariants**
-//! - R1: a segment stays wanted until a pass has it as a victim, and every pass ends in a Swap. So
+//! - R1: a segment stays wanted until a pass has it as a victim, or until no pass may take it any
+//!   more. A pass ends in a Swap, or it is given up and its victims stay listed (swap::given_up). So
 //!   a wanted segment that is no longer listed has been replaced, durably.
 //! - R2: a pass for wanted segments takes one at a time: full segments of large entries may need
 //!   more survivors than there are victims, and one survivor is always available.
@@ -68,6 +69,13 @@ impl Relocations {
         if wanted.len() < before {
             self.at_work.store(true, Ordering::Release);
         }
+    }
+
+    /// No pass may take these any more (R1).
+    pub fn forget(&self, segments: &[SegmentId]) {
+        let mut wanted = self.wanted();
+        wanted.retain(|segment| !segments.contains(segment));
+        self.count.store(wanted.len(), Ordering::Release);
     }
 
     /// The running pass has ended.

@@ -197,6 +197,15 @@ struct Queues {
     released: Vec<u32>,
 }
 
+impl Queues {
+    fn has_victim(&self, segment: SegmentId) -> bool {
+        let mut pending = self.pending.iter();
+        self.working.contains(&segment)
+            || self.stranded.contains(&segment)
+            || pending.any(|pending| pending.swap.remove.contains(&segment))
+    }
+}
+
 /// The list and the queues of one log.
 pub struct Swaps {
     list: RwLock<List>,
@@ -398,11 +407,21 @@ impl Swaps {
     /// True if a pass of this run has the segment as a victim: its Swap will remove it, or no pass
     /// of this run does (given_up::GU3).
     pub fn is_victim(&self, segment: SegmentId) -> bool {
-        let queues = self.queues();
-        let mut pending = queues.pending.iter();
-        queues.working.contains(&segment)
-            || queues.stranded.contains(&segment)
-            || pending.any(|pending| pending.swap.remove.contains(&segment))
+        self.queues().has_victim(segment)
+    }
+
+    /// Wants a pass that takes this segment (relocate::R1). False: one has it as a victim, none may
+    /// take it, or it is not listed.
+    pub fn relocate(&self, segment: SegmentId) -> bool {
+        let queues = self.queues(); // until then no pass takes it
+        let needs = self.needs();
+        let life = needs.list.segments.get(&segment.0);
+        let may_be_taken = matches!(life, Some(Life::Settled | Life::Unswapped));
+        let wants = may_be_taken && !queues.has_victim(segment);
+        if wants {
+            self.relocations.want(segment);
+        }
+        wants
     }
 
     /// Announces a pass (D4), before the pass copies, drops or evicts anything.

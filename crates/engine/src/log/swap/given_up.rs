@@ -37,6 +37,8 @@ impl Swaps {
         {
             *life = Life::Kept;
         }
+        drop(list);
+        self.relocations.forget(&[segment]);
     }
 
     /// The pass at work cannot end. Its survivors are closed.
@@ -74,6 +76,7 @@ impl Swaps {
             }
         }
         drop(list);
+        self.relocations.forget(&swap.add);
         for segment in &swap.add {
             queues.written.remove(&segment.0);
             let mut waiting = queues.survivors.iter();
@@ -309,5 +312,28 @@ mod tests {
         let needs = swaps.needs();
         let settled = [9, 10, 3].map(|id| needs.is_settled(SegmentId(id)));
         assert_eq!(settled, [true, false, false]);
+    }
+
+    /// relocate::R1: no pass takes them, and while one was wanted, nothing else was cleaned.
+    #[test]
+    fn segments_that_no_pass_may_take_are_not_relocated() {
+        for early in [true, false] {
+            let (swaps, swap) = at_work(false);
+            swaps.keep(SegmentId(3));
+            if early {
+                let wanted = SURVIVORS.map(|id| swaps.relocate(id));
+                assert_eq!(wanted, [true, true]);
+                assert!(swaps.relocations.is_asking());
+            }
+            swaps.give_up_work(swap);
+            for id in [1, 2, 3, 9, 10, 77] {
+                assert!(!swaps.relocate(SegmentId(id)), "segment {id}");
+            }
+            assert!(!swaps.relocations.is_asking());
+            swaps.opened(SegmentId(4));
+            assert!(swaps.relocate(SegmentId(4)) && swaps.relocations.is_asking());
+            swaps.keep(SegmentId(4));
+            assert!(!swaps.relocations.is_asking());
+        }
     }
 }
