@@ -122,6 +122,7 @@ impl Master {
         };
         let lost = segment.replicas.remove(n);
         segment.has_lost = true;
+        self.waiting.remove(&id);
         self.active.insert(id);
         if segment.kind == Kind::Control {
             let goes_on = has_bug(Bug::ControlGoesOn);
@@ -425,6 +426,7 @@ impl Master {
         }
         self.look_at_racks(sent.segment);
         self.active.remove(&sent.segment);
+        self.waiting.remove(&sent.segment);
     }
 
     /// None of `holders` could provide the bytes for `ticket`'s send, of a closed segment: their

@@ -132,3 +132,51 @@ fn replicas_count_again_where_copies_are_only_planned() {
     assert_eq!(master.hand_back(back, &found), [copy.segment]);
     assert!(segments.iter().all(|segment| master.is_safe(*segment)));
 }
+
+/// Copies wait for a call when the last backup with their bytes is lost. Such a segment was among
+/// those that wait and among the others too: it came back after it was given up.
+#[test]
+fn copies_without_a_source_are_given_up_once() {
+    let config = Config {
+        replicas: 2,
+        copies_max: 1,
+        ..config(false)
+    };
+    let (crashed, last) = (BackupId(1), BackupId(2));
+    let mut master = Master::new(config, State::default(), &[crashed, last], &[]);
+    let mut next = 0;
+    let segments = [100, 101, 102].map(SegmentId);
+    close_all(&mut master, &mut next, segments, Certificate::of(&[7; 500]));
+    master.backup_up(BackupId(3));
+    master.backup_up(BackupId(4));
+    master.backup_lost(crashed);
+    let mut turn = |master: &mut Master| {
+        let mut copies = Vec::new();
+        for effect in polled(master, &mut next) {
+            match effect {
+                Effect::Send(send) if segments.contains(&send.segment) => copies.push(send),
+                effect => end(master, vec![effect]),
+            }
+        }
+        copies
+    };
+    let mut copies: Vec<Send> = (0..20).flat_map(|_| turn(&mut master)).collect();
+    let described = master.describe();
+    assert!(described.contains(" 2 copies wait"), "{described}");
+    master.backup_lost(last);
+    let mut given_up = Vec::new();
+    for _ in 0..20 {
+        for copy in copies.drain(..) {
+            given_up.push(copy.segment);
+            master.give_up(copy.ticket);
+        }
+        copies = turn(&mut master);
+    }
+    given_up.sort_unstable();
+    assert_eq!(given_up, segments);
+    let described = master.describe();
+    for segment in segments {
+        let line = format!(" segment {segment},");
+        assert!(!described.contains(&line), "{described}");
+    }
+}
