@@ -1,8 +1,9 @@
 //! Objects of which memory has changed bits.
 
 use super::{Server, Session};
+use crate::shared::figures;
 use duramen_base::planted::{Bug, with_bug};
-use duramen_engine::TableId;
+use duramen_engine::{Stats, TableId};
 
 #[test]
 fn a_flipped_bit_is_not_seen_and_more_damage_is_an_error_of_its_key_alone() {
@@ -51,6 +52,24 @@ fn reads_verify_as_it_is_set() {
     assert_ne!(s.ask("GET key"), "$5\r\nvalue\r\n");
     s.expect("APPEND key !", ":6\r\n");
     s.expect("GET key", "$6\r\nvalue!\r\n");
+}
+
+/// INFO has the number, beside the metric that the alert looks at.
+#[test]
+fn info_memory_shows_cleaning_that_was_given_up() {
+    let name = "duramen_cleaner_given_up";
+    let mut s = Server::session(1);
+    let info = s.ask("INFO memory");
+    assert!(info.contains(&format!("\r\n{name}:0\r\n")), "{info}");
+    let stats = Stats {
+        passes_given_up: 7,
+        ..Stats::default()
+    };
+    let mut figures = figures::STORE.iter();
+    let figure = figures.find(|figure| figure.info == name);
+    let figure = figure.expect("a figure of this name");
+    assert_eq!(figure.in_info(&stats), "7");
+    assert_eq!((figure.metric, figure.is_counter), ("cleaner_given_up", true));
 }
 
 /// A server in which one key has one changed bit, and another one two of them.
