@@ -69,7 +69,10 @@ fn info_memory_shows_cleaning_that_was_given_up() {
     let figure = figures.find(|figure| figure.info == name);
     let figure = figure.expect("a figure of this name");
     assert_eq!(figure.in_info(&stats), "7");
-    assert_eq!((figure.metric, figure.is_counter), ("cleaner_given_up", true));
+    assert_eq!(
+        (figure.metric, figure.is_counter),
+        ("cleaner_given_up", true)
+    );
 }
 
 /// A server in which one key has one changed bit, and another one two of them.
