@@ -172,7 +172,7 @@ impl<'s> Guard<'s> {
                     .places
                     .push((index.partition(*hash), index.tag(*hash)));
             }
-            if !self.reserve_room(&mut tables) {
+            if !self.reserve_room(&mut tables)? {
                 self.make_index_room(&mut index_search)?;
                 continue;
             }
@@ -250,24 +250,30 @@ impl<'s> Guard<'s> {
 
     /// T2: reserves room in every partition, and grows those that have too little. False: there is
     /// no memory to grow, and nothing is reserved.
-    fn reserve_room(&self, tables: &mut LockTables<'s>) -> bool {
+    ///
+    /// # Errors
+    /// [`Error::Damaged`]: a partition cannot grow (bucket::B7), and nothing is reserved.
+    fn reserve_room(&self, tables: &mut LockTables<'s>) -> Result<bool, Error> {
         for group in tables.places.chunk_by(|a, b| std::ptr::eq(a.0, b.0)) {
             let (partition, inserts) = (group[0].0, group.len() as i64);
             let mut waiting = LongWait::new(Resource::Partition, &[Resource::Pin, Resource::Head]);
             while partition.view().len() == 0 || !partition.reserve(inserts) {
                 match partition.resize(inserts, self.me, self.core.resources()) {
-                    // bucket::B7
-                    Resize::NoMemory if self.core.mends_partition(partition) => {}
+                    Resize::Damaged if self.core.mends_partition(partition) => {}
+                    Resize::Damaged => {
+                        unreserve(&tables.reserved);
+                        return Err(Error::Damaged);
+                    }
                     Resize::NoMemory => {
                         unreserve(&tables.reserved);
-                        return false;
+                        return Ok(false);
                     }
                     Resize::Done | Resize::Busy => waiting.wait(),
                 }
             }
             tables.reserved.push((partition, inserts));
         }
-        true
+        Ok(true)
     }
 
     /// Locks all home buckets in order (T1). False: a partition was resized meanwhile, and no

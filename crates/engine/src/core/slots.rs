@@ -52,18 +52,15 @@ impl Core {
         are_whole
     }
 
-    /// Puts back the damaged slots of a partition. True: there were some, and all are whole.
-    /// Pinned.
+    /// Puts back the damaged slots of a partition that did not grow because of them. False: one
+    /// stays. Pinned.
     #[cold]
     pub fn mends_partition(&self, partition: &Partition) -> bool {
-        let view = partition.view();
-        let was_damaged = !view.is_whole();
-        if was_damaged {
-            for home in 0..view.len() {
-                self.mends_slots(view, home);
-            }
+        let view = partition.view(); // in which another thread may have put them back by now
+        for home in 0..view.len() {
+            self.mends_slots(view, home);
         }
-        was_damaged && view.is_whole()
+        view.is_whole()
     }
 
     /// I1. Each slot is told of once.

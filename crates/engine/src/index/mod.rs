@@ -89,8 +89,10 @@ struct Counts {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Resize {
     Done,
-    /// No memory for the larger view; or a slot is damaged (bucket::B7).
+    /// No memory for the larger view.
     NoMemory,
+    /// A slot is damaged (bucket::B7): no memory helps before it is put back.
+    Damaged,
     /// A transaction holds one of the buckets, or another thread resizes.
     Busy,
 }
@@ -348,7 +350,7 @@ impl Partition {
         if !cfg!(any(loom, shuttle)) && !old.is_whole() {
             unlock_all(old);
             with.arena.retire(0, memory, buckets);
-            return Resize::NoMemory; // bucket::B7
+            return Resize::Damaged;
         }
         // The count is exact now; inserts went on until the last bucket was locked.
         while !self.fits(buckets) || !old.copy_into(view_of(memory, buckets)) {

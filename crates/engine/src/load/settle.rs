@@ -307,6 +307,7 @@ impl Loader {
                     view.unlock(home);
                     match self.grow(partition, me) {
                         Resize::NoMemory => return Ok(None),
+                        Resize::Damaged => return Err(Error::Damaged),
                         Resize::Done | Resize::Busy => continue,
                     }
                 }

@@ -412,8 +412,12 @@ impl Replay<'_> {
                 }
                 Settled::Grow => {
                     let more = self.room_for(arrival, partition);
-                    if partition.grow(more, self.me, with) == Resize::NoMemory {
-                        return Some(Need::Memory);
+                    match partition.grow(more, self.me, with) {
+                        Resize::NoMemory => return Some(Need::Memory),
+                        Resize::Damaged if !self.core.mends_partition(partition) => {
+                            return Some(Need::Sound);
+                        }
+                        Resize::Done | Resize::Damaged | Resize::Busy => {}
                     }
                 }
                 Settled::Needs(need) => return Some(need),

@@ -137,7 +137,8 @@ impl Guard<'_> {
     ) -> Result<(), Error> {
         match partition.resize(1, self.me, self.core.resources()) {
             Resize::Done => Ok(()),
-            Resize::NoMemory if self.core.mends_partition(partition) => Ok(()), // bucket::B7
+            Resize::Damaged if self.core.mends_partition(partition) => Ok(()),
+            Resize::Damaged => Err(Error::Damaged),
             Resize::NoMemory => self.make_index_room(search),
             Resize::Busy => {
                 if self.transaction.is_some() {

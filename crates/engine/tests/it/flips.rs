@@ -168,6 +168,32 @@ fn a_slot_that_cannot_be_put_back_is_an_error() {
     assert_eq!(store.stats().damaged_entries, 1);
 }
 
+/// bucket::B7: a partition with a slot that cannot be put back does not grow. That was taken for a
+/// lack of memory: each new key of it sought some, and a cache would have evicted for it.
+#[test]
+fn a_partition_that_a_damaged_slot_keeps_from_growing_lacks_no_memory() {
+    let store = store();
+    let mut session = store.session().unwrap();
+    put(&mut session, b"key", b"value").unwrap();
+    assert!(store.flip_slot_bits(TABLE, b"key", &[3, 50, 60]));
+    let (mut written, mut refused) = (0, 0);
+    for n in 0..5000u32 {
+        match put(&mut session, &n.to_le_bytes(), b"other") {
+            Ok(_) => written += 1,
+            Err(error) => {
+                assert_eq!(error, Error::Damaged, "{n}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(written > 3000 && refused > 100, "{written}, {refused}");
+    let mut guard = session.pin();
+    let keys: Vec<_> = (0..5000u32)
+        .map(|n| (TABLE, guard.hash(&n.to_le_bytes())))
+        .collect();
+    assert_eq!(guard.lock_keys(&keys), Err(Error::Damaged));
+}
+
 /// verified::V5: also those of the length, of the key and of the version.
 #[test]
 fn more_damage_is_an_error_and_changes_nothing() {
