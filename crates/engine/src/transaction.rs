@@ -84,7 +84,7 @@ impl<'s> Guard<'s> {
     ///
     /// # Errors
     /// [`Error::NoSuchTable`]; [`Error::OutOfMemory`] if the index has no room for the keys;
-    /// [`Error::TryAgain`].
+    /// [`Error::Damaged`] if it cannot make room; [`Error::TryAgain`].
     pub fn lock_keys(&mut self, keys: &[(TableId, KeyHash)]) -> Result<(), Error> {
         self.unlock_keys();
         self.lock_all(keys, Room::default())
