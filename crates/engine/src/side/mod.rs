@@ -582,6 +582,8 @@ fn take_back(visitor: &Visitor<'_>, counters: &Counters, location: u64, entry: &
         sub(&counters.tombstones, entry.padded_bytes as u64);
     } else if let Ok(index) = core.tables.index(TableId(entry.table)) {
         let candidate = Candidate::new(core, index, location, *entry, false);
+        // While the entry still is where it may show what its slot was (core::slots::I1).
+        let _ = candidate.is_in_doubt(core);
         return candidate.drop_from_index(core, counters, visitor.me()) != Some(false);
     }
     true
@@ -599,6 +601,7 @@ fn sweep_bucket(
 ) -> Option<i64> {
     let (core, me) = (visitor.core, visitor.me());
     let mut found = Vec::new();
+    let _ = core.check_slots(view, bucket); // as in `take_back`
     view.each_homed(bucket, me, |slot| {
         if windows.contains(&(core.space.window_of(slot.location()) as u32)) {
             found.push(slot);

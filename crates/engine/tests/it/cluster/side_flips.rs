@@ -183,6 +183,23 @@ fn flipped_bits_of_a_side_log_that_is_given_up_leave_nothing() {
     }
 }
 
+/// bucket::B7. An abort passed over a damaged slot: it stayed for ever, as its entry was gone.
+#[test]
+fn flipped_bits_of_slots_of_a_side_log_that_is_given_up_leave_nothing() {
+    let mut world = World::new(17, 1);
+    for bit in 0..64 {
+        let name = name_of("their", bit);
+        let side = world.store.side_log(SidePlan::default());
+        side.replay(&object(&name, 5, &theirs(), 0)).unwrap();
+        assert!(world.store.flip_slot_bits(TABLE, &name.1, &[bit]));
+        side.abort().unwrap();
+        assert_eq!(world.store.objects(TABLE), 0, "bit {bit}");
+        assert_eq!(value_at(&mut world, &name), Ok(None), "bit {bit}");
+    }
+    let stats = world.store.stats();
+    assert_eq!((stats.flipped_bits, stats.damaged_entries), (64, 0));
+}
+
 #[test]
 fn planted_aborts_that_do_not_verify_are_found() {
     let left = |bug: Option<Bug>| {
