@@ -26,6 +26,16 @@ pub struct Candidate<'a> {
     tag: u64,
 }
 
+/// Whether a damaged slot may be that of an entry to which no slot points (bucket::B7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    None,
+    /// It was put back: the caller looks again.
+    PutBack,
+    /// It stays damaged.
+    Stays,
+}
+
 /// Why an entry could not be locked.
 pub enum NotLocked {
     /// The index points elsewhere by now.
@@ -81,26 +91,38 @@ impl<'a> Candidate<'a> {
             .map(|(place, slot)| (view, place, slot))
     }
 
-    /// For an entry that no slot points to: true if a damaged slot may be its own (bucket::B7).
-    /// Such a slot is put back if that is possible, so the caller looks again. Without a log no
-    /// restart would find the entry, so it is not kept for a slot that stays damaged.
-    pub fn is_in_doubt(&self, core: &Core) -> bool {
+    /// For an entry that no slot pointed to. A damaged slot is put back if that is possible.
+    /// Without a log no restart would find the entry, so it is not kept for a slot that stays
+    /// damaged.
+    pub fn doubt(&self, core: &Core) -> Doubt {
         let view = self.partition.view();
         if self.entry.kind != Kind::Object || view.len() == 0 {
-            return false;
+            return Doubt::None;
         }
         let home = view.home(self.tag);
         if !view.has_damage(home) {
-            return false;
+            // Another thread may have put its slot back since it was not found.
+            return match self.find() {
+                Some(_) => Doubt::PutBack,
+                None => Doubt::None,
+            };
         }
         if core.mends_slots(view, home) {
-            return true;
+            return Doubt::PutBack;
         }
         let mut may_be_its_own = false;
         view.each_damaged(home, |_, slot| {
-            may_be_its_own |= slot.before_flip(self.tag, self.location).is_some();
+            may_be_its_own |= slot.may_have_been(self.tag, self.location);
         });
-        may_be_its_own && core.log.is_some()
+        match may_be_its_own && core.log.is_some() {
+            true => Doubt::Stays,
+            false => Doubt::None,
+        }
+    }
+
+    /// True if this entry is not surely dead, although no slot pointed to it.
+    pub fn is_in_doubt(&self, core: &Core) -> bool {
+        self.doubt(core) != Doubt::None
     }
 
     /// Locks the entry's bucket and checks that `place`, or its successor in a newer view, still

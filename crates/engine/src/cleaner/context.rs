@@ -14,7 +14,7 @@
 //!   (sound::V1). If that fails, it stays claimed for ever, so that nobody cleans it (sound::V2).
 //!   So it does if an entry is damaged later, and its pass is given up (swap::given_up).
 //! - C6: an entry is dead only if no damaged slot may be its own (bucket::B7). If that slot cannot
-//!   be put back, this context stays at the entry until the next start.
+//!   be put back, the victim stays as in C5.
 //! - C4: an entry's bytes are copied before its bucket is locked, and published under the lock if
 //!   the entry is still alive.
 //!
@@ -459,7 +459,8 @@ impl Context {
             }
             let location = Space::location(here);
             let Some((source, entry)) = current.verified_entry(core, here) else {
-                self.stop_at_damage(core); // more than one bit since it was verified
+                let why = "more than one bit of an entry changed in memory while it was cleaned";
+                self.stop_at_damage(core, why);
                 return Some(at - from);
             };
             if again.is_empty() {
@@ -486,23 +487,17 @@ impl Context {
             let Some(candidate) = candidate else {
                 continue;
             };
-            if found.is_none() {
-                let counters = &core.context_counters[self.number];
-                core.count_cleared(&candidate.entry, candidate.location, counters); // cleared::K1
-            }
             self.set_origin(origins[n]);
-            let cleaned = match (found, &core.log) {
-                (Some((view, place, slot)), _) => {
+            let cleaned = match found {
+                Some((view, place, slot)) => {
                     self.clean_entry(core, candidate, view, place, slot, me)
                 }
-                (None, _) if !all_dead && candidate.is_in_doubt(core) => None, // C6
-                (None, Some(log)) => self.bury(core, log, candidate),
-                (None, None) => Some(()),
+                None => self.meet_dead(core, candidate, all_dead),
             };
             if cleaned.is_none() {
                 self.stop_before(candidate.location, origins[n], again.get(n..));
                 self.survivor.record(&core.space);
-                return None;
+                return self.current.is_none().then_some(at - from); // C6
             }
         }
         self.survivor.record(&core.space);

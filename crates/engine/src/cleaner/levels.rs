@@ -28,7 +28,7 @@
 //! compaction may leave no seglet at all.
 
 use super::balance::{Load, Work};
-use super::candidate::Candidate;
+use super::candidate::{Candidate, Doubt};
 use super::select::{
     select_disk, select_hollow_on_disk, select_memory, select_wanted, want_of_token,
 };
@@ -255,10 +255,38 @@ impl Context {
         }
     }
 
-    /// The victim got more damage after its first entries had left it. It stays as it is, and
-    /// claimed, and so do its replicas: its pass or its compaction is given up (swap::given_up).
+    /// Meets an entry to which the index did not point. `None`: there is no room for its tombstone,
+    /// or the index has to be asked again, or a damaged slot stops the victim here (C6).
+    pub(super) fn meet_dead(
+        &mut self,
+        core: &Core,
+        candidate: &Candidate<'_>,
+        all_dead: bool,
+    ) -> Option<()> {
+        let counters = &core.context_counters[self.number];
+        core.count_cleared(&candidate.entry, candidate.location, counters); // cleared::K1
+        let doubt = match all_dead {
+            true => Doubt::None,
+            false => candidate.doubt(core),
+        };
+        match (doubt, &core.log) {
+            (Doubt::None, Some(log)) => self.bury(core, log, candidate),
+            (Doubt::None, None) => Some(()),
+            (Doubt::PutBack, _) => None,
+            (Doubt::Stays, _) => {
+                self.survivor.record(&core.space);
+                let why = "a slot of the index that cannot be put back may be that of an entry";
+                self.stop_at_damage(core, why);
+                None
+            }
+        }
+    }
+
+    /// The victim cannot be finished, and its first entries may have left it. It stays as it is,
+    /// and claimed, and so do its replicas: its pass or its compaction is given up
+    /// (swap::given_up).
     #[cold]
-    pub(super) fn stop_at_damage(&mut self, core: &Core) {
+    pub(super) fn stop_at_damage(&mut self, core: &Core, why: &str) {
         let Some(mut current) = self.current.take() else {
             return;
         };
@@ -298,7 +326,6 @@ impl Context {
         core.tallies[self.number]
             .victims
             .store(left, Ordering::Relaxed);
-        let why = "more than one bit of an entry changed in memory while it was cleaned";
         core.damages.tell_given_up(current.segment, why);
     }
 

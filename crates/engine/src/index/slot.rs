@@ -43,6 +43,13 @@ impl Slot {
         ((whole.0 ^ self.0).count_ones() == 1).then_some(whole)
     }
 
+    /// True if this slot, which is damaged, may have had this tag and location: up to three flipped
+    /// bits explain it.
+    pub fn may_have_been(self, tag: u64, location: u64) -> bool {
+        let whole = Slot::new(tag, location).with_access(self.access());
+        (whole.0 ^ self.0).count_ones() <= 3
+    }
+
     /// The location, and all that one flipped bit may have made this one.
     pub fn locations_before_flip(self) -> impl Iterator<Item = u64> {
         let here = self.location();

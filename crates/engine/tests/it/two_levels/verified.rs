@@ -169,6 +169,36 @@ fn a_victim_that_is_damaged_while_it_is_cleaned_stops_no_other() {
     }
 }
 
+/// context::C6. A cleaner stayed at an entry whose slot could not be put back until the next start,
+/// and with it all later passes.
+#[test]
+fn a_slot_that_stays_damaged_stops_no_other_victim() {
+    let setup = Setup::small();
+    for by_pass in [false, true] {
+        let running = half_cleaned(&setup, by_pass);
+        let expected = shown(&running);
+        let (last, bits) = (key(KEYS - 1), [3, 50, 60]);
+        assert!(running.store.flip_slot_bits(TableId::DEFAULT, &last, &bits));
+        seal(&running);
+        clean_all(&running);
+        assert_eq!(running.store.stats().passes_given_up, 1, "pass: {by_pass}");
+        let mut session = running.store.session().unwrap();
+        let mut others = 100..200u8;
+        let other = others.find(|n| put(&mut session, &key(*n), b"").is_ok());
+        let other = key(other.expect("a key of a sound bucket"));
+        for round in 0..3u8 {
+            for _ in 0..30 {
+                put(&mut session, &other, &[round; 40]).unwrap();
+            }
+            seal(&running);
+        }
+        drop(session);
+        combine(&running);
+        let again = setup.start(running.crash(), Mistake::None, 1);
+        assert_eq!(shown(&again), expected, "started, pass: {by_pass}");
+    }
+}
+
 /// The large segment should leave its place, and its compaction is given up. Returns what the next
 /// start shows.
 fn shown_after_a_stop(setup: &Setup, bug: Option<Bug>) -> Vec<Option<Vec<u8>>> {
