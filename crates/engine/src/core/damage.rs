@@ -84,14 +84,18 @@ impl Damages {
 
     /// As [`tell`](Self::tell), unless the same of this place was told before.
     pub fn tell_once(&self, place: Place, found: Option<Flip>, damage: EntryDamage) {
+        if self.note(place, found) {
+            self.tell(damage);
+        }
+    }
+
+    /// Keeps the result of a search at a place. False: it was known.
+    pub fn note(&self, place: Place, found: Option<Flip>) -> bool {
         let mut known = self.known.lock().expect("damages");
         if known.len() >= KNOWN_MAX {
             known.clear();
         }
-        if known.insert(place, found) != Some(found) {
-            drop(known);
-            self.tell(damage);
-        }
+        known.insert(place, found) != Some(found)
     }
 
     #[cold]

@@ -3,8 +3,12 @@
 //! **Invariants**
 //! - I1: a damaged slot is put back if exactly one key of its view has a sound object from which
 //!   one flipped bit leads to the slot. Of several objects of this key the newest counts: the slot
-//!   had pointed to it, as dead ones are older. So all places that the slot may have had are read;
-//!   if one of them is on flash, the slot stays as it is.
+//!   had pointed to it, as dead ones are older. So all places in memory that the slot may have had
+//!   are read. Those on flash are not: if the object is there, the slot stays as it is, until a
+//!   later search finds it in memory. An object in memory is believed all the same if its segment
+//!   is one of the log. That is wrong only if an object on flash is as near to the slot: another
+//!   key's (20 places there and 22 bits of a tag: once in 200,000 flipped bits), or a newer one of
+//!   the same key, at a place that differs in one bit.
 //! - I2: while a damaged slot stays, no key that it may be is absent: reads and writes are errors,
 //!   a cleaner of a store with a log leaves the entry that it may be, and a restart finds that in
 //!   the log.
@@ -22,6 +26,14 @@ use crate::{Error, KeyHash, TableId};
 use duramen_base::ids::SegmentId;
 use duramen_base::sync::{AtomicU64, Ordering};
 use duramen_format::entry::{self, Kind};
+
+/// The slot that a damaged one was (I1).
+enum Search {
+    Found(Slot),
+    /// It may point to flash.
+    NotNow,
+    Nothing,
+}
 
 /// An object that a slot may have pointed to.
 struct Guess {
@@ -63,37 +75,61 @@ impl Core {
         view.is_whole()
     }
 
-    /// I1. Each slot is told of once.
+    /// I1.
     fn mends_slot(&self, view: View<'_>, place: &AtomicU64, slot: Slot) -> bool {
-        let told_as = (std::ptr::from_ref(place) as u64, slot.0);
-        if self.damages.known(told_as) == Some(None) {
+        let known_as = (std::ptr::from_ref(place) as u64, slot.0);
+        if self.damages.known(known_as) == Some(None) {
             return false; // it was searched before
         }
-        let whole = self.before_flip(view, slot);
-        let mut damage = EntryDamage {
-            segment: SegmentId::NONE,
-            is_mended: whole.is_some(),
-            what: format!("its slot in the index, {:#018x}", slot.0),
-        };
-        let Some(whole) = whole else {
-            damage.what += "; some keys cannot be read or written before a restart";
-            self.damages.tell_once(told_as, None, damage);
-            return false;
+        let whole = match self.before_flip(view, slot) {
+            Search::Found(whole) => whole,
+            Search::NotNow => {
+                self.tell_damaged(known_as, "while it may point to flash");
+                return false;
+            }
+            Search::Nothing => {
+                self.tell_damaged(known_as, "before a restart");
+                self.damages.note(known_as, None);
+                return false;
+            }
         };
         // Release pairs with Acquire in `View::find`, as in `View::insert`.
         let swapped = place.compare_exchange(slot.0, whole.0, Ordering::AcqRel, Ordering::Relaxed);
         if swapped.is_ok() {
-            damage.what += &format!(", was {:#018x}", whole.0);
-            self.damages.tell(damage);
+            self.damages.tell(EntryDamage {
+                segment: SegmentId::NONE,
+                is_mended: true,
+                what: format!(
+                    "its slot in the index, {:#018x}, was {:#018x}",
+                    slot.0, whole.0
+                ),
+            });
         }
         true // or another thread has put it back
     }
 
-    /// The slot as it was before one of its bits flipped; `None`: it is not known (I1).
-    fn before_flip(&self, view: View<'_>, slot: Slot) -> Option<Slot> {
+    /// Tells of a slot that stays damaged, once.
+    fn tell_damaged(&self, (place, slot): (u64, u64), until: &str) {
+        // A place is a multiple of eight, and the number behind it says that it was told of.
+        let told_as = (place + 1, slot);
+        let closed = "some keys cannot be read or written";
+        let damage = EntryDamage {
+            segment: SegmentId::NONE,
+            is_mended: false,
+            what: format!("its slot in the index, {slot:#018x}; {closed} {until}"),
+        };
+        self.damages.tell_once(told_as, None, damage);
+    }
+
+    /// The slot as it was before one of its bits flipped (I1).
+    fn before_flip(&self, view: View<'_>, slot: Slot) -> Search {
         let mut best: Option<(Slot, Guess)> = None;
+        let mut is_on_flash = false;
         for location in slot.locations_before_flip() {
-            let bytes = bytes_of_guess(self, location)?;
+            let Some(bytes) = bytes_of_guess(self, location) else {
+                is_on_flash = true;
+                continue;
+            };
             let Some(guess) = self.guess(view, &bytes) else {
                 continue;
             };
@@ -101,16 +137,24 @@ impl Core {
                 continue;
             };
             match &best {
-                Some((_, other)) if other.hash != guess.hash => return None,
+                Some((_, other)) if other.hash != guess.hash => return Search::Nothing,
                 Some((_, other)) if other.version >= guess.version => {}
                 _ => best = Some((whole, guess)),
             }
         }
         match best {
-            Some((whole, _)) => Some(whole),
+            // A copy that was left in a free window may be older than one on flash.
+            Some((whole, _)) if is_on_flash && !self.is_in_log(whole) => Search::NotNow,
+            Some((whole, _)) => Search::Found(whole),
             // No entry explains it: an empty slot in which one bit is set now.
-            None => (slot.0.count_ones() == 1).then_some(Slot::EMPTY),
+            None if slot.0.count_ones() == 1 => Search::Found(Slot::EMPTY),
+            None if is_on_flash => Search::NotNow,
+            None => Search::Nothing,
         }
+    }
+
+    fn is_in_log(&self, slot: Slot) -> bool {
+        self.space.segments[self.space.window_of(slot.location())].is_in_log()
     }
 
     /// The object that these bytes are, if its key belongs to this view.

@@ -53,6 +53,24 @@ fn one_flipped_bit_of_a_segment_on_flash_is_put_back() {
     assert_eq!(stats.flash.read_errors, 0);
 }
 
+/// core::slots::I1. Some places at which the entry of a damaged slot may be are on flash: the slot
+/// once stayed damaged, although its entry was in memory.
+#[test]
+fn a_flipped_bit_of_a_slot_is_put_back_beside_segments_on_flash() {
+    let flash = Flash::new(32 * MIB);
+    let (store, mut session) = store(&flash);
+    fill(&mut session, 0..9_000);
+    for bit in 0..64 {
+        let n = 9_000 + bit as u64;
+        fill(&mut session, n..n + 1);
+        assert!(store.flip_slot_bits(TABLE, &key(n), &[bit]));
+        let found = read(&mut session, &key(n));
+        assert_eq!(found, Ok(Some(value(n, 0, VALUE_BYTES))), "bit {bit}");
+    }
+    let stats = store.stats();
+    assert_eq!((stats.flipped_bits, stats.damaged_entries), (64, 0));
+}
+
 /// Reads a key of which these bits had flipped in memory, after its segment had time to go to
 /// flash; and whether it went.
 fn read_after(bits: &[usize], bug: Option<Bug>) -> (Result<Option<Vec<u8>>, Error>, bool) {
