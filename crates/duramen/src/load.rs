@@ -6,7 +6,7 @@ use duramen_backup::{Backup, ReplicaInfo};
 use duramen_base::ids::SegmentId;
 use duramen_base::planted::carry;
 use duramen_cluster::control::State;
-use duramen_engine::{LoadError, Loader, Pass};
+use duramen_engine::{LoadError, Loader, Pass, Unfinished};
 use duramen_format::mend::Mended;
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -126,9 +126,12 @@ pub(crate) fn load(
     if let Some(error) = failed {
         return Err(explained(error, place));
     }
-    let report = loader.finish().map_err(|missing| Error::Damaged {
-        place,
-        reason: missing.to_string(),
+    let report = loader.finish().map_err(|unfinished| match unfinished {
+        Unfinished::Missing(missing) => Error::Damaged {
+            place,
+            reason: missing.to_string(),
+        },
+        Unfinished::Flipped => flipped(place),
     })?;
     Ok(Loaded {
         bytes: report.bytes,
@@ -137,6 +140,16 @@ pub(crate) fn load(
         mended: report.mended,
         ..Loaded::default()
     })
+}
+
+/// Memory has changed a bit of the index, which the next start builds anew.
+fn flipped(place: String) -> Error {
+    Error::Misfit {
+        place,
+        reason: "memory has changed a bit of the index while its data were loaded; start again, and \
+                 test the memory of this machine"
+            .to_owned(),
+    }
 }
 
 fn explained(error: LoadError<String>, place: String) -> Failed {
@@ -150,6 +163,10 @@ fn explained(error: LoadError<String>, place: String) -> Failed {
                 "memory cannot hold its data without flash (segment {segment}: {reason}); start again with a flash device that works"
             ),
         }),
+        LoadError::Memory {
+            reason: duramen_engine::Error::Damaged,
+            ..
+        } => Failed::from(flipped(place)),
         LoadError::Memory { segment, reason } => Failed {
             error: Error::Misfit {
                 place,

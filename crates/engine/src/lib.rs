@@ -59,7 +59,7 @@ pub use device::{Cold, Fetched, FlashOptions, FlashStats};
 pub use duramen_base::waits::Wait;
 #[cfg(debug_assertions)]
 pub use flip::FlipPart;
-pub use load::{LoadError, LoadReport, Loader, MissingSegments, Revived};
+pub use load::{LoadError, LoadReport, Loader, MissingSegments, Revived, Unfinished};
 pub use log::{Collected, Log, Pass, Piece, Position, Relocation, SurvivorReady, Swap};
 pub use many::Part;
 pub use range::{

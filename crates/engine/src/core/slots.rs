@@ -77,6 +77,9 @@ impl Core {
 
     /// I1.
     fn mends_slot(&self, view: View<'_>, place: &AtomicU64, slot: Slot) -> bool {
+        if self.is_loading() {
+            return false; // load::R10
+        }
         let known_as = (std::ptr::from_ref(place) as u64, slot.0);
         if self.damages.known(known_as) == Some(None) {
             return false; // it was searched before

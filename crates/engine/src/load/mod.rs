@@ -38,6 +38,9 @@
 //!   of this slot, and whose victim may be in a segment to come, rests on the slot: then the slot
 //!   is marked, and stays to the end. So it does if the victim is itself such a killer, or if the
 //!   name stands for several segments (swap::D4, swap::D11).
+//! - R10: a slot in which a bit has flipped (bucket::B7) is not put back meanwhile, as its access
+//!   count is a mark, and it is not passed over either: the load fails. The next one builds the
+//!   index anew.
 //!
 //! **Concurrency**: several threads may call `adopt`; each entry is settled under its bucket's
 //! lock. For each group of entries, first their buckets are prefetched, then the entries found
@@ -125,6 +128,16 @@ pub enum LoadError<E> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{} segments of the log are missing, the first is {}", .0.len(), .0[0])]
 pub struct MissingSegments(pub Vec<SegmentId>);
+
+/// Why a load cannot end. The store must not be used then.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unfinished {
+    #[error(transparent)]
+    Missing(MissingSegments),
+    /// The segments can be loaded again (R10).
+    #[error("memory has changed a bit of the index meanwhile")]
+    Flipped,
+}
 
 /// Report of a load.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -650,18 +663,19 @@ impl Loader {
     /// and cleaning begins.
     ///
     /// # Errors
-    /// [`MissingSegments`] if a listed segment was not adopted (R1); the store must not be used
-    /// then.
-    pub fn finish(self) -> Result<LoadReport, MissingSegments> {
+    /// [`Unfinished::Missing`] if a listed segment was not adopted (R1); [`Unfinished::Flipped`].
+    pub fn finish(self) -> Result<LoadReport, Unfinished> {
         let expected = self.expected.lock().expect("expected segments");
         if !expected.is_empty() {
             let mut missing: Vec<SegmentId> = expected.keys().map(|id| SegmentId(*id)).collect();
             missing.sort_unstable();
-            return Err(MissingSegments(missing));
+            return Err(Unfinished::Missing(MissingSegments(missing)));
         }
         drop(expected);
         let core = self.core();
-        self.remove_the_dead();
+        if !self.remove_the_dead() {
+            return Err(Unfinished::Flipped);
+        }
         self.make_dense();
         let version_max = self.totals.version_max.load(Ordering::Relaxed);
         let mut objects = 0;

@@ -98,23 +98,28 @@ fn names_another(entry: &Entry<'_>, segment: SegmentId) -> bool {
     entry.kind != Kind::Completion && entry.victim != SegmentId::NONE && entry.victim != segment
 }
 
-/// An entry cannot be read from the flash device.
-struct Unreadable;
-
 impl Visitor<'_> {
     /// The slot with this tag for whose entry `is_it` holds, and the address of the entry. Reads
     /// the entry from flash if needed; the address is valid while `holding` is kept.
+    ///
+    /// # Errors
+    /// [`Error::FlashFailed`] if an entry cannot be read; [`Error::Damaged`] if a damaged slot may
+    /// be the one (load::R10).
     fn find<'i>(
         &self,
         holding: &mut Holding,
         view: View<'i>,
         tag: u64,
         mut is_it: impl FnMut(*const u8) -> bool,
-    ) -> Result<Option<(&'i AtomicU64, Slot, *const u8)>, Unreadable> {
+    ) -> Result<Option<(&'i AtomicU64, Slot, *const u8)>, Error> {
         let mut last = Ok(std::ptr::null());
         let stamp = self.core.epochs.stamp_of(self.slot);
-        let found = view.find(tag, self.me(), |slot| {
-            last = locate_now(self.core, stamp, holding, slot.location()).map_err(|_| Unreadable);
+        let found = view.find_or_damaged(tag, self.me(), |slot| {
+            last = match slot.is_whole() {
+                true => locate_now(self.core, stamp, holding, slot.location())
+                    .map_err(|_| Error::FlashFailed),
+                false => Err(Error::Damaged),
+            };
             last.as_ref().is_ok_and(|at| is_it(*at)) || last.is_err()
         });
         match found {
@@ -294,10 +299,7 @@ impl Loader {
                 counters,
             };
             let found = visitor.find(&mut holding, view, tag, |at| key_is(at, entry.key));
-            let found = found.map_err(|_| {
-                view.unlock(home);
-                Error::FlashFailed
-            });
+            let found = found.inspect_err(|_| view.unlock(home));
             let Some((place, slot, at)) = found? else {
                 if arrival.is_spare {
                     view.unlock(home);
@@ -458,16 +460,17 @@ impl Loader {
         core.arena.reap(core.epochs.quiet_before());
     }
 
-    /// Takes the tombstones that won out of the index, and the marks of objects. The caller is
-    /// outside.
-    pub(super) fn remove_the_dead(&self) {
+    /// Takes the tombstones that won out of the index, and the marks of objects. False: a damaged
+    /// slot may be one of them (load::R10). The caller is outside.
+    pub(super) fn remove_the_dead(&self) -> bool {
         let totals = &self.totals;
         let has_tombstones = totals.tombstones.load(Ordering::Relaxed) > 0;
         if !has_tombstones && !totals.has_bearing.load(Ordering::Relaxed) {
-            return;
+            return true;
         }
         let core = self.core();
         let visitor = Visitor::wait(core);
+        let mut are_whole = true;
         let mut tables = Vec::new();
         core.tables.each(|table, _, _| tables.push(table));
         for table in tables {
@@ -477,6 +480,7 @@ impl Loader {
                 let index = core.tables.index(table).ok();
                 let partition = index.and_then(|index| index.partitions().get(next));
                 if let Some(partition) = partition {
+                    are_whole &= partition.view().is_whole();
                     remove_marked(partition, visitor.me());
                     if partition.wants_shrinking(partition.view().len()) {
                         let _ = partition.resize(0, visitor.me(), core.resources());
@@ -489,6 +493,7 @@ impl Loader {
                 next += 1;
             }
         }
+        are_whole
     }
 }
 

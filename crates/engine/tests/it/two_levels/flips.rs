@@ -3,7 +3,7 @@
 use super::scenarios::{clean_all, fresh, get, put, remove, seal};
 use crate::two_levels::disk::{Device, Mistake, Setup};
 use duramen_base::ids::SegmentId;
-use duramen_engine::{LoadError, TableId};
+use duramen_engine::{Error, LoadError, TableId, Unfinished};
 
 /// A device with one closed segment of 19 objects and a tombstone, its id, and the listed segments.
 fn device(setup: &Setup) -> (Device, u64, Vec<SegmentId>) {
@@ -128,6 +128,64 @@ fn what_follows_a_flip_of_a_slot_outlives_a_restart() {
         let found = get(&mut session, &[1]);
         assert_eq!(found.as_deref(), Some(&b"new"[..]), "bit {bit}");
         assert_eq!(get(&mut session, &[2]), None, "bit {bit}");
+    }
+}
+
+/// load::R10. The newest entry of a key was passed over: an older one got a second slot.
+#[test]
+fn a_load_that_meets_a_damaged_slot_fails() {
+    let setup = Setup::small();
+    let running = fresh(&setup);
+    let mut session = running.store.session().unwrap();
+    for value in [b"old", b"new"] {
+        put(&mut session, &[1], value).unwrap();
+        seal(&running);
+    }
+    drop(session);
+    let device = running.crash();
+    let listed: Vec<SegmentId> = device.listed.iter().map(|id| SegmentId(*id)).collect();
+    for bit in [3, 38, 40, 50] {
+        let store = setup.open(&device);
+        let loader = store.loader(&listed, &[]);
+        let mut failed = None;
+        for (id, bytes) in device.frames.iter().rev() {
+            let mut fill = |out: &mut [u8]| {
+                out.copy_from_slice(bytes);
+                Ok::<(), ()>(())
+            };
+            let adopted = loader.adopt(SegmentId(*id), bytes.len() as u32, &mut fill);
+            failed = adopted.err();
+            if failed.is_some() {
+                break;
+            }
+            store.flip_slot_bits(TableId::DEFAULT, &[1], &[bit]);
+        }
+        let is_damage = |reason: &Error| *reason == Error::Damaged;
+        assert!(
+            matches!(&failed, Some(LoadError::Memory { reason, .. }) if is_damage(reason)),
+            "bit {bit}: {failed:?}"
+        );
+    }
+}
+
+/// load::R10. A slot of a tombstone may be among those that are damaged, and would stay.
+#[test]
+fn a_load_with_a_damaged_slot_does_not_end() {
+    let setup = Setup::small();
+    let (device, _, listed) = device(&setup);
+    for bit in [3, 38, 40, 50] {
+        let store = setup.open(&device);
+        let loader = store.loader(&listed, &[]);
+        for (id, bytes) in &device.frames {
+            let mut fill = |out: &mut [u8]| {
+                out.copy_from_slice(bytes);
+                Ok::<(), ()>(())
+            };
+            let length = bytes.len() as u32;
+            loader.adopt(SegmentId(*id), length, &mut fill).unwrap();
+        }
+        assert!(store.flip_slot_bits(TableId::DEFAULT, &[5], &[bit]));
+        assert_eq!(loader.finish(), Err(Unfinished::Flipped), "bit {bit}");
     }
 }
 

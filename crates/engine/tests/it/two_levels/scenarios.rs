@@ -3,7 +3,7 @@
 use crate::two_levels::disk::{Device, Mistake, Running, Setup};
 use duramen_base::ids::SegmentId;
 use duramen_base::random::Random;
-use duramen_engine::{Error, LoadError, Session, TableId};
+use duramen_engine::{Error, LoadError, MissingSegments, Session, TableId, Unfinished};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
@@ -699,8 +699,8 @@ fn a_missing_segment_is_refused() {
     let setup = Setup::small();
     let store = setup.open(&Device::default());
     let loader = store.loader(&[SegmentId(5), SegmentId(9)], &[]);
-    let missing = loader.finish().unwrap_err();
-    assert_eq!(missing.0, [SegmentId(5), SegmentId(9)]);
+    let missing = MissingSegments(vec![SegmentId(5), SegmentId(9)]);
+    assert_eq!(loader.finish(), Err(Unfinished::Missing(missing)));
 }
 
 /// Not a test but a measurement: `cargo test --release -p duramen-engine --test it --
