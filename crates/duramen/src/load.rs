@@ -146,8 +146,8 @@ pub(crate) fn load(
 fn flipped(place: String) -> Error {
     Error::Misfit {
         place,
-        reason: "memory has changed a bit of the index while its data were loaded; start again, and \
-                 test the memory of this machine"
+        reason: "memory has changed a bit of the index while its data were loaded; start again, \
+                 and test the memory of this machine"
             .to_owned(),
     }
 }

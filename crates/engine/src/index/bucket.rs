@@ -25,7 +25,7 @@
 //! - B6: a bucket takes any number of keys. A write for a client is refused if the bucket is
 //!   crowded; an entry that was acknowledged elsewhere is always taken.
 //! - B7: the number of ones in a slot is even, by its bit `check`. So a flipped bit shows in the
-//!   slot, and in the exclusive or of all slots of its bucket. A search for a client
+//!   slot, and in the exclusive or of all slots of its bucket. A search for a client or a load
 //!   ([`View::find_or_damaged`]) takes a damaged slot as one that may be the key's. Searches and
 //!   walks of other kinds skip it; those to whom the key must not look absent ask before
 //!   ([`View::has_damage`]). A view with a damaged slot is not rebuilt: by a wrong tag the slot
