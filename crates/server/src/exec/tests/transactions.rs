@@ -295,6 +295,18 @@ fn a_transaction_sums_a_large_value_once_for_its_plan() {
     assert!(read < 10 * hash_bytes, "{read} of {hash_bytes}");
     assert!(s.ask("EXEC").starts_with("*200\r\n:0\r\n"));
     s.expect("HGET hash f199", "$3\r\nnew\r\n");
+    // This one may not run on a draft, so its plan does not end at the first HSET, and all that it
+    // writes to is looked at for damage. Only then it is refused, for its size.
+    let twice = sets.repeat(2); // longer together than the store
+    let begin = format!("MULTI\r\nCLIENT NO-TOUCH OFF\r\n{twice}");
+    run(&mut s.executor, &mut s.client, begin.as_bytes());
+    let before = met(&mut s);
+    s.expect_error("EXEC", "EXECABORT");
+    let read = met(&mut s) - before;
+    assert!(
+        (hash_bytes..10 * hash_bytes).contains(&read),
+        "{read} of {hash_bytes}"
+    );
 }
 
 /// Sends commands of a transaction; returns the reply of EXEC.
