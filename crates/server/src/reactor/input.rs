@@ -310,11 +310,7 @@ impl Reactor {
         if connection.native.is_some() {
             return self.parse_native(token, connection, source);
         }
-        let known = connection.parsed.take();
-        let limits = match &known {
-            Some(known) => known.limits,
-            None => self.limits(&connection),
-        };
+        let (known, limits) = connection.take_parsed(|it| self.limits(it));
         let input = match &source {
             Source::Shared(range) => self.input.get(range),
             Source::Own => connection.input.get(),
@@ -615,6 +611,17 @@ impl Connection {
         });
         None
     }
+
+    /// Those requests, if there are any, and their limits, which hold for their rest too; else
+    /// those of `now`.
+    fn take_parsed(&mut self, now: impl FnOnce(&Connection) -> Limits) -> (Option<Parsed>, Limits) {
+        let known = self.parsed.take();
+        let limits = match &known {
+            Some(known) => known.limits,
+            None => now(self),
+        };
+        (known, limits)
+    }
 }
 
 /// Length of the first `executed` requests of `input`; None: all of it.
@@ -660,12 +667,13 @@ mod tests {
         };
         let mut keep = |bytes| {
             let given_back = connection.keep_parsed(Requests::new(), bytes, limits);
-            let kept = connection.parsed.take();
+            let (kept, used) = connection.take_parsed(|_| Limits::default());
             assert_ne!(given_back.is_some(), kept.is_some());
-            kept.map(|kept| (kept.bytes, kept.limits.args_max))
+            (kept.map(|kept| kept.bytes), used.args_max)
         };
-        assert_eq!(keep(PARSED_BYTES_MAX), None);
+        let now = Limits::default().args_max;
+        assert_eq!(keep(PARSED_BYTES_MAX), (None, now));
         let long = PARSED_BYTES_MAX + 1;
-        assert_eq!(keep(long), Some((long, 7)));
+        assert_eq!(keep(long), (Some(long), 7));
     }
 }
