@@ -6,6 +6,9 @@ use crate::index::Index;
 use crate::table::{COMPARISONS_MAX, Set};
 use crate::text::Text;
 
+/// A comparison with a member decodes it, so fewer of them cost as much as an index.
+const DECODED_MAX: usize = COMPARISONS_MAX / 4;
+
 /// See the head of this file.
 #[derive(Default)]
 pub struct Members {
@@ -40,10 +43,16 @@ impl Members {
         Set::unpack(&self.bytes)
     }
 
+    /// Prepares for so many members of so many bytes together, encoded.
+    pub fn reserve(&mut self, members: usize, bytes: usize) {
+        self.starts.reserve(members);
+        self.bytes.reserve(bytes);
+    }
+
     /// Prepares for this many calls of [`position`](Self::position) and [`insert`](Self::insert).
     pub fn expect(&mut self, calls: usize) {
         let comparisons = calls.saturating_mul(self.len() + calls);
-        if calls > 1 && comparisons > COMPARISONS_MAX && self.index.is_none() {
+        if calls > 1 && comparisons > DECODED_MAX && self.index.is_none() {
             self.index = Some(self.new_index());
         }
     }
@@ -101,6 +110,22 @@ impl Members {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn few_members_are_searched_one_by_one() {
+        let texts: Vec<String> = (0..40).map(|n| format!("m{n}")).collect();
+        for (number, is_indexed) in [(20, false), (40, true)] {
+            let mut members = Members::default();
+            members.reserve(number, number * 4);
+            let reserved = members.memory_bytes();
+            for text in &texts[..number] {
+                members.add(&Text::of(text.as_bytes()));
+            }
+            assert_eq!(members.memory_bytes(), reserved);
+            members.expect(number);
+            assert_eq!(members.index.is_some(), is_indexed, "{number}");
+        }
+    }
 
     #[test]
     fn members_are_found_at_their_numbers_with_and_without_an_index() {

@@ -238,6 +238,8 @@ fn combined(
         }
         if n > 0 {
             members.expect(number);
+        } else if *at == 0 {
+            members.reserve(number, value.map_or(0, <[u8]>::len));
         }
         let next = members_from(value, *at, |member| {
             if narrows {
