@@ -206,7 +206,7 @@ fn nothing_is_told_of_data_without_a_lease() {
 fn requests_wait_for_the_end_of_client_pause() {
     let cluster = Cluster::start(None);
     let options = duramen_client::Options {
-        deadline: Duration::from_secs(1),
+        deadline: Duration::from_secs(3), // also of its connecting, on a slow machine
         ..cluster.options()
     };
     let client = duramen_client::Client::connect(options).expect("the coordinator");
