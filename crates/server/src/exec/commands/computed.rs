@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 /// The time of one part (C2): all suspended combinations of a thread share it.
 const PART: Duration = Duration::from_millis(3);
-/// Each part unpacks the result of those before it.
+/// Each part unpacks the result of those before it, if that is a sorted set.
 const PART_MIN: Duration = Duration::from_micros(500);
 /// C3.
 const RUNS_MAX: u32 = 4;
