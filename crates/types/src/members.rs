@@ -43,6 +43,12 @@ impl Members {
         Set::unpack(&self.bytes)
     }
 
+    /// All members, one after the other.
+    pub fn all(&self) -> impl Iterator<Item = Text<'_>> {
+        let mut rest = self.bytes.as_slice();
+        (0..self.len()).map_while(move |_| Text::decode(&mut rest))
+    }
+
     /// Prepares for so many members of so many bytes together, encoded.
     pub fn reserve(&mut self, members: usize, bytes: usize) {
         self.starts.reserve(members);
@@ -161,6 +167,7 @@ mod tests {
         let left: Vec<Text<'_>> = set.elements().iter().map(|(member, ())| *member).collect();
         let expected: Vec<Text<'_>> = all.iter().step_by(3).copied().collect();
         assert_eq!(left, expected);
+        assert_eq!(members.all().collect::<Vec<_>>(), expected);
         assert_eq!(members.position(&all[3]), Some(1));
         assert_eq!(members.position(&all[4]), None);
     }

@@ -12,7 +12,7 @@ use crate::exec::request::spec::flag;
 use duramen_base::limits::COLLECTION_ELEMENTS_MAX;
 use duramen_engine::{Guard, KeyHash, Object};
 use duramen_types::table::Set;
-use duramen_types::{Text, Type, count, find_at_most_once, members_from};
+use duramen_types::{Members, Text, Type, count, find_at_most_once, members_from};
 use duramen_wire::resp::number::parse_integer;
 
 const fn event(name: &'static str) -> EventName {
@@ -76,19 +76,21 @@ pub(crate) fn smismember(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &
     Ok(())
 }
 
-/// Replies with members, as a set.
-fn write_members(ctx: &mut Context<'_>, members: &[Text<'_>]) {
+/// Replies with so many members, as a set.
+fn write_members<'m>(
+    ctx: &mut Context<'_>,
+    number: usize,
+    members: impl Iterator<Item = Text<'m>>,
+) {
     let mut reply = ctx.reply();
-    reply.set(members.len());
-    members
-        .iter()
-        .for_each(|member| reply.bulk(&member.bytes()));
+    reply.set(number);
+    members.for_each(|member| reply.bulk(&member.bytes()));
 }
 
 pub(crate) fn smembers(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     let set = Set::of(read(ctx, guard, hashes)?)?;
-    let members: Vec<_> = set.elements().iter().map(|(member, ())| *member).collect();
-    write_members(ctx, &members);
+    let members = set.elements().iter().map(|(member, ())| *member);
+    write_members(ctx, set.len(), members);
     Ok(())
 }
 
@@ -280,11 +282,11 @@ fn combine_then(
     ctx: &mut Context<'_>,
     operation: Operation,
     found: &[Option<Object<'_>>],
-    ends: impl FnOnce(&mut Context<'_>, Set<'_>) -> Result<Vec<Write>, Failure>,
+    ends: impl FnOnce(&mut Context<'_>, &Members) -> Result<Vec<Write>, Failure>,
 ) -> Result<Vec<Write>, Failure> {
     let (mut progress, part) = ctx.begin_part();
     if combined(ctx, operation, found, (&mut progress, &part))? {
-        return ends(ctx, progress.members.set()?);
+        return ends(ctx, &progress.members);
     }
     let done = progress.done;
     Err(ctx.end_part(progress, done, Vec::new()))
@@ -297,9 +299,8 @@ fn combine(
     operation: Operation,
 ) -> Done {
     computed_at_once(ctx, guard, hashes, |ctx, found| {
-        combine_then(ctx, operation, found, |ctx, set| {
-            let members: Vec<_> = set.elements().iter().map(|(member, ())| *member).collect();
-            write_members(ctx, &members);
+        combine_then(ctx, operation, found, |ctx, members| {
+            write_members(ctx, members.len(), members.all());
             Ok(Vec::new())
         })
     })
@@ -314,7 +315,8 @@ fn combine_into(
 ) -> Done {
     computed_at_once(ctx, guard, hashes, |ctx, found| {
         let found = found.get(1..).unwrap_or_default();
-        combine_then(ctx, operation, found, |ctx, set| {
+        combine_then(ctx, operation, found, |ctx, members| {
+            let set = members.set()?;
             ctx.integer(set.len() as i64)?;
             let value = encoded(|parts| set.store(parts))?;
             Ok(vec![Write::result(0, value, true, event(ctx.spec.name))])
@@ -374,11 +376,11 @@ pub(crate) fn sintercard(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &
     let keys = parse_keys(ctx, 1, too_few, too_many)?;
     let limit = parse_limit(ctx, 2 + keys)?;
     computed_at_once(ctx, guard, hashes, |ctx, found| {
-        combine_then(ctx, Operation::Intersection, found, |ctx, set| {
+        combine_then(ctx, Operation::Intersection, found, |ctx, members| {
             let count = if limit > 0 {
-                set.len().min(limit)
+                members.len().min(limit)
             } else {
-                set.len()
+                members.len()
             };
             ctx.integer(count as i64)?;
             Ok(Vec::new())
