@@ -121,7 +121,7 @@ impl Context<'_> {
                 }
                 Ok(false) => {}
                 Err(failure) => {
-                    self.put_off();
+                    self.put_off(&failure, deadline_ms);
                     return Err(failure);
                 }
             }
@@ -161,12 +161,23 @@ impl Context<'_> {
     }
 
     /// The request has failed or is shown again: it has not looked at everything. Until then its
-    /// wait may be ended.
-    fn put_off(&mut self) {
-        if let Some(known) = &self.client.key_wait
-            && let Some(ticket) = known.ticket
-        {
-            self.shared.waiters.put_off(ticket, &known.keys);
+    /// wait may be ended, and its time goes on, also if it has entered no queue yet.
+    fn put_off(&mut self, failure: &Failure, deadline_ms: u64) {
+        let is_first = self.client.key_wait.is_none() && !self.local.in_exec;
+        if is_first && matches!(failure, Failure::GoesOn) {
+            self.client.key_wait = Some(Box::new(KeyWait {
+                deadline_ms,
+                table: self.table,
+                ticket: None,
+                keys: Vec::new(),
+                places: Vec::new(),
+                last_ids: Vec::new(),
+            }));
+        }
+        if let Some(known) = &self.client.key_wait {
+            if let Some(ticket) = known.ticket {
+                self.shared.waiters.put_off(ticket, &known.keys);
+            }
             let state = &self.client.record().key_wait;
             state.store(state::WAITS, Ordering::Relaxed);
         }

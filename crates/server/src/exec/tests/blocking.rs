@@ -483,6 +483,35 @@ fn a_reserved_key_keeps_elements_of_others_back_only_if_it_has_some() {
     assert_eq!(world.keys_waited_for(), 0);
 }
 
+/// The time of a request whose first look met a reserved key began again at each look, and CLIENT
+/// UNBLOCK did not end its wait.
+#[test]
+fn the_time_of_a_request_goes_on_before_a_reserved_key() {
+    let mut world = World::new(3);
+    let [waiter, holder] = [0, 2].map(|who| world.callers[who].client.id());
+    let session = world.executors[0].session().expect("a session");
+    let hash = session.pin().hash(b"a");
+    let shared = world.server.shared.this().expect("it is there");
+    world.expect(1, "RPUSH a x", ":1\r\n");
+    for request in ["BLPOP a 0.5", "BLPOP a 0"] {
+        let (keys, most) = (std::iter::once(hash), Duration::from_secs(600));
+        assert!(shared.commands.reserve(holder, keys, most));
+        for _ in 0..2 {
+            world.expect(0, request, "");
+            let verdict = world.callers[0].client.verdict();
+            assert!(matches!(verdict, Verdict::Paused { .. }), "{request}");
+        }
+        match request {
+            "BLPOP a 0" => world.expect(1, &format!("CLIENT UNBLOCK {waiter}"), ":1\r\n"),
+            _ => world.pass_deadline(0),
+        }
+        world.expect(0, request, "*-1\r\n");
+    }
+    shared.commands.release(holder);
+    world.expect(0, "BLPOP a 0", &pair("a", "x"));
+    assert_eq!(world.keys_waited_for(), 0);
+}
+
 /// CLIENT PAUSE kept the end of a wait back; when it was over, an element was taken for a client
 /// that had given up.
 #[test]
