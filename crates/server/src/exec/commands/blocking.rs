@@ -7,6 +7,11 @@
 //! change of the served slots shows the request again, and it begins anew. So all checks of a
 //! request are made at that moment, and it has had no effect before.
 //!
+//! **Reserved keys.** If the first key with elements is reserved by another client, the request is
+//! shown again until the reservation ends. Meanwhile it keeps its places in the queues of all its
+//! keys, so that no later client comes before it. The price: those behind it in the queue of
+//! another key get nothing from there so long, though that key may have elements.
+//!
 //! **Invariants**
 //! - B1: the entries of a request in the queues are those of its client's `KeyWait`. It leaves the
 //!   queues when it is answered, in whatever way, and when its client is closed.
