@@ -33,14 +33,24 @@ pub(crate) struct Index {
 impl Index {
     /// An index of names, each at its place.
     pub(crate) fn of<'n>(names: impl ExactSizeIterator<Item = Text<'n>>) -> Index {
-        let mut index = Index {
-            slots: vec![0; (2 * names.len()).next_power_of_two().max(16)],
-            used: 0,
-        };
+        let mut index = Index::with_room(names.len());
         for (place, name) in names.enumerate() {
             index.put(hash(&name), place);
         }
         index
+    }
+
+    /// An index without names, with room for so many.
+    pub(crate) fn with_room(names: usize) -> Index {
+        Index {
+            slots: vec![0; (2 * names).next_power_of_two().max(16)],
+            used: 0,
+        }
+    }
+
+    /// Number of its names.
+    pub(crate) fn used(&self) -> usize {
+        self.used
     }
 
     /// Memory of its slots.
@@ -48,7 +58,7 @@ impl Index {
         self.slots.capacity() * size_of::<u64>()
     }
 
-    /// Whether another name has room; if not, a new index is to be made.
+    /// Whether another name has room; if not, a larger index is to be made.
     pub(crate) fn has_room(&self) -> bool {
         2 * self.used < self.slots.len()
     }

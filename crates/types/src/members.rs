@@ -8,6 +8,9 @@ use crate::text::Text;
 
 /// A comparison with a member decodes it, so fewer of them cost as much as an index.
 const DECODED_MAX: usize = COMPARISONS_MAX / 4;
+/// With each new member so many others go from a full index to the next one, which is twice as
+/// large: they are all there long before that is full too.
+const MOVED_AT_ONCE: usize = 4;
 
 /// See the head of this file.
 #[derive(Default)]
@@ -16,8 +19,12 @@ pub struct Members {
     bytes: Vec<u8>,
     /// Where each begins.
     starts: Vec<usize>,
-    /// Places of all members; `None`: they are searched one by one.
+    /// Places of all members, but for those that are in `next` alone; `None`: they are searched
+    /// one by one.
     index: Option<Index>,
+    /// The index that is to replace a full one: it has all members that came since, and this many
+    /// of those before.
+    next: Option<(Index, usize)>,
 }
 
 impl Members {
@@ -31,8 +38,10 @@ impl Members {
 
     /// Memory that it takes.
     pub fn memory_bytes(&self) -> usize {
-        let index = self.index.as_ref().map_or(0, Index::memory_bytes);
-        self.bytes.capacity() + self.starts.capacity() * size_of::<usize>() + index
+        let next = self.next.as_ref().map(|(next, _)| next);
+        let indexes = self.index.iter().chain(next).map(Index::memory_bytes);
+        let indexes: usize = indexes.sum();
+        self.bytes.capacity() + self.starts.capacity() * size_of::<usize>() + indexes
     }
 
     /// All members.
@@ -77,9 +86,13 @@ impl Members {
     #[inline]
     pub fn position(&self, member: &Text<'_>) -> Option<usize> {
         let is_at = |place: usize| self.at(place).is_some_and(|it| it == *member);
-        match &self.index {
-            Some(index) => index.find(member, is_at),
-            None => (0..self.len()).find(|place| is_at(*place)),
+        match (&self.index, &self.next) {
+            (Some(index), None) => index.find(member, is_at),
+            (Some(index), Some((next, _))) => {
+                let found = next.find(member, is_at);
+                found.or_else(|| index.find(member, is_at))
+            }
+            (None, _) => (0..self.len()).find(|place| is_at(*place)),
         }
     }
 
@@ -94,10 +107,28 @@ impl Members {
     pub fn add(&mut self, member: &Text<'_>) {
         self.starts.push(self.bytes.len());
         member.encode(&mut self.bytes);
-        match &mut self.index {
-            None => {}
-            Some(index) if index.has_room() => index.add(member, self.starts.len() - 1),
-            Some(_) => self.index = Some(self.new_index()),
+        let place = self.starts.len() - 1;
+        let Some(index) = &mut self.index else {
+            return;
+        };
+        if self.next.is_none() && index.has_room() {
+            return index.add(member, place);
+        }
+        let all = index.used();
+        let (mut next, moved) = match self.next.take() {
+            Some(next) => next,
+            None => (Index::with_room(2 * all), 0),
+        };
+        next.add(member, place);
+        let end = all.min(moved + MOVED_AT_ONCE);
+        for place in moved..end {
+            if let Some(member) = self.at(place) {
+                next.add(&member, place);
+            }
+        }
+        match end < all {
+            true => self.next = Some((next, end)),
+            false => self.index = Some(next),
         }
     }
 
@@ -158,7 +189,14 @@ mod tests {
             assert_eq!(members.position(&more[0]), None);
         }
         let before = members.memory_bytes();
-        more.iter().for_each(|member| members.insert(member));
+        let mut growing = 0;
+        for (n, member) in more.iter().enumerate() {
+            members.insert(member);
+            assert_eq!(members.position(member), Some(few.len() + n));
+            assert_eq!(members.position(&all[n]), Some(n));
+            growing += usize::from(members.next.is_some());
+        }
+        assert!((500..1_500).contains(&growing), "{growing}");
         all.iter().for_each(|member| members.insert(member));
         assert_eq!(members.len(), all.len());
         assert!(members.memory_bytes() > before);
