@@ -256,7 +256,8 @@ impl Context {
     }
 
     /// Meets an entry to which the index did not point. `None`: there is no room for its
-    /// tombstone, or the index has to be asked again, or a damaged slot stops the victim here (C6).
+    /// tombstone, or the index has to be asked again, or a damaged slot stops the victim here
+    /// (context::C6).
     pub(super) fn meet_dead(
         &mut self,
         core: &Core,

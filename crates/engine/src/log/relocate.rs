@@ -7,8 +7,8 @@
 //!
 //! **Invariants**
 //! - R1: a segment stays wanted until a pass has it as a victim, or until no pass may take it any
-//!   more. A pass ends in a Swap, or it is given up and its victims stay listed (swap::given_up). So
-//!   a wanted segment that is no longer listed has been replaced, durably.
+//!   more. A pass ends in a Swap, or it is given up and its victims stay listed (swap::given_up).
+//!   So a wanted segment that is no longer listed has been replaced, durably.
 //! - R2: a pass for wanted segments takes one at a time: full segments of large entries may need
 //!   more survivors than there are victims, and one survivor is always available.
 //!

@@ -1,4 +1,4 @@
-//! What a world knows of its bulk data (`fill`).
+//! The bulk data of a world, as its clients and checks know it (`fill`).
 
 use duramen_base::ids::{KeyRange, TableId};
 use std::collections::BTreeMap;

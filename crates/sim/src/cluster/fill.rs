@@ -45,7 +45,7 @@ const EXTRA_BYTES: u64 = 48;
 const WRITTEN_PERCENT: u64 = 125;
 /// Members report their sizes every 10 s, and the coordinator stores them 10 s later.
 const STORED_US: u64 = 24 * SECOND;
-/// What the page promises beyond N - 1 of N servers, in percent.
+/// The promise of the page beyond N - 1 of N servers, in percent.
 const LESS_PERCENT: u64 = 5;
 /// Time within which the others serve the data of a server that stays away, or say why not.
 const ALONE_US: u64 = 20 * SECOND;

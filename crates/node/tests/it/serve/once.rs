@@ -55,7 +55,8 @@ fn a_client_is_served_when_its_lease_is_known_and_not_after_it_ended() {
     );
 }
 
-/// X9: a pause may begin when the request is admitted already, also between two operations of it.
+/// serve::X9: a pause may begin when the request is admitted already, also between two of its
+/// operations.
 #[test]
 fn writes_that_wait_leave_no_record() {
     let mut world = World::new();

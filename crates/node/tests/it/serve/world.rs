@@ -129,7 +129,7 @@ pub(crate) struct World {
     pub(crate) is_paused: bool,
 }
 
-/// What its servant sees.
+/// The view that its servant has.
 struct Seen<'a> {
     view: &'a View,
     is_paused: bool,
