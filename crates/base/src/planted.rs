@@ -71,6 +71,8 @@ pub enum Bug {
     SideIsCleaned,
     /// given_up::GU4: a pass takes a segment whose compaction was given up.
     StoppedIsCleaned,
+    /// levels::V1: a victim that was filled again since it was looked at is claimed.
+    ClaimedUnseen,
     /// A segment of a side log leaves memory before its bytes are stored elsewhere.
     UnwrittenLeavesMemory,
     /// A side log that is given up removes only its entries in memory from the index.

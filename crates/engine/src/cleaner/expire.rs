@@ -71,7 +71,8 @@ pub fn expire_segment(
         // thread that sees the window opened again also sees its new incarnation.
         let usable = segment.is_in_log()
             && segment.incarnation() == incarnation
-            && core.space.is_cold(window) == warmed;
+            && core.space.is_cold(window) == warmed
+            && !core.is_held(window);
         // before `end`: bytes that are counted here are appended
         let seen = segment.seen_expiry();
         let end = start + segment.appended_bytes() as usize;
@@ -160,7 +161,9 @@ impl Context {
         if self.has_warmed() || !segment.claim() {
             return;
         }
-        if tier.is_cold(window as usize) && core.warm(tier, window) {
+        // Looked at again: in between, a side log may have got the window (swap::D6).
+        let is_free = tier.is_cold(window as usize) && !core.is_held(window);
+        if is_free && core.warm(tier, window) {
             expire_segment(core, window, true, self.number, self.slot, self.me());
             core.space.decommit(window);
         }

@@ -7,7 +7,8 @@
 //! frames. A Swap then replaces the victims (`log::swap`).
 //!
 //! **Invariants**
-//! - V1: victims are durably closed; those of a pass are also settled (swap::D3).
+//! - V1: victims are durably closed; those of a pass are also settled (swap::D3). A context looks
+//!   again once it has claimed them: another one may have cleaned the window, and a head filled it.
 //! - V2: an entry is needed if it is: an object that the index points to; a tombstone whose victim
 //!   is listed and does not leave with it; a completion that its tracker keeps; a dead object with
 //!   an embedded victim that would be needed as a tombstone (of one version less, so that another

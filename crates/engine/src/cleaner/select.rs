@@ -15,6 +15,7 @@ use crate::space::Purpose;
 use crate::space::segment::State;
 use crate::space::{SEGLET_BYTES, SEGMENT_HEADER_BYTES};
 use duramen_base::ids::SegmentId;
+use duramen_base::planted::{Bug, has_bug};
 use std::collections::BTreeMap;
 
 /// Victims per selection: enough to sort by age, few enough that the choice is fresh.
@@ -122,7 +123,7 @@ fn select_emptier(
     candidates.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
     // A small store must leave something for the other cleaners.
     let wanted = (closed_total / 16).clamp(1, VICTIMS_MAX);
-    let mut victims = claim(core, candidates, wanted, Some(on_flash));
+    let mut victims = claim(core, candidates, wanted, For::Level { on_flash });
     victims.sort_unstable_by_key(|window| core.space.segments[*window as usize].opened_tick());
     victims
 }
@@ -152,7 +153,8 @@ pub fn select_hollow(core: &Core, node: usize) -> Vec<u32> {
     // Wholly dead segments are not read.
     let dead = candidates.partition_point(|(live, _)| *live == 0);
     let candidates = candidates.into_iter().map(|(_, window)| (0.0, window));
-    claim(core, candidates.collect(), dead.max(HOLLOW_MAX), Some(true))
+    let what_for = For::Level { on_flash: true };
+    claim(core, candidates.collect(), dead.max(HOLLOW_MAX), what_for)
 }
 
 /// As [`select_hollow`], of segments that may be victims of a pass, if they are more than the
@@ -171,7 +173,7 @@ pub fn select_hollow_on_disk(core: &Core, log: &Log, node: usize) -> Vec<u32> {
         return Vec::new();
     }
     let candidates = candidates.into_iter().map(|(_, window)| (0.0, window));
-    claim(core, candidates.collect(), HOLLOW_MAX, Some(true))
+    claim(core, candidates.collect(), HOLLOW_MAX, For::PassOnFlash)
 }
 
 /// True if the window's bytes are readable on flash, or are in memory, as `on_flash` demands.
@@ -254,7 +256,7 @@ pub fn select_memory(core: &Core, log: &Log, node: usize) -> Vec<u32> {
         core,
         candidates,
         (total / 16).clamp(1, COMPACTIONS_MAX),
-        Some(false),
+        For::Level { on_flash: false },
     )
 }
 
@@ -311,7 +313,7 @@ pub fn select_disk(
         return select_to_merge(core, log, node, room);
     }
     let chosen = chosen.into_iter().map(|(score, window, _)| (score, window));
-    let mut victims = claim(core, chosen.collect(), PASS_VICTIMS_MAX, None);
+    let mut victims = claim(core, chosen.collect(), PASS_VICTIMS_MAX, For::Pass);
     victims.sort_unstable_by_key(|window| core.space.segments[*window as usize].opened_tick());
     victims
 }
@@ -423,7 +425,7 @@ fn select_to_merge(core: &Core, log: &Log, node: usize, room: u64) -> Vec<u32> {
         core.space.segment_bytes() as u64,
     ));
     let chosen = candidates.iter().map(|segment| (0.0, segment.window));
-    claim(core, chosen.collect(), PASS_VICTIMS_MAX, None)
+    claim(core, chosen.collect(), PASS_VICTIMS_MAX, For::Pass)
 }
 
 /// A segment that may be a victim of a merging pass.
@@ -472,7 +474,7 @@ pub fn select_wanted(core: &Core, log: &Log, node: usize) -> Vec<u32> {
     if log.swaps().room_for_survivors() == 0 {
         return Vec::new();
     }
-    claim(core, wanted, 1, None)
+    claim(core, wanted, 1, For::Pass)
 }
 
 /// Asks for the relocation of a segment for which a token stands, one at a time (levels::V5).
@@ -489,26 +491,134 @@ pub fn want_of_token(core: &Core, log: &Log, node: usize) {
     }
 }
 
-/// `on_flash`: where they must be; a window may turn cold between two looks.
-fn claim(
-    core: &Core,
-    candidates: Vec<(f64, u32)>,
-    wanted: usize,
-    on_flash: Option<bool>,
-) -> Vec<u32> {
+/// Where the windows must be that a context claims, and what for.
+#[derive(Clone, Copy)]
+enum For {
+    /// Compaction, or cleaning of a store without a log: in memory or on flash.
+    Level { on_flash: bool },
+    /// A pass, which takes settled segments alone (swap::D3).
+    Pass,
+    /// A pass for segments on flash.
+    PassOnFlash,
+}
+
+/// Claims the first of these that may be victims. Each is checked once it is claimed: since it was
+/// looked at, the window may have turned cold, or may have been cleaned and filled again, and the
+/// disk may not have its new bytes (levels::V1).
+fn claim(core: &Core, candidates: Vec<(f64, u32)>, wanted: usize, what_for: For) -> Vec<u32> {
+    let is_in_place = |window: u32| match what_for {
+        For::Level { on_flash } => is_where(core, window, on_flash),
+        For::Pass => true,
+        For::PassOnFlash => is_where(core, window, true),
+    };
+    let is_on_disk = |window: u32| {
+        core.log.as_deref().is_none_or(|log| {
+            let segment = log.segment_of(window as usize);
+            let is_of_pass = matches!(what_for, For::Pass | For::PassOnFlash);
+            log.is_victim_to_be(window) && (!is_of_pass || log.swaps().needs().is_settled(segment))
+        })
+    };
+    let may_be_victim =
+        |window: u32| is_in_place(window) && (is_on_disk(window) || has_bug(Bug::ClaimedUnseen));
     candidates
         .into_iter()
         .map(|(_, window)| window)
         .filter(|window| core.space.segments[*window as usize].claim())
         .filter(|window| {
-            let is_right = on_flash.is_none_or(|on_flash| is_where(core, *window, on_flash));
-            if !is_right {
+            let may_be_victim = may_be_victim(*window);
+            if !may_be_victim {
                 core.space.unclaim(*window);
             }
-            is_right
+            may_be_victim
         })
         .take(wanted)
         .collect()
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod claims {
+    use super::{For, claim, closed_windows};
+    use crate::log::Collected;
+    use crate::{LogOptions, Options, Store, TableId};
+    use duramen_base::ids::Level;
+    use duramen_base::planted::{Bug, with_bug};
+
+    /// Looks at a window, lets another context clean it and a head fill it again, and claims it for
+    /// a compaction and for a pass: whether each gets it while the disk does not have its bytes,
+    /// and when it has them.
+    fn claims_of_a_window_that_was_filled_again() -> [bool; 4] {
+        let store = Store::new(Options {
+            heads: 1,
+            cleaners: 0,
+            log: Some(LogOptions::new(1)),
+            ..Options::new(64 << 20)
+        })
+        .expect("a store");
+        let (core, log) = (store.core(), store.log().expect("a log"));
+        let mut session = store.session().expect("a session");
+        let mut write = |value: &[u8]| {
+            let mut guard = session.pin();
+            let hash = guard.hash(b"key");
+            guard
+                .write(TableId::DEFAULT, hash, b"key", value, None)
+                .expect("room");
+            drop(guard);
+            store.close_heads();
+        };
+        let commit = || {
+            let mut collected = Collected::default();
+            log.collect(&mut collected);
+            log.complete(&mut collected, Level::Synced);
+        };
+        write(b"1");
+        commit();
+        let looked: Vec<u32> = closed_windows(core, log, 0).collect();
+        let [window] = looked[..] else {
+            panic!("{looked:?}");
+        };
+        let segment = &core.space.segments[window as usize];
+        let first = log.segment_of(window as usize);
+        write(b"2"); // "1" is dead
+        commit();
+        for _ in 0..100 {
+            if !segment.is_in_log() {
+                break;
+            }
+            store.clean_step(1);
+        }
+        assert!(!segment.is_in_log(), "another context cleaned it");
+        write(b"3");
+        let second = log.segment_of(window as usize);
+        assert!(segment.is_closed() && second != first, "a head filled it");
+        let claims = |what_for| {
+            let claimed = claim(core, vec![(1.0, window)], 1, what_for);
+            claimed
+                .iter()
+                .for_each(|window| core.space.unclaim(*window));
+            claimed == [window]
+        };
+        let both = || [claims(For::Level { on_flash: false }), claims(For::Pass)];
+        let before = both();
+        commit();
+        let after = both();
+        [before[0], before[1], after[0], after[1]]
+    }
+
+    /// levels::V1. It was cleaned before its bytes were on disk, and the disk got those of a third
+    /// segment in their place.
+    #[test]
+    fn a_window_that_was_filled_again_is_claimed_once_the_disk_has_it() {
+        assert_eq!(
+            claims_of_a_window_that_was_filled_again(),
+            [false, false, true, true]
+        );
+    }
+
+    #[test]
+    fn a_claim_of_what_was_not_looked_at_is_found() {
+        let claims = with_bug(Bug::ClaimedUnseen, claims_of_a_window_that_was_filled_again);
+        assert_eq!(claims, [true; 4]);
+    }
 }
 
 #[cfg(test)]

@@ -568,8 +568,9 @@ impl SideLog {
 /// those inside.
 fn claim(core: &Core, window: u32) {
     let known = &core.space.segments[window as usize];
-    // Without a tier no other thread claims a held window.
-    while !known.claim() && known.state() == segment::State::Victim && core.space.tier.is_some() {
+    // A cleaner that looked at the window before it was filled may claim it for an instant.
+    let may_be_claimed = || core.space.tier.is_some() || core.is_held(window);
+    while !known.claim() && known.state() == segment::State::Victim && may_be_claimed() {
         core.reap(core.space.node_of(window));
         yield_now();
     }
