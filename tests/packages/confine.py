@@ -132,7 +132,10 @@ def main(unit):
         environment.update(word.split("=", 1) for word in words)
     command = []
     for word in take("ExecStart").split():
-        command += environment.get(word[1:], "").split() if word.startswith("$") else [word]
+        if word.startswith("${"):
+            command.append(environment.get(word[2:-1], ""))
+        else:
+            command += environment.get(word[1:], "").split() if word.startswith("$") else [word]
     assert take("CapabilityBoundingSet") == take("AmbientCapabilities") == ""
     for capability in range(41):
         libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
