@@ -238,6 +238,8 @@ pub enum Bug {
     MigratedToTheDead,
     /// A migration's completion counts although the source was recovered meanwhile.
     MigrationOutlivesSource,
+    /// A drained server's tablet whose move was given up is not tried again.
+    DrainForgotten,
     /// Owners are sent changed tablets with a version that they already have.
     VersionReused,
     /// A second enlistment with the same request makes a second server.

@@ -346,6 +346,11 @@ impl Coordinator {
         };
         self.affect(record.from);
         self.affect(record.to);
+        let drains = |source: &super::Server| source.record.entry.draining;
+        let is_drained = self.servers.get(&record.from).is_some_and(drains);
+        if is_drained && !has_bug(Bug::DrainForgotten) {
+            self.arm(self.now_us + DRAIN_REST_US, Timer::Drain(record.from));
+        }
         true
     }
 

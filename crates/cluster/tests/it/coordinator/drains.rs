@@ -1,7 +1,8 @@
-//! Drains whose moves fail.
+//! Drains whose moves fail, or are given up.
 
 use crate::coordinator::rig::Rig;
 use duramen_base::ids::{KeyRange, SegmentId, ServerId};
+use duramen_base::planted::{Bug, with_bug};
 use duramen_wire::native::message::{
     Admin, MigrationOutcome, MigrationStatus, RangeLoad, ToCoordinator,
 };
@@ -137,4 +138,57 @@ fn a_tablet_that_does_not_fit_is_moved_in_parts() {
     assert!(parts.iter().all(|part| part.first.0 % (1 << 50) == 0));
     let owns = rig.leader.coordinator.status().tablets;
     assert!(owns.iter().all(|tablet| tablet.owner != drained));
+}
+
+/// A server is drained, and `end` ends its first moves; the tablets of drained servers a minute
+/// later.
+fn left_after(end: fn(&mut Rig, &MigrationStatus)) -> usize {
+    let mut rig = Rig::new();
+    let servers = rig.enlist_some(4);
+    rig.create_table("a", 8);
+    rig.create_table("b", 4);
+    rig.be_good();
+    rig.admin(Admin::Drain { server: servers[0] });
+    let first = rig.status().migrations;
+    assert_eq!(first.len(), 2);
+    for migration in first {
+        end(&mut rig, &migration);
+    }
+    for _ in 0..60 {
+        for migration in rig.status().migrations {
+            complete(&mut rig, &migration);
+            rig.be_good();
+        }
+        rig.live(SECOND_US);
+    }
+    let status = rig.status();
+    let drained = status.servers.iter().filter(|entry| entry.draining);
+    let drained: Vec<ServerId> = drained.map(|entry| entry.server).collect();
+    let owners = status.tablets.iter().map(|tablet| tablet.owner);
+    owners.filter(|owner| drained.contains(owner)).count()
+}
+
+/// The drain of a move's target, an operator and a dropped table end moves without a report of
+/// either side: nothing tried the tablets again, and the drain that had begun them never ended.
+#[test]
+fn a_drain_goes_on_after_moves_that_were_given_up() {
+    let ends: [fn(&mut Rig, &MigrationStatus); 3] = [
+        |rig, migration| {
+            let server = migration.to;
+            rig.admin(Admin::Drain { server });
+        },
+        |rig, migration| {
+            let migration = migration.migration;
+            rig.admin(Admin::AbortMigration { migration });
+        },
+        |rig, _| {
+            let name = "a".to_owned();
+            rig.admin(Admin::DropTable { name });
+        },
+    ];
+    for (n, end) in ends.into_iter().enumerate() {
+        assert_eq!(left_after(end), 0, "{n}");
+        let left = with_bug(Bug::DrainForgotten, || left_after(end));
+        assert!(left > 0, "not found: {n}");
+    }
 }
