@@ -484,10 +484,18 @@ impl Coordinator {
         CoordinatorAnswer::Admin(AdminAnswer::Done)
     }
 
-    /// The reason why no tablet leaves a drained server that owns some; for people.
+    /// The reason why no tablet leaves a drained server that owns some or is to own some; for
+    /// people.
     pub(super) fn drain_waits_for(&self, server: ServerId) -> Option<String> {
         let drained = self.servers.get(&server).filter(|s| s.is_up())?;
-        let owned = self.owned.get(&server).filter(|owned| !owned.is_empty())?;
+        let owned = self.owned.get(&server).filter(|owned| !owned.is_empty());
+        let Some(owned) = owned else {
+            let parts = drained.recovering;
+            let recovers = drained.record.entry.draining && parts > 0;
+            return recovers.then(|| {
+                format!("it recovers data of dead servers (parts: {parts}), which moves on then")
+            });
+        };
         let mut migrations = self.migrations.values();
         let leaves = migrations.any(|migration| migration.record.from == server);
         if !drained.record.entry.draining || leaves {

@@ -1,6 +1,7 @@
 //! Recoveries: the replayed segments, the recovery masters, and the owners afterwards.
 
 mod control;
+mod drains;
 mod leases;
 mod losses;
 
