@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use clap::Args;
 use duramen_base::ids::ServerId;
 use duramen_client::Admin;
-use duramen_wire::native::message::{Overview, ServerStatus};
+use duramen_wire::native::message::{Overview, ServerShare, ServerStatus};
 use serde_json::json;
 use std::time::Instant;
 
@@ -80,17 +80,28 @@ pub(crate) fn drain(args: &DrainArgs, cluster: &Cluster, json: bool) -> Result<(
     let server = names::server(&overview.status, &args.server.server)?.server;
     cluster.ask(Admin::Drain { server })?;
     let mut left = owned(&overview, server);
+    let mut waits_for = None;
     if args.wait {
         wait(cluster, server, args.wait_for, left)?;
         left = 0;
+    } else if left == 0 {
+        // A recovery may be about to give it some, or has.
+        let share = share(&cluster.overview()?, server);
+        (left, waits_for) = (share.tablets, share.waits_for);
     }
-    let text = match left {
-        0 => format!("server {server} is drained: it owns nothing, and gets nothing\n"),
-        left => {
+    let value = json!({
+        "server": server.to_string(),
+        "draining": true,
+        "tablets_left": left,
+        "drain_waits_for": waits_for,
+    });
+    let text = match (left, waits_for) {
+        (0, None) => format!("server {server} is drained: it owns nothing, and gets nothing\n"),
+        (0, Some(why)) => format!("server {server} is not drained yet: {why}\n"),
+        (left, _) => {
             format!("server {server} is being drained of {left} tablets; see `duramen status`\n")
         }
     };
-    let value = json!({ "server": server.to_string(), "draining": true, "tablets_left": left });
     say(json, &text, &value)
 }
 
@@ -118,20 +129,26 @@ fn progress(overview: &Overview, server: ServerId, all: u64) -> String {
     line
 }
 
+/// Whether it owns nothing, and no recovery is about to give it something.
+fn is_empty(share: &ServerShare) -> bool {
+    share.tablets == 0 && share.waits_for.is_none()
+}
+
 /// `all`: its tablets at the beginning.
 fn wait(cluster: &Cluster, server: ServerId, patience: Duration, all: u64) -> Result<(), Failure> {
     let until = Instant::now() + std::time::Duration::from_millis(patience.ms);
     let mut say_at = Instant::now() + SAY_EVERY;
     loop {
         let overview = ask_patiently(until, "draining", || cluster.overview())?;
-        let left = owned(&overview, server);
+        let share = share(&overview, server);
+        let left = share.tablets;
         let entry = overview
             .status
             .servers
             .iter()
             .find(|entry| entry.server == server);
         let stays = entry.is_some_and(|e| e.status == ServerStatus::Up && e.draining);
-        if left == 0 {
+        if is_empty(&share) {
             return Ok(());
         }
         if !stays {
@@ -140,8 +157,10 @@ fn wait(cluster: &Cluster, server: ServerId, patience: Duration, all: u64) -> Re
             )));
         }
         if Instant::now() >= until {
+            let why = share.waits_for.map(|why| format!("; it waits: {why}"));
+            let why = why.unwrap_or_default();
             return Err(Failure::Coordinator(format!(
-                "server {server} still owns {left} tablets; draining goes on"
+                "server {server} still owns {left} tablets{why}; draining goes on"
             )));
         }
         if Instant::now() >= say_at {
@@ -176,4 +195,23 @@ pub(crate) fn crash(args: &CrashArgs, cluster: &Cluster, json: bool) -> Result<(
     };
     let value = json!({ "server": server.to_string(), "crashed": true, "tablets": left });
     say(json, &text, &value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `drain --wait` ended while a recovery was about to give the server tablets.
+    #[test]
+    fn a_server_that_is_about_to_get_tablets_is_not_drained() {
+        let of = |tablets, waits_for: Option<&str>| ServerShare {
+            server: ServerId::new(2, 1),
+            tablets,
+            room: None,
+            waits_for: waits_for.map(str::to_owned),
+        };
+        assert!(is_empty(&of(0, None)));
+        assert!(!is_empty(&of(1, None)));
+        assert!(!is_empty(&of(0, Some("it recovers"))));
+    }
 }
