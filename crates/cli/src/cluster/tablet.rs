@@ -1,13 +1,13 @@
 //! `duramen tablet`: lists, splits and moves tablets.
 
-use super::{Cluster, names, place, say, unfit};
+use super::{Cluster, ask_patiently, names, place, say, unfit};
 use crate::arguments::Duration;
 use crate::failure::Failure;
 use clap::{Args, Subcommand};
 use duramen_base::ids::{KeyRange, MigrationId, RouteHash, TableId};
 use duramen_client::{Admin, AdminAnswer};
 use duramen_format::hash::KeyHasher;
-use duramen_wire::native::message::{ServerStatus, Status, TableEntry, TabletRoute};
+use duramen_wire::native::message::{Overview, ServerStatus, Status, TableEntry, TabletRoute};
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -301,9 +301,13 @@ fn move_range(cluster: &Cluster, migrate: &MigrateArgs, json: bool) -> Result<()
         let text = format!("{} {what} to {to}; see `duramen status`\n", begun.len());
         return say(json, &text, &value);
     }
-    wait(cluster, migrate.wait_for, &begun)?;
+    let until = Instant::now() + std::time::Duration::from_millis(migrate.wait_for.ms);
+    wait(until, || {
+        let overview = cluster.overview();
+        overview.map(|overview| is_under_way(&overview, &begun))
+    })?;
     // A migration ends by success or failure: the owner shows which.
-    let status = cluster.status()?;
+    let status = ask_patiently(until, MOVE, || cluster.status())?;
     let stayed = chosen(&status, Some(table.table))
         .find(|route| route.range.overlaps(&range) && route.owner != to);
     if let Some(route) = stayed {
@@ -324,22 +328,53 @@ fn move_range(cluster: &Cluster, migrate: &MigrateArgs, json: bool) -> Result<()
     )
 }
 
-/// Waits until none of them is in progress.
-fn wait(cluster: &Cluster, patience: Duration, begun: &[MigrationId]) -> Result<(), Failure> {
-    let until = Instant::now() + std::time::Duration::from_millis(patience.ms);
-    loop {
-        let overview = cluster.overview()?;
-        let shown = &overview.status.migrations;
-        let is_cut = overview.migrations > shown.len() as u64;
-        // A very long list is cut: then wait until there are fewer.
-        if !is_cut && !shown.iter().any(|one| begun.contains(&one.migration)) {
-            return Ok(());
-        }
+/// Goes on while a coordinator restarts.
+const MOVE: &str = "the move";
+
+/// Whether any of these may be in progress.
+fn is_under_way(overview: &Overview, begun: &[MigrationId]) -> bool {
+    let shown = &overview.status.migrations;
+    // A very long list is cut: then wait until there are fewer.
+    let is_cut = overview.migrations > shown.len() as u64;
+    is_cut || shown.iter().any(|one| begun.contains(&one.migration))
+}
+
+/// Waits until nothing is under way.
+fn wait(until: Instant, is_under_way: impl Fn() -> Result<bool, Failure>) -> Result<(), Failure> {
+    while ask_patiently(until, MOVE, &is_under_way)? {
         if Instant::now() >= until {
             return Err(Failure::Coordinator(
                 "it is still in progress: see `duramen status`".to_owned(),
             ));
         }
         std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// `duramen tablet migrate --wait` ended when its coordinator was started again.
+    #[test]
+    fn a_move_is_waited_for_while_a_coordinator_restarts() {
+        let asked = Cell::new(0);
+        let is_under_way = || {
+            asked.set(asked.get() + 1);
+            match asked.get() {
+                1 => Err(Failure::NotReady {
+                    within: std::time::Duration::ZERO,
+                    reason: "it reads its store".to_owned(),
+                }),
+                n => Ok(n < 4),
+            }
+        };
+        let until = Instant::now() + std::time::Duration::from_secs(60);
+        assert!(wait(until, is_under_way).is_ok());
+        assert_eq!(asked.get(), 4);
+        let late = wait(Instant::now(), || Ok(true));
+        assert!(matches!(late, Err(Failure::Coordinator(_))));
     }
 }
