@@ -206,11 +206,10 @@ impl AclState {
         Ok(made)
     }
 
-    /// Replaces all users by those of a file. `requirepass` is the default user's password unless
-    /// the file gives it one.
-    fn load(&self, text: &[u8], place: &str, requirepass: &str) -> Result<(), String> {
+    /// Replaces all users by those of a file, as [`loaded`] makes them.
+    fn load(&self, text: &[u8], place: &str, config: &ServerConfig) -> Result<(), String> {
         self.change(|users| {
-            *users = loaded(users, (text, place), requirepass, &self.catalog)?;
+            *users = loaded(users, (text, place), config, &self.catalog)?;
             Ok(())
         })
     }
@@ -320,27 +319,37 @@ const TOO_OPEN: &str = "refusing to listen beyond this machine while the default
                         password: set `--requirepass`, or give it a password or `off` among the \
                         users";
 
-/// Whether clients beyond this machine are served that show no certificate. If no users are
-/// configured, [`ServerConfig::check`] asks for a password.
+/// Whether configured users decide about strangers. If none are configured,
+/// [`ServerConfig::check`] asks for a password.
 fn is_remote(config: &ServerConfig) -> bool {
+    config.has_users() && serves_strangers(config)
+}
+
+/// Whether clients beyond this machine are served that show no certificate.
+fn serves_strangers(config: &ServerConfig) -> bool {
     let shows_certificate = config.tls_auth_clients == ClientAuth::Yes;
-    config.has_users()
-        && (config.serves_plain() || !shows_certificate)
+    (config.serves_plain() || !shows_certificate)
         && config.bind.iter().any(|address| !address.is_loopback())
 }
 
 /// The users of a file. `requirepass` is the default user's password unless the file gives it one.
+/// A file that would open the server as no start does is refused; one that is open already, by
+/// `ACL SETUSER`, may stay open.
 fn loaded(
     before: &Users,
     (text, place): (&[u8], &str),
-    requirepass: &str,
+    config: &ServerConfig,
     catalog: &Catalog,
 ) -> Result<Users, String> {
     let mut loaded = before
         .load(text, place, catalog)
         .map_err(|fault| fault.to_string())?;
-    require_unless_given(&mut loaded, requirepass, catalog);
-    Ok(loaded)
+    require_unless_given(&mut loaded, &config.requirepass, catalog);
+    let opens = loaded.default_user().is_open() && !before.default_user().is_open();
+    match opens && serves_strangers(config) {
+        true => Err(format!("{place}: {TOO_OPEN}.")),
+        false => Ok(loaded),
+    }
 }
 
 /// Gives the default user this password, unless the file gave it one.
@@ -397,18 +406,17 @@ impl Shared {
         };
         let place = file.display().to_string();
         let text = read(file).map_err(|error| error.to_string());
+        let config = self.config();
         let loaded = text.and_then(|text| match self.membership() {
             None => {
-                let requirepass = &self.config().requirepass;
-                self.acl.load(&text, &place, requirepass)?;
+                self.acl.load(&text, &place, &config)?;
                 self.users_changed();
                 Ok(())
             }
             Some(membership) => {
                 let catalog = &self.acl.catalog;
-                let requirepass = &self.config().requirepass;
                 let load = |users: &mut Users| {
-                    *users = loaded(users, (&text, &place), requirepass, catalog)?;
+                    *users = loaded(users, (&text, &place), &config, catalog)?;
                     Ok(())
                 };
                 self.change_cluster_users(membership, deadline, load)
@@ -611,5 +619,38 @@ mod tests {
         }
         let opened = start(&ServerConfig::default()).expect("it has no users");
         assert!(opened.check_change(&open, &open).is_ok(), "it was open");
+    }
+
+    /// A tool wrote the file of users without the line of the default user. ACL LOAD took it, so
+    /// strangers had all rights, and the next start refused the same file.
+    #[test]
+    fn no_load_of_users_opens_a_server_as_no_start_does() {
+        let start = |config: &ServerConfig| AclState::new(config, crate::exec::catalog());
+        let mut config = ServerConfig {
+            bind: vec!["0.0.0.0".parse().expect("an address")],
+            ..ServerConfig::default()
+        };
+        config.access.users = "user default off\nuser ann on >secret ~* +@all\n".to_owned();
+        let without = b"user ann on >other ~* +@all\n";
+        let users = start(&config).expect("it is closed");
+        let generation = users.generation();
+        let mut member = config.clone(); // which may have the users of its cluster alone
+        member.access.users.clear();
+        for config in [&config, &member] {
+            let why = users.load(without, "users", config).expect_err("refused");
+            assert!(why.contains(TOO_OPEN), "{why}");
+            assert!(!users.is_open() && users.generation() == generation);
+        }
+        let named = b"user default off\nuser ann on >other ~* +@all\n";
+        users.load(named, "users", &config).expect("closed as well");
+        let mut secret = config.clone();
+        secret.requirepass = "secret".to_owned();
+        users.load(without, "users", &secret).expect("a password");
+        assert!(!users.is_open());
+        let mut local = config.clone();
+        local.bind = vec!["127.0.0.1".parse().expect("an address")];
+        users.load(without, "users", &local).expect("this machine");
+        assert!(users.is_open());
+        users.load(without, "users", &config).expect("it was open");
     }
 }
