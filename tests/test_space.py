@@ -188,11 +188,12 @@ def test_a_snapshot_replaces_the_last_one_when_it_is_told_to(durable, tmp_path):
     said = snapshot(other, daily, "--keep", "1")
     left.append(said.split(" in ")[1].split(" after ")[0])
     assert sorted(str(path) for path in daily.iterdir()) == left
-    data = tmp_path / "data"
-    refused = subprocess.run(
-        [harness.BINARY, "snapshot", data, "--replace", "--port", str(server.port)], capture_output=True, text=True
-    )
-    assert refused.returncode == 3 and "data directory of a server" in refused.stderr, refused
+    # And the only one of another server was replaced.
+    cases = ((other, place, "of another store"), (server, tmp_path / "data", "data directory of a server"))
+    for asked, dir, why in cases:
+        words = [harness.BINARY, "snapshot", dir, "--replace", "--port", str(asked.port)]
+        refused = subprocess.run(words, capture_output=True, text=True)
+        assert refused.returncode == 3 and why in refused.stderr, refused
     run("restore", place, tmp_path / "back")
     with durable(dir=tmp_path / "back").connect() as wire:
         assert wire.call("GET", "k") == b"two"

@@ -325,6 +325,12 @@ impl Store {
         self.durable.as_ref().map(|durable| &*durable.log)
     }
 
+    /// The id of the store, which its copies have too; `None` without a directory of its own.
+    #[doc(hidden)]
+    pub fn id(&self) -> Option<u64> {
+        Some(self.local()?.backup.identity().server)
+    }
+
     fn local(&self) -> Option<&Local> {
         self.durable.as_ref()?.log.durable.local()
     }

@@ -199,7 +199,7 @@ impl Durability {
             encryption_key: config.key_source(),
             ..defaults
         };
-        if let Ok(place) = SnapshotPaths::new(config, Target::Dump)
+        if let Ok(place) = SnapshotPaths::new(config, Target::Dump, 0)
             && let Err(error) = place.clear()
         {
             tracing::warn!(dir = %place.fresh.display(), "the beginning of a snapshot is left: {error}");
@@ -340,7 +340,8 @@ impl Durability {
                 job.dir().display()
             ));
         }
-        let place = SnapshotPaths::new(config, target)?;
+        let own = self.store.id().unwrap_or(0);
+        let place = SnapshotPaths::new(config, target, own)?;
         let job = Arc::new(Job::new(place.shown().to_owned()));
         snapshots.latest = Some(Arc::clone(&job));
         Ok((place, job))

@@ -17,15 +17,23 @@ pub(crate) struct SnapshotPaths {
     then: Option<PathBuf>,
     /// Snapshots that stay in its folder, with this one; 0: nothing is removed.
     keep: usize,
+    /// The id of the store; 0: it is not known.
+    own: u64,
 }
 
 impl SnapshotPaths {
-    pub(crate) fn new(config: &ServerConfig, target: Target) -> Result<SnapshotPaths, String> {
+    /// `own`: the id of the store; a place that is only [cleared](Self::clear) needs none: 0.
+    pub(crate) fn new(
+        config: &ServerConfig,
+        target: Target,
+        own: u64,
+    ) -> Result<SnapshotPaths, String> {
         match target {
             Target::Directory(dir) => Ok(SnapshotPaths {
                 fresh: dir,
                 then: None,
                 keep: 0,
+                own,
             }),
             Target::Replacing(dir) => {
                 let name = dir.file_name().unwrap_or_default().display();
@@ -33,12 +41,15 @@ impl SnapshotPaths {
                     fresh: dir.with_file_name(format!(".{name}.new")),
                     then: Some(dir),
                     keep: 0,
+                    own,
                 })
             }
             Target::Numbered { folder, keep } => Ok(SnapshotPaths {
-                fresh: folder.join(".new"),
+                // Other servers may use the folder at the same time.
+                fresh: folder.join(format!(".{own:016x}.new")),
                 then: Some(folder.join(name_of(SystemTime::now()))),
                 keep,
+                own,
             }),
             Target::Dump => {
                 let folder = if config.snapshot_dir.is_empty() {
@@ -56,6 +67,7 @@ impl SnapshotPaths {
                     fresh: folder.join("dump.new"),
                     then: Some(folder.join("dump")),
                     keep: 0,
+                    own,
                 })
             }
         }
@@ -67,7 +79,8 @@ impl SnapshotPaths {
 
     /// Writes the snapshot, and lets it replace the last one only when it is complete. So once
     /// there was a snapshot, `dump` is a complete one at any moment. The remains of a failed
-    /// snapshot are removed; they would keep space that the log needs.
+    /// snapshot are removed; they would keep space that the log needs. A snapshot of another store
+    /// stays, as it may be the only one of that.
     pub(crate) fn make<T>(
         &self,
         write: impl FnOnce(&Path) -> Result<T, String>,
@@ -82,19 +95,24 @@ impl SnapshotPaths {
         let folder = then.parent().unwrap_or(Path::new("/"));
         make_dir(folder).map_err(says("make", folder))?;
         finish_putting(&self.fresh, then).map_err(says("rename", &self.fresh))?;
+        self.check_owner(&self.fresh)?;
         remove_copy(&self.fresh).map_err(says("remove", &self.fresh))?;
         is_copy(then).map_err(says("replace", then))?;
+        self.check_owner(then)?;
         let report = write(&self.fresh).inspect_err(|_| {
             let _ = remove_copy(&self.fresh); // the next snapshot tries again
         })?;
-        is_copy(then).map_err(says("replace", then))?; // a server may use it by now
-        if self.keep > 0 && is_of_another(then, store_of(&self.fresh).ok().flatten()) {
-            let shown = then.display();
-            let _ = remove_copy(&self.fresh); // the next snapshot tries again
+        if store_of(&self.fresh).ok().flatten() != Some(self.own) {
             return Err(format!(
-                "{shown} is a snapshot of another store, made in the same second: try again"
+                "{} was removed or replaced by another server, which uses the same place: give \
+                 each a place of its own",
+                self.fresh.display()
             ));
         }
+        is_copy(then).map_err(says("replace", then))?; // a server may use it by now
+        self.check_owner(then).inspect_err(|_| {
+            let _ = remove_copy(&self.fresh); // the next snapshot tries again
+        })?;
         put_in_place(&self.fresh, then).map_err(says("rename", &self.fresh))?;
         sync_dir(folder).map_err(says("sync", folder))?;
         remove_copy(&self.fresh).map_err(says("remove", &self.fresh))?;
@@ -105,6 +123,29 @@ impl SnapshotPaths {
         Ok(report)
     }
 
+    /// Refuses a path with a snapshot of another store, or with the beginning of one.
+    fn check_owner(&self, path: &Path) -> Result<(), String> {
+        let Some(other) = self.other_store(path) else {
+            return Ok(());
+        };
+        let (shown, own) = (path.display(), self.own);
+        let remedy = match self.keep {
+            0 => "move it away, or give this server another place for its snapshots",
+            _ => "it was made in the same second, so try again",
+        };
+        Err(format!(
+            "{shown} is a snapshot of another store ({other:016x}, and this one is {own:016x}): \
+             {remedy}"
+        ))
+    }
+
+    /// The store in this directory, or that of which it has a copy, if it is not the own one. Other
+    /// contents are no store's: [`remove_copy`] refuses them with the reason.
+    fn other_store(&self, dir: &Path) -> Option<u64> {
+        let found = store_of(dir).ok().flatten();
+        found.filter(|found| *found != self.own)
+    }
+
     /// Removes the oldest of the folder's snapshots of this store that have a name of [`name_of`].
     /// The new one stays, whatever its name: the clock may have been set back. Those of other
     /// servers, which use the same folder, are not counted.
@@ -112,16 +153,12 @@ impl SnapshotPaths {
         if self.keep == 0 {
             return Ok(());
         }
-        let own = match &self.then {
-            Some(then) => store_of(then)?,
-            None => None,
-        };
         let mut found = Vec::new();
         for entry in std::fs::read_dir(folder)? {
             let name = entry?.file_name();
             let is_new = self.then.as_ref().and_then(|then| then.file_name()) == Some(&name);
             let name = name.display().to_string();
-            if is_name(&name) && !is_of_another(&folder.join(&name), own) {
+            if is_name(&name) && self.other_store(&folder.join(&name)).is_none() {
                 found.push((is_new, name));
             }
         }
@@ -141,13 +178,6 @@ impl SnapshotPaths {
         finish_putting(&self.fresh, then)?;
         remove_copy(&self.fresh)
     }
-}
-
-/// Whether the directory has a store, or a copy of one, that is not `own`. Other contents are no
-/// store's: [`remove_copy`] refuses them with the reason.
-fn is_of_another(dir: &Path, own: Option<u64>) -> bool {
-    let found = store_of(dir).ok().flatten();
-    found.is_some() && found != own
 }
 
 /// The name of a snapshot that was taken at this time, in UTC: `20261129-201503`. Later ones have
@@ -267,6 +297,7 @@ mod tests {
             fresh: fresh.clone(),
             then: Some(then.clone()),
             keep: 0,
+            own: 5,
         };
         let held = || std::fs::read_to_string(then.join("LOCK")).ok();
         make(&old, "old");
@@ -299,27 +330,74 @@ mod tests {
         assert!(!is_name("20261129_201503") && !is_name("2026112x-201503"));
     }
 
+    /// Makes the beginning of a snapshot of this store.
+    fn begin(dir: &Path, server: u64) {
+        let superblock = Superblock {
+            block_bytes: 4096,
+            server,
+            hash_seed: 1,
+            created_ms: 1,
+            generation: 2,
+            unfinished: true, // so it may be removed without the rest of a snapshot
+            wal_bytes: 1 << 20,
+            segment_bytes: 2 << 20,
+            frames: 8,
+            cluster: String::new(),
+            encryption: None,
+        };
+        std::fs::create_dir(dir).unwrap();
+        std::fs::write(dir.join("superblock"), superblock.encode()).unwrap();
+    }
+
+    /// Two servers with one `snapshot-dir` replaced each other's only snapshot; one that began
+    /// empty, because its disk was not mounted, replaced the last good one.
+    #[test]
+    fn the_only_snapshot_of_another_store_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let [then, fresh] = ["dump", "dump.new"].map(|name| folder.path().join(name));
+        let place = SnapshotPaths {
+            fresh: fresh.clone(),
+            then: Some(then.clone()),
+            keep: 0,
+            own: 5,
+        };
+        let write = |dir: &Path| -> Result<(), String> {
+            begin(dir, 5);
+            Ok(())
+        };
+        begin(&then, 7);
+        let refused = || place.make(|_| -> Result<(), String> { panic!("it was begun") });
+        let why = refused().unwrap_err();
+        for id in [5, 7] {
+            assert!(why.contains(&format!("{id:016x}")), "{why}");
+        }
+        assert_eq!(store_of(&then).unwrap(), Some(7));
+        // It was moved away. From then on the own one is replaced.
+        std::fs::rename(&then, folder.path().join("away")).unwrap();
+        place.make(write).unwrap();
+        place.make(write).unwrap();
+        assert_eq!(store_of(&then).unwrap(), Some(5));
+        assert!(!fresh.exists());
+        // Another server removed what was just written, and began its own there.
+        let taken = |dir: &Path| -> Result<(), String> {
+            begin(dir, 7);
+            Ok(())
+        };
+        let why = place.make(taken).unwrap_err();
+        assert!(why.contains("by another server"), "{why}");
+        let why = refused().unwrap_err();
+        assert!(why.contains("dump.new is a snapshot of another"), "{why}");
+        assert_eq!(store_of(&fresh).unwrap(), Some(7));
+        assert_eq!(store_of(&then).unwrap(), Some(5));
+    }
+
     /// Two servers with one folder removed each other's snapshots.
     #[test]
     fn the_snapshots_of_another_store_stay_and_are_not_counted() {
         let folder = tempfile::tempdir().unwrap();
         let make = |name: &str, server| {
             let dir = folder.path().join(name);
-            let superblock = Superblock {
-                block_bytes: 4096,
-                server,
-                hash_seed: 1,
-                created_ms: 1,
-                generation: 2,
-                unfinished: true, // so it may be removed without the rest of a snapshot
-                wal_bytes: 1 << 20,
-                segment_bytes: 2 << 20,
-                frames: 8,
-                cluster: String::new(),
-                encryption: None,
-            };
-            std::fs::create_dir(&dir).unwrap();
-            std::fs::write(dir.join("superblock"), superblock.encode()).unwrap();
+            begin(&dir, server);
             dir
         };
         let others = ["20260101-000000", "20260104-000000"].map(|name| make(name, 7));
@@ -328,24 +406,30 @@ mod tests {
             fresh: folder.path().join(".new"),
             then: Some(own[1].clone()),
             keep: 1,
+            own: 5,
         };
         place.remove_oldest(folder.path()).unwrap();
         assert!(others.iter().all(|dir| dir.exists()), "another's is gone");
         assert_eq!([own[0].exists(), own[1].exists()], [false, true]);
-        // Nor is one replaced that was made in the same second.
-        let place = SnapshotPaths {
-            then: Some(others[1].clone()),
-            ..place
-        };
-        let write = |fresh: &Path| {
-            make(".new", 5);
-            assert!(fresh.exists());
-            Ok(())
-        };
-        let why = place.make(write).unwrap_err();
-        assert!(why.contains("of another store"), "{why}");
-        assert_eq!(store_of(&others[1]).unwrap(), Some(7));
-        assert!(!place.fresh.exists());
+        // Nor is one replaced that was made in the same second, before or meanwhile.
+        let later = folder.path().join("20260105-000000");
+        for then in [&others[1], &later] {
+            let place = SnapshotPaths {
+                fresh: folder.path().join(".new"),
+                then: Some(then.clone()),
+                keep: 1,
+                own: 5,
+            };
+            let write = |fresh: &Path| {
+                begin(fresh, 5);
+                begin(&later, 7);
+                Ok(())
+            };
+            let why = place.make(write).unwrap_err();
+            assert!(why.contains("in the same second"), "{why}");
+            assert_eq!(store_of(then).unwrap(), Some(7));
+            assert!(!place.fresh.exists());
+        }
     }
 
     #[test]
@@ -364,6 +448,7 @@ mod tests {
             fresh: folder.path().join(".new"),
             then: None,
             keep: 2,
+            own: 5,
         };
         place.remove_oldest(folder.path()).unwrap();
         let left = names.map(|name| folder.path().join(name).exists());
@@ -375,6 +460,7 @@ mod tests {
             fresh: folder.path().join(".new"),
             then: Some(new.clone()),
             keep: 2,
+            own: 5,
         };
         set_back.remove_oldest(folder.path()).unwrap();
         let left = names.map(|name| folder.path().join(name).exists());
