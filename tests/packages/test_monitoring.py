@@ -1,6 +1,7 @@
 """Alert rules and the dashboard name metrics that servers and coordinators have, and do what they
 say."""
 
+import itertools
 import json
 import re
 import subprocess
@@ -73,6 +74,17 @@ def expressions_of_rules():
     found = re.findall(r"(?m)^ +- alert: (\w+)\n +expr: >-\n((?: {10}.*\n)+)", RULES.read_text())
     assert len(found) == RULES.read_text().count("- alert:")
     return {name: " ".join(expression.split()) for name, expression in found}
+
+
+def descriptions_of_rules():
+    """{alert: the remedy that it tells}."""
+    found = {}
+    for rule in re.split(r"(?m)^ +- alert: ", RULES.read_text())[1:]:
+        description = rule.partition("description: >-\n")[2]
+        lines = itertools.takewhile(lambda line: line.startswith(" " * 12), description.splitlines())
+        found[rule.split()[0]] = " ".join(" ".join(lines).split())
+    assert set(found) == set(expressions_of_rules()) and all(found.values())
+    return found
 
 
 def expressions_of_dashboard():
@@ -175,6 +187,16 @@ def test_the_alert_of_a_nearly_full_disk_fires_before_writes_are_refused(tmp_pat
         assert nearly, "it is nearly full before it refuses"
         assert "DuramenDiskNearlyFull" not in alerts_of(pages * 18, tmp_path)
         assert "DuramenDiskNearlyFull" in alerts_of(pages + [nearly] * 17, tmp_path)
+
+
+def test_the_remedy_of_damaged_data_is_no_snapshot():
+    """A snapshot reads the damaged frames, and ends with an error at the first one: it was the only
+    remedy of the critical alert."""
+    remedies = {name: text for name, text in descriptions_of_rules().items() if "Damage" in name}
+    assert "DuramenDamageNotRepaired" in remedies and len(remedies) > 2
+    assert not [name for name, text in remedies.items() if re.search("duramen snapshot|SAVE|take a", text)]
+    lost = remedies["DuramenDamageNotRepaired"]
+    assert "do not restart" in lost and "duramen scan" in lost and "restore" in lost
 
 
 def test_promtool_accepts_the_rules():
