@@ -114,9 +114,10 @@ impl Executor {
         }
     }
 
-    /// `Some`: a script of this client is suspended or waits, or its script or EXEC stands in line
-    /// for keys. True: since long (`busy-reply-threshold`, 5 s if that is 0; a second while
-    /// scripts wait for its place).
+    /// `Some`: a request of this client is suspended (a script, an EXEC in slices, a combination of
+    /// values, a load of libraries), or its script waits, or its script or EXEC stands in line for
+    /// keys. True: since long (`busy-reply-threshold`, 5 s if that is 0; a second while scripts
+    /// wait for its place).
     pub(crate) fn script_of(&mut self, client: &Client) -> Option<bool> {
         let age = self.local.scripts.age(client.id())?;
         let limit = match self.local.scripts.are_awaited() {

@@ -157,9 +157,9 @@ impl Reactor {
         match connection.waits_for {
             WaitsFor::Input => {}
             WaitsFor::Output { .. } => return self.receive_behind(token, connection),
-            // A script whose client has gone is dropped, also if it stands in line. TCP does not
-            // tell whether one that sends nothing more still reads: it is waited for until its
-            // script is busy.
+            // A script whose client has gone is dropped, also if it stands in line, as is an EXEC
+            // or a combination in parts. TCP does not tell whether a client that sends nothing more
+            // still reads: it is waited for until its script is busy.
             WaitsFor::Turn
                 if let Some(is_busy) = self.executor.script_of(&connection.client)
                     && connection.has_left(is_busy) =>

@@ -6,10 +6,10 @@
 //!   locks if none of them has changed since, else it computes again.
 //! - C2: a command that combines many values does so in parts: others run between two of them. It
 //!   goes on if no value has changed since its first part, else it begins again. Each part reads
-//!   all keys again, so it combines for as long as that has taken, or longer. Sets are divided
-//!   within a source too, and the reply has a part of its own if those before it took long. Not
-//!   divided are the first index of the members, the dropping of those that a source rules out,
-//!   and that reply.
+//!   all keys again, so it combines for as long as that has taken, or longer, and never nothing.
+//!   Sets are divided within a source too, and the reply has a part of its own if those before it
+//!   took long. Not divided are the first index of the members, the dropping of those that a
+//!   source rules out, and that reply; and of sorted sets one source.
 //! - C3: after some runs in vain it computes in one go, with its keys locked.
 //! - C4: progress is of one request and of one table. It is dropped when the request has ended,
 //!   also without having run (other rights, keys that have left), and when SWAPDB has put another

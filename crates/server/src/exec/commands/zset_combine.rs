@@ -162,7 +162,8 @@ impl Query {
             if result.is_empty() && self.operation != Operation::Union {
                 break;
             }
-            if part.is_over() {
+            // Behind a source that this part has combined: unpacking may have taken all its time.
+            if n > progress.done && part.is_over() {
                 return Ok(Combined::Part(n, result.pack()));
             }
             result.expect(members);

@@ -413,12 +413,14 @@ impl Scripts {
     }
 
     /// The time since the script of this client began, or waits; or since its script or EXEC has
-    /// asked for a reservation, although it may have never run.
+    /// asked for a reservation, although it may have never run; or since its EXEC, combination or
+    /// load was suspended first.
     pub(crate) fn age(&self, client: u64) -> Option<Duration> {
         let running = self.suspended.get(&client).map(|running| running.started);
         let waiting = || self.waiting.get(&client).map(|waiting| waiting.since);
         let in_line = || self.reserving.get(&client).map(|it| it.since);
-        let since = running.or_else(waiting).or_else(in_line)?;
+        let kept = || self.kept.get(&client).map(|it| it.since);
+        let since = running.or_else(waiting).or_else(in_line).or_else(kept)?;
         Some(since.elapsed())
     }
 

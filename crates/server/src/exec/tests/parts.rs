@@ -125,6 +125,42 @@ fn a_combination_of_large_sets_is_cut_within_them() {
     assert_eq!(diff, "*1\r\n$7\r\nm:59999\r\n");
 }
 
+/// A part whose time was over when it had unpacked the result of those before it combined nothing,
+/// and so did the next one, for ever.
+#[test]
+fn each_part_of_a_combination_of_sorted_sets_comes_further() {
+    let mut s = Server::session(1);
+    for part in 0..15 {
+        let members: String = (0..3_000)
+            .map(|n| format!(" 1 m:{}", 3_000 * part + n))
+            .collect();
+        s.expect(&format!("ZADD a{members}"), ":3000\r\n");
+    }
+    for set in ["b", "c"] {
+        s.expect(&format!("COPY a {set}"), ":1\r\n");
+    }
+    // Others are suspended too, so each part has the least time.
+    for other in 1..6 {
+        s.executor.local.scripts.keep(u64::MAX - other, 1);
+    }
+    let mut parts = (0..10).map(|_| s.ask_part("ZUNIONSTORE r 3 a b c"));
+    let reply = parts.find(|reply| !reply.is_empty());
+    assert_eq!(reply.as_deref(), Some(":45000\r\n"));
+}
+
+/// Nobody noticed that the client of a combination had gone: its parts went on.
+#[test]
+fn a_combination_ends_with_its_client() {
+    let mut s = Server::session(1);
+    fill(&mut s, "f", "f", 2_000);
+    assert_eq!(s.ask_part(&format!("SUNION{}", many("f"))), "");
+    assert_eq!(s.executor.script_of(&s.client), Some(false));
+    // As its connection is closed.
+    s.executor.end_subscriptions(&mut s.client);
+    assert_eq!(s.executor.script_of(&s.client), None);
+    assert_eq!(s.executor.local.scripts.bytes(), 0);
+}
+
 /// computed::C2. Each part read all keys again, and then combined for a tenth of that time.
 #[test]
 fn a_part_of_a_combination_knows_how_long_its_reading_took() {
