@@ -224,6 +224,28 @@ def test_a_pipeline_over_cold_keys_is_answered_in_its_order(cold):
             assert wire.pipeline(commands) == expected
 
 
+def test_combinations_of_cold_sets_go_on_in_parts(tiered):
+    """With flash they ran in one go. Their sets may go to flash again between two parts."""
+    server = tiered(threads=1)
+    sets, sorted_sets = ([f"{kind}:{n}" for n in range(4)] for kind in ("set", "zset"))
+    with server.connect() as wire:
+        for n in range(4):
+            for start in range(n, n + 40_000, 10_000):
+                names = range(start, start + 10_000)
+                assert wire.call("SADD", sets[n], *names) == 10_000
+                assert wire.call("ZADD", sorted_sets[n], *[text for name in names for text in (1, name)]) == 10_000
+        fill(wire, range(2 * MEMORY // (VALUE_BYTES + 64)))
+        harness.wait_until(lambda: on_flash(server)["segments"] > 0, "segments go to flash")
+        fetches = on_flash(server)["fetches"]
+        for _ in range(3):
+            assert wire.call("SUNIONSTORE", "union", *sets) == 40_003
+            assert wire.call("SINTERCARD", 4, *sets) == 39_997
+            assert sorted(wire.call("SDIFF", sets[0], sets[3])) == [b"0", b"1", b"2"]
+            assert wire.call("ZUNIONSTORE", "zunion", 4, *sorted_sets) == 40_003
+            assert wire.call("ZINTERCARD", 4, *sorted_sets) == 39_997
+        assert on_flash(server)["fetches"] > fetches
+
+
 def test_others_go_on_while_somebody_waits_for_flash(cold):
     """Requests that need no data from flash are answered while others fetch data without end."""
     done = threading.Event()

@@ -9,7 +9,9 @@
 //!   all keys again, so it combines for as long as that has taken, or longer, and never nothing.
 //!   Sets are divided within a source too, and the reply has a part of its own if those before it
 //!   took long. Not divided are the first index of the members, the dropping of those that a
-//!   source rules out, and that reply; and of sorted sets one source.
+//!   source rules out, and that reply; and of sorted sets one source. A part that meets keys on
+//!   flash has them fetched, and goes on behind what is done. Each part may have to: but an entry
+//!   that is fetched again stays in memory for a while (promoted).
 //! - C3: after some runs in vain it computes in one go, with its keys locked.
 //! - C4: progress is of one request and of one table. It is dropped when the request has ended,
 //!   also without having run (other rights, keys that have left), and when SWAPDB has put another
@@ -57,6 +59,11 @@ pub(crate) struct Part {
 }
 
 impl Progress {
+    /// Whether a part has run.
+    fn goes_on(&self) -> bool {
+        !self.stamps.is_empty()
+    }
+
     /// Memory of the result so far.
     fn bytes(&self) -> usize {
         self.result.capacity() + self.members.memory_bytes() + self.seen.capacity()
@@ -161,7 +168,12 @@ pub(crate) fn computed_at_once(
             .take_progress_of_values(ctx.table)
             .unwrap_or_default();
         while progress.runs < RUNS_MAX {
-            ctx.warm_own(guard, hashes)?;
+            if let Err(failure) = ctx.warm_own(guard, hashes) {
+                if failure.cold().is_some() && progress.goes_on() {
+                    keep(ctx, progress); // cold::C4
+                }
+                return Err(failure);
+            }
             let runs = progress.runs;
             if compute(ctx, guard, &keys, progress, &mut run)? {
                 return Ok(());
@@ -189,9 +201,8 @@ fn compute(
         let Some((found, stamps)) = read_together(guard, ctx.table, keys)? else {
             return Ok(false);
         };
-        let goes_on = !progress.stamps.is_empty();
         let mut pairs = progress.stamps.iter().zip(&stamps);
-        if goes_on && progress.stamps.len() != stamps.len()
+        if progress.goes_on() && progress.stamps.len() != stamps.len()
             || !pairs.all(|(before, now)| before.still_holds(now))
         {
             return Ok(false);
@@ -199,8 +210,7 @@ fn compute(
         progress.stamps.clone_from(&stamps);
         progress.table = Some(ctx.table);
         progress.reading = began.elapsed();
-        // With flash each part would have to fetch its values again.
-        ctx.local.progress = (!ctx.local.has_tier()).then_some(progress);
+        ctx.local.progress = Some(progress);
         let ran = run(ctx, &found);
         let progress = ctx.local.progress.take();
         if let (Err(Failure::GoesOn), Some(progress)) = (&ran, progress) {

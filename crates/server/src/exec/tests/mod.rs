@@ -31,6 +31,7 @@ mod walks;
 use super::{Client, Executor, Group, Turn, Verdict};
 use crate::config::{Level, ServerConfig};
 use crate::shared::{ClientRecord, Shared};
+use crate::tier::Tier;
 use duramen_engine::{Clock, Options, Store};
 use duramen_wire::resp::{Limits, ParseState, RequestEncoder, Requests, parse_requests};
 use std::sync::Arc;
@@ -69,8 +70,10 @@ impl Server {
             ..Options::new(64 << 20)
         })
         .expect("a store");
+        // The store has nothing there.
+        let tier = Tier::open(&config).expect("a tier, or none").map(Arc::new);
         let shared = Shared::new(config, None, crate::exec::catalog()).expect("shared state");
-        shared.serve(store, None);
+        shared.serve_with(store, None, tier);
         Server { shared, clock_ms }
     }
 

@@ -102,7 +102,26 @@ fn in_parts(s: &mut Session, request: &str) -> (String, u32) {
 /// A part ended between two sources alone, and its end had the reply too: rounds of 20 ms.
 #[test]
 fn a_combination_of_large_sets_is_cut_within_them() {
-    let mut s = Server::session(1);
+    combine_large_sets(&mut Server::session(1));
+}
+
+/// With flash a combination ran in one go.
+#[test]
+fn a_combination_is_cut_beside_flash_too() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let config = ServerConfig {
+        level: Some(Level::Memory),
+        threads: 1,
+        flash_file: dir.path().join("flash").to_string_lossy().into_owned(),
+        flash_bytes: 2 << 20,
+        ..ServerConfig::default()
+    };
+    let mut s = Server::with(config).into_session();
+    assert!(s.server.shared.tier().is_some());
+    combine_large_sets(&mut s);
+}
+
+fn combine_large_sets(s: &mut Session) {
     for part in 0..20 {
         let members: String = (0..3_000)
             .map(|n| format!(" m:{}", 3_000 * part + n))
@@ -113,15 +132,15 @@ fn a_combination_of_large_sets_is_cut_within_them() {
         s.expect(&format!("COPY a {set}"), ":1\r\n");
         s.expect(&format!("SREM {set} m:{gone}"), ":1\r\n");
     }
-    let (inter, cut) = in_parts(&mut s, "SINTERSTORE r a b c d");
+    let (inter, cut) = in_parts(s, "SINTERSTORE r a b c d");
     assert_eq!(inter, ":59998\r\n");
     s.expect("SMISMEMBER r m:7 m:8 m:59999", "*3\r\n:0\r\n:1\r\n:0\r\n");
-    let (union, cut_too) = in_parts(&mut s, "SUNIONSTORE r b c d");
+    let (union, cut_too) = in_parts(s, "SUNIONSTORE r b c d");
     assert_eq!(union, ":60000\r\n");
     assert!(cut + cut_too > 0, "no part ended within a source");
-    let (diff, _) = in_parts(&mut s, "SDIFF a b c d");
+    let (diff, _) = in_parts(s, "SDIFF a b c d");
     assert_eq!(diff, "*0\r\n");
-    let (diff, _) = in_parts(&mut s, "SDIFF a c");
+    let (diff, _) = in_parts(s, "SDIFF a c");
     assert_eq!(diff, "*1\r\n$7\r\nm:59999\r\n");
 }
 
