@@ -469,6 +469,24 @@ def test_the_time_of_a_client_ends_in_a_pause(server, wire):
         assert wire.call("LPOP", "q") == b"x"
 
 
+@pytest.mark.parametrize("half", [False, True])
+def test_a_client_that_goes_away_in_a_pause_takes_nothing(server, wire, half):
+    """Its end was not noticed. Workers that gave up and came again left an LPOP each behind, and all of
+    these took effect when the pause ended."""
+    wire.call("RPUSH", "q", "x")
+    wire.call("CLIENT", "PAUSE", 100_000, "WRITE")
+    with server.connect() as gone:
+        gone.send(encode("LPOP", "q"))
+        await_waiting(wire, 1)
+        if half:
+            gone.socket.shutdown(socket.SHUT_WR)
+        else:
+            gone.close()
+        await_waiting(wire, 0)
+        wire.call("CLIENT", "UNPAUSE")
+        assert wire.call("LLEN", "q") == 1
+
+
 @pytest.mark.duramen
 def test_a_pause_keeps_the_order_of_those_that_wait(start):
     """A woken client that met CLIENT PAUSE gave up its place: behind the pause the order was another."""

@@ -358,7 +358,8 @@ impl Reactor {
             .intersects(epoll::EventFlags::HUP | epoll::EventFlags::ERR | epoll::EventFlags::RDHUP)
         {
             // Not readable and dead: its peer sends nothing more and takes no replies. Or it waits
-            // for elements, and has ended its stream (key_waits::K3).
+            // for elements, or for the end of a pause, and has ended its stream (key_waits::K3,
+            // key_waits::K5).
             self.close(token);
         }
     }
@@ -539,6 +540,8 @@ impl Reactor {
                 true => epoll::EventFlags::IN,
                 false => epoll::EventFlags::RDHUP,
             };
+        } else if connection.is_watched_in_pause() {
+            wanted |= epoll::EventFlags::RDHUP;
         }
         let has_output = connection.sendable_bytes() > 0;
         if has_output {

@@ -12,17 +12,25 @@
 //! - K4: a client that was woken by a request of its thread looks in the next round, which begins
 //!   without a system call; the round after that takes events, so a chain of clients that wake each
 //!   other keeps nobody out.
+//! - K5: a client that `CLIENT PAUSE` holds is closed when it ends its stream, as by Redis: its
+//!   request would take effect much later, and nobody would get the reply. It is sent earlier
+//!   replies first. One whose request is only put off, because of reserved keys or of keys that no
+//!   server serves, is served if it sends nothing more, as by a Redis that runs a script.
 
 use super::Reactor;
 use super::connection::{Connection, WaitsFor};
 use super::input::Received;
 use super::slots::Token;
 use crate::clock;
+use crate::exec::AGAIN_MS;
 use std::collections::BTreeSet;
 
 /// Bytes of the request that waits and of those behind it from which nothing more is received. The
 /// end of a client that has sent more is hidden behind bytes that its own system keeps.
 const INPUT_BYTES_MAX: usize = 1 << 20;
+/// Only `CLIENT PAUSE` holds requests for longer: those that are put off are shown again after
+/// `AGAIN_MS`.
+const PUT_OFF_MS_MAX: u64 = 10 * AGAIN_MS;
 
 /// The parked connections of a thread.
 #[derive(Default)]
@@ -35,6 +43,18 @@ impl KeyWaits {
     /// The first end of a wait.
     pub(super) fn first_end_ms(&self) -> Option<u64> {
         self.ends.first().map(|(end_ms, _)| *end_ms)
+    }
+}
+
+impl Connection {
+    /// Whether it is paused, and is closed when its client ends its stream (K3, K5).
+    pub(super) fn is_watched_in_pause(&self) -> bool {
+        let WaitsFor::Pause { until_ms } = self.waits_for else {
+            return false;
+        };
+        self.held.is_none()
+            && self.unsent_bytes() == 0
+            && (self.client.waits_for_key() || until_ms > clock::now_ms() + PUT_OFF_MS_MAX)
     }
 }
 

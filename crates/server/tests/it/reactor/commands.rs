@@ -89,6 +89,23 @@ fn unpause_ends_a_pause_of_writes() {
     }
 }
 
+/// Its end was not noticed: what it had given up took effect when the pause ended.
+#[test]
+fn a_paused_client_that_ends_its_stream_is_closed() {
+    let server = start(|_| {});
+    let mut admin = Raw::connect(&server);
+    admin.send(&request(&[b"CLIENT", b"PAUSE", b"600000", b"WRITE"]));
+    admin.expect(b"+OK\r\n");
+    let mut gone = Raw::connect(&server);
+    gone.send(b"PING\r\nSET key value\r\n");
+    gone.expect(b"+PONG\r\n");
+    let ended = gone.0.shutdown(std::net::Shutdown::Write);
+    ended.expect("it is open");
+    assert_eq!(gone.read_to_end(), "");
+    admin.send(b"CLIENT UNPAUSE\r\nGET key\r\n");
+    admin.expect(b"+OK\r\n$-1\r\n");
+}
+
 /// A stop does not wait for the end of a pause: requests that have not run never run.
 #[test]
 fn a_stop_ends_paused_clients() {
