@@ -118,6 +118,8 @@ pub enum Bug {
     SlotsUnverified,
     /// verified::V4: a write continues from a version that it has not verified.
     VersionsUnverified,
+    /// verified::V8: a long entry that was verified under one pin is not verified under the next.
+    SumsOutlivePins,
     /// mended::M1: a segment goes to flash without being verified.
     DamageGoesToFlash,
     /// remote::Q11: a backup that gets damaged bytes is lost.

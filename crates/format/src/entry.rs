@@ -530,14 +530,32 @@ fn crc_of(whole: &[u8], first: u64, second: u64) -> u32 {
 /// As [`parse_at`].
 #[inline]
 pub unsafe fn is_sound(at: *const u8, available: usize) -> bool {
+    // SAFETY: as the caller promises.
+    unsafe { is_sound_or_known(at, available, |_| None) }
+}
+
+/// As [`is_sound`], but `known` may decide, by the length of the entry: then no sum is taken.
+///
+/// # Safety
+/// As [`parse_at`].
+#[inline]
+pub unsafe fn is_sound_or_known(
+    at: *const u8,
+    available: usize,
+    known: impl FnOnce(usize) -> Option<bool>,
+) -> bool {
     // SAFETY: as the caller promises; the header is there, and so are all bytes of the entry.
     unsafe {
         let Some(header) = header_at(at, available) else {
             return false;
         };
+        let padded_bytes = header.padded_bytes();
+        if let Some(is_sound) = known(padded_bytes) {
+            return is_sound;
+        }
         let words = at.cast::<u64>();
         let (first, second) = (u64::from_le(*words), u64::from_le(*words.add(1)));
-        let whole = std::slice::from_raw_parts(at, header.padded_bytes());
+        let whole = std::slice::from_raw_parts(at, padded_bytes);
         second as u32 == crc_of(whole, first, second)
     }
 }

@@ -340,6 +340,7 @@ impl Guard<'_> {
     /// Forgets the entries that were handed in. References that this guard returned may not be used
     /// any more.
     pub fn forget_fetched(&mut self) {
+        self.summed.forget();
         self.carried.holding.forget();
     }
 }

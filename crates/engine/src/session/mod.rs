@@ -12,6 +12,7 @@ mod notes;
 pub(crate) mod order;
 mod reads;
 pub(crate) mod roll;
+mod summed;
 pub(crate) mod verified;
 
 pub use notes::TypedWrite;
@@ -39,6 +40,7 @@ use lock_tables::LockTables;
 use reads::Reads;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+use summed::Summed;
 use verified::{Found, Verify};
 
 /// Most bytes of the scratch buffer that a session keeps between guards: one that was filled with a
@@ -205,6 +207,7 @@ impl Session {
             puts: Purpose::Head,
             counts_reads: true,
             decides: false,
+            summed: Summed::default(),
             generation: core
                 .watches
                 .generation
@@ -264,6 +267,8 @@ pub struct Guard<'s> {
     pub(crate) counts_reads: bool,
     /// Its reads decide a write (verified::V6).
     pub(crate) decides: bool,
+    /// The long entries that it has verified under its pin (verified::V8).
+    pub(crate) summed: Summed,
 }
 
 /// A locked home bucket and the slot and entry that were found in it.
@@ -357,6 +362,7 @@ impl<'s> Guard<'s> {
             self.core.enter(self.slot);
         }
         self.renew();
+        self.summed.forget();
         self.carried.holding.part_ends();
         self.now_ms.set(0);
     }

@@ -17,8 +17,12 @@
 //!   damaged slot is followed: it may lead to an older version of the key. One flipped bit is put
 //!   back in the index (core::slots::I1). If that is not possible, the operation is an error as in
 //!   V5.
+//! - V8: a guard takes the sum of a long entry once, for as long as it is pinned: the entry stays
+//!   where it is (epoch::E2), and a request may name it any number of times. The next pin takes the
+//!   sum again.
 
 use super::Guard;
+use super::summed::LONG_BYTES;
 use crate::core::sound::InMemory;
 use crate::index::bucket::{Slot, View};
 use crate::{Error, KeyHash, Store, TableId};
@@ -141,7 +145,7 @@ impl<'s> Guard<'s> {
         } else {
             has_bug(Bug::MissesUnverified)
         };
-        if !is_trusted && !self.is_sound(here) {
+        if !is_trusted && !self.is_sound_once(here) {
             return self.meet_unsound(slot.location(), here, key);
         }
         if is_key {
@@ -159,6 +163,28 @@ impl<'s> Guard<'s> {
         // pin ends (epoch::E2, engine::space::S3); or it is a verified copy that the session holds,
         // or that is promoted (engine::flash::F4).
         unsafe { entry::is_sound(here.at, here.available) }
+    }
+
+    /// As [`is_sound`](Self::is_sound), for an entry that may be met again and again (V8).
+    #[inline(always)]
+    fn is_sound_once(&self, here: InMemory) -> bool {
+        let known = |bytes: usize| (bytes > LONG_BYTES).then(|| self.is_long_sound(here));
+        // SAFETY: as in `is_sound`.
+        unsafe { entry::is_sound_or_known(here.at, here.available, known) }
+    }
+
+    /// V8.
+    #[cold]
+    fn is_long_sound(&self, here: InMemory) -> bool {
+        let stamp = self.core.epochs.stamp_of(self.slot);
+        if self.summed.has(here.at, stamp) {
+            return true;
+        }
+        let is_sound = self.is_sound(here);
+        if is_sound {
+            self.summed.add(here.at, stamp);
+        }
+        is_sound
     }
 
     #[cold]

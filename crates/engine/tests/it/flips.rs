@@ -2,7 +2,7 @@
 
 use duramen_base::ids::KeyRange;
 use duramen_base::planted::{Bug, with_bug};
-use duramen_engine::{Decision, Error, Options, Session, Store, TableId};
+use duramen_engine::{Decision, Error, Guard, Options, Session, Store, TableId};
 use duramen_format::entry;
 use std::sync::Arc;
 
@@ -250,6 +250,32 @@ fn reads_that_do_not_verify_show_the_value_as_it_is_and_nothing_else() {
     }
 }
 
+/// verified::V8. The sum of a large value was taken each time that one request named its key: half
+/// a minute for half a million times. The next pin takes it again, and believes no older one.
+#[test]
+fn a_guard_sums_a_long_entry_once_and_the_next_one_again() {
+    let is_whole = |guard: &Guard<'_>, value: &[u8]| {
+        let found = guard.read(TABLE, guard.hash(b"key"), b"key").unwrap();
+        found.unwrap().value == value
+    };
+    for (bytes, is_long) in [(1_000, false), (100_000, true)] {
+        let store = store();
+        let mut session = store.session().unwrap();
+        let value = vec![7u8; bytes];
+        put(&mut session, b"key", &value).unwrap();
+        let mut guard = session.pin();
+        assert!(is_whole(&guard, &value));
+        assert!(store.flip_bits(TABLE, b"key", &[8 * 500]));
+        assert_eq!(is_whole(&guard, &value), !is_long, "{bytes} bytes");
+        assert_eq!(store.stats().flipped_bits, u64::from(!is_long));
+        guard.refresh();
+        assert!(is_whole(&guard, &value), "{bytes} bytes");
+        assert_eq!(store.stats().flipped_bits, 1);
+        drop(guard);
+        assert_eq!(get(&mut session, b"key"), Ok(Some(value)));
+    }
+}
+
 type Pair = (Vec<u8>, Vec<u8>);
 
 /// Keys and values of an export of everything.
@@ -351,4 +377,25 @@ fn planted_slots_that_are_not_verified_are_found() {
 fn planted_versions_that_are_not_verified_are_found() {
     let version = 8..60;
     assert!(differs(Bug::VersionsUnverified, version));
+}
+
+/// Whether a guard shows a long value as it was written, of which a bit flips between two pins.
+fn is_summed_under_each_pin() -> bool {
+    let store = store();
+    let mut session = store.session().unwrap();
+    let value = vec![7u8; 20_000];
+    put(&mut session, b"key", &value).unwrap();
+    let mut guard = session.pin();
+    let hash = guard.hash(b"key");
+    guard.read(TABLE, hash, b"key").unwrap().unwrap();
+    assert!(store.flip_bits(TABLE, b"key", &[8 * 500]));
+    guard.refresh();
+    let found = guard.read(TABLE, hash, b"key").unwrap();
+    found.unwrap().value == value
+}
+
+#[test]
+fn planted_sums_that_outlive_their_pins_are_found() {
+    assert!(is_summed_under_each_pin());
+    assert!(!with_bug(Bug::SumsOutlivePins, is_summed_under_each_pin));
 }
