@@ -31,6 +31,8 @@ SLOWNESS = 3 if pathlib.Path(harness.BINARY).resolve().parent.name == "debug" el
 MEMBERS = 100_000
 SETS = 8
 MANY = 500_000
+# Of one key in one request.
+REPEATS = 10_000
 
 GONE = [f"gone:{n}" for n in range(10_000)]
 LOOP = "local n = 0 for i = 1, %d do n = n + i end return n"
@@ -84,6 +86,11 @@ ATTACKS = {
     "lcs": [("LCS", "text1", "text2", "LEN")] * 16,
     "bitop": [("BITOP", "XOR", "bits", "large", "large", "large")] * 8,
     "pfcount": [("PFCOUNT", *["hll1", "hll2"] * 32)] * 16,
+    "exists-repeated": [("EXISTS", *["set0"] * REPEATS)] * 4,
+    "del-repeated": [("SET", "gone", b"x" * 1_000_000), ("DEL", *["gone"] * REPEATS)],
+    "bitop-repeated": [("BITOP", "OR", "bits", *["large"] * REPEATS)] * 4,
+    "pfcount-repeated": [("PFCOUNT", *["hll1", "hll2"] * (REPEATS // 2))] * 4,
+    "sunion-repeated": [("SUNION", *["set0"] * 300)],
 }
 
 

@@ -181,6 +181,19 @@ pub(crate) fn bitpos(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
     }
 }
 
+/// Sources with the same result. A request may name a key any number of times: all but the first
+/// change nothing, and of `XOR` each two cancel out, but for their length.
+fn without_repeats(operation: Operation, mut sources: Vec<&[u8]>) -> Vec<&[u8]> {
+    let place = |source: &&[u8]| (source.as_ptr(), source.len());
+    sources.sort_unstable_by_key(place);
+    let repeats = sources.chunk_by(|one, other| place(one) == place(other));
+    let kept = repeats.flat_map(|same| {
+        let cancels = operation == Operation::Xor && same.len().is_multiple_of(2);
+        same.iter().take(if cancels { 2 } else { 1 })
+    });
+    kept.copied().collect()
+}
+
 pub(crate) fn bitop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     let operation = match ctx.arg(1).to_ascii_lowercase().as_slice() {
         b"and" => Operation::And,
@@ -199,6 +212,7 @@ pub(crate) fn bitop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
         for found in found.iter().skip(1) {
             sources.push(plain(*found)?.unwrap_or_default());
         }
+        let sources = without_repeats(operation, sources);
         let value = bits::combine(operation, sources.into_iter());
         ctx.integer(value.len() as i64)?;
         let value = (!value.is_empty()).then_some(value);

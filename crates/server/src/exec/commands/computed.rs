@@ -22,6 +22,7 @@ use crate::exec::request::context::{Context, Done, Failure};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_engine::{Error, Guard, KeyHash, Object, Stamp, TableId};
 use duramen_types::Members;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 /// The time of one part (C2): all suspended combinations of a thread share it.
@@ -30,6 +31,8 @@ const PART: Duration = Duration::from_millis(3);
 const PART_MIN: Duration = Duration::from_micros(500);
 /// C3.
 const RUNS_MAX: u32 = 4;
+/// Repetitions among so few keys are read again: that takes no longer than to find them.
+const FEW_KEYS: usize = 16;
 
 /// The progress of a command that combines many values in parts.
 #[derive(Default)]
@@ -113,8 +116,20 @@ fn read_together<'g>(
     table: TableId,
     keys: &[(KeyHash, &[u8])],
 ) -> Result<Option<Together<'g>>, Error> {
-    let (mut found, mut stamps) = (Vec::new(), Vec::new());
+    let (mut found, mut stamps): Together<'g> = (Vec::new(), Vec::new());
+    let mut first_of_key = HashMap::new();
     for (hash, key) in keys {
+        let first = match keys.len() > FEW_KEYS {
+            true => *first_of_key.entry((*hash, *key)).or_insert(found.len()),
+            false => found.len(),
+        };
+        if let (Some(object), Some(stamp)) = (found.get(first), stamps.get(first)) {
+            // It is named again: a request may do so any number of times.
+            let (object, stamp) = (*object, *stamp);
+            found.push(object);
+            stamps.push(stamp);
+            continue;
+        }
         let object = guard.read(table, *hash, key)?;
         stamps.push(match object {
             Some(Object { version, .. }) => Stamp::Present { version },
@@ -131,13 +146,18 @@ fn read_together<'g>(
     Ok(holds.then_some((found, stamps)))
 }
 
+/// `stamps`: one for each key; a key that is named again has the same one again.
 fn still_hold(
     guard: &Guard<'_>,
     table: TableId,
     keys: &[(KeyHash, &[u8])],
     stamps: &[Stamp],
 ) -> Result<bool, Error> {
+    let mut looked_at = HashSet::new();
     for ((hash, key), stamp) in keys.iter().zip(stamps) {
+        if keys.len() > FEW_KEYS && !looked_at.insert((*hash, *key)) {
+            continue;
+        }
         if !stamp.still_holds(&guard.stamp(table, *hash, key)?) {
             return Ok(false);
         }

@@ -7,6 +7,7 @@ use crate::exec::request::context::{Context, Done, Failure};
 use crate::exec::request::events::EventName;
 use duramen_engine::{Decision, Guard, KeyHash, Object};
 use duramen_types::hll::{Error, Log};
+use std::collections::HashSet;
 
 impl From<Error> for Failure {
     #[cold]
@@ -57,11 +58,16 @@ pub(crate) fn pfadd(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
     ctx.integer(changed.into())
 }
 
+/// A request may name a key any number of times: after the first time it adds nothing.
 fn merged(found: &[Option<Object<'_>>]) -> Result<Log, Failure> {
-    let mut found = found.iter();
-    let mut result = log(found.next().copied().flatten())?;
+    let mut found = found.iter().copied();
+    let mut result = log(found.next().flatten())?;
+    let mut known = HashSet::new();
     for other in found {
-        result.merge(&log(*other)?);
+        let place = other.map(|object| (object.value.as_ptr(), object.value.len()));
+        if known.insert(place) {
+            result.merge(&log(other)?);
+        }
     }
     Ok(result)
 }

@@ -60,6 +60,45 @@ fn a_command_of_another_type_is_refused_without_effect() {
     }
 }
 
+/// Each repetition was read and combined again: half a million of them took a minute or more.
+#[test]
+fn a_source_that_is_named_again_counts_as_in_redis() {
+    let mut s = Server::session(1);
+    s.expect("MSET a abc b xy", "+OK\r\n");
+    for (request, result) in [
+        ("XOR to a a", "\0\0\0"),
+        ("XOR to a a a", "abc"),
+        ("XOR to b a b a a", "abc"),
+        ("XOR to a a b", "xy\0"),
+        ("AND to a a", "abc"),
+        ("AND to a none a none", "\0\0\0"),
+        ("OR to none a a", "abc"),
+    ] {
+        s.expect(&format!("BITOP {request}"), ":3\r\n");
+        s.expect("GET to", &format!("$3\r\n{result}\r\n"));
+    }
+    s.expect("PFADD h x y z", ":1\r\n");
+    s.expect("PFADD i z w", ":1\r\n");
+    s.expect("PFCOUNT h i h h none i none", ":4\r\n");
+    s.expect("PFMERGE h h i i h", "+OK\r\n");
+    s.expect("PFCOUNT h", ":4\r\n");
+    s.expect(&format!("PFCOUNT{}", " none h i".repeat(20)), ":4\r\n");
+    let many = " a b".repeat(21);
+    s.expect(&format!("BITOP XOR to{many}"), ":3\r\n");
+    s.expect("BITOP XOR same a b", ":3\r\n");
+    let same = s.ask("GET same");
+    s.expect("GET to", &same);
+    s.expect("SADD set 1 2", ":2\r\n");
+    let many = " set none".repeat(20);
+    s.expect(&format!("SUNIONSTORE union{many}"), ":2\r\n");
+    s.expect(&format!("SINTERSTORE inter{many}"), ":0\r\n");
+    s.expect(&format!("ZUNIONSTORE sum 40{many}"), ":2\r\n");
+    s.expect("ZSCORE sum 2", "$2\r\n20\r\n");
+    s.expect("ZUNIONSTORE sum 4 set none set set", ":2\r\n");
+    let sum = "*4\r\n$1\r\n1\r\n$1\r\n3\r\n$1\r\n2\r\n$1\r\n3\r\n";
+    s.expect("ZRANGE sum 0 -1 WITHSCORES", sum);
+}
+
 /// collection::C1.
 #[test]
 fn a_change_keeps_the_expiry_and_a_result_has_none() {
