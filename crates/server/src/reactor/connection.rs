@@ -21,7 +21,7 @@ pub(super) struct Connection {
     pub(super) client: Client,
     pub(super) record: Arc<ClientRecord>,
     pub(super) parse: ParseState,
-    /// The requests at the front of its input, parsed, if they are long and one of them goes on.
+    /// The requests at the front of its input, parsed, if they are long and are shown again soon.
     pub(super) parsed: Option<Parsed>,
     /// None: its bytes are not encrypted.
     pub(super) tls: Option<Tls>,

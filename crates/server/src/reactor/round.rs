@@ -29,6 +29,10 @@ pub(super) struct Ready {
 /// Maximum request tables that are kept; a group rarely has more connections.
 const TABLES_MAX: usize = 128;
 
+/// Requests that are shown again within this time stay parsed: they would be parsed several times,
+/// and their tables are not kept for the length of a `CLIENT PAUSE`.
+const SHOWN_SOON_MS: u64 = 100;
+
 /// Memory of a group that the next one reuses.
 #[derive(Default)]
 pub(super) struct Recycled {
@@ -49,6 +53,16 @@ impl Recycled {
             requests.clear();
             self.tables.push(requests);
         }
+    }
+}
+
+/// Whether requests that did not run are shown again soon: perhaps again and again, as those that
+/// meet a reserved key.
+fn is_shown_soon(verdict: Verdict, now_ms: u64) -> bool {
+    match verdict {
+        Verdict::Open | Verdict::Cold => true,
+        Verdict::Paused { until_ms } => until_ms <= now_ms + SHOWN_SOON_MS,
+        Verdict::Held | Verdict::Blocked | Verdict::CloseAfterReply | Verdict::CloseNow => false,
     }
 }
 
@@ -196,7 +210,7 @@ impl Reactor {
         self.hold(token, &mut connection, replies_from);
         let whole = executed >= requests.len();
         let requests = match &parsed {
-            Ok(consumed) if executed == 0 && verdict == Verdict::Open && !whole => {
+            Ok(consumed) if executed == 0 && !whole && is_shown_soon(verdict, self.now_ms) => {
                 connection.keep_parsed(requests, consumed.bytes, limits)
             }
             _ => Some(requests),
@@ -318,5 +332,31 @@ impl Reactor {
         );
         Encoder::new(&mut connection.output, Protocol::Resp2).error(format!("ERR {error}"));
         connection.closing = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exec::AGAIN_MS;
+
+    /// A request of 250,000 pairs that met a reserved key was parsed again every 2 ms.
+    #[test]
+    fn requests_that_are_shown_again_soon_stay_parsed() {
+        let now_ms = 1_000_000;
+        let paused = |ms: u64| Verdict::Paused {
+            until_ms: now_ms + ms,
+        };
+        for (verdict, is_soon) in [
+            (Verdict::Open, true),
+            (Verdict::Cold, true),
+            (paused(AGAIN_MS), true),
+            (paused(60_000), false),
+            (Verdict::Held, false),
+            (Verdict::Blocked, false),
+            (Verdict::CloseAfterReply, false),
+        ] {
+            assert_eq!(is_shown_soon(verdict, now_ms), is_soon, "{verdict:?}");
+        }
     }
 }
