@@ -397,6 +397,17 @@ impl CommandState {
         bars
     }
 
+    /// Whether the reservation with this number, for which a write waits, has not ended yet.
+    pub(crate) fn reservation_lasts(&self, number: u64) -> bool {
+        if !self.has_reserved() {
+            return false;
+        }
+        let mut reserved = self.reserved();
+        let lasts = reserved.lasts(number, Instant::now());
+        self.note_reserved(&reserved);
+        lasts
+    }
+
     /// The gate is open when nobody has reserved keys: also when the time of the last is over, and
     /// its request goes on.
     fn note_reserved(&self, reserved: &Reservations) {

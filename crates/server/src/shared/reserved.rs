@@ -115,8 +115,15 @@ impl Reservations {
         keys: impl Iterator<Item = u64>,
         now: Instant,
     ) -> Option<u64> {
+        self.end_old(now);
         let is_first = put_off == 0 || put_off == self.number;
         (is_first && self.stops(client, keys, now)).then_some(self.number)
+    }
+
+    /// Whether the reservation with this number has not ended yet.
+    pub(crate) fn lasts(&mut self, number: u64, now: Instant) -> bool {
+        self.end_old(now);
+        self.is_any() && self.number == number
     }
 
     /// Whether a step of `client` that uses these keys would run in vain now.
@@ -168,11 +175,15 @@ mod tests {
         assert_eq!(all.bars((3, 1), key(8), start), Some(1));
         let waited_for_another = all.bars((3, 5), key(8), start);
         assert_eq!(waited_for_another, None);
+        assert!(all.lasts(1, start) && !all.lasts(2, start));
         assert!(all.stops(3, key(8), start), "a step has no such right");
         assert_eq!(all.bars((1, 0), key(7), start), None);
         assert_eq!(all.bars((3, 0), key(9), start), None);
         let later = start + time;
+        // It has waited for the first one, whose end nobody has seen before it (V3).
+        assert_eq!(all.bars((3, 1), key(9), later), None);
         assert_eq!(all.bars((3, 0), key(7), later), None);
+        assert!(!all.lasts(1, later) && all.lasts(2, later));
         assert!(all.is_of(2) && !all.stops(2, key(7), later));
         assert_eq!(all.bars((1, 0), key(9), later), Some(2));
     }
@@ -228,5 +239,6 @@ mod tests {
             all.remove(client, start);
         }
         assert!(!all.is_any() && !all.stops(6, key(7), start));
+        assert!((0..20).all(|number| !all.lasts(number, start)));
     }
 }

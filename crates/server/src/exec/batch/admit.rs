@@ -286,6 +286,7 @@ fn writes_to_reserved(
         && !queue.is_drafted()
         && !queue.sliced
         && match queue.hashes() {
+            _ if client.put_off != 0 => shared.commands.reservation_lasts(client.put_off),
             Some(keys) => client.is_put_off(shared, keys.iter().copied()),
             None => {
                 let mut requests = queue.specs.iter().enumerate();
@@ -298,7 +299,8 @@ fn writes_to_reserved(
     waits
 }
 
-/// Whether a write to the keys of a request waits for another client's reservation. `hashes`: those
+/// Whether a write to the keys of a request waits for another client's reservation. Once it does,
+/// it waits for that one alone (reserved::V3), and its keys are not compared again. `hashes`: those
 /// of its keys, or none.
 fn are_put_off(
     spec: &Spec,
@@ -308,6 +310,9 @@ fn are_put_off(
 ) -> bool {
     /// All threads wait while so many are compared: some microseconds.
     const KEYS_AT_ONCE: usize = 256;
+    if client.put_off != 0 {
+        return shared.commands.reservation_lasts(client.put_off);
+    }
     let own: Vec<KeyHash>;
     let hashes = match hashes {
         [] => {

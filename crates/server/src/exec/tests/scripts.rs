@@ -291,7 +291,7 @@ fn a_write_to_many_keys_waits_for_its_own_keys_alone() {
         "-ERR wrong number of arguments for 'lmpop' command\r\n"
     );
     assert!(ask("LMPOP 0 k LEFT\r\n").starts_with("-ERR numkeys"));
-    assert_eq!(ask(&hot), "");
+    (0..3).for_each(|_| assert_eq!(ask(&hot), ""));
     assert_eq!(ask(&exec(&hot)), "");
     // It has the right of reserved::V3: scripts that take turns do not keep it out.
     commands.release(id);
