@@ -18,7 +18,7 @@
 //! - V4: steps get their reservations in the order in which they came to the line, each at the
 //!   moment at which the one before it ends.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 /// V2. A request is shown in each round of its thread. A step that is not cut into slices takes
@@ -29,7 +29,6 @@ const SHOWN_WITHIN: Duration = Duration::from_secs(2);
 /// then a write waits that need not.
 #[derive(Debug)]
 struct Step {
-    client: u64,
     keys: HashSet<u64>,
     /// For how long it may have them.
     most: Duration,
@@ -38,8 +37,11 @@ struct Step {
 /// All reservations: that of the first of the line, and those to come.
 #[derive(Debug, Default)]
 pub(crate) struct Reservations {
-    /// The first has its keys reserved.
-    line: VecDeque<Step>,
+    /// The clients in line. The first has its keys reserved.
+    line: VecDeque<u64>,
+    /// The step of each of them. The line, of thousands perhaps, is not searched for a client that
+    /// is shown: all of them are in each round, and writers need the same lock.
+    steps: HashMap<u64, Step>,
     /// The number of the reservation of the first, among all of the server: from 1 on.
     number: u64,
     /// Its end if its request is not shown again, and its end at the latest (V2).
@@ -61,14 +63,12 @@ impl Reservations {
         (now, most): (Instant, Duration),
     ) -> bool {
         self.end_old(now);
-        match self.line.iter_mut().find(|step| step.client == client) {
+        match self.steps.get_mut(&client) {
             Some(step) => step.keys.extend(keys),
             None => {
-                self.line.push_back(Step {
-                    client,
-                    keys: keys.collect(),
-                    most,
-                });
+                let keys = keys.collect();
+                self.steps.insert(client, Step { keys, most });
+                self.line.push_back(client);
                 if self.line.len() == 1 {
                     self.begin(now);
                 }
@@ -80,7 +80,7 @@ impl Reservations {
     /// As [`add`](Self::add), for a step whose keys the line has; `None`: it is not in line.
     pub(crate) fn show(&mut self, client: u64, now: Instant) -> Option<bool> {
         self.end_old(now);
-        let is_in_line = self.line.iter().any(|step| step.client == client);
+        let is_in_line = self.steps.contains_key(&client);
         is_in_line.then(|| self.keep(client, now))
     }
 
@@ -95,16 +95,27 @@ impl Reservations {
 
     /// The client has no use for its keys, or its place in the line, any more.
     pub(crate) fn remove(&mut self, client: u64, now: Instant) {
-        let was_first = self.is_of(client);
-        self.line.retain(|step| step.client != client);
-        if was_first {
-            self.begin(now);
+        if self.steps.remove(&client).is_none() {
+            return;
+        }
+        match self.is_of(client) {
+            true => {
+                self.line.pop_front();
+                self.begin(now);
+            }
+            false => self.line.retain(|other| *other != client),
         }
     }
 
     /// Whether `client` has reserved its keys.
     pub(crate) fn is_of(&self, client: u64) -> bool {
-        self.line.front().is_some_and(|step| step.client == client)
+        self.line.front() == Some(&client)
+    }
+
+    /// The client that has its keys reserved, and its step.
+    fn first(&self) -> Option<(u64, &Step)> {
+        let client = self.line.front()?;
+        Some((*client, self.steps.get(client)?))
     }
 
     /// `Some`: a write of `client` to these keys waits for the reservation with this number.
@@ -134,15 +145,17 @@ impl Reservations {
         now: Instant,
     ) -> bool {
         self.end_old(now);
-        let first = self.line.front().filter(|first| first.client != client);
-        first.is_some_and(|first| keys.any(|key| first.keys.contains(&key)))
+        let first = self.first().filter(|(first, _)| *first != client);
+        first.is_some_and(|(_, step)| keys.any(|key| step.keys.contains(&key)))
     }
 
     /// V2.
     fn end_old(&mut self, now: Instant) {
         let ends = self.ends.map(|(until, at_last)| until.min(at_last));
         if ends.is_some_and(|ends| ends <= now) {
-            self.line.pop_front();
+            if let Some(client) = self.line.pop_front() {
+                self.steps.remove(&client);
+            }
             self.begin(now);
         }
     }
@@ -150,8 +163,8 @@ impl Reservations {
     /// The first of the line has its keys from now on (V4).
     fn begin(&mut self, now: Instant) {
         self.number += 1;
-        let first = self.line.front();
-        self.ends = first.map(|step| (now + SHOWN_WITHIN, now + step.most));
+        let first = self.first();
+        self.ends = first.map(|(_, step)| (now + SHOWN_WITHIN, now + step.most));
     }
 }
 
@@ -215,7 +228,7 @@ mod tests {
         assert!(!all.add(2, key(8), (start, most)));
         assert_eq!(all.show(1, at(1600)), Some(true));
         assert_eq!(all.show(2, at(1600)), Some(false));
-        assert_eq!(all.line[1].keys.len(), 1);
+        assert_eq!(all.steps[&2].keys.len(), 1);
         assert!(all.stops(3, key(7), at(3200)), "it was shown");
         assert_eq!(all.show(1, at(3700)), None, "it was not shown");
         assert_eq!(all.show(2, at(3700)), Some(true));
@@ -240,5 +253,27 @@ mod tests {
         }
         assert!(!all.is_any() && !all.stops(6, key(7), start));
         assert!((0..20).all(|number| !all.lasts(number, start)));
+    }
+
+    /// Each client in line was searched for in the line, and the line was moved when its first one
+    /// left: thousands of clients with scripts on one key held the lock nearly all the time.
+    #[test]
+    fn a_long_line_is_not_searched_for_each_client() {
+        let (start, time) = (Instant::now(), Duration::from_secs(600));
+        let mut all = Reservations::default();
+        let clients = 1..=50_000;
+        for client in clients.clone() {
+            assert_eq!(all.add(client, key(7), (start, time)), client == 1);
+        }
+        for client in clients.clone() {
+            assert_eq!(all.show(client, start), Some(client == 1));
+        }
+        for client in clients {
+            assert!(all.is_of(client));
+            all.remove(client, start);
+        }
+        assert!(!all.is_any() && all.steps.is_empty());
+        let took = start.elapsed();
+        assert!(took < Duration::from_secs(2), "{took:?}");
     }
 }
