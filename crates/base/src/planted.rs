@@ -313,6 +313,9 @@ pub enum Bug {
     ClosedNotRefilled,
     /// Copies of closed segments count as calls with data, and take all of these.
     CopiesCrowdWrites,
+    /// replication::O11: copies stay planned on a backup that refuses such, while another takes
+    /// them.
+    RefusedPlansStay,
     /// needed::U4: a backup does not tell the master that a replica was found damaged.
     DamageStays,
     /// A refused opening counts as one that never happened, although a repetition of it may have

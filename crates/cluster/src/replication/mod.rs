@@ -36,7 +36,8 @@
 //! - O11: a lost replica of a closed segment is replaced on another backup, at a higher epoch: of a
 //!   backup's replicas of a segment, the one of the highest epoch counts. The other replicas need
 //!   not get the epoch; a closed replica is whole. A backup that refuses such a copy is asked for
-//!   one again only after a while: the copy is sent as a whole each time. The backup knows a copy
+//!   one again only after a while: the copy is sent as a whole each time. Those that were only
+//!   planned there go to others that may take them, or rest as long. The backup knows a copy
 //!   by its opening, which has the close and an epoch above 0. So a segment whose close is not
 //!   recorded, for which writes, a recovery or a pass wait, is opened at such an epoch without it.
 //! - O12: a backup that comes back is told to drop a replica only if it is known here under its new
@@ -219,6 +220,9 @@ pub struct Master {
     /// Those with copies of which each is planned, none is under way, and all calls are taken
     /// (O11): they are checked when a call is free.
     waiting: BTreeSet<SegmentId>,
+    /// Those with copies that no backup takes now (O11): they are checked when that may have
+    /// changed.
+    parked: BTreeSet<SegmentId>,
     /// The newest last. Only the last is appended to.
     control: VecDeque<ControlSegment>,
     control_wanted: bool,
@@ -313,6 +317,7 @@ impl Master {
             segments: BTreeMap::new(),
             active: BTreeSet::new(),
             waiting: BTreeSet::new(),
+            parked: BTreeSet::new(),
             control: VecDeque::new(),
             control_wanted: true,
             control_owes: false,
@@ -558,9 +563,7 @@ impl Master {
     }
 
     fn acked_inner(&mut self, sent: &InFlight, level: Level) {
-        if self.waiting.remove(&sent.segment) {
-            self.active.insert(sent.segment);
-        }
+        self.wake(sent.segment);
         if let Some(segment) = self.segments.get_mut(&sent.segment)
             && let Some(replica) = segment.replica_mut(sent.backup)
         {
@@ -684,7 +687,7 @@ impl Master {
             && self.freeing.is_empty()
             && self.floor_noted >= self.floor_wanted
             && !self.control_owes
-            && self.active.iter().chain(&self.waiting).all(|id| {
+            && self.unfinished().all(|id| {
                 let segment = &self.segments[id];
                 let done = segment.on_all(self.config.replicas, Level::Synced);
                 done.length == segment.queued.length && done.close == segment.closed

@@ -69,35 +69,46 @@ impl Master {
         self.forgiven += 1;
         let now = self.forgiven;
         let rested = self.resting.extract_if(.., |_, until| *until <= now);
-        let known = rested.filter(|((id, _), _)| self.segments.contains_key(id));
-        self.active.extend(known.map(|((id, _), _)| id));
-        let copies_too = self.forgiven.is_multiple_of(COPIES_FORGIVEN);
-        let any_copies = copies_too && !self.refusing_copies.is_empty();
-        if any_copies {
-            self.refusing_copies.clear();
+        let rested: Vec<SegmentId> = rested.map(|((id, _), _)| id).collect();
+        for id in rested {
+            if self.segments.contains_key(&id) {
+                self.look_at(id);
+            }
         }
-        if any_copies || !self.refusing.is_empty() {
+        if self.forgiven.is_multiple_of(COPIES_FORGIVEN) {
+            self.refusing_copies.clear();
+            self.try_parked();
+        }
+        if !self.refusing.is_empty() {
             self.refusing.clear();
-            self.look_at_incomplete();
-            let refused = |segment: &Segment| segment.replicas.iter().any(|r| r.refused);
-            let refused = self.segments.iter().filter(|(_, segment)| refused(segment));
-            self.active.extend(refused.map(|(id, _)| *id));
+            let wanted = self.config.replicas;
+            let lacks = |segment: &Segment| {
+                let is_refused = segment.replicas.iter().any(|r| r.refused);
+                !segment.close_recorded && (is_refused || segment.replicas.len() < wanted)
+            };
+            let lacking = self.segments.iter().filter(|(_, segment)| lacks(segment));
+            self.active.extend(lacking.map(|(id, _)| *id));
         }
     }
 
     fn look_at_incomplete(&mut self) {
+        self.try_parked();
         let wanted = self.config.replicas;
         let closed_too = !has_bug(Bug::ClosedNotRefilled);
         let incomplete = self.segments.iter().filter(|(_, segment)| {
             segment.replicas.len() < wanted && (closed_too || !segment.close_recorded)
         });
-        self.active.extend(incomplete.map(|(id, _)| *id));
+        let incomplete: Vec<SegmentId> = incomplete.map(|(id, _)| *id).collect();
+        for id in incomplete {
+            self.look_at(id);
+        }
     }
 
     /// A backup has crashed: its replicas are gone (replication::O8, replication::O10,
     /// replication::O11).
     pub fn backup_lost(&mut self, backup: BackupId) {
         self.placement.remove(backup);
+        self.try_parked();
         self.refusing.remove(&backup);
         self.refusing_copies.remove(&backup);
         self.freeing.retain(|(at, _)| *at != backup);
@@ -123,6 +134,7 @@ impl Master {
         let lost = segment.replicas.remove(n);
         segment.has_lost = true;
         self.waiting.remove(&id);
+        self.parked.remove(&id);
         self.active.insert(id);
         if segment.kind == Kind::Control {
             let goes_on = has_bug(Bug::ControlGoesOn);
@@ -149,7 +161,11 @@ impl Master {
 
     /// The send of `ticket` was refused.
     pub fn rejected(&mut self, ticket: Ticket, why: Rejection) {
-        match (why, self.in_flight.remove(&ticket)) {
+        let sent = self.in_flight.remove(&ticket);
+        if let Some(sent) = &sent {
+            self.wake(sent.segment);
+        }
+        match (why, sent) {
             (Rejection::Fenced, _) => self.fenced = true,
             (Rejection::Busy, Some(sent)) => self.refused(&sent),
             (Rejection::Damaged, Some(sent)) => self.send_again(&sent),
@@ -321,6 +337,7 @@ impl Master {
     /// A backup has dropped a replica, after [`Effect::Free`](super::Effect::Free).
     pub fn freed(&mut self, backup: BackupId, segment: SegmentId) {
         self.freeing.remove(&(backup, segment));
+        self.wake(segment); // it may go there again
     }
 
     /// The coordinator has noted, durably, that no control segment before `min_open` counts
@@ -427,6 +444,7 @@ impl Master {
         self.look_at_racks(sent.segment);
         self.active.remove(&sent.segment);
         self.waiting.remove(&sent.segment);
+        self.parked.remove(&sent.segment);
     }
 
     /// None of `holders` could provide the bytes for `ticket`'s send, of a closed segment: their
@@ -450,7 +468,7 @@ impl Master {
                 }
             }
         }
-        self.active.insert(sent.segment);
+        self.look_at(sent.segment);
         for holder in holders {
             if self.holds(*holder, sent.segment) {
                 self.lose_replica(sent.segment, *holder);
@@ -489,7 +507,7 @@ impl Master {
         if !known || self.fenced {
             return Vec::new();
         }
-        let mut not_needed = Vec::new();
+        let (mut not_needed, mut changed) = (Vec::new(), Vec::new());
         for replica in found {
             let wanted = self.config.replicas;
             let Some(segment) = self.segments.get_mut(&replica.segment) else {
@@ -506,7 +524,7 @@ impl Master {
                 if segment.unplace(backup) {
                     self.garbage.push((backup, replica.segment));
                 }
-                self.active.insert(replica.segment);
+                changed.push(replica.segment);
             }
             let may_count = is_whole && !segment.settled.contains(&backup);
             if may_count
@@ -524,7 +542,7 @@ impl Master {
                 segment.has_no_source = false; // the others can be filled from this one
                 self.garbage
                     .retain(|entry| *entry != (backup, replica.segment));
-                self.active.insert(replica.segment);
+                changed.push(replica.segment);
                 continue;
             }
             let on_others = segment.on_all(wanted, Level::Synced);
@@ -534,6 +552,9 @@ impl Master {
                 segment.settled.push(backup);
                 not_needed.push(replica.segment);
             }
+        }
+        for id in changed {
+            self.look_at(id);
         }
         not_needed
     }
@@ -569,17 +590,18 @@ impl Master {
     pub fn describe(&self) -> String {
         use std::fmt::Write;
         let mut text = format!(
-            "{} calls, {} copies wait, {} swaps, {} to be freed, {} being freed, control head \
-             wanted {} noted {}",
+            "{} calls, {} copies wait, {} find no backup, {} swaps, {} to be freed, {} being \
+             freed, control head wanted {} noted {}",
             self.in_flight.len(),
             self.waiting.len(),
+            self.parked.len(),
             self.swaps.len(),
             self.garbage.len() + self.leftovers.len(),
             self.freeing.len(),
             self.floor_wanted,
             self.floor_noted
         );
-        for id in self.active.iter().chain(&self.waiting) {
+        for id in self.unfinished() {
             let segment = &self.segments[id];
             let _ = write!(
                 text,

@@ -75,21 +75,58 @@ impl Master {
         changed
     }
 
-    /// A segment of which a copy only waits for a call need not be checked before there is one. A
-    /// lost backup may have had replicas of all segments: each poll walked them all.
+    /// A segment of which a copy only waits for a call, or for a backup that takes it, need not be
+    /// checked before there is one. A lost backup may have had replicas of all segments: each poll
+    /// walked them all.
     fn let_wait(&mut self, id: SegmentId) {
         let segment = &self.segments[&id];
-        let rests = |replica: &Replica| {
-            replica.in_flight == 0 && !replica.refused && replica.buffered == replica.synced
+        if !segment.close_recorded || segment.epoch_wanted || !self.active.contains(&id) {
+            return;
+        }
+        let is_done = |replica: &Replica| segment.is_whole(replica.synced);
+        let is_refused = |replica: &Replica| {
+            let is_sent = replica.in_flight > 0 || replica.sent_before().open;
+            !is_sent && self.refusing_copies.contains(&replica.backup)
         };
-        let waits = segment.close_recorded
-            && !segment.epoch_wanted
-            && segment.replicas.len() >= self.config.replicas
-            && segment.replicas.iter().all(rests)
-            && self.is_crowded(true);
-        if waits && self.active.remove(&id) {
+        let rests = |replica: &Replica| {
+            let is_under_way = replica.in_flight > 0;
+            !is_under_way && replica.buffered == replica.synced
+        };
+        // If all were done, and there were enough of them, it would not be active.
+        let mut replicas = segment.replicas.iter();
+        let is_parked = replicas.all(|replica| is_done(replica) || is_refused(replica));
+        let waits = segment.replicas.iter().all(rests) && self.is_crowded(true);
+        if is_parked {
+            self.active.remove(&id);
+            self.parked.insert(id);
+        } else if waits {
+            self.active.remove(&id);
             self.waiting.insert(id);
         }
+    }
+
+    /// Copies that no backup took may be taken now.
+    pub(super) fn try_parked(&mut self) {
+        self.waiting.append(&mut self.parked);
+    }
+
+    /// A segment that waits is checked in the next poll.
+    pub(super) fn wake(&mut self, id: SegmentId) {
+        if self.waiting.remove(&id) || self.parked.remove(&id) {
+            self.active.insert(id);
+        }
+    }
+
+    /// A segment is checked in the next poll.
+    pub(super) fn look_at(&mut self, id: SegmentId) {
+        self.wake(id);
+        self.active.insert(id);
+    }
+
+    /// Segments with work that is not done.
+    pub(super) fn unfinished(&self) -> impl Iterator<Item = &SegmentId> {
+        let waiting = self.waiting.iter().chain(&self.parked);
+        self.active.iter().chain(waiting)
     }
 
     /// Whether as many calls with data are in flight as may be. Copies are counted apart: each is
@@ -176,6 +213,7 @@ impl Master {
     /// Applies the rules to one segment.
     fn advance(&mut self, id: SegmentId, effects: &mut Vec<Effect>) -> bool {
         let mut changed = self.place(id);
+        changed |= self.place_anew(id);
         self.look_at_racks(id);
         let data_allowed = self.data_allowed(id);
         let close_allowed = self.close_allowed(id);
@@ -228,6 +266,39 @@ impl Master {
             segment.replicas.push(replica);
             segment.settled.push(backup); // replication::O12
             changed = true;
+        }
+        changed
+    }
+
+    /// replication::O11: copies that are only planned on a backup that takes none now go to
+    /// another one that may. When a backup was lost, all of them were planned at once.
+    fn place_anew(&mut self, id: SegmentId) -> bool {
+        let Some(segment) = self.segments.get(&id) else {
+            return false;
+        };
+        let stays = !segment.close_recorded || segment.has_no_source;
+        if stays || self.refusing_copies.is_empty() || has_bug(Bug::RefusedPlansStay) {
+            return false;
+        }
+        let in_vain = |replica: &&Replica| {
+            replica.is_planned() && self.refusing_copies.contains(&replica.backup)
+        };
+        let planned = segment.replicas.iter().filter(in_vain);
+        let planned: Vec<BackupId> = planned.map(|replica| replica.backup).collect();
+        let mut changed = false;
+        for backup in planned {
+            let freed = self.freeing.iter().filter(|(_, of)| *of == id);
+            let mut avoided = self.refusing_copies.clone();
+            avoided.extend(freed.map(|(at, _)| *at));
+            let holding = self.segments[&id].backups();
+            let others: Vec<BackupId> = holding.filter(|at| *at != backup).collect();
+            if !self.placement.can_choose(&others, &avoided) {
+                continue;
+            }
+            if self.segment_mut(id).unplace(backup) {
+                self.garbage.push((backup, id));
+            }
+            changed |= self.place(id);
         }
         changed
     }
@@ -517,6 +588,7 @@ impl Master {
     pub(super) fn discard(&mut self, id: SegmentId) {
         self.active.remove(&id);
         self.waiting.remove(&id);
+        self.parked.remove(&id);
         let Some(segment) = self.segments.remove(&id) else {
             return;
         };

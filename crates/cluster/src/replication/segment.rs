@@ -85,6 +85,11 @@ impl Replica {
         self.sent.open || self.damaged > 0
     }
 
+    /// Of a closed segment: whether its backup was only chosen, and nothing of it was sent there.
+    pub fn is_planned(&self) -> bool {
+        self.in_flight == 0 && self.damaged == 0 && !self.sent.open
+    }
+
     pub fn new(backup: BackupId, opened_at: u64) -> Replica {
         let mut replica = Replica::at(backup, Progress::default());
         replica.opened_at = opened_at;

@@ -5,21 +5,21 @@ use super::scenarios::{close_all, end, polled};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::planted::{Bug, with_bug};
 use duramen_cluster::control::State;
-use duramen_cluster::replication::{BackupId, Config, Effect, Found, Master, Send};
+use duramen_cluster::replication::{BackupId, Config, Effect, Found, Master, Rejection, Send};
 use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
 
-/// A lost backup had replicas of all closed segments, whose copies are on their way. Returns their
-/// number, the bytes of a head that are durable in the poll after each write, and whether all is
-/// whole once the copies are answered.
-fn writes_beside_copies() -> (usize, Vec<u32>, bool) {
+/// A master among so many backups, which lacks one of two replicas of many of its closed segments,
+/// because the first of them was lost; the id of its last control segment; the closed segments. An
+/// open one is 200.
+fn with_one_lost(backups: u64) -> (Master, u64, Vec<SegmentId>) {
     let config = Config {
         replicas: 2,
         writes_max: 16,
         copies_max: 2,
         ..config(false)
     };
-    let backups = [1, 2, 3].map(BackupId);
+    let backups: Vec<BackupId> = (1..=backups).map(BackupId).collect();
     let mut master = Master::new(config, State::default(), &backups, &[]);
     let (mut next, certificate) = (0, Certificate::of(&[7; 500]));
     let closed: Vec<SegmentId> = (100..140).map(SegmentId).collect();
@@ -37,6 +37,21 @@ fn writes_beside_copies() -> (usize, Vec<u32>, bool) {
     }
     assert!(master.is_idle(), "{}", master.describe());
     master.backup_lost(backups[0]);
+    (master, next, closed)
+}
+
+/// Number of the segments that are not on all their backups.
+fn missing(master: &Master, closed: &[SegmentId]) -> usize {
+    let missing = closed.iter().filter(|segment| !master.is_safe(**segment));
+    missing.count()
+}
+
+/// A lost backup had replicas of all closed segments, whose copies are on their way. Returns their
+/// number, the bytes of a head that are durable in the poll after each write, and whether all is
+/// whole once the copies are answered.
+fn writes_beside_copies() -> (usize, Vec<u32>, bool) {
+    let (mut master, mut next, closed) = with_one_lost(3);
+    let head = SegmentId(200);
     let mut copies = Vec::new();
     let mut turn = |master: &mut Master, copies: &mut Vec<Send>| {
         for effect in polled(master, &mut next) {
@@ -50,8 +65,7 @@ fn writes_beside_copies() -> (usize, Vec<u32>, bool) {
         turn(&mut master, &mut copies);
     }
     let under_way = copies.len();
-    let missing = closed.iter().filter(|segment| !master.is_safe(**segment));
-    let waiting = format!(" {} copies wait", missing.count() - under_way);
+    let waiting = format!(" {} copies wait", missing(&master, &closed) - under_way);
     assert!(master.describe().contains(&waiting), "{waiting}");
     let mut durable = Vec::new();
     for length in 101..=103 {
@@ -79,6 +93,101 @@ fn copies_that_take_all_calls_are_found() {
     let (copies, durable, _) = with_bug(Bug::CopiesCrowdWrites, writes_beside_copies);
     assert_eq!(copies, 16);
     assert!(durable.iter().all(|bytes| *bytes <= 100), "{durable:?}");
+}
+
+/// A lost backup had replicas of many closed segments, and the others refuse copies. Each poll
+/// walked all of these segments, and asked for a sync, until the lost backup was back.
+#[test]
+fn copies_that_all_backups_refuse_are_parked() {
+    let (mut master, mut next, closed) = with_one_lost(3);
+    let short = missing(&master, &closed);
+    assert!(short > 10, "{short}");
+    for _ in 0..3 {
+        let mut asked = 0;
+        for _ in 0..20 {
+            for effect in polled(&mut master, &mut next) {
+                match effect {
+                    Effect::Send(send) if closed.contains(&send.segment) => {
+                        asked += 1;
+                        master.rejected(send.ticket, Rejection::Busy);
+                    }
+                    effect => end(&mut master, vec![effect]),
+                }
+            }
+        }
+        assert!((2..=4).contains(&asked), "{asked}");
+        let described = master.describe();
+        let parked = format!(" 0 copies wait, {short} find no backup,");
+        assert!(described.contains(&parked), "{described}");
+        assert!(!master.wants_sync() && !master.is_idle(), "{described}");
+        for _ in 0..20 {
+            master.forgive();
+        }
+        let described = master.describe();
+        let waiting = format!(" {short} copies wait, 0 find no backup,");
+        assert!(described.contains(&waiting), "{described}");
+    }
+    for _ in 0..60 {
+        let effects = polled(&mut master, &mut next);
+        end(&mut master, effects);
+    }
+    assert_eq!(missing(&master, &closed), 0);
+    assert!(master.is_idle(), "{}", master.describe());
+}
+
+/// Segments that find no backup for a copy give it to one that joins.
+#[test]
+fn parked_copies_go_to_a_backup_that_joins() {
+    let (mut master, mut next, closed) = with_one_lost(2);
+    for _ in 0..20 {
+        let effects = polled(&mut master, &mut next);
+        end(&mut master, effects);
+    }
+    let described = master.describe();
+    let parked = format!(" 0 copies wait, {} find no backup,", closed.len());
+    assert!(described.contains(&parked), "{described}");
+    master.backup_up(BackupId(3));
+    for _ in 0..60 {
+        let effects = polled(&mut master, &mut next);
+        end(&mut master, effects);
+    }
+    assert_eq!(missing(&master, &closed), 0);
+    assert!(master.is_idle(), "{}", master.describe());
+}
+
+/// Number of segments that lack a copy, at first and after a while: one of three backups refuses
+/// copies.
+fn missing_beside_one_that_refuses() -> (usize, usize) {
+    let (mut master, mut next, closed) = with_one_lost(4);
+    let short = missing(&master, &closed);
+    for _ in 0..60 {
+        for effect in polled(&mut master, &mut next) {
+            match effect {
+                Effect::Send(send)
+                    if send.backup == BackupId(2) && closed.contains(&send.segment) =>
+                {
+                    master.rejected(send.ticket, Rejection::Busy);
+                }
+                effect => end(&mut master, vec![effect]),
+            }
+        }
+    }
+    (short, missing(&master, &closed))
+}
+
+/// When a backup was lost, copies were planned on all others. One that refused two of them kept
+/// all that were planned there, two every two seconds excepted, though another one took them.
+#[test]
+fn copies_go_where_they_are_not_refused() {
+    let (short, left) = missing_beside_one_that_refuses();
+    assert!(short > 10, "{short}");
+    assert_eq!(left, 0);
+}
+
+#[test]
+fn copies_that_stay_planned_where_they_are_refused_are_found() {
+    let (_, left) = with_bug(Bug::RefusedPlansStay, missing_beside_one_that_refuses);
+    assert!(left > 0, "not found");
 }
 
 /// A backup is restarted and still has whole replicas. Copies of all of them were planned on
