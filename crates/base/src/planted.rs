@@ -327,6 +327,8 @@ pub enum Bug {
     /// replication::O12: a backup frees its lost replica of an open segment, though it may be the
     /// last one.
     LastOpenFreed,
+    /// replication::O12: a replica counts again, though its backup was sent another one since.
+    SentAnewCounts,
     /// A sync covers acknowledgements that arrived while it ran.
     SyncCoversAll,
 

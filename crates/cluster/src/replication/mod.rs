@@ -46,6 +46,7 @@
 //!   replica: it may have a good one, of before. A lost replica of a listed segment that is open is
 //!   never freed: only the request of its backup ends it. A replica that a backup was told to drop,
 //!   or was sent anew, does not count again as an old one: its request may have arrived twice.
+//!   That of a backup which was only silent does if it was the first there, whole and synced.
 //! - O13: a refused opening of a control segment costs nothing: the backup that has refused it
 //!   never accepts it again, however often it arrives (backup_service::B10), so the segment
 //!   continues with another backup in its place. Each opening after a refusal has a higher epoch,

@@ -117,6 +117,7 @@ impl Master {
         self.leftovers.retain(|(at, _)| *at != backup);
         let ids: Vec<SegmentId> = self.segments.keys().copied().collect();
         for id in ids {
+            self.segment_mut(id).may_return(backup);
             self.lose_replica(id, backup);
         }
     }
@@ -499,9 +500,10 @@ impl Master {
         }
     }
 
-    /// A backup that was restarted, and is known here under its new name, still has these replicas.
-    /// Returns those that it may drop (replication::O12); closed ones of segments that lack a
-    /// replica count again, as do those in whose place a copy is only planned.
+    /// A backup that was restarted, and is known here under its new name, still has these
+    /// replicas; or one that was silent. Returns those that it may drop (replication::O12); closed
+    /// ones of segments that lack a replica count again, as do those in whose place a copy is only
+    /// planned.
     pub fn hand_back(&mut self, backup: BackupId, found: &[Found]) -> Vec<SegmentId> {
         let known = self.placement.has(backup) || has_bug(Bug::DroppedUnseen);
         if !known || self.fenced {
@@ -536,9 +538,9 @@ impl Master {
             }
             if may_count && segment.replicas.len() < wanted {
                 segment.settled.push(backup);
-                segment
-                    .replicas
-                    .push(Replica::whole(backup, replica.certificate));
+                let mut whole = Replica::whole(backup, replica.certificate);
+                whole.is_first = true;
+                segment.replicas.push(whole);
                 segment.has_no_source = false; // the others can be filled from this one
                 self.garbage
                     .retain(|entry| *entry != (backup, replica.segment));

@@ -263,6 +263,7 @@ impl Master {
                 replica.replaces_garbage = self.garbage.len() < garbage;
             }
             replica.primary = segment.replicas.iter().all(|r| !r.primary);
+            replica.is_first = !kept && !segment.has_lost;
             segment.replicas.push(replica);
             segment.settled.push(backup); // replication::O12
             changed = true;

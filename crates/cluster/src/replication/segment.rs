@@ -68,6 +68,9 @@ pub(super) struct Replica {
     /// Of a control segment, the epoch of its opening, which applies to all of it
     /// (replication::O13).
     pub opened_at: u64,
+    /// No older replica of the segment can be on its backup, which was sent no request that drops
+    /// this one (replication::O12).
+    pub is_first: bool,
 }
 
 impl Replica {
@@ -109,6 +112,7 @@ impl Replica {
             damaged: 0,
             refused: false,
             opened_at: progress.epoch,
+            is_first: false,
         }
     }
 
@@ -250,6 +254,20 @@ impl Segment {
     pub fn unsettle(&mut self, backup: BackupId) {
         if let Some(last) = self.settled.iter().rposition(|settled| *settled == backup) {
             self.settled.remove(last);
+        }
+    }
+
+    /// replication::O12: this backup is lost, perhaps only silent. If it has synced all of its
+    /// replica, and no request can be under way to it that drops that one, it may count again; so
+    /// may an older one, if nothing of the newer one was sent.
+    pub fn may_return(&mut self, backup: BackupId) {
+        let Some(lost) = self.replicas.iter().find(|r| r.backup == backup) else {
+            return;
+        };
+        let is_sound = lost.is_first && self.is_whole(lost.synced);
+        let may_count = is_sound || lost.is_planned() || has_bug(Bug::SentAnewCounts);
+        if self.close_recorded && may_count {
+            self.unsettle(backup);
         }
     }
 

@@ -192,10 +192,17 @@ fn copies_that_stay_planned_where_they_are_refused_are_found() {
 
 /// A backup is restarted and still has whole replicas. Copies of all of them were planned on
 /// another backup when it went, and one was sent: nearly everything was copied after a short
-/// restart.
+/// restart. Or its disk was silent for four seconds, and it is back under the same name.
 #[test]
 fn replicas_count_again_where_copies_are_only_planned() {
-    let (crashed, one, two, back) = (BackupId(1), BackupId(2), BackupId(3), BackupId(11));
+    for back in [BackupId(11), BackupId(1)] {
+        count_again_at(back);
+    }
+}
+
+/// The backup 1 is lost, and `back` has its replicas.
+fn count_again_at(back: BackupId) {
+    let (crashed, one, two) = (BackupId(1), BackupId(2), BackupId(3));
     let config = Config {
         replicas: 2,
         copies_max: 1,
@@ -240,6 +247,107 @@ fn replicas_count_again_where_copies_are_only_planned() {
     // The others have this one by now.
     assert_eq!(master.hand_back(back, &found), [copy.segment]);
     assert!(segments.iter().all(|segment| master.is_safe(*segment)));
+}
+
+/// A backup with whole replicas is silent, twice in a row if `twice`. It comes back under its
+/// name, and is sent copies of `sent` of three segments, which are under way when it is silent
+/// again. Returns the number of its old replicas that count in the end.
+fn counted_after_silence(twice: bool, sent: usize) -> usize {
+    let (silent, other) = (BackupId(1), BackupId(2));
+    let config = Config {
+        replicas: 2,
+        copies_max: sent.max(1),
+        ..config(false)
+    };
+    let mut master = Master::new(config, State::default(), &[silent, other], &[]);
+    let (mut next, certificate) = (0, Certificate::of(&[7; 500]));
+    let segments = [100, 101, 102].map(SegmentId);
+    close_all(&mut master, &mut next, segments, certificate);
+    let found = segments.map(|segment| Found {
+        backup: silent,
+        segment,
+        epoch: 0,
+        certificate,
+        closed: true,
+    });
+    master.backup_lost(silent);
+    assert_eq!(master.hand_back(silent, &found), [], "it is not known");
+    assert!(!segments.iter().any(|segment| master.holds(silent, *segment)));
+    master.backup_up(silent);
+    if sent > 0 {
+        let effects = polled(&mut master, &mut next);
+        let copies = effects.iter().filter(|effect| match effect {
+            Effect::Send(send) => segments.contains(&send.segment),
+            _ => false,
+        });
+        assert_eq!(copies.count(), sent);
+    } else {
+        assert_eq!(master.hand_back(silent, &found), []);
+    }
+    if twice {
+        master.backup_lost(silent);
+        master.backup_up(silent);
+    }
+    assert_eq!(master.hand_back(silent, &found), []);
+    let counted = segments.iter().filter(|segment| master.is_safe(**segment));
+    counted.count()
+}
+
+/// All replicas on a backup whose disk hung for four seconds were lost for good, and all data was
+/// copied. A copy that was sent there meanwhile may still arrive, and take an old one's place.
+#[test]
+fn replicas_of_a_silent_backup_count_unless_they_were_sent_anew() {
+    for (sent, counted) in [(0, 3), (1, 2), (3, 0)] {
+        for twice in [false, true] {
+            let found = counted_after_silence(twice, sent);
+            assert_eq!(found, counted, "{sent} sent anew, twice: {twice}");
+        }
+    }
+}
+
+#[test]
+fn replicas_that_count_beside_those_sent_anew_are_found() {
+    let counted = with_bug(Bug::SentAnewCounts, || counted_after_silence(true, 3));
+    assert_eq!(counted, 3, "not found");
+}
+
+/// A backup has found its replicas damaged, and drops them if others are there. They do not count
+/// again when it was silent.
+#[test]
+fn replicas_that_are_lost_for_another_reason_do_not_count_again() {
+    let (silent, one, two) = (BackupId(1), BackupId(2), BackupId(3));
+    let config = Config {
+        replicas: 2,
+        ..config(false)
+    };
+    for are_freed in [false, true] {
+        let mut master = Master::new(config, State::default(), &[silent, one], &[]);
+        let (mut next, certificate) = (0, Certificate::of(&[7; 500]));
+        let segments = [100, 101, 102].map(SegmentId);
+        close_all(&mut master, &mut next, segments, certificate);
+        master.backup_up(two);
+        master.replica_damaged(silent, &segments);
+        for _ in 0..10 {
+            let effects = polled(&mut master, &mut next);
+            if are_freed {
+                end(&mut master, effects);
+            }
+        }
+        master.backup_lost(silent);
+        master.backup_up(silent);
+        master.backup_lost(two);
+        let found = segments.map(|segment| Found {
+            backup: silent,
+            segment,
+            epoch: 0,
+            certificate,
+            closed: true,
+        });
+        assert_eq!(master.hand_back(silent, &found), []);
+        for segment in segments {
+            assert!(!master.holds(silent, segment), "freed: {are_freed}");
+        }
+    }
 }
 
 /// Copies wait for a call when the last backup with their bytes is lost. Such a segment was among
