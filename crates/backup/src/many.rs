@@ -5,9 +5,9 @@
 //!   no write to it is acknowledged: chunks staged before are committed, later ones are refused
 //!   (docs/traps.md, trap 22 and scenario 26).
 //! - M2: a replica that was accepted finds a frame: an opening is refused while fewer frames are
-//!   free than replicas wait for one. A new copy of a lost replica leaves frames free besides:
-//!   else a cluster whose servers stop one after the other fills its disks with copies, and has
-//!   none for the recoveries of all logs.
+//!   free than replicas wait for one. A new copy of a lost replica leaves frames free besides,
+//!   unless it gets the frame of the one that it replaces: else a cluster whose servers stop one
+//!   after the other fills its disks with copies, and has none for the recoveries of all logs.
 //! - M3: the entries from [`read_sorted`](Backup::read_sorted) were verified, as a whole and entry
 //!   by entry, before the first of them is given. One flipped bit of an entry that was certified
 //!   with it is put back and told (format::mend): all replicas have the same bit.
@@ -463,12 +463,12 @@ impl Backup {
     }
 
     /// Frames that an opening leaves free; none if the whole segment arrives in one piece: most
-    /// such segments come from a recovery or a cleaner, and free more than they take.
-    fn frames_kept(&self, state: &State, chunk: &Chunk<'_>) -> u32 {
+    /// such segments come from a recovery or a cleaner, and free more than they take. A copy takes
+    /// none if the replica that it replaces gives one back (`is_freed`).
+    fn frames_kept(&self, state: &State, chunk: &Chunk<'_>, is_freed: bool) -> u32 {
+        let takes_one = chunk.is_refill() && !is_freed;
         match chunk.is_whole() {
-            true if chunk.is_refill() && !has_bug(Bug::RefillsTakeAll) => {
-                state.frames.refills_leave
-            }
+            true if takes_one && !has_bug(Bug::RefillsTakeAll) => state.frames.refills_leave,
             true => 0,
             false => 2,
         }
@@ -498,11 +498,11 @@ impl Backup {
         if id.log == self.identity.server {
             return Ok(());
         }
-        let kept = self.frames_kept(state, chunk);
         let others = state.replicas.iter().filter(|(other, _)| **other != id);
         let waiting = others.filter(|(_, r)| r.frame.is_none()).count() as u32;
         let older = state.replicas.get(&id);
         let is_freed = older.is_some_and(|r| r.frame.is_some() && !r.flushing && r.decay.is_none());
+        let kept = self.frames_kept(state, chunk, is_freed);
         let free = state.frames.free() + u32::from(is_freed);
         let what = if free < waiting.saturating_add(1 + kept) {
             "frames"

@@ -529,11 +529,6 @@ fn a_refused_copy_leaves_the_older_replica() {
         assert!(read.closed && read.certificate() == Certificate::of(&bytes) && into == bytes);
         read.epoch
     };
-    backup.keep_from_refills(u32::MAX / 2);
-    let refused = backup.stage_of(LOG, copy(&bytes, 1));
-    assert!(matches!(refused, Err(Error::Busy { .. })), "{refused:?}");
-    assert_eq!(is_there(&backup), 0);
-    backup.keep_from_refills(0);
     let mut damaged = bytes.clone();
     damaged[77] ^= 1;
     let damaged = Chunk {
@@ -563,6 +558,12 @@ fn a_refused_copy_leaves_the_older_replica() {
         Some(segment)
     });
     assert!(others.count() > 2);
+    // A segment that arrives in parts needs more than that.
+    let refused = backup.stage_of(LOG, chunk(&bytes, 0, 3_000, 1, true));
+    assert!(matches!(refused, Err(Error::Busy { .. })), "{refused:?}");
+    assert_eq!(is_there(&backup), 0);
+    // None of the frames that are kept from copies is taken.
+    backup.keep_from_refills(u32::MAX / 2);
     backup
         .stage_of(LOG, copy(&bytes, 1))
         .expect("its own frame");
