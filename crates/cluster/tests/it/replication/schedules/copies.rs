@@ -272,7 +272,11 @@ fn counted_after_silence(twice: bool, sent: usize) -> usize {
     });
     master.backup_lost(silent);
     assert_eq!(master.hand_back(silent, &found), [], "it is not known");
-    assert!(!segments.iter().any(|segment| master.holds(silent, *segment)));
+    assert!(
+        !segments
+            .iter()
+            .any(|segment| master.holds(silent, *segment))
+    );
     master.backup_up(silent);
     if sent > 0 {
         let effects = polled(&mut master, &mut next);
