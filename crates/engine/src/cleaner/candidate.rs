@@ -114,6 +114,11 @@ impl<'a> Candidate<'a> {
         view.each_damaged(home, |_, slot| {
             may_be_its_own |= slot.may_have_been(self.tag, self.location);
         });
+        // Its own slot may have been put back, while another one of its home stays damaged. After
+        // the look at the damaged ones: a slot that is not among these any more is found.
+        if self.find().is_some() {
+            return Doubt::PutBack;
+        }
         match may_be_its_own && core.log.is_some() {
             true => Doubt::Stays,
             false => Doubt::None,
@@ -196,4 +201,63 @@ pub fn find_all<'a>(
             .and_then(Candidate::find);
     }
     found
+}
+
+#[cfg(all(test, debug_assertions, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::core::{Visitor, sound};
+    use crate::{Options, Store, TableId};
+    use std::collections::HashMap;
+
+    const TABLE: TableId = TableId::DEFAULT;
+
+    /// Its own slot was put back, and another one of its home stayed damaged: the entry counted as
+    /// dead, although its slot pointed to it.
+    #[test]
+    fn an_entry_whose_slot_is_put_back_beside_a_damaged_one_is_alive() {
+        let store = Store::new(Options {
+            huge_pages: false,
+            cleaners: 0,
+            hash_seed: Some(7),
+            ..Options::new(64 << 20)
+        });
+        let store = store.unwrap();
+        let mut session = store.session().unwrap();
+        let keys: Vec<[u8; 4]> = (0..2000u32).map(u32::to_le_bytes).collect();
+        for key in &keys {
+            let mut guard = session.pin();
+            let hash = guard.hash(key);
+            guard.write(TABLE, hash, key, b"value", None).unwrap();
+        }
+        let core = store.core();
+        let visitor = Visitor::wait(core);
+        core.enter(visitor.slot);
+        let index = core.tables.index(TABLE).unwrap();
+        let place = |key: &[u8]| {
+            let hash = KeyHash(core.hasher.hash(key));
+            (index.partition(hash).view(), index.tag(hash))
+        };
+        let mut homes = HashMap::new();
+        let pair = keys.iter().find_map(|key| {
+            let (view, tag) = place(key);
+            let other = homes.insert(view.line(view.home(tag)), key);
+            other.map(|other| (other, key))
+        });
+        let (lost, own) = pair.expect("two keys of one home");
+        let (view, tag) = place(own);
+        let found = view.find(tag, visitor.me(), |slot| {
+            let sound = sound::at(core, slot.location());
+            sound.is_ok_and(|sound| sound.entry.key == own.as_slice())
+        });
+        let (_, slot) = found.expect("it was written");
+        assert!(store.flip_slot_bits(TABLE, lost, &[3, 50, 60]));
+        assert!(store.flip_slot_bits(TABLE, own, &[50]));
+        let sound = sound::at(core, slot.location()).unwrap();
+        let candidate = Candidate::new(core, index, slot.location(), sound.entry, false);
+        assert!(candidate.find().is_none());
+        assert_eq!(candidate.doubt(core), Doubt::PutBack);
+        assert!(candidate.find().is_some());
+        core.epochs.unpin(visitor.slot);
+    }
 }
