@@ -53,8 +53,9 @@ impl Store {
         found.is_some()
     }
 
-    /// Flips bits of the slot that the index has for a key. False: there is no such slot, or its
-    /// entry is not in memory. No other thread may use the key meanwhile.
+    /// Flips bits of the slot that the index has for a key. False: there is no such slot. An entry
+    /// on flash is taken for the key's by its tag alone. No other thread may use the key
+    /// meanwhile.
     #[doc(hidden)]
     pub fn flip_slot_bits(&self, table: TableId, key: &[u8], bits: &[usize]) -> bool {
         let core = self.core();
@@ -67,7 +68,7 @@ impl Store {
         let found = found.and_then(|(view, tag)| {
             view.find(tag, visitor.me(), |slot| {
                 let window = core.space.window_of(slot.location()) as u32;
-                !core.space.is_cold(window) && key_is(core.space.at(slot.location()), key)
+                core.space.is_cold(window) || key_is(core.space.at(slot.location()), key)
             })
         });
         if let Some((place, slot)) = found {

@@ -3,6 +3,7 @@
 
 use crate::KeyHash;
 use crate::core::Core;
+use crate::core::slots::InHand;
 use crate::counters::Counters;
 use crate::index::bucket::{Locking, Slot, View};
 use crate::index::change::{Change, Dropped};
@@ -91,10 +92,19 @@ impl<'a> Candidate<'a> {
             .map(|(place, slot)| (view, place, slot))
     }
 
-    /// For an entry that no slot pointed to. A damaged slot is put back if that is possible.
+    /// For an entry that no slot pointed to, of a segment that the caller has claimed. A damaged
+    /// slot is put back if that is possible, also if its entry is this one, read back from flash.
     /// Without a log no restart would find the entry, so it is not kept for a slot that stays
     /// damaged.
     pub fn doubt(&self, core: &Core) -> Doubt {
+        let own = InHand {
+            location: self.location,
+            entry: &self.entry,
+        };
+        self.doubt_with(core, Some(own))
+    }
+
+    fn doubt_with(&self, core: &Core, in_hand: Option<InHand<'_>>) -> Doubt {
         let view = self.partition.view();
         if self.entry.kind != Kind::Object || view.len() == 0 {
             return Doubt::None;
@@ -107,7 +117,7 @@ impl<'a> Candidate<'a> {
                 None => Doubt::None,
             };
         }
-        if core.mends_slots(view, home) {
+        if core.mends_slots_with(view, home, in_hand) {
             return Doubt::PutBack;
         }
         let mut may_be_its_own = false;
@@ -127,7 +137,7 @@ impl<'a> Candidate<'a> {
 
     /// True if this entry is not surely dead, although no slot pointed to it.
     pub fn is_in_doubt(&self, core: &Core) -> bool {
-        self.doubt(core) != Doubt::None
+        self.doubt_with(core, None) != Doubt::None
     }
 
     /// Locks the entry's bucket and checks that `place`, or its successor in a newer view, still

@@ -7,7 +7,7 @@ pub mod damage;
 pub mod departures;
 mod doubt;
 mod resize;
-mod slots;
+pub mod slots;
 pub mod sound;
 pub mod watches;
 pub mod workers;

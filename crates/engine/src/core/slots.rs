@@ -5,10 +5,11 @@
 //!   one flipped bit leads to the slot. Of several objects of this key the newest counts: the slot
 //!   had pointed to it, as dead ones are older. So all places in memory that the slot may have had
 //!   are read. Those on flash are not: if the object is there, the slot stays as it is, until a
-//!   later search finds it in memory. An object in memory is believed all the same if its segment
-//!   is one of the log. That is wrong only if an object on flash is as near to the slot: another
-//!   key's (20 places there and 22 bits of a tag: once in 200,000 flipped bits), or a newer one of
-//!   the same key, at a place that differs in one bit.
+//!   later search finds it in memory, or a cleaner has read its segment back and has the object
+//!   *in hand*. An object in memory or in hand is believed all the same if its segment is one of
+//!   the log. That is wrong only if an object on flash is as near to the slot: another key's (20
+//!   places there and 22 bits of a tag: once in 200,000 flipped bits), or a newer one of the same
+//!   key, at a place that differs in one bit.
 //! - I2: while a damaged slot stays, no key that it may be is absent: reads and writes are errors,
 //!   a cleaner of a store with a log leaves the entry that it may be, and a restart finds that in
 //!   the log.
@@ -25,7 +26,7 @@ use crate::index::bucket::{Slot, View};
 use crate::{Error, KeyHash, TableId};
 use duramen_base::ids::SegmentId;
 use duramen_base::sync::{AtomicU64, Ordering};
-use duramen_format::entry::{self, Kind};
+use duramen_format::entry::{self, Entry, Kind};
 
 /// The slot that a damaged one was (I1).
 enum Search {
@@ -33,6 +34,14 @@ enum Search {
     /// It may point to flash.
     NotNow,
     Nothing,
+}
+
+/// A verified object of a segment that the searcher has claimed: so it is there, also if the
+/// search reads no segment on flash (I1).
+#[derive(Clone, Copy)]
+pub struct InHand<'a> {
+    pub location: u64,
+    pub entry: &'a Entry<'a>,
 }
 
 /// An object that a slot may have pointed to.
@@ -55,11 +64,21 @@ impl Core {
     }
 
     /// Puts back the damaged slots that a search from this home passes. False: one stays. Pinned.
-    #[cold]
     pub fn mends_slots(&self, view: View<'_>, home: usize) -> bool {
+        self.mends_slots_with(view, home, None)
+    }
+
+    /// As [`mends_slots`](Self::mends_slots), for one who may have an object in hand (I1).
+    #[cold]
+    pub fn mends_slots_with(
+        &self,
+        view: View<'_>,
+        home: usize,
+        in_hand: Option<InHand<'_>>,
+    ) -> bool {
         let mut are_whole = true;
         view.each_damaged(home, |place, slot| {
-            are_whole &= self.mends_slot(view, place, slot);
+            are_whole &= self.mends_slot(view, place, slot, in_hand);
         });
         are_whole
     }
@@ -76,7 +95,13 @@ impl Core {
     }
 
     /// I1.
-    fn mends_slot(&self, view: View<'_>, place: &AtomicU64, slot: Slot) -> bool {
+    fn mends_slot(
+        &self,
+        view: View<'_>,
+        place: &AtomicU64,
+        slot: Slot,
+        in_hand: Option<InHand<'_>>,
+    ) -> bool {
         if self.is_loading() {
             return false; // load::R10
         }
@@ -84,7 +109,7 @@ impl Core {
         if self.damages.known(known_as) == Some(None) {
             return false; // it was searched before
         }
-        let whole = match self.before_flip(view, slot) {
+        let whole = match self.before_flip(view, slot, in_hand) {
             Search::Found(whole) => whole,
             Search::NotNow => {
                 self.tell_damaged(known_as, "while it may point to flash");
@@ -125,15 +150,21 @@ impl Core {
     }
 
     /// The slot as it was before one of its bits flipped (I1).
-    fn before_flip(&self, view: View<'_>, slot: Slot) -> Search {
+    fn before_flip(&self, view: View<'_>, slot: Slot, in_hand: Option<InHand<'_>>) -> Search {
         let mut best: Option<(Slot, Guess)> = None;
         let mut is_on_flash = false;
         for location in slot.locations_before_flip() {
-            let Some(bytes) = bytes_of_guess(self, location) else {
-                is_on_flash = true;
-                continue;
+            let guess = match in_hand.filter(|own| own.location == location) {
+                Some(own) => self.guess(view, own.entry),
+                None => match bytes_of_guess(self, location) {
+                    Some(bytes) => self.parsed_guess(view, &bytes),
+                    None => {
+                        is_on_flash = true;
+                        continue;
+                    }
+                },
             };
-            let Some(guess) = self.guess(view, &bytes) else {
+            let Some(guess) = guess else {
                 continue;
             };
             let Some(whole) = slot.before_flip(guess.tag, location) else {
@@ -160,9 +191,13 @@ impl Core {
         self.space.segments[self.space.window_of(slot.location())].is_in_log()
     }
 
-    /// The object that these bytes are, if its key belongs to this view.
-    fn guess(&self, view: View<'_>, bytes: &[u8]) -> Option<Guess> {
-        let entry = entry::parse(bytes).ok()?;
+    /// As [`guess`](Self::guess), of bytes that may be anything.
+    fn parsed_guess(&self, view: View<'_>, bytes: &[u8]) -> Option<Guess> {
+        self.guess(view, &entry::parse(bytes).ok()?)
+    }
+
+    /// This entry, if it is an object and its key belongs to this view.
+    fn guess(&self, view: View<'_>, entry: &Entry<'_>) -> Option<Guess> {
         let index = self.tables.index(TableId(entry.table)).ok()?;
         let hash = KeyHash(self.hasher.hash(entry.key));
         let own = index.partition(hash).view();

@@ -2,7 +2,7 @@
 //! has no room for are evicted.
 
 use super::device::*;
-use duramen_engine::{Mode, Options, Store};
+use duramen_engine::{Error, Mode, Options, Store};
 use std::sync::Arc;
 
 fn cache(memory: u64, flash: &Arc<Flash>) -> Arc<Store> {
@@ -88,4 +88,32 @@ fn a_cache_whose_device_fails_goes_on_in_memory() {
     check_budget(&store);
     let newest = (29_500..30_000).filter(|n| read(&mut session, &key(*n)).unwrap().is_some());
     assert!(newest.count() > 250);
+}
+
+/// core::slots::I1. The slot of an entry on flash stayed damaged until a restart: reads and writes
+/// of its key were errors, and a cleaner that had read the entry back made nothing of it.
+#[test]
+fn a_flipped_bit_of_a_slot_is_put_back_by_the_cleaner_that_reads_its_entry_back() {
+    const VALUE_BYTES: usize = 1000;
+    for bit in [3, 38, 50] {
+        let flash = Flash::new(12 * MIB);
+        let store = cache(4 * MIB, &flash);
+        let mut session = store.session().unwrap();
+        for n in 0..8_000 {
+            write(&mut session, &key(n), &value(n, 0, VALUE_BYTES)).unwrap();
+        }
+        assert!(!store.flip_bits(TABLE, &key(7), &[]), "it is on flash");
+        assert!(store.flip_slot_bits(TABLE, &key(7), &[bit]), "bit {bit}");
+        assert_eq!(read(&mut session, &key(7)), Err(Error::Damaged));
+        for n in 8_000..40_000 {
+            match write(&mut session, &key(n), &value(n, 0, VALUE_BYTES)) {
+                Ok(_) | Err(Error::Damaged) => {} // or a key of the same home
+                Err(error) => panic!("{n}: {error}"),
+            }
+        }
+        let found = read(&mut session, &key(7)).unwrap();
+        assert!(found.is_none_or(|found| found == value(7, 0, VALUE_BYTES)));
+        let stats = store.stats();
+        assert_eq!((stats.flipped_bits, stats.damaged_entries), (1, 1));
+    }
 }
