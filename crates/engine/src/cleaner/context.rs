@@ -14,7 +14,8 @@
 //!   (sound::V1). If that fails, it stays claimed for ever, so that nobody cleans it (sound::V2).
 //!   So it does if an entry is damaged later, and its pass is given up (swap::given_up).
 //! - C6: an entry is dead only if no damaged slot may be its own (bucket::B7). If that slot cannot
-//!   be put back, the victim stays as in C5.
+//!   be put back, the victim stays as in C5; but a pass that evicts takes the entry for evicted: a
+//!   victim that stays would keep its token for ever (given_up::GU3).
 //! - C4: an entry's bytes are copied before its bucket is locked, and published under the lock if
 //!   the entry is still alive.
 //!
@@ -554,7 +555,10 @@ impl Context {
             let (table, key) = (TableId(candidate.entry.table), candidate.entry.key);
             match departure {
                 Departure::Expired => add(&counters.expired, 1),
-                Departure::Evicted => add(&counters.evicted, 1),
+                Departure::Evicted => {
+                    add(&counters.evicted, 1);
+                    self.note_evicted();
+                }
             }
             core.departures.tell(departure, table, key);
         }

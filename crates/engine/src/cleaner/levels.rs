@@ -209,6 +209,7 @@ impl Context {
             victim_bytes,
             survivor_bytes: 0,
             is_given_up: false,
+            has_evicted: false,
         });
         add(&tally.passes, 1);
         true
@@ -235,7 +236,7 @@ impl Context {
         };
         self.remembered.forget(); // no victim has left until the Swap is durable
         if pass.is_given_up {
-            log.swaps().give_up_work(swap);
+            log.swaps().give_up_work(swap, pass.has_evicted);
         } else {
             // After the last lookup in the index: everything that its answers depended on was
             // appended before (log::L4, swap::D2).
@@ -257,8 +258,7 @@ impl Context {
     }
 
     /// Meets an entry to which the index did not point. `None`: there is no room for its
-    /// tombstone, or the index has to be asked again, or a damaged slot stops the victim here
-    /// (context::C6).
+    /// tombstone, or the index has to be asked again, or a damaged slot stops the victim here.
     pub(super) fn meet_dead(
         &mut self,
         core: &Core,
@@ -273,6 +273,10 @@ impl Context {
         };
         match (doubt, &core.log) {
             (Doubt::None, Some(log)) => self.bury(core, log, candidate),
+            (Doubt::Stays, Some(log)) if self.is_evicting() => {
+                self.note_evicted(); // context::C6
+                self.bury(core, log, candidate)
+            }
             (Doubt::None, None) => Some(()),
             (Doubt::PutBack, _) => None,
             (Doubt::Stays, _) => {
@@ -281,6 +285,17 @@ impl Context {
                 self.stop_at_damage(core, why);
                 None
             }
+        }
+    }
+
+    fn is_evicting(&self) -> bool {
+        self.current.as_ref().is_some_and(|current| current.evict)
+    }
+
+    /// An object of a victim was evicted (given_up::GU3).
+    pub(super) fn note_evicted(&mut self) {
+        if let Some(pass) = &mut self.pass {
+            pass.has_evicted = true;
         }
     }
 

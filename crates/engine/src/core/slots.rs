@@ -11,8 +11,8 @@
 //!   places there and 22 bits of a tag: once in 200,000 flipped bits), or a newer one of the same
 //!   key, at a place that differs in one bit.
 //! - I2: while a damaged slot stays, no key that it may be is absent: reads and writes are errors,
-//!   a cleaner of a store with a log leaves the entry that it may be, and a restart finds that in
-//!   the log.
+//!   a cleaner of a store with a log leaves the entry that it may be, unless it evicts, and a
+//!   restart finds that in the log.
 //!
 //! **Concurrency**: any pinned thread puts a slot back, by compare-and-swap, without the lock of
 //! its home (bucket::B1): a holder of the lock that found the slot whole may write it meanwhile,

@@ -230,6 +230,8 @@ pub struct PassAtWork {
     pub survivor_bytes: u64,
     /// It cannot end (swap::given_up).
     pub is_given_up: bool,
+    /// It has evicted an object (given_up::GU3).
+    pub has_evicted: bool,
 }
 
 impl PassAtWork {

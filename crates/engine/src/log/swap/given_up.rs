@@ -13,7 +13,7 @@
 //!   may take their windows, but no pass does. So what kills an entry of them stays needed in this
 //!   life; in later ones it does as long as a victim is listed (swap::D4).
 //! - GU3: its victims count as leaving for ever: an eviction from a survivor of it announces them
-//!   too (swap::D12), and the token of a pass that evicted stands on (swap::D11).
+//!   too (swap::D12), and the token of a pass that has evicted an object stands on (swap::D11).
 //! - GU4: a segment whose compaction was given up has two windows: the old one, which no cleaner
 //!   takes, with the entries that are left, and the new one. It is *kept*: no pass takes it, as
 //!   its Swap would remove the only durable copy of the entries in the old window.
@@ -41,12 +41,14 @@ impl Swaps {
         self.relocations.forget(&[segment]);
     }
 
-    /// The pass at work cannot end. Its survivors are closed.
-    pub fn give_up_work(&self, swap: Swap) {
+    /// The pass at work cannot end. Its survivors are closed. `has_evicted`: an object of its
+    /// victims has left memory.
+    pub fn give_up_work(&self, swap: Swap, has_evicted: bool) {
         let mut queues = self.queues();
-        let evicted = queues.evicting.take().is_some();
+        let evicts = queues.evicting.take().is_some();
         queues.working.clear();
-        self.given_up(&mut queues, swap, evicted);
+        self.given_up(&mut queues, swap, evicts && has_evicted);
+        self.end_token(&mut queues, &[]);
     }
 
     /// Gives up the passes that wait for their Swap and have a hopeless survivor, unless the
@@ -219,7 +221,7 @@ mod tests {
     fn a_survivor_that_is_being_written_is_freed_afterwards() {
         let (swaps, swap) = at_work(false);
         swaps.queues().survivors[0].handed = true;
-        swaps.give_up_work(swap);
+        swaps.give_up_work(swap, false);
         assert!(!swaps.is_written(5), "its bytes are being read");
         swaps.durable(SegmentId(10)).expect("it is known");
         assert!(swaps.is_written(5) && is_given_up(&swaps));
@@ -287,14 +289,17 @@ mod tests {
     }
 
     /// GU3: the token of a pass that evicted stands on, and a later eviction from a survivor names
-    /// the victims too.
+    /// the victims too. So did the token of a pass that was given up before it evicted anything:
+    /// each new key left a tombstone until the next start.
     #[test]
     fn evicted_objects_of_a_pass_that_was_given_up_stay_away() {
-        let (swaps, swap) = at_work(true);
-        swaps.give_up_work(swap);
-        assert_eq!(swaps.eviction_victim.load(Ordering::Acquire), 9);
+        for (has_evicted, token) in [(true, 9), (false, 0)] {
+            let (swaps, swap) = at_work(true);
+            swaps.give_up_work(swap, has_evicted);
+            assert_eq!(swaps.eviction_victim.load(Ordering::Acquire), token);
+        }
         let (swaps, swap) = at_work(false);
-        swaps.give_up_work(swap);
+        swaps.give_up_work(swap, false);
         let leaving: Vec<SegmentId> = swaps.queues().leaving().collect();
         assert_eq!(leaving, VICTIMS);
     }
@@ -325,7 +330,7 @@ mod tests {
                 assert_eq!(wanted, [true, true]);
                 assert!(swaps.relocations.is_asking());
             }
-            swaps.give_up_work(swap);
+            swaps.give_up_work(swap, false);
             for id in [1, 2, 3, 9, 10, 77] {
                 assert!(!swaps.relocate(SegmentId(id)), "segment {id}");
             }

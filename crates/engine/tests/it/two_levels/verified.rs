@@ -1,11 +1,14 @@
 //! Bits of entries flip in memory: cleaning and purges neither copy them nor decide by them.
 
 use crate::two_levels::disk::{Mistake, Running, Setup};
-use crate::two_levels::scenarios::{clean_all, fresh, get, listed, put, remove, seal};
+use crate::two_levels::scenarios::{
+    busy_setup, clean_all, fresh, get, in_time, listed, put, remove, seal, with_writer,
+};
 use duramen_base::ids::{KeyRange, RouteHash, SegmentId};
 use duramen_base::planted::{Bug, with_bug};
-use duramen_engine::TableId;
+use duramen_engine::{Error, Mode, TableId};
 use std::collections::BTreeSet;
+use std::time::Instant;
 
 const KEYS: u8 = 30;
 
@@ -197,6 +200,35 @@ fn a_slot_that_stays_damaged_stops_no_other_victim() {
         let again = setup.start(running.crash(), Mistake::None, 1);
         assert_eq!(shown(&again), expected, "started, pass: {by_pass}");
     }
+}
+
+/// A pass that evicts was given up at a slot that could not be put back. Its token then stood for
+/// ever, and each fresh key left a tombstone that nothing could drop.
+#[test]
+fn a_cache_evicts_an_entry_whose_slot_stays_damaged() {
+    let setup = Setup {
+        mode: Mode::Cache,
+        disk_segments_max: 400,
+        ..busy_setup()
+    };
+    let running = fresh(&setup);
+    let (first, bits) = (key(0), [3, 50, 60]);
+    let mut session = running.store.session().unwrap();
+    put(&mut session, &first, &[1; 4000]).unwrap();
+    assert!(running.store.flip_slot_bits(TableId::DEFAULT, &first, &bits));
+    with_writer(&running, || {
+        let started = Instant::now();
+        let mut n = 0u32;
+        while !n.is_multiple_of(100) || running.store.stats().entries_evicted < 3_000 {
+            in_time(started);
+            match put(&mut session, &n.to_le_bytes(), &[7; 4000]) {
+                Ok(_) | Err(Error::Damaged) => n += 1, // or a key of the same partition
+                Err(error) => panic!("{n}: {error}"),
+            }
+        }
+    });
+    assert_eq!(running.store.stats().passes_given_up, 0);
+    assert_eq!(put(&mut session, &first, b"x"), Err(Error::Damaged));
 }
 
 /// The large segment should leave its place, and its compaction is given up. Returns what the next
