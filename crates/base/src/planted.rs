@@ -59,6 +59,8 @@ pub enum Bug {
     /// load::R9: a tombstone leaves the index when it meets its victim, although another one of
     /// its key lost to it, whose victim is still to come.
     TombstoneLeavesEarly,
+    /// load::R11: a write over an object gets the next version of it, whatever else was loaded.
+    LoadLeavesVersions,
     /// A side log drops a tombstone for which it has no object yet.
     SideForgetsTombstones,
     /// In a side log the last entry wins, whatever its version.

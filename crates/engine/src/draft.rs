@@ -296,7 +296,7 @@ impl Guard<'_> {
         }
         let is_put = value.is_some();
         let first = match before {
-            Some(_) => 0,
+            Some(_) => self.core.version_after(0),
             None => self.first_version(table, hash, key)?,
         };
         let met = object.map(|object| (object.version, object.value.len()));

@@ -409,7 +409,7 @@ impl<'s> Guard<'s> {
         debug_assert!(!is_typed || !value.is_empty(), "a typed value has a type");
         self.check_put(locked, value)?;
         let version = match &locked.found {
-            Some((_, _, entry)) => entry.version + 1,
+            Some((_, _, entry)) => self.core.version_after(entry.version),
             None => locked.partition.floor().max(1),
         }
         .max(self.carried.version_at_least);

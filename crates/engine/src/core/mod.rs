@@ -93,6 +93,9 @@ pub struct Core {
     pub damages: Damages,
     /// Each read verifies the entry of its key (verified::V6). Read and set alone.
     pub verifies_reads: AtomicBool,
+    /// No version that is given in this run is lower (load::R11). Set before sessions are used, so
+    /// Relaxed.
+    load_floor: AtomicU64,
 }
 
 /// Counters that belong to the holder of their lock.
@@ -161,10 +164,9 @@ impl Core {
     pub fn new(options: &Options, topology: &Topology) -> Result<Core, Error> {
         let memory_bytes = checked_budget(options)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let heads = if options.heads == 0 {
-            cores
-        } else {
-            options.heads
+        let heads = match options.heads {
+            0 => cores,
+            heads => heads,
         };
         let nodes = topology.nodes();
         let wanted = (heads, options.cleaners);
@@ -215,6 +217,7 @@ impl Core {
             writes: Writes::default(),
             damages: Damages::default(),
             verifies_reads: AtomicBool::new(true),
+            load_floor: AtomicU64::new(0),
             epochs,
             space,
         };
@@ -453,6 +456,17 @@ impl Core {
         let given = self.actors().map(Counters::version_max).max().unwrap_or(0);
         let before = self.log.as_ref().map_or(0, |log| log.version_floor());
         given.max(before.saturating_sub(1))
+    }
+
+    /// The version of an object that replaces one of this version.
+    #[inline(always)]
+    pub fn version_after(&self, version: u64) -> u64 {
+        (version + 1).max(self.load_floor.load(Ordering::Relaxed))
+    }
+
+    /// load::R11
+    pub fn set_load_floor(&self, version: u64) {
+        self.load_floor.store(version, Ordering::Relaxed);
     }
 
     pub fn expiring(&self, table: TableId) -> u64 {

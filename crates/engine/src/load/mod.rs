@@ -41,6 +41,9 @@
 //! - R10: a slot in which a bit has flipped (bucket::B7) is not put back meanwhile, as its access
 //!   count is a mark, and it is not passed over either: the load fails. The next one builds the
 //!   index anew.
+//! - R11: a write after a load gets a version above all that the load has met, also if it
+//!   replaces an object. If the operator has accepted the loss of a killer, the index may have an
+//!   older version of a key of which newer ones left by R9; a later start meets those again.
 //!
 //! **Concurrency**: several threads may call `adopt`; each entry is settled under its bucket's
 //! lock. For each group of entries, first their buckets are prefetched, then the entries found
@@ -686,6 +689,9 @@ impl Loader {
             let partitions = index.partitions().iter();
             partitions.for_each(|partition| partition.raise_floor(floor)); // index::X3
         });
+        if !has_bug(Bug::LoadLeavesVersions) {
+            core.set_load_floor(floor + 1); // R11
+        }
         let mut evicted = self.evicted.lock().expect("segments without objects");
         if !evicted.is_empty() {
             self.log().announce_evicted(std::mem::take(&mut evicted));

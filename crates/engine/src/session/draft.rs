@@ -264,7 +264,8 @@ impl Draft {
         Ok(())
     }
 
-    /// `before`: version and bytes of the value that it has met; `first`: version of a new key.
+    /// `before`: version and bytes of the value that it has met; `first`: version of a new key, or
+    /// the least one of a key that is there.
     pub(crate) fn change(
         &mut self,
         (table, hash, key): (TableId, KeyHash, &[u8]),
@@ -287,7 +288,7 @@ impl Draft {
             changed.change = self.changes;
             return Ok(changed.version);
         }
-        let version = before.map_or(first, |(version, _)| version + 1);
+        let version = before.map_or(first, |(version, _)| first.max(version + 1));
         let one = Changed {
             table,
             hash,

@@ -516,3 +516,55 @@ fn a_set_back_clock_that_is_not_noticed_is_found() {
     let shown = with_bug(Bug::SetBackUnseen, removed_after_a_step_back);
     assert_eq!(shown.as_deref(), Some(&b"older"[..]));
 }
+
+/// The value of a key after a start and after the next one, with a write between. Of the key's log
+/// only this is left: a tombstone, the object that it removed, and the first version, whose killer
+/// was lost, and the operator accepted that.
+fn shown_after_a_loss() -> [Option<Vec<u8>>; 2] {
+    let setup = Setup {
+        newest_first: true,
+        ..Setup::small()
+    };
+    let running = fresh(&setup);
+    let mut session = running.store.session().unwrap();
+    for value in [&b"first"[..], b"second", b"third"] {
+        if value == b"third" {
+            assert!(remove(&mut session, b"key").unwrap());
+            seal(&running);
+        }
+        put(&mut session, b"key", value).unwrap();
+        seal(&running);
+    }
+    assert!(remove(&mut session, b"key").unwrap());
+    drop(session);
+    seal(&running);
+    let mut device = running.crash();
+    let killer = device.frames.iter().find_map(|(id, bytes)| {
+        let mut parts = bytes.windows(6);
+        parts.any(|part| part == b"second").then_some(*id)
+    });
+    assert!(device.listed.remove(&killer.expect("its segment")));
+    let running = setup.start(device, Mistake::None, 1);
+    let mut session = running.store.session().unwrap();
+    let shown = get(&mut session, b"key");
+    put(&mut session, b"key", b"new").unwrap();
+    drop(session);
+    seal(&running);
+    let running = setup.start(running.crash(), Mistake::None, 1);
+    let mut session = running.store.session().unwrap();
+    [shown, get(&mut session, b"key")]
+}
+
+/// load::R11. The index has the first version again. A write to it got the version after that one,
+/// and the next start took the tombstone for newer.
+#[test]
+fn a_write_over_what_an_accepted_loss_shows_again_outlives_a_restart() {
+    let expected = [Some(b"first".to_vec()), Some(b"new".to_vec())];
+    assert_eq!(shown_after_a_loss(), expected);
+}
+
+#[test]
+fn a_load_that_leaves_low_versions_is_found() {
+    let shown = with_bug(Bug::LoadLeavesVersions, shown_after_a_loss);
+    assert_eq!(shown, [Some(b"first".to_vec()), None]);
+}
