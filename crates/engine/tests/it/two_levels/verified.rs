@@ -215,7 +215,11 @@ fn a_cache_evicts_an_entry_whose_slot_stays_damaged() {
     let (first, bits) = (key(0), [3, 50, 60]);
     let mut session = running.store.session().unwrap();
     put(&mut session, &first, &[1; 4000]).unwrap();
-    assert!(running.store.flip_slot_bits(TableId::DEFAULT, &first, &bits));
+    assert!(
+        running
+            .store
+            .flip_slot_bits(TableId::DEFAULT, &first, &bits)
+    );
     with_writer(&running, || {
         let started = Instant::now();
         let mut n = 0u32;
