@@ -41,6 +41,18 @@ unsafe fn look<'a>(
     Some(Sound { entry, copy: None })
 }
 
+/// Whether this incarnation of a window may be examined, and is where the caller expects it. The
+/// caller is pinned: a window that is in the log under the pin is not reused until the pin ends.
+fn is_usable(core: &Core, window: u32, incarnation: u32, warmed: bool) -> bool {
+    let segment = &core.space.segments[window as usize];
+    // The state is loaded first: a thread that sees the window opened again also sees its new
+    // incarnation. It may have been reused before the pin, also by a side log (swap::D6).
+    segment.is_in_log()
+        && segment.incarnation() == incarnation
+        && core.space.is_cold(window) == warmed
+        && !core.is_held(window)
+}
+
 /// Drops the expired entries of one segment. The segment may still be open: only the part that is
 /// recorded as appended is examined. `warmed`: it is on flash, and the caller has claimed it and
 /// read it back.
@@ -66,13 +78,7 @@ pub fn expire_segment(
         if !core.try_enter(slot, false) {
             return;
         }
-        // A window that is in the log under the pin is not reused until the pin ends. It may have
-        // been reused before: then the present position in it is void. The state is loaded first: a
-        // thread that sees the window opened again also sees its new incarnation.
-        let usable = segment.is_in_log()
-            && segment.incarnation() == incarnation
-            && core.space.is_cold(window) == warmed
-            && !core.is_held(window);
+        let usable = is_usable(core, window, incarnation, warmed);
         // before `end`: bytes that are counted here are appended
         let seen = segment.seen_expiry();
         let end = start + segment.appended_bytes() as usize;

@@ -570,9 +570,15 @@ fn claim(core: &Core, window: u32) {
     let known = &core.space.segments[window as usize];
     // A cleaner that looked at the window before it was filled may claim it for an instant.
     let may_be_claimed = || core.space.tier.is_some() || core.is_held(window);
-    while !known.claim() && known.state() == segment::State::Victim && may_be_claimed() {
-        core.reap(core.space.node_of(window));
-        yield_now();
+    while !known.claim() {
+        match known.state() {
+            segment::State::Closed => {} // it was given back since
+            segment::State::Victim if may_be_claimed() => {
+                core.reap(core.space.node_of(window));
+                yield_now();
+            }
+            _ => return,
+        }
     }
 }
 

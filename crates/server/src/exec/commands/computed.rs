@@ -67,9 +67,10 @@ impl Progress {
         !self.stamps.is_empty()
     }
 
-    /// Memory of the result so far.
+    /// Memory of the result so far, and of the stamps of its keys.
     fn bytes(&self) -> usize {
-        self.result.capacity() + self.members.memory_bytes() + self.seen.capacity()
+        let stamps = self.stamps.capacity() * size_of::<Stamp>();
+        self.result.capacity() + self.members.memory_bytes() + self.seen.capacity() + stamps
     }
 }
 
@@ -137,6 +138,7 @@ fn read_together<'g>(
         });
         found.push(object);
     }
+    drop(first_of_key);
     // One that came between the two looks is in its stamp alone.
     let is_torn = |(found, stamp): (&Option<Object<'_>>, &Stamp)| {
         found.is_none() && matches!(stamp, Stamp::Present { .. })
