@@ -262,12 +262,10 @@ mod tests {
         });
         let (_, slot) = found.expect("it was written");
         assert!(store.flip_slot_bits(TABLE, lost, &[3, 50, 60]));
-        assert!(store.flip_slot_bits(TABLE, own, &[50]));
         let sound = sound::at(core, slot.location()).unwrap();
         let candidate = Candidate::new(core, index, slot.location(), sound.entry, false);
-        assert!(candidate.find().is_none());
+        // As after a look at it that came before another thread put its slot back.
         assert_eq!(candidate.doubt(core), Doubt::PutBack);
-        assert!(candidate.find().is_some());
         core.epochs.unpin(visitor.slot);
     }
 }
