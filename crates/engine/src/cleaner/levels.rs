@@ -311,13 +311,7 @@ impl Context {
             (Some(log), Kind::Compact) => {
                 log.swaps().keep(current.segment); // given_up::GU4, before another thread sees it
                 if let Some(window) = self.survivor.window() {
-                    let old = &core.space.segments[current.window as usize];
-                    let new = &core.space.segments[window as usize];
-                    new.set_opened(old.opened_ms(), old.opened_tick());
-                    if let Some(trace) = &mut current.trace {
-                        log.set_origin(&core.space, window, trace.made.take());
-                    }
-                    self.close_survivor(core);
+                    self.close_compacted(core, log, &mut current, window);
                 }
             }
             (Some(_), _) => {
@@ -427,6 +421,19 @@ impl Context {
             log.swaps().emptied(current.segment);
             return 0;
         };
+        self.close_compacted(core, log, current, window);
+        let committed = |window: u32| core.space.segments[window as usize].committed_bytes();
+        let kept = committed(window);
+        assert!(
+            kept <= committed(current.window),
+            "a compacted segment grew"
+        ); // V3
+        kept
+    }
+
+    /// Closes the new window of a segment that was compacted: its age and origin are those of the
+    /// old window.
+    fn close_compacted(&mut self, core: &Core, log: &Log, current: &mut Current, window: u32) {
         let old = &core.space.segments[current.window as usize];
         let new = &core.space.segments[window as usize];
         new.set_opened(old.opened_ms(), old.opened_tick());
@@ -434,9 +441,6 @@ impl Context {
             log.set_origin(&core.space, window, trace.made.take());
         }
         self.close_survivor(core);
-        let kept = new.committed_bytes();
-        assert!(kept <= old.committed_bytes(), "a compacted segment grew"); // V3
-        kept
     }
 
     /// Keeps the part of a dead entry that is still needed (V2). `None`: no room.
