@@ -88,7 +88,7 @@ impl Replica {
         self.sent.open || self.damaged > 0
     }
 
-    /// Of a closed segment: whether its backup was only chosen, and nothing of it was sent there.
+    /// Whether a backup was chosen for this copy of a closed segment, and nothing was sent to it.
     pub fn is_planned(&self) -> bool {
         self.in_flight == 0 && self.damaged == 0 && !self.sent.open
     }

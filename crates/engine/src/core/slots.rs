@@ -94,7 +94,7 @@ impl Core {
         view.is_whole()
     }
 
-    /// I1.
+    /// I1: puts one slot back. False: it stays damaged.
     fn mends_slot(
         &self,
         view: View<'_>,

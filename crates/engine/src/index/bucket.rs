@@ -693,7 +693,7 @@ mod tests {
         );
     }
 
-    /// B7
+    /// B7: for each of the 64 bits.
     #[test]
     fn a_flipped_bit_of_a_slot_shows() {
         let memory = buckets(4);

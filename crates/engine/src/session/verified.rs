@@ -173,7 +173,7 @@ impl<'s> Guard<'s> {
         unsafe { entry::is_sound_or_known(here.at, here.available, known) }
     }
 
-    /// V8.
+    /// V8: whether a long entry is sound; its sum is taken once under a pin.
     #[cold]
     fn is_long_sound(&self, here: InMemory) -> bool {
         let stamp = self.core.epochs.stamp_of(self.slot);

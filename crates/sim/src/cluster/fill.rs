@@ -337,7 +337,7 @@ impl World {
         Ok(last)
     }
 
-    /// B1.
+    /// B1: an error names what is missing.
     pub(super) fn bulk_is_there(&self) -> Result<(), String> {
         let mut missing: BTreeSet<u64> = self.bulk.written.keys().copied().collect();
         for (n, machine) in self.machines.iter().enumerate() {

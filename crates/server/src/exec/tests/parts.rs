@@ -167,7 +167,7 @@ fn each_part_of_a_combination_of_sorted_sets_comes_further() {
     assert_eq!(reply.as_deref(), Some(":45000\r\n"));
 }
 
-/// Nobody noticed that the client of a combination had gone: its parts went on.
+/// The parts of a combination went on after its client had gone.
 #[test]
 fn a_combination_ends_with_its_client() {
     let mut s = Server::session(1);
