@@ -9,7 +9,10 @@ use crate::host::{Host, NO_MEMORY};
 use crate::library::{LibraryText, Registered};
 use crate::source::{Flags, Script, sha1_hex};
 use crate::{bits, call, json, layout, number, pack, patterns, raise, reply};
-use mlua::ffi::{lua_State, lua_call, lua_createtable, lua_pushlstring, lua_rawseti};
+use mlua::ffi::{
+    LUA_GCRESTART, LUA_GCSTOP, lua_State, lua_call, lua_createtable, lua_gc, lua_pushlstring,
+    lua_rawseti,
+};
 use mlua::{
     ChunkMode, Function, HookTriggers, Lua, LuaOptions, StdLib, String as LuaString, Table, Value,
     VmState,
@@ -23,8 +26,13 @@ use std::time::Instant;
 /// Instructions between two looks at the clock: less than a microsecond, but one instruction may
 /// work on a long text.
 const INSTRUCTIONS_PER_TICK: u32 = 100;
-/// Work for one key or argument of a script, beside that for each 8 bytes of it.
-const TEXT_WORK: usize = 100;
+/// Work for one key or argument of a script, beside that for each 8 bytes of it. Most take 100 ns,
+/// but Lua searches a chain of its table of texts for each: hundreds of microseconds at worst.
+const TEXT_WORK: usize = 4_000;
+/// More texts than this are given to a script without a collection meanwhile: a collection would
+/// find none of them dead, goes through the unfinished table in one piece, and keeps the table of
+/// texts from growing while it sweeps it, so that its chains get long.
+const TEXTS_COLLECTED_MAX: usize = 1_000;
 /// Compiled scripts that an interpreter keeps; beyond that it forgets them all.
 const COMPILED_MAX: usize = 512;
 /// The name of a script's chunk, as in Redis.
@@ -139,15 +147,26 @@ impl Sandbox {
             },
         };
         let host = self.host(channel);
+        let many = job.keys.len() + job.args.len() > TEXTS_COLLECTED_MAX;
         // SAFETY: the stack has the runner and the function, and 20 free places; `runner` takes
         // three values, and its two results are left. The closure owns nothing.
-        let (ok, value): (bool, Value) = unsafe {
+        let called: mlua::Result<(bool, Value)> = unsafe {
             self.lua.exec_raw((runner, function), |state| {
+                if many {
+                    lua_gc(state, LUA_GCSTOP, 0);
+                }
                 push_texts(state, &job.keys, host);
                 push_texts(state, &job.args, host);
+                if many {
+                    lua_gc(state, LUA_GCRESTART, 0);
+                }
                 lua_call(state, 3, 2);
             })
-        }?;
+        };
+        if many {
+            self.lua.gc_restart(); // there may have been no memory for the texts
+        }
+        let (ok, value) = called?;
         if ok {
             return Ok(Ended::Value(value));
         }
