@@ -414,6 +414,22 @@ fn unknown_and_foreign_commands_are_named() {
     );
 }
 
+/// Clients decode errors as text.
+#[test]
+fn errors_are_text_whatever_bytes_their_request_has() {
+    let mut s = Server::session(1);
+    let unknown = "-ERR unknown command 'NO\u{fffd}', with args beginning with: '\u{fffd}b' \r\n";
+    let subcommand = "-ERR unknown subcommand '\u{fffd}'. Try CLIENT HELP.\r\n";
+    let cases: [(&[&[u8]], &str); 2] = [
+        (&[b"NO\xff", b"\xfeb"], unknown),
+        (&[b"CLIENT", b"\xff"], subcommand),
+    ];
+    for (request, expected) in cases {
+        let reply = run_bytes(&mut s.executor, &mut s.client, request);
+        assert_eq!(reply, expected.as_bytes(), "{}", reply.escape_ascii());
+    }
+}
+
 #[test]
 fn keys_and_values_beyond_the_limits_are_refused() {
     let mut s = Server::session(1);
