@@ -188,6 +188,7 @@ impl Cluster {
 fn both_kinds_of_clients_reach_all_keys_and_a_certificate_may_come_late() {
     let mut cluster = Cluster::start();
     clients_are_redirected_within_their_kind(&cluster);
+    every_command_of_a_coordinator_speaks_tls(&cluster);
     a_renewed_certificate_is_shown(&cluster);
     an_expired_one_keeps_a_member_waiting(&mut cluster);
 }
@@ -209,6 +210,24 @@ fn clients_are_redirected_within_their_kind(cluster: &Cluster) {
     ] {
         let all = cluster.ask(port, has_tls, &["dbsize"]);
         assert_eq!((all.code, &*all.out), (Some(0), "32\n"), "{all:?}");
+    }
+}
+
+/// Nothing changes: the coordinator's list of members decides that there is no such server.
+fn every_command_of_a_coordinator_speaks_tls(cluster: &Cluster) {
+    cluster.call(&["table", "list"]).expect(0);
+    cluster.call(&["tablet", "list", "db0"]).expect(0);
+    let dry = cluster.call(&["rebalance", "--dry-run"]);
+    assert!(matches!(dry.code, Some(0 | 3)), "it is answered: {dry:?}");
+    for args in [
+        &["drain", "77"][..],
+        &["undrain", "77"],
+        &["crash", "77"],
+        &["accept-loss", "--server", "77"],
+        &["tablet", "migrate", "db0", "--all", "--to", "77"],
+    ] {
+        let refused = cluster.call(args);
+        refused.expect_error(3, "no server `77` is a member");
     }
 }
 
