@@ -1,8 +1,15 @@
-"""All replicas of a segment are damaged: the recovery waits for the operator."""
+"""All replicas of a segment are damaged: the recovery waits for the operator. If one
+of them is, `fsck` counts it.
+"""
+
+import json
+import re
+import subprocess
 
 import pytest
 import redis
 
+import harness
 from harness import wait_until
 from processes import Cluster
 
@@ -78,3 +85,26 @@ def test_a_recovery_without_a_whole_replica_waits_for_the_operator(place):
             found = [client.get(f"k{n}") for n in range(0, KEYS, 37)]
             lost = found.count(None)
             assert found.count(b"0001" * 160) == len(found) - lost and lost < len(found) // 3, lost
+
+
+def test_fsck_counts_a_damaged_replica_of_a_member(place):
+    """`fsck` did not look into entries. It is no problem of the member: its cluster has another
+    replica made in place of this one."""
+    options, settings = ["--scrub-interval", 0], ["--segment-size", "2mb"]
+    with Cluster(place, 3, replicas=1, options=options, settings=settings) as cluster:
+        with redis.RedisCluster(host="127.0.0.1", port=cluster.members[0].port) as client:
+            client.set(FLIPPED, VALUE)
+            fill(client, 0)
+            others = [member for member in cluster.members if member is not owner(cluster, client, FLIPPED)]
+
+        def one_is_hurt():
+            return next((member for member in others if hurt(member, FLIPPED, VALUE)), None)
+
+        ill = wait_until(one_is_hurt, "its replica is in a frame", patience_s=60)
+        assert ill.stop() == 0
+        command = [harness.BINARY, "fsck", "--json", str(ill.folder / "data" / "backup")]
+        done = subprocess.run(command, capture_output=True, text=True, env=harness.environment({}), timeout=harness.PATIENCE_S)
+        assert done.returncode == 0, done
+        told = json.loads(done.stdout)
+        notes = "\n".join(told["notes"])
+        assert told["sound"] and re.search(r"logs of other servers, [1-9]\d* of them unreadable", notes), told
