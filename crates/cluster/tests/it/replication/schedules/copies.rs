@@ -9,6 +9,17 @@ use duramen_cluster::replication::{BackupId, Config, Effect, Found, Master, Reje
 use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
 
+/// The replicas of closed segments that a backup has when it is up again.
+fn found_on(backup: BackupId, segments: [SegmentId; 3], certificate: Certificate) -> [Found; 3] {
+    segments.map(|segment| Found {
+        backup,
+        segment,
+        epoch: 0,
+        certificate,
+        closed: true,
+    })
+}
+
 /// A master among so many backups, which lacks one of two replicas of many of its closed segments,
 /// because the first of them was lost; the id of its last control segment; the closed segments. An
 /// open one is 200.
@@ -227,13 +238,7 @@ fn count_again_at(back: BackupId) {
         panic!("{copies:?}");
     };
     master.backup_up(back);
-    let found = segments.map(|segment| Found {
-        backup: back,
-        segment,
-        epoch: 0,
-        certificate,
-        closed: true,
-    });
+    let found = found_on(back, segments, certificate);
     assert_eq!(master.hand_back(back, &found), []);
     for segment in segments {
         assert_eq!(master.is_safe(segment), segment != copy.segment);
@@ -263,13 +268,7 @@ fn counted_after_silence(twice: bool, sent: usize) -> usize {
     let (mut next, certificate) = (0, Certificate::of(&[7; 500]));
     let segments = [100, 101, 102].map(SegmentId);
     close_all(&mut master, &mut next, segments, certificate);
-    let found = segments.map(|segment| Found {
-        backup: silent,
-        segment,
-        epoch: 0,
-        certificate,
-        closed: true,
-    });
+    let found = found_on(silent, segments, certificate);
     master.backup_lost(silent);
     assert_eq!(master.hand_back(silent, &found), [], "it is not known");
     assert!(
@@ -345,13 +344,7 @@ fn replicas_that_are_lost_for_another_reason_do_not_count_again() {
         master.backup_lost(silent);
         master.backup_up(silent);
         master.backup_lost(two);
-        let found = segments.map(|segment| Found {
-            backup: silent,
-            segment,
-            epoch: 0,
-            certificate,
-            closed: true,
-        });
+        let found = found_on(silent, segments, certificate);
         assert_eq!(master.hand_back(silent, &found), []);
         for segment in segments {
             assert!(!master.holds(silent, segment), "freed: {are_freed}");
