@@ -25,7 +25,7 @@ SCMP_ACT_KILL_PROCESS, SCMP_ACT_ALLOW, SCMP_CMP_EQ = 0x80000000, 0x7FFF0000, 4
 # Settings that have no effect on one process, or that the test's root does not have.
 LEFT_OUT = {
     *("Type", "ExecReload", "Restart", "RestartSec", "RestartPreventExitStatus", "TimeoutStartSec", "TimeoutStopSec"),
-    *("RuntimeDirectoryPreserve", "DevicePolicy", "LockPersonality", "PrivateDevices", "PrivateTmp", "PrivateUsers"),
+    *("RuntimeDirectoryPreserve", "DevicePolicy", "LockPersonality", "PrivateDevices", "PrivateUsers"),
     *("ProtectClock", "ProtectControlGroups", "ProtectHome", "ProtectHostname", "ProtectKernelLogs"),
     *("ProtectKernelModules", "ProtectKernelTunables", "ProtectProc", "RemoveIPC", "RestrictNamespaces"),
     *("RestrictRealtime", "RestrictSUIDSGID", "SystemCallArchitectures", "SystemCallErrorNumber", "Group"),
