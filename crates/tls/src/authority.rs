@@ -60,6 +60,12 @@ pub enum MakeError {
     NoAuthority { dir: PathBuf, source: LoadError },
     #[error("{} has one authority only: there is no last one to forget", path.display())]
     OnlyOne { path: PathBuf },
+    #[error(
+        "{} has the authority before too, which signed certificates that may be in use: when none \
+         is, end the overlap by `duramen cert rotate --end-overlap`, then rotate again",
+        path.display()
+    )]
+    Overlaps { path: PathBuf },
     #[error("cannot make the certificate: {0}")]
     Refused(#[from] rcgen::Error),
 }
@@ -90,6 +96,9 @@ pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     /// The own certificate, and perhaps the one before (A2).
     certificates: Vec<CertificateDer<'static>>,
+    /// The one before is still trusted. False after a rotation that was cut off: then the other
+    /// certificate is one that has signed nothing.
+    overlaps: bool,
 }
 
 impl Authority {
@@ -153,11 +162,13 @@ impl Authority {
                 key: dir.join(KEY_FILE),
             }));
         };
+        let overlaps = own == 0 && certificates.len() > 1;
         certificates.swap(0, own);
         Ok(Authority {
             dir: dir.to_owned(),
             issuer: Issuer::from_ca_cert_der(&certificates[0], key)?,
             certificates,
+            overlaps,
         })
     }
 
@@ -218,8 +229,13 @@ impl Authority {
     /// those that it signed before stay trusted until [`forget_last`](Self::forget_last).
     ///
     /// # Errors
-    /// [`MakeError::Write`].
+    /// [`MakeError::Overlaps`]: a third authority would have to drop the first, whose certificates
+    /// may be in use; [`MakeError::Write`].
     pub fn rotate(self, name: &str, days: u32) -> Result<Authority, MakeError> {
+        if self.overlaps {
+            let path = self.certificate_file();
+            return Err(MakeError::Overlaps { path });
+        }
         let (key, certificate) = new_root(name, days)?;
         let mut certificates = vec![certificate];
         certificates.extend(self.certificates.into_iter().take(1));
@@ -243,6 +259,7 @@ impl Authority {
             return Err(MakeError::OnlyOne { path });
         }
         self.certificates.truncate(1);
+        self.overlaps = false;
         let all: String = self.certificates.iter().map(pem).collect();
         save(&path, all.as_bytes(), CERTIFICATE_MODE, true)
     }

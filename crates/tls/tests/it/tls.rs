@@ -579,6 +579,13 @@ fn an_authority_is_replaced_with_an_overlap() {
         let (first, second) = shake(&mut ours, &mut theirs);
         first.and(second).expect("both are trusted");
     }
+    // A second rotation would drop the first authority, whose certificates are in use.
+    let twice = Authority::open(dir.path()).expect("it is whole");
+    let refused = twice
+        .rotate("third authority", 30)
+        .expect_err("two overlap");
+    assert!(matches!(refused, MakeError::Overlaps { .. }), "{refused}");
+    assert_eq!(Descriptions::read(&path).expect("it is there").0, both);
     authority.forget_last().expect("there are two");
     assert!(matches!(
         authority.forget_last(),
@@ -601,6 +608,9 @@ fn an_authority_is_replaced_with_an_overlap() {
     fs::write(dir.path().join("ca.key"), key).expect("it is there");
     let cut = Authority::open(dir.path()).expect("the old key is still of use");
     issue(&cut, "late", &["localhost"]);
+    let third = cut.rotate("third authority", 30).expect("it goes on");
+    assert_eq!(Descriptions::read(&path).expect("it is there").0.len(), 2);
+    issue(&third, "later", &["localhost"]);
 }
 
 #[test]
