@@ -46,7 +46,10 @@ pub(super) fn duramen(
         level,
         // A head that continues in another segment waits until the one before is synced: with small
         // segments, thirty times a second.
-        more: ["--segment-size", "8mb"].map(str::to_owned).into(),
+        // On a busy machine a member may be silent for seconds; nobody measures its death here.
+        more: ["--segment-size", "8mb", "--verdict-timeout", "10s"]
+            .map(str::to_owned)
+            .into(),
     };
     let cluster = Cluster::start(&up, &programs.dir)?;
     let owner = cluster.owner("key:000000000000")?;
