@@ -210,7 +210,7 @@ fn slow_servers_are_not_dead() {
 /// Scenario 20: no key is unreadable or wrong, and no member is lost for it.
 #[test]
 fn scenario_20_bits_that_flip_in_memory_and_on_the_way_change_nothing() {
-    let budget = Budget::of_tier(40, 3_000);
+    let budget = Budget::of_tier(40, 1_000);
     let summary = runs::many(budget, 1, |seed| Plan::shaped(bugs::Shape::Flips, seed));
     println!("{}", summary.coverage);
     assert!(summary.failures.is_empty());
