@@ -92,7 +92,8 @@ pub struct Member {
     candidate: Candidate,
     /// Index of the coordinator that answers, or is tried.
     coordinator: usize,
-    /// When a leader last answered, or gave an order.
+    /// When a leader last answered. Its orders and pings do not count: if only the way to the
+    /// coordinator is cut, they still arrive.
     heard_us: u64,
     phase: Phase,
     me: ServerId,
@@ -157,7 +158,7 @@ impl Member {
         &self.candidate.coordinators[self.coordinator]
     }
 
-    /// Time since a leading coordinator answered, or gave an order.
+    /// Time since a leading coordinator last answered a request of this member.
     pub fn coordinator_silent_us(&self, now_us: u64) -> u64 {
         now_us.saturating_sub(self.heard_us)
     }
@@ -549,7 +550,6 @@ impl Member {
             return out.push(refuse(Refusal::NotLeader { leader: None })); // N6
         }
         self.term = self.term.max(sender.generation);
-        self.heard_us = now_us;
         if !self.is_me(target) {
             return out.push(refuse(Refusal::NotUp(target)));
         }

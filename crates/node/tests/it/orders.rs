@@ -14,8 +14,12 @@ const ME: ServerId = ServerId::new(4, 2);
 const OLD: ServerId = ServerId::new(4, 1);
 const TABLE: TableId = TableId(1);
 fn handle(member: &mut Member, input: Input) -> Vec<Output> {
+    handle_at(member, 0, input)
+}
+
+fn handle_at(member: &mut Member, now_us: u64, input: Input) -> Vec<Output> {
     let mut out = Vec::new();
-    member.handle(0, input, &mut out);
+    member.handle(now_us, input, &mut out);
     out
 }
 
@@ -329,6 +333,27 @@ fn a_map_that_is_asked_for_again_counts_when_it_comes() {
         _ => None,
     });
     assert_eq!(Vec::from_iter(views), [MapVersion(7)], "N11");
+}
+
+/// A firewall dropped what a member sent to the coordinator, which still reached the member: its
+/// pings counted as answers, so the alert about silent coordinators could not fire.
+#[test]
+fn only_answers_tell_that_the_coordinator_is_heard() {
+    let mut member = enlisted();
+    let mut out = handle(&mut member, Input::IdStored { server: ME });
+    for now_us in (0..=40_000_000).step_by(1_000_000) {
+        let ping = told(1, ME, FromCoordinator::Ping { nonce: now_us });
+        member.handle(now_us, ping, &mut out);
+    }
+    assert_eq!(member.coordinator_silent_us(40_000_000), 40_000_000);
+    let token = *maps(&out).last().expect("it asks again and again");
+    let answer = CoordinatorAnswer::Refused(Refusal::NotLeader { leader: None });
+    member.handle(40_000_000, Input::Answered { token, answer }, &mut out);
+    assert_eq!(member.coordinator_silent_us(41_000_000), 41_000_000);
+    let asked = maps(&handle_at(&mut member, 42_000_000, Input::Tick));
+    let (token, answer) = (asked[0], CoordinatorAnswer::MapIsCurrent);
+    member.handle(42_000_000, Input::Answered { token, answer }, &mut out);
+    assert_eq!(member.coordinator_silent_us(43_000_000), 1_000_000);
 }
 
 #[test]

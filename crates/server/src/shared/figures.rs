@@ -261,7 +261,7 @@ impl Member {
 
 #[rustfmt::skip] // One row, one line: it is a table.
 pub(crate) static MEMBER: [Figure<Member>; 26] = [
-    gauge("cluster_coordinator_silent_seconds", "duramen_coordinator_silent_ms", "Time since a leading coordinator last answered this member, or sent it an order.", |m| Time(Duration::from_micros(m.status.coordinator_silent_us))),
+    gauge("cluster_coordinator_silent_seconds", "duramen_coordinator_silent_ms", "Time since a leading coordinator last answered a request of this member.", |m| Time(Duration::from_micros(m.status.coordinator_silent_us))),
     gauge("cluster_servers_up", "duramen_servers_up", "Servers of the cluster that are up, as this member knows it.", |m| Count(m.status.servers_up as u64)),
     gauge("cluster_servers_crashed", "duramen_servers_crashed", "Servers that have crashed and are not recovered yet.", |m| Count(m.status.servers_crashed as u64)),
     gauge("cluster_enough_backups", "duramen_enough_backups", "1 while there are enough others for all replicas, else 0: then writes wait.", |m| Flag(m.status.enough_backups)),
