@@ -196,6 +196,9 @@ pub enum Bug {
     OwnerNotUp,
     /// Trap 7: a report of an earlier attempt counts for this one.
     OldAttemptCounts,
+    /// recovery::Y7: a report counts although its partition was taken back: its sender drops what it
+    /// is about to own.
+    TakenBackCounts,
     /// Outputs leave before their change is persisted.
     TellsBeforePersisting,
     /// A leader denies something unknown without asking the store whether it still leads.

@@ -57,6 +57,11 @@ pub(super) enum CallKind {
         partition: u32,
     },
     Abort,
+    TakeBack {
+        dead: ServerId,
+        recovery: RecoveryId,
+        partition: u32,
+    },
 }
 
 impl Coordinator {
@@ -154,6 +159,11 @@ impl Coordinator {
                 recovery,
                 partition,
             } => self.recover_answered(dead, (recovery, partition), call.to, answer),
+            CallKind::TakeBack {
+                dead,
+                recovery,
+                partition,
+            } => self.taken_back(dead, (recovery, partition), call.to, answer),
             _ => {}
         }
     }

@@ -59,6 +59,7 @@ mod shares;
 pub mod store;
 mod suspects;
 mod tables;
+mod unheard;
 mod users;
 mod verdict;
 mod waits;
@@ -188,6 +189,7 @@ struct Server {
     record: ServerRecord,
     push: Push,
     check: Option<suspects::Check>,
+    heard: unheard::Heard,
     /// The claims that this life is over.
     doubts: Vec<servers::Doubt>,
     /// Its key in the set of masters; none if it is not in it.
@@ -252,6 +254,8 @@ pub struct Coordinator {
     /// Servers that enlist, by nonce.
     callers: BTreeMap<u64, callers::Caller>,
     turned_away: waits::TurnedAway,
+    /// When a member last asked for the map.
+    map_asked_us: Option<u64>,
     /// Tokens of accepted losses of crashed servers.
     accepted: BTreeMap<ServerId, Vec<u32>>,
     /// UP members, in no order.
@@ -346,6 +350,7 @@ impl Coordinator {
     }
 
     fn on_request(&mut self, reply: ReplyId, sender: ServerId, question: ToCoordinator) {
+        self.hear(sender, &question);
         if let Some(answer) = self.consider(reply, sender, question) {
             if denies(&answer) {
                 self.ask_store();

@@ -91,6 +91,7 @@ impl Coordinator {
             nonces: BTreeMap::new(),
             callers: BTreeMap::new(),
             turned_away: super::waits::TurnedAway::default(),
+            map_asked_us: None,
             accepted: BTreeMap::new(),
             up: Vec::new(),
             disks: BTreeMap::new(),

@@ -400,7 +400,7 @@ impl Coordinator {
         }
     }
 
-    fn place_mut(&mut self, dead: ServerId, partition: u32) -> Option<&mut Place> {
+    pub(super) fn place_mut(&mut self, dead: ServerId, partition: u32) -> Option<&mut Place> {
         let recovery = self.recoveries.get_mut(&dead)?;
         let partition = recovery.partitions.get_mut(partition as usize)?;
         Some(&mut partition.place)
@@ -412,7 +412,7 @@ impl Coordinator {
         of.map_or(0, |partition| partition.bytes)
     }
 
-    fn release_master(&mut self, id: ServerId, rest_us: u64) {
+    pub(super) fn release_master(&mut self, id: ServerId, rest_us: u64) {
         if let Some(server) = self.servers.get_mut(&id) {
             server.recovering = server.recovering.saturating_sub(1);
             server.busy_until_us = server.busy_until_us.max(self.now_us + rest_us);
@@ -557,7 +557,7 @@ impl Coordinator {
     }
 
     /// Ends a recovery that has nothing left to do, or begins its next attempt.
-    fn settle(&mut self, dead: ServerId) {
+    pub(super) fn settle(&mut self, dead: ServerId) {
         if !self.recoveries.contains_key(&dead) {
             return;
         }
@@ -571,7 +571,7 @@ impl Coordinator {
         let nobody = self.recovery_masters().next().is_none();
         let home = self.home_of(dead);
         let can_go_on = recovery.partitions.iter().any(|p| match p.place {
-            Place::Given { .. } => true,
+            Place::Given { .. } | Place::TakenBack { .. } => true,
             Place::Waiting if p.is_home => home.is_none_or(|home| !p.not_on.contains(&home)),
             Place::Waiting => nobody || self.recovery_masters().any(|m| !p.not_on.contains(&m)),
             Place::Done { .. } | Place::Failed => false,
@@ -605,7 +605,7 @@ impl Coordinator {
             self.ended.pop_front();
         }
         for (number, partition) in recovery.partitions.iter().enumerate() {
-            if let Place::Given { to, .. } = partition.place {
+            if let Some(to) = partition.place.master() {
                 // Its tablets are gone: the table was dropped.
                 self.release_master(to, 0);
                 self.abort_run(to, (recovery.id, number as u32));
@@ -667,6 +667,7 @@ impl Coordinator {
 
     /// Applies the rules again.
     pub(super) fn recovery_due(&mut self, dead: ServerId) {
+        self.take_back(dead);
         let now_us = self.now_us;
         let Some(recovery) = self.recoveries.get_mut(&dead) else {
             return;
@@ -746,6 +747,8 @@ impl Coordinator {
             let mut status = recovery.status(self.now_us);
             if let Some(losses) = recovery.lost() {
                 status.waits_for = Some(losses.text(recovery.dead));
+            } else if let Some(text) = self.takes_back_text(recovery.dead) {
+                status.waits_for = Some(text);
             } else if let Some((bytes, _)) = recovery.lacks {
                 status.waits_for = Some(self.lacks_text(recovery.dead, bytes));
             } else if recovery.lacks_frames.is_some() {

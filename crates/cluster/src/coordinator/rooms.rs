@@ -200,7 +200,7 @@ impl Coordinator {
     pub(super) fn rooms(&self) -> Rooms {
         let mut given: BTreeMap<ServerId, u64> = BTreeMap::new();
         for partition in self.recoveries.values().flat_map(|of| &of.partitions) {
-            if let Place::Given { to, .. } = partition.place {
+            if let Some(to) = partition.place.master() {
                 let sum = given.entry(to).or_default();
                 *sum = sum.saturating_add(partition.bytes);
             }
@@ -247,7 +247,8 @@ impl Coordinator {
         let disk = self.servers.get(&dead)?.record.entry.disk;
         let home = self.disks.get(&disk).copied().filter(|_| disk != 0)?;
         let entry = &self.servers.get(&home)?.record.entry;
-        (entry.roles.master && !entry.draining).then_some(home)
+        let may = entry.roles.master && !entry.draining;
+        (may && self.unheard_us(home).is_none()).then_some(home)
     }
 
     /// Whether all tablets of a dead server go to its own machine: the data that it held before

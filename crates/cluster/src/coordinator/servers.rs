@@ -3,6 +3,7 @@
 use super::loads::Loads;
 use super::records::{Key, ServerRecord};
 use super::rooms::Room;
+use super::unheard::Heard;
 use super::{Coordinator, Push, ReplyId, Server, Timer, refused};
 use duramen_base::ids::{SegmentId, ServerId};
 use duramen_base::planted::{Bug, has_bug};
@@ -234,6 +235,7 @@ impl Coordinator {
             record,
             push: Push::default(),
             check: None,
+            heard: Heard::new(self.now_us),
             doubts: Vec::new(),
             rank: None,
             loads: Loads::default(),

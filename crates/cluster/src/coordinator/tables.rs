@@ -272,14 +272,16 @@ impl Coordinator {
         self.masters.iter().map(|(_, id)| *id)
     }
 
-    /// UP masters that may get dead servers' tablets: drained ones too, if there are no others.
+    /// UP masters that may get dead servers' tablets: drained ones too, if there are no others, but
+    /// none whose reports would not arrive here (recovery::Y7).
     pub(super) fn recovery_masters(&self) -> impl Iterator<Item = ServerId> {
         let drained = self.servers.iter().filter(|(_, server)| {
             let entry = &server.record.entry;
             server.is_up() && entry.roles.master && entry.draining
         });
         let drained = drained.filter(|_| self.masters.is_empty());
-        self.masters().chain(drained.map(|(id, _)| *id))
+        let all = self.masters().chain(drained.map(|(id, _)| *id));
+        all.filter(move |id| self.unheard_us(*id).is_none())
     }
 
     /// Updates the order of [`masters`](Self::masters) after a possible change of this server.

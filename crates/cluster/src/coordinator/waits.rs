@@ -59,6 +59,7 @@ impl Coordinator {
     pub fn waits(&self) -> Vec<Wait> {
         let mut all = Vec::from_iter(self.waits_of_leader());
         all.extend(self.waits_for_servers());
+        all.extend(self.waits_of_unheard());
         all.extend(self.waits_of_recoveries());
         all.extend(self.waits_of_drains());
         all.extend(self.waits_of_callers());
@@ -106,6 +107,20 @@ impl Coordinator {
                 ),
             )
         })
+    }
+
+    /// Members that only answer (unheard::W1).
+    fn waits_of_unheard(&self) -> Vec<Wait> {
+        let unheard = self.unheard().into_iter();
+        let waits = unheard.map(|(id, seconds)| {
+            let text = format!(
+                "this coordinator reaches it, but it has not asked this coordinator anything for \
+                 {seconds} s: its tablets may wait, and it recovers nothing. See its route and \
+                 firewall to the coordinator; if that lasts, `duramen crash` it"
+            );
+            now(Some(id), text)
+        });
+        waits.collect()
     }
 
     fn waits_of_recoveries(&self) -> Vec<Wait> {

@@ -17,6 +17,9 @@
 //!   others in progress, or if nothing else is in progress. A log's old frames are free when it is
 //!   recovered as a whole. So logs for which there are not enough frames at once are recovered one
 //!   after the other, and do not wait for each other's frames.
+//! - Y7: a partition is given to no master that is unheard (`coordinator/unheard`), and is taken
+//!   back from one that has become so: its report would not arrive. From the order to give it back
+//!   on, a report of it is stale, also if it arrives: a master that obeys drops what it has.
 //!
 //! Paper: [Ousterhout15 §7]; docs/traps.md, "Replication and recovery".
 
@@ -49,10 +52,25 @@ pub(crate) enum Place {
         started: bool,
         asked_us: u64,
     },
+    /// This recovery master is told to give it back, and has not confirmed that (Y7).
+    TakenBack {
+        from: ServerId,
+        asked_us: u64,
+    },
     /// Its tablets have new owners.
     Done { by: ServerId },
     /// Replicas were missing or damaged: the next attempt uses others.
     Failed,
+}
+
+impl Place {
+    /// The recovery master that has it.
+    pub(crate) fn master(&self) -> Option<ServerId> {
+        match self {
+            Place::Given { to, .. } | Place::TakenBack { from: to, .. } => Some(*to),
+            Place::Waiting | Place::Done { .. } | Place::Failed => None,
+        }
+    }
 }
 
 /// A share of the dead server's tablets.
@@ -220,7 +238,7 @@ impl Recovery {
 
     pub(crate) fn has_given(&self) -> bool {
         let mut places = self.partitions.iter().map(|of| &of.place);
-        places.any(|place| matches!(place, Place::Given { .. }))
+        places.any(|place| place.master().is_some())
     }
 
     /// Begins anew, under another id (Y1); backups are to be asked again, as some lacked reported
@@ -236,7 +254,9 @@ impl Recovery {
         for partition in &self.partitions {
             match partition.place {
                 Place::Done { .. } => has_done = true,
-                Place::Given { .. } => panic!("Y3: a partition is still replayed"),
+                Place::Given { .. } | Place::TakenBack { .. } => {
+                    panic!("Y3: a partition is still replayed")
+                }
                 Place::Waiting => {
                     lacks_space |= !partition.not_on.is_subset(&before);
                     self.lacking = self.lacking.saturating_add(partition.bytes);
@@ -289,7 +309,7 @@ impl Recovery {
         self.silent.remove(&server);
         let mut had = false;
         for partition in &mut self.partitions {
-            if matches!(partition.place, Place::Given { to, .. } if to == server) {
+            if partition.place.master() == Some(server) {
                 partition.place = Place::Waiting;
                 partition.progress = (0, 0, 0);
                 had = true;

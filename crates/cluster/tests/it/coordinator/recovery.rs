@@ -4,6 +4,7 @@ mod control;
 mod drains;
 mod leases;
 mod losses;
+mod unheard;
 
 use crate::coordinator::rig::{PendingCall, Rig, Shelf, add_open, closed};
 use duramen_base::ids::{KeyRange, RecoveryId, RouteHash, SegmentId, ServerId, TableId};

@@ -1,6 +1,8 @@
 //! One coordinator, its store, and servers that a test plays itself.
 
-use duramen_base::ids::{ListVersion, RouteHash, SegmentId, ServerId, TableId, TabletsVersion};
+use duramen_base::ids::{
+    ListVersion, MapVersion, RouteHash, SegmentId, ServerId, TableId, TabletsVersion,
+};
 use duramen_cluster::coordinator::store::{Memory, MetaStore};
 use duramen_cluster::coordinator::{
     CallId, Config, Coordinator, Input, OpenError, Output, ReplyId, Sign,
@@ -143,6 +145,18 @@ impl Rig {
             self.pass(10_000);
         }
         self.be_good();
+    }
+
+    /// The same; these servers ask for the map each second, as members do.
+    pub fn live_asking(&mut self, more_us: u64, asking: &[ServerId]) {
+        let until_us = self.now_us + more_us;
+        while self.now_us < until_us {
+            for server in asking {
+                let since = MapVersion(0);
+                self.begin(*server, ToCoordinator::MapChanges { since });
+            }
+            self.live((until_us - self.now_us).min(1_000_000));
+        }
     }
 
     /// Sends a request, and returns its answer if there is one at once. A server that enlists

@@ -192,6 +192,25 @@ fn a_server_that_cannot_join_is_named_for_a_while() {
     assert_eq!(waits(&mut rig), []);
 }
 
+/// Each check of such a member succeeds, so the status said that all is well while its clients
+/// waited.
+#[test]
+fn a_member_that_is_reached_and_not_heard_is_named() {
+    let (mut rig, servers) = cluster(4, 50);
+    let mute = servers[1];
+    let others = [servers[0], servers[2], servers[3]];
+    rig.live_asking(14_000_000, &others);
+    assert_eq!(waits(&mut rig), []);
+    rig.live_asking(2_000_000, &others);
+    let words = ["anything for 16 s", "firewall", "duramen crash"];
+    is_one(&mut rig, Some(mute), true, &words);
+    rig.live_asking(1_000_000, &[mute]);
+    assert_eq!(waits(&mut rig), []);
+    // If most are not heard, it may be the fault of this coordinator.
+    rig.live_asking(20_000_000, &others[..1]);
+    assert_eq!(waits(&mut rig), []);
+}
+
 /// The list is bounded, whatever happens.
 #[test]
 fn there_are_never_too_many_lines() {
