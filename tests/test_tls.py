@@ -370,6 +370,12 @@ def test_cert_commands(tmp_path):
     for name in ("bob", "carol"):
         verified = subprocess.run([provide.program("openssl"), "verify", "-CAfile", folder / "ca.crt", folder / f"{name}.crt"], capture_output=True)
         assert verified.returncode == 0, (name, verified)
+    # It looked at no certificate: whoever gave out the new ca.crt too early lost all connections.
+    refused = cert("rotate", "--end-overlap", "--dir", folder, ok=False)
+    assert "bob.crt" in refused and "server.crt" in refused and "carol.crt" not in refused, refused
+    assert (folder / "ca.crt").read_text().count("BEGIN CERTIFICATE") == 2
+    cert("rotate", "server", "--dir", folder)
+    (folder / "bob.crt").unlink()
     cert("rotate", "--end-overlap", "--dir", folder)
     assert "one authority only" in cert("rotate", "--end-overlap", "--dir", folder, ok=False)
     assert "cert init" in cert("issue", "dave", "--dir", tmp_path, ok=False)

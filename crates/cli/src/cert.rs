@@ -106,7 +106,7 @@ struct Subject {
     /// Replace the authority; the old one stays trusted beside it.
     #[arg(long)]
     authority: bool,
-    /// End the trust in the old authority.
+    /// End the trust in the old authority; refused while the directory has a certificate of it.
     #[arg(long)]
     end_overlap: bool,
 }
@@ -245,6 +245,7 @@ fn rotate(args: &RotateArgs) -> Result<(String, Value), MakeError> {
         let value = json!({ "authority": ca.to_string(), "overlap": true });
         return Ok((text, value));
     }
+    authority.check_last_unused()?;
     authority.forget_last()?;
     let text = format!("{ca} has the newest authority alone; give it to every server and client\n");
     let value = json!({ "authority": ca.to_string(), "overlap": false });

@@ -10,7 +10,7 @@
 //! - A3: no file that is there is replaced, except by [`Authority::renew`] and
 //!   [`Authority::rotate`], which are asked for exactly that.
 
-use crate::certificate::{Description, Descriptions};
+use crate::certificate::{self, Description, Descriptions};
 use crate::error::LoadError;
 use crate::files;
 use base64::Engine as _;
@@ -66,6 +66,12 @@ pub enum MakeError {
         path.display()
     )]
     Overlaps { path: PathBuf },
+    #[error(
+        "the authority before signed {}: replace each by `duramen cert rotate NAME` and give it \
+         out, or remove its file if nobody uses it any more; then end the overlap",
+        listed(files)
+    )]
+    InUse { files: Vec<PathBuf> },
     #[error("cannot make the certificate: {0}")]
     Refused(#[from] rcgen::Error),
 }
@@ -248,8 +254,37 @@ impl Authority {
         Authority::new(&self.dir, certificates, key)
     }
 
+    /// Whether all certificates in the directory that have not expired can do without the
+    /// authority that [`forget_last`](Self::forget_last) forgets. A file that is no certificate
+    /// needs none.
+    ///
+    /// # Errors
+    /// [`MakeError::InUse`] names those that cannot; [`MakeError::Load`].
+    pub fn check_last_unused(&self) -> Result<(), MakeError> {
+        let others = self.certificates.iter().skip(1);
+        let last: Vec<Vec<u8>> = others.filter_map(certificate::key_id).collect();
+        let unreadable = |source| LoadError::Read {
+            path: self.dir.clone(),
+            source,
+        };
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(&self.dir).map_err(unreadable)? {
+            let path = entry.map_err(unreadable)?.path();
+            let is_certificate = path.extension().is_some_and(|end| end == "crt");
+            if is_certificate && needs_one_of(&path, &last) {
+                files.push(path);
+            }
+        }
+        files.sort();
+        match files.is_empty() {
+            true => Ok(()),
+            false => Err(MakeError::InUse { files }),
+        }
+    }
+
     /// Ends the overlap after a [`rotate`](Self::rotate): certificates of the last authority are
-    /// not trusted any more.
+    /// not trusted any more. [`check_last_unused`](Self::check_last_unused) tells whether any of
+    /// this directory would be lost.
     ///
     /// # Errors
     /// [`MakeError::OnlyOne`].
@@ -263,6 +298,22 @@ impl Authority {
         let all: String = self.certificates.iter().map(pem).collect();
         save(&path, all.as_bytes(), CERTIFICATE_MODE, true)
     }
+}
+
+/// Whether the file has a certificate that has not expired and was signed by one of these keys.
+fn needs_one_of(path: &Path, key_ids: &[Vec<u8>]) -> bool {
+    let read = files::read(path).and_then(|bytes| files::certificates(path, &bytes));
+    let is_signed = |one: &CertificateDer<'_>| {
+        certificate::signer_id(one).is_some_and(|id| key_ids.contains(&id))
+            && Description::new(one).is_some_and(|one| one.seconds_left() >= 0)
+    };
+    read.is_ok_and(|certificates| certificates.iter().any(is_signed))
+}
+
+/// The files' names in a sentence.
+fn listed(files: &[PathBuf]) -> String {
+    let names: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
+    names.join(", ")
 }
 
 /// Whether the certificate is that of `key`.

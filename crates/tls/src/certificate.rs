@@ -7,7 +7,7 @@ use rustls::pki_types::CertificateDer;
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
-use x509_parser::extensions::GeneralName;
+use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::X509Certificate;
 use x509_parser::time::ASN1Time;
 
@@ -95,6 +95,30 @@ pub(crate) fn describe(
         path: path.to_owned(),
         reason: "it is not an X.509 certificate".to_owned(),
     })
+}
+
+/// The id of an authority's key, which certificates that it signed name; None: it has none.
+pub(crate) fn key_id(certificate: &CertificateDer<'_>) -> Option<Vec<u8>> {
+    let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    parsed
+        .iter_extensions()
+        .find_map(|extension| match extension.parsed_extension() {
+            ParsedExtension::SubjectKeyIdentifier(id) => Some(id.0.to_vec()),
+            _ => None,
+        })
+}
+
+/// The id of the key that signed a certificate; None: it does not name it.
+pub(crate) fn signer_id(certificate: &CertificateDer<'_>) -> Option<Vec<u8>> {
+    let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    parsed
+        .iter_extensions()
+        .find_map(|extension| match extension.parsed_extension() {
+            ParsedExtension::AuthorityKeyIdentifier(signer) => {
+                signer.key_identifier.as_ref().map(|id| id.0.to_vec())
+            }
+            _ => None,
+        })
 }
 
 fn names(parsed: &X509Certificate<'_>) -> Vec<String> {
