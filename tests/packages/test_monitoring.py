@@ -189,6 +189,13 @@ def test_the_alert_of_a_nearly_full_disk_fires_before_writes_are_refused(tmp_pat
         assert "DuramenDiskNearlyFull" in alerts_of(pages + [nearly] * 17, tmp_path)
 
 
+def test_a_cache_is_told_from_a_store(tmp_path):
+    with harness.Duramen(tmp_path, memory="64mb", mode="cache") as server:
+        assert float(samples(server.admin_port)[0]["duramen_evicts"]) == 1
+        server.connect().call("CONFIG", "SET", "maxmemory-policy", "noeviction")
+        assert float(samples(server.admin_port)[0]["duramen_evicts"]) == 0
+
+
 def test_the_remedy_of_damaged_data_is_no_snapshot():
     """A snapshot reads the damaged frames, and ends with an error at the first one: it was the only
     remedy of the critical alert."""
