@@ -217,7 +217,8 @@ pub(crate) struct ScanArgs {
 
 #[derive(Args)]
 pub(crate) struct SnapshotArgs {
-    /// A directory that does not exist yet, or an empty one.
+    /// A directory that does not exist yet, or an empty one, in the server's file system: that of
+    /// its machine or container, not yours.
     dir: PathBuf,
     /// Replace the snapshot that is in the directory, when the new one is complete.
     #[arg(long)]
@@ -319,7 +320,8 @@ Exit codes: 0 set, 1 no such key or the condition did not hold, 2 wrong usage, 3
 server, 4 no connection.";
 
 const SNAPSHOT_HELP: &str = "\
-`duramen restore` makes a data directory of the copy.
+The server writes DIR: a relative path is taken from your working directory, but on the server's
+machine, and in its container if it has one. `duramen restore` makes a data directory of the copy.
 
 EXAMPLES
   duramen snapshot /backup/monday

@@ -117,9 +117,12 @@ pub(super) fn run(
     if status.state != "ok" {
         let why = status.state.trim_start_matches("failed: ");
         return Err(Failure::Server(format!(
-            "no snapshot in {}: {why}",
+            "no snapshot in {}, as the server sees its file system: {why}",
             dir.display()
         )));
+    }
+    if is_elsewhere(made) {
+        eprintln!("{}", elsewhere(made));
     }
     let seconds = began.elapsed().as_secs_f64();
     if out.is_json() {
@@ -137,9 +140,30 @@ pub(super) fn run(
     out.line(text.as_bytes())
 }
 
+/// Whether this process sees no such directory, though the server has made it: the server is on
+/// another machine, or in another container.
+fn is_elsewhere(dir: &Path) -> bool {
+    matches!(dir.try_exists(), Ok(false))
+}
+
+fn elsewhere(dir: &Path) -> String {
+    format!(
+        "note: {} is in the file system of the server (its machine or container), and not seen from \
+         here. In a container without a volume there it ends with the container",
+        dir.display()
+    )
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Status;
+    use super::{Status, is_elsewhere};
+
+    #[test]
+    fn a_snapshot_in_another_file_system_is_noticed() {
+        let dir = tempfile::tempdir().expect("a folder");
+        assert!(!is_elsewhere(dir.path()));
+        assert!(is_elsewhere(&dir.path().join("copy")));
+    }
 
     #[test]
     fn the_status_is_read_from_info() {
