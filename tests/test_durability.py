@@ -1516,6 +1516,10 @@ def test_fsck_names_the_file_that_is_short_or_missing(durable, tmp_path, name, k
     assert sum(words in line for line in said) == 1 and said[-1] == "damaged: 1 problem", said
     advice = [line for line in said if line.startswith("to recover: ")][0]
     assert ("fsck --repair" in advice) == (name != "superblock"), said
+    if name == "superblock":
+        # It proposed `duramen fsck`, and left an empty directory.
+        said = offline_error("fsck", "--repair", tmp_path / "data", "--out", tmp_path / "repaired")
+        assert "can copy nothing" in said and "snapshot" in said and not (tmp_path / "repaired").exists(), said
     report = json.loads(offline("fsck", "--json", tmp_path / "data", code=1))
     assert words in report["problems"][0], report
 

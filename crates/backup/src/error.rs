@@ -54,7 +54,7 @@ pub enum Error {
         known: u16,
     },
     #[error(
-        "both copies of the superblock in `{place}` are damaged ({reason}). Restore the directory from a snapshot, or run `duramen fsck` to see what is left"
+        "both copies of the superblock in `{place}` are damaged ({reason}). Restore the directory from a snapshot: without the sizes in the superblock no other part can be read, and `duramen fsck --repair` can copy nothing"
     )]
     DamagedSuperblock { place: String, reason: String },
     #[error(

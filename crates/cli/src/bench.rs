@@ -8,6 +8,8 @@ use crate::client::tls::RespTlsArgs;
 use crate::failure::Failure;
 use crate::login::LoginArgs;
 use clap::ArgMatches;
+use clap::builder::RangedU64ValueParser;
+use duramen_base::limits::VALUE_BYTES_MAX;
 use duramen_load::{Access, Command, Distribution, Limit, Load, Login, Outcome, Tls};
 use serde_json::{Map, Value};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -33,21 +35,22 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_enum, default_value_t = CommandName::Get)]
     command: CommandName,
     /// Keys of one MGET or MSET
-    #[arg(long, default_value_t = 70)]
+    #[arg(long, default_value_t = 70, value_parser = count(1_000_000))]
     multi: usize,
     /// Percent of GET in `mixed`
     #[arg(long, default_value_t = 90, value_parser = clap::value_parser!(u64).range(0..=100))]
     reads: u64,
-    #[arg(long, default_value_t = 50)]
+    #[arg(long, default_value_t = 50, value_parser = count(100_000))]
     connections: usize,
     /// Requests that a connection sends before it waits for their replies
-    #[arg(long, default_value_t = 16)]
+    #[arg(long, default_value_t = 16, value_parser = count(1_000_000))]
     pipeline: usize,
     /// Number of different keys
-    #[arg(long, default_value_t = 1_000_000)]
+    #[arg(long, default_value_t = 1_000_000,
+        value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     keys: u64,
     /// Value size in bytes
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 100, value_parser = bytes_of_value())]
     value: usize,
     /// Draw keys by YCSB's Zipfian distribution with this exponent instead of uniformly
     #[arg(long, value_name = "EXPONENT", value_parser = exponent)]
@@ -59,7 +62,7 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_parser = amount)]
     rate: Option<f64>,
     /// Threads of the generator
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = count(4096))]
     threads: usize,
     /// End each pipeline with a WAIT for so many replicas
     #[arg(long, value_name = "REPLICAS", default_value_t = 0)]
@@ -95,6 +98,48 @@ enum CommandName {
     Mixed,
 }
 
+/// Most bytes of requests that are on the way at once: all connections send a pipeline, and each
+/// keeps it in memory until the socket has taken it.
+const IN_FLIGHT_BYTES_MAX: usize = 1 << 30;
+/// More bytes than a request has beside its values and further keys: verb, key, lengths.
+const REQUEST_BYTES: usize = 64;
+/// More bytes than each further key has.
+const KEY_BYTES: usize = 32;
+
+/// A number from 1 to `most`.
+fn count(most: u64) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=most)
+}
+
+/// No server takes a longer value than this one.
+fn bytes_of_value() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(0..=VALUE_BYTES_MAX as u64)
+}
+
+/// Refuses a load that this machine's memory would have to hold while it is sent.
+fn check_in_flight(args: &LoadArgs) -> Result<(), Failure> {
+    let value = args.value + KEY_BYTES;
+    let further = match args.command {
+        CommandName::Get => 0,
+        CommandName::Set | CommandName::Mixed => value,
+        CommandName::Mget => args.multi * KEY_BYTES,
+        CommandName::Mset => args.multi.saturating_mul(value),
+    };
+    let pipelines = args.connections.saturating_mul(args.pipeline);
+    let bytes = pipelines.saturating_mul(REQUEST_BYTES.saturating_add(further));
+    match bytes <= IN_FLIGHT_BYTES_MAX {
+        true => Ok(()),
+        false => Err(Failure::Usage(format!(
+            "{} connections with {} requests each have {} MB of requests on the way at once, and \
+             {} MB is the most: lower --connections, --pipeline, --multi or --value",
+            args.connections,
+            args.pipeline,
+            bytes >> 20,
+            IN_FLIGHT_BYTES_MAX >> 20
+        ))),
+    }
+}
+
 /// A time or a rate.
 fn amount(text: &str) -> Result<f64, String> {
     let amount: Option<f64> = text.parse().ok();
@@ -125,6 +170,7 @@ fn run_load(args: &LoadArgs, given: &ArgMatches) -> Result<(), Failure> {
     let unmeasured = |error: duramen_load::Failure| Failure::Unmeasured(error.to_string());
     let mut tls = args.tls.clone();
     tls.note_flags(given);
+    check_in_flight(args)?;
     let load = load(args, &tls)?;
     if args.preload {
         load.preload(0).map_err(unmeasured)?;
@@ -231,4 +277,37 @@ fn figures(outcome: &Outcome) -> [(&'static str, Value); 10] {
         ("p99.99 us", tenths(summary.p99_99_us)),
         ("longest us", tenths(summary.max_us)),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Args as _, Command, FromArgMatches as _};
+
+    /// They aborted the program for lack of memory, or measured nothing for ten seconds.
+    #[test]
+    fn loads_that_no_generator_can_offer_are_refused() {
+        let parse = |words: &[&str]| {
+            let command = LoadArgs::augment_args(Command::new("load").no_binary_name(true));
+            let matches = command.try_get_matches_from(words).ok()?;
+            LoadArgs::from_arg_matches(&matches).ok()
+        };
+        for words in [
+            ["--connections", "0"],
+            ["--connections", "1000000000000"],
+            ["--pipeline", "0"],
+            ["--pipeline", "100000000"],
+            ["--multi", "0"],
+            ["--keys", "0"],
+            ["--threads", "0"],
+            ["--value", "1000000000000"],
+        ] {
+            assert!(parse(&words).is_none(), "{words:?}");
+        }
+        let fits = |words: &[&str]| check_in_flight(&parse(words).expect("it may be so")).is_ok();
+        assert!(fits(&[]) && fits(&["--pipeline", "10000"]));
+        assert!(!fits(&["--pipeline", "1000000"]));
+        assert!(!fits(&["--command", "set", "--value", "1048576", "--pipeline", "1000"]));
+        assert!(!fits(&["--command", "mset", "--multi", "1000000", "--value", "1048576"]));
+    }
 }

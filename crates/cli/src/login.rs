@@ -4,10 +4,11 @@
 use crate::failure::Failure;
 use clap::Args;
 use duramen_client::Login;
+use duramen_server::config::file;
 use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, tcgetattr, tcsetattr};
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 /// The user of a command that names none.
@@ -48,11 +49,11 @@ impl LoginArgs {
     /// ask at.
     pub(crate) fn secret(&self) -> Result<Option<String>, Failure> {
         if let Some(file) = &self.password_file {
-            let text = std::fs::read_to_string(file).map_err(|reason| Failure::Input {
+            let line = first_line(file).map_err(|reason| Failure::Input {
                 what: format!("the password in {}", file.display()),
                 reason,
             })?;
-            return Ok(Some(text.lines().next().unwrap_or_default().to_owned()));
+            return Ok(Some(line));
         }
         let (Some(user), None) = (&self.user, &self.password) else {
             return Ok(self.password.clone());
@@ -78,6 +79,15 @@ impl LoginArgs {
         let secret = self.secret()?;
         Ok(secret.map(|password| Login { user, password }))
     }
+}
+
+/// The first line of a file with a secret. The file may not be long: a device has no end.
+///
+/// # Errors
+/// Of [`file::load`].
+pub(crate) fn first_line(path: &Path) -> io::Result<String> {
+    let text = file::load(path)?;
+    Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 
 /// Asks for a password at the terminal, which does not show it.
@@ -124,6 +134,17 @@ fn typed_line(terminal: impl Read) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A device without an end took all memory.
+    #[test]
+    fn a_password_is_the_first_line_of_a_file_that_ends() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("password");
+        std::fs::write(&path, "secret\r\nmore\n").expect("a file");
+        assert_eq!(first_line(&path).expect("it is there"), "secret");
+        let endless = first_line(Path::new("/dev/zero")).expect_err("it has no end");
+        assert_eq!(endless.kind(), io::ErrorKind::FileTooLarge);
+    }
 
     #[test]
     fn a_typed_password_ends_with_its_line_and_an_interrupt_ends_all() {

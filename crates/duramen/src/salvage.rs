@@ -114,8 +114,9 @@ pub fn salvage(
     to: &Path,
     unproved: &mut dyn FnMut(&str, &[u8]),
 ) -> Result<Salvaged, Error> {
-    make_empty(to)?;
+    // First, so that nothing is made if there is nothing to read.
     let salvage = Salvage::new(&**from).map_err(Error::Disk)?;
+    make_empty(to)?;
     let checked = check(from, salvage.identity().server);
     if checked.as_ref().is_ok_and(|checked| checked.has_others) {
         return Err(Error::Misfit {

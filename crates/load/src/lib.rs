@@ -274,6 +274,18 @@ mod tests {
         assert!(outcome.seconds > 0.45, "done after {} s", outcome.seconds);
     }
 
+    /// The due time of each late pipeline was kept, and no reply was read while pipelines were
+    /// due: a rate that no machine has took all memory, and the run never ended.
+    #[test]
+    fn a_rate_that_cannot_be_kept_ends_in_time() {
+        let mut load = Load::usual(server(), Command::Get, 4);
+        (load.connections, load.keys, load.rate) = (8, 1000, Some(1e9));
+        load.limit = Limit::Time(Duration::from_millis(200));
+        let outcome = load.run().unwrap();
+        assert!(outcome.requests > 0);
+        assert_eq!(outcome.latencies.count(), outcome.requests);
+    }
+
     #[test]
     fn preloading_touches_every_key_once() {
         let mut load = Load::usual(server(), Command::Get, 1);

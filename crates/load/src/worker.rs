@@ -5,7 +5,6 @@ use super::requests::Source;
 use super::{Doing, Failure, Result, clock};
 use super::{Limit, Load, Outcome};
 use rustix::event::epoll;
-use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -30,12 +29,25 @@ struct Worker<'a> {
     progress: &'a AtomicU64,
 }
 
-/// Open loop: the times when pipelines are due, in ticks.
+/// Open loop: the times when pipelines are due, in ticks. A pipeline for which no connection is
+/// free keeps its time, and all behind it keep theirs: so one number is enough, however late they
+/// are.
 struct Schedule {
     next: f64,
     interval: f64,
-    /// Due times of pipelines for which no connection was free.
-    late: VecDeque<u64>,
+}
+
+impl Schedule {
+    /// The due time of the first pipeline that is not sent yet, if it has come; the pipeline is
+    /// sent then.
+    fn take_due(&mut self, now: u64) -> Option<u64> {
+        if (now as f64) < self.next {
+            return None;
+        }
+        let due = self.next as u64;
+        self.next += self.interval;
+        Some(due)
+    }
 }
 
 /// Runs thread `n` of `threads`.
@@ -102,7 +114,6 @@ impl<'a> Worker<'a> {
         let schedule = load.rate.map(|rate| Schedule {
             next: clock::now() as f64,
             interval: 1e9 / clock::ns_per_tick() / (rate / threads as f64) * load.pipeline as f64,
-            late: VecDeque::new(),
         });
         Ok(Worker {
             load,
@@ -211,7 +222,7 @@ impl<'a> Worker<'a> {
         match &mut self.schedule {
             _ if self.left == 0 => self.idle.push(token),
             None => self.send(token, now)?,
-            Some(schedule) => match schedule.late.pop_front() {
+            Some(schedule) => match schedule.take_due(now) {
                 Some(due) => self.send(token, due)?,
                 None => self.idle.push(token),
             },
@@ -220,19 +231,15 @@ impl<'a> Worker<'a> {
     }
 
     fn send_due(&mut self) -> Result<()> {
-        while self.left > 0 {
-            let Some(schedule) = &mut self.schedule else {
+        while self.left > 0
+            && let Some(token) = self.idle.last().copied()
+        {
+            let schedule = self.schedule.as_mut();
+            let Some(due) = schedule.and_then(|schedule| schedule.take_due(clock::now())) else {
                 return Ok(());
             };
-            if (clock::now() as f64) < schedule.next {
-                return Ok(());
-            }
-            let due = schedule.next as u64;
-            schedule.next += schedule.interval;
-            match self.idle.pop() {
-                Some(token) => self.send(token, due)?,
-                None => schedule.late.push_back(due),
-            }
+            self.idle.pop();
+            self.send(token, due)?;
         }
         Ok(())
     }

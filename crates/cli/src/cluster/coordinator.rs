@@ -4,6 +4,7 @@ use super::tls::TlsArgs;
 use super::{COORDINATOR_DEFAULT, size, status};
 use crate::arguments::Duration;
 use crate::failure::{EXIT_FAILED, EXIT_STUCK};
+use crate::login::first_line;
 use crate::notify;
 use crate::signals::{self, Order};
 use clap::Args;
@@ -111,12 +112,10 @@ impl EtcdArgs {
         };
         let login = match (&self.etcd_user, &self.etcd_password_file) {
             (Some(user), Some(file)) => {
-                let text = std::fs::read_to_string(file);
-                let text = text.map_err(|error| {
+                let password = first_line(file).map_err(|error| {
                     Unusable::Absent(format!("cannot read {}: {error}", file.display()))
                 })?;
-                let password = text.lines().next().unwrap_or_default();
-                Some((user.clone(), password.to_owned()))
+                Some((user.clone(), password))
             }
             _ => None,
         };

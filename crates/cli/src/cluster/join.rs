@@ -7,6 +7,7 @@ use crate::failure::Failure;
 use crate::login::LoginArgs;
 use duramen_client::TlsFiles;
 use duramen_server::ServerConfig;
+use duramen_server::config::file;
 use duramen_wire::native::message::{Addresses, Overview};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ const FILE: &str = "ports";
 /// The ports of the directory's last start.
 pub(crate) fn kept_ports(dir: &Path) -> Vec<(&'static str, u16)> {
     // It helps, and no more: without it the ports are learned.
-    let text = std::fs::read_to_string(dir.join(FILE)).unwrap_or_default();
+    let text = file::load(&dir.join(FILE)).unwrap_or_default();
     let port = |line: &str| {
         let (name, port) = line.split_once(' ')?;
         let name = PORTS.into_iter().find(|known| *known == name)?;
