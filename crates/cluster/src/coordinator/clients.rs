@@ -1,6 +1,7 @@
 //! Leases of clients: until their end, masters keep the completion records of a client.
 //!
-//! Only the ids are stored; a new leader takes every lease as just renewed, so none ends early.
+//! Only the ids are stored; a new leader takes every lease as just renewed, so none ends early. Nor
+//! does one end because this process stood still: requests to renew leases waited meanwhile.
 //!
 //! Paper: RIFL; docs/traps.md, trap 30.
 
@@ -15,6 +16,8 @@ const LEASES_MAX: usize = 100_000;
 const FULL_AGAIN_MS: u32 = 1_000;
 /// Interval of the search for leases that have ended.
 const LOOK_US: u64 = 1_000_000;
+/// A look that comes so much too late was held up: by a stopped process, or a busy machine.
+const LATE_US: u64 = 100_000;
 /// Most leases that are deleted in one step; the next step follows after a pause.
 const ENDS_MAX: usize = 1024;
 const PAUSE_US: u64 = 1_000;
@@ -76,7 +79,12 @@ impl Coordinator {
         self.arm(self.now_us + LOOK_US, Timer::Clients);
     }
 
-    pub(super) fn expire_clients(&mut self) {
+    /// `due_us`: the time for which this look was asked.
+    pub(super) fn expire_clients(&mut self, due_us: u64) {
+        let late_us = self.now_us.saturating_sub(due_us);
+        if late_us > LATE_US {
+            self.lengthen_leases(late_us);
+        }
         for _ in 0..ENDS_MAX {
             let first = self.client_ends.first().copied();
             let Some((until_us, client)) = first.filter(|(until_us, _)| *until_us <= self.now_us)
@@ -88,5 +96,14 @@ impl Coordinator {
             self.delete(Key::Client(client));
         }
         self.arm(self.now_us + PAUSE_US, Timer::Clients);
+    }
+
+    /// For so long no client could renew its lease.
+    fn lengthen_leases(&mut self, by_us: u64) {
+        self.client_ends.clear();
+        for (client, until_us) in &mut self.clients {
+            *until_us += by_us;
+            self.client_ends.insert((*until_us, *client));
+        }
     }
 }

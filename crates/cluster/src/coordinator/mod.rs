@@ -564,7 +564,7 @@ impl Coordinator {
                 Timer::Drain(server) => self.drain_further(server),
                 Timer::Probe => self.probe(),
                 Timer::Roll => self.roll_due(),
-                Timer::Clients => self.expire_clients(),
+                Timer::Clients => self.expire_clients(at_us),
                 Timer::Loads => self.store_loads(),
                 Timer::Balance => self.balance_due(),
             }

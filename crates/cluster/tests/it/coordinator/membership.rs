@@ -617,6 +617,32 @@ fn clients_keep_their_leases_over_a_failover() {
     ));
 }
 
+/// The first look after a pause of the process ended the leases of all clients, whose requests to
+/// renew them were waiting.
+#[test]
+fn a_pause_of_the_coordinator_ends_no_lease() {
+    let mut rig = Rig::new();
+    let lease = |rig: &mut Rig, client: Option<ClientId>| {
+        rig.ask(ServerId::NONE, ToCoordinator::ClientLease { client })
+    };
+    let Some(CoordinatorAnswer::Lease { client, .. }) = lease(&mut rig, None) else {
+        panic!();
+    };
+    rig.pass(1_000_000);
+    rig.now_us += 60_000_000;
+    rig.handle(Input::Tick);
+    assert!(matches!(
+        lease(&mut rig, Some(client)),
+        Some(CoordinatorAnswer::Lease { .. })
+    ));
+    // Without another pause it ends as usual.
+    rig.pass(13_000_000);
+    assert!(matches!(
+        lease(&mut rig, Some(client)),
+        Some(CoordinatorAnswer::Refused(_))
+    ));
+}
+
 /// After a report of a version that does not exist, the coordinator assumed for ever that the
 /// server had everything.
 #[test]
