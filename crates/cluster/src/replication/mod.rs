@@ -268,7 +268,7 @@ pub struct Master {
     /// Replicas of control segments that were lost before they were closed.
     stale_control: BTreeSet<(SegmentId, BackupId)>,
     /// A segment that could not send because too many calls are in flight: it is the first next
-    /// time. And one that is copied.
+    /// time. And one that is copied, or was not looked at.
     kept_waiting: [Option<SegmentId>; 2],
 }
 

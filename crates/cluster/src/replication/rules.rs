@@ -10,6 +10,11 @@ use duramen_format::control::Record;
 use duramen_format::segment::Kind;
 use std::collections::BTreeSet;
 
+/// Segments with waiting copies that one poll looks at. Those that no backup takes rest again, and
+/// there may be thousands of them, while writes wait for the poll. The next poll goes on behind
+/// them: one comes every 100 ms, with [`forgive`](Master::forgive), if nothing else happens.
+const WALKED_MAX: usize = 128;
+
 impl Master {
     /// Applies the rules; appends the effects to `effects`, in an order that respects them.
     /// `next_id` gives a new segment id.
@@ -19,6 +24,7 @@ impl Master {
         }
         let waiting = std::mem::take(&mut self.kept_waiting);
         let [first, first_copy] = waiting.map(Option::unwrap_or_default);
+        let mut walks = WALKED_MAX;
         loop {
             let mut changed = self.continue_control(next_id);
             // Data segments first, so that their records are in the control segment's next chunk.
@@ -36,7 +42,7 @@ impl Master {
                     }
                 }
             }
-            changed |= self.advance_waiting(first_copy, effects);
+            changed |= self.advance_waiting(first_copy, &mut walks, effects);
             changed |= self.write_swaps();
             if !changed {
                 break;
@@ -60,14 +66,25 @@ impl Master {
         all.filter(|id| is_copied(id) == copies).collect()
     }
 
-    /// Segments whose copies wait for calls, in turn, from `first` on, while there are calls.
-    fn advance_waiting(&mut self, first: SegmentId, effects: &mut Vec<Effect>) -> bool {
+    /// Segments whose copies wait for calls, in turn, from `first` on, while there are calls, but
+    /// `walks` at most.
+    fn advance_waiting(
+        &mut self,
+        first: SegmentId,
+        walks: &mut usize,
+        effects: &mut Vec<Effect>,
+    ) -> bool {
         let mut changed = false;
         while !self.is_crowded(true) {
             let next = self.waiting.range(first..).next();
             let Some(id) = next.or(self.waiting.first()).copied() else {
                 break;
             };
+            if *walks == 0 {
+                self.kept_waiting[usize::from(true)].get_or_insert(id);
+                break;
+            }
+            *walks -= 1;
             self.waiting.remove(&id);
             self.active.insert(id);
             changed |= self.advance(id, effects);

@@ -8,6 +8,7 @@ use duramen_cluster::control::State;
 use duramen_cluster::replication::{BackupId, Config, Effect, Found, Master, Rejection, Send};
 use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
+use std::ops::Range;
 
 /// The replicas of closed segments that a backup has when it is up again.
 fn found_on(backup: BackupId, segments: [SegmentId; 3], certificate: Certificate) -> [Found; 3] {
@@ -24,6 +25,11 @@ fn found_on(backup: BackupId, segments: [SegmentId; 3], certificate: Certificate
 /// because the first of them was lost; the id of its last control segment; the closed segments. An
 /// open one is 200.
 fn with_one_lost(backups: u64) -> (Master, u64, Vec<SegmentId>) {
+    with_lost(backups, 100..140)
+}
+
+/// As [`with_one_lost`], with these closed segments.
+fn with_lost(backups: u64, closed: Range<u64>) -> (Master, u64, Vec<SegmentId>) {
     let config = Config {
         replicas: 2,
         writes_max: 16,
@@ -33,7 +39,7 @@ fn with_one_lost(backups: u64) -> (Master, u64, Vec<SegmentId>) {
     let backups: Vec<BackupId> = (1..=backups).map(BackupId).collect();
     let mut master = Master::new(config, State::default(), &backups, &[]);
     let (mut next, certificate) = (0, Certificate::of(&[7; 500]));
-    let closed: Vec<SegmentId> = (100..140).map(SegmentId).collect();
+    let closed: Vec<SegmentId> = closed.map(SegmentId).collect();
     for segment in &closed {
         master.opened(*segment, Kind::Head, segment.0 as u32);
         master.appended(*segment, certificate);
@@ -42,7 +48,7 @@ fn with_one_lost(backups: u64) -> (Master, u64, Vec<SegmentId>) {
     let head = SegmentId(200);
     master.opened(head, Kind::Head, 0);
     master.appended(head, Certificate::of(&[7; 100]));
-    for _ in 0..60 {
+    for _ in 0..closed.len() + 20 {
         let effects = polled(&mut master, &mut next);
         end(&mut master, effects);
     }
@@ -139,6 +145,51 @@ fn copies_that_all_backups_refuse_are_parked() {
         assert!(described.contains(&waiting), "{described}");
     }
     for _ in 0..60 {
+        let effects = polled(&mut master, &mut next);
+        end(&mut master, effects);
+    }
+    assert_eq!(missing(&master, &closed), 0);
+    assert!(master.is_idle(), "{}", master.describe());
+}
+
+/// When backups were forgiven, the next poll looked at all segments that had found no backup for a
+/// copy, while writes waited for it.
+#[test]
+fn one_poll_looks_at_some_of_the_parked_copies() {
+    let (mut master, mut next, closed) = with_lost(3, 1_000..1_300);
+    let short = missing(&master, &closed);
+    assert!(short > 150, "{short}");
+    let parked = |master: &Master| {
+        let described = master.describe();
+        let before = described.split(" find no backup").next();
+        let number = before.and_then(|text| text.rsplit(' ').next());
+        let number = number.and_then(|number| number.parse::<usize>().ok());
+        number.expect("a number")
+    };
+    for _ in 0..2 {
+        let (mut before, mut polls) = (0, 0);
+        for _ in 0..20 {
+            for effect in polled(&mut master, &mut next) {
+                match effect {
+                    Effect::Send(send) if closed.contains(&send.segment) => {
+                        master.rejected(send.ticket, Rejection::Busy);
+                    }
+                    effect => end(&mut master, vec![effect]),
+                }
+            }
+            let now = parked(&master);
+            // Those that were refused themselves are looked at too.
+            assert!(now <= before + 128 + 4, "{now} after {before}");
+            polls += usize::from(now > before);
+            before = now;
+        }
+        assert!(before == short && polls > 1, "{before} of {short}");
+        for _ in 0..20 {
+            master.forgive();
+        }
+        assert_eq!(parked(&master), 0);
+    }
+    for _ in 0..2 * closed.len() {
         let effects = polled(&mut master, &mut next);
         end(&mut master, effects);
     }
