@@ -24,7 +24,7 @@ pub(crate) struct LocalArgs {
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     keys: u64,
     /// Value size in bytes
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 100, value_parser = super::bytes_of_value())]
     value: usize,
     /// Measure SET instead of GET
     #[arg(long)]

@@ -24,10 +24,11 @@ pub(crate) struct OutstandingArgs {
     #[arg(long, default_value = "db0")]
     table: String,
     /// Number of different keys
-    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = 10_000,
+        value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     keys: u64,
     /// Value size in bytes
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 100, value_parser = super::bytes_of_value())]
     value: usize,
     /// Measure SET instead of GET
     #[arg(long)]
