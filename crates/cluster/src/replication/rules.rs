@@ -1,5 +1,5 @@
 //! The rules replication::O1 to replication::O9 (and replication::O13), applied until none of them
-//! can do more.
+//! can do more, but for copies that wait: one poll looks at some of them.
 
 use super::segment::{Progress, Replica};
 use super::{BackupId, Effect, InFlight, Lsn, Master, Send, Ticket};
