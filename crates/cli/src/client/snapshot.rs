@@ -148,8 +148,8 @@ fn is_elsewhere(dir: &Path) -> bool {
 
 fn elsewhere(dir: &Path) -> String {
     format!(
-        "note: {} is in the file system of the server (its machine or container), and not seen from \
-         here. In a container without a volume there it ends with the container",
+        "note: {} is in the file system of the server (its machine or container), and not seen \
+         from here. In a container without a volume there it ends with the container",
         dir.display()
     )
 }
