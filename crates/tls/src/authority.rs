@@ -312,8 +312,8 @@ fn needs_one_of(path: &Path, key_ids: &[Vec<u8>]) -> bool {
 
 /// The files' names in a sentence.
 fn listed(files: &[PathBuf]) -> String {
-    let names: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
-    names.join(", ")
+    let names = files.iter().map(|file| file.display().to_string());
+    names.collect::<Vec<_>>().join(", ")
 }
 
 /// Whether the certificate is that of `key`.
