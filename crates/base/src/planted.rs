@@ -32,6 +32,9 @@ pub enum Bug {
     MissesDoNotWait,
     /// Trap 5: an entry follows a predecessor in another head that can still be lost.
     AnyHead,
+    /// waits::W4: the thread that serves commits waits for heads, whose holders may be waiting for
+    /// a commit.
+    RollsOnNodeThread,
     /// Removals of an open group are known before it ends, so that others wait for a group that may
     /// be waiting for them.
     RemovalsShownEarly,

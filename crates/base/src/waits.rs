@@ -14,14 +14,18 @@
 //!   other, even if they never met. Debug and test builds panic at the first wait that breaks this
 //!   order, with the circle and the table. Several of one kind are no circle: keys are locked in
 //!   their order.
+//! - W4: a thread that serves commits ([`serve_commits`]) waits for nothing that another thread may
+//!   hold while it waits for a commit (`HELD_OVER_COMMITS`). The same builds panic at the first
+//!   such wait, even if nobody holds the resource.
 //!
 //! **Concurrency**: each thread has a list with a lock of its own, which readers of the table hold
 //! for an instant. A wait in a loop is entered only once it has lasted for [`LONG`]; a blocking
 //! wait is entered at once.
 
 use crate::sync::Backoff;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -67,6 +71,38 @@ impl Resource {
         Resource::Pin,
         Resource::Place,
     ];
+}
+
+/// Resources that a thread may hold while it waits for a commit (W4).
+const HELD_OVER_COMMITS: [Resource; 4] =
+    [Resource::Door, Resource::Head, Resource::Key, Resource::Pin];
+
+thread_local! {
+    /// Whether commits wait for this thread (W4).
+    static SERVES_COMMITS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Ends what [`serve_commits`] began.
+#[derive(Debug)]
+#[must_use]
+pub struct Serving {
+    before: bool,
+    /// It is of its thread.
+    not_send: PhantomData<*const ()>,
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        SERVES_COMMITS.set(self.before);
+    }
+}
+
+/// Until the result is dropped, commits wait for what this thread does (W4).
+pub fn serve_commits() -> Serving {
+    Serving {
+        before: SERVES_COMMITS.replace(true),
+        not_send: PhantomData,
+    }
 }
 
 impl fmt::Display for Resource {
@@ -125,13 +161,22 @@ impl Order {
     }
 }
 
-/// Checks W3, in builds that may panic.
+/// Checks W3 and W4, in builds that may panic.
 fn check_order(wants: Resource, holding: &[Resource]) {
     static ORDER: Order = Order([const { AtomicU16::new(0) }; Resource::ALL.len()]);
     // The threads of a model checker wait for one another by other means.
     if cfg!(not(debug_assertions)) || cfg!(any(loom, shuttle)) {
         return;
     }
+    let is_held_over_commits = HELD_OVER_COMMITS.contains(&wants);
+    assert!(
+        !(is_held_over_commits && SERVES_COMMITS.get()),
+        "W4: commits wait for this thread, which waits for {wants}"
+    );
+    assert!(
+        wants != Resource::Commit || holding.iter().all(|held| HELD_OVER_COMMITS.contains(held)),
+        "W4: {holding:?} held over a commit"
+    );
     if let Err(circle) = ORDER.learn(wants, holding) {
         let circle: Vec<String> = circle.iter().map(Resource::to_string).collect();
         let table: Vec<String> = longer_than(Duration::ZERO)
@@ -357,6 +402,23 @@ mod tests {
         go_on.send(()).unwrap();
         thread.join().unwrap();
         assert!(waits("blocked").is_empty());
+    }
+
+    /// W4: the thread that sends the log to its backups waited for a head, whose holder waited for
+    /// a commit.
+    #[test]
+    #[cfg(debug_assertions)]
+    fn a_thread_that_commits_wait_for_waits_for_no_head() {
+        let is_refused = |wants| std::panic::catch_unwind(|| drop(note(wants, NOTHING))).is_err();
+        assert!(!is_refused(Resource::Head));
+        let serving = serve_commits();
+        assert!(is_refused(Resource::Head) && is_refused(Resource::Key));
+        assert!(!is_refused(Resource::Place) && !is_refused(Resource::Commit));
+        let inner = serve_commits();
+        drop(inner);
+        assert!(is_refused(Resource::Door));
+        drop(serving);
+        assert!(!is_refused(Resource::Head));
     }
 
     /// Each wait alone is allowed, and no two of the threads need ever meet.

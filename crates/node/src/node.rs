@@ -156,6 +156,7 @@ impl Node {
 
     /// `now_us`: the monotonic clock of [`Node::new`].
     pub fn handle(&mut self, now_us: u64, input: NodeInput, out: &mut Vec<NodeOutput>) {
+        let _serving = duramen_base::waits::serve_commits(); // replication is done here
         let mut events = Vec::new();
         if input.is_answer()
             && let Some(life) = &mut self.life

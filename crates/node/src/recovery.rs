@@ -25,6 +25,7 @@
 //!   has no such replica, the segment begins anew.
 //! - R7: a segment of which no holder gives entries, and of which one said that its replica is bad,
 //!   is put together from all replicas (`damaged`).
+//! - R8: before it is committed, all heads are above its position. Not at its begin (waits::W4).
 //!
 //! **Concurrency** none: one owner, the node. Jobs share the side log, which allows it.
 //!
@@ -215,7 +216,7 @@ impl Recoveries {
         if self.runs.len() >= RUNS_MAX || !make_tables(store, &order, &ranges) {
             return false;
         }
-        let creation = store.engine().roll_heads();
+        let creation = store.engine().try_roll_heads();
         let side = store.engine().side_log(SidePlan {
             floors: order.floors.clone(),
             version_floor: order.safe_version,
@@ -691,9 +692,10 @@ impl Run {
             return self.give_up(Some(outcome));
         }
         self.stage = Stage::Committing;
-        let side = self.side.clone();
+        let (side, creation) = (self.side.clone(), self.creation);
         jobs.push(Job::new("commit", move || {
-            JobResult::Recovery(id, RecoveryCompletion::Committed(side.commit()))
+            let committed = side.commit_above(creation); // R8
+            JobResult::Recovery(id, RecoveryCompletion::Committed(committed))
         }));
     }
 

@@ -22,7 +22,8 @@
 //!   which does no harm at the receiver (side::S1). Counts and samples read single entries instead,
 //!   and keep G1 to the letter.
 //! - G3: a purge leaves no tombstones: the removed objects belong to another server, and a restart
-//!   recognises them by the position of their segment (`Store::roll_heads`). It lowers no version.
+//!   recognises them by the position of their segment (`Store::try_roll_heads`). It lowers no
+//!   version.
 //!
 //! The move of a range: `watch_range`, then `export` of everything, then `export_keys` of the keys
 //! written meanwhile, until these are few; then the range is locked for writes, `quiesce`, the last

@@ -23,7 +23,7 @@
 //! - S6: an entry that a replayed one is compared with may be on flash: it is read first, with no
 //!   lock held and outside, and compared under the lock if its location has not changed.
 //! - S5: its segments get their ids after it began, so they are above a position that
-//!   [`Store::roll_heads`] gave before.
+//!   [`Store::roll_heads`] or [`Store::try_roll_heads`] gave before.
 //! - S7: an entry has no effect if the next one of the same call is of the same key and newer,
 //!   or the tombstone of its version: it is the case of S1 in which the newer one came first.
 //!   Backups give the versions of a key as neighbours, oldest first. So a segment's last version
@@ -60,6 +60,7 @@ use completions::Taken;
 use duramen_base::ids::SegmentId;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::sync::yield_now;
+use duramen_base::waits::{self, NOTHING, Resource};
 use duramen_format::entry::{self, Damage, Entry, Kind};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -236,15 +237,54 @@ impl Store {
     /// Closes the segments of all heads and returns a position: later appends are in segments with
     /// higher ids, earlier ones in lower ones. For the creation of a tablet on this server: entries
     /// of an earlier time of the same tablet are below. (A running cleaning pass has lower ids, and
-    /// copies no later entry.)
+    /// copies no later entry.) Waits for threads that are writing.
     ///
     /// # Panics
     /// If the store has no log.
     pub fn roll_heads(&self) -> SegmentId {
+        let position = self.try_roll_heads();
+        self.close_heads_below(position);
+        position
+    }
+
+    /// As [`roll_heads`](Self::roll_heads), for a thread that may not wait for a head (waits::W4):
+    /// a head that another thread is using stays open, and its next appends may be below the
+    /// position. Call [`close_heads_below`](Self::close_heads_below) before the tablet is served.
+    ///
+    /// # Panics
+    /// If the store has no log.
+    pub fn try_roll_heads(&self) -> SegmentId {
         let log = self.log().expect("a store with a log");
         let position = log.new_segment_id();
-        self.close_heads();
+        if has_bug(Bug::RollsOnNodeThread) {
+            self.close_heads();
+        }
+        let core = self.core();
+        for head in &core.heads {
+            let Ok(mut tail) = head.tail.try_lock() else {
+                continue;
+            };
+            log.close_head(&core.space, head.number, &mut tail);
+        }
         position
+    }
+
+    /// Closes the segments of heads that are below a position: later appends are above it. Waits
+    /// for threads that are writing.
+    ///
+    /// # Panics
+    /// If the store has no log.
+    pub fn close_heads_below(&self, position: SegmentId) {
+        let log = self.log().expect("a store with a log");
+        let core = self.core();
+        let _noted = waits::note(Resource::Head, NOTHING);
+        for head in &core.heads {
+            let mut tail = head.tail.lock().expect("head");
+            let window = tail.window();
+            if window.is_some_and(|window| log.segment_of(window as usize) < position) {
+                log.close_head(&core.space, head.number, &mut tail);
+            }
+        }
     }
 }
 
@@ -290,7 +330,7 @@ impl SideLog {
     }
 
     /// About `objects` objects of one table are still to come: its index grows for them in few
-    /// steps. If fewer come it shrinks at the end.
+    /// steps. If fewer come it shrinks at the end ([`commit_above`](Self::commit_above)).
     pub fn expect(&self, objects: u64) {
         self.expected.store(objects, Ordering::Relaxed);
     }
@@ -327,7 +367,8 @@ impl SideLog {
     }
 
     /// Hands out the last segments to be written, and proposes the Swap. The replayed entries may
-    /// be served, and written to, once the returned handle reports them durable.
+    /// be served, and written to, once the returned handle reports them durable. Waits for no
+    /// guard and no keys of other threads: the thread that serves commits may call it (waits::W4).
     ///
     /// # Errors
     /// [`SideError::Busy`], [`SideError::Closed`].
@@ -353,13 +394,10 @@ impl SideLog {
         let given = self.version_floor.load(Ordering::Relaxed);
         log.raise_version_floor(given.max(version_max) + 1); // S4
         let floor = core.version_max();
-        let mut tables = Vec::new();
-        core.tables.each(|table, _, index| {
+        core.tables.each(|_, _, index| {
             let partitions = index.partitions().iter();
             partitions.for_each(|partition| partition.raise_floor(floor));
-            tables.push(table);
         });
-        self.shrink(&tables);
         let (add, held) = segments.into_iter().unzip();
         let swap = Swap {
             add,
@@ -376,6 +414,24 @@ impl SideLog {
         Ok(SideCommit { done })
     }
 
+    /// As [`commit`](Self::commit), for a thread that may wait. Before, it closes heads below
+    /// `position` ([`Store::close_heads_below`]); after, it shrinks partitions that had grown for
+    /// more objects than came ([`expect`](Self::expect)).
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit).
+    pub fn commit_above(&self, position: SegmentId) -> Result<SideCommit, SideError> {
+        self.close_heads_below(position);
+        let commit = self.commit()?;
+        self.shrink();
+        Ok(commit)
+    }
+
+    /// As [`Store::close_heads_below`].
+    pub fn close_heads_below(&self, position: SegmentId) {
+        self.store.close_heads_below(position);
+    }
+
     /// Takes the Swap back, so that [`abort`](Self::abort) may follow. False: it may be durable
     /// soon, and will be some time (swap::D6).
     pub fn withdraw(&self) -> bool {
@@ -389,10 +445,12 @@ impl SideLog {
     }
 
     /// Shrinks partitions that had grown for more objects than came.
-    fn shrink(&self, tables: &[TableId]) {
+    fn shrink(&self) {
         let core = self.core();
+        let mut tables = Vec::new();
+        core.tables.each(|table, _, _| tables.push(table));
         let visitor = Visitor::wait(core);
-        for table in tables {
+        for table in &tables {
             let mut next = 0;
             let mut is_over = false;
             while !is_over {

@@ -174,7 +174,7 @@ impl Target {
         for (request, _) in self.held.drain(..) {
             out.answer(request, PeerAnswer::NotYet { after_ms: 0 });
         }
-        self.creation = store.engine().roll_heads();
+        self.creation = store.engine().try_roll_heads();
         let plan = SidePlan::default();
         self.side = Some(Arc::new(store.engine().side_log(plan)));
         self.stage = Stage::Filling;
@@ -242,14 +242,25 @@ impl Target {
             self.settling.get_or_insert(sequence);
             return self.replayed(now_us, sequence, Ok(true));
         }
-        let run = self.run;
-        out.jobs.push(Job::new("replay", move || {
+        out.jobs.push(self.replay(&message, side, entries));
+    }
+
+    /// The job that replays a message. It also closes heads that are below the position, which the
+    /// node's thread may not wait for (waits::W4): before the end, and most likely before the
+    /// source locks.
+    fn replay(&self, message: &MigrateEntries, side: Arc<SideLog>, entries: Vec<u8>) -> Job {
+        let (run, creation, sequence) = (self.run, self.creation, message.sequence);
+        let closes_heads = sequence == 0 || message.last;
+        Job::new("replay", move || {
+            if closes_heads {
+                side.close_heads_below(creation);
+            }
             let result = match side.replay(&entries) {
                 Err(SideError::Damaged { .. }) if !has_bug(Bug::DamageEndsMove) => Ok(false),
                 result => result.map(|_| true).map_err(|e| e.to_string()),
             };
             JobResult::Migration(run, MigrationCompletion::Replayed(sequence, result))
-        }));
+        })
     }
 
     /// Messages whose bytes were damaged: the source sends them again.

@@ -8,11 +8,13 @@ use crate::servers::members;
 use duramen::internals::{Backups, Call, MemberOptions};
 use duramen_base::ids::{KeyRange, Level};
 use duramen_base::planted::{Bug, with_bug};
+use duramen_base::waits;
 use duramen_cluster::placement::Layout;
 use duramen_cluster::replication::BackupId;
 use duramen_format::certificate::Certificate;
 use duramen_format::entry::NewObject;
 use duramen_wire::native::message::{RecoverSegment, RecoverTablet, Tablets};
+use std::panic::AssertUnwindSafe;
 
 const ME: ServerId = ServerId::new(0, 1);
 const DEAD: ServerId = ServerId::new(1, 1);
@@ -302,6 +304,31 @@ fn turned() {
     assert!(rig.poll().reports.is_empty());
 }
 
+/// The thread of the node waited for a head, to begin a recovery, whose holder waited for a commit,
+/// which this thread does.
+fn beside_a_head_that_is_held() {
+    let store = store();
+    let table = TableId::DEFAULT;
+    let mut session = store.engine().session().unwrap();
+    let mut guard = session.pin();
+    let hash = guard.hash(b"key");
+    guard.write(table, hash, b"key", b"value", None).unwrap();
+    let serving = waits::serve_commits();
+    let mut recoveries = Recoveries::new(0, KeyHasher::new(0));
+    let ranges = ranges_of(&order()).unwrap();
+    let begin = || recoveries.begin(0, &store, order(), ranges);
+    let begun = std::panic::catch_unwind(AssertUnwindSafe(begin));
+    drop((serving, guard));
+    assert!(matches!(begun, Ok(true)), "W4");
+    let run = &recoveries.runs[&ID];
+    assert!(run.side.commit_above(run.creation).is_ok());
+}
+
+#[test]
+fn a_recovery_begins_beside_a_head_that_is_held() {
+    beside_a_head_that_is_held();
+}
+
 #[test]
 fn what_belongs_to_somebody_else_is_purged() {
     stale();
@@ -566,6 +593,11 @@ fn the_newest_segments_are_read_first() {
 
 fn is_found(bug: Bug, scenario: fn()) {
     assert!(std::panic::catch_unwind(|| with_bug(bug, scenario)).is_err());
+}
+
+#[test]
+fn heads_that_are_waited_for_on_the_thread_of_the_node_are_found() {
+    is_found(Bug::RollsOnNodeThread, beside_a_head_that_is_held);
 }
 
 #[test]

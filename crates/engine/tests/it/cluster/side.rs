@@ -664,3 +664,41 @@ fn a_position_between_before_and_after() {
     assert_eq!(after.len(), 4, "three heads and a side segment");
     assert_eq!(replay(&disk).0.len(), 7);
 }
+
+/// A head that was in use at that moment: its next entries were below the position, and a restart
+/// took them for those of an earlier time.
+#[test]
+fn a_head_that_is_in_use_is_closed_before_the_commit() {
+    let mut world = World::new(3, 3);
+    let write = |world: &mut World, session: usize, key: &[u8]| {
+        let mut guard = world.sessions[session].pin();
+        let hash = guard.hash(key);
+        guard.write(TABLE, hash, key, b"value", None).unwrap();
+    };
+    for session in 1..3 {
+        write(&mut world, session, &[1, session as u8]);
+    }
+    complete_everything(&mut world);
+    let store = world.store.clone();
+    let mut guard = world.sessions[0].pin();
+    let hash = guard.hash(&[1, 0]);
+    guard.write(TABLE, hash, &[1, 0], b"value", None).unwrap();
+    let position = store.try_roll_heads();
+    drop(guard);
+    let side = store.side_log(SidePlan::default());
+    let state = State {
+        value: b"v".to_vec(),
+        expires_at_ms: None,
+    };
+    side.replay(&object(&name("side"), 1, &state, 0)).unwrap();
+    side.commit_above(position).unwrap();
+    for session in 0..3 {
+        write(&mut world, session, &[2, session as u8]);
+    }
+    complete_everything(&mut world);
+    let disk = world.consumer.lock().unwrap().disk.clone();
+    let is_after = |segment: &&u64| **segment > position.0;
+    let after = disk.segments.keys().filter(is_after).count();
+    assert_eq!(after, 4, "three heads and a side segment");
+    assert_eq!(replay(&disk).0.len(), 7);
+}
