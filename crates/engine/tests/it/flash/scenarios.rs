@@ -2,7 +2,7 @@
 
 use super::device::*;
 use duramen_base::random::Random;
-use duramen_engine::{Condition, Error, Options, Session, Store};
+use duramen_engine::{Condition, Draft, Error, Options, Session, Store};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -345,6 +345,47 @@ fn a_device_that_fails_to_read_never_gives_a_wrong_value() {
             read(&mut session, &key(n)).unwrap().unwrap(),
             value(n, 0, VALUE_BYTES)
         );
+    }
+}
+
+/// An entry had gone to flash while room for a draft's changes was sought: its change read it, and
+/// ended the process when the device failed.
+#[test]
+fn a_draft_with_an_entry_that_cannot_be_read_is_refused() {
+    let flash = Flash::new(48 * MIB);
+    let (_store, mut session) = filled(&flash, 5_000);
+    let (name, other) = (key(4_999), key(50_000));
+    let mut guard = session.pin();
+    guard.begin_draft(Box::new(Draft::new(1 << 20)));
+    for name in [&name, &other] {
+        let hash = guard.hash(name);
+        guard.write(TABLE, hash, name, b"after", None).unwrap();
+    }
+    let draft = guard.end_draft().expect("it has one");
+    drop(guard);
+    for n in 5_000..15_000 {
+        write(&mut session, &key(n), &value(n, 0, VALUE_BYTES)).unwrap();
+    }
+    let mut guard = session.pin();
+    guard.lock_keys(&draft.keys()).unwrap();
+    guard.set_aside(draft.room()).unwrap();
+    flash.reads_fail.store(true, Ordering::Relaxed);
+    assert_eq!(guard.holds_with_room(&draft), Err(Error::FlashFailed));
+    guard.unlock_keys();
+    drop(guard);
+    assert_eq!(read(&mut session, &other), Ok(None));
+    flash.reads_fail.store(false, Ordering::Relaxed);
+    let mut guard = session.pin();
+    guard.lock_keys(&draft.keys()).unwrap();
+    guard.set_aside(draft.room()).unwrap();
+    assert_eq!(guard.holds_with_room(&draft), Ok(true));
+    flash.reads_fail.store(true, Ordering::Relaxed);
+    guard.apply(&draft);
+    guard.unlock_keys();
+    drop(guard);
+    flash.reads_fail.store(false, Ordering::Relaxed);
+    for name in [&name, &other] {
+        assert_eq!(read(&mut session, name).unwrap().unwrap(), b"after");
     }
 }
 

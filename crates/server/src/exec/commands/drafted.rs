@@ -214,6 +214,9 @@ pub(crate) fn commit(
         if holds {
             *room = draft.room();
             guard.set_aside(*room)?;
+            holds = guard.holds_with_room(draft)?;
+        }
+        if holds {
             guard.apply(draft);
         }
         Ok(())
