@@ -1,7 +1,12 @@
-//! The threads of a durable store: one commits, one writes frames; with a flash tier, one stores or
-//! sends hints of hot keys.
+//! The threads of a durable store: one commits, one writes frames, one removes keys that have
+//! expired by a doubted clock; with a flash tier, one stores or sends hints of hot keys.
 //!
 //! Each holds the log writer, never the store; [`Threads::end`] ends and joins them.
+//!
+//! **Invariants**
+//! - T1: the thread that writes frames waits for no guard, no head, no keys, no memory and no
+//!   commit: all of these may wait for room on disk, which it makes. So doubted keys, whose removal
+//!   is a write like any other, have a thread of their own. It ends first.
 
 use crate::Error;
 use crate::durable::{Local, Remote, Replicas, Scrub};
@@ -18,18 +23,26 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Interval at which expiries are recorded on disk: bounds the objects that come back after a crash
 /// if the clock steps back. The same for a look whether the files were deleted.
 const NOTE_EVERY: Duration = Duration::from_secs(1);
+/// Interval at which the clock is looked at, and keys are removed that have expired by a doubted
+/// one: a step of the clock is to be noticed within a second (engine::core::doubt).
+const DOUBTS_EVERY: Duration = Duration::from_millis(100);
 /// Pause after a step that failed (a full disk).
 const TRY_AGAIN: Duration = Duration::from_millis(200);
 
+type Handles = Mutex<Vec<JoinHandle<()>>>;
+
 pub(crate) struct Threads {
     log: Arc<LogWriter>,
-    handles: Mutex<Vec<JoinHandle<()>>>,
+    /// The thread that may wait for the others (T1).
+    doubts: Handles,
+    handles: Handles,
 }
 
 impl Threads {
     pub fn start(log: &Arc<LogWriter>) -> Result<Threads, Error> {
         let threads = Threads {
             log: log.clone(),
+            doubts: Mutex::default(),
             handles: Mutex::default(),
         };
         threads.go_on()?;
@@ -43,21 +56,31 @@ impl Threads {
     pub fn go_on(&self) -> Result<(), Error> {
         let log = &self.log;
         log.stop.store(false, Ordering::SeqCst);
-        let (writer, background) = (log.clone(), log.clone());
-        self.spawn("duramen-log", move || writer.run())?;
-        self.spawn("duramen-frames", move || run_background(&background))?;
+        log.stop_doubts.store(false, Ordering::SeqCst);
+        let (writer, background, doubts) = (log.clone(), log.clone(), log.clone());
+        let others = &self.handles;
+        self.spawn(others, "duramen-log", move || writer.run())?;
+        self.spawn(others, "duramen-frames", move || {
+            run_background(&background)
+        })?;
+        self.spawn(&self.doubts, "duramen-doubts", move || run_doubts(&doubts))?;
         if log.durable.hint_bell().is_some() {
             let heat = log.clone();
-            self.spawn("duramen-heat", move || run_heat(&heat))?;
+            self.spawn(others, "duramen-heat", move || run_heat(&heat))?;
         }
         Ok(())
     }
 
-    fn spawn(&self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+    fn spawn(
+        &self,
+        handles: &Handles,
+        name: &str,
+        body: impl FnOnce() + Send + 'static,
+    ) -> Result<(), Error> {
         let thread = std::thread::Builder::new().name(name.to_owned());
         match thread.spawn(carry(body)) {
             Ok(handle) => {
-                self.handles.lock().expect("threads").push(handle);
+                handles.lock().expect("threads").push(handle);
                 Ok(())
             }
             Err(error) => {
@@ -69,15 +92,31 @@ impl Threads {
 
     /// Ends the threads and waits for them. It may be called several times.
     pub fn end(&self) {
+        self.log.stop_doubts.store(true, Ordering::SeqCst);
+        self.log.doubts.ring();
+        join(&self.doubts);
         self.log.stop.store(true, Ordering::SeqCst);
         self.log.wake();
         self.log.background.ring();
         if let Some(bell) = self.log.durable.hint_bell() {
             bell.ring();
         }
-        let handles = std::mem::take(&mut *self.handles.lock().expect("threads"));
-        for handle in handles {
-            handle.join().expect("a thread of the store panicked");
+        join(&self.handles);
+    }
+}
+
+fn join(handles: &Handles) {
+    let handles = std::mem::take(&mut *handles.lock().expect("threads"));
+    for handle in handles {
+        handle.join().expect("a thread of the store panicked");
+    }
+}
+
+fn run_doubts(log: &LogWriter) {
+    while !log.stop_doubts.load(Ordering::SeqCst) {
+        // A failure is no failure of the disk: the keys are found again.
+        if !log.durable.engine.remove_doubted().unwrap_or(false) {
+            log.doubts.sleep(DOUBTS_EVERY);
         }
     }
 }
@@ -105,8 +144,6 @@ fn run_background(log: &LogWriter) {
         let before = durable.ended.load(Ordering::Acquire);
         let done = durable.background_step();
         let relocated = durable.relocation_step();
-        // A failure is no failure of the disk: the keys are found again.
-        let removed = durable.engine.remove_doubted().unwrap_or(false);
         if durable.ended.load(Ordering::Acquire) != before {
             log.tell();
         }
@@ -134,7 +171,7 @@ fn run_background(log: &LogWriter) {
         durable.note(done.as_ref().map(drop));
         match done {
             Ok(true) => {}
-            Ok(false) if relocated || removed || is_asked_for() => {}
+            Ok(false) if relocated || is_asked_for() => {}
             Ok(false) => log.background.sleep(LOOK_EVERY),
             Err(_) => log.background.sleep(TRY_AGAIN),
         }

@@ -48,6 +48,9 @@ pub struct LogWriter {
     watchers: RwLock<Vec<Arc<dyn Fn() + Send + Sync>>>,
     pub(crate) stop: AtomicBool,
     pub(crate) background: Bell,
+    /// Ends the thread that removes doubted keys, before the others.
+    pub(crate) stop_doubts: AtomicBool,
+    pub(crate) doubts: Bell,
     /// The writer's thread is running.
     pub(crate) threaded: AtomicBool,
     commit_window: Duration,
@@ -67,6 +70,8 @@ impl LogWriter {
             watchers: RwLock::new(Vec::new()),
             stop: AtomicBool::new(false),
             background: Bell::default(),
+            stop_doubts: AtomicBool::new(false),
+            doubts: Bell::default(),
             threaded: AtomicBool::new(false),
             commit_window,
         }

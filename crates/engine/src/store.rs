@@ -547,7 +547,8 @@ impl Store {
 impl Store {
     /// Writes tombstones for keys that have expired by a wall clock that is not believed
     /// (core::doubt). Returns whether there were any. To be called at least once in some seconds,
-    /// but not while this thread holds a guard.
+    /// but not while this thread holds a guard, nor by a thread that others wait for: it waits as
+    /// writers do.
     ///
     /// # Errors
     /// As [`Guard::remove`](crate::Guard::remove); the keys are found again later.

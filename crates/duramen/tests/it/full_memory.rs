@@ -7,7 +7,8 @@
 
 use crate::tiered::{T, memory};
 use duramen::{Error, Level, Options, Session, Store};
-use duramen_engine::{Clock, FlashOptions};
+use duramen_base::waits::{self, Resource};
+use duramen_engine::{Clock, Departure, FlashOptions};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -246,6 +247,52 @@ fn a_full_store_takes_writes_after_its_clock_jumped_ahead() {
     }
     assert_eq!(session.get(T, key(0)).unwrap(), None);
     drop(session);
+    store.close().unwrap();
+}
+
+/// The thread that writes frames removed these keys. It waited for a head, for memory or a commit
+/// like any writer, and these may wait for the room on disk that it makes.
+#[test]
+fn keys_of_a_doubted_clock_are_removed_by_a_thread_that_nobody_waits_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let (wall_ms, steady_ms) = (Arc::new(AtomicU64::new(1 << 40)), Arc::default());
+    let mut options = options(dir.path(), USUAL);
+    options.level = Level::Synced; // only durable entries expire
+    options.engine.clock = Clock::Stepped {
+        wall_ms: Arc::clone(&wall_ms),
+        steady_ms,
+    };
+    let store = Store::open(options).unwrap();
+    let engine = store.engine();
+    engine.when_departed(|_, _, _| {});
+    engine.want_departures(Departure::Expired, true); // so they leave when they are met
+    let hour = Duration::from_secs(3600);
+    let mut session = store.session().unwrap();
+    session.set_for(T, key(0), [1; 100], hour).unwrap();
+    drop(session);
+    wall_ms.fetch_add(7_200_000, Ordering::Relaxed);
+    let mut session = engine.session().unwrap();
+    let mut guard = session.pin();
+    let (gone, other) = (guard.hash(&key(0)), guard.hash(&key(1)));
+    guard.write(T, other, &key(1), &[1; 100], None).unwrap(); // the guard has the head
+    let began = Instant::now();
+    let waiting = loop {
+        assert_eq!(guard.read(T, gone, &key(0)), Ok(None));
+        let mut waits = waits::longer_than(Duration::ZERO);
+        waits.retain(|wait| wait.wants == Resource::Head && wait.thread.starts_with("duramen-"));
+        if let Some(wait) = waits.pop() {
+            break wait.thread;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "nobody waits");
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    assert_eq!(waiting, "duramen-doubts");
+    drop(guard);
+    drop(session);
+    while engine.objects(T) > 1 {
+        assert!(began.elapsed() < Duration::from_secs(120), "it stays");
+        std::thread::sleep(Duration::from_millis(1));
+    }
     store.close().unwrap();
 }
 
