@@ -134,9 +134,7 @@ impl Coordinator {
         let recovery = self.recoveries.get_mut(&dead);
         let recovery = recovery.filter(|recovery| recovery.id == id);
         let of = recovery.and_then(|of| of.partitions.get_mut(partition as usize));
-        let is_its = |of: &&mut Partition| {
-            matches!(of.place, Place::TakenBack { from: by, .. } if by == from)
-        };
+        let is_its = |of: &&mut Partition| matches!(of.place, Place::TakenBack { from: by, .. } if by == from);
         let Some(of) = of.filter(is_its) else {
             return;
         };

@@ -53,10 +53,7 @@ pub(crate) enum Place {
         asked_us: u64,
     },
     /// This recovery master is told to give it back, and has not confirmed that (Y7).
-    TakenBack {
-        from: ServerId,
-        asked_us: u64,
-    },
+    TakenBack { from: ServerId, asked_us: u64 },
     /// Its tablets have new owners.
     Done { by: ServerId },
     /// Replicas were missing or damaged: the next attempt uses others.

@@ -587,14 +587,18 @@ fn an_authority_is_replaced_with_an_overlap() {
     assert!(matches!(refused, MakeError::Overlaps { .. }), "{refused}");
     assert_eq!(Descriptions::read(&path).expect("it is there").0, both);
     // To end the overlap now would put certificates of the first authority out of use.
-    let in_use = authority.check_last_unused().expect_err("two are signed by it");
+    let in_use = authority
+        .check_last_unused()
+        .expect_err("two are signed by it");
     let MakeError::InUse { files } = &in_use else {
         panic!("{in_use}");
     };
     let old = ["alice.crt", "server.crt"].map(|name| dir.path().join(name));
     assert_eq!(files[..], old);
     authority.forget_last().expect("there are two");
-    authority.check_last_unused().expect("none is left to be forgotten");
+    authority
+        .check_last_unused()
+        .expect("none is left to be forgotten");
     assert!(matches!(
         authority.forget_last(),
         Err(MakeError::OnlyOne { .. })
