@@ -4,7 +4,9 @@ import contextlib
 import hmac
 import pathlib
 import re
+import shutil
 import socket
+import subprocess
 import threading
 import time
 import urllib.error
@@ -170,6 +172,56 @@ def test_a_coordinator_starts_on_an_empty_etcd(place):
             lives_through(cluster, with_store(cluster.coordinators[0], f"etcd:http://{other.endpoint}"))
         finally:
             other.kill()
+
+
+def second_values_on(member):
+    """The keys, with their values, in all replicas on the disk of a stopped member."""
+    command = [harness.BINARY, "log", "dump", member.folder / "data"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=harness.PATIENCE_S)
+    return set(re.findall(r"(key\d+) version \d+ \d+ bytes \S*?(second\d+)", done.stdout))
+
+
+@pytest.mark.full
+def test_a_coordinator_starts_with_an_older_copy_of_its_store(place):
+    """A copy from before a member's last start does not know that member's log. The others took it
+    for gone, and dropped what was acknowledged since. They keep it, and the operator is told."""
+    with Cluster(place, 4, replicas=2, settings=harness.CALM) as cluster:
+        coordinator, late = cluster.coordinators[0], cluster.members[3]
+        store, older = coordinator.folder / "store", place / "older"
+        filled(cluster, "first")
+        assert coordinator.stop() == 0
+        shutil.copytree(store, older)
+        coordinator.start()
+        cluster.await_health()
+        assert late.stop() == 0
+        late.start()
+        cluster.await_health()
+        cluster.tell("rebalance", "--wait")
+        life = words(late)[3]
+        assert life in [tablet["owner"] for tablet in cluster.certain_status()["tablets"]]
+        filled(cluster, "second")
+        for process in [coordinator, *cluster.members]:
+            assert process.stop() == 0, process.name
+        shutil.rmtree(store)
+        shutil.copytree(older, store)
+        for process in cluster.everybody():
+            process.start()
+
+        def told():
+            waits = (cluster.status() or {"waits": []})["waits"]
+            return [wait for wait in waits if wait["server"] == life and "older than the cluster" in wait["reason"]]
+
+        wait_until(told, "status names the life that the store never knew")
+        wait_until(lambda: not late.is_running(), "it is refused")
+        assert f"never had a server {life}" in late.log()
+        time.sleep(WATCHED_S)
+        assert told()
+        late.kill()
+        for process in [coordinator, *cluster.members[:3]]:
+            process.stop()
+        kept = set().union(*(second_values_on(member) for member in cluster.members[:3]))
+        lost = [number for number in range(KEYS) if (f"key{number}", f"second{number}") not in kept]
+        assert not lost, lost
 
 
 @pytest.mark.full

@@ -199,8 +199,8 @@ pub enum Bug {
     OwnerNotUp,
     /// Trap 7: a report of an earlier attempt counts for this one.
     OldAttemptCounts,
-    /// recovery::Y7: a report counts although its partition was taken back: its sender drops what it
-    /// is about to own.
+    /// recovery::Y7: a report counts although its partition was taken back: its sender drops the
+    /// tablets that it is about to own.
     TakenBackCounts,
     /// Outputs leave before their change is persisted.
     TellsBeforePersisting,
@@ -403,6 +403,8 @@ pub enum Bug {
     /// needed::U2: a log that is not in the list here is dropped, though it may be newer than the
     /// list.
     UnknownIsGone,
+    /// older::A1: a log of a server that the store never gave an id counts as gone.
+    NeverGivenIsGone,
     /// migration::M1: the source of a migration continues to serve after its last check of the
     /// written keys.
     SourceServesOn,

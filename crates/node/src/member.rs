@@ -38,7 +38,7 @@ use duramen_cluster::detector::{Act, Detector};
 use duramen_cluster::membership::{Applied, Members};
 use duramen_wire::native::message::{
     CoordinatorAnswer, Enlist, Enlisted, FromCoordinator, Peer, PeerAnswer, Refusal, ServerAnswer,
-    ServerListUpdate, ServerStatus, Tablets, ToCoordinator,
+    ServerChange, ServerListUpdate, ServerStatus, Tablets, ToCoordinator,
 };
 pub use events::{Input, Output};
 use std::collections::BTreeMap;
@@ -597,9 +597,14 @@ impl Member {
     }
 
     fn update(&mut self, update: &ServerListUpdate, out: &mut Vec<Output>) {
-        let Applied::Changed(changes) = self.members.apply(update) else {
+        let Applied::Changed(mut changes) = self.members.apply(update) else {
             return;
         };
+        if matches!(update, ServerListUpdate::Full(_)) {
+            // The store of who sent it may be older than such a server: ask about its log
+            // (needed::U2).
+            changes.retain(|change| !matches!(change, ServerChange::Removed(_)));
+        }
         if let Some(detector) = &mut self.detector {
             detector.set_members(&self.members);
         }

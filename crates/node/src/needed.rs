@@ -9,9 +9,10 @@
 //! - U1: a replica is dropped only by an answer of the log's master, or of the coordinator; only
 //!   the answer to the last request counts, and only for replicas that have not changed since that
 //!   request (the keeper compares).
-//! - U2: a log that is not in the coordinator's list is dropped only if the list was requested
-//!   after the first replica of the log was here (membership::V4): so a server that is
-//!   newer than the list here loses nothing.
+//! - U2: a log that is not in the list here is dropped only if the coordinator, asked after the
+//!   first replica of the log was here, says that it is gone (membership::V4): so a server that is
+//!   newer than the list here loses nothing. Nor does one that is newer than the coordinator's
+//!   store: it says so only of servers that the store once had (coordinator::older::A1).
 //! - U3: a request is repeated until it is answered, and again as long as some replica is
 //!   undecided; needed replicas are checked from time to time.
 //! - U4: a master is told again and again that a replica was found damaged, until the replica is
@@ -117,8 +118,9 @@ impl Needed {
         if !unknown.is_empty() && !waits {
             self.next += 1;
             let token = Token::Needed(self.next);
-            self.unknown = Some((token, unknown, now_us + PATIENCE_US));
-            out.reports.push((token, ToCoordinator::Servers));
+            let logs = unknown;
+            self.unknown = Some((token, logs.clone(), now_us + PATIENCE_US));
+            out.reports.push((token, ToCoordinator::AreGone { logs }));
         }
     }
 
@@ -221,13 +223,10 @@ impl Needed {
         let Some((_, asked, _)) = self.unknown.take_if(|(last, _, _)| *last == token) else {
             return Vec::new();
         };
-        let Some(CoordinatorAnswer::Servers(list)) = answer else {
+        let Some(CoordinatorAnswer::Gone { logs }) = answer else {
             return Vec::new();
         };
-        let is_gone = |log: &ServerId| {
-            let named = list.servers.iter().any(|entry| entry.server == *log);
-            !named && members.get(*log).is_none()
-        };
+        let is_gone = |log: &ServerId| logs.contains(log) && members.get(*log).is_none();
         let gone = asked.into_iter().filter(is_gone);
         gone.map(Task::Removed).collect()
     }

@@ -46,6 +46,7 @@ mod loads;
 mod losses;
 mod map;
 mod migrations;
+mod older;
 mod open;
 mod patience;
 mod pipeline;
@@ -256,6 +257,7 @@ pub struct Coordinator {
     turned_away: waits::TurnedAway,
     /// When a member last asked for the map.
     map_asked_us: Option<u64>,
+    newer: older::Newer,
     /// Tokens of accepted losses of crashed servers.
     accepted: BTreeMap<ServerId, Vec<u32>>,
     /// UP members, in no order.
@@ -382,9 +384,10 @@ impl Coordinator {
             ToCoordinator::Map { table, since } => self.map(table, since),
             ToCoordinator::MapChanges { since } => self.map_changes(since),
             ToCoordinator::Servers => {
-                self.ask_store(); // logs that are not in the list are dropped
+                self.ask_store(); // older members drop logs that are not in the list
                 CoordinatorAnswer::Servers(self.published.list())
             }
+            ToCoordinator::AreGone { logs } => self.are_gone(sender, logs),
             ToCoordinator::Users => {
                 self.ask_store(); // a new member serves with them (K8)
                 self.newest_users()

@@ -73,16 +73,7 @@ impl Coordinator {
         Coordinator {
             now_us,
             random: Random::new(config.seed),
-            meta: Meta {
-                format: records::WITH_ID,
-                cluster: config.cluster.clone(),
-                settings: config.settings.clone(),
-                list_version: ListVersion(0),
-                map_version: MapVersion(0),
-                next_table: TableId(1),
-                next_client: ClientId(1),
-                unused: 0,
-            },
+            meta: first_meta(&config),
             id: ClusterId::NONE,
             foreign: None,
             config,
@@ -92,6 +83,7 @@ impl Coordinator {
             callers: BTreeMap::new(),
             turned_away: super::waits::TurnedAway::default(),
             map_asked_us: None,
+            newer: super::older::Newer::new(),
             accepted: BTreeMap::new(),
             up: Vec::new(),
             disks: BTreeMap::new(),
@@ -279,5 +271,19 @@ impl Coordinator {
         self.arm(self.now_us, Timer::Probe);
         self.arm_clients();
         self.arm_balance();
+    }
+}
+
+/// The record of a cluster that does not exist yet.
+fn first_meta(config: &Config) -> Meta {
+    Meta {
+        format: records::WITH_ID,
+        cluster: config.cluster.clone(),
+        settings: config.settings.clone(),
+        list_version: ListVersion(0),
+        map_version: MapVersion(0),
+        next_table: TableId(1),
+        next_client: ClientId(1),
+        unused: 0,
     }
 }

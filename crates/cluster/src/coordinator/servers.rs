@@ -114,13 +114,14 @@ impl Coordinator {
         if let Some(old) = enlist.replaces {
             let given = self.slots.get(&old.slot).copied().unwrap_or(0);
             if old.generation == 0 || old.generation > given {
-                return bad(format!(
-                    "this cluster never had a server {old}: the data are of another cluster of that name"
-                ));
+                return bad(self.why_older(old));
             }
             let disk = self.servers.get(&old).map(|s| s.record.entry.disk);
             if disk.is_some_and(|disk| disk != enlist.disk) {
                 return bad(format!("server {old} has another disk"));
+            }
+            if let Some(newer) = self.newer_life(old.slot) {
+                return bad(self.why_older(newer)); // older::A2
             }
         }
         self.check_replaced(enlist)?;
@@ -188,7 +189,11 @@ impl Coordinator {
     fn next_id(&self, enlist: &Enlist) -> ServerId {
         let slot = match enlist.replaces {
             Some(old) => old.slot,
-            None => self.slots.last_key_value().map_or(0, |(slot, _)| slot + 1),
+            None => {
+                let given = self.slots.last_key_value().map_or(0, |(slot, _)| slot + 1);
+                let newer = self.newer.last_key_value().map_or(0, |(slot, _)| slot + 1);
+                given.max(newer) // older::A2
+            }
         };
         ServerId::new(slot, self.slots.get(&slot).copied().unwrap_or(0) + 1)
     }

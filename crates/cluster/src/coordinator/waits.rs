@@ -58,6 +58,7 @@ impl Coordinator {
     /// See the module; at most [`WAITS_MAX`].
     pub fn waits(&self) -> Vec<Wait> {
         let mut all = Vec::from_iter(self.waits_of_leader());
+        all.extend(self.waits_for_newest_store());
         all.extend(self.waits_for_servers());
         all.extend(self.waits_of_unheard());
         all.extend(self.waits_of_recoveries());
@@ -90,6 +91,15 @@ impl Coordinator {
                 ),
             )
         })
+    }
+
+    /// Members have logs that this store does not know (older::A1).
+    fn waits_for_newest_store(&self) -> Vec<Wait> {
+        let waits = self.newer_lives().map(|life| {
+            let text = "its log is kept, and its data is not served";
+            now(Some(life), format!("{text}: {}", self.why_older(life)))
+        });
+        waits.collect()
     }
 
     fn waits_for_servers(&self) -> Option<Wait> {

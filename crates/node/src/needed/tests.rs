@@ -1,7 +1,7 @@
 //! A disk with replicas of two logs: one of a server that is UP, one that is not in the list here.
 
 use super::*;
-use crate::servers::{list, members};
+use crate::servers::members;
 use duramen_backup::os::OsDisk;
 use duramen_backup::{Chunk, Geometry, Identity, Mode, Options};
 use duramen_base::ids::{Level, SegmentId};
@@ -165,12 +165,15 @@ fn strangers() {
     rig.hold(NEW, 6);
     let out = rig.poll(0);
     assert!(out.tasks.is_empty() && out.requests.is_empty(), "U2");
-    let [(token, ToCoordinator::Servers)] = &out.reports[..] else {
+    let [(token, ToCoordinator::AreGone { logs })] = &out.reports[..] else {
         panic!("{:?}", out.reports);
     };
+    assert!(logs.contains(&gone) && logs.contains(&NEW));
     // A replica of yet another server arrives after the request: the answer does not cover it.
-    rig.hold(ServerId::new(4, 1), 9);
-    let answer = CoordinatorAnswer::Servers(list(2, &[ME, MASTER, NEW]).into());
+    let later = ServerId::new(4, 1);
+    rig.hold(later, 9);
+    let logs = vec![gone, later];
+    let answer = CoordinatorAnswer::Gone { logs };
     let tasks = rig.needed.listed(*token, Some(&answer), &rig.members);
     let [Task::Removed(log)] = tasks[..] else {
         panic!("{tasks:?}");
@@ -181,6 +184,24 @@ fn strangers() {
             .listed(*token, Some(&answer), &rig.members)
             .is_empty()
     );
+}
+
+/// The story: a coordinator was given an older copy of its store. The other members dropped what
+/// had been written since by a member that its list lacked.
+#[test]
+fn a_log_that_the_coordinators_store_never_knew_stays() {
+    let mut rig = Rig::new();
+    rig.hold(ServerId::new(1, 2), 5);
+    for _ in 0..3 {
+        let out = rig.poll(PATIENCE_US);
+        let [(token, ToCoordinator::AreGone { .. })] = &out.reports[..] else {
+            panic!("{:?}", out.reports);
+        };
+        let logs = Vec::new();
+        let none = CoordinatorAnswer::Gone { logs };
+        let tasks = rig.needed.listed(*token, Some(&none), &rig.members);
+        assert!(tasks.is_empty(), "U2: {tasks:?}");
+    }
 }
 
 #[test]

@@ -6,7 +6,8 @@ use duramen_base::ids::ServerId;
 use duramen_base::planted::{Bug, with_bug};
 use duramen_cluster::coordinator::{Input, Sign};
 use duramen_wire::native::message::{
-    CoordinatorAnswer, Enlist, Refusal, ServerAnswer, ServerStatus, ToCoordinator,
+    Admin, AdminAnswer, CoordinatorAnswer, Enlist, Refusal, ServerAnswer, ServerStatus,
+    ToCoordinator, Wait,
 };
 
 fn refused_enlist(rig: &mut Rig, change: impl FnOnce(&mut Enlist)) -> Refusal {
@@ -320,4 +321,76 @@ fn a_new_leader_and_a_failed_store_forget_a_caller_and_it_asks_again() {
     assert_eq!(rig.status().servers.len(), 2);
     rig.enlist(9, None);
     assert_eq!(rig.status().servers.len(), 3);
+}
+
+/// Those of the logs that the coordinator calls gone.
+fn gone(rig: &mut Rig, sender: ServerId, logs: &[ServerId]) -> Vec<ServerId> {
+    let logs = logs.to_vec();
+    match rig.ask(sender, ToCoordinator::AreGone { logs }) {
+        Some(CoordinatorAnswer::Gone { logs }) => logs,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn waits(rig: &mut Rig) -> Vec<Wait> {
+    match rig.admin(Admin::Waits) {
+        CoordinatorAnswer::Admin(AdminAnswer::Waits(waits)) => waits,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The story: a coordinator was given a copy of its store from before a member's last start. The
+/// other members asked about that member's log, which was in no list, and dropped it.
+#[test]
+fn a_log_is_gone_only_if_its_server_was_a_member_once() {
+    let never_given_stays = || {
+        let mut rig = Rig::new();
+        let servers = rig.enlist_some(3);
+        let next = ServerId::new(servers[1].slot, 2);
+        gone(&mut rig, servers[0], &[servers[1], next]).is_empty()
+    };
+    assert!(never_given_stays());
+    assert!(
+        !with_bug(Bug::NeverGivenIsGone, never_given_stays),
+        "not found"
+    );
+    let mut rig = Rig::new();
+    let servers = rig.enlist_some(3);
+    let next = rig.enlist_as(2, 77, Some(servers[1]));
+    let both = [servers[1], next];
+    assert_eq!(gone(&mut rig, servers[0], &both), [servers[1]]);
+    rig.crash(next); // it has no tablets
+    assert_eq!(gone(&mut rig, servers[0], &both), both);
+    assert!(waits(&mut rig).iter().all(|wait| wait.server.is_none()));
+}
+
+/// Such logs show that the store is older than the cluster. An id that one of them has is given to
+/// no other server: it would get that log.
+#[test]
+fn a_store_that_is_older_than_its_cluster_is_named_and_gives_no_id_twice() {
+    let mut rig = Rig::new();
+    let servers = rig.enlist_some(3);
+    let (newer, added) = (ServerId::new(servers[1].slot, 2), ServerId::new(5, 1));
+    // A caller that is no member proves nothing, nor does a slot that no copy lacks.
+    gone(&mut rig, ServerId::NONE, &[newer, added]);
+    gone(&mut rig, servers[0], &[ServerId::new(1 << 30, 1)]);
+    let older = |wait: &Wait| wait.is_now && wait.reason.contains("older than the cluster");
+    assert!(!waits(&mut rig).iter().any(older));
+    gone(&mut rig, servers[0], &[newer, added]);
+    let named: Vec<_> = waits(&mut rig)
+        .into_iter()
+        .filter(older)
+        .map(|wait| wait.server)
+        .collect();
+    assert_eq!(named, [Some(newer), Some(added)]);
+    let ToCoordinator::Enlist(back) = enlist(2, 77, Some(servers[1])) else {
+        panic!();
+    };
+    let refusal = refused_enlist(&mut rig, |e| *e = back).to_string();
+    let names = refusal.contains(&format!("never had a server {newer}"));
+    assert!(
+        names && refusal.contains("Restore the newest store"),
+        "{refusal}"
+    );
+    assert_eq!(rig.enlist(9, None), ServerId::new(6, 1), "not 3 to 5");
 }

@@ -130,6 +130,9 @@ pub enum ToCoordinator {
         given_bytes: u64,
         segments_short: u64,
     },
+    /// A backup asks which of these logs, whose servers are not in its list, are not needed any
+    /// more. → `Gone`. Older coordinators answer that it is not understood.
+    AreGone { logs: Vec<ServerId> },
 }
 
 /// See [`ToCoordinator::Enlist`].
@@ -232,6 +235,11 @@ pub enum CoordinatorAnswer {
     MapStep(Shared<MapStep>),
     Users(Shared<ClusterUsers>),
     Functions(Shared<ClusterFunctions>),
+    /// Those of the given logs whose servers were members once and have left the list for good. A
+    /// log of a server that was never a member is not among them: the store may be older than it.
+    Gone {
+        logs: Vec<ServerId>,
+    },
 }
 
 /// A new member.

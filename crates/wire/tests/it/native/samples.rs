@@ -253,6 +253,9 @@ pub fn to_coordinator() -> Vec<ToCoordinator> {
         given_bytes: 5,
         segments_short: 6,
     });
+    all.push(ToCoordinator::AreGone {
+        logs: vec![LOG, OTHER],
+    });
     all
 }
 
@@ -461,6 +464,7 @@ pub fn coordinator_answers() -> Vec<CoordinatorAnswer> {
     all.push(CoordinatorAnswer::Functions(functions().into()));
     all.extend(balance().map(CoordinatorAnswer::Admin));
     all.push(CoordinatorAnswer::Admin(recovery_samples::answer()));
+    all.push(CoordinatorAnswer::Gone { logs: vec![LOG] });
     all
 }
 

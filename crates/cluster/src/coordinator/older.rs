@@ -1,0 +1,74 @@
+//! Signs that this coordinator's store is older than its cluster: an operator has restored a copy.
+//!
+//! **Invariants**
+//! - A1: a log counts as gone only if this store gave its server's id and has left that server out
+//!   of the list since. A log of a life that it never gave is newer than the store: backups keep
+//!   it.
+//! - A2: no id is given while a backup has a log of a later life of that slot: a log would get the
+//!   id of another one. Known are the logs that backups have asked about since this coordinator
+//!   leads. They ask again and again.
+
+use super::Coordinator;
+use duramen_base::ids::ServerId;
+use duramen_base::planted::{Bug, has_bug};
+use duramen_wire::native::message::CoordinatorAnswer;
+use std::collections::BTreeMap;
+
+/// Slots above those of this store that are noted: a copy lacks a few members. A number far above
+/// would make placement slow.
+const SLOTS_MORE: u32 = 1024;
+
+/// The newest lives that this store never gave and whose logs backups have: generations by slot.
+pub(super) type Newer = BTreeMap<u32, u32>;
+
+impl Coordinator {
+    /// Which of the logs are gone (A1).
+    pub(super) fn are_gone(&mut self, sender: ServerId, logs: Vec<ServerId>) -> CoordinatorAnswer {
+        self.ask_store(); // logs that are gone are dropped (coordinator::K8)
+        if self.is_up(sender) {
+            logs.iter().for_each(|log| self.note_newer(*log));
+        }
+        let gone = logs.into_iter().filter(|log| self.is_gone(*log));
+        CoordinatorAnswer::Gone {
+            logs: gone.collect(),
+        }
+    }
+
+    fn is_gone(&self, log: ServerId) -> bool {
+        let was_given = !self.never_gave(log) || has_bug(Bug::NeverGivenIsGone);
+        let is_listed = self.published.get(log).is_some() || self.servers.contains_key(&log);
+        was_given && !is_listed
+    }
+
+    fn note_newer(&mut self, log: ServerId) {
+        let next = self.slots.last_key_value().map_or(0, |(slot, _)| slot + 1);
+        if self.never_gave(log) && log.slot < next.saturating_add(SLOTS_MORE) {
+            let newest = self.newer.entry(log.slot).or_default();
+            *newest = (*newest).max(log.generation);
+        }
+    }
+
+    /// The newest life in this slot that a backup has a log of, if this store never gave it.
+    pub(super) fn newer_life(&self, slot: u32) -> Option<ServerId> {
+        let generation = self.newer.get(&slot)?;
+        let life = ServerId::new(slot, *generation);
+        self.never_gave(life).then_some(life)
+    }
+
+    /// The lives of all slots that do: see [`newer_life`](Self::newer_life).
+    pub(super) fn newer_lives(&self) -> impl Iterator<Item = ServerId> {
+        let slots = self.newer.keys();
+        slots.filter_map(move |slot| self.newer_life(*slot))
+    }
+
+    /// For people: this life proves that the store is older than the cluster.
+    pub(super) fn why_older(&self, life: ServerId) -> String {
+        let given = self.slots.get(&life.slot).copied().unwrap_or(0);
+        format!(
+            "this coordinator's store is older than the cluster, or another cluster's: it never \
+             had a server {life}, only generations up to {given} of slot {}. Restore the newest \
+             store",
+            life.slot
+        )
+    }
+}
