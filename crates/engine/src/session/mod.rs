@@ -390,7 +390,7 @@ impl<'s> Guard<'s> {
     #[cold]
     fn wait_for_head(&mut self) {
         debug_assert!(self.transaction.is_none(), "a transaction has its head");
-        self.left = true;
+        self.left |= !self.alone;
         loop {
             if !self.alone {
                 self.core.epochs.unpin(self.slot);
@@ -760,5 +760,19 @@ mod tests {
             assert!(session.scratch.capacity() <= SCRATCH_KEPT_MAX);
         }
         assert!(session.scratch.capacity() > 0, "a small one stays");
+    }
+
+    /// `EXEC` that is alone waited for its head, exchanged two databases, and was refused the next
+    /// write as outdated by itself.
+    #[test]
+    fn a_guard_that_is_alone_does_not_leave_while_it_waits_for_its_head() {
+        let store = Store::new(Options::new(64 << 20)).expect("a store");
+        let mut session = store.session().expect("a session");
+        let mut guard = session.pin_exclusive();
+        guard.wait_for_head();
+        guard.outdate_others();
+        let hash = guard.hash(b"key");
+        let written = guard.write(TableId::DEFAULT, hash, b"key", b"value", None);
+        written.expect("it was inside all the time");
     }
 }
