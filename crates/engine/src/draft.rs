@@ -10,9 +10,8 @@
 //!   came and went meanwhile is absent at that moment too. Without locks there is no such moment
 //!   ([`Guard::still_holds`]), and a step that was told versions was told those of the first.
 //! - P3: under the locks of its keys, with its stamps checked and its room set aside, no write of a
-//!   draft can fail. The stamps are of verified entries (verified::V6), so none is damaged. With
-//!   flash, they are checked again when the room is there ([`Guard::holds_with_room`]): the guard
-//!   has all entries then, in memory or as copies, until its pin is renewed.
+//!   draft can fail. The stamps are of verified entries (verified::V6), so none is damaged, and
+//!   none is on flash once the room is there (room::R5).
 //!
 //! A walk ([`Guard::scan_as`]) shows the draft's values, but the stamps of the keys that it shows
 //! are not kept.
@@ -102,25 +101,12 @@ impl Guard<'_> {
     /// P2: whether all keys, which are locked, are as the draft has met them.
     ///
     /// # Errors
-    /// As [`still_holds`](Self::still_holds).
+    /// [`Error::FlashFailed`]: an entry has gone to flash since, and cannot be read.
     pub fn holds_when_locked(&self, draft: &Draft) -> Result<bool, Error> {
         self.compare(draft, |then, now| {
             let are_absent = matches!((then, now), (Stamp::Absent { .. }, Stamp::Absent { .. }));
             are_absent && !draft.tells_versions || then.still_holds(now)
         })
-    }
-
-    /// As [`holds_when_locked`](Self::holds_when_locked), again, for a draft whose room is set
-    /// aside: while memory was sought, entries may have gone to flash. They are read now, where a
-    /// device that fails is an error, and not in the middle of the changes (P3).
-    ///
-    /// # Errors
-    /// As [`still_holds`](Self::still_holds); [`Error::FlashFailed`].
-    pub fn holds_with_room(&self, draft: &Draft) -> Result<bool, Error> {
-        match self.core.space.tier {
-            Some(_) => self.holds_when_locked(draft),
-            None => Ok(true),
-        }
     }
 
     fn compare(

@@ -14,6 +14,12 @@
 //! - R4: live data do not fill the reserve of removals. A window that was opened for deletes takes
 //!   another entry only if a window could be opened for that entry now. Otherwise each delete would
 //!   open a window of the reserve, rewrites would fill it, and in the end no delete would find one.
+//! - R5: a step that has looked at its keys, locked or alone, meets none on flash once it has
+//!   room. To seek room, its guard renews its pin, and what it met in memory may be on flash
+//!   afterwards. Such entries are read before room is granted: a device that fails is an error of a
+//!   step that has written nothing. The locks name the keys. A guard that is alone has none, so its
+//!   caller names them ([`Guard::warm_alone`]). One gap is open: a promoted copy that the step has
+//!   met may be given up, and its write then reads the device.
 
 use crate::Error;
 use crate::log::Log;
@@ -72,15 +78,22 @@ impl Room {
 impl Guard<'_> {
     /// Sets room aside for the writes of the open step: from here on it cannot fail for want of
     /// memory or disk. Called between [`lock_keys`](Self::lock_keys) and its first write, or under
-    /// an exclusive guard.
+    /// an exclusive guard. What the step has met in memory is still there, or was read from flash
+    /// (R5).
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::DiskFull`], [`Error::DiskFailed`],
-    /// [`Error::GroupTooLarge`], [`Error::Crowded`]: nothing was written.
+    /// [`Error::GroupTooLarge`], [`Error::Crowded`], [`Error::FlashFailed`]: nothing was written.
     ///
     /// # Panics
     /// Outside of both.
     pub fn set_aside(&mut self, room: Room) -> Result<(), Error> {
+        self.set_room_aside(room, true)
+    }
+
+    /// As [`set_aside`](Self::set_aside). `has_looked`: the step has looked at its keys. If not,
+    /// it does so under its room, and nothing is read for it here.
+    pub(crate) fn set_room_aside(&mut self, room: Room, has_looked: bool) -> Result<(), Error> {
         if room == Room::default() || self.draft.is_some() {
             return Ok(());
         }
@@ -89,6 +102,7 @@ impl Guard<'_> {
             "room is set aside for a step"
         );
         let core = self.core;
+        let stamp = core.epochs.stamp_of(self.slot);
         if let Some(log) = &core.log {
             log.check_writable()?;
         }
@@ -113,6 +127,9 @@ impl Guard<'_> {
             if !roll(core, self.head, tail, bytes, purpose)? {
                 self.make_room(purpose)?;
             }
+        }
+        if has_looked && core.epochs.stamp_of(self.slot) != stamp {
+            self.warm_locked()?; // R5
         }
         self.granted = true;
         Ok(())

@@ -119,7 +119,8 @@ impl<'s> Guard<'s> {
 
     /// As [`lock_keys`](Self::lock_keys), with room for the writes of the step: they cannot fail
     /// for want of memory or disk, and the step is done as a whole or not at all
-    /// ([`set_aside`](Self::set_aside)).
+    /// ([`set_aside`](Self::set_aside)). The caller looks at its keys afterwards: their entries
+    /// may be on flash.
     ///
     /// # Errors
     /// As both.
@@ -129,7 +130,7 @@ impl<'s> Guard<'s> {
             let done = self
                 .set_windows_aside(room) // T5
                 .and_then(|()| self.lock_briefly(keys, room))
-                .and_then(|()| self.set_aside(room));
+                .and_then(|()| self.set_room_aside(room, false));
             let again = attempt < ROOM_ATTEMPTS_MAX && self.was_starved();
             if done.is_err() {
                 self.unlock_keys();

@@ -3,6 +3,7 @@
 use crate::core::Core;
 use crate::core::sound::InMemory;
 use crate::device::{Cold, Fetched};
+use crate::index::Partition;
 use crate::index::bucket::Slot;
 use crate::session::holding::Holding;
 use crate::session::{Guard, Session};
@@ -271,6 +272,57 @@ impl Guard<'_> {
         }
         let _noted = waits::note(Resource::Flash, &[Resource::Pin, Resource::Key]);
         tier.fetch(self.core, &self.carried.holding, cold)
+    }
+
+    /// room::R5: reads the entries of the locked keys that are on flash, so that the step's writes
+    /// meet none.
+    ///
+    /// # Errors
+    /// [`Error::FlashFailed`].
+    pub(crate) fn warm_locked(&self) -> Result<(), Error> {
+        if self.core.space.tier.is_none() {
+            return Ok(());
+        }
+        let mut places = self.transaction.iter().flat_map(|it| &it.tables.places);
+        places.try_for_each(|(partition, tag)| self.warm_tagged(partition, *tag))
+    }
+
+    /// As [`set_aside`](Self::set_aside) does for locked keys, for a guard that is alone and locks
+    /// none (room::R5). Called when its room is set aside, before its first write. Does nothing
+    /// for any other guard.
+    ///
+    /// # Errors
+    /// [`Error::FlashFailed`].
+    pub fn warm_alone(
+        &self,
+        keys: impl IntoIterator<Item = (TableId, KeyHash)>,
+    ) -> Result<(), Error> {
+        if !self.alone || self.core.space.tier.is_none() {
+            return Ok(());
+        }
+        for (table, hash) in keys {
+            // The write reports a table that is missing.
+            if let Ok(index) = self.index(table) {
+                self.warm_tagged(index.partition(hash), index.tag(hash))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads all entries with this tag that are on flash: a search for one key meets those of
+    /// others too.
+    fn warm_tagged(&self, partition: &Partition, tag: u64) -> Result<(), Error> {
+        loop {
+            let view = partition.view();
+            if view.len() == 0 {
+                return Ok(());
+            }
+            let is_cold = |slot: Slot| self.memory_of(slot.location()).is_none();
+            let Some((_, slot)) = view.find(tag, self.me, is_cold) else {
+                return Ok(());
+            };
+            self.meet_cold(slot.location())?;
+        }
     }
 
     /// A copy of a cold entry served a request: it is promoted if it was fetched for that, and not

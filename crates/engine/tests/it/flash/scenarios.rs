@@ -2,7 +2,7 @@
 
 use super::device::*;
 use duramen_base::random::Random;
-use duramen_engine::{Condition, Draft, Error, Options, Session, Store};
+use duramen_engine::{Condition, Draft, Error, Guard, Options, Room, Session, Store};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -348,8 +348,68 @@ fn a_device_that_fails_to_read_never_gives_a_wrong_value() {
     }
 }
 
-/// An entry had gone to flash while room for a draft's changes was sought: its change read it, and
-/// ended the process when the device failed.
+/// Sets room aside for a step over two keys in memory, again and again, until one of them goes to
+/// flash meanwhile and cannot be read.
+fn an_entry_goes_to_flash_while_room_is_sought(alone: bool) {
+    let flash = Flash::new(48 * MIB);
+    let (_store, mut session) = filled(&flash, 5_000);
+    let names = [key(50_000), key(50_001)];
+    let mut room = Room::default();
+    (0..600).for_each(|_| room.put(&names[0], VALUE_BYTES));
+    let mut others = (0..5_000).cycle();
+    let mut are_cold = true;
+    wait_for("an entry goes to flash while room is sought", || {
+        for name in names.iter().filter(|_| are_cold) {
+            write(&mut session, name, b"before").unwrap();
+        }
+        for n in others.by_ref().take(100) {
+            write(&mut session, &key(n), &value(n, 1, VALUE_BYTES)).unwrap();
+        }
+        let mut guard = match alone {
+            true => session.pin_exclusive(),
+            false => session.pin(),
+        };
+        let keys = names.each_ref().map(|name| (TABLE, guard.hash(name)));
+        let meets_flash = |guard: &Guard<'_>| {
+            let mut keys = names.iter().zip(keys);
+            keys.any(|(name, (table, hash))| guard.cold(table, hash, name).unwrap().is_some())
+        };
+        if !alone {
+            guard.lock_keys(&keys).unwrap();
+        }
+        are_cold = meets_flash(&guard);
+        if are_cold {
+            return false;
+        }
+        flash.reads_fail.store(true, Ordering::Relaxed);
+        let done = guard.set_aside(room).and_then(|()| guard.warm_alone(keys));
+        are_cold = meets_flash(&guard);
+        flash.reads_fail.store(false, Ordering::Relaxed);
+        match done {
+            Ok(()) => assert!(!are_cold, "a write of the step would meet flash"),
+            Err(Error::OutOfMemory { .. }) => {}
+            Err(error) => {
+                assert_eq!(error, Error::FlashFailed);
+                return true;
+            }
+        }
+        false
+    });
+    for name in &names {
+        assert_eq!(read(&mut session, name).unwrap().unwrap(), b"before");
+    }
+}
+
+/// The first write of the step was done, and the second one refused.
+#[test]
+fn what_goes_to_flash_while_room_is_sought_is_read_before_the_first_write() {
+    for alone in [false, true] {
+        an_entry_goes_to_flash_while_room_is_sought(alone);
+    }
+}
+
+/// A change of a draft read an entry that had gone to flash, and ended the process when the device
+/// failed.
 #[test]
 fn a_draft_with_an_entry_that_cannot_be_read_is_refused() {
     let flash = Flash::new(48 * MIB);
@@ -368,18 +428,17 @@ fn a_draft_with_an_entry_that_cannot_be_read_is_refused() {
     }
     let mut guard = session.pin();
     guard.lock_keys(&draft.keys()).unwrap();
-    guard.set_aside(draft.room()).unwrap();
     flash.reads_fail.store(true, Ordering::Relaxed);
-    assert_eq!(guard.holds_with_room(&draft), Err(Error::FlashFailed));
+    assert_eq!(guard.holds_when_locked(&draft), Err(Error::FlashFailed));
     guard.unlock_keys();
     drop(guard);
     assert_eq!(read(&mut session, &other), Ok(None));
     flash.reads_fail.store(false, Ordering::Relaxed);
     let mut guard = session.pin();
     guard.lock_keys(&draft.keys()).unwrap();
-    guard.set_aside(draft.room()).unwrap();
-    assert_eq!(guard.holds_with_room(&draft), Ok(true));
+    assert_eq!(guard.holds_when_locked(&draft), Ok(true));
     flash.reads_fail.store(true, Ordering::Relaxed);
+    guard.set_aside(draft.room()).unwrap();
     guard.apply(&draft);
     guard.unlock_keys();
     drop(guard);

@@ -214,9 +214,7 @@ pub(crate) fn commit(
         if holds {
             *room = draft.room();
             guard.set_aside(*room)?;
-            holds = guard.holds_with_room(draft)?;
-        }
-        if holds {
+            guard.warm_alone(keys.iter().copied())?;
             guard.apply(draft);
         }
         Ok(())

@@ -8,8 +8,10 @@
 //!
 //! **Invariants**
 //! - C1: a request that parks has had no effect. A command that changes several keys requests the
-//!   entries of all of them, under their locks, before it changes the first ([`Context::warm`]); a
-//!   locked key that is not on flash, or whose entry was lent, stays so.
+//!   entries of all of them, under their locks, before it changes the first ([`Context::warm`]).
+//!   From then on a locked key meets no flash, except while room is sought: what leaves memory
+//!   meanwhile is read by the engine before the first change (engine::room::R5). If that fails,
+//!   the request has failed and has had no effect.
 //! - C2: requests behind one that parks have not run.
 //! - C3: the bytes that a request needs at once are bounded ([`Tier::fetch_bytes`]); needing more
 //!   is an error, but a walk takes smaller steps.
@@ -82,9 +84,8 @@ impl Context<'_> {
         guard: &Guard<'_>,
         keys: impl Iterator<Item = (TableId, KeyHash, &'k [u8])>,
     ) -> Done {
-        // EXEC requested the entries of all keys before it ran the first command. An entry that was
-        // moved to flash since is fetched when a command needs it. On a draft its keys are not
-        // known before.
+        // EXEC requested the entries of all keys before it ran the first command, and they are in
+        // memory or lent (C1). On a draft its keys are not known before.
         if !self.local.has_tier() || self.local.in_exec && !guard.has_draft() {
             return Ok(());
         }

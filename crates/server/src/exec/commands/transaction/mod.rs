@@ -39,7 +39,7 @@ use duramen_node::View;
 use duramen_wire::resp::Args;
 use slice::{SLICE, Slice, Stops};
 pub(crate) use slices::ExecRun;
-use sound::{check_written, targets};
+use sound::{check_written, targets, warm_alone};
 use std::time::{Duration, Instant};
 use steps::{run_steps, table_of};
 
@@ -443,8 +443,9 @@ fn run_locked(
             return Ok(());
         }
         check_written(guard, queue)?;
-        // From here on nothing fails for lack of room: all of it is done.
+        // Behind these two nothing fails for lack of room or of flash: all of it is done.
         guard.set_aside(*room)?;
+        warm_alone(guard, queue)?;
         if sets_config(queue) {
             before = levels(ctx, &[], queue); // it may lower the level of what was written
         }
@@ -740,6 +741,7 @@ fn room_of(ctx: &Context<'_>, guard: &Guard<'_>, queue: Queue<'_>, may_stop: boo
 }
 
 /// cold::C1: no command of the transaction runs before all entries that it needs are in memory.
+/// What leaves memory while room is sought behind this is read again (engine::room::R5).
 fn warm(ctx: &mut Context<'_>, guard: &Guard<'_>, queue: Queue<'_>, watched: &Watches) -> Done {
     if !ctx.local.has_tier() {
         return Ok(());

@@ -1,5 +1,5 @@
 //! EXEC looks under its locks, before its first command, whether a key that it writes to is
-//! damaged.
+//! damaged; and if it is alone in the store, whether one of its keys has gone to flash.
 
 use super::{Queue, slice};
 use duramen_engine::{Error, Guard, KeyHash, TableId};
@@ -22,6 +22,13 @@ pub(super) fn targets<'t>(
         let key = args.get(at).unwrap_or_default();
         Some((step.target.unwrap_or(step.table), guard.hash(key), key))
     })
+}
+
+/// engine::room::R5, for a queue that is alone in the store and locks no keys.
+pub(super) fn warm_alone(guard: &Guard<'_>, queue: Queue<'_>) -> Result<(), Error> {
+    let keys = (0..queue.steps.len()).flat_map(|n| queue.data_of(n));
+    let keys = keys.chain(targets(guard, queue));
+    guard.warm_alone(keys.map(|(table, hash, _)| (table, hash)))
 }
 
 /// verified::V5: nothing of the transaction is done if it writes to a damaged key. The commands
