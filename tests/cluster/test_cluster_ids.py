@@ -24,6 +24,8 @@ pytestmark = pytest.mark.duramen
 KEYS = 300
 # As long as members and coordinator are watched. A member asks its coordinator each second.
 WATCHED_S = 6
+# A recovery waits 5 s for its machine after a full stop, and 10 s for replicas that are whole.
+RECOVERED_S = 12
 
 
 class Client:
@@ -174,6 +176,10 @@ def test_a_coordinator_starts_on_an_empty_etcd(place):
             other.kill()
 
 
+def tablets_of(status, owner):
+    return {(tablet["table"], tablet["first_hash"]) for tablet in status["tablets"] if tablet["owner"] == owner}
+
+
 def second_values_on(member):
     """The keys, with their values, in all replicas on the disk of a stopped member."""
     command = [harness.BINARY, "log", "dump", member.folder / "data"]
@@ -184,11 +190,15 @@ def second_values_on(member):
 @pytest.mark.full
 def test_a_coordinator_starts_with_an_older_copy_of_its_store(place):
     """A copy from before a member's last start does not know that member's log. The others took it
-    for gone, and dropped what was acknowledged since. They keep it, and the operator is told."""
+    for gone, and dropped what was acknowledged since. They keep it, and the operator is told. Nobody
+    serves the member's former life either, whose values are old."""
     with Cluster(place, 4, replicas=2, settings=harness.CALM) as cluster:
         coordinator, late = cluster.coordinators[0], cluster.members[3]
         store, older = coordinator.folder / "store", place / "older"
         filled(cluster, "first")
+        former = words(late)[3]
+        its_tablets = tablets_of(cluster.certain_status(), former)
+        assert its_tablets
         assert coordinator.stop() == 0
         shutil.copytree(store, older)
         coordinator.start()
@@ -207,15 +217,19 @@ def test_a_coordinator_starts_with_an_older_copy_of_its_store(place):
         for process in cluster.everybody():
             process.start()
 
-        def told():
+        def told(server):
             waits = (cluster.status() or {"waits": []})["waits"]
-            return [wait for wait in waits if wait["server"] == life and "older than the cluster" in wait["reason"]]
+            return [wait for wait in waits if wait["server"] == server and "older than the cluster" in wait["reason"]]
 
-        wait_until(told, "status names the life that the store never knew")
+        wait_until(lambda: told(life), "status names the life that the store never knew")
         wait_until(lambda: not late.is_running(), "it is refused")
         assert f"never had a server {life}" in late.log()
-        time.sleep(WATCHED_S)
-        assert told()
+        wait_until(lambda: told(former), "the recovery of its former life waits")
+        began = time.monotonic()
+        while time.monotonic() - began < RECOVERED_S:
+            assert its_tablets <= tablets_of(cluster.certain_status(), former)
+            time.sleep(0.5)
+        assert told(life) and told(former)
         late.kill()
         for process in [coordinator, *cluster.members[:3]]:
             process.stop()

@@ -405,6 +405,9 @@ pub enum Bug {
     UnknownIsGone,
     /// older::A1: a log of a server that the store never gave an id counts as gone.
     NeverGivenIsGone,
+    /// older::A3: a crashed life is recovered although a later one has written since, which the
+    /// coordinator's store never knew.
+    FormerLifeServes,
     /// migration::M1: the source of a migration continues to serve after its last check of the
     /// written keys.
     SourceServesOn,

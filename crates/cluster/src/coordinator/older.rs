@@ -6,10 +6,14 @@
 //!   it.
 //! - A2: no id is given while a backup has a log of a later life of that slot: a log would get the
 //!   id of another one. Known are the logs that backups have asked about since this coordinator
-//!   leads. They ask again and again.
+//!   leads, and the lives that servers claimed to follow when they enlisted. Backups ask again and
+//!   again.
+//! - A3: a crashed life is not recovered while a later life of its slot is known that this store
+//!   never gave. Its log lacks what the later life acknowledged: its tablets would be served with
+//!   old values, and clients would write over these. An attempt that has begun is given up.
 
 use super::Coordinator;
-use duramen_base::ids::ServerId;
+use duramen_base::ids::{RecoveryId, ServerId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::CoordinatorAnswer;
 use std::collections::BTreeMap;
@@ -40,15 +44,54 @@ impl Coordinator {
         was_given && !is_listed
     }
 
-    fn note_newer(&mut self, log: ServerId) {
+    /// A log or a life is known: it may be newer than this store.
+    pub(super) fn note_newer(&mut self, life: ServerId) {
         let next = self.slots.last_key_value().map_or(0, |(slot, _)| slot + 1);
-        if self.never_gave(log) && log.slot < next.saturating_add(SLOTS_MORE) {
-            let newest = self.newer.entry(log.slot).or_default();
-            *newest = (*newest).max(log.generation);
+        if !self.never_gave(life) || life.slot >= next.saturating_add(SLOTS_MORE) {
+            return;
+        }
+        let newest = self.newer.entry(life.slot).or_default();
+        if *newest < life.generation {
+            *newest = life.generation;
+            self.give_up_former(life.slot);
         }
     }
 
-    /// The newest life in this slot that a backup has a log of, if this store never gave it.
+    /// A3: ends the attempts to recover lives of this slot. A master that was late to stop tells
+    /// of an attempt that does not count any more (recovery::Y1).
+    fn give_up_former(&mut self, slot: u32) {
+        let dead = self.recoveries.keys().copied();
+        let of_it = |dead: &ServerId| dead.slot == slot && !has_bug(Bug::FormerLifeServes);
+        let dead: Vec<ServerId> = dead.filter(of_it).collect();
+        for dead in dead {
+            let next = RecoveryId(self.random.next_u64());
+            let recovery = self.recoveries.get_mut(&dead);
+            if let Some(recovery) = recovery.filter(|recovery| recovery.log.is_some()) {
+                let attempt = recovery.id;
+                for (partition, by) in recovery.stop(next) {
+                    self.release_master(by, 0);
+                    self.abort_run(by, (attempt, partition));
+                }
+            }
+            self.decide(dead);
+        }
+        self.give_partitions();
+    }
+
+    /// A3: whether a crashed server's recovery waits for the newest store; people are told.
+    pub(super) fn waits_for_newer_life(&mut self, dead: ServerId) -> bool {
+        let newer = self.newer_life(dead.slot);
+        let Some(life) = newer.filter(|_| !has_bug(Bug::FormerLifeServes)) else {
+            return false;
+        };
+        let why = self.why_older(life);
+        if let Some(recovery) = self.recoveries.get_mut(&dead) {
+            recovery.waits_for = Some(why);
+        }
+        true
+    }
+
+    /// The newest life in this slot that is known (A2), if this store never gave it.
     pub(super) fn newer_life(&self, slot: u32) -> Option<ServerId> {
         let generation = self.newer.get(&slot)?;
         let life = ServerId::new(slot, *generation);

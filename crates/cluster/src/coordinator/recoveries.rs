@@ -154,7 +154,10 @@ impl Coordinator {
     }
 
     /// If the log is whole, cuts it into partitions and gives them to masters.
-    fn decide(&mut self, dead: ServerId) {
+    pub(super) fn decide(&mut self, dead: ServerId) {
+        if self.waits_for_newer_life(dead) {
+            return; // older::A3
+        }
         let Some(recovery) = self.recoveries.get_mut(&dead) else {
             return;
         };
@@ -615,7 +618,7 @@ impl Coordinator {
     }
 
     /// A server is not to replay a partition any more, unless its report of it has counted.
-    fn abort_run(&mut self, on: ServerId, (recovery, partition): (RecoveryId, u32)) {
+    pub(super) fn abort_run(&mut self, on: ServerId, (recovery, partition): (RecoveryId, u32)) {
         let origin = Origin::Recovered {
             recovery,
             partition,

@@ -114,6 +114,7 @@ impl Coordinator {
         if let Some(old) = enlist.replaces {
             let given = self.slots.get(&old.slot).copied().unwrap_or(0);
             if old.generation == 0 || old.generation > given {
+                self.note_newer(old); // older::A3
                 return bad(self.why_older(old));
             }
             let disk = self.servers.get(&old).map(|s| s.record.entry.disk);

@@ -276,6 +276,20 @@ impl Recovery {
         self.silent.clear();
     }
 
+    /// As [`begin_again`](Self::begin_again), also while masters have partitions: what they report
+    /// does not count any more (Y1). Returns these partitions, each with its master.
+    pub(crate) fn stop(&mut self, id: RecoveryId) -> Vec<(u32, ServerId)> {
+        let mut given = Vec::new();
+        for (number, partition) in (0..).zip(&mut self.partitions) {
+            if let Some(by) = partition.place.master() {
+                partition.place = Place::Failed;
+                given.push((number, by));
+            }
+        }
+        self.begin_again(id);
+        given
+    }
+
     /// Gives the log back to be cut anew, under another id (Y1).
     ///
     /// # Panics

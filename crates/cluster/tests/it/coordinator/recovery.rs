@@ -4,6 +4,7 @@ mod control;
 mod drains;
 mod leases;
 mod losses;
+mod older;
 mod unheard;
 
 use crate::coordinator::rig::{PendingCall, Rig, Shelf, add_open, closed};
