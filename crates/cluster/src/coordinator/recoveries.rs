@@ -529,7 +529,7 @@ impl Coordinator {
             server.quiet_until_us = server.quiet_until_us.max(lease_until_us); // coordinator::K7
         }
         self.affect(owner);
-        // It may be drained since it was given the partition, or all masters are.
+        // It may be drained since it was given the partition, or all that are heard are.
         let drained = self.servers.get(&owner);
         let drained = drained.filter(|server| server.record.entry.draining);
         if let Some(quiet_until_us) = drained.map(|server| server.quiet_until_us) {

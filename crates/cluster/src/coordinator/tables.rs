@@ -272,16 +272,18 @@ impl Coordinator {
         self.masters.iter().map(|(_, id)| *id)
     }
 
-    /// UP masters that may get dead servers' tablets: drained ones too, if there are no others, but
-    /// none whose reports would not arrive here (recovery::Y7).
+    /// UP masters that may get dead servers' tablets: none whose reports would not arrive here
+    /// (recovery::Y7), and drained ones only if there are no others.
     pub(super) fn recovery_masters(&self) -> impl Iterator<Item = ServerId> {
+        let is_heard = move |id: &ServerId| self.unheard_us(*id).is_none();
+        let has_others = self.masters().any(|id| is_heard(&id));
         let drained = self.servers.iter().filter(|(_, server)| {
             let entry = &server.record.entry;
             server.is_up() && entry.roles.master && entry.draining
         });
-        let drained = drained.filter(|_| self.masters.is_empty());
+        let drained = drained.filter(move |_| !has_others);
         let all = self.masters().chain(drained.map(|(id, _)| *id));
-        all.filter(move |id| self.unheard_us(*id).is_none())
+        all.filter(is_heard)
     }
 
     /// Updates the order of [`masters`](Self::masters) after a possible change of this server.

@@ -85,15 +85,21 @@ fn nobody_gets_it_before_it_is_given_back() {
     assert_ne!(second.to, first.to);
 }
 
+/// Nobody recovered anything if all that were heard were drained: a master that is not drained, and
+/// not heard, counted as one that could.
 #[test]
 fn who_is_not_heard_gets_nothing_to_recover() {
-    for n in 0..3 {
+    for (n, are_drained) in (0..3).flat_map(|n| [(n, false), (n, true)]) {
         let mut case = case(4);
         let mute = case.left[n];
         let mut others = case.left.clone();
         others.retain(|id| *id != mute);
         others.push(case.dead);
         case.rig.live_asking(16 * SECOND, &others);
+        others.retain(|id| are_drained && *id != case.dead);
+        for server in others {
+            case.rig.admin(Admin::Drain { server });
+        }
         case.rig.crash(case.dead);
         let shelves = whole(&case);
         case.show(&shelves);
