@@ -5,8 +5,12 @@
 //! - Y1: an attempt has an id of its own; messages of another attempt do not count (docs/traps.md,
 //!   trap 7).
 //! - Y2: the partitions of an attempt are the dead server's tablets, each in one.
-//! - Y3: a partition has one recovery master at a time. It is given to another one only when the
-//!   first has reported that it has nothing of it any more, or is crashed.
+//! - Y3: a partition counts from one recovery master at a time. It is given to another one only
+//!   when the first has refused it or has reported that it failed, has confirmed an order to give
+//!   it back, or is crashed. The order is confirmed at once, also by a master that is committing
+//!   what it has replayed. So the report is what is checked: it counts only from the master that
+//!   has the partition then. A later one is stale, and its sender purges what it has. Until that
+//!   is done, it accepts no order for these ranges (`here::E1` in `duramen-node`).
 //! - Y4: a partition is given to a master only if what is planned for it, over all recoveries, fits
 //!   there ([`rooms`](super::coordinator)). Otherwise many masters would fail at half of their work
 //!   at the same time, again and again.
