@@ -182,8 +182,8 @@ def tablets_of(status, owner):
 
 def second_values_on(member):
     """The keys, with their values, in all replicas on the disk of a stopped member."""
-    command = [harness.BINARY, "log", "dump", member.folder / "data"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=harness.PATIENCE_S)
+    command = [harness.BINARY, "log", "dump", member.folder / "data" / "backup"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=harness.PATIENCE_S, check=True)
     return set(re.findall(r"(key\d+) version \d+ \d+ bytes \S*?(second\d+)", done.stdout))
 
 

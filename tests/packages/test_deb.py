@@ -15,8 +15,10 @@ pytestmark = pytest.mark.duramen
 
 UNITS = ["duramen.service", "duramen@shop.service", "duramen-coordinator.service"]
 CONFIG = "/etc/duramen/duramen.toml"
-# Exposure by systemd's own measure, from 0 to 10: a service without a sandbox has 9.6.
-EXPOSURE_MAX = 1.5
+# Exposure by systemd's own measure, from 0 to 10: a service without a sandbox has 9.6. The units have
+# no `PrivateTmp`, which counts for 0.2 of it: a snapshot that a server writes into /tmp would be
+# hidden from the operator who asked for it.
+EXPOSURE_MAX = 1.6
 
 
 def changed(package, folder, version, edit):
