@@ -256,7 +256,7 @@ impl Authority {
 
     /// Whether all certificates in the directory that have not expired can do without the
     /// authority that [`forget_last`](Self::forget_last) forgets. A file that is no certificate
-    /// needs none.
+    /// needs none. `ca.crt` does not count: a root may name itself as its signer.
     ///
     /// # Errors
     /// [`MakeError::InUse`] names those that cannot; [`MakeError::Load`].
@@ -267,11 +267,12 @@ impl Authority {
             path: self.dir.clone(),
             source,
         };
+        let own = self.certificate_file();
         let mut files = Vec::new();
         for entry in std::fs::read_dir(&self.dir).map_err(unreadable)? {
             let path = entry.map_err(unreadable)?.path();
             let is_certificate = path.extension().is_some_and(|end| end == "crt");
-            if is_certificate && needs_one_of(&path, &last) {
+            if is_certificate && path != own && needs_one_of(&path, &last) {
                 files.push(path);
             }
         }

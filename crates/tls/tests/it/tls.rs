@@ -625,6 +625,36 @@ fn an_authority_is_replaced_with_an_overlap() {
     issue(&third, "later", &["localhost"]);
 }
 
+/// A root that openssl makes names its own key as its signer: the overlap never ended, because
+/// `ca.crt` itself was taken for a certificate that needs the root.
+#[test]
+fn a_root_that_names_itself_as_its_signer_is_forgotten() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let mut params = rcgen::CertificateParams::default();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    params.use_authority_key_identifier_extension = true;
+    let root = params.self_signed(&key).expect("it can be made");
+    fs::write(dir.path().join("ca.crt"), root.pem()).expect("a folder");
+    fs::write(dir.path().join("ca.key"), key.serialize_pem()).expect("a folder");
+    let first = Authority::open(dir.path()).expect("it is whole");
+    issue(&first, "server", &["localhost"]);
+    let mut second = first.rotate("second authority", 30).expect("it is there");
+    let in_use = second
+        .check_last_unused()
+        .expect_err("one is signed by the root");
+    let MakeError::InUse { files } = &in_use else {
+        panic!("{in_use}");
+    };
+    assert_eq!(files[..], [dir.path().join("server.crt")]);
+    let renewed = second.renew(&request("server", &[]));
+    renewed.expect("it is there");
+    second
+        .check_last_unused()
+        .expect("the root has signed nothing else");
+    second.forget_last().expect("there are two");
+}
+
 #[test]
 fn names_and_times_that_are_not_possible_are_refused() {
     let (_dir, authority) = authority();
