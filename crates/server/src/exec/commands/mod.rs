@@ -36,6 +36,7 @@ pub(crate) mod pubsub;
 mod scan;
 pub(crate) mod script;
 mod script_calls;
+mod script_flags;
 mod script_outside;
 mod script_place;
 pub(crate) mod script_run;

@@ -13,6 +13,7 @@
 
 use super::drafted::{self, ALONE_MAX, Conflicts, IN_ONE_GO_MAX};
 use super::script_calls::{allowed, error, may_call, refusal, resolve};
+use super::script_flags::check_flags;
 use super::script_outside::Outside;
 use super::script_place::{check_place, place};
 use super::{acl, monitor, transaction};
@@ -116,35 +117,11 @@ pub(crate) fn run(
     match access {
         Access::Session(session) => run_by_itself(ctx, session, &call, read_only),
         Access::Guarded(guard) => {
-            check(ctx, guard, &call, read_only)?;
+            check_flags(ctx, guard, call.flags, read_only)?;
             run_in_exec(ctx, guard, &call)
         }
         Access::NoStore => Err(Failure::Text("ERR the data are being loaded")),
     }
-}
-
-/// The checks of Redis before a script that declares its flags.
-fn check(ctx: &Context<'_>, guard: &Guard<'_>, call: &Call<'_>, by_ro: bool) -> Done {
-    let flags = call.flags;
-    if !flags.declared {
-        return Ok(());
-    }
-    if flags.no_cluster && ctx.shared.membership().is_some() {
-        return Err(Failure::Text(
-            "ERR Can not run script on cluster, 'no-cluster' flag is set.",
-        ));
-    }
-    if !flags.no_writes && by_ro {
-        return Err(Failure::Text(
-            "ERR Can not execute a script with write flag using *_ro command.",
-        ));
-    }
-    if !flags.no_writes && !flags.allow_oom && guard.is_full() {
-        return Err(Failure::Text(
-            "OOM allow-oom flag is not set on the script, can not run it when used memory > 'maxmemory'",
-        ));
-    }
-    Ok(())
 }
 
 /// Copies of very many arguments take a part of the slice.
@@ -277,7 +254,7 @@ fn running_of(
         Entry::Busy => return Err(BUSY),
     }
     if call.flags.declared {
-        check(ctx, &session.pin(), call, by_ro)?;
+        check_flags(ctx, &session.pin(), call.flags, by_ro)?;
     }
     let slice = reserved.unwrap_or(ctx.local.scripts.first_slice());
     begin(ctx, call, slice)
