@@ -71,6 +71,13 @@ pub struct Job {
     pub reply_bytes_max: usize,
 }
 
+impl Job {
+    /// Memory of the copies of its keys and arguments, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.keys.capacity_bytes() + self.args.capacity_bytes()
+    }
+}
+
 /// The arguments of a command or of a script, in one buffer.
 #[derive(Debug, Default)]
 pub struct Arguments {
@@ -106,6 +113,11 @@ impl Arguments {
     /// Bytes of all arguments.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.len()
+    }
+
+    /// Bytes of memory that they take.
+    fn capacity_bytes(&self) -> usize {
+        self.bytes.capacity() + self.ends.capacity() * size_of::<usize>()
     }
 
     /// The arguments in order: those of a command from its name on.

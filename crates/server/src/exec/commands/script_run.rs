@@ -166,6 +166,7 @@ fn begin(
         long: None,
         shown: now,
         machine_bytes: 0,
+        job_bytes: 0,
         is_reported: false,
     });
     let left = begin_run(ctx, call, &mut running, slice)?;
@@ -194,6 +195,7 @@ fn begin_run(
     (running.flags, running.program) = (call.flags, call.program.clone());
     let job = job(ctx, call, slice);
     let left = job.slice;
+    running.job_bytes = job.bytes();
     running.event = machine.start(job);
     running.machine = Some(machine);
     Ok(left)
@@ -203,7 +205,7 @@ fn begin_run(
 fn end_run(ctx: &mut Context<'_>, running: &mut Running) {
     running.draft = None;
     running.effects = Default::default();
-    running.machine_bytes = 0;
+    (running.machine_bytes, running.job_bytes) = (0, 0);
     if let Some(machine) = running.machine.take() {
         ctx.local.scripts.give_back(ctx.shared, machine);
     }

@@ -13,8 +13,9 @@
 //!   it. In one round such scripts run for [`RESERVED_ROUND`] together.
 //! - S4: while all that is suspended in a thread (scripts, loads of libraries, EXECs in slices,
 //!   combinations of values in parts) has more than `script-memory` together, the oldest goes on
-//!   alone, and nothing else of the kind begins. One that is not shown for a while, because of
-//!   `CLIENT PAUSE`, keeps nobody out.
+//!   alone, and nothing else of the kind begins. All memory of a script counts: its interpreter,
+//!   its draft, its messages and events, and the copies of its arguments. One that is not shown for
+//!   a while, because of `CLIENT PAUSE`, keeps nobody out.
 
 use super::client::Db;
 use super::effects::Effects;
@@ -167,11 +168,19 @@ pub(crate) struct Running {
     pub(crate) shown: Instant,
     /// Memory of the interpreter when it was suspended.
     pub(crate) machine_bytes: usize,
+    /// Memory of the copies of its keys and arguments, which its interpreter holds until it ends.
+    pub(crate) job_bytes: usize,
     /// The log tells that it takes long.
     pub(crate) is_reported: bool,
 }
 
 impl Running {
+    /// Its memory while it is suspended (S4).
+    fn bytes(&self) -> usize {
+        let draft = self.draft.as_ref().map_or(0, |draft| draft.bytes());
+        self.machine_bytes + self.job_bytes + draft + self.effects.bytes()
+    }
+
     /// Takes the tables of the databases for the next slice. True: it was suspended, and a database
     /// has got another one since, or the script runs with other rights, or as another program: that
     /// counts before its first slice too, because its start is made already.
@@ -279,9 +288,7 @@ impl Scripts {
 
     /// Memory of all that is suspended (S4).
     pub(crate) fn bytes(&self) -> usize {
-        let scripts = self.suspended.values();
-        let scripts =
-            scripts.map(|it| it.machine_bytes + it.draft.as_ref().map_or(0, |draft| draft.bytes()));
+        let scripts = self.suspended.values().map(|it| it.bytes());
         let others = self.kept.values().map(|it| it.bytes);
         let in_line = self.reserving.values().map(|it| it.bytes);
         scripts.sum::<usize>() + others.sum::<usize>() + in_line.sum::<usize>()
@@ -319,6 +326,12 @@ impl Scripts {
     pub(crate) fn is_full(&self, bytes_max: usize) -> bool {
         let takes_places = !has_bug(Bug::ScriptsNeedNoPlace);
         takes_places && self.places() >= SUSPENDED_MAX || self.bytes() > bytes_max
+    }
+
+    /// The suspended scripts.
+    #[cfg(test)]
+    pub(crate) fn all_suspended(&self) -> impl Iterator<Item = &Running> {
+        self.suspended.values().map(|it| &**it)
     }
 
     /// The number of scripts whose runs are suspended.

@@ -1,6 +1,7 @@
 //! Scripts, without sockets.
 
 use super::*;
+use crate::exec::state::scripts::Running;
 
 /// Runs a script with these keys and arguments.
 fn eval(s: &mut Session, script: &str, words: &[&str]) -> String {
@@ -387,6 +388,59 @@ fn a_waiting_script_that_is_not_shown_keeps_nobody_out() {
         reply = run_part(&mut s.executor, &mut other, request.as_bytes());
     }
     assert_eq!(reply, ":1\r\n");
+}
+
+/// Sixteen clients show one request for some rounds. Returns the most that their suspended scripts
+/// held together, as `bytes` counts it.
+fn most_suspended(s: &mut Session, request: &[u8], bytes: fn(&Running) -> usize) -> usize {
+    const CLIENTS: usize = 16;
+    const ROUNDS: usize = 100;
+    let requests = parsed(request);
+    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| s.server.client(0)).collect();
+    let mut outs = vec![Vec::new(); CLIENTS];
+    let mut most: usize = 0;
+    for _ in 0..ROUNDS {
+        let pairs = clients.iter_mut().zip(&mut outs);
+        let mut turns: Vec<Turn<'_>> = pairs
+            .map(|(client, out)| Turn::new(client, &requests, request, out))
+            .collect();
+        s.executor.begin_round(turns.len());
+        s.executor.run(&mut turns);
+        let suspended = s.executor.local.scripts.all_suspended();
+        most = most.max(suspended.map(bytes).sum::<usize>());
+    }
+    most
+}
+
+/// The messages of a suspended script counted for nobody: sixteen requests of 120 bytes took 1 GB.
+#[test]
+fn messages_of_suspended_scripts_share_memory() {
+    const MEMORY: usize = 16 << 20;
+    let mut s = Server::session(1);
+    s.expect("CONFIG SET script-memory 16mb", "+OK\r\n");
+    let script = "local x = ('x'):rep(2 ^ 17)
+        for n = 1, 110 do redis.call('PUBLISH', 'c', x) end while true do end";
+    let mut request = Vec::new();
+    RequestEncoder::new(&mut request).request(&["EVAL", script, "0"]);
+    let most = most_suspended(&mut s, &request, |script| script.effects.bytes());
+    // Each check of their memory may let one of them take all of its own, and the oldest goes on.
+    assert!((1 << 20..=3 * MEMORY).contains(&most), "{most} bytes");
+}
+
+/// The copies of a suspended script's arguments counted for nobody: if to make them took the slice,
+/// sixteen requests of the longest kind took their memory once more.
+#[test]
+fn arguments_of_suspended_scripts_share_memory() {
+    const MEMORY: usize = 16 << 20;
+    let mut s = Server::session(1);
+    s.expect("CONFIG SET script-memory 16mb", "+OK\r\n");
+    let text = vec![b'v'; 60];
+    let mut args = vec![&b"EVAL"[..], b"while true do end", b"0"];
+    args.extend(std::iter::repeat_n(&text[..], 100_000));
+    let mut request = Vec::new();
+    RequestEncoder::new(&mut request).request(&args);
+    let most = most_suspended(&mut s, &request, |script| script.job_bytes);
+    assert!((6_000_000..=2 * MEMORY).contains(&most), "{most} bytes");
 }
 
 #[test]
