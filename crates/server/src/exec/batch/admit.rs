@@ -16,6 +16,7 @@ use crate::shared::Shared;
 use crate::shared::commands::global;
 use duramen_engine::KeyHash;
 use duramen_wire::resp::{Args, Encoder};
+use std::time::Duration;
 
 /// Maximum number of commands without keys in a transaction, `SELECT` excluded. All clients wait
 /// for a transaction, and the time of such a command does not depend on its length.
@@ -116,7 +117,7 @@ pub(crate) fn admit(
         );
         return refuse(shared, local, client, out, Some(spec), &text);
     }
-    if pause::waits(spec, args, shared, client)
+    if waits_for_pause(spec, args, shared, local, client)
         || waits_for_reserved(spec, (args, hashes), shared, client)
     {
         return Admitted::Later;
@@ -243,6 +244,26 @@ pub(crate) fn refuse(
         local.command(shared, spec.number).rejected.add(1);
     }
     Admitted::Answered
+}
+
+/// Whether a request waits for the end of `CLIENT PAUSE`. The suspended run of an EXEC that does is
+/// dropped, as that of a script is: its memory keeps nobody out (scripts::S4).
+fn waits_for_pause(
+    spec: &Spec,
+    args: &Args<'_>,
+    shared: &Shared,
+    local: &mut Local,
+    client: &mut Client,
+) -> bool {
+    let waits = pause::waits(spec, args, shared, client);
+    if waits
+        && let Some(transaction) = &mut client.transaction
+        && transaction.run.take().is_some()
+    {
+        transaction.ran = Duration::ZERO; // the next run begins with the first command
+        local.scripts.keep_nothing(client.id());
+    }
+    waits
 }
 
 /// Whether a request waits for keys that another client has reserved; then the verdict has the

@@ -15,7 +15,8 @@
 //!   combinations of values in parts) has more than `script-memory` together, the oldest goes on
 //!   alone, and nothing else of the kind begins. All memory of a script counts: its interpreter,
 //!   its draft, its messages and events, and the copies of its arguments. One that is not shown for
-//!   a while, because of `CLIENT PAUSE`, keeps nobody out.
+//!   a while, because of `CLIENT PAUSE`, keeps nobody out; a script or EXEC is shown once more, and
+//!   its run is dropped.
 
 use super::client::Db;
 use super::effects::Effects;

@@ -208,6 +208,28 @@ fn suspended_transactions_share_memory() {
     assert_eq!(s.executor.local.scripts.bytes(), 0);
 }
 
+/// A suspended EXEC kept its run through CLIENT PAUSE, and the memory of it kept others out.
+#[test]
+fn a_pause_drops_the_run_of_a_suspended_transaction() {
+    let mut s = with_large_values();
+    let mut other = s.server.client(0);
+    let sorts = "SORT set ALPHA LIMIT 0 1\r\n".repeat(20);
+    let queue = format!("MULTI\r\n{sorts}INCR n\r\n");
+    let queued = run(&mut s.executor, &mut s.client, queue.as_bytes());
+    assert_eq!(queued, format!("+OK\r\n{}", "+QUEUED\r\n".repeat(21)));
+    assert_eq!(s.ask_part("EXEC"), "");
+    assert!(s.executor.local.scripts.bytes() > 0, "it is suspended");
+    let pause = b"CLIENT PAUSE 600000 WRITE\r\n";
+    assert_eq!(run(&mut s.executor, &mut other, pause), "+OK\r\n");
+    assert_eq!(s.ask_part("EXEC"), "");
+    assert_eq!(s.executor.local.scripts.bytes(), 0);
+    let goes_on = b"CLIENT UNPAUSE\r\n";
+    assert_eq!(run(&mut s.executor, &mut other, goes_on), "+OK\r\n");
+    let sorted = "*1\r\n$2\r\nm0\r\n".repeat(20);
+    s.expect("EXEC", &format!("*21\r\n{sorted}:1\r\n"));
+    s.expect("GET n", "$1\r\n1\r\n");
+}
+
 /// A transaction that takes long behind its first write goes on: that is not taken back.
 #[test]
 fn a_transaction_that_has_written_is_not_run_again() {
