@@ -44,6 +44,9 @@ LOOP = "local n = 0 for i = 1, %d do n = n + i end return n"
 CALLS = "for i = 1, %d do redis.call('HGET', 'hash', 'f' .. i) end"
 # One costly command: its own time is not divided, so the whole of it has to be short.
 COSTLY = "return #redis.call('SORT', 'set0', 'ALPHA', 'LIMIT', '0', '1')"
+# Calls that were one piece of work each: the parser, and a full collection.
+PARSES = "local t = ('x=1 '):rep(%d) for i = 1, 100 do loadstring(t) end"
+COLLECTS = "local t = {} for i = 1, 100000 do t[i] = {i} end for i = 1, 20 do collectgarbage() end"
 LIBRARY = f"""#!lua name=delays
 redis.register_function('calls', function(keys) {CALLS % 3_000} end)
 redis.register_function('loop', function(keys) {LOOP % 3_000_000} end)
@@ -81,6 +84,9 @@ ATTACKS = {
     "eval-costly": [("EVAL", COSTLY, 1, "set0")] * 4,
     "eval-loop": [("EVAL", LOOP % 3_000_000, 0)],
     "eval-calls": [("EVAL", CALLS % 3_000, 1, "hash")],
+    "eval-parser": [("EVAL", PARSES % 20_000, 0)],
+    "eval-long-parser": [("EVAL", PARSES % 1_000_000, 0)],
+    "eval-collect": [("EVAL", COLLECTS, 0)],
     "eval-arguments": [("EVAL", "return #ARGV", 0, *range(MANY))],
     "eval-keys": [("EVAL", "return #KEYS", MANY, *range(MANY))],
     "srandmember": [("SRANDMEMBER", "set0", -300_000)] * 2,

@@ -174,16 +174,32 @@ globals.unpack = raises(function(list, from, to)
   end
   return true, unpack(list, from, to)
 end)
-globals.collectgarbage = function(what)
-  if what == nil or what == "collect" or what == "count" then
-    return collectgarbage(what)
+-- A full collection is done in steps, between which the script may be suspended. The first cycle may
+-- have begun before: what has died since is found by the second.
+local function collect()
+  for _ = 1, 2 do
+    while not collectgarbage("step", 20) do
+      host.tick()
+    end
   end
   return 0
 end
--- Bytecode is not read; a name ends at its first zero, as for the interpreter.
+globals.collectgarbage = function(what)
+  if what == "count" then
+    return collectgarbage(what)
+  end
+  return (what == nil or what == "collect") and collect() or 0
+end
+-- Bytecode is not read; a name ends at its first zero, as for the interpreter. The interpreter reads a
+-- text in one piece, so one that a script makes may be as long as a script.
+local TOO_LONG = "text too long"
 globals.loadstring = function(text, name)
+  host.tick()
   if type(text) == "string" and text:byte() == 27 then
     return nil, "attempt to load bytecode"
+  end
+  if type(text) == "string" and #text > host.text_max then
+    return nil, TOO_LONG
   end
   name = name == nil and text or name
   if type(name) == "string" then
@@ -196,7 +212,7 @@ globals.load = raises(function(f, name)
   if type(f) ~= "function" then
     return false, "bad argument #1 to 'load' (function expected, got " .. type(f) .. ")"
   end
-  local parts = {}
+  local parts, bytes = {}, 0
   while true do
     local part = f()
     if part == nil or part == "" then
@@ -206,8 +222,12 @@ globals.load = raises(function(f, name)
       return true, nil, "reader function must return a string"
     end
     parts[#parts + 1] = part
+    bytes = bytes + #part
+    if bytes > host.text_max then
+      return true, nil, TOO_LONG
+    end
   end
-  return true, globals.loadstring(table.concat(parts), name or NAMES[2])
+  return true, globals.loadstring(globals.table.concat(parts), name or NAMES[2])
 end)
 
 local strings = {}

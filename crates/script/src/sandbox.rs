@@ -7,7 +7,7 @@
 use crate::channel::{Arguments, Channel, Event, Job, Limits, Program};
 use crate::host::{Host, NO_MEMORY};
 use crate::library::{LibraryText, Registered};
-use crate::source::{Flags, Script, sha1_hex};
+use crate::source::{Flags, Script, TEXT_BYTES_MAX, sha1_hex};
 use crate::{bits, call, json, layout, number, pack, patterns, raise, reply};
 use mlua::ffi::{
     LUA_GCRESTART, LUA_GCSTOP, lua_State, lua_call, lua_createtable, lua_gc, lua_pushlstring,
@@ -343,6 +343,7 @@ fn host(lua: &Lua, channel: &Rc<Channel>, limits: &Limits) -> mlua::Result<Table
     host.raw_set("version_number", limits.version_number)?;
     let bytes_max = limits.memory_bytes;
     host.raw_set("bytes_max", bytes_max)?;
+    host.raw_set("text_max", TEXT_BYTES_MAX)?;
     let raises = lua.create_function(|lua, function: Function| raise::raises(lua, function))?;
     host.raw_set("raises", raises)?;
     call::add(lua, channel, &host, bytes_max)?;

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod replies;
+mod slices;
 
 use duramen_script::{
     Answer, Arguments, Event, Job, LibraryText, Limits, Machine, Outcome, Program, Script,
