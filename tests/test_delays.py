@@ -44,9 +44,10 @@ LOOP = "local n = 0 for i = 1, %d do n = n + i end return n"
 CALLS = "for i = 1, %d do redis.call('HGET', 'hash', 'f' .. i) end"
 # One costly command: its own time is not divided, so the whole of it has to be short.
 COSTLY = "return #redis.call('SORT', 'set0', 'ALPHA', 'LIMIT', '0', '1')"
-# Calls that were one piece of work each: the parser, and a full collection.
+# Calls that are one piece of work each, or were: the clock was looked at behind many of them.
 PARSES = "local t = ('x=1 '):rep(%d) for i = 1, 100 do loadstring(t) end"
 COLLECTS = "local t = {} for i = 1, 100000 do t[i] = {i} end for i = 1, 20 do collectgarbage() end"
+TEXTS = "local t = ('x'):rep(1000000) for i = 1, 40 do local s = ('%q'):format(t) s = t:sub(i) end"
 LIBRARY = f"""#!lua name=delays
 redis.register_function('calls', function(keys) {CALLS % 3_000} end)
 redis.register_function('loop', function(keys) {LOOP % 3_000_000} end)
@@ -87,6 +88,8 @@ ATTACKS = {
     "eval-parser": [("EVAL", PARSES % 20_000, 0)],
     "eval-long-parser": [("EVAL", PARSES % 1_000_000, 0)],
     "eval-collect": [("EVAL", COLLECTS, 0)],
+    "eval-struct": [("EVAL", "local t = ('b'):rep(5000000) for i = 1, 20 do struct.size(t) end", 0)],
+    "eval-texts": [("EVAL", TEXTS, 0)],
     "eval-arguments": [("EVAL", "return #ARGV", 0, *range(MANY))],
     "eval-keys": [("EVAL", "return #KEYS", MANY, *range(MANY))],
     "srandmember": [("SRANDMEMBER", "set0", -300_000)] * 2,

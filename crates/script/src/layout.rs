@@ -1,11 +1,20 @@
 //! The library `struct`: binary layouts described by a format string.
 
+use crate::channel::Channel;
+use crate::host::Host;
 use crate::number;
 use crate::result::{answer, answer_many};
 use mlua::{Lua, MultiValue, Table, Value};
+use std::rc::Rc;
 
 /// Longest integer, in bytes.
 const INTEGER_BYTES_MAX: usize = 32;
+/// Most digits of a number in a format: the work for an item has an end.
+const DIGITS_MAX: usize = 32;
+/// Work for one item, beside its bytes (`Host::charge`).
+const ITEM_WORK: usize = 16;
+/// Bytes of a text that are copied in one nanosecond.
+const COPIED_PER_WORK: usize = 8;
 /// The alignment without `!`.
 const NO_ALIGNMENT: usize = 1;
 /// The alignment of `!` alone: the largest of C's basic types.
@@ -43,10 +52,12 @@ impl<'f> Format<'f> {
 
     fn number(&mut self) -> Result<Option<usize>, String> {
         let mut number: Option<usize> = None;
+        let before = self.rest.len();
         while let [digit @ b'0'..=b'9', rest @ ..] = self.rest {
             let next = number.unwrap_or(0).checked_mul(10);
             let next = next.and_then(|next| next.checked_add(usize::from(digit - b'0')));
             let next = next.filter(|next| *next <= i32::MAX as usize);
+            let next = next.filter(|_| before - rest.len() <= DIGITS_MAX);
             number = Some(next.ok_or("integral size overflow")?);
             self.rest = rest;
         }
@@ -183,13 +194,15 @@ fn write_integer(out: &mut Vec<u8>, number: f64, bytes: usize, little: bool) {
     }
 }
 
-fn pack(args: &MultiValue, bytes_max: usize) -> Result<Vec<u8>, String> {
+fn pack(host: Host<'_>, args: &MultiValue, bytes_max: usize) -> Result<Vec<u8>, String> {
     const NAME: &str = "pack";
     let text = text_at(args, 1, NAME)?;
+    host.charge(text.len() / COPIED_PER_WORK)?;
     let mut format = Format::new(&text);
     let mut out = Vec::new();
     let mut at = 2;
     while let Some(item) = format.next() {
+        host.charge(ITEM_WORK)?;
         let item = item.map_err(|text| wrong(text, NAME))?;
         let padding = format.padding(item, out.len());
         out.resize(out.len() + padding, 0);
@@ -212,6 +225,7 @@ fn pack(args: &MultiValue, bytes_max: usize) -> Result<Vec<u8>, String> {
             Item::Pad => out.push(0),
             Item::Terminated | Item::Fixed(_) => {
                 let text = text_at(args, at, NAME)?;
+                host.charge(text.len() / COPIED_PER_WORK)?;
                 let length = match item {
                     Item::Fixed(length) if length > 0 => length,
                     _ => text.len(),
@@ -275,10 +289,15 @@ fn length_of(item: Item, rest: &[u8], values: &mut Vec<Value>) -> Result<usize, 
     })
 }
 
-fn unpack(lua: &Lua, args: &MultiValue) -> mlua::Result<Result<Vec<Value>, String>> {
-    let prepared =
-        text_at(args, 1, UNPACK).and_then(|format| Ok((format, text_at(args, 2, UNPACK)?)));
-    let (text, data) = match prepared {
+/// The format and the data of `unpack`.
+fn texts(host: Host<'_>, args: &MultiValue) -> Result<(Vec<u8>, Vec<u8>), String> {
+    let (text, data) = (text_at(args, 1, UNPACK)?, text_at(args, 2, UNPACK)?);
+    host.charge((text.len() + data.len()) / COPIED_PER_WORK)?;
+    Ok((text, data))
+}
+
+fn unpack(host: Host<'_>, args: &MultiValue) -> mlua::Result<Result<Vec<Value>, String>> {
+    let (text, data) = match texts(host, args) {
         Ok(prepared) => prepared,
         Err(text) => return Ok(Err(text)),
     };
@@ -304,7 +323,11 @@ fn unpack(lua: &Lua, args: &MultiValue) -> mlua::Result<Result<Vec<Value>, Strin
         };
         position = position.saturating_add(format.padding(item, position));
         let rest = data.get(position..).unwrap_or_default();
-        let length = match length_of(item, rest, &mut values) {
+        let length = length_of(item, rest, &mut values).and_then(|length| {
+            host.charge(ITEM_WORK + length.min(rest.len()))?;
+            Ok(length)
+        });
+        let length = match length {
             Ok(length) => length,
             Err(text) => return Ok(Err(text)),
         };
@@ -321,7 +344,7 @@ fn unpack(lua: &Lua, args: &MultiValue) -> mlua::Result<Result<Vec<Value>, Strin
             Item::Float => values.push(Value::Number(float(bytes, format.little))),
             Item::Double => values.push(Value::Number(double(bytes, format.little))),
             Item::Fixed(_) | Item::Terminated => {
-                values.push(Value::String(lua.create_string(bytes)?));
+                values.push(Value::String(host.lua.create_string(bytes)?));
             }
             Item::Pad | Item::Nothing => {}
         }
@@ -352,12 +375,14 @@ fn double(bytes: &[u8], little: bool) -> f64 {
     }
 }
 
-fn size(args: &MultiValue) -> Result<f64, String> {
+fn size(host: Host<'_>, args: &MultiValue) -> Result<f64, String> {
     const NAME: &str = "size";
     let text = text_at(args, 1, NAME)?;
+    host.charge(text.len() / COPIED_PER_WORK)?;
     let mut format = Format::new(&text);
     let mut position: usize = 0;
     while let Some(item) = format.next() {
+        host.charge(ITEM_WORK)?;
         let item = item.map_err(|text| wrong(text, NAME))?;
         position += format.padding(item, position);
         position += match item {
@@ -374,10 +399,12 @@ fn size(args: &MultiValue) -> Result<f64, String> {
     Ok(position as f64)
 }
 
-pub(crate) fn library(lua: &Lua, bytes_max: usize) -> mlua::Result<Table> {
+pub(crate) fn library(lua: &Lua, channel: &Rc<Channel>, bytes_max: usize) -> mlua::Result<Table> {
     let library = lua.create_table()?;
+    let own = Rc::clone(channel);
     let pack = lua.create_function(move |lua, args: MultiValue| {
-        let packed = pack(&args, bytes_max);
+        let channel = &own;
+        let packed = pack(Host { lua, channel }, &args, bytes_max);
         let packed = packed.map(|bytes| lua.create_string(bytes));
         answer(
             lua,
@@ -388,12 +415,18 @@ pub(crate) fn library(lua: &Lua, bytes_max: usize) -> mlua::Result<Table> {
         )
     })?;
     library.raw_set("pack", pack)?;
-    let unpack = lua.create_function(|lua, args: MultiValue| {
-        let values = unpack(lua, &args)?;
+    let own = Rc::clone(channel);
+    let unpack = lua.create_function(move |lua, args: MultiValue| {
+        let channel = &own;
+        let values = unpack(Host { lua, channel }, &args)?;
         answer_many(lua, values)
     })?;
     library.raw_set("unpack", unpack)?;
-    let size = lua.create_function(|lua, args: MultiValue| answer(lua, size(&args)))?;
+    let own = Rc::clone(channel);
+    let size = lua.create_function(move |lua, args: MultiValue| {
+        let channel = &own;
+        answer(lua, size(Host { lua, channel }, &args))
+    })?;
     library.raw_set("size", size)?;
     Ok(library)
 }

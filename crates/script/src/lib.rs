@@ -11,6 +11,7 @@
 //! - [`host`]: what the host's functions are charged, and the stack that is left to them.
 //! - [`result`]: results of the host's functions.
 //! - [`raise`]: functions that raise errors at their caller's line.
+//! - [`ticking`]: functions of Lua that work on long texts in one piece.
 //! - [`reply`]: replies of commands as Lua values, and a script's result as a reply.
 //! - [`patterns`]: the patterns of `string.find` and its like.
 //! - [`json`], [`pack`], [`layout`], [`bits`]: the libraries `cjson`, `cmsgpack`, `struct`, `bit`.
@@ -32,6 +33,7 @@ mod reply;
 mod result;
 mod sandbox;
 pub mod source;
+mod ticking;
 
 pub use channel::{Answer, Arguments, Event, Job, Limits, Outcome, Program};
 pub use library::{LibraryText, Registered};

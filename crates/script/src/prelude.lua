@@ -235,6 +235,9 @@ for name, f in next, string do
   strings[name] = f
 end
 strings.dump = nil
+for _, name in next, {"format", "sub"} do
+  strings[name] = host.ticks(string[name], host.tick)
+end
 
 -- Patterns are matched by the host, which can be suspended.
 local patterns = host.patterns

@@ -8,7 +8,7 @@ use crate::channel::{Arguments, Channel, Event, Job, Limits, Program};
 use crate::host::{Host, NO_MEMORY};
 use crate::library::{LibraryText, Registered};
 use crate::source::{Flags, Script, TEXT_BYTES_MAX, sha1_hex};
-use crate::{bits, call, json, layout, number, pack, patterns, raise, reply};
+use crate::{bits, call, json, layout, number, pack, patterns, raise, reply, ticking};
 use mlua::ffi::{
     LUA_GCRESTART, LUA_GCSTOP, lua_State, lua_call, lua_createtable, lua_gc, lua_pushlstring,
     lua_rawseti,
@@ -387,8 +387,12 @@ fn host(lua: &Lua, channel: &Rc<Channel>, limits: &Limits) -> mlua::Result<Table
     let own = Rc::clone(channel);
     let tick = lua.create_function(move |lua, ()| own.tick(lua))?;
     host.raw_set("tick", tick)?;
+    let ticks = lua.create_function(|lua, (function, tick): (Function, Function)| {
+        ticking::ticks(lua, function, tick)
+    })?;
+    host.raw_set("ticks", ticks)?;
     host.raw_set("pack", pack::library(lua, channel, bytes_max)?)?;
-    host.raw_set("layout", layout::library(lua, bytes_max)?)?;
+    host.raw_set("layout", layout::library(lua, channel, bytes_max)?)?;
     let own = Rc::clone(channel);
     let json = lua.create_function(move |lua, ()| json::library(lua, &own, bytes_max))?;
     host.raw_set("json", json)?;

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// How often a script is suspended by a clock that looks at each microsecond, while it does `work`.
+/// How often a script is suspended while it does `work`, if its slices are of a microsecond.
 fn slices_of(before: &str, work: &str) -> usize {
     let text = format!("{before} redis.call('begin') {work} redis.call('end')");
     let mut job = job(&text, &[]);
@@ -46,9 +46,63 @@ fn calls_that_work_for_long_are_done_in_slices() {
             "collectgarbage()",
             20,
         ),
+        ("local t = ('b'):rep(1e6)", "struct.size(t)", 100),
+        ("local t = ('x'):rep(1e6)", "struct.pack(t)", 100),
+        ("local t = ('x'):rep(1e6)", "struct.unpack(t, t)", 100),
+        (
+            "local t = ('x'):rep(1e6)",
+            "for n = 1, 40 do struct.unpack('c1', t) end",
+            40,
+        ),
+        (
+            "local t = ('x'):rep(1e5)",
+            "for n = 1, 40 do t:sub(2) end",
+            40,
+        ),
+        (
+            "local t = ('x'):rep(1e5)",
+            "for n = 1, 40 do ('%q'):format(t) end",
+            40,
+        ),
     ] {
         let slices = slices_of(before, work);
         assert!(slices >= least, "{work}: {slices} slices");
+    }
+}
+
+/// They call Lua's own functions in a frame of theirs.
+#[test]
+fn functions_that_look_at_the_clock_have_their_own_errors() {
+    for (text, reply) in [
+        ("return ('abc'):sub(2)", "$2\r\nbc\r\n"),
+        ("return ('x'):rep(9999):sub(-3, -2)", "$2\r\nxx\r\n"),
+        ("return ('%5.1f|%s'):format(0.25, 'x')", "$7\r\n  0.2|x\r\n"),
+        ("return #('%s'):format(('x'):rep(9999))", ":9999\r\n"),
+        (
+            "local ok, why = pcall(function() return (string.sub({}, 1)) end) return why",
+            "bad argument #1 to 'sub' (string expected, got table)",
+        ),
+        (
+            "local ok, why = pcall(function() return (('%d'):format('x')) end) return why",
+            "bad argument #1 to 'format' (number expected, got string)",
+        ),
+    ] {
+        let got = reply_of(text);
+        assert!(got.contains(reply), "{text}: {got}");
+    }
+}
+
+/// A number of millions of zeros was read in one piece.
+#[test]
+fn a_number_in_a_layout_has_few_digits() {
+    for (format, reply) in [
+        ("'i' .. ('0'):rep(31) .. '4'", ":4\r\n"),
+        ("'i' .. ('0'):rep(32) .. '4'", "integral size overflow"),
+        ("'c2147483647'", ":2147483647\r\n"),
+        ("'c2147483648'", "integral size overflow"),
+    ] {
+        let got = reply_of(&format!("return struct.size({format})"));
+        assert!(got.contains(reply), "{format}: {got}");
     }
 }
 
