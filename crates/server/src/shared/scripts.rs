@@ -18,7 +18,8 @@ const CACHE_BYTES: usize = 64 << 20;
 /// milliseconds.
 const TOLD_MAX: usize = 1_024;
 
-/// Interpreters that may wait for being dropped: they hold their memory.
+/// Interpreters that may wait for being dropped before scripts wait for that: they hold their
+/// memory.
 const DISCARDED_MAX: usize = 4;
 
 /// The Redis version whose behaviour clients may expect.
@@ -131,13 +132,25 @@ impl Scripts {
         self.long().retain(|known| !Arc::ptr_eq(known, script));
     }
 
-    /// Drops an interpreter, on another thread if fewer than [`DISCARDED_MAX`] wait for that.
+    /// Drops an interpreter on another thread.
     pub(crate) fn discard(&self, machine: Machine) {
-        if Arc::strong_count(&self.discarded) <= DISCARDED_MAX {
-            let one = Arc::clone(&self.discarded);
-            // If no thread can be had, it is dropped here.
-            let _ = self.discards.give(move || drop((machine, one)));
-        }
+        let one = Arc::clone(&self.discarded);
+        // If no thread can be had, it is dropped here.
+        let _ = self.discards.give(move || drop((machine, one)));
+    }
+
+    /// Whether so many interpreters wait for being dropped that no new one is to be made.
+    pub(crate) fn are_many_discarded(&self) -> bool {
+        Arc::strong_count(&self.discarded) > DISCARDED_MAX
+    }
+
+    /// No interpreter is dropped before the sender is.
+    #[cfg(test)]
+    pub(crate) fn hold_discards(&self) -> std::sync::mpsc::SyncSender<()> {
+        let (open, gate) = std::sync::mpsc::sync_channel(0);
+        let held = self.discards.give(move || gate.recv().unwrap_or_default());
+        held.expect("room for one more");
+        open
     }
 
     /// The function that has run for longest, of those that were suspended.
@@ -160,5 +173,34 @@ impl Scripts {
             killed = Killed::Some;
         }
         killed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// Of more than four that waited, each was dropped by the thread that serves clients: up to 64
+    /// MB of small pieces.
+    #[test]
+    fn all_interpreters_are_dropped_by_another_thread() {
+        const NUMBER: usize = 16;
+        let scripts = Scripts::default();
+        let held = scripts.hold_discards();
+        for _ in 0..NUMBER {
+            let machine = Machine::new(limits(1 << 20)).expect("memory for a stack");
+            scripts.discard(machine);
+        }
+        let waiting = || Arc::strong_count(&scripts.discarded) - 1;
+        assert_eq!(waiting(), NUMBER, "none is dropped here");
+        assert!(scripts.are_many_discarded());
+        drop(held);
+        let began = Instant::now();
+        while waiting() > 0 {
+            assert!(began.elapsed() < Duration::from_secs(60), "{}", waiting());
+            std::thread::yield_now();
+        }
+        assert!(!scripts.are_many_discarded());
     }
 }

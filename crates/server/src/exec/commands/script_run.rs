@@ -229,6 +229,10 @@ fn running_of(
         return Err(Failure::GoesOn);
     }
     let is_killed = scripts.is_killed(client);
+    let lacks_machine = scripts.needs_machine(client) && ctx.shared.scripts.are_many_discarded();
+    if lacks_machine && scripts.has(client) && !is_killed {
+        return Err(Failure::GoesOn); // scripts::S5
+    }
     if let Some(mut running) = scripts.take(client) {
         // Before all that may stop it from being looked at.
         if is_killed {
@@ -254,6 +258,9 @@ fn running_of(
         Entry::Runs => {}
         Entry::Waits => return Err(Failure::GoesOn),
         Entry::Busy => return Err(BUSY),
+    }
+    if lacks_machine {
+        return Err(Failure::GoesOn); // scripts::S5
     }
     if call.flags.declared {
         check_flags(ctx, &session.pin(), call.flags, by_ro)?;

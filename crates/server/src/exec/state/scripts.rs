@@ -3,7 +3,8 @@
 //! - A script that has run for its slice is suspended, and goes on in the next round (`GoesOn`).
 //!   Nothing of it is locked meanwhile: its writes are in its draft. So a long script delays other
 //!   clients of its thread by its slice, and nobody else.
-//! - S1: each script runs its first slice, whatever other scripts there are.
+//! - S1: each script runs its first slice, whatever other scripts there are, once it has an
+//!   interpreter (S5).
 //! - S2: one that does not end in it needs a place among the suspended ones. If all are taken, its
 //!   run is dropped (script_run::L1), and it waits for a place, in the order in which they came;
 //!   after `busy-reply-threshold` it is told `BUSY`. One that has reserved keys needs no place, and
@@ -17,6 +18,9 @@
 //!   its draft, its messages and events, and the copies of its arguments. One that is not shown for
 //!   a while, because of `CLIENT PAUSE`, keeps nobody out; a script or EXEC is shown once more, and
 //!   its run is dropped.
+//! - S5: an interpreter that is not used again is dropped by another thread, because that may take
+//!   tens of milliseconds. While many wait for it, and hold their memory, a script that needs a new
+//!   interpreter waits. That thread waits for nobody, so each of these waits has an end.
 
 use super::client::Db;
 use super::effects::Effects;
@@ -273,6 +277,11 @@ impl Scripts {
             generation,
             memory_bytes,
         })
+    }
+
+    /// Whether another interpreter has to be made for a client's script (S5).
+    pub(crate) fn needs_machine(&self, client: u64) -> bool {
+        self.idle.is_empty() && !self.has_run(client)
     }
 
     pub(crate) fn give_back(&mut self, shared: &Shared, mut machine: Interpreter) {

@@ -2,6 +2,9 @@
 
 use super::*;
 use crate::exec::state::scripts::Running;
+use crate::shared::scripts::limits;
+use duramen_script::Machine;
+use std::time::Instant;
 
 /// Runs a script with these keys and arguments.
 fn eval(s: &mut Session, script: &str, words: &[&str]) -> String {
@@ -459,6 +462,38 @@ fn scripts_that_need_no_place_are_found() {
         duramen_base::planted::with_bug(bug, is_suspended),
         "not found"
     );
+}
+
+/// A script waits until few interpreters hold memory that nobody uses; one that needs no new
+/// interpreter goes on.
+#[test]
+fn scripts_wait_until_old_interpreters_are_dropped() {
+    const REQUEST: &str = "EVAL \"return 7\" 0";
+    let mut s = Server::session(1);
+    let shared = Arc::clone(&s.server.shared);
+    let discard = |number: usize| {
+        for _ in 0..number {
+            let machine = Machine::new(limits(1 << 20)).expect("memory for a stack");
+            shared.scripts.discard(machine);
+        }
+    };
+    let held = shared.scripts.hold_discards();
+    discard(5);
+    assert_eq!(s.ask_part(REQUEST), "");
+    assert_eq!(s.ask_part(REQUEST), "");
+    drop(held);
+    let began = Instant::now();
+    let mut reply = String::new();
+    while reply.is_empty() {
+        assert!(began.elapsed() < Duration::from_secs(60), "it waits on");
+        reply = s.ask_part(REQUEST);
+    }
+    assert_eq!(reply, ":7\r\n");
+    // It has left its interpreter for the next one.
+    let held = shared.scripts.hold_discards();
+    discard(5);
+    s.expect(REQUEST, ":7\r\n");
+    drop(held);
 }
 
 /// Any user with EVAL could raise the alert of a full store.
