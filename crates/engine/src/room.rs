@@ -78,8 +78,8 @@ impl Room {
 impl Guard<'_> {
     /// Sets room aside for the writes of the open step: from here on it cannot fail for want of
     /// memory or disk. Called between [`lock_keys`](Self::lock_keys) and its first write, or under
-    /// an exclusive guard. What the step has met in memory is still there, or was read from flash
-    /// (R5).
+    /// an exclusive guard. All that the step has met in memory is still there, or was read from
+    /// flash (R5).
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::DiskFull`], [`Error::DiskFailed`],

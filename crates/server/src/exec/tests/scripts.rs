@@ -437,7 +437,7 @@ fn arguments_of_suspended_scripts_share_memory() {
     const MEMORY: usize = 16 << 20;
     let mut s = Server::session(1);
     s.expect("CONFIG SET script-memory 16mb", "+OK\r\n");
-    let text = vec![b'v'; 60];
+    let text = [b'v'; 60];
     let mut args = vec![&b"EVAL"[..], b"while true do end", b"0"];
     args.extend(std::iter::repeat_n(&text[..], 100_000));
     let mut request = Vec::new();

@@ -741,7 +741,7 @@ fn room_of(ctx: &Context<'_>, guard: &Guard<'_>, queue: Queue<'_>, may_stop: boo
 }
 
 /// cold::C1: no command of the transaction runs before all entries that it needs are in memory.
-/// What leaves memory while room is sought behind this is read again (engine::room::R5).
+/// Entries that leave memory while room is sought behind this are read again (engine::room::R5).
 fn warm(ctx: &mut Context<'_>, guard: &Guard<'_>, queue: Queue<'_>, watched: &Watches) -> Done {
     if !ctx.local.has_tier() {
         return Ok(());
