@@ -23,7 +23,7 @@
 //! - S6: an entry that a replayed one is compared with may be on flash: it is read first, with no
 //!   lock held and outside, and compared under the lock if its location has not changed.
 //! - S5: its segments get their ids after it began, so they are above a position that
-//!   [`Store::roll_heads`] or [`Store::try_roll_heads`] gave before.
+//!   [`Store::try_roll_heads`] gave before.
 //! - S7: an entry has no effect if the next one of the same call is of the same key and newer,
 //!   or the tombstone of its version: it is the case of S1 in which the newer one came first.
 //!   Backups give the versions of a key as neighbours, oldest first. So a segment's last version
@@ -237,19 +237,11 @@ impl Store {
     /// Closes the segments of all heads and returns a position: later appends are in segments with
     /// higher ids, earlier ones in lower ones. For the creation of a tablet on this server: entries
     /// of an earlier time of the same tablet are below. (A running cleaning pass has lower ids, and
-    /// copies no later entry.) Waits for threads that are writing.
+    /// copies no later entry.)
     ///
-    /// # Panics
-    /// If the store has no log.
-    pub fn roll_heads(&self) -> SegmentId {
-        let position = self.try_roll_heads();
-        self.close_heads_below(position);
-        position
-    }
-
-    /// As [`roll_heads`](Self::roll_heads), for a thread that may not wait for a head (waits::W4):
-    /// a head that another thread is using stays open, and its next appends may be below the
-    /// position. Call [`close_heads_below`](Self::close_heads_below) before the tablet is served.
+    /// It waits for no head (waits::W4): one that another thread is using stays open, and its next
+    /// appends may be below the position. Call [`close_heads_below`](Self::close_heads_below)
+    /// before the tablet is served.
     ///
     /// # Panics
     /// If the store has no log.

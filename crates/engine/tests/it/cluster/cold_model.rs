@@ -181,7 +181,7 @@ impl World {
                     continue;
                 }
                 // A key that was here and is absent now comes back above all its earlier versions
-                // (`roll_heads`, range::watch::W2).
+                // (`try_roll_heads`, range::watch::W2).
                 let version = match self.model.contains_key(&n) {
                     true => 1 + self.random.below(versions + 20),
                     false => versions + 1 + self.random.below(20),

@@ -215,7 +215,7 @@ fn migrate(seed: u64) -> Result<(), String> {
     let keys: Vec<Vec<u8>> = keys_inside(seed).take(300).collect();
     let stores = [source.store.clone(), target.store.clone()];
     let (locked, written) = (AtomicBool::new(false), AtomicU64::new(0));
-    let created = target.store.roll_heads();
+    let created = target.store.try_roll_heads();
     let side = target.store.side_log(SidePlan::default());
     let mut start_again = false;
     std::thread::scope(|scope| {
