@@ -380,10 +380,8 @@ impl Coordinator {
         by: ServerId,
         answer: Option<(ServerAnswer, Vec<u8>)>,
     ) {
-        let recovery = self.recoveries.get_mut(&dead);
-        let recovery = recovery.filter(|recovery| recovery.id == id);
-        let of = recovery.and_then(|of| of.partitions.get_mut(partition as usize));
-        let place = of.map(|partition| &mut partition.place);
+        let of = self.partition_mut(dead, (id, partition));
+        let place = of.map(|of| &mut of.place);
         let is_given = matches!(&place, Some(Place::Given { to, .. }) if *to == by);
         let Some(place) = place.filter(|_| is_given) else {
             if matches!(answer, Some((ServerAnswer::Started, _))) {
@@ -401,6 +399,18 @@ impl Coordinator {
             }
             _ => self.arm_recovery(dead, BUSY_US),
         }
+    }
+
+    /// A partition of this attempt; none if there is a later one (recovery::Y1).
+    pub(super) fn partition_mut(
+        &mut self,
+        dead: ServerId,
+        (id, partition): (RecoveryId, u32),
+    ) -> Option<&mut Partition> {
+        let recovery = self.recoveries.get_mut(&dead)?;
+        let is_this = recovery.id == id;
+        let of = recovery.partitions.get_mut(partition as usize);
+        of.filter(|_| is_this)
     }
 
     pub(super) fn place_mut(&mut self, dead: ServerId, partition: u32) -> Option<&mut Place> {

@@ -131,10 +131,11 @@ impl Coordinator {
         if !matches!(answer, Some((ServerAnswer::Confirmed { .. }, _))) {
             return self.arm_recovery(dead, AGAIN_US);
         }
-        let recovery = self.recoveries.get_mut(&dead);
-        let recovery = recovery.filter(|recovery| recovery.id == id);
-        let of = recovery.and_then(|of| of.partitions.get_mut(partition as usize));
-        let is_its = |of: &&mut Partition| matches!(of.place, Place::TakenBack { from: by, .. } if by == from);
+        let of = self.partition_mut(dead, (id, partition));
+        let is_its = |of: &&mut Partition| {
+            let place = &of.place;
+            matches!(place, Place::TakenBack { from: by, .. } if *by == from)
+        };
         let Some(of) = of.filter(is_its) else {
             return;
         };

@@ -85,8 +85,8 @@ fn nobody_gets_it_before_it_is_given_back() {
     assert_ne!(second.to, first.to);
 }
 
-/// Nobody recovered anything if all that were heard were drained: a master that is not drained, and
-/// not heard, counted as one that could.
+/// A master that was not drained and not heard kept drained ones from standing in. So if all heard
+/// masters were drained, nothing was recovered.
 #[test]
 fn who_is_not_heard_gets_nothing_to_recover() {
     for (n, are_drained) in (0..3).flat_map(|n| [(n, false), (n, true)]) {
