@@ -2,7 +2,7 @@
 //! value.
 #![no_main]
 
-use duramen_server::config::{SETTINGS, ServerConfig, Setting};
+use duramen_config::{SETTINGS, ServerConfig, Setting};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

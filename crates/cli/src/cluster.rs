@@ -21,7 +21,7 @@ use crate::failure::Failure;
 use crate::login::LoginArgs;
 use clap::{Args, Subcommand};
 use duramen_client::{Admin, AdminAnswer, Client, Error, Options};
-use duramen_server::ServerError;
+use duramen_config::ServerError;
 use duramen_wire::native::message::{
     BalanceStatus, MembersHealth, Overview, PAGE_TABLETS_MAX, Status, Wait,
 };
@@ -78,12 +78,12 @@ pub(crate) struct ClusterArgs {
 
 /// Reads the token in a file, as servers do; empty if there is no file.
 fn token(file: Option<&Path>) -> Result<Vec<u8>, ServerError> {
-    file.map_or_else(|| Ok(Vec::new()), duramen_server::config::read_token)
+    file.map_or_else(|| Ok(Vec::new()), duramen_config::read_token)
 }
 
 /// Parses `64mb`, `1gb` or plain bytes.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
-    let bytes = duramen_server::config::parse_size(text);
+    let bytes = duramen_config::parse_size(text);
     bytes
         .ok_or_else(|| format!("`{text}` is not a size: write bytes, or a number and kb, mb or gb"))
 }

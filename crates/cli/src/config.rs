@@ -5,9 +5,9 @@
 //! setting.
 
 use clap::{Arg, ArgMatches, Subcommand};
-use duramen_server::config::file::{self, Entry};
-use duramen_server::config::{Kind, MemoryLimit, SETTINGS, Setting, hint, redis_line_hint};
-use duramen_server::{Server, ServerConfig};
+use duramen_config::file::{self, Entry};
+use duramen_config::{Kind, MemoryLimit, SETTINGS, ServerConfig, Setting, hint, redis_line_hint};
+use duramen_server::Server;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -347,8 +347,8 @@ fn help(setting: &Setting) -> String {
     match setting.kind {
         Kind::Size { min, max } | Kind::Memory { min, max } => notes.push(format!(
             "{} to {}",
-            duramen_server::config::format_size(min),
-            duramen_server::config::format_size(max)
+            duramen_config::format_size(min),
+            duramen_config::format_size(max)
         )),
         Kind::Number { min, max } if max < i64::MAX => {
             notes.push(

@@ -4,7 +4,7 @@
 use crate::failure::Failure;
 use clap::Args;
 use duramen_client::Login;
-use duramen_server::config::file;
+use duramen_config::file;
 use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, tcgetattr, tcsetattr};
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write as _};

@@ -176,8 +176,8 @@ fn refuse(error: &clap::Error) -> ! {
     let name = flag.trim_start_matches('-').split(' ').next();
     let name = name.unwrap_or_default();
     let value = text(ContextKind::InvalidValue).unwrap_or_default();
-    let advice = match duramen_server::config::value_hint(name, value) {
-        "" => duramen_server::config::redis_hint(name),
+    let advice = match duramen_config::value_hint(name, value) {
+        "" => duramen_config::redis_hint(name),
         hint => Some(format!("{value}{hint}")),
     };
     let Some(advice) = advice else { error.exit() };
@@ -195,7 +195,7 @@ fn refuse(error: &clap::Error) -> ! {
 }
 
 fn main() -> ExitCode {
-    duramen_server::heap::settle();
+    duramen_config::heap::settle();
     up::tie_to_parent();
     die_of_panics();
     survive_file_limit();

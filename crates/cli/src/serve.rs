@@ -10,8 +10,8 @@ use crate::failure::{EXIT_FAILED, EXIT_STUCK};
 use crate::login::LoginArgs;
 use crate::{log, notify};
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use duramen_server::config::{ConfigFile, Level, LogFormat};
-use duramen_server::{Addresses, Server, ServerConfig, ServerError};
+use duramen_config::{ConfigFile, Level, LogFormat, ServerConfig, ServerError};
+use duramen_server::{Addresses, Server};
 use duramen_tls::LoadError;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -371,15 +371,15 @@ fn live(
     }
     let page_bytes = match server.shared().store().stats().page_bytes {
         0 => "not known yet".to_owned(),
-        bytes => duramen_server::config::format_size(bytes),
+        bytes => duramen_config::format_size(bytes),
     };
     let copies_max = server.shared().copies().bytes_max;
     tracing::info!(
-        memory = duramen_server::config::format_size(config.memory_bytes),
+        memory = duramen_config::format_size(config.memory_bytes),
         write_level = config.write_level().name(),
         dir = dir.map(|dir| dir.display().to_string()),
         page_bytes,
-        log_buffers = (copies_max > 0).then(|| duramen_server::config::format_size(copies_max)),
+        log_buffers = (copies_max > 0).then(|| duramen_config::format_size(copies_max)),
         threads = server.shared().threads.len(),
         start_ms = started.elapsed().as_millis() as u64,
         "serving"

@@ -13,9 +13,8 @@ mod http;
 mod metrics;
 mod process_metrics;
 
-use crate::config::ServerConfig;
-use crate::error::ServerError;
 use crate::shared::Shared;
+use duramen_config::{ServerConfig, ServerError};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;

@@ -13,10 +13,8 @@
 //! thread exchanges the text for an empty one. It is woken by the first line after it had none.
 //! After a write it sleeps for a moment, so many records cost one wake and one write.
 
-use crate::config::{AuditKeys, ServerConfig};
-use crate::error::ServerError;
-use crate::seldom::seldom;
 use duramen_base::open::open_log;
+use duramen_config::{AuditKeys, ServerConfig, ServerError, seldom};
 use ring::hmac;
 use std::fmt::{Display, Write as _};
 use std::fs::{File, OpenOptions};
@@ -79,8 +77,8 @@ pub(crate) struct Record<'a> {
 pub(crate) struct Audit {
     /// None: it is off.
     lines: Option<Arc<Lines>>,
-    /// The chosen classes, by position in [`AUDIT_CLASSES`](crate::config::AUDIT_CLASSES). Relaxed:
-    /// a change holds from some request on.
+    /// The chosen classes, by position in [`AUDIT_CLASSES`](duramen_config::AUDIT_CLASSES).
+    /// Relaxed: a change holds from some request on.
     classes: AtomicU32,
     ended: Mutex<Option<Receiver<()>>>,
 }
@@ -186,7 +184,7 @@ impl Audit {
         self.lines.is_some()
     }
 
-    /// The chosen classes, one bit for each of [`AUDIT_CLASSES`](crate::config::AUDIT_CLASSES);
+    /// The chosen classes, one bit for each of [`AUDIT_CLASSES`](duramen_config::AUDIT_CLASSES);
     /// 0 if the log is off.
     #[inline]
     pub(crate) fn classes(&self) -> u32 {

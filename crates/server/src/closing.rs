@@ -7,8 +7,8 @@
 //!   crash, and nothing acknowledged is lost.
 
 use crate::durability::Durability;
-use crate::error::ServerError;
 use crate::shared::{Shared, Stop};
+use duramen_config::ServerError;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 

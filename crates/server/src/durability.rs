@@ -7,13 +7,11 @@ mod place;
 
 pub(crate) use place::SnapshotPaths;
 
-use crate::config::ServerConfig;
-use crate::error::ServerError;
-use crate::seldom::seldom;
 use duramen::internals::{LogWriter, Repair, RepairStep};
 use duramen::{DiskState, DurabilityStats, Store};
 use duramen_base::ids::Level;
 use duramen_base::private::is_open_to_others;
+use duramen_config::{ServerConfig, ServerError, seldom};
 use duramen_engine::{Log, Position};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -161,7 +159,7 @@ pub(crate) fn warn_if_open_to_others(dir: &Path) {
 /// not mounted.
 pub(crate) fn warn_if_not_mounted(dir: &Path) {
     if !dir.join("superblock").exists()
-        && let Some(point) = crate::mounts::missing_above(dir)
+        && let Some(point) = duramen_config::mounts::missing_above(dir)
     {
         tracing::warn!(
             dir = %dir.display(),

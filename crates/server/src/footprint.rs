@@ -6,9 +6,8 @@
 //! - Y2: the sum of the parts is resident memory. Not counted: the stacks of threads. Counted
 //!   although not resident: memory that was allocated and never touched.
 
-use crate::heap;
-use crate::process;
 use crate::shared::Shared;
+use duramen_config::{heap, process};
 use duramen_engine::{MemoryReport, Store};
 
 pub(crate) struct Footprint {

@@ -9,27 +9,17 @@
 
 mod admin;
 mod audit;
-mod clock;
 mod closing;
 pub mod cluster;
-pub mod config;
 pub mod durability;
-mod error;
 pub mod exec;
 mod footprint;
-pub mod heap;
-mod mounts;
 mod native;
-pub mod outcome;
 mod pace;
-mod process;
 mod reactor;
-mod seldom;
 mod server;
 pub mod shared;
 mod tier;
 
-pub use config::ServerConfig;
-pub use error::ServerError;
 pub use server::{Addresses, Server};
 pub use tier::Tier;

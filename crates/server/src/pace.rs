@@ -10,8 +10,8 @@
 //!   request that works long and meets little adds its work (`Local::work`).
 //! - P4: the time of a turn is processor time. The clock says when that has to be read.
 
-use crate::clock;
 use duramen_base::planted::{Bug, has_bug};
+use duramen_config::clock;
 use std::time::{Duration, Instant};
 
 /// The time of all turns of a round. A turn ends after the request in which its part of the time is

@@ -44,15 +44,12 @@ pub(crate) use listener::{Listeners, bind};
 pub(crate) use standby::Standby;
 pub(crate) use unix::{SocketFile, listen_at};
 
-use crate::clock;
-use crate::config::Poll;
-use crate::error::ServerError;
 use crate::exec::{Executor, Verdict};
-use crate::seldom::seldom;
 use crate::shared::{ConfigCache, Message, Running, Shared, Stop, ThreadShared};
 use accept::SpareFd;
 use connection::{Connection, WaitsFor};
 use duramen_base::spin::{IdleMode, Spinner, Spinning};
+use duramen_config::{Poll, ServerError, clock, seldom};
 use flash::Flash;
 use hold::HeldConnections;
 use input::InputBuffer;

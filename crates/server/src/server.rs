@@ -3,17 +3,16 @@
 use crate::admin::Admin;
 use crate::closing;
 use crate::cluster::{Lifeline, Ports, is_home};
-use crate::config::{ConfigFile, MemoryLimit, ServerConfig, format_size};
 use crate::durability::{Durability, Progress};
-use crate::error::ServerError;
 use crate::exec::{catalog, restore_databases, restore_functions};
-use crate::process::raise_file_limit;
 use crate::reactor::{Listeners, Reactor, SocketFile, Standby, bind, listen_at};
 use crate::shared::{Shared, Stop};
 use crate::tier::Tier;
 use duramen_backup::Backup;
 use duramen_backup::os::OsDisk;
 use duramen_cipher::KeySource;
+use duramen_config::process::raise_file_limit;
+use duramen_config::{ConfigFile, MemoryLimit, ServerConfig, ServerError, format_size};
 use duramen_engine::{Options, Store};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -53,8 +52,8 @@ impl Addresses {
 /// A server in this process. Dropping it stops it at once.
 ///
 /// ```
-/// use duramen_server::config::Level;
-/// use duramen_server::{Server, ServerConfig};
+/// use duramen_config::{Level, ServerConfig};
+/// use duramen_server::Server;
 /// let config = ServerConfig {
 ///     level: Some(Level::Memory), // no data directory: nothing outlasts this process
 ///     port: 0,

@@ -40,7 +40,6 @@ mod reserved;
 pub(crate) mod scripts;
 mod settings;
 pub(crate) mod slow_log;
-mod tls;
 pub(crate) mod totals;
 pub(crate) mod tracking;
 mod watch;
@@ -61,20 +60,19 @@ pub(crate) use outbox::{BATCH_BYTES, MESSAGE_BYTES_MAX};
 use pipeline_turn::PipelineTurn;
 pub(crate) use refusals::Origin;
 pub use settings::{Changes, ConfigCache};
-pub use tls::Certificates;
 pub use watch::Beat;
 pub(crate) use watch::{Ending, Running};
 
 use crate::audit::Audit;
-use crate::config::{ConfigFile, ServerConfig};
 use crate::durability::{Durability, Progress};
-use crate::error::ServerError;
 use crate::tier::Tier;
 use duramen_acl::{Catalog, Logins};
 use duramen_backup::{Backup, Copies};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::waiters::Waiters;
 use duramen_cipher::KeyId;
+use duramen_config::certificates::Certificates;
+use duramen_config::{ConfigFile, ServerConfig, ServerError};
 use duramen_engine::flash::FlashStats;
 use duramen_engine::{EntryDamage, Store, TableId};
 use duramen_tls::Session;
@@ -599,7 +597,7 @@ impl Shared {
 
     /// The state of each thread, as a table: for `DURAMEN.STUCK`, `/livez` and the log.
     pub fn table_of_waits(&self) -> String {
-        let now_ms = crate::clock::now_ms();
+        let now_ms = duramen_config::clock::now_ms();
         let mut table = "thread        away_ms  state\n".to_owned();
         for (name, beat) in self.beats() {
             let (away_ms, state) = match beat.away_ms(now_ms) {
@@ -617,7 +615,7 @@ impl Shared {
 
     /// Whether a thread is stuck. Clients and threads that need it then wait.
     pub fn is_stuck(&self) -> bool {
-        let now_ms = crate::clock::now_ms();
+        let now_ms = duramen_config::clock::now_ms();
         let mut away_ms = self.beats().filter_map(|(_, beat)| beat.away_ms(now_ms));
         away_ms.any(|away_ms| away_ms >= self.stuck_after_ms())
     }
@@ -635,7 +633,7 @@ impl Shared {
     /// How long the oldest held reply of any thread has waited, in milliseconds; 0 = no reply is
     /// held. After replies were given up, since when: until they would be acknowledged.
     pub fn replies_held_ms(&self) -> u64 {
-        let now_ms = crate::clock::now_ms();
+        let now_ms = duramen_config::clock::now_ms();
         let held_ms = |thread: &ThreadShared| match thread.counters.held_since_ms.get() {
             0 => 0,
             since_ms => now_ms.saturating_sub(since_ms),

@@ -13,9 +13,7 @@
 
 mod encrypted;
 
-use crate::config::{FETCH_BYTES_MIN, ServerConfig};
-use crate::error::ServerError;
-use crate::seldom::seldom;
+use duramen_config::{FETCH_BYTES_MIN, ServerConfig, ServerError, seldom};
 use duramen_disk::{Device, Error, FileDevice, SpanReader, UNIT_BYTES};
 use duramen_engine::flash::FlashOptions;
 use std::fs::Metadata;

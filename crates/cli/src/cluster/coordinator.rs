@@ -8,11 +8,11 @@ use crate::login::first_line;
 use crate::notify;
 use crate::signals::{self, Order};
 use clap::Args;
+use duramen_config::ServerError;
 use duramen_coordinator::{
     ChosenSetting, Error, EtcdAccess, Options, Role, Running, Stopper, StoreSpec,
 };
 use duramen_format::superblock::CLUSTER_BYTES_MAX;
-use duramen_server::ServerError;
 use duramen_tls::{Identity, LoadError, Settings};
 use duramen_wire::native::message::{ClusterSettings, ReplicaLayout};
 use signal_hook::iterator::Signals;

@@ -126,9 +126,9 @@ Exit codes: 0 stopped by a signal, 2 wrong usage, 5 could not start, 6 stopped b
 
 fn setting(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
-    let known = duramen_server::config::Setting::find(name);
+    let known = duramen_config::Setting::find(name);
     if known.is_none() {
-        let hint = duramen_server::config::hint(name);
+        let hint = duramen_config::hint(name);
         return Err(format!("unknown setting `{name}`; {hint}"));
     }
     Ok((name.to_owned(), value.to_owned()))

@@ -1,7 +1,7 @@
 //! Sources, precedence and errors of settings.
 
 use super::*;
-use duramen_server::config::Mode;
+use duramen_config::Mode;
 
 fn file(text: &str) -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().expect("temporary file");

@@ -2,8 +2,7 @@
 //! mistyped one that it would create.
 
 use duramen_backup::os::{SUPERBLOCK, is_snapshot};
-use duramen_server::ServerConfig;
-use duramen_server::config::{DIR_DEFAULT, DiskMode, Mode};
+use duramen_config::{DIR_DEFAULT, DiskMode, Mode, ServerConfig};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};

@@ -9,8 +9,6 @@
 //!   those of the same address there.
 
 use crate::audit::{Outcome, Record};
-use crate::clock::now_ms;
-use crate::config::ClientAuth;
 use crate::shared::acl::Reason;
 use crate::shared::{Origin, Shared};
 use axum::Extension;
@@ -20,6 +18,8 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use duramen_acl::basic::{CHALLENGE, Login, parse};
 use duramen_acl::{LoginError, User};
+use duramen_config::ClientAuth;
+use duramen_config::clock::now_ms;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

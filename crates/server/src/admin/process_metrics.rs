@@ -1,7 +1,7 @@
 //! The kernel's figures of this process, as metrics under the names that all programs use.
 
 use super::exposition::{counter, gauge};
-use crate::process::{cpu_time, memory, open_files, open_files_max, start_time, threads};
+use duramen_config::process::{cpu_time, memory, open_files, open_files_max, start_time, threads};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use std::fmt;

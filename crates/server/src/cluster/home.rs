@@ -12,7 +12,6 @@
 //! - Y2: the directory of a single server, or of another cluster, is left unchanged.
 
 use super::identity::{self, Content, FILE};
-use crate::error::ServerError;
 use duramen_backup::disk::keyed;
 use duramen_backup::os::OsDisk;
 use duramen_backup::{Backup, Error, Expected, Geometry, Identity, Mode};
@@ -20,6 +19,7 @@ use duramen_base::ids::{ClusterId, ServerId};
 use duramen_base::private::make_dir;
 use duramen_base::units::MIB;
 use duramen_cipher::KeySource;
+use duramen_config::ServerError;
 use duramen_wire::native::message::ClusterSettings;
 use std::hash::{BuildHasher, Hasher};
 use std::path::{Path, PathBuf};

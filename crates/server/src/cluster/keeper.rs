@@ -13,11 +13,11 @@
 
 use super::life::{Mail, prefer};
 use super::workers::{Workers, spawn};
-use crate::clock::now_ms;
-use crate::error::ServerError;
 use crate::shared::{Clock, ConfigCache, Shared};
 use duramen_backup::Error;
 use duramen_base::ids::ServerId;
+use duramen_config::ServerError;
+use duramen_config::clock::now_ms;
 use duramen_net::{ConnectionId, Event, Handle, Hub, Incoming, Message, Options, Payload};
 use duramen_node::{BackupService, NodeOutput, ReplicaWasRead, RequestId, Task};
 use duramen_wire::native::Slice;

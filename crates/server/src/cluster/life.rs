@@ -17,15 +17,14 @@ use super::local_clients::LocalClients;
 use super::node_thread::{NodeThread, Parts};
 use super::silence::Silence;
 use super::workers::{Chores, Workers, spawn};
-use crate::config::ServerConfig;
 use crate::durability::{warn_if_not_mounted, warn_if_open_to_others};
-use crate::error::ServerError;
 use crate::shared::{Clock, CoordinatorQuestion, MemberStatus};
 use crate::shared::{Shared, Stop};
 use crate::tier::Tier;
 use duramen_backup::Backup;
 use duramen_base::ids::{ClusterId, Level, ServerId};
 use duramen_base::units::MIB;
+use duramen_config::{ServerConfig, ServerError};
 use duramen_net::{Event, Handle, Hub, Message, Options, Payload, Reason};
 use duramen_node::{Candidate, JobDone, Node, NodeOptions, NodeOutput, RequestId};
 use duramen_wire::native::codec::{

@@ -21,14 +21,14 @@ use super::life::{Mail, SAY_AGAIN, advised};
 use super::local_clients::LocalClients;
 use super::silence::Silence;
 use super::workers::{Chores, Workers};
-use crate::clock::now_ms;
 use crate::durability::Durability;
-use crate::error::ServerError;
 use crate::shared::{Background, Message, Shared, Stop};
 use crate::shared::{Clock, MemberStatus, Membership};
 use crate::tier::Tier;
 use duramen::Store;
 use duramen_base::ids::{ClusterId, ServerId};
+use duramen_config::ServerError;
+use duramen_config::clock::now_ms;
 use duramen_net::{self as net, ConnectionId, Event, Hub, Payload, Reason};
 use duramen_node::{
     BackupService, Clients, Input, Node, NodeInput, NodeOutput, PeerCall, RequestId, Token,

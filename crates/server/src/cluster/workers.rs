@@ -3,9 +3,9 @@
 //! **Concurrency**: a queue behind one lock; a working thread does not hold it.
 
 use super::life::Mail;
-use crate::error::ServerError;
 use duramen_backup::{Backup, Error};
 use duramen_base::ids::ServerId;
+use duramen_config::ServerError;
 use duramen_net::Handle;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

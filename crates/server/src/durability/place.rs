@@ -1,9 +1,9 @@
 //! The paths of a snapshot: where it is written, and the place of the last complete one.
 
 use super::Target;
-use crate::config::{DiskMode, ServerConfig};
 use duramen::internals::{finish_removal, is_copy, remove_copy, store_of};
 use duramen_base::private::make_dir;
+use duramen_config::{DiskMode, ServerConfig};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 

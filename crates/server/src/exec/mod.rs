@@ -45,12 +45,12 @@ pub(crate) use state::tracking::{ClientTracking, Scope, write_broken, write_inva
 pub(crate) use state::wait::Until as WaitUntil;
 pub use state::wait::{State as WaitState, Wait};
 
-use crate::error::ServerError;
 use crate::pace::TURN_TIME;
 use crate::shared::Shared;
 use crate::shared::pubsub::Kind;
 use batch::{Group, Position};
 pub use batch::{OUT_BYTES_PER_TURN, Turn};
+use duramen_config::ServerError;
 use duramen_engine::{Session, Store, TableId};
 use duramen_node::Route;
 use request::routing::has_left;

@@ -20,13 +20,12 @@
 //!   one denial per reason, however many of its operations are refused.
 
 use crate::audit::{Outcome as AuditOutcome, Record};
-use crate::clock;
-use crate::config::AUDIT_CLASSES;
 use crate::exec::{Client, Spec, client_origin, find_command};
 use crate::shared::Shared;
 use crate::shared::acl::Reason;
 use duramen_acl::{Access, Denied, LoginError, User};
 use duramen_base::ids::TableId;
+use duramen_config::{AUDIT_CLASSES, clock};
 use duramen_wire::native::codec::Parts;
 use duramen_wire::native::message::{Amount, Login, Operation, Request, Single};
 use std::cell::OnceCell;
@@ -378,8 +377,8 @@ pub(super) fn log_in(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Level, ServerConfig};
     use crate::shared::ClientRecord;
+    use duramen_config::{Level, ServerConfig};
     use duramen_engine::{Options, Store};
     use duramen_wire::native::codec::{
         Envelope, MultiRequest, Parsed, decode_request, parse_frame,

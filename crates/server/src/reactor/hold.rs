@@ -42,11 +42,10 @@
 use super::connection::{Connection, WaitsFor};
 use super::slots::Token;
 use super::{Reactor, Timespec, ZERO};
-use crate::clock;
 use crate::exec::{Effects, Wait, WaitState};
-use crate::seldom::seldom;
 use crate::shared::latency::Event;
 use duramen_base::ids::Level;
+use duramen_config::{clock, seldom};
 use duramen_wire::resp::{Encoder, Protocol, ReplySkipper};
 use std::sync::Arc;
 use std::time::Duration;

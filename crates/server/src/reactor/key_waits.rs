@@ -21,8 +21,8 @@ use super::Reactor;
 use super::connection::{Connection, WaitsFor};
 use super::input::Received;
 use super::slots::Token;
-use crate::clock;
 use crate::exec::AGAIN_MS;
+use duramen_config::clock;
 use std::collections::BTreeSet;
 
 /// Bytes of the request that waits and of those behind it from which nothing more is received. The

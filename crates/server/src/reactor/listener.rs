@@ -1,7 +1,6 @@
 //! Listening sockets: one per address and thread, sharing the port by SO_REUSEPORT.
 
-use crate::config::ServerConfig;
-use crate::error::ServerError;
+use duramen_config::{ServerConfig, ServerError};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 use std::net::SocketAddr;

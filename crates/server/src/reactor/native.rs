@@ -12,8 +12,8 @@ use super::local::Local;
 use super::slots::Token;
 use crate::exec::Verdict;
 use crate::native::{Executor, Framed, Turn, emptied};
-use crate::seldom::seldom;
 use duramen_base::ids::ServerId;
+use duramen_config::seldom;
 use duramen_wire::native::codec::{
     CLIENT_FRAME_BYTES_MAX, Envelope, FrameError, HEADER_BYTES, Kind, Parsed, Trouble,
     encode_trouble, parse_frame,

@@ -3,8 +3,8 @@
 use super::connection::{Connection, KEPT_BYTES_MAX, Sent, WaitsFor};
 use super::slots::Token;
 use super::{Reactor, Verdict};
-use crate::heap::Freed;
-use crate::seldom::seldom;
+use duramen_config::heap::Freed;
+use duramen_config::seldom;
 use std::sync::atomic::Ordering;
 
 /// Buffers up to this length are lent to any connection.

@@ -7,7 +7,7 @@ use super::input::Source;
 use super::slots::{Slots, Token};
 use super::{Reactor, Verdict};
 use crate::exec::Turn;
-use crate::seldom::seldom;
+use duramen_config::seldom;
 use duramen_wire::resp::{
     Consumed, Encoder, Limits, ParseState, Protocol, ProtocolError, Requests,
 };

@@ -13,7 +13,7 @@
 //!   stands by, unless that one replaces a thread whose commit has not ended: then the commit of
 //!   this reactor's thread cannot begin either.
 
-use crate::clock;
+use duramen_config::clock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -15,7 +15,7 @@
 use super::Reactor;
 use super::connection::{Connection, Sent};
 use super::input::{JOIN_BYTES_MAX, RECEIVE_BYTES, Received, Source};
-use crate::seldom::seldom;
+use duramen_config::seldom;
 use duramen_tls::{Plain, ROOM_BYTES_MIN, Session, TlsError};
 use rustix::net::SendFlags;
 

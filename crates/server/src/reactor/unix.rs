@@ -7,8 +7,7 @@
 //!   another file has taken its place.
 
 use super::listener::Listener;
-use crate::config::ServerConfig;
-use crate::error::ServerError;
+use duramen_config::{ServerConfig, ServerError};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -113,7 +112,7 @@ fn make_room(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::AccessConfig;
+    use duramen_config::AccessConfig;
     use std::os::unix::fs::PermissionsExt as _;
     use std::os::unix::net::{UnixListener, UnixStream};
 

@@ -16,11 +16,10 @@
 
 use super::membership::UNFIT_ANSWER;
 use super::{ClientRecord, Membership, Message, Shared};
-use crate::config::file::{USERS_BYTES_MAX, bytes_of, write_private};
-use crate::config::{ClientAuth, ServerConfig};
-use crate::error::ServerError;
 use duramen_acl::{Catalog, User, Users};
 use duramen_base::open::open_to_read;
+use duramen_config::file::{USERS_BYTES_MAX, bytes_of, write_private};
+use duramen_config::{ClientAuth, ServerConfig, ServerError};
 use duramen_wire::native::message::{ClusterUsers, CoordinatorAnswer, ToCoordinator};
 use std::collections::VecDeque;
 use std::os::unix::fs::MetadataExt as _;

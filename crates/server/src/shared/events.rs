@@ -2,7 +2,7 @@
 
 use super::Shared;
 use super::pubsub::{Kind, Publisher};
-use crate::config::EventClasses;
+use duramen_config::EventClasses;
 use duramen_engine::{Departure, TableId};
 
 /// Something that has happened to a key, for subscribers of keyspace events.

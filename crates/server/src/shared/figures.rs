@@ -2,9 +2,9 @@
 //! `INFO`, the metrics page, `/memory` and `/cluster` show them by these tables.
 
 use super::{MemberStatus, Shared, ThreadCounters};
-use crate::config::Mode;
 use Value::{Count, Flag, Ratio, Time};
 use duramen::{DiskState, DurabilityStats};
+use duramen_config::Mode;
 use duramen_engine::Stats;
 use duramen_engine::flash::FlashStats;
 use duramen_node::View;

@@ -12,7 +12,7 @@
 //! 10 ms.
 
 use super::{Incoming, Message, NativeStart, Shared};
-use crate::seldom::seldom;
+use duramen_config::seldom;
 use duramen_shm::{Rings, memory_bytes, send_with_fd};
 use duramen_wire::native::codec::{Envelope, Kind, Trouble, encode_rings, encode_trouble};
 use rustix::net::SendFlags;

@@ -1,7 +1,7 @@
 //! Messages to a reactor thread, from any thread.
 
 use super::pubsub::{CROWDED_BYTES, Kind, POSTED_BYTES_MAX, Publication};
-use crate::error::ServerError;
+use duramen_config::ServerError;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,9 +1,8 @@
 //! Changes of `memory` while the server runs.
 
 use super::Shared;
-use crate::config::{MemoryLimit, ServerConfig, format_size};
-use crate::error::ServerError;
 use duramen_base::units::MIB;
+use duramen_config::{MemoryLimit, ServerConfig, ServerError, format_size};
 use duramen_engine::Error;
 
 impl Shared {

@@ -3,7 +3,7 @@
 use super::Shared;
 use super::acl::{Denial, Reason};
 use crate::audit::{Outcome, Record};
-use crate::config::AUDIT_CLASSES;
+use duramen_config::AUDIT_CLASSES;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Maximum bytes of a user's name in the logs: a failed login may name any.

@@ -5,12 +5,11 @@
 //!   settings are checked together, so [`ServerConfig::check`] allows every state that is ever
 //!   visible.
 
-use super::tls::NewCertificates;
 use super::{Message, Shared};
-use crate::config::{SETTINGS, ServerConfig, Setting, format_size};
-use crate::error::ServerError;
-use crate::process::raise_file_limit;
 use duramen_base::ids::Level;
+use duramen_config::certificates::NewCertificates;
+use duramen_config::process::raise_file_limit;
+use duramen_config::{SETTINGS, ServerConfig, ServerError, Setting, format_size};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;

@@ -29,7 +29,7 @@
 
 use super::mailbox::{Invalid, Invalidation, Message};
 use super::{Background, Shared, ThreadShared};
-use crate::clock;
+use duramen_config::clock;
 use duramen_engine::{Error, Store, TableId, Written};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};

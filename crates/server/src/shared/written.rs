@@ -2,10 +2,9 @@
 //! flush before a stop have their own threads.
 
 use super::{Message, Shared, Stop};
-use crate::config::ConfigFile;
 use crate::durability::{Durability, Job, Target};
-use crate::outcome::Outcome;
-use crate::seldom::seldom;
+use duramen_config::outcome::Outcome;
+use duramen_config::{ConfigFile, seldom};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 

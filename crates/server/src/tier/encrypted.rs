@@ -5,8 +5,8 @@
 //!   process that wrote it.
 //! - E2: a read by io_uring is decrypted by the reader ([`Device::decrypt`]), every other one here.
 
-use crate::error::ServerError;
 use duramen_cipher::{SECTOR_BYTES, SectorCipher, StoreKey};
+use duramen_config::ServerError;
 use duramen_disk::{Aligned, Device, FileDevice};
 use std::fs::Metadata;
 use std::io;

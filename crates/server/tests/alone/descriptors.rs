@@ -1,7 +1,8 @@
 //! No file descriptors left: the limit applies to the whole process.
 
 use crate::alone;
-use duramen_server::{Server, ServerConfig};
+use duramen_config::ServerConfig;
+use duramen_server::Server;
 use rustix::net::{AddressFamily, SocketType, connect, socket};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{Read, Write};
@@ -14,7 +15,7 @@ use std::time::Duration;
 fn clients_are_turned_away_when_descriptors_run_out() {
     let _alone = alone();
     let server = Server::start(ServerConfig {
-        level: Some(duramen_server::config::Level::Memory),
+        level: Some(duramen_config::Level::Memory),
         port: 0,
         admin: false,
         threads: 1,

@@ -5,7 +5,7 @@ use crate::alone;
 use crate::cluster::{Cluster, wait_until};
 use duramen_client::asynchronous::{AsyncClient, wait};
 use duramen_client::{Client, Error};
-use duramen_server::config::Poll;
+use duramen_config::Poll;
 
 fn start() -> Cluster {
     Cluster::with(None, |config| {

@@ -1,8 +1,9 @@
 //! Admin HTTP over a real socket: pages, states, limits.
 
+use duramen_config::ServerConfig;
 use duramen_engine::TableId;
+use duramen_server::Server;
 use duramen_server::shared::Stop;
-use duramen_server::{Server, ServerConfig};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ fn start_with(change: impl FnOnce(&mut ServerConfig)) -> Server {
 
 fn config_with(change: impl FnOnce(&mut ServerConfig)) -> ServerConfig {
     let mut config = ServerConfig {
-        level: Some(duramen_server::config::Level::Memory),
+        level: Some(duramen_config::Level::Memory),
         port: 0,
         admin_port: 0,
         threads: 2,

@@ -2,10 +2,10 @@
 //! requests wait.
 
 use duramen_base::ids::{KeyRange, MapVersion, ServerId, TableId, TabletsVersion};
+use duramen_config::{EventClasses, Level, ServerConfig};
 use duramen_node::{Clients, Map, Ranges, ReadUntil, View};
-use duramen_server::config::{EventClasses, Level};
+use duramen_server::Server;
 use duramen_server::shared::{Clock, MemberStatus, Membership};
-use duramen_server::{Server, ServerConfig};
 use duramen_wire::native::message::{Addresses, TableEntry, TabletMap, TabletRoute};
 use std::cell::Cell;
 use std::io::{ErrorKind, Read, Write};

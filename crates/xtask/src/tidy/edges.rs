@@ -48,9 +48,11 @@ const BELOW: &[(&str, &[&str])] = &[
         ],
     ),
     ("duramen-node", &["duramen"]),
+    ("duramen-config", &["duramen", "duramen-shm", "duramen-tls"]),
     (
         "duramen-server",
         &[
+            "duramen-config",
             "duramen-node",
             "duramen-acl",
             "duramen-metastore",

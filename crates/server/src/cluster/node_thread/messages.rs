@@ -105,8 +105,8 @@ fn publish_all(shared: &Shared, batch: &[u8], wait_max: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::ServerConfig;
     use crate::shared::pubsub::CROWDED_BYTES;
+    use duramen_config::ServerConfig;
     use duramen_wire::native::codec::append_publication;
 
     /// Batches of other members were delivered, and answered, however many messages waited here.

@@ -2,7 +2,6 @@
 //! replies. Only requests off the fast path are checked here.
 
 use crate::audit::Outcome;
-use crate::clock;
 use crate::exec::commands::lookup::Resolved;
 use crate::exec::commands::{acl, monitor};
 use crate::exec::request::audit;
@@ -14,6 +13,7 @@ use crate::exec::state::client::{Client, Verdict, gate};
 use crate::exec::state::local::Local;
 use crate::shared::Shared;
 use crate::shared::commands::global;
+use duramen_config::clock;
 use duramen_engine::KeyHash;
 use duramen_wire::resp::{Args, Encoder};
 use std::time::Duration;

@@ -465,10 +465,10 @@ fn look_ahead(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock;
     use crate::exec::Executor;
     use crate::exec::tests::{Server, parsed, run};
     use duramen_base::planted::{Bug, with_bug};
+    use duramen_config::clock;
 
     /// The reply to a DEL of two keys that had no memory to lock them, and that waited to be alone
     /// in the store when a pause began. Empty: it is shown again.

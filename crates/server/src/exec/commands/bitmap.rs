@@ -2,10 +2,10 @@
 
 use super::collection::{Write, plain};
 use super::computed::computed_at_once;
-use crate::config::EventClasses;
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::exec::request::events::{EventName, SET};
 use duramen_base::limits::VALUE_BYTES_MAX;
+use duramen_config::EventClasses;
 use duramen_engine::{Decision, Guard, KeyHash};
 use duramen_types::bits::{self, Form, Operation, Overflow};
 use duramen_wire::resp::Args;

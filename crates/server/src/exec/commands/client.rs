@@ -1,13 +1,13 @@
 //! CLIENT, as far as it affects the connection itself and pauses.
 
 use super::connection::check_name;
-use crate::clock;
 use crate::exec::request::background::{self, Kind, OK};
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::exec::state::client::{gate, shown};
 use crate::shared::Message;
 use crate::shared::key_wait_state as state;
 use duramen_base::planted::{Bug, has_bug};
+use duramen_config::clock;
 use duramen_wire::resp::number::parse_integer;
 
 pub(crate) fn id(ctx: &mut Context<'_>) -> Done {

@@ -1,10 +1,10 @@
 //! CLIENT LIST, INFO and KILL: the connected clients.
 
 use super::table::COMMANDS;
-use crate::clock;
 use crate::exec::request::context::{Context, Done, Failure, SYNTAX};
 use crate::exec::state::client::{Verdict, shown};
 use crate::shared::{ClientRecord, Message, Shared};
+use duramen_config::clock;
 use duramen_engine::TableId;
 use duramen_wire::resp::number::parse_integer;
 use std::sync::Arc;

@@ -6,13 +6,13 @@
 //! - C2: a command on a type refuses a value of another type, before it has any effect.
 
 use super::scan;
-use crate::clock;
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::exec::request::events::{DEL, EventName, NEW};
 use crate::exec::request::routing::AGAIN_MS;
 use crate::exec::request::spec::{Spec, flag};
 use crate::exec::state::client::{Client, Verdict};
 use duramen_base::glob::Pattern;
+use duramen_config::clock;
 use duramen_engine::{Decision, Error, Guard, KeyHash, Object, Outcome, Room};
 use duramen_types::{Part, Parts, Text, Type, count};
 use duramen_wire::resp::number::parse_integer;

@@ -1,7 +1,5 @@
 //! CONFIG: the settings of the running server, by their own names and by Redis's names.
 
-use crate::config::{SETTINGS, ServerConfig, Setting};
-use crate::error::ServerError;
 use crate::exec::request::background::{self, Kind, OK};
 use crate::exec::request::context::{Context, Done, Failure};
 use crate::exec::state::client::Verdict;
@@ -11,6 +9,7 @@ use crate::shared::encodings::Encodings;
 use crate::shared::totals::Totals;
 use duramen_base::glob::Pattern;
 use duramen_base::ids::Level;
+use duramen_config::{SETTINGS, ServerConfig, ServerError, Setting};
 
 /// Parameters that Redis's clients and agents read and that are fixed here.
 fn fixed(shared: &Shared, config: &ServerConfig) -> Vec<(&'static str, String)> {

@@ -2,12 +2,12 @@
 
 use super::{acl, monitor, pubsub, tracking};
 use crate::audit::Outcome;
-use crate::clock;
 use crate::exec::request::context::{Context, Done, Failure, SYNTAX};
 use crate::exec::state::client::Verdict;
 use crate::exec::state::wait::Until;
 use crate::shared::scripts::REDIS_VERSION;
 use duramen_acl::LoginError;
+use duramen_config::clock;
 use duramen_wire::resp::Protocol;
 use duramen_wire::resp::number::parse_integer;
 

@@ -1,9 +1,9 @@
 //! DUMP and RESTORE: values in Redis's own serialization.
 
-use crate::config::EventClasses;
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::exec::request::events::{EventName, NEW};
 use duramen_base::expiry::removes_at_once;
+use duramen_config::EventClasses;
 use duramen_engine::{Decision, Guard, KeyHash};
 use duramen_types::dump;
 use duramen_wire::resp::number::parse_integer;

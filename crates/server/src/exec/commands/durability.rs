@@ -5,13 +5,13 @@
 //! flush. So SAVE and BGSAVE do the other thing that they are used for: they make a consistent copy
 //! in its own directory, while all clients continue.
 
-use crate::clock;
 use crate::durability::{Durability, Target};
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::exec::state::client::Verdict;
 use crate::exec::state::wait::Until;
 use crate::shared::Shared;
 use duramen_base::ids::Level;
+use duramen_config::clock;
 use duramen_engine::{Log, Position};
 use duramen_wire::resp::number::parse_integer;
 use std::path::PathBuf;

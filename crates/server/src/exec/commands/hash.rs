@@ -2,9 +2,9 @@
 
 use super::collection::{self, change, parse_random_count, read, write_random};
 use super::float::Float;
-use crate::config::EventClasses;
 use crate::exec::request::context::{Context, Done, Failure, NOT_A_FLOAT, NOT_AN_INTEGER, SYNTAX};
 use crate::exec::request::events::EventName;
+use duramen_config::EventClasses;
 use duramen_engine::{Guard, KeyHash};
 use duramen_types::table::Hash;
 use duramen_types::{Text, Type, count, find_at_most_once};

@@ -2,9 +2,9 @@
 
 use super::collection::{Write, plain};
 use super::computed::computed_at_once;
-use crate::config::EventClasses;
 use crate::exec::request::context::{Context, Done, Failure};
 use crate::exec::request::events::EventName;
+use duramen_config::EventClasses;
 use duramen_engine::{Decision, Guard, KeyHash, Object};
 use duramen_types::hll::{Error, Log};
 use std::collections::HashSet;

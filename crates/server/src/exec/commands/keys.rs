@@ -6,13 +6,13 @@
 //!   have left the store meanwhile, to search for memory or to release its keys. It then gets
 //!   `Error::TryAgain`, and the command looks the table up again ([`Context::run`]).
 
-use crate::config::{EventClasses, Mode, Policy};
 use crate::exec::request::context::{Context, Done, Failure, NO_SUCH_KEY, NOT_AN_INTEGER, SYNTAX};
 use crate::exec::request::databases::{DROPPED_NOW, parse_db, table_for, table_in};
 use crate::exec::request::events::{EventName, NEW};
 use crate::exec::request::routing;
 use crate::exec::request::spec::Access;
 use crate::shared::encodings::{Encodings, Limit};
+use duramen_config::{EventClasses, Mode, Policy};
 use duramen_engine::{Guard, KeyHash, Object, Room, TableId};
 use duramen_types::table::{Hash, Set};
 use duramen_types::{Sorted, Text, Type, count};

@@ -3,9 +3,9 @@
 use super::collection::{
     Write, at_once, awaited, change, change_first, parse_count, parse_keys, parse_pop_count, read,
 };
-use crate::config::EventClasses;
 use crate::exec::request::context::{Context, Done, Failure, NO_SUCH_KEY, NOT_AN_INTEGER, SYNTAX};
 use crate::exec::request::events::EventName;
+use duramen_config::EventClasses;
 use duramen_engine::{Guard, KeyHash};
 use duramen_types::list::{self, End, List};
 use duramen_types::{Part, Parts, Text, Type, count};

@@ -3,7 +3,7 @@
 use super::info;
 use crate::exec::request::context::{Context, Done, NOT_AN_INTEGER, SYNTAX};
 use crate::footprint::Footprint;
-use crate::process;
+use duramen_config::process;
 use duramen_engine::{Guard, KeyHash, MemoryReport};
 use duramen_wire::resp::number::parse_integer;
 

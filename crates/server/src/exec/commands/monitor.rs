@@ -3,8 +3,8 @@
 use crate::exec::request::context::{Context, Done};
 use crate::exec::request::spec::{REDACTED, Spec, flag};
 use crate::exec::state::client::{Client, Db, shown};
-use crate::seldom::seldom;
 use crate::shared::{Message, Shared};
+use duramen_config::seldom;
 use duramen_wire::resp::Args;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};

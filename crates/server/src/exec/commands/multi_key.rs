@@ -4,12 +4,12 @@
 //! two readings, all values existed together at the moment between. If that fails repeatedly, the
 //! reader locks the keys too.
 
-use crate::config::EventClasses;
 use crate::exec::request::context::{Context, Done, Failure};
 use crate::exec::request::events::SET;
 use crate::exec::request::spec::flag;
 use crate::exec::request::{ENTRIES_AHEAD, GROUP_KEYS, KEYS_KEPT, room};
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use duramen_config::EventClasses;
 use duramen_engine::{
     Condition, Error, Guard, KeyHash, Object, ROOM_ATTEMPTS_MAX, Room, Seen, Stamp, TableId,
 };

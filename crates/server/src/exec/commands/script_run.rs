@@ -18,7 +18,6 @@ use super::script_outside::Outside;
 use super::script_place::{check_place, place};
 use super::{acl, monitor, transaction};
 use crate::audit::Outcome as Audited;
-use crate::clock;
 use crate::exec::request::GROUP_KEYS;
 use crate::exec::request::audit;
 use crate::exec::request::context::{Context, Done, Failure};
@@ -31,10 +30,10 @@ use crate::exec::state::client::{DROPPED, Db};
 use crate::exec::state::scripts::{
     self, Abandoned, Command, Entry, Interpreter, RESERVED_MIN, RESERVED_ROUND, Running,
 };
-use crate::seldom::seldom;
 use crate::shared::commands::global;
 use crate::shared::scripts::limits;
 use duramen_base::ids::{Level, TabletsVersion};
+use duramen_config::{clock, seldom};
 use duramen_engine::{Draft, Guard, KeyHash, Session, TableId};
 use duramen_script::{Answer, Arguments, Event, Flags, Job, Outcome, Program, Script};
 use duramen_wire::resp::{Args, Protocol};

@@ -5,11 +5,11 @@ use super::collection::{
     random_places, read, typed, write_random,
 };
 use super::computed::{Part, Progress, computed_at_once};
-use crate::config::EventClasses;
 use crate::exec::request::context::{Context, Done, Failure, SYNTAX};
 use crate::exec::request::events::EventName;
 use crate::exec::request::spec::flag;
 use duramen_base::limits::COLLECTION_ELEMENTS_MAX;
+use duramen_config::EventClasses;
 use duramen_engine::{Guard, KeyHash, Object};
 use duramen_types::table::Set;
 use duramen_types::{Members, Text, Type, count, find_at_most_once, members_from};

@@ -1,8 +1,8 @@
 //! SLOWLOG.
 
 use crate::exec::request::context::{Context, Done, Failure};
-use crate::heap;
 use crate::shared::slow_log::ENTRY_BYTES;
+use duramen_config::heap;
 use duramen_wire::resp::number::parse_integer;
 
 pub(crate) fn get(ctx: &mut Context<'_>) -> Done {

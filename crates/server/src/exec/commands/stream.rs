@@ -4,9 +4,9 @@
 //! [`stream_group`](super::stream_group), claims in [`stream_claim`](super::stream_claim).
 
 use super::collection::{change, change_silently, read};
-use crate::config::EventClasses;
 use crate::exec::request::context::{Context, Done, Failure, NO_SUCH_KEY, NOT_AN_INTEGER, SYNTAX};
 use crate::exec::request::events::EventName;
+use duramen_config::EventClasses;
 use duramen_engine::{Guard, KeyHash};
 use duramen_types::stream::{self, Entry, Id, Rough, Trim};
 use duramen_types::{Part, Parts, Stream, Text};

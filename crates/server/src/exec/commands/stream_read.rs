@@ -6,8 +6,8 @@
 use super::blocking::WaitFor;
 use super::collection::{Root, Write, at_once, awaited, typed};
 use super::stream::{CONSUMER_MADE, parse_id, write_entry, write_id};
-use crate::clock;
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
+use duramen_config::clock;
 use duramen_engine::{Guard, KeyHash, Object};
 use duramen_types::stream::{Entry, Group, Id, Place};
 use duramen_types::{Stream, Text, Type};

@@ -3,11 +3,11 @@
 use super::collection::{WRONG_TYPE, plain};
 use super::float::Float;
 use super::set_options::{self, EX, Expiry, PX, SetOptions, Unit, When};
-use crate::config::EventClasses;
 use crate::exec::request::context::{Context, Done, Failure, NOT_A_FLOAT, NOT_AN_INTEGER};
 use crate::exec::request::events::{DEL, EXPIRE, EventName, INCRBY, INCRBYFLOAT, PERSIST, SET};
 use duramen_base::expiry::removes_at_once;
 use duramen_base::limits::VALUE_BYTES_MAX;
+use duramen_config::EventClasses;
 use duramen_engine::{Condition, Decision, Error, Guard, KeyHash};
 use duramen_wire::resp::Encoder;
 use duramen_wire::resp::number::{parse_integer, write_integer};

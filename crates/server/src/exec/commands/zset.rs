@@ -7,9 +7,9 @@ use super::collection::{
     self, Write, change, change_first, parse_count, parse_keys, parse_pop_count,
     parse_random_count, read, write_random,
 };
-use crate::config::EventClasses;
 use crate::exec::request::context::{Context, Done, Failure, NOT_A_FLOAT, SYNTAX};
 use crate::exec::request::events::EventName;
+use duramen_config::EventClasses;
 use duramen_engine::{Guard, KeyHash};
 use duramen_types::{Sorted, Text, Type, count, find_at_most_once};
 use duramen_wire::resp::Protocol;

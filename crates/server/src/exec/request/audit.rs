@@ -2,9 +2,9 @@
 
 use super::spec::{REDACTED, Spec, flag};
 use crate::audit::{Outcome, Record};
-use crate::config::AUDIT_CLASSES;
 use crate::exec::state::client::Client;
 use crate::shared::Shared;
+use duramen_config::AUDIT_CLASSES;
 use duramen_wire::resp::Args;
 
 /// Arguments in a record, and bytes of each.

@@ -2,9 +2,9 @@
 //! (`state::effects`).
 
 use super::context::Context;
-use crate::config::EventClasses;
 use crate::shared::events::Event;
 use crate::shared::pubsub::Kind;
+use duramen_config::EventClasses;
 use duramen_engine::{Outcome, TableId};
 
 /// A class and a name of events.

@@ -14,13 +14,13 @@
 
 use super::context::Context;
 use super::spec::{Spec, flag};
-use crate::clock;
 use crate::exec::commands::script;
 use crate::exec::state::client::{Client, Verdict};
 use crate::exec::state::transaction::Transaction;
 use crate::shared::Shared;
 use crate::shared::commands::global;
 use duramen_base::planted::{Bug, has_bug};
+use duramen_config::clock;
 use duramen_wire::resp::Args;
 
 /// Whether `CLIENT PAUSE` delays this request; then the verdict has the end of the pause.

@@ -20,11 +20,11 @@
 
 use super::context::{Context, Failure};
 use super::spec::{Kind, Spec, flag};
-use crate::clock;
 use crate::exec::state::client::{Client, DROPPED, Verdict};
 use crate::exec::state::local::Local;
 use crate::shared::{Membership, Shared};
 use duramen_base::ids::{RouteHash, TableId};
+use duramen_config::clock;
 use duramen_engine::{Guard, KeyHash};
 use duramen_node::{Route, View};
 use duramen_wire::resp::Args;

@@ -9,9 +9,9 @@ use super::spec::{Access, Group, Kind, ONE_KEY, Run, flag};
 use crate::exec::commands::acl;
 use crate::exec::state::client::{DROPPED, Verdict, gate};
 use crate::exec::state::scripts::Abandoned;
-use crate::seldom::seldom;
 use crate::shared::commands::global;
 use duramen_base::planted::{Bug, has_bug};
+use duramen_config::seldom;
 use duramen_engine::{Error, Guard, KeyHash};
 
 const TOO_MANY_EFFECTS: Failure = Failure::Text(

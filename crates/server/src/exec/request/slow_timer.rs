@@ -11,10 +11,10 @@ use super::context::Context;
 use super::spec::{REDACTED, Spec, flag};
 use crate::exec::state::client::Client;
 use crate::exec::state::local::Local;
-use crate::heap;
 use crate::shared::Shared;
 use crate::shared::latency::{self, Event};
 use crate::shared::slow_log::{ENTRY_BYTES, Entry};
+use duramen_config::heap;
 use duramen_wire::resp::Args;
 use std::time::{Duration, Instant};
 

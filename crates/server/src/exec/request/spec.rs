@@ -2,8 +2,8 @@
 //! positions and function.
 
 use super::context::{Context, Done};
-use crate::config::AUDIT_CLASSES;
 use crate::shared::Family;
+use duramen_config::AUDIT_CLASSES;
 use duramen_engine::{Guard, KeyHash, Session, TypedWrite};
 use duramen_wire::resp::Args;
 use duramen_wire::resp::number::parse_integer;

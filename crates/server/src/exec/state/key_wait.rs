@@ -1,12 +1,11 @@
 //! The wait of a client for elements under keys: from the first look of its command to the reply.
 
 use super::client::Client;
-use crate::clock;
-use crate::heap;
 use crate::shared::key_wait_state as state;
 use crate::shared::{Message, Shared};
 use duramen_base::ids::{RouteHash, TabletsVersion};
 use duramen_base::waiters::{Ticket, WaitKey};
+use duramen_config::{clock, heap};
 use duramen_engine::TableId;
 use duramen_types::stream::Id;
 use std::sync::atomic::Ordering;

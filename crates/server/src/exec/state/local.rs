@@ -6,7 +6,6 @@ use super::meter::Meter;
 use super::scripts::{Abandoned, Scripts};
 use super::subscribers::Subscribers;
 use super::transaction::Spare;
-use crate::config::ServerConfig;
 use crate::exec::commands::computed::Progress;
 use crate::exec::commands::transaction::ExecRun;
 use crate::shared::commands::{CommandCounters, DBS, ThreadState};
@@ -14,6 +13,7 @@ use crate::shared::{ConfigCache, Shared, ThreadCounters, ViewCache, error_names}
 use duramen_base::ids::Level;
 use duramen_base::random::Random;
 use duramen_base::waiters::{Ticket, WaitKey};
+use duramen_config::ServerConfig;
 use duramen_engine::flash::Cold;
 use duramen_engine::{KeyHash, TableId, TypedWrite};
 use duramen_types::Type;

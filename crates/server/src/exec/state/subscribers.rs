@@ -6,8 +6,8 @@
 //!   [`Subscribers::add`] and [`Subscribers::remove`] alone change them.
 //! - S2: a client gets the messages of a subscription from its number on (pubsub::P2).
 
-use crate::heap;
 use crate::shared::pubsub::{Kind, PubSub, Publication};
+use duramen_config::heap;
 use duramen_wire::resp::{Encoder, Protocol};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;

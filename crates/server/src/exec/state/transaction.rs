@@ -12,7 +12,7 @@ use crate::exec::commands::transaction::ExecRun;
 use crate::exec::request::GROUP_KEYS;
 use crate::exec::request::kinds::acts;
 use crate::exec::request::spec::{Spec, flag};
-use crate::heap;
+use duramen_config::heap;
 use duramen_engine::{KeyHash, TableId};
 use duramen_wire::resp::{Args, Requests};
 use std::time::Duration;

@@ -12,9 +12,9 @@
 
 use super::client::Client;
 use crate::durability::Job;
-use crate::outcome::Outcome;
 use crate::shared::ClientRecord;
 use duramen_base::ids::Level;
+use duramen_config::outcome::Outcome;
 use duramen_engine::{Guard, Position};
 use duramen_wire::resp::{Encoder, Protocol};
 use std::collections::BTreeMap;

@@ -7,8 +7,8 @@
 //!   their bytes are limited.
 
 use super::client::Db;
-use crate::heap;
 use duramen_base::ids::TabletsVersion;
+use duramen_config::heap;
 use duramen_engine::{Stamp, TableId};
 use std::collections::{BTreeMap, HashMap};
 

@@ -511,7 +511,7 @@ fn failed_logins_are_slowed() {
     let mut s = Server::session(1);
     s.expect("ACL SETUSER u on >p +@all ~*", "+OK\r\n");
     for n in 0..6 {
-        let before_ms = crate::clock::coarse_ms();
+        let before_ms = duramen_config::clock::coarse_ms();
         s.expect_error("AUTH u wrong", "WRONGPASS");
         let waits = s.client.take_wait();
         assert_eq!(waits.has_own_end(), n == 5, "{n}");

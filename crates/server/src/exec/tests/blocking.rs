@@ -134,7 +134,7 @@ impl World {
     /// Waits until the time of a waiting request is over.
     fn pass_deadline(&self, who: usize) {
         let deadline_ms = self.callers[who].client.key_wait_deadline_ms();
-        while crate::clock::now_ms() < deadline_ms {
+        while duramen_config::clock::now_ms() < deadline_ms {
             std::thread::yield_now();
         }
     }
@@ -368,7 +368,7 @@ fn times_are_read_as_by_redis() {
     assert_eq!(world.callers[0].client.key_wait_deadline_ms(), 0);
     world.wait(1, "BLPOP q 0.0101");
     let deadline_ms = world.callers[1].client.key_wait_deadline_ms();
-    let left_ms = deadline_ms.saturating_sub(crate::clock::now_ms());
+    let left_ms = deadline_ms.saturating_sub(duramen_config::clock::now_ms());
     assert!(deadline_ms > 0 && left_ms <= 11, "{left_ms}");
     world.pass_deadline(1);
     world.show_again(1);

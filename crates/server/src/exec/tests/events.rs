@@ -2,8 +2,8 @@
 
 use super::pubsub::delivered;
 use super::{Server, run};
-use crate::config::{EventClasses, Level, ServerConfig};
 use crate::exec::{Client, Executor};
+use duramen_config::{EventClasses, Level, ServerConfig};
 
 /// A server that publishes events, a client, and one that has subscribed to all events.
 struct Noted {

@@ -203,7 +203,7 @@ fn replies_can_be_switched_off() {
 #[test]
 fn strangers_must_give_the_password() {
     let config = ServerConfig {
-        level: Some(crate::config::Level::Memory),
+        level: Some(duramen_config::Level::Memory),
         threads: 1,
         requirepass: "secret".into(),
         ..ServerConfig::default()

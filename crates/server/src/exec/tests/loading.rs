@@ -2,10 +2,10 @@
 //! afterwards.
 
 use super::{Executor, run};
-use crate::config::{Level, ServerConfig};
 use crate::durability::Progress;
 use crate::exec::Client;
 use crate::shared::{ClientRecord, Shared};
+use duramen_config::{Level, ServerConfig};
 use duramen_engine::{Options, Store};
 use duramen_wire::native::message::ClusterUsers;
 use std::sync::Arc;

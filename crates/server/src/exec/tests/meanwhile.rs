@@ -152,7 +152,7 @@ fn is_written_by_exec_in_the_pause() -> bool {
             run(&mut executor, &mut writer, input)
         }));
         std::thread::sleep(COMES); // it waits until no guard is left
-        let now_ms = crate::clock::now_ms();
+        let now_ms = duramen_config::clock::now_ms();
         let commands = &server.shared.commands;
         commands.pause(now_ms + 100_000, true, now_ms);
         drop(guard);
@@ -181,7 +181,7 @@ fn is_written_by_a_script_in_the_pause() -> bool {
     let text = "return redis.call('set', KEYS[1], 'v')";
     duramen_wire::resp::RequestEncoder::new(&mut input).request(&["EVAL", text, "1", "k"]);
     let requests = parsed(&input);
-    let now_ms = crate::clock::now_ms();
+    let now_ms = duramen_config::clock::now_ms();
     let commands = &s.server.shared.commands;
     commands.pause(now_ms + 100_000, true, now_ms);
     let Session {

@@ -29,9 +29,9 @@ mod waiting;
 mod walks;
 
 use super::{Client, Executor, Group, Turn, Verdict};
-use crate::config::{Level, ServerConfig};
 use crate::shared::{ClientRecord, Shared};
 use crate::tier::Tier;
+use duramen_config::{Level, ServerConfig};
 use duramen_engine::{Clock, Options, Store};
 use duramen_wire::resp::{Limits, ParseState, RequestEncoder, Requests, parse_requests};
 use std::sync::Arc;

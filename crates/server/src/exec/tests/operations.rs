@@ -1,7 +1,7 @@
 //! The server's information commands and its settings.
 
 use super::*;
-use crate::config::Mode;
+use duramen_config::Mode;
 
 #[test]
 fn info_has_the_usual_sections_and_says_what_is_durable() {

@@ -1,12 +1,12 @@
 //! Publish and subscribe, without sockets.
 
 use super::{Server, Session, run};
-use crate::config::{Level, ServerConfig};
 use crate::exec::state::subscribers::write_message;
 use crate::exec::{Client, Executor, Verdict};
 use crate::shared::Message;
 use crate::shared::pubsub::Kind;
 use duramen_base::planted::{Bug, with_bug};
+use duramen_config::{Level, ServerConfig};
 use duramen_wire::resp::{Encoder, Protocol};
 
 /// A server of two threads, with a client of each.

@@ -2,10 +2,10 @@
 //! plays the disk.
 
 use super::{Executor, START_MS};
-use crate::config::{Level, ServerConfig};
 use crate::exec::state::wait::Until;
 use crate::exec::{Client, Turn, Wait, WaitState};
 use crate::shared::{ClientRecord, Shared};
+use duramen_config::{Level, ServerConfig};
 use duramen_engine::{Collected, LogOptions, Options, Store};
 use duramen_wire::resp::{Limits, ParseState, Requests, parse_requests};
 use std::sync::Arc;

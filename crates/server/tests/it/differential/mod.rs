@@ -13,7 +13,8 @@ mod random;
 mod scripts;
 mod streams;
 
-use duramen_server::{Server, ServerConfig};
+use duramen_config::ServerConfig;
+use duramen_server::Server;
 use duramen_wire::resp::ReplySkipper;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -179,7 +180,7 @@ fn both() -> Option<(Server, Redis)> {
 
 fn duramen() -> Server {
     let config = ServerConfig {
-        level: Some(duramen_server::config::Level::Memory),
+        level: Some(duramen_config::Level::Memory),
         port: 0,
         threads: 2,
         admin: false,

@@ -5,10 +5,10 @@ use duramen_base::ids::{
     ClientId, ClusterId, KeyRange, MapVersion, RouteHash, ServerId, TableId, TabletsVersion,
 };
 use duramen_client::{Client, Options, Table};
+use duramen_config::{Level, ServerConfig};
 use duramen_node::{Clients, Map, Ranges, ReadUntil, View};
-use duramen_server::config::Level;
+use duramen_server::Server;
 use duramen_server::shared::{ClientRecord, Clock, Membership};
-use duramen_server::{Server, ServerConfig};
 use duramen_shm::{Rings, receive_with_fd};
 use duramen_wire::native::codec::{
     Credentials, Handshake, PEER_FRAME_BYTES_MAX, Parsed, Question, Role, decode_question,

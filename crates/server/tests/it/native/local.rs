@@ -4,7 +4,7 @@ use super::cluster::{Cluster, DEADLINE, wait_until};
 use super::frames::{envelope, read};
 use duramen_base::random::Random;
 use duramen_client::{Client, Options, Table};
-use duramen_server::config::Poll;
+use duramen_config::Poll;
 use duramen_shm::{Rings, bells, memory_bytes, ring_bell};
 use duramen_wire::native::codec::{
     CLIENT_FRAME_BYTES_MAX, Parsed, Reply, decode_reply, encode_single, parse_frame,

@@ -1,9 +1,9 @@
 //! maxclients, idle timeout, mailboxes; limits of a reply, a queue and a turn.
 
 use crate::reactor::support::{Asking, DEADLINE, Raw, counter, request, start, wait_until};
-use duramen_server::config::Setting;
+use duramen_config::{ServerConfig, Setting};
+use duramen_server::Server;
 use duramen_server::shared::Message;
-use duramen_server::{Server, ServerConfig};
 use duramen_wire::resp::Reply;
 use std::collections::BTreeSet;
 use std::io::{Read, Write};

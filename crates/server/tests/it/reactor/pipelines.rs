@@ -134,7 +134,7 @@ fn half_closed_clients_get_their_replies() {
 
 #[test]
 fn works_with_every_way_of_waiting() {
-    use duramen_server::config::Poll;
+    use duramen_config::Poll;
     for poll in [Poll::Off, Poll::Adaptive, Poll::Busy] {
         let server = start(|config| {
             config.poll = poll;

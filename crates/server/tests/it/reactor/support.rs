@@ -1,6 +1,7 @@
 //! A server in this process and plain sockets to it; every wait has a deadline.
 
-use duramen_server::{Server, ServerConfig};
+use duramen_config::ServerConfig;
+use duramen_server::Server;
 use duramen_wire::resp::{Reply, ReplyLimits, ReplyParser};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +12,7 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) fn config() -> ServerConfig {
     ServerConfig {
-        level: Some(duramen_server::config::Level::Memory),
+        level: Some(duramen_config::Level::Memory),
         port: 0,
         admin: false,
         threads: 2,

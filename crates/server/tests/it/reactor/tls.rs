@@ -1,8 +1,8 @@
 //! TLS at the RESP port: what holds for plain connections holds for encrypted ones.
 
 use crate::reactor::support::{DEADLINE, counter, request, start, wait_until};
-use duramen_server::config::{ClientAuth, Setting};
-use duramen_server::{Server, ServerConfig};
+use duramen_config::{ClientAuth, ServerConfig, Setting};
+use duramen_server::Server;
 use duramen_tls::rustls::{ClientConnection, StreamOwned};
 use duramen_tls::{Authority, Identity, Request, Settings, Stream};
 use std::io::{self, Read, Write};

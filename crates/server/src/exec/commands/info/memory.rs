@@ -9,8 +9,8 @@
 use crate::exec::commands::info::{Fields, human};
 use crate::exec::request::context::Context;
 use crate::footprint::Footprint;
-use crate::process;
 use crate::shared::{Shared, figures};
+use duramen_config::process;
 use duramen_engine::Store;
 use std::sync::atomic::Ordering;
 

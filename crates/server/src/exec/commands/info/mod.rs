@@ -7,14 +7,12 @@ mod ttl;
 
 pub(crate) use memory::peak;
 
-use crate::config::ConfigFile;
 use crate::exec::commands::cluster;
 use crate::exec::commands::server as server_commands;
 use crate::exec::commands::table::commands_since_reset;
 use crate::exec::request::context::{Context, Done};
 use crate::exec::request::databases;
 use crate::exec::request::spec::Access;
-use crate::process;
 use crate::shared::ClientRecord;
 use crate::shared::acl::Reason;
 use crate::shared::commands::DBS;
@@ -23,6 +21,7 @@ use crate::shared::figures::{self, Figure, Member};
 use crate::shared::pubsub::Kind;
 use crate::shared::scripts::REDIS_VERSION;
 use crate::shared::totals::Totals;
+use duramen_config::{ConfigFile, process};
 use duramen_engine::{Guard, Mode, TableId};
 use std::fmt::{Display, Write};
 use std::path::Path;

@@ -3,7 +3,6 @@
 use super::Queue;
 use super::slice::Slice;
 use crate::audit::Outcome;
-use crate::clock;
 use crate::exec::commands::{acl, monitor};
 use crate::exec::request::audit;
 use crate::exec::request::context::Context;
@@ -12,6 +11,7 @@ use crate::exec::request::spec::{Access, Spec};
 use crate::exec::state::client::{Client, DROPPED, Db};
 use crate::exec::state::local::Local;
 use crate::shared::commands::global;
+use duramen_config::clock;
 use duramen_engine::{Guard, KeyHash, TableId};
 use duramen_wire::resp::Args;
 use std::time::Duration;

@@ -7,7 +7,9 @@
 //!   and the row's default parses (tested). The mode has a second one, by Redis's names.
 //! - I2: a value gets into a field only through [`Setting::apply`], which checks kind and range.
 
-use crate::error::ServerError;
+// The print macros of the standard library panic where they cannot print.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 pub use duramen::DiskMode;
 pub use duramen_base::ids::Level;
 use duramen_base::limits::MEMORY_BYTES_MIN;
@@ -20,26 +22,35 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub mod certificates;
+pub mod clock;
 mod encryption;
+mod error;
 mod events;
 mod eviction;
 pub mod file;
+pub mod heap;
 mod hints;
 mod machine;
 mod memory;
+pub mod mounts;
+pub mod outcome;
 mod parse;
+pub mod process;
 mod scripts;
+pub mod seldom;
 mod slow;
 mod table;
 mod tls;
 
+pub use error::ServerError;
 pub use events::EventClasses;
 pub use eviction::Policy;
 pub use file::ConfigFile;
 pub use hints::{hint, redis_hint, redis_line_hint, value_hint};
 pub use machine::MemoryLimit;
 pub(crate) use machine::unescaped;
-pub(crate) use memory::FETCH_BYTES_MIN;
+pub use memory::FETCH_BYTES_MIN;
 pub use parse::{format_size, parse_size};
 pub use scripts::ScriptConfig;
 pub use slow::SlowConfig;
@@ -94,7 +105,7 @@ pub enum AuditKeys {
 }
 
 impl AuditKeys {
-    pub(crate) fn from_number(number: u32) -> AuditKeys {
+    pub fn from_number(number: u32) -> AuditKeys {
         match number {
             2 => AuditKeys::Plain,
             1 => AuditKeys::Hashed,
@@ -343,7 +354,7 @@ impl Default for ServerConfig {
 
 impl ServerConfig {
     /// Longest spin of a thread that serves other members; zero: it sleeps at once.
-    pub(crate) fn longest_spin(&self) -> Duration {
+    pub fn longest_spin(&self) -> Duration {
         match self.poll {
             Poll::Off => Duration::ZERO,
             Poll::Adaptive | Poll::Busy => Duration::from_micros(self.poll_spin_us),
@@ -406,14 +417,14 @@ impl ServerConfig {
     }
 
     /// The permissions of the Unix socket; `None`: they are no octal mode.
-    pub(crate) fn unixsocket_mode(&self) -> Option<u32> {
+    pub fn unixsocket_mode(&self) -> Option<u32> {
         let mode = u32::from_str_radix(&self.access.unixsocketperm, 8).ok();
         mode.filter(|mode| *mode <= 0o777)
     }
 
     /// The classes of the audit log, one bit for each of [`AUDIT_CLASSES`]; `None`: a name is
     /// unknown.
-    pub(crate) fn audit_classes(&self) -> Option<u32> {
+    pub fn audit_classes(&self) -> Option<u32> {
         let names = self.access.audit_log_classes.split([',', ' ']);
         let names = names.filter(|name| !name.is_empty());
         names.into_iter().try_fold(0, |bits, name| {
@@ -423,7 +434,7 @@ impl ServerConfig {
     }
 
     /// Whether users are configured: they, and not `requirepass` alone, decide about passwords.
-    pub(crate) fn has_users(&self) -> bool {
+    pub fn has_users(&self) -> bool {
         !self.access.aclfile.is_empty() || !self.access.users.is_empty()
     }
 
@@ -692,8 +703,8 @@ pub struct Setting {
     /// Whether `CONFIG GET` and `config print` hide it.
     pub secret: bool,
     pub doc: &'static str,
-    pub(crate) get: fn(&ServerConfig) -> Value,
-    pub(crate) set: fn(&mut ServerConfig, Value),
+    pub get: fn(&ServerConfig) -> Value,
+    pub set: fn(&mut ServerConfig, Value),
 }
 
 impl Setting {

@@ -1,11 +1,11 @@
 //! Whether a file system that a new data directory was meant for is missing: a store that begins
 //! empty on the disk of the system is one of the worst ways to notice that.
 
-use crate::config::unescaped;
+use crate::unescaped;
 use std::path::{Path, PathBuf};
 
 /// The mount point above `dir` that `/etc/fstab` has, and that is not mounted.
-pub(crate) fn missing_above(dir: &Path) -> Option<PathBuf> {
+pub fn missing_above(dir: &Path) -> Option<PathBuf> {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     let dir = std::path::absolute(dir).ok()?;
     missing_in(&dir, &read("/etc/fstab"), &read("/proc/self/mounts"))

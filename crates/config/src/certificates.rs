@@ -4,7 +4,7 @@
 //! server, by the one that a person's order runs on, and by a thread of their own
 //! ([`Certificates::watch`]).
 
-use crate::config::ServerConfig;
+use crate::ServerConfig;
 use crate::error::ServerError;
 use duramen_tls::{
     Description, Identity, LoadError, Prepared, Reloaded, Session, Settings, rustls,
@@ -35,7 +35,7 @@ pub struct Certificates {
 }
 
 /// The loaded files of changed settings.
-pub(crate) struct NewCertificates {
+pub struct NewCertificates {
     settings: Settings,
     clients: Option<Prepared>,
     admin: Option<Prepared>,
@@ -44,7 +44,7 @@ pub(crate) struct NewCertificates {
 
 impl NewCertificates {
     /// Whether they are those of these settings.
-    pub(crate) fn are_of(&self, settings: &Settings) -> bool {
+    pub fn are_of(&self, settings: &Settings) -> bool {
         self.settings == *settings
     }
 }
@@ -114,7 +114,7 @@ impl Certificates {
     ///
     /// # Errors
     /// [`ServerError::Config`] names the file and the fault.
-    pub(crate) fn load(&self, config: &ServerConfig) -> Result<(), ServerError> {
+    pub fn load(&self, config: &ServerConfig) -> Result<(), ServerError> {
         if config.wants_tls() {
             let loaded = Loaded::new(config.tls_settings()?)?;
             self.clients.get_or_init(|| loaded);
@@ -135,7 +135,7 @@ impl Certificates {
     ///
     /// # Errors
     /// [`ServerError::Config`]: they cannot be used.
-    pub(crate) fn prepare(&self, config: &ServerConfig) -> Result<NewCertificates, ServerError> {
+    pub fn prepare(&self, config: &ServerConfig) -> Result<NewCertificates, ServerError> {
         let settings = config.tls_settings()?;
         let clients = self.clients.get().map(|_| settings.clone());
         let admin = self.admin.get().map(|_| config.admin_tls_settings());
@@ -151,7 +151,7 @@ impl Certificates {
     }
 
     /// Takes over the files and choices of changed settings. Reads no file.
-    pub(crate) fn install(&self, new: NewCertificates) {
+    pub fn install(&self, new: NewCertificates) {
         let all = [
             self.clients.get().zip(new.clients),
             self.admin.get().zip(new.admin),
@@ -195,7 +195,7 @@ impl Certificates {
     }
 
     /// Reloads until `ended` is dropped.
-    pub(crate) fn watch(&self, ended: &Receiver<()>) {
+    pub fn watch(&self, ended: &Receiver<()>) {
         while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
             self.reload();
         }
@@ -207,7 +207,7 @@ impl Certificates {
     }
 
     /// The identity of the native ports and links. None: they are not encrypted.
-    pub(crate) fn cluster(&self) -> Option<Arc<Identity>> {
+    pub fn cluster(&self) -> Option<Arc<Identity>> {
         let loaded = self.cluster.get()?;
         Some(Arc::clone(&loaded.identity))
     }
@@ -216,7 +216,7 @@ impl Certificates {
     ///
     /// # Errors
     /// [`LoadError::NoIdentity`]: no port speaks TLS.
-    pub(crate) fn session(&self) -> Result<Session, LoadError> {
+    pub fn session(&self) -> Result<Session, LoadError> {
         let loaded = self.clients.get().ok_or(LoadError::NoIdentity)?;
         loaded.identity.server_session()
     }
@@ -225,7 +225,7 @@ impl Certificates {
     ///
     /// # Errors
     /// [`LoadError::NoIdentity`]: admin HTTP speaks no TLS.
-    pub(crate) fn config(&self) -> Result<Arc<rustls::ServerConfig>, LoadError> {
+    pub fn config(&self) -> Result<Arc<rustls::ServerConfig>, LoadError> {
         let loaded = self.admin.get().ok_or(LoadError::NoIdentity)?;
         loaded.identity.server_config()
     }

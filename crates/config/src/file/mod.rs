@@ -13,7 +13,7 @@
 use super::{Kind, SETTINGS, ServerConfig, Setting};
 use crate::error::ServerError;
 use crate::outcome::Outcome;
-use crate::seldom::seldom;
+use crate::seldom;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -28,7 +28,7 @@ use toml::de::{DeTable, DeValue};
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Most bytes of a file of users: 100,000 users with a few rules each. `ACL SAVE` writes no more,
 /// so that the next start can read it.
-pub(crate) const USERS_BYTES_MAX: u64 = 16 << 20;
+pub const USERS_BYTES_MAX: u64 = 16 << 20;
 
 /// Reads a file with settings.
 ///
@@ -47,7 +47,7 @@ pub(crate) fn load_bytes(path: &Path) -> io::Result<Vec<u8>> {
 ///
 /// # Errors
 /// It cannot be read, or has more than `bytes_max`.
-pub(crate) fn bytes_of(file: &File, bytes_max: u64) -> io::Result<Vec<u8>> {
+pub fn bytes_of(file: &File, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(bytes_max + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > bytes_max {
@@ -168,7 +168,7 @@ impl ConfigFile {
     }
 
     /// Remembers a setting for the next rewrite.
-    pub(crate) fn note(&self, setting: &Setting) {
+    pub fn note(&self, setting: &Setting) {
         let mut changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
         changed.insert(setting.name);
     }
@@ -189,14 +189,14 @@ impl ConfigFile {
 
     /// Requests a rewrite that reads the settings after this call. `true`: the caller must start a
     /// thread for [`next_rewrite`](Self::next_rewrite), or call it until it returns `None`.
-    pub(crate) fn request_rewrite(&self) -> (Arc<Outcome>, bool) {
+    pub fn request_rewrite(&self) -> (Arc<Outcome>, bool) {
         let mut rewrites = self.rewrites();
         let next = Arc::clone(rewrites.next.get_or_insert_default());
         (next, !std::mem::replace(&mut rewrites.is_running, true))
     }
 
     /// The rewrite to be carried out now; `None`: the thread ends.
-    pub(crate) fn next_rewrite(&self) -> Option<Arc<Outcome>> {
+    pub fn next_rewrite(&self) -> Option<Arc<Outcome>> {
         let mut rewrites = self.rewrites();
         let next = rewrites.next.take();
         rewrites.is_running = next.is_some();
@@ -210,10 +210,7 @@ impl ConfigFile {
     /// # Errors
     /// [`ServerError::File`] or [`ServerError::Config`]: the file is unchanged, or new and
     /// complete. Remove the cause that the text names and try again.
-    pub(crate) fn rewrite(
-        &self,
-        running: impl FnOnce() -> Arc<ServerConfig>,
-    ) -> Result<(), ServerError> {
+    pub fn rewrite(&self, running: impl FnOnce() -> Arc<ServerConfig>) -> Result<(), ServerError> {
         // A link stays a link: its target is rewritten.
         let path = std::fs::canonicalize(&self.path)
             .map_err(|source| failed("find", &self.path, source))?;
@@ -387,7 +384,7 @@ fn sync_folder_of(path: &Path) -> Result<(), ServerError> {
 
 /// Writes a file that only this user may read, completely or not at all: the old one stays until
 /// the new one is on disk. A link stays a link.
-pub(crate) fn write_private(path: &Path, text: &[u8]) -> Result<(), ServerError> {
+pub fn write_private(path: &Path, text: &[u8]) -> Result<(), ServerError> {
     let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let temporary = beside(&path);
     let done = duramen_base::private::make_new_file(&temporary)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// See `config/table/scripts.rs`.
+/// See `table/scripts.rs`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScriptConfig {
     pub memory_bytes: usize,
@@ -12,12 +12,12 @@ pub struct ScriptConfig {
 
 impl ScriptConfig {
     /// `busy-reply-threshold`; `None`: never.
-    pub(crate) fn busy_time(&self) -> Option<Duration> {
+    pub fn busy_time(&self) -> Option<Duration> {
         (self.busy_ms > 0).then(|| Duration::from_millis(self.busy_ms))
     }
 
     /// As [`busy_time`](Self::busy_time), where there must be an end: 5 s instead of never.
-    pub(crate) fn patience(&self) -> Duration {
+    pub fn patience(&self) -> Duration {
         self.busy_time().unwrap_or(Duration::from_secs(5))
     }
 }

@@ -16,7 +16,7 @@ impl Outcome {
         self.lock().clone()
     }
 
-    pub(crate) fn end(&self, result: Result<(), String>) {
+    pub fn end(&self, result: Result<(), String>) {
         *self.lock() = Some(result);
     }
 

@@ -8,17 +8,17 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::time::Duration;
 
 /// Milliseconds; never 0, which stands for "no deadline".
-pub(crate) fn now_ms() -> u64 {
+pub fn now_ms() -> u64 {
     millis(clock_gettime(ClockId::Monotonic))
 }
 
 /// As [`now_ms`], but up to one scheduler tick (4 ms) behind: cheap enough for every round.
-pub(crate) fn coarse_ms() -> u64 {
+pub fn coarse_ms() -> u64 {
     millis(clock_gettime(ClockId::MonotonicCoarse))
 }
 
 /// The time that this thread has used its core: it does not grow while the thread waits for one.
-pub(crate) fn thread_time() -> Duration {
+pub fn thread_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 

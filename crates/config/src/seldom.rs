@@ -12,10 +12,10 @@ const INTERVAL: Duration = Duration::from_secs(10);
 const LINES_MAX: u32 = 4;
 
 /// The bound of one place in the program.
-#[derive(Debug)]
-pub(crate) struct Seldom(Mutex<Lines>);
+#[derive(Debug, Default)]
+pub struct Seldom(Mutex<Lines>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Lines {
     /// Start of the interval; None: nothing was logged yet.
     since: Option<Instant>,
@@ -25,7 +25,7 @@ struct Lines {
 }
 
 impl Seldom {
-    pub(crate) const fn new() -> Seldom {
+    pub const fn new() -> Seldom {
         Seldom(Mutex::new(Lines {
             since: None,
             written: 0,
@@ -35,7 +35,7 @@ impl Seldom {
 
     /// Whether a line may be written now; if so, the number of those that were left out before it,
     /// unless that is 0.
-    pub(crate) fn turn(&self) -> Option<Option<u64>> {
+    pub fn turn(&self) -> Option<Option<u64>> {
         self.turn_at(Instant::now())
     }
 
@@ -58,15 +58,15 @@ impl Seldom {
 
 /// Logs a line at the given level, unless this place has logged too many: `seldom!(warn, client,
 /// "…")`.
+#[macro_export]
 macro_rules! seldom {
     ($level:ident, $($line:tt)+) => {{
-        static LINES: crate::seldom::Seldom = crate::seldom::Seldom::new();
+        static LINES: $crate::seldom::Seldom = $crate::seldom::Seldom::new();
         if let Some(left_out) = LINES.turn() {
             tracing::$level!(left_out, $($line)+);
         }
     }};
 }
-pub(crate) use seldom;
 
 #[cfg(test)]
 mod tests {

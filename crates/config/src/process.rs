@@ -5,15 +5,15 @@ use std::fs;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-pub(crate) struct Memory {
-    pub(crate) resident_bytes: u64,
-    pub(crate) virtual_bytes: u64,
+pub struct Memory {
+    pub resident_bytes: u64,
+    pub virtual_bytes: u64,
     /// Resident pages of files: the program's code and constants.
-    pub(crate) file_bytes: u64,
+    pub file_bytes: u64,
 }
 
 /// None where there is no `/proc`.
-pub(crate) fn memory() -> Option<Memory> {
+pub fn memory() -> Option<Memory> {
     let text = fs::read_to_string("/proc/self/statm").ok()?;
     let mut pages = text.split_ascii_whitespace().map(str::parse::<u64>);
     let page_bytes = rustix::param::page_size() as u64;
@@ -28,22 +28,22 @@ pub(crate) fn memory() -> Option<Memory> {
 }
 
 /// CPU time of all threads, user and system time together.
-pub(crate) fn cpu_time() -> Duration {
+pub fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-pub(crate) fn open_files() -> Option<u64> {
+pub fn open_files() -> Option<u64> {
     Some(fs::read_dir("/proc/self/fd").ok()?.count() as u64)
 }
 
 /// Maximum number of open file descriptors; None: no limit.
-pub(crate) fn open_files_max() -> Option<u64> {
+pub fn open_files_max() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current
 }
 
 /// When the process started, in seconds since 1970.
-pub(crate) fn start_time() -> Option<f64> {
+pub fn start_time() -> Option<f64> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
     // The process name, in parentheses, may contain anything. The start time is field 22 of all, in
     // ticks since the machine's start.
@@ -57,7 +57,7 @@ pub(crate) fn start_time() -> Option<f64> {
     Some(booted + ticks / rustix::param::clock_ticks_per_second() as f64)
 }
 
-pub(crate) fn threads() -> Option<u64> {
+pub fn threads() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let threads = status
         .lines()
@@ -66,25 +66,25 @@ pub(crate) fn threads() -> Option<u64> {
 }
 
 /// Resident memory, in bytes; 0 if the kernel does not report it.
-pub(crate) fn rss_bytes() -> u64 {
+pub fn rss_bytes() -> u64 {
     memory().map_or(0, |memory| memory.resident_bytes)
 }
 
 /// Memory of the machine, in bytes.
-pub(crate) fn machine_bytes() -> u64 {
+pub fn machine_bytes() -> u64 {
     let system = rustix::system::sysinfo();
     system.totalram as u64 * u64::from(system.mem_unit)
 }
 
 /// CPU time of all threads in user and system mode, in seconds.
-pub(crate) fn cpu_seconds() -> (f64, f64) {
+pub fn cpu_seconds() -> (f64, f64) {
     let all = cpu_time().as_secs_f64();
     static LAST: LastTimes = LastTimes::new((0.0, 0.0));
     never_less(&LAST, divided(all, "/proc/self/stat"))
 }
 
 /// The same for the first thread alone.
-pub(crate) fn cpu_seconds_of_main() -> (f64, f64) {
+pub fn cpu_seconds_of_main() -> (f64, f64) {
     let folder = format!("/proc/self/task/{}", std::process::id());
     let text = fs::read_to_string(format!("{folder}/schedstat")).unwrap_or_default();
     let ns = text
@@ -128,7 +128,7 @@ fn divided(all: f64, stat: &str) -> (f64, f64) {
 }
 
 /// `Linux 6.1 x86_64`.
-pub(crate) fn system() -> String {
+pub fn system() -> String {
     let name = rustix::system::uname();
     let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
     format!(
@@ -147,7 +147,7 @@ const FILES_PER_THREAD: u64 = 8;
 
 /// Raises the limit of open files for `maxclients`; returns the number of clients that fit, if the
 /// system allows fewer.
-pub(crate) fn raise_file_limit(maxclients: usize, threads: usize) -> Option<usize> {
+pub fn raise_file_limit(maxclients: usize, threads: usize) -> Option<usize> {
     let others = OTHER_FILES + FILES_PER_THREAD * threads as u64;
     let wanted = maxclients as u64 + others;
     let now = getrlimit(Resource::Nofile);

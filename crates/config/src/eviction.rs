@@ -28,7 +28,7 @@ impl Policy {
 
 impl ServerConfig {
     /// Redis's name for the behaviour at the memory limit.
-    pub(crate) fn policy_name(&self) -> &'static str {
+    pub fn policy_name(&self) -> &'static str {
         match self.mode {
             Mode::Store => Policy::NONE,
             Mode::Cache => self.policy.name(),

@@ -54,7 +54,7 @@ static FREED: AtomicUsize = AtomicUsize::new(0);
 static TRIMMING: AtomicBool = AtomicBool::new(false);
 
 /// Counts bytes that were freed, or are about to be, in small allocations.
-pub(crate) fn freed(bytes: usize) {
+pub fn freed(bytes: usize) {
     if bytes < COUNTED_BYTES || FREED.fetch_add(bytes, Ordering::Relaxed) + bytes < TRIM_BYTES {
         return;
     }
@@ -69,13 +69,13 @@ pub(crate) fn freed(bytes: usize) {
 
 /// One thread's freed bytes: small amounts are collected, and reported together.
 #[derive(Debug, Default)]
-pub(crate) struct Freed {
+pub struct Freed {
     bytes: usize,
 }
 
 impl Freed {
     /// As [`freed`], for amounts of any size.
-    pub(crate) fn add(&mut self, bytes: usize) {
+    pub fn add(&mut self, bytes: usize) {
         self.bytes += bytes;
         if self.bytes >= REPORTED_BYTES {
             freed(std::mem::take(&mut self.bytes));
@@ -103,14 +103,14 @@ fn trim() {
 
 /// Figures of the heap, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Figures {
+pub struct Figures {
     pub used_bytes: u64,
     /// Freed but kept.
     pub free_bytes: u64,
 }
 
 /// Zeros where the C library has no such figures.
-pub(crate) fn figures() -> Figures {
+pub fn figures() -> Figures {
     #[cfg(target_env = "gnu")]
     {
         // SAFETY: it takes nothing, locks what it reads, and returns numbers.

@@ -8,7 +8,7 @@ use duramen_base::limits::{KEY_BYTES_MAX, STORE_BYTES_MIN, VALUE_BYTES_MAX};
 /// but is kept.
 const HEAP_BYTES: u64 = 8 << 20;
 /// Least bytes that a thread may fetch from flash at once: two of the largest entries.
-pub(crate) const FETCH_BYTES_MIN: usize = 2 * (KEY_BYTES_MAX + VALUE_BYTES_MAX + 4096);
+pub const FETCH_BYTES_MIN: usize = 2 * (KEY_BYTES_MAX + VALUE_BYTES_MAX + 4096);
 /// Memory of a reactor thread that works on fetched entries: a reply and a changed value of the
 /// greatest length. The heap has room for those of two threads.
 pub(super) const FETCH_WORK_BYTES: u64 = 2 << 20;
@@ -18,13 +18,13 @@ const MAX_PER_MEMORY: u64 = 16;
 
 impl ServerConfig {
     /// The highest value that `memory` can have while the server runs.
-    pub(crate) fn memory_max(&self) -> u64 {
+    pub fn memory_max(&self) -> u64 {
         self.memory_bytes_max.max(self.memory_bytes)
     }
 
     /// Puts the value in place of a `memory-max` of 0, and bounds it. True: it was too high. Called
     /// once, at the start.
-    pub(crate) fn settle_memory_max(&mut self) -> bool {
+    pub fn settle_memory_max(&mut self) -> bool {
         let wanted = self.memory_max();
         self.memory_bytes_max = wanted.min(self.memory_bytes.saturating_mul(MAX_PER_MEMORY));
         self.memory_bytes_max < wanted
@@ -57,23 +57,18 @@ impl ServerConfig {
     /// may fetch from flash at once. The rest is for entries fetched from flash, and for the part
     /// of the log buffer and the heap of a server with a directory that exceeds a tenth of
     /// `memory`. So the process stays within 1.1 times `memory` and 10 MB.
-    pub(crate) fn engine_bytes(&self, fetch_bytes: usize) -> u64 {
+    pub fn engine_bytes(&self, fetch_bytes: usize) -> u64 {
         self.engine_bytes_of(self.memory_bytes, self.memory_bytes, fetch_bytes)
     }
 
     /// The highest value of the engine's part.
-    pub(crate) fn engine_bytes_max(&self, fetch_bytes: usize) -> u64 {
+    pub fn engine_bytes_max(&self, fetch_bytes: usize) -> u64 {
         self.engine_bytes_of(self.memory_max(), self.memory_bytes, fetch_bytes)
     }
 
     /// The engine's part of `memory_bytes` in a server that was started with `start_bytes`: its log
     /// buffer has the size for these.
-    pub(crate) fn engine_bytes_of(
-        &self,
-        memory_bytes: u64,
-        start_bytes: u64,
-        fetch_bytes: usize,
-    ) -> u64 {
+    pub fn engine_bytes_of(&self, memory_bytes: u64, start_bytes: u64, fetch_bytes: usize) -> u64 {
         let threads = self.reactor_threads() as u64;
         let fetched = match fetch_bytes as u64 {
             0 => 0,
@@ -98,7 +93,7 @@ impl ServerConfig {
 
     /// Most reactor threads with which a server with flash stays within its memory, at least one:
     /// each may fetch the longest entries, however small `memory` is.
-    pub(crate) fn threads_with_flash(&self) -> usize {
+    pub fn threads_with_flash(&self) -> usize {
         let each = FETCH_BYTES_MIN as u64;
         let beside = self.bytes_beside(self.memory_bytes, self.memory_bytes);
         let room = self.memory_bytes.saturating_sub(beside + STORE_BYTES_MIN);

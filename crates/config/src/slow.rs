@@ -1,6 +1,6 @@
 //! Settings about commands and events that take long.
 
-/// See `config/table/slow.rs`.
+/// See `table/slow.rs`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlowConfig {
     /// Limit of the slow log, in microseconds; negative: no slow log.
