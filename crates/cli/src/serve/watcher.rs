@@ -5,7 +5,7 @@ use crate::failure::EXIT_STUCK;
 use crate::notify;
 use crate::signals::{self, Order};
 use duramen_config::ServerConfig;
-use duramen_config::outcome::Outcome;
+use duramen_config::finish::Finish;
 use duramen_server::Server;
 use duramen_server::shared::{Shared, Stop};
 use std::collections::BTreeMap;
@@ -105,7 +105,7 @@ struct LastSeen {
     keeps_ports: AtomicBool,
     shared: Mutex<Option<Arc<Shared>>>,
     /// The stop of the first signal, while data has to be written before the end.
-    stopping: Mutex<Option<Arc<Outcome>>>,
+    stopping: Mutex<Option<Arc<Finish>>>,
     /// The last server has ended: the process ends by itself.
     ended: Mutex<bool>,
     has_ended: Condvar,
@@ -185,7 +185,7 @@ impl LastSeen {
     /// the first again.
     fn count(&self) -> bool {
         let mut stopping = self.stopping.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_refused = |stopping: &Arc<Outcome>| matches!(stopping.result(), Some(Err(_)));
+        let is_refused = |stopping: &Arc<Finish>| matches!(stopping.result(), Some(Err(_)));
         if stopping.as_ref().is_some_and(is_refused) {
             *stopping = None;
             self.signals.store(0, Ordering::SeqCst);

@@ -12,7 +12,7 @@
 
 use super::{Kind, SETTINGS, ServerConfig, Setting};
 use crate::error::ServerError;
-use crate::outcome::Outcome;
+use crate::finish::Finish;
 use crate::seldom;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -138,7 +138,7 @@ pub fn written(setting: &Setting, value: String) -> String {
 #[derive(Default)]
 struct Rewrites {
     is_running: bool,
-    next: Option<Arc<Outcome>>,
+    next: Option<Arc<Finish>>,
 }
 
 /// The file with which a server was started.
@@ -189,14 +189,14 @@ impl ConfigFile {
 
     /// Requests a rewrite that reads the settings after this call. `true`: the caller must start a
     /// thread for [`next_rewrite`](Self::next_rewrite), or call it until it returns `None`.
-    pub fn request_rewrite(&self) -> (Arc<Outcome>, bool) {
+    pub fn request_rewrite(&self) -> (Arc<Finish>, bool) {
         let mut rewrites = self.rewrites();
         let next = Arc::clone(rewrites.next.get_or_insert_default());
         (next, !std::mem::replace(&mut rewrites.is_running, true))
     }
 
     /// The rewrite to be carried out now; `None`: the thread ends.
-    pub fn next_rewrite(&self) -> Option<Arc<Outcome>> {
+    pub fn next_rewrite(&self) -> Option<Arc<Finish>> {
         let mut rewrites = self.rewrites();
         let next = rewrites.next.take();
         rewrites.is_running = next.is_some();

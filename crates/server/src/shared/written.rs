@@ -3,7 +3,7 @@
 
 use super::{Message, Shared, Stop};
 use crate::durability::{Durability, Job, Target};
-use duramen_config::outcome::Outcome;
+use duramen_config::finish::Finish;
 use duramen_config::{ConfigFile, seldom};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -27,7 +27,7 @@ impl Shared {
     /// Stops the server after all acknowledged writes are on disk; otherwise unwritten data would
     /// be lost. `anyway`: if they cannot be written, stop nevertheless. Returns at once; `None`:
     /// the server stops now, as there is nothing to write.
-    pub fn stop_written(&self, how: Stop, anyway: bool) -> Option<Arc<Outcome>> {
+    pub fn stop_written(&self, how: Stop, anyway: bool) -> Option<Arc<Finish>> {
         // A member's log is on other servers; and a write that was answered after it was on disk
         // cannot be lost.
         let alone = self.membership().is_none() && self.commands.answered_early();
@@ -36,9 +36,9 @@ impl Shared {
             self.stop(how);
             return None;
         };
-        let stopping = Arc::new(Outcome::default());
+        let stopping = Arc::new(Finish::default());
         let (durability, shared) = (Arc::clone(durability), self.this());
-        let outcome = Arc::clone(&stopping);
+        let finish = Arc::clone(&stopping);
         self.ending.ask(true);
         let patience = Duration::from_millis(self.config().stop_timeout_ms);
         let write = move || {
@@ -68,7 +68,7 @@ impl Shared {
                     Err(why)
                 }
             };
-            outcome.end(result.clone().map(|_| ()));
+            finish.end(result.clone().map(|_| ()));
             if let Ok(how) = result {
                 shared.stop(how);
             }
@@ -89,10 +89,10 @@ impl Shared {
     ///
     /// # Errors
     /// A text, if no thread can be started.
-    pub(crate) fn rewrite_config(&self, file: &ConfigFile) -> Result<Arc<Outcome>, String> {
-        let (outcome, is_first) = file.request_rewrite();
+    pub(crate) fn rewrite_config(&self, file: &ConfigFile) -> Result<Arc<Finish>, String> {
+        let (finish, is_first) = file.request_rewrite();
         if !is_first {
-            return Ok(outcome);
+            return Ok(finish);
         }
         let shared = self.this();
         let rewrite = move || {
@@ -100,22 +100,22 @@ impl Shared {
             let Some(file) = &shared.config_file else {
                 return;
             };
-            while let Some(outcome) = file.next_rewrite() {
+            while let Some(finish) = file.next_rewrite() {
                 let result = file.rewrite(|| shared.config());
-                outcome.end(result.map_err(|error| format!("Rewriting config file: {error}")));
+                finish.end(result.map_err(|error| format!("Rewriting config file: {error}")));
                 shared.wake_for_commit();
             }
         };
         let thread = std::thread::Builder::new().name("rewrite".to_owned());
         thread.spawn(rewrite).map_err(|error| {
             let text = format!("cannot start a thread: {error}");
-            while let Some(outcome) = file.next_rewrite() {
-                outcome.end(Err(text.clone())); // another client may wait for it too
+            while let Some(finish) = file.next_rewrite() {
+                finish.end(Err(text.clone())); // another client may wait for it too
             }
             self.wake_for_commit();
             format!("ERR {text}")
         })?;
-        Ok(outcome)
+        Ok(finish)
     }
 
     /// Starts a snapshot on its own thread.

@@ -259,9 +259,9 @@ pub(crate) fn rewrite(ctx: &mut Context<'_>) -> Done {
             "ERR The server is running without a config file",
         ));
     };
-    let outcome = ctx.shared.rewrite_config(file)?;
+    let finish = ctx.shared.rewrite_config(file)?;
     ctx.ok()?;
-    ctx.client.wait.then(Until::Rewritten(outcome), b"+OK\r\n");
+    ctx.client.wait.then(Until::Rewritten(finish), b"+OK\r\n");
     ctx.client.verdict = Verdict::Held;
     Ok(())
 }

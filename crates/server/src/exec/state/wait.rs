@@ -14,7 +14,7 @@ use super::client::Client;
 use crate::durability::Job;
 use crate::shared::ClientRecord;
 use duramen_base::ids::Level;
-use duramen_config::outcome::Outcome;
+use duramen_config::finish::Finish;
 use duramen_engine::{Guard, Position};
 use duramen_wire::resp::{Encoder, Protocol};
 use std::collections::BTreeMap;
@@ -58,9 +58,9 @@ pub(crate) enum Until {
     Gone(BTreeMap<u64, Arc<ClientRecord>>),
     /// SHUTDOWN: everything is on disk and the server stops, without a reply; or it runs on, with a
     /// reason.
-    Stop(Arc<Outcome>),
+    Stop(Arc<Finish>),
     /// CONFIG REWRITE: the file is written, or cannot be.
-    Rewritten(Arc<Outcome>),
+    Rewritten(Arc<Finish>),
     /// Work on a thread of its own: its reply, or the text of an error.
     Reply(Arc<OnceLock<Result<Vec<u8>, String>>>),
 }
@@ -210,7 +210,7 @@ impl Wait {
                 deadline_ms: *until_ms,
             },
             Until::Job(job) => done(job.result()),
-            Until::Rewritten(outcome) => done(outcome.result()),
+            Until::Rewritten(finish) => done(finish.result()),
             Until::Reply(given) => match given.get() {
                 None => State::Waiting { deadline_ms: 0 },
                 Some(Ok(reply)) => instead(reply.clone()),

@@ -1,16 +1,16 @@
-//! Results of work on threads of their own.
+//! Ends of work on threads of their own.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The outcome of work on a thread of its own: a stop that waits until all data is on disk, a
-/// rewrite of the configuration file.
+/// The end of work on a thread of its own: a stop that waits until all data is on disk, a rewrite
+/// of the configuration file.
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub struct Finish {
     /// None: the work is being done.
     result: Mutex<Option<Result<(), String>>>,
 }
 
-impl Outcome {
+impl Finish {
     /// None while the work is being done; an error gives the reason why it failed.
     pub fn result(&self) -> Option<Result<(), String>> {
         self.lock().clone()
