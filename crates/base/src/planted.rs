@@ -445,7 +445,7 @@ pub enum Bug {
     /// migration::M8: a target that has refused reports later that it is complete.
     RefusesAndReports,
 
-    // duramen-server: turns, steps on drafts.
+    // duramen-redis: turns, steps on drafts.
     /// pace::P1: a turn does not end before its group.
     TurnsHaveNoEnd,
     /// scripts::S2: any number of scripts is suspended, each with an interpreter.

@@ -13,8 +13,8 @@ mod http;
 mod metrics;
 mod process_metrics;
 
-use crate::shared::Shared;
 use duramen_config::{ServerConfig, ServerError};
+use duramen_redis::shared::Shared;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;

@@ -6,9 +6,9 @@
 //!   `stop-timeout-ms` and 5 s more, the end is given up: the next start reads the log as after a
 //!   crash, and nothing acknowledged is lost.
 
-use crate::durability::Durability;
-use crate::shared::{Shared, Stop};
 use duramen_config::ServerError;
+use duramen_redis::durability::Durability;
+use duramen_redis::shared::{Shared, Stop};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 

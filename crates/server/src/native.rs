@@ -22,18 +22,18 @@
 
 mod rights;
 
-use crate::durability::Durability;
-use crate::exec::Verdict as ClientVerdict;
-use crate::exec::{AGAIN_MS, look_ahead, native_waits_ms};
-use crate::exec::{Client, OUT_BYTES_PER_TURN, WaitUntil};
-use crate::pace::{Pace, System, TURN_TIME};
-use crate::shared::Shared;
-use crate::shared::commands::global;
-use crate::shared::{Membership, ViewCache};
 use duramen_base::ids::ServerId;
 use duramen_engine::{Guard, Session};
 use duramen_node::serve::HINTS;
 use duramen_node::{ClientRequest, Hint, Servant, View, Views, WhenCold};
+use duramen_redis::durability::Durability;
+use duramen_redis::exec::{
+    AGAIN_MS, Client, OUT_BYTES_PER_TURN, Verdict as ClientVerdict, WaitUntil, look_ahead,
+    native_waits_ms,
+};
+use duramen_redis::pace::{Pace, System, TURN_TIME};
+use duramen_redis::shared::commands::global;
+use duramen_redis::shared::{Membership, Shared, ViewCache};
 use duramen_wire::native::codec::{
     BodyError, CLIENT_FRAME_BYTES_MAX, Envelope, Frame, Header, MultiAnswer, MultiRequest, Parsed,
     Parts, Reply, Trouble, decode_login, decode_reply, decode_request, encode_enumerate_problem,

@@ -44,12 +44,12 @@ pub(crate) use listener::{Listeners, bind};
 pub(crate) use standby::Standby;
 pub(crate) use unix::{SocketFile, listen_at};
 
-use crate::exec::{Executor, Verdict};
-use crate::shared::{ConfigCache, Message, Running, Shared, Stop, ThreadShared};
 use accept::SpareFd;
 use connection::{Connection, WaitsFor};
 use duramen_base::spin::{IdleMode, Spinner, Spinning};
 use duramen_config::{Poll, ServerError, clock, seldom};
+use duramen_redis::exec::{Executor, Verdict};
+use duramen_redis::shared::{ConfigCache, Message, Running, Shared, Stop, ThreadShared};
 use flash::Flash;
 use hold::HeldConnections;
 use input::InputBuffer;

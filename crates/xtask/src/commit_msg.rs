@@ -69,7 +69,7 @@ fn a_subject_has_its_form() {
     let longest = format!("wire: {}", "é".repeat(66));
     for good in [
         "wire: refuse a length of 0",
-        "server/exec, wire: refuse a length of 0",
+        "redis/exec, wire: refuse a length of 0",
         "engine tests: wait for the cleaner",
         "heap: keep 2.5 % free",
         "fixup! What it was",
@@ -137,10 +137,7 @@ fn other_files_and_moves_need_no_body() {
         repository.write(path, "one\n");
         assert_eq!(repository.faults("base: count"), "", "{path}");
     }
-    for path in [
-        "heap/crates/alloc/src/lib.rs",
-        "crates/server/src/exec/x.rs",
-    ] {
+    for path in ["heap/crates/alloc/src/lib.rs", "crates/redis/src/exec/x.rs"] {
         let repository = Repository::new();
         repository.write(path, "one\n");
         assert_ne!(repository.faults("base: count"), "", "{path}");

@@ -8,9 +8,6 @@
 //! - G2: a failed login is slowed, counted and recorded as one of the RESP port, together with
 //!   those of the same address there.
 
-use crate::audit::{Outcome, Record};
-use crate::shared::acl::Reason;
-use crate::shared::{Origin, Shared};
 use axum::Extension;
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
@@ -20,6 +17,9 @@ use duramen_acl::basic::{CHALLENGE, Login, parse};
 use duramen_acl::{LoginError, User};
 use duramen_config::ClientAuth;
 use duramen_config::clock::now_ms;
+use duramen_redis::audit::{Outcome, Record};
+use duramen_redis::shared::acl::Reason;
+use duramen_redis::shared::{Origin, Shared};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

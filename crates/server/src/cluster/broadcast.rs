@@ -11,9 +11,9 @@
 //!
 //! **Concurrency** none: one owner, the node's thread.
 
-use crate::shared::BATCH_BYTES;
 use duramen_base::ids::ServerId;
 use duramen_config::seldom;
+use duramen_redis::shared::BATCH_BYTES;
 use duramen_wire::native::Slice;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

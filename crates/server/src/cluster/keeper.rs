@@ -13,13 +13,13 @@
 
 use super::life::{Mail, prefer};
 use super::workers::{Workers, spawn};
-use crate::shared::{Clock, ConfigCache, Shared};
 use duramen_backup::Error;
 use duramen_base::ids::ServerId;
 use duramen_config::ServerError;
 use duramen_config::clock::now_ms;
 use duramen_net::{ConnectionId, Event, Handle, Hub, Incoming, Message, Options, Payload};
 use duramen_node::{BackupService, NodeOutput, ReplicaWasRead, RequestId, Task};
+use duramen_redis::shared::{Clock, ConfigCache, Shared};
 use duramen_wire::native::Slice;
 use duramen_wire::native::codec::{
     Envelope, Question, Role, Trouble, decode_question, encode_peer_answer, encode_trouble,

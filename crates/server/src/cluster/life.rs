@@ -9,7 +9,7 @@
 //! **Concurrency**: the threads of a life are the node's (all connections but those for replicas),
 //! the keeper's (connections for replicas), workers, and the disk's chores. The threads of the
 //! store and of the reactors access the node only through
-//! [`Membership`](crate::shared::Membership).
+//! [`Membership`](duramen_redis::shared::Membership).
 
 use super::home::{self, Home, Size};
 use super::keeper::Keeper;
@@ -17,16 +17,15 @@ use super::local_clients::LocalClients;
 use super::node_thread::{NodeThread, Parts};
 use super::silence::Silence;
 use super::workers::{Chores, Workers, spawn};
-use crate::durability::{warn_if_not_mounted, warn_if_open_to_others};
-use crate::shared::{Clock, CoordinatorQuestion, MemberStatus};
-use crate::shared::{Shared, Stop};
-use crate::tier::Tier;
 use duramen_backup::Backup;
 use duramen_base::ids::{ClusterId, Level, ServerId};
 use duramen_base::units::MIB;
 use duramen_config::{ServerConfig, ServerError};
 use duramen_net::{Event, Handle, Hub, Message, Options, Payload, Reason};
 use duramen_node::{Candidate, JobDone, Node, NodeOptions, NodeOutput, RequestId};
+use duramen_redis::durability::{warn_if_not_mounted, warn_if_open_to_others};
+use duramen_redis::shared::{Clock, CoordinatorQuestion, MemberStatus, Shared, Stop};
+use duramen_redis::tier::Tier;
 use duramen_wire::native::codec::{
     Envelope, HelloError, Reply, Role, decode_reply, encode_to_coordinator,
 };

@@ -4,8 +4,8 @@
 //! **Concurrency**: a thread of its own, which receives the connections from the node's thread.
 
 use super::workers::spawn;
-use crate::shared::Shared;
 use duramen_config::ServerError;
+use duramen_redis::shared::Shared;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

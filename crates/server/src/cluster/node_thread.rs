@@ -21,10 +21,6 @@ use super::life::{Mail, SAY_AGAIN, advised};
 use super::local_clients::LocalClients;
 use super::silence::Silence;
 use super::workers::{Chores, Workers};
-use crate::durability::Durability;
-use crate::shared::{Background, Message, Shared, Stop};
-use crate::shared::{Clock, MemberStatus, Membership};
-use crate::tier::Tier;
 use duramen::Store;
 use duramen_base::ids::{ClusterId, ServerId};
 use duramen_config::ServerError;
@@ -33,6 +29,9 @@ use duramen_net::{self as net, ConnectionId, Event, Hub, Payload, Reason};
 use duramen_node::{
     BackupService, Clients, Input, Node, NodeInput, NodeOutput, PeerCall, RequestId, Token,
 };
+use duramen_redis::durability::Durability;
+use duramen_redis::shared::{Background, Clock, MemberStatus, Membership, Message, Shared, Stop};
+use duramen_redis::tier::Tier;
 use duramen_wire::native::Slice;
 use duramen_wire::native::codec::{
     Envelope, HelloError, Question, Reply, Role, Trouble, decode_question, decode_reply,

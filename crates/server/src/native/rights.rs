@@ -19,13 +19,13 @@
 //! - R4: an answered request is recorded once, however often it was presented (native::Y4), with
 //!   one denial per reason, however many of its operations are refused.
 
-use crate::audit::{Outcome as AuditOutcome, Record};
-use crate::exec::{Client, Spec, client_origin, find_command};
-use crate::shared::Shared;
-use crate::shared::acl::Reason;
 use duramen_acl::{Access, Denied, LoginError, User};
 use duramen_base::ids::TableId;
 use duramen_config::{AUDIT_CLASSES, clock};
+use duramen_redis::audit::{Outcome as AuditOutcome, Record};
+use duramen_redis::exec::{Client, Spec, client_origin, find_command};
+use duramen_redis::shared::Shared;
+use duramen_redis::shared::acl::Reason;
 use duramen_wire::native::codec::Parts;
 use duramen_wire::native::message::{Amount, Login, Operation, Request, Single};
 use std::cell::OnceCell;
@@ -377,9 +377,9 @@ pub(super) fn log_in(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::ClientRecord;
     use duramen_config::{Level, ServerConfig};
     use duramen_engine::{Options, Store};
+    use duramen_redis::shared::ClientRecord;
     use duramen_wire::native::codec::{
         Envelope, MultiRequest, Parsed, decode_request, parse_frame,
     };
@@ -393,7 +393,8 @@ mod tests {
             ..ServerConfig::default()
         };
         config.access.users = format!("user default on nopass {rules}");
-        let shared = Shared::new(config, None, crate::exec::catalog()).expect("shared state");
+        let shared =
+            Shared::new(config, None, duramen_redis::exec::catalog()).expect("shared state");
         let options = Options {
             huge_pages: false,
             heads: 1,

@@ -47,11 +47,11 @@
 use super::Reactor;
 use super::connection::{Connection, WaitsFor};
 use super::slots::Token;
-use crate::exec::{Unfetched, bytes_of, too_much};
-use crate::tier::report_read;
 use duramen_config::heap;
 use duramen_disk::SpanReader;
 use duramen_engine::flash::{Cold, Fetched, first_within};
+use duramen_redis::exec::{Unfetched, bytes_of, too_much};
+use duramen_redis::tier::report_read;
 use rustix::event::epoll;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;

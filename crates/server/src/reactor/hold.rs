@@ -42,10 +42,10 @@
 use super::connection::{Connection, WaitsFor};
 use super::slots::Token;
 use super::{Reactor, Timespec, ZERO};
-use crate::exec::{Effects, Wait, WaitState};
-use crate::shared::latency::Event;
 use duramen_base::ids::Level;
 use duramen_config::{clock, seldom};
+use duramen_redis::exec::{Effects, Wait, WaitState};
+use duramen_redis::shared::latency::Event;
 use duramen_wire::resp::{Encoder, Protocol, ReplySkipper};
 use std::sync::Arc;
 use std::time::Duration;
@@ -573,7 +573,7 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::ClientRecord;
+    use duramen_redis::shared::ClientRecord;
     use std::os::unix::net::UnixStream;
     use std::sync::Arc;
 

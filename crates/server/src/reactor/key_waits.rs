@@ -21,8 +21,8 @@ use super::Reactor;
 use super::connection::{Connection, WaitsFor};
 use super::input::Received;
 use super::slots::Token;
-use crate::exec::AGAIN_MS;
 use duramen_config::clock;
+use duramen_redis::exec::AGAIN_MS;
 use std::collections::BTreeSet;
 
 /// Bytes of the request that waits and of those behind it from which nothing more is received. The

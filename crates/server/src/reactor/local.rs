@@ -16,7 +16,7 @@
 use super::connection::{Connection, WaitsFor};
 use super::slots::Token;
 use super::{Reactor, ZERO};
-use crate::shared::LocalRings;
+use duramen_redis::shared::LocalRings;
 use duramen_shm::{bells, ring_bell};
 use rustix::event::epoll::{Event, EventFlags};
 use rustix::event::{PollFd, PollFlags};

@@ -6,8 +6,8 @@ use super::flash::FetchedEntry;
 use super::input::Source;
 use super::slots::{Slots, Token};
 use super::{Reactor, Verdict};
-use crate::exec::Turn;
 use duramen_config::seldom;
+use duramen_redis::exec::Turn;
 use duramen_wire::resp::{
     Consumed, Encoder, Limits, ParseState, Protocol, ProtocolError, Requests,
 };
@@ -338,7 +338,7 @@ impl Reactor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exec::AGAIN_MS;
+    use duramen_redis::exec::AGAIN_MS;
 
     /// A request of 250,000 pairs that met a reserved key was parsed again every 2 ms.
     #[test]

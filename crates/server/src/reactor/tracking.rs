@@ -8,9 +8,9 @@
 use super::Reactor;
 use super::round::resp_connection;
 use super::slots::Token;
-use crate::exec::{ClientTracking, Scope, shown, write_broken, write_invalidation};
-use crate::shared::tracking::Limits;
-use crate::shared::{Invalid, Message};
+use duramen_redis::exec::{ClientTracking, Scope, shown, write_broken, write_invalidation};
+use duramen_redis::shared::tracking::Limits;
+use duramen_redis::shared::{Invalid, Message};
 use std::sync::Arc;
 use std::time::Duration;
 

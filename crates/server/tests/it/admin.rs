@@ -2,8 +2,8 @@
 
 use duramen_config::ServerConfig;
 use duramen_engine::TableId;
+use duramen_redis::shared::Stop;
 use duramen_server::Server;
-use duramen_server::shared::Stop;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};

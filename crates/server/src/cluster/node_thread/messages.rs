@@ -2,11 +2,11 @@
 
 use super::super::broadcast::Receiver;
 use super::{Mail, NodeThread, PendingCall};
-use crate::shared::pubsub::{Kind, Publisher};
-use crate::shared::{Shared, Stop};
 use duramen_base::ids::ServerId;
 use duramen_net::Payload;
 use duramen_node::RequestId;
+use duramen_redis::shared::pubsub::{Kind, Publisher};
+use duramen_redis::shared::{Shared, Stop};
 use duramen_wire::native::Slice;
 use duramen_wire::native::codec::{Envelope, Publications, Role, Trouble, encode_peer};
 use duramen_wire::native::message::Peer;
@@ -105,8 +105,8 @@ fn publish_all(shared: &Shared, batch: &[u8], wait_max: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::pubsub::CROWDED_BYTES;
     use duramen_config::ServerConfig;
+    use duramen_redis::shared::pubsub::CROWDED_BYTES;
     use duramen_wire::native::codec::append_publication;
 
     /// Batches of other members were delivered, and answered, however many messages waited here.
@@ -116,7 +116,7 @@ mod tests {
             threads: 1,
             ..ServerConfig::default()
         };
-        let shared = Shared::new(config, None, crate::exec::catalog()).expect("a server");
+        let shared = Shared::new(config, None, duramen_redis::exec::catalog()).expect("a server");
         shared.pubsub.subscribe(Kind::Channel, b"a", 0);
         let mut batch = Vec::new();
         append_publication(&mut batch, b"a", &vec![0; CROWDED_BYTES]);

@@ -2,8 +2,8 @@
 
 use crate::reactor::support::{Asking, DEADLINE, Raw, counter, request, start, wait_until};
 use duramen_config::{ServerConfig, Setting};
+use duramen_redis::shared::Message;
 use duramen_server::Server;
-use duramen_server::shared::Message;
 use duramen_wire::resp::Reply;
 use std::collections::BTreeSet;
 use std::io::{Read, Write};

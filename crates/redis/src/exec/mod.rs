@@ -1,0 +1,265 @@
+//! Commands: runs the requests of all connections that became ready in one round as engine batches.
+//!
+//! **Mechanism.** Requests are taken in groups of up to `GROUP_KEYS` keys, over all connections.
+//! For a group every key is hashed and its bucket hinted, then every entry is hinted, then the
+//! requests run in order under one guard. So the cache misses of one request overlap with those of
+//! the others. A command that locks several keys gets its own guard; one that changes tables runs
+//! between guards.
+//!
+//! **Rooms**, each of which imports only those after it: [`batch`] runs groups of requests;
+//! [`commands`] has the commands, one file per family, and their table; [`request`] is what they
+//! share about one request; [`state`] is that of a connection and of a thread.
+//!
+//! **Invariants**
+//! - I1: requests of one connection run in the order in which they were sent, and their replies are
+//!   appended in that order.
+//! - I2: a request produces exactly one reply (none after `CLIENT REPLY`): if a command fails
+//!   half-way, its partial reply is removed.
+//! - I3: a `GET` or `SET` allocates nothing, takes no lock, and writes to no shared cache line but
+//!   those of the index and the log.
+
+mod batch;
+mod commands;
+mod request;
+mod state;
+
+#[cfg(test)]
+mod tests;
+
+pub use commands::acl::catalog;
+pub use commands::acl::origin as client_origin;
+pub use commands::function::restore_all as restore_functions;
+pub use commands::lookup::find as find_command;
+pub use commands::table::commands_since_start;
+pub use request::cold::{look_ahead, too_much};
+pub use request::databases::restore as restore_databases;
+pub use request::pause::native_waits_ms;
+pub use request::routing::AGAIN_MS;
+pub use request::spec::Spec;
+pub use state::client::{Client, Mode, Verdict, shown};
+pub use state::effects::Effects;
+pub use state::parking::{Unfetched, bytes_of};
+pub use state::subscribers::{Encoded, Subscribers};
+pub use state::tracking::{ClientTracking, Scope, write_broken, write_invalidation};
+pub use state::wait::{State as WaitState, Until as WaitUntil, Wait};
+
+use crate::pace::TURN_TIME;
+use crate::shared::Shared;
+use crate::shared::pubsub::Kind;
+use batch::{Group, Position};
+pub use batch::{OUT_BYTES_PER_TURN, Turn};
+use duramen_config::ServerError;
+use duramen_engine::{Session, Store, TableId};
+use duramen_node::Route;
+use request::routing::has_left;
+use state::client::DROPPED;
+use state::local::Local;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A reactor thread's session of the store: the session itself never waits for flash.
+fn session(shared: &Shared, store: &Arc<Store>) -> Result<Session, duramen_engine::Error> {
+    let mut session = store.session()?;
+    session.set_parks(shared.tier().is_some());
+    session.note_typed_writes();
+    Ok(session)
+}
+
+/// Runs commands for one reactor thread.
+pub struct Executor {
+    /// None until the data is loaded.
+    session: Option<Session>,
+    shared: Arc<Shared>,
+    local: Local,
+    group: Group,
+    /// The generation of the member's view, and the table of database 0, for which the shard
+    /// channels were last checked.
+    channels_seen: (u64, TableId),
+}
+
+impl Executor {
+    /// # Errors
+    /// [`ServerError::Engine`] if the engine has no room for another session.
+    pub fn new(shared: Arc<Shared>, thread: usize) -> Result<Executor, ServerError> {
+        Ok(Executor {
+            session: match shared.data() {
+                Some(store) => Some(session(&shared, store)?),
+                None => None,
+            },
+            local: Local::new(&shared, thread),
+            group: Group::new(TURN_TIME),
+            channels_seen: (0, DROPPED),
+            shared,
+        })
+    }
+
+    /// A round of the thread begins, with about so many turns, which share its time.
+    pub fn begin_round(&mut self, turns: usize) {
+        self.group.begin_round(turns);
+        self.local.scripts.begin_round();
+    }
+
+    /// The clients of this thread that have subscriptions.
+    pub fn subscribers(&self) -> &Subscribers {
+        &self.local.subscribers
+    }
+
+    /// Wakes the clients that wait for values which native clients have written or removed.
+    pub fn wake_waiters(&mut self) {
+        if let Some(session) = &mut self.session {
+            self.local
+                .wake_waiters(&self.shared, session.typed_writes());
+        }
+    }
+
+    /// `Some`: a request of this client is suspended (a script, an EXEC in slices, a combination of
+    /// values, a load of libraries), or its script waits, or its script or EXEC stands in line for
+    /// keys. True: since long (`busy-reply-threshold`, 5 s if that is 0; a second while scripts
+    /// wait for its place).
+    pub fn script_of(&mut self, client: &Client) -> Option<bool> {
+        let age = self.local.scripts.age(client.id())?;
+        let limit = match self.local.scripts.are_awaited() {
+            true => Duration::from_secs(1),
+            false => self.local.config(&self.shared).scripts.patience(),
+        };
+        Some(age > limit)
+    }
+
+    /// Ends all subscriptions of a client of this thread, which is being closed.
+    pub fn end_subscriptions(&mut self, client: &mut Client) {
+        self.local.scripts.drop_of(&self.shared, client.id());
+        if let Some(subscriptions) = client.subscriptions.take() {
+            let (registry, slot) = (&self.shared.pubsub, client.record().slot);
+            self.local
+                .subscribers
+                .remove_all(registry, slot, subscriptions);
+            client.note_subscriptions();
+        }
+    }
+
+    /// Ends the tracking of a client of this thread, which is being closed.
+    pub fn end_tracking(&self, client: &mut Client) {
+        commands::tracking::end(&self.shared, client);
+    }
+
+    /// The shard channels with subscribers of this thread that are not served here any more. Looks
+    /// only after a change of the member's view.
+    pub fn left_channels(&mut self) -> Vec<Arc<[u8]>> {
+        let shared = Arc::clone(&self.shared);
+        let Some(member) = shared.membership() else {
+            return Vec::new();
+        };
+        let table = shared.commands.table(0).unwrap_or(DROPPED);
+        let now = (member.generation(), table);
+        if now == self.channels_seen || self.session().is_none() {
+            return Vec::new();
+        }
+        self.channels_seen = now;
+        let mut channels = self.local.subscribers.names(Kind::Shard);
+        let view = Arc::clone(self.local.view_to_tell(member));
+        let Some(session) = self.session() else {
+            return Vec::new();
+        };
+        let guard = session.pin();
+        channels.retain(|channel| has_left(&view, table, channel, guard.hash(channel)));
+        channels
+    }
+
+    /// Ends the subscription of a client to a shard channel that has left; returns what it is told.
+    pub fn end_left(&mut self, client: &mut Client, channel: &[u8]) -> Vec<u8> {
+        commands::pubsub::end_left(&self.shared, &mut self.local, client, channel)
+    }
+
+    /// The clients of this thread that wait for elements and must look again, in the order in which
+    /// they were woken.
+    pub fn take_woken(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.local.woken)
+    }
+
+    /// Gives up a waiting client's place in the queues of its keys, because it does not look now;
+    /// when it looks later, it gets places behind the others.
+    pub fn give_up_place(&self, client: &mut Client) {
+        if let Some(wait) = &mut client.key_wait {
+            wait.leave(&self.shared, true);
+        }
+    }
+
+    /// Whether a waiting client must be told that other members serve its keys now. Keys that have
+    /// left and come back may have elements that were written elsewhere.
+    pub fn has_lost_keys(&mut self, client: &Client) -> bool {
+        let Some(member) = self.shared.membership() else {
+            return false;
+        };
+        let Some(wait) = &client.key_wait else {
+            return false;
+        };
+        let view = self.local.view_to_tell(member);
+        let mut places = wait.places.iter();
+        places.any(|(place, since)| match view.route(wait.table, *place) {
+            Route::Moved(_) | Route::NoTable => true,
+            Route::Serve => view.serves_since(wait.table, *place) != *since,
+            Route::TryAgain | Route::ClusterDown => false,
+        })
+    }
+
+    /// This thread's session; None while the data is loaded.
+    ///
+    /// # Panics
+    /// As [`run`](Self::run).
+    pub fn session(&mut self) -> Option<&mut Session> {
+        if self.session.is_none() {
+            let store = self.shared.data()?;
+            self.session = Some(session(&self.shared, store).expect("a session per thread"));
+        }
+        self.session.as_mut()
+    }
+
+    /// Runs the requests of all turns and appends the replies. The conditions for sending them are
+    /// in each client's [`take_wait`](Client::take_wait).
+    ///
+    /// # Panics
+    /// If the engine has no room for a session of this thread: it has one for each of the server's
+    /// threads.
+    pub fn run(&mut self, turns: &mut [Turn<'_>]) {
+        for turn in &mut *turns {
+            turn.client.halted = false;
+            turn.client.appended_bytes = 0;
+            turn.client.matches = 0;
+            turn.client.goes_on = false;
+            if matches!(
+                turn.client.verdict,
+                Verdict::Paused { .. } | Verdict::Held | Verdict::Cold | Verdict::Blocked
+            ) {
+                turn.client.verdict = Verdict::Open;
+            }
+            turn.client.renew(&self.shared);
+        }
+        let session = match &mut self.session {
+            Some(session) => session,
+            none => match self.shared.data() {
+                Some(store) => {
+                    none.insert(session(&self.shared, store).expect("a session per thread"))
+                }
+                None => return batch::run_while_loading(&self.shared, &mut self.local, turns),
+            },
+        };
+        let mut position = Position::default();
+        self.group.begin_part(turns.len());
+        loop {
+            position = self
+                .group
+                .run(session, &self.shared, &mut self.local, turns, position);
+            let Some(turn) = turns.get_mut(position.turn) else {
+                break;
+            };
+            if position.is_within_turn() && self.group.is_turn_over(session, &self.local) {
+                turn.client.halted = true;
+            }
+        }
+        for turn in turns {
+            let table = turn.client.table(&self.shared);
+            turn.client.end_parking();
+            turn.client.publish(table);
+        }
+    }
+}
