@@ -1,6 +1,7 @@
 //! Settings of a server: one table ([`SETTINGS`]) for flags, environment, `duramen.toml`, `CONFIG
 //! GET` and the documentation, and the plain struct ([`ServerConfig`]) that the rest of the server
-//! reads.
+//! reads. Beside them: the errors of a start, certificates, the clock, bounded lines of the log,
+//! and figures of the process.
 //!
 //! **Invariants**
 //! - I1: every field of [`ServerConfig`] that a person can set has exactly one row in [`SETTINGS`],

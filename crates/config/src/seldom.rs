@@ -1,5 +1,5 @@
 //! Lines of the log that a client, a disk or a peer can cause at will. Each place in the program
-//! writes at most [`LINES_MAX`] of them in [`INTERVAL`]. Its next line has the number of those that
+//! writes at most `LINES_MAX` of them in `INTERVAL`. Its next line has the number of those that
 //! were left out.
 //!
 //! **Concurrency**: any thread may log; the threads share a place's bound.

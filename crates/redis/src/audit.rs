@@ -7,7 +7,7 @@
 //! - L2: no record has a password: secret arguments are replaced before they enter the queue.
 //! - L3: a failed write harms nothing but this log: its records count as dropped, and later ones
 //!   are tried again.
-//! - L4: a record is written within [`PAUSE`] and the time of the write before it.
+//! - L4: a record is written within `PAUSE` and the time of the write before it.
 //!
 //! **Concurrency.** The queue is text under a lock. A thread appends its line, and the writing
 //! thread exchanges the text for an empty one. It is woken by the first line after it had none.
@@ -67,7 +67,7 @@ pub struct Record<'a> {
     pub command: &'static str,
     pub class: &'static str,
     pub outcome: Outcome,
-    /// Its first key; [`KEY_BYTES_MAX`] bytes of it are used.
+    /// Its first key; `KEY_BYTES_MAX` bytes of it are used.
     pub key: Option<&'a [u8]>,
     /// Arguments of an administrative command, without secrets.
     pub args: &'a [String],
@@ -217,7 +217,7 @@ impl Audit {
         }
     }
 
-    /// Waits until all records of before are written, for at most [`END_WITHIN`]. Later ones are
+    /// Waits until all records of before are written, for at most `END_WITHIN`. Later ones are
     /// not.
     pub fn end(&self) {
         if let Some(lines) = &self.lines {

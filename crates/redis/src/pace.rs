@@ -3,10 +3,10 @@
 //! **Invariants**
 //! - P1: a turn ends after the request in which its time is over, whatever the request is. The
 //!   turns of other clients go on.
-//! - P2: a guard of a group ends after the request in which it has become [`GUARD_TIME`] old: an
+//! - P2: a guard of a group ends after the request in which it has become `GUARD_TIME` old: an
 //!   older one keeps memory from all writers, and the store's door from a session that wants to be
 //!   alone.
-//! - P3: the clock is read when the session has met [`LOOK_EVERY_BYTES`] since the last reading. A
+//! - P3: the clock is read when the session has met `LOOK_EVERY_BYTES` since the last reading. A
 //!   request that works long and meets little adds its work (`Local::work`).
 //! - P4: the time of a turn is processor time. The clock says when that has to be read.
 

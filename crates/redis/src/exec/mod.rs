@@ -6,9 +6,9 @@
 //! the others. A command that locks several keys gets its own guard; one that changes tables runs
 //! between guards.
 //!
-//! **Rooms**, each of which imports only those after it: [`batch`] runs groups of requests;
-//! [`commands`] has the commands, one file per family, and their table; [`request`] is what they
-//! share about one request; [`state`] is that of a connection and of a thread.
+//! **Rooms**, each of which imports only those after it: `batch` runs groups of requests;
+//! `commands` has the commands, one file per family, and their table; `request` is what they
+//! share about one request; `state` is that of a connection and of a thread.
 //!
 //! **Invariants**
 //! - I1: requests of one connection run in the order in which they were sent, and their replies are

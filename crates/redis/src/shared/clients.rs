@@ -50,7 +50,7 @@ pub struct ClientRecord {
     /// One of its commands waits for an event (WAIT, SAVE), or for the end of a pause. Written by
     /// the reactor.
     pub is_blocked: AtomicBool,
-    /// Whether its request waits for elements, as [`key_wait_state`] says. Written by the executor,
+    /// Whether its request waits for elements, as `key_wait_state` says. Written by the executor,
     /// and by CLIENT UNBLOCK on any thread, which then tells the client's thread.
     pub key_wait: AtomicU8,
     /// The connection is closed: none of its requests runs any more. Release by the reactor, after

@@ -1,7 +1,7 @@
 //! State that the commands of all threads share beyond the store: databases, pauses, monitors, the
 //! slow log, command counters.
 //!
-//! **Concurrency.** Every request reads [`CommandState::gate`] and [`CommandState::dbs`], and only
+//! **Concurrency.** Every request reads [`CommandState::gate`] and `CommandState::dbs`, and only
 //! rare commands write them, so their lines stay shared in every core's cache. Each counter has one
 //! writer, its thread. The mutexes guard cold paths only.
 
@@ -21,10 +21,10 @@ use std::time::{Duration, Instant};
 
 /// Number of databases that `SELECT` accepts, as Redis's default.
 pub(crate) const DBS: usize = 16;
-/// In [`CommandState::dbs`]: the database has no table yet.
+/// In `CommandState::dbs`: the database has no table yet.
 const NO_TABLE: u32 = u32::MAX;
 
-/// Bits of [`CommandState::gate`].
+/// Bits of `CommandState::gate`.
 pub mod global {
     pub const PAUSED: u32 = 1;
     pub(crate) const MONITORED: u32 = 1 << 1;

@@ -1,6 +1,6 @@
 //! Events that took longer than `latency-monitor-threshold`: the samples of `LATENCY`.
 //!
-//! As in Redis, each event has at most [`SAMPLES_MAX`] samples, at most one for each second, which
+//! As in Redis, each event has at most `SAMPLES_MAX` samples, at most one for each second, which
 //! is the longest of that second.
 
 use std::collections::VecDeque;

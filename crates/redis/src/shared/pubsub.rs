@@ -14,7 +14,7 @@
 //!   those. Before it ends, its client gets all later ones (`commands::pubsub`).
 //! - P3: no publisher waits for a thread that delivers. The bytes that wait in a mailbox are
 //!   bounded: a client whose message makes a mailbox crowded is not read from for a while
-//!   (`reactor::effects`), and beyond [`POSTED_BYTES_MAX`] a message is lost, and the thread closes
+//!   (`reactor::effects`), and beyond `POSTED_BYTES_MAX` a message is lost, and the thread closes
 //!   the subscribers that it was for.
 //! - P4: names are matched against patterns while no lock is held. Under the lock only the patterns
 //!   that came meanwhile are matched.

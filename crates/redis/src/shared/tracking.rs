@@ -16,7 +16,7 @@
 //! - I2: the store tells of changes from the moment the first client tracks. That client waits
 //!   until all guards of before have ended (writes::N2).
 //! - I3: memory is bounded: keys by `tracking-table-max-keys`, and all of the table by a share of
-//!   `memory` ([`MEMORY_SHARE`]). A key that has to go is invalidated, as if it had changed. A
+//!   `memory` (`MEMORY_SHARE`). A key that has to go is invalidated, as if it had changed. A
 //!   mailbox that is full of invalidations for a client has one for all keys instead. The prefixes
 //!   of all clients have the same share, and more of them are refused.
 //! - I4: a change of many keys at once (an emptied database, exchanged ones, tablets that leave

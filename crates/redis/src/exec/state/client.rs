@@ -399,7 +399,7 @@ impl Client {
         number.is_some()
     }
 
-    /// As [`is_put_off`](Self::is_put_off), for one of several requests in flight.
+    /// As `is_put_off`, for one of several requests in flight.
     pub fn is_key_put_off(&mut self, shared: &Shared, key: KeyHash) -> bool {
         let known = self.keys_put_off.iter().find(|(known, _)| *known == key);
         let put_off = known.map_or(0, |(_, number)| *number);

@@ -244,7 +244,7 @@ impl Client {
         }
     }
 
-    /// As [`settle`](Self::settle), for a position with its own level.
+    /// As `settle`, for a position with its own level.
     #[inline]
     pub fn settle_native(&mut self, position: &Position, tells_of_data: bool) {
         self.wait.lease(tells_of_data);
