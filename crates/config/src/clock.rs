@@ -8,16 +8,19 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::time::Duration;
 
 /// Milliseconds; never 0, which stands for "no deadline".
+#[inline]
 pub fn now_ms() -> u64 {
     millis(clock_gettime(ClockId::Monotonic))
 }
 
 /// As [`now_ms`], but up to one scheduler tick (4 ms) behind: cheap enough for every round.
+#[inline]
 pub fn coarse_ms() -> u64 {
     millis(clock_gettime(ClockId::MonotonicCoarse))
 }
 
 /// The time that this thread has used its core: it does not grow while the thread waits for one.
+#[inline]
 pub fn thread_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }

@@ -75,6 +75,7 @@ pub struct Freed {
 
 impl Freed {
     /// As [`freed`], for amounts of any size.
+    #[inline]
     pub fn add(&mut self, bytes: usize) {
         self.bytes += bytes;
         if self.bytes >= REPORTED_BYTES {

@@ -100,6 +100,7 @@ impl Executor {
     }
 
     /// The clients of this thread that have subscriptions.
+    #[inline]
     pub fn subscribers(&self) -> &Subscribers {
         &self.local.subscribers
     }
@@ -172,6 +173,7 @@ impl Executor {
 
     /// The clients of this thread that wait for elements and must look again, in the order in which
     /// they were woken.
+    #[inline]
     pub fn take_woken(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.local.woken)
     }
@@ -206,6 +208,7 @@ impl Executor {
     ///
     /// # Panics
     /// As [`run`](Self::run).
+    #[inline]
     pub fn session(&mut self) -> Option<&mut Session> {
         if self.session.is_none() {
             let store = self.shared.data()?;

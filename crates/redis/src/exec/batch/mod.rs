@@ -42,6 +42,7 @@ pub struct Turn<'a> {
 }
 
 impl<'a> Turn<'a> {
+    #[inline]
     pub fn new(
         client: &'a mut Client,
         requests: &'a Requests,

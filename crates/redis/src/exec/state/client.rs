@@ -246,11 +246,13 @@ impl Client {
     }
 
     /// Takes the wait of the last turn's replies; the next turn starts without one.
+    #[inline]
     pub fn take_wait(&mut self) -> Wait {
         std::mem::take(&mut self.wait)
     }
 
     /// The last turn has no replies: those of the next turn wait for its data too.
+    #[inline]
     pub fn keep_wait(&mut self, wait: Wait) {
         self.wait = wait;
     }
@@ -267,6 +269,7 @@ impl Client {
         &self.record
     }
 
+    #[inline]
     pub fn verdict(&self) -> Verdict {
         self.verdict
     }
@@ -460,6 +463,7 @@ impl Client {
         self.record.flags.store(flags, Ordering::Relaxed);
     }
 
+    #[inline]
     pub fn monitors(&self) -> bool {
         self.shows(shown::MONITOR)
     }
@@ -468,6 +472,7 @@ impl Client {
         self.record.flags.load(Ordering::Relaxed) & flag != 0
     }
 
+    #[inline]
     pub fn mode(&self) -> Mode {
         Mode {
             db: self.db,
@@ -496,6 +501,7 @@ impl Client {
         self.note_subscriptions();
     }
 
+    #[inline]
     pub fn protocol(&self) -> Protocol {
         self.protocol
     }

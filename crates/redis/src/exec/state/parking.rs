@@ -227,6 +227,7 @@ impl Client {
         }
     }
 
+    #[inline]
     pub fn is_cold(&self) -> bool {
         self.verdict == Verdict::Cold
     }
