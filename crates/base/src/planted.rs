@@ -448,7 +448,7 @@ pub enum Bug {
     // duramen-redis: turns, steps on drafts.
     /// pace::P1: a turn does not end before its group.
     TurnsHaveNoEnd,
-    /// scripts::S2: any number of scripts is suspended, each with an interpreter.
+    /// interpreters::S2: any number of scripts is suspended, each with an interpreter.
     ScriptsNeedNoPlace,
     /// computed::C1: the result of values that have changed is stored.
     StaleResultIsStored,

@@ -231,7 +231,7 @@ impl ServerConfig {
     /// The rule of addresses for all ports of this server.
     pub(super) fn check_addresses(&self) -> Result<(), ServerError> {
         let shows_certificate = self.tls_auth_clients == ClientAuth::Yes;
-        // `shared::acl` checks the users.
+        // `access::users` checks the users.
         let has_password = !self.requirepass.is_empty() || self.has_users();
         let resp = Exposed {
             purpose: "RESP",

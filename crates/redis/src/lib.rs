@@ -8,10 +8,26 @@
 // The print macros of the standard library panic where they cannot print.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
-pub mod audit;
+pub mod access;
+pub mod blocking;
+pub mod command;
+pub mod connection;
 pub mod durability;
 pub mod exec;
-pub mod footprint;
+pub mod figures;
+pub mod flash;
+pub mod keyspace;
+pub mod membership;
+pub mod monitor;
+pub mod operation;
 pub mod pace;
+pub mod pubsub;
+pub mod reply;
+pub mod script;
 pub mod shared;
-pub mod tier;
+pub mod state;
+pub mod table;
+pub mod threads;
+pub mod tracking;
+pub mod transaction;
+pub mod values;

@@ -13,59 +13,32 @@
 //! configuration file while it writes to disk, and takes the lock of the settings within it; a
 //! change of `requirepass` takes the locks of the users within that of the settings.
 
-pub mod acl;
-mod background;
-mod clients;
 pub mod commands;
-mod commits;
-mod counters;
 pub(crate) mod encodings;
-pub(crate) mod error_names;
-pub(crate) mod events;
-pub mod figures;
 mod full;
-pub mod latency;
-pub(crate) mod libraries;
 mod local;
-mod mailbox;
-mod member_clock;
-mod member_status;
-mod membership;
 mod memory;
-mod outbox;
 mod pipeline_turn;
-pub mod pubsub;
-mod refusals;
 mod reserved;
-pub(crate) mod scripts;
 mod settings;
-pub(crate) mod slow_log;
-pub(crate) mod totals;
-pub mod tracking;
-mod watch;
-mod written;
 
-pub use background::Background;
-pub(crate) use clients::key_wait_state;
-pub use clients::{ClientRecord, ClientText, Registry};
-pub use commands::CommandState;
-pub use commits::Commits;
-pub use counters::{Counter, Family, Histogram, ThreadCounters};
-pub use local::{LocalRings, LocalUse};
-pub use mailbox::{Invalid, Invalidation, Lost, Mailbox, Message};
-pub use member_clock::Clock;
-pub use member_status::MemberStatus;
-pub use membership::{CoordinatorQuestion, Membership, ViewCache};
-pub use outbox::BATCH_BYTES;
-pub(crate) use outbox::MESSAGE_BYTES_MAX;
-use pipeline_turn::PipelineTurn;
-pub use refusals::Origin;
-pub use settings::{Changes, ConfigCache};
-pub use watch::{Beat, Ending, Running};
-
-use crate::audit::Audit;
+use crate::access::audit::Audit;
+use crate::access::users::AclState;
 use crate::durability::{Durability, Progress};
-use crate::tier::Tier;
+use crate::figures::counters::{Counter, ThreadCounters};
+use crate::figures::error_names::Codes;
+use crate::figures::latency::LatencyEvents;
+use crate::flash::tier::Tier;
+use crate::membership::Membership;
+use crate::pubsub::registry::PubSub;
+use crate::script::cache::Scripts;
+use crate::threads::background::Background;
+use crate::threads::clients::{ClientRecord, Registry};
+use crate::threads::commits::Commits;
+use crate::threads::mailbox::{Mailbox, Message};
+use crate::threads::watch::{Beat, Ending};
+use crate::tracking::table::Tracking;
+pub use commands::CommandState;
 use duramen_acl::{Catalog, Logins};
 use duramen_backup::{Backup, Copies};
 use duramen_base::ids::{Level, SegmentId};
@@ -76,6 +49,9 @@ use duramen_config::{ConfigFile, ServerConfig, ServerError};
 use duramen_engine::flash::FlashStats;
 use duramen_engine::{EntryDamage, Store, TableId};
 use duramen_tls::Session;
+pub use local::{LocalRings, LocalUse};
+use pipeline_turn::PipelineTurn;
+pub use settings::{Changes, ConfigCache};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -118,7 +94,7 @@ pub struct NativeStart {
 }
 
 impl ThreadShared {
-    fn new() -> Result<ThreadShared, ServerError> {
+    pub(crate) fn new() -> Result<ThreadShared, ServerError> {
         Ok(ThreadShared {
             counters: ThreadCounters::default(),
             beat: Beat::default(),
@@ -198,7 +174,7 @@ pub struct Shared {
     pub keeper: Beat,
     pub node: Beat,
     /// The users and their rights.
-    pub acl: acl::AclState,
+    pub acl: AclState,
     pub logins: Logins,
     pub audit: Audit,
     /// The thread for commands whose work takes long.
@@ -211,14 +187,14 @@ pub struct Shared {
     pub(crate) memory_refusals: full::Refusals,
     /// Waits for the end of these refusals.
     refusal_watch: Background,
-    pub pubsub: pubsub::PubSub,
-    pub tracking: tracking::Tracking,
-    pub latency: latency::LatencyEvents,
+    pub pubsub: PubSub,
+    pub tracking: Tracking,
+    pub latency: LatencyEvents,
     /// The clients that wait for elements, by key.
     pub(crate) waiters: Waiters,
     pub(crate) encodings: encodings::Encodings,
-    pub(crate) error_codes: error_names::Codes,
-    pub(crate) scripts: scripts::Scripts,
+    pub(crate) error_codes: Codes,
+    pub(crate) scripts: Scripts,
     /// State that the commands share beyond the store.
     pub commands: CommandState,
     pub started: Instant,
@@ -269,7 +245,7 @@ impl Shared {
             .collect::<Result<Box<[_]>, ServerError>>()?;
         let rows = commands.count();
         let audit = Audit::start(&config)?;
-        let acl = acl::AclState::new(&config, commands)?;
+        let acl = AclState::new(&config, commands)?;
         let state = CommandState::new(threads.len(), rows);
         state.set_events(config.events);
         Ok(Arc::new_cyclic(|this| Shared {
@@ -277,18 +253,18 @@ impl Shared {
             acl,
             logins: Logins::default(),
             encodings: encodings::Encodings::default(),
-            error_codes: error_names::Codes::default(),
+            error_codes: Codes::default(),
             audit,
             file_work: Background::new("file-work"),
             user_changes: Background::new("user-changes"),
             pauses: Background::new("pauses"),
             memory_refusals: full::Refusals::default(),
             refusal_watch: Background::new("refusals"),
-            pubsub: pubsub::PubSub::default(),
-            tracking: tracking::Tracking::default(),
-            latency: latency::LatencyEvents::default(),
+            pubsub: PubSub::default(),
+            tracking: Tracking::default(),
+            latency: LatencyEvents::default(),
             waiters: Waiters::default(),
-            scripts: scripts::Scripts::default(),
+            scripts: Scripts::default(),
             commands: state,
             loaded: OnceLock::new(),
             progress: Mutex::default(),
@@ -646,7 +622,7 @@ impl Shared {
     /// # Errors
     /// [`ServerError::Config`] or [`ServerError::File`].
     pub fn check_users(config: &ServerConfig, known: Catalog) -> Result<(), ServerError> {
-        acl::AclState::new(config, known).map(drop)
+        AclState::new(config, known).map(drop)
     }
 
     /// Why the server, although it runs, does not serve all its clients now.

@@ -11,7 +11,7 @@
 //! - Y3: a read allocates nothing and writes no shared cache line.
 //! - Y4: a request that needs an entry on flash changes nothing. Once the entry is fetched, the
 //!   request is presented again unchanged, with the requests behind it on its connection
-//!   (`exec::request::cold`, `reactor::flash`). The bytes that it may have fetched are bounded.
+//!   (`command::cold`, `reactor::flash`). The bytes that it may have fetched are bounded.
 //!
 //! - Y5: a request runs only with the rights of its client's user ([`rights`]); a client whose user
 //!   is gone runs nothing, and is closed.
@@ -26,14 +26,15 @@ use duramen_base::ids::ServerId;
 use duramen_engine::{Guard, Session};
 use duramen_node::serve::HINTS;
 use duramen_node::{ClientRequest, Hint, Servant, View, Views, WhenCold};
+use duramen_redis::command::{AGAIN_MS, look_ahead, native_waits_ms};
 use duramen_redis::durability::Durability;
-use duramen_redis::exec::{
-    AGAIN_MS, Client, OUT_BYTES_PER_TURN, Verdict as ClientVerdict, WaitUntil, look_ahead,
-    native_waits_ms,
-};
+use duramen_redis::exec::OUT_BYTES_PER_TURN;
+use duramen_redis::membership::{Membership, ViewCache};
 use duramen_redis::pace::{Pace, System, TURN_TIME};
+use duramen_redis::reply::Until as WaitUntil;
+use duramen_redis::shared::Shared;
 use duramen_redis::shared::commands::global;
-use duramen_redis::shared::{Membership, Shared, ViewCache};
+use duramen_redis::state::{Client, Verdict as ClientVerdict};
 use duramen_wire::native::codec::{
     BodyError, CLIENT_FRAME_BYTES_MAX, Envelope, Frame, Header, MultiAnswer, MultiRequest, Parsed,
     Parts, Reply, Trouble, decode_login, decode_reply, decode_request, encode_enumerate_problem,

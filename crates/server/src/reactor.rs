@@ -40,29 +40,30 @@ mod tls;
 mod tracking;
 mod unix;
 
-pub(crate) use listener::{Listeners, bind};
-pub(crate) use standby::Standby;
-pub(crate) use unix::{SocketFile, listen_at};
-
 use accept::SpareFd;
 use connection::{Connection, WaitsFor};
 use duramen_base::spin::{IdleMode, Spinner, Spinning};
 use duramen_config::{Poll, ServerError, clock, seldom};
-use duramen_redis::exec::{Executor, Verdict};
-use duramen_redis::shared::{ConfigCache, Message, Running, Shared, Stop, ThreadShared};
+use duramen_redis::exec::Executor;
+use duramen_redis::shared::{ConfigCache, Shared, Stop, ThreadShared};
+use duramen_redis::state::Verdict;
+use duramen_redis::threads::{Message, Running};
 use flash::Flash;
 use hold::HeldConnections;
 use input::InputBuffer;
 use key_waits::KeyWaits;
+pub(crate) use listener::{Listeners, bind};
 use local::{LOOKS_AT_SOCKETS, ROUNDS_OF_RINGS};
 use output::BufferPool;
 use round::{Ready, Recycled};
 use rustix::event::epoll;
 use rustix::time::Timespec;
 use slots::{Slots, Token};
+pub(crate) use standby::Standby;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+pub(crate) use unix::{SocketFile, listen_at};
 
 /// Maximum events taken from epoll at once.
 const EVENTS_MAX: usize = 256;

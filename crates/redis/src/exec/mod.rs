@@ -6,9 +6,8 @@
 //! the others. A command that locks several keys gets its own guard; one that changes tables runs
 //! between guards.
 //!
-//! **Rooms**, each of which imports only those after it: `batch` runs groups of requests;
-//! `commands` has the commands, one file per family, and their table; `request` is what they
-//! share about one request; `state` is that of a connection and of a thread.
+//! `batch` runs the groups. The commands stand in the folders of their features; `command` has the
+//! parts that they share.
 //!
 //! **Invariants**
 //! - I1: requests of one connection run in the order in which they were sent, and their replies are
@@ -19,41 +18,24 @@
 //!   those of the index and the log.
 
 mod batch;
-mod commands;
-mod request;
-mod state;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
-pub use commands::acl::catalog;
-pub use commands::acl::origin as client_origin;
-pub use commands::function::restore_all as restore_functions;
-pub use commands::lookup::find as find_command;
-pub use commands::table::commands_since_start;
-pub use request::cold::{look_ahead, too_much};
-pub use request::databases::restore as restore_databases;
-pub use request::pause::native_waits_ms;
-pub use request::routing::AGAIN_MS;
-pub use request::spec::Spec;
-pub use state::client::{Client, Mode, Verdict, shown};
-pub use state::effects::Effects;
-pub use state::parking::{Unfetched, bytes_of};
-pub use state::subscribers::{Encoded, Subscribers};
-pub use state::tracking::{ClientTracking, Scope, write_broken, write_invalidation};
-pub use state::wait::{State as WaitState, Until as WaitUntil, Wait};
-
+use crate::command::routing::has_left;
 use crate::pace::TURN_TIME;
+use crate::pubsub::commands as pubsub;
+use crate::pubsub::registry::Kind;
+use crate::pubsub::subscribers::Subscribers;
 use crate::shared::Shared;
-use crate::shared::pubsub::Kind;
+use crate::state::client::{Client, DROPPED, Verdict};
+use crate::state::local::Local;
+use crate::tracking::commands as tracking;
 use batch::{Group, Position};
 pub use batch::{OUT_BYTES_PER_TURN, Turn};
 use duramen_config::ServerError;
 use duramen_engine::{Session, Store, TableId};
 use duramen_node::Route;
-use request::routing::has_left;
-use state::client::DROPPED;
-use state::local::Local;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -140,7 +122,7 @@ impl Executor {
 
     /// Ends the tracking of a client of this thread, which is being closed.
     pub fn end_tracking(&self, client: &mut Client) {
-        commands::tracking::end(&self.shared, client);
+        tracking::end(&self.shared, client);
     }
 
     /// The shard channels with subscribers of this thread that are not served here any more. Looks
@@ -168,7 +150,7 @@ impl Executor {
 
     /// Ends the subscription of a client to a shard channel that has left; returns what it is told.
     pub fn end_left(&mut self, client: &mut Client, channel: &[u8]) -> Vec<u8> {
-        commands::pubsub::end_left(&self.shared, &mut self.local, client, channel)
+        pubsub::end_left(&self.shared, &mut self.local, client, channel)
     }
 
     /// The clients of this thread that wait for elements and must look again, in the order in which

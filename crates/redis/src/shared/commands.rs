@@ -5,11 +5,12 @@
 //! rare commands write them, so their lines stay shared in every core's cache. Each counter has one
 //! writer, its thread. The mutexes guard cold paths only.
 
-use super::error_names;
 use super::reserved::Reservations;
-use super::slow_log::SlowLog;
-use super::totals::Baseline;
-use super::{ClientRecord, Counter, Histogram};
+use crate::figures::counters::{Counter, Histogram};
+use crate::figures::error_names;
+use crate::figures::slow_log::SlowLog;
+use crate::figures::totals::Baseline;
+use crate::threads::clients::ClientRecord;
 use duramen_base::ids::Level;
 use duramen_base::limits::TABLES_MAX;
 use duramen_config::EventClasses;

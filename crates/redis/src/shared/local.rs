@@ -11,7 +11,8 @@
 //! **Concurrency**: any thread; memory is made on a thread of its own, because that takes up to
 //! 10 ms.
 
-use super::{Incoming, Message, NativeStart, Shared};
+use super::{Incoming, NativeStart, Shared};
+use crate::threads::mailbox::Message;
 use duramen_config::seldom;
 use duramen_shm::{Rings, memory_bytes, send_with_fd};
 use duramen_wire::native::codec::{Envelope, Kind, Trouble, encode_rings, encode_trouble};

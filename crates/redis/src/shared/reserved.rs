@@ -1,6 +1,6 @@
 //! Keys that one script or EXEC has reserved, and the line of those that will have theirs next.
 //!
-//! A step on a draft (`exec::commands::drafted`) is in vain if others change one of its keys before
+//! A step on a draft (`command::drafted`) is in vain if others change one of its keys before
 //! it ends. Beside one steady writer, a long step would never end. So after some runs in vain it
 //! reserves the keys that it met: the writes of other clients to these keys wait until it has
 //! ended, and the next run finds them as it has left them. Steps that compete for keys would still

@@ -5,7 +5,8 @@
 //!   settings are checked together, so [`ServerConfig::check`] allows every state that is ever
 //!   visible.
 
-use super::{Message, Shared};
+use super::Shared;
+use crate::threads::mailbox::Message;
 use duramen_base::ids::Level;
 use duramen_config::certificates::NewCertificates;
 use duramen_config::process::raise_file_limit;

@@ -3,7 +3,7 @@
 //! **Invariants**
 //! - G1: a guarded page is made only after the check: for a user that may run the page's command.
 //!   A request without a login has the rights of the default user, if that needs no password, and
-//!   if the users of the cluster are known (acl::V4).
+//!   if the users of the cluster are known (users::V4).
 //!   With TLS and `tls-auth-clients yes` it must have shown a certificate; a probe need not.
 //! - G2: a failed login is slowed, counted and recorded as one of the RESP port, together with
 //!   those of the same address there.
@@ -17,9 +17,8 @@ use duramen_acl::basic::{CHALLENGE, Login, parse};
 use duramen_acl::{LoginError, User};
 use duramen_config::ClientAuth;
 use duramen_config::clock::now_ms;
-use duramen_redis::audit::{Outcome, Record};
-use duramen_redis::shared::acl::Reason;
-use duramen_redis::shared::{Origin, Shared};
+use duramen_redis::access::{Origin, Outcome, Reason, Record};
+use duramen_redis::shared::Shared;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +49,7 @@ enum Refusal {
     TooMany,
     /// Its user may not see the page.
     Forbidden(String),
-    /// The users of the cluster are not known yet (acl::V4).
+    /// The users of the cluster are not known yet (users::V4).
     NotYet,
 }
 

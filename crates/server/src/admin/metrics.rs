@@ -2,9 +2,10 @@
 
 use super::exposition::{Format, as_prometheus, counter, gauge};
 use super::process_metrics;
-use duramen_redis::exec::commands_since_start;
-use duramen_redis::shared::figures::{self, Figure, Member};
-use duramen_redis::shared::{Family, Histogram, Shared, ThreadCounters};
+use duramen_redis::figures::{Family, Histogram, ThreadCounters};
+use duramen_redis::operation::figures::{self, Figure, Member};
+use duramen_redis::shared::Shared;
+use duramen_redis::table::commands_since_start;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};

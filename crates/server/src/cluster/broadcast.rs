@@ -13,7 +13,7 @@
 
 use duramen_base::ids::ServerId;
 use duramen_config::seldom;
-use duramen_redis::shared::BATCH_BYTES;
+use duramen_redis::membership::BATCH_BYTES;
 use duramen_wire::native::Slice;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -19,7 +19,8 @@ use duramen_config::ServerError;
 use duramen_config::clock::now_ms;
 use duramen_net::{ConnectionId, Event, Handle, Hub, Incoming, Message, Options, Payload};
 use duramen_node::{BackupService, NodeOutput, ReplicaWasRead, RequestId, Task};
-use duramen_redis::shared::{Clock, ConfigCache, Shared};
+use duramen_redis::membership::Clock;
+use duramen_redis::shared::{ConfigCache, Shared};
 use duramen_wire::native::Slice;
 use duramen_wire::native::codec::{
     Envelope, Question, Role, Trouble, decode_question, encode_peer_answer, encode_trouble,

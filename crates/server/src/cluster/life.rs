@@ -9,7 +9,7 @@
 //! **Concurrency**: the threads of a life are the node's (all connections but those for replicas),
 //! the keeper's (connections for replicas), workers, and the disk's chores. The threads of the
 //! store and of the reactors access the node only through
-//! [`Membership`](duramen_redis::shared::Membership).
+//! [`Membership`](duramen_redis::membership::Membership).
 
 use super::home::{self, Home, Size};
 use super::keeper::Keeper;
@@ -24,8 +24,9 @@ use duramen_config::{ServerConfig, ServerError};
 use duramen_net::{Event, Handle, Hub, Message, Options, Payload, Reason};
 use duramen_node::{Candidate, JobDone, Node, NodeOptions, NodeOutput, RequestId};
 use duramen_redis::durability::{warn_if_not_mounted, warn_if_open_to_others};
-use duramen_redis::shared::{Clock, CoordinatorQuestion, MemberStatus, Shared, Stop};
-use duramen_redis::tier::Tier;
+use duramen_redis::flash::Tier;
+use duramen_redis::membership::{Clock, CoordinatorQuestion, MemberStatus};
+use duramen_redis::shared::{Shared, Stop};
 use duramen_wire::native::codec::{
     Envelope, HelloError, Reply, Role, decode_reply, encode_to_coordinator,
 };

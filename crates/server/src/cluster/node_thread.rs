@@ -21,17 +21,21 @@ use super::life::{Mail, SAY_AGAIN, advised};
 use super::local_clients::LocalClients;
 use super::silence::Silence;
 use super::workers::{Chores, Workers};
+use certificate::Renewal;
 use duramen::Store;
 use duramen_base::ids::{ClusterId, ServerId};
 use duramen_config::ServerError;
 use duramen_config::clock::now_ms;
-use duramen_net::{self as net, ConnectionId, Event, Hub, Payload, Reason};
+use duramen_net as net;
+use duramen_net::{ConnectionId, Event, Hub, Payload, Reason};
 use duramen_node::{
     BackupService, Clients, Input, Node, NodeInput, NodeOutput, PeerCall, RequestId, Token,
 };
 use duramen_redis::durability::Durability;
-use duramen_redis::shared::{Background, Clock, MemberStatus, Membership, Message, Shared, Stop};
-use duramen_redis::tier::Tier;
+use duramen_redis::flash::Tier;
+use duramen_redis::membership::{Clock, MemberStatus, Membership};
+use duramen_redis::shared::{Shared, Stop};
+use duramen_redis::threads::{Background, Message};
 use duramen_wire::native::Slice;
 use duramen_wire::native::codec::{
     Envelope, HelloError, Question, Reply, Role, Trouble, decode_question, decode_reply,
@@ -45,8 +49,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, SyncSender};
 use std::time::{Duration, Instant};
-
-use certificate::Renewal;
 
 /// A longer round is logged, at level debug.
 const SLOW: Duration = Duration::from_millis(5);

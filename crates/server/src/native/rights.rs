@@ -22,10 +22,10 @@
 use duramen_acl::{Access, Denied, LoginError, User};
 use duramen_base::ids::TableId;
 use duramen_config::{AUDIT_CLASSES, clock};
-use duramen_redis::audit::{Outcome as AuditOutcome, Record};
-use duramen_redis::exec::{Client, Spec, client_origin, find_command};
+use duramen_redis::access::{Outcome as AuditOutcome, Reason, Record, origin as client_origin};
+use duramen_redis::command::{Spec, find as find_command};
 use duramen_redis::shared::Shared;
-use duramen_redis::shared::acl::Reason;
+use duramen_redis::state::Client;
 use duramen_wire::native::codec::Parts;
 use duramen_wire::native::message::{Amount, Login, Operation, Request, Single};
 use std::cell::OnceCell;
@@ -379,7 +379,7 @@ mod tests {
     use super::*;
     use duramen_config::{Level, ServerConfig};
     use duramen_engine::{Options, Store};
-    use duramen_redis::shared::ClientRecord;
+    use duramen_redis::threads::ClientRecord;
     use duramen_wire::native::codec::{
         Envelope, MultiRequest, Parsed, decode_request, parse_frame,
     };
@@ -394,7 +394,7 @@ mod tests {
         };
         config.access.users = format!("user default on nopass {rules}");
         let shared =
-            Shared::new(config, None, duramen_redis::exec::catalog()).expect("shared state");
+            Shared::new(config, None, duramen_redis::access::catalog()).expect("shared state");
         let options = Options {
             huge_pages: false,
             heads: 1,

@@ -1,14 +1,14 @@
 //! New connections: accepted by the thread that the kernel wakes, owned by the thread that has the
 //! fewest.
 
-use super::Reactor;
 use super::backlog::Backlog;
 use super::connection::{Connection, WaitsFor};
 use super::local::Local;
 use super::native::Native;
-use super::unix;
+use super::{Reactor, unix};
 use duramen_config::seldom;
-use duramen_redis::shared::{ClientRecord, Incoming, Message, NativeStart};
+use duramen_redis::shared::{Incoming, NativeStart};
+use duramen_redis::threads::{ClientRecord, Message};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketFlags};

@@ -6,7 +6,7 @@
 //!   releases (effects::E1). If the connection is closed before, they wait in
 //!   `HeldConnections::orphans`.
 //! - D2: a client whose effects make a mailbox crowded is not read from before the mailbox is not
-//!   crowded any more (pubsub::P3).
+//!   crowded any more (registry::P3).
 //! - D3: a message is appended to the output of its client, behind whole replies. The outputs are
 //!   sent once per round, or earlier, when the messages for one client, or for all, are long: so
 //!   the copies that were not yet shown to the kernel are bounded, however many patterns match. A
@@ -25,9 +25,9 @@ use super::connection::{Connection, WaitsFor};
 use super::round::resp_connection;
 use super::slots::Token;
 use duramen_config::seldom;
-use duramen_redis::exec::{Effects, Encoded};
-use duramen_redis::shared::pubsub::{Kind, Publication};
-use duramen_redis::shared::{Lost, Message};
+use duramen_redis::pubsub::{Encoded, Kind, Publication};
+use duramen_redis::reply::Effects;
+use duramen_redis::threads::{Lost, Message};
 use rustix::event::epoll::EventFlags;
 use std::collections::BTreeSet;
 use std::sync::Arc;

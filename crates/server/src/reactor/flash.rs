@@ -1,7 +1,7 @@
 //! Connections whose requests wait for flash: their entries are fetched in parallel, then the
 //! requests continue.
 //!
-//! A request that met entries on flash has not run (`exec::request::cold`). Its connection is
+//! A request that met entries on flash has not run (`command::cold`). Its connection is
 //! parked: it requests these entries, and those that the requests behind it will need. Other
 //! connections continue. When all entries have arrived, they are lent to the session, and the
 //! requests are presented again as the connection's next turn. So the order of its replies is kept.
@@ -50,8 +50,8 @@ use super::slots::Token;
 use duramen_config::heap;
 use duramen_disk::SpanReader;
 use duramen_engine::flash::{Cold, Fetched, first_within};
-use duramen_redis::exec::{Unfetched, bytes_of, too_much};
-use duramen_redis::tier::report_read;
+use duramen_redis::command::too_much;
+use duramen_redis::flash::{Unfetched, bytes_of, report_read};
 use rustix::event::epoll;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;

@@ -15,7 +15,7 @@
 //!   watch it for input until some arrives: most clients send nothing before they have their reply,
 //!   and that saves two system calls.
 //! - I3: every held connection is in [`HeldConnections::tokens`] and is checked after every commit;
-//!   none is forgotten while the thread sleeps (`shared::Commits`).
+//!   none is forgotten while the thread sleeps (`threads::commits`).
 //! - I4: if the log fails, held replies become errors, because their content may not be true. But
 //!   the log of a cluster's member fails only when its life is over: then the connection is closed,
 //!   and the client asks other members. A connection is also closed after these errors if a request
@@ -44,8 +44,8 @@ use super::slots::Token;
 use super::{Reactor, Timespec, ZERO};
 use duramen_base::ids::Level;
 use duramen_config::{clock, seldom};
-use duramen_redis::exec::{Effects, Wait, WaitState};
-use duramen_redis::shared::latency::Event;
+use duramen_redis::figures::Event;
+use duramen_redis::reply::{Effects, State as WaitState, Wait};
 use duramen_wire::resp::{Encoder, Protocol, ReplySkipper};
 use std::sync::Arc;
 use std::time::Duration;
@@ -573,7 +573,7 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use duramen_redis::shared::ClientRecord;
+    use duramen_redis::threads::ClientRecord;
     use std::os::unix::net::UnixStream;
     use std::sync::Arc;
 

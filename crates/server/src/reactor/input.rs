@@ -650,7 +650,7 @@ const REQUEST_OVERHEAD_BYTES: usize = 64 << 10;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use duramen_redis::shared::ClientRecord;
+    use duramen_redis::threads::ClientRecord;
     use std::sync::Arc;
 
     /// The rest of requests that had been parsed with larger limits was searched with those of

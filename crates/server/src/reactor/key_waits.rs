@@ -22,7 +22,7 @@ use super::connection::{Connection, WaitsFor};
 use super::input::Received;
 use super::slots::Token;
 use duramen_config::clock;
-use duramen_redis::exec::AGAIN_MS;
+use duramen_redis::command::AGAIN_MS;
 use std::collections::BTreeSet;
 
 /// Bytes of the request that waits and of those behind it from which nothing more is received. The

@@ -13,7 +13,7 @@ use super::slots::Token;
 use crate::native::{Executor, Framed, Turn, emptied};
 use duramen_base::ids::ServerId;
 use duramen_config::seldom;
-use duramen_redis::exec::Verdict;
+use duramen_redis::state::Verdict;
 use duramen_wire::native::codec::{
     CLIENT_FRAME_BYTES_MAX, Envelope, FrameError, HEADER_BYTES, Kind, Parsed, Trouble,
     encode_trouble, parse_frame,

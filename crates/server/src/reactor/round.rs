@@ -338,7 +338,7 @@ impl Reactor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use duramen_redis::exec::AGAIN_MS;
+    use duramen_redis::command::AGAIN_MS;
 
     /// A request of 250,000 pairs that met a reserved key was parsed again every 2 ms.
     #[test]

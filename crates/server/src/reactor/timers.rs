@@ -6,7 +6,7 @@ use super::input::BEHIND_MS;
 use super::slots::Token;
 use super::{Reactor, Timespec};
 use duramen_config::{clock, seldom};
-use duramen_redis::shared::latency::Event;
+use duramen_redis::figures::Event;
 use std::time::{Duration, Instant};
 
 /// A commit that was not possible, or a read that the kernel did not accept, is tried again after

@@ -8,9 +8,9 @@
 use super::Reactor;
 use super::round::resp_connection;
 use super::slots::Token;
-use duramen_redis::exec::{ClientTracking, Scope, shown, write_broken, write_invalidation};
-use duramen_redis::shared::tracking::Limits;
-use duramen_redis::shared::{Invalid, Message};
+use duramen_redis::state::shown;
+use duramen_redis::threads::{Invalid, Message};
+use duramen_redis::tracking::{ClientTracking, Limits, Scope, write_broken, write_invalidation};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -86,7 +86,7 @@ impl Reactor {
     }
 
     /// The tablets of this member have changed: clients cannot hear of changes on the server that
-    /// has got some (tracking::I4). Looks only after a change.
+    /// has got some (tracking::table::I4). Looks only after a change.
     pub(super) fn invalidate_left(&mut self) {
         let Some(member) = self.shared.membership() else {
             return;

@@ -4,7 +4,7 @@
 use duramen_base::ids::{KeyRange, MapVersion, ServerId, TableId, TabletsVersion};
 use duramen_config::{EventClasses, Level, ServerConfig};
 use duramen_node::{Clients, Map, Ranges, ReadUntil, View};
-use duramen_redis::shared::{Clock, MemberStatus, Membership};
+use duramen_redis::membership::{Clock, MemberStatus, Membership};
 use duramen_server::Server;
 use duramen_wire::native::message::{Addresses, TableEntry, TabletMap, TabletRoute};
 use std::cell::Cell;

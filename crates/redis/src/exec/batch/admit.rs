@@ -1,18 +1,18 @@
 //! Admission of requests: unknown names, missing passwords, MULTI, pauses, monitors, silent
 //! replies. Only requests off the fast path are checked here.
 
-use crate::audit::Outcome;
-use crate::exec::commands::lookup::Resolved;
-use crate::exec::commands::{acl, monitor};
-use crate::exec::request::audit;
-use crate::exec::request::pause;
-use crate::exec::request::permit::{NO_AUTH, Permit, Refusal};
-use crate::exec::request::routing::{self, NotServed};
-use crate::exec::request::spec::{Kind, Spec, flag};
-use crate::exec::state::client::{Client, Verdict, gate};
-use crate::exec::state::local::Local;
+use crate::access::audit::Outcome;
+use crate::access::{commands as acl, record as audit};
+use crate::command::lookup::Resolved;
+use crate::command::pause;
+use crate::command::permit::{NO_AUTH, Permit, Refusal};
+use crate::command::routing::{self, NotServed};
+use crate::command::spec::{Kind, Spec, flag};
+use crate::monitor;
 use crate::shared::Shared;
 use crate::shared::commands::global;
+use crate::state::client::{Client, Verdict, gate};
+use crate::state::local::Local;
 use duramen_config::clock;
 use duramen_engine::KeyHash;
 use duramen_wire::resp::{Args, Encoder};
@@ -247,7 +247,7 @@ pub(crate) fn refuse(
 }
 
 /// Whether a request waits for the end of `CLIENT PAUSE`. The suspended run of an EXEC that does is
-/// dropped, as that of a script is: its memory keeps nobody out (scripts::S4).
+/// dropped, as that of a script is: its memory keeps nobody out (interpreters::S4).
 fn waits_for_pause(
     spec: &Spec,
     args: &Args<'_>,

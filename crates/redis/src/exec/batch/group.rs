@@ -1,17 +1,15 @@
 //! One group of requests: planned, hinted, executed.
 
-use super::admit;
 use super::step::{Environment, Planned, Step, StoreAccess, is_plain, needs, settle_one};
-use super::{GROUP_REQUESTS, Turn};
-use crate::exec::commands::lookup::{self, Resolved};
-use crate::exec::request::slow_timer;
-use crate::exec::request::spec::{Access, ONE_KEY, Spec, flag};
-use crate::exec::request::{ENTRIES_AHEAD, GROUP_KEYS, cold, databases, pause};
-use crate::exec::state::client::{Client, Verdict};
-use crate::exec::state::local::Local;
+use super::{GROUP_REQUESTS, Turn, admit};
+use crate::command::lookup::{self, Resolved};
+use crate::command::spec::{Access, ONE_KEY, Spec, flag};
+use crate::command::{ENTRIES_AHEAD, GROUP_KEYS, cold, databases, pause, slow_timer};
 use crate::pace::{self, Pace};
 use crate::shared::Shared;
 use crate::shared::commands::global;
+use crate::state::client::{Client, Verdict};
+use crate::state::local::Local;
 use duramen_engine::{Guard, KeyHash, Session, TableId};
 use duramen_wire::resp::Args;
 use std::time::{Duration, Instant};

@@ -1,16 +1,16 @@
 //! Requests that arrive while the data is being loaded: requests that need no data are answered,
 //! all others get an error that asks to wait. A member of a cluster that has not heard from its
 //! coordinator yet, obeys no command of a user that needs no password, except one that may give a
-//! password (acl::V4).
+//! password (users::V4).
 
 use super::Turn;
 use super::admit::{self, Admitted};
-use crate::exec::commands::lookup::{self, Resolved};
-use crate::exec::request::context::Context;
-use crate::exec::request::spec::{Access, Kind, Spec, flag};
-use crate::exec::state::client::Verdict;
-use crate::exec::state::local::Local;
+use crate::command::context::Context;
+use crate::command::lookup::{self, Resolved};
+use crate::command::spec::{Access, Kind, Spec, flag};
 use crate::shared::Shared;
+use crate::state::client::Verdict;
+use crate::state::local::Local;
 use std::time::Instant;
 
 /// Runs the requests of all turns, as far as they can run.

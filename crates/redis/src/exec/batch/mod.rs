@@ -5,11 +5,10 @@ mod group;
 mod loading;
 mod step;
 
+use crate::state::client::Client;
+use duramen_wire::resp::Requests;
 pub(super) use group::{Group, Position};
 pub(super) use loading::run as run_while_loading;
-
-use super::state::client::Client;
-use duramen_wire::resp::Requests;
 
 /// Maximum requests in one group, for requests without keys.
 pub(super) const GROUP_REQUESTS: usize = 256;

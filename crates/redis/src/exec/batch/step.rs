@@ -2,16 +2,17 @@
 
 use super::admit::{self, Admitted};
 use super::{APPENDED_BYTES_PER_TURN, Turn};
-use crate::exec::commands::lookup::Resolved;
-use crate::exec::request::context::Context;
-use crate::exec::request::databases;
-use crate::exec::request::permit::Permit;
-use crate::exec::request::routing::{self, NotServed};
-use crate::exec::request::spec::{Access, Kind, Spec, flag};
-use crate::exec::state::client::{Client, Verdict, gate};
-use crate::exec::state::local::Local;
+use crate::command::context::Context;
+use crate::command::databases;
+use crate::command::lookup::Resolved;
+use crate::command::permit::Permit;
+use crate::command::routing::{self, NotServed};
+use crate::command::spec::{Access, Kind, Spec, flag};
+use crate::membership::Membership;
+use crate::shared::Shared;
 use crate::shared::commands::global;
-use crate::shared::{Membership, Shared};
+use crate::state::client::{Client, Verdict, gate};
+use crate::state::local::Local;
 use duramen_engine::{Guard, KeyHash};
 
 /// A request of the group.

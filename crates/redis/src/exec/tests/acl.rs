@@ -1,10 +1,10 @@
 //! Users: every command is checked, at queueing and in EXEC, and changed rights hold at once.
 
 use super::*;
-use crate::exec::WaitState;
-use crate::exec::commands::table::COMMANDS;
-use crate::exec::request::spec::{Spec, flag};
-use crate::exec::state::client::Verdict;
+use crate::command::spec::{Spec, flag};
+use crate::reply::wait::State as WaitState;
+use crate::state::client::Verdict;
+use crate::table::COMMANDS;
 
 /// A request with as few arguments as the command takes.
 fn shortest(spec: &Spec) -> String {
@@ -580,7 +580,7 @@ fn users_are_saved_only_if_a_start_can_read_them() {
     assert_eq!(shared.save_users(), Ok(()));
     let saved = std::fs::read(&file).expect("a file");
     assert!(saved.len() > 2 << 20);
-    let again = Shared::new(config, None, crate::exec::catalog()).expect("a start");
+    let again = Shared::new(config, None, crate::access::commands::catalog()).expect("a start");
     assert_eq!(again.acl.users().print(), shared.acl.users().print());
     (3..17).for_each(&mut add);
     let refused = shared.save_users().expect_err("they are too long");

@@ -1,8 +1,9 @@
 //! Commands that wait for elements, without sockets: the test plays the reactors of two threads.
 
 use super::{Server, run};
-use crate::exec::{Client, Executor, Verdict};
-use crate::shared::Message;
+use crate::exec::Executor;
+use crate::state::client::{Client, Verdict};
+use crate::threads::mailbox::Message;
 use std::time::Duration;
 
 /// A client, and its request that waits.

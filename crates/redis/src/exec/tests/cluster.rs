@@ -3,7 +3,7 @@
 
 use super::cluster_member::{ME, Member, OTHER, THIRD, keys, slots};
 use super::{Server, Session, run};
-use crate::exec::Verdict;
+use crate::state::client::Verdict;
 use duramen_base::ids::{KeyRange, TabletsVersion};
 use duramen_format::hash::slot;
 use duramen_node::{Ranges, View};

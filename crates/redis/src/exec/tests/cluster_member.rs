@@ -1,7 +1,8 @@
 //! A member of a cluster, with a view made by the test.
 
 use super::{Server, Session};
-use crate::shared::{Clock, Membership};
+use crate::membership::Membership;
+use crate::membership::clock::Clock;
 use duramen_base::ids::{KeyRange, MapVersion, RouteHash, ServerId, TableId, TabletsVersion};
 use duramen_format::hash::slot;
 use duramen_node::{Clients, Map, Ranges, ReadUntil, Tenures, View};

@@ -1,7 +1,7 @@
 //! The state of a cluster for its clients.
 
 use super::cluster_member::Member;
-use crate::shared::MemberStatus;
+use crate::membership::status::MemberStatus;
 
 /// Of a cluster with two replicas, while so many servers are up.
 pub(super) fn status(servers_up: usize) -> MemberStatus {

@@ -1,7 +1,7 @@
 //! Scripts and transactions on drafts that compete for keys, and those that end without an effect.
 
 use super::*;
-use crate::exec::commands::drafted::IN_ONE_GO_MAX;
+use crate::command::drafted::IN_ONE_GO_MAX;
 use duramen_base::planted::{Bug, with_bug};
 use duramen_engine::TableId;
 use std::time::Instant;

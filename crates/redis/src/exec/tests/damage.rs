@@ -1,7 +1,7 @@
 //! Objects of which memory has changed bits.
 
 use super::{Server, Session};
-use crate::shared::figures;
+use crate::operation::figures;
 use duramen_base::planted::{Bug, with_bug};
 use duramen_engine::{Stats, TableId};
 

@@ -140,7 +140,7 @@ fn a_table_is_behind_one_database_at_most() {
     let made = s.server.shared.commands.table(3).unwrap();
     s.expect("SWAPDB 3 4", "+OK\r\n");
     // The slower SELECT 3 reaches its last step.
-    let found = crate::exec::request::databases::put_behind(&s.server.shared, 3, made).ok();
+    let found = crate::command::databases::put_behind(&s.server.shared, 3, made).ok();
     assert_eq!(found, s.server.shared.commands.table(3));
     assert_ne!(found, Some(made));
     s.expect("GET k", "$1\r\n4\r\n");

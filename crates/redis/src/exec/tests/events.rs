@@ -2,7 +2,8 @@
 
 use super::pubsub::delivered;
 use super::{Server, run};
-use crate::exec::{Client, Executor};
+use crate::exec::Executor;
+use crate::state::client::Client;
 use duramen_config::{EventClasses, Level, ServerConfig};
 
 /// A server that publishes events, a client, and one that has subscribed to all events.

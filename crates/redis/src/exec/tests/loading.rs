@@ -3,8 +3,9 @@
 
 use super::{Executor, run};
 use crate::durability::Progress;
-use crate::exec::Client;
-use crate::shared::{ClientRecord, Shared};
+use crate::shared::Shared;
+use crate::state::client::Client;
+use crate::threads::clients::ClientRecord;
 use duramen_config::{Level, ServerConfig};
 use duramen_engine::{Options, Store};
 use duramen_wire::native::message::ClusterUsers;
@@ -22,7 +23,8 @@ fn loading_with(change: impl FnOnce(&mut ServerConfig)) -> (Arc<Shared>, Executo
         ..ServerConfig::default()
     };
     change(&mut config);
-    let shared = Shared::new(config, None, crate::exec::catalog()).expect("shared state");
+    let shared =
+        Shared::new(config, None, crate::access::commands::catalog()).expect("shared state");
     let executor = Executor::new(Arc::clone(&shared), 0).expect("an executor");
     let address = "127.0.0.1:1".parse().expect("an address");
     let record = Arc::new(ClientRecord::new(1, 0, 0, 3, address, address, 1));
@@ -40,7 +42,7 @@ fn serve(shared: &Shared) {
     shared.serve(store, None);
 }
 
-/// acl::V4: a stranger could stop a member that waited for its coordinator, or read its settings.
+/// users::V4: a stranger could stop a member that waited for its coordinator, or read its settings.
 #[test]
 fn a_member_obeys_no_stranger_before_it_has_heard_who_may_command() {
     // It answered those that are not administrative.
@@ -89,7 +91,7 @@ fn a_member_obeys_no_stranger_before_it_has_heard_who_may_command() {
     assert!(text.contains("port") && shared.acl.users().get("u").is_none());
 }
 
-/// acl::V4: another user without a password administrated.
+/// users::V4: another user without a password administrated.
 #[test]
 fn no_user_without_a_password_commands_before_the_cluster_is_heard() {
     let (_shared, mut executor, mut client) = loading_with(|config| {
@@ -105,7 +107,7 @@ fn no_user_without_a_password_commands_before_the_cluster_is_heard() {
     );
 }
 
-/// acl::V4: a connection from before the cluster's users had the rights of the one of the same
+/// users::V4: a connection from before the cluster's users had the rights of the one of the same
 /// name, until it was closed.
 #[test]
 fn nobody_from_before_the_clusters_users_is_one_of_them() {
@@ -134,7 +136,7 @@ fn nobody_from_before_the_clusters_users_is_one_of_them() {
             continue;
         }
         assert_eq!(text, "", "after {first}");
-        assert_eq!(client.verdict(), crate::exec::Verdict::CloseNow);
+        assert_eq!(client.verdict(), crate::state::client::Verdict::CloseNow);
     }
 }
 

@@ -1,14 +1,17 @@
 //! Others act while an admitted request waits: it is decided anew after the wait.
 
 use super::cluster_member::{Member, keys};
-use super::{Client, START_MS, Server, Session, parsed, room, run, run_bytes, run_part};
-use crate::exec::commands::lookup::find;
-use crate::exec::commands::{script, transaction};
-use crate::exec::request::context::{Context, Failure};
-use crate::exec::request::permit::Permit;
-use crate::exec::request::spec::Access;
-use crate::exec::{Executor, Verdict, WaitState};
+use super::{START_MS, Server, Session, parsed, room, run, run_bytes, run_part};
+use crate::command::context::{Context, Failure};
+use crate::command::lookup::find;
+use crate::command::permit::Permit;
+use crate::command::spec::Access;
+use crate::exec::Executor;
+use crate::reply::wait::State as WaitState;
+use crate::script::commands as script;
 use crate::shared::commands::{DBS, global};
+use crate::state::client::{Client, Verdict};
+use crate::transaction;
 use duramen_base::ids::Level;
 use duramen_base::planted::{Bug, carry, with_bug};
 use duramen_engine::TableId;
@@ -405,7 +408,7 @@ fn load(s: &mut Session, client: &mut Client, value: &str, body: &str) {
 
 /// Once FUNCTION LOAD REPLACE or DELETE is answered, nothing that the old function did takes
 /// effect: a suspended call begins again with the new one, also one whose run was in vain and that
-/// has no draft (script_run::L4).
+/// has no draft (script::run::L4).
 #[test]
 fn a_function_that_is_replaced_while_its_call_is_suspended_does_nothing_more() {
     const CALL: &[u8] = b"FCALL f 0\r\n";

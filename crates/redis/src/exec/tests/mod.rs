@@ -28,9 +28,11 @@ mod types;
 mod waiting;
 mod walks;
 
-use super::{Client, Executor, Group, Turn, Verdict};
-use crate::shared::{ClientRecord, Shared};
-use crate::tier::Tier;
+use super::{Executor, Group, Turn};
+use crate::flash::tier::Tier;
+use crate::shared::Shared;
+use crate::state::client::{Client, Verdict};
+use crate::threads::clients::ClientRecord;
 use duramen_config::{Level, ServerConfig};
 use duramen_engine::{Clock, Options, Store};
 use duramen_wire::resp::{Limits, ParseState, RequestEncoder, Requests, parse_requests};
@@ -39,15 +41,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A store and the shared state of its executors, with a clock that the test controls.
-pub(super) struct Server {
-    pub(super) shared: Arc<Shared>,
-    pub(super) clock_ms: Arc<AtomicU64>,
+pub(crate) struct Server {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) clock_ms: Arc<AtomicU64>,
 }
 
-pub(super) const START_MS: u64 = 1_700_000_000_000;
+pub(crate) const START_MS: u64 = 1_700_000_000_000;
 
 impl Server {
-    pub(super) fn new(threads: usize) -> Server {
+    pub(crate) fn new(threads: usize) -> Server {
         Server::with(ServerConfig {
             level: Some(Level::Memory),
             threads,
@@ -55,12 +57,12 @@ impl Server {
         })
     }
 
-    pub(super) fn with(config: ServerConfig) -> Server {
+    pub(crate) fn with(config: ServerConfig) -> Server {
         Server::with_cleaners(config, 1)
     }
 
     /// Without cleaners, what has expired stays in the index.
-    pub(super) fn with_cleaners(config: ServerConfig, cleaners: usize) -> Server {
+    pub(crate) fn with_cleaners(config: ServerConfig, cleaners: usize) -> Server {
         let clock_ms = Arc::new(AtomicU64::new(START_MS));
         let store = Store::new(Options {
             huge_pages: false,
@@ -72,12 +74,13 @@ impl Server {
         .expect("a store");
         // The store has nothing there.
         let tier = Tier::open(&config).expect("a tier, or none").map(Arc::new);
-        let shared = Shared::new(config, None, crate::exec::catalog()).expect("shared state");
+        let shared =
+            Shared::new(config, None, crate::access::commands::catalog()).expect("shared state");
         shared.serve_with(store, None, tier);
         Server { shared, clock_ms }
     }
 
-    pub(super) fn executor(&self, thread: usize) -> Executor {
+    pub(crate) fn executor(&self, thread: usize) -> Executor {
         let executor = Executor::new(Arc::clone(&self.shared), thread).expect("an executor");
         // A turn runs to its end, even on a slow machine.
         Executor {
@@ -86,7 +89,7 @@ impl Server {
         }
     }
 
-    pub(super) fn client(&self, thread: usize) -> Client {
+    pub(crate) fn client(&self, thread: usize) -> Client {
         let id = self.shared.next_client_id();
         let address = "127.0.0.1:1".parse().expect("an address");
         let slot = id as u32;
@@ -98,16 +101,16 @@ impl Server {
         Client::new(record)
     }
 
-    pub(super) fn advance(&self, ms: u64) {
+    pub(crate) fn advance(&self, ms: u64) {
         self.clock_ms.fetch_add(ms, Ordering::Relaxed);
     }
 
     /// One connection to its own server.
-    pub(super) fn session(threads: usize) -> Session {
+    pub(crate) fn session(threads: usize) -> Session {
         Server::new(threads).into_session()
     }
 
-    pub(super) fn into_session(self) -> Session {
+    pub(crate) fn into_session(self) -> Session {
         Session {
             executor: self.executor(0),
             client: self.client(0),
@@ -117,15 +120,15 @@ impl Server {
 }
 
 /// A connection with its executor.
-pub(super) struct Session {
-    pub(super) server: Server,
-    pub(super) executor: Executor,
-    pub(super) client: Client,
+pub(crate) struct Session {
+    pub(crate) server: Server,
+    pub(crate) executor: Executor,
+    pub(crate) client: Client,
 }
 
 impl Session {
     /// Sends one inline request; returns the reply as text.
-    pub(super) fn ask(&mut self, request: &str) -> String {
+    pub(crate) fn ask(&mut self, request: &str) -> String {
         run(
             &mut self.executor,
             &mut self.client,
@@ -134,7 +137,7 @@ impl Session {
     }
 
     /// As [`ask`](Self::ask). Empty: it is to be presented again.
-    pub(super) fn ask_part(&mut self, request: &str) -> String {
+    pub(crate) fn ask_part(&mut self, request: &str) -> String {
         run_part(
             &mut self.executor,
             &mut self.client,
@@ -143,7 +146,7 @@ impl Session {
     }
 
     /// Sends one request with arbitrary bytes.
-    pub(super) fn ask_bytes(&mut self, args: &[&[u8]]) -> String {
+    pub(crate) fn ask_bytes(&mut self, args: &[&[u8]]) -> String {
         let mut input = Vec::new();
         RequestEncoder::new(&mut input).request(args);
         run(&mut self.executor, &mut self.client, &input)
@@ -151,13 +154,13 @@ impl Session {
 
     /// Sends a request and expects exactly this reply.
     #[track_caller]
-    pub(super) fn expect(&mut self, request: &str, reply: &str) {
+    pub(crate) fn expect(&mut self, request: &str, reply: &str) {
         assert_eq!(self.ask(request), reply, "{request}");
     }
 
     /// As [`expect`](Self::expect), for an error that begins with `start`.
     #[track_caller]
-    pub(super) fn expect_error(&mut self, request: &str, start: &str) {
+    pub(crate) fn expect_error(&mut self, request: &str, start: &str) {
         let reply = self.ask(request);
         assert!(
             reply.starts_with(&format!("-{start}")),
@@ -167,7 +170,7 @@ impl Session {
 
     /// The number in the reply to a request.
     #[track_caller]
-    pub(super) fn number(&mut self, request: &str) -> i64 {
+    pub(crate) fn number(&mut self, request: &str) -> i64 {
         let reply = self.ask(request);
         reply
             .strip_prefix(':')
@@ -176,7 +179,7 @@ impl Session {
     }
 }
 
-pub(super) fn parsed(input: &[u8]) -> Requests {
+pub(crate) fn parsed(input: &[u8]) -> Requests {
     let mut requests = Requests::new();
     parse_requests(
         input,
@@ -189,19 +192,19 @@ pub(super) fn parsed(input: &[u8]) -> Requests {
 }
 
 /// Runs one request with arbitrary bytes; returns the bytes of its reply.
-pub(super) fn run_bytes(executor: &mut Executor, client: &mut Client, args: &[&[u8]]) -> Vec<u8> {
+pub(crate) fn run_bytes(executor: &mut Executor, client: &mut Client, args: &[&[u8]]) -> Vec<u8> {
     let mut input = Vec::new();
     RequestEncoder::new(&mut input).request(args);
     run_raw(executor, client, &input)
 }
 
 /// Parses all of `input` and runs it to its end, in as many turns as it takes.
-pub(super) fn run(executor: &mut Executor, client: &mut Client, input: &[u8]) -> String {
+pub(crate) fn run(executor: &mut Executor, client: &mut Client, input: &[u8]) -> String {
     String::from_utf8_lossy(&run_raw(executor, client, input)).into_owned()
 }
 
 /// As [`run`], until a request has to be presented again (`Failure::GoesOn`).
-pub(super) fn run_part(executor: &mut Executor, client: &mut Client, input: &[u8]) -> String {
+pub(crate) fn run_part(executor: &mut Executor, client: &mut Client, input: &[u8]) -> String {
     let out = run_in_turns(executor, client, input, 1);
     String::from_utf8_lossy(&out).into_owned()
 }

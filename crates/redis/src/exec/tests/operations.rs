@@ -199,7 +199,7 @@ fn monitors_see_what_others_send() {
     let lines: Vec<String> = messages
         .iter()
         .map(|message| match message {
-            crate::shared::Message::Push { client, bytes } => {
+            crate::threads::mailbox::Message::Push { client, bytes } => {
                 assert_eq!(*client, watcher.id());
                 String::from_utf8_lossy(bytes).into_owned()
             }

@@ -1,7 +1,7 @@
 //! Requests that run in parts: what they keep between two parts is theirs alone.
 
 use super::*;
-use crate::exec::commands::computed::{Part, Progress};
+use crate::command::computed::{Part, Progress};
 use duramen_base::planted::{Bug, carry, with_bug};
 use duramen_engine::TableId;
 use std::time::Instant;

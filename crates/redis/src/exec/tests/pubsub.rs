@@ -1,10 +1,11 @@
 //! Publish and subscribe, without sockets.
 
 use super::{Server, Session, run};
-use crate::exec::state::subscribers::write_message;
-use crate::exec::{Client, Executor, Verdict};
-use crate::shared::Message;
-use crate::shared::pubsub::Kind;
+use crate::exec::Executor;
+use crate::pubsub::registry::Kind;
+use crate::pubsub::subscribers::write_message;
+use crate::state::client::{Client, Verdict};
+use crate::threads::mailbox::Message;
 use duramen_base::planted::{Bug, with_bug};
 use duramen_config::{Level, ServerConfig};
 use duramen_wire::resp::{Encoder, Protocol};

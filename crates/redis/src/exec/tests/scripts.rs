@@ -1,8 +1,8 @@
 //! Scripts, without sockets.
 
 use super::*;
-use crate::exec::state::scripts::Running;
-use crate::shared::scripts::limits;
+use crate::script::cache::limits;
+use crate::script::interpreters::Running;
 use duramen_script::Machine;
 use std::time::Instant;
 

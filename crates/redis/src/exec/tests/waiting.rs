@@ -2,9 +2,11 @@
 //! plays the disk.
 
 use super::{Executor, START_MS};
-use crate::exec::state::wait::Until;
-use crate::exec::{Client, Turn, Wait, WaitState};
-use crate::shared::{ClientRecord, Shared};
+use crate::exec::Turn;
+use crate::reply::wait::{State as WaitState, Until, Wait};
+use crate::shared::Shared;
+use crate::state::client::Client;
+use crate::threads::clients::ClientRecord;
 use duramen_config::{Level, ServerConfig};
 use duramen_engine::{Collected, LogOptions, Options, Store};
 use duramen_wire::resp::{Limits, ParseState, Requests, parse_requests};
@@ -34,7 +36,8 @@ impl Bench {
             ..Options::new(64 << 20)
         })
         .expect("a store");
-        let shared = Shared::new(config, None, crate::exec::catalog()).expect("shared state");
+        let shared =
+            Shared::new(config, None, crate::access::commands::catalog()).expect("shared state");
         shared.serve(store, None);
         let executor = Executor::new(Arc::clone(&shared), 0).expect("an executor");
         Bench { shared, executor }

@@ -5,7 +5,7 @@ use super::{Mail, NodeThread, PendingCall};
 use duramen_base::ids::ServerId;
 use duramen_net::Payload;
 use duramen_node::RequestId;
-use duramen_redis::shared::pubsub::{Kind, Publisher};
+use duramen_redis::pubsub::{Kind, Publisher};
 use duramen_redis::shared::{Shared, Stop};
 use duramen_wire::native::Slice;
 use duramen_wire::native::codec::{Envelope, Publications, Role, Trouble, encode_peer};
@@ -106,7 +106,7 @@ fn publish_all(shared: &Shared, batch: &[u8], wait_max: Duration) {
 mod tests {
     use super::*;
     use duramen_config::ServerConfig;
-    use duramen_redis::shared::pubsub::CROWDED_BYTES;
+    use duramen_redis::pubsub::CROWDED_BYTES;
     use duramen_wire::native::codec::append_publication;
 
     /// Batches of other members were delivered, and answered, however many messages waited here.
@@ -116,7 +116,7 @@ mod tests {
             threads: 1,
             ..ServerConfig::default()
         };
-        let shared = Shared::new(config, None, duramen_redis::exec::catalog()).expect("a server");
+        let shared = Shared::new(config, None, duramen_redis::access::catalog()).expect("a server");
         shared.pubsub.subscribe(Kind::Channel, b"a", 0);
         let mut batch = Vec::new();
         append_publication(&mut batch, b"a", &vec![0; CROWDED_BYTES]);

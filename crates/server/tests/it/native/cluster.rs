@@ -7,7 +7,8 @@ use duramen_base::ids::{
 use duramen_client::{Client, Options, Table};
 use duramen_config::{Level, ServerConfig};
 use duramen_node::{Clients, Map, Ranges, ReadUntil, View};
-use duramen_redis::shared::{ClientRecord, Clock, Membership};
+use duramen_redis::membership::{Clock, Membership};
+use duramen_redis::threads::ClientRecord;
 use duramen_server::Server;
 use duramen_shm::{Rings, receive_with_fd};
 use duramen_wire::native::codec::{

@@ -182,7 +182,7 @@ fn what_is_sent_again_counts_once() {
             // Kills some connections, but none that has only just connected.
             if record.id % 2 == 0 && record.received_bytes.load(Ordering::Relaxed) > 3_000 {
                 let client = record.id;
-                shared.post(&record, duramen_redis::shared::Message::Close { client });
+                shared.post(&record, duramen_redis::threads::Message::Close { client });
                 killed.fetch_add(1, Ordering::SeqCst);
             }
         }

@@ -2,7 +2,7 @@
 
 use crate::reactor::support::{Asking, DEADLINE, Raw, counter, request, start, wait_until};
 use duramen_config::{ServerConfig, Setting};
-use duramen_redis::shared::Message;
+use duramen_redis::threads::Message;
 use duramen_server::Server;
 use duramen_wire::resp::Reply;
 use std::collections::BTreeSet;

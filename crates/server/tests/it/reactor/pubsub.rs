@@ -1,7 +1,7 @@
 //! The rights of subscribers at sockets.
 
 use crate::reactor::support::{Asking, start};
-use duramen_redis::shared::Message;
+use duramen_redis::threads::Message;
 
 /// Each wake-up of a thread checked all subscriptions, and found one that its client had from
 /// before it logged in. redis-server closes it when the rights change.

@@ -138,7 +138,7 @@ pub(crate) fn request(args: &[&[u8]]) -> Vec<u8> {
 /// Sum of a counter over all threads.
 pub(crate) fn counter(
     server: &Server,
-    of: impl Fn(&duramen_redis::shared::ThreadCounters) -> u64,
+    of: impl Fn(&duramen_redis::figures::ThreadCounters) -> u64,
 ) -> u64 {
     server
         .shared()

@@ -1,0 +1,3 @@
+//! Clients that wait for elements of a key.
+
+pub(crate) mod key_wait;

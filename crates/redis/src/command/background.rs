@@ -1,0 +1,100 @@
+//! Commands whose work takes long: threads of the server do it, and the reply waits.
+//!
+//! **Invariants**
+//! - W1: work begins only while its client is there to hear of it, and not later than [`PATIENCE`]
+//!   after its request: a command that nobody waits for any more must not take effect after others.
+//!   `CLIENT PAUSE` has had its effect by then, and its work changes nothing: it is always done.
+
+use super::context::{Context, Done, Failure};
+use crate::reply::wait::Until;
+use crate::shared::Shared;
+use crate::state::client::Verdict;
+use crate::threads::clients::ClientRecord;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// The reply of a command that only succeeds.
+pub(crate) const OK: &[u8] = b"+OK\r\n";
+
+/// Time for a command's work, from its request on: a new coordinator may have to be elected first.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The thread that does the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Work with files.
+    Files,
+    /// Changes of a cluster's users.
+    Users,
+    /// Waits for requests that run.
+    Pauses,
+}
+
+/// Gives the command's work to a thread; the reply, which `work` returns, waits for it. `work` also
+/// gets the time after which it must change nothing in the cluster any more. The text of an error
+/// becomes `-ERR …`. Not for a command inside of `EXEC`.
+pub(crate) fn run(
+    ctx: &mut Context<'_>,
+    kind: Kind,
+    work: impl FnOnce(&Shared, Instant) -> Result<Vec<u8>, String> + Send + 'static,
+) -> Done {
+    let reply = Arc::new(OnceLock::new());
+    let (shared, given) = (ctx.shared.this(), Arc::clone(&reply));
+    let record = Arc::clone(ctx.client.record());
+    let deadline = Instant::now() + PATIENCE;
+    let run = move || {
+        if let Some(shared) = shared {
+            let may = match kind {
+                Kind::Pauses => Ok(()),
+                Kind::Files | Kind::Users => may_begin(&record, deadline),
+            };
+            let done = may.and_then(|()| work(&shared, deadline));
+            // It is empty: this thread alone sets it.
+            let _ = given.set(done);
+            shared.wake_for_commit();
+        }
+    };
+    let thread = match kind {
+        Kind::Files => &ctx.shared.file_work,
+        Kind::Users => &ctx.shared.user_changes,
+        Kind::Pauses => &ctx.shared.pauses,
+    };
+    let given = thread.give(run);
+    given.map_err(|why| Failure::from(format!("ERR {why}")))?;
+    ctx.ok()?;
+    ctx.client.wait.then(Until::Reply(reply), OK);
+    ctx.client.verdict = Verdict::Held;
+    Ok(())
+}
+
+/// W1
+fn may_begin(client: &ClientRecord, deadline: Instant) -> Result<(), String> {
+    if client.is_gone() {
+        return Err("the client is gone".to_owned());
+    }
+    if Instant::now() >= deadline {
+        return Err(format!(
+            "nothing was done: earlier requests took more than {PATIENCE:?}"
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// W1: ten changes that had waited for a coordinator undid, 100 s later, a removal of a user
+    /// that was made elsewhere.
+    #[test]
+    fn work_that_nobody_waits_for_any_more_is_not_begun() {
+        let address = "127.0.0.1:1".parse().expect("an address");
+        let client = ClientRecord::new(1, 0, 0, 3, address, address, 1);
+        let now = Instant::now();
+        assert_eq!(may_begin(&client, now + PATIENCE), Ok(()));
+        let late = may_begin(&client, now).expect_err("too late");
+        assert!(late.contains("nothing was done"), "{late}");
+        client.note_gone();
+        assert!(may_begin(&client, now + PATIENCE).is_err());
+    }
+}

@@ -1,0 +1,239 @@
+//! Requests that meet entries on flash: these entries are noted, and the requests are presented
+//! again once the entries are fetched.
+//!
+//! **Mechanism.** An operation of the engine that needs an entry on flash returns `Error::Cold` and
+//! does nothing. Then all keys of the request are looked up, so that their entries are fetched in
+//! parallel, and so are those of the requests behind it on its connection. The reactor fetches them
+//! ([`Client::take_wanted`]), lends them to the session, and presents the request again.
+//!
+//! **Invariants**
+//! - C1: a request that parks has had no effect. A command that changes several keys requests the
+//!   entries of all of them, under their locks, before it changes the first ([`Context::warm`]).
+//!   From then on a locked key meets no flash, except while room is sought: what leaves memory
+//!   meanwhile is read by the engine before the first change (engine::room::R5). If that fails,
+//!   the request has failed and has had no effect.
+//! - C2: requests behind one that parks have not run.
+//! - C3: the bytes that a request needs at once are bounded ([`Tier::fetch_bytes`]); needing more
+//!   is an error, but a walk takes smaller steps.
+//! - C4: a request that is presented again makes progress, unless others change the same keys
+//!   meanwhile: it is lent all entries that it requested, now and before, and
+//!   does not restart its walk.
+//!
+//! [`Tier::fetch_bytes`]: crate::flash::tier::Tier::fetch_bytes
+
+use super::context::{Context, Done, Failure};
+use super::spec::Access;
+use crate::flash::parking::{Unfetched, bytes_of};
+use crate::shared::Shared;
+use crate::shared::commands::global;
+use crate::state::client::{Client, Verdict};
+use crate::state::local::Local;
+use duramen_engine::flash::{Cold, first_within};
+use duramen_engine::{Error, Guard, KeyHash, TableId};
+
+/// Maximum entries that a walk in parts requests at once.
+const PART_ENTRIES_MAX: usize = 16;
+/// Requests behind the parked one may fetch the bytes allowed at once, divided by this.
+const AHEAD_PART: usize = 8;
+/// Error text for a request that needs too many bytes.
+pub fn too_much(bytes: usize, most: usize) -> String {
+    format!(
+        "this request needs {bytes} bytes from flash at once, and {most} is the most: ask for fewer keys"
+    )
+}
+
+/// Notes the entry of a key of a request behind the parked one; returns whether there is room for
+/// more.
+#[cold]
+pub fn look_ahead(
+    shared: &Shared,
+    guard: &Guard<'_>,
+    client: &mut Client,
+    (table, hash, key): (TableId, KeyHash, &[u8]),
+) -> bool {
+    let (Some(tier), Some(parking)) = (shared.tier(), &mut client.parking) else {
+        return false;
+    };
+    let room = tier.fetch_bytes() / AHEAD_PART;
+    let Ok(Some(cold)) = guard.cold(table, hash, key) else {
+        return true;
+    };
+    let bytes = parking.ahead_bytes + cold.span().1;
+    let fits = bytes <= room;
+    if fits {
+        parking.ahead.push(cold);
+        parking.ahead_bytes = bytes;
+    }
+    fits
+}
+
+impl Local {
+    /// Whether the server has a second tier.
+    #[inline]
+    pub(crate) fn has_tier(&self) -> bool {
+        self.tier
+    }
+}
+
+impl Context<'_> {
+    /// C1: fails if an entry of one of the keys is on flash, and notes all such entries. Does
+    /// nothing without a second tier.
+    #[inline]
+    pub(crate) fn warm<'k>(
+        &mut self,
+        guard: &Guard<'_>,
+        keys: impl Iterator<Item = (TableId, KeyHash, &'k [u8])>,
+    ) -> Done {
+        // EXEC requested the entries of all keys before it ran the first command, and they are in
+        // memory or lent (C1). On a draft its keys are not known before.
+        if !self.local.has_tier() || self.local.in_exec && !guard.has_draft() {
+            return Ok(());
+        }
+        self.local.colds.clear();
+        for (table, hash, key) in keys {
+            match guard.cold(table, hash, key) {
+                Ok(Some(cold)) => self.local.colds.push(cold),
+                // The command that uses the key reports that.
+                Ok(None) | Err(Error::NoSuchTable(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        match self.local.colds.first() {
+            None => Ok(()),
+            Some(cold) => Err(Error::Cold(*cold).into()),
+        }
+    }
+
+    /// As [`warm`](Self::warm), for the request's keys.
+    #[inline]
+    pub(crate) fn warm_own(&mut self, guard: &Guard<'_>, hashes: &[KeyHash]) -> Done {
+        if !self.local.has_tier() {
+            return Ok(());
+        }
+        let (args, table) = (self.args, self.table);
+        let positions = self.spec.key_positions(&args);
+        let keys = hashes.iter().zip(positions);
+        self.warm(
+            guard,
+            keys.map(|(hash, at)| (table, *hash, args.get(at).unwrap_or_default())),
+        )
+    }
+
+    /// Notes the entries on flash that a step of a walk met. Notes only the first of them if all
+    /// are too large at once (C3), or were for the previous steps (`in_parts`,
+    /// [`Client::take_in_parts`]).
+    pub(crate) fn note_colds<T>(
+        &mut self,
+        guard: &Guard<'_>,
+        in_parts: bool,
+        step: Result<T, Error>,
+    ) -> Result<T, Error> {
+        if let (Err(Error::Cold(_)), Some(tier)) = (&step, self.shared.tier()) {
+            let mut colds = guard.take_colds();
+            let parking = self.client.parking.get_or_insert_default();
+            let failed = parking.failed.len();
+            parking
+                .failed
+                .retain(|(_, why)| !matches!(why, Unfetched::TooMuch(_)));
+            let most = tier.fetch_bytes();
+            parking.in_parts = in_parts || parking.failed.len() < failed || bytes_of(&colds) > most;
+            if parking.in_parts {
+                let lengths = colds.iter().map(|cold| cold.span().1);
+                let first = first_within(lengths.take(PART_ENTRIES_MAX), most);
+                colds.truncate(first);
+            }
+            self.local.colds = colds;
+        }
+        step
+    }
+
+    /// Parks the request if it failed because of entries on flash. `Some`: it has finally failed,
+    /// for this reason.
+    #[cold]
+    pub(crate) fn park(
+        &mut self,
+        failure: Failure,
+        access: &Access<'_, '_>,
+        hashes: &[KeyHash],
+    ) -> Option<Failure> {
+        let Some(first) = failure.cold() else {
+            return Some(failure);
+        };
+        let mut wanted = std::mem::take(&mut self.local.colds);
+        if let Access::Guarded(guard) = access {
+            if wanted.is_empty() {
+                self.look_for_own(guard, hashes, &mut wanted);
+            }
+            wanted.append(&mut guard.take_colds());
+        }
+        if wanted.is_empty() || !self.client.takes_part() {
+            wanted.push(first);
+            wanted.sort_unstable_by_key(Cold::key);
+            wanted.dedup_by_key(|cold| cold.key());
+        }
+        match self.refusal(&wanted) {
+            Some(text) => {
+                self.client.end_transaction(); // EXEC has finally failed
+                Some(text.into())
+            }
+            None => {
+                let parking = self.client.parking.get_or_insert_default();
+                parking.wanted = wanted;
+                parking.monitored = self.shared.commands.gate() & global::MONITORED != 0;
+                parking.audited = self.spec.is_audited(self.local.audited);
+                self.client.verdict = Verdict::Cold;
+                None
+            }
+        }
+    }
+
+    fn look_for_own(&self, guard: &Guard<'_>, hashes: &[KeyHash], wanted: &mut Vec<Cold>) {
+        for (n, at) in self.spec.key_positions(&self.args).enumerate() {
+            let key = self.arg(at);
+            let hash = hashes.get(n).copied().unwrap_or_else(|| guard.hash(key));
+            if let Ok(Some(cold)) = guard.cold(self.table, hash, key) {
+                wanted.push(cold);
+            }
+        }
+    }
+
+    /// The reason why the request may not wait for these entries.
+    fn refusal(&self, wanted: &[Cold]) -> Option<String> {
+        let Some(tier) = self.shared.tier() else {
+            return Some("ERR the server has no flash, and something lies there".to_owned());
+        };
+        if let Some(Unfetched::Unreadable(why) | Unfetched::TooMuch(why)) =
+            self.client.failure_of(wanted)
+        {
+            return Some(format!("ERR {why}"));
+        }
+        if self.local.in_exec {
+            return Some(format!(
+                "ERR {} meets keys on flash, and cannot wait for them inside MULTI: send it by itself",
+                self.spec.name.to_ascii_uppercase()
+            ));
+        }
+        let (bytes, most) = (bytes_of(wanted), tier.fetch_bytes());
+        (bytes > most).then(|| format!("ERR {}", too_much(bytes, most)))
+    }
+}
+
+impl Failure {
+    pub(crate) fn is_out_of_memory(&self) -> bool {
+        match self {
+            Failure::Engine(error) => matches!(**error, Error::OutOfMemory { .. }),
+            _ => false,
+        }
+    }
+
+    /// The entry on flash that was needed.
+    pub(crate) fn cold(&self) -> Option<Cold> {
+        match self {
+            Failure::Engine(error) => match **error {
+                Error::Cold(cold) => Some(cold),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! Commands that may compute for long with the values of several keys.
+//!
+//! **Invariants**
+//! - C1: a command locks no key while it computes, for all who want the key wait. It reads its keys
+//!   twice, and computes if they stood together at one moment; what it writes is written under the
+//!   locks if none of them has changed since, else it computes again.
+//! - C2: a command that combines many values does so in parts: others run between two of them. It
+//!   goes on if no value has changed since its first part, else it begins again. Each part reads
+//!   all keys again, so it combines for as long as that has taken, or longer, and never nothing.
+//!   Sets are divided within a source too, and the reply has a part of its own if those before it
+//!   took long. Not divided are the first index of the members, the dropping of those that a
+//!   source rules out, and that reply; and of sorted sets one source. A part that meets keys on
+//!   flash has them fetched, and goes on behind what is done. Each part may have to: but an entry
+//!   that is fetched again stays in memory for a while (promoted).
+//! - C3: after some runs in vain it computes in one go, with its keys locked.
+//! - C4: progress is of one request and of one table. It is dropped when the request has ended,
+//!   also without having run (other rights, keys that have left), and when SWAPDB has put another
+//!   table behind its database: versions of objects do not tell these apart.
+
+use super::context::{Context, Done, Failure};
+use crate::values::collection::{Write, at_once, reads, several_at_once, write_all};
+use duramen_base::planted::{Bug, has_bug};
+use duramen_engine::{Error, Guard, KeyHash, Object, Stamp, TableId};
+use duramen_types::Members;
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+/// The time of one part (C2): all suspended combinations of a thread share it.
+const PART: Duration = Duration::from_millis(3);
+/// Each part unpacks the result of those before it, if that is a sorted set.
+const PART_MIN: Duration = Duration::from_micros(500);
+/// C3.
+const RUNS_MAX: u32 = 4;
+/// Repetitions among so few keys are read again: that takes no longer than to find them.
+const FEW_KEYS: usize = 16;
+
+/// The progress of a command that combines many values in parts.
+#[derive(Default)]
+pub(crate) struct Progress {
+    /// The table of the values (C4).
+    pub(crate) table: Option<TableId>,
+    /// Of the values, as they were at the first part.
+    stamps: Vec<Stamp>,
+    /// The number of values that are combined already, and the result of these, packed.
+    pub(crate) done: usize,
+    pub(crate) result: Vec<u8>,
+    /// The result of sets instead.
+    pub(crate) members: Members,
+    /// The number of elements of the next value that are combined already; for each member of the
+    /// result, whether it is one of them.
+    pub(crate) at: usize,
+    pub(crate) seen: Vec<bool>,
+    /// The time that this part took to read the keys.
+    pub(crate) reading: Duration,
+    /// The runs that were in vain.
+    runs: u32,
+}
+
+/// The clock of one part.
+pub(crate) struct Part {
+    pub(crate) ends: Option<Instant>,
+}
+
+impl Progress {
+    /// Whether a part has run.
+    fn goes_on(&self) -> bool {
+        !self.stamps.is_empty()
+    }
+
+    /// Memory of the result so far, and of the stamps of its keys.
+    fn bytes(&self) -> usize {
+        let stamps = self.stamps.capacity() * size_of::<Stamp>();
+        self.result.capacity() + self.members.memory_bytes() + self.seen.capacity() + stamps
+    }
+}
+
+impl Context<'_> {
+    /// Begins a part: what is done already, and its clock.
+    pub(crate) fn begin_part(&mut self) -> (Progress, Part) {
+        let known = self.local.progress.take();
+        let time = self.local.scripts.share(PART, PART_MIN);
+        let part = Part::of(known.as_ref(), time);
+        (known.unwrap_or_default(), part)
+    }
+
+    /// The part is over: the others run later.
+    pub(crate) fn end_part(&mut self, progress: Progress, done: usize, result: Vec<u8>) -> Failure {
+        self.local.progress = Some(Progress {
+            done,
+            result,
+            ..progress
+        });
+        Failure::GoesOn
+    }
+}
+
+impl Part {
+    /// A part for which `time` is left beside others (C2). Without progress it has no end.
+    pub(crate) fn of(progress: Option<&Progress>, time: Duration) -> Part {
+        let now = Instant::now();
+        let ends = progress.map(|progress| now + time.max(progress.reading));
+        Part { ends }
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.ends.is_some_and(|ends| Instant::now() >= ends)
+    }
+}
+
+/// The objects under some keys, and the stamps of the keys.
+type Together<'g> = (Vec<Option<Object<'g>>>, Vec<Stamp>);
+
+/// The objects under keys, as they stood together at one moment, with the stamps of that moment.
+/// `None`: some have changed meanwhile.
+fn read_together<'g>(
+    guard: &'g Guard<'_>,
+    table: TableId,
+    keys: &[(KeyHash, &[u8])],
+) -> Result<Option<Together<'g>>, Error> {
+    let (mut found, mut stamps): Together<'g> = (Vec::new(), Vec::new());
+    let mut first_of_key = HashMap::new();
+    for (hash, key) in keys {
+        let first = match keys.len() > FEW_KEYS {
+            true => *first_of_key.entry((*hash, *key)).or_insert(found.len()),
+            false => found.len(),
+        };
+        if let (Some(object), Some(stamp)) = (found.get(first), stamps.get(first)) {
+            // It is named again: a request may do so any number of times.
+            let (object, stamp) = (*object, *stamp);
+            found.push(object);
+            stamps.push(stamp);
+            continue;
+        }
+        let object = guard.read(table, *hash, key)?;
+        stamps.push(match object {
+            Some(Object { version, .. }) => Stamp::Present { version },
+            None => guard.stamp(table, *hash, key)?,
+        });
+        found.push(object);
+    }
+    drop(first_of_key);
+    // One that came between the two looks is in its stamp alone.
+    let is_torn = |(found, stamp): (&Option<Object<'_>>, &Stamp)| {
+        found.is_none() && matches!(stamp, Stamp::Present { .. })
+    };
+    let is_whole = !found.iter().zip(&stamps).any(is_torn);
+    let holds = is_whole && still_hold(guard, table, keys, &stamps)?;
+    Ok(holds.then_some((found, stamps)))
+}
+
+/// `stamps`: one for each key; a key that is named again has the same one again.
+fn still_hold(
+    guard: &Guard<'_>,
+    table: TableId,
+    keys: &[(KeyHash, &[u8])],
+    stamps: &[Stamp],
+) -> Result<bool, Error> {
+    let mut looked_at = HashSet::new();
+    for ((hash, key), stamp) in keys.iter().zip(stamps) {
+        if keys.len() > FEW_KEYS && !looked_at.insert((*hash, *key)) {
+            continue;
+        }
+        if !stamp.still_holds(&guard.stamp(table, *hash, key)?) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// As [`at_once`], for a command that may compute for long.
+pub(crate) fn computed_at_once(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    mut run: impl FnMut(&mut Context<'_>, &[Option<Object<'_>>]) -> Result<Vec<Write>, Failure>,
+) -> Done {
+    if ctx.locked || guard.has_draft() || ctx.spec.key_positions(&ctx.args).nth(1).is_none() {
+        return at_once(ctx, guard, hashes, run);
+    }
+    ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
+        let positions = ctx.spec.key_positions(&ctx.args);
+        let keys = positions.map(|at| ctx.arg(at));
+        let keys: Vec<_> = hashes.iter().copied().zip(keys).collect();
+        let (client, bytes_max) = (ctx.client.id(), bytes_max(ctx));
+        if ctx.local.scripts.keeps(client) && !ctx.local.scripts.may_go_on(client, bytes_max) {
+            return Err(Failure::GoesOn); // interpreters::S4
+        }
+        let mut progress = ctx
+            .client
+            .take_progress_of_values(ctx.table)
+            .unwrap_or_default();
+        while progress.runs < RUNS_MAX {
+            if let Err(failure) = ctx.warm_own(guard, hashes) {
+                if failure.cold().is_some() && progress.goes_on() {
+                    keep(ctx, progress); // cold::C4
+                }
+                return Err(failure);
+            }
+            let runs = progress.runs;
+            if compute(ctx, guard, &keys, progress, &mut run)? {
+                return Ok(());
+            }
+            progress = Progress {
+                runs: runs + 1,
+                ..Progress::default()
+            };
+        }
+        several_at_once(ctx, guard, hashes, |ctx, _, found| run(ctx, found))
+    })
+}
+
+/// One run without locks, or a part of it. False: it was in vain.
+fn compute(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    keys: &[(KeyHash, &[u8])],
+    mut progress: Progress,
+    run: &mut impl FnMut(&mut Context<'_>, &[Option<Object<'_>>]) -> Result<Vec<Write>, Failure>,
+) -> Result<bool, Failure> {
+    let (start, effects) = (ctx.out.len(), ctx.client.effects.len());
+    let began = Instant::now();
+    let (writes, stamps) = {
+        let Some((found, stamps)) = read_together(guard, ctx.table, keys)? else {
+            return Ok(false);
+        };
+        let mut pairs = progress.stamps.iter().zip(&stamps);
+        if progress.goes_on() && progress.stamps.len() != stamps.len()
+            || !pairs.all(|(before, now)| before.still_holds(now))
+        {
+            return Ok(false);
+        }
+        progress.stamps.clone_from(&stamps);
+        progress.table = Some(ctx.table);
+        progress.reading = began.elapsed();
+        ctx.local.progress = Some(progress);
+        let ran = run(ctx, &found);
+        let progress = ctx.local.progress.take();
+        if let (Err(Failure::GoesOn), Some(progress)) = (&ran, progress) {
+            keep(ctx, progress);
+        }
+        let writes = ran?;
+        for (n, (_, key)) in keys.iter().enumerate() {
+            if found.get(n).is_some_and(Option::is_none) && reads(ctx.spec, n) {
+                ctx.notify_miss(key);
+            }
+        }
+        (writes, stamps)
+    };
+    let done = writes.is_empty() || write_unchanged(ctx, guard, keys, &stamps, &writes)?;
+    if !done {
+        ctx.out.truncate(start);
+        ctx.client.effects.truncate(effects);
+    }
+    Ok(done)
+}
+
+/// Memory of all that is suspended in a thread.
+fn bytes_max(ctx: &mut Context<'_>) -> usize {
+    ctx.local.config(ctx.shared).scripts.memory_bytes
+}
+
+/// Keeps the progress of a part, if there is memory for it (interpreters::S4). Else the command
+/// begins again when there is some.
+fn keep(ctx: &mut Context<'_>, progress: Progress) {
+    let (client, bytes_max) = (ctx.client.id(), bytes_max(ctx));
+    let scripts = &mut ctx.local.scripts;
+    scripts.keep(client, progress.bytes());
+    match scripts.may_go_on(client, bytes_max) {
+        true => ctx.client.keep_progress_of_values(progress),
+        false => scripts.keep(client, 0),
+    }
+}
+
+/// Makes the writes if no key has changed since its stamp; else false.
+fn write_unchanged(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    keys: &[(KeyHash, &[u8])],
+    stamps: &[Stamp],
+    writes: &[Write],
+) -> Result<bool, Failure> {
+    let places: Vec<_> = keys.iter().map(|(hash, _)| (ctx.table, *hash)).collect();
+    let mut holds = false;
+    ctx.locked_for_room(guard, &places, |ctx, guard, room| {
+        holds = has_bug(Bug::StaleResultIsStored) || still_hold(guard, ctx.table, keys, stamps)?;
+        match holds {
+            true => write_all(ctx, guard, keys, writes, room),
+            false => Ok(()),
+        }
+    })?;
+    Ok(holds)
+}

@@ -1,0 +1,264 @@
+//! Steps whose keys are not known before they have run: scripts, EXEC with scripts, and EXEC with
+//! SORT that reads keys by patterns.
+//!
+//! **Mechanism.** The step changes a draft (engine::draft). When it has ended, the keys that it met
+//! are locked, their stamps are compared, and the draft is applied as one group. If a key has
+//! changed meanwhile, the draft is dropped and the step runs again. After some such runs the step
+//! reserves the keys that it has met: the writes of others to them wait (shared::reserved). While
+//! another step has reserved one of its keys it does not run, for that would be in vain. A step
+//! that has once asked for a reservation runs only while it has one; a run that it had suspended is
+//! dropped, so that those that wait take no memory.
+//!
+//! **Invariants**
+//! - R1: a step locks no key while it runs: reading a key waits for the step that has it locked,
+//!   which may wait for a key of this one (transaction::T8).
+//! - R2: a step changes no data and tells nobody before its commit. So it may run again at any
+//!   time.
+//! - R3: a step that conflicts makes progress: while it has reserved keys, a run of it is in vain
+//!   only if it meets a key that it has not met before, or a write that began before. It has them
+//!   until it ends, for `busy-reply-threshold` at most. It fails when its runs in vain have taken
+//!   that long together, without the time of others between their slices.
+//! - R4: in a cluster a step is committed only if this member has served all its keys without a
+//!   break since the step began. Keys that have left were perhaps changed elsewhere, and the stamp
+//!   of an absent key still holds when the others have been purged.
+//! - R5: a write that meets a damaged key, or a limit that Redis has not (of a value, of the
+//!   draft), ends the step, and nothing of it is done: its earlier writes may have taken the only
+//!   copy of the data from elsewhere.
+//! - R6: a step that changes nothing locks no key when it ends, so removals of other keys break it
+//!   if it has met absent ones (draft::P2). No reservation keeps these away: so a step that has
+//!   asked for one locks its keys, whatever it does with them.
+
+use super::context::{Context, Done, Failure};
+use duramen_base::ids::TabletsVersion;
+use duramen_base::planted::{Bug, has_bug};
+use duramen_engine::{Draft, Guard, KeyHash, TableId};
+use duramen_node::View;
+use std::time::Duration;
+
+/// A key to lock: its table, and its hash.
+pub(crate) type KeyPlace = (TableId, KeyHash);
+
+/// Runs in vain before a step reserves its keys.
+const CONFLICTS_MAX: u32 = 10;
+/// A step that has run in vain for longer reserves its keys after the second run. Meanwhile others
+/// run before each of its runs.
+const SHORT: Duration = Duration::from_millis(6);
+/// Scripts of an EXEC that is alone in the store: the others wait at the store's door meanwhile.
+pub(crate) const ALONE_MAX: Duration = Duration::from_millis(6);
+/// Time of the runs of a step that cannot be suspended: its thread serves nobody else meanwhile.
+pub(crate) const IN_ONE_GO_MAX: Duration = Duration::from_millis(100);
+
+pub(crate) const IN_CONFLICT: Failure = Failure::Text(
+    "ERR it ran again and again for busy-reply-threshold, because its keys changed each time before it ended: nothing was done",
+);
+
+/// The runs of a step that were in vain, because its keys changed.
+#[derive(Default)]
+pub(crate) struct Conflicts {
+    runs: u32,
+    /// The time of all of them.
+    lost: Duration,
+}
+
+/// How a step runs again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    AtOnce,
+    /// At once, with its keys reserved.
+    Reserve,
+    /// It takes long: others may run first.
+    Later,
+}
+
+impl Conflicts {
+    /// A run that has taken `time` was in vain.
+    fn add(&mut self, time: Duration) -> Next {
+        self.runs += 1;
+        self.lost += time;
+        match self.lost >= SHORT {
+            _ if self.runs >= CONFLICTS_MAX => Next::Reserve,
+            true if self.runs > 1 => Next::Reserve,
+            true => Next::Later,
+            false => Next::AtOnce,
+        }
+    }
+
+    /// A run that has taken `time` is dropped before its end.
+    pub(crate) fn lose(&mut self, time: Duration) {
+        self.lost += time;
+    }
+
+    /// # Errors
+    /// R3: the step has run in vain for too long.
+    pub(crate) fn check(&self, ctx: &mut Context<'_>) -> Done {
+        let limit = ctx.local.config(ctx.shared).scripts.busy_time();
+        match limit.is_some_and(|limit| self.lost > limit) {
+            true => Err(IN_CONFLICT),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Whether the client of a step has to look at [`stands_in_line`]. `writes`: the step may write.
+pub(crate) fn may_stand_in_line(ctx: &Context<'_>, writes: bool) -> bool {
+    let has_asked = ctx.local.scripts.has_asked(ctx.client.id());
+    has_asked || writes && ctx.shared.commands.has_reserved()
+}
+
+/// As [`stands_in_line`], for a step that has asked for a reservation: the line has its keys.
+/// `None`: it is not in line.
+pub(crate) fn still_stands_in_line(ctx: &Context<'_>) -> Option<bool> {
+    let client = ctx.client.id();
+    if !ctx.local.scripts.has_asked(client) {
+        return None;
+    }
+    let is_first = ctx.shared.commands.show_in_line(client)?;
+    Some(!is_first)
+}
+
+/// Whether the step of a client on these keys does not run now: another step has reserved some of
+/// them, or this one has asked for a reservation, and is not the first. It stands in line then.
+pub(crate) fn stands_in_line(
+    ctx: &mut Context<'_>,
+    keys: impl Iterator<Item = KeyHash> + Clone,
+) -> bool {
+    let client = ctx.client.id();
+    let has_asked = ctx.local.scripts.has_asked(client);
+    (has_asked || ctx.shared.commands.stops(client, keys.clone())) && !reserve(ctx, keys)
+}
+
+/// Reserves keys for the step of a client (R3). False: it stands in line.
+fn reserve(ctx: &mut Context<'_>, keys: impl Iterator<Item = KeyHash>) -> bool {
+    let most = ctx.local.config(ctx.shared).scripts.patience();
+    let scripts = &mut ctx.local.scripts;
+    scripts.reserve(ctx.shared, ctx.client.id(), keys, most)
+}
+
+/// A run that has taken `time` was in vain; `keys`: those that it has met. True: the next run
+/// begins at once; false: others run before.
+///
+/// # Errors
+/// R3: it has run in vain for too long.
+pub(crate) fn runs_at_once(
+    ctx: &mut Context<'_>,
+    conflicts: &mut Conflicts,
+    time: Duration,
+    keys: impl Iterator<Item = KeyHash> + Clone,
+) -> Result<bool, Failure> {
+    let mut next = conflicts.add(time);
+    conflicts.check(ctx)?;
+    if ctx.shared.commands.stops(ctx.client.id(), keys.clone()) {
+        next = Next::Reserve; // another run would be in vain too
+    }
+    Ok(match next {
+        Next::AtOnce => true,
+        Next::Later => false,
+        Next::Reserve => reserve(ctx, keys),
+    })
+}
+
+/// The tablet list with which a step begins (R4); `None`: the server is in no cluster.
+pub(crate) fn list_at_start(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+) -> Option<TabletsVersion> {
+    Some(ctx.view(guard)?.tablets_version())
+}
+
+/// R4; `list`: that of [`list_at_start`].
+fn is_served(view: &View, draft: &Draft, list: Option<TabletsVersion>) -> bool {
+    if has_bug(Bug::DraftsAreNotRouted) {
+        return true;
+    }
+    draft.all_met(|table, hash, key| {
+        let since = view.serves_since(table, hash.route(key));
+        since.is_some_and(|since| Some(since) <= list)
+    })
+}
+
+/// Applies a draft if all its keys are as its step has met them, if they were served here since
+/// `list` (R4), if nobody has reserved those that it changes, and if `check` agrees, for which the
+/// keys `more` are locked too. False: nothing was done. A step that is alone in the store locks its
+/// keys too, unless it removes some and writes none: the locks come with places in the index
+/// (transaction::T2), and a store that is full may have none. It heeds no reservation: it may have
+/// done what cannot be taken back.
+pub(crate) fn commit(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    (draft, list): (&Draft, Option<TabletsVersion>),
+    more: &[KeyPlace],
+    mut check: impl FnMut(&mut Context<'_>, &Guard<'_>, Option<&View>) -> Result<bool, Failure>,
+) -> Result<bool, Failure> {
+    // If a range is taken away after this, the keys cannot be locked (routing).
+    let view = ctx.view(guard);
+    let view = view.as_deref();
+    if view.is_some_and(|view| !is_served(view, draft, list)) {
+        return Ok(false);
+    }
+    let client = ctx.client.id();
+    if !guard.is_alone() && ctx.shared.commands.stops(client, draft.changed_keys()) {
+        return Ok(false);
+    }
+    // A step that has asked for a reservation locks what it has only read, too (R6).
+    let locks_reads = ctx.local.scripts.has_asked(client) && !draft.all_met(|_, _, _| false);
+    if draft.is_empty() && !locks_reads {
+        return commit_unlocked(ctx, guard, (draft, view), check);
+    }
+    let mut keys = draft.keys();
+    keys.extend_from_slice(more);
+    guard.rewrites(draft.rewrites());
+    let mut holds = false;
+    let locked = std::mem::replace(&mut ctx.locked, guard.is_alone() && draft.only_removes());
+    let done = ctx.locked_for_room(guard, &keys, |ctx, guard, room| {
+        holds = check(ctx, guard, view)? && guard.holds_when_locked(draft)?;
+        if holds {
+            *room = draft.room();
+            guard.set_aside(*room)?;
+            guard.warm_alone(keys.iter().copied())?;
+            guard.apply(draft);
+        }
+        Ok(())
+    });
+    ctx.locked = locked;
+    match done {
+        // No memory for the locks, or a table has gone.
+        Err(Failure::Engine(_)) if draft.is_empty() => {
+            guard.unlock_keys();
+            commit_unlocked(ctx, guard, (draft, view), check)
+        }
+        done => done.map(|()| holds),
+    }
+}
+
+/// Commits a draft that changes nothing: all its keys were unchanged at the moment at which the
+/// comparison begins.
+fn commit_unlocked(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    (draft, view): (&Draft, Option<&View>),
+    mut check: impl FnMut(&mut Context<'_>, &Guard<'_>, Option<&View>) -> Result<bool, Failure>,
+) -> Result<bool, Failure> {
+    let holds = check(ctx, guard, view)? && guard.still_holds(draft)?;
+    if holds {
+        guard.apply(draft); // it has told versions
+    }
+    Ok(holds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_steps_run_again_at_once_and_long_ones_let_others_run() {
+        let ms = Duration::from_millis;
+        let mut short = Conflicts::default();
+        let nexts: Vec<Next> = (1..12).map(|_| short.add(ms(1) / 4)).collect();
+        assert_eq!(nexts[..9], [Next::AtOnce; 9]);
+        assert_eq!(nexts[9..], [Next::Reserve; 2]);
+        let mut long = Conflicts::default();
+        assert_eq!(long.add(ms(20)), Next::Later);
+        assert!((2..9).all(|_| long.add(ms(20)) == Next::Reserve));
+        assert_eq!(long.lost, ms(160));
+    }
+}

@@ -1,0 +1,37 @@
+//! One request: its command's description, the context in which it runs, and the services that
+//! commands share (routing in a cluster, entries on flash, room for writes, databases).
+
+pub(crate) mod background;
+pub(crate) mod cold;
+pub(crate) mod computed;
+pub(crate) mod context;
+pub(crate) mod databases;
+pub(crate) mod drafted;
+pub(crate) mod events;
+pub(crate) mod key_access;
+pub(crate) mod kinds;
+pub(crate) mod lookup;
+pub(crate) mod pause;
+pub(crate) mod permit;
+pub(crate) mod room;
+pub(crate) mod routing;
+pub(crate) mod run;
+pub(crate) mod served_keys;
+pub(crate) mod slow_timer;
+pub(crate) mod spec;
+
+pub use cold::{look_ahead, too_much};
+pub use databases::restore;
+pub use lookup::find;
+pub use pause::native_waits_ms;
+pub use routing::AGAIN_MS;
+pub use spec::Spec;
+
+/// Keys that one group hints before it runs: enough to overlap many misses, few enough to stay in
+/// the first-level cache (64 keys × two lines).
+pub(crate) const GROUP_KEYS: usize = 64;
+/// Keys for which a thread keeps memory between requests.
+pub(crate) const KEYS_KEPT: usize = 16 * GROUP_KEYS;
+/// Keys whose entries are hinted ahead of the running request: about as many lines as a core can
+/// have in flight, so that memory works while requests run instead of before.
+pub(crate) const ENTRIES_AHEAD: usize = 16;

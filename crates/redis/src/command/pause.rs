@@ -1,0 +1,104 @@
+//! Requests that wait for the end of `CLIENT PAUSE`.
+//!
+//! **Invariants**
+//! - P1: when `CLIENT PAUSE` is answered, no request that it delays takes effect until its end. A
+//!   request looks at the pause when it is admitted, and again when it begins anew after a wait
+//!   (`Context::begin_again`). One that enters the store by itself, as `EXEC` and scripts do, looks
+//!   at it in each of its guards: it may have waited at the store's door. The reply to `CLIENT
+//!   PAUSE` waits for the requests that have begun: those that were outside of the store meanwhile
+//!   begin anew (`Store::quiesce`). Not for its own `EXEC`, and not for the rest of
+//!   `DURAMEN.MWRITE` and `DURAMEN.MREMOVE`.
+//! - P2: requests of native clients look at the pause when they are admitted, and each of their
+//!   writes again when its guard was renewed (serve::X9). Their clients are told to send them
+//!   again. Only pings do not wait.
+
+use super::context::Context;
+use super::spec::{Spec, flag};
+use crate::script::commands as script;
+use crate::shared::Shared;
+use crate::shared::commands::global;
+use crate::state::client::{Client, Verdict};
+use crate::transaction::queue::Transaction;
+use duramen_base::planted::{Bug, has_bug};
+use duramen_config::clock;
+use duramen_wire::resp::Args;
+
+/// Whether `CLIENT PAUSE` delays this request; then the verdict has the end of the pause.
+pub(crate) fn waits(spec: &Spec, args: &Args<'_>, shared: &Shared, client: &mut Client) -> bool {
+    if shared.commands.gate() & global::PAUSED == 0 || client.has_waited() {
+        return false;
+    }
+    let until_ms = end_of(spec, args, shared, client);
+    if let Some(until_ms) = until_ms {
+        client.verdict = Verdict::Paused { until_ms };
+    }
+    until_ms.is_some()
+}
+
+/// Whether a pause that delays the request has begun since the request was admitted.
+pub(crate) fn has_begun(ctx: &Context<'_>) -> bool {
+    !ctx.local.in_exec && has_begun_for(ctx.spec, &ctx.args, ctx.shared, ctx.client)
+}
+
+/// Whether a pause that delays this request, which is not in EXEC, has begun since it was admitted.
+pub(crate) fn has_begun_for(
+    spec: &Spec,
+    args: &Args<'_>,
+    shared: &Shared,
+    client: &Client,
+) -> bool {
+    is_looked_at(shared) && end_of(spec, args, shared, client).is_some()
+}
+
+/// Whether a pause that delays an EXEC has begun since it was admitted. `queue`: the commands of
+/// the EXEC, which its client does not have while they run.
+pub(crate) fn has_begun_for_queue(queue: &Transaction, shared: &Shared) -> bool {
+    is_looked_at(shared) && end(shared, || queue_may_write(queue, shared)).is_some()
+}
+
+/// P2: the milliseconds after which a native client is to send a request again that a pause
+/// delays. `may_write`: whether the request may write.
+#[cold]
+pub fn native_waits_ms(shared: &Shared, may_write: impl FnOnce() -> bool) -> Option<u32> {
+    /// The pause may be ended before its time, and nobody tells native clients.
+    const AGAIN_MS_MAX: u64 = 50;
+    let until_ms = end(shared, may_write)?;
+    let left_ms = until_ms.saturating_sub(clock::now_ms());
+    Some(left_ms.clamp(1, AGAIN_MS_MAX) as u32)
+}
+
+fn is_looked_at(shared: &Shared) -> bool {
+    shared.commands.gate() & global::PAUSED != 0 && !has_bug(Bug::PauseIsNotLookedAt)
+}
+
+/// The end of the pause that delays this request, if one does.
+fn end_of(spec: &Spec, args: &Args<'_>, shared: &Shared, client: &Client) -> Option<u64> {
+    if spec.name == "client|unpause" {
+        return None;
+    }
+    end(shared, || match spec.name == "exec" {
+        true => {
+            let queue = client.transaction.as_ref();
+            queue.is_some_and(|queue| queue_may_write(queue, shared))
+        }
+        false => !client.in_multi() && may_write(spec, args, shared),
+    })
+}
+
+/// The end of the pause that delays a request, of which `may_write` tells whether it may write.
+fn end(shared: &Shared, may_write: impl FnOnce() -> bool) -> Option<u64> {
+    let (until_ms, writes_only) = shared.commands.paused(clock::now_ms())?;
+    (!writes_only || may_write()).then_some(until_ms)
+}
+
+/// As [`may_write`], of the requests of EXEC. A function may have other flags than when it was
+/// queued.
+fn queue_may_write(queue: &Transaction, shared: &Shared) -> bool {
+    let mut requests = queue.specs.iter().enumerate();
+    requests.any(|(n, spec)| may_write(spec, &queue.queue.args(n, &[]), shared))
+}
+
+/// Whether a request waits for the end of `CLIENT PAUSE … WRITE`.
+pub(crate) fn may_write(spec: &Spec, args: &Args<'_>, shared: &Shared) -> bool {
+    spec.has(flag::WRITE | flag::MAY_REPLICATE) && !script::declares_no_writes(shared, spec, args)
+}

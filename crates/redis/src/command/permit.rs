@@ -1,0 +1,270 @@
+//! The check of a request against the rights of its client's user.
+//!
+//! **Invariants**
+//! - U1: a command's function is reached by a [`Permit`] alone, and only the checks in this file
+//!   make one. So a new command, or a new way to run one, cannot forget the check.
+//! - U2: the rights are those of the user as it was when the client's turn began (`Client::renew`),
+//!   so a change of rights holds for every request of a later turn. A client that changes its own
+//!   rights has them at once, also within EXEC.
+
+use super::key_access::KeyAccess;
+use super::spec::{ONE_KEY, Run, Spec, flag, pattern_of_keys};
+use crate::shared::Shared;
+use crate::state::client::Client;
+use duramen_acl::{Access, Denied, Request, User};
+use duramen_engine::TableId;
+use duramen_wire::resp::Args;
+
+/// Proof that the client's user may run this command with its arguments.
+#[derive(Clone, Copy)]
+pub(crate) struct Permit(&'static Spec);
+
+/// Reason for which a request may not run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The client must log in first.
+    LogIn,
+    Denied(Denied),
+}
+
+/// Error reply to a client that must log in first.
+pub(crate) const NO_AUTH: &str = "NOAUTH Authentication required.";
+
+impl Permit {
+    /// For a client whose user may do everything: one test.
+    #[inline]
+    pub(crate) fn unrestricted(spec: &'static Spec, client: &Client) -> Option<Permit> {
+        client.is_unrestricted().then_some(Permit(spec))
+    }
+
+    /// For a command with one key that the rules allow at once; `None`: [`check`](Self::check)
+    /// decides. The client is logged in.
+    #[inline]
+    pub(crate) fn of_one_key(
+        spec: &'static Spec,
+        args: &Args<'_>,
+        client: &Client,
+    ) -> Option<Permit> {
+        let access = KeyAccess::needed(spec, args, 0);
+        let is_plain = spec.keys == ONE_KEY && access.is_of_key() && !reads_any_key(spec);
+        let user = client.user().filter(|_| is_plain)?;
+        let key = args.get(1)?;
+        let is_allowed = user.allows_one_key(spec.number, key, access.rights());
+        is_allowed.then_some(Permit(spec))
+    }
+
+    /// Checks a request on `table`, which the client has selected.
+    pub(crate) fn check(
+        spec: &'static Spec,
+        args: &Args<'_>,
+        client: &Client,
+        table: TableId,
+        shared: &Shared,
+    ) -> Result<Permit, Refusal> {
+        if let Some(permit) = Permit::unrestricted(spec, client) {
+            return Ok(permit);
+        }
+        if spec.has(flag::NO_AUTH) {
+            return Ok(Permit(spec));
+        }
+        let user = client.user().filter(|_| client.is_authenticated());
+        let user = user.ok_or(Refusal::LogIn)?;
+        match allows(user, spec, args, table, shared) {
+            Ok(()) => Ok(Permit(spec)),
+            Err(denied) => Err(Refusal::Denied(denied)),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn spec(self) -> &'static Spec {
+        self.0
+    }
+
+    #[inline]
+    pub(super) fn run(self) -> Run {
+        self.0.run
+    }
+}
+
+/// Whether a user may run a request, and if not, why; for `ACL DRYRUN` too.
+pub(crate) fn allows(
+    user: &User,
+    spec: &'static Spec,
+    args: &Args<'_>,
+    table: TableId,
+    shared: &Shared,
+) -> Result<(), Denied> {
+    let request = Asked {
+        spec,
+        args,
+        table,
+        shared,
+    };
+    user.check(&request, shared.acl.catalog())
+}
+
+/// Whether its arguments may make it read keys that they do not name.
+fn reads_any_key(spec: &Spec) -> bool {
+    matches!(spec.name, "sort" | "sort_ro" | "duramen.scan")
+}
+
+/// A RESP request, for the check.
+struct Asked<'a> {
+    spec: &'static Spec,
+    args: &'a Args<'a>,
+    table: TableId,
+    shared: &'a Shared,
+}
+
+impl Request for Asked<'_> {
+    fn command(&self) -> usize {
+        self.spec.number
+    }
+
+    fn arg(&self, position: usize) -> Option<&[u8]> {
+        self.args.get(position)
+    }
+
+    fn each_key(&self, look: &mut dyn FnMut(usize, &[u8], Access) -> bool) {
+        let positions = self.spec.key_positions(self.args).enumerate();
+        for (n, position) in positions {
+            let key = self.args.get(position).unwrap_or_default();
+            let access = KeyAccess::needed(self.spec, self.args, n);
+            if access.is_of_key() && !look(position, key, access.rights()) {
+                return;
+            }
+        }
+    }
+
+    fn reads_any_key(&self) -> Option<usize> {
+        match self.spec.name {
+            "sort" | "sort_ro" => pattern_of_keys(self.args),
+            // Unlike SCAN it returns values.
+            "duramen.scan" => Some(0),
+            _ => None,
+        }
+    }
+
+    /// As in Redis, the end of a subscription needs no right.
+    fn each_channel(&self, look: &mut dyn FnMut(usize, &[u8], bool) -> bool) {
+        let channels = match self.spec.name {
+            "publish" | "spublish" => 1..2,
+            "subscribe" | "ssubscribe" | "psubscribe" => 1..self.args.len(),
+            _ => return,
+        };
+        let is_pattern = self.spec.name == "psubscribe";
+        for position in channels {
+            let channel = self.args.get(position).unwrap_or_default();
+            if !look(position, channel, is_pattern) {
+                return;
+            }
+        }
+    }
+
+    fn each_table(&self, look: &mut dyn FnMut(usize, Option<&str>) -> bool) {
+        let named = |n: usize| std::str::from_utf8(self.args.get(n).unwrap_or_default()).ok();
+        let mut database = |n: usize| {
+            let name = self.database(n);
+            look(n, Some(name.as_str()))
+        };
+        match self.spec.name {
+            "select" => {
+                database(1);
+            }
+            "swapdb" => {
+                let _ = database(1) && database(2);
+            }
+            "move" => {
+                let _ = database(2) && self.selected(look);
+            }
+            "copy" => {
+                let is_db = |n: &usize| {
+                    let option = self.args.get(*n).unwrap_or_default();
+                    option.eq_ignore_ascii_case(b"db")
+                };
+                // COPY takes the last one, and it may be given again.
+                let mut others = (3..self.args.len()).filter(is_db);
+                if others.all(|n| database(n + 1)) {
+                    self.selected(look);
+                }
+            }
+            // They concern, or show, the keys of all tables.
+            "flushall" | "monitor" => {
+                look(0, None);
+            }
+            "client|tracking" if self.broadcasts() => {
+                look(0, None);
+            }
+            "duramen.use" => {
+                look(1, named(1));
+            }
+            "duramen.table|create" | "duramen.table|drop" | "duramen.table|id" => {
+                look(2, named(2));
+            }
+            _ if self.uses_table() => {
+                self.selected(look);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Asked<'_> {
+    /// Whether it uses the selected table.
+    fn uses_table(&self) -> bool {
+        let (first, _) = KeyAccess::declared(self.spec);
+        self.spec.has_keys() && first.is_of_key() || self.spec.has(flag::KEYSPACE | flag::WHOLE)
+    }
+
+    /// Whether it is CLIENT TRACKING for keys that the client has not read.
+    fn broadcasts(&self) -> bool {
+        let mut options = self.args.skip(3).into_iter();
+        options.any(|option| option.eq_ignore_ascii_case(b"bcast"))
+    }
+
+    /// The name of the table behind the database that argument `n` names.
+    fn database(&self, n: usize) -> String {
+        let text = String::from_utf8_lossy(self.args.get(n).unwrap_or_default());
+        let table = text
+            .parse()
+            .ok()
+            .and_then(|db| self.shared.commands.table(db));
+        let name = table.and_then(|table| self.shared.table_name(table));
+        // Its table will have this name.
+        name.unwrap_or_else(|| format!("db{text}"))
+    }
+
+    fn selected(&self, look: &mut dyn FnMut(usize, Option<&str>) -> bool) -> bool {
+        let name = self.shared.table_name(self.table).unwrap_or_default();
+        look(0, Some(name.as_str()))
+    }
+}
+
+/// The text of the error reply to a request that its user may not make, as in Redis.
+pub(crate) fn denial_text(denied: Denied, user: &str, spec: &Spec) -> String {
+    match denied {
+        Denied::Command => format!(
+            "NOPERM User {user} has no permissions to run the '{}' command",
+            spec.name
+        ),
+        Denied::Key(_) => "NOPERM No permissions to access a key".to_owned(),
+        Denied::Channel(_) => "NOPERM No permissions to access a channel".to_owned(),
+        Denied::Table(_) => "NOPERM No permissions to access a table".to_owned(),
+    }
+}
+
+/// The text for a queued request that its user may not make any more when EXEC runs, as in Redis.
+pub(crate) fn late_denial_text(denied: Denied) -> String {
+    let why = match denied {
+        Denied::Command => "no permission to execute the command or subcommand",
+        Denied::Key(_) => "no permission to touch the specified keys",
+        Denied::Channel(_) => {
+            "no permission to access one of the channels used as arguments to the command"
+        }
+        Denied::Table(_) => "no permission to access the table",
+    };
+    format!(
+        "NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC \
+         call. This command is no longer allowed for the following reason: {why}"
+    )
+}

@@ -1,0 +1,284 @@
+//! One command: it is run, counted, and its failure becomes its reply.
+
+use super::context::{Context, Done, Failure};
+use super::permit::Permit;
+use super::routing::NO_DATABASE;
+use super::spec::{Access, Group, Kind, ONE_KEY, Run, flag};
+use super::{pause, slow_timer};
+use crate::access::commands as acl;
+use crate::script::interpreters::Abandoned;
+use crate::shared::commands::global;
+use crate::state::client::{DROPPED, Verdict, gate};
+use duramen_base::planted::{Bug, has_bug};
+use duramen_config::seldom;
+use duramen_engine::{Error, Guard, KeyHash};
+
+const TOO_MANY_EFFECTS: Failure = Failure::Text(
+    "ERR the messages and events of the script need more memory than script-memory: nothing was done",
+);
+
+impl Context<'_> {
+    /// Runs the command, counts it, and turns a failure into its reply.
+    #[inline]
+    pub(crate) fn run(&mut self, mut access: Access<'_, '_>, hashes: &[KeyHash]) {
+        let start = self.out.len();
+        let mut effects = self.client.effects.len();
+        let timer = slow_timer::timer(self.spec, self.client, self.local);
+        let number = self.spec.number;
+        self.client.last_command = number as u16;
+        self.client.confirms = false;
+        self.local.meter.begin(number);
+        let mut done = self.dispatch(access.for_now(), hashes, &mut effects);
+        while self.is_outdated(&done) {
+            self.out.truncate(start);
+            self.client.effects.truncate(effects);
+            if let Access::Guarded(guard) = &mut access {
+                guard.renew();
+            }
+            done = self.begin_again();
+            if done.is_ok() {
+                done = self.dispatch(access.for_now(), hashes, &mut effects);
+            }
+        }
+        if self.local.room.exceeded {
+            self.overflowed(start, effects);
+        } else if let Err(failure) = done {
+            if let Access::Guarded(guard) = &access
+                && guard.has_draft()
+                && let Some(abandoned) = Abandoned::of_step(&failure, self.spec)
+            {
+                self.local.abandoned.get_or_insert(abandoned);
+                return self.take_back(start, effects);
+            }
+            if matches!(failure, Failure::Blocks) {
+                self.client.verdict = Verdict::Blocked;
+                return self.take_back(start, effects);
+            }
+            self.local.not_now = matches!(failure, Failure::GoesOn);
+            if self.local.not_now {
+                let monitored = self.shared.commands.gate() & global::MONITORED != 0;
+                let audited = self.spec.is_audited(self.local.audited);
+                self.client.goes_on(monitored, audited);
+            }
+            let again = self.local.needs_alone || self.local.not_now;
+            if again || self.is_to_be_shown_again(&failure) {
+                // It has not run: it is counted when it does.
+                return self.take_back(start, effects);
+            }
+            match self.park(failure, &access, hashes) {
+                Some(failure) => {
+                    // Commands on several keys may have changed some before: that is told.
+                    self.client.effects.silence(start);
+                    self.fail(start, &failure);
+                }
+                None => return self.take_back(start, effects),
+            }
+        }
+        self.local.meter.ran();
+        if let Some(timer) = timer {
+            slow_timer::command_took(self, timer);
+        }
+    }
+
+    /// Runs a command of a script, whose reply is in `out`, and counts it. An error becomes its
+    /// reply.
+    ///
+    /// # Errors
+    /// The whole script must run again: an entry is on flash, or the keys are moving. Or it has
+    /// failed, and nothing of it is done: its messages and events need too much memory, or the
+    /// command is one after which nothing of an EXEC is done ([`Abandoned::of_step`]).
+    pub(crate) fn run_in_script(&mut self, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+        let start = self.client.effects.len();
+        self.local.meter.begin(self.spec.number);
+        // That of the EXEC around it.
+        let exceeded = std::mem::take(&mut self.local.room.exceeded);
+        let mut done = self.dispatch(Access::Guarded(guard), hashes, &mut { start });
+        if std::mem::replace(&mut self.local.room.exceeded, exceeded) {
+            done = Err(self.too_long());
+        }
+        self.client.effects.forget_replies(start);
+        if self.client.effects.len() > start {
+            let bytes_max = self.local.config(self.shared).scripts.memory_bytes;
+            if self.client.effects.bytes() > bytes_max {
+                return Err(TOO_MANY_EFFECTS);
+            }
+        }
+        if let Err(failure) = done {
+            let ends = match has_bug(Bug::ScriptsStopHalfway) {
+                true => Abandoned::of(&failure),
+                false => Abandoned::of_step(&failure, self.spec), // drafted::R5
+            };
+            if ends.is_some() {
+                return Err(failure);
+            }
+            self.fail(0, &failure);
+        }
+        self.local.meter.ran();
+        Ok(())
+    }
+
+    /// keys::K1: true if nothing was done, because SWAPDB came between the lookup of the table and
+    /// its use.
+    #[inline]
+    fn is_outdated(&self, done: &Done) -> bool {
+        let is_told = |failure: &Failure| failure.is_moving();
+        done.as_ref().is_err_and(is_told) && self.may_be_outdated()
+    }
+
+    /// The request begins after a wait, in which CLIENT PAUSE and SWAPDB may have run. It has done
+    /// nothing yet.
+    pub(crate) fn begin_again(&mut self) -> Done {
+        if pause::has_begun(self) {
+            return Err(Failure::GoesOn); // it is shown again, and then waits for the end of the pause
+        }
+        self.take_table_again()
+    }
+
+    /// keys::K1: takes the table that the client has selected by now, after a wait in which SWAPDB
+    /// may have run. The client may have no right to that one, or to another one that the request
+    /// names.
+    pub(crate) fn take_table_again(&mut self) -> Done {
+        self.table = self.client.table(self.shared);
+        let checked = Permit::check(self.spec, &self.args, self.client, self.table, self.shared);
+        match checked {
+            Ok(permit) => self.permit = permit,
+            Err(_) if has_bug(Bug::RightsAreNotCheckedAgain) => {}
+            Err(refusal) => return Err(acl::refused_late(self, refusal)),
+        }
+        Ok(())
+    }
+
+    /// `effects`: the number of those that stay if the command does not.
+    #[inline]
+    fn dispatch(
+        &mut self,
+        mut access: Access<'_, '_>,
+        hashes: &[KeyHash],
+        effects: &mut usize,
+    ) -> Done {
+        if self.client.gate & gate::TRACKS != 0 {
+            self.track(&mut access)?;
+        }
+        match (self.permit.run(), access) {
+            (Run::Data(run) | Run::Atomic(run), Access::Guarded(guard)) => {
+                guard.rewrites(self.spec.rewrites());
+                if self.spec.has(flag::WRITE | flag::DENYOOM)
+                    && let Some(draft) = guard.draft_mut()
+                {
+                    draft.note_command(self.spec.rewrites());
+                }
+                if self.spec.group == Group::Duramen
+                    && let Some(draft) = guard.draft_mut()
+                {
+                    draft.note_versions();
+                }
+                guard.counts_reads(self.counts_reads());
+                guard.decides(self.spec.has(flag::WRITE));
+                let done = run(self, guard, hashes);
+                if guard.has_replaced() {
+                    *effects = self.notify_replaced(guard.take_replaced(), *effects);
+                }
+                done
+            }
+            (Run::Plain(run) | Run::Store(run), _) => run(self),
+            (Run::Alone(run), access) => run(self, access),
+            (Run::Refused(reason), _) => Err(self.spec.refusal(reason).into()),
+            (Run::Data(_) | Run::Atomic(_), Access::Session(_) | Access::NoStore) => {
+                unreachable!("{} runs under a guard", self.spec.name)
+            }
+        }
+    }
+
+    /// Whether its reads count for eviction.
+    #[inline]
+    fn counts_reads(&self) -> bool {
+        let untouched = self.client.gate & gate::NO_TOUCH != 0 && !self.spec.has(flag::COUNTED);
+        !untouched && !self.spec.has(flag::UNCOUNTED)
+    }
+
+    /// The request has not run: takes back its reply and its effects (effects::E2).
+    fn take_back(&mut self, start: usize, effects: usize) {
+        self.out.truncate(start);
+        self.client.effects.truncate(effects);
+    }
+
+    /// The reply did not fit into the connection's output. A command that only reads gets an error.
+    /// The effect of a write, or of a change of subscriptions, stays and cannot be reported, so the
+    /// connection is closed, as Redis does at its output buffer limit.
+    #[cold]
+    fn overflowed(&mut self, start: usize, effects: usize) {
+        if self.local.in_exec {
+            return; // EXEC itself gets here, with its commands' missing replies
+        }
+        self.local.room.exceeded = false;
+        let changes = self.spec.has(flag::WRITE | flag::TRANSACTION) || self.client.confirms;
+        if self.spec.has(flag::READONLY) || !changes {
+            self.client.effects.truncate(effects);
+            return self.fail(start, &self.too_long());
+        }
+        self.out.truncate(start);
+        self.client.verdict = Verdict::CloseNow;
+        self.local.counters(self.shared).output_closed.add(1);
+        seldom!(
+            warn,
+            client = self.client.id(),
+            peer = %self.client.record().peer,
+            command = self.spec.name,
+            limit_bytes = self.local.room.bytes_max,
+            "closing a client whose reply does not fit (output-limit)"
+        );
+    }
+
+    /// Whether the command failed without effect because this member no longer serves the keys, and
+    /// the client still has patience.
+    #[cold]
+    fn is_to_be_shown_again(&mut self, failure: &Failure) -> bool {
+        let leaving = self.is_leaving(failure) && !self.locked;
+        self.local.not_now = leaving && !self.may_be_half_done() && self.client.waits_for_owner();
+        if leaving && !self.local.not_now && self.client.in_multi() {
+            self.client.end_transaction(); // EXEC has finally failed
+        }
+        self.local.not_now
+    }
+
+    /// Whether the keys begin to move to another server, or the cluster considers this server
+    /// crashed (its life ends in a moment).
+    fn is_leaving(&self, failure: &Failure) -> bool {
+        self.shared.membership().is_some() && (failure.is_moving() || failure.is_disk_failed())
+    }
+
+    /// Whether this is a command on several keys, each handled separately. Clients take `TRYAGAIN`
+    /// for "nothing was done".
+    fn may_be_half_done(&self) -> bool {
+        self.spec.keys != ONE_KEY && self.spec.kind() == Kind::Data
+    }
+
+    fn failure_text(&self, failure: &Failure) -> String {
+        let is_missing = |error: &Error| matches!(error, Error::NoSuchTable(DROPPED));
+        match failure {
+            // The coordinator has not made the table, or this member has not heard of it yet.
+            Failure::Engine(error) if is_missing(error) && self.shared.membership().is_some() => {
+                NO_DATABASE.to_owned()
+            }
+            failure if !self.is_leaving(failure) => failure.text(),
+            _ if self.may_be_half_done() => {
+                "ERR the keys left this server while this ran: some of it may be done".to_string()
+            }
+            failure if failure.is_moving() => failure.text(),
+            _ => "CLUSTERDOWN The cluster is down: it takes this server for crashed".to_string(),
+        }
+    }
+
+    #[cold]
+    fn fail(&mut self, start: usize, failure: &Failure) {
+        self.out.truncate(start);
+        self.client.end_key_wait(self.shared, true);
+        let text = self.failure_text(failure);
+        self.local.note_error(self.shared, &text);
+        self.reply().error(text);
+        self.local
+            .command(self.shared, self.spec.number)
+            .failed
+            .add(1);
+    }
+}

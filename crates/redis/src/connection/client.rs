@@ -1,0 +1,218 @@
+//! CLIENT, as far as it affects the connection itself and pauses.
+
+use super::commands::check_name;
+use crate::command::background::{self, Kind, OK};
+use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
+use crate::state::client::{gate, shown};
+use crate::threads::clients::key_wait_state as state;
+use crate::threads::mailbox::Message;
+use duramen_base::planted::{Bug, has_bug};
+use duramen_config::clock;
+use duramen_wire::resp::number::parse_integer;
+
+pub(crate) fn id(ctx: &mut Context<'_>) -> Done {
+    ctx.integer(ctx.client.id() as i64)
+}
+
+pub(crate) fn setname(ctx: &mut Context<'_>) -> Done {
+    let name = check_name(ctx.arg(2), "Client names")?;
+    ctx.client.record().change_text(|text| text.name = name);
+    ctx.ok()
+}
+
+pub(crate) fn getname(ctx: &mut Context<'_>) -> Done {
+    let name = ctx.client.record().text().name;
+    if name.is_empty() {
+        ctx.null()
+    } else {
+        ctx.bulk(name.as_bytes())
+    }
+}
+
+pub(crate) fn setinfo(ctx: &mut Context<'_>) -> Done {
+    let (attribute, value) = (ctx.arg(2), ctx.arg(3));
+    if attribute.eq_ignore_ascii_case(b"lib-name") {
+        let name = check_name(value, "lib-name")?;
+        ctx.client.record().change_text(|text| text.lib_name = name);
+    } else if attribute.eq_ignore_ascii_case(b"lib-ver") {
+        let version = check_name(value, "lib-ver")?;
+        ctx.client
+            .record()
+            .change_text(|text| text.lib_version = version);
+    } else {
+        let attribute = String::from_utf8_lossy(attribute);
+        return Err(format!("ERR Unrecognized option '{attribute}'").into());
+    }
+    ctx.ok()
+}
+
+pub(crate) fn reply(ctx: &mut Context<'_>) -> Done {
+    let how = ctx.arg(2);
+    let silence = gate::REPLY_OFF | gate::REPLY_SKIP | gate::REPLY_SKIP_NEXT;
+    if how.eq_ignore_ascii_case(b"on") {
+        ctx.client.gate &= !silence;
+        return ctx.ok();
+    }
+    if how.eq_ignore_ascii_case(b"off") {
+        ctx.client.gate |= gate::REPLY_OFF;
+    } else if how.eq_ignore_ascii_case(b"skip") {
+        if ctx.client.gate & gate::REPLY_OFF == 0 {
+            ctx.client.gate |= gate::REPLY_SKIP_NEXT;
+        }
+    } else {
+        return Err(SYNTAX);
+    }
+    Ok(())
+}
+
+pub(crate) fn no_evict(ctx: &mut Context<'_>) -> Done {
+    switch(ctx, shown::NO_EVICT)
+}
+
+pub(crate) fn no_touch(ctx: &mut Context<'_>) -> Done {
+    switch(ctx, shown::NO_TOUCH)?;
+    let gate = ctx.client.gate & !gate::NO_TOUCH;
+    ctx.client.gate = match ctx.client.shows(shown::NO_TOUCH) {
+        true => gate | gate::NO_TOUCH,
+        false => gate,
+    };
+    Ok(())
+}
+
+fn switch(ctx: &mut Context<'_>, flag: u32) -> Done {
+    let how = ctx.arg(2);
+    let on = how.eq_ignore_ascii_case(b"on");
+    if !on && !how.eq_ignore_ascii_case(b"off") {
+        return Err(SYNTAX);
+    }
+    ctx.client.show(flag, on);
+    ctx.ok()
+}
+
+pub(crate) fn pause(ctx: &mut Context<'_>) -> Done {
+    let writes_only = match ctx.args.get(3) {
+        None => false,
+        Some(mode) if mode.eq_ignore_ascii_case(b"all") => false,
+        Some(mode) if mode.eq_ignore_ascii_case(b"write") => true,
+        Some(_) => return Err(Failure::Text("ERR CLIENT PAUSE mode must be WRITE or ALL")),
+    };
+    let timeout_ms = parse_integer(ctx.arg(2)).ok_or(Failure::Text(
+        "ERR timeout is not an integer or out of range",
+    ))?;
+    let timeout_ms =
+        u64::try_from(timeout_ms).map_err(|_| Failure::Text("ERR timeout is negative"))?;
+    let now_ms = clock::now_ms();
+    let until_ms = now_ms.saturating_add(timeout_ms);
+    ctx.shared.commands.pause(until_ms, writes_only, now_ms);
+    if ctx.local.in_exec || ctx.shared.data().is_none() || has_bug(Bug::PauseIsNotLookedAt) {
+        return ctx.ok();
+    }
+    // pause::P1
+    background::run(ctx, Kind::Pauses, |shared, _| {
+        if let Some(store) = shared.data() {
+            store.quiesce();
+        }
+        Ok(OK.to_vec())
+    })
+    .map_err(|failure| {
+        let why = failure.text();
+        format!("ERR the pause has begun, but writes of before it may still run: {why}").into()
+    })
+}
+
+pub(crate) fn unpause(ctx: &mut Context<'_>) -> Done {
+    ctx.shared.commands.unpause();
+    ctx.shared.post_all(&Message::Wake);
+    ctx.ok()
+}
+
+/// Ends the wait of a client for elements. That of WAIT and its like cannot be ended.
+pub(crate) fn unblock(ctx: &mut Context<'_>) -> Done {
+    if ctx.args.len() > 4 {
+        let name = String::from_utf8_lossy(ctx.arg(1));
+        return Err(format!(
+            "ERR unknown subcommand or wrong number of arguments for '{name}'. Try CLIENT HELP."
+        )
+        .into());
+    }
+    let how = match ctx.args.get(3) {
+        None => state::UNBLOCKED_IN_TIME,
+        Some(how) if how.eq_ignore_ascii_case(b"timeout") => state::UNBLOCKED_IN_TIME,
+        Some(how) if how.eq_ignore_ascii_case(b"error") => state::UNBLOCKED_WITH_ERROR,
+        Some(_) => {
+            return Err(Failure::Text(
+                "ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR",
+            ));
+        }
+    };
+    let id = parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)?;
+    let found = u64::try_from(id).ok().and_then(|id| ctx.shared.client(id));
+    let unblocked = found.filter(|record| record.unblock(how));
+    if let Some(record) = &unblocked {
+        let client = record.id;
+        ctx.shared.post(record, Message::ShowAgain { client });
+    }
+    ctx.integer(unblocked.is_some().into())
+}
+
+pub(crate) fn help(ctx: &mut Context<'_>) -> Done {
+    ctx.help(&[
+        "CACHING (YES|NO)",
+        "    Enable/disable tracking of the keys for next command in OPTIN/OPTOUT modes.",
+        "GETNAME",
+        "    Return the name of the current connection.",
+        "GETREDIR",
+        "    Return the client ID we are redirecting to when tracking is enabled.",
+        "ID",
+        "    Return the ID of the current connection.",
+        "INFO",
+        "    Return information about the current client connection.",
+        "KILL <ip:port>",
+        "    Kill connection made from <ip:port>.",
+        "KILL <option> <value> [<option> <value> [...]]",
+        "    Kill connections. Options are:",
+        "    * ADDR (<ip:port>|<unixsocket>:0)",
+        "      Kill connections made from the specified address",
+        "    * LADDR (<ip:port>|<unixsocket>:0)",
+        "      Kill connections made to specified local address",
+        "    * TYPE (NORMAL|MASTER|REPLICA|PUBSUB)",
+        "      Kill connections by type.",
+        "    * USER <username>",
+        "      Kill connections authenticated by <username>.",
+        "    * SKIPME (YES|NO)",
+        "      Skip killing current connection (default: yes).",
+        "    * ID <client-id>",
+        "      Kill connections by client id.",
+        "    * MAXAGE <maxage>",
+        "      Kill connections older than the specified age.",
+        "LIST [options ...]",
+        "    Return information about client connections. Options:",
+        "    * TYPE (NORMAL|MASTER|REPLICA|PUBSUB)",
+        "      Return clients of specified type.",
+        "    * ID <client-id> [<client-id> [...]]",
+        "      Return clients of specified IDs only.",
+        "NO-EVICT (ON|OFF)",
+        "    Protect current client connection from eviction.",
+        "NO-TOUCH (ON|OFF)",
+        "    Will not touch LRU/LFU stats when this mode is on.",
+        "PAUSE <timeout> [WRITE|ALL]",
+        "    Suspend all, or just write, clients for <timeout> milliseconds.",
+        "REPLY (ON|OFF|SKIP)",
+        "    Control the replies sent to the current connection.",
+        "SETINFO <option> <value>",
+        "    Set client meta attr. Options are:",
+        "    * LIB-NAME: the client lib name.",
+        "    * LIB-VER: the client lib version.",
+        "SETNAME <name>",
+        "    Assign the name <name> to the current connection.",
+        "TRACKING (ON|OFF) [REDIRECT <id>] [BCAST] [PREFIX <prefix> [...]]",
+        "         [OPTIN] [OPTOUT] [NOLOOP]",
+        "    Control server assisted client side caching.",
+        "TRACKINGINFO",
+        "    Report tracking status for the current connection.",
+        "UNBLOCK <clientid> [TIMEOUT|ERROR]",
+        "    Unblock the specified blocked client.",
+        "UNPAUSE",
+        "    Stop the current client pause, resuming traffic.",
+    ])
+}

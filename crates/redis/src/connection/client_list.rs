@@ -1,0 +1,292 @@
+//! CLIENT LIST, INFO and KILL: the connected clients.
+
+use crate::command::context::{Context, Done, Failure, SYNTAX};
+use crate::shared::Shared;
+use crate::state::client::{Verdict, shown};
+use crate::table::COMMANDS;
+use crate::threads::clients::ClientRecord;
+use crate::threads::mailbox::Message;
+use duramen_config::clock;
+use duramen_engine::TableId;
+use duramen_wire::resp::number::parse_integer;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// A client as one line of `CLIENT LIST`.
+pub(crate) fn line(shared: &Shared, record: &ClientRecord, now_ms: u64) -> String {
+    let flags = record.flags.load(Relaxed);
+    let mut letters = String::new();
+    let shows = |flag| flags & flag != 0;
+    // In the order of Redis, which clients compare with.
+    for (is_set, letter) in [
+        (shows(shown::MONITOR), 'O'),
+        (shows(shown::PUBSUB), 'P'),
+        (shows(shown::MULTI), 'x'),
+        (record.waits(), 'b'),
+        (shows(shown::TRACKS), 't'),
+        (shows(shown::BROKEN_REDIRECT), 'R'),
+        (shows(shown::BROADCASTS), 'B'),
+        (record.socket.is_some(), 'U'),
+        (shows(shown::NO_EVICT), 'e'),
+        (shows(shown::NO_TOUCH), 'T'),
+    ] {
+        if is_set {
+            letters.push(letter);
+        }
+    }
+    if letters.is_empty() {
+        letters.push('N');
+    }
+    let queued = if flags & shown::MULTI != 0 {
+        i64::from(record.queued.load(Relaxed))
+    } else {
+        -1
+    };
+    let command = COMMANDS
+        .get(record.last_command.load(Relaxed) as usize)
+        .map_or("NULL", |spec| spec.name);
+    let text = record.text();
+    let (peer, local) = record.shown_addresses();
+    let table = TableId(record.table.load(Relaxed));
+    let db = shared.commands.db_of(table).map_or(-1, i64::from);
+    let [channels, shard_channels, patterns] = &record.subscriptions;
+    let output_bytes = record.output_bytes.load(Relaxed);
+    format!(
+        "id={} addr={peer} laddr={local} fd={} name={} age={} idle={} flags={letters} db={db} sub={} psub={} ssub={} multi={queued} \
+         watch={} qbuf={} qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl={output_bytes} oll=0 omem={output_bytes} \
+         tot-mem={} events=r cmd={command} user={} redir={} resp={} lib-name={} lib-ver={} tot-net-in={} tot-net-out={}",
+        record.id,
+        record.fd,
+        text.name,
+        now_ms.saturating_sub(record.connected_at_ms) / 1000,
+        record.idle_ms(now_ms) / 1000,
+        channels.load(Relaxed),
+        patterns.load(Relaxed),
+        shard_channels.load(Relaxed),
+        record.watched.load(Relaxed),
+        record.query_bytes.load(Relaxed),
+        record.query_bytes.load(Relaxed) + output_bytes,
+        match text.user.as_str() {
+            "" => duramen_acl::DEFAULT_USER,
+            user => user,
+        },
+        record.shown_redirect(),
+        record.protocol.load(Relaxed),
+        text.lib_name,
+        text.lib_version,
+        record.received_bytes.load(Relaxed),
+        record.sent_bytes.load(Relaxed),
+    )
+}
+
+pub(crate) fn info(ctx: &mut Context<'_>) -> Done {
+    let record = Arc::clone(ctx.client.record());
+    ctx.client.publish(ctx.table);
+    let text = line(ctx.shared, &record, clock::now_ms()) + "\n";
+    ctx.reply().verbatim("txt", &text);
+    Ok(())
+}
+
+/// Lines of CLIENT LIST that are written in one go: in a millisecond or two.
+const LINES_PER_SLICE: usize = 256;
+
+/// In slices: the clients that were there when it began, as they are when they are shown.
+pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
+    let mut walk = ctx.client.take_walk(ctx.table);
+    if walk.cursor == 0 {
+        walk.clients = to_list(ctx)?;
+    }
+    ctx.client.publish(ctx.table);
+    let lines = match ctx.may_go_on_later() {
+        true => LINES_PER_SLICE,
+        false => usize::MAX,
+    };
+    let (from, now_ms) = (walk.cursor as usize, clock::now_ms());
+    for record in walk.clients.iter().skip(from).take(lines) {
+        if from == 0 || !record.is_gone() {
+            let line = line(ctx.shared, record, now_ms);
+            walk.found.extend_from_slice(line.as_bytes());
+            walk.found.push(b'\n');
+        }
+    }
+    let next = from.saturating_add(lines);
+    if next < walk.clients.len() {
+        if ctx.out.len() + walk.found.len() > ctx.local.room.bytes_max {
+            return Err(ctx.too_long());
+        }
+        (walk.cursor, walk.moved) = (next as u64, true);
+        ctx.client.keep_walk(walk);
+        return Err(Failure::GoesOn);
+    }
+    let text = String::from_utf8_lossy(&walk.found);
+    ctx.reply().verbatim("txt", &text);
+    Ok(())
+}
+
+/// The clients that a CLIENT LIST shows, in the order of their ids.
+fn to_list(ctx: &Context<'_>) -> Result<Vec<Arc<ClientRecord>>, Failure> {
+    let mut records = ctx.shared.clients();
+    let Some(filter) = ctx.args.get(2) else {
+        return Ok(records);
+    };
+    if filter.eq_ignore_ascii_case(b"type") && ctx.args.len() == 4 {
+        let kind = parse_kind(ctx.arg(3))?;
+        records.retain(|record| ClientKind::of(record) == kind);
+    } else if filter.eq_ignore_ascii_case(b"id") && ctx.args.len() > 3 {
+        let mut ids = Vec::new();
+        for text in ctx.args.skip(3) {
+            ids.push(parse_integer(text).ok_or(Failure::Text("ERR Invalid client ID"))?);
+        }
+        ids.sort_unstable();
+        records.retain(|record| ids.binary_search(&(record.id as i64)).is_ok());
+    } else {
+        return Err(SYNTAX);
+    }
+    Ok(records)
+}
+
+/// The types of clients in Redis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ClientKind {
+    Normal,
+    PubSub,
+    /// There are none here.
+    Server,
+}
+
+impl ClientKind {
+    fn of(record: &ClientRecord) -> ClientKind {
+        match record.is_subscribed() {
+            true => ClientKind::PubSub,
+            false => ClientKind::Normal,
+        }
+    }
+}
+
+fn parse_kind(kind: &[u8]) -> Result<ClientKind, Failure> {
+    match kind.to_ascii_lowercase().as_slice() {
+        b"normal" => Ok(ClientKind::Normal),
+        b"pubsub" => Ok(ClientKind::PubSub),
+        b"master" | b"replica" | b"slave" => Ok(ClientKind::Server),
+        _ => Err(format!(
+            "ERR Unknown client type '{}'",
+            String::from_utf8_lossy(kind)
+        )
+        .into()),
+    }
+}
+
+/// The selection of CLIENT KILL.
+#[derive(Default)]
+struct Filter {
+    id: Option<u64>,
+    /// As `CLIENT LIST` shows them.
+    peer: Option<String>,
+    local: Option<String>,
+    user: Option<String>,
+    kind: Option<ClientKind>,
+    age_s: Option<u64>,
+    spare_me: bool,
+}
+
+impl Filter {
+    fn means(&self, record: &ClientRecord, now_ms: u64) -> bool {
+        self.kind.is_none_or(|kind| kind == ClientKind::of(record))
+            && self.id.is_none_or(|id| id == record.id)
+            && self.means_address(record)
+            && self
+                .user
+                .as_ref()
+                .is_none_or(|user| *user == record.text().user)
+            && self
+                .age_s
+                .is_none_or(|age_s| now_ms.saturating_sub(record.connected_at_ms) / 1000 >= age_s)
+    }
+
+    fn means_address(&self, record: &ClientRecord) -> bool {
+        if self.peer.is_none() && self.local.is_none() {
+            return true;
+        }
+        let (peer, local) = record.shown_addresses();
+        self.peer.as_ref().is_none_or(|wanted| *wanted == peer)
+            && self.local.as_ref().is_none_or(|wanted| *wanted == local)
+    }
+}
+
+pub(crate) fn kill(ctx: &mut Context<'_>) -> Done {
+    if ctx.args.len() == 3 {
+        let filter = Filter {
+            peer: Some(String::from_utf8_lossy(ctx.arg(2)).into_owned()),
+            ..Filter::default()
+        };
+        if kill_all(ctx, &filter) == 0 {
+            return Err(Failure::Text("ERR No such client"));
+        }
+        return ctx.ok();
+    }
+    let filter = parse_filter(ctx)?;
+    let killed = kill_all(ctx, &filter);
+    ctx.integer(killed)
+}
+
+fn parse_filter(ctx: &Context<'_>) -> Result<Filter, Failure> {
+    let mut filter = Filter {
+        spare_me: true,
+        ..Filter::default()
+    };
+    let mut rest = ctx.args.skip(2).into_iter();
+    while let Some(option) = rest.next() {
+        let value = rest.next().ok_or(SYNTAX)?;
+        let text = String::from_utf8_lossy(value).into_owned();
+        match option.to_ascii_lowercase().as_slice() {
+            b"id" => {
+                let id = parse_integer(value).filter(|id| *id > 0);
+                let id = id.ok_or(Failure::Text("ERR client-id should be greater than 0"))?;
+                filter.id = Some(id.unsigned_abs());
+            }
+            b"type" => filter.kind = Some(parse_kind(value)?),
+            b"addr" => filter.peer = Some(text),
+            b"laddr" => filter.local = Some(text),
+            b"user" if ctx.shared.acl.users().get(&text).is_some() => filter.user = Some(text),
+            b"user" => return Err(format!("ERR No such user '{text}'").into()),
+            b"maxage" => {
+                let age = parse_integer(value).filter(|age| *age > 0);
+                let age = age.ok_or(Failure::Text("ERR maxage should be greater than 0"))?;
+                filter.age_s = Some(age.unsigned_abs());
+            }
+            b"skipme" if value.eq_ignore_ascii_case(b"yes") => filter.spare_me = true,
+            b"skipme" if value.eq_ignore_ascii_case(b"no") => filter.spare_me = false,
+            _ => return Err(SYNTAX),
+        }
+    }
+    Ok(filter)
+}
+
+/// The reply waits until the killed clients are gone (docs/operations.md promises it), and so do
+/// the client's next requests: a message reaches a thread between two rounds, and until then it
+/// runs requests of theirs. A mark that each request tests would not do: a request that has passed
+/// the test still has its effect.
+fn kill_all(ctx: &mut Context<'_>, filter: &Filter) -> i64 {
+    let now_ms = clock::now_ms();
+    let mut killed = 0;
+    for record in ctx.shared.clients() {
+        if !filter.means(&record, now_ms) {
+            continue;
+        }
+        if record.id == ctx.client.id() {
+            if filter.spare_me {
+                continue;
+            }
+            ctx.client.verdict = Verdict::CloseAfterReply;
+        } else {
+            ctx.shared
+                .post(&record, Message::Close { client: record.id });
+            ctx.client.wait.until_gone(record);
+            if ctx.client.verdict == Verdict::Open {
+                ctx.client.verdict = Verdict::Held;
+            }
+        }
+        killed += 1;
+    }
+    killed
+}

@@ -1,0 +1,11 @@
+//! Counters and times of what a server does.
+
+pub(crate) mod counters;
+pub(crate) mod error_names;
+pub(crate) mod latency;
+pub(crate) mod meter;
+pub(crate) mod slow_log;
+pub(crate) mod totals;
+
+pub use counters::{Family, Histogram, ThreadCounters};
+pub use latency::Event;

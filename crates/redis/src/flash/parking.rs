@@ -1,0 +1,287 @@
+//! State that a connection keeps for requests that wait for entries on flash, or that run in parts
+//! (`command::cold`). All that a request keeps here is dropped with its end (computed::C4).
+
+use crate::command::computed::Progress;
+use crate::command::drafted::Conflicts;
+use crate::shared::Shared;
+use crate::state::client::{Client, Verdict};
+use crate::threads::clients::ClientRecord;
+use duramen_acl::Users;
+use duramen_base::planted::{Bug, has_bug};
+use duramen_engine::TableId;
+use duramen_engine::flash::Cold;
+use duramen_node::WhenCold;
+use std::sync::Arc;
+
+/// How often a request may give up its lent entries. Entries that are cleaned meanwhile have moved,
+/// and their old copies are of no use.
+const GIVEN_UP_MAX: u32 = 16;
+
+/// Progress of KEYS, RANDOMKEY, CLIENT LIST or ACL LIST.
+#[derive(Default)]
+pub(crate) struct Walk {
+    /// The table behind its database when the walk began.
+    table: Option<TableId>,
+    pub(crate) cursor: u64,
+    pub(crate) keys: usize,
+    /// The replies of these keys, or the key that RANDOMKEY has drawn.
+    pub(crate) found: Vec<u8>,
+    /// RANDOMKEY: 1 = from its random place to the end, 2 = from the start.
+    pub(crate) passes: u8,
+    /// The walk made progress since the request was presented.
+    pub(crate) moved: bool,
+    /// CLIENT LIST: those to show; the cursor is the place of the next one.
+    pub(crate) clients: Vec<Arc<ClientRecord>>,
+    /// ACL LIST: the users when it began.
+    pub(crate) users: Option<Arc<Users>>,
+}
+
+/// Reason why an entry was not fetched.
+#[derive(Clone, Debug)]
+pub enum Unfetched {
+    Unreadable(Box<str>),
+    /// The entries are too large to be fetched at once (cold::C3).
+    TooMuch(Box<str>),
+}
+
+/// Entries that a client's parked requests need, and the state kept for these requests.
+#[derive(Default)]
+pub(crate) struct Parking {
+    pub(crate) wanted: Vec<Cold>,
+    /// Entries for the requests behind, and their bytes.
+    pub(crate) ahead: Vec<Cold>,
+    pub(crate) ahead_bytes: usize,
+    /// Entries that were not fetched, with the reason.
+    pub(crate) failed: Vec<(Cold, Unfetched)>,
+    /// The walk of KEYS and its like (cold::C4).
+    walk: Option<Walk>,
+    /// The progress of a command that combines values (computed::C2).
+    combined: Option<Progress>,
+    /// The runs of SORT that were in vain.
+    conflicts: Conflicts,
+    /// See [`Client::take_progress`].
+    progressed: bool,
+    /// Monitors have been sent the parked request.
+    pub(crate) monitored: bool,
+    /// The parked request is in the audit log.
+    pub(crate) audited: bool,
+    /// Bytes that were lent for the parked request.
+    lent: usize,
+    /// A walk needs more entries than may be fetched at once: it requests the first of them, and
+    /// can use a part of those.
+    pub(crate) in_parts: bool,
+    /// How often its lent entries were given up because there was no room for more beside them.
+    given_up: u32,
+}
+
+impl Client {
+    /// Whether the parked request can use the first of its entries without the rest.
+    pub fn takes_part(&self) -> bool {
+        self.parking
+            .as_ref()
+            .is_some_and(|parking| parking.in_parts)
+    }
+
+    /// As [`takes_part`](Self::takes_part), for a walk that runs now; the flag is cleared, and set
+    /// again if the walk parks again.
+    pub(crate) fn take_in_parts(&mut self) -> bool {
+        let parking = self.parking.as_mut();
+        parking.is_some_and(|parking| std::mem::take(&mut parking.in_parts))
+    }
+
+    /// Its first request has ended, or has no use for its lent entries.
+    pub fn needs_nothing_lent(&mut self) {
+        if let Some(parking) = &mut self.parking {
+            parking.given_up = 0;
+        }
+    }
+
+    /// Gives up the request's lent entries, to make room. The request requests those that it still
+    /// needs again. False: it has given them up too often.
+    pub fn may_give_up(&mut self) -> bool {
+        let parking = self.parking.get_or_insert_default();
+        parking.given_up += 1;
+        parking.given_up <= GIVEN_UP_MAX
+    }
+
+    /// Takes the entries that must be fetched before the verdict [`Verdict::Cold`] ends: those for
+    /// the parked request, and those for the requests behind it.
+    pub fn take_wanted(&mut self) -> (Vec<Cold>, Vec<Cold>) {
+        let Some(parking) = &mut self.parking else {
+            return (Vec::new(), Vec::new());
+        };
+        let needed = std::mem::take(&mut parking.wanted);
+        parking.ahead_bytes = 0;
+        (needed, std::mem::take(&mut parking.ahead))
+    }
+
+    /// Notes entries that could not be fetched: requests that still need them get an error.
+    pub fn could_not_fetch(&mut self, failed: Vec<(Cold, Unfetched)>) {
+        self.parking.get_or_insert_default().failed = failed;
+    }
+
+    /// Its request did one part and is presented again in the next round (`Failure::GoesOn`).
+    #[cold]
+    pub(crate) fn goes_on(&mut self, monitored: bool, audited: bool) {
+        self.goes_on = true;
+        let parking = self.parking.get_or_insert_default();
+        (parking.monitored, parking.audited) = (monitored, audited);
+    }
+
+    /// Clears the state, unless a request waits for flash or runs in parts.
+    #[inline]
+    pub fn end_parking(&mut self) {
+        if self.parking.is_some() && self.verdict != Verdict::Cold && !self.goes_on {
+            self.parking = None;
+        }
+    }
+
+    /// The walk of the request that was presented again. A new walk, if there is none or another
+    /// table is behind the database now.
+    pub(crate) fn take_walk(&mut self, table: TableId) -> Walk {
+        let parking = self.parking.as_mut();
+        parking
+            .and_then(|parking| parking.walk.take())
+            .filter(|walk| walk.table == Some(table))
+            .unwrap_or_else(|| Walk {
+                table: Some(table),
+                ..Walk::default()
+            })
+    }
+
+    /// The progress of the request that was presented again, with values of this table.
+    pub(crate) fn take_progress_of_values(&mut self, table: TableId) -> Option<Progress> {
+        let kept = self.parking.as_mut()?.combined.take();
+        kept.filter(|progress| progress.table == Some(table))
+    }
+
+    pub(crate) fn keep_progress_of_values(&mut self, progress: Progress) {
+        self.parking.get_or_insert_default().combined = Some(progress);
+    }
+
+    /// The runs in vain of the request that was presented again.
+    pub(crate) fn take_conflicts(&mut self) -> Conflicts {
+        let parking = self.parking.as_mut();
+        parking.map_or_else(Conflicts::default, |parking| {
+            std::mem::take(&mut parking.conflicts)
+        })
+    }
+
+    pub(crate) fn keep_conflicts(&mut self, conflicts: Conflicts) {
+        self.parking.get_or_insert_default().conflicts = conflicts;
+    }
+
+    pub(crate) fn keep_walk(&mut self, mut walk: Walk) {
+        let parking = self.parking.get_or_insert_default();
+        parking.progressed = std::mem::take(&mut walk.moved);
+        parking.walk = Some(walk);
+    }
+
+    /// The request has no more use for its lent entries.
+    pub(crate) fn comes_further(&mut self) {
+        self.parking.get_or_insert_default().progressed = true;
+    }
+
+    /// Whether the parked request made progress before: then it has no more use for its lent
+    /// entries.
+    pub fn take_progress(&mut self) -> bool {
+        let parking = self.parking.as_mut();
+        parking.is_some_and(|parking| std::mem::take(&mut parking.progressed))
+    }
+
+    /// computed::C4: a request has ended; the next one of the same turn keeps nothing of it.
+    #[inline]
+    pub(crate) fn forget_kept(&mut self) {
+        if let Some(parking) = &mut self.parking
+            && !has_bug(Bug::ProgressOutlivesRequests)
+        {
+            parking.walk = None;
+            parking.combined = None;
+            parking.conflicts = Conflicts::default();
+            parking.in_parts = false;
+            (parking.monitored, parking.audited) = (false, false);
+        }
+    }
+
+    /// Whether monitors were sent the request already, when it was presented before.
+    pub(crate) fn take_monitored(&mut self) -> bool {
+        let parking = self.parking.as_mut();
+        parking.is_some_and(|parking| std::mem::take(&mut parking.monitored))
+    }
+
+    /// As [`take_monitored`](Self::take_monitored), for the audit log.
+    pub(crate) fn take_audited(&mut self) -> bool {
+        let parking = self.parking.as_mut();
+        parking.is_some_and(|parking| std::mem::take(&mut parking.audited))
+    }
+
+    /// To be called before a turn's requests run: the client waits for nothing. For native clients,
+    /// whose requests run elsewhere.
+    #[inline]
+    pub fn begin_native(&mut self, shared: &Shared) {
+        if self.verdict == Verdict::Cold {
+            self.verdict = Verdict::Open;
+        }
+        self.renew(shared);
+        if self.user().is_none() && shared.acl.is_open() {
+            self.log_in_by_default(shared);
+        }
+    }
+
+    #[inline]
+    pub fn is_cold(&self) -> bool {
+        self.verdict == Verdict::Cold
+    }
+
+    /// Notes the bytes lent for the request that is presented again.
+    pub fn was_lent(&mut self, bytes: usize) {
+        let parking = self.parking.get_or_insert_default();
+        parking.lent = bytes;
+        parking.failed.clear(); // these are of an earlier time
+    }
+
+    /// Bytes lent for the first request of its turn; 0 for the requests behind it (`executed`).
+    #[inline]
+    pub fn lent_bytes(&self, executed: usize) -> usize {
+        let parking = self.parking.as_ref().filter(|_| executed == 0);
+        parking.map_or(0, |parking| parking.lent)
+    }
+
+    /// Parks a native request that needs these entries. `Some`: it may not wait, because they could
+    /// not be fetched, or are too large together with its lent entries (cold::C3, cold::C4). It
+    /// must be answered accordingly.
+    #[cold]
+    pub fn park_native(
+        &mut self,
+        executed: usize,
+        wanted: Vec<Cold>,
+        most: usize,
+    ) -> Option<WhenCold> {
+        match self.failure_of(&wanted) {
+            Some(Unfetched::Unreadable(_)) => return Some(WhenCold::Fails),
+            Some(Unfetched::TooMuch(_)) => return Some(WhenCold::Retries),
+            None => {}
+        }
+        let lent = self.lent_bytes(executed);
+        if lent > 0 && lent + bytes_of(&wanted) > most {
+            return Some(WhenCold::Retries);
+        }
+        let parking = self.parking.get_or_insert_default();
+        parking.wanted = wanted;
+        parking.in_parts = true; // an answer with objects may end anywhere
+        self.verdict = Verdict::Cold;
+        None
+    }
+
+    pub(crate) fn failure_of(&self, wanted: &[Cold]) -> Option<&Unfetched> {
+        let parking = self.parking.as_ref()?;
+        let failed = parking.failed.iter();
+        let mut met =
+            failed.filter(|(failed, _)| wanted.iter().any(|cold| cold.key() == failed.key()));
+        met.next().map(|(_, why)| why)
+    }
+}
+
+pub fn bytes_of(wanted: &[Cold]) -> usize {
+    wanted.iter().map(|cold| cold.span().1).sum()
+}

@@ -1,0 +1,381 @@
+//! Commands on keys themselves: TYPE, RENAME, COPY, MOVE, OBJECT.
+//!
+//! **Invariant**
+//! - K1: the table behind a database is looked up under the guard with which the
+//!   command uses it. SWAPDB is exclusive in the store, so it runs during no guard. But a guard may
+//!   have left the store meanwhile, to search for memory or to release its keys. It then gets
+//!   `Error::TryAgain`, and the command looks the table up again ([`Context::run`]).
+
+use crate::command::context::{Context, Done, Failure, NO_SUCH_KEY, NOT_AN_INTEGER, SYNTAX};
+use crate::command::databases::{DROPPED_NOW, parse_db, table_for, table_in};
+use crate::command::events::{EventName, NEW};
+use crate::command::routing;
+use crate::command::spec::Access;
+use crate::shared::encodings::{Encodings, Limit};
+use duramen_config::{EventClasses, Mode, Policy};
+use duramen_engine::{Guard, KeyHash, Object, Room, TableId};
+use duramen_types::table::{Hash, Set};
+use duramen_types::{Sorted, Text, Type, count};
+use duramen_wire::resp::number::parse_integer;
+
+const RENAME_FROM: EventName = (EventClasses::GENERIC, "rename_from");
+const RENAME_TO: EventName = (EventClasses::GENERIC, "rename_to");
+const COPY_TO: EventName = (EventClasses::GENERIC, "copy_to");
+const MOVE_FROM: EventName = (EventClasses::GENERIC, "move_from");
+const MOVE_TO: EventName = (EventClasses::GENERIC, "move_to");
+
+const SAME_OBJECTS: Failure = Failure::Text("ERR source and destination objects are the same");
+/// Longest value that Redis keeps inside its object header.
+const EMBSTR_BYTES_MAX: usize = 44;
+
+pub(crate) fn type_of(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let found = guard.read(ctx.table, hashes[0], ctx.arg(1))?;
+    if found.is_none() {
+        ctx.notify_miss(ctx.arg(1));
+    }
+    ctx.reply()
+        .simple(found.map_or("none", |found| type_name(&found)));
+    Ok(())
+}
+
+/// The name of an object's type.
+pub(crate) fn type_name(object: &Object<'_>) -> &'static str {
+    match Type::of(object.value) {
+        Some(kind) if object.is_typed => kind.name(),
+        _ => "string",
+    }
+}
+
+pub(crate) fn rename(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    rename_unless(ctx, guard, hashes, false)?;
+    ctx.ok()
+}
+
+pub(crate) fn renamenx(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let renamed = rename_unless(ctx, guard, hashes, true)?;
+    ctx.integer(renamed.into())
+}
+
+/// Renames argument 1 to argument 2, with `nx` only if that does not exist; `false` = it exists.
+fn rename_unless(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    nx: bool,
+) -> Result<bool, Failure> {
+    let (from, to, table) = (ctx.arg(1), ctx.arg(2), ctx.table);
+    let mut renamed = false;
+    let keys: Vec<_> = hashes.iter().map(|hash| (table, *hash)).collect();
+    ctx.locked_for_room(guard, &keys, |ctx, guard, room| {
+        ctx.warm_own(guard, hashes)?;
+        let Some(source) = guard.read(table, hashes[0], from)? else {
+            return Err(NO_SUCH_KEY);
+        };
+        if from == to {
+            renamed = !nx;
+            return Ok(());
+        }
+        if nx && guard.read(table, hashes[1], to)?.is_some() {
+            return Ok(());
+        }
+        let (value, is_typed) = (source.value.to_vec(), source.is_typed);
+        let expires_at_ms = source.expires_at_ms;
+        *room = Room::default();
+        room.put(to, value.len());
+        room.remove(from);
+        ctx.set_aside(guard, *room)?;
+        guard.write_as(table, hashes[1], to, (&value, is_typed), expires_at_ms)?;
+        guard.remove(table, hashes[0], from)?;
+        // A key that was there before is replaced by a new one.
+        ctx.notify(NEW, to);
+        ctx.notify(RENAME_FROM, from);
+        ctx.notify(RENAME_TO, to);
+        renamed = true;
+        Ok(())
+    })?;
+    Ok(renamed)
+}
+
+/// Destination of COPY and MOVE.
+struct Target<'a> {
+    /// None: the database of the source.
+    db: Option<u8>,
+    key: &'a [u8],
+    replace: bool,
+    /// Remove the source (MOVE).
+    moves: bool,
+}
+
+pub(crate) fn copy(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
+    let (mut db, mut replace) = (None, false);
+    let mut rest = ctx.args.skip(3).into_iter();
+    while let Some(option) = rest.next() {
+        if option.eq_ignore_ascii_case(b"replace") {
+            replace = true;
+        } else if option.eq_ignore_ascii_case(b"db") {
+            db = Some(parse_db(rest.next().ok_or(SYNTAX)?, NOT_AN_INTEGER)?);
+            if db != Some(0) {
+                ctx.not_in_cluster("Copying to another database is")?;
+            }
+        } else {
+            return Err(SYNTAX);
+        }
+    }
+    let key = ctx.arg(2);
+    transfer(
+        ctx,
+        access,
+        &Target {
+            db,
+            key,
+            replace,
+            moves: false,
+        },
+    )
+}
+
+pub(crate) fn move_to(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
+    ctx.not_in_cluster("MOVE is")?;
+    let db = parse_db(
+        ctx.arg(2),
+        Failure::Text("ERR value is not an integer or out of range"),
+    )?;
+    let key = ctx.arg(1);
+    transfer(
+        ctx,
+        access,
+        &Target {
+            db: Some(db),
+            key,
+            replace: false,
+            moves: true,
+        },
+    )
+}
+
+fn transfer(ctx: &mut Context<'_>, access: Access<'_, '_>, target: &Target<'_>) -> Done {
+    match access {
+        Access::Guarded(guard) => {
+            let table = target.db.map_or(Ok(ctx.table), |db| table_in(ctx, db))?;
+            transfer_locked(ctx, guard, target, table, &mut Room::default())
+        }
+        Access::Session(session) => {
+            if let Some(db) = target.db {
+                table_for(ctx.shared, ctx.client, db)?;
+            }
+            let mut guard = session.pin();
+            // K1: SWAPDB may have run since.
+            ctx.begin_again()?;
+            let table = match target.db {
+                None => ctx.table,
+                Some(db) => ctx.shared.commands.table(db).ok_or(DROPPED_NOW)?,
+            };
+            let (from, to) = (guard.hash(ctx.arg(1)), guard.hash(target.key));
+            if let Some(member) = ctx.shared.membership() {
+                let view = (&**ctx.local.view(member, &mut guard), ctx.client.has_tls());
+                routing::find(view, None, ctx.table, ctx.spec, &ctx.args, &[from, to])?;
+            }
+            guard.rewrites(target.moves);
+            let keys = [(ctx.table, from), (table, to)];
+            let done = ctx.locked_for_room(&mut guard, &keys, |ctx, guard, room| {
+                transfer_locked(ctx, guard, target, table, room)
+            });
+            // The stricter level of the two tables.
+            let other = ctx.local.level_of_table(ctx.shared, table);
+            let level = ctx.level().max(other);
+            ctx.client.settle(&mut guard, level);
+            done
+        }
+        Access::NoStore => unreachable!("{} needs data", ctx.spec.name),
+    }
+}
+
+fn transfer_locked(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    target: &Target<'_>,
+    table: TableId,
+    room: &mut Room,
+) -> Done {
+    let source_key = ctx.arg(1);
+    if table == ctx.table && (target.moves || target.key == source_key) {
+        return Err(SAME_OBJECTS);
+    }
+    let (from, to) = (guard.hash(source_key), guard.hash(target.key));
+    let keys = [(ctx.table, from, source_key), (table, to, target.key)];
+    ctx.warm(guard, keys.into_iter())?;
+    let Some(source) = guard.read(ctx.table, from, source_key)? else {
+        if !target.moves {
+            ctx.notify_miss(source_key);
+        }
+        return ctx.integer(0);
+    };
+    if !target.replace && guard.read(table, to, target.key)?.is_some() {
+        return ctx.integer(0);
+    }
+    let (value, is_typed) = (source.value.to_vec(), source.is_typed);
+    let expires_at_ms = source.expires_at_ms;
+    *room = Room::default();
+    room.put(target.key, value.len());
+    if target.moves {
+        room.remove(source_key);
+    }
+    ctx.set_aside(guard, *room)?;
+    if table != ctx.table {
+        ctx.shared.commands.spread_exchange(ctx.table, table);
+    }
+    guard.write_as(table, to, target.key, (&value, is_typed), expires_at_ms)?;
+    if target.moves {
+        guard.remove(ctx.table, from, source_key)?;
+    }
+    ctx.notify_in(table, NEW, target.key);
+    match target.moves {
+        true => {
+            ctx.notify(MOVE_FROM, source_key);
+            ctx.notify_in(table, MOVE_TO, target.key);
+        }
+        false => ctx.notify_in(table, COPY_TO, target.key),
+    }
+    ctx.integer(1)
+}
+
+pub(crate) fn object_encoding(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+) -> Done {
+    let Some(object) = guard.read(ctx.table, hashes[0], ctx.arg(2))? else {
+        return ctx.null();
+    };
+    let encoding = if object.is_typed {
+        encoding_of(object.value, &ctx.shared.encodings)?
+    } else if parse_integer(object.value).is_some() {
+        "int"
+    } else if object.value.len() <= EMBSTR_BYTES_MAX {
+        "embstr"
+    } else {
+        "raw"
+    };
+    ctx.bulk(encoding.as_bytes())
+}
+
+/// The name that Redis 7.4 has for the form in which it would keep a new collection.
+fn encoding_of(value: &[u8], limits: &Encodings) -> Result<&'static str, Failure> {
+    let small = |(entries, len): (Limit, usize), short: bool, large: &'static str| {
+        if limits.allow(entries, len) && short {
+            "listpack"
+        } else {
+            large
+        }
+    };
+    Ok(match Type::of(value) {
+        Some(Type::List) => match limits.allow_list(count(value, Type::List)?, value.len()) {
+            true => "listpack",
+            false => "quicklist",
+        },
+        Some(Type::Hash) => {
+            let is_short = |text: &Text<'_>| limits.allow(Limit::HashValue, text.len());
+            let hash = Hash::of(Some(value))?;
+            let short = hash
+                .elements()
+                .iter()
+                .all(|(a, b)| is_short(a) && is_short(b));
+            small((Limit::HashEntries, hash.len()), short, "hashtable")
+        }
+        Some(Type::Set) => {
+            let set = Set::of(Some(value))?;
+            let mut members = set.elements().iter();
+            let integers = members
+                .clone()
+                .all(|(name, ())| parse_integer(&name.bytes()).is_some());
+            match integers && limits.allow(Limit::SetIntsetEntries, set.len()) {
+                true => "intset",
+                false => small(
+                    (Limit::SetEntries, set.len()),
+                    members.all(|(name, ())| limits.allow(Limit::SetValue, name.len())),
+                    "hashtable",
+                ),
+            }
+        }
+        Some(Type::Stream) => "stream",
+        Some(Type::SortedSet) | None => {
+            let mut set = Sorted::of(Some(value))?;
+            let short = set
+                .elements()
+                .iter()
+                .all(|(name, _)| limits.allow(Limit::ZsetValue, name.len()));
+            small((Limit::ZsetEntries, set.len()), short, "skiplist")
+        }
+    })
+}
+
+pub(crate) fn object_refcount(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+) -> Done {
+    match guard.read(ctx.table, hashes[0], ctx.arg(2))? {
+        Some(_) => ctx.integer(1),
+        None => ctx.null(),
+    }
+}
+
+const NOT_LFU: Failure = Failure::Text(
+    "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching \
+     between policies at runtime LRU and LFU data will take some time to adjust.",
+);
+const IS_LFU: Failure = Failure::Text(
+    "ERR An LFU maxmemory policy is selected, idle time not tracked. Please note that when switching between \
+     policies at runtime LRU and LFU data will take some time to adjust.",
+);
+const NO_IDLETIME: Failure = Failure::Text(
+    "ERR OBJECT IDLETIME is not supported: a read writes nothing, so there is no time of the last access",
+);
+
+/// Whether reads are counted, and by a name that says so.
+fn is_lfu(ctx: &mut Context<'_>) -> bool {
+    let config = ctx.local.config(ctx.shared);
+    (config.mode, config.policy) == (Mode::Cache, Policy::Lfu)
+}
+
+/// The number of recent reads, 0 to 7.
+pub(crate) fn object_freq(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+) -> Done {
+    match guard.recent_reads(ctx.table, hashes[0], ctx.arg(2))? {
+        Some(reads) if is_lfu(ctx) => ctx.integer(reads as i64),
+        Some(_) => Err(NOT_LFU),
+        None => ctx.null(),
+    }
+}
+
+pub(crate) fn object_idletime(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+) -> Done {
+    match guard.read(ctx.table, hashes[0], ctx.arg(2))? {
+        Some(_) if is_lfu(ctx) => Err(IS_LFU),
+        Some(_) => Err(NO_IDLETIME),
+        None => ctx.null(),
+    }
+}
+
+pub(crate) fn object_help(ctx: &mut Context<'_>) -> Done {
+    ctx.help(&[
+        "ENCODING <key>",
+        "    Return the kind of internal representation used in order to store the value",
+        "    associated with a <key>.",
+        "FREQ <key>",
+        "    Return the access frequency index of the <key>. The returned integer is",
+        "    proportional to the logarithm of the recent access frequency of the key.",
+        "IDLETIME <key>",
+        "    Return the idle time of the <key>, that is the approximated number of",
+        "    seconds elapsed since the last access to the key.",
+        "REFCOUNT <key>",
+        "    Return the number of references of the value associated with the specified",
+        "    <key>.",
+    ])
+}

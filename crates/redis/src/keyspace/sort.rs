@@ -1,0 +1,696 @@
+//! SORT, SORT_RO and LCS.
+//!
+//! BY and GET read keys that the request does not name. In EXEC they are a part of the step
+//! (`drafted`); else they are read one after the other. In a cluster they may lie on another
+//! member, so they are refused.
+
+use crate::command::computed::computed_at_once;
+use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
+use crate::command::drafted::{self, Conflicts};
+use crate::command::events::EventName;
+use crate::command::spec::{Spec, flag};
+use crate::values::collection::{WRONG_TYPE, Write, encoded, plain, several_at_once};
+use crate::values::set::check_result;
+use crate::values::zset::parse_score;
+use duramen_base::limits::VALUE_BYTES_MAX;
+use duramen_config::EventClasses;
+use duramen_engine::{Guard, KeyHash, Object, Room};
+use duramen_types::lcs::{self, CELLS_MAX};
+use duramen_types::list::List;
+use duramen_types::{Text, Type, count, each, find_at_most_once};
+use duramen_wire::resp::Args;
+use duramen_wire::resp::number::parse_integer;
+use std::cmp::Ordering;
+use std::time::Instant;
+
+/// Many elements may be sorted by the same long text.
+const TOO_LONG_WEIGHTS: Failure =
+    Failure::Text("ERR the texts to sort by are together longer than output-limit");
+
+/// Maximum bytes of the keys of patterns that are noted to be fetched from flash together.
+const WARM_BYTES_MAX: usize = 64 << 20;
+const TOO_MANY_KEYS: Failure =
+    Failure::Text("ERR the keys that SORT reads by its patterns are together longer than 64 MiB");
+/// Maximum bytes of all hashes that are searched for a field: about two seconds.
+const SEARCHED_BYTES_MAX: u64 = 4 << 30;
+const TOO_LONG_HASHES: Failure =
+    Failure::Text("ERR the hashes that SORT searches for fields are together longer than 4 GiB");
+
+const STORED: EventName = (EventClasses::LIST, "sortstore");
+
+/// The options of SORT.
+#[derive(Default)]
+struct Options<'a> {
+    by: Option<&'a [u8]>,
+    gets: Vec<&'a [u8]>,
+    limit: Option<(i64, i64)>,
+    descending: bool,
+    alphabetic: bool,
+    stores: bool,
+}
+
+impl<'a> Options<'a> {
+    fn parse(spec: &Spec, args: &Args<'a>) -> Result<Options<'a>, Failure> {
+        let mut options = Options::default();
+        let mut rest = args.skip(2).into_iter();
+        while let Some(option) = rest.next() {
+            match option.to_ascii_lowercase().as_slice() {
+                b"asc" => options.descending = false,
+                b"desc" => options.descending = true,
+                b"alpha" => options.alphabetic = true,
+                b"limit" => {
+                    let (start, count) = (rest.next().ok_or(SYNTAX)?, rest.next().ok_or(SYNTAX)?);
+                    let start = parse_integer(start).ok_or(NOT_AN_INTEGER)?;
+                    options.limit = Some((start, parse_integer(count).ok_or(NOT_AN_INTEGER)?));
+                }
+                b"store" if spec.has(flag::WRITE) => {
+                    rest.next().ok_or(SYNTAX)?;
+                    options.stores = true;
+                }
+                b"by" => options.by = Some(rest.next().ok_or(SYNTAX)?),
+                b"get" => options.gets.push(rest.next().ok_or(SYNTAX)?),
+                _ => return Err(SYNTAX),
+            }
+        }
+        Ok(options)
+    }
+
+    /// The pattern by which it sorts, unless it leaves the elements in their order.
+    fn by_pattern(&self) -> Option<&'a [u8]> {
+        self.by.filter(|pattern| pattern.contains(&b'*'))
+    }
+
+    /// Whether it reads keys that the arguments do not name.
+    fn reads_more_keys(&self) -> bool {
+        self.by_pattern().is_some() || self.gets.iter().any(|pattern| pattern.contains(&b'*'))
+    }
+}
+
+/// The elements of a collection, and whether they have an order: that of a list, or of scores.
+fn elements(found: Option<Object<'_>>) -> Result<(Vec<Text<'_>>, bool), Failure> {
+    let Some(object) = found else {
+        return Ok((Vec::new(), false));
+    };
+    if !object.is_typed {
+        return Err(WRONG_TYPE);
+    }
+    let value = Some(object.value);
+    let kind = Type::of(object.value);
+    if kind == Some(Type::List) {
+        return Ok((List::of(value)?.items, true));
+    }
+    let mut names = Vec::new();
+    match kind {
+        Some(kind @ Type::Set) => {
+            names.reserve_exact(count(object.value, kind)?);
+            each(value, |name, ()| names.push(name))?;
+        }
+        Some(kind @ Type::SortedSet) => {
+            names.reserve_exact(count(object.value, kind)?);
+            each(value, |name, _: f64| names.push(name))?; // sorted::S1
+        }
+        _ => return Err(WRONG_TYPE),
+    }
+    Ok((names, kind == Some(Type::SortedSet)))
+}
+
+/// The key that a pattern means for an element, and the field in it: `*` stands for the element,
+/// and `->` is before a field. `None`: the pattern means no key.
+fn key_of<'p>(pattern: &'p [u8], element: &[u8]) -> Option<(Vec<u8>, Option<&'p [u8]>)> {
+    let star = pattern.iter().position(|byte| *byte == b'*')?;
+    let arrow = pattern
+        .windows(2)
+        .skip(star + 1)
+        .position(|pair| pair == b"->");
+    let arrow = arrow
+        .map(|at| at + star + 1)
+        .filter(|at| at + 2 < pattern.len());
+    let (key, field) = match arrow {
+        Some(at) => (&pattern[..at], Some(&pattern[at + 2..])),
+        None => (pattern, None),
+    };
+    Some(([&key[..star], element, &key[star + 1..]].concat(), field))
+}
+
+/// The value that a pattern means for an element. `searched`: the bytes of all hashes that were
+/// searched for a field until now.
+fn look_up(
+    ctx: &mut Context<'_>,
+    guard: &Guard<'_>,
+    pattern: &[u8],
+    element: &[u8],
+    searched: &mut u64,
+) -> Result<Option<Vec<u8>>, Failure> {
+    if pattern == b"#" {
+        return Ok(Some(element.to_vec()));
+    }
+    let Some((key, field)) = key_of(pattern, element) else {
+        return Ok(None);
+    };
+    let Some(object) = guard.read(ctx.table, guard.hash(&key), &key)? else {
+        ctx.notify_miss(&key);
+        return Ok(None);
+    };
+    Ok(match field {
+        None if !object.is_typed => Some(object.value.to_vec()),
+        Some(field) if object.is_typed && Type::of(object.value) == Some(Type::Hash) => {
+            *searched += object.value.len() as u64;
+            if *searched > SEARCHED_BYTES_MAX {
+                return Err(TOO_LONG_HASHES);
+            }
+            let found = find_at_most_once::<Text<'_>>(object.value, field)?;
+            found.map(|text| text.bytes().to_vec())
+        }
+        _ => None,
+    })
+}
+
+/// Has all entries on flash that patterns mean fetched together.
+fn warm(
+    ctx: &mut Context<'_>,
+    guard: &Guard<'_>,
+    patterns: &[&[u8]],
+    elements: &[Text<'_>],
+) -> Done {
+    if !ctx.local.has_tier() || patterns.is_empty() {
+        return Ok(());
+    }
+    let table = ctx.table;
+    let pairs = elements
+        .iter()
+        .flat_map(|element| patterns.iter().map(move |pattern| (element, *pattern)));
+    let (mut keys, mut bytes) = (Vec::new(), 0);
+    for (key, _) in pairs.filter_map(|(element, pattern)| key_of(pattern, &element.bytes())) {
+        bytes += size_of::<Vec<u8>>() + key.len();
+        if bytes > WARM_BYTES_MAX {
+            return Err(TOO_MANY_KEYS);
+        }
+        keys.push(key);
+    }
+    let keys = keys.iter().map(|key| (table, guard.hash(key), &key[..]));
+    ctx.warm(guard, keys)
+}
+
+const NO_NUMBER: Failure = Failure::Text("ERR One or more scores can't be converted into double");
+
+/// The number by which a text is sorted.
+fn number_of(text: &[u8]) -> Result<f64, Failure> {
+    match text {
+        [] => Ok(0.0),
+        text => parse_score(text).ok_or(NO_NUMBER),
+    }
+}
+
+/// An element with the text or the number by which it is sorted.
+struct Weighted<'g> {
+    element: Text<'g>,
+    text: Option<Vec<u8>>,
+    number: f64,
+}
+
+fn weigh<'g>(
+    ctx: &mut Context<'_>,
+    guard: &Guard<'_>,
+    element: Text<'g>,
+    (options, pattern): (&Options<'_>, &[u8]),
+    searched: &mut u64,
+) -> Result<Weighted<'g>, Failure> {
+    let text = look_up(ctx, guard, pattern, &element.bytes(), searched)?;
+    let (text, number) = match options.alphabetic {
+        true => (text, 0.0),
+        false => (None, number_of(text.as_deref().unwrap_or_default())?),
+    };
+    Ok(Weighted {
+        element,
+        text,
+        number,
+    })
+}
+
+/// Eight bytes of each element, behind those that all elements begin with, as a number of the same
+/// order.
+fn text_keys(elements: &[Text<'_>]) -> Vec<u64> {
+    let first = elements.first().map(Text::bytes);
+    let first: &[u8] = first.as_deref().unwrap_or_default();
+    let common = elements.iter().fold(first.len(), |common, element| {
+        let bytes = element.bytes();
+        let pairs = first.iter().zip(bytes.iter()).take(common);
+        pairs.take_while(|(a, b)| a == b).count()
+    });
+    let key = |element: &Text<'_>| {
+        let mut key = [0; 8];
+        let bytes = element.bytes();
+        let rest = bytes.get(common..).unwrap_or_default();
+        key.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
+        u64::from_be_bytes(key)
+    };
+    elements.iter().map(key).collect()
+}
+
+/// Numbers of the same order as the elements' own numbers.
+fn number_keys(elements: &[Text<'_>]) -> Result<Vec<u64>, Failure> {
+    let key = |element: &Text<'_>| {
+        let number = match element {
+            Text::Integer(integer) => *integer as f64,
+            Text::Bytes(bytes) => number_of(bytes)?,
+        };
+        let bits = (number + 0.0).to_bits(); // -0 is 0
+        Ok(match bits >> 63 {
+            0 => bits | 1 << 63,
+            _ => !bits,
+        })
+    };
+    elements.iter().map(key).collect()
+}
+
+/// The elements from `start` to `end`, in order. Only these are sorted. The order is total, so
+/// nothing depends on the order in which they came.
+fn within<T>(
+    mut all: Vec<T>,
+    (start, end): (usize, usize),
+    order: impl Fn(&T, &T) -> Ordering,
+) -> Vec<T> {
+    let end = end.min(all.len());
+    let start = start.min(end);
+    if end == start {
+        return Vec::new();
+    }
+    if end < all.len() {
+        all.select_nth_unstable_by(end - 1, &order);
+        all.truncate(end);
+    }
+    if start > 0 {
+        all.select_nth_unstable_by(start, &order);
+        all.drain(..start);
+    }
+    all.sort_unstable_by(&order);
+    all
+}
+
+impl Options<'_> {
+    fn directed(&self, order: Ordering) -> Ordering {
+        match self.descending {
+            true => order.reverse(),
+            false => order,
+        }
+    }
+
+    fn order(&self, a: &Weighted<'_>, b: &Weighted<'_>) -> Ordering {
+        let order = match self.alphabetic {
+            true => a.text.cmp(&b.text),
+            // There is no NaN; -0 is 0.
+            false => a.number.partial_cmp(&b.number).unwrap_or(Ordering::Equal),
+        };
+        // Equal ones are in the order of their bytes, so that each request sorts alike.
+        self.directed(order.then_with(|| a.element.compare(&b.element)))
+    }
+
+    /// The first element of the result, and the one behind it.
+    fn range(&self, elements: usize) -> (usize, usize) {
+        let Some((start, count)) = self.limit else {
+            return (0, elements);
+        };
+        let start = usize::try_from(start).unwrap_or(0).min(elements);
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        (start, start.saturating_add(count).min(elements))
+    }
+
+    /// The elements within the limit, sorted by themselves.
+    fn sorted_by_self<'g>(&self, elements: Vec<Text<'g>>) -> Result<Vec<Text<'g>>, Failure> {
+        let keys = match self.alphabetic {
+            true => text_keys(&elements),
+            false => number_keys(&elements)?,
+        };
+        let range = self.range(elements.len());
+        let keyed = keys.into_iter().zip(elements).collect();
+        let sorted = within(keyed, range, |(a, first), (b, second)| {
+            self.directed(a.cmp(b).then_with(|| first.compare(second)))
+        });
+        Ok(sorted.into_iter().map(|(_, element)| element).collect())
+    }
+
+    /// As [`sorted_by_self`](Self::sorted_by_self), by what a pattern means for each element.
+    fn sorted_by_pattern<'g>(
+        &self,
+        ctx: &mut Context<'_>,
+        guard: &Guard<'_>,
+        pattern: &[u8],
+        elements: Vec<Text<'g>>,
+        searched: &mut u64,
+    ) -> Result<Vec<Text<'g>>, Failure> {
+        warm(ctx, guard, &[pattern], &elements)?;
+        let range = self.range(elements.len());
+        let mut weighted = Vec::with_capacity(elements.len());
+        let mut bytes = 0;
+        for element in elements {
+            let next = weigh(ctx, guard, element, (self, pattern), searched)?;
+            bytes += next.text.as_ref().map_or(0, Vec::len);
+            if bytes > ctx.local.room.bytes_max {
+                return Err(TOO_LONG_WEIGHTS);
+            }
+            weighted.push(next);
+        }
+        let sorted = within(weighted, range, |a, b| self.order(a, b));
+        Ok(sorted.iter().map(|weighted| weighted.element).collect())
+    }
+
+    /// The sorted elements within the limit.
+    fn sorted<'g>(
+        &self,
+        ctx: &mut Context<'_>,
+        guard: &Guard<'_>,
+        found: Option<Object<'g>>,
+        searched: &mut u64,
+    ) -> Result<Vec<Text<'g>>, Failure> {
+        let (mut elements, is_ordered) = elements(found)?;
+        match self.by {
+            None => return self.sorted_by_self(elements),
+            Some(pattern) if pattern.contains(&b'*') => {
+                return self.sorted_by_pattern(ctx, guard, pattern, elements, searched);
+            }
+            Some(_) => {}
+        }
+        let (start, end) = self.range(elements.len());
+        if !is_ordered {
+            // The result is the same each time.
+            return Ok(within(elements, (start, end), |a, b| {
+                self.directed(a.compare(b))
+            }));
+        }
+        if self.descending {
+            elements.reverse();
+        }
+        elements.truncate(end);
+        elements.drain(..start);
+        Ok(elements)
+    }
+}
+
+impl Options<'_> {
+    /// Whether a result is within the limit of a collection or of the output: many elements may get
+    /// the same large value.
+    fn check_size(&self, ctx: &Context<'_>, items: usize, bytes: usize) -> Done {
+        let most = match self.stores {
+            true => VALUE_BYTES_MAX,
+            false => ctx.local.room.bytes_max,
+        };
+        check_result(ctx, self.stores, items)?;
+        match bytes > most {
+            true if self.stores => Err(duramen_types::Error::Full.into()),
+            true => Err(ctx.too_long()),
+            false => Ok(()),
+        }
+    }
+
+    /// Replies with the items, or returns the list to store.
+    fn finish(&self, ctx: &mut Context<'_>, items: Vec<Text<'_>>) -> Result<Vec<Write>, Failure> {
+        if self.stores {
+            let list = List { items };
+            ctx.integer(list.items.len() as i64)?;
+            let value = encoded(|parts| list.store(parts))?;
+            return Ok(vec![Write::result(1, value, true, STORED)]);
+        }
+        let mut reply = ctx.reply();
+        reply.array(items.len());
+        items.iter().for_each(|item| reply.bulk(&item.bytes()));
+        Ok(Vec::new())
+    }
+
+    /// Sorts, and replies or returns the list to store.
+    fn run(
+        &self,
+        ctx: &mut Context<'_>,
+        guard: &Guard<'_>,
+        found: Option<Object<'_>>,
+    ) -> Result<Vec<Write>, Failure> {
+        let (mut results, mut bytes) = (Vec::<Option<Vec<u8>>>::new(), 0);
+        let mut searched = 0;
+        let elements = self.sorted(ctx, guard, found, &mut searched)?;
+        if self.gets.is_empty() {
+            let bytes = elements.iter().map(Text::len).sum();
+            self.check_size(ctx, elements.len(), bytes)?;
+            return self.finish(ctx, elements);
+        }
+        warm(ctx, guard, &self.gets, &elements)?;
+        for element in elements {
+            let element = element.bytes();
+            for pattern in &self.gets {
+                let item = look_up(ctx, guard, pattern, &element, &mut searched)?;
+                bytes += item.as_ref().map_or(0, Vec::len);
+                results.push(item);
+                self.check_size(ctx, results.len(), bytes)?;
+            }
+        }
+        if self.stores {
+            let items = results
+                .iter()
+                .map(|item| item.as_deref().unwrap_or_default());
+            return self.finish(ctx, items.map(Text::of).collect());
+        }
+        let mut reply = ctx.reply();
+        reply.array(results.len());
+        for item in &results {
+            match item {
+                Some(item) => reply.bulk(item),
+                None => reply.null(),
+            }
+        }
+        Ok(Vec::new())
+    }
+}
+
+/// Whether a request is a SORT that reads keys which its arguments do not name.
+pub(crate) fn reads_more_keys(spec: &Spec, args: &Args<'_>) -> bool {
+    let is_sort = spec.has(flag::MOVABLE) && matches!(spec.name, "sort" | "sort_ro");
+    is_sort && Options::parse(spec, args).is_ok_and(|options| options.reads_more_keys())
+}
+
+/// SORT with STORE: it reads and sorts before it locks its two keys (computed::C1,
+/// transaction::T8), and runs again if the sorted collection has changed meanwhile.
+fn store_unlocked(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    options: &Options<'_>,
+) -> Done {
+    let mut conflicts = ctx.client.take_conflicts();
+    let done = run_unlocked(ctx, guard, hashes, options, &mut conflicts);
+    if done.is_err() {
+        ctx.client.keep_conflicts(conflicts); // it may be presented again
+    }
+    done
+}
+
+fn run_unlocked(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    options: &Options<'_>,
+    conflicts: &mut Conflicts,
+) -> Done {
+    let (start, effects) = (ctx.out.len(), ctx.client.effects.len());
+    let [source, target] = hashes else {
+        return Err(SYNTAX);
+    };
+    let (table, key) = (ctx.table, ctx.arg(1));
+    let places = [(table, *source), (table, *target)];
+    let target_key = ctx.spec.key_positions(&ctx.args).nth(1);
+    let target_key = ctx.arg(target_key.unwrap_or_default());
+    loop {
+        let began = Instant::now();
+        ctx.warm_own(guard, hashes)?;
+        let stamp = guard.stamp(table, *source, key)?;
+        let found = guard.read(table, *source, key)?;
+        let is_missing = found.is_none();
+        let writes = options.run(ctx, guard, found)?;
+        if is_missing {
+            ctx.notify_miss(key);
+        }
+        let mut holds = false;
+        ctx.locked_for_room(guard, &places, |ctx, guard, room| {
+            holds = stamp.still_holds(&guard.stamp(table, *source, key)?);
+            if !holds {
+                return Ok(());
+            }
+            *room = Room::default();
+            writes
+                .iter()
+                .for_each(|write| write.reserve(room, target_key));
+            ctx.set_aside(guard, *room)?;
+            for write in &writes {
+                write.apply(ctx, guard, *target, target_key)?;
+            }
+            Ok(())
+        })?;
+        if holds {
+            return Ok(());
+        }
+        ctx.out.truncate(start);
+        ctx.client.effects.truncate(effects);
+        if !drafted::runs_at_once(ctx, conflicts, began.elapsed(), std::iter::once(*source))? {
+            return Err(Failure::GoesOn);
+        }
+    }
+}
+
+/// SORT and SORT_RO.
+pub(crate) fn sort(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let options = Options::parse(ctx.spec, &ctx.args)?;
+    if options.by_pattern().is_some() {
+        ctx.not_in_cluster("BY option of SORT is")?;
+    }
+    if options.gets.iter().any(|pattern| *pattern != b"#") {
+        ctx.not_in_cluster("GET option of SORT is")?;
+    }
+    if options.stores && !ctx.locked {
+        return ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
+            store_unlocked(ctx, guard, hashes, &options)
+        });
+    }
+    if options.stores {
+        return several_at_once(ctx, guard, hashes, |ctx, guard, found| {
+            options.run(ctx, guard, found.first().copied().flatten())
+        });
+    }
+    let key = ctx.arg(1);
+    let hash = hashes.first().copied().unwrap_or_else(|| guard.hash(key));
+    let found = guard.read(ctx.table, hash, key)?;
+    options.run(ctx, guard, found)?;
+    if found.is_none() {
+        ctx.notify_miss(key);
+    }
+    Ok(())
+}
+
+/// The options of LCS.
+#[derive(Default)]
+struct CommonOptions {
+    length: bool,
+    index: bool,
+    match_min: usize,
+    with_lengths: bool,
+}
+
+pub(crate) fn lcs(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let mut options = CommonOptions::default();
+    let mut rest = ctx.args.skip(3).into_iter();
+    while let Some(option) = rest.next() {
+        match option.to_ascii_lowercase().as_slice() {
+            b"idx" => options.index = true,
+            b"len" => options.length = true,
+            b"withmatchlen" => options.with_lengths = true,
+            b"minmatchlen" => {
+                let length = parse_integer(rest.next().ok_or(SYNTAX)?).ok_or(NOT_AN_INTEGER)?;
+                options.match_min = usize::try_from(length).unwrap_or(0);
+            }
+            _ => return Err(SYNTAX),
+        }
+    }
+    if options.index && options.length {
+        return Err(Failure::Text(
+            "ERR If you want both the length and indexes, please just use IDX.",
+        ));
+    }
+    computed_at_once(ctx, guard, hashes, |ctx, found| {
+        let wrong = Failure::Text("ERR The specified keys must contain string values");
+        let [a, b] = found else { return Err(SYNTAX) };
+        let (Ok(a), Ok(b)) = (plain(*a), plain(*b)) else {
+            return Err(wrong);
+        };
+        let (a, b) = (a.unwrap_or_default(), b.unwrap_or_default());
+        ctx.local.work += (a.len() as u64 + 1) * b.len() as u64 / 2;
+        let common = lcs::common(a, b);
+        let common = common.ok_or_else(|| {
+            Failure::from(format!(
+                "ERR the strings are too long for LCS: the product of their lengths may be {CELLS_MAX}"
+            ))
+        })?;
+        write_common(ctx, &options, &common);
+        Ok(Vec::new())
+    })
+}
+
+fn write_common(ctx: &mut Context<'_>, options: &CommonOptions, common: &lcs::Common) {
+    let mut reply = ctx.reply();
+    if options.length {
+        return reply.integer(common.bytes.len() as i64);
+    }
+    if !options.index {
+        return reply.bulk(&common.bytes);
+    }
+    let runs = common
+        .runs
+        .iter()
+        .filter(|(a, _)| a.len() >= options.match_min);
+    reply.map(2);
+    reply.bulk(b"matches");
+    reply.array(runs.clone().count());
+    for (a, b) in runs {
+        reply.array(if options.with_lengths { 3 } else { 2 });
+        for range in [a, b] {
+            reply.array(2);
+            reply.integer(range.start as i64);
+            reply.integer(range.end as i64 - 1);
+        }
+        if options.with_lengths {
+            reply.integer(a.len() as i64);
+        }
+    }
+    reply.bulk(b"len");
+    reply.integer(common.bytes.len() as i64);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use duramen_base::random::Random;
+
+    /// The elements within the limit, by the plain definition.
+    fn expected(options: &Options<'_>, texts: &[String]) -> Vec<String> {
+        let number = |text: &String| text.parse::<f64>().unwrap_or(0.0);
+        let mut all = texts.to_vec();
+        all.sort_by(|a, b| {
+            let order = match options.alphabetic {
+                true => Ordering::Equal,
+                false => number(a).partial_cmp(&number(b)).expect("numbers"),
+            };
+            options.directed(order.then_with(|| a.as_bytes().cmp(b.as_bytes())))
+        });
+        let (start, end) = options.range(all.len());
+        all[start..end].to_vec()
+    }
+
+    #[test]
+    fn a_limit_and_keys_change_nothing_of_the_order() {
+        let mut random = Random::new(7);
+        for round in 0..3_000 {
+            let alphabetic = round % 2 == 0;
+            let text = |random: &mut Random| match random.below(4) {
+                0 => (random.below(40) as i64 - 20).to_string(),
+                1 => format!("-0.{}", random.below(4)),
+                2 if alphabetic => format!("prefix:{:03}", random.below(300)),
+                3 if alphabetic => "x\0".repeat(random.below(9) as usize),
+                _ => format!("1e{}", random.below(5)),
+            };
+            let texts: Vec<String> = (0..random.below(30)).map(|_| text(&mut random)).collect();
+            let limit = (random.below(35) as i64 - 3, random.below(35) as i64 - 3);
+            let options = Options {
+                alphabetic,
+                descending: random.below(2) == 0,
+                limit: (round % 3 > 0).then_some(limit),
+                ..Options::default()
+            };
+            let elements = texts.iter().map(|text| Text::of(text.as_bytes())).collect();
+            let sorted = options.sorted_by_self(elements).expect("numbers");
+            let sorted = sorted.iter().map(|text| text.bytes().to_vec());
+            let sorted: Vec<_> = sorted
+                .map(|text| String::from_utf8(text).expect("text"))
+                .collect();
+            assert_eq!(
+                sorted,
+                expected(&options, &texts),
+                "{texts:?}, {limit:?}, round {round}"
+            );
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Small operations: TIME, ROLE, SHUTDOWN.
+
+use super::persistence::NO_PERSISTENCE;
+use crate::command::context::{Context, Done, Failure, SYNTAX};
+use crate::reply::wait::Until;
+use crate::shared::Stop;
+use crate::state::client::Verdict;
+use duramen_wire::resp::number::IntegerText;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The reason for refusing replication.
+pub(crate) const WHY_REPLICATION: &str =
+    "a single server has no replicas; members of a cluster keep copies of each other's data";
+
+/// A container is never run without a subcommand: its arity forbids that.
+pub(crate) fn container(_: &mut Context<'_>) -> Done {
+    Err(SYNTAX)
+}
+
+/// Wall-clock time since the Unix epoch, for display.
+pub(crate) fn unix_time() -> Duration {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default()
+}
+
+pub(crate) fn time(ctx: &mut Context<'_>) -> Done {
+    let now = unix_time();
+    let mut reply = ctx.reply();
+    reply.array(2);
+    reply.bulk(IntegerText::unsigned(now.as_secs()).as_bytes());
+    reply.bulk(IntegerText::unsigned(now.subsec_micros().into()).as_bytes());
+    Ok(())
+}
+
+/// `DURAMEN.STUCK`: the waiting threads, and how long they have waited. A stuck thread answers no
+/// client, but the other threads do, and so does `/livez`.
+pub(crate) fn stuck(ctx: &mut Context<'_>) -> Done {
+    let table = ctx.shared.table_of_waits();
+    ctx.reply().verbatim("txt", &table);
+    Ok(())
+}
+
+pub(crate) fn role(ctx: &mut Context<'_>) -> Done {
+    let mut reply = ctx.reply();
+    reply.array(3);
+    reply.bulk(b"master");
+    reply.integer(0);
+    reply.array(0);
+    Ok(())
+}
+
+/// A server that is no replica has nothing to end. A member of a cluster answers as Redis does.
+pub(crate) fn replicaof(ctx: &mut Context<'_>) -> Done {
+    ctx.not_in_cluster("REPLICAOF")?;
+    let is_end = ctx.arg(1).eq_ignore_ascii_case(b"no") && ctx.arg(2).eq_ignore_ascii_case(b"one");
+    match is_end {
+        true => ctx.ok(),
+        false => Err(ctx.spec.refusal(WHY_REPLICATION).into()),
+    }
+}
+
+pub(crate) fn shutdown(ctx: &mut Context<'_>) -> Done {
+    let (mut save, mut nosave, mut now, mut abort, mut force) = (false, false, false, false, false);
+    for option in ctx.args.skip(1) {
+        let flag = match option.to_ascii_lowercase().as_slice() {
+            b"save" => &mut save,
+            b"nosave" => &mut nosave,
+            b"now" => &mut now,
+            b"abort" => &mut abort,
+            b"force" => &mut force,
+            _ => return Err(SYNTAX),
+        };
+        *flag = true;
+    }
+    if abort && (save || nosave || now || force) || save && nosave {
+        return Err(SYNTAX);
+    }
+    if abort {
+        return Err(Failure::Text("ERR No shutdown in progress."));
+    }
+    if save && ctx.shared.durability().is_none() {
+        return Err(NO_PERSISTENCE);
+    }
+    let how = if now { Stop::AtOnce } else { Stop::Graceful };
+    match ctx.shared.stop_written(how, nosave || force) {
+        None => ctx.client.verdict = Verdict::CloseAfterReply,
+        Some(stopping) => {
+            // Redis's words, unless the server stops.
+            const REFUSED: &[u8] = b"-ERR Errors trying to SHUTDOWN. Check logs.\r\n";
+            ctx.out.extend_from_slice(REFUSED);
+            ctx.client.wait.then(Until::Stop(stopping), REFUSED);
+            ctx.client.verdict = Verdict::Held;
+        }
+    }
+    Ok(())
+}
+
+/// MODULE LIST: tools request it to detect further abilities of a server.
+pub(crate) fn no_modules(ctx: &mut Context<'_>) -> Done {
+    ctx.reply().array(0);
+    Ok(())
+}
+
+pub(crate) fn refuse_module(_: &mut Context<'_>) -> Done {
+    Err(Failure::Text(
+        "ERR MODULE is not supported: there are no modules",
+    ))
+}
+
+pub(crate) fn module_help(ctx: &mut Context<'_>) -> Done {
+    ctx.help(&["LIST", "    Return a list of loaded modules: an empty one."])
+}
+
+pub(crate) fn lolwut(ctx: &mut Context<'_>) -> Done {
+    ctx.reply().verbatim(
+        "txt",
+        concat!("Duramen ver. ", env!("CARGO_PKG_VERSION"), "\n"),
+    );
+    Ok(())
+}

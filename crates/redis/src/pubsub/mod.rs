@@ -1,0 +1,8 @@
+//! Publish and subscribe: the registry of subscriptions, delivery, commands.
+
+pub(crate) mod commands;
+pub(crate) mod registry;
+pub(crate) mod subscribers;
+
+pub use registry::{CROWDED_BYTES, Kind, Publication, Publisher};
+pub use subscribers::Encoded;

@@ -1,0 +1,238 @@
+//! The effects of a turn's requests on other clients: messages and events. They are gathered while
+//! the requests run, and released with the replies.
+//!
+//! **Invariants**
+//! - E1: effects are released at one place ([`Effects::release`]), when the replies of their turn
+//!   may be sent: no subscriber hears of a write that is less durable than the reply requires. If
+//!   the replies become errors instead, because the log has failed, the effects are dropped.
+//! - E2: a request that parks or is shown again has added none: they are cut off together with its
+//!   reply (`Context::run`). A request that fails keeps those of what it has done: an event is
+//!   added after the change of which it tells.
+//! - E3: effects do not depend on the connection: if it is closed while they wait, they are
+//!   released later, without the reply.
+//! - E4: a request that changes the subscriptions of its client, or ends it, runs when the effects
+//!   of the client's earlier requests are released: in a round of its own if there are some. Inside
+//!   of `EXEC` no effect is released, so `EXEC` as a whole waits for those of before.
+
+use super::events::Event;
+use crate::pubsub::registry::{Kind, Publisher};
+use crate::shared::Shared;
+
+/// The reply of PUBLISH until its message is released.
+pub(crate) const NO_RECEIVERS: &[u8] = b":0\r\n";
+
+#[derive(Debug)]
+enum Effect {
+    /// A message of PUBLISH or SPUBLISH.
+    Message {
+        kind: Kind,
+        channel: Box<[u8]>,
+        payload: Box<[u8]>,
+        /// The place of its reply, [`NO_RECEIVERS`], in the output; `None`: there is no reply.
+        reply_at: Option<usize>,
+    },
+    /// A keyspace event.
+    Event(Event<Box<[u8]>>),
+}
+
+impl Effect {
+    /// Bytes of memory that it takes.
+    fn bytes(&self) -> usize {
+        let texts = match self {
+            Effect::Message {
+                channel, payload, ..
+            } => channel.len() + payload.len(),
+            Effect::Event(event) => event.key.len(),
+        };
+        size_of::<Effect>() + texts
+    }
+}
+
+/// The effects of one turn, in order.
+#[derive(Debug, Default)]
+pub struct Effects {
+    list: Vec<Effect>,
+    bytes: usize,
+}
+
+fn bytes_of(effects: &[Effect]) -> usize {
+    effects.iter().map(Effect::bytes).sum()
+}
+
+impl Effects {
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Bytes of memory that they take.
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn push(&mut self, effect: Effect) {
+        self.bytes += effect.bytes();
+        self.list.push(effect);
+    }
+
+    /// E2.
+    #[inline]
+    pub(crate) fn truncate(&mut self, len: usize) {
+        if len < self.list.len() {
+            self.split_off(len);
+        }
+    }
+
+    /// Moves the last `count` effects to place `from`.
+    pub(crate) fn bring_forward(&mut self, from: usize, count: usize) {
+        self.list[from..].rotate_right(count);
+    }
+
+    /// Takes the effects from number `at` on.
+    pub(crate) fn split_off(&mut self, at: usize) -> Effects {
+        let list = self.list.split_off(at.min(self.list.len()));
+        let bytes = bytes_of(&list);
+        self.bytes -= bytes;
+        Effects { list, bytes }
+    }
+
+    pub(crate) fn append(&mut self, mut later: Effects) {
+        self.bytes += later.bytes;
+        self.list.append(&mut later.list);
+    }
+
+    /// The messages from number `at` on have no replies of their own.
+    pub(crate) fn forget_replies(&mut self, at: usize) {
+        for effect in self.list.iter_mut().skip(at) {
+            if let Effect::Message { reply_at, .. } = effect {
+                *reply_at = None;
+            }
+        }
+    }
+
+    /// `reply_at`: the length of the output before its reply.
+    pub(crate) fn message(&mut self, kind: Kind, channel: &[u8], payload: &[u8], reply_at: usize) {
+        self.push(Effect::Message {
+            kind,
+            channel: channel.into(),
+            payload: payload.into(),
+            reply_at: Some(reply_at),
+        });
+    }
+
+    pub(crate) fn event(&mut self, event: Event<Box<[u8]>>) {
+        self.push(Effect::Event(event));
+    }
+
+    /// The output from `start` on is taken back: there are no replies.
+    pub(crate) fn silence(&mut self, start: usize) {
+        for effect in &mut self.list {
+            if let Effect::Message { reply_at, .. } = effect {
+                *reply_at = reply_at.filter(|at| *at < start);
+            }
+        }
+    }
+
+    /// From now on the places of replies are counted from `from`, the start of the turn's replies.
+    pub fn count_from(&mut self, from: usize) {
+        for effect in &mut self.list {
+            if let Effect::Message { reply_at, .. } = effect {
+                *reply_at = reply_at.and_then(|at| at.checked_sub(from));
+            }
+        }
+    }
+
+    /// The replies of the effects from number `at` on stand `bytes` further behind.
+    pub(crate) fn move_replies(&mut self, at: usize, bytes: usize) {
+        for effect in self.list.iter_mut().skip(at) {
+            if let Effect::Message { reply_at, .. } = effect {
+                *reply_at = reply_at.map(|at| at + bytes);
+            }
+        }
+    }
+
+    /// Releases all effects, and puts the number of receivers into the replies of messages. The
+    /// turn's replies begin at `from` in `out`; `None`: the connection is closed. `thread`: the
+    /// reactor thread that calls.
+    pub fn release(self, shared: &Shared, thread: usize, out: Option<(&mut Vec<u8>, usize)>) {
+        let publisher = Publisher {
+            threads: &shared.threads,
+            own: Some(thread),
+        };
+        let mut received = Vec::new();
+        for effect in self.list {
+            match effect {
+                Effect::Message {
+                    kind,
+                    channel,
+                    payload,
+                    reply_at,
+                } => {
+                    let count = shared.publish(publisher, kind, &channel, &payload);
+                    received.extend(reply_at.filter(|_| count > 0).map(|at| (at, count)));
+                }
+                Effect::Event(event) => event.publish(shared, publisher),
+            }
+        }
+        if let Some((out, from)) = out {
+            write_counts(out, from, &received);
+        }
+    }
+}
+
+/// Replaces replies without receivers by the numbers of receivers. `received`: places, counted from
+/// `from`, and numbers.
+fn write_counts(out: &mut Vec<u8>, from: usize, received: &[(usize, u64)]) {
+    if let [(at, count @ 1..10)] = received {
+        if let Some(digit) = out.get_mut(from + at + 1) {
+            *digit = b'0' + *count as u8;
+        }
+        return;
+    }
+    if received.is_empty() {
+        return;
+    }
+    let replies = out.split_off(from.min(out.len()));
+    let mut copied = 0;
+    for (at, count) in received {
+        let Some(before) = replies.get(copied..*at) else {
+            continue;
+        };
+        out.extend_from_slice(before);
+        out.extend_from_slice(format!(":{count}\r\n").as_bytes());
+        copied = at + NO_RECEIVERS.len();
+    }
+    out.extend_from_slice(replies.get(copied..).unwrap_or_default());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_numbers_of_receivers_replace_replies_in_place() {
+        let replies = b"+before\r\n+OK\r\n:0\r\n*2\r\n:0\r\n:0\r\n+pushed\r\n".to_vec();
+        let from = b"+before\r\n".len();
+        let places = [5, 13, 17];
+        for (counts, shown) in [
+            (vec![], "+OK\r\n:0\r\n*2\r\n:0\r\n:0\r\n"),
+            (vec![(places[0], 7)], "+OK\r\n:7\r\n*2\r\n:0\r\n:0\r\n"),
+            (vec![(places[1], 10)], "+OK\r\n:0\r\n*2\r\n:10\r\n:0\r\n"),
+            (
+                vec![(places[0], 1), (places[1], 1000), (places[2], 2)],
+                "+OK\r\n:1\r\n*2\r\n:1000\r\n:2\r\n",
+            ),
+        ] {
+            let mut out = replies.clone();
+            write_counts(&mut out, from, &counts);
+            let out = String::from_utf8(out).expect("text");
+            assert_eq!(out, format!("+before\r\n{shown}+pushed\r\n"));
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! The commands that scripts may call, and the errors for others.
+
+use crate::command::context::Context;
+use crate::command::lookup::{self, Resolved};
+use crate::command::permit::Permit;
+use crate::command::spec::{Group, Kind, Spec, flag};
+use duramen_script::Arguments;
+use duramen_wire::resp::{Args, Requests};
+
+pub(crate) fn error(text: &str) -> Vec<u8> {
+    format!("-{text}\r\n").into_bytes()
+}
+
+/// The command of a call, or the text of an error.
+pub(crate) fn resolve(args: &Args<'_>) -> Result<&'static Spec, &'static str> {
+    match lookup::resolve(args) {
+        Resolved::Command(spec) => Ok(spec),
+        Resolved::Arity(_) => Err("ERR Wrong number of args calling Redis command from script"),
+        Resolved::UnknownCommand | Resolved::UnknownSubcommand(_) => {
+            Err("ERR Unknown Redis command called from script")
+        }
+    }
+}
+
+/// Whether a script may call a command at all. A draft has no form for those that change a whole
+/// table, and versions of Duramen's own commands are those of the commit.
+pub(crate) fn may_call(spec: &Spec) -> bool {
+    let changes_table = spec.has(flag::WHOLE) && spec.has(flag::WRITE);
+    let walks_slot = spec.name.starts_with("cluster|") && spec.has(flag::WHOLE);
+    !spec.has(flag::NOSCRIPT) && !changes_table && !walks_slot && spec.group != Group::Duramen
+}
+
+pub(crate) fn refusal(spec: &Spec) -> Option<String> {
+    match spec.kind() {
+        Kind::Refused(reason) => Some(spec.refusal(reason)),
+        _ => None,
+    }
+}
+
+/// `redis.acl_check_cmd`: whether the user may run a command, as a reply.
+pub(crate) fn allowed(ctx: &Context<'_>, texts: &Arguments) -> Vec<u8> {
+    let mut requests = Requests::new();
+    if !requests.push_slices(texts.iter()) {
+        return error("ERR the arguments are too long");
+    }
+    let args = requests.args(0, &[]);
+    let spec = match lookup::resolve(&args) {
+        Resolved::Command(spec) | Resolved::Arity(spec) => spec,
+        _ => return error("ERR Invalid command passed to redis.acl_check_cmd()"),
+    };
+    let may = Permit::check(spec, &args, ctx.client, ctx.table, ctx.shared).is_ok();
+    format!(":{}\r\n", u8::from(may)).into_bytes()
+}

@@ -1,0 +1,162 @@
+//! EVAL and its like; SCRIPT.
+
+use super::cache::Killed;
+use super::run as script_run;
+use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
+use crate::command::spec::{Access, Spec};
+use crate::shared::Shared;
+use duramen_script::{Flags, Program, Script};
+use duramen_wire::resp::Args;
+use duramen_wire::resp::number::parse_integer;
+use std::sync::Arc;
+
+const NO_SCRIPT: Failure = Failure::Text("NOSCRIPT No matching script. Please use EVAL.");
+
+/// Number of keys, argument 2.
+pub(crate) fn keys(ctx: &Context<'_>, not_a_number: Failure) -> Result<usize, Failure> {
+    let number = parse_integer(ctx.arg(2)).ok_or(not_a_number)?;
+    if number > ctx.args.len() as i64 - 3 {
+        return Err(Failure::Text(
+            "ERR Number of keys can't be greater than number of args",
+        ));
+    }
+    usize::try_from(number).map_err(|_| Failure::Text("ERR Number of keys can't be negative"))
+}
+
+/// Whether a request runs a script or a function, and that says of itself that it writes nothing.
+pub(crate) fn declares_no_writes(shared: &Shared, spec: &Spec, args: &Args<'_>) -> bool {
+    let named = args.get(1).unwrap_or_default();
+    let flags = match spec.name {
+        "eval" => Some(Flags::of(named)),
+        "evalsha" => shared.scripts.cache.get(named).map(|script| script.flags),
+        "fcall" => {
+            let libraries = shared.scripts.libraries.current();
+            libraries.find(named).map(|(_, function)| function.flags)
+        }
+        _ => None,
+    };
+    flags.is_some_and(|flags| flags.no_writes)
+}
+
+fn evaluate(ctx: &mut Context<'_>, access: Access<'_, '_>, by_name: bool, read_only: bool) -> Done {
+    let cache = &ctx.shared.scripts.cache;
+    let known = match by_name {
+        true => Some(cache.get(ctx.arg(1)).ok_or(NO_SCRIPT)?),
+        false => None,
+    };
+    let keys = keys(ctx, NOT_AN_INTEGER)?;
+    let script = match known {
+        Some(script) => script,
+        None => match cache.get_text(ctx.arg(1)) {
+            Some(script) => script,
+            None => {
+                let script = Arc::new(Script::new(ctx.arg(1))?);
+                cache.put(Arc::clone(&script));
+                script
+            }
+        },
+    };
+    let flags = script.flags;
+    let program = Program::Script(script);
+    script_run::run(ctx, access, (&program, flags), keys, read_only)
+}
+
+pub(crate) fn eval(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
+    evaluate(ctx, access, false, false)
+}
+
+pub(crate) fn eval_ro(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
+    evaluate(ctx, access, false, true)
+}
+
+pub(crate) fn evalsha(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
+    evaluate(ctx, access, true, false)
+}
+
+pub(crate) fn evalsha_ro(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
+    evaluate(ctx, access, true, true)
+}
+
+pub(crate) fn load(ctx: &mut Context<'_>) -> Done {
+    let script = Arc::new(Script::new(ctx.arg(2))?);
+    if let Some(text) = script_run::compile_error(ctx, &script)? {
+        return Err(text.into());
+    }
+    ctx.shared.scripts.cache.put(Arc::clone(&script));
+    ctx.bulk(script.sha1.as_bytes())
+}
+
+pub(crate) fn exists(ctx: &mut Context<'_>) -> Done {
+    let cache = &ctx.shared.scripts.cache;
+    let names = ctx.args.skip(2).into_iter();
+    let known: Vec<bool> = names.map(|name| cache.get(name).is_some()).collect();
+    let mut reply = ctx.reply();
+    reply.array(known.len());
+    known
+        .iter()
+        .for_each(|known| reply.integer((*known).into()));
+    Ok(())
+}
+
+pub(crate) fn flush(ctx: &mut Context<'_>) -> Done {
+    let is_mode =
+        |arg: &[u8]| arg.eq_ignore_ascii_case(b"sync") || arg.eq_ignore_ascii_case(b"async");
+    if ctx.args.len() > 3 || ctx.args.get(2).is_some_and(|arg| !is_mode(arg)) {
+        return Err(Failure::Text(
+            "ERR SCRIPT FLUSH only support SYNC|ASYNC option",
+        ));
+    }
+    ctx.shared.scripts.cache.clear();
+    ctx.shared.scripts.renew();
+    ctx.ok()
+}
+
+pub(crate) fn kill(ctx: &mut Context<'_>) -> Done {
+    end_long(ctx, false)
+}
+
+/// `SCRIPT KILL` and `FUNCTION KILL`.
+pub(crate) fn end_long(ctx: &mut Context<'_>, functions: bool) -> Done {
+    let others = match functions {
+        true => {
+            "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
+        }
+        false => {
+            "BUSY Redis is busy running a script. You can only call FUNCTION KILL or SHUTDOWN NOSAVE."
+        }
+    };
+    match ctx.shared.scripts.kill(functions) {
+        Killed::Some => ctx.ok(),
+        Killed::Others => Err(Failure::Text(others)),
+        Killed::None => Err(Failure::Text("NOTBUSY No scripts in execution right now.")),
+    }
+}
+
+pub(crate) fn debug(ctx: &mut Context<'_>) -> Done {
+    match ctx.arg(2) {
+        mode if mode.eq_ignore_ascii_case(b"no") => ctx.ok(),
+        mode if mode.eq_ignore_ascii_case(b"yes") || mode.eq_ignore_ascii_case(b"sync") => {
+            Err(Failure::Text("ERR the debugger of scripts is not offered"))
+        }
+        _ => Err(SYNTAX),
+    }
+}
+
+pub(crate) fn help(ctx: &mut Context<'_>) -> Done {
+    ctx.help(&[
+        "DEBUG (YES|SYNC|NO)",
+        "    Set the debug mode for subsequent scripts executed.",
+        "EXISTS <sha1> [<sha1> ...]",
+        "    Return information about the existence of the scripts in the script cache.",
+        "FLUSH [ASYNC|SYNC]",
+        "    Flush the Lua scripts cache. Very dangerous on replicas.",
+        "    When called without the optional mode argument, the behavior is determined by the",
+        "    lazyfree-lazy-user-flush configuration directive. Valid modes are:",
+        "    * ASYNC: Asynchronously flush the scripts cache.",
+        "    * SYNC: Synchronously flush the scripts cache.",
+        "KILL",
+        "    Kill the currently executing Lua script.",
+        "LOAD <script>",
+        "    Load a script into the scripts cache without executing it.",
+    ])
+}

@@ -1,0 +1,53 @@
+//! The state of the request around a script, set aside while commands of the script run.
+
+use super::interpreters::Running;
+use crate::command::context::Context;
+use crate::shared::commands::DBS;
+use crate::state::client::Db;
+use duramen_engine::TableId;
+use duramen_wire::resp::Protocol;
+
+/// The state of the request around the commands of a script.
+pub(crate) struct Outside {
+    db: Db,
+    protocol: Protocol,
+    table: TableId,
+    in_exec: bool,
+    exec_dbs: Option<[Option<TableId>; DBS]>,
+    begun: u64,
+    room_bytes_max: usize,
+}
+
+impl Outside {
+    pub(crate) fn enter(ctx: &mut Context<'_>, running: &Running) -> Outside {
+        let memory = ctx.local.config(ctx.shared).scripts.memory_bytes;
+        let outside = Outside {
+            db: ctx.client.db,
+            protocol: ctx.client.protocol,
+            table: ctx.table,
+            in_exec: ctx.local.in_exec,
+            exec_dbs: ctx.local.exec_dbs,
+            begun: ctx.local.meter.begin_inner(),
+            room_bytes_max: ctx.local.room.bytes_max,
+        };
+        // The interpreter could not hold more.
+        ctx.local.room.bytes_max = outside.room_bytes_max.min(memory);
+        ctx.client.db = running.db;
+        ctx.local.in_exec = true;
+        if outside.exec_dbs.is_none() {
+            ctx.local.walked = 0;
+            ctx.local.exec_dbs = Some(running.tables); // script::run::L4
+        }
+        outside
+    }
+
+    pub(crate) fn leave(self, ctx: &mut Context<'_>) {
+        ctx.client.db = self.db;
+        ctx.client.protocol = self.protocol;
+        ctx.table = self.table;
+        ctx.local.in_exec = self.in_exec;
+        ctx.local.exec_dbs = self.exec_dbs;
+        ctx.local.room.bytes_max = self.room_bytes_max;
+        ctx.local.meter.end_inner(ctx.spec.number, self.begun);
+    }
+}

@@ -1,0 +1,783 @@
+//! The run of a script: one transaction over the keys that it turns out to use, on a draft
+//! ([`drafted`]).
+//!
+//! **Invariants**
+//! - L1: a script may be stopped, or run again, at any time (drafted::R2): because a key is on
+//!   flash or moves, because of a conflict, because its client has gone, or by SCRIPT KILL.
+//! - L2: a script that was suspended lets others run before it runs again. Its next run begins when
+//!   it is shown again.
+//! - L3: each of its commands is checked against the rights of its user (permit::U1), and in a
+//!   cluster all its keys are in the slot of its declared keys, which this member serves.
+//! - L4: all slices of a run see the same tables behind the databases, and have the same rights and
+//!   the same program: after SWAPDB, ACL SETUSER or FUNCTION LOAD REPLACE it runs again.
+
+use super::cache::limits;
+use super::calls::{allowed, error, may_call, refusal, resolve};
+use super::flags::check_flags;
+use super::interpreters as scripts;
+use super::interpreters::{
+    Abandoned, Command, Entry, Interpreter, RESERVED_MIN, RESERVED_ROUND, Running,
+};
+use super::outside::Outside;
+use super::place::{check_place, place};
+use crate::access::audit::Outcome as Audited;
+use crate::access::{commands as acl, record as audit};
+use crate::command::context::{Context, Done, Failure};
+use crate::command::drafted::{self, ALONE_MAX, Conflicts, IN_ONE_GO_MAX};
+use crate::command::permit::{self, Permit, Refusal};
+use crate::command::routing::NotServed;
+use crate::command::spec::{Access, Spec, flag};
+use crate::command::{GROUP_KEYS, databases as places, pause};
+use crate::shared::commands::global;
+use crate::state::client::{DROPPED, Db};
+use crate::{monitor, transaction};
+use duramen_base::ids::{Level, TabletsVersion};
+use duramen_config::{clock, seldom};
+use duramen_engine::{Draft, Guard, KeyHash, Session, TableId};
+use duramen_script::{Answer, Arguments, Event, Flags, Job, Outcome, Program, Script};
+use duramen_wire::resp::{Args, Protocol};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const BUSY: Failure = Failure::Text(
+    "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+);
+const TOO_LONG_IN_EXEC: &str = "ERR the scripts of a transaction take too long";
+const KILLED: &str = "ERR Script killed by user with SCRIPT KILL.";
+const NON_LOCAL: &str = "ERR Script attempted to access a non local key in a cluster node";
+const CROSS_SLOT: &str = "ERR Script attempted to access keys that do not hash to the same slot";
+
+/// A script or function with the request that runs it.
+pub(crate) struct Call<'c> {
+    pub(crate) program: &'c Program,
+    pub(crate) flags: Flags,
+    keys: usize,
+    read_only: bool,
+}
+
+/// How a run of a script ended.
+enum Ended {
+    /// It is committed, or has failed, and the reply is written.
+    Done,
+    /// It has run for its slice.
+    Later,
+    /// It runs again, from the start.
+    Again,
+    /// The same, after others.
+    AgainLater,
+    /// It runs again when the table behind a database exists.
+    NeedsTable(u8),
+}
+
+/// The text of the error if a script cannot be compiled.
+pub(crate) fn compile_error(
+    ctx: &mut Context<'_>,
+    script: &Arc<Script>,
+) -> Result<Option<String>, Failure> {
+    let mut machine = machine(ctx)?;
+    let error = machine.compile_error(script);
+    ctx.local.scripts.give_back(ctx.shared, machine);
+    Ok(error)
+}
+
+/// Memory of one script in bytes, and of its writes (`script-memory`).
+pub(crate) fn memory(ctx: &mut Context<'_>) -> usize {
+    ctx.local.config(ctx.shared).scripts.memory_bytes
+}
+
+/// Whether a script has run longer than `busy-reply-threshold`.
+fn is_busy(ctx: &mut Context<'_>, running: &Running) -> bool {
+    let limit = ctx.local.config(ctx.shared).scripts.busy_time();
+    limit.is_some_and(|limit| running.started.elapsed() > limit)
+}
+
+pub(crate) fn machine(ctx: &mut Context<'_>) -> Result<Interpreter, Failure> {
+    let limits = limits(memory(ctx));
+    let machine = ctx.local.scripts.machine(ctx.shared, limits);
+    machine.ok_or(Failure::Text(
+        "OOM no memory for another interpreter of scripts",
+    ))
+}
+
+pub(crate) fn run(
+    ctx: &mut Context<'_>,
+    access: Access<'_, '_>,
+    (program, flags): (&Program, Flags),
+    keys: usize,
+    read_only: bool,
+) -> Done {
+    let call = Call {
+        program,
+        flags,
+        keys,
+        read_only: read_only || flags.no_writes,
+    };
+    match access {
+        Access::Session(session) => run_by_itself(ctx, session, &call, read_only),
+        Access::Guarded(guard) => {
+            check_flags(ctx, guard, call.flags, read_only)?;
+            run_in_exec(ctx, guard, &call)
+        }
+        Access::NoStore => Err(Failure::Text("ERR the data are being loaded")),
+    }
+}
+
+/// Copies of very many arguments take a part of the slice.
+fn job(ctx: &Context<'_>, call: &Call<'_>, slice: Duration) -> Box<Job> {
+    let texts = ctx.args.skip(3);
+    let since = (texts.len() > GROUP_KEYS).then(Instant::now);
+    Box::new(Job {
+        program: call.program.clone(),
+        keys: Arguments::of(texts.into_iter().take(call.keys)),
+        args: Arguments::of(texts.skip(call.keys).into_iter()),
+        resp3: ctx.client.protocol == Protocol::Resp3,
+        slice: since.map_or(slice, |since| slice.saturating_sub(since.elapsed())),
+        reply_bytes_max: ctx.local.room.bytes_max,
+    })
+}
+
+/// As [`begin_run`], for a new script.
+fn begin(
+    ctx: &mut Context<'_>,
+    call: &Call<'_>,
+    slice: Duration,
+) -> Result<(Box<Running>, Duration), Failure> {
+    let now = Instant::now();
+    let mut running = Box::new(Running {
+        machine: None,
+        event: Event::Slice { memory_bytes: 0 },
+        draft: None,
+        effects: Default::default(),
+        db: ctx.client.db,
+        tables: Default::default(),
+        little: true,
+        list: None,
+        placed: None,
+        lacks_memory: false,
+        user: None,
+        flags: call.flags,
+        program: call.program.clone(),
+        started: now,
+        began: now,
+        ran: Duration::ZERO,
+        conflicts: Conflicts::default(),
+        long: None,
+        shown: now,
+        machine_bytes: 0,
+        job_bytes: 0,
+        is_reported: false,
+    });
+    let left = begin_run(ctx, call, &mut running, slice)?;
+    Ok((running, left))
+}
+
+/// L1: it is as it was before its first command. Returns what is left of its slice.
+fn begin_run(
+    ctx: &mut Context<'_>,
+    call: &Call<'_>,
+    running: &mut Running,
+    slice: Duration,
+) -> Result<Duration, Failure> {
+    if running.machine.as_ref().is_some_and(|it| it.is_busy()) {
+        end_run(ctx, running); // the next run sees nothing of a stopped script
+    }
+    let mut machine = match running.machine.take() {
+        Some(machine) => machine,
+        None => machine(ctx)?,
+    };
+    running.effects = Default::default();
+    running.draft = None;
+    (running.began, running.ran) = (Instant::now(), Duration::ZERO);
+    running.db = ctx.client.db;
+    running.user = ctx.client.user().cloned();
+    (running.flags, running.program) = (call.flags, call.program.clone());
+    let job = job(ctx, call, slice);
+    let left = job.slice;
+    running.job_bytes = job.bytes();
+    running.event = machine.start(job);
+    running.machine = Some(machine);
+    Ok(left)
+}
+
+/// The run has ended, or is dropped.
+fn end_run(ctx: &mut Context<'_>, running: &mut Running) {
+    running.draft = None;
+    running.effects = Default::default();
+    (running.machine_bytes, running.job_bytes) = (0, 0);
+    if let Some(machine) = running.machine.take() {
+        ctx.local.scripts.give_back(ctx.shared, machine);
+    }
+}
+
+/// The script of this client, which is suspended or begins now, and its slice. `GoesOn`: it waits
+/// for others.
+fn running_of(
+    ctx: &mut Context<'_>,
+    session: &mut Session,
+    call: &Call<'_>,
+    by_ro: bool,
+) -> Result<(Box<Running>, Duration), Failure> {
+    let (client, bytes_max) = (ctx.client.id(), memory(ctx));
+    let reserved = match ctx.shared.commands.is_reserving(client) {
+        true => Some(ctx.local.scripts.reserved_slice().ok_or(Failure::GoesOn)?),
+        false => None,
+    };
+    let scripts = &mut ctx.local.scripts;
+    if scripts.has(client) && reserved.is_none() && !scripts.may_go_on(client, bytes_max) {
+        return Err(Failure::GoesOn);
+    }
+    let is_killed = scripts.is_killed(client);
+    let lacks_machine = scripts.needs_machine(client) && ctx.shared.scripts.are_many_discarded();
+    if lacks_machine && scripts.has(client) && !is_killed {
+        return Err(Failure::GoesOn); // interpreters::S5
+    }
+    if let Some(mut running) = scripts.take(client) {
+        // Before all that may stop it from being looked at.
+        if is_killed {
+            give_up(ctx, running);
+            return Err(killed_text(call.program).into());
+        }
+        let mut slice = reserved.unwrap_or(ctx.local.scripts.slice());
+        (running.began, running.shown) = (Instant::now(), Instant::now());
+        if running.machine.is_none() {
+            match begin_run(ctx, call, &mut running, slice) {
+                Ok(left) => slice = left,
+                Err(failure) => {
+                    give_up(ctx, running);
+                    return Err(failure);
+                }
+            }
+        }
+        return Ok((running, slice));
+    }
+    let busy = ctx.local.config(ctx.shared).scripts.patience();
+    match ctx.local.scripts.entry(client, bytes_max, busy) {
+        _ if reserved.is_some() => {}
+        Entry::Runs => {}
+        Entry::Waits => return Err(Failure::GoesOn),
+        Entry::Busy => return Err(BUSY),
+    }
+    if lacks_machine {
+        return Err(Failure::GoesOn); // interpreters::S5
+    }
+    if call.flags.declared {
+        check_flags(ctx, &session.pin(), call.flags, by_ro)?;
+    }
+    let slice = reserved.unwrap_or(ctx.local.scripts.first_slice());
+    begin(ctx, call, slice)
+}
+
+/// Whether the script does not run now, because another one has reserved the keys that it declares,
+/// or because it stands in line already.
+fn stands_in_line(ctx: &mut Context<'_>, session: &mut Session, call: &Call<'_>) -> bool {
+    let is_killed = ctx.local.scripts.is_killed(ctx.client.id());
+    if is_killed || !drafted::may_stand_in_line(ctx, !call.read_only) {
+        return false;
+    }
+    if let Some(stands) = drafted::still_stands_in_line(ctx) {
+        return stands;
+    }
+    let guard = session.pin();
+    let positions = ctx.spec.key_positions(&ctx.args);
+    let keys: Vec<KeyHash> = positions.map(|at| guard.hash(ctx.arg(at))).collect();
+    drop(guard);
+    drafted::stands_in_line(ctx, keys.iter().copied())
+}
+
+/// Drops the suspended run of a script that stands in line: the script before it changes its keys,
+/// and those that wait take no memory.
+fn drop_run(ctx: &mut Context<'_>) -> Done {
+    let client = ctx.client.id();
+    if !ctx.local.scripts.has_run(client) {
+        return Ok(());
+    }
+    let Some(mut running) = ctx.local.scripts.take(client) else {
+        return Ok(());
+    };
+    end_run(ctx, &mut running);
+    running.conflicts.lose(running.ran);
+    if let Err(failure) = running.conflicts.check(ctx) {
+        give_up(ctx, running);
+        return Err(failure);
+    }
+    ctx.local.scripts.suspend(client, running);
+    Ok(())
+}
+
+/// The script runs no more.
+fn give_up(ctx: &mut Context<'_>, mut running: Box<Running>) {
+    if let Some(long) = &running.long {
+        ctx.shared.scripts.end_long(long);
+    }
+    end_run(ctx, &mut running);
+}
+
+fn run_by_itself(
+    ctx: &mut Context<'_>,
+    session: &mut Session,
+    call: &Call<'_>,
+    by_ro: bool,
+) -> Done {
+    let effects = ctx.client.effects.len();
+    if stands_in_line(ctx, session, call) {
+        drop_run(ctx)?;
+        return Err(Failure::GoesOn);
+    }
+    let client = ctx.client.id();
+    let began = Instant::now();
+    let running = running_of(ctx, session, call, by_ro)?;
+    let done = run_to_its_end(ctx, session, call, (running, effects));
+    if ctx.shared.commands.is_reserving(client) {
+        ctx.local.scripts.ran_reserved(began.elapsed());
+    }
+    done
+}
+
+/// `effects`: the number of those before it.
+fn run_to_its_end(
+    ctx: &mut Context<'_>,
+    session: &mut Session,
+    call: &Call<'_>,
+    ((mut running, mut slice), effects): ((Box<Running>, Duration), usize),
+) -> Done {
+    let done = loop {
+        let ended = {
+            let mut guard = match running.lacks_memory {
+                true => session.pin_exclusive(),
+                false => session.pin(),
+            };
+            let ended = match pause::has_begun(ctx) {
+                true => Ok(Ended::AgainLater), // pause::P1
+                false => attempt(ctx, &mut guard, call, (&mut running, slice)),
+            };
+            guard.end_draft();
+            if let Err(failure) = &ended
+                && failure.cold().is_some()
+            {
+                ctx.local.colds = guard.take_colds();
+            }
+            ctx.settle(&mut guard);
+            ended
+        };
+        if !matches!(ended, Ok(Ended::Done)) {
+            ctx.client.effects.truncate(effects);
+        }
+        match ended {
+            Ok(Ended::Done) => break Ok(()),
+            Ok(Ended::Later) => return suspend(ctx, call, running),
+            Ok(Ended::AgainLater) => {
+                end_run(ctx, &mut running);
+                return suspend(ctx, call, running);
+            }
+            Ok(Ended::Again) => {}
+            Ok(Ended::NeedsTable(db)) => {
+                if let Err(failure) = places::table_for(ctx.shared, ctx.client, db) {
+                    break Err(failure);
+                }
+            }
+            // No memory to lock the keys: alone it needs no locks, if it only removes.
+            Err(failure)
+                if failure.is_out_of_memory() && running.little && !running.lacks_memory =>
+            {
+                running.lacks_memory = true;
+            }
+            Err(failure) => break Err(failure),
+        }
+        let scripts = &ctx.local.scripts;
+        slice = match ctx.shared.commands.is_reserving(ctx.client.id()) {
+            true => {
+                let left = scripts.reserved_slice().unwrap_or_default();
+                left.saturating_sub(running.shown.elapsed())
+                    .max(RESERVED_MIN)
+            }
+            false => scripts.slice(),
+        };
+        match begin_run(ctx, call, &mut running, slice) {
+            Ok(left) => slice = left,
+            Err(failure) => break Err(failure),
+        }
+    };
+    give_up(ctx, running);
+    done
+}
+
+/// Others run before the script goes on.
+fn suspend(ctx: &mut Context<'_>, call: &Call<'_>, mut running: Box<Running>) -> Done {
+    let (client, bytes_max) = (ctx.client.id(), memory(ctx));
+    let has_run = running.machine.is_some();
+    let is_new = has_run && running.ran.is_zero() && !ctx.shared.commands.is_reserving(client);
+    running.ran += running.began.elapsed();
+    if is_new && !ctx.local.scripts.has_place(client, bytes_max) {
+        // interpreters::S2; nothing of it is done.
+        give_up(ctx, running);
+        ctx.local.scripts.wait(client);
+        return Err(Failure::GoesOn);
+    }
+    if running.long.is_none() {
+        let scripts = &ctx.shared.scripts;
+        let long = scripts.begin_long(call.program, ctx.args, running.started);
+        running.long = Some(long);
+    }
+    report(ctx, call, &mut running);
+    running.shown = Instant::now();
+    ctx.local.scripts.suspend(client, running);
+    Err(Failure::GoesOn)
+}
+
+/// Tells the log once of a script that takes long.
+fn report(ctx: &mut Context<'_>, call: &Call<'_>, running: &mut Running) {
+    if !running.is_reported && is_busy(ctx, running) {
+        running.is_reported = true;
+        seldom!(
+            warn,
+            client = ctx.client.id(),
+            script = call.program.name(),
+            ms = running.started.elapsed().as_millis() as u64,
+            "a script takes long; SCRIPT KILL ends it (busy-reply-threshold)"
+        );
+    }
+}
+
+/// The script runs again, because keys have changed under it.
+fn conflict(ctx: &mut Context<'_>, running: &mut Running, draft: &Draft) -> Result<Ended, Failure> {
+    let keys = draft.keys();
+    let keys = keys.iter().map(|(_, hash)| *hash);
+    let time = running.ran + running.began.elapsed();
+    let at_once = drafted::runs_at_once(ctx, &mut running.conflicts, time, keys)?;
+    let is_short = running.long.is_none() && running.shown.elapsed() < RESERVED_ROUND;
+    Ok(match at_once && is_short {
+        true => Ended::Again,
+        false => Ended::AgainLater, // L2
+    })
+}
+
+/// Runs the script until it ends or is suspended, and commits it.
+fn attempt(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    call: &Call<'_>,
+    (running, slice): (&mut Running, Duration),
+) -> Result<Ended, Failure> {
+    check_place(ctx, guard, &mut running.placed)?;
+    if running.is_outdated(ctx.shared.commands.tables(), ctx.client.user(), call) {
+        // L4: it was suspended. It fails if that goes on and on.
+        running.conflicts.check(ctx)?;
+        running.conflicts.lose(running.ran);
+        return Ok(Ended::AgainLater);
+    }
+    let start = ctx.client.effects.len();
+    let earlier = std::mem::take(&mut running.effects);
+    ctx.client.effects.append(earlier);
+    let draft = match running.draft.take() {
+        Some(draft) => draft,
+        None => {
+            running.list = drafted::list_at_start(ctx, guard);
+            Box::new(Draft::new(memory(ctx)))
+        }
+    };
+    guard.begin_draft(draft);
+    let driven = drive(ctx, guard, call, (running, slice));
+    let mut draft = guard.end_draft().unwrap_or_else(|| Box::new(Draft::new(0)));
+    match driven? {
+        Driven::Suspended => {
+            running.draft = Some(draft);
+            running.effects = ctx.client.effects.split_off(start);
+            Ok(Ended::Later)
+        }
+        Driven::NeedsTable(db) => Ok(Ended::NeedsTable(db)),
+        Driven::Ended(outcome) => {
+            if running.long.is_some() {
+                ctx.track_again(&mut draft);
+            }
+            running.little = draft.rewrites();
+            let committed = commit(ctx, guard, (&draft, running.list))?;
+            if guard.has_replaced() {
+                ctx.notify_replaced(guard.take_replaced(), start);
+            }
+            if !committed {
+                return conflict(ctx, running, &draft);
+            }
+            answer(ctx, &outcome);
+            Ok(Ended::Done)
+        }
+    }
+}
+
+/// Writes the reply of a script that has ended.
+fn answer(ctx: &mut Context<'_>, outcome: &Outcome) {
+    if outcome.reply.first() == Some(&b'-') {
+        let text = String::from_utf8_lossy(outcome.reply.get(1..).unwrap_or_default());
+        // Refusals of its commands were counted when it ran them.
+        ctx.local.note_error_of_script(ctx.shared, text.trim_end());
+        let command = ctx.local.command(ctx.shared, ctx.spec.number);
+        command.failed.add(1);
+    }
+    ctx.out.extend_from_slice(&outcome.reply);
+}
+
+/// Applies the draft if all its keys are as the script has met them. False: they are not.
+fn commit(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    (draft, list): (&Draft, Option<TabletsVersion>),
+) -> Result<bool, Failure> {
+    let holds = drafted::commit(ctx, guard, (draft, list), &[], |_, _, _| Ok(true))?;
+    if holds && !draft.is_empty() {
+        let tables: Vec<TableId> = draft.changed_tables().collect();
+        let level = tables.iter().fold(ctx.level(), |level, table| {
+            level.max(ctx.local.level_of_table(ctx.shared, *table))
+        });
+        if guard.has_position() {
+            ctx.client.settle(guard, level.max(Level::Memory));
+        }
+    }
+    Ok(holds)
+}
+
+enum Driven {
+    Suspended,
+    NeedsTable(u8),
+    Ended(Outcome),
+}
+
+/// Answers the events of the script, for a slice at most.
+fn drive(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    call: &Call<'_>,
+    (running, slice): (&mut Running, Duration),
+) -> Result<Driven, Failure> {
+    let Some(mut machine) = running.machine.take() else {
+        unreachable!("a run has an interpreter");
+    };
+    let outside = Outside::enter(ctx, running);
+    let none = Event::Slice { memory_bytes: 0 };
+    let mut event = std::mem::replace(&mut running.event, none);
+    let mut resumed = matches!(event, Event::Slice { .. });
+    let driven = loop {
+        let answer = match event {
+            Event::Done(outcome) => break Ok(Driven::Ended(outcome)),
+            Event::Slice { .. } if resumed => {
+                resumed = false;
+                Answer::Slice(slice)
+            }
+            Event::Slice { memory_bytes } => {
+                running.event = Event::Slice { memory_bytes };
+                running.machine_bytes = memory_bytes;
+                break Ok(Driven::Suspended);
+            }
+            Event::Log { level, text } => {
+                scripts::log(level, &text);
+                Answer::GoOn
+            }
+            Event::Allowed { args } => Answer::Reply(allowed(ctx, &args)),
+            Event::Call { args, resp3 } => match command(ctx, guard, call, (&args, resp3)) {
+                Ok(Called::Replied(reply)) => Answer::Reply(reply),
+                Ok(Called::NeedsTable(db)) => break Ok(Driven::NeedsTable(db)),
+                Err(failure) => break Err(failure),
+            },
+        };
+        event = machine.resume(answer);
+    };
+    running.machine = Some(machine);
+    running.db = ctx.client.db;
+    outside.leave(ctx);
+    driven
+}
+
+fn killed_text(program: &Program) -> String {
+    let chunk = match program {
+        Program::Script(_) => "@user_script",
+        Program::Function { .. } => "@user_function",
+    };
+    format!("{KILLED} script: {}, on {chunk}.", program.name())
+}
+
+enum Called {
+    /// With the reply of the command, as RESP.
+    Replied(Vec<u8>),
+    NeedsTable(u8),
+}
+
+/// Runs one command of the script.
+fn command(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    call: &Call<'_>,
+    (texts, resp3): (&Arguments, bool),
+) -> Result<Called, Failure> {
+    let mut tables = std::mem::take(&mut ctx.local.scripts.command);
+    let called = match tables.requests.push_slices(texts.iter()) {
+        true => command_in(ctx, guard, call, (&mut tables, resp3)),
+        false => Ok(Called::Replied(error("ERR the arguments are too long"))),
+    };
+    tables.requests.clear();
+    tables.hashes.clear();
+    tables.hashes.shrink_to(GROUP_KEYS);
+    ctx.local.scripts.command = tables;
+    called
+}
+
+/// Runs the one request of `tables`.
+fn command_in(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    call: &Call<'_>,
+    (Command { requests, hashes }, resp3): (&mut Command, bool),
+) -> Result<Called, Failure> {
+    let args = requests.args(0, &[]);
+    let spec = match resolve(&args) {
+        Ok(spec) => spec,
+        Err(text) => return Ok(Called::Replied(error(text))),
+    };
+    if let Some(db) = transaction::dbs_of(spec, &args).into_iter().find(|db| {
+        ctx.local
+            .exec_dbs
+            .is_some_and(|dbs| dbs[usize::from(*db)].is_none())
+    }) && ctx.shared.membership().is_none()
+    {
+        return Ok(Called::NeedsTable(db));
+    }
+    ctx.table = match ctx.client.db {
+        Db::Number(db) => {
+            let dbs = ctx.local.exec_dbs.unwrap_or_default();
+            dbs[usize::from(db)].unwrap_or(DROPPED)
+        }
+        Db::Table(table) => table,
+    };
+    let keys = spec.key_positions(&args);
+    hashes.extend(keys.map(|at| guard.hash(args.get(at).unwrap_or_default())));
+    let permit = match admit(ctx, guard, call, spec, &args, hashes)? {
+        Ok(permit) => permit,
+        Err(text) => return Ok(Called::Replied(error(&text))),
+    };
+    let (table, mut out) = (ctx.table, Vec::new());
+    ctx.client.protocol = if resp3 {
+        Protocol::Resp3
+    } else {
+        Protocol::Resp2
+    };
+    if ctx.shared.commands.gate() & global::MONITORED != 0 {
+        monitor::feed_script(ctx.shared, ctx.client, spec, &args);
+    }
+    let mut inner = Context {
+        args,
+        permit,
+        spec,
+        client: &mut *ctx.client,
+        out: &mut out,
+        shared: ctx.shared,
+        local: &mut *ctx.local,
+        table,
+        locked: true,
+    };
+    inner.run_in_script(guard, hashes)?;
+    if spec.name == "publish" && out.first() == Some(&b':') {
+        let receivers = ctx.shared.pubsub.receivers(args.get(1).unwrap_or_default());
+        out = format!(":{receivers}\r\n").into_bytes();
+    }
+    Ok(Called::Replied(out))
+}
+
+/// The checks of one command. `Err` inside: the text of the error.
+fn admit(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    call: &Call<'_>,
+    spec: &'static Spec,
+    args: &Args<'_>,
+    hashes: &[KeyHash],
+) -> Result<Result<Permit, String>, Failure> {
+    if spec.is_refused() {
+        let Some(reason) = refusal(spec) else {
+            return Ok(Err(
+                "ERR This Redis command is not allowed from script".to_owned()
+            ));
+        };
+        return Ok(Err(reason));
+    }
+    if !may_call(spec) {
+        return Ok(Err(
+            "ERR This Redis command is not allowed from script".to_owned()
+        ));
+    }
+    let permit = match Permit::check(spec, args, ctx.client, ctx.table, ctx.shared) {
+        Ok(permit) => permit,
+        Err(Refusal::LogIn) => return Ok(Err(permit::NO_AUTH.to_owned())),
+        Err(Refusal::Denied(denied)) => {
+            acl::note_denied(ctx.shared, ctx.client, spec, args, denied, "lua");
+            audit::record(ctx.shared, ctx.client, spec, args, Audited::Denied);
+            let user = ctx.client.user_name();
+            let text = permit::denial_text(denied, user, spec);
+            let text = text.strip_prefix("NOPERM ").unwrap_or(&text);
+            return Ok(Err(format!("NOPERM ACL failure in script: {text}")));
+        }
+    };
+    if call.read_only && spec.has(flag::WRITE | flag::MAY_REPLICATE) {
+        let text = "ERR Write commands are not allowed from read-only scripts.";
+        return Ok(Err(text.to_owned()));
+    }
+    let allows_oom = call.flags.declared;
+    // Behind its first write the commit refuses all of it, or nothing.
+    let is_first = guard.draft_mut().is_none_or(|draft| draft.is_empty());
+    if spec.has(flag::DENYOOM) && !allows_oom && is_first && guard.is_full() {
+        let text = "OOM command not allowed when used memory > 'maxmemory'.";
+        ctx.shared.note_if_full("OOM", text);
+        return Ok(Err(text.to_owned()));
+    }
+    if spec.is_audited(ctx.local.audited) {
+        audit::record(ctx.shared, ctx.client, spec, args, Audited::Allowed);
+    }
+    match place(ctx, guard, spec, args, hashes) {
+        Ok(()) => Ok(Ok(permit)),
+        // The script, which has had no effect, waits for the owner and runs again.
+        Err(NotServed::NotNow(text)) => Err(Failure::NotNow(text)),
+        Err(NotServed::Refused(text)) if text.starts_with("CROSSSLOT") => {
+            Ok(Err(CROSS_SLOT.into()))
+        }
+        Err(NotServed::Refused(_)) => Ok(Err(NON_LOCAL.into())),
+    }
+}
+
+/// Runs the script as a step of EXEC, whose draft the guard has. If the script cannot end, nothing
+/// of the EXEC is done.
+fn run_in_exec(ctx: &mut Context<'_>, guard: &mut Guard<'_>, call: &Call<'_>) -> Done {
+    let took_max = match guard.is_alone() {
+        true => ALONE_MAX,
+        false => IN_ONE_GO_MAX,
+    };
+    if ctx.local.scripts_took >= took_max {
+        let abandoned = Abandoned::Failed(TOO_LONG_IN_EXEC.into());
+        ctx.local.abandoned.get_or_insert(abandoned);
+        return ctx.null();
+    }
+    let (started, before) = (clock::thread_time(), ctx.local.scripts_took);
+    let slice = ctx.local.scripts.first_slice();
+    let (mut running, _) = begin(ctx, call, slice)?;
+    let ended = loop {
+        match drive(ctx, guard, call, (&mut running, slice)) {
+            Ok(Driven::Suspended) if before + clock::thread_time() - started < took_max => {}
+            Ok(Driven::Suspended) => break Err(Abandoned::Failed(TOO_LONG_IN_EXEC.into())),
+            Ok(Driven::NeedsTable(db)) => break Err(Abandoned::NeedsTable(db)),
+            Ok(Driven::Ended(outcome)) => break Ok(outcome),
+            Err(failure) => {
+                let text = failure.text();
+                let failed = || match failure.is_too_long() || failure.is_damaged() {
+                    true => Abandoned::Failed(scripts::aborted(&text).into()),
+                    false => Abandoned::Failed(text.into()),
+                };
+                break Err(Abandoned::of(&failure).unwrap_or_else(failed));
+            }
+        }
+    };
+    end_run(ctx, &mut running);
+    ctx.local.scripts_took = before + clock::thread_time() - started;
+    match ended {
+        Ok(outcome) => answer(ctx, &outcome),
+        Err(abandoned) => {
+            ctx.local.abandoned.get_or_insert(abandoned);
+            ctx.null()?;
+        }
+    }
+    Ok(())
+}

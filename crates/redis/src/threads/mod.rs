@@ -1,0 +1,12 @@
+//! Messages between the threads of a server, and the parts of a thread that others see.
+
+pub(crate) mod background;
+pub(crate) mod clients;
+pub(crate) mod commits;
+pub(crate) mod mailbox;
+pub(crate) mod watch;
+
+pub use background::Background;
+pub use clients::ClientRecord;
+pub use mailbox::{Invalid, Lost, Message};
+pub use watch::Running;

@@ -1,0 +1,403 @@
+//! CLIENT TRACKING and its like: keys that a client has in its own cache.
+//!
+//! **Invariants**
+//! - T1: a client is remembered under the keys of a request before the request reads
+//!   ([`Context::track`], tracking::table::I1). Those of a script that was suspended are remembered
+//!   again before it is committed ([`Context::track_again`]): keys that had to leave the registry
+//!   meanwhile were invalidated before its reply.
+//! - T2: [`begin`] and [`end`] alone change `Client::tracking`, its gate and its entry in the
+//!   registry (`tracking::table`) together.
+//! - T3: a client that begins to read a key does not hear of a change before, under the same guard
+//!   or in the same script, because it reads the changed value (`Guard::begin_read`). Libraries
+//!   answer an invalidation by a script that writes the key and reads it: without T3 they would do
+//!   so for ever.
+//! - T4: a script or EXEC that runs again on a new draft begins to read its keys again: before its
+//!   first read, the client is forgotten under the keys where only its run before has remembered it
+//!   ([`Context::untrack`]). When its request has ended there are none ([`Client::end_caching`]).
+
+use super::client::{ClientTracking, Scope};
+use super::table::{Limits, PREFIX_BYTES};
+use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
+use crate::command::key_access::KeyAccess;
+use crate::command::spec::{Access, Spec, flag};
+use crate::shared::Shared;
+use crate::state::client::{Client, gate, shown};
+use duramen_engine::Draft;
+use duramen_wire::resp::number::parse_integer;
+use std::collections::BTreeSet;
+use std::ops::Bound;
+use std::sync::Arc;
+
+/// Maximum bytes of one client's prefixes, each counted with [`PREFIX_BYTES`] more.
+const PREFIXES_BYTES_MAX: usize = 1 << 20;
+/// Maximum bytes of a prefix. Each write looks for prefixes of each length.
+const PREFIX_LEN_MAX: usize = 256;
+
+/// The options of CLIENT TRACKING.
+#[derive(Default)]
+struct Options<'a> {
+    redirect: Option<u64>,
+    broadcast: bool,
+    opt_in: bool,
+    opt_out: bool,
+    no_loop: bool,
+    prefixes: Vec<&'a [u8]>,
+}
+
+fn parse<'a>(ctx: &Context<'a>) -> Result<Options<'a>, Failure> {
+    let mut options = Options::default();
+    let mut rest = ctx.args.skip(3).into_iter();
+    while let Some(option) = rest.next() {
+        match option.to_ascii_lowercase().as_slice() {
+            b"redirect" if rest.len() > 0 => {
+                if options.redirect.is_some() {
+                    return Err(Failure::Text(
+                        "ERR A client can only redirect to a single other client",
+                    ));
+                }
+                let id = rest.next().and_then(parse_integer);
+                options.redirect = Some(target(ctx, id.ok_or(NOT_AN_INTEGER)?)?);
+            }
+            b"bcast" => options.broadcast = true,
+            b"optin" => options.opt_in = true,
+            b"optout" => options.opt_out = true,
+            b"noloop" => options.no_loop = true,
+            b"prefix" if rest.len() > 0 => options.prefixes.extend(rest.next()),
+            _ => return Err(SYNTAX),
+        }
+    }
+    Ok(options)
+}
+
+/// The client that gets the invalidations: of the same user, because it gets messages that it has
+/// not asked for.
+fn target(ctx: &Context<'_>, id: i64) -> Result<u64, Failure> {
+    let user = ctx.client.record().text().user_id;
+    let found = u64::try_from(id).ok().and_then(|id| ctx.shared.client(id));
+    let found = found.filter(|it| it.text().user_id == user);
+    found.map(|record| record.id).ok_or(Failure::Text(
+        "ERR The client ID you want redirect to does not exist",
+    ))
+}
+
+/// Whether the options agree with each other and with those of before.
+fn check(options: &Options<'_>, before: Option<&ClientTracking>) -> Done {
+    let was = |scope| before.is_some_and(|before| before.scope == scope);
+    let problem = if !options.broadcast && !options.prefixes.is_empty() {
+        "ERR PREFIX option requires BCAST mode to be enabled"
+    } else if before.is_some() && was(Scope::Broadcast) != options.broadcast {
+        "ERR You can't switch BCAST mode on/off before disabling tracking for this client, and then \
+         re-enabling it with a different mode."
+    } else if options.broadcast && (options.opt_in || options.opt_out) {
+        "ERR OPTIN and OPTOUT are not compatible with BCAST"
+    } else if options.opt_in && options.opt_out {
+        "ERR You can't specify both OPTIN mode and OPTOUT mode"
+    } else if options.opt_in && was(Scope::OptOut) || options.opt_out && was(Scope::OptIn) {
+        "ERR You can't switch OPTIN/OPTOUT mode before disabling tracking for this client, and then \
+         re-enabling it with a different mode."
+    } else {
+        return Ok(());
+    };
+    Err(Failure::Text(problem))
+}
+
+/// The set's element that is a prefix of `text`, or of which `text` is one.
+fn overlapping<'s>(set: &'s BTreeSet<Arc<[u8]>>, text: &[u8]) -> Option<&'s Arc<[u8]>> {
+    let next = set.range::<[u8], _>((Bound::Included(text), Bound::Unbounded));
+    let before = set.range::<[u8], _>((Bound::Unbounded, Bound::Excluded(text)));
+    let next = next.take(1).find(|next| next.starts_with(text));
+    // None of the set is a prefix of another: between a prefix of `text` and `text` there is none.
+    next.or_else(|| before.rev().take(1).find(|before| text.starts_with(before)))
+}
+
+/// Adds the given prefixes to those of before.
+fn join(prefixes: &[&[u8]], before: &BTreeSet<Arc<[u8]>>) -> Result<BTreeSet<Arc<[u8]>>, Failure> {
+    let mut added = BTreeSet::new();
+    for prefix in prefixes {
+        let shown = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
+        let overlap = |one: &[u8], which, other: &[u8]| {
+            Failure::from(format!(
+                "ERR Prefix '{}' overlaps with {which} prefix '{}'. Prefixes for a single client must \
+                 not overlap.",
+                shown(one),
+                shown(other)
+            ))
+        };
+        if prefix.len() > PREFIX_LEN_MAX {
+            return Err(Failure::from(format!(
+                "ERR a prefix can have {PREFIX_LEN_MAX} bytes, this one has {}",
+                prefix.len()
+            )));
+        }
+        if let Some(other) = overlapping(before, prefix) {
+            return Err(overlap(prefix, "an existing", other));
+        }
+        if let Some(earlier) = overlapping(&added, prefix) {
+            return Err(overlap(earlier, "another provided", prefix));
+        }
+        added.insert(Arc::from(*prefix));
+    }
+    if prefixes.is_empty() && before.is_empty() {
+        added.insert(Arc::from(&b""[..]));
+    }
+    added.extend(before.iter().cloned());
+    let bytes = added.iter().map(|prefix| PREFIX_BYTES + prefix.len());
+    if bytes.sum::<usize>() > PREFIXES_BYTES_MAX {
+        return Err(Failure::from(format!(
+            "ERR too many prefixes: those of one client can take {PREFIXES_BYTES_MAX} bytes, with \
+             {PREFIX_BYTES} more for each"
+        )));
+    }
+    Ok(added)
+}
+
+/// CLIENT TRACKING.
+pub(crate) fn tracking(ctx: &mut Context<'_>) -> Done {
+    let options = parse(ctx)?;
+    match ctx.arg(2).to_ascii_lowercase().as_slice() {
+        b"on" => begin(ctx, &options)?,
+        b"off" => end(ctx.shared, ctx.client),
+        _ => return Err(SYNTAX),
+    }
+    ctx.ok()
+}
+
+fn begin(ctx: &mut Context<'_>, options: &Options<'_>) -> Done {
+    let before = ctx.client.tracking.as_deref();
+    check(options, before)?;
+    let scope = match options {
+        Options {
+            broadcast: true, ..
+        } => Scope::Broadcast,
+        Options { opt_in: true, .. } => Scope::OptIn,
+        Options { opt_out: true, .. } => Scope::OptOut,
+        _ => Scope::Read,
+    };
+    let known = BTreeSet::new();
+    let known = before.map_or(&known, |before| &before.prefixes);
+    let prefixes = match scope {
+        Scope::Broadcast => join(&options.prefixes, known)?,
+        _ => BTreeSet::new(),
+    };
+    let (client, thread) = (ctx.client.id(), ctx.client.record().thread);
+    let is_new = before.is_none();
+    if is_new {
+        ctx.shared.track(client, thread)?;
+    }
+    let registry = &ctx.shared.tracking;
+    let limits = ctx.tracking_limits();
+    if !registry.add_prefixes((client, thread), prefixes.iter(), limits) {
+        if is_new {
+            registry.end(client, [].iter());
+        }
+        return Err(Failure::from(format!(
+            "ERR too many prefixes: those of all clients can take {} bytes, with {PREFIX_BYTES} \
+             more for each",
+            limits.bytes
+        )));
+    }
+    ctx.client.set_tracking(Some(ClientTracking {
+        scope,
+        no_loop: options.no_loop,
+        redirect: options.redirect,
+        prefixes,
+        ..ClientTracking::default()
+    }));
+    Ok(())
+}
+
+/// The client tracks no more.
+pub(crate) fn end(shared: &Shared, client: &mut Client) {
+    if let Some(tracking) = client.tracking.take() {
+        let prefixes = tracking.prefixes.iter();
+        shared.tracking.end(client.id(), prefixes);
+        client.set_tracking(None);
+    }
+}
+
+pub(crate) fn caching(ctx: &mut Context<'_>) -> Done {
+    let Some(tracking) = ctx.client.tracking.as_deref_mut() else {
+        return Err(Failure::Text(
+            "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or \
+             OPTOUT mode enabled",
+        ));
+    };
+    match (ctx.args.get(2), tracking.scope) {
+        (Some(how), Scope::OptIn) if how.eq_ignore_ascii_case(b"yes") => tracking.caching = true,
+        (Some(how), Scope::OptOut) if how.eq_ignore_ascii_case(b"no") => tracking.caching = true,
+        (Some(how), _) if how.eq_ignore_ascii_case(b"yes") => {
+            return Err(Failure::Text(
+                "ERR CLIENT CACHING YES is only valid when tracking is enabled in OPTIN mode.",
+            ));
+        }
+        (Some(how), _) if how.eq_ignore_ascii_case(b"no") => {
+            return Err(Failure::Text(
+                "ERR CLIENT CACHING NO is only valid when tracking is enabled in OPTOUT mode.",
+            ));
+        }
+        _ => return Err(SYNTAX),
+    }
+    ctx.ok()
+}
+
+pub(crate) fn getredir(ctx: &mut Context<'_>) -> Done {
+    let tracking = ctx.client.tracking.as_deref();
+    ctx.integer(shown_redirect(tracking))
+}
+
+/// As replies show it: -1 = the client does not track, 0 = it gets its invalidations itself.
+fn shown_redirect(tracking: Option<&ClientTracking>) -> i64 {
+    tracking.map_or(-1, |it| it.redirect.unwrap_or_default() as i64)
+}
+
+pub(crate) fn trackinginfo(ctx: &mut Context<'_>) -> Done {
+    let tracking = ctx.client.tracking.take();
+    let mut flags = vec![if tracking.is_some() { "on" } else { "off" }];
+    if let Some(tracking) = tracking.as_deref() {
+        match (tracking.scope, tracking.caching) {
+            (Scope::Read, _) => {}
+            (Scope::Broadcast, _) => flags.push("bcast"),
+            (Scope::OptIn, false) => flags.push("optin"),
+            (Scope::OptIn, true) => flags.extend(["optin", "caching-yes"]),
+            (Scope::OptOut, false) => flags.push("optout"),
+            (Scope::OptOut, true) => flags.extend(["optout", "caching-no"]),
+        }
+        flags.extend(tracking.no_loop.then_some("noloop"));
+        flags.extend(tracking.is_broken.then_some("broken_redirect"));
+    }
+    let redirect = shown_redirect(tracking.as_deref());
+    let prefixes = tracking.iter().flat_map(|it| &it.prefixes);
+    let mut reply = ctx.reply();
+    reply.map(3);
+    reply.bulk(b"flags");
+    reply.set(flags.len());
+    flags.iter().for_each(|flag| reply.bulk(flag.as_bytes()));
+    reply.bulk(b"redirect");
+    reply.integer(redirect);
+    reply.bulk(b"prefixes");
+    reply.array(prefixes.clone().count());
+    prefixes.for_each(|prefix| reply.bulk(prefix));
+    ctx.client.tracking = tracking;
+    Ok(())
+}
+
+impl Context<'_> {
+    fn tracking_limits(&mut self) -> Limits {
+        let config = self.local.config(self.shared);
+        Limits::new(config.tracked_keys_max, config.memory_bytes)
+    }
+
+    /// Whether the keys that the client reads now are remembered.
+    fn remembers(&self) -> bool {
+        let tracking = self.client.tracking.as_ref();
+        tracking.is_some_and(|it| it.remembers())
+    }
+
+    /// T1: the client tracks, and the command is about to run.
+    #[cold]
+    pub(crate) fn track(&mut self, access: &mut Access<'_, '_>) -> Done {
+        // A script reads by its commands.
+        let reads = self.spec.has(flag::READONLY) && !self.spec.has(flag::SCRIPTING);
+        if !self.remembers() || !reads {
+            return Ok(());
+        }
+        if self.shared.commands.db_of(self.table).is_none() {
+            return Ok(()); // its writes are not told of (`Shared::keys_written`)
+        }
+        let draft_reads = match access {
+            Access::Guarded(guard) => guard.draft_reads(),
+            _ => None,
+        };
+        if draft_reads == Some(0) {
+            self.untrack();
+        }
+        let limits = self.tracking_limits();
+        let client = (self.client.id(), self.client.record().thread);
+        let (tracking, threads) = (&self.shared.tracking, &self.shared.threads);
+        let own = &mut self.client.tracking;
+        for (n, position) in self.spec.key_positions(&self.args).enumerate() {
+            let key = self.args.get(position).unwrap_or_default();
+            if !KeyAccess::of(self.spec, &self.args, n).is_of_key() {
+                continue;
+            }
+            let remember = || {
+                let is_new = tracking.remember(threads, client, key, limits);
+                if let (true, Some(_), Some(own)) = (is_new, draft_reads, own.as_deref_mut()) {
+                    own.new_keys.push(key.into());
+                }
+                is_new
+            };
+            match access {
+                Access::Guarded(guard) => guard.begin_read(client.0, key, remember)?, // T3
+                _ => {
+                    tracking.remember(threads, client, key, limits);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// T1: the client's script was suspended, and is about to be committed.
+    #[cold]
+    pub(crate) fn track_again(&mut self, draft: &mut Draft) {
+        if !self.remembers() {
+            return;
+        }
+        let limits = self.tracking_limits();
+        let client = (self.client.id(), self.client.record().thread);
+        let (tracking, threads) = (&self.shared.tracking, &self.shared.threads);
+        let own = &mut self.client.tracking;
+        draft.remember_again(&mut |key| {
+            let is_new = tracking.remember(threads, client, key, limits);
+            if let (true, Some(own)) = (is_new, own.as_deref_mut()) {
+                own.new_keys.push(key.into());
+            }
+            is_new
+        });
+    }
+
+    /// T4
+    fn untrack(&mut self) {
+        let client = self.client.id();
+        if let Some(own) = &mut self.client.tracking {
+            for key in std::mem::take(&mut own.new_keys) {
+                self.shared.tracking.take_back(client, &key);
+            }
+        }
+    }
+}
+
+impl Client {
+    /// T2
+    fn set_tracking(&mut self, tracking: Option<ClientTracking>) {
+        let is = |scope| tracking.as_ref().is_some_and(|it| it.scope == scope);
+        self.gate &= !gate::TRACKS;
+        if tracking.is_some() {
+            self.gate |= gate::TRACKS;
+        }
+        self.show(shown::TRACKS, tracking.is_some());
+        self.show(shown::BROADCASTS, is(Scope::Broadcast));
+        self.show(shown::BROKEN_REDIRECT, false);
+        let redirect = shown_redirect(tracking.as_ref());
+        self.record().show_redirect(redirect);
+        self.tracking = tracking.map(Box::new);
+    }
+
+    /// Its number, if it does not want to hear of its own changes.
+    pub(crate) fn origin(&self) -> Option<u64> {
+        let tracking = self.tracking.as_ref()?;
+        tracking.no_loop.then(|| self.id())
+    }
+
+    /// Its request has run or was refused: `CLIENT CACHING` was for that one. A request of CLIENT
+    /// changes nothing, and a transaction is one request.
+    #[cold]
+    pub(crate) fn end_caching(&mut self, spec: Option<&Spec>) {
+        let is_of_client = spec.is_some_and(|spec| spec.container() == Some("client"));
+        let in_multi = self.in_multi();
+        if let Some(tracking) = &mut self.tracking {
+            tracking.new_keys = Vec::new(); // T4
+            tracking.caching &= is_of_client || in_multi;
+        }
+    }
+}

@@ -1,0 +1,797 @@
+//! MULTI, EXEC, DISCARD, WATCH, UNWATCH.
+//!
+//! EXEC resolves the queued requests again, finds all their keys (following `SELECT`), and locks
+//! them together with the watched keys. If a request affects a whole table, EXEC enters the store
+//! exclusively instead. Under the locks it compares the watched keys' stamps, then runs the queue
+//! in one guard. No other client sees a part of it. A queue whose keys are not known before it has
+//! run (scripts, SORT by patterns) locks nothing, and runs on a draft (`drafted`); so does one that
+//! takes long, in slices (`slices`). So does a queue that may make a value longer than it may be:
+//! if it does, nothing of the queue is done.
+//!
+//! In a cluster EXEC determines the owner of all keys under its guard, before it locks them
+//! (routing::R1), independent of the checks when the requests were queued. The locks keep the
+//! owner from changing.
+
+pub(crate) mod queue;
+mod slice;
+mod slices;
+mod sound;
+mod steps;
+pub(crate) mod watches;
+
+use crate::command::context::{Context, Done, Failure};
+use crate::command::drafted::{self, KeyPlace};
+use crate::command::permit::Permit;
+use crate::command::room::Planner;
+use crate::command::routing::{self, RouteSearch, UNSERVED};
+use crate::command::spec::{Access, Spec, flag};
+use crate::command::{KEYS_KEPT, databases, pause};
+use crate::monitor;
+use crate::pubsub::commands as pubsub;
+use crate::script::interpreters::{Abandoned, RESERVED_ROUND, aborted};
+use crate::shared::Shared;
+use crate::shared::commands::global;
+use crate::state::client::{Client, DROPPED, Db, Verdict, gate, shown};
+use duramen_base::ids::{Level, TabletsVersion};
+use duramen_engine::{Draft, Error, Guard, KeyHash, Room, Session, TableId};
+use duramen_node::View;
+use duramen_wire::resp::Args;
+use queue::{Step, Transaction};
+use slice::{SLICE, Slice, Stops};
+pub(crate) use slices::ExecRun;
+use sound::{check_written, targets, warm_alone};
+use std::time::{Duration, Instant};
+use steps::{run_steps, table_of};
+use watches::{WATCHED_BYTES_MAX, WATCHED_MAX, Watched, Watches};
+
+pub(crate) fn multi(ctx: &mut Context<'_>) -> Done {
+    if ctx.client.in_multi() {
+        return Err(Failure::Text("ERR MULTI calls can not be nested"));
+    }
+    ctx.client.gate |= gate::MULTI;
+    ctx.client.transactions += 1;
+    ctx.client.show(shown::MULTI, true);
+    ctx.client.transaction = Some(ctx.local.spare.begin());
+    ctx.ok()
+}
+
+pub(crate) fn discard(ctx: &mut Context<'_>) -> Done {
+    if !ctx.client.in_multi() {
+        return Err(Failure::Text("ERR DISCARD without MULTI"));
+    }
+    ctx.client.end_transaction();
+    ctx.client.discards += 1;
+    ctx.ok()
+}
+
+pub(crate) fn watch(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    if ctx.client.in_multi() {
+        return Err(Failure::Text("ERR WATCH inside MULTI is not allowed"));
+    }
+    let view = ctx.view(guard);
+    ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
+        for (hash, key) in hashes.iter().zip(ctx.args.skip(1)) {
+            let (db, table) = (ctx.client.db, ctx.table);
+            if ctx.client.watched.has(table, key) {
+                continue;
+            }
+            let since = since(view.as_deref(), table, key, *hash);
+            if view.is_some() && since.is_none() {
+                // It has left since it was routed. EXEC could not tell that it changes elsewhere.
+                return Err(Failure::NotNow(UNSERVED));
+            }
+            let watched = Watched {
+                db,
+                exchanges: exchanges(ctx.shared, db),
+                stamp: guard.stamp(table, *hash, key)?,
+                since,
+            };
+            if !ctx.client.watched.add(table, key, watched) {
+                return Err(Failure::from(format!(
+                    "ERR more than {WATCHED_MAX} watched keys, or more than {WATCHED_BYTES_MAX} bytes of them"
+                )));
+            }
+        }
+        Ok(())
+    })?;
+    ctx.ok()
+}
+
+pub(crate) fn unwatch(ctx: &mut Context<'_>) -> Done {
+    ctx.client.watched = Watches::default();
+    ctx.ok()
+}
+
+/// The queued requests, ready to run.
+#[derive(Clone, Copy)]
+struct Queue<'t> {
+    transaction: &'t Transaction,
+    steps: &'t [Step],
+    /// Of the keys of all steps, in order.
+    hashes: &'t [KeyHash],
+}
+
+impl<'t> Queue<'t> {
+    /// The arguments of step `n`.
+    #[inline]
+    fn args(self, n: usize) -> Args<'t> {
+        self.transaction.queue.args(n, &[])
+    }
+
+    /// The steps with their arguments.
+    fn iter(self) -> impl Iterator<Item = (&'t Step, Args<'t>)> {
+        let steps = self.steps.iter().enumerate();
+        steps.map(move |(n, step)| (step, self.args(n)))
+    }
+
+    /// The keys whose data step `n` uses: no others are locked, or may be read under the locks
+    /// (transaction::T8).
+    fn data_of(self, n: usize) -> impl Iterator<Item = (TableId, KeyHash, &'t [u8])> {
+        let (step, args) = (self.steps.get(n), self.args(n));
+        let keys = step.map(|step| step.spec.data_positions(&args).zip(self.hashes_of(n)));
+        let table = step.map_or(DROPPED, |step| step.table);
+        let keys = keys.into_iter().flatten();
+        keys.map(move |(at, hash)| (table, *hash, args.get(at).unwrap_or_default()))
+    }
+
+    /// The hashes of the keys of step `n`.
+    fn hashes_of(self, n: usize) -> &'t [KeyHash] {
+        let start = self.steps.get(n).map_or(0, |step| step.hashes);
+        let next = self.steps.get(n + 1);
+        let end = next.map_or(self.hashes.len(), |next| next.hashes);
+        self.hashes.get(start..end).unwrap_or_default()
+    }
+}
+
+/// The steps before the script cannot be taken back, to run again when there is a table.
+const NO_TABLE: Failure = Failure::Text(
+    "ERR a script in a transaction selects a database that has no table yet, behind commands that change more than data",
+);
+
+/// How a run of the queue ended.
+enum Ran {
+    Done,
+    /// These keys were met, and some changed while it ran on a draft: nothing was done.
+    Again(Vec<KeyPlace>),
+    /// Nothing was done: a script uses this database, which has no table yet.
+    NeedsTable(u8),
+    /// Nothing was done: it takes long, and is to run in slices.
+    Long,
+    /// A slice is over.
+    Later,
+}
+
+/// How often EXEC looks up its tables again. Repeating is in vain if the client's own table is
+/// gone.
+const PREPARE_ATTEMPTS_MAX: u32 = 8;
+
+pub(crate) fn exec(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
+    let done = run_queue(ctx, access);
+    // Monitors see it behind the queued commands. It is shown again if its queue is still there.
+    if ctx.shared.commands.gate() & global::MONITORED != 0 && !ctx.client.in_multi() {
+        monitor::feed(ctx.shared, ctx.client, ctx.spec, &ctx.args);
+    }
+    done
+}
+
+fn run_queue(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
+    let queued = ctx.client.transaction.as_ref();
+    if queued.is_some_and(|queued| queued.has(flag::SUBSCRIBED)) {
+        pubsub::effects_first(ctx)?;
+    }
+    let watched = std::mem::take(&mut ctx.client.watched);
+    let Some(mut transaction) = ctx.client.end_transaction() else {
+        ctx.client.watched = watched;
+        return Err(Failure::Text("ERR EXEC without MULTI"));
+    };
+    if transaction.broken {
+        return Err(Failure::Text(
+            "EXECABORT Transaction discarded because of previous errors.",
+        ));
+    }
+    let Access::Session(session) = access else {
+        return Err(Failure::Text("ERR EXEC inside EXEC"));
+    };
+    let shown = Instant::now();
+    let mut attempts = 0;
+    let done = loop {
+        if slices::waits(ctx, session, &mut transaction)? {
+            break Err(Failure::GoesOn);
+        }
+        let began = Instant::now();
+        let needs = prepare(ctx.shared, ctx.client, &transaction)?;
+        ctx.local.exec_run = transaction.run.take();
+        let ran = run_pinned(ctx, session, &transaction, &watched, needs);
+        ctx.local.exec_dbs = None;
+        transaction.run = ctx.local.exec_run.take();
+        transaction.ran += began.elapsed();
+        attempts += 1;
+        let done = match ran {
+            Ok(Ran::Long) => {
+                transaction.sliced = true;
+                continue;
+            }
+            Ok(Ran::Later) => Err(Failure::GoesOn),
+            Ok(Ran::NeedsTable(_)) if transaction.acts => Err(NO_TABLE),
+            Ok(Ran::NeedsTable(db)) => {
+                databases::table_for(ctx.shared, ctx.client, db)?;
+                continue;
+            }
+            Ok(Ran::Again(keys)) => {
+                let ran = std::mem::take(&mut transaction.ran);
+                let keys = keys.iter().map(|(_, hash)| *hash);
+                match drafted::runs_at_once(ctx, &mut transaction.conflicts, ran, keys) {
+                    Ok(true) if shown.elapsed() < RESERVED_ROUND => continue,
+                    Ok(_) => Err(Failure::GoesOn),
+                    Err(failure) => Err(failure),
+                }
+            }
+            ran => ran.map(|_| ()),
+        };
+        // A table may be dropped between its preparation and the guard: then nothing was done.
+        let is_dropped = matches!(&done, Err(Failure::Engine(error)) if matches!(**error, Error::NoSuchTable(_)));
+        if !is_dropped || attempts >= PREPARE_ATTEMPTS_MAX {
+            break done;
+        }
+    };
+    if done
+        .as_ref()
+        .is_err_and(|failure| is_shown_again(ctx, failure))
+    {
+        // Nothing was done: EXEC is presented again, and continues from here.
+        ctx.client.resume_transaction(transaction, watched);
+    } else {
+        ctx.local.spare.end(transaction);
+    }
+    done.map_err(discarded)
+}
+
+/// Whether EXEC is presented again after this failure.
+fn is_shown_again(ctx: &Context<'_>, failure: &Failure) -> bool {
+    failure.is_moving()
+        || ctx.shared.membership().is_some() && failure.is_disk_failed()
+        || failure.cold().is_some()
+        || matches!(failure, Failure::GoesOn)
+}
+
+/// The reply to EXEC if it has failed.
+fn discarded(failure: Failure) -> Failure {
+    match failure {
+        Failure::Engine(error) if is_want_of_room(&error) || matches!(*error, Error::Damaged) => {
+            let why = Failure::Engine(error).text();
+            aborted(&why).into()
+        }
+        failure => failure,
+    }
+}
+
+/// Whether nothing of the transaction was done because there is no room for all of it.
+fn is_want_of_room(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::OutOfMemory { .. } | Error::GroupTooLarge { .. } | Error::DiskFull | Error::Crowded
+    )
+}
+
+fn run_pinned(
+    ctx: &mut Context<'_>,
+    session: &mut Session,
+    transaction: &Transaction,
+    watched: &Watches,
+    needs: QueueNeeds,
+) -> Result<Ran, Failure> {
+    let mut alone = needs.whole;
+    loop {
+        let mut guard = match alone {
+            true => session.pin_exclusive(),
+            false => session.pin(),
+        };
+        if pause::has_begun_for_queue(transaction, ctx.shared) {
+            return Err(Failure::GoesOn); // pause::P1
+        }
+        guard.rewrites(needs.little);
+        match run(ctx, &mut guard, transaction, watched, alone) {
+            // No memory to lock the keys: alone it needs no locks.
+            Err(Failure::Engine(error))
+                if needs.little && !alone && matches!(*error, Error::OutOfMemory { .. }) =>
+            {
+                alone = true;
+            }
+            ran => return ran,
+        }
+    }
+}
+
+/// The access to the store that a queue needs.
+#[derive(Clone, Copy)]
+struct QueueNeeds {
+    /// Exclusive access.
+    whole: bool,
+    /// No more memory than it gives back: it works when the store is full.
+    little: bool,
+}
+
+/// The queued requests with their commands.
+fn requests(transaction: &Transaction) -> impl Iterator<Item = (&'static Spec, Args<'_>)> {
+    let specs = transaction.specs.iter().enumerate();
+    specs.map(|(n, spec)| (*spec, transaction.queue.args(n, &[])))
+}
+
+/// Creates the tables that the queue will select, while no guard is held.
+fn prepare(
+    shared: &Shared,
+    client: &mut Client,
+    transaction: &Transaction,
+) -> Result<QueueNeeds, Failure> {
+    let needs = QueueNeeds {
+        // A run in vain could not be taken back.
+        whole: transaction.has(flag::WHOLE) || transaction.is_drafted() && transaction.acts,
+        little: !transaction.has(flag::DENYOOM) && !transaction.runs_scripts,
+    };
+    // In a cluster the coordinator creates tables.
+    if !transaction.names_dbs || shared.membership().is_some() {
+        return Ok(needs);
+    }
+    for (spec, args) in requests(transaction) {
+        if spec.name == "swapdb" {
+            databases::own_table(shared, client)?;
+        }
+        for db in dbs_of(spec, &args) {
+            databases::table_for(shared, client, db)?;
+        }
+    }
+    Ok(needs)
+}
+
+/// The databases that a request names. The command itself reports invalid ones.
+pub(crate) fn dbs_of(spec: &Spec, args: &Args<'_>) -> Vec<u8> {
+    let arg = |n: usize| args.get(n).unwrap_or_default();
+    let db = |text: &[u8]| databases::parse_db(text, Failure::Text("")).ok();
+    match spec.name {
+        "select" => db(arg(1)).into_iter().collect(),
+        "move" => db(arg(2)).into_iter().collect(),
+        "swapdb" => db(arg(1)).into_iter().chain(db(arg(2))).collect(),
+        "copy" => (3..args.len())
+            .filter(|n| arg(*n).eq_ignore_ascii_case(b"db"))
+            .filter_map(|n| db(arg(n + 1)))
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Locks the keys, compares the watched ones, runs the queue. `alone`: no other session is in the
+/// store, and nothing needs to be locked.
+fn run(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    transaction: &Transaction,
+    watched: &Watches,
+    alone: bool,
+) -> Result<Ran, Failure> {
+    let began = Instant::now();
+    // Under the guard: none of these tables is dropped before the guard ends.
+    ctx.local.exec_dbs = Some(ctx.shared.commands.tables());
+    ctx.table = table_of(ctx.client, ctx.local);
+    let view = ctx.view(guard);
+    let has_tls = ctx.client.has_tls();
+    let mut search = view.as_deref().map(|view| RouteSearch::new(view, has_tls));
+    let mut steps = ctx.local.spare.take_steps();
+    let mut locks = std::mem::take(&mut ctx.local.locks);
+    let own;
+    let hashes = match transaction.hashes() {
+        Some(hashes) => hashes,
+        None => {
+            own = hash_all(guard, transaction);
+            &own
+        }
+    };
+    locks.clear();
+    let tables = (&mut steps, &mut locks);
+    plan(ctx, guard, (transaction, hashes), tables, search.as_mut());
+    let queue = Queue {
+        transaction,
+        steps: &steps,
+        hashes,
+    };
+    let routed = search.map_or(Ok(()), RouteSearch::outcome);
+    let done = routed.map_err(Failure::from).and_then(|()| {
+        // A watched key of a dropped table has changed; there is nothing to lock.
+        let store = ctx.shared.store();
+        let alive = watched.iter().filter(|(table, ..)| store.has_table(*table));
+        let watched_keys = alive.map(|(table, key, _)| (table, guard.hash(key)));
+        let watched = (watched, view.as_deref());
+        if is_drafted(queue) {
+            let watched_keys: Vec<KeyPlace> = watched_keys.collect();
+            let planning = began.elapsed();
+            return run_drafted(ctx, guard, (queue, planning), (watched, &watched_keys));
+        }
+        if alone {
+            locks.clear();
+        } else {
+            locks.extend(watched_keys);
+            locks.sort_unstable();
+            locks.dedup();
+        }
+        run_locked(ctx, guard, queue, watched, &locks)
+    });
+    locks.clear();
+    locks.shrink_to(KEYS_KEPT);
+    ctx.local.locks = locks;
+    ctx.local.spare.keep_steps(steps);
+    done
+}
+
+/// `keys`: those to lock; none: there are none, or the queue is alone in the store.
+fn run_locked(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    queue: Queue<'_>,
+    (watched, view): (&Watches, Option<&View>),
+    keys: &[KeyPlace],
+) -> Result<Ran, Failure> {
+    let mut before = Level::Memory;
+    let mut is_long = false;
+    let may_stop = slices::may_be_drafted(queue, keys.is_empty());
+    let mut attempt = |ctx: &mut Context<'_>, guard: &mut Guard<'_>, room: &mut Room| {
+        warm(ctx, guard, queue, watched)?;
+        if changed(ctx.shared, guard, view, watched)? {
+            ctx.reply().null_array();
+            return Ok(());
+        }
+        (*room, is_long) = room_of(ctx, guard, queue, may_stop);
+        if is_long && may_stop {
+            *room = Room::default();
+            return Ok(());
+        }
+        check_written(guard, queue)?;
+        // Behind these two nothing fails for lack of room or of flash: all of it is done.
+        guard.set_aside(*room)?;
+        warm_alone(guard, queue)?;
+        if sets_config(queue) {
+            before = levels(ctx, &[], queue); // it may lower the level of what was written
+        }
+        is_long = !run_in_one_go(ctx, guard, queue, (keys.is_empty(), may_stop));
+        Ok(())
+    };
+    let done = match keys {
+        [] => attempt(ctx, guard, &mut Room::default()),
+        keys => ctx.locked_for_room(guard, keys, attempt),
+    };
+    let level = levels(ctx, keys, queue).max(before);
+    ctx.client.settle(guard, level);
+    done.map(|()| match is_long && may_stop {
+        true => Ran::Long,
+        false => Ran::Done,
+    })
+}
+
+/// Runs all steps. False: that takes long, and it has stopped before the first write; nothing was
+/// done. `alone`: no keys are locked.
+fn run_in_one_go(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    queue: Queue<'_>,
+    (alone, may_stop): (bool, bool),
+) -> bool {
+    let (start, effects, db) = (ctx.out.len(), ctx.client.effects.len(), ctx.client.db);
+    let stops = match may_stop && !queue.transaction.has(flag::WHOLE) {
+        true => Stops::BeforeWrites,
+        false => Stops::Never,
+    };
+    let slice = Slice::new((0, stops), SLICE, ctx, guard);
+    if run_steps(ctx, guard, queue, alone, slice) >= queue.steps.len() {
+        return true;
+    }
+    ctx.out.truncate(start);
+    ctx.client.effects.truncate(effects);
+    ctx.client.db = db;
+    ctx.local.room.exceeded = false;
+    false
+}
+
+/// Whether `CONFIG SET` is among the commands.
+fn sets_config(queue: Queue<'_>) -> bool {
+    let mut steps = queue.steps.iter();
+    queue.transaction.has(flag::ADMIN) && steps.any(|step| step.spec.name == "config|set")
+}
+
+/// The level of the whole transaction: the strictest of the levels of its tables and of those that
+/// its commands requested.
+fn levels(ctx: &mut Context<'_>, locks: &[KeyPlace], queue: Queue<'_>) -> Level {
+    let asked = ctx.client.asked_level.take().unwrap_or(Level::Memory);
+    let mut level = asked.max(ctx.level());
+    let mut last = ctx.table;
+    let of_steps = queue
+        .steps
+        .iter()
+        .flat_map(|step| [Some(step.table), step.target]);
+    let of_locks = locks.iter().map(|(table, _)| *table);
+    for table in of_steps.flatten().chain(of_locks) {
+        if table != last {
+            last = table;
+            level = level.max(ctx.local.level_of_table(ctx.shared, last));
+        }
+    }
+    // Commands on several databases.
+    let mut steps = queue.steps.iter();
+    let may_reach_all = queue.transaction.has(flag::WHOLE) || queue.transaction.names_dbs;
+    if may_reach_all && steps.any(|step| matches!(step.spec.name, "flushall" | "swapdb")) {
+        let tables: Vec<TableId> = databases::tables(ctx.shared).iter().map(|t| t.id).collect();
+        level = level.max(ctx.strictest(&tables));
+    }
+    level
+}
+
+/// Hashes the keys of all requests.
+#[cold]
+fn hash_all(guard: &Guard<'_>, transaction: &Transaction) -> Vec<KeyHash> {
+    let mut hashes = Vec::new();
+    for (spec, args) in requests(transaction) {
+        let keys = spec.key_positions(&args);
+        hashes.extend(keys.map(|at| guard.hash(args.get(at).unwrap_or_default())));
+    }
+    hashes
+}
+
+/// Finds the table in which each request will run, and the keys to lock; in a cluster, determines
+/// the owners of these keys.
+fn plan(
+    ctx: &Context<'_>,
+    guard: &Guard<'_>,
+    (transaction, hashes): (&Transaction, &[KeyHash]),
+    (planned, locks): (&mut Vec<Step>, &mut Vec<KeyPlace>),
+    mut search: Option<&mut RouteSearch<'_>>,
+) {
+    let mut table = ctx.table;
+    let mut number = match ctx.client.db {
+        Db::Number(db) => Some(db),
+        Db::Table(_) => None,
+    };
+    // SWAPDB exchanges them for the steps after it. A member of a cluster has one.
+    let selects = transaction.names_dbs && ctx.shared.membership().is_none();
+    let mut dbs = ctx.local.exec_dbs.filter(|_| selects);
+    let mut first = 0;
+    for (spec, args) in requests(transaction) {
+        let named = dbs.map_or_else(Vec::new, |_| dbs_of(spec, &args));
+        let behind = |db: &u8| dbs?[usize::from(*db)];
+        let other = named.last().and_then(behind);
+        planned.push(Step {
+            spec,
+            hashes: first,
+            table,
+            target: other,
+        });
+        let keys = hashes.get(first..first + spec.key_count(&args));
+        let keys = keys.unwrap_or_default();
+        first += keys.len();
+        for hash in keys {
+            guard.prefetch_bucket(table, *hash);
+        }
+        if spec.uses_data() {
+            locks.extend(keys.iter().map(|hash| (table, *hash)));
+        }
+        if let Some(search) = &mut search {
+            let routed = routing::table_of(spec, table, ctx.shared);
+            for (position, hash) in spec.key_positions(&args).zip(keys) {
+                search.key(routed, args.get(position).unwrap_or_default(), *hash);
+            }
+        }
+        let Some(dbs) = &mut dbs else {
+            continue;
+        };
+        let may = || Permit::check(spec, &args, ctx.client, table, ctx.shared);
+        if !ctx.client.is_unrestricted() && may().is_err() {
+            continue; // it will be refused
+        }
+        match (spec.name, other) {
+            ("select", Some(selected)) => {
+                table = selected;
+                number = named.last().copied();
+            }
+            ("swapdb", _) => {
+                if let [first, second] = named[..] {
+                    dbs.swap(first.into(), second.into());
+                }
+                if let Some(db) = number {
+                    table = dbs[usize::from(db)].unwrap_or(DROPPED);
+                }
+            }
+            // The copy gets another key, or goes to another table.
+            ("copy" | "move", Some(target)) => {
+                let at = if spec.name == "copy" { 2 } else { 1 };
+                locks.push((target, guard.hash(args.get(at).unwrap_or_default())));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether the keys of the steps are not known before they have run.
+fn is_drafted(queue: Queue<'_>) -> bool {
+    let transaction = queue.transaction;
+    transaction.sliced
+        || transaction.runs_scripts
+        || transaction.sorts_by_keys && !changes_database(queue)
+}
+
+/// Whether a step changes a whole database: a draft has no form for that.
+fn changes_database(queue: Queue<'_>) -> bool {
+    let mut steps = queue.steps.iter();
+    steps.any(|step| step.spec.has(flag::WHOLE) && step.spec.has(flag::WRITE))
+}
+
+/// Runs the steps on a draft, and commits it. `planning`: the time that their plan has taken.
+/// `watched_keys`: of those of `watched`, all whose tables are there.
+fn run_drafted(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    (queue, planning): (Queue<'_>, Duration),
+    ((watched, view), watched_keys): ((&Watches, Option<&View>), &[KeyPlace]),
+) -> Result<Ran, Failure> {
+    if changes_database(queue) {
+        return Err(Failure::Text(
+            "EXECABORT Transaction discarded because of: a script and a command that changes a whole database",
+        ));
+    }
+    warm(ctx, guard, queue, watched)?;
+    let (start, effects) = (ctx.out.len(), ctx.client.effects.len());
+    let (db, protocol, mode) = (ctx.client.db, ctx.client.protocol, ctx.client.mode());
+    let mut before = Level::Memory;
+    let mut is_watched_changed = changed(ctx.shared, guard, view, watched)?;
+    let mut draft = Box::new(Draft::new(0));
+    let mut ran = Ok(Ran::Again(Vec::new()));
+    if !is_watched_changed {
+        if sets_config(queue) {
+            before = levels(ctx, &[], queue); // it may lower the level of what is written
+        }
+        let Some((ended, list)) = slices::run(ctx, guard, (queue, planning))? else {
+            let asked = ctx.client.asked_level;
+            let level = levels(ctx, &[], queue);
+            ctx.client.asked_level = asked; // for the last slice
+            ctx.client.settle(guard, level);
+            return Ok(Ran::Later);
+        };
+        draft = ended;
+        let check = |ctx: &mut Context<'_>, guard: &Guard<'_>, view: Option<&View>| {
+            is_watched_changed = changed(ctx.shared, guard, view, watched)?;
+            Ok(!is_watched_changed)
+        };
+        ran =
+            match ctx.local.abandoned.take() {
+                Some(abandoned) => in_vain(abandoned),
+                None => drafted::commit(ctx, guard, (&draft, list), watched_keys, check).map(
+                    |committed| match committed {
+                        true => Ran::Done,
+                        false => Ran::Again(draft.keys()),
+                    },
+                ),
+            };
+    }
+    if let Ok(Ran::Done) = ran {
+        if guard.has_replaced() {
+            ctx.notify_replaced(guard.take_replaced(), effects);
+        }
+    } else {
+        ctx.out.truncate(start);
+        ctx.client.effects.truncate(effects);
+        ctx.client.db = db;
+        ctx.client.set_protocol(protocol);
+        ctx.local.room.exceeded = false;
+        let is_over = ran.as_ref().is_err_and(|why| Abandoned::of(why).is_none());
+        if is_over && ctx.client.mode().misleads(mode) {
+            ctx.client.verdict = Verdict::CloseAfterReply; // as hold::I4
+        }
+    }
+    if is_watched_changed {
+        ctx.reply().null_array();
+        ran = Ok(Ran::Done);
+    }
+    if let Ok(Ran::Done) = ran {
+        let level = levels(ctx, &draft.keys(), queue).max(before);
+        ctx.client.settle(guard, level);
+    }
+    ran
+}
+
+/// The end of a run on a draft that is not committed.
+fn in_vain(abandoned: Abandoned) -> Result<Ran, Failure> {
+    match abandoned {
+        Abandoned::Cold(cold) => Err(Error::Cold(cold).into()),
+        Abandoned::Moving => Err(Error::TryAgain.into()),
+        Abandoned::NeedsTable(db) => Ok(Ran::NeedsTable(db)),
+        Abandoned::Failed(text) => Err(Failure::Owned(text)),
+    }
+}
+
+/// Commands that may change the rights of the client.
+const CHANGES_RIGHTS: &[&str] = &["acl|setuser", "acl|deluser", "auth", "hello"];
+
+/// Whether a step may change the rights of the client: those of the steps behind it are not known.
+fn changes_rights(queue: Queue<'_>) -> bool {
+    let mut steps = queue.steps.iter();
+    queue.transaction.acts && steps.any(|step| CHANGES_RIGHTS.contains(&step.spec.name))
+}
+
+/// Maximum room for the writes of the transaction, and whether it has to run on a draft: it is
+/// planned to take long, or a value may become too long. `may_stop`: then it does so, and the plan
+/// ends as soon as that is known.
+fn room_of(ctx: &Context<'_>, guard: &Guard<'_>, queue: Queue<'_>, may_stop: bool) -> (Room, bool) {
+    let mut planner = Planner::new(guard);
+    let keeps_rights = !changes_rights(queue);
+    let plans_reads = slices::plans_reads(queue);
+    let mut read_bytes = 0;
+    for (n, (step, args)) in queue.iter().enumerate() {
+        if slice::writes(step.spec, &args) {
+            let may = || Permit::check(step.spec, &args, ctx.client, step.table, ctx.shared);
+            planner.is_certain = keeps_rights && (ctx.client.is_unrestricted() || may().is_ok());
+            let hashes = queue.hashes_of(n);
+            planner.add(step.spec, (&args, hashes), step.table, step.target);
+        } else if plans_reads && read_bytes <= slices::READ_BYTES_MAX {
+            for (table, hash, key) in queue.data_of(n) {
+                let found = guard.read(table, hash, key).ok().flatten();
+                read_bytes += found.map_or(0, |object| object.value.len());
+            }
+        }
+        let is_long = slices::is_long(queue, planner.written_bytes, read_bytes);
+        if may_stop && (is_long || planner.may_exceed) {
+            return (planner.room, true);
+        }
+    }
+    let is_long = slices::is_long(queue, planner.written_bytes, read_bytes);
+    (planner.room, is_long || planner.may_exceed)
+}
+
+/// cold::C1: no command of the transaction runs before all entries that it needs are in memory.
+/// Entries that leave memory while room is sought behind this are read again (engine::room::R5).
+fn warm(ctx: &mut Context<'_>, guard: &Guard<'_>, queue: Queue<'_>, watched: &Watches) -> Done {
+    if !ctx.local.has_tier() {
+        return Ok(());
+    }
+    let declared = (0..queue.steps.len()).flat_map(|n| queue.data_of(n));
+    let targets = targets(guard, queue);
+    let watched = watched
+        .iter()
+        .map(|(table, key, _)| (table, guard.hash(key), key));
+    ctx.warm(guard, declared.chain(targets).chain(watched))
+}
+
+/// The version since which this member serves a key; None: it does not, or it is in no cluster.
+fn since(view: Option<&View>, table: TableId, key: &[u8], hash: KeyHash) -> Option<TabletsVersion> {
+    view?.serves_since(table, hash.route(key))
+}
+
+/// Whether a watched key changed since it was watched. A key that another member served meanwhile
+/// may have changed.
+fn changed(
+    shared: &Shared,
+    guard: &Guard<'_>,
+    view: Option<&View>,
+    watched: &Watches,
+) -> Result<bool, Error> {
+    for (table, key, one) in watched.iter() {
+        if let Db::Number(db) = one.db
+            && (shared.commands.table(db) != Some(table)
+                || exchanges(shared, one.db) != one.exchanges)
+        {
+            // SWAPDB put another table there.
+            return Ok(true);
+        }
+        let hash = guard.hash(key);
+        if since(view, table, key, hash) != one.since {
+            return Ok(true);
+        }
+        match guard.stamp(table, hash, key) {
+            Ok(stamp) if one.stamp.still_holds(&stamp) => {}
+            Ok(_) | Err(Error::NoSuchTable(_)) => return Ok(true),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(false)
+}
+
+fn exchanges(shared: &Shared, db: Db) -> u64 {
+    match db {
+        Db::Number(db) => shared.commands.exchanges(db),
+        Db::Table(_) => 0,
+    }
+}

@@ -1,0 +1,205 @@
+//! The requests of a client between MULTI and EXEC, and the tables with which EXEC runs them.
+//!
+//! **Invariants**
+//! - Q1: a transaction of usual size allocates nothing: the thread keeps the tables of one that has
+//!   ended for the next one.
+//! - Q2: everything that EXEC decides from all commands together ([`Transaction::flags`] and
+//!   the fields behind it) is collected while they are queued.
+
+use super::slices::ExecRun;
+use crate::command::GROUP_KEYS;
+use crate::command::drafted::Conflicts;
+use crate::command::kinds::acts;
+use crate::command::spec::{Spec, flag};
+use crate::keyspace::sort;
+use duramen_config::heap;
+use duramen_engine::{KeyHash, TableId};
+use duramen_wire::resp::{Args, Requests};
+use std::time::Duration;
+
+/// The tables of a longer transaction are freed at its end.
+const KEPT_BYTES_MAX: usize = 16 << 10;
+
+/// Requests between MULTI and EXEC.
+#[derive(Default)]
+pub(crate) struct Transaction {
+    pub(crate) queue: Requests,
+    /// The command of each.
+    pub(crate) specs: Vec<&'static Spec>,
+    /// The hashes of all their keys, in order, unless `lacks_hashes`.
+    hashes: Vec<KeyHash>,
+    /// A request came without the hashes of its keys.
+    lacks_hashes: bool,
+    /// The flags that any of its commands has.
+    flags: u64,
+    /// A command selects or names databases.
+    pub(crate) names_dbs: bool,
+    /// A command changes more than data, and that cannot be taken back.
+    pub(crate) acts: bool,
+    /// A command runs a script.
+    pub(crate) runs_scripts: bool,
+    /// A SORT reads keys that its arguments do not name.
+    pub(crate) sorts_by_keys: bool,
+    /// Bytes of the queue, as `admit` counts them.
+    pub(crate) queued_bytes: usize,
+    /// Queued requests without keys, `SELECT` excluded.
+    pub(crate) without_keys: usize,
+    /// A queued request writes.
+    pub(crate) writes: bool,
+    /// A request was refused: EXEC will refuse all of them.
+    pub(crate) broken: bool,
+    /// The runs of EXEC that were in vain.
+    pub(crate) conflicts: Conflicts,
+    /// EXEC runs on a draft, and in slices unless it needs the whole store.
+    pub(crate) sliced: bool,
+    /// Its run that was suspended.
+    pub(crate) run: Option<Box<ExecRun>>,
+    /// The time of the slices of its run so far.
+    pub(crate) ran: Duration,
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        heap::freed(self.queued_bytes);
+    }
+}
+
+impl Transaction {
+    /// Adds a copy of a request. `hashes`: those of its keys, or none. Returns false, and adds
+    /// nothing, if the copies would exceed 2 GiB.
+    #[inline]
+    pub(crate) fn push(
+        &mut self,
+        spec: &'static Spec,
+        args: &Args<'_>,
+        hashes: &[KeyHash],
+    ) -> bool {
+        if !self.queue.push(*args) {
+            return false;
+        }
+        self.specs.push(spec);
+        self.flags |= spec.flags;
+        self.names_dbs |= spec.names_dbs();
+        self.acts |= acts(spec);
+        self.runs_scripts |= spec.has(flag::SCRIPTING) && spec.has_keys();
+        self.sorts_by_keys |= sort::reads_more_keys(spec, args);
+        self.hashes.extend_from_slice(hashes);
+        self.lacks_hashes |= hashes.len() != spec.key_count(args);
+        true
+    }
+
+    /// Whether any of its commands has one of these flags.
+    #[inline]
+    pub(crate) fn has(&self, flags: u64) -> bool {
+        self.flags & flags != 0
+    }
+
+    /// The hashes of the keys of all requests, in order, if they are known.
+    #[inline]
+    pub(crate) fn hashes(&self) -> Option<&[KeyHash]> {
+        (!self.lacks_hashes).then_some(&self.hashes)
+    }
+
+    /// Whether its keys are not known before it has run.
+    pub(crate) fn is_drafted(&self) -> bool {
+        self.runs_scripts || self.sorts_by_keys
+    }
+
+    /// The number of keys that it uses; `None`: some of its commands may take long, whatever their
+    /// keys.
+    pub(crate) fn keys(&self) -> Option<usize> {
+        let is_bounded = self.without_keys == 0 && !self.has(flag::SCRIPTING | flag::WHOLE);
+        self.hashes().filter(|_| is_bounded).map(<[KeyHash]>::len)
+    }
+
+    /// Whether EXEC may take longer than a group of requests, with this number of watched keys.
+    pub(crate) fn is_long(&self, watched: usize) -> bool {
+        let keys = self.keys();
+        self.has(flag::TIMED) || keys.is_none_or(|keys| keys + watched > GROUP_KEYS)
+    }
+
+    /// Drops all requests, and keeps the tables' memory.
+    fn clear(&mut self) {
+        let Transaction {
+            queue,
+            specs,
+            hashes,
+            lacks_hashes,
+            flags,
+            names_dbs,
+            acts,
+            runs_scripts,
+            sorts_by_keys,
+            queued_bytes,
+            without_keys,
+            writes,
+            broken,
+            conflicts,
+            sliced,
+            run,
+            ran,
+        } = self;
+        queue.clear();
+        specs.clear();
+        hashes.clear();
+        *conflicts = Conflicts::default();
+        (*run, *ran) = (None, Duration::ZERO);
+        (*flags, *queued_bytes, *without_keys) = (0, 0, 0);
+        for told in [
+            lacks_hashes,
+            names_dbs,
+            acts,
+            runs_scripts,
+            sorts_by_keys,
+            writes,
+            broken,
+            sliced,
+        ] {
+            *told = false;
+        }
+    }
+}
+
+/// A queued request, ready to run.
+pub(crate) struct Step {
+    pub(crate) spec: &'static Spec,
+    /// Start of its hashes in the list of all; they end where the next step's start.
+    pub(crate) hashes: usize,
+    /// The table that is selected when it runs.
+    pub(crate) table: TableId,
+    /// The table that COPY or MOVE writes to, if it names one.
+    pub(crate) target: Option<TableId>,
+}
+
+/// The tables that transactions of one thread use in turn (Q1).
+#[derive(Default)]
+pub(crate) struct Spare {
+    transaction: Option<Box<Transaction>>,
+    steps: Vec<Step>,
+}
+
+impl Spare {
+    /// An empty transaction.
+    pub(crate) fn begin(&mut self) -> Box<Transaction> {
+        self.transaction.take().unwrap_or_default()
+    }
+
+    /// The transaction has ended.
+    pub(crate) fn end(&mut self, mut transaction: Box<Transaction>) {
+        if transaction.queued_bytes <= KEPT_BYTES_MAX {
+            transaction.clear();
+            self.transaction = Some(transaction);
+        }
+    }
+
+    /// An empty table of steps.
+    pub(crate) fn take_steps(&mut self) -> Vec<Step> {
+        std::mem::take(&mut self.steps)
+    }
+
+    pub(crate) fn keep_steps(&mut self, mut steps: Vec<Step>) {
+        steps.clear();
+        steps.shrink_to(KEPT_BYTES_MAX / size_of::<Step>());
+        self.steps = steps;
+    }
+}

@@ -1,0 +1,84 @@
+//! The clock of one slice of EXEC: where a run of the queue stops (`slices`).
+
+use crate::command::context::Context;
+use crate::command::spec::{Spec, flag};
+use duramen_engine::Guard;
+use duramen_wire::resp::Args;
+use std::time::{Duration, Instant};
+
+/// The time of one slice: all suspended EXECs of a thread share it.
+pub(super) const SLICE: Duration = Duration::from_millis(2);
+/// A slice of less would cost as much as it does.
+pub(super) const SLICE_MIN: Duration = Duration::from_micros(200);
+/// The clock is looked at after so much work, or so many commands.
+const LOOK_EVERY_BYTES: u64 = 4 << 10;
+const LOOK_EVERY_STEPS: usize = 64;
+/// Where a run of the queue may stop.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stops {
+    Never,
+    /// Only before the first command that writes: nothing is taken back then.
+    BeforeWrites,
+    /// Between any two commands: it runs on a draft.
+    Anywhere,
+}
+
+/// One run of the queue, or a part of it.
+pub(super) struct Slice {
+    /// The first command.
+    pub(super) from: usize,
+    stops: Stops,
+    ends: Instant,
+    work: u64,
+    looked_at: usize,
+}
+
+impl Slice {
+    pub(super) fn new(
+        (from, stops): (usize, Stops),
+        time: Duration,
+        ctx: &Context<'_>,
+        guard: &Guard<'_>,
+    ) -> Slice {
+        Slice {
+            from,
+            stops,
+            ends: Instant::now() + time,
+            work: guard.met_bytes() + ctx.local.work,
+            looked_at: from,
+        }
+    }
+
+    /// Whether the run stops before this command. One command always runs.
+    pub(super) fn is_over(
+        &mut self,
+        (n, spec, args): (usize, &Spec, &Args<'_>),
+        ctx: &Context<'_>,
+        guard: &Guard<'_>,
+    ) -> bool {
+        if self.stops == Stops::BeforeWrites && writes(spec, args) {
+            self.stops = Stops::Never;
+        }
+        if self.stops == Stops::Never || n == self.from {
+            return false;
+        }
+        let work = guard.met_bytes() + ctx.local.work;
+        let is_due = self.stops == Stops::Anywhere
+            || work - self.work >= LOOK_EVERY_BYTES
+            || n - self.looked_at >= LOOK_EVERY_STEPS;
+        if !is_due {
+            return false;
+        }
+        (self.work, self.looked_at) = (work, n);
+        Instant::now() >= self.ends
+    }
+}
+
+/// Whether a request may write; SORT and its like do so if they name a key for their result.
+pub(super) fn writes(spec: &Spec, args: &Args<'_>) -> bool {
+    let stores = || spec.key_positions(args).nth(1).is_some();
+    match spec.name {
+        "sort" | "georadius" | "georadiusbymember" => stores(),
+        _ => spec.has(flag::WRITE),
+    }
+}

@@ -1,0 +1,152 @@
+//! The queued requests of EXEC, one after the other: rights, reply, limits of time and output.
+
+use super::Queue;
+use super::slice::Slice;
+use crate::access::audit::Outcome;
+use crate::access::{commands as acl, record as audit};
+use crate::command::context::Context;
+use crate::command::kinds::{only_answers, reports};
+use crate::command::spec::{Access, Spec};
+use crate::monitor;
+use crate::shared::commands::global;
+use crate::state::client::{Client, DROPPED, Db};
+use crate::state::local::Local;
+use duramen_config::clock;
+use duramen_engine::{Guard, KeyHash, TableId};
+use duramen_wire::resp::Args;
+use std::time::Duration;
+
+/// The commands of one EXEC that report the server's state, and those like them
+/// ([`may_take_long`]), may take this much of the thread's time together, as may those that empty
+/// databases. So one client does not keep its thread from the others for long: the last of them may
+/// take as long again.
+const REPORTS_IN_EXEC_MAX: Duration = Duration::from_millis(10);
+
+/// The table behind a database while this EXEC runs.
+fn in_exec(local: &Local, db: u8) -> Option<TableId> {
+    *local.exec_dbs.as_ref()?.get(usize::from(db))?
+}
+
+/// As [`Client::table`], while this EXEC runs.
+pub(super) fn table_of(client: &Client, local: &Local) -> TableId {
+    match client.db {
+        Db::Number(db) => in_exec(local, db).unwrap_or(DROPPED),
+        Db::Table(table) => table,
+    }
+}
+
+/// Whether the command has no keys, may take milliseconds, and is no walk over a table. It may
+/// begin if such commands of this EXEC have taken less than [`REPORTS_IN_EXEC_MAX`].
+fn may_take_long(spec: &Spec) -> bool {
+    let others = [
+        "flushall",
+        "flushdb",
+        "client|kill",
+        "config|resetstat",
+        "acl|log",
+    ];
+    !spec.has_keys() && (others.contains(&spec.name) || reports(spec))
+}
+
+/// Shows a step to monitors and to the audit log.
+fn show(ctx: &Context<'_>, spec: &'static Spec, args: &Args<'_>) {
+    if spec.is_audited(ctx.local.audited) {
+        let (shared, client) = (ctx.shared, &*ctx.client);
+        audit::record(shared, client, spec, args, Outcome::Allowed);
+    }
+    if ctx.shared.commands.gate() & global::MONITORED != 0 {
+        monitor::feed(ctx.shared, ctx.client, spec, args);
+    }
+}
+
+/// Runs a step. `taken`: the time of those before that may take long.
+fn run_step(
+    step: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    taken: &mut Duration,
+) {
+    if !may_take_long(step.spec) {
+        return step.run(Access::Guarded(guard), hashes);
+    }
+    if *taken > REPORTS_IN_EXEC_MAX {
+        return step.reply().error(
+            "ERR commands that empty databases or report on the server take too long in one transaction",
+        );
+    }
+    let since = clock::thread_time();
+    step.run(Access::Guarded(guard), hashes);
+    *taken += clock::thread_time().saturating_sub(since);
+}
+
+/// Runs steps from `slice.from` on; returns the number of the first one that has not run. `alone`:
+/// no keys are locked.
+pub(super) fn run_steps(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    queue: Queue<'_>,
+    alone: bool,
+    mut slice: Slice,
+) -> usize {
+    let start = ctx.out.len();
+    if slice.from == 0 {
+        ctx.reply().array(queue.steps.len());
+    }
+    ctx.local.in_exec = true;
+    ctx.local.walked = 0;
+    let mut taken = Duration::ZERO;
+    let begun = ctx.local.meter.begin_inner();
+    let mut next = queue.steps.len();
+    for (n, step) in queue.steps.iter().enumerate().skip(slice.from) {
+        let args = queue.args(n);
+        if slice.is_over((n, step.spec, &args), ctx, guard) {
+            next = n;
+            break;
+        }
+        if ctx.local.abandoned.is_some() {
+            break; // nothing of it will be done
+        }
+        if ctx.local.room.exceeded && only_answers(step.spec) {
+            continue; // no client will see its reply
+        }
+        if alone {
+            ctx.local.exec_dbs = Some(ctx.shared.commands.tables()); // SWAPDB may have run before
+        }
+        let table = table_of(ctx.client, ctx.local);
+        let Some(permit) = acl::permit_queued(ctx, (step.spec, &args), table) else {
+            continue;
+        };
+        if table != step.table && step.spec.name != "select" {
+            // Another table's keys are locked, and room was set aside for another one's values.
+            ctx.reply()
+                .error("ERR an earlier SELECT or SWAPDB of this transaction has failed");
+            continue;
+        }
+        show(ctx, step.spec, &args);
+        let mut inner = Context {
+            args,
+            permit,
+            spec: step.spec,
+            client: &mut *ctx.client,
+            out: &mut *ctx.out,
+            shared: ctx.shared,
+            local: &mut *ctx.local,
+            table,
+            locked: true,
+        };
+        run_step(&mut inner, guard, queue.hashes_of(n), &mut taken);
+        if ctx.local.room.is_exceeded_by(ctx.out) {
+            // The rest runs only for its effect (`Context::overflowed`).
+            ctx.out.truncate(start);
+        }
+    }
+    ctx.local.in_exec = false;
+    ctx.local.meter.end_inner(ctx.spec.number, begun);
+    // Every step counted itself; the group counts EXEC itself.
+    ctx.local
+        .counters(ctx.shared)
+        .commands
+        .add((next - slice.from) as u64);
+    debug_assert!(queue.steps.iter().all(|step| !step.spec.is_refused()));
+    next
+}

@@ -1,0 +1,371 @@
+//! Bits and bit fields of plain strings.
+
+use super::collection::{Write, plain};
+use crate::command::computed::computed_at_once;
+use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
+use crate::command::events::{EventName, SET};
+use duramen_base::limits::VALUE_BYTES_MAX;
+use duramen_config::EventClasses;
+use duramen_engine::{Decision, Guard, KeyHash};
+use duramen_types::bits::{self, Form, Operation, Overflow};
+use duramen_wire::resp::Args;
+use duramen_wire::resp::number::parse_integer;
+
+const SETBIT: EventName = (EventClasses::STRING, "setbit");
+const BAD_OFFSET: Failure = Failure::Text("ERR bit offset is not an integer or out of range");
+/// Redis's strings end at 512 MiB.
+const BITS_MAX: i64 = 1 << 32;
+
+/// A bit offset; `width`: `#n` counts in units of so many bits.
+fn parse_offset(text: &[u8], width: Option<u32>) -> Result<usize, Failure> {
+    let (text, factor) = match (text, width) {
+        ([b'#', rest @ ..], Some(width)) => (rest, i64::from(width)),
+        (text, _) => (text, 1),
+    };
+    let number = parse_integer(text).and_then(|number| number.checked_mul(factor));
+    let number = number.filter(|at| (0..BITS_MAX).contains(at));
+    number
+        .and_then(|at| usize::try_from(at).ok())
+        .ok_or(BAD_OFFSET)
+}
+
+/// Reads argument 1, a plain string.
+fn string<'g>(
+    ctx: &mut Context<'_>,
+    guard: &'g Guard<'_>,
+    hashes: &[KeyHash],
+) -> Result<Option<&'g [u8]>, Failure> {
+    let hash = hashes
+        .first()
+        .copied()
+        .unwrap_or_else(|| guard.hash(ctx.arg(1)));
+    let found = guard.read(ctx.table, hash, ctx.arg(1))?;
+    if found.is_none() {
+        ctx.notify_miss(ctx.arg(1));
+    }
+    plain(found)
+}
+
+pub(crate) fn getbit(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let at = parse_offset(ctx.arg(2), None)?;
+    let bit = string(ctx, guard, hashes)?.is_some_and(|value| bits::bit(value, at));
+    ctx.integer(bit.into())
+}
+
+/// Changes a string that has `bytes` bytes at least then. Equal bytes are no change.
+fn change<T>(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    bytes: usize,
+    mut run: impl FnMut(&mut [u8]) -> T,
+) -> Result<T, Failure> {
+    let (table, key) = (ctx.table, ctx.arg(1));
+    let hash = hashes.first().copied().unwrap_or_else(|| guard.hash(key));
+    let mut result = Err(Failure::TooLong);
+    let outcome = guard.update(table, hash, key, |found, scratch| {
+        let old = match plain(found) {
+            Ok(old) => old.unwrap_or_default(),
+            Err(failure) => {
+                result = Err(failure);
+                return Decision::Keep;
+            }
+        };
+        if bytes > VALUE_BYTES_MAX {
+            result = Err(Failure::TooLong);
+            return Decision::Keep;
+        }
+        scratch.extend_from_slice(old);
+        scratch.resize(old.len().max(bytes), 0);
+        result = Ok(run(scratch));
+        match found {
+            Some(_) if old == *scratch => Decision::Keep,
+            found => Decision::PutScratch {
+                expires_at_ms: found.and_then(|object| object.expires_at_ms),
+            },
+        }
+    })?;
+    ctx.notify_change(SETBIT, key, outcome);
+    result
+}
+
+pub(crate) fn setbit(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let at = parse_offset(ctx.arg(2), None)?;
+    let to = match ctx.arg(3) {
+        b"0" => false,
+        b"1" => true,
+        _ => return Err(Failure::Text("ERR bit is not an integer or out of range")),
+    };
+    let before = change(ctx, guard, hashes, at / 8 + 1, |value| {
+        bits::set_bit(value, at, to)
+    })?;
+    ctx.integer(before.into())
+}
+
+/// Whether BITCOUNT and BITPOS count in bits instead of bytes: argument `at`.
+fn parse_unit(ctx: &Context<'_>, at: usize) -> Result<bool, Failure> {
+    match ctx.args.get(at) {
+        None => Ok(false),
+        Some(unit) if unit.eq_ignore_ascii_case(b"bit") => Ok(true),
+        Some(unit) if unit.eq_ignore_ascii_case(b"byte") => Ok(false),
+        Some(_) => Err(SYNTAX),
+    }
+}
+
+/// The bits of a range from `start` to `end`, both included, as an end that is not.
+fn bit_range(start: i64, end: i64, in_bits: bool, bytes: usize) -> Option<(usize, usize)> {
+    let total = (bytes as i64) * if in_bits { 8 } else { 1 };
+    let from_end = |at: i64| {
+        if at < 0 {
+            at.saturating_add(total).max(0)
+        } else {
+            at
+        }
+    };
+    let (start, end) = (from_end(start), from_end(end).min(total - 1));
+    if start > end {
+        return None;
+    }
+    let (start, end) = (start as usize, end as usize + 1);
+    Some(if in_bits {
+        (start, end)
+    } else {
+        (start * 8, end * 8)
+    })
+}
+
+pub(crate) fn bitcount(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let (start, end) = match ctx.args.len() {
+        2 => (0, -1),
+        4 | 5 => (
+            parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)?,
+            parse_integer(ctx.arg(3)).ok_or(NOT_AN_INTEGER)?,
+        ),
+        _ => return Err(SYNTAX),
+    };
+    let in_bits = parse_unit(ctx, 4)?;
+    let value = string(ctx, guard, hashes)?.unwrap_or_default();
+    let is_empty = start < 0 && end < 0 && start > end;
+    let range = bit_range(start, end, in_bits, value.len()).filter(|_| !is_empty);
+    let count = range.map_or(0, |(start, end)| bits::count(value, start, end));
+    ctx.integer(count as i64)
+}
+
+pub(crate) fn bitpos(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let wanted = match parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)? {
+        0 => false,
+        1 => true,
+        _ => return Err(Failure::Text("ERR The bit argument must be 1 or 0.")),
+    };
+    if ctx.args.len() > 6 {
+        return Err(SYNTAX);
+    }
+    let number = |at: usize, otherwise| match ctx.args.get(at) {
+        Some(text) => parse_integer(text).ok_or(NOT_AN_INTEGER),
+        None => Ok(otherwise),
+    };
+    let (start, end) = (number(3, 0)?, number(4, -1)?);
+    let in_bits = parse_unit(ctx, 5)?;
+    let has_end = ctx.args.len() > 4;
+    let Some(value) = string(ctx, guard, hashes)? else {
+        return ctx.integer(if wanted { -1 } else { 0 });
+    };
+    let Some((first, last)) = bit_range(start, end, in_bits, value.len()) else {
+        return ctx.integer(-1);
+    };
+    match bits::position(value, wanted, first, last) {
+        Some(at) => ctx.integer(at as i64),
+        // Behind the end there are zeros, unless the range ends.
+        None if !wanted && !has_end => ctx.integer(value.len() as i64 * 8),
+        None => ctx.integer(-1),
+    }
+}
+
+/// Sources with the same result. A request may name a key any number of times: all but the first
+/// change nothing, and of `XOR` each two cancel out, but for their length.
+fn without_repeats(operation: Operation, mut sources: Vec<&[u8]>) -> Vec<&[u8]> {
+    let place = |source: &&[u8]| (source.as_ptr(), source.len());
+    sources.sort_unstable_by_key(place);
+    let repeats = sources.chunk_by(|one, other| place(one) == place(other));
+    let kept = repeats.flat_map(|same| {
+        let cancels = operation == Operation::Xor && same.len().is_multiple_of(2);
+        same.iter().take(if cancels { 2 } else { 1 })
+    });
+    kept.copied().collect()
+}
+
+pub(crate) fn bitop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let operation = match ctx.arg(1).to_ascii_lowercase().as_slice() {
+        b"and" => Operation::And,
+        b"or" => Operation::Or,
+        b"xor" => Operation::Xor,
+        b"not" => Operation::Not,
+        _ => return Err(SYNTAX),
+    };
+    if operation == Operation::Not && ctx.args.len() != 4 {
+        return Err(Failure::Text(
+            "ERR BITOP NOT must be called with a single source key.",
+        ));
+    }
+    computed_at_once(ctx, guard, hashes, |ctx, found| {
+        let mut sources = Vec::with_capacity(found.len());
+        for found in found.iter().skip(1) {
+            sources.push(plain(*found)?.unwrap_or_default());
+        }
+        let sources = without_repeats(operation, sources);
+        let value = bits::combine(operation, sources.into_iter());
+        ctx.integer(value.len() as i64)?;
+        let value = (!value.is_empty()).then_some(value);
+        Ok(vec![Write::result(0, value, false, SET)])
+    })
+}
+
+/// One step of BITFIELD.
+#[derive(Clone, Copy)]
+struct Step {
+    form: Form,
+    at: usize,
+    action: Action,
+    overflow: Overflow,
+}
+
+#[derive(Clone, Copy)]
+enum Action {
+    Get,
+    Set(i64),
+    Add(i64),
+}
+
+fn parse_form(text: &[u8]) -> Result<Form, Failure> {
+    let wrong = Failure::Text(
+        "ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is.",
+    );
+    let (is_signed, digits) = match text {
+        [b'i', rest @ ..] => (true, rest),
+        [b'u', rest @ ..] => (false, rest),
+        _ => return Err(wrong),
+    };
+    let most = if is_signed { 64 } else { 63 };
+    match parse_integer(digits).and_then(|bits| u32::try_from(bits).ok()) {
+        Some(bits) if (1..=most).contains(&bits) => Ok(Form { is_signed, bits }),
+        _ => Err(wrong),
+    }
+}
+
+fn parse_steps(args: &Args<'_>, only_get: bool) -> Result<Vec<Step>, Failure> {
+    let (mut steps, mut overflow) = (Vec::new(), Overflow::Wrap);
+    let mut rest = args.skip(2).into_iter();
+    let mut left = args.len() - 2;
+    while let Some(name) = rest.next() {
+        left -= 1;
+        let name = name.to_ascii_lowercase();
+        let needed = match name.as_slice() {
+            b"get" => 2,
+            b"set" | b"incrby" => 3,
+            b"overflow" => 1,
+            _ => return Err(SYNTAX),
+        };
+        if left < needed {
+            return Err(SYNTAX);
+        }
+        left -= needed;
+        let first = rest.next().unwrap_or_default();
+        if needed == 1 {
+            overflow = match first.to_ascii_lowercase().as_slice() {
+                b"wrap" => Overflow::Wrap,
+                b"sat" => Overflow::Saturate,
+                b"fail" => Overflow::Fail,
+                _ => return Err(Failure::Text("ERR Invalid OVERFLOW type specified")),
+            };
+            continue;
+        }
+        let form = parse_form(first)?;
+        let at = parse_offset(rest.next().unwrap_or_default(), Some(form.bits))?;
+        let mut number = || parse_integer(rest.next().unwrap_or_default()).ok_or(NOT_AN_INTEGER);
+        let action = match name.as_slice() {
+            b"get" => Action::Get,
+            b"set" => Action::Set(number()?),
+            _ => Action::Add(number()?),
+        };
+        steps.push(Step {
+            form,
+            at,
+            action,
+            overflow,
+        });
+    }
+    if only_get && steps.iter().any(|step| !matches!(step.action, Action::Get)) {
+        return Err(Failure::Text(
+            "ERR BITFIELD_RO only supports the GET subcommand",
+        ));
+    }
+    Ok(steps)
+}
+
+/// Bytes that a string has at least after BITFIELD with these arguments.
+pub(crate) fn bytes_of(args: &Args<'_>) -> usize {
+    let steps = parse_steps(args, false).unwrap_or_default(); // then it fails without effect
+    end_of(&steps).map_or(0, |end| end.div_ceil(8))
+}
+
+/// The end of the last field that is changed, in bits.
+fn end_of(steps: &[Step]) -> Option<usize> {
+    let changes = steps
+        .iter()
+        .filter(|step| !matches!(step.action, Action::Get));
+    changes.map(|step| step.at + step.form.bits as usize).max()
+}
+
+/// Runs one step on a string that is long enough; returns its reply.
+fn run_step(value: &mut [u8], step: &Step) -> Option<i128> {
+    let old = bits::field(value, step.form, step.at);
+    let (new, shows_old) = match step.action {
+        Action::Get => return Some(old),
+        Action::Set(to) if step.form.is_signed => (i128::from(to), true),
+        Action::Set(to) => (i128::from(to as u64), true),
+        Action::Add(by) => (old + i128::from(by), false),
+    };
+    let new = bits::fit(new, step.form, step.overflow)?;
+    bits::set_field(value, step.form, step.at, new);
+    Some(if shows_old { old } else { new })
+}
+
+fn run_steps(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    only_get: bool,
+) -> Done {
+    let steps = parse_steps(&ctx.args, only_get)?;
+    let results: Vec<Option<i128>> = match end_of(&steps) {
+        Some(end) => change(ctx, guard, hashes, end.div_ceil(8), |value| {
+            steps.iter().map(|step| run_step(value, step)).collect()
+        })?,
+        None => {
+            let value = string(ctx, guard, hashes)?.unwrap_or_default();
+            let field = |step: &Step| Some(bits::field(value, step.form, step.at));
+            steps.iter().map(field).collect()
+        }
+    };
+    let mut reply = ctx.reply();
+    reply.array(results.len());
+    for result in results {
+        match result {
+            Some(number) => reply.integer(number as i64),
+            None => reply.null(),
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn bitfield(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    run_steps(ctx, guard, hashes, false)
+}
+
+pub(crate) fn bitfield_ro(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+) -> Done {
+    run_steps(ctx, guard, hashes, true)
+}

@@ -1,0 +1,396 @@
+//! Commands that wait for elements: BLPOP, BRPOP, BLMOVE, BRPOPLPUSH, BLMPOP, BZPOPMIN, BZPOPMAX,
+//! BZMPOP.
+//!
+//! **Mechanism.** Such a command takes elements as its sister that does not wait. If there are
+//! none, it enters the queues of its keys, looks once more, and parks its client
+//! (`Failure::Blocks`). A write of one of the keys, the end of its time, CLIENT UNBLOCK, or a
+//! change of the served slots shows the request again, and it begins anew. So all checks of a
+//! request are made at that moment, and it has had no effect before.
+//!
+//! **Reserved keys.** If the first key with elements is reserved by another client, the request is
+//! shown again until the reservation ends. Meanwhile it keeps its places in the queues of all its
+//! keys, so that no later client comes before it. The price: those behind it in the queue of
+//! another key get nothing from there so long, though that key may have elements.
+//!
+//! **Invariants**
+//! - B1: the entries of a request in the queues are those of its client's `KeyWait`. It leaves the
+//!   queues when it is answered, in whatever way, and when its client is closed.
+//! - B2: the order of steps of waiters::W1 and waiters::W2 is in [`Context::take_or_wait`] alone.
+
+use super::collection::{parse_keys, parse_pop_count};
+use super::float::Float;
+use super::list::{self, parse_end};
+use super::zset::{self, parse_side};
+use crate::blocking::key_wait::KeyWait;
+use crate::command::context::{Context, Done, Failure, SYNTAX};
+use crate::threads::clients::key_wait_state as state;
+use duramen_base::planted::{Bug, has_bug};
+use duramen_base::waiters::WaitKey;
+use duramen_config::clock;
+use duramen_engine::{Guard, KeyHash};
+use duramen_types::Type;
+use duramen_types::list::End;
+use std::sync::atomic::Ordering;
+
+/// Most keys that a client waits for at once: their entries in the queues take some 190 bytes
+/// each.
+const KEYS_MAX: usize = 16_384;
+
+/// Milliseconds in the units of [`Float::Fixed`].
+const UNITS_PER_MS: i128 = 100_000_000_000_000;
+
+/// The wait of a command.
+pub(crate) struct WaitFor {
+    /// The type of the values that it waits for.
+    pub(crate) kind: Type,
+    /// Only the first of the request's keys is waited for.
+    pub(crate) first_key_alone: bool,
+    /// It takes nothing, so all such waiters see the same elements.
+    pub(crate) only_reads: bool,
+    /// In milliseconds of the server's clock; 0: for ever.
+    pub(crate) deadline_ms: u64,
+    /// Writes the reply when nothing came in time.
+    pub(crate) late: fn(&mut Context<'_>),
+}
+
+/// The end of a wait in seconds, as Redis reads it.
+fn parse_timeout(guard: &Guard<'_>, text: &[u8]) -> Result<u64, Failure> {
+    const OUT_OF_RANGE: Failure = Failure::Text("ERR timeout is out of range");
+    let number =
+        Float::parse(text).ok_or(Failure::Text("ERR timeout is not a float or out of range"))?;
+    let timeout_ms = match number {
+        Float::Fixed(units) => {
+            let whole = units.div_euclid(UNITS_PER_MS);
+            whole + i128::from(units.rem_euclid(UNITS_PER_MS) != 0)
+        }
+        // Saturates; it is no NaN.
+        Float::Binary(seconds) => (seconds * 1_000.0).ceil() as i128,
+    };
+    if timeout_ms > i128::from(i64::MAX) {
+        return Err(OUT_OF_RANGE);
+    }
+    let timeout_ms =
+        u64::try_from(timeout_ms).map_err(|_| Failure::Text("ERR timeout is negative"))?;
+    match timeout_ms {
+        0 => Ok(0),
+        // As in Redis: the time of its end must be representable.
+        _ if timeout_ms > i64::MAX as u64 - guard.now_ms() => Err(OUT_OF_RANGE),
+        _ => Ok(clock::now_ms().saturating_add(timeout_ms)),
+    }
+}
+
+fn write_null_array(ctx: &mut Context<'_>) {
+    ctx.reply().null_array();
+}
+
+impl Context<'_> {
+    /// Runs a command that takes elements, or waits until there are some. `take` takes them and
+    /// replies, but not from the keys whose places in the last argument are false; it returns
+    /// whether there were any, and is called again if there were none.
+    pub(crate) fn take_or_wait(
+        &mut self,
+        guard: &mut Guard<'_>,
+        hashes: &[KeyHash],
+        wait: &WaitFor,
+        mut take: impl FnMut(
+            &mut Context<'_>,
+            &mut Guard<'_>,
+            &[KeyHash],
+            &[bool],
+        ) -> Result<bool, Failure>,
+    ) -> Done {
+        if let Some(failure) = self.begin_look() {
+            self.client.end_key_wait(self.shared, true);
+            return match failure {
+                state::UNBLOCKED_WITH_ERROR => Err(Failure::Text(
+                    "UNBLOCKED client unblocked via CLIENT UNBLOCK",
+                )),
+                _ => {
+                    (wait.late)(self);
+                    Ok(())
+                }
+            };
+        }
+        let deadline_ms = match &self.client.key_wait {
+            Some(known) => known.deadline_ms,
+            None => wait.deadline_ms,
+        };
+        let keys = self.wait_keys(guard, hashes, wait);
+        loop {
+            let may_take = self.may_take(&keys);
+            match take(self, guard, hashes, &may_take) {
+                Ok(true) => {
+                    // It has not looked at the keys behind the one that it took from.
+                    self.client.end_key_wait(self.shared, keys.len() > 1);
+                    return Ok(());
+                }
+                Ok(false) => {}
+                Err(failure) => {
+                    self.put_off(&failure, deadline_ms);
+                    return Err(failure);
+                }
+            }
+            if self.local.in_exec || deadline_ms > 0 && clock::now_ms() >= deadline_ms {
+                self.client.end_key_wait(self.shared, false);
+                (wait.late)(self);
+                return Ok(());
+            }
+            let entered = self.client.key_wait.as_ref();
+            if entered.is_some_and(|known| known.ticket.is_some()) {
+                self.note_place(guard, hashes);
+                let state = &self.client.record().key_wait;
+                state.store(state::WAITS, Ordering::Relaxed);
+                return Err(Failure::Blocks);
+            }
+            self.enter(&keys, wait, deadline_ms)?;
+        }
+    }
+
+    /// Begins a look of a request that may wait already. `Some`: its wait has ended in this way,
+    /// and it takes nothing any more.
+    fn begin_look(&mut self) -> Option<u8> {
+        let known = self.client.key_wait.as_mut()?;
+        if known.table != self.table {
+            known.leave(self.shared, true); // after SWAPDB
+        }
+        if let Some(ticket) = known.ticket {
+            self.shared.waiters.look(ticket, &known.keys);
+        }
+        let is_late = known.is_late();
+        let state = &self.client.record().key_wait;
+        match state.swap(state::NONE, Ordering::Relaxed) {
+            state::UNBLOCKED_WITH_ERROR => Some(state::UNBLOCKED_WITH_ERROR),
+            state::UNBLOCKED_IN_TIME => Some(state::UNBLOCKED_IN_TIME),
+            _ => is_late.then_some(state::UNBLOCKED_IN_TIME),
+        }
+    }
+
+    /// The request has failed or is shown again: it has not looked at everything. Until then its
+    /// wait may be ended, and its time goes on, also if it has entered no queue yet.
+    fn put_off(&mut self, failure: &Failure, deadline_ms: u64) {
+        let is_first = self.client.key_wait.is_none() && !self.local.in_exec;
+        if is_first && matches!(failure, Failure::GoesOn) {
+            self.client.key_wait = Some(Box::new(KeyWait {
+                deadline_ms,
+                table: self.table,
+                ticket: None,
+                keys: Vec::new(),
+                places: Vec::new(),
+                last_ids: Vec::new(),
+            }));
+        }
+        if let Some(known) = &self.client.key_wait {
+            if let Some(ticket) = known.ticket {
+                self.shared.waiters.put_off(ticket, &known.keys);
+            }
+            let state = &self.client.record().key_wait;
+            state.store(state::WAITS, Ordering::Relaxed);
+        }
+    }
+
+    /// The keys that are waited for, in the order of the request; some may be equal.
+    fn wait_keys(&self, guard: &Guard<'_>, hashes: &[KeyHash], wait: &WaitFor) -> Vec<WaitKey> {
+        let most = if wait.first_key_alone { 1 } else { usize::MAX };
+        let positions = self.spec.key_positions(&self.args).take(most);
+        let keys = positions.enumerate().map(|(n, at)| {
+            let hash = hashes.get(n).copied();
+            WaitKey {
+                table: self.table.0,
+                hash: hash.unwrap_or_else(|| guard.hash(self.arg(at))).number(),
+                kind: wait.kind as u8,
+            }
+        });
+        keys.collect()
+    }
+
+    /// waiters::W4, for each key. The elements of a key that EXEC finds were not offered to waiters
+    /// yet, as in Redis.
+    fn may_take(&self, keys: &[WaitKey]) -> Vec<bool> {
+        if self.local.in_exec {
+            return Vec::new();
+        }
+        let ticket = self.client.key_wait.as_ref().and_then(|known| known.ticket);
+        let waiters = &self.shared.waiters;
+        keys.iter()
+            .map(|key| waiters.is_first(ticket, *key))
+            .collect()
+    }
+
+    fn enter(&mut self, keys: &[WaitKey], wait: &WaitFor, deadline_ms: u64) -> Done {
+        let mut keys = keys.to_vec();
+        keys.sort_unstable();
+        keys.dedup();
+        if keys.len() > KEYS_MAX {
+            return Err(
+                format!("ERR a client can wait for {KEYS_MAX} different keys at most").into(),
+            );
+        }
+        let waiters = &self.shared.waiters;
+        let (client, thread) = (self.client.id(), self.client.record().thread);
+        let ticket = waiters.ticket(client, thread as u32, wait.only_reads);
+        waiters.enter(ticket, &keys);
+        self.client.key_wait = Some(Box::new(KeyWait {
+            deadline_ms,
+            table: self.table,
+            ticket: Some(ticket),
+            keys,
+            places: Vec::new(),
+            last_ids: Vec::new(),
+        }));
+        Ok(())
+    }
+
+    /// In a cluster: notes since when this member serves each of the keys, which are in one slot.
+    fn note_place(&mut self, guard: &Guard<'_>, hashes: &[KeyHash]) {
+        if self.shared.membership().is_none() {
+            return;
+        }
+        // Not a newer view: the look was made under this one.
+        let view = self.local.views.last();
+        let positions = self.spec.key_positions(&self.args).enumerate();
+        let places = positions.map(|(n, at)| {
+            let key = self.arg(at);
+            let hash = hashes.get(n).copied().unwrap_or_else(|| guard.hash(key));
+            let route = hash.route(key);
+            (route, view.serves_since(self.table, route))
+        });
+        let most = match has_bug(Bug::FirstKeyIsAll) {
+            true => 1,
+            false => usize::MAX,
+        };
+        let places = places.take(most).collect();
+        if let Some(known) = &mut self.client.key_wait {
+            known.places = places;
+        }
+    }
+}
+
+fn pop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash], end: End) -> Done {
+    let wait = WaitFor {
+        kind: Type::List,
+        first_key_alone: false,
+        only_reads: false,
+        deadline_ms: parse_timeout(guard, ctx.arg(ctx.args.len() - 1))?,
+        late: write_null_array,
+    };
+    ctx.take_or_wait(guard, hashes, &wait, |ctx, guard, hashes, may_take| {
+        list::take_first(ctx, guard, hashes, (end, 1), may_take, |ctx, key, items| {
+            let mut reply = ctx.reply();
+            reply.array(2);
+            reply.bulk(key);
+            reply.bulk(items.first().map_or(&[], Vec::as_slice));
+        })
+    })
+}
+
+pub(crate) fn blpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    pop(ctx, guard, hashes, End::Head)
+}
+
+pub(crate) fn brpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    pop(ctx, guard, hashes, End::Tail)
+}
+
+fn move_item(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    ends: (End, End),
+    timeout: &[u8],
+) -> Done {
+    let in_exec = ctx.local.in_exec;
+    let wait = WaitFor {
+        kind: Type::List,
+        first_key_alone: true,
+        only_reads: false,
+        deadline_ms: parse_timeout(guard, timeout)?,
+        late: match in_exec {
+            true => |ctx| ctx.reply().null(),
+            false => write_null_array,
+        },
+    };
+    ctx.take_or_wait(guard, hashes, &wait, |ctx, guard, hashes, may_take| {
+        list::try_move(ctx, guard, hashes, ends, may_take)
+    })
+}
+
+pub(crate) fn blmove(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let ends = (parse_end(ctx.arg(3))?, parse_end(ctx.arg(4))?);
+    move_item(ctx, guard, hashes, ends, ctx.arg(5))
+}
+
+pub(crate) fn brpoplpush(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    move_item(ctx, guard, hashes, (End::Tail, End::Head), ctx.arg(3))
+}
+
+/// Parses the number of keys of BLMPOP and BZMPOP, argument 2.
+fn parse_numkeys(ctx: &Context<'_>) -> Result<usize, Failure> {
+    let too_few = Failure::Text("ERR numkeys should be greater than 0");
+    parse_keys(ctx, 2, too_few, SYNTAX)
+}
+
+pub(crate) fn blmpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let deadline_ms = parse_timeout(guard, ctx.arg(1))?;
+    let keys = parse_numkeys(ctx)?;
+    let end = parse_end(ctx.args.get(3 + keys).ok_or(SYNTAX)?)?;
+    let wanted = parse_pop_count(ctx, 4 + keys)?;
+    let wait = WaitFor {
+        kind: Type::List,
+        first_key_alone: false,
+        only_reads: false,
+        deadline_ms,
+        late: write_null_array,
+    };
+    ctx.take_or_wait(guard, hashes, &wait, |ctx, guard, hashes, may_take| {
+        let which = (end, wanted);
+        list::take_first(ctx, guard, hashes, which, may_take, list::write_popped)
+    })
+}
+
+fn zpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash], highest: bool) -> Done {
+    let wait = WaitFor {
+        kind: Type::SortedSet,
+        first_key_alone: false,
+        only_reads: false,
+        deadline_ms: parse_timeout(guard, ctx.arg(ctx.args.len() - 1))?,
+        late: write_null_array,
+    };
+    ctx.take_or_wait(guard, hashes, &wait, |ctx, guard, hashes, may_take| {
+        let which = (highest, 1);
+        zset::take_first(ctx, guard, hashes, which, may_take, |ctx, key, popped| {
+            let mut reply = ctx.reply();
+            reply.array(3);
+            reply.bulk(key);
+            for (member, score) in popped {
+                reply.bulk(member);
+                reply.double(*score);
+            }
+        })
+    })
+}
+
+pub(crate) fn bzpopmin(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    zpop(ctx, guard, hashes, false)
+}
+
+pub(crate) fn bzpopmax(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    zpop(ctx, guard, hashes, true)
+}
+
+pub(crate) fn bzmpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let deadline_ms = parse_timeout(guard, ctx.arg(1))?;
+    let keys = parse_numkeys(ctx)?;
+    let highest = parse_side(ctx.args.get(3 + keys).ok_or(SYNTAX)?)?;
+    let wanted = parse_pop_count(ctx, 4 + keys)?;
+    let wait = WaitFor {
+        kind: Type::SortedSet,
+        first_key_alone: false,
+        only_reads: false,
+        deadline_ms,
+        late: write_null_array,
+    };
+    ctx.take_or_wait(guard, hashes, &wait, |ctx, guard, hashes, may_take| {
+        let which = (highest, wanted);
+        zset::take_first(ctx, guard, hashes, which, may_take, zset::write_popped)
+    })
+}

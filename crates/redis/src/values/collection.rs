@@ -1,0 +1,689 @@
+//! Typed values under the keys of a request: reading them, changing one, changing several at one
+//! instant.
+//!
+//! - C1: a change of a collection is one write of its key, and keeps the expiry; a collection that
+//!   is stored as a result has none. A collection without elements is removed.
+//! - C2: a command on a type refuses a value of another type, before it has any effect.
+
+use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
+use crate::command::events::{DEL, EventName, NEW};
+use crate::command::routing::AGAIN_MS;
+use crate::command::spec::{Spec, flag};
+use crate::keyspace::scan;
+use crate::state::client::{Client, Verdict};
+use duramen_base::glob::Pattern;
+use duramen_config::clock;
+use duramen_engine::{Decision, Error, Guard, KeyHash, Object, Outcome, Room};
+use duramen_types::{Part, Parts, Text, Type, count};
+use duramen_wire::resp::number::parse_integer;
+use duramen_wire::resp::{Encoder, Room as ReplyRoom};
+
+pub(crate) const WRONG_TYPE: Failure =
+    Failure::Text("WRONGTYPE Operation against a key holding the wrong kind of value");
+const NOT_POSITIVE: Failure = Failure::Text("ERR value is out of range, must be positive");
+
+impl From<duramen_types::Error> for Failure {
+    #[cold]
+    fn from(error: duramen_types::Error) -> Failure {
+        match error {
+            duramen_types::Error::WrongType => WRONG_TYPE,
+            duramen_types::Error::Full => Failure::Full,
+            error => format!("ERR {error}").into(),
+        }
+    }
+}
+
+/// The part of a value that a change sees and replaces.
+pub(crate) struct Root<'p, 's> {
+    old: Option<&'p [u8]>,
+    new: &'s mut Vec<u8>,
+    change: Change,
+}
+
+#[derive(Clone, Copy)]
+enum Change {
+    Keep,
+    Put,
+    Remove,
+}
+
+impl<'p> Parts<'p> for Root<'p, '_> {
+    fn get(&self, _: Part) -> Option<&'p [u8]> {
+        self.old
+    }
+
+    fn put(&mut self, _: Part) -> &mut Vec<u8> {
+        self.change = Change::Put;
+        self.new.clear();
+        self.new
+    }
+
+    fn remove(&mut self, _: Part) {
+        self.change = Change::Remove;
+    }
+}
+
+/// The bytes of a typed value; fails for a plain string (C2).
+pub(crate) fn typed(found: Option<Object<'_>>) -> Result<Option<&[u8]>, Failure> {
+    match found {
+        None => Ok(None),
+        Some(object) if object.is_typed => Ok(Some(object.value)),
+        Some(_) => Err(WRONG_TYPE),
+    }
+}
+
+/// As [`typed`], for a command that waits for values of this type. As in Redis, a client that waits
+/// already waits on if a value of another type is there.
+pub(crate) fn awaited<'v>(
+    client: &Client,
+    found: Option<Object<'v>>,
+    kind: Type,
+) -> Result<Option<&'v [u8]>, Failure> {
+    let value = typed(found);
+    let is_other = match &value {
+        Ok(value) => value.is_some_and(|value| value.first() != Some(&(kind as u8))),
+        Err(_) => true,
+    };
+    match is_other && client.waits_for_key() {
+        true => Ok(None),
+        false => value,
+    }
+}
+
+/// The bytes of a plain string; fails for a typed value (C2).
+#[inline]
+pub(crate) fn plain(found: Option<Object<'_>>) -> Result<Option<&[u8]>, Failure> {
+    match found {
+        None => Ok(None),
+        Some(object) if !object.is_typed => Ok(Some(object.value)),
+        Some(_) => Err(WRONG_TYPE),
+    }
+}
+
+/// Reads the request's only key, a typed value.
+pub(crate) fn read<'g>(
+    ctx: &mut Context<'_>,
+    guard: &'g Guard<'_>,
+    hashes: &[KeyHash],
+) -> Result<Option<&'g [u8]>, Failure> {
+    let [hash, ..] = hashes else { return Ok(None) };
+    let key = ctx.only_key();
+    let found = guard.read(ctx.table, *hash, key)?;
+    let counters = ctx.local.counters(ctx.shared);
+    match found {
+        Some(_) => counters.keyspace_hits.add(1),
+        None => {
+            counters.keyspace_misses.add(1);
+            ctx.notify_miss(ctx.only_key());
+        }
+    }
+    typed(found)
+}
+
+/// Changes the request's only key, a typed value; `event`: that of a change. `run` may be called
+/// again, so it must reset its own state.
+pub(crate) fn change<T>(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    event: EventName,
+    run: impl FnMut(&mut Context<'_>, &mut Root<'_, '_>) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let (done, outcome) = change_silently(ctx, guard, hashes, run)?;
+    ctx.notify_change(event, ctx.only_key(), outcome);
+    Ok(done)
+}
+
+/// As [`change`], without an event: returns the outcome, so that the caller can tell of it.
+pub(crate) fn change_silently<T>(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    mut run: impl FnMut(&mut Context<'_>, &mut Root<'_, '_>) -> Result<T, Failure>,
+) -> Result<(T, Outcome), Failure> {
+    let (table, key) = (ctx.table, ctx.only_key());
+    let hash = hashes.first().copied().unwrap_or_else(|| guard.hash(key));
+    let mut result = Err(SYNTAX);
+    let outcome = guard.update(table, hash, key, |found, scratch| {
+        let mut change = Change::Keep;
+        result = typed(found).and_then(|old| {
+            let mut root = Root {
+                old,
+                new: scratch,
+                change,
+            };
+            let done = run(ctx, &mut root)?;
+            change = root.change;
+            Ok(done)
+        });
+        match change {
+            Change::Keep => Decision::Keep,
+            Change::Remove => Decision::Remove,
+            Change::Put => Decision::PutTyped {
+                expires_at_ms: found.and_then(|object| object.expires_at_ms),
+            },
+        }
+    })?;
+    Ok((result?, outcome))
+}
+
+/// The new value of one of the request's keys.
+pub(crate) struct Write {
+    /// Number of the key, in the order of key positions.
+    key: usize,
+    /// `None`: it is removed.
+    value: Option<Vec<u8>>,
+    is_typed: bool,
+    /// Where the expiry is taken from; `None`: it has none.
+    expires_at_ms: Option<u64>,
+    events: WriteEvents,
+}
+
+/// The events of a write.
+#[derive(Clone, Copy)]
+enum WriteEvents {
+    /// Of a change, if there is one. A key without a value has the event of its removal, too.
+    Change([Option<EventName>; 2]),
+    /// Of a new value; a key without one has the event of its removal alone.
+    Result(EventName),
+}
+
+impl WriteEvents {
+    fn add(self, ctx: &mut Context<'_>, key: &[u8], outcome: Outcome) {
+        if !ctx.has_events() || outcome.before == outcome.after {
+            return;
+        }
+        match self {
+            WriteEvents::Change([first, second]) => {
+                let events: Vec<EventName> = first.into_iter().chain(second).collect();
+                ctx.add_change(&events, key, outcome);
+            }
+            WriteEvents::Result(_) if outcome.after.is_none() => ctx.notify(DEL, key),
+            WriteEvents::Result(event) => {
+                if outcome.before.is_none() {
+                    ctx.notify(NEW, key);
+                }
+                ctx.notify(event, key);
+            }
+        }
+    }
+}
+
+impl Write {
+    /// The result of a command: without expiry.
+    pub(crate) fn result(
+        key: usize,
+        value: Option<Vec<u8>>,
+        is_typed: bool,
+        event: EventName,
+    ) -> Write {
+        Write {
+            key,
+            value,
+            is_typed,
+            expires_at_ms: None,
+            events: WriteEvents::Result(event),
+        }
+    }
+
+    /// A plain string instead of the value that was found, with its expiry.
+    pub(crate) fn kept(
+        key: usize,
+        found: Option<Object<'_>>,
+        value: Vec<u8>,
+        event: EventName,
+    ) -> Write {
+        Write {
+            key,
+            value: Some(value),
+            is_typed: false,
+            expires_at_ms: found.and_then(|object| object.expires_at_ms),
+            events: WriteEvents::Result(event),
+        }
+    }
+
+    /// A change of the value that was found, by `run`, and its result. `events`: those of a change,
+    /// in order.
+    pub(crate) fn change<T>(
+        key: usize,
+        found: Option<Object<'_>>,
+        events: [Option<EventName>; 2],
+        run: impl FnOnce(&mut Root<'_, '_>) -> Result<T, Failure>,
+    ) -> Result<(Write, T), Failure> {
+        let mut new = Vec::new();
+        let mut root = Root {
+            old: typed(found)?,
+            new: &mut new,
+            change: Change::Keep,
+        };
+        let done = run(&mut root)?;
+        let change = root.change;
+        let value = match change {
+            Change::Put => Some(new),
+            Change::Remove => None,
+            Change::Keep => found.map(|object| object.value.to_vec()),
+        };
+        let write = Write {
+            key,
+            value,
+            is_typed: true,
+            expires_at_ms: found.and_then(|object| object.expires_at_ms),
+            events: WriteEvents::Change(events),
+        };
+        Ok((write, done))
+    }
+
+    /// Adds the room that it takes under this key.
+    pub(crate) fn reserve(&self, room: &mut Room, key: &[u8]) {
+        match &self.value {
+            Some(value) => room.put(key, value.len()),
+            None => room.remove(key),
+        }
+    }
+
+    pub(crate) fn apply(
+        &self,
+        ctx: &mut Context<'_>,
+        guard: &mut Guard<'_>,
+        hash: KeyHash,
+        key: &[u8],
+    ) -> Done {
+        let outcome = match &self.value {
+            Some(value) => {
+                let value = (&value[..], self.is_typed);
+                guard.write_as(ctx.table, hash, key, value, self.expires_at_ms)?
+            }
+            None => guard.remove(ctx.table, hash, key)?,
+        };
+        self.events.add(ctx, key, outcome);
+        Ok(())
+    }
+}
+
+/// Encodes a collection as a result: `None` if it is empty (C1).
+pub(crate) fn encoded(
+    store: impl FnOnce(&mut Root<'_, '_>) -> Result<(), duramen_types::Error>,
+) -> Result<Option<Vec<u8>>, Failure> {
+    let mut new = Vec::new();
+    let mut root = Root {
+        old: None,
+        new: &mut new,
+        change: Change::Keep,
+    };
+    store(&mut root)?;
+    Ok(matches!(root.change, Change::Put).then_some(new))
+}
+
+/// Runs a command on all its keys at one instant: it sees what is under each, replies, and returns
+/// its writes. `run` may be called again; the reply is reset before.
+pub(crate) fn at_once(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    mut run: impl FnMut(&mut Context<'_>, &[Option<Object<'_>>]) -> Result<Vec<Write>, Failure>,
+) -> Done {
+    let mut positions = ctx.spec.key_positions(&ctx.args);
+    if let (Some(at), None) = (positions.next(), positions.next()) {
+        let key = ctx.arg(at);
+        let hash = hashes.first().copied().unwrap_or_else(|| guard.hash(key));
+        return one_at_once(ctx, guard, hash, key, &mut run);
+    }
+    several_at_once(ctx, guard, hashes, |ctx, _, found| run(ctx, found))
+}
+
+/// Makes writes whose keys are locked: all of them, or none for lack of memory.
+pub(crate) fn write_all(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    keys: &[(KeyHash, &[u8])],
+    writes: &[Write],
+    room: &mut Room,
+) -> Done {
+    let of = |write: &Write| keys.get(write.key).copied();
+    *room = Room::default();
+    for (write, (_, key)) in writes.iter().filter_map(|write| Some((write, of(write)?))) {
+        write.reserve(room, key);
+    }
+    ctx.set_aside(guard, *room)?;
+    for (write, (hash, key)) in writes.iter().filter_map(|write| Some((write, of(write)?))) {
+        write.apply(ctx, guard, hash, key)?;
+    }
+    Ok(())
+}
+
+/// Changes the first of the request's keys that has elements: `change` gets its place, itself and
+/// its value, and replies. `kind`: the type of such values. `may_take`: whether they may be taken,
+/// for each key; empty: from all. False: no key has elements, or none that may be taken. A command
+/// that may wait for elements is shown again while the first key that has some is reserved.
+pub(crate) fn change_first(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    (kind, may_take): (Type, &[bool]),
+    change: impl Fn(&mut Context<'_>, (usize, &[u8]), Object<'_>) -> Result<Write, Failure>,
+) -> Result<bool, Failure> {
+    let mut is_done = false;
+    at_once(ctx, guard, hashes, |ctx, found| {
+        is_done = false;
+        let positions = ctx.spec.key_positions(&ctx.args);
+        for ((n, found), at) in found.iter().enumerate().zip(positions) {
+            let value = awaited(ctx.client, *found, kind)?;
+            let (Some(value), Some(object)) = (value, *found) else {
+                continue;
+            };
+            if may_take.get(n) == Some(&false) {
+                count(value, kind)?;
+                continue;
+            }
+            if is_put_off(ctx, ctx.arg(at)) {
+                return Err(Failure::GoesOn);
+            }
+            let change = change(ctx, (n, ctx.arg(at)), object)?;
+            is_done = true;
+            return Ok(vec![change]);
+        }
+        Ok(Vec::new())
+    })?;
+    Ok(is_done)
+}
+
+/// Whether a command that may wait for elements does not take them from this key now, because
+/// another client has reserved it; then the verdict has the time at which it is shown again. For
+/// the other commands that is known before they run.
+fn is_put_off(ctx: &mut Context<'_>, key: &[u8]) -> bool {
+    if !ctx.shared.commands.has_reserved() || ctx.local.in_exec || !ctx.spec.takes_or_waits() {
+        return false;
+    }
+    let hash = ctx.shared.store().hash(key);
+    let is_put_off = ctx.client.is_put_off(ctx.shared, std::iter::once(hash));
+    if is_put_off {
+        ctx.client.verdict = Verdict::Paused {
+            until_ms: clock::now_ms() + AGAIN_MS,
+        };
+    }
+    is_put_off
+}
+
+/// As [`at_once`], for more than one key; `run` may read other keys.
+pub(crate) fn several_at_once(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    mut run: impl FnMut(
+        &mut Context<'_>,
+        &Guard<'_>,
+        &[Option<Object<'_>>],
+    ) -> Result<Vec<Write>, Failure>,
+) -> Done {
+    let (start, effects) = (ctx.out.len(), ctx.client.effects.len());
+    ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
+        let positions = ctx.spec.key_positions(&ctx.args);
+        let keys: Vec<_> = hashes
+            .iter()
+            .copied()
+            .zip(positions.map(|at| ctx.arg(at)))
+            .collect();
+        let places: Vec<_> = hashes.iter().map(|hash| (ctx.table, *hash)).collect();
+        ctx.locked_for_room(guard, &places, |ctx, guard, room| {
+            ctx.out.truncate(start);
+            ctx.client.effects.truncate(effects);
+            ctx.warm_own(guard, hashes)?;
+            let read = |(hash, key): &(KeyHash, &[u8])| guard.read(ctx.table, *hash, key);
+            let found: Result<Vec<_>, Error> = keys.iter().map(read).collect();
+            let found = found?;
+            let writes = run(ctx, guard, &found)?;
+            for (n, (_, key)) in keys.iter().enumerate() {
+                if found.get(n).is_some_and(Option::is_none) && reads(ctx.spec, n) {
+                    ctx.notify_miss(key);
+                }
+            }
+            match writes.is_empty() {
+                true => Ok(()),
+                false => write_all(ctx, guard, &keys, &writes, room),
+            }
+        })
+    })
+}
+
+/// [`at_once`] for a single key, which needs no lock.
+fn one_at_once(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hash: KeyHash,
+    key: &[u8],
+    run: &mut impl FnMut(&mut Context<'_>, &[Option<Object<'_>>]) -> Result<Vec<Write>, Failure>,
+) -> Done {
+    let table = ctx.table;
+    if ctx.spec.has(flag::READONLY) {
+        let found = guard.read(table, hash, key)?;
+        run(ctx, &[found])?;
+        if found.is_none() {
+            ctx.notify_miss(key);
+        }
+        return Ok(());
+    }
+    let (start, mut result) = (ctx.out.len(), Ok(()));
+    let mut events = None;
+    let outcome = guard.update(table, hash, key, |found, scratch| {
+        ctx.out.truncate(start);
+        (result, events) = (Ok(()), None);
+        let writes = run(ctx, &[found]).unwrap_or_else(|failure| {
+            result = Err(failure);
+            Vec::new()
+        });
+        let Some(write) = writes.into_iter().next() else {
+            return Decision::Keep;
+        };
+        let expires_at_ms = write.expires_at_ms;
+        events = Some(write.events);
+        match write.value {
+            None => Decision::Remove,
+            Some(value) => {
+                scratch.extend_from_slice(&value);
+                match write.is_typed {
+                    true => Decision::PutTyped { expires_at_ms },
+                    false => Decision::PutScratch { expires_at_ms },
+                }
+            }
+        }
+    })?;
+    result?;
+    if outcome.before.is_none() && reads(ctx.spec, 0) {
+        ctx.notify_miss(key);
+    }
+    if let Some(events) = events {
+        events.add(ctx, key, outcome);
+    }
+    Ok(())
+}
+
+/// Whether a command looks its key number `n` up to read it: then it notes if the key is missing.
+pub(crate) fn reads(spec: &Spec, n: usize) -> bool {
+    match spec.name {
+        "lmpop" | "zmpop" | "lmove" | "rpoplpush" | "smove" => false,
+        _ if spec.has(flag::BLOCKING) => false,
+        "sort" | "georadius" | "georadiusbymember" => n == 0,
+        "pfmerge" => true,
+        _ => n > 0 || !spec.has(flag::WRITE),
+    }
+}
+
+/// An optional number of elements, which is not negative.
+pub(crate) fn parse_count(text: &[u8]) -> Result<usize, Failure> {
+    let count = parse_integer(text).ok_or(NOT_POSITIVE)?;
+    usize::try_from(count).map_err(|_| NOT_POSITIVE)
+}
+
+/// A number of random elements: negative = with repetitions.
+pub(crate) fn parse_random_count(text: &[u8]) -> Result<i64, Failure> {
+    let count = parse_integer(text).ok_or(NOT_AN_INTEGER)?;
+    match count {
+        i64::MIN => Err(Failure::Text(
+            "ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807",
+        )),
+        count => Ok(count),
+    }
+}
+
+/// The COUNT of LMPOP and ZMPOP, from argument `from` on; 1 without one.
+pub(crate) fn parse_pop_count(ctx: &Context<'_>, from: usize) -> Result<usize, Failure> {
+    let mut wanted = None;
+    let mut rest = ctx.args.skip(from).into_iter();
+    while let Some(option) = rest.next() {
+        if wanted.is_some() || !option.eq_ignore_ascii_case(b"count") {
+            return Err(SYNTAX);
+        }
+        let count = parse_integer(rest.next().ok_or(SYNTAX)?).filter(|count| *count > 0);
+        let count = count.and_then(|count| usize::try_from(count).ok());
+        wanted = Some(count.ok_or(Failure::Text("ERR count should be greater than 0"))?);
+    }
+    Ok(wanted.unwrap_or(1))
+}
+
+/// The argument `at`, a number of keys that follow it.
+pub(crate) fn parse_keys(
+    ctx: &Context<'_>,
+    at: usize,
+    too_few: impl Into<Failure>,
+    too_many: Failure,
+) -> Result<usize, Failure> {
+    let number = parse_integer(ctx.arg(at)).ok_or(NOT_AN_INTEGER);
+    let too_few = too_few.into();
+    let number = match number {
+        Ok(number) if number >= 1 => number,
+        Err(failure) if !matches!(too_few, Failure::Text(_)) => return Err(failure),
+        _ => return Err(too_few),
+    };
+    match usize::try_from(number) {
+        Ok(number) if number < ctx.args.len() - at => Ok(number),
+        _ => Err(too_many),
+    }
+}
+
+/// Numbers of at most `number` different random elements of `len`.
+pub(crate) fn random_places(ctx: &mut Context<'_>, len: usize, number: usize) -> Vec<usize> {
+    if len == 0 {
+        return Vec::new();
+    }
+    let random = &mut ctx.local.random;
+    if number == 1 {
+        return vec![random.index(len)];
+    }
+    let mut places: Vec<usize> = (0..len).collect();
+    let number = number.min(len);
+    if number < len {
+        for at in 0..number {
+            let other = at + random.index(len - at);
+            places.swap(at, other);
+        }
+        places.truncate(number);
+    }
+    places
+}
+
+/// Bytes of random elements after which a request lets others run: a millisecond or two.
+const RANDOM_BYTES_PER_SLICE: usize = 1 << 20;
+
+/// Replies with an array of `wanted` random elements: different ones, or with repetitions if
+/// negative. `write` writes one of them, which is `width` replies long.
+pub(crate) fn write_random<E>(
+    ctx: &mut Context<'_>,
+    elements: &[E],
+    wanted: i64,
+    width: usize,
+    mut write: impl FnMut(&mut Encoder<'_>, &E),
+) -> Done {
+    let number = usize::try_from(wanted.unsigned_abs()).unwrap_or(usize::MAX);
+    if wanted >= 0 || elements.is_empty() {
+        let places = random_places(ctx, elements.len(), number);
+        let mut reply = ctx.reply();
+        reply.array(width * places.len());
+        let picked = places.iter().filter_map(|at| elements.get(*at));
+        picked.for_each(|element| write(&mut reply, element));
+        return Ok(());
+    }
+    // As many as a client likes: in parts, each drawn from what is there then.
+    let mut walk = ctx.client.take_walk(ctx.table);
+    let (goes_on, before) = (walk.keys > 0, walk.found.len());
+    let mut room = ReplyRoom {
+        bytes_max: ctx.local.room.bytes_max.saturating_sub(ctx.out.len()),
+        exceeded: false,
+    };
+    while walk.keys < number {
+        if let Some(element) = ctx.local.random.pick(elements) {
+            let mut reply = Encoder::within(&mut walk.found, ctx.client.protocol, &mut room);
+            write(&mut reply, element);
+        }
+        if room.exceeded {
+            return Err(ctx.too_long());
+        }
+        walk.keys += 1;
+        if walk.found.len() - before > RANDOM_BYTES_PER_SLICE && !ctx.locked {
+            walk.moved = true;
+            ctx.client.keep_walk(walk);
+            return Err(Failure::GoesOn);
+        }
+    }
+    if goes_on {
+        ctx.settle_all(); // no reply covers what was seen in earlier rounds yet
+    }
+    ctx.reply().array(number.saturating_mul(width));
+    ctx.out.extend_from_slice(&walk.found);
+    Ok(())
+}
+
+/// The options of HSCAN, SSCAN, ZSCAN.
+pub(crate) struct ScanOptions {
+    pattern: Option<Pattern>,
+    pub(crate) no_values: bool,
+}
+
+impl ScanOptions {
+    pub(crate) fn matches(&self, name: &Text<'_>) -> bool {
+        let pattern = self.pattern.as_ref();
+        pattern.is_none_or(|pattern| pattern.matches(&name.bytes()))
+    }
+}
+
+/// Parses the cursor of HSCAN, SSCAN, ZSCAN. A packed collection is shown in one step.
+pub(crate) fn parse_scan_cursor(ctx: &Context<'_>) -> Done {
+    scan::parse_cursor(ctx.arg(2)).map(|_| ())
+}
+
+/// Replies of HSCAN, SSCAN, ZSCAN for a key that does not exist.
+pub(crate) fn empty_scan(ctx: &mut Context<'_>) -> Done {
+    let mut reply = ctx.reply();
+    reply.array(2);
+    reply.bulk(b"0");
+    reply.array(0);
+    Ok(())
+}
+
+/// The options of HSCAN, SSCAN, ZSCAN. `kind`: only HSCAN may leave out values.
+pub(crate) fn parse_scan(ctx: &Context<'_>, kind: Type) -> Result<ScanOptions, Failure> {
+    let (mut pattern, mut no_values) = (None, false);
+    let mut rest = ctx.args.skip(3).into_iter();
+    while let Some(option) = rest.next() {
+        if option.eq_ignore_ascii_case(b"count") {
+            let count = parse_integer(rest.next().ok_or(SYNTAX)?).ok_or(NOT_AN_INTEGER)?;
+            if count < 1 {
+                return Err(SYNTAX);
+            }
+        } else if option.eq_ignore_ascii_case(b"match") {
+            pattern = Some(rest.next().ok_or(SYNTAX)?).filter(|pattern| *pattern != b"*");
+        } else if option.eq_ignore_ascii_case(b"novalues") {
+            if kind != Type::Hash {
+                return Err(Failure::Text(
+                    "ERR NOVALUES option can only be used in HSCAN",
+                ));
+            }
+            no_values = true;
+        } else {
+            return Err(SYNTAX);
+        }
+    }
+    Ok(ScanOptions {
+        pattern: scan::compiled(pattern)?,
+        no_values,
+    })
+}

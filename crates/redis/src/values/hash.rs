@@ -1,0 +1,269 @@
+//! Hashes: fields with values.
+
+use super::collection::{self, change, parse_random_count, read, write_random};
+use super::float::Float;
+use crate::command::context::{Context, Done, Failure, NOT_A_FLOAT, NOT_AN_INTEGER, SYNTAX};
+use crate::command::events::EventName;
+use duramen_config::EventClasses;
+use duramen_engine::{Guard, KeyHash};
+use duramen_types::table::Hash;
+use duramen_types::{Text, Type, count, find_at_most_once};
+use duramen_wire::resp::Protocol;
+use duramen_wire::resp::number::{parse_integer, write_integer};
+
+const fn event(name: &'static str) -> EventName {
+    (EventClasses::HASH, name)
+}
+
+/// Sets the fields of the request; returns how many of them are new.
+fn set_fields(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+) -> Result<i64, Failure> {
+    let args = ctx.args;
+    if !args.len().is_multiple_of(2) {
+        let name = ctx.spec.name;
+        return Err(format!("ERR wrong number of arguments for '{name}' command").into());
+    }
+    change(ctx, guard, hashes, event("hset"), |_, parts| {
+        let mut hash = Hash::load(parts)?;
+        hash.expect(args.len() / 2);
+        let (mut rest, mut new) = (args.skip(2).into_iter(), 0);
+        while let (Some(field), Some(value)) = (rest.next(), rest.next()) {
+            new += i64::from(hash.insert(Text::of(field), Text::of(value)).is_none());
+        }
+        hash.store(parts)?;
+        Ok(new)
+    })
+}
+
+pub(crate) fn hset(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let new = set_fields(ctx, guard, hashes)?;
+    ctx.integer(new)
+}
+
+pub(crate) fn hmset(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    set_fields(ctx, guard, hashes)?;
+    ctx.ok()
+}
+
+pub(crate) fn hsetnx(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let (field, value) = (Text::of(ctx.arg(2)), Text::of(ctx.arg(3)));
+    let new = change(ctx, guard, hashes, event("hset"), |_, parts| {
+        let mut hash = Hash::load(parts)?;
+        if hash.has(&field) {
+            return Ok(0);
+        }
+        hash.insert(field, value);
+        hash.store(parts)?;
+        Ok(1)
+    })?;
+    ctx.integer(new)
+}
+
+pub(crate) fn hget(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let Some(value) = read(ctx, guard, hashes)? else {
+        return ctx.null();
+    };
+    match find_at_most_once::<Text<'_>>(value, ctx.arg(2))? {
+        Some(text) => ctx.bulk(&text.bytes()),
+        None => ctx.null(),
+    }
+}
+
+pub(crate) fn hmget(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let mut hash = Hash::of(read(ctx, guard, hashes)?)?;
+    let fields = ctx.args.skip(2);
+    hash.expect(fields.len());
+    let mut reply = ctx.reply();
+    reply.array(fields.len());
+    for field in fields {
+        match hash.get(&Text::of(field)) {
+            Some(text) => reply.bulk(&text.bytes()),
+            None => reply.null(),
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn hdel(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let fields: Vec<_> = ctx.args.skip(2).into_iter().map(Text::of).collect();
+    let removed = change(ctx, guard, hashes, event("hdel"), |_, parts| {
+        let mut hash = Hash::load(parts)?;
+        let removed = hash.remove(fields.iter().copied());
+        if removed > 0 {
+            hash.store(parts)?;
+        }
+        Ok(removed)
+    })?;
+    ctx.integer(removed as i64)
+}
+
+pub(crate) fn hlen(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let value = read(ctx, guard, hashes)?;
+    let count = value.map_or(Ok(0), |value| count(value, Type::Hash))?;
+    ctx.integer(count as i64)
+}
+
+/// The value of the field in argument 2.
+fn field<'g>(
+    ctx: &mut Context<'_>,
+    guard: &'g Guard<'_>,
+    hashes: &[KeyHash],
+) -> Result<Option<Text<'g>>, Failure> {
+    match read(ctx, guard, hashes)? {
+        Some(value) => Ok(find_at_most_once(value, ctx.arg(2))?),
+        None => Ok(None),
+    }
+}
+
+pub(crate) fn hstrlen(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let length = field(ctx, guard, hashes)?.map_or(0, |text| text.len());
+    ctx.integer(length as i64)
+}
+
+pub(crate) fn hexists(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let found = field(ctx, guard, hashes)?.is_some();
+    ctx.integer(found.into())
+}
+
+pub(crate) fn hkeys(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let hash = Hash::of(read(ctx, guard, hashes)?)?;
+    let mut reply = ctx.reply();
+    reply.array(hash.len());
+    for (field, _) in hash.elements() {
+        reply.bulk(&field.bytes());
+    }
+    Ok(())
+}
+
+pub(crate) fn hvals(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let hash = Hash::of(read(ctx, guard, hashes)?)?;
+    let mut reply = ctx.reply();
+    reply.array(hash.len());
+    for (_, value) in hash.elements() {
+        reply.bulk(&value.bytes());
+    }
+    Ok(())
+}
+
+pub(crate) fn hgetall(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let hash = Hash::of(read(ctx, guard, hashes)?)?;
+    let mut reply = ctx.reply();
+    reply.map(hash.len());
+    for (field, value) in hash.elements() {
+        reply.bulk(&field.bytes());
+        reply.bulk(&value.bytes());
+    }
+    Ok(())
+}
+
+pub(crate) fn hincrby(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let by = parse_integer(ctx.arg(3)).ok_or(NOT_AN_INTEGER)?;
+    let field = Text::of(ctx.arg(2));
+    let sum = change(ctx, guard, hashes, event("hincrby"), |_, parts| {
+        let mut text = Vec::new();
+        let mut hash = Hash::load(parts)?;
+        let old = match hash.get(&field) {
+            Some(text) => parse_integer(&text.bytes())
+                .ok_or(Failure::Text("ERR hash value is not an integer"))?,
+            None => 0,
+        };
+        let overflow = Failure::Text("ERR increment or decrement would overflow");
+        let sum = old.checked_add(by).ok_or(overflow)?;
+        write_integer(&mut text, sum);
+        hash.insert(field, Text::of(&text));
+        hash.store(parts)?;
+        Ok(sum)
+    })?;
+    ctx.integer(sum)
+}
+
+pub(crate) fn hincrbyfloat(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+) -> Done {
+    let by = Float::parse(ctx.arg(3)).ok_or(NOT_A_FLOAT)?;
+    if !by.value().is_finite() {
+        return Err(Failure::Text("ERR value is NaN or Infinity"));
+    }
+    let field = Text::of(ctx.arg(2));
+    let text = change(ctx, guard, hashes, event("hincrbyfloat"), |_, parts| {
+        let mut text = Vec::new();
+        let mut hash = Hash::load(parts)?;
+        let old = match hash.get(&field) {
+            Some(text) => {
+                Float::parse(&text.bytes()).ok_or(Failure::Text("ERR hash value is not a float"))?
+            }
+            None => Float::Fixed(0),
+        };
+        let infinite = Failure::Text("ERR increment would produce NaN or Infinity");
+        let sum = old.add(by).ok_or(infinite)?;
+        sum.write(&mut text);
+        hash.insert(field, Text::of(&text));
+        hash.store(parts)?;
+        drop(hash);
+        Ok(text)
+    })?;
+    ctx.bulk(&text)
+}
+
+pub(crate) fn hrandfield(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let wanted = match ctx.args.len() {
+        2 => None,
+        _ => Some(parse_random_count(ctx.arg(2))?),
+    };
+    let with_values = match ctx.args.len() {
+        2 | 3 => false,
+        4 if ctx.arg(3).eq_ignore_ascii_case(b"withvalues") => true,
+        _ => return Err(SYNTAX),
+    };
+    let hash = Hash::of(read(ctx, guard, hashes)?)?;
+    let Some(wanted) = wanted else {
+        return match ctx.local.random.pick(hash.elements()) {
+            Some((field, _)) => ctx.bulk(&field.bytes()),
+            None => ctx.null(),
+        };
+    };
+    let in_pairs = with_values && ctx.client.protocol == Protocol::Resp3;
+    let width = if with_values && !in_pairs { 2 } else { 1 };
+    write_random(
+        ctx,
+        hash.elements(),
+        wanted,
+        width,
+        |reply, (field, value)| {
+            if in_pairs {
+                reply.array(2);
+            }
+            reply.bulk(&field.bytes());
+            if with_values {
+                reply.bulk(&value.bytes());
+            }
+        },
+    )
+}
+
+pub(crate) fn hscan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    collection::parse_scan_cursor(ctx)?;
+    let Some(value) = read(ctx, guard, hashes)? else {
+        return collection::empty_scan(ctx);
+    };
+    let hash = Hash::of(Some(value))?;
+    let options = collection::parse_scan(ctx, Type::Hash)?;
+    let shown = hash.elements().iter();
+    let shown: Vec<_> = shown.filter(|(field, _)| options.matches(field)).collect();
+    let mut reply = ctx.reply();
+    reply.array(2);
+    reply.bulk(b"0");
+    reply.array(shown.len() * if options.no_values { 1 } else { 2 });
+    for (field, value) in shown {
+        reply.bulk(&field.bytes());
+        if !options.no_values {
+            reply.bulk(&value.bytes());
+        }
+    }
+    Ok(())
+}

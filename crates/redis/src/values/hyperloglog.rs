@@ -1,0 +1,91 @@
+//! HyperLogLogs: estimates of how many different strings were added.
+
+use super::collection::{Write, plain};
+use crate::command::computed::computed_at_once;
+use crate::command::context::{Context, Done, Failure};
+use crate::command::events::EventName;
+use duramen_config::EventClasses;
+use duramen_engine::{Decision, Guard, KeyHash, Object};
+use duramen_types::hll::{Error, Log};
+use std::collections::HashSet;
+
+impl From<Error> for Failure {
+    #[cold]
+    fn from(error: Error) -> Failure {
+        match error {
+            Error::NoLog => Failure::Text("WRONGTYPE Key is not a valid HyperLogLog string value."),
+            Error::Damaged => Failure::Text("INVALIDOBJ Corrupted HLL object detected"),
+        }
+    }
+}
+
+const PFADD: EventName = (EventClasses::STRING, "pfadd");
+
+fn log(found: Option<Object<'_>>) -> Result<Log, Failure> {
+    match plain(found)? {
+        Some(value) => Ok(Log::of(value)?),
+        None => Ok(Log::default()),
+    }
+}
+
+pub(crate) fn pfadd(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let (args, table, key) = (ctx.args, ctx.table, ctx.arg(1));
+    let hash = hashes.first().copied().unwrap_or_else(|| guard.hash(key));
+    let mut result = Ok(false);
+    let outcome = guard.update(table, hash, key, |found, scratch| {
+        let mut log = match log(found) {
+            Ok(log) => log,
+            Err(failure) => {
+                result = Err(failure);
+                return Decision::Keep;
+            }
+        };
+        let mut changed = found.is_none();
+        for string in args.skip(2) {
+            changed |= log.add(string);
+        }
+        result = Ok(changed);
+        if !changed {
+            return Decision::Keep;
+        }
+        log.encode(scratch);
+        Decision::PutScratch {
+            expires_at_ms: found.and_then(|object| object.expires_at_ms),
+        }
+    })?;
+    let changed = result?;
+    ctx.notify_change(PFADD, key, outcome);
+    ctx.integer(changed.into())
+}
+
+/// A request may name a key any number of times: after the first time it adds nothing.
+fn merged(found: &[Option<Object<'_>>]) -> Result<Log, Failure> {
+    let mut found = found.iter().copied();
+    let mut result = log(found.next().flatten())?;
+    let mut known = HashSet::new();
+    for other in found {
+        let place = other.map(|object| (object.value.as_ptr(), object.value.len()));
+        if known.insert(place) {
+            result.merge(&log(other)?);
+        }
+    }
+    Ok(result)
+}
+
+pub(crate) fn pfcount(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    computed_at_once(ctx, guard, hashes, |ctx, found| {
+        let count = merged(found)?.count();
+        ctx.integer(count as i64)?;
+        Ok(Vec::new())
+    })
+}
+
+pub(crate) fn pfmerge(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    computed_at_once(ctx, guard, hashes, |ctx, found| {
+        let mut value = Vec::new();
+        merged(found)?.encode(&mut value);
+        ctx.ok()?;
+        let target = found.first().copied().flatten();
+        Ok(vec![Write::kept(0, target, value, PFADD)])
+    })
+}

@@ -1,0 +1,410 @@
+//! Sets.
+
+use super::collection::{
+    self, Write, at_once, change, encoded, parse_count, parse_keys, parse_random_count,
+    random_places, read, typed, write_random,
+};
+use crate::command::computed::{Part, Progress, computed_at_once};
+use crate::command::context::{Context, Done, Failure, SYNTAX};
+use crate::command::events::EventName;
+use crate::command::spec::flag;
+use duramen_base::limits::COLLECTION_ELEMENTS_MAX;
+use duramen_config::EventClasses;
+use duramen_engine::{Guard, KeyHash, Object};
+use duramen_types::table::Set;
+use duramen_types::{Members, Text, Type, count, find_at_most_once, members_from};
+use duramen_wire::resp::number::parse_integer;
+
+const fn event(name: &'static str) -> EventName {
+    (EventClasses::SET, name)
+}
+
+pub(crate) fn sadd(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let args = ctx.args;
+    let added = change(ctx, guard, hashes, event("sadd"), |_, parts| {
+        let mut set = Set::load(parts)?;
+        set.expect(args.len() - 2);
+        let before = set.len();
+        for member in args.skip(2) {
+            set.insert(Text::of(member), ());
+        }
+        let added = set.len() - before;
+        if added > 0 {
+            set.store(parts)?;
+        }
+        Ok(added)
+    })?;
+    ctx.integer(added as i64)
+}
+
+pub(crate) fn srem(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let members: Vec<_> = ctx.args.skip(2).into_iter().map(Text::of).collect();
+    let removed = change(ctx, guard, hashes, event("srem"), |_, parts| {
+        let mut set = Set::load(parts)?;
+        let removed = set.remove(members.iter().copied());
+        if removed > 0 {
+            set.store(parts)?;
+        }
+        Ok(removed)
+    })?;
+    ctx.integer(removed as i64)
+}
+
+pub(crate) fn scard(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let value = read(ctx, guard, hashes)?;
+    let count = value.map_or(Ok(0), |value| count(value, Type::Set))?;
+    ctx.integer(count as i64)
+}
+
+pub(crate) fn sismember(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let found = match read(ctx, guard, hashes)? {
+        Some(value) => find_at_most_once::<()>(value, ctx.arg(2))?.is_some(),
+        None => false,
+    };
+    ctx.integer(found.into())
+}
+
+pub(crate) fn smismember(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let mut set = Set::of(read(ctx, guard, hashes)?)?;
+    let members = ctx.args.skip(2);
+    set.expect(members.len());
+    let mut reply = ctx.reply();
+    reply.array(members.len());
+    for member in members {
+        reply.integer(set.has(&Text::of(member)).into());
+    }
+    Ok(())
+}
+
+/// Replies with so many members, as a set.
+fn write_members<'m>(
+    ctx: &mut Context<'_>,
+    number: usize,
+    members: impl Iterator<Item = Text<'m>>,
+) {
+    let mut reply = ctx.reply();
+    reply.set(number);
+    members.for_each(|member| reply.bulk(&member.bytes()));
+}
+
+pub(crate) fn smembers(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let set = Set::of(read(ctx, guard, hashes)?)?;
+    let members = set.elements().iter().map(|(member, ())| *member);
+    write_members(ctx, set.len(), members);
+    Ok(())
+}
+
+pub(crate) fn spop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let wanted = match ctx.args.len() {
+        2 => None,
+        3 => Some(parse_count(ctx.arg(2))?),
+        _ => return Err(SYNTAX),
+    };
+    let number = wanted.unwrap_or(1);
+    let popped: Vec<Vec<u8>> = change(ctx, guard, hashes, event("spop"), |ctx, parts| {
+        let mut set = Set::load(parts)?;
+        let places = random_places(ctx, set.len(), number);
+        let elements = set.elements();
+        let picked: Vec<_> = places.iter().filter_map(|at| elements.get(*at)).collect();
+        let picked: Vec<Text<'_>> = picked.into_iter().map(|(member, ())| *member).collect();
+        if !picked.is_empty() {
+            set.remove(picked.iter().copied());
+            set.store(parts)?;
+        }
+        Ok(picked
+            .iter()
+            .map(|member| member.bytes().to_vec())
+            .collect())
+    })?;
+    let mut reply = ctx.reply();
+    match (wanted, popped.first()) {
+        (None, None) => reply.null(),
+        (None, Some(member)) => reply.bulk(member),
+        (Some(_), _) => {
+            reply.set(popped.len());
+            popped.iter().for_each(|member| reply.bulk(member));
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn srandmember(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+) -> Done {
+    let wanted = match ctx.args.len() {
+        2 => None,
+        3 => Some(parse_random_count(ctx.arg(2))?),
+        _ => return Err(SYNTAX),
+    };
+    let set = Set::of(read(ctx, guard, hashes)?)?;
+    let Some(wanted) = wanted else {
+        return match ctx.local.random.pick(set.elements()) {
+            Some((member, ())) => ctx.bulk(&member.bytes()),
+            None => ctx.null(),
+        };
+    };
+    write_random(ctx, set.elements(), wanted, 1, |reply, (member, ())| {
+        reply.bulk(&member.bytes());
+    })
+}
+
+pub(crate) fn smove(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let member = Text::of(ctx.arg(3));
+    let is_same = ctx.arg(1) == ctx.arg(2);
+    at_once(ctx, guard, hashes, |ctx, found| {
+        let [source, target] = found else {
+            return Err(SYNTAX);
+        };
+        let Some(value) = typed(*source)? else {
+            ctx.integer(0)?;
+            return Ok(Vec::new());
+        };
+        let set = Set::of(Some(value))?;
+        let other = Set::of(typed(*target)?)?;
+        let is_member = set.has(&member);
+        ctx.integer(is_member.into())?;
+        if is_same || !is_member {
+            return Ok(Vec::new());
+        }
+        let events = [Some(event("srem")), None];
+        let (removed, _) = Write::change(0, *source, events, |parts| {
+            let mut set = Set::load(parts)?;
+            set.remove([member].into_iter());
+            Ok(set.store(parts)?)
+        })?;
+        if other.has(&member) {
+            return Ok(vec![removed]);
+        }
+        let events = [Some(event("sadd")), None];
+        let (added, _) = Write::change(1, *target, events, |parts| {
+            let mut set = Set::load(parts)?;
+            set.insert(member, ());
+            Ok(set.store(parts)?)
+        })?;
+        Ok(vec![removed, added])
+    })
+}
+
+/// An operation on several sets.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Operation {
+    Union,
+    Intersection,
+    Difference,
+}
+
+/// Members that a result may have: a stored one as many as a collection has; a reply as many as fit
+/// into the output, each with 7 bytes at least.
+pub(crate) fn check_result(ctx: &Context<'_>, stores: bool, members: usize) -> Done {
+    match stores {
+        true if members > COLLECTION_ELEMENTS_MAX => Err(duramen_types::Error::Full.into()),
+        false if members > ctx.local.room.bytes_max / 7 => Err(ctx.too_long()),
+        _ => Ok(()),
+    }
+}
+
+/// So many elements are combined between two looks at the clock: some 50 µs.
+const LOOK_EVERY: usize = 2_048;
+
+/// Combines one source after the other, since there may be many, as far as a part of the command
+/// goes (computed::C2). True: all of them; else `progress` has what is done.
+fn combined(
+    ctx: &Context<'_>,
+    operation: Operation,
+    found: &[Option<Object<'_>>],
+    (progress, part): (&mut Progress, &Part),
+) -> Result<bool, Failure> {
+    let mut sources = Vec::with_capacity(found.len());
+    for found in found {
+        let value = typed(*found)?;
+        let number = value.map_or(Ok(0), |value| count(value, Type::Set))?;
+        sources.push((number, value));
+    }
+    if operation == Operation::Intersection {
+        sources.sort_by_key(|(number, _)| *number);
+    }
+    let (mut combined, done) = (0_usize, progress.done);
+    for (n, (number, value)) in sources.into_iter().enumerate().skip(done) {
+        let Progress {
+            members, at, seen, ..
+        } = &mut *progress;
+        let narrows = n > 0 && operation != Operation::Union;
+        if narrows && members.is_empty() {
+            break;
+        }
+        if narrows && *at == 0 {
+            seen.clear();
+            seen.resize(members.len(), false);
+        }
+        if n > 0 {
+            members.expect(number);
+        } else if *at == 0 {
+            members.reserve(number, value.map_or(0, <[u8]>::len));
+        }
+        let next = members_from(value, *at, |member| {
+            if narrows {
+                let place = members.position(&member);
+                if let Some(seen) = place.and_then(|place| seen.get_mut(place)) {
+                    *seen = true;
+                }
+            } else if n > 0 {
+                members.insert(&member);
+            } else {
+                members.add(&member);
+            }
+            combined += 1;
+            !combined.is_multiple_of(LOOK_EVERY) || !part.is_over()
+        })?;
+        if let Some(next) = next {
+            *at = next;
+            return Ok(false);
+        }
+        let keeps = operation == Operation::Intersection;
+        if narrows && seen.contains(&!keeps) {
+            members.retain(|place| seen.get(place) == Some(&keeps));
+        }
+        *at = 0;
+        progress.done = n + 1;
+        if operation == Operation::Union {
+            check_result(ctx, ctx.spec.has(flag::WRITE), progress.members.len())?;
+        }
+        if part.is_over() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Combines sets, as far as a part of the command goes, and `ends` with the result.
+fn combine_then(
+    ctx: &mut Context<'_>,
+    operation: Operation,
+    found: &[Option<Object<'_>>],
+    ends: impl FnOnce(&mut Context<'_>, &Members) -> Result<Vec<Write>, Failure>,
+) -> Result<Vec<Write>, Failure> {
+    let (mut progress, part) = ctx.begin_part();
+    if combined(ctx, operation, found, (&mut progress, &part))? {
+        return ends(ctx, &progress.members);
+    }
+    let done = progress.done;
+    Err(ctx.end_part(progress, done, Vec::new()))
+}
+
+fn combine(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    operation: Operation,
+) -> Done {
+    computed_at_once(ctx, guard, hashes, |ctx, found| {
+        combine_then(ctx, operation, found, |ctx, members| {
+            write_members(ctx, members.len(), members.all());
+            Ok(Vec::new())
+        })
+    })
+}
+
+/// As [`combine`], with the result in argument 1.
+fn combine_into(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    operation: Operation,
+) -> Done {
+    computed_at_once(ctx, guard, hashes, |ctx, found| {
+        let found = found.get(1..).unwrap_or_default();
+        combine_then(ctx, operation, found, |ctx, members| {
+            let set = members.set()?;
+            ctx.integer(set.len() as i64)?;
+            let value = encoded(|parts| set.store(parts))?;
+            Ok(vec![Write::result(0, value, true, event(ctx.spec.name))])
+        })
+    })
+}
+
+pub(crate) fn sunion(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    combine(ctx, guard, hashes, Operation::Union)
+}
+
+pub(crate) fn sinter(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    combine(ctx, guard, hashes, Operation::Intersection)
+}
+
+pub(crate) fn sdiff(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    combine(ctx, guard, hashes, Operation::Difference)
+}
+
+pub(crate) fn sunionstore(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+) -> Done {
+    combine_into(ctx, guard, hashes, Operation::Union)
+}
+
+pub(crate) fn sinterstore(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+) -> Done {
+    combine_into(ctx, guard, hashes, Operation::Intersection)
+}
+
+pub(crate) fn sdiffstore(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    combine_into(ctx, guard, hashes, Operation::Difference)
+}
+
+/// The LIMIT of SINTERCARD and ZINTERCARD after their keys; 0: none.
+pub(crate) fn parse_limit(ctx: &Context<'_>, from: usize) -> Result<usize, Failure> {
+    let (mut limit, mut rest) = (0, ctx.args.skip(from).into_iter());
+    while let Some(option) = rest.next() {
+        if !option.eq_ignore_ascii_case(b"limit") {
+            return Err(SYNTAX);
+        }
+        let number = parse_integer(rest.next().ok_or(SYNTAX)?);
+        let number = number.and_then(|number| usize::try_from(number).ok());
+        limit = number.ok_or(Failure::Text("ERR LIMIT can't be negative"))?;
+    }
+    Ok(limit)
+}
+
+pub(crate) fn sintercard(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let too_few = Failure::Text("ERR numkeys should be greater than 0");
+    let too_many = Failure::Text("ERR Number of keys can't be greater than number of args");
+    let keys = parse_keys(ctx, 1, too_few, too_many)?;
+    let limit = parse_limit(ctx, 2 + keys)?;
+    computed_at_once(ctx, guard, hashes, |ctx, found| {
+        combine_then(ctx, Operation::Intersection, found, |ctx, members| {
+            let count = if limit > 0 {
+                members.len().min(limit)
+            } else {
+                members.len()
+            };
+            ctx.integer(count as i64)?;
+            Ok(Vec::new())
+        })
+    })
+}
+
+pub(crate) fn sscan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    collection::parse_scan_cursor(ctx)?;
+    let Some(value) = read(ctx, guard, hashes)? else {
+        return collection::empty_scan(ctx);
+    };
+    let set = Set::of(Some(value))?;
+    let options = collection::parse_scan(ctx, Type::Set)?;
+    let shown = set.elements().iter();
+    let shown: Vec<_> = shown
+        .filter(|(member, ())| options.matches(member))
+        .collect();
+    let mut reply = ctx.reply();
+    reply.array(2);
+    reply.bulk(b"0");
+    reply.array(shown.len());
+    shown
+        .iter()
+        .for_each(|(member, ())| reply.bulk(&member.bytes()));
+    Ok(())
+}

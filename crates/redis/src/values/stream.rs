@@ -1,0 +1,463 @@
+//! Streams: entries that are added, removed and listed.
+//!
+//! Reading with and without groups is in [`stream_read`](super::stream_read), groups are in
+//! [`stream_group`](super::stream_group), claims in [`stream_claim`](super::stream_claim).
+
+use super::collection::{change, change_silently, read};
+use crate::command::context::{Context, Done, Failure, NO_SUCH_KEY, NOT_AN_INTEGER, SYNTAX};
+use crate::command::events::EventName;
+use duramen_config::EventClasses;
+use duramen_engine::{Guard, KeyHash};
+use duramen_types::stream::{self, Entry, Id, Rough, Trim};
+use duramen_types::{Part, Parts, Stream, Text};
+use duramen_wire::resp::Encoder;
+use duramen_wire::resp::number::parse_integer;
+
+pub(crate) const fn event(name: &'static str) -> EventName {
+    (EventClasses::STREAM, name)
+}
+
+/// A consumer is there for the first time.
+pub(crate) const CONSUMER_MADE: EventName = event("xgroup-createconsumer");
+
+const INVALID_ID: Failure =
+    Failure::Text("ERR Invalid stream ID specified as stream command argument");
+/// Longer texts are no ids in Redis.
+const ID_BYTES_MAX: usize = 127;
+/// Nodes whose entries `~` removes at most without LIMIT.
+const NODES_MAX: usize = 100;
+/// Maximum of these entries.
+const LIMIT_MAX: usize = 1_000_000;
+
+/// A part of an id, as `strtoull` reads it.
+fn parse_part(text: &[u8]) -> Option<u64> {
+    let text = text.trim_ascii_start();
+    let digits = text.strip_prefix(b"+").unwrap_or(text);
+    let is_number = digits.first().is_some_and(u8::is_ascii_digit);
+    let digits = std::str::from_utf8(digits).ok()?;
+    is_number.then(|| digits.parse().ok())?
+}
+
+/// An id. `missing`: its number, if only the milliseconds are given.
+pub(crate) fn parse_id(text: &[u8], missing: u64) -> Result<Id, Failure> {
+    if text.len() > ID_BYTES_MAX {
+        return Err(INVALID_ID);
+    }
+    let mut parts = text.splitn(2, |byte| *byte == b'-');
+    let ms = parts.next().and_then(parse_part).ok_or(INVALID_ID)?;
+    let seq = match parts.next() {
+        Some(seq) => parse_part(seq).ok_or(INVALID_ID)?,
+        None => missing,
+    };
+    Ok(Id { ms, seq })
+}
+
+/// An id, or `-` and `+` for the first and the last that there can be.
+pub(crate) fn parse_any_id(text: &[u8], missing: u64) -> Result<Id, Failure> {
+    match text {
+        b"-" => Ok(Id::MIN),
+        b"+" => Ok(Id::MAX),
+        _ => parse_id(text, missing),
+    }
+}
+
+/// The lower end of a range, included; `(` excludes it.
+pub(crate) fn parse_start(text: &[u8]) -> Result<Id, Failure> {
+    match text {
+        [b'(', rest @ ..] if !rest.is_empty() => parse_id(rest, 0)?
+            .next()
+            .ok_or(Failure::Text("ERR invalid start ID for the interval")),
+        _ => parse_any_id(text, 0),
+    }
+}
+
+/// The upper end of a range, included; `(` excludes it.
+pub(crate) fn parse_end(text: &[u8]) -> Result<Id, Failure> {
+    match text {
+        [b'(', rest @ ..] if !rest.is_empty() => parse_id(rest, u64::MAX)?
+            .previous()
+            .ok_or(Failure::Text("ERR invalid end ID for the interval")),
+        _ => parse_any_id(text, u64::MAX),
+    }
+}
+
+/// The ids in all arguments from `from` on.
+pub(crate) fn parse_ids(ctx: &Context<'_>, from: usize) -> Result<Vec<Id>, Failure> {
+    let ids = ctx.args.skip(from).into_iter();
+    ids.map(|text| parse_id(text, 0)).collect()
+}
+
+pub(crate) fn write_id(reply: &mut Encoder<'_>, id: Id) {
+    reply.bulk(id.to_string().as_bytes());
+}
+
+/// Replies with an entry: its id, and fields and values in turn.
+pub(crate) fn write_entry(reply: &mut Encoder<'_>, stream: &Stream<'_>, entry: &Entry<'_>) -> Done {
+    let pairs = stream.pairs(entry)?;
+    reply.array(2);
+    write_id(reply, entry.id);
+    reply.array(2 * pairs.len());
+    for (field, value) in pairs {
+        reply.bulk(&field.bytes());
+        reply.bulk(&value.bytes());
+    }
+    Ok(())
+}
+
+/// Replies with entries, as long as there is room.
+pub(crate) fn write_entries(
+    ctx: &mut Context<'_>,
+    stream: &Stream<'_>,
+    entries: &[Entry<'_>],
+) -> Done {
+    ctx.reply().array(entries.len());
+    for entry in entries {
+        write_entry(&mut ctx.reply(), stream, entry)?;
+        ctx.fits()?;
+    }
+    Ok(())
+}
+
+/// The id that XADD is given.
+#[derive(Clone, Copy)]
+enum NewId {
+    /// `*`
+    Any,
+    /// `ms-*`
+    At(u64),
+    Exact(Id),
+}
+
+/// The options of XADD and XTRIM.
+struct Options {
+    trim: Option<Trim>,
+    /// `None`: exactly.
+    rough: Option<Rough>,
+    only_present: bool,
+    id: NewId,
+    /// The first argument behind the options and the id.
+    next: usize,
+}
+
+/// The threshold of MAXLEN or MINID in the arguments from `at` on, whether `~` is before it, and
+/// the next argument.
+fn parse_trim(
+    ctx: &Context<'_>,
+    at: usize,
+    is_length: bool,
+) -> Result<(Trim, bool, usize), Failure> {
+    let has_more = at + 1 < ctx.args.len();
+    let at = at + usize::from(has_more && matches!(ctx.arg(at), b"~" | b"="));
+    let is_rough = ctx.arg(at - 1) == b"~";
+    let trim = match is_length {
+        true => {
+            let length = parse_integer(ctx.arg(at)).ok_or(NOT_AN_INTEGER)?;
+            let length = usize::try_from(length);
+            Trim::Length(
+                length.map_err(|_| Failure::Text("ERR The MAXLEN argument must be >= 0."))?,
+            )
+        }
+        false => Trim::Before(parse_id(ctx.arg(at), 0)?),
+    };
+    Ok((trim, is_rough, at + 1))
+}
+
+fn parse_new_id(text: &[u8]) -> Result<NewId, Failure> {
+    match text.strip_suffix(b"-*") {
+        Some(ms) if text.len() <= ID_BYTES_MAX => parse_part(ms).map(NewId::At).ok_or(INVALID_ID),
+        _ => parse_id(text, 0).map(NewId::Exact),
+    }
+}
+
+/// Parses XADD, which ends with an id, or XTRIM.
+fn parse(ctx: &Context<'_>, adds: bool) -> Result<Options, Failure> {
+    let (mut trim, mut is_rough, mut limit) = (None, false, None);
+    let (mut only_present, mut id, mut at) = (false, NewId::Any, 2);
+    while let Some(option) = ctx.args.get(at) {
+        let has_more = at + 1 < ctx.args.len();
+        at += 1;
+        match option.to_ascii_lowercase().as_slice() {
+            b"*" if adds => break,
+            name @ (b"maxlen" | b"minid") if has_more => {
+                if trim.is_some() {
+                    return Err(Failure::Text(
+                        "ERR syntax error, MAXLEN and MINID options at the same time are not compatible",
+                    ));
+                }
+                let (found, rough, next) = parse_trim(ctx, at, name == b"maxlen")?;
+                (trim, is_rough, at) = (Some(found), rough, next);
+            }
+            b"limit" if has_more => {
+                let number = parse_integer(ctx.arg(at)).ok_or(NOT_AN_INTEGER)?;
+                let number = usize::try_from(number);
+                limit = Some(
+                    number.map_err(|_| Failure::Text("ERR The LIMIT argument must be >= 0."))?,
+                );
+                at += 1;
+            }
+            b"nomkstream" if adds => only_present = true,
+            _ if adds => {
+                id = parse_new_id(option)?;
+                break;
+            }
+            _ => return Err(SYNTAX),
+        }
+    }
+    check(adds, trim.is_some(), is_rough, limit)?;
+    Ok(Options {
+        trim,
+        rough: is_rough.then(|| rough(ctx, limit)),
+        only_present,
+        id,
+        next: at,
+    })
+}
+
+/// `limit`: LIMIT, if it was given; 0: there is none.
+fn rough(ctx: &Context<'_>, limit: Option<usize>) -> Rough {
+    let entries = ctx.shared.encodings.stream_node_entries();
+    let limit = limit.unwrap_or(entries.saturating_mul(NODES_MAX).min(LIMIT_MAX));
+    Rough {
+        node_entries: entries,
+        limit: if limit == 0 { usize::MAX } else { limit },
+    }
+}
+
+/// Which options of XADD and XTRIM go together.
+fn check(adds: bool, trims: bool, is_rough: bool, limit: Option<usize>) -> Done {
+    let why = match limit {
+        Some(1..) if !trims => "LIMIT cannot be used without specifying a trimming strategy",
+        _ if !adds && !trims => "XTRIM must be called with a trimming strategy",
+        Some(_) if !is_rough => "LIMIT cannot be used without the special ~ option",
+        _ => return Ok(()),
+    };
+    Err(format!("ERR syntax error, {why}").into())
+}
+
+/// The id of the next entry.
+fn new_id(stream: &Stream<'_>, id: NewId, now_ms: u64) -> Result<Id, Failure> {
+    let last = stream.last();
+    if last == Id::MAX {
+        return Err(Failure::Text(
+            "ERR The stream has exhausted the last possible ID, unable to add more items",
+        ));
+    }
+    let id = match id {
+        NewId::Any if now_ms > last.ms => Some(Id { ms: now_ms, seq: 0 }),
+        NewId::Any => last.next(),
+        NewId::At(ms) if ms == last.ms => last.seq.checked_add(1).map(|seq| Id { ms, seq }),
+        NewId::At(ms) => Some(Id { ms, seq: 0 }),
+        NewId::Exact(id) => Some(id),
+    };
+    id.filter(|id| *id > last).ok_or(Failure::Text(
+        "ERR The ID specified in XADD is equal or smaller than the target stream top item",
+    ))
+}
+
+pub(crate) fn xadd(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let options = parse(ctx, true)?;
+    let number = ctx.args.len().saturating_sub(options.next);
+    if number < 2 || number % 2 == 1 {
+        return Err(Failure::Text(
+            "ERR wrong number of arguments for 'xadd' command",
+        ));
+    }
+    if matches!(options.id, NewId::Exact(Id::MIN)) {
+        return Err(Failure::Text(
+            "ERR The ID specified in XADD must be greater than 0-0",
+        ));
+    }
+    let mut pairs = Vec::with_capacity(number / 2);
+    let mut rest = ctx.args.skip(options.next).into_iter();
+    while let (Some(field), Some(value)) = (rest.next(), rest.next()) {
+        pairs.push((Text::of(field), Text::of(value)));
+    }
+    let now_ms = guard.now_ms();
+    let mut trimmed = 0;
+    let (added, outcome) = change_silently(ctx, guard, hashes, |_, parts| {
+        if options.only_present && parts.get(Part::Root).is_none() {
+            return Ok(None);
+        }
+        let mut stream = Stream::load(parts)?;
+        let id = new_id(&stream, options.id, now_ms)?;
+        stream.append(id, &pairs);
+        if let Some(trim) = options.trim {
+            trimmed = stream.trim(trim, options.rough)?;
+        }
+        stream.store(parts)?;
+        Ok(Some(id))
+    })?;
+    ctx.notify_change(event("xadd"), ctx.only_key(), outcome);
+    if added.is_some() && trimmed > 0 {
+        ctx.notify(event("xtrim"), ctx.only_key());
+    }
+    match added {
+        Some(id) => write_id(&mut ctx.reply(), id),
+        None => ctx.reply().null(),
+    }
+    Ok(())
+}
+
+pub(crate) fn xtrim(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let options = parse(ctx, false)?;
+    let removed = change(ctx, guard, hashes, event("xtrim"), |_, parts| {
+        let mut stream = Stream::load(parts)?;
+        let removed = match options.trim {
+            Some(trim) => stream.trim(trim, options.rough)?,
+            None => 0,
+        };
+        if removed > 0 {
+            stream.store(parts)?;
+        }
+        Ok(removed)
+    })?;
+    ctx.integer(removed as i64)
+}
+
+pub(crate) fn xdel(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let removed = change(ctx, guard, hashes, event("xdel"), |ctx, parts| {
+        if parts.get(Part::Root).is_none() {
+            return Ok(0);
+        }
+        let mut stream = Stream::load(parts)?;
+        let mut ids = parse_ids(ctx, 2)?;
+        ids.sort_unstable();
+        let removed = stream.remove(&ids)?;
+        if removed > 0 {
+            stream.store(parts)?;
+        }
+        Ok(removed)
+    })?;
+    ctx.integer(removed as i64)
+}
+
+pub(crate) fn xlen(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let value = read(ctx, guard, hashes)?;
+    let len = value.map_or(Ok(0), stream::len)?;
+    ctx.integer(len as i64)
+}
+
+/// The COUNT of XRANGE; `None` without one.
+fn parse_count(ctx: &Context<'_>) -> Result<Option<usize>, Failure> {
+    let (mut count, mut rest) = (None, ctx.args.skip(4).into_iter());
+    while let Some(option) = rest.next() {
+        if !option.eq_ignore_ascii_case(b"count") {
+            return Err(SYNTAX);
+        }
+        let number = parse_integer(rest.next().ok_or(SYNTAX)?).ok_or(NOT_AN_INTEGER)?;
+        count = Some(usize::try_from(number).unwrap_or(0));
+    }
+    Ok(count)
+}
+
+fn range(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash], reversed: bool) -> Done {
+    let (low, high) = if reversed { (3, 2) } else { (2, 3) };
+    let (start, end) = (parse_start(ctx.arg(low))?, parse_end(ctx.arg(high))?);
+    let count = parse_count(ctx)?;
+    let Some(value) = read(ctx, guard, hashes)? else {
+        ctx.reply().array(0);
+        return Ok(());
+    };
+    let stream = Stream::of(Some(value))?;
+    if count == Some(0) {
+        ctx.reply().null_array();
+        return Ok(());
+    }
+    let most = count.unwrap_or(usize::MAX);
+    let entries = match reversed {
+        true => stream.range_back(start, end, most)?,
+        false => stream.range(start, end, most)?,
+    };
+    write_entries(ctx, &stream, &entries)
+}
+
+pub(crate) fn xrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    range(ctx, guard, hashes, false)
+}
+
+pub(crate) fn xrevrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    range(ctx, guard, hashes, true)
+}
+
+pub(crate) fn xsetid(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let last = parse_id(ctx.arg(2), 0)?;
+    let (mut added, mut deleted) = (None, Id::MIN);
+    let mut rest = ctx.args.skip(3).into_iter();
+    while let Some(option) = rest.next() {
+        let value = rest.next().ok_or(SYNTAX)?;
+        match option.to_ascii_lowercase().as_slice() {
+            b"entriesadded" => {
+                let number = parse_integer(value).ok_or(NOT_AN_INTEGER)?;
+                let number = u64::try_from(number);
+                added =
+                    Some(number.map_err(|_| Failure::Text("ERR entries_added must be positive"))?);
+            }
+            b"maxdeletedid" => {
+                deleted = parse_id(value, 0)?;
+                if last < deleted {
+                    return Err(Failure::Text(
+                        "ERR The ID specified in XSETID is smaller than the provided max_deleted_entry_id",
+                    ));
+                }
+            }
+            _ => return Err(SYNTAX),
+        }
+    }
+    let deleted = Some(deleted).filter(|id| *id != Id::MIN);
+    change(ctx, guard, hashes, event("xsetid"), |_, parts| {
+        parts.get(Part::Root).ok_or(NO_SUCH_KEY)?;
+        let mut stream = Stream::load(parts)?;
+        let too_small = match added {
+            _ if last < stream.deleted() => {
+                Some("ID specified in XSETID is smaller than current max_deleted_entry_id")
+            }
+            _ if stream.is_empty() => None,
+            _ if last < stream.tip() => {
+                Some("ID specified in XSETID is smaller than the target stream top item")
+            }
+            Some(added) if added < stream.len() as u64 => {
+                Some("entries_added specified in XSETID is smaller than the target stream length")
+            }
+            _ => None,
+        };
+        if let Some(why) = too_small {
+            return Err(format!("ERR The {why}").into());
+        }
+        stream.set_last(last, added, deleted);
+        Ok(stream.store(parts)?)
+    })?;
+    ctx.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_read_as_by_redis() {
+        let id = |ms, seq| Some(Id { ms, seq });
+        for (text, expected) in [
+            ("1-2", id(1, 2)),
+            ("1", id(1, 9)),
+            ("0", id(0, 9)),
+            ("007-+3", id(7, 3)),
+            (" 5- 6", id(5, 6)),
+            ("18446744073709551615-18446744073709551615", Some(Id::MAX)),
+            ("18446744073709551616-0", None),
+            ("", None),
+            ("-", None),
+            ("-1", None),
+            ("1-", None),
+            ("1-2-3", None),
+            ("1-*", None),
+            ("a-1", None),
+            ("+", None),
+            ("++1", None),
+            ("1 ", None),
+        ] {
+            assert_eq!(parse_id(text.as_bytes(), 9).ok(), expected, "{text:?}");
+        }
+        assert!(parse_id(&[b'0'; 128], 0).is_err());
+        assert!(parse_id(&[b'0'; 127], 0).is_ok());
+    }
+}

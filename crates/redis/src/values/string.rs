@@ -1,0 +1,484 @@
+//! Strings: GET, SET and their relatives.
+
+use super::collection::{WRONG_TYPE, plain};
+use super::float::Float;
+use super::set_options::{self, EX, Expiry, PX, SetOptions, Unit, When};
+use crate::command::context::{Context, Done, Failure, NOT_A_FLOAT, NOT_AN_INTEGER};
+use crate::command::events::{DEL, EXPIRE, EventName, INCRBY, INCRBYFLOAT, PERSIST, SET};
+use duramen_base::expiry::removes_at_once;
+use duramen_base::limits::VALUE_BYTES_MAX;
+use duramen_config::EventClasses;
+use duramen_engine::{Condition, Decision, Error, Guard, KeyHash};
+use duramen_wire::resp::Encoder;
+use duramen_wire::resp::number::{parse_integer, write_integer};
+
+const SETRANGE: EventName = (EventClasses::STRING, "setrange");
+const APPEND: EventName = (EventClasses::STRING, "append");
+
+pub(crate) fn get(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let found = guard.read(ctx.table, hashes[0], ctx.arg(1))?;
+    note_read(ctx, found.is_some());
+    match plain(found)? {
+        Some(value) => ctx.bulk(value),
+        None => ctx.null(),
+    }
+}
+
+/// Counts a read of one key.
+#[inline]
+fn note_read(ctx: &mut Context<'_>, hit: bool) {
+    let counters = ctx.local.counters(ctx.shared);
+    if hit {
+        return counters.keyspace_hits.add(1);
+    }
+    counters.keyspace_misses.add(1);
+    ctx.notify_miss(ctx.arg(1));
+}
+
+pub(crate) fn set(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    if ctx.args.len() == 3 {
+        let outcome = guard.write(ctx.table, hashes[0], ctx.arg(1), ctx.arg(2), None)?;
+        ctx.notify_change(SET, ctx.arg(1), outcome);
+        return ctx.ok();
+    }
+    let options = set_options::parse_set(&ctx.args)?;
+    let expires_at_ms = options.expiry.at_ms(guard.now_ms(), ctx.spec.name)?;
+    if options.get || options.expiry == Expiry::Keep || options.when.compares() {
+        return set_with_old(ctx, guard, hashes[0], &options, expires_at_ms);
+    }
+    let condition = match options.when {
+        When::Absent => Condition::Absent,
+        When::Present => Condition::Present,
+        _ => Condition::Always,
+    };
+    let (key, value) = (ctx.arg(1), ctx.arg(2));
+    match guard.conditional_write(ctx.table, hashes[0], key, value, expires_at_ms, condition) {
+        Ok(outcome) => {
+            match expires_at_ms {
+                Some(_) => ctx.notify_set_for(key, outcome),
+                None => ctx.notify_change(SET, key, outcome),
+            }
+            ctx.ok()
+        }
+        Err(Error::ConditionFailed { .. }) => ctx.null(),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A `SET` that needs the former value or its expiry.
+fn set_with_old(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hash: KeyHash,
+    options: &SetOptions<'_>,
+    expires_at_ms: Option<u64>,
+) -> Done {
+    let (key, value, protocol) = (ctx.arg(1), ctx.arg(2), ctx.client.protocol);
+    let start = ctx.out.len();
+    let out = &mut *ctx.out;
+    let (mut wrote, mut is_wrong) = (false, false);
+    let needs_string = options.get || options.when.compares();
+    let outcome = guard.update(ctx.table, hash, key, |found, _| {
+        out.truncate(start);
+        is_wrong = needs_string && plain(found).is_err();
+        if is_wrong {
+            return Decision::Keep;
+        }
+        if options.get {
+            let mut reply = Encoder::new(out, protocol);
+            match found {
+                Some(object) => reply.bulk(object.value),
+                None => reply.null(),
+            }
+        }
+        wrote = match options.when {
+            When::Always => true,
+            When::Absent => found.is_none(),
+            When::Present => found.is_some(),
+            When::Equals(expected) => found.is_some_and(|object| object.value == expected),
+            When::Differs(other) => found.is_none_or(|object| object.value != other),
+        };
+        if !wrote {
+            return Decision::Keep;
+        }
+        let kept = found.and_then(|object| object.expires_at_ms);
+        let keep = options.expiry == Expiry::Keep;
+        Decision::Put {
+            value,
+            expires_at_ms: if keep { kept } else { expires_at_ms },
+        }
+    })?;
+    if is_wrong {
+        return Err(WRONG_TYPE);
+    }
+    if options.get && outcome.before.is_none() {
+        ctx.notify_miss(key);
+    }
+    match expires_at_ms {
+        Some(_) if wrote => ctx.notify_set_for(key, outcome),
+        _ => ctx.notify_change(SET, key, outcome),
+    }
+    match (options.get, wrote) {
+        (true, _) => Ok(()),
+        (false, true) => ctx.ok(),
+        (false, false) => ctx.null(),
+    }
+}
+
+pub(crate) fn setnx(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let (key, value) = (ctx.arg(1), ctx.arg(2));
+    match guard.conditional_write(ctx.table, hashes[0], key, value, None, Condition::Absent) {
+        Ok(outcome) => {
+            ctx.notify_change(SET, key, outcome);
+            ctx.integer(1)
+        }
+        Err(Error::ConditionFailed { .. }) => ctx.integer(0),
+        Err(error) => Err(error.into()),
+    }
+}
+
+pub(crate) fn setex(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    set_for(ctx, guard, hashes[0], EX)
+}
+
+pub(crate) fn psetex(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    set_for(ctx, guard, hashes[0], PX)
+}
+
+fn set_for(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hash: KeyHash, unit: Unit) -> Done {
+    let expires_at_ms = set_options::expiry_ms(unit, ctx.arg(2), guard.now_ms(), ctx.spec.name)?;
+    let (key, value) = (ctx.arg(1), ctx.arg(3));
+    let outcome = guard.write(ctx.table, hash, key, value, Some(expires_at_ms))?;
+    ctx.notify_set_for(key, outcome);
+    ctx.ok()
+}
+
+pub(crate) fn getset(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let value = ctx.arg(2);
+    replace(
+        ctx,
+        guard,
+        hashes[0],
+        Decision::Put {
+            value,
+            expires_at_ms: None,
+        },
+    )
+}
+
+pub(crate) fn getdel(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    replace(ctx, guard, hashes[0], Decision::Remove)
+}
+
+/// DELIFEQ key value: so that a lock is released by its owner alone, without a script.
+pub(crate) fn delifeq(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let (key, expected) = (ctx.arg(1), ctx.arg(2));
+    let mut equal = Ok(false);
+    let outcome = guard.update(ctx.table, hashes[0], key, |found, _| {
+        equal = plain(found).map(|value| value == Some(expected));
+        match equal {
+            Ok(true) => Decision::Remove,
+            _ => Decision::Keep,
+        }
+    })?;
+    let removed = equal?;
+    if removed {
+        ctx.notify_removal(key, outcome);
+    }
+    ctx.integer(removed.into())
+}
+
+/// Replies with the value and applies `decision` to the key.
+fn replace(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hash: KeyHash,
+    decision: Decision<'_>,
+) -> Done {
+    let (key, protocol) = (ctx.arg(1), ctx.client.protocol);
+    let start = ctx.out.len();
+    let out = &mut *ctx.out;
+    let mut done = Ok(());
+    let outcome = guard.update(ctx.table, hash, key, |found, _| {
+        out.truncate(start);
+        done = plain(found).map(|value| {
+            let mut reply = Encoder::new(out, protocol);
+            match value {
+                Some(value) => reply.bulk(value),
+                None => reply.null(),
+            }
+        });
+        if done.is_ok() {
+            decision
+        } else {
+            Decision::Keep
+        }
+    })?;
+    done?;
+    if outcome.before.is_none() {
+        ctx.notify_miss(key);
+    }
+    match outcome.after {
+        Some(_) => ctx.notify_change(SET, key, outcome),
+        None => ctx.notify_removal(key, outcome),
+    }
+    Ok(())
+}
+
+pub(crate) fn getex(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let expiry = set_options::parse_getex(&ctx.args)?;
+    if expiry == Expiry::Unsaid {
+        return get(ctx, guard, hashes);
+    }
+    let key = ctx.arg(1);
+    if plain(guard.read(ctx.table, hashes[0], key)?)?.is_none() {
+        ctx.notify_miss(key);
+        return ctx.null();
+    }
+    let now_ms = guard.now_ms();
+    let expires_at_ms = expiry.at_ms(now_ms, ctx.spec.name)?;
+    let protocol = ctx.client.protocol;
+    let start = ctx.out.len();
+    let out = &mut *ctx.out;
+    let (mut done, mut had_expiry) = (Ok(()), false);
+    let outcome = guard.update(ctx.table, hashes[0], key, |found, scratch| {
+        out.truncate(start);
+        done = plain(found).map(|_| ());
+        had_expiry = found.is_some_and(|object| object.expires_at_ms.is_some());
+        if done.is_err() {
+            return Decision::Keep;
+        }
+        let mut reply = Encoder::new(out, protocol);
+        let Some(object) = found else {
+            reply.null();
+            return Decision::Keep;
+        };
+        reply.bulk(object.value);
+        if expires_at_ms.is_some_and(|at_ms| removes_at_once(at_ms, now_ms)) {
+            return Decision::Remove;
+        }
+        if object.expires_at_ms == expires_at_ms {
+            return Decision::Keep;
+        }
+        scratch.extend_from_slice(object.value);
+        Decision::PutScratch { expires_at_ms }
+    })?;
+    done?;
+    match (outcome.before, expiry) {
+        (None, _) => ctx.notify_miss(key),
+        (_, Expiry::At(..)) if outcome.after.is_none() => ctx.notify(DEL, key),
+        (_, Expiry::At(..)) => ctx.notify(EXPIRE, key),
+        _ if had_expiry => ctx.notify(PERSIST, key),
+        _ => {}
+    }
+    Ok(())
+}
+
+pub(crate) fn strlen(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let found = guard.read(ctx.table, hashes[0], ctx.arg(1))?;
+    note_read(ctx, found.is_some());
+    let value = plain(found)?;
+    ctx.integer(value.map_or(0, |value| value.len() as i64))
+}
+
+pub(crate) fn getrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let start = parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)?;
+    let end = parse_integer(ctx.arg(3)).ok_or(NOT_AN_INTEGER)?;
+    let found = guard.read(ctx.table, hashes[0], ctx.arg(1))?;
+    note_read(ctx, found.is_some());
+    let value = plain(found)?.unwrap_or_default();
+    ctx.bulk(slice(value, start, end))
+}
+
+/// The bytes from `start` to `end`, both included and counted from the end if negative.
+fn slice(value: &[u8], start: i64, end: i64) -> &[u8] {
+    if start < 0 && end < 0 && start > end {
+        return &[];
+    }
+    let len = value.len() as i64;
+    let from_end = |at: i64| {
+        if at < 0 {
+            at.saturating_add(len).max(0)
+        } else {
+            at
+        }
+    };
+    let (start, end) = (from_end(start), from_end(end).min(len - 1));
+    if start > end {
+        return &[];
+    }
+    value.get(start as usize..=end as usize).unwrap_or_default()
+}
+
+pub(crate) fn setrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let offset = parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)?;
+    let offset =
+        usize::try_from(offset).map_err(|_| Failure::Text("ERR offset is out of range"))?;
+    let patch = ctx.arg(3);
+    let mut result = Ok(0);
+    let outcome = guard.update(ctx.table, hashes[0], ctx.arg(1), |found, scratch| {
+        let old = match plain(found) {
+            Ok(old) => old.unwrap_or_default(),
+            Err(failure) => {
+                result = Err(failure);
+                return Decision::Keep;
+            }
+        };
+        if patch.is_empty() {
+            result = Ok(old.len());
+            return Decision::Keep;
+        }
+        let end = offset.saturating_add(patch.len());
+        if end > VALUE_BYTES_MAX {
+            result = Err(Failure::TooLong);
+            return Decision::Keep;
+        }
+        scratch.extend_from_slice(old);
+        scratch.resize(old.len().max(end), 0);
+        scratch[offset..end].copy_from_slice(patch);
+        result = Ok(scratch.len());
+        Decision::PutScratch {
+            expires_at_ms: found.and_then(|object| object.expires_at_ms),
+        }
+    })?;
+    let len = result?;
+    ctx.notify_change(SETRANGE, ctx.arg(1), outcome);
+    ctx.integer(len as i64)
+}
+
+pub(crate) fn append(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let tail = ctx.arg(2);
+    let mut result = Ok(0);
+    let outcome = guard.update(ctx.table, hashes[0], ctx.arg(1), |found, scratch| {
+        let old = match plain(found) {
+            Ok(old) => old.unwrap_or_default(),
+            Err(failure) => {
+                result = Err(failure);
+                return Decision::Keep;
+            }
+        };
+        if old.len() + tail.len() > VALUE_BYTES_MAX {
+            result = Err(Failure::TooLong);
+            return Decision::Keep;
+        }
+        result = Ok(old.len() + tail.len());
+        if tail.is_empty() && found.is_some() {
+            return Decision::Keep;
+        }
+        scratch.extend_from_slice(old);
+        scratch.extend_from_slice(tail);
+        Decision::PutScratch {
+            expires_at_ms: found.and_then(|object| object.expires_at_ms),
+        }
+    })?;
+    let len = result?;
+    match outcome.before == outcome.after {
+        true => ctx.notify(APPEND, ctx.arg(1)), // the tail is empty
+        false => ctx.notify_change(APPEND, ctx.arg(1), outcome),
+    }
+    ctx.integer(len as i64)
+}
+
+pub(crate) fn incr(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    add(ctx, guard, hashes[0], 1)
+}
+
+pub(crate) fn decr(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    add(ctx, guard, hashes[0], -1)
+}
+
+pub(crate) fn incrby(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let by = parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)?;
+    add(ctx, guard, hashes[0], by)
+}
+
+pub(crate) fn decrby(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let by = parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)?;
+    let by = by
+        .checked_neg()
+        .ok_or(Failure::Text("ERR decrement would overflow"))?;
+    add(ctx, guard, hashes[0], by)
+}
+
+fn add(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hash: KeyHash, by: i64) -> Done {
+    let (sum, _) = add_integer(ctx, guard, hash, by)?;
+    ctx.integer(sum)
+}
+
+/// Adds to the integer under argument 1 (absent = 0), keeping its expiry; returns the sum and the
+/// object version.
+pub(crate) fn add_integer(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hash: KeyHash,
+    by: i64,
+) -> Result<(i64, u64), Failure> {
+    let mut result = Ok(0);
+    let outcome = guard.update(ctx.table, hash, ctx.arg(1), |found, scratch| {
+        result = plain(found)
+            .and_then(|value| value.map_or(Some(0), parse_integer).ok_or(NOT_AN_INTEGER))
+            .and_then(|old| {
+                old.checked_add(by)
+                    .ok_or(Failure::Text("ERR increment or decrement would overflow"))
+            });
+        match &result {
+            Ok(sum) => {
+                write_integer(scratch, *sum);
+                Decision::PutScratch {
+                    expires_at_ms: found.and_then(|object| object.expires_at_ms),
+                }
+            }
+            Err(_) => Decision::Keep,
+        }
+    })?;
+    let sum = result?;
+    ctx.notify_change(INCRBY, ctx.arg(1), outcome);
+    Ok((sum, outcome.after.unwrap_or(0)))
+}
+
+pub(crate) fn incrbyfloat(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+) -> Done {
+    let (text, _) = add_float(ctx, guard, hashes[0])?;
+    ctx.bulk(&text)
+}
+
+/// Adds argument 2 to the number under argument 1 (absent = 0), keeping its expiry; returns the
+/// sum's text and the object version.
+pub(crate) fn add_float(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hash: KeyHash,
+) -> Result<(Vec<u8>, u64), Failure> {
+    let by = Float::parse(ctx.arg(2));
+    let mut result = Ok(Vec::new());
+    let outcome = guard.update(ctx.table, hash, ctx.arg(1), |found, scratch| {
+        let old = plain(found).and_then(|value| {
+            let old = value.map_or(Some(Float::Fixed(0)), Float::parse);
+            old.ok_or(NOT_A_FLOAT)
+        });
+        let sum = old.and_then(|old| {
+            let by = by.ok_or(NOT_A_FLOAT)?;
+            old.add(by)
+                .ok_or(Failure::Text("ERR increment would produce NaN or Infinity"))
+        });
+        match sum {
+            Ok(sum) => {
+                sum.write(scratch);
+                result = Ok(scratch.clone());
+                Decision::PutScratch {
+                    expires_at_ms: found.and_then(|object| object.expires_at_ms),
+                }
+            }
+            Err(failure) => {
+                result = Err(failure);
+                Decision::Keep
+            }
+        }
+    })?;
+    let text = result?;
+    ctx.notify_change(INCRBYFLOAT, ctx.arg(1), outcome);
+    Ok((text, outcome.after.unwrap_or(0)))
+}

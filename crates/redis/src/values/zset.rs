@@ -1,0 +1,487 @@
+//! Sorted sets: changes, scores and ranks, popping, random members.
+//!
+//! Ranges are in [`zset_range`](super::zset_range), unions and their like in
+//! [`zset_combine`](super::zset_combine).
+
+use super::collection::{
+    self, Write, change, change_first, parse_count, parse_keys, parse_pop_count,
+    parse_random_count, read, write_random,
+};
+use crate::command::context::{Context, Done, Failure, NOT_A_FLOAT, SYNTAX};
+use crate::command::events::EventName;
+use duramen_config::EventClasses;
+use duramen_engine::{Guard, KeyHash};
+use duramen_types::{Sorted, Text, Type, count, find_at_most_once};
+use duramen_wire::resp::Protocol;
+use duramen_wire::resp::number::parse_double;
+use std::ops::Deref;
+
+pub(crate) const fn event(name: &'static str) -> EventName {
+    (EventClasses::SORTED_SET, name)
+}
+
+/// Members with scores, apart from the value that they were in.
+pub(crate) type Scored = Vec<(Vec<u8>, f64)>;
+
+/// A score from an argument: any number, infinity included.
+pub(crate) fn parse_score(text: &[u8]) -> Option<f64> {
+    let score = parse_double(text)?;
+    let spelled_infinite = text.iter().any(|byte| matches!(byte, b'i' | b'I'));
+    (!score.is_nan() && (score.is_finite() || spelled_infinite)).then_some(score)
+}
+
+/// Replies with members, and their scores if wanted, in the form of Redis: pairs in RESP3, one list
+/// in RESP2.
+pub(crate) fn write_scored(
+    ctx: &mut Context<'_>,
+    members: impl ExactSizeIterator<Item = (impl Deref<Target = [u8]>, f64)>,
+    with_scores: bool,
+) {
+    let in_pairs = with_scores && ctx.client.protocol == Protocol::Resp3;
+    let mut reply = ctx.reply();
+    match with_scores && !in_pairs {
+        true => reply.array(2 * members.len()),
+        false => reply.array(members.len()),
+    }
+    for (member, score) in members {
+        if in_pairs {
+            reply.array(2);
+        }
+        reply.bulk(&member);
+        if with_scores {
+            reply.double(score);
+        }
+    }
+}
+
+/// The members of a range, owned.
+fn owned(members: &[(Text<'_>, f64)]) -> Scored {
+    let member = |(member, score): &(Text<'_>, f64)| (member.bytes().to_vec(), *score);
+    members.iter().map(member).collect()
+}
+
+/// The options of ZADD.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct AddOptions {
+    pub(crate) only_new: bool,
+    pub(crate) only_present: bool,
+    pub(crate) greater: bool,
+    pub(crate) less: bool,
+    pub(crate) count_changed: bool,
+    pub(crate) increment: bool,
+}
+
+/// Parses options; returns the argument number of the first score too.
+fn parse_add(ctx: &Context<'_>) -> Result<(AddOptions, usize), Failure> {
+    let (mut options, mut at) = (AddOptions::default(), 2);
+    while let Some(option) = ctx.args.get(at) {
+        let flag = match option.to_ascii_lowercase().as_slice() {
+            b"nx" => &mut options.only_new,
+            b"xx" => &mut options.only_present,
+            b"gt" => &mut options.greater,
+            b"lt" => &mut options.less,
+            b"ch" => &mut options.count_changed,
+            b"incr" => &mut options.increment,
+            _ => break,
+        };
+        *flag = true;
+        at += 1;
+    }
+    let rest = ctx.args.len() - at;
+    if rest == 0 || !rest.is_multiple_of(2) {
+        return Err(SYNTAX);
+    }
+    if options.only_new && options.only_present {
+        return Err(Failure::Text(
+            "ERR XX and NX options at the same time are not compatible",
+        ));
+    }
+    if options.greater && (options.less || options.only_new) || options.less && options.only_new {
+        return Err(Failure::Text(
+            "ERR GT, LT, and/or NX options at the same time are not compatible",
+        ));
+    }
+    if options.increment && rest > 2 {
+        return Err(Failure::Text(
+            "ERR INCR option supports a single increment-element pair",
+        ));
+    }
+    Ok((options, at))
+}
+
+/// Outcome of adding members.
+#[derive(Default)]
+pub(crate) struct Added {
+    added: i64,
+    updated: i64,
+    /// The last score that was set; `None`: a condition did not hold.
+    score: Option<f64>,
+}
+
+/// Adds one member to a set.
+fn add_one<'a>(
+    set: &mut Sorted<'a>,
+    member: Text<'a>,
+    score: f64,
+    options: AddOptions,
+    done: &mut Added,
+) -> Result<(), Failure> {
+    done.score = None;
+    let old = set.score(&member);
+    let Some(old) = old else {
+        if !options.only_present {
+            set.set(member, score);
+            done.added += 1;
+            done.score = Some(score);
+        }
+        return Ok(());
+    };
+    if options.only_new {
+        return Ok(());
+    }
+    let new = if options.increment {
+        old + score
+    } else {
+        score
+    };
+    if new.is_nan() {
+        return Err(Failure::Text("ERR resulting score is not a number (NaN)"));
+    }
+    if options.greater && new <= old || options.less && new >= old {
+        return Ok(());
+    }
+    done.score = Some(new);
+    if new != old {
+        set.set(member, new);
+        done.updated += 1;
+    }
+    Ok(())
+}
+
+fn add(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    (options, at): (AddOptions, usize),
+) -> Result<Added, Failure> {
+    let mut rest = ctx.args.skip(at).into_iter();
+    let mut pairs = Vec::with_capacity((ctx.args.len() - at) / 2);
+    while let (Some(score), Some(member)) = (rest.next(), rest.next()) {
+        pairs.push((parse_score(score).ok_or(NOT_A_FLOAT)?, Text::of(member)));
+    }
+    add_all(ctx, guard, hashes, &pairs, options)
+}
+
+/// Adds members to argument 1.
+pub(crate) fn add_all(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    pairs: &[(f64, Text<'_>)],
+    options: AddOptions,
+) -> Result<Added, Failure> {
+    let name = if options.increment { "zincr" } else { "zadd" };
+    change(ctx, guard, hashes, event(name), |_, parts| {
+        let mut set = Sorted::load(parts)?;
+        set.expect(pairs.len());
+        let mut done = Added::default();
+        for (score, member) in pairs {
+            add_one(&mut set, *member, *score, options, &mut done)?;
+        }
+        if done.added + done.updated > 0 {
+            set.store(parts)?;
+        }
+        Ok(done)
+    })
+}
+
+pub(crate) fn write_added(ctx: &mut Context<'_>, done: &Added, options: AddOptions) -> Done {
+    if !options.increment {
+        let updated = if options.count_changed {
+            done.updated
+        } else {
+            0
+        };
+        return ctx.integer(done.added + updated);
+    }
+    match done.score {
+        Some(score) => {
+            ctx.reply().double(score);
+            Ok(())
+        }
+        None => ctx.null(),
+    }
+}
+
+pub(crate) fn zadd(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let (options, at) = parse_add(ctx)?;
+    let done = add(ctx, guard, hashes, (options, at))?;
+    write_added(ctx, &done, options)
+}
+
+pub(crate) fn zincrby(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let options = AddOptions {
+        increment: true,
+        ..AddOptions::default()
+    };
+    let done = add(ctx, guard, hashes, (options, 2))?;
+    write_added(ctx, &done, options)
+}
+
+pub(crate) fn zrem(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let members: Vec<_> = ctx.args.skip(2).into_iter().map(Text::of).collect();
+    let removed = change(ctx, guard, hashes, event("zrem"), |_, parts| {
+        let mut set = Sorted::load(parts)?;
+        let removed = set.remove(members.iter().copied());
+        if removed > 0 {
+            set.store(parts)?;
+        }
+        Ok(removed)
+    })?;
+    ctx.integer(removed as i64)
+}
+
+pub(crate) fn zcard(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let value = read(ctx, guard, hashes)?;
+    let count = value.map_or(Ok(0), |value| count(value, Type::SortedSet))?;
+    ctx.integer(count as i64)
+}
+
+pub(crate) fn zscore(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let score = match read(ctx, guard, hashes)? {
+        Some(value) => find_at_most_once::<f64>(value, ctx.arg(2))?,
+        None => None,
+    };
+    match score {
+        Some(score) => ctx.reply().double(score),
+        None => return ctx.null(),
+    }
+    Ok(())
+}
+
+pub(crate) fn zmscore(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let mut set = Sorted::of(read(ctx, guard, hashes)?)?;
+    let members = ctx.args.skip(2);
+    set.expect(members.len());
+    let mut reply = ctx.reply();
+    reply.array(members.len());
+    for member in members {
+        match set.score(&Text::of(member)) {
+            Some(score) => reply.double(score),
+            None => reply.null(),
+        }
+    }
+    Ok(())
+}
+
+fn rank(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash], from_end: bool) -> Done {
+    let with_score = match ctx.args.len() {
+        3 => false,
+        4 if ctx.arg(3).eq_ignore_ascii_case(b"withscore") => true,
+        _ => return Err(SYNTAX),
+    };
+    let mut set = Sorted::of(read(ctx, guard, hashes)?)?;
+    let member = Text::of(ctx.arg(2));
+    let Some(rank) = set.rank(&member) else {
+        match with_score {
+            true => ctx.reply().null_array(),
+            false => ctx.reply().null(),
+        }
+        return Ok(());
+    };
+    let rank = if from_end { set.len() - 1 - rank } else { rank };
+    let score = set.score(&member).unwrap_or(0.0);
+    let mut reply = ctx.reply();
+    if with_score {
+        reply.array(2);
+    }
+    reply.integer(rank as i64);
+    if with_score {
+        reply.double(score);
+    }
+    Ok(())
+}
+
+pub(crate) fn zrank(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    rank(ctx, guard, hashes, false)
+}
+
+pub(crate) fn zrevrank(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    rank(ctx, guard, hashes, true)
+}
+
+const fn popped_from(highest: bool) -> EventName {
+    event(match highest {
+        true => "zpopmax",
+        false => "zpopmin",
+    })
+}
+
+/// Removes up to `n` members with the lowest or highest scores.
+fn pop_some(set: &mut Sorted<'_>, highest: bool, n: usize) -> Scored {
+    let len = set.len();
+    let n = n.min(len);
+    let ranks = if highest { len - n..len } else { 0..n };
+    let mut popped = owned(set.elements().get(ranks.clone()).unwrap_or_default());
+    if highest {
+        popped.reverse();
+    }
+    set.remove_ranks(ranks);
+    popped
+}
+
+fn pop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash], highest: bool) -> Done {
+    let wanted = match ctx.args.len() {
+        2 => None,
+        3 => Some(parse_count(ctx.arg(2))?),
+        _ => return Err(SYNTAX),
+    };
+    let popped = change(ctx, guard, hashes, popped_from(highest), |_, parts| {
+        let mut set = Sorted::load(parts)?;
+        let popped = pop_some(&mut set, highest, wanted.unwrap_or(1));
+        if !popped.is_empty() {
+            set.store(parts)?;
+        }
+        Ok(popped)
+    })?;
+    if wanted.is_none()
+        && let Some((member, score)) = popped.first()
+    {
+        let mut reply = ctx.reply();
+        reply.array(2);
+        reply.bulk(member);
+        reply.double(*score);
+        return Ok(());
+    }
+    let members = popped.iter().map(|(member, score)| (&member[..], *score));
+    write_scored(ctx, members, true);
+    Ok(())
+}
+
+pub(crate) fn zpopmin(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    pop(ctx, guard, hashes, false)
+}
+
+pub(crate) fn zpopmax(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    pop(ctx, guard, hashes, true)
+}
+
+/// `MIN` or `MAX`: whether it is the latter.
+pub(crate) fn parse_side(text: &[u8]) -> Result<bool, Failure> {
+    match text {
+        side if side.eq_ignore_ascii_case(b"min") => Ok(false),
+        side if side.eq_ignore_ascii_case(b"max") => Ok(true),
+        _ => Err(SYNTAX),
+    }
+}
+
+pub(crate) fn zmpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let too_few = Failure::Text("ERR numkeys should be greater than 0");
+    let keys = parse_keys(ctx, 1, too_few, SYNTAX)?;
+    let highest = parse_side(ctx.args.get(2 + keys).ok_or(SYNTAX)?)?;
+    let wanted = parse_pop_count(ctx, 3 + keys)?;
+    if !take_first(ctx, guard, hashes, (highest, wanted), &[], write_popped)? {
+        ctx.reply().null_array();
+    }
+    Ok(())
+}
+
+/// Takes up to `wanted` members with the highest or lowest scores of the first sorted set that has
+/// some, and lets `write` reply with its key and them; false: no set has members, or none that may
+/// be taken, as `may_take` says of each key.
+pub(crate) fn take_first(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    (highest, wanted): (bool, usize),
+    may_take: &[bool],
+    write: impl Fn(&mut Context<'_>, &[u8], &[(Vec<u8>, f64)]),
+) -> Result<bool, Failure> {
+    let which = (Type::SortedSet, may_take);
+    change_first(ctx, guard, hashes, which, |ctx, (n, key), found| {
+        let events = [Some(popped_from(highest)), None];
+        let (change, popped) = Write::change(n, Some(found), events, |parts| {
+            let mut set = Sorted::load(parts)?;
+            let popped = pop_some(&mut set, highest, wanted);
+            set.store(parts)?;
+            Ok(popped)
+        })?;
+        write(ctx, key, &popped);
+        Ok(change)
+    })
+}
+
+/// The reply of ZMPOP.
+pub(crate) fn write_popped(ctx: &mut Context<'_>, key: &[u8], popped: &[(Vec<u8>, f64)]) {
+    let mut reply = ctx.reply();
+    reply.array(2);
+    reply.bulk(key);
+    reply.array(popped.len());
+    for (member, score) in popped {
+        reply.array(2);
+        reply.bulk(member);
+        reply.double(*score);
+    }
+}
+
+pub(crate) fn zrandmember(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+) -> Done {
+    let wanted = match ctx.args.len() {
+        2 => None,
+        _ => Some(parse_random_count(ctx.arg(2))?),
+    };
+    let with_scores = match ctx.args.len() {
+        2 | 3 => false,
+        4 if ctx.arg(3).eq_ignore_ascii_case(b"withscores") => true,
+        _ => return Err(SYNTAX),
+    };
+    let mut set = Sorted::of(read(ctx, guard, hashes)?)?;
+    let Some(wanted) = wanted else {
+        return match ctx.local.random.pick(set.elements()) {
+            Some((member, _)) => ctx.bulk(&member.bytes()),
+            None => ctx.null(),
+        };
+    };
+    let in_pairs = with_scores && ctx.client.protocol == Protocol::Resp3;
+    let width = if with_scores && !in_pairs { 2 } else { 1 };
+    write_random(
+        ctx,
+        set.elements(),
+        wanted,
+        width,
+        |reply, (member, score)| {
+            if in_pairs {
+                reply.array(2);
+            }
+            reply.bulk(&member.bytes());
+            if with_scores {
+                reply.double(*score);
+            }
+        },
+    )
+}
+
+pub(crate) fn zscan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    collection::parse_scan_cursor(ctx)?;
+    let Some(value) = read(ctx, guard, hashes)? else {
+        return collection::empty_scan(ctx);
+    };
+    let mut set = Sorted::of(Some(value))?;
+    let options = collection::parse_scan(ctx, Type::SortedSet)?;
+    let shown = set.elements().iter();
+    let shown: Vec<_> = shown
+        .filter(|(member, _)| options.matches(member))
+        .collect();
+    let mut reply = ctx.reply();
+    reply.array(2);
+    reply.bulk(b"0");
+    reply.array(2 * shown.len());
+    for (member, score) in shown {
+        reply.bulk(&member.bytes());
+        reply.bulk(duramen_wire::resp::number::format_double(*score).as_bytes());
+    }
+    Ok(())
+}

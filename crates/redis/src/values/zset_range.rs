@@ -1,0 +1,311 @@
+//! Ranges of sorted sets: by rank, by score, by member.
+
+use super::collection::{Write, change, encoded, read, typed};
+use super::list::range_of;
+use super::zset::{event, write_scored};
+use crate::command::computed::computed_at_once;
+use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
+use duramen_engine::{Guard, KeyHash};
+use duramen_types::sorted::{LexEnd, ScoreEnd};
+use duramen_types::{Sorted, Text};
+use duramen_wire::resp::number::{parse_double, parse_integer};
+use std::ops::Range;
+
+/// The order in which a range is taken.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    Rank,
+    Score,
+    Member,
+}
+
+/// The two ends of a range, the lower first.
+#[derive(Clone, Copy)]
+enum Ends<'a> {
+    /// From the first or, if reversed, from the last.
+    Rank(i64, i64),
+    Score(ScoreEnd, ScoreEnd),
+    Member(LexEnd<'a>, LexEnd<'a>),
+}
+
+impl Ends<'_> {
+    fn ranks(&self, set: &mut Sorted<'_>, reversed: bool) -> Range<usize> {
+        match *self {
+            Ends::Rank(start, stop) => {
+                let len = set.len();
+                let range = range_of(start, stop, len);
+                match reversed {
+                    true if !range.is_empty() => len - range.end..len - range.start,
+                    _ => range,
+                }
+            }
+            Ends::Score(min, max) => set.ranks_of_scores(min, max),
+            Ends::Member(min, max) => set.ranks_of_members(min, max, reversed),
+        }
+    }
+}
+
+fn parse_score_end(text: &[u8]) -> Result<ScoreEnd, Failure> {
+    let (is_open, text) = match text {
+        [b'(', rest @ ..] => (true, rest),
+        rest => (false, rest),
+    };
+    // As C reads a number: blanks before it are left out, no text is 0, and what is too large is
+    // infinite.
+    let score = match text {
+        [] => Some(0.0),
+        text => parse_double(text.trim_ascii_start()),
+    };
+    let score = score.filter(|score| !score.is_nan());
+    let score = score.ok_or(Failure::Text("ERR min or max is not a float"))?;
+    Ok(ScoreEnd { score, is_open })
+}
+
+fn parse_lex_end(text: &[u8]) -> Result<LexEnd<'_>, Failure> {
+    match text {
+        b"-" => Ok(LexEnd::First),
+        b"+" => Ok(LexEnd::Last),
+        [b'[', rest @ ..] => Ok(LexEnd::Closed(rest)),
+        [b'(', rest @ ..] => Ok(LexEnd::Open(rest)),
+        _ => Err(Failure::Text("ERR min or max not valid string range item")),
+    }
+}
+
+/// Parses the ends in two arguments; `reversed`: the upper end comes first, except of ranks.
+fn parse_ends<'a>(
+    ctx: &Context<'a>,
+    at: usize,
+    by: By,
+    reversed: bool,
+) -> Result<Ends<'a>, Failure> {
+    let (first, second) = (ctx.arg(at), ctx.arg(at + 1));
+    let (low, high) = if reversed {
+        (second, first)
+    } else {
+        (first, second)
+    };
+    match by {
+        By::Rank => Ok(Ends::Rank(
+            parse_integer(first).ok_or(NOT_AN_INTEGER)?,
+            parse_integer(second).ok_or(NOT_AN_INTEGER)?,
+        )),
+        By::Score => Ok(Ends::Score(parse_score_end(low)?, parse_score_end(high)?)),
+        By::Member => Ok(Ends::Member(parse_lex_end(low)?, parse_lex_end(high)?)),
+    }
+}
+
+/// A range as the request describes it.
+struct Query<'a> {
+    ends: Ends<'a>,
+    reversed: bool,
+    with_scores: bool,
+    /// Members that are left out first, and the number of those after them; negative: all.
+    limit: Option<(i64, i64)>,
+}
+
+/// Kind and direction of a range; `None`: options say so.
+#[derive(Clone, Copy)]
+struct Fixed {
+    by: Option<By>,
+    reversed: Option<bool>,
+}
+
+/// Parses a range whose first end is argument `at`.
+fn parse<'a>(
+    ctx: &Context<'a>,
+    at: usize,
+    fixed: Fixed,
+    stores: bool,
+) -> Result<Query<'a>, Failure> {
+    let (mut by, mut reversed) = (fixed.by, fixed.reversed);
+    let (mut with_scores, mut limit) = (false, None);
+    let mut rest = ctx.args.skip(at + 2).into_iter();
+    while let Some(option) = rest.next() {
+        match option.to_ascii_lowercase().as_slice() {
+            b"withscores" if !stores => with_scores = true,
+            b"limit" => {
+                let (offset, count) = (rest.next().ok_or(SYNTAX)?, rest.next().ok_or(SYNTAX)?);
+                let offset = parse_integer(offset).ok_or(NOT_AN_INTEGER)?;
+                limit = Some((offset, parse_integer(count).ok_or(NOT_AN_INTEGER)?));
+            }
+            b"rev" if reversed.is_none() => reversed = Some(true),
+            b"bylex" if by.is_none() => by = Some(By::Member),
+            b"byscore" if by.is_none() => by = Some(By::Score),
+            _ => return Err(SYNTAX),
+        }
+    }
+    let (by, reversed) = (by.unwrap_or(By::Rank), reversed.unwrap_or(false));
+    if limit.is_some_and(|(_, count)| count != -1) && by == By::Rank {
+        return Err(Failure::Text(
+            "ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX",
+        ));
+    }
+    if with_scores && by == By::Member {
+        return Err(Failure::Text(
+            "ERR syntax error, WITHSCORES not supported in combination with BYLEX",
+        ));
+    }
+    Ok(Query {
+        ends: parse_ends(ctx, at, by, reversed)?,
+        reversed,
+        with_scores,
+        limit,
+    })
+}
+
+impl Query<'_> {
+    /// The members of the range, in the order of the reply.
+    fn members<'s>(&self, set: &mut Sorted<'s>) -> Vec<(Text<'s>, f64)> {
+        let ranks = self.ends.ranks(set, self.reversed);
+        let mut members = set.elements().get(ranks).unwrap_or_default().to_vec();
+        if self.reversed {
+            members.reverse();
+        }
+        let is_limited = !matches!(self.ends, Ends::Rank(..));
+        if let Some((offset, count)) = self.limit.filter(|_| is_limited) {
+            let Ok(offset) = usize::try_from(offset) else {
+                return Vec::new();
+            };
+            members.drain(..offset.min(members.len()));
+            members.truncate(usize::try_from(count).unwrap_or(usize::MAX));
+        }
+        members
+    }
+}
+
+fn range(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash], fixed: Fixed) -> Done {
+    let query = parse(ctx, 2, fixed, false)?;
+    let mut set = Sorted::of(read(ctx, guard, hashes)?)?;
+    let members = query.members(&mut set).into_iter();
+    let members = members.map(|(member, score)| (member.bytes(), score));
+    write_scored(ctx, members, query.with_scores);
+    Ok(())
+}
+
+const ANY: Fixed = Fixed {
+    by: None,
+    reversed: None,
+};
+
+const fn fixed(by: By, reversed: bool) -> Fixed {
+    Fixed {
+        by: Some(by),
+        reversed: Some(reversed),
+    }
+}
+
+pub(crate) fn zrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    range(ctx, guard, hashes, ANY)
+}
+
+pub(crate) fn zrevrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    range(ctx, guard, hashes, fixed(By::Rank, true))
+}
+
+pub(crate) fn zrangebyscore(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+) -> Done {
+    range(ctx, guard, hashes, fixed(By::Score, false))
+}
+
+pub(crate) fn zrevrangebyscore(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+) -> Done {
+    range(ctx, guard, hashes, fixed(By::Score, true))
+}
+
+pub(crate) fn zrangebylex(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+) -> Done {
+    range(ctx, guard, hashes, fixed(By::Member, false))
+}
+
+pub(crate) fn zrevrangebylex(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+) -> Done {
+    range(ctx, guard, hashes, fixed(By::Member, true))
+}
+
+pub(crate) fn zrangestore(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+) -> Done {
+    let query = parse(ctx, 3, ANY, true)?;
+    computed_at_once(ctx, guard, hashes, |ctx, found| {
+        let source = found.get(1).copied().flatten();
+        let mut set = Sorted::of(typed(source)?)?;
+        let mut result = Sorted::default();
+        let members = query.members(&mut set);
+        result.expect(members.len());
+        for (member, score) in &members {
+            result.set(*member, *score);
+        }
+        ctx.integer(members.len() as i64)?;
+        let value = encoded(|parts| result.store(parts))?;
+        Ok(vec![Write::result(0, value, true, event("zrangestore"))])
+    })
+}
+
+fn counted(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash], by: By) -> Done {
+    let ends = parse_ends(ctx, 2, by, false)?;
+    let mut set = Sorted::of(read(ctx, guard, hashes)?)?;
+    let count = ends.ranks(&mut set, false).len();
+    ctx.integer(count as i64)
+}
+
+pub(crate) fn zcount(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    counted(ctx, guard, hashes, By::Score)
+}
+
+pub(crate) fn zlexcount(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    counted(ctx, guard, hashes, By::Member)
+}
+
+fn remove(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash], by: By) -> Done {
+    let ends = parse_ends(ctx, 2, by, false)?;
+    let event = event(ctx.spec.name);
+    let removed = change(ctx, guard, hashes, event, |_, parts| {
+        let mut set = Sorted::load(parts)?;
+        let ranks = ends.ranks(&mut set, false);
+        let removed = ranks.len();
+        if removed > 0 {
+            set.remove_ranks(ranks);
+            set.store(parts)?;
+        }
+        Ok(removed)
+    })?;
+    ctx.integer(removed as i64)
+}
+
+pub(crate) fn zremrangebyrank(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+) -> Done {
+    remove(ctx, guard, hashes, By::Rank)
+}
+
+pub(crate) fn zremrangebyscore(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+) -> Done {
+    remove(ctx, guard, hashes, By::Score)
+}
+
+pub(crate) fn zremrangebylex(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+) -> Done {
+    remove(ctx, guard, hashes, By::Member)
+}
