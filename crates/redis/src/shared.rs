@@ -36,7 +36,7 @@ use crate::threads::background::Background;
 use crate::threads::clients::{ClientRecord, Registry};
 use crate::threads::commits::Commits;
 use crate::threads::mailbox::{Mailbox, Message};
-use crate::threads::watch::{Beat, Ending};
+use crate::threads::watch::{Beat, Ending, Stop};
 use crate::tracking::table::Tracking;
 pub use commands::CommandState;
 use duramen_acl::{Catalog, Logins};
@@ -132,17 +132,6 @@ impl ThreadShared {
     fn lock_incoming(&self) -> MutexGuard<'_, Option<Vec<Incoming>>> {
         self.incoming.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Kinds of a server's stop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Stop {
-    /// The server runs on.
-    No = 0,
-    /// Stop accepting connections, write pending replies for at most `stop-timeout-ms`, then end.
-    Graceful = 1,
-    /// End without waiting for any client.
-    AtOnce = 2,
 }
 
 /// The state that exists once the data is loaded.

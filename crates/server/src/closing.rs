@@ -8,7 +8,8 @@
 
 use duramen_config::ServerError;
 use duramen_redis::durability::Durability;
-use duramen_redis::shared::{Shared, Stop};
+use duramen_redis::shared::Shared;
+use duramen_redis::threads::Stop;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 

@@ -2,8 +2,8 @@
 //! (`reply::effects`).
 
 use super::context::Context;
-use crate::pubsub::registry::Kind;
 use crate::reply::events::Event;
+use crate::threads::publication::Kind;
 use duramen_config::EventClasses;
 use duramen_engine::{Outcome, TableId};
 

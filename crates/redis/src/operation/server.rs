@@ -3,8 +3,8 @@
 use super::persistence::NO_PERSISTENCE;
 use crate::command::context::{Context, Done, Failure, SYNTAX};
 use crate::reply::wait::Until;
-use crate::shared::Stop;
 use crate::state::client::Verdict;
+use crate::threads::watch::Stop;
 use duramen_wire::resp::number::IntegerText;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -2,8 +2,9 @@
 //! flush before a stop have their own threads.
 
 use crate::durability::{Durability, Job, Target};
-use crate::shared::{Shared, Stop};
+use crate::shared::Shared;
 use crate::threads::mailbox::Message;
+use crate::threads::watch::Stop;
 use duramen_config::finish::Finish;
 use duramen_config::{ConfigFile, seldom};
 use std::sync::{Arc, mpsc};

@@ -3,7 +3,6 @@
 //! A message leaves with the reply of its PUBLISH (`reply::effects`), and the number in the reply
 //! is filled in then.
 
-use super::registry::{Kind, Publication};
 use super::subscribers::{Ended, SUBSCRIPTIONS_BYTES_MAX, write_message};
 use crate::command::context::{Context, Done, Failure};
 use crate::keyspace::scan::compiled;
@@ -12,6 +11,7 @@ use crate::reply::effects::NO_RECEIVERS;
 use crate::shared::Shared;
 use crate::state::client::Client;
 use crate::state::local::Local;
+use crate::threads::publication::{Kind, Publication};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::resp::Encoder;
 use std::collections::HashMap;

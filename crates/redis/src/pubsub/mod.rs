@@ -4,5 +4,5 @@ pub(crate) mod commands;
 pub(crate) mod registry;
 pub(crate) mod subscribers;
 
-pub use registry::{CROWDED_BYTES, Kind, Publication, Publisher};
+pub use registry::Publisher;
 pub use subscribers::Encoded;

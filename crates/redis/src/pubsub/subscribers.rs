@@ -6,7 +6,8 @@
 //!   [`Subscribers::add`] and [`Subscribers::remove`] alone change them.
 //! - S2: a client gets the messages of a subscription from its number on (registry::P2).
 
-use super::registry::{Kind, PubSub, Publication};
+use super::registry::PubSub;
+use crate::threads::publication::{Kind, Publication};
 use duramen_config::heap;
 use duramen_wire::resp::{Encoder, Protocol};
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -15,8 +15,9 @@
 //!   of `EXEC` no effect is released, so `EXEC` as a whole waits for those of before.
 
 use super::events::Event;
-use crate::pubsub::registry::{Kind, Publisher};
+use crate::pubsub::registry::Publisher;
 use crate::shared::Shared;
+use crate::threads::publication::Kind;
 
 /// The reply of PUBLISH until its message is released.
 pub(crate) const NO_RECEIVERS: &[u8] = b":0\r\n";

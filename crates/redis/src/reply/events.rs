@@ -1,7 +1,8 @@
 //! Keyspace events: which are published, and their channels.
 
-use crate::pubsub::registry::{Kind, Publisher};
+use crate::pubsub::registry::Publisher;
 use crate::shared::Shared;
+use crate::threads::publication::Kind;
 use duramen_config::EventClasses;
 use duramen_engine::{Departure, TableId};
 

@@ -2,12 +2,12 @@
 
 use crate::blocking::key_wait::KeyWait;
 use crate::flash::parking::Parking;
-use crate::pubsub::registry::Kind;
 use crate::pubsub::subscribers::Subscriptions;
 use crate::reply::effects::Effects;
 use crate::reply::wait::Wait;
 use crate::shared::Shared;
 use crate::threads::clients::ClientRecord;
+use crate::threads::publication::Kind;
 use crate::tracking::client::ClientTracking;
 use crate::transaction::queue::Transaction;
 use crate::transaction::watches::Watches;

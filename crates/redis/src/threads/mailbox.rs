@@ -1,6 +1,6 @@
 //! Messages to a reactor thread, from any thread.
 
-use crate::pubsub::registry::{CROWDED_BYTES, Kind, POSTED_BYTES_MAX, Publication};
+use super::publication::{CROWDED_BYTES, Kind, POSTED_BYTES_MAX, Publication};
 use duramen_config::ServerError;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::{BTreeMap, BTreeSet};

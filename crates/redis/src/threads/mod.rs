@@ -4,9 +4,11 @@ pub(crate) mod background;
 pub(crate) mod clients;
 pub(crate) mod commits;
 pub(crate) mod mailbox;
+pub(crate) mod publication;
 pub(crate) mod watch;
 
 pub use background::Background;
 pub use clients::ClientRecord;
 pub use mailbox::{Invalid, Lost, Message};
-pub use watch::Running;
+pub use publication::{CROWDED_BYTES, Kind, Publication};
+pub use watch::{Running, Stop};

@@ -12,10 +12,20 @@
 //! roughly the current state, and nothing else depends on it. [`Ending`] is locked at the start and
 //! the end of threads and of the server.
 
-use crate::shared::Stop;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+/// Kinds of a server's stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stop {
+    /// The server runs on.
+    No = 0,
+    /// Stop accepting connections, write pending replies for at most `stop-timeout-ms`, then end.
+    Graceful = 1,
+    /// End without waiting for any client.
+    AtOnce = 2,
+}
 
 /// When a thread last came back to its loop, in milliseconds of the server's clock; 0: it sleeps.
 #[derive(Debug, Default)]

@@ -26,7 +26,8 @@ use duramen_node::{Candidate, JobDone, Node, NodeOptions, NodeOutput, RequestId}
 use duramen_redis::durability::{warn_if_not_mounted, warn_if_open_to_others};
 use duramen_redis::flash::Tier;
 use duramen_redis::membership::{Clock, CoordinatorQuestion, MemberStatus};
-use duramen_redis::shared::{Shared, Stop};
+use duramen_redis::shared::Shared;
+use duramen_redis::threads::Stop;
 use duramen_wire::native::codec::{
     Envelope, HelloError, Reply, Role, decode_reply, encode_to_coordinator,
 };

@@ -34,8 +34,8 @@ use duramen_node::{
 use duramen_redis::durability::Durability;
 use duramen_redis::flash::Tier;
 use duramen_redis::membership::{Clock, MemberStatus, Membership};
-use duramen_redis::shared::{Shared, Stop};
-use duramen_redis::threads::{Background, Message};
+use duramen_redis::shared::Shared;
+use duramen_redis::threads::{Background, Message, Stop};
 use duramen_wire::native::Slice;
 use duramen_wire::native::codec::{
     Envelope, HelloError, Question, Reply, Role, Trouble, decode_question, decode_reply,

@@ -2,7 +2,7 @@
 
 use duramen_config::ServerConfig;
 use duramen_engine::TableId;
-use duramen_redis::shared::Stop;
+use duramen_redis::threads::Stop;
 use duramen_server::Server;
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -270,7 +270,7 @@ fn small_operations_answer_truthfully() {
     );
     s.expect("SHUTDOWN", "");
     assert_eq!(s.client.verdict(), Verdict::CloseAfterReply);
-    assert_eq!(s.server.shared.stopping(), crate::shared::Stop::Graceful);
+    assert_eq!(s.server.shared.stopping(), crate::threads::Stop::Graceful);
 }
 
 /// A text of 2,000 bytes: to compare two of them takes several milliseconds.

@@ -2,10 +2,10 @@
 
 use super::{Server, Session, run};
 use crate::exec::Executor;
-use crate::pubsub::registry::Kind;
 use crate::pubsub::subscribers::write_message;
 use crate::state::client::{Client, Verdict};
 use crate::threads::mailbox::Message;
+use crate::threads::publication::Kind;
 use duramen_base::planted::{Bug, with_bug};
 use duramen_config::{Level, ServerConfig};
 use duramen_wire::resp::{Encoder, Protocol};

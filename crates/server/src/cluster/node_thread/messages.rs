@@ -5,8 +5,9 @@ use super::{Mail, NodeThread, PendingCall};
 use duramen_base::ids::ServerId;
 use duramen_net::Payload;
 use duramen_node::RequestId;
-use duramen_redis::pubsub::{Kind, Publisher};
-use duramen_redis::shared::{Shared, Stop};
+use duramen_redis::pubsub::Publisher;
+use duramen_redis::shared::Shared;
+use duramen_redis::threads::{Kind, Stop};
 use duramen_wire::native::Slice;
 use duramen_wire::native::codec::{Envelope, Publications, Role, Trouble, encode_peer};
 use duramen_wire::native::message::Peer;
@@ -106,7 +107,7 @@ fn publish_all(shared: &Shared, batch: &[u8], wait_max: Duration) {
 mod tests {
     use super::*;
     use duramen_config::ServerConfig;
-    use duramen_redis::pubsub::CROWDED_BYTES;
+    use duramen_redis::threads::CROWDED_BYTES;
     use duramen_wire::native::codec::append_publication;
 
     /// Batches of other members were delivered, and answered, however many messages waited here.

@@ -1,7 +1,7 @@
 //! Stops: graceful with replies in flight, bounded by the timeout, immediate.
 
 use crate::reactor::support::{Raw, address, counter, request, start, wait_until};
-use duramen_redis::shared::Stop;
+use duramen_redis::threads::Stop;
 use std::io::Read;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
