@@ -1,7 +1,12 @@
 //! Counters of one thread: the thread writes them without a locked instruction, any thread reads
 //! them.
 
+use super::error_names;
+use super::figure::Value::{Count, Time};
+use super::figure::{Figure, counter, gauge};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// A counter (or gauge) with one writing thread.
 #[derive(Debug, Default)]
@@ -208,6 +213,55 @@ pub struct ThreadCounters {
     pub flash_read_errors: Counter,
     /// Connections whose requests wait for flash now.
     pub flash_parked: Counter,
+}
+
+/// Counters of the reactor threads: the metrics page has a series per thread, `INFO` their sum
+/// since `CONFIG RESETSTAT`.
+#[rustfmt::skip] // One row, one line: it is a table.
+pub static THREADS: [Figure<ThreadCounters>; 22] = [
+    counter("commands", "total_commands_processed", "Requests that ran, errors included.", |c| Count(c.commands.get())),
+    counter("batches", "", "Batches that the requests ran in.", |c| Count(c.batches.get())),
+    counter("command_errors", "total_error_replies", "Requests answered with an error.", |c| Count(c.errors.get())),
+    counter("keyspace_hits", "keyspace_hits", "Reads that found their key.", |c| Count(c.keyspace_hits.get())),
+    counter("keyspace_misses", "keyspace_misses", "Reads that did not find their key.", |c| Count(c.keyspace_misses.get())),
+    counter("network_received_bytes", "total_net_input_bytes", "Bytes received from clients.", |c| Count(c.net_input_bytes.get())),
+    counter("network_sent_bytes", "total_net_output_bytes", "Bytes sent to clients.", |c| Count(c.net_output_bytes.get())),
+    counter("connections_accepted", "total_connections_received", "Connections accepted.", |c| Count(c.connections_accepted.get())),
+    counter("connections_rejected", "rejected_connections", "Connections turned away: maxclients, or no file descriptors.", |c| Count(c.connections_rejected.get())),
+    counter("protocol_errors", "", "Connections closed because what they sent is not RESP.", |c| Count(c.protocol_errors.get())),
+    counter("connections_idle_closed", "duramen_idle_disconnections", "Connections closed by `timeout`.", |c| Count(c.idle_closed.get())),
+    counter("connections_login_timed_out", "duramen_login_timeouts", "Connections closed by `login-timeout`.", |c| Count(c.logins_timed_out.get())),
+    counter("tls_handshakes", "", "Handshakes of TLS that succeeded.", |c| Count(c.tls_handshakes.get())),
+    counter("tls_resumed", "", "Handshakes that continued an earlier session.", |c| Count(c.tls_resumed.get())),
+    counter("tls_failed", "", "Handshakes that failed or took too long.", |c| Count(c.tls_failed.get())),
+    counter("connections_output_closed", "client_output_buffer_limit_disconnections", "Connections closed by `output-limit` or `output-stall`.", |c| Count(c.output_closed.get())),
+    counter("replies_given_up", "", "Replies that became errors because backups did not acknowledge for `reply-timeout`.", |c| Count(c.replies_given_up.get())),
+    gauge("effects_orphan_bytes", "", "Bytes of messages and events of closed connections that wait for a commit.", |c| Count(c.orphan_bytes.get())),
+    counter("effects_dropped", "", "Messages and events of closed connections that were dropped because too many waited for a commit.", |c| Count(c.effects_dropped.get())),
+    counter("reactor_rounds", "", "Rounds of the event loop that found work.", |c| Count(c.rounds.get())),
+    counter("reactor_sleeps", "", "Times a reactor thread slept in the kernel.", |c| Count(c.sleeps.get())),
+    counter("reactor_spin_seconds", "", "Time spent looking for work before sleeping.", |c| Time(Duration::from_nanos(c.spin_ns.get()))),
+];
+
+/// Counters of one command on one thread.
+#[derive(Debug, Default)]
+pub(crate) struct CommandCounters {
+    /// Refused before they ran.
+    pub(crate) rejected: Counter,
+    /// Ran and replied with an error.
+    pub(crate) failed: Counter,
+    /// Number of requests that ran, and their times. Created by the thread when it runs the command
+    /// for the first time.
+    pub(crate) times: OnceLock<Box<Histogram>>,
+}
+
+/// One thread's counters of commands, in the order of the command table.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct ThreadState {
+    pub(crate) commands: Box<[CommandCounters]>,
+    /// Error replies, in the order of [`error_names::NAMES`].
+    pub(crate) errors: [Counter; error_names::NAMES.len()],
 }
 
 #[cfg(test)]

@@ -2,10 +2,12 @@
 
 pub(crate) mod counters;
 pub(crate) mod error_names;
+pub(crate) mod figure;
 pub(crate) mod latency;
 pub(crate) mod meter;
 pub(crate) mod slow_log;
 pub(crate) mod totals;
 
-pub use counters::{Family, Histogram, ThreadCounters};
+pub use counters::{Family, Histogram, THREADS, ThreadCounters};
+pub use figure::{Figure, Value};
 pub use latency::Event;

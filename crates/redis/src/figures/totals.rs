@@ -1,8 +1,7 @@
 //! Counters summed over all threads, since the start or since `CONFIG RESETSTAT`.
 
-use super::counters::Histogram;
+use super::counters::{Histogram, THREADS};
 use super::error_names;
-use crate::operation::figures::THREADS;
 use crate::shared::Shared;
 use std::sync::PoisonError;
 use std::time::Instant;

@@ -1,10 +1,10 @@
 //! The numbers that a server reports, one row each: its names, its meaning, and how it is read.
 //! `INFO`, the metrics page, `/memory` and `/cluster` show them by these tables.
 
-use crate::figures::counters::ThreadCounters;
+use crate::figures::figure::Value::{Count, Flag, Ratio, Time};
+use crate::figures::figure::{Figure, counter, field, gauge};
 use crate::membership::status::MemberStatus;
 use crate::shared::Shared;
-use Value::{Count, Flag, Ratio, Time};
 use duramen::{DiskState, DurabilityStats};
 use duramen_config::Mode;
 use duramen_engine::Stats;
@@ -12,143 +12,6 @@ use duramen_engine::flash::FlashStats;
 use duramen_node::View;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// A number as it is read from `S`.
-pub struct Figure<S> {
-    /// Its name on the metrics page, after `duramen_`; empty: it is not there.
-    pub metric: &'static str,
-    /// Its field in `INFO`; empty: it is not there. A time's field ends with its unit.
-    pub info: &'static str,
-    pub help: &'static str,
-    /// It only grows.
-    pub is_counter: bool,
-    pub read: fn(&S) -> Value,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Value {
-    Count(u64),
-    Ratio(f64),
-    Flag(bool),
-    Time(Duration),
-}
-
-impl Value {
-    /// On the metrics page: times in seconds, flags as 0 or 1.
-    pub fn as_metric(self) -> f64 {
-        match self {
-            Count(count) => count as f64,
-            Ratio(ratio) => ratio,
-            Flag(flag) => f64::from(u8::from(flag)),
-            Time(time) => time.as_secs_f64(),
-        }
-    }
-
-    /// A count, or a time in nanoseconds: numbers that can be added up.
-    pub(crate) fn as_count(self) -> u64 {
-        match self {
-            Count(count) => count,
-            Time(time) => time.as_nanos() as u64,
-            Flag(flag) => flag.into(),
-            Ratio(_) => 0,
-        }
-    }
-
-    /// In JSON, under the name of its field in `INFO`.
-    pub fn as_json(self, info: &str) -> serde_json::Value {
-        match self {
-            Count(count) => count.into(),
-            Ratio(ratio) => ratio.into(),
-            Flag(flag) => flag.into(),
-            Time(time) => in_unit(time, info).into(),
-        }
-    }
-}
-
-/// A time in the unit with which the name of its field ends.
-fn in_unit(time: Duration, info: &str) -> u64 {
-    let units = match info {
-        name if name.ends_with("_us") => time.as_micros(),
-        name if name.ends_with("_ms") => time.as_millis(),
-        _ => time.as_secs().into(),
-    };
-    units as u64
-}
-
-impl<S> Figure<S> {
-    /// The value as `INFO` writes it.
-    pub(crate) fn in_info(&self, source: &S) -> String {
-        match (self.read)(source) {
-            Count(count) => count.to_string(),
-            Ratio(ratio) => format!("{ratio:.4}"),
-            Flag(flag) => u8::from(flag).to_string(),
-            Time(time) => in_unit(time, self.info).to_string(),
-        }
-    }
-}
-
-type Read<S> = fn(&S) -> Value;
-
-const fn counter<S>(
-    metric: &'static str,
-    info: &'static str,
-    help: &'static str,
-    read: Read<S>,
-) -> Figure<S> {
-    Figure {
-        is_counter: true,
-        ..gauge(metric, info, help, read)
-    }
-}
-
-const fn gauge<S>(
-    metric: &'static str,
-    info: &'static str,
-    help: &'static str,
-    read: Read<S>,
-) -> Figure<S> {
-    let is_counter = false;
-    Figure {
-        metric,
-        info,
-        help,
-        is_counter,
-        read,
-    }
-}
-
-/// A figure that only `INFO` shows.
-const fn field<S>(info: &'static str, read: Read<S>) -> Figure<S> {
-    gauge("", info, "", read)
-}
-
-/// Counters of the reactor threads: the metrics page has a series per thread, `INFO` their sum
-/// since `CONFIG RESETSTAT`.
-#[rustfmt::skip] // One row, one line: it is a table.
-pub static THREADS: [Figure<ThreadCounters>; 22] = [
-    counter("commands", "total_commands_processed", "Requests that ran, errors included.", |c| Count(c.commands.get())),
-    counter("batches", "", "Batches that the requests ran in.", |c| Count(c.batches.get())),
-    counter("command_errors", "total_error_replies", "Requests answered with an error.", |c| Count(c.errors.get())),
-    counter("keyspace_hits", "keyspace_hits", "Reads that found their key.", |c| Count(c.keyspace_hits.get())),
-    counter("keyspace_misses", "keyspace_misses", "Reads that did not find their key.", |c| Count(c.keyspace_misses.get())),
-    counter("network_received_bytes", "total_net_input_bytes", "Bytes received from clients.", |c| Count(c.net_input_bytes.get())),
-    counter("network_sent_bytes", "total_net_output_bytes", "Bytes sent to clients.", |c| Count(c.net_output_bytes.get())),
-    counter("connections_accepted", "total_connections_received", "Connections accepted.", |c| Count(c.connections_accepted.get())),
-    counter("connections_rejected", "rejected_connections", "Connections turned away: maxclients, or no file descriptors.", |c| Count(c.connections_rejected.get())),
-    counter("protocol_errors", "", "Connections closed because what they sent is not RESP.", |c| Count(c.protocol_errors.get())),
-    counter("connections_idle_closed", "duramen_idle_disconnections", "Connections closed by `timeout`.", |c| Count(c.idle_closed.get())),
-    counter("connections_login_timed_out", "duramen_login_timeouts", "Connections closed by `login-timeout`.", |c| Count(c.logins_timed_out.get())),
-    counter("tls_handshakes", "", "Handshakes of TLS that succeeded.", |c| Count(c.tls_handshakes.get())),
-    counter("tls_resumed", "", "Handshakes that continued an earlier session.", |c| Count(c.tls_resumed.get())),
-    counter("tls_failed", "", "Handshakes that failed or took too long.", |c| Count(c.tls_failed.get())),
-    counter("connections_output_closed", "client_output_buffer_limit_disconnections", "Connections closed by `output-limit` or `output-stall`.", |c| Count(c.output_closed.get())),
-    counter("replies_given_up", "", "Replies that became errors because backups did not acknowledge for `reply-timeout`.", |c| Count(c.replies_given_up.get())),
-    gauge("effects_orphan_bytes", "", "Bytes of messages and events of closed connections that wait for a commit.", |c| Count(c.orphan_bytes.get())),
-    counter("effects_dropped", "", "Messages and events of closed connections that were dropped because too many waited for a commit.", |c| Count(c.effects_dropped.get())),
-    counter("reactor_rounds", "", "Rounds of the event loop that found work.", |c| Count(c.rounds.get())),
-    counter("reactor_sleeps", "", "Times a reactor thread slept in the kernel.", |c| Count(c.sleeps.get())),
-    counter("reactor_spin_seconds", "", "Time spent looking for work before sleeping.", |c| Time(Duration::from_nanos(c.spin_ns.get()))),
-];
 
 #[rustfmt::skip] // One row, one line: it is a table.
 pub static STORE: [Figure<Stats>; 27] = [

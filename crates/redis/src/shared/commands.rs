@@ -6,8 +6,7 @@
 //! writer, its thread. The mutexes guard cold paths only.
 
 use super::reserved::Reservations;
-use crate::figures::counters::{Counter, Histogram};
-use crate::figures::error_names;
+use crate::figures::counters::{CommandCounters, Counter, ThreadState};
 use crate::figures::slow_log::SlowLog;
 use crate::figures::totals::Baseline;
 use crate::threads::clients::ClientRecord;
@@ -17,7 +16,7 @@ use duramen_config::EventClasses;
 use duramen_engine::{KeyHash, Log, Position, TableId};
 use duramen_wire::native::message::TableEntry;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Number of databases that `SELECT` accepts, as Redis's default.
@@ -36,27 +35,6 @@ pub mod global {
     pub(crate) const FAILED: u32 = 1 << 3;
     /// A script or EXEC has reserved keys.
     pub const RESERVED: u32 = 1 << 4;
-}
-
-/// Counters of one command on one thread.
-#[derive(Debug, Default)]
-pub(crate) struct CommandCounters {
-    /// Refused before they ran.
-    pub(crate) rejected: Counter,
-    /// Ran and replied with an error.
-    pub(crate) failed: Counter,
-    /// Number of requests that ran, and their times. Created by the thread when it runs the command
-    /// for the first time.
-    pub(crate) times: OnceLock<Box<Histogram>>,
-}
-
-/// One thread's counters of commands, in the order of the command table.
-#[derive(Debug)]
-#[repr(align(128))]
-pub(crate) struct ThreadState {
-    pub(crate) commands: Box<[CommandCounters]>,
-    /// Error replies, in the order of [`error_names::NAMES`].
-    pub(crate) errors: [Counter; error_names::NAMES.len()],
 }
 
 /// The part of the server's shared state that belongs to the commands.

@@ -3,13 +3,13 @@
 
 use super::client::Client;
 use crate::command::computed::Progress;
-use crate::figures::counters::ThreadCounters;
+use crate::figures::counters::{CommandCounters, ThreadCounters, ThreadState};
 use crate::figures::error_names;
 use crate::figures::meter::Meter;
 use crate::membership::ViewCache;
 use crate::pubsub::subscribers::Subscribers;
 use crate::script::interpreters::{Abandoned, Scripts};
-use crate::shared::commands::{CommandCounters, DBS, ThreadState};
+use crate::shared::commands::DBS;
 use crate::shared::{ConfigCache, Shared};
 use crate::transaction::ExecRun;
 use crate::transaction::queue::Spare;

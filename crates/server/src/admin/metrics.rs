@@ -2,8 +2,8 @@
 
 use super::exposition::{Format, as_prometheus, counter, gauge};
 use super::process_metrics;
-use duramen_redis::figures::{Family, Histogram, ThreadCounters};
-use duramen_redis::operation::figures::{self, Figure, Member};
+use duramen_redis::figures::{Family, Figure, Histogram, THREADS, ThreadCounters};
+use duramen_redis::operation::figures::{self, Member};
 use duramen_redis::shared::Shared;
 use duramen_redis::table::commands_since_start;
 use prometheus_client::collector::Collector;
@@ -42,7 +42,7 @@ impl fmt::Debug for Page {
 impl Collector for Page {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let shared = &*self.0;
-        for figure in &figures::THREADS {
+        for figure in &THREADS {
             per_thread(&mut encoder, figure, shared)?;
         }
         gauge(

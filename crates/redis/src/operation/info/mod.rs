@@ -5,13 +5,14 @@ mod memory;
 mod persistence;
 mod ttl;
 
-use super::figures::{self, Figure, Member};
+use super::figures::{self, Member};
 use super::{cluster, server as server_commands};
 use crate::access::users::Reason;
 use crate::command::context::{Context, Done};
 use crate::command::databases;
 use crate::command::spec::Access;
 use crate::figures::error_names;
+use crate::figures::figure::Figure;
 use crate::figures::totals::Totals;
 use crate::script::cache::REDIS_VERSION;
 use crate::shared::commands::DBS;
