@@ -21,6 +21,7 @@ mod memory;
 mod pipeline_turn;
 mod reserved;
 mod settings;
+mod totals;
 
 use crate::access::audit::Audit;
 use crate::access::users::AclState;

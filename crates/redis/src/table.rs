@@ -12,7 +12,7 @@ use crate::command::spec::{
 };
 use crate::connection::{client, client_list, commands as connection};
 use crate::figures::counters::Family;
-use crate::figures::totals::{CommandTotals, Totals, counted};
+use crate::figures::totals::CommandTotals;
 use crate::keyspace::{databases, dump, expire, keys as key_space, scan, sort};
 use crate::operation::{
     cluster, command, config, duramen, info, latency, memory, persistence as durability, server,
@@ -457,14 +457,14 @@ const fn numbered<const N: usize>(rows: &[Spec]) -> [Spec; N] {
 pub(crate) fn commands_since_reset(
     shared: &Shared,
 ) -> impl Iterator<Item = (&'static Spec, CommandTotals)> {
-    COMMANDS.iter().zip(Totals::commands(shared))
+    COMMANDS.iter().zip(shared.command_totals())
 }
 
 /// Every command with its counters since the server started: these never decrease.
 pub fn commands_since_start(
     shared: &Shared,
 ) -> impl Iterator<Item = (&'static Spec, CommandTotals)> {
-    COMMANDS.iter().zip(counted(shared))
+    COMMANDS.iter().zip(shared.command_totals_since_start())
 }
 
 /// A command of a tool, which the coordinator of a cluster obeys, and no server: it is here so that

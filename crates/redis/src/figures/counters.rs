@@ -258,7 +258,7 @@ pub(crate) struct CommandCounters {
 /// One thread's counters of commands, in the order of the command table.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(crate) struct ThreadState {
+pub(crate) struct ThreadCommands {
     pub(crate) commands: Box<[CommandCounters]>,
     /// Error replies, in the order of [`error_names::NAMES`].
     pub(crate) errors: [Counter; error_names::NAMES.len()],

@@ -1,9 +1,7 @@
 //! Counters summed over all threads, since the start or since `CONFIG RESETSTAT`.
 
-use super::counters::{Histogram, THREADS};
+use super::counters::{Histogram, THREADS, ThreadCommands, ThreadCounters};
 use super::error_names;
-use crate::shared::Shared;
-use std::sync::PoisonError;
 use std::time::Instant;
 
 /// Shortest time over which a rate is computed.
@@ -77,19 +75,21 @@ pub(crate) struct Baseline {
 }
 
 impl Totals {
-    /// Totals since the server started.
-    fn since_start(shared: &Shared) -> Totals {
+    /// Totals since the server started. `threads`, `commands`: the counters of its threads, and
+    /// those of their commands.
+    pub(crate) fn since_start<'t>(
+        threads: impl Iterator<Item = &'t ThreadCounters> + Clone,
+        commands: &[ThreadCommands],
+    ) -> Totals {
         Totals {
             counters: std::array::from_fn(|row| {
                 let read = THREADS[row].read;
-                let threads = shared.threads.iter();
-                threads
-                    .map(|thread| read(&thread.counters).as_count())
-                    .sum()
+                let counts = threads.clone().map(|thread| read(thread).as_count());
+                counts.sum()
             }),
             errors_by_name: std::array::from_fn(|name| {
-                let threads = shared.commands.threads.iter();
-                threads.map(|thread| thread.errors[name].get()).sum()
+                let counts = commands.iter().map(|thread| thread.errors[name].get());
+                counts.sum()
             }),
         }
     }
@@ -101,66 +101,49 @@ impl Totals {
         named.next().map_or(0, |(_, sum)| sum)
     }
 
-    /// Totals since `CONFIG RESETSTAT`, and the current rates.
-    pub(crate) fn now(shared: &Shared) -> (Totals, Rates) {
-        let all = Totals::since_start(shared);
-        let mut baseline = shared
-            .commands
-            .baseline
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        let (sampled, before) = baseline
-            .sampled
-            .unwrap_or((shared.started, Totals::default()));
-        let elapsed = now.duration_since(sampled);
-        if elapsed.as_millis() >= RATE_MS_MIN {
-            let since = all.less(&before);
-            let rate = |info| since.get(info) as f64 / elapsed.as_secs_f64();
-            baseline.rates = Rates {
-                commands: rate("total_commands_processed"),
-                input_kbytes: rate("total_net_input_bytes") / 1024.0,
-                output_kbytes: rate("total_net_output_bytes") / 1024.0,
-            };
-            baseline.sampled = Some((now, all));
-        }
-        (all.less(&baseline.totals), baseline.rates)
-    }
-
     fn less(&self, before: &Totals) -> Totals {
         Totals {
             counters: less(&self.counters, &before.counters),
             errors_by_name: less(&self.errors_by_name, &before.errors_by_name),
         }
     }
+}
 
-    /// Every command's counters since `CONFIG RESETSTAT`.
-    pub(crate) fn commands(shared: &Shared) -> Vec<CommandTotals> {
-        let baseline = shared
-            .commands
-            .baseline
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let all = counted(shared);
+impl Baseline {
+    /// Totals since `CONFIG RESETSTAT`, and the current rates. `all`: the totals since the server
+    /// started, at `started`.
+    pub(crate) fn since_reset(&mut self, all: Totals, started: Instant) -> (Totals, Rates) {
+        let now = Instant::now();
+        let (sampled, before) = self.sampled.unwrap_or((started, Totals::default()));
+        let elapsed = now.duration_since(sampled);
+        if elapsed.as_millis() >= RATE_MS_MIN {
+            let since = all.less(&before);
+            let rate = |info| since.get(info) as f64 / elapsed.as_secs_f64();
+            self.rates = Rates {
+                commands: rate("total_commands_processed"),
+                input_kbytes: rate("total_net_input_bytes") / 1024.0,
+                output_kbytes: rate("total_net_output_bytes") / 1024.0,
+            };
+            self.sampled = Some((now, all));
+        }
+        (all.less(&self.totals), self.rates)
+    }
+
+    /// Every command's counters since `CONFIG RESETSTAT`. `threads`: those since the start.
+    pub(crate) fn commands(&self, threads: &[ThreadCommands]) -> Vec<CommandTotals> {
         let nothing = CommandTotals::default();
-        let since = all.into_iter().enumerate().map(|(n, now)| {
-            let before = baseline.commands.get(n).unwrap_or(&nothing);
+        let all = counted(threads).into_iter().enumerate();
+        let since = all.map(|(n, now)| {
+            let before = self.commands.get(n).unwrap_or(&nothing);
             now.less(before)
         });
         since.collect()
     }
 
-    /// Resets all counters to 0.
-    pub(crate) fn reset(shared: &Shared) {
-        let totals = Totals::since_start(shared);
-        let commands = counted(shared);
-        let mut baseline = shared
-            .commands
-            .baseline
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        baseline.totals = totals;
-        baseline.commands = commands;
+    /// Counts from these values on.
+    pub(crate) fn reset(&mut self, totals: Totals, commands: Vec<CommandTotals>) {
+        self.totals = totals;
+        self.commands = commands;
     }
 }
 
@@ -169,10 +152,9 @@ fn less<const N: usize>(now: &[u64; N], before: &[u64; N]) -> [u64; N] {
 }
 
 /// Every command's counters since the server started: these never decrease.
-pub(crate) fn counted(shared: &Shared) -> Vec<CommandTotals> {
-    let commands = &shared.commands.threads[0].commands;
-    let mut all = vec![CommandTotals::default(); commands.len()];
-    for thread in &shared.commands.threads {
+pub(crate) fn counted(threads: &[ThreadCommands]) -> Vec<CommandTotals> {
+    let mut all = vec![CommandTotals::default(); threads[0].commands.len()];
+    for thread in threads {
         for (sum, command) in all.iter_mut().zip(&thread.commands) {
             sum.rejected += command.rejected.get();
             sum.failed += command.failed.get();

@@ -2,7 +2,6 @@
 
 use crate::command::background::{self, Kind, OK};
 use crate::command::context::{Context, Done, Failure};
-use crate::figures::totals::Totals;
 use crate::reply::wait::Until;
 use crate::shared::Shared;
 use crate::shared::encodings::Encodings;
@@ -246,7 +245,7 @@ fn text(bytes: &[u8]) -> String {
 
 pub(crate) fn resetstat(ctx: &mut Context<'_>) -> Done {
     ctx.count_up_to_now();
-    Totals::reset(ctx.shared);
+    ctx.shared.reset_totals();
     ctx.shared.acl.reset_counts();
     ctx.shared.error_codes.reset();
     ctx.ok()

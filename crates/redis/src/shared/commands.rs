@@ -6,7 +6,7 @@
 //! writer, its thread. The mutexes guard cold paths only.
 
 use super::reserved::Reservations;
-use crate::figures::counters::{CommandCounters, Counter, ThreadState};
+use crate::figures::counters::{CommandCounters, Counter, ThreadCommands};
 use crate::figures::slow_log::SlowLog;
 use crate::figures::totals::Baseline;
 use crate::threads::clients::ClientRecord;
@@ -57,7 +57,7 @@ pub struct CommandState {
     /// End of `CLIENT PAUSE`, in milliseconds of the server's clock, times 2; plus 1: only writes
     /// wait. 0 = none.
     pause: AtomicU64,
-    pub(crate) threads: Box<[ThreadState]>,
+    pub(crate) threads: Box<[ThreadCommands]>,
     reserved: Mutex<Reservations>,
     /// Held while a database gets its table, and while two are exchanged: each table is behind at
     /// most one database. A thread that holds it waits for nothing but the log's memory, during an
@@ -73,14 +73,14 @@ pub struct CommandState {
     pub(crate) ttl_ms: [AtomicU64; DBS],
     slow_log: Mutex<SlowLog>,
     /// The counters' values at the last `CONFIG RESETSTAT`.
-    pub(crate) baseline: Mutex<Baseline>,
+    baseline: Mutex<Baseline>,
     /// 40 hexadecimal digits that identify this run of the server.
     pub(crate) run_id: String,
 }
 
 impl CommandState {
     pub fn new(threads: usize, commands: usize) -> CommandState {
-        let thread = |_| ThreadState {
+        let thread = |_| ThreadCommands {
             commands: (0..commands).map(|_| CommandCounters::default()).collect(),
             errors: std::array::from_fn(|_| Counter::default()),
         };
@@ -432,6 +432,10 @@ impl CommandState {
 
     pub(crate) fn slow_log(&self) -> MutexGuard<'_, SlowLog> {
         self.slow_log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn baseline(&self) -> MutexGuard<'_, Baseline> {
+        self.baseline.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn monitors(&self) -> MutexGuard<'_, Vec<Arc<ClientRecord>>> {

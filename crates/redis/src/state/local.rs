@@ -3,7 +3,7 @@
 
 use super::client::Client;
 use crate::command::computed::Progress;
-use crate::figures::counters::{CommandCounters, ThreadCounters, ThreadState};
+use crate::figures::counters::{CommandCounters, ThreadCommands, ThreadCounters};
 use crate::figures::error_names;
 use crate::figures::meter::Meter;
 use crate::membership::ViewCache;
@@ -285,7 +285,7 @@ impl Local {
         &shared.threads[self.thread].counters
     }
 
-    fn state<'s>(&self, shared: &'s Shared) -> &'s ThreadState {
+    fn state<'s>(&self, shared: &'s Shared) -> &'s ThreadCommands {
         &shared.commands.threads[self.thread]
     }
 

@@ -13,7 +13,6 @@ use crate::command::databases;
 use crate::command::spec::Access;
 use crate::figures::error_names;
 use crate::figures::figure::Figure;
-use crate::figures::totals::Totals;
 use crate::script::cache::REDIS_VERSION;
 use crate::shared::commands::DBS;
 use crate::table::commands_since_reset;
@@ -217,7 +216,7 @@ pub(crate) fn human(bytes: u64) -> String {
 }
 
 fn stats(ctx: &Context<'_>, fields: &mut Fields) {
-    let (totals, rates) = Totals::now(ctx.shared);
+    let (totals, rates) = ctx.shared.totals();
     let sums = |fields: &mut Fields, names: &[&str]| {
         for name in names {
             fields.add(name, totals.get(name));
@@ -367,7 +366,7 @@ fn command_stats(ctx: &Context<'_>, fields: &mut Fields) {
 }
 
 fn error_stats(ctx: &Context<'_>, fields: &mut Fields) {
-    let (totals, _) = Totals::now(ctx.shared);
+    let (totals, _) = ctx.shared.totals();
     for (name, count) in error_names::NAMES.iter().zip(totals.errors_by_name) {
         if count > 0 {
             fields.add(
