@@ -1,7 +1,7 @@
 //! Settings of a server: one table ([`SETTINGS`]) for flags, environment, `duramen.toml`, `CONFIG
 //! GET` and the documentation, and the plain struct ([`ServerConfig`]) that the rest of the server
 //! reads. Beside them: the errors of a start, certificates, the clock, bounded lines of the log,
-//! and figures of the process.
+//! figures of the process, and the version of Redis that clients may expect.
 //!
 //! **Invariants**
 //! - I1: every field of [`ServerConfig`] that a person can set has exactly one row in [`SETTINGS`],
@@ -57,6 +57,11 @@ pub use scripts::ScriptConfig;
 pub use slow::SlowConfig;
 pub use table::SETTINGS;
 pub use tls::{AdminTls, Exposed, check_exposed};
+
+/// The Redis version whose behaviour clients may expect.
+pub const REDIS_VERSION: &str = "7.4.0";
+/// The same, a byte for each part.
+pub const REDIS_VERSION_NUMBER: u32 = 0x0007_0400;
 
 /// The default data directory: below the working directory, so that a first try needs no
 /// preparation.

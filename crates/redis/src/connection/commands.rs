@@ -6,11 +6,10 @@ use crate::command::context::{Context, Done, Failure, SYNTAX};
 use crate::monitor;
 use crate::pubsub::commands as pubsub;
 use crate::reply::wait::Until;
-use crate::script::cache::REDIS_VERSION;
 use crate::state::client::Verdict;
 use crate::tracking::commands as tracking;
 use duramen_acl::LoginError;
-use duramen_config::clock;
+use duramen_config::{REDIS_VERSION, clock};
 use duramen_wire::resp::Protocol;
 use duramen_wire::resp::number::parse_integer;
 

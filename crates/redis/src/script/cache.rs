@@ -5,6 +5,7 @@
 
 use super::libraries::Registry;
 use crate::threads::background::Background;
+use duramen_config::{REDIS_VERSION, REDIS_VERSION_NUMBER};
 use duramen_script::{Cache, Limits, Machine, Program};
 use duramen_wire::resp::Args;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,11 +22,6 @@ const TOLD_MAX: usize = 1_024;
 /// Interpreters that may wait for being dropped before scripts wait for that: they hold their
 /// memory.
 const DISCARDED_MAX: usize = 4;
-
-/// The Redis version whose behaviour clients may expect.
-pub(crate) const REDIS_VERSION: &str = "7.4.0";
-/// The same, a byte for each part.
-const REDIS_VERSION_NUMBER: u32 = 0x0007_0400;
 
 /// The limits of an interpreter.
 pub(crate) fn limits(memory_bytes: usize) -> Limits {
