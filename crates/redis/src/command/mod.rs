@@ -19,6 +19,7 @@ pub(crate) mod run;
 pub(crate) mod served_keys;
 pub(crate) mod slow_timer;
 pub(crate) mod spec;
+pub(crate) mod walk;
 
 pub use cold::{look_ahead, too_much};
 pub use databases::restore;

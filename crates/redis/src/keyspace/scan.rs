@@ -11,6 +11,7 @@
 use super::keys::type_name;
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::command::served_keys::ServedKeys;
+use crate::command::walk::{LONG_PATTERN, compiled, parse_cursor};
 use duramen_base::glob::Pattern;
 use duramen_engine::{Error, Guard, KeyHash, Object, TableId};
 use duramen_wire::resp::number::{IntegerText, parse_integer};
@@ -33,9 +34,6 @@ const SCAN_BYTES_MAX: usize = 1 << 20;
 const LOOKS_IN_EXEC_MAX: usize = 1 << 15;
 /// Matching steps that count as one entry in this limit.
 const MATCHING_PER_LOOK: usize = 64;
-
-pub(crate) const LONG_PATTERN: Failure =
-    Failure::Text("ERR the pattern is too long: it may have 1024 bytes");
 
 struct Options {
     cursor: u64,
@@ -174,26 +172,6 @@ fn parse(ctx: &Context<'_>) -> Result<Options, Failure> {
     }
     options.pattern = compiled(pattern)?;
     Ok(options)
-}
-
-/// The last pattern of a request: earlier ones have no effect, and cost no time.
-pub(crate) fn compiled(text: Option<&[u8]>) -> Result<Option<Pattern>, Failure> {
-    text.map(|text| Pattern::new(text, false).ok_or(LONG_PATTERN))
-        .transpose()
-}
-
-/// A cursor: an unsigned decimal number. As in Redis, it may have a sign, and no digits are 0:
-/// Laravel sends that.
-pub(crate) fn parse_cursor(text: &[u8]) -> Result<u64, Failure> {
-    let digits = text.strip_prefix(b"+").unwrap_or(text);
-    if text.is_empty() {
-        return Ok(0);
-    }
-    std::str::from_utf8(digits)
-        .ok()
-        .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
-        .and_then(|digits| digits.parse().ok())
-        .ok_or(Failure::Text("ERR invalid cursor"))
 }
 
 pub(crate) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) -> Done {

@@ -4,7 +4,7 @@ use crate::command::context::{Context, Done, Failure, SYNTAX};
 use crate::command::key_access::KeyAccess;
 use crate::command::lookup::{self, Resolved};
 use crate::command::spec::{Group, Spec, flag};
-use crate::keyspace::scan::LONG_PATTERN;
+use crate::command::walk::LONG_PATTERN;
 use crate::table::COMMANDS;
 use duramen_base::glob::Pattern;
 use duramen_wire::resp::Encoder;

@@ -5,7 +5,7 @@
 
 use super::subscribers::{Ended, SUBSCRIPTIONS_BYTES_MAX, write_message};
 use crate::command::context::{Context, Done, Failure};
-use crate::keyspace::scan::compiled;
+use crate::command::walk::compiled;
 use crate::membership::outbox::MESSAGE_BYTES_MAX;
 use crate::reply::effects::NO_RECEIVERS;
 use crate::shared::Shared;

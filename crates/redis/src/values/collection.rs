@@ -9,7 +9,7 @@ use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::command::events::{DEL, EventName, NEW};
 use crate::command::routing::AGAIN_MS;
 use crate::command::spec::{Spec, flag};
-use crate::keyspace::scan;
+use crate::command::walk::{compiled, parse_cursor};
 use crate::state::client::{Client, Verdict};
 use duramen_base::glob::Pattern;
 use duramen_config::clock;
@@ -647,7 +647,7 @@ impl ScanOptions {
 
 /// Parses the cursor of HSCAN, SSCAN, ZSCAN. A packed collection is shown in one step.
 pub(crate) fn parse_scan_cursor(ctx: &Context<'_>) -> Done {
-    scan::parse_cursor(ctx.arg(2)).map(|_| ())
+    parse_cursor(ctx.arg(2)).map(|_| ())
 }
 
 /// Replies of HSCAN, SSCAN, ZSCAN for a key that does not exist.
@@ -683,7 +683,7 @@ pub(crate) fn parse_scan(ctx: &Context<'_>, kind: Type) -> Result<ScanOptions, F
         }
     }
     Ok(ScanOptions {
-        pattern: scan::compiled(pattern)?,
+        pattern: compiled(pattern)?,
         no_values,
     })
 }
