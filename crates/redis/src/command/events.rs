@@ -2,7 +2,7 @@
 //! (`reply::effects`).
 
 use super::context::Context;
-use crate::reply::events::Event;
+use crate::reply::effects::Event;
 use crate::threads::publication::Kind;
 use duramen_config::EventClasses;
 use duramen_engine::{Outcome, TableId};

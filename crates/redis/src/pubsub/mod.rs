@@ -2,7 +2,9 @@
 
 pub(crate) mod commands;
 pub(crate) mod registry;
+pub(crate) mod release;
 pub(crate) mod subscribers;
 
 pub use registry::Publisher;
+pub use release::release;
 pub use subscribers::Encoded;

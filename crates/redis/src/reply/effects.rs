@@ -2,7 +2,7 @@
 //! the requests run, and released with the replies.
 //!
 //! **Invariants**
-//! - E1: effects are released at one place ([`Effects::release`]), when the replies of their turn
+//! - E1: effects are released at one place (`pubsub::release`), when the replies of their turn
 //!   may be sent: no subscriber hears of a write that is less durable than the reply requires. If
 //!   the replies become errors instead, because the log has failed, the effects are dropped.
 //! - E2: a request that parks or is shown again has added none: they are cut off together with its
@@ -14,16 +14,25 @@
 //!   of the client's earlier requests are released: in a round of its own if there are some. Inside
 //!   of `EXEC` no effect is released, so `EXEC` as a whole waits for those of before.
 
-use super::events::Event;
-use crate::pubsub::registry::Publisher;
-use crate::shared::Shared;
 use crate::threads::publication::Kind;
+use duramen_config::EventClasses;
 
 /// The reply of PUBLISH until its message is released.
 pub(crate) const NO_RECEIVERS: &[u8] = b":0\r\n";
 
+/// Something that has happened to a key, for subscribers of keyspace events.
 #[derive(Debug)]
-enum Effect {
+pub(crate) struct Event<K> {
+    /// The classes that the setting had when it happened; they say to which channels it goes.
+    pub(crate) classes: EventClasses,
+    pub(crate) db: u8,
+    pub(crate) name: &'static str,
+    pub(crate) key: K,
+}
+
+/// An effect on other clients.
+#[derive(Debug)]
+pub(crate) enum Effect {
     /// A message of PUBLISH or SPUBLISH.
     Message {
         kind: Kind,
@@ -158,82 +167,8 @@ impl Effects {
         }
     }
 
-    /// Releases all effects, and puts the number of receivers into the replies of messages. The
-    /// turn's replies begin at `from` in `out`; `None`: the connection is closed. `thread`: the
-    /// reactor thread that calls.
-    pub fn release(self, shared: &Shared, thread: usize, out: Option<(&mut Vec<u8>, usize)>) {
-        let publisher = Publisher {
-            threads: &shared.threads,
-            own: Some(thread),
-        };
-        let mut received = Vec::new();
-        for effect in self.list {
-            match effect {
-                Effect::Message {
-                    kind,
-                    channel,
-                    payload,
-                    reply_at,
-                } => {
-                    let count = shared.publish(publisher, kind, &channel, &payload);
-                    received.extend(reply_at.filter(|_| count > 0).map(|at| (at, count)));
-                }
-                Effect::Event(event) => event.publish(shared, publisher),
-            }
-        }
-        if let Some((out, from)) = out {
-            write_counts(out, from, &received);
-        }
-    }
-}
-
-/// Replaces replies without receivers by the numbers of receivers. `received`: places, counted from
-/// `from`, and numbers.
-fn write_counts(out: &mut Vec<u8>, from: usize, received: &[(usize, u64)]) {
-    if let [(at, count @ 1..10)] = received {
-        if let Some(digit) = out.get_mut(from + at + 1) {
-            *digit = b'0' + *count as u8;
-        }
-        return;
-    }
-    if received.is_empty() {
-        return;
-    }
-    let replies = out.split_off(from.min(out.len()));
-    let mut copied = 0;
-    for (at, count) in received {
-        let Some(before) = replies.get(copied..*at) else {
-            continue;
-        };
-        out.extend_from_slice(before);
-        out.extend_from_slice(format!(":{count}\r\n").as_bytes());
-        copied = at + NO_RECEIVERS.len();
-    }
-    out.extend_from_slice(replies.get(copied..).unwrap_or_default());
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_numbers_of_receivers_replace_replies_in_place() {
-        let replies = b"+before\r\n+OK\r\n:0\r\n*2\r\n:0\r\n:0\r\n+pushed\r\n".to_vec();
-        let from = b"+before\r\n".len();
-        let places = [5, 13, 17];
-        for (counts, shown) in [
-            (vec![], "+OK\r\n:0\r\n*2\r\n:0\r\n:0\r\n"),
-            (vec![(places[0], 7)], "+OK\r\n:7\r\n*2\r\n:0\r\n:0\r\n"),
-            (vec![(places[1], 10)], "+OK\r\n:0\r\n*2\r\n:10\r\n:0\r\n"),
-            (
-                vec![(places[0], 1), (places[1], 1000), (places[2], 2)],
-                "+OK\r\n:1\r\n*2\r\n:1000\r\n:2\r\n",
-            ),
-        ] {
-            let mut out = replies.clone();
-            write_counts(&mut out, from, &counts);
-            let out = String::from_utf8(out).expect("text");
-            assert_eq!(out, format!("+before\r\n{shown}+pushed\r\n"));
-        }
+    /// The effects, in order.
+    pub(crate) fn into_list(self) -> Vec<Effect> {
+        self.list
     }
 }

@@ -1,7 +1,6 @@
 //! Results of a request beside its reply: messages for other clients, waits, events.
 
 pub(crate) mod effects;
-pub(crate) mod events;
 pub(crate) mod wait;
 
 pub use effects::Effects;

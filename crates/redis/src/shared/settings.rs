@@ -10,7 +10,8 @@ use crate::threads::mailbox::Message;
 use duramen_base::ids::Level;
 use duramen_config::certificates::NewCertificates;
 use duramen_config::process::raise_file_limit;
-use duramen_config::{SETTINGS, ServerConfig, ServerError, Setting, format_size};
+use duramen_config::{EventClasses, SETTINGS, ServerConfig, ServerError, Setting, format_size};
+use duramen_engine::Departure;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -194,6 +195,20 @@ impl Shared {
         self.config_generation.fetch_add(1, Ordering::Release);
         self.post_all(&Message::Wake);
         Ok(())
+    }
+
+    /// Chooses the events that are published from now on.
+    pub(crate) fn set_events(&self, classes: EventClasses) {
+        self.commands.set_events(classes);
+        if let Some(store) = self.data() {
+            let classes = classes.in_use();
+            for (departure, class) in [
+                (Departure::Expired, EventClasses::EXPIRED),
+                (Departure::Evicted, EventClasses::EVICTED),
+            ] {
+                store.want_departures(departure, classes.has(class));
+            }
+        }
     }
 
     /// Reads the files of changed settings of TLS, before the settings are locked: a slow disk must

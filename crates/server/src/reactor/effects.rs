@@ -25,7 +25,7 @@ use super::connection::{Connection, WaitsFor};
 use super::round::resp_connection;
 use super::slots::Token;
 use duramen_config::seldom;
-use duramen_redis::pubsub::Encoded;
+use duramen_redis::pubsub::{self, Encoded};
 use duramen_redis::reply::Effects;
 use duramen_redis::threads::{Kind, Lost, Message, Publication};
 use rustix::event::epoll::EventFlags;
@@ -60,14 +60,14 @@ impl Reactor {
             return;
         }
         let out = Some((&mut connection.output, from));
-        effects.release(&self.shared, self.number, out);
+        pubsub::release(effects, &self.shared, self.number, out);
         self.posts_own = true;
         connection.crowds = true;
     }
 
     /// As [`release`](Self::release), for a connection that is closed.
     pub(super) fn release_orphan(&mut self, effects: Effects) {
-        effects.release(&self.shared, self.number, None);
+        pubsub::release(effects, &self.shared, self.number, None);
         self.posts_own = true;
     }
 

@@ -30,6 +30,7 @@ mod walks;
 
 use super::{Executor, Group, Turn};
 use crate::flash::tier::Tier;
+use crate::pubsub::release::release;
 use crate::shared::Shared;
 use crate::state::client::{Client, Verdict};
 use crate::threads::clients::ClientRecord;
@@ -233,7 +234,7 @@ fn run_in_turns(
         executed = turn[0].executed;
         let thread = client.record().thread;
         let effects = client.take_effects(from);
-        effects.release(&executor.shared, thread, Some((&mut out, from)));
+        release(effects, &executor.shared, thread, Some((&mut out, from)));
         parts = if progressed { 0 } else { parts + 1 };
         let waits = !progressed && !client.goes_on;
         if client.verdict() != Verdict::Open || waits || parts == parts_max {

@@ -122,7 +122,7 @@ fn run_beside(
         assert!(rounds < 10_000, "it does not end");
     }
     let effects = s.client.take_effects(0);
-    effects.release(&s.server.shared, 0, Some((&mut out, 0)));
+    release(effects, &s.server.shared, 0, Some((&mut out, 0)));
     (String::from_utf8(out).expect("text"), rounds)
 }
 
