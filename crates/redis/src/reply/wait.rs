@@ -11,11 +11,10 @@
 //!   vanish.
 
 use crate::durability::Job;
-use crate::state::client::Client;
 use crate::threads::clients::ClientRecord;
 use duramen_base::ids::Level;
 use duramen_config::finish::Finish;
-use duramen_engine::{Guard, Position};
+use duramen_engine::Position;
 use duramen_wire::resp::{Encoder, Protocol};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -232,29 +231,4 @@ fn error(why: &str) -> Vec<u8> {
     let mut reply = Vec::new();
     Encoder::new(&mut reply, Protocol::default()).error(format!("ERR {why}"));
     reply
-}
-
-impl Client {
-    /// Adds everything that was written and seen under `guard` since the last call to the client's
-    /// wait.
-    #[inline]
-    pub(crate) fn settle(&mut self, guard: &mut Guard<'_>, level: Level) {
-        if guard.has_position() {
-            self.settle_position(&guard.take_position(), level);
-        }
-    }
-
-    /// As `settle`, for a position with its own level.
-    #[inline]
-    pub fn settle_native(&mut self, position: &Position, tells_of_data: bool) {
-        self.wait.lease(tells_of_data);
-        if !position.is_none() {
-            self.settle_position(position, position.level());
-        }
-    }
-
-    #[cold]
-    pub(crate) fn settle_position(&mut self, position: &Position, level: Level) {
-        self.wait.join(position, level);
-    }
 }

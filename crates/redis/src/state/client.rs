@@ -14,7 +14,7 @@ use crate::transaction::watches::Watches;
 use duramen_acl::User;
 use duramen_base::ids::Level;
 use duramen_config::clock;
-use duramen_engine::{KeyHash, TableId};
+use duramen_engine::{Guard, KeyHash, Position, TableId};
 use duramen_node::View;
 use duramen_wire::resp::Protocol;
 use std::sync::Arc;
@@ -256,6 +256,29 @@ impl Client {
     #[inline]
     pub fn keep_wait(&mut self, wait: Wait) {
         self.wait = wait;
+    }
+
+    /// Adds everything that was written and seen under `guard` since the last call to the client's
+    /// wait.
+    #[inline]
+    pub(crate) fn settle(&mut self, guard: &mut Guard<'_>, level: Level) {
+        if guard.has_position() {
+            self.settle_position(&guard.take_position(), level);
+        }
+    }
+
+    /// As `settle`, for a position with its own level.
+    #[inline]
+    pub fn settle_native(&mut self, position: &Position, tells_of_data: bool) {
+        self.wait.lease(tells_of_data);
+        if !position.is_none() {
+            self.settle_position(position, position.level());
+        }
+    }
+
+    #[cold]
+    pub(crate) fn settle_position(&mut self, position: &Position, level: Level) {
+        self.wait.join(position, level);
     }
 
     /// Takes the effects of the last turn, whose replies begin at `from` in the output.
