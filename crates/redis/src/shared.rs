@@ -43,7 +43,7 @@ pub use commands::CommandState;
 use duramen_acl::{Catalog, Logins};
 use duramen_backup::{Backup, Copies};
 use duramen_base::ids::{Level, SegmentId};
-use duramen_base::waiters::Waiters;
+use duramen_base::waiters::{Ticket, Waiters};
 use duramen_cipher::KeyId;
 use duramen_config::certificates::Certificates;
 use duramen_config::{ConfigFile, ServerConfig, ServerError};
@@ -544,6 +544,14 @@ impl Shared {
     /// Sends a message to the thread that owns `record`'s connection.
     pub fn post(&self, record: &ClientRecord, message: Message) {
         self.threads[record.thread].mailbox.post(message);
+    }
+
+    /// Tells the thread of a waiter that it must look again.
+    pub(crate) fn show_again(&self, ticket: Ticket) {
+        if let Some(thread) = self.threads.get(ticket.thread as usize) {
+            let client = ticket.client;
+            thread.mailbox.post(Message::ShowAgain { client });
+        }
     }
 
     /// Sends a message to every thread.

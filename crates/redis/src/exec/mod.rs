@@ -163,9 +163,7 @@ impl Executor {
     /// Gives up a waiting client's place in the queues of its keys, because it does not look now;
     /// when it looks later, it gets places behind the others.
     pub fn give_up_place(&self, client: &mut Client) {
-        if let Some(wait) = &mut client.key_wait {
-            wait.leave(&self.shared, true);
-        }
+        client.leave_queues(&self.shared, true);
     }
 
     /// Whether a waiting client must be told that other members serve its keys now. Keys that have

@@ -6,7 +6,7 @@ use crate::pubsub::subscribers::Subscriptions;
 use crate::reply::effects::Effects;
 use crate::reply::wait::Wait;
 use crate::shared::Shared;
-use crate::threads::clients::ClientRecord;
+use crate::threads::clients::{ClientRecord, key_wait_state};
 use crate::threads::publication::Kind;
 use crate::tracking::client::ClientTracking;
 use crate::transaction::queue::Transaction;
@@ -301,6 +301,44 @@ impl Client {
     /// Until this is true, the reactor parses with the stricter limits for unauthenticated clients.
     pub fn is_authenticated(&self) -> bool {
         self.gate & gate::STRANGER == 0
+    }
+
+    /// Gives up the place of its wait in the queues, if it waits. `passes_on`: as for
+    /// `Waiters::leave`.
+    pub(crate) fn leave_queues(&mut self, shared: &Shared, passes_on: bool) {
+        if let Some(wait) = &mut self.key_wait {
+            let wake = |ticket| shared.show_again(ticket);
+            wait.leave(&shared.waiters, passes_on, wake);
+        }
+    }
+
+    /// Ends its wait, if it waits. `passes_on`: as for `Waiters::leave`.
+    #[inline]
+    pub fn end_key_wait(&mut self, shared: &Shared, passes_on: bool) {
+        if self.key_wait.is_some() {
+            self.leave_queues(shared, passes_on);
+            self.key_wait = None;
+            let state = &self.record.key_wait;
+            state.store(key_wait_state::NONE, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether its first request was shown before, and waits for elements.
+    #[inline]
+    pub fn waits_for_key(&self) -> bool {
+        self.key_wait.is_some()
+    }
+
+    /// Whether its wait is over: its request is answered without a look at its keys.
+    pub(crate) fn has_waited(&self) -> bool {
+        let state = || self.record.key_wait.load(Ordering::Relaxed);
+        let wait = self.key_wait.as_ref();
+        wait.is_some_and(|wait| wait.is_over(state()))
+    }
+
+    /// The end of its wait, in milliseconds of the server's clock; 0: there is none.
+    pub fn key_wait_deadline_ms(&self) -> u64 {
+        self.key_wait.as_ref().map_or(0, |wait| wait.deadline_ms)
     }
 
     /// The table that the client's selection stands for.

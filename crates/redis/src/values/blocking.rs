@@ -149,10 +149,10 @@ impl Context<'_> {
     /// Begins a look of a request that may wait already. `Some`: its wait has ended in this way,
     /// and it takes nothing any more.
     fn begin_look(&mut self) -> Option<u8> {
-        let known = self.client.key_wait.as_mut()?;
-        if known.table != self.table {
-            known.leave(self.shared, true); // after SWAPDB
+        if self.client.key_wait.as_ref()?.table != self.table {
+            self.client.leave_queues(self.shared, true); // after SWAPDB
         }
+        let known = self.client.key_wait.as_ref()?;
         if let Some(ticket) = known.ticket {
             self.shared.waiters.look(ticket, &known.keys);
         }
