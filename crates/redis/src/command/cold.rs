@@ -23,7 +23,7 @@
 
 use super::context::{Context, Done, Failure};
 use super::spec::Access;
-use crate::flash::parking::{Unfetched, bytes_of};
+use crate::flash::unfetched::{Unfetched, bytes_of};
 use crate::shared::Shared;
 use crate::shared::commands::global;
 use crate::state::client::{Client, Verdict};

@@ -1,8 +1,8 @@
-//! The second tier of the store, and requests that wait for an entry there.
+//! The second tier of the store, and entries there that requests need.
 
 pub(crate) mod encrypted;
-pub(crate) mod parking;
 pub(crate) mod tier;
+pub(crate) mod unfetched;
 
-pub use parking::{Unfetched, bytes_of};
 pub use tier::{Tier, report_read};
+pub use unfetched::{Unfetched, bytes_of};

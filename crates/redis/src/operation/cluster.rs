@@ -9,9 +9,9 @@
 use super::cluster_slots::{Span, spans};
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER};
 use crate::command::spec::Access;
-use crate::flash::parking::Walk;
 use crate::keyspace::scan::{LOOKS_PER_SLICE, note_walked};
 use crate::membership::Membership;
+use crate::state::parking::Walk;
 use duramen_base::ids::{KeyRange, RouteHash, ServerId, TableId};
 use duramen_engine::{Guard, Object};
 use duramen_format::hash::{SLOTS, slot};

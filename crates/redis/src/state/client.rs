@@ -1,7 +1,7 @@
 //! State of the commands for one connection.
 
+use super::parking::Parking;
 use crate::blocking::key_wait::KeyWait;
-use crate::flash::parking::Parking;
 use crate::pubsub::subscribers::Subscriptions;
 use crate::reply::effects::Effects;
 use crate::reply::wait::Wait;

@@ -2,5 +2,7 @@
 
 pub(crate) mod client;
 pub(crate) mod local;
+mod parked_client;
+pub(crate) mod parking;
 
 pub use client::{Client, Mode, Verdict, shown};

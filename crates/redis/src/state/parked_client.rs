@@ -1,78 +1,20 @@
-//! State that a connection keeps for requests that wait for entries on flash, or that run in parts
-//! (`command::cold`). All that a request keeps here is dropped with its end (computed::C4).
+//! A client whose request waits for entries on flash, or runs in parts (`command::cold`). All that
+//! it keeps for the request is dropped with the request's end (computed::C4).
 
+use super::client::{Client, Verdict};
+use super::parking::Walk;
 use crate::command::computed::Progress;
 use crate::command::drafted::Conflicts;
+use crate::flash::unfetched::{Unfetched, bytes_of};
 use crate::shared::Shared;
-use crate::state::client::{Client, Verdict};
-use crate::threads::clients::ClientRecord;
-use duramen_acl::Users;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_engine::TableId;
 use duramen_engine::flash::Cold;
 use duramen_node::WhenCold;
-use std::sync::Arc;
 
 /// How often a request may give up its lent entries. Entries that are cleaned meanwhile have moved,
 /// and their old copies are of no use.
 const GIVEN_UP_MAX: u32 = 16;
-
-/// Progress of KEYS, RANDOMKEY, CLIENT LIST or ACL LIST.
-#[derive(Default)]
-pub(crate) struct Walk {
-    /// The table behind its database when the walk began.
-    table: Option<TableId>,
-    pub(crate) cursor: u64,
-    pub(crate) keys: usize,
-    /// The replies of these keys, or the key that RANDOMKEY has drawn.
-    pub(crate) found: Vec<u8>,
-    /// RANDOMKEY: 1 = from its random place to the end, 2 = from the start.
-    pub(crate) passes: u8,
-    /// The walk made progress since the request was presented.
-    pub(crate) moved: bool,
-    /// CLIENT LIST: those to show; the cursor is the place of the next one.
-    pub(crate) clients: Vec<Arc<ClientRecord>>,
-    /// ACL LIST: the users when it began.
-    pub(crate) users: Option<Arc<Users>>,
-}
-
-/// Reason why an entry was not fetched.
-#[derive(Clone, Debug)]
-pub enum Unfetched {
-    Unreadable(Box<str>),
-    /// The entries are too large to be fetched at once (cold::C3).
-    TooMuch(Box<str>),
-}
-
-/// Entries that a client's parked requests need, and the state kept for these requests.
-#[derive(Default)]
-pub(crate) struct Parking {
-    pub(crate) wanted: Vec<Cold>,
-    /// Entries for the requests behind, and their bytes.
-    pub(crate) ahead: Vec<Cold>,
-    pub(crate) ahead_bytes: usize,
-    /// Entries that were not fetched, with the reason.
-    pub(crate) failed: Vec<(Cold, Unfetched)>,
-    /// The walk of KEYS and its like (cold::C4).
-    walk: Option<Walk>,
-    /// The progress of a command that combines values (computed::C2).
-    combined: Option<Progress>,
-    /// The runs of SORT that were in vain.
-    conflicts: Conflicts,
-    /// See [`Client::take_progress`].
-    progressed: bool,
-    /// Monitors have been sent the parked request.
-    pub(crate) monitored: bool,
-    /// The parked request is in the audit log.
-    pub(crate) audited: bool,
-    /// Bytes that were lent for the parked request.
-    lent: usize,
-    /// A walk needs more entries than may be fetched at once: it requests the first of them, and
-    /// can use a part of those.
-    pub(crate) in_parts: bool,
-    /// How often its lent entries were given up because there was no room for more beside them.
-    given_up: u32,
-}
 
 impl Client {
     /// Whether the parked request can use the first of its entries without the rest.
@@ -280,8 +222,4 @@ impl Client {
             failed.filter(|(failed, _)| wanted.iter().any(|cold| cold.key() == failed.key()));
         met.next().map(|(_, why)| why)
     }
-}
-
-pub fn bytes_of(wanted: &[Cold]) -> usize {
-    wanted.iter().map(|cold| cold.span().1).sum()
 }
