@@ -18,10 +18,10 @@
 //!   table behind its database: versions of objects do not tell these apart.
 
 use super::context::{Context, Done, Failure};
+use crate::state::progress::Progress;
 use crate::values::collection::{Write, at_once, reads, several_at_once, write_all};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_engine::{Error, Guard, KeyHash, Object, Stamp, TableId};
-use duramen_types::Members;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
@@ -34,44 +34,9 @@ const RUNS_MAX: u32 = 4;
 /// Repetitions among so few keys are read again: that takes no longer than to find them.
 const FEW_KEYS: usize = 16;
 
-/// The progress of a command that combines many values in parts.
-#[derive(Default)]
-pub(crate) struct Progress {
-    /// The table of the values (C4).
-    pub(crate) table: Option<TableId>,
-    /// Of the values, as they were at the first part.
-    stamps: Vec<Stamp>,
-    /// The number of values that are combined already, and the result of these, packed.
-    pub(crate) done: usize,
-    pub(crate) result: Vec<u8>,
-    /// The result of sets instead.
-    pub(crate) members: Members,
-    /// The number of elements of the next value that are combined already; for each member of the
-    /// result, whether it is one of them.
-    pub(crate) at: usize,
-    pub(crate) seen: Vec<bool>,
-    /// The time that this part took to read the keys.
-    pub(crate) reading: Duration,
-    /// The runs that were in vain.
-    runs: u32,
-}
-
 /// The clock of one part.
 pub(crate) struct Part {
     pub(crate) ends: Option<Instant>,
-}
-
-impl Progress {
-    /// Whether a part has run.
-    fn goes_on(&self) -> bool {
-        !self.stamps.is_empty()
-    }
-
-    /// Memory of the result so far, and of the stamps of its keys.
-    fn bytes(&self) -> usize {
-        let stamps = self.stamps.capacity() * size_of::<Stamp>();
-        self.result.capacity() + self.members.memory_bytes() + self.seen.capacity() + stamps
-    }
 }
 
 impl Context<'_> {

@@ -29,6 +29,7 @@
 //!   asked for one locks its keys, whatever it does with them.
 
 use super::context::{Context, Done, Failure};
+use crate::state::conflicts::{Conflicts, Next};
 use duramen_base::ids::TabletsVersion;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_engine::{Draft, Guard, KeyHash, TableId};
@@ -38,11 +39,6 @@ use std::time::Duration;
 /// A key to lock: its table, and its hash.
 pub(crate) type KeyPlace = (TableId, KeyHash);
 
-/// Runs in vain before a step reserves its keys.
-const CONFLICTS_MAX: u32 = 10;
-/// A step that has run in vain for longer reserves its keys after the second run. Meanwhile others
-/// run before each of its runs.
-const SHORT: Duration = Duration::from_millis(6);
 /// Scripts of an EXEC that is alone in the store: the others wait at the store's door meanwhile.
 pub(crate) const ALONE_MAX: Duration = Duration::from_millis(6);
 /// Time of the runs of a step that cannot be suspended: its thread serves nobody else meanwhile.
@@ -52,50 +48,15 @@ pub(crate) const IN_CONFLICT: Failure = Failure::Text(
     "ERR it ran again and again for busy-reply-threshold, because its keys changed each time before it ended: nothing was done",
 );
 
-/// The runs of a step that were in vain, because its keys changed.
-#[derive(Default)]
-pub(crate) struct Conflicts {
-    runs: u32,
-    /// The time of all of them.
-    lost: Duration,
-}
-
-/// How a step runs again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
-    AtOnce,
-    /// At once, with its keys reserved.
-    Reserve,
-    /// It takes long: others may run first.
-    Later,
-}
-
-impl Conflicts {
-    /// A run that has taken `time` was in vain.
-    fn add(&mut self, time: Duration) -> Next {
-        self.runs += 1;
-        self.lost += time;
-        match self.lost >= SHORT {
-            _ if self.runs >= CONFLICTS_MAX => Next::Reserve,
-            true if self.runs > 1 => Next::Reserve,
-            true => Next::Later,
-            false => Next::AtOnce,
-        }
-    }
-
-    /// A run that has taken `time` is dropped before its end.
-    pub(crate) fn lose(&mut self, time: Duration) {
-        self.lost += time;
-    }
-
-    /// # Errors
-    /// R3: the step has run in vain for too long.
-    pub(crate) fn check(&self, ctx: &mut Context<'_>) -> Done {
-        let limit = ctx.local.config(ctx.shared).scripts.busy_time();
-        match limit.is_some_and(|limit| self.lost > limit) {
-            true => Err(IN_CONFLICT),
-            false => Ok(()),
-        }
+/// Whether a step may run again.
+///
+/// # Errors
+/// R3: it has run in vain for too long.
+pub(crate) fn check_time(ctx: &mut Context<'_>, conflicts: &Conflicts) -> Done {
+    let limit = ctx.local.config(ctx.shared).scripts.busy_time();
+    match limit.is_some_and(|limit| conflicts.exceed(limit)) {
+        true => Err(IN_CONFLICT),
+        false => Ok(()),
     }
 }
 
@@ -146,7 +107,7 @@ pub(crate) fn runs_at_once(
     keys: impl Iterator<Item = KeyHash> + Clone,
 ) -> Result<bool, Failure> {
     let mut next = conflicts.add(time);
-    conflicts.check(ctx)?;
+    check_time(ctx, conflicts)?;
     if ctx.shared.commands.stops(ctx.client.id(), keys.clone()) {
         next = Next::Reserve; // another run would be in vain too
     }
@@ -243,22 +204,4 @@ fn commit_unlocked(
         guard.apply(draft); // it has told versions
     }
     Ok(holds)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn short_steps_run_again_at_once_and_long_ones_let_others_run() {
-        let ms = Duration::from_millis;
-        let mut short = Conflicts::default();
-        let nexts: Vec<Next> = (1..12).map(|_| short.add(ms(1) / 4)).collect();
-        assert_eq!(nexts[..9], [Next::AtOnce; 9]);
-        assert_eq!(nexts[9..], [Next::Reserve; 2]);
-        let mut long = Conflicts::default();
-        assert_eq!(long.add(ms(20)), Next::Later);
-        assert!((2..9).all(|_| long.add(ms(20)) == Next::Reserve));
-        assert_eq!(long.lost, ms(160));
-    }
 }

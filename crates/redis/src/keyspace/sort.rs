@@ -6,9 +6,10 @@
 
 use crate::command::computed::computed_at_once;
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
-use crate::command::drafted::{self, Conflicts};
+use crate::command::drafted;
 use crate::command::events::EventName;
 use crate::command::spec::{Spec, flag};
+use crate::state::conflicts::Conflicts;
 use crate::values::collection::{WRONG_TYPE, Write, encoded, plain, several_at_once};
 use crate::values::set::check_result;
 use crate::values::zset::parse_score;

@@ -23,13 +23,14 @@ use super::place::{check_place, place};
 use crate::access::audit::Outcome as Audited;
 use crate::access::{commands as acl, record as audit};
 use crate::command::context::{Context, Done, Failure};
-use crate::command::drafted::{self, ALONE_MAX, Conflicts, IN_ONE_GO_MAX};
+use crate::command::drafted::{self, ALONE_MAX, IN_ONE_GO_MAX};
 use crate::command::permit::{self, Permit, Refusal};
 use crate::command::routing::NotServed;
 use crate::command::spec::{Access, Spec, flag};
 use crate::command::{GROUP_KEYS, databases as places, pause};
 use crate::shared::commands::global;
 use crate::state::client::{DROPPED, Db};
+use crate::state::conflicts::Conflicts;
 use crate::{monitor, transaction};
 use duramen_base::ids::{Level, TabletsVersion};
 use duramen_config::{clock, seldom};
@@ -296,7 +297,7 @@ fn drop_run(ctx: &mut Context<'_>) -> Done {
     };
     end_run(ctx, &mut running);
     running.conflicts.lose(running.ran);
-    if let Err(failure) = running.conflicts.check(ctx) {
+    if let Err(failure) = drafted::check_time(ctx, &running.conflicts) {
         give_up(ctx, running);
         return Err(failure);
     }
@@ -461,7 +462,7 @@ fn attempt(
     check_place(ctx, guard, &mut running.placed)?;
     if running.is_outdated(ctx.shared.commands.tables(), ctx.client.user(), call) {
         // L4: it was suspended. It fails if that goes on and on.
-        running.conflicts.check(ctx)?;
+        drafted::check_time(ctx, &running.conflicts)?;
         running.conflicts.lose(running.ran);
         return Ok(Ended::AgainLater);
     }

@@ -2,7 +2,7 @@
 //! settings.
 
 use super::client::Client;
-use crate::command::computed::Progress;
+use super::progress::Progress;
 use crate::figures::counters::{CommandCounters, ThreadCommands, ThreadCounters};
 use crate::figures::error_names;
 use crate::figures::meter::Meter;

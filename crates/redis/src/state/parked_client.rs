@@ -2,9 +2,9 @@
 //! it keeps for the request is dropped with the request's end (computed::C4).
 
 use super::client::{Client, Verdict};
+use super::conflicts::Conflicts;
 use super::parking::Walk;
-use crate::command::computed::Progress;
-use crate::command::drafted::Conflicts;
+use super::progress::Progress;
 use crate::flash::unfetched::{Unfetched, bytes_of};
 use crate::shared::Shared;
 use duramen_base::planted::{Bug, has_bug};

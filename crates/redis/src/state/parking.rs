@@ -1,7 +1,7 @@
 //! State that a connection keeps for requests that wait for entries on flash, or that run in parts.
 
-use crate::command::computed::Progress;
-use crate::command::drafted::Conflicts;
+use super::conflicts::Conflicts;
+use super::progress::Progress;
 use crate::flash::unfetched::Unfetched;
 use crate::threads::clients::ClientRecord;
 use duramen_acl::Users;

@@ -8,10 +8,10 @@
 
 use super::slices::ExecRun;
 use crate::command::GROUP_KEYS;
-use crate::command::drafted::Conflicts;
 use crate::command::kinds::acts;
 use crate::command::spec::{Spec, flag};
 use crate::keyspace::sort;
+use crate::state::conflicts::Conflicts;
 use duramen_config::heap;
 use duramen_engine::{KeyHash, TableId};
 use duramen_wire::resp::{Args, Requests};

@@ -77,7 +77,7 @@ pub(super) fn waits(
             transaction
                 .conflicts
                 .lose(std::mem::take(&mut transaction.ran));
-            transaction.conflicts.check(ctx)?;
+            drafted::check_time(ctx, &transaction.conflicts)?;
         }
         return Ok(true);
     }

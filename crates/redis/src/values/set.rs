@@ -4,10 +4,11 @@ use super::collection::{
     self, Write, at_once, change, encoded, parse_count, parse_keys, parse_random_count,
     random_places, read, typed, write_random,
 };
-use crate::command::computed::{Part, Progress, computed_at_once};
+use crate::command::computed::{Part, computed_at_once};
 use crate::command::context::{Context, Done, Failure, SYNTAX};
 use crate::command::events::EventName;
 use crate::command::spec::flag;
+use crate::state::progress::Progress;
 use duramen_base::limits::COLLECTION_ELEMENTS_MAX;
 use duramen_config::EventClasses;
 use duramen_engine::{Guard, KeyHash, Object};

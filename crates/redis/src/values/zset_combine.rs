@@ -4,9 +4,10 @@
 use super::collection::{Write, encoded, parse_keys, typed};
 use super::set::{check_result, parse_limit};
 use super::zset::{event, parse_score, write_scored};
-use crate::command::computed::{Part, Progress, computed_at_once};
+use crate::command::computed::{Part, computed_at_once};
 use crate::command::context::{Context, Done, Failure, SYNTAX};
 use crate::command::spec::flag;
+use crate::state::progress::Progress;
 use duramen_engine::{Guard, KeyHash, Object};
 use duramen_types::{Sorted, Text, Type, count, each};
 

@@ -1,7 +1,8 @@
 //! Requests that run in parts: what they keep between two parts is theirs alone.
 
 use super::*;
-use crate::command::computed::{Part, Progress};
+use crate::command::computed::Part;
+use crate::state::progress::Progress;
 use duramen_base::planted::{Bug, carry, with_bug};
 use duramen_engine::TableId;
 use std::time::Instant;
@@ -191,8 +192,10 @@ fn a_part_of_a_combination_knows_how_long_its_reading_took() {
     assert!(progress.reading > Duration::ZERO);
     let time = Duration::from_millis(1);
     let ends = |reading| {
-        let mut progress = Progress::default();
-        progress.reading = reading;
+        let progress = Progress {
+            reading,
+            ..Progress::default()
+        };
         let began = Instant::now();
         Part::of(Some(&progress), time).ends.expect("an end") - began
     };
