@@ -75,7 +75,8 @@ impl Catalog {
         self.by_name.get(name.as_str()).copied()
     }
 
-    pub(crate) fn name(&self, command: usize) -> &'static str {
+    /// The name of the command with this number; empty: there is none.
+    pub fn name(&self, command: usize) -> &'static str {
         self.commands
             .get(command)
             .map_or("", |command| command.name)

@@ -1,6 +1,7 @@
 //! ACL: users and their rights, with the replies of Redis 7.4.
 
 use super::audit::Outcome;
+use super::client_line::line;
 use super::record as audit;
 use super::refusals::Origin;
 use super::users::{Denial, NO_FILE, Reason};
@@ -9,7 +10,6 @@ use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER};
 use crate::command::lookup::{self, Resolved};
 use crate::command::permit::{self, Permit, Refusal};
 use crate::command::spec::{Spec, flag};
-use crate::connection::client_list;
 use crate::shared::Shared;
 use crate::state::client::{Client, Verdict};
 use crate::table::COMMANDS;
@@ -56,7 +56,7 @@ pub fn origin(shared: &Shared, client: &Client) -> Origin {
         user: client.user_name().to_owned(),
         address: record.shown_addresses().0,
         client: client.id(),
-        line: client_list::line(shared, record, clock::now_ms()),
+        line: line(shared, record, clock::now_ms()),
     }
 }
 

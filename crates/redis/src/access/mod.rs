@@ -1,6 +1,7 @@
 //! Users and their rights: commands, refusals, the audit log.
 
 pub(crate) mod audit;
+pub(crate) mod client_line;
 pub(crate) mod commands;
 pub(crate) mod record;
 pub(crate) mod refusals;
