@@ -27,6 +27,7 @@ use crate::values::{
     stream_group, stream_info, stream_read, string, zset, zset_combine, zset_range,
 };
 use crate::{monitor, transaction};
+use duramen_acl::{CATEGORIES, Catalog, Command};
 
 const NO_FLAGS: u64 = 0;
 
@@ -465,6 +466,30 @@ pub fn commands_since_start(
     shared: &Shared,
 ) -> impl Iterator<Item = (&'static Spec, CommandTotals)> {
     COMMANDS.iter().zip(shared.command_totals_since_start())
+}
+
+/// The commands, as rules of users see them.
+pub fn catalog() -> Catalog {
+    Catalog::new(COMMANDS.iter().map(|spec| Command {
+        name: spec.name,
+        categories: categories(spec),
+        is_free: spec.has(NO_AUTH),
+    }))
+}
+
+fn categories(spec: &Spec) -> u32 {
+    let mut bits = 0;
+    let mut add = |name: &str| {
+        let bit = CATEGORIES.iter().position(|known| *known == name);
+        bits |= bit.map_or(0, |bit| 1 << bit);
+    };
+    for name in spec.categories() {
+        add(name.trim_start_matches('@'));
+    }
+    if !spec.has(FAST) && !spec.is_refused() {
+        add("slow");
+    }
+    bits
 }
 
 /// A command of a tool, which the coordinator of a cluster obeys, and no server: it is here so that

@@ -432,7 +432,7 @@ impl CoordinatorArgs {
             balances: self.balance.balance == "yes",
             admin,
             admin_identity,
-            catalog: duramen_redis::access::catalog,
+            catalog: duramen_redis::table::catalog,
             show: |status, health, waits| status::as_json(status, Some(health), waits).to_string(),
         })
     }

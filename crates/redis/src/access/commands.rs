@@ -9,11 +9,11 @@ use crate::command::background::{self, Kind, OK};
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER};
 use crate::command::lookup::{self, Resolved};
 use crate::command::permit::{self, Permit, Refusal};
-use crate::command::spec::{Spec, flag};
+use crate::command::spec::Spec;
 use crate::shared::Shared;
 use crate::state::client::{Client, Verdict};
 use crate::table::COMMANDS;
-use duramen_acl::{CATEGORIES, Catalog, Command, Denied, Selector, Users, random_password};
+use duramen_acl::{CATEGORIES, Catalog, Denied, Selector, Users, random_password};
 use duramen_config::clock;
 use duramen_engine::TableId;
 use duramen_wire::resp::number::parse_integer;
@@ -23,30 +23,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Time for the connections of removed users to end, and the interval of the looks at them.
 const CLOSING_MAX: Duration = Duration::from_secs(10);
 const CLOSING_LOOK: Duration = Duration::from_millis(1);
-
-/// The commands, as rules of users see them.
-pub fn catalog() -> Catalog {
-    Catalog::new(COMMANDS.iter().map(|spec| Command {
-        name: spec.name,
-        categories: categories(spec),
-        is_free: spec.has(flag::NO_AUTH),
-    }))
-}
-
-fn categories(spec: &Spec) -> u32 {
-    let mut bits = 0;
-    let mut add = |name: &str| {
-        let bit = CATEGORIES.iter().position(|known| *known == name);
-        bits |= bit.map_or(0, |bit| 1 << bit);
-    };
-    for name in spec.categories() {
-        add(name.trim_start_matches('@'));
-    }
-    if !spec.has(flag::FAST) && !spec.is_refused() {
-        add("slow");
-    }
-    bits
-}
 
 /// A client, for the logs of logins and denied requests.
 #[cold]

@@ -8,6 +8,6 @@ pub(crate) mod refusals;
 pub(crate) mod users;
 
 pub use audit::{Outcome, Record};
-pub use commands::{catalog, origin};
+pub use commands::origin;
 pub use refusals::Origin;
 pub use users::Reason;

@@ -596,8 +596,7 @@ mod tests {
     /// CONFIG SET and a reload made settings with which a start is refused.
     #[test]
     fn no_change_of_settings_opens_a_server_as_no_start_does() {
-        let start =
-            |config: &ServerConfig| AclState::new(config, crate::access::commands::catalog());
+        let start = |config: &ServerConfig| AclState::new(config, crate::table::catalog());
         let mut open = ServerConfig {
             bind: vec!["0.0.0.0".parse().expect("an address")],
             port: 0,
@@ -627,8 +626,7 @@ mod tests {
     /// strangers had all rights, and the next start refused the same file.
     #[test]
     fn no_load_of_users_opens_a_server_as_no_start_does() {
-        let start =
-            |config: &ServerConfig| AclState::new(config, crate::access::commands::catalog());
+        let start = |config: &ServerConfig| AclState::new(config, crate::table::catalog());
         let mut config = ServerConfig {
             bind: vec!["0.0.0.0".parse().expect("an address")],
             ..ServerConfig::default()

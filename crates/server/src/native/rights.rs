@@ -394,7 +394,7 @@ mod tests {
         };
         config.access.users = format!("user default on nopass {rules}");
         let shared =
-            Shared::new(config, None, duramen_redis::access::catalog()).expect("shared state");
+            Shared::new(config, None, duramen_redis::table::catalog()).expect("shared state");
         let options = Options {
             huge_pages: false,
             heads: 1,

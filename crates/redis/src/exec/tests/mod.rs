@@ -75,8 +75,7 @@ impl Server {
         .expect("a store");
         // The store has nothing there.
         let tier = Tier::open(&config).expect("a tier, or none").map(Arc::new);
-        let shared =
-            Shared::new(config, None, crate::access::commands::catalog()).expect("shared state");
+        let shared = Shared::new(config, None, crate::table::catalog()).expect("shared state");
         shared.serve_with(store, None, tier);
         Server { shared, clock_ms }
     }

@@ -117,7 +117,7 @@ mod tests {
             threads: 1,
             ..ServerConfig::default()
         };
-        let shared = Shared::new(config, None, duramen_redis::access::catalog()).expect("a server");
+        let shared = Shared::new(config, None, duramen_redis::table::catalog()).expect("a server");
         shared.pubsub.subscribe(Kind::Channel, b"a", 0);
         let mut batch = Vec::new();
         append_publication(&mut batch, b"a", &vec![0; CROWDED_BYTES]);
