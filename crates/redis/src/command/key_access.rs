@@ -1,10 +1,9 @@
 //! A command's access to its keys, as the command table declares it: for `COMMAND`, and for the
 //! check of a user's rights.
 
-use super::spec::{Spec, flag};
-use crate::table::COMMANDS;
+use super::spec::{COMMANDS_MAX, Spec, flag};
 use duramen_wire::resp::Args;
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 
 /// A set of Redis's flags of a key specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,15 +34,17 @@ const NAMES: [&str; 10] = [
     "not_key",
 ];
 
-/// Of all commands, by their numbers.
-static DECLARED: LazyLock<Vec<(KeyAccess, Option<KeyAccess>)>> =
-    LazyLock::new(|| COMMANDS.iter().map(KeyAccess::named).collect());
+/// Of the commands that were looked at, by their numbers.
+static DECLARED: [OnceLock<(KeyAccess, Option<KeyAccess>)>; COMMANDS_MAX] =
+    [const { OnceLock::new() }; COMMANDS_MAX];
 
 impl KeyAccess {
     /// A command's access to its first key, and to the second if that differs.
     pub(crate) fn declared(spec: &Spec) -> (KeyAccess, Option<KeyAccess>) {
-        let known = DECLARED.get(spec.number);
-        known.copied().unwrap_or_else(|| KeyAccess::named(spec))
+        match DECLARED.get(spec.number) {
+            Some(known) => *known.get_or_init(|| KeyAccess::named(spec)),
+            None => KeyAccess::named(spec),
+        }
     }
 
     /// A command that writes and is not named here counts as one that reads too: it then needs more

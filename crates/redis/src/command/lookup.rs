@@ -4,7 +4,7 @@
 //! bit 5), one or two probes of a table built at compile time, and one comparison: no allocation,
 //! no lower-casing. Subcommands are separate rows, called `container|sub`.
 
-use super::spec::{Spec, flag};
+use super::spec::{COMMANDS_MAX, Spec, flag};
 use crate::table::COMMANDS;
 use duramen_wire::resp::Args;
 
@@ -85,7 +85,7 @@ const EMPTY: u16 = u16::MAX;
 static INDEX: [u16; SLOTS] = build_index();
 
 const fn build_index() -> [u16; SLOTS] {
-    assert!(COMMANDS.len() * 4 < SLOTS);
+    assert!(COMMANDS.len() <= COMMANDS_MAX && COMMANDS_MAX * 4 < SLOTS);
     let mut index = [EMPTY; SLOTS];
     let mut n = 0;
     while n < COMMANDS.len() {

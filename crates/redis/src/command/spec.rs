@@ -109,6 +109,9 @@ pub(crate) struct Keys {
     pub(crate) streams_from: u8,
 }
 
+/// Maximum number of commands.
+pub(super) const COMMANDS_MAX: usize = 511;
+
 pub(crate) const NO_KEYS: Keys = keys(0, 0, 0);
 pub(crate) const ONE_KEY: Keys = keys(1, 1, 1);
 pub(crate) const ALL_KEYS: Keys = keys(1, -1, 1);
