@@ -8,7 +8,8 @@ use crate::access::commands as acl;
 use crate::command::spec::Run::{Alone, Atomic, Data, Plain, Refused, Store};
 use crate::command::spec::flag::*;
 use crate::command::spec::{
-    ALL_KEYS, Group, NO_KEYS, ONE_KEY, Spec, counted_keys, key_and_store, keys, row, stream_keys,
+    ALL_KEYS, Commands, Group, NO_KEYS, ONE_KEY, Spec, counted_keys, key_and_store, keys, row,
+    stream_keys,
 };
 use crate::connection::{client, client_list, commands as connection};
 use crate::figures::counters::Family;
@@ -440,8 +441,11 @@ const WHY_DRAIN: &str =
 const WHY_CRASH: &str =
     "members are declared dead by `duramen crash`, which asks the coordinator of a cluster";
 
-/// The command table; a command's position is its number.
-pub(crate) static COMMANDS: [Spec; ROWS.len()] = numbered(ROWS);
+/// The command table.
+pub static COMMANDS: Commands = Commands::new(&NUMBERED);
+
+/// All rows; a command's position is its number.
+static NUMBERED: [Spec; ROWS.len()] = numbered(ROWS);
 
 const fn numbered<const N: usize>(rows: &[Spec]) -> [Spec; N] {
     let mut table = [rows[0]; N];
@@ -454,23 +458,19 @@ const fn numbered<const N: usize>(rows: &[Spec]) -> [Spec; N] {
     table
 }
 
-/// Every command with its counters since `CONFIG RESETSTAT`.
-pub(crate) fn commands_since_reset(
-    shared: &Shared,
-) -> impl Iterator<Item = (&'static Spec, CommandTotals)> {
-    COMMANDS.iter().zip(shared.command_totals())
-}
-
 /// Every command with its counters since the server started: these never decrease.
 pub fn commands_since_start(
     shared: &Shared,
 ) -> impl Iterator<Item = (&'static Spec, CommandTotals)> {
-    COMMANDS.iter().zip(shared.command_totals_since_start())
+    COMMANDS
+        .rows()
+        .iter()
+        .zip(shared.command_totals_since_start())
 }
 
 /// The commands, as rules of users see them.
 pub fn catalog() -> Catalog {
-    Catalog::new(COMMANDS.iter().map(|spec| Command {
+    Catalog::new(COMMANDS.rows().iter().map(|spec| Command {
         name: spec.name,
         categories: categories(spec),
         is_free: spec.has(NO_AUTH),

@@ -7,12 +7,11 @@ use super::refusals::Origin;
 use super::users::{Denial, NO_FILE, Reason};
 use crate::command::background::{self, Kind, OK};
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER};
-use crate::command::lookup::{self, Resolved};
+use crate::command::lookup::Resolved;
 use crate::command::permit::{self, Permit, Refusal};
 use crate::command::spec::Spec;
 use crate::shared::Shared;
 use crate::state::client::{Client, Verdict};
-use crate::table::COMMANDS;
 use duramen_acl::{CATEGORIES, Catalog, Denied, Selector, Users, random_password};
 use duramen_config::clock;
 use duramen_engine::TableId;
@@ -313,9 +312,10 @@ pub(crate) fn cat(ctx: &mut Context<'_>) -> Done {
         let shown: String = name.chars().take(128).collect();
         return Err(format!("ERR Unknown category '{shown}'").into());
     };
+    let rows = ctx.commands.rows();
     let mut reply = ctx.reply();
     reply.array(commands.len());
-    for spec in commands.iter().filter_map(|number| COMMANDS.get(*number)) {
+    for spec in commands.iter().filter_map(|number| rows.get(*number)) {
         reply.bulk(spec.name.as_bytes());
     }
     Ok(())
@@ -404,7 +404,7 @@ pub(crate) fn dryrun(ctx: &mut Context<'_>) -> Done {
         return Err(format!("ERR User '{name}' not found").into());
     };
     let args = ctx.args.skip(3);
-    let spec = match lookup::resolve(&args) {
+    let spec = match ctx.commands.resolve(&args) {
         Resolved::Command(spec) => spec,
         Resolved::Arity(spec) => {
             return Err(

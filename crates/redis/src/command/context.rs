@@ -1,7 +1,7 @@
 //! The context in which a command runs, and the reasons for its failure.
 
 use super::permit::Permit;
-use super::spec::Spec;
+use super::spec::{Commands, Spec};
 use crate::shared::Shared;
 use crate::state::client::{Client, DROPPED};
 use crate::state::local::Local;
@@ -164,6 +164,8 @@ pub(crate) struct Context<'a> {
     pub(crate) permit: Permit,
     /// The permit's command.
     pub(crate) spec: &'static Spec,
+    /// The command table.
+    pub(crate) commands: &'static Commands,
     pub(crate) client: &'a mut Client,
     pub(crate) out: &'a mut Vec<u8>,
     pub(crate) shared: &'a Shared,

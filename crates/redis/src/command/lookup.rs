@@ -4,8 +4,7 @@
 //! bit 5), one or two probes of a table built at compile time, and one comparison: no allocation,
 //! no lower-casing. Subcommands are separate rows, called `container|sub`.
 
-use super::spec::{COMMANDS_MAX, Spec, flag};
-use crate::table::COMMANDS;
+use super::spec::{COMMANDS_MAX, Commands, SLOTS, Spec, flag};
 use duramen_wire::resp::Args;
 
 /// The command that a request's name stands for.
@@ -28,44 +27,89 @@ impl Resolved {
     }
 }
 
-/// Finds the command or subcommand of a request and checks its number of arguments.
-pub(crate) fn resolve(args: &Args<'_>) -> Resolved {
-    let Some(spec) = find(args.name()) else {
-        return Resolved::UnknownCommand;
-    };
-    if spec.has(flag::CONTAINER | flag::SUB) {
-        return resolve_sub(spec, args);
-    }
-    check_arity(spec, args.len())
-}
+/// In the index: no command.
+const EMPTY: u16 = u16::MAX;
 
-#[cold]
-fn resolve_sub(container: &'static Spec, args: &Args<'_>) -> Resolved {
-    if container.has(flag::SUB) {
-        return Resolved::UnknownCommand;
+impl Commands {
+    /// `rows`: their places are their numbers.
+    pub(crate) const fn new(rows: &'static [Spec]) -> Commands {
+        assert!(rows.len() <= COMMANDS_MAX && COMMANDS_MAX * 4 < SLOTS);
+        let mut index = [EMPTY; SLOTS];
+        let mut n = 0;
+        while n < rows.len() {
+            let mut slot = hash_name(rows[n].name.as_bytes());
+            while index[slot] != EMPTY {
+                slot = (slot + 1) % SLOTS;
+            }
+            index[slot] = n as u16;
+            n += 1;
+        }
+        Commands { rows, index }
     }
-    let Some(sub) = args.get(1) else {
-        return check_arity(container, 1);
-    };
-    match find_sub(container, sub) {
-        Some(spec) => check_arity(spec, args.len()),
-        None => Resolved::UnknownSubcommand(container),
-    }
-}
 
-/// The row of `container|sub`.
-pub(crate) fn find_sub(container: &Spec, sub: &[u8]) -> Option<&'static Spec> {
-    let mut name = [0u8; 64];
-    let head = container.name.len();
-    let len = head + 1 + sub.len();
-    if sub.contains(&b'|') {
-        return None;
+    /// All rows, by their numbers.
+    #[inline]
+    pub(crate) fn rows(&self) -> &'static [Spec] {
+        self.rows
     }
-    let room = name.get_mut(..len)?;
-    room[..head].copy_from_slice(container.name.as_bytes());
-    room[head] = b'|';
-    room[head + 1..].copy_from_slice(sub);
-    find(room)
+
+    /// The row called `name`, in any case; `None` if there is none.
+    #[inline(always)]
+    pub fn find(&self, name: &[u8]) -> Option<&'static Spec> {
+        let mut slot = hash_request_name(name);
+        loop {
+            let number = self.index[slot];
+            if number == EMPTY {
+                return None;
+            }
+            let spec = &self.rows[usize::from(number)];
+            if spec.name.as_bytes().eq_ignore_ascii_case(name) {
+                return Some(spec);
+            }
+            slot = (slot + 1) % SLOTS;
+        }
+    }
+
+    /// Finds the command or subcommand of a request and checks its number of arguments.
+    #[inline]
+    pub(crate) fn resolve(&self, args: &Args<'_>) -> Resolved {
+        let Some(spec) = self.find(args.name()) else {
+            return Resolved::UnknownCommand;
+        };
+        if spec.has(flag::CONTAINER | flag::SUB) {
+            return self.resolve_sub(spec, args);
+        }
+        check_arity(spec, args.len())
+    }
+
+    #[cold]
+    fn resolve_sub(&self, container: &'static Spec, args: &Args<'_>) -> Resolved {
+        if container.has(flag::SUB) {
+            return Resolved::UnknownCommand;
+        }
+        let Some(sub) = args.get(1) else {
+            return check_arity(container, 1);
+        };
+        match self.find_sub(container, sub) {
+            Some(spec) => check_arity(spec, args.len()),
+            None => Resolved::UnknownSubcommand(container),
+        }
+    }
+
+    /// The row of `container|sub`.
+    fn find_sub(&self, container: &Spec, sub: &[u8]) -> Option<&'static Spec> {
+        let mut name = [0u8; 64];
+        let head = container.name.len();
+        let len = head + 1 + sub.len();
+        if sub.contains(&b'|') {
+            return None;
+        }
+        let room = name.get_mut(..len)?;
+        room[..head].copy_from_slice(container.name.as_bytes());
+        room[head] = b'|';
+        room[head + 1..].copy_from_slice(sub);
+        self.find(room)
+    }
 }
 
 #[inline]
@@ -75,28 +119,6 @@ fn check_arity(spec: &'static Spec, args: usize) -> Resolved {
     } else {
         Resolved::Arity(spec)
     }
-}
-
-/// Slots of the lookup table: over four times the number of commands, so that a probe nearly always
-/// ends at once.
-const SLOTS: usize = 2048;
-const EMPTY: u16 = u16::MAX;
-
-static INDEX: [u16; SLOTS] = build_index();
-
-const fn build_index() -> [u16; SLOTS] {
-    assert!(COMMANDS.len() <= COMMANDS_MAX && COMMANDS_MAX * 4 < SLOTS);
-    let mut index = [EMPTY; SLOTS];
-    let mut n = 0;
-    while n < COMMANDS.len() {
-        let mut slot = hash_name(COMMANDS[n].name.as_bytes());
-        while index[slot] != EMPTY {
-            slot = (slot + 1) % SLOTS;
-        }
-        index[slot] = n as u16;
-        n += 1;
-    }
-    index
 }
 
 /// First and last eight bytes of a name, case folded, mixed with its length. `|0x20` folds letters;
@@ -146,36 +168,26 @@ fn hash_request_name(name: &[u8]) -> usize {
     mix(head, 0, n)
 }
 
-/// The row called `name`, in any case; `None` if there is none.
-#[inline(always)]
-pub fn find(name: &[u8]) -> Option<&'static Spec> {
-    let mut slot = hash_request_name(name);
-    loop {
-        let number = INDEX[slot];
-        if number == EMPTY {
-            return None;
-        }
-        let spec = &COMMANDS[usize::from(number)];
-        if spec.name.as_bytes().eq_ignore_ascii_case(name) {
-            return Some(spec);
-        }
-        slot = (slot + 1) % SLOTS;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::table::COMMANDS;
 
     #[test]
     fn every_command_is_found_in_any_case_and_nothing_else_is() {
-        for spec in &COMMANDS {
+        for spec in COMMANDS.rows() {
             for name in [spec.name.to_string(), spec.name.to_ascii_uppercase()] {
-                let found = find(name.as_bytes()).expect("a row of the table is found by its name");
+                let found = COMMANDS
+                    .find(name.as_bytes())
+                    .expect("a row of the table is found by its name");
                 assert_eq!(found.name, spec.name);
                 assert_eq!(found.number, spec.number);
             }
-            assert!(find(format!("{}~", spec.name).as_bytes()).is_none());
+            assert!(
+                COMMANDS
+                    .find(format!("{}~", spec.name).as_bytes())
+                    .is_none()
+            );
         }
         for stranger in [
             "",
@@ -186,7 +198,7 @@ mod tests {
             "nosuchcommandatall",
             "GE\x14",
         ] {
-            assert!(find(stranger.as_bytes()).is_none(), "{stranger:?}");
+            assert!(COMMANDS.find(stranger.as_bytes()).is_none(), "{stranger:?}");
         }
     }
 
@@ -204,7 +216,7 @@ mod tests {
             let input = format!("{request}\r\n");
             let requests = crate::exec::tests::parsed(input.as_bytes());
             let args = requests.args(0, input.as_bytes());
-            match resolve(&args) {
+            match COMMANDS.resolve(&args) {
                 Resolved::Command(spec) => spec.key_positions(&args).collect(),
                 _ => panic!("{request}"),
             }
@@ -232,7 +244,7 @@ mod tests {
 
     #[test]
     fn containers_have_rows_and_subcommands_have_containers() {
-        for spec in &COMMANDS {
+        for spec in COMMANDS.rows() {
             assert_eq!(
                 spec.has(flag::SUB),
                 spec.container().is_some(),
@@ -240,7 +252,9 @@ mod tests {
                 spec.name
             );
             if let Some(container) = spec.container() {
-                let container = find(container.as_bytes()).expect("a container has a row");
+                let container = COMMANDS
+                    .find(container.as_bytes())
+                    .expect("a container has a row");
                 assert!(container.has(flag::CONTAINER), "{}", spec.name);
             }
         }

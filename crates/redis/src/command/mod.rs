@@ -23,10 +23,9 @@ pub(crate) mod walk;
 
 pub use cold::{look_ahead, too_much};
 pub use databases::restore;
-pub use lookup::find;
 pub use pause::native_waits_ms;
 pub use routing::AGAIN_MS;
-pub use spec::Spec;
+pub use spec::{Commands, Spec};
 
 /// Keys that one group hints before it runs: enough to overlap many misses, few enough to stay in
 /// the first-level cache (64 keys × two lines).

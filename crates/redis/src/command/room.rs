@@ -435,8 +435,8 @@ fn scored_bytes(args: &Args<'_>, adds: bool) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::lookup;
     use crate::command::lookup::Resolved;
+    use crate::table::COMMANDS;
     use duramen_base::random::Random;
     use duramen_types::table::Hash;
     use duramen_types::{Part, Parts, Sorted, Text};
@@ -529,7 +529,7 @@ mod tests {
         let add = |planner: &mut Planner<'_, '_, 'static>, request: &'static str| {
             let requests = Box::leak(Box::new(crate::exec::tests::parsed(request.as_bytes())));
             let args = requests.args(0, request.as_bytes());
-            let Resolved::Command(spec) = lookup::resolve(&args) else {
+            let Resolved::Command(spec) = COMMANDS.resolve(&args) else {
                 panic!("{request}");
             };
             let hashes = Box::leak(Box::new([guard.hash(b"k")]));
@@ -554,7 +554,7 @@ mod tests {
             let input = format!("{request}\r\n");
             let requests = crate::exec::tests::parsed(input.as_bytes());
             let args = requests.args(0, input.as_bytes());
-            let name = match lookup::resolve(&args) {
+            let name = match COMMANDS.resolve(&args) {
                 Resolved::Command(spec) => spec.name,
                 _ => panic!("{request}"),
             };

@@ -109,9 +109,6 @@ pub(crate) struct Keys {
     pub(crate) streams_from: u8,
 }
 
-/// Maximum number of commands.
-pub(super) const COMMANDS_MAX: usize = 511;
-
 pub(crate) const NO_KEYS: Keys = keys(0, 0, 0);
 pub(crate) const ONE_KEY: Keys = keys(1, 1, 1);
 pub(crate) const ALL_KEYS: Keys = keys(1, -1, 1);
@@ -592,6 +589,18 @@ pub(super) fn pattern_of_keys(args: &Args<'_>) -> Option<usize> {
         found = found.or(reads.then_some(at));
     });
     found
+}
+
+/// Maximum number of commands.
+pub(super) const COMMANDS_MAX: usize = 511;
+/// Slots of the index of names: over four times the number of commands, so that a probe nearly
+/// always ends at once.
+pub(super) const SLOTS: usize = 2048;
+
+/// The command table: all rows, by their numbers, and an index of their names (`lookup`).
+pub struct Commands {
+    pub(super) rows: &'static [Spec],
+    pub(super) index: [u16; SLOTS],
 }
 
 /// A row of the command table, without its number.

@@ -2,10 +2,9 @@
 
 use crate::command::context::{Context, Done, Failure, SYNTAX};
 use crate::command::key_access::KeyAccess;
-use crate::command::lookup::{self, Resolved};
-use crate::command::spec::{Group, Spec, flag};
+use crate::command::lookup::Resolved;
+use crate::command::spec::{Commands, Group, Spec, flag};
 use crate::command::walk::LONG_PATTERN;
-use crate::table::COMMANDS;
 use duramen_base::glob::Pattern;
 use duramen_wire::resp::Encoder;
 
@@ -17,16 +16,20 @@ const TOO_MANY_NAMES: Failure =
 const KEYS_MAX: usize = 1_024;
 
 /// Commands without subcommands, refused ones excluded.
-fn offered() -> impl Iterator<Item = &'static Spec> {
-    COMMANDS
+fn offered(commands: &Commands) -> impl Iterator<Item = &'static Spec> + use<> {
+    commands
+        .rows()
         .iter()
         .filter(|spec| !spec.is_refused() && spec.container().is_none())
 }
 
-fn subcommands(container: &Spec) -> impl Iterator<Item = &'static Spec> {
+fn subcommands(
+    commands: &Commands,
+    container: &Spec,
+) -> impl Iterator<Item = &'static Spec> + use<> {
     let name = container.name;
     let searched = if container.has(flag::CONTAINER) {
-        &COMMANDS[..]
+        commands.rows()
     } else {
         &[]
     };
@@ -36,33 +39,34 @@ fn subcommands(container: &Spec) -> impl Iterator<Item = &'static Spec> {
 }
 
 /// The command called `name` (`container|sub` for a subcommand), if it is offered.
-fn lookup(name: &[u8]) -> Option<&'static Spec> {
-    lookup::find(name).filter(|spec| !spec.is_refused())
+fn lookup(commands: &Commands, name: &[u8]) -> Option<&'static Spec> {
+    commands.find(name).filter(|spec| !spec.is_refused())
 }
 
 pub(crate) fn command(ctx: &mut Context<'_>) -> Done {
+    let commands = ctx.commands;
     let mut reply = ctx.reply();
-    reply.array(offered().count());
-    for spec in offered() {
-        write_info(&mut reply, spec);
+    reply.array(offered(commands).count());
+    for spec in offered(commands) {
+        write_info(&mut reply, commands, spec);
     }
     Ok(())
 }
 
 pub(crate) fn count(ctx: &mut Context<'_>) -> Done {
-    ctx.integer(offered().count() as i64)
+    ctx.integer(offered(ctx.commands).count() as i64)
 }
 
 pub(crate) fn info(ctx: &mut Context<'_>) -> Done {
     if ctx.args.len() == 2 {
         return command(ctx);
     }
-    let found = named(ctx)?;
+    let (found, commands) = (named(ctx)?, ctx.commands);
     let mut reply = ctx.reply();
     reply.array(found.len());
     for spec in found {
         match spec {
-            Some(spec) => write_info(&mut reply, spec),
+            Some(spec) => write_info(&mut reply, commands, spec),
             None => reply.null(),
         }
     }
@@ -76,10 +80,11 @@ fn named(ctx: &Context<'_>) -> Result<Vec<Option<&'static Spec>>, Failure> {
     if names.len() > NAMES_MAX {
         return Err(TOO_MANY_NAMES);
     }
-    let found: Vec<_> = names.into_iter().map(lookup).collect();
+    let rows = names.into_iter().map(|name| lookup(ctx.commands, name));
+    let found: Vec<_> = rows.collect();
     let mut described = found.len();
     for spec in found.iter().flatten() {
-        described += subcommands(spec).count();
+        described += subcommands(ctx.commands, spec).count();
         if described > NAMES_MAX {
             return Err(TOO_MANY_NAMES);
         }
@@ -90,7 +95,7 @@ fn named(ctx: &Context<'_>) -> Result<Vec<Option<&'static Spec>>, Failure> {
 /// Categories that come after `@fast` and `@slow`.
 const LATE_CATEGORIES: [&str; 4] = ["@blocking", "@dangerous", "@connection", "@transaction"];
 
-fn write_info(reply: &mut Encoder<'_>, spec: &Spec) {
+fn write_info(reply: &mut Encoder<'_>, commands: &Commands, spec: &Spec) {
     reply.array(10);
     reply.bulk(spec.name.as_bytes());
     reply.integer(spec.arity.into());
@@ -119,9 +124,9 @@ fn write_info(reply: &mut Encoder<'_>, spec: &Spec) {
         reply.bulk(tip.as_bytes());
     }
     write_key_specs(reply, spec);
-    reply.array(subcommands(spec).count());
-    for sub in subcommands(spec) {
-        write_info(reply, sub);
+    reply.array(subcommands(commands, spec).count());
+    for sub in subcommands(commands, spec) {
+        write_info(reply, commands, sub);
     }
 }
 
@@ -373,21 +378,22 @@ fn write_search(
 
 pub(crate) fn docs(ctx: &mut Context<'_>) -> Done {
     let wanted: Vec<&Spec> = if ctx.args.len() == 2 {
-        offered().collect()
+        offered(ctx.commands).collect()
     } else {
         named(ctx)?.into_iter().flatten().collect()
     };
+    let commands = ctx.commands;
     let mut reply = ctx.reply();
     reply.map(wanted.len());
     for spec in wanted {
         reply.bulk(spec.name.as_bytes());
-        write_docs(&mut reply, spec);
+        write_docs(&mut reply, commands, spec);
     }
     Ok(())
 }
 
-fn write_docs(reply: &mut Encoder<'_>, spec: &Spec) {
-    let subs = subcommands(spec).count();
+fn write_docs(reply: &mut Encoder<'_>, commands: &Commands, spec: &Spec) {
+    let subs = subcommands(commands, spec).count();
     reply.map(4 + usize::from(subs > 0));
     for (field, text) in [
         ("summary", spec.summary),
@@ -401,9 +407,9 @@ fn write_docs(reply: &mut Encoder<'_>, spec: &Spec) {
     if subs > 0 {
         reply.bulk(b"subcommands");
         reply.map(subs);
-        for sub in subcommands(spec) {
+        for sub in subcommands(commands, spec) {
             reply.bulk(sub.name.as_bytes());
-            write_docs(reply, sub);
+            write_docs(reply, commands, sub);
         }
     }
 }
@@ -411,7 +417,7 @@ fn write_docs(reply: &mut Encoder<'_>, spec: &Spec) {
 /// The command that the arguments from 2 on form, if it has keys.
 fn inner<'a>(ctx: &Context<'a>) -> Result<(&'static Spec, Vec<&'a [u8]>), Failure> {
     let args = ctx.args.skip(2);
-    let spec = match lookup::resolve(&args) {
+    let spec = match ctx.commands.resolve(&args) {
         Resolved::Command(spec) if !spec.is_refused() => spec,
         Resolved::Arity(_) => {
             return Err(Failure::Text(
@@ -455,7 +461,8 @@ pub(crate) fn getkeysandflags(ctx: &mut Context<'_>) -> Done {
 }
 
 pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
-    let all = COMMANDS.iter().filter(|spec| !spec.is_refused());
+    let rows = ctx.commands.rows().iter();
+    let all = rows.filter(|spec| !spec.is_refused());
     let wanted: Vec<&Spec> = match ctx.args.len() {
         2 => all.collect(),
         5 if ctx.arg(2).eq_ignore_ascii_case(b"filterby") => {
@@ -492,7 +499,8 @@ fn in_category(spec: &Spec, category: &[u8]) -> bool {
 
 pub(crate) fn help(ctx: &mut Context<'_>) -> Done {
     debug_assert!(
-        COMMANDS
+        ctx.commands
+            .rows()
             .iter()
             .all(|spec| spec.is_refused() == (spec.group == Group::Foreign))
     );

@@ -3,12 +3,10 @@
 use super::command::NAMES_MAX;
 use super::latency_graph;
 use crate::command::context::{Context, Done, Failure};
-use crate::command::lookup;
 use crate::command::spec::Spec;
 use crate::figures::counters::Histogram;
 use crate::figures::latency::{Event, Series, now_s};
 use crate::figures::totals::CommandTotals;
-use crate::table::commands_since_reset;
 
 /// The events that have samples.
 fn recorded(ctx: &Context<'_>) -> Vec<(Event, Series)> {
@@ -78,9 +76,17 @@ pub(crate) fn graph(ctx: &mut Context<'_>) -> Done {
     Ok(())
 }
 
+/// Every command with its counters since `CONFIG RESETSTAT`.
+pub(super) fn since_reset(
+    ctx: &Context<'_>,
+) -> impl Iterator<Item = (&'static Spec, CommandTotals)> + use<> {
+    let rows = ctx.commands.rows().iter();
+    rows.zip(ctx.shared.command_totals())
+}
+
 /// Commands that were called, most calls first, with their counters.
 fn called(ctx: &Context<'_>) -> Vec<(&'static Spec, CommandTotals)> {
-    let mut called = commands_since_reset(ctx.shared).collect::<Vec<_>>();
+    let mut called = since_reset(ctx).collect::<Vec<_>>();
     called.retain(|(_, totals)| totals.calls > 0);
     called.sort_by_key(|(_, totals)| std::cmp::Reverse(totals.calls));
     called
@@ -156,7 +162,10 @@ pub(crate) fn histogram(ctx: &mut Context<'_>) -> Done {
     if names.len() > NAMES_MAX {
         return Err(Failure::Text("ERR more than 1024 names of commands"));
     }
-    let named: Vec<&Spec> = names.iter().filter_map(lookup::find).collect();
+    let named: Vec<&Spec> = names
+        .iter()
+        .filter_map(|name| ctx.commands.find(name))
+        .collect();
     let is_named = |spec: &Spec| {
         let mut named = named.iter().map(|named| named.name);
         named.any(|name| name == spec.name || Some(name) == spec.container())

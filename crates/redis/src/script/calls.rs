@@ -1,9 +1,9 @@
 //! The commands that scripts may call, and the errors for others.
 
 use crate::command::context::Context;
-use crate::command::lookup::{self, Resolved};
+use crate::command::lookup::Resolved;
 use crate::command::permit::Permit;
-use crate::command::spec::{Group, Kind, Spec, flag};
+use crate::command::spec::{Commands, Group, Kind, Spec, flag};
 use duramen_script::Arguments;
 use duramen_wire::resp::{Args, Requests};
 
@@ -12,8 +12,8 @@ pub(crate) fn error(text: &str) -> Vec<u8> {
 }
 
 /// The command of a call, or the text of an error.
-pub(crate) fn resolve(args: &Args<'_>) -> Result<&'static Spec, &'static str> {
-    match lookup::resolve(args) {
+pub(crate) fn resolve(commands: &Commands, args: &Args<'_>) -> Result<&'static Spec, &'static str> {
+    match commands.resolve(args) {
         Resolved::Command(spec) => Ok(spec),
         Resolved::Arity(_) => Err("ERR Wrong number of args calling Redis command from script"),
         Resolved::UnknownCommand | Resolved::UnknownSubcommand(_) => {
@@ -44,7 +44,7 @@ pub(crate) fn allowed(ctx: &Context<'_>, texts: &Arguments) -> Vec<u8> {
         return error("ERR the arguments are too long");
     }
     let args = requests.args(0, &[]);
-    let spec = match lookup::resolve(&args) {
+    let spec = match ctx.commands.resolve(&args) {
         Resolved::Command(spec) | Resolved::Arity(spec) => spec,
         _ => return error("ERR Invalid command passed to redis.acl_check_cmd()"),
     };

@@ -627,7 +627,7 @@ fn command_in(
     (Command { requests, hashes }, resp3): (&mut Command, bool),
 ) -> Result<Called, Failure> {
     let args = requests.args(0, &[]);
-    let spec = match resolve(&args) {
+    let spec = match resolve(ctx.commands, &args) {
         Ok(spec) => spec,
         Err(text) => return Ok(Called::Replied(error(text))),
     };
@@ -665,6 +665,7 @@ fn command_in(
         args,
         permit,
         spec,
+        commands: ctx.commands,
         client: &mut *ctx.client,
         out: &mut out,
         shared: ctx.shared,

@@ -127,6 +127,7 @@ pub(super) fn run_steps(
             args,
             permit,
             spec: step.spec,
+            commands: ctx.commands,
             client: &mut *ctx.client,
             out: &mut *ctx.out,
             shared: ctx.shared,

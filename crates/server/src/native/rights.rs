@@ -23,9 +23,10 @@ use duramen_acl::{Access, Denied, LoginError, User};
 use duramen_base::ids::TableId;
 use duramen_config::{AUDIT_CLASSES, clock};
 use duramen_redis::access::{Outcome as AuditOutcome, Reason, Record, origin as client_origin};
-use duramen_redis::command::{Spec, find as find_command};
+use duramen_redis::command::Spec;
 use duramen_redis::shared::Shared;
 use duramen_redis::state::Client;
+use duramen_redis::table::COMMANDS;
 use duramen_wire::native::codec::Parts;
 use duramen_wire::native::message::{Amount, Login, Operation, Request, Single};
 use std::cell::OnceCell;
@@ -223,7 +224,9 @@ struct Wanted<'a> {
 /// # Panics
 /// Never with the names in this file: they are in the command table.
 fn command_named(name: &str) -> &'static Spec {
-    find_command(name.as_bytes()).expect("a command of the table")
+    COMMANDS
+        .find(name.as_bytes())
+        .expect("a command of the table")
 }
 
 impl<'a> Wanted<'a> {

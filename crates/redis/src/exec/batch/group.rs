@@ -2,7 +2,7 @@
 
 use super::step::{Environment, Planned, Step, StoreAccess, is_plain, needs, settle_one};
 use super::{GROUP_REQUESTS, Turn, admit};
-use crate::command::lookup::{self, Resolved};
+use crate::command::lookup::Resolved;
 use crate::command::spec::{Access, ONE_KEY, Spec, flag};
 use crate::command::{ENTRIES_AHEAD, GROUP_KEYS, cold, databases, pause, slow_timer};
 use crate::pace::{self, Pace};
@@ -10,6 +10,7 @@ use crate::shared::Shared;
 use crate::shared::commands::global;
 use crate::state::client::{Client, Verdict};
 use crate::state::local::Local;
+use crate::table::COMMANDS;
 use duramen_engine::{Guard, KeyHash, Session, TableId};
 use duramen_wire::resp::Args;
 use std::time::{Duration, Instant};
@@ -184,7 +185,7 @@ impl Group {
                     return next;
                 }
                 let args = turn.requests.args(next.request, turn.input);
-                let resolved = lookup::resolve(&args);
+                let resolved = COMMANDS.resolve(&args);
                 let hashes = self.hashes.len();
                 if let Resolved::Command(spec) = resolved {
                     keys += self.hint(guard, (table, turn.client), spec, &args);
@@ -481,7 +482,7 @@ mod tests {
             turn: 0,
             request: 0,
             hashes: 0,
-            resolved: lookup::resolve(&requests.args(0, input)),
+            resolved: COMMANDS.resolve(&requests.args(0, input)),
         };
         let Resolved::Command(spec) = planned.resolved else {
             panic!("DEL is a command");

@@ -6,11 +6,12 @@
 use super::Turn;
 use super::admit::{self, Admitted};
 use crate::command::context::Context;
-use crate::command::lookup::{self, Resolved};
+use crate::command::lookup::Resolved;
 use crate::command::spec::{Access, Kind, Spec, flag};
 use crate::shared::Shared;
 use crate::state::client::Verdict;
 use crate::state::local::Local;
+use crate::table::COMMANDS;
 use std::time::Instant;
 
 /// Runs the requests of all turns, as far as they can run.
@@ -29,7 +30,7 @@ fn run_one(shared: &Shared, local: &mut Local, turn: &mut Turn<'_>) {
     let start = turn.out.len();
     let was_silent = admit::begin_silence(turn.client);
     let args = turn.requests.args(turn.executed, turn.input);
-    let resolved = lookup::resolve(&args);
+    let resolved = COMMANDS.resolve(&args);
     let admitted = match resolved {
         Resolved::Command(spec) if !runs_without_data(spec) && turn.client.is_authenticated() => {
             let text = format!(
@@ -62,6 +63,7 @@ fn run_one(shared: &Shared, local: &mut Local, turn: &mut Turn<'_>) {
                 args,
                 permit,
                 spec: permit.spec(),
+                commands: &COMMANDS,
                 table: duramen_engine::TableId::DEFAULT,
                 client: turn.client,
                 out: turn.out,

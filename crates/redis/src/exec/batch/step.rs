@@ -13,6 +13,7 @@ use crate::shared::Shared;
 use crate::shared::commands::global;
 use crate::state::client::{Client, Verdict, gate};
 use crate::state::local::Local;
+use crate::table::COMMANDS;
 use duramen_engine::{Guard, KeyHash};
 
 /// A request of the group.
@@ -369,6 +370,7 @@ impl Step<'_> {
                 .args(self.planned.request as usize, turn.input),
             permit,
             spec,
+            commands: &COMMANDS,
             table: turn.client.table(env.shared),
             client: turn.client,
             out: turn.out,

@@ -29,6 +29,7 @@ fn shortest(spec: &Spec) -> String {
 fn checked() -> impl Iterator<Item = &'static Spec> {
     let is_request = |spec: &&Spec| !spec.has(flag::CONTAINER) || spec.name == "command";
     COMMANDS
+        .rows()
         .iter()
         .filter(|spec| !spec.is_refused() && !spec.has(flag::NO_AUTH))
         .filter(is_request)

@@ -3,7 +3,6 @@
 use super::cluster_member::{Member, keys};
 use super::{START_MS, Server, Session, parsed, room, run, run_bytes, run_part};
 use crate::command::context::{Context, Failure};
-use crate::command::lookup::find;
 use crate::command::permit::Permit;
 use crate::command::spec::Access;
 use crate::exec::Executor;
@@ -11,6 +10,7 @@ use crate::reply::wait::State as WaitState;
 use crate::script::commands as script;
 use crate::shared::commands::{DBS, global};
 use crate::state::client::{Client, Verdict};
+use crate::table::COMMANDS;
 use crate::transaction;
 use duramen_base::ids::Level;
 use duramen_base::planted::{Bug, carry, with_bug};
@@ -193,12 +193,16 @@ fn is_written_by_a_script_in_the_pause() -> bool {
         client,
     } = &mut s;
     let Executor { session, local, .. } = executor;
-    let (spec, table) = (find(b"eval").expect("EVAL"), client.table(&server.shared));
+    let (spec, table) = (
+        COMMANDS.find(b"eval").expect("EVAL"),
+        client.table(&server.shared),
+    );
     let permit = Permit::unrestricted(spec, client).expect("of the default user");
     let mut ctx = Context {
         args: requests.args(0, &input),
         permit,
         spec,
+        commands: &COMMANDS,
         client,
         out: &mut Vec::new(),
         shared: &server.shared,
@@ -309,12 +313,16 @@ fn watch_of_a_key_that_has_left(leave: fn(&mut Member)) -> Result<(), Failure> {
     let Executor { session, local, .. } = executor;
     let mut guard = session.as_mut().expect("a session").pin();
     let hashes = [guard.hash(key.as_bytes())];
-    let (spec, table) = (find(b"watch").expect("WATCH"), client.table(&server.shared));
+    let (spec, table) = (
+        COMMANDS.find(b"watch").expect("WATCH"),
+        client.table(&server.shared),
+    );
     let permit = Permit::unrestricted(spec, client).expect("of the default user");
     let mut ctx = Context {
         args,
         permit,
         spec,
+        commands: &COMMANDS,
         client,
         out: &mut Vec::new(),
         shared: &server.shared,

@@ -6,6 +6,7 @@ mod persistence;
 mod ttl;
 
 use super::figures::{self, Member};
+use super::latency::since_reset;
 use super::{cluster, server as server_commands};
 use crate::access::users::Reason;
 use crate::command::context::{Context, Done};
@@ -14,7 +15,6 @@ use crate::command::spec::Access;
 use crate::figures::error_names;
 use crate::figures::figure::Figure;
 use crate::shared::commands::DBS;
-use crate::table::commands_since_reset;
 use crate::threads::clients::ClientRecord;
 use crate::threads::publication::Kind;
 use duramen_config::{ConfigFile, REDIS_VERSION, process};
@@ -347,7 +347,7 @@ fn cpu(_: &Context<'_>, fields: &mut Fields) {
 }
 
 fn command_stats(ctx: &Context<'_>, fields: &mut Fields) {
-    for (spec, totals) in commands_since_reset(ctx.shared) {
+    for (spec, totals) in since_reset(ctx) {
         if totals.calls + totals.rejected == 0 {
             continue;
         }
@@ -383,7 +383,7 @@ fn error_stats(ctx: &Context<'_>, fields: &mut Fields) {
 }
 
 fn latency_stats(ctx: &Context<'_>, fields: &mut Fields) {
-    for (spec, totals) in commands_since_reset(ctx.shared) {
+    for (spec, totals) in since_reset(ctx) {
         if totals.calls == 0 {
             continue;
         }
