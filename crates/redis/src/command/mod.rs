@@ -3,7 +3,6 @@
 
 pub(crate) mod background;
 pub(crate) mod cold;
-pub(crate) mod computed;
 pub(crate) mod context;
 pub(crate) mod databases;
 pub(crate) mod drafted;

@@ -4,13 +4,13 @@
 //! (`drafted`); else they are read one after the other. In a cluster they may lie on another
 //! member, so they are refused.
 
-use crate::command::computed::computed_at_once;
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::command::drafted;
 use crate::command::events::EventName;
 use crate::command::spec::{Spec, flag};
 use crate::state::conflicts::Conflicts;
 use crate::values::collection::{WRONG_TYPE, Write, encoded, plain, several_at_once};
+use crate::values::computed::computed_at_once;
 use crate::values::set::check_result;
 use crate::values::zset::parse_score;
 use duramen_base::limits::VALUE_BYTES_MAX;

@@ -1,4 +1,4 @@
-//! Progress of a command that combines values (`command::computed`).
+//! Progress of a command that combines values (`values::computed`).
 
 use duramen_engine::{Stamp, TableId};
 use duramen_types::Members;

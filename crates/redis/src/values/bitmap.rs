@@ -1,7 +1,7 @@
 //! Bits and bit fields of plain strings.
 
 use super::collection::{Write, plain};
-use crate::command::computed::computed_at_once;
+use super::computed::computed_at_once;
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::command::events::{EventName, SET};
 use duramen_base::limits::VALUE_BYTES_MAX;

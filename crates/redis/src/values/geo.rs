@@ -1,8 +1,8 @@
 //! Places on the earth: members of sorted sets, whose scores are geohashes.
 
 use super::collection::{Write, encoded, read, typed};
+use super::computed::computed_at_once;
 use super::zset;
-use crate::command::computed::computed_at_once;
 use crate::command::context::{Context, Done, Failure, NOT_A_FLOAT, NOT_AN_INTEGER, SYNTAX};
 use duramen_engine::{Guard, KeyHash};
 use duramen_types::geo::{Place, Region};

@@ -1,7 +1,7 @@
 //! HyperLogLogs: estimates of how many different strings were added.
 
 use super::collection::{Write, plain};
-use crate::command::computed::computed_at_once;
+use super::computed::computed_at_once;
 use crate::command::context::{Context, Done, Failure};
 use crate::command::events::EventName;
 use duramen_config::EventClasses;

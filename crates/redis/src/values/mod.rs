@@ -3,6 +3,7 @@
 pub(crate) mod bitmap;
 pub(crate) mod blocking;
 pub(crate) mod collection;
+pub(crate) mod computed;
 pub(crate) mod float;
 pub(crate) mod geo;
 pub(crate) mod hash;

@@ -4,7 +4,7 @@ use super::collection::{
     self, Write, at_once, change, encoded, parse_count, parse_keys, parse_random_count,
     random_places, read, typed, write_random,
 };
-use crate::command::computed::{Part, computed_at_once};
+use super::computed::{Part, computed_at_once};
 use crate::command::context::{Context, Done, Failure, SYNTAX};
 use crate::command::events::EventName;
 use crate::command::spec::flag;

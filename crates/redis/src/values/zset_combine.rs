@@ -2,9 +2,9 @@
 //! every score is 1.
 
 use super::collection::{Write, encoded, parse_keys, typed};
+use super::computed::{Part, computed_at_once};
 use super::set::{check_result, parse_limit};
 use super::zset::{event, parse_score, write_scored};
-use crate::command::computed::{Part, computed_at_once};
 use crate::command::context::{Context, Done, Failure, SYNTAX};
 use crate::command::spec::flag;
 use crate::state::progress::Progress;

@@ -1,9 +1,9 @@
 //! Ranges of sorted sets: by rank, by score, by member.
 
 use super::collection::{Write, change, encoded, read, typed};
+use super::computed::computed_at_once;
 use super::list::range_of;
 use super::zset::{event, write_scored};
-use crate::command::computed::computed_at_once;
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use duramen_engine::{Guard, KeyHash};
 use duramen_types::sorted::{LexEnd, ScoreEnd};

@@ -1,8 +1,8 @@
 //! Requests that run in parts: what they keep between two parts is theirs alone.
 
 use super::*;
-use crate::command::computed::Part;
 use crate::state::progress::Progress;
+use crate::values::computed::Part;
 use duramen_base::planted::{Bug, carry, with_bug};
 use duramen_engine::TableId;
 use std::time::Instant;

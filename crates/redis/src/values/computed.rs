@@ -17,9 +17,9 @@
 //!   also without having run (other rights, keys that have left), and when SWAPDB has put another
 //!   table behind its database: versions of objects do not tell these apart.
 
-use super::context::{Context, Done, Failure};
+use super::collection::{Write, at_once, reads, several_at_once, write_all};
+use crate::command::context::{Context, Done, Failure};
 use crate::state::progress::Progress;
-use crate::values::collection::{Write, at_once, reads, several_at_once, write_all};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_engine::{Error, Guard, KeyHash, Object, Stamp, TableId};
 use std::collections::{HashMap, HashSet};
