@@ -21,6 +21,7 @@ use crate::state::client::{Client, DROPPED, Db};
 use crate::state::local::Local;
 use duramen_base::ids::Level;
 use duramen_engine::{Error, Guard, Session, Store, TableId, TableInfo};
+use duramen_wire::resp::Args;
 use duramen_wire::resp::number::parse_integer;
 use std::sync::Arc;
 
@@ -129,6 +130,22 @@ fn write_places(
 /// Index of a database, from 0 to 15.
 pub(crate) fn parse_db(text: &[u8], not_a_number: Failure) -> Result<u8, Failure> {
     in_range(parse_index(text, not_a_number)?)
+}
+
+/// The databases that a request names. The command itself reports invalid ones.
+pub(crate) fn dbs_of(spec: &Spec, args: &Args<'_>) -> Vec<u8> {
+    let arg = |n: usize| args.get(n).unwrap_or_default();
+    let db = |text: &[u8]| parse_db(text, Failure::Text("")).ok();
+    match spec.name {
+        "select" => db(arg(1)).into_iter().collect(),
+        "move" => db(arg(2)).into_iter().collect(),
+        "swapdb" => db(arg(1)).into_iter().chain(db(arg(2))).collect(),
+        "copy" => (3..args.len())
+            .filter(|n| arg(*n).eq_ignore_ascii_case(b"db"))
+            .filter_map(|n| db(arg(n + 1)))
+            .collect(),
+        _ => Vec::new(),
+    }
 }
 
 pub(crate) fn parse_index(text: &[u8], not_a_number: Failure) -> Result<i32, Failure> {

@@ -28,10 +28,10 @@ use crate::command::permit::{self, Permit, Refusal};
 use crate::command::routing::NotServed;
 use crate::command::spec::{Access, Spec, flag};
 use crate::command::{GROUP_KEYS, databases as places, pause};
+use crate::monitor;
 use crate::shared::commands::global;
 use crate::state::client::{DROPPED, Db};
 use crate::state::conflicts::Conflicts;
-use crate::{monitor, transaction};
 use duramen_base::ids::{Level, TabletsVersion};
 use duramen_config::{clock, seldom};
 use duramen_engine::{Draft, Guard, KeyHash, Session, TableId};
@@ -631,7 +631,7 @@ fn command_in(
         Ok(spec) => spec,
         Err(text) => return Ok(Called::Replied(error(text))),
     };
-    if let Some(db) = transaction::dbs_of(spec, &args).into_iter().find(|db| {
+    if let Some(db) = places::dbs_of(spec, &args).into_iter().find(|db| {
         ctx.local
             .exec_dbs
             .is_some_and(|dbs| dbs[usize::from(*db)].is_none())

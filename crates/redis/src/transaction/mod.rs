@@ -336,27 +336,11 @@ fn prepare(
         if spec.name == "swapdb" {
             databases::own_table(shared, client)?;
         }
-        for db in dbs_of(spec, &args) {
+        for db in databases::dbs_of(spec, &args) {
             databases::table_for(shared, client, db)?;
         }
     }
     Ok(needs)
-}
-
-/// The databases that a request names. The command itself reports invalid ones.
-pub(crate) fn dbs_of(spec: &Spec, args: &Args<'_>) -> Vec<u8> {
-    let arg = |n: usize| args.get(n).unwrap_or_default();
-    let db = |text: &[u8]| databases::parse_db(text, Failure::Text("")).ok();
-    match spec.name {
-        "select" => db(arg(1)).into_iter().collect(),
-        "move" => db(arg(2)).into_iter().collect(),
-        "swapdb" => db(arg(1)).into_iter().chain(db(arg(2))).collect(),
-        "copy" => (3..args.len())
-            .filter(|n| arg(*n).eq_ignore_ascii_case(b"db"))
-            .filter_map(|n| db(arg(n + 1)))
-            .collect(),
-        _ => Vec::new(),
-    }
 }
 
 /// Locks the keys, compares the watched ones, runs the queue. `alone`: no other session is in the
@@ -552,7 +536,7 @@ fn plan(
     let mut dbs = ctx.local.exec_dbs.filter(|_| selects);
     let mut first = 0;
     for (spec, args) in requests(transaction) {
-        let named = dbs.map_or_else(Vec::new, |_| dbs_of(spec, &args));
+        let named = dbs.map_or_else(Vec::new, |_| databases::dbs_of(spec, &args));
         let behind = |db: &u8| dbs?[usize::from(*db)];
         let other = named.last().and_then(behind);
         planned.push(Step {
