@@ -9,6 +9,7 @@ pub(crate) mod drafted;
 pub(crate) mod events;
 pub(crate) mod key_access;
 pub(crate) mod kinds;
+mod locks;
 pub(crate) mod lookup;
 pub(crate) mod pause;
 pub(crate) mod permit;

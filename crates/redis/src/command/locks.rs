@@ -1,0 +1,196 @@
+//! The keys of commands on several keys: their hashes, hints to memory, locks, and room for their
+//! writes.
+
+use super::context::{Context, Done, Failure};
+use super::spec::flag;
+use super::{ENTRIES_AHEAD, GROUP_KEYS, KEYS_KEPT};
+use duramen_engine::{Error, Guard, KeyHash, ROOM_ATTEMPTS_MAX, Room, TableId};
+
+/// Keys whose buckets are hinted ahead: few enough that their lines stay in the first-level cache
+/// until they are used.
+const BUCKETS_AHEAD: usize = 128;
+
+impl Context<'_> {
+    /// The hashes of all keys: computed by the group, or here if there are more keys than a group
+    /// holds.
+    pub(crate) fn with_hashes(
+        &mut self,
+        guard: &mut Guard<'_>,
+        hashes: &[KeyHash],
+        run: impl FnOnce(&mut Self, &mut Guard<'_>, &[KeyHash]) -> Done,
+    ) -> Done {
+        if !hashes.is_empty() {
+            return run(self, guard, hashes);
+        }
+        let mut own = std::mem::take(&mut self.local.hashes);
+        own.clear();
+        for at in self.spec.key_positions(&self.args) {
+            let hash = guard.hash(self.arg(at));
+            if own.len() < BUCKETS_AHEAD {
+                guard.prefetch_bucket(self.table, hash);
+            }
+            own.push(hash);
+        }
+        let done = run(self, guard, &own);
+        own.clear();
+        own.shrink_to(KEYS_KEPT);
+        self.local.hashes = own;
+        done
+    }
+
+    /// True if a request that must be tried again has met a SWAPDB. In a cluster its keys move
+    /// instead; with locked keys it has looked at its table since.
+    #[inline]
+    pub(crate) fn may_be_outdated(&self) -> bool {
+        self.shared.membership().is_none() && !self.locked
+    }
+
+    /// Runs one part of a command whose parts each have a result of their own. keys::K1: a part
+    /// that did not happen, because SWAPDB came between, runs again on the table that is selected
+    /// now.
+    pub(crate) fn part<T>(
+        &mut self,
+        guard: &mut Guard<'_>,
+        mut run: impl FnMut(TableId, &mut Guard<'_>) -> Result<T, Error>,
+    ) -> Result<T, Failure> {
+        loop {
+            let done = run(self.table, guard);
+            if !matches!(done, Err(Error::TryAgain)) || !self.may_be_outdated() {
+                return done.map_err(Failure::from);
+            }
+            guard.renew();
+            self.take_table_again()?;
+        }
+    }
+
+    /// Hints the entries of the first keys, unless the group has done so.
+    pub(crate) fn hint_first(&self, guard: &Guard<'_>, hashes: &[KeyHash]) {
+        if hashes.len() > GROUP_KEYS {
+            for hash in hashes.iter().take(ENTRIES_AHEAD) {
+                guard.prefetch_entry(self.table, *hash);
+            }
+        }
+    }
+
+    /// Hints the entry and the bucket of keys some positions after key `n`.
+    #[inline]
+    pub(crate) fn hint_next(&self, guard: &Guard<'_>, hashes: &[KeyHash], n: usize) {
+        if let Some(hash) = hashes.get(n + ENTRIES_AHEAD) {
+            guard.prefetch_entry(self.table, *hash);
+        }
+        if let Some(hash) = hashes.get(n + BUCKETS_AHEAD) {
+            guard.prefetch_bucket(self.table, *hash);
+        }
+    }
+
+    /// Locks keys of the selected table, and sets aside room for the writes to come, unless EXEC
+    /// has done so.
+    fn lock(
+        &mut self,
+        guard: &mut Guard<'_>,
+        hashes: &[KeyHash],
+        room: Room,
+    ) -> Result<(), Failure> {
+        if self.locked {
+            return self.set_aside(guard, room);
+        }
+        let table = self.table;
+        self.local.locks.clear();
+        self.local
+            .locks
+            .extend(hashes.iter().map(|hash| (table, *hash)));
+        let locked = guard.lock_keys_for(&self.local.locks, room);
+        self.local.locks.clear();
+        self.local.locks.shrink_to(KEYS_KEPT);
+        // A DEL must succeed in a full store too.
+        self.local.needs_alone =
+            !self.spec.has(flag::DENYOOM) && matches!(locked, Err(Error::OutOfMemory { .. }));
+        locked?;
+        Ok(())
+    }
+
+    /// Sets aside room for the writes to come under the locks, so that they happen completely or
+    /// not at all. EXEC does this for all its commands.
+    pub(crate) fn set_aside(&self, guard: &mut Guard<'_>, room: Room) -> Done {
+        if !self.local.in_exec {
+            guard.set_aside(room)?;
+        }
+        Ok(())
+    }
+
+    /// Before the first write of a command on several keys: none of them is damaged, so all writes
+    /// happen or none does (verified::V5). EXEC looks at the keys of all its commands.
+    pub(crate) fn all_sound(&self, guard: &Guard<'_>, hashes: &[KeyHash]) -> Done {
+        if self.local.in_exec && !guard.has_draft() {
+            return Ok(());
+        }
+        let positions = self.spec.data_positions(&self.args);
+        for (hash, at) in hashes.iter().zip(positions) {
+            guard.check_sound(self.table, *hash, self.arg(at))?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn unlock(&self, guard: &mut Guard<'_>) {
+        if !self.locked {
+            guard.unlock_keys();
+        }
+    }
+
+    /// As [`locked`](Self::locked), for keys that must be locked only because of flash
+    /// (cold::C1).
+    pub(crate) fn locked_for_flash(
+        &mut self,
+        guard: &mut Guard<'_>,
+        hashes: &[KeyHash],
+        run: impl FnOnce(&mut Self, &mut Guard<'_>) -> Done,
+    ) -> Done {
+        if !self.local.has_tier() {
+            return run(self, guard);
+        }
+        self.locked(guard, hashes, Room::default(), |ctx, guard| {
+            ctx.warm_own(guard, hashes)?;
+            run(ctx, guard)
+        })
+    }
+
+    /// Runs `run` with the keys locked, when the size of its writes is known only after the keys
+    /// were read: `run` notes the size and sets room aside. If memory is missing, `run` is repeated
+    /// after memory was searched without the locks, so that no other user of the keys waits.
+    pub(crate) fn locked_for_room(
+        &mut self,
+        guard: &mut Guard<'_>,
+        keys: &[(TableId, KeyHash)],
+        mut run: impl FnMut(&mut Self, &mut Guard<'_>, &mut Room) -> Done,
+    ) -> Done {
+        let mut room = Room::default();
+        if self.locked {
+            return run(self, guard, &mut room);
+        }
+        let mut attempt = 0;
+        loop {
+            guard.lock_keys_expecting(keys, room)?;
+            let done = run(self, guard, &mut room);
+            attempt += 1;
+            let again = guard.was_starved() && attempt < ROOM_ATTEMPTS_MAX;
+            guard.unlock_keys();
+            if !(again && done.as_ref().is_err_and(Failure::is_out_of_memory)) {
+                return done;
+            }
+        }
+    }
+
+    /// Runs `run` with the keys locked, and with room for its writes.
+    pub(crate) fn locked(
+        &mut self,
+        guard: &mut Guard<'_>,
+        hashes: &[KeyHash],
+        room: Room,
+        run: impl FnOnce(&mut Self, &mut Guard<'_>) -> Done,
+    ) -> Done {
+        self.lock(guard, hashes, room)?;
+        let done = run(self, guard);
+        self.unlock(guard);
+        done
+    }
+}
