@@ -561,6 +561,15 @@ impl Shared {
         }
     }
 
+    /// Makes every thread that waits for the log, a snapshot or killed clients check again.
+    pub fn wake_for_commit(&self) {
+        for thread in &self.threads {
+            if thread.commits.committed() {
+                thread.mailbox.post(Message::Committed);
+            }
+        }
+    }
+
     /// Requests the server's stop. A later stop never becomes milder.
     pub fn stop(&self, how: Stop) {
         // Release: pairs with Acquire in `stopping`.

@@ -3,7 +3,6 @@
 
 use crate::durability::{Durability, Job, Target};
 use crate::shared::Shared;
-use crate::threads::mailbox::Message;
 use crate::threads::watch::Stop;
 use duramen_config::finish::Finish;
 use duramen_config::{ConfigFile, seldom};
@@ -157,14 +156,5 @@ impl Shared {
                 shared.wake_for_commit();
             }
         }));
-    }
-
-    /// Makes every thread that waits for the log, a snapshot or killed clients check again.
-    pub fn wake_for_commit(&self) {
-        for thread in &self.threads {
-            if thread.commits.committed() {
-                thread.mailbox.post(Message::Committed);
-            }
-        }
     }
 }
