@@ -148,7 +148,7 @@ impl ServeArgs {
         let mut open: Vec<&str> = all.copied().filter(|name| !loaded.is_given(name)).collect();
         let dir = loaded.config.data_dir();
         // It is a member of this cluster, whether or not a coordinator can be asked.
-        let own = dir.as_deref().and_then(duramen_server::cluster::cluster_of);
+        let own = dir.as_deref().and_then(duramen_server::member::cluster_of);
         if let (true, Some(name)) = (open.contains(&"cluster"), own) {
             self.given.insert("cluster", name);
             open.retain(|other| *other != "cluster");

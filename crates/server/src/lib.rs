@@ -9,7 +9,7 @@
 
 mod admin;
 mod closing;
-pub mod cluster;
+pub mod member;
 mod native;
 mod reactor;
 mod server;

@@ -2,7 +2,7 @@
 
 use crate::admin::Admin;
 use crate::closing;
-use crate::cluster::{Lifeline, Ports, is_home};
+use crate::member::{Lifeline, Ports, is_home};
 use crate::reactor::{Listeners, Reactor, SocketFile, Standby, bind, listen_at};
 use duramen_backup::Backup;
 use duramen_backup::os::OsDisk;

@@ -169,7 +169,7 @@ fn show(dir: Option<&Path>, key: Option<KeySource>) -> Result<(), String> {
 fn store_at(path: &Path, key: Option<KeySource>) -> Result<Arc<dyn Disk>, String> {
     let kind = path.metadata();
     let kind = kind.map_err(|error| format!("{}: {error}", path.display()))?;
-    let member = path.join(duramen_server::cluster::BACKUP_FOLDER);
+    let member = path.join(duramen_server::member::BACKUP_FOLDER);
     let disk = match kind.is_dir() {
         true if member.is_dir() => OsDisk::new(&member, Mode::Buffered),
         true => OsDisk::new(path, Mode::Buffered),
