@@ -11,14 +11,14 @@
 //! **Concurrency**: the thread owns the backup's service. The node's thread sends it tasks by mail,
 //! in order. The readers mail their results.
 
-use super::life::{Mail, prefer};
-use super::workers::{Workers, spawn};
+use super::mail::{Mail, Order};
+use super::workers::{Workers, prefer, spawn};
 use duramen_backup::Error;
 use duramen_base::ids::ServerId;
 use duramen_config::ServerError;
 use duramen_config::clock::now_ms;
-use duramen_net::{ConnectionId, Event, Handle, Hub, Incoming, Message, Options, Payload};
-use duramen_node::{BackupService, NodeOutput, ReplicaWasRead, RequestId, Task};
+use duramen_net::{ConnectionId, Event, Handle, Hub, Message, Options, Payload};
+use duramen_node::{BackupService, NodeOutput, RequestId};
 use duramen_redis::membership::Clock;
 use duramen_redis::shared::{ConfigCache, Shared};
 use duramen_wire::native::Slice;
@@ -40,24 +40,6 @@ const REFUSES_FOR_US: u64 = 1_000_000;
 const READERS: usize = 2;
 /// Pause after a commit for which there was no disk space.
 const FULL_AGAIN: Duration = Duration::from_millis(2);
-
-/// An order to the keeper.
-pub(super) enum Order {
-    /// The keeper serves from now on.
-    Opened {
-        service: Box<BackupService<RequestId>>,
-        me: ServerId,
-    },
-    Task(Task),
-    Adopt(Incoming),
-    /// A replica was read, with the reader's memory.
-    Read {
-        read: ReplicaWasRead,
-        scratch: Vec<u8>,
-    },
-    /// The life is over.
-    Stop,
-}
 
 /// The keeper's thread. Dropping this ends the thread.
 pub(super) struct Keeper {

@@ -11,26 +11,26 @@
 //! store and of the reactors access the node only through
 //! [`Membership`](duramen_redis::membership::Membership).
 
+use super::foreign::{SAY_AGAIN, advised, is_foreign, not_yet};
 use super::home::{self, Home, Size};
 use super::keeper::Keeper;
 use super::local_clients::LocalClients;
+use super::mail::Mail;
 use super::node_thread::{NodeThread, Parts};
 use super::silence::Silence;
-use super::workers::{Chores, Workers, spawn};
+use super::workers::{Chores, Workers, prefer, spawn};
 use duramen_backup::Backup;
-use duramen_base::ids::{ClusterId, Level, ServerId};
+use duramen_base::ids::{Level, ServerId};
 use duramen_base::units::MIB;
 use duramen_config::{ServerConfig, ServerError};
-use duramen_net::{Event, Handle, Hub, Message, Options, Payload, Reason};
-use duramen_node::{Candidate, JobDone, Node, NodeOptions, NodeOutput, RequestId};
+use duramen_net::{Event, Handle, Hub, Message, Options, Payload};
+use duramen_node::{Candidate, Node, NodeOptions};
 use duramen_redis::durability::{warn_if_not_mounted, warn_if_open_to_others};
 use duramen_redis::flash::Tier;
-use duramen_redis::membership::{Clock, CoordinatorQuestion, MemberStatus};
+use duramen_redis::membership::{Clock, MemberStatus};
 use duramen_redis::shared::Shared;
 use duramen_redis::threads::Stop;
-use duramen_wire::native::codec::{
-    Envelope, HelloError, Reply, Role, decode_reply, encode_to_coordinator,
-};
+use duramen_wire::native::codec::{Envelope, Reply, Role, decode_reply, encode_to_coordinator};
 use duramen_wire::native::message::{
     Addresses, Admin, AdminAnswer, ClusterFunctions, ClusterSettings, ClusterUsers,
     CoordinatorAnswer, Enlist, Refusal, Roles, ToCoordinator,
@@ -53,50 +53,13 @@ const WORKERS: usize = 2;
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 /// And after this time although its connection moves: another coordinator may be faster.
 const PATIENCE_MAX: Duration = Duration::from_secs(30);
-/// An unchanged reason for waiting is logged again after this time.
-pub(super) const SAY_AGAIN: Duration = Duration::from_secs(30);
-/// Priority of threads whose delay other servers notice; effective only with the right to set it.
-const NICE: i32 = -10;
 /// Bytes of replicas that are kept in memory, sorted, while logs are recovered: a 32nd of the
 /// budget, within these bounds, in addition to the budget.
 const AHEAD_BYTES_MIN: u64 = 8 * MIB;
 const AHEAD_BYTES_MAX: u64 = 256 * MIB;
 
-/// A message of this server's other threads to the node's thread.
-pub(crate) enum Mail {
-    JobDone(JobDone),
-    /// The id is stored, or the reason why it is not.
-    Stored(ServerId, std::io::Result<()>),
-    /// The cluster's id, received while this server was a member, is stored, or the reason why it
-    /// is not.
-    Adopted(ClusterId, std::io::Result<()>),
-    /// Output of the keeper, to be sent by the node.
-    Output(NodeOutput),
-    /// A question of another thread to the coordinator.
-    Ask(CoordinatorQuestion),
-    /// Messages of PUBLISH wait for the other members.
-    Published,
-    /// Messages of PUBLISH of another member are delivered, and its question is to be answered.
-    Delivered(RequestId),
-    /// Whether the backup's disk has no room for other members' writes (`true`), or has room again.
-    BackupFull(bool),
-    /// The users of the cluster are in force, or the reason why they are not understood.
-    UsersTaken(RequestId, Option<String>),
-    /// A replica on this member's disk was found damaged.
-    Damaged,
-    /// The disk failed for good.
-    Failed(String),
-    /// The server ends.
-    Stop,
-}
-
 /// Longest wait until the previous life has closed its resources.
 const LET_GO: Duration = Duration::from_secs(5);
-
-/// Raises the priority of this thread.
-pub(super) fn prefer() {
-    let _ = rustix::process::setpriority_process(None, NICE);
-}
 
 /// The server's handle of a life's thread. Dropping it ends the life.
 pub(crate) struct Lifeline {
@@ -375,7 +338,7 @@ impl<'a> Search<'a> {
                         connection,
                         message,
                         ..
-                    } => super::node_thread::not_yet(self.hub, connection, &message),
+                    } => not_yet(self.hub, connection, &message),
                     _ => {}
                 }
             }
@@ -419,26 +382,6 @@ impl<'a> Search<'a> {
             );
             self.said = Some((why, Instant::now()));
         }
-    }
-}
-
-/// Whether the server at that address belongs to another cluster, or has no protocol version in
-/// common.
-fn is_foreign(reason: &Reason) -> bool {
-    matches!(
-        reason,
-        Reason::Hello(HelloError::WrongCluster { .. } | HelloError::NoCommonVersion { .. })
-    )
-}
-
-/// The text of a reason, with advice. The names of both clusters are the same, so probably the
-/// coordinator has the wrong store: the member waits (docs/protocols.md, The coordinator, 13).
-pub(super) fn advised(reason: &Reason) -> String {
-    match reason {
-        Reason::Hello(HelloError::OtherCluster { ours, theirs }) => format!(
-            "it belongs to the cluster with id {theirs}, this member to the cluster with id {ours}: start the coordinator with the store of this member's cluster, or, to join the other one, start this member with an empty directory"
-        ),
-        reason => reason.to_string(),
     }
 }
 

@@ -3,11 +3,13 @@
 //! A server outside of a cluster has none of this state; it costs one load per batch.
 
 mod broadcast;
+mod foreign;
 mod home;
 mod identity;
 mod keeper;
 mod life;
 mod local_clients;
+mod mail;
 mod node_thread;
 mod silence;
 mod workers;

@@ -2,7 +2,7 @@
 //!
 //! **Concurrency**: a queue behind one lock; a working thread does not hold it.
 
-use super::life::Mail;
+use super::mail::Mail;
 use duramen_backup::{Backup, Error};
 use duramen_base::ids::ServerId;
 use duramen_config::ServerError;
@@ -50,6 +50,14 @@ pub(super) fn spawn(
         doing: "start a thread",
         source,
     })
+}
+
+/// Priority of threads whose delay other servers notice; effective only with the right to set it.
+const NICE: i32 = -10;
+
+/// Raises the priority of this thread.
+pub(super) fn prefer() {
+    let _ = rustix::process::setpriority_process(None, NICE);
 }
 
 /// A few threads that execute the work they are given, and mail the results. Dropping it waits for

@@ -15,10 +15,11 @@ mod certificate;
 mod messages;
 
 use super::broadcast::{Broadcast, Heard};
+use super::foreign::{SAY_AGAIN, advised};
 use super::home::Home;
-use super::keeper::{Keeper, Order};
-use super::life::{Mail, SAY_AGAIN, advised};
+use super::keeper::Keeper;
 use super::local_clients::LocalClients;
+use super::mail::{Mail, Order};
 use super::silence::Silence;
 use super::workers::{Chores, Workers};
 use certificate::Renewal;
@@ -136,16 +137,6 @@ pub(super) struct NodeThread {
     /// The thread that delivers messages of PUBLISH of other members.
     deliveries: Background,
     renewal: Renewal,
-}
-
-/// Answers a question that arrives before there is a node: the sender must try again.
-pub(super) fn not_yet(hub: &mut Hub<Mail>, connection: ConnectionId, message: &net::Message) {
-    let header = message.header();
-    let reason = "this server is no member yet";
-    hub.reply(connection, Payload::None, |out| {
-        let trouble = Trouble::NotServing { reason };
-        encode_trouble(out, &header.envelope, header.kind, &trouble);
-    });
 }
 
 impl NodeThread {
