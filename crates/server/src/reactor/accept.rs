@@ -54,13 +54,13 @@ impl Reactor {
     }
 
     fn welcome(&mut self, fd: OwnedFd, peer: SocketAddr, is_tls: bool) {
-        let maxclients = self.config.get(&self.shared).maxclients;
-        if !self.shared.enter(maxclients) {
+        let maxclients = self.thread.here().config.maxclients;
+        if !self.thread.shared().enter(maxclients) {
             return self.reject(&fd, is_tls, b"-ERR max number of clients reached\r\n");
         }
         let tls = is_tls.then(|| self.new_session());
         let Ok(tls) = tls.map_or(Ok(None), |made| made.ok_or(()).map(Some)) else {
-            self.shared.leave();
+            self.thread.shared().leave();
             return self.reject(&fd, is_tls, b"");
         };
         self.me().counters.connections_accepted.add(1);
@@ -70,13 +70,15 @@ impl Reactor {
             tls,
             native: None,
         };
-        let owner = self.shared.least_connections(self.number);
-        self.shared.threads[owner].connections_changed(1);
-        if owner == self.number {
+        let owner = self.thread.shared().least_connections(self.thread.number());
+        self.thread.shared().threads[owner].connections_changed(1);
+        if owner == self.thread.number() {
             self.own(incoming);
         } else {
-            self.shared.threads[owner].hand_over(incoming);
-            self.shared.threads[owner].mailbox.post(Message::Wake);
+            self.thread.shared().threads[owner].hand_over(incoming);
+            self.thread.shared().threads[owner]
+                .mailbox
+                .post(Message::Wake);
         }
     }
 
@@ -126,34 +128,34 @@ impl Reactor {
         let is_unix = local.is_err() && native.is_none();
         let (slot, token) = self.slots.reserve();
         let mut record = ClientRecord::new(
-            self.shared.next_client_id(),
-            self.number,
+            self.thread.shared().next_client_id(),
+            self.thread.number(),
             slot,
             fd.as_raw_fd(),
             peer,
             local.unwrap_or(peer),
-            self.now_ms,
+            self.thread.now_ms(),
         );
         if is_unix {
-            record.socket = Some(self.config.get(&self.shared).access.unixsocket.clone());
+            record.socket = Some(self.thread.here().config.access.unixsocket.clone());
         }
         let record = Arc::new(record);
         if epoll::add(&self.epoll, &fd, token.data(), epoll::EventFlags::IN).is_err() {
             self.slots.release(token);
             self.me().connections_changed(-1);
-            self.shared.leave();
+            self.thread.shared().leave();
             let is_tls = tls.is_some();
             let why = b"-ERR server is out of memory for connections\r\n";
             return self.reject(&fd, is_tls, why);
         }
         self.me().clients.insert(Arc::clone(&record));
-        let mut connection = Connection::new(fd, record, self.now_ms);
+        let mut connection = Connection::new(fd, record, self.thread.now_ms());
         if let Some(session) = tls {
             self.has_handshakes = true;
-            connection.begin_tls(session, self.now_ms);
+            connection.begin_tls(session, self.thread.now_ms());
         }
-        match self.shared.acl.is_open() {
-            true => connection.log_in_by_default(&self.shared),
+        match self.thread.shared().acl.is_open() {
+            true => connection.log_in_by_default(self.thread.shared()),
             false => self.has_strangers = true,
         }
         if let Some(NativeStart { received, rings }) = native {
@@ -180,7 +182,7 @@ impl Reactor {
             connection.input = Backlog::from(received);
         }
         self.slots.put(token, Box::new(connection));
-        if self.stop_deadline.is_some() {
+        if self.thread.stop_deadline().is_some() {
             self.close(token);
         }
     }

@@ -60,14 +60,14 @@ impl Reactor {
             return;
         }
         let out = Some((&mut connection.output, from));
-        pubsub::release(effects, &self.shared, self.number, out);
+        pubsub::release(effects, self.thread.shared(), self.thread.number(), out);
         self.posts_own = true;
         connection.crowds = true;
     }
 
     /// As [`release`](Self::release), for a connection that is closed.
     pub(super) fn release_orphan(&mut self, effects: Effects) {
-        pubsub::release(effects, &self.shared, self.number, None);
+        pubsub::release(effects, self.thread.shared(), self.thread.number(), None);
         self.posts_own = true;
     }
 
@@ -76,9 +76,9 @@ impl Reactor {
         if !connection.crowds {
             return false;
         }
-        connection.crowds = self.shared.is_crowded();
+        connection.crowds = self.thread.shared().is_crowded();
         if connection.crowds {
-            let until_ms = self.now_ms + CROWDED_PAUSE_MS;
+            let until_ms = self.thread.now_ms() + CROWDED_PAUSE_MS;
             connection.waits_for = WaitsFor::Pause { until_ms };
             self.paused.push(token);
         }
@@ -157,16 +157,16 @@ impl Reactor {
     /// Sends messages to a client that has no output before them (D6); closes it if its peer is
     /// gone, then `None`. Returns the number of bytes that its socket has taken.
     fn send_straight(&mut self, token: Token, bytes: &[u8]) -> Option<usize> {
-        let is_stopping = self.stop_deadline.is_some();
+        let is_stopping = self.thread.stop_deadline().is_some();
         let connection = self.slots.get_mut(token).filter(|it| it.is_quiet());
         let Some(connection) = connection.filter(|_| !is_stopping && !bytes.is_empty()) else {
             return Some(0);
         };
-        let Some(sent) = connection.send_straight(bytes, self.now_ms) else {
+        let Some(sent) = connection.send_straight(bytes, self.thread.now_ms()) else {
             self.close(token);
             return None;
         };
-        connection.note_sent(sent, self.now_ms);
+        connection.note_sent(sent, self.thread.now_ms());
         self.me().counters.net_output_bytes.add(sent as u64);
         Some(sent)
     }
@@ -182,7 +182,7 @@ impl Reactor {
         }
         if connection.output.is_empty() {
             connection.output = self.buffers.take(bytes.len());
-            connection.taken_at_ms = self.now_ms;
+            connection.taken_at_ms = self.thread.now_ms();
         }
         connection.output.extend_from_slice(bytes);
         if connection.unsent_bytes() > SENT_EARLY_BYTES {
@@ -220,12 +220,15 @@ impl Reactor {
     /// Whether a client's unsent messages take memory that others need.
     fn is_slow(&mut self, connection: &Connection) -> bool {
         let unsent_bytes = connection.unsent_bytes();
-        let config = self.config.get(&self.shared);
+        let config = self.thread.here().config;
         let (pause, bytes_max) = (config.output_pause_bytes, config.pipeline_bytes_max());
         if unsent_bytes <= pause {
             return false;
         }
-        let buffered = self.shared.sum(|counters| &counters.output_buffer_bytes);
+        let buffered = self
+            .thread
+            .shared()
+            .sum(|counters| &counters.output_buffer_bytes);
         let is_slow = buffered > bytes_max;
         if is_slow {
             self.me().counters.output_closed.add(1);
@@ -251,7 +254,7 @@ impl Reactor {
         };
         seldom!(
             warn,
-            thread = self.number,
+            thread = self.thread.number(),
             clients = slots.len(),
             "closing subscribers: messages for them came faster than their thread could deliver them"
         );
@@ -266,7 +269,7 @@ impl Reactor {
     /// Closes the clients of this thread that have subscriptions to which their users have no right
     /// any more; looks only after a change of rights.
     pub(super) fn close_unentitled(&mut self) {
-        let generation = self.shared.acl.generation();
+        let generation = self.thread.shared().acl.generation();
         if std::mem::replace(&mut self.rights_seen, generation) == generation {
             return;
         }
@@ -275,7 +278,8 @@ impl Reactor {
                 continue;
             };
             let connection = self.connection(token);
-            if connection.is_some_and(|it| !it.client.may_keep_subscriptions(&self.shared)) {
+            if connection.is_some_and(|it| !it.client.may_keep_subscriptions(self.thread.shared()))
+            {
                 self.close(token);
             }
         }
@@ -339,7 +343,7 @@ impl Reactor {
             }
         }
         if closes {
-            self.shared.wake_for_commit(); // replies of CLIENT KILL wait for this
+            self.thread.shared().wake_for_commit(); // replies of CLIENT KILL wait for this
         }
         self.deliver(&publications);
         if woken {

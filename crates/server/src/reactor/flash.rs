@@ -256,7 +256,11 @@ impl Reactor {
         let mut kept = presented.unwrap_or_default();
         let (needed, mut ahead) = connection.client.take_wanted();
         assert!(!needed.is_empty(), "a request that parks needs something");
-        let most = self.shared.tier().map_or(0, |tier| tier.fetch_bytes());
+        let most = self
+            .thread
+            .shared()
+            .tier()
+            .map_or(0, |tier| tier.fetch_bytes());
         let mut kept_bytes = kept.iter().map(|come| come.bytes.len()).sum::<usize>();
         let bytes = bytes_of(&needed);
         if kept_bytes > 0 && kept_bytes + bytes > most {
@@ -306,7 +310,11 @@ impl Reactor {
 
     /// Queues a connection that F1 has no room for.
     fn enqueue(&mut self, token: Token, connection: &mut Connection, goes_first: bool) {
-        let most = self.shared.tier().map_or(0, |tier| tier.fetch_bytes());
+        let most = self
+            .thread
+            .shared()
+            .tier()
+            .map_or(0, |tier| tier.fetch_bytes());
         let lists_max = most / LISTS_PART / size_of::<WantedEntry>();
         if let Some(parked) = &mut connection.parked
             && (!parked.fetched.is_empty() || self.flash.listed > lists_max)
@@ -329,7 +337,7 @@ impl Reactor {
         let bytes = connection.unsent_bytes();
         let others = self.me().counters.flash_parked.get() > 1;
         if waits && others && (1..=CORK_BYTES_MAX).contains(&bytes) {
-            connection.corked_until_ms = self.now_ms + CORK_MS;
+            connection.corked_until_ms = self.thread.now_ms() + CORK_MS;
             let corked = (connection.corked_until_ms, token);
             self.flash.corked.push_back(corked);
         }
@@ -340,7 +348,7 @@ impl Reactor {
         while let Some((until_ms, token)) = self.flash.corked.front().copied() {
             let waits = |connection: &Connection| connection.corked_until_ms == until_ms;
             let is_corked = self.slots.get(token).is_some_and(waits);
-            if is_corked && until_ms > self.now_ms {
+            if is_corked && until_ms > self.thread.now_ms() {
                 return;
             }
             self.flash.corked.pop_front();
@@ -354,7 +362,8 @@ impl Reactor {
 
     /// Starts the fetches of a connection, if F1 has room for them.
     fn admit_parked(&mut self, token: Token, connection: &mut Connection) -> bool {
-        let (Some(parked), Some(tier)) = (&mut connection.parked, self.shared.tier()) else {
+        let (Some(parked), Some(tier)) = (&mut connection.parked, self.thread.shared().tier())
+        else {
             return true;
         };
         let bytes = parked.needs;
@@ -389,7 +398,8 @@ impl Reactor {
             return Ok(());
         }
         let tier = self
-            .shared
+            .thread
+            .shared()
             .tier()
             .expect("only a server with flash parks requests");
         let reader = tier.reader(READS_MAX).map_err(|error| error.to_string())?;
@@ -515,7 +525,11 @@ impl Reactor {
     /// The bytes read show that the entry is longer: it is read completely for the connections that
     /// F1 has room for.
     fn read_longer(&mut self, asked: Cold, cold: Cold, longer: Cold, waiters: Vec<Token>) {
-        let most = self.shared.tier().map_or(0, |tier| tier.fetch_bytes());
+        let most = self
+            .thread
+            .shared()
+            .tier()
+            .map_or(0, |tier| tier.fetch_bytes());
         let more = longer.span().1 - cold.span().1;
         let mut stay = Vec::with_capacity(waiters.len());
         for token in waiters {
@@ -553,7 +567,11 @@ impl Reactor {
     /// together with the others, now that their length is known. If the others were kept meanwhile,
     /// connections could wait for each other's room for ever.
     fn all_ended(&mut self, token: Token, connection: &mut Connection) {
-        let most = self.shared.tier().map_or(0, |tier| tier.fetch_bytes());
+        let most = self
+            .thread
+            .shared()
+            .tier()
+            .map_or(0, |tier| tier.fetch_bytes());
         let Some(parked) = &mut connection.parked else {
             return;
         };

@@ -180,7 +180,7 @@ impl Reactor {
             bytes,
             wait,
             effects,
-            since_ms: self.now_ms,
+            since_ms: self.thread.now_ms(),
             deadline_ms,
         });
         let WaitState::Waiting {
@@ -195,7 +195,7 @@ impl Reactor {
         connection.client.note_blocked(has_own_end);
         let since_ms = &self.me().counters.held_since_ms;
         if since_ms.get() == 0 && !has_own_end {
-            since_ms.set(self.now_ms);
+            since_ms.set(self.thread.now_ms());
         }
         self.holds.tokens.push(token);
         if level > Level::Memory {
@@ -206,8 +206,8 @@ impl Reactor {
 
     /// The time at which replies held from now on become errors (I6); 0 = never.
     fn reply_deadline_ms(&mut self, connection: &Connection, wait: &Wait) -> u64 {
-        let timeout_ms = self.config.get(&self.shared).reply_timeout_s * 1_000;
-        let is_member = self.shared.membership().is_some();
+        let timeout_ms = self.thread.here().config.reply_timeout_s * 1_000;
+        let is_member = self.thread.shared().membership().is_some();
         if !is_member || timeout_ms == 0 || connection.native.is_some() || wait.has_own_end() {
             return 0;
         }
@@ -217,7 +217,7 @@ impl Reactor {
         } else {
             timeout_ms
         };
-        self.now_ms + patience_ms.min(timeout_ms)
+        self.thread.now_ms() + patience_ms.min(timeout_ms)
     }
 
     /// Whether a member of a cluster may answer the requests that have run so far (I5). Reads the
@@ -226,7 +226,7 @@ impl Reactor {
         if let Some(known) = self.holds.may_reply {
             return known;
         }
-        let member = self.shared.membership();
+        let member = self.thread.shared().membership();
         let may = member.is_none_or(|member| member.may_reply());
         self.holds.may_reply = Some(may);
         may
@@ -235,17 +235,19 @@ impl Reactor {
     fn state_of(&mut self, wait: &Wait, failure: Option<&str>) -> WaitState {
         if wait.is_leased() && !self.may_reply() {
             return WaitState::Waiting {
-                deadline_ms: self.now_ms + LEASE_LOOK_MS,
+                deadline_ms: self.thread.now_ms() + LEASE_LOOK_MS,
             };
         }
-        match self.shared.durability() {
+        match self.thread.shared().durability() {
             Some(durability) => wait.state(
                 |position| durability.log().reached(position),
                 failure,
-                self.now_ms,
+                self.thread.now_ms(),
             ),
             // Memory only: there is no log to wait for.
-            None if wait.has_own_end() => wait.state(|_| Level::Synced, failure, self.now_ms),
+            None if wait.has_own_end() => {
+                wait.state(|_| Level::Synced, failure, self.thread.now_ms())
+            }
             None => WaitState::Over,
         }
     }
@@ -256,13 +258,13 @@ impl Reactor {
         if self.holds.is_empty() {
             return None;
         }
-        let late = self.holds.deadline_ms > 0 && self.now_ms >= self.holds.deadline_ms;
+        let late = self.holds.deadline_ms > 0 && self.thread.now_ms() >= self.holds.deadline_ms;
         if late || self.me().commits.count() != self.holds.seen {
             self.release_held();
         }
         let level = self.holds.demand?;
         let all_write = self.slots.len() == self.holds.writers && !self.flash.is_busy();
-        if all_write && self.standby.may_commit(self.now_ms) {
+        if all_write && self.standby.may_commit(self.thread.now_ms()) {
             return Some(level);
         }
         self.demand_commit();
@@ -272,7 +274,7 @@ impl Reactor {
     /// Requests the commit that held replies wait for from the log writer's thread.
     pub(super) fn demand_commit(&mut self) {
         if let Some(level) = self.holds.demand.take()
-            && let Some(durability) = self.shared.durability()
+            && let Some(durability) = self.thread.shared().durability()
         {
             durability.log().demand(level);
         }
@@ -281,7 +283,7 @@ impl Reactor {
     /// Commits on this thread, and releases the replies that are durable then. None: the disk
     /// answered late, and another thread serves the clients.
     pub(super) fn commit_here(self: Box<Self>, level: Level) -> Option<Box<Self>> {
-        let Some(durability) = self.shared.durability().cloned() else {
+        let Some(durability) = self.thread.shared().durability().cloned() else {
             return Some(self);
         };
         let standby = Arc::clone(&self.standby);
@@ -337,10 +339,13 @@ impl Reactor {
         self.holds.deadline_ms = 0;
         self.holds.oldest_ms = 0;
         self.holds.may_reply = None;
-        let alone = self.shared.membership().is_none();
-        let durability = self.shared.durability().filter(|_| alone);
+        let alone = self.thread.shared().membership().is_none();
+        let durability = self.thread.shared().durability().filter(|_| alone);
         let failure = durability.and_then(|durability| durability.failure());
-        self.shared.commands.note_failed_log(failure.is_some());
+        self.thread
+            .shared()
+            .commands
+            .note_failed_log(failure.is_some());
         let mut tokens = std::mem::take(&mut self.holds.tokens);
         tokens.retain(|token| self.still_held(*token, failure.as_deref()));
         self.release_orphans(failure.as_deref());
@@ -362,7 +367,7 @@ impl Reactor {
         };
         let mut state = self.state_of(&held.wait, failure);
         if let WaitState::Waiting { deadline_ms } = state {
-            if !held.is_late(self.now_ms) {
+            if !held.is_late(self.thread.now_ms()) {
                 self.holds.look_until(deadline_ms);
                 self.holds.look_until(held.deadline_ms);
                 if !held.wait.has_own_end() {
@@ -380,7 +385,7 @@ impl Reactor {
         }
         self.note_long_hold(&connection);
         self.finish_hold(&mut connection, state);
-        connection.taken_at_ms = self.now_ms;
+        connection.taken_at_ms = self.thread.now_ms();
         if !self.send(&mut connection) {
             self.close_taken(token, connection);
             return false;
@@ -398,11 +403,11 @@ impl Reactor {
 impl Reactor {
     /// Records a wait for the log that has ended, if it was as long as `LATENCY` wants to know.
     fn note_long_hold(&mut self, connection: &Connection) {
-        let from_ms = self.config.get(&self.shared).slow.event_ms;
+        let from_ms = self.thread.here().config.slow.event_ms;
         let Some(held) = connection.held.as_ref().filter(|_| from_ms > 0) else {
             return;
         };
-        let waited_ms = self.now_ms.saturating_sub(held.since_ms);
+        let waited_ms = self.thread.now_ms().saturating_sub(held.since_ms);
         if waited_ms < from_ms || held.wait.has_own_end() {
             return;
         }
@@ -412,7 +417,7 @@ impl Reactor {
             Level::Memory => return,
         };
         let waited = Duration::from_millis(waited_ms);
-        self.shared.latency.add(event, waited);
+        self.thread.shared().latency.add(event, waited);
     }
 
     /// Looks whether the first reply that was given up would be released now (I9).
@@ -421,7 +426,8 @@ impl Reactor {
             return;
         };
         if matches!(self.state_of(&wait, failure), WaitState::Waiting { .. }) {
-            self.holds.look_until(self.now_ms + GIVEN_UP_LOOK_MS);
+            self.holds
+                .look_until(self.thread.now_ms() + GIVEN_UP_LOOK_MS);
             self.holds.oldest_ms = earlier(self.holds.oldest_ms, since_ms);
             self.holds.given_up = Some((since_ms, wait));
         }
@@ -429,7 +435,7 @@ impl Reactor {
 
     /// Gives up replies that have waited for `reply-timeout` (I6).
     fn give_up(&mut self, since_ms: u64) -> WaitState {
-        let waited_s = (self.now_ms - since_ms) / 1_000;
+        let waited_s = (self.thread.now_ms() - since_ms) / 1_000;
         self.me().counters.replies_given_up.add(1);
         let cause = match self.may_reply() {
             true => "too few backups acknowledge",
@@ -440,7 +446,7 @@ impl Reactor {
             waited_s,
             "requests are not acknowledged in time: {cause}"
         );
-        let member = self.shared.membership();
+        let member = self.thread.shared().membership();
         let remedy = member.and_then(|member| member.waits_for());
         let remedy = remedy.unwrap_or_else(|| "see `duramen status`".to_owned());
         WaitState::Failed(format!(
@@ -469,7 +475,7 @@ impl Reactor {
             bytes: 0,
             wait: connection.client.take_wait(),
             effects: connection.client.take_effects(0),
-            since_ms: self.now_ms,
+            since_ms: self.thread.now_ms(),
             deadline_ms: 0,
         });
         if held.effects.is_empty() {
@@ -509,7 +515,7 @@ impl Reactor {
     /// Releases or drops the effects of a closed connection, unless they wait.
     fn still_orphan(&mut self, held: HeldReplies, failure: Option<&str>) -> Option<HeldReplies> {
         match self.state_of(&held.wait, failure) {
-            WaitState::Waiting { deadline_ms } if !held.is_late(self.now_ms) => {
+            WaitState::Waiting { deadline_ms } if !held.is_late(self.thread.now_ms()) => {
                 self.holds.look_until(deadline_ms);
                 self.holds.look_until(held.deadline_ms);
                 return Some(held);

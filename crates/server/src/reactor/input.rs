@@ -194,7 +194,9 @@ impl Reactor {
     pub(super) fn note_received(&self, connection: &Connection, bytes: usize) {
         self.me().counters.net_input_bytes.add(bytes as u64);
         let record = &connection.record;
-        record.active_at_ms.store(self.now_ms, Ordering::Relaxed);
+        record
+            .active_at_ms
+            .store(self.thread.now_ms(), Ordering::Relaxed);
         let total = record.received_bytes.load(Ordering::Relaxed) + bytes as u64;
         record.received_bytes.store(total, Ordering::Relaxed);
     }
@@ -206,7 +208,7 @@ impl Reactor {
         }
         match self.receive_more(&mut connection) {
             Received::Bytes(_) => {
-                connection.taken_at_ms = self.now_ms; // a client that still sends does not stall
+                connection.taken_at_ms = self.thread.now_ms(); // a client that still sends does not stall
                 self.settle(token, connection);
             }
             Received::Nothing => self.slots.put(token, connection),
@@ -359,10 +361,10 @@ impl Reactor {
     /// Bytes that may be received from a client that has not authenticated: here it never has more
     /// than `preauth-limit`, whether its requests run or not. None: it has authenticated.
     fn left_for(&mut self, connection: &Connection) -> Option<usize> {
-        if connection.client.is_authenticated() || self.shared.acl.is_open() {
+        if connection.client.is_authenticated() || self.thread.shared().acl.is_open() {
             return None;
         }
-        let config = self.config.get(&self.shared);
+        let config = self.thread.here().config;
         let left = config
             .preauth_limit_bytes
             .saturating_sub(connection.input.len());
@@ -384,13 +386,13 @@ impl Reactor {
     /// Whether its client takes its replies too slowly.
     #[inline]
     pub(super) fn is_behind(&mut self, connection: &Connection) -> bool {
-        let config = self.config.get(&self.shared);
+        let config = self.thread.here().config;
         connection.unsent_bytes() > config.output_pause_bytes
     }
 
     #[cold]
     fn may_run_ahead(&mut self, connection: &mut Connection) -> bool {
-        let config = self.config.get(&self.shared);
+        let config = self.thread.here().config;
         let (limit, half) = (config.output_limit_bytes, config.pipeline_bytes_max() / 2);
         connection.unsent_bytes() <= limit / AHEAD_PART && self.pipeline_room(connection) > half
     }
@@ -398,17 +400,22 @@ impl Reactor {
     /// Bytes that may still be buffered for clients that do not take their replies (R1).
     #[cold]
     fn pipeline_room(&mut self, connection: &mut Connection) -> u64 {
-        let config = self.config.get(&self.shared);
-        if !connection.client.is_authenticated() && !self.shared.acl.is_open() {
+        let bytes_max = self.thread.here().config.pipeline_bytes_max();
+        if !connection.client.is_authenticated() && !self.thread.shared().acl.is_open() {
             if connection.turn == RoomTurn::Waits {
                 self.end_turn(connection);
             }
             return 0;
         }
         self.has_behind = true;
-        let buffered = self.shared.sum(|counters| &counters.query_buffer_bytes)
-            + self.shared.sum(|counters| &counters.output_buffer_bytes);
-        let bytes_max = config.pipeline_bytes_max();
+        let buffered = self
+            .thread
+            .shared()
+            .sum(|counters| &counters.query_buffer_bytes)
+            + self
+                .thread
+                .shared()
+                .sum(|counters| &counters.output_buffer_bytes);
         match bytes_max.saturating_sub(buffered) {
             0 if self.has_turn(connection) => {
                 let own = connection.input.len() + connection.unsent_bytes();
@@ -427,15 +434,15 @@ impl Reactor {
             self.end_turn(connection); // it can take its replies
             return false;
         }
-        let has = self.shared.pipeline_turn.ask(connection.record.id);
+        let has = self.thread.shared().pipeline_turn.ask(connection.record.id);
         connection.turn = match has {
             true => RoomTurn::Has {
-                since_ms: self.now_ms,
+                since_ms: self.thread.now_ms(),
                 sent_bytes: connection.record.sent_bytes.load(Ordering::Relaxed),
             },
             false => RoomTurn::Waits,
         };
-        connection.taken_at_ms = self.now_ms;
+        connection.taken_at_ms = self.thread.now_ms();
         has
     }
 
@@ -464,7 +471,7 @@ impl Reactor {
             } => {
                 if sendable == 0 {
                     // R4: its client cannot take anything.
-                    *since_ms = self.now_ms;
+                    *since_ms = self.thread.now_ms();
                     *sent_bytes = connection.record.sent_bytes.load(Ordering::Relaxed);
                 }
                 !is_behind && connection.held.is_none() && connection.waits_for == WaitsFor::Input
@@ -477,7 +484,10 @@ impl Reactor {
 
     pub(super) fn end_turn(&self, connection: &mut Connection) {
         if std::mem::replace(&mut connection.turn, RoomTurn::None) != RoomTurn::None {
-            self.shared.pipeline_turn.leave(connection.record.id);
+            self.thread
+                .shared()
+                .pipeline_turn
+                .leave(connection.record.id);
         }
     }
 
@@ -490,19 +500,19 @@ impl Reactor {
         else {
             return false;
         };
-        let bytes_max = self.shared.config().pipeline_bytes_max().max(1);
+        let bytes_max = self.thread.shared().config().pipeline_bytes_max().max(1);
         let taken = connection.record.sent_bytes.load(Ordering::Relaxed) - sent_bytes;
         let allowed_ms = stall_ms.saturating_add(stall_ms.saturating_mul(taken) / bytes_max);
         let is_full = (connection.input.len() + connection.unsent_bytes()) as u64 >= bytes_max;
-        let since = |then_ms| self.now_ms.saturating_sub(then_ms);
+        let since = |then_ms| self.thread.now_ms().saturating_sub(then_ms);
         (since(since_ms) >= allowed_ms || is_full && since(connection.taken_at_ms) >= FULL_MS)
             && connection.sendable_bytes() > 0
-            && self.shared.pipeline_turn.is_wanted()
+            && self.thread.shared().pipeline_turn.is_wanted()
     }
 
     /// Continues the connections for which there is room now (R2).
     pub(super) fn resume_behind(&mut self) {
-        self.next_behind_ms = self.now_ms + BEHIND_MS;
+        self.next_behind_ms = self.thread.now_ms() + BEHIND_MS;
         self.has_behind = false;
         for token in self.slots.tokens() {
             let waits = self.slots.get(token).is_some_and(|connection| {
@@ -530,7 +540,7 @@ impl Reactor {
     }
 
     pub(super) fn limits(&mut self, connection: &Connection) -> Limits {
-        let config = self.config.get(&self.shared);
+        let config = self.thread.here().config;
         if connection.client.is_authenticated() {
             Limits {
                 args_max: config.args_limit,

@@ -101,7 +101,7 @@ impl Reactor {
     /// The connection, which is out of its slot, is closed.
     pub(super) fn end_key_wait(&mut self, token: Token, connection: &mut Connection) {
         self.leave_parking(token, connection);
-        connection.client.end_key_wait(&self.shared, true);
+        connection.client.end_key_wait(self.thread.shared(), true);
     }
 
     /// Shows the request of a parked connection again, in the next round.
@@ -155,7 +155,7 @@ impl Reactor {
 
     /// Shows requests again whose keys other members serve now.
     pub(super) fn show_moved(&mut self) {
-        if self.shared.membership().is_none() {
+        if self.thread.shared().membership().is_none() {
             return;
         }
         for token in self.slots.tokens() {
@@ -181,8 +181,12 @@ impl Reactor {
 
     /// Whether more may be received from a parked connection.
     pub(super) fn has_room_behind(&mut self, connection: &Connection) -> bool {
-        let bytes_max = self.config.get(&self.shared).pipeline_bytes_max();
+        let bytes_max = self.thread.here().config.pipeline_bytes_max();
         connection.input.len() < INPUT_BYTES_MAX
-            && self.shared.sum(|counters| &counters.query_buffer_bytes) < bytes_max
+            && self
+                .thread
+                .shared()
+                .sum(|counters| &counters.query_buffer_bytes)
+                < bytes_max
     }
 }

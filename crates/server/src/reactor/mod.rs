@@ -24,6 +24,7 @@ mod backlog;
 mod connection;
 mod effects;
 mod flash;
+mod here;
 mod hold;
 mod input;
 mod key_waits;
@@ -45,10 +46,11 @@ use connection::{Connection, WaitsFor};
 use duramen_base::spin::{IdleMode, Spinner, Spinning};
 use duramen_config::{Poll, ServerError, clock, seldom};
 use duramen_redis::exec::Executor;
-use duramen_redis::shared::{ConfigCache, Shared, ThreadShared};
+use duramen_redis::shared::{Shared, ThreadShared};
 use duramen_redis::state::Verdict;
 use duramen_redis::threads::{Message, Running, Stop};
 use flash::Flash;
+use here::Thread;
 use hold::HeldConnections;
 use input::InputBuffer;
 use key_waits::KeyWaits;
@@ -80,9 +82,7 @@ const GROUP_INPUT_BYTES: usize = 64 << 10;
 const LOOKS_AT_HOT: u32 = 8;
 
 pub(crate) struct Reactor {
-    shared: Arc<Shared>,
-    number: usize,
-    config: ConfigCache,
+    thread: Thread,
     executor: Executor,
     epoll: OwnedFd,
     listeners: Listeners,
@@ -130,7 +130,6 @@ pub(crate) struct Reactor {
     /// The connection of the last round, if it was the only one and its client does not wait for a
     /// key: spinning polls it directly.
     hot: Option<Token>,
-    now_ms: u64,
     next_sweep_ms: u64,
     /// When large buffers that nobody uses are freed.
     next_pool_sweep_ms: u64,
@@ -143,9 +142,6 @@ pub(crate) struct Reactor {
     handshakes_left: usize,
     /// There may be clients that must give a password within `login-timeout`.
     has_strangers: bool,
-    /// Set by a graceful stop: the time at which clients that do not take their replies are given
-    /// up.
-    stop_deadline: Option<Instant>,
     standby: Arc<Standby<Box<Reactor>>>,
     /// The last field: everything else is dropped before the server counts the reactor as ended.
     _running: Running,
@@ -194,7 +190,6 @@ impl Reactor {
     ) -> Result<Box<Reactor>, ServerError> {
         let epoll = watch(&shared.threads[number], &listeners)?;
         Ok(Box::new(Reactor {
-            config: ConfigCache::new(&shared),
             executor: Executor::new(Arc::clone(&shared), number)?,
             epoll,
             listeners,
@@ -223,7 +218,6 @@ impl Reactor {
             tracking_tended_ms: 0,
             spinner: Spinner::default(),
             hot: None,
-            now_ms: clock::coarse_ms(),
             next_sweep_ms: 0,
             next_pool_sweep_ms: 0,
             has_behind: false,
@@ -231,9 +225,7 @@ impl Reactor {
             has_handshakes: false,
             handshakes_left: 0,
             has_strangers: false,
-            stop_deadline: None,
-            number,
-            shared,
+            thread: Thread::new(shared, number),
             standby,
             _running: running,
         }))
@@ -245,7 +237,7 @@ impl Reactor {
     }
 
     fn me(&self) -> &ThreadShared {
-        &self.shared.threads[self.number]
+        self.thread.me()
     }
 
     /// Serves until the server stops (true), or until another thread serves because a commit took
@@ -254,8 +246,8 @@ impl Reactor {
         let mut events = Vec::with_capacity(EVENTS_MAX);
         loop {
             self.wait(&mut events);
-            self.now_ms = clock::coarse_ms();
-            self.me().beat.came_back(self.now_ms);
+            self.thread.look_at_clock();
+            self.me().beat.came_back(self.thread.now_ms());
             if !events.is_empty() || !self.again.is_empty() || self.has_ready() {
                 self.me().counters.rounds.add(1);
             }
@@ -273,7 +265,7 @@ impl Reactor {
             self.sweep();
             self.tend_tracking();
             self.end_timed_round(began);
-            match self.shared.stopping() {
+            match self.thread.shared().stopping() {
                 Stop::No => {}
                 Stop::Graceful => {
                     if self.drained() {
@@ -382,7 +374,7 @@ impl Reactor {
             return self.poll_sockets(events, ROUNDS_OF_RINGS);
         }
         let (poll, spin_us) = {
-            let config = self.config.get(&self.shared);
+            let config = self.thread.here().config;
             (config.poll, config.poll_spin_us)
         };
         match poll {
@@ -493,10 +485,10 @@ impl Reactor {
     fn look_again(&mut self) {
         self.adopt();
         // There may be a password, or a time for it, from now on.
-        self.has_strangers |= !self.shared.acl.is_open();
+        self.has_strangers |= !self.thread.shared().acl.is_open();
         self.close_unentitled();
         self.resume_paused(u64::MAX);
-        if self.shared.stopping() == Stop::Graceful {
+        if self.thread.shared().stopping() == Stop::Graceful {
             self.begin_drain();
         }
     }
@@ -530,14 +522,15 @@ impl Reactor {
                 WaitsFor::Input | WaitsFor::Turn | WaitsFor::Output { ended: false }
             )
             && self.may_receive(connection)
-            && self.stop_deadline.is_none();
+            && self.thread.stop_deadline().is_none();
         if reads {
             wanted |= epoll::EventFlags::IN;
         } else if connection.waits_for == WaitsFor::Key && connection.held.is_none() {
-            wanted |= match self.has_room_behind(connection) && self.stop_deadline.is_none() {
-                true => epoll::EventFlags::IN,
-                false => epoll::EventFlags::RDHUP,
-            };
+            wanted |=
+                match self.has_room_behind(connection) && self.thread.stop_deadline().is_none() {
+                    true => epoll::EventFlags::IN,
+                    false => epoll::EventFlags::RDHUP,
+                };
         } else if connection.is_watched_in_pause() {
             wanted |= epoll::EventFlags::RDHUP;
         }
@@ -576,7 +569,7 @@ impl Reactor {
             );
         }
         // A server that stops lets its clients read their last replies.
-        if let (None, Some(local)) = (self.stop_deadline, connection.local()) {
+        if let (None, Some(local)) = (self.thread.stop_deadline(), connection.local()) {
             local.give_back(&connection.fd);
         }
         self.end_turn(&mut connection);
@@ -596,7 +589,7 @@ impl Reactor {
         self.me().clients.remove(connection.record.id);
         connection.record.note_gone();
         self.me().connections_changed(-1);
-        self.shared.leave();
+        self.thread.shared().leave();
         if connection.client.verdict() != Verdict::CloseNow && connection.unsent_bytes() == 0 {
             connection.say_goodbye();
         }
@@ -606,11 +599,11 @@ impl Reactor {
         for token in self.slots.tokens() {
             self.close(token);
         }
-        self.shared.wake_for_commit(); // as after Message::Close
+        self.thread.shared().wake_for_commit(); // as after Message::Close
         for incoming in self.me().incoming() {
             drop(incoming);
             self.me().connections_changed(-1);
-            self.shared.leave();
+            self.thread.shared().leave();
         }
     }
 }

@@ -169,7 +169,7 @@ impl Reactor {
         let session = self.executor.session();
         self.native
             .executor
-            .run(&self.shared, session, &mut turns, &frames);
+            .run(self.thread.shared(), session, &mut turns, &frames);
         self.executor.wake_waiters();
         self.holds.group_ran();
         let mut executed = std::mem::take(&mut self.native.executed);
@@ -265,7 +265,11 @@ impl Reactor {
     /// After a round or a commit: finishes requests that have become durable, even if their
     /// connections are gone.
     pub(super) fn settle_native(&mut self) {
-        let durability = self.shared.durability().map(|durability| &**durability);
+        let durability = self
+            .thread
+            .shared()
+            .durability()
+            .map(|durability| &**durability);
         self.native.executor.settle(durability);
         self.holds.unfinished = self.native.executor.is_waiting();
     }

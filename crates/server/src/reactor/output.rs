@@ -114,10 +114,10 @@ impl Reactor {
     /// Sends replies; false: the peer is gone, or exceeds `output-limit`, or `preauth-limit` before
     /// the password.
     pub(super) fn send(&mut self, connection: &mut Connection) -> bool {
-        let (sent, bytes) = connection.send(self.now_ms);
+        let (sent, bytes) = connection.send(self.thread.now_ms());
         if bytes > 0 {
             self.me().counters.net_output_bytes.add(bytes as u64);
-            connection.note_sent(bytes, self.now_ms);
+            connection.note_sent(bytes, self.thread.now_ms());
         }
         match sent {
             Sent::All => {
@@ -144,9 +144,10 @@ impl Reactor {
     /// longer than `preauth-limit`; otherwise it is to be closed, which is counted here.
     pub(super) fn is_within_limit(&mut self, connection: &Connection) -> bool {
         // One that has removed its own user is closing.
-        let is_known =
-            connection.client.is_authenticated() || self.shared.acl.is_open() || connection.closing;
-        let config = self.config.get(&self.shared);
+        let is_known = connection.client.is_authenticated()
+            || self.thread.shared().acl.is_open()
+            || connection.closing;
+        let config = self.thread.here().config;
         let limit = match is_known {
             true => config.output_limit_bytes,
             false => config.output_limit_bytes.min(config.preauth_limit_bytes),
@@ -192,7 +193,7 @@ impl Reactor {
         {
             return self.close_taken(token, connection);
         }
-        if self.stop_deadline.is_some()
+        if self.thread.stop_deadline().is_some()
             && connection.unsent_bytes() == 0
             && matches!(connection.waits_for, WaitsFor::Input | WaitsFor::Key)
         {

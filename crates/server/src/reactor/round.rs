@@ -210,7 +210,9 @@ impl Reactor {
         self.hold(token, &mut connection, replies_from);
         let whole = executed >= requests.len();
         let requests = match &parsed {
-            Ok(consumed) if executed == 0 && !whole && is_shown_soon(verdict, self.now_ms) => {
+            Ok(consumed)
+                if executed == 0 && !whole && is_shown_soon(verdict, self.thread.now_ms()) =>
+            {
                 connection.keep_parsed(requests, consumed.bytes, limits)
             }
             _ => Some(requests),

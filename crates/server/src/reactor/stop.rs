@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 impl Reactor {
     /// First step, executed once: requests that clients have sent so far still run.
     pub(super) fn begin_drain(&mut self) {
-        if self.stop_deadline.is_some() {
+        if self.thread.stop_deadline().is_some() {
             return;
         }
         self.listeners.clear();
@@ -16,8 +16,9 @@ impl Reactor {
             self.receive(token);
         }
         self.run_group();
-        let timeout_ms = self.config.get(&self.shared).stop_timeout_ms;
-        self.stop_deadline = Some(Instant::now() + Duration::from_millis(timeout_ms));
+        let timeout_ms = self.thread.here().config.stop_timeout_ms;
+        let deadline = Instant::now() + Duration::from_millis(timeout_ms);
+        self.thread.stop_at(deadline);
         for token in self.slots.tokens() {
             if let Some(connection) = self.slots.take(token) {
                 self.settle(token, connection);
@@ -39,11 +40,12 @@ impl Reactor {
             })
         });
         let late = self
-            .stop_deadline
+            .thread
+            .stop_deadline()
             .is_some_and(|deadline| Instant::now() >= deadline);
         if waiting && late {
             tracing::warn!(
-                thread = self.number,
+                thread = self.thread.number(),
                 clients = self.with_output,
                 "the stop timeout is over: closing clients that have not taken their replies"
             );

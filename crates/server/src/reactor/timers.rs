@@ -20,7 +20,7 @@ const TICK_MS: u64 = 10;
 impl Reactor {
     /// Whether there is anything to check.
     fn sweeps(&mut self) -> bool {
-        let config = self.config.get(&self.shared);
+        let config = self.thread.here().config;
         (config.timeout_s > 0 && self.slots.len() > 0)
             || (config.output_stall_s > 0 && self.with_output > 0)
             || self.has_strangers
@@ -48,7 +48,7 @@ impl Reactor {
         if let Some(until_ms) = self.first_pause_end() {
             // The clock of rounds is up to one tick behind.
             at_most(Duration::from_millis(
-                until_ms.saturating_sub(self.now_ms) + 5,
+                until_ms.saturating_sub(self.thread.now_ms()) + 5,
             ));
         }
         if self.holds.tries_again() {
@@ -61,12 +61,12 @@ impl Reactor {
         }
         if let Some(until_ms) = self.flash.corked_until_ms() {
             at_most(Duration::from_millis(
-                until_ms.saturating_sub(self.now_ms) + 1,
+                until_ms.saturating_sub(self.thread.now_ms()) + 1,
             ));
         }
         if let Some(deadline_ms) = self.holds.deadline_ms() {
             at_most(Duration::from_millis(
-                deadline_ms.saturating_sub(self.now_ms) + 5,
+                deadline_ms.saturating_sub(self.thread.now_ms()) + 5,
             ));
         }
         if let Some(end_ms) = self.key_waits.first_end_ms() {
@@ -74,7 +74,7 @@ impl Reactor {
                 end_ms.saturating_sub(clock::now_ms()),
             ));
         }
-        if let Some(deadline) = self.stop_deadline {
+        if let Some(deadline) = self.thread.stop_deadline() {
             at_most(deadline.saturating_duration_since(Instant::now()));
         }
         limit.map(|limit| Timespec {
@@ -96,32 +96,32 @@ impl Reactor {
 
     /// Called after each round.
     pub(super) fn sweep(&mut self) {
-        if self.now_ms >= self.next_sweep_ms && self.sweeps() {
+        if self.thread.now_ms() >= self.next_sweep_ms && self.sweeps() {
             self.close_late();
         }
-        if self.buffers.has_large() && self.now_ms >= self.next_pool_sweep_ms {
-            self.next_pool_sweep_ms = self.now_ms + SWEEP_MS;
+        if self.buffers.has_large() && self.thread.now_ms() >= self.next_pool_sweep_ms {
+            self.next_pool_sweep_ms = self.thread.now_ms() + SWEEP_MS;
             self.buffers.sweep();
         }
-        if self.has_behind && self.now_ms >= self.next_behind_ms {
+        if self.has_behind && self.thread.now_ms() >= self.next_behind_ms {
             self.resume_behind();
         }
         // The clock of rounds is up to one tick behind.
         if let Some(end_ms) = self.key_waits.first_end_ms()
-            && end_ms <= self.now_ms + TICK_MS
+            && end_ms <= self.thread.now_ms() + TICK_MS
         {
             self.end_key_waits();
         }
         // Last, so that a pause that ends cannot make a client late.
         if !self.paused.is_empty() {
-            self.resume_paused(self.now_ms);
+            self.resume_paused(self.thread.now_ms());
         }
     }
 
     /// The processor time before a round, if `LATENCY` wants to know of long ones.
     #[inline]
     pub(super) fn begin_timed_round(&mut self) -> Option<Duration> {
-        let from_ms = self.config.get(&self.shared).slow.event_ms;
+        let from_ms = self.thread.here().config.slow.event_ms;
         (from_ms > 0).then(clock::thread_time)
     }
 
@@ -131,18 +131,19 @@ impl Reactor {
             return;
         };
         let took = clock::thread_time().saturating_sub(began);
-        let from_ms = self.config.get(&self.shared).slow.event_ms;
+        let from_ms = self.thread.here().config.slow.event_ms;
         if from_ms > 0 && took >= Duration::from_millis(from_ms) {
-            self.shared.latency.add(Event::Round, took);
+            self.thread.shared().latency.add(Event::Round, took);
         }
     }
 
     /// Closes clients that are idle, stalled, or late with the password.
     fn close_late(&mut self) {
-        self.next_sweep_ms = self.now_ms + SWEEP_MS;
+        self.next_sweep_ms = self.thread.now_ms() + SWEEP_MS;
         let (timeout_ms, stall_ms, login_ms) = {
-            let config = self.config.get(&self.shared);
-            let login_s = match self.shared.acl.is_open() {
+            let here = self.thread.here();
+            let config = here.config;
+            let login_s = match here.shared.acl.is_open() {
                 true => 0,
                 false => config.login_timeout_s,
             };
@@ -163,7 +164,7 @@ impl Reactor {
                 .as_ref()
                 .filter(|_| connection.is_handshaking())
             {
-                match tls.is_late(self.now_ms) {
+                match tls.is_late(self.thread.now_ms()) {
                     true => self.close_stalled_handshake(token),
                     false => self.has_handshakes = true,
                 }
@@ -173,7 +174,7 @@ impl Reactor {
             let is_stranger = login_ms > 0 && !connection.client.is_authenticated();
             self.has_strangers |= is_stranger;
             let unsent = connection.sendable_bytes() > 0;
-            let stalled_ms = self.now_ms.saturating_sub(connection.taken_at_ms);
+            let stalled_ms = self.thread.now_ms().saturating_sub(connection.taken_at_ms);
             let is_paused = matches!(connection.waits_for, WaitsFor::Pause { .. });
             let is_stalled = unsent && !is_paused && stalled_ms >= stall_ms;
             if stall_ms > 0 && (is_stalled || self.keeps_turn_too_long(connection, stall_ms)) {
@@ -189,7 +190,7 @@ impl Reactor {
             } else if is_stranger
                 // The requests of a paused client may hold the password.
                 && !is_paused
-                && self.now_ms.saturating_sub(since_ms) >= login_ms
+                && self.thread.now_ms().saturating_sub(since_ms) >= login_ms
             {
                 self.me().counters.logins_timed_out.add(1);
                 self.close(token);
@@ -201,7 +202,7 @@ impl Reactor {
                 )
                 && !connection.client.monitors()
                 && !connection.record.is_subscribed()
-                && connection.record.idle_ms(self.now_ms) >= timeout_ms
+                && connection.record.idle_ms(self.thread.now_ms()) >= timeout_ms
             {
                 self.me().counters.idle_closed.add(1);
                 self.close(token);
@@ -228,7 +229,7 @@ impl Reactor {
                 WaitsFor::Pause { .. } => {
                     self.leave_parking(*token, &mut connection);
                     connection.waits_for = WaitsFor::Turn;
-                    connection.taken_at_ms = self.now_ms; // nothing was received from it
+                    connection.taken_at_ms = self.thread.now_ms(); // nothing was received from it
                     self.again.push(*token);
                     false
                 }

@@ -106,7 +106,7 @@ const PLAIN_REDIS: &[u8] =
 impl Reactor {
     /// The session of a connection that was accepted at a TLS port. None: there is no certificate.
     pub(super) fn new_session(&self) -> Option<Box<Session>> {
-        match self.shared.tls.session() {
+        match self.thread.shared().tls.session() {
             Ok(session) => Some(Box::new(session)),
             Err(error) => {
                 seldom!(error, "no TLS for a new client: {error}");

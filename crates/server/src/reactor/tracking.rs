@@ -30,7 +30,7 @@ impl Reactor {
         let Some(tracking) = client.tracking.as_deref() else {
             return; // it has ended tracking since then
         };
-        let user = client.present_user(&self.shared);
+        let user = client.present_user(self.thread.shared());
         let may_read = |key: &Arc<[u8]>| user.as_ref().is_some_and(|user| user.may_read_key(key));
         let what = wanted(tracking, what, may_read);
         if what == Invalid::Keys(Vec::new()) {
@@ -40,12 +40,13 @@ impl Reactor {
             return self.push_invalid(token, &what, false);
         };
         let user_id = client.record().text().user_id;
-        let record = self.shared.client(redirect);
+        let record = self.thread.shared().client(redirect);
         // It may have become another user since then.
         if let Some(record) = record.filter(|record| record.text().user_id == user_id) {
             let client = redirect;
             return self
-                .shared
+                .thread
+                .shared()
                 .post(&record, Message::Redirected { client, what });
         }
         let protocol = client.protocol();
@@ -88,35 +89,35 @@ impl Reactor {
     /// The tablets of this member have changed: clients cannot hear of changes on the server that
     /// has got some (tracking::table::I4). Looks only after a change.
     pub(super) fn invalidate_left(&mut self) {
-        let Some(member) = self.shared.membership() else {
+        let Some(member) = self.thread.shared().membership() else {
             return;
         };
         let generation = member.generation();
         if std::mem::replace(&mut self.tablets_seen, generation) != generation {
-            let (threads, thread) = (&self.shared.threads, Some(self.number));
-            self.shared.tracking.all_changed(threads, thread);
+            let (threads, thread) = (&self.thread.shared().threads, Some(self.thread.number()));
+            self.thread.shared().tracking.all_changed(threads, thread);
         }
     }
 
     fn tracking_limits(&mut self) -> Limits {
-        let config = self.config.get(&self.shared);
+        let config = self.thread.here().config;
         Limits::new(config.tracked_keys_max, config.memory_bytes)
     }
 
     /// The time until the first thread must tend the registry; `None`: it has nothing to do there.
     pub(super) fn tracking_pause(&mut self) -> Option<Duration> {
         let limits = self.tracking_limits();
-        let tracking = &self.shared.tracking;
-        let is_due = self.number == 0 && tracking.is_on() && tracking.exceeds(limits);
+        let tracking = &self.thread.shared().tracking;
+        let is_due = self.thread.number() == 0 && tracking.is_on() && tracking.exceeds(limits);
         is_due.then_some(Duration::from_millis(TEND_MS))
     }
 
     /// After a round: the first thread tends the registry.
     pub(super) fn tend_tracking(&mut self) {
-        if self.number == 0 && self.now_ms >= self.tracking_tended_ms + TEND_MS {
-            self.tracking_tended_ms = self.now_ms;
+        if self.thread.number() == 0 && self.thread.now_ms() >= self.tracking_tended_ms + TEND_MS {
+            self.tracking_tended_ms = self.thread.now_ms();
             let limits = self.tracking_limits();
-            self.shared.tend_tracking(limits);
+            self.thread.shared().tend_tracking(limits);
         }
     }
 }
