@@ -9,7 +9,6 @@ use super::{Reactor, unix};
 use duramen_config::seldom;
 use duramen_redis::shared::{Incoming, NativeStart};
 use duramen_redis::threads::{ClientRecord, Message};
-use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketFlags};
 use std::net::SocketAddr;
@@ -126,7 +125,7 @@ impl Reactor {
         let local: Result<SocketAddr, Errno> =
             rustix::net::getsockname(&fd).and_then(TryInto::try_into);
         let is_unix = local.is_err() && native.is_none();
-        let (slot, token) = self.slots.reserve();
+        let (slot, token) = self.connections.reserve();
         let mut record = ClientRecord::new(
             self.thread.shared().next_client_id(),
             self.thread.number(),
@@ -140,8 +139,8 @@ impl Reactor {
             record.socket = Some(self.thread.here().config.access.unixsocket.clone());
         }
         let record = Arc::new(record);
-        if epoll::add(&self.epoll, &fd, token.data(), epoll::EventFlags::IN).is_err() {
-            self.slots.release(token);
+        if self.watch.add(&fd, token).is_err() {
+            self.connections.release(token);
             self.me().connections_changed(-1);
             self.thread.shared().leave();
             let is_tls = tls.is_some();
@@ -177,11 +176,11 @@ impl Reactor {
             });
             if !received.is_empty() {
                 connection.waits_for = WaitsFor::Turn;
-                self.again.push(token);
+                self.connections.continue_soon(token);
             }
             connection.input = Backlog::from(received);
         }
-        self.slots.put(token, Box::new(connection));
+        self.connections.put(token, Box::new(connection));
         if self.thread.stop_deadline().is_some() {
             self.close(token);
         }

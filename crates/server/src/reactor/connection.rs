@@ -80,7 +80,7 @@ pub(super) enum WaitsFor {
     /// Its socket must become readable: `input` has no whole request.
     Input,
     /// The next round, and the release of its held replies: `input` has whole requests. Unless the
-    /// connection is held, it is in the reactor's `again` list.
+    /// connection is held, it is in `Connections::soon`.
     Turn,
     /// Its client must take replies, or other clients must leave room for more (input::R1). `input`
     /// grows meanwhile, unless there is no room, or the client has sent all (`ended`).

@@ -22,8 +22,8 @@
 
 use super::Reactor;
 use super::connection::{Connection, WaitsFor};
+use super::connections::Token;
 use super::round::resp_connection;
-use super::slots::Token;
 use duramen_config::seldom;
 use duramen_redis::pubsub::{self, Encoded};
 use duramen_redis::reply::Effects;
@@ -135,7 +135,7 @@ impl Reactor {
         alone: bool,
         touched: &mut Vec<Token>,
     ) -> usize {
-        let Some(token) = self.slots.token(slot) else {
+        let Some(token) = self.connections.token(slot) else {
             return 0;
         };
         let Some(connection) = self.connection(token) else {
@@ -158,7 +158,7 @@ impl Reactor {
     /// gone, then `None`. Returns the number of bytes that its socket has taken.
     fn send_straight(&mut self, token: Token, bytes: &[u8]) -> Option<usize> {
         let is_stopping = self.thread.stop_deadline().is_some();
-        let connection = self.slots.get_mut(token).filter(|it| it.is_quiet());
+        let connection = self.connections.get_mut(token).filter(|it| it.is_quiet());
         let Some(connection) = connection.filter(|_| !is_stopping && !bytes.is_empty()) else {
             return Some(0);
         };
@@ -174,7 +174,7 @@ impl Reactor {
     /// Appends bytes that are no reply to a request of this connection, and sends its output if
     /// that is long. `touched`: the connections with such bytes that are not sent yet.
     fn append(&mut self, token: Token, bytes: &[u8], touched: &mut Vec<Token>) {
-        let Some(connection) = self.slots.get_mut(token) else {
+        let Some(connection) = self.connections.get_mut(token) else {
             return self.append_before_replies(token, bytes); // sent with them
         };
         if connection.closing {
@@ -202,7 +202,7 @@ impl Reactor {
     /// Sends the output of a connection that gets messages; closes it if it takes too little (D3,
     /// D4).
     fn send_messages(&mut self, token: Token) {
-        let Some(mut connection) = self.slots.take(token) else {
+        let Some(mut connection) = self.connections.take(token) else {
             return;
         };
         connection.has_messages = false;
@@ -259,7 +259,7 @@ impl Reactor {
             "closing subscribers: messages for them came faster than their thread could deliver them"
         );
         for slot in slots {
-            if let Some(token) = self.slots.token(slot) {
+            if let Some(token) = self.connections.token(slot) {
                 self.me().counters.output_closed.add(1);
                 self.close(token);
             }
@@ -274,7 +274,7 @@ impl Reactor {
             return;
         }
         for slot in self.executor.subscribers().slots() {
-            let Some(token) = self.slots.token(slot) else {
+            let Some(token) = self.connections.token(slot) else {
                 continue;
             };
             let connection = self.connection(token);
@@ -289,10 +289,10 @@ impl Reactor {
     fn leave_channels(&mut self) {
         for channel in self.executor.left_channels() {
             for slot in self.executor.subscribers().slots_of(Kind::Shard, &channel) {
-                let Some(token) = self.slots.token(slot) else {
+                let Some(token) = self.connections.token(slot) else {
                     continue;
                 };
-                let (slots, ready) = (&mut self.slots, &mut self.ready);
+                let (slots, ready) = (&mut self.connections, &mut self.ready);
                 let Some(connection) = resp_connection(slots, ready, token) else {
                     continue;
                 };

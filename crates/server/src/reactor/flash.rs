@@ -22,8 +22,8 @@
 //!   `Tier::fetch_bytes` ([`LISTS_PART`]). Only lists with the lengths of longer entries stay, as
 //!   the requests cannot find these lengths; such connections are first in the queue (F7).
 //! - F2: a connection is in `queue` once, or has `missing` fetches that name it. Each fetch ends
-//!   exactly once, with its bytes or an error. After the last, the connection is in the reactor's
-//!   `again` list, or its release puts it there. So no connection is forgotten.
+//!   exactly once, with its bytes or an error. After the last, the connection
+//!   continues in the next round, or with its release. So no connection is forgotten.
 //! - F3: fetched bytes belong to the waiting connection: a connection that is closed gives back its
 //!   part of F1, and fetches without a waiting connection are dropped.
 //! - F4: the session forgets lent entries after the next group, and when no connection waits any
@@ -46,13 +46,12 @@
 
 use super::Reactor;
 use super::connection::{Connection, WaitsFor};
-use super::slots::Token;
+use super::connections::Token;
 use duramen_config::heap;
 use duramen_disk::SpanReader;
 use duramen_engine::flash::{Cold, Fetched, first_within};
 use duramen_redis::command::too_much;
 use duramen_redis::flash::{Unfetched, bytes_of, report_read};
-use rustix::event::epoll;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
@@ -347,14 +346,14 @@ impl Reactor {
     pub(super) fn uncork_late(&mut self) {
         while let Some((until_ms, token)) = self.flash.corked.front().copied() {
             let waits = |connection: &Connection| connection.corked_until_ms == until_ms;
-            let is_corked = self.slots.get(token).is_some_and(waits);
+            let is_corked = self.connections.get(token).is_some_and(waits);
             if is_corked && until_ms > self.thread.now_ms() {
                 return;
             }
             self.flash.corked.pop_front();
-            if is_corked && let Some(mut connection) = self.slots.take(token) {
+            if is_corked && let Some(mut connection) = self.connections.take(token) {
                 connection.corked_until_ms = 0;
-                self.slots.put(token, connection);
+                self.connections.put(token, connection);
                 self.writable(token);
             }
         }
@@ -403,13 +402,9 @@ impl Reactor {
             .tier()
             .expect("only a server with flash parks requests");
         let reader = tier.reader(READS_MAX).map_err(|error| error.to_string())?;
-        epoll::add(
-            &self.epoll,
-            reader.descriptor(),
-            Token::FLASH.data(),
-            epoll::EventFlags::IN,
-        )
-        .map_err(|error| format!("cannot watch the reader of flash: {error}"))?;
+        self.watch
+            .add(reader.descriptor(), Token::FLASH)
+            .map_err(|error| format!("cannot watch the reader of flash: {error}"))?;
         self.flash.reader = Some(reader);
         Ok(())
     }
@@ -418,7 +413,7 @@ impl Reactor {
     fn is_whole(&mut self, token: Token, connection: &mut Connection) {
         connection.waits_for = WaitsFor::Turn;
         if connection.held.is_none() {
-            self.again.push(token);
+            self.connections.continue_soon(token);
         }
     }
 
@@ -456,7 +451,10 @@ impl Reactor {
             cold,
             waiters,
         } = self.flash.end(tag);
-        if !waiters.iter().any(|token| self.slots.get(*token).is_some()) {
+        if !waiters
+            .iter()
+            .any(|token| self.connections.get(*token).is_some())
+        {
             return; // F3
         }
         let counters = &self.me().counters;
@@ -498,7 +496,7 @@ impl Reactor {
 
     /// Ends one fetch of a connection.
     fn give(&mut self, token: Token, asked: Cold, outcome: &Outcome) {
-        let Some(mut connection) = self.slots.take(token) else {
+        let Some(mut connection) = self.connections.take(token) else {
             return; // It was closed meanwhile.
         };
         if let Some(parked) = &mut connection.parked {
@@ -519,7 +517,7 @@ impl Reactor {
                 self.all_ended(token, &mut connection);
             }
         }
-        self.slots.put(token, connection);
+        self.connections.put(token, connection);
     }
 
     /// The bytes read show that the entry is longer: it is read completely for the connections that
@@ -533,7 +531,7 @@ impl Reactor {
         let more = longer.span().1 - cold.span().1;
         let mut stay = Vec::with_capacity(waiters.len());
         for token in waiters {
-            let Some(mut connection) = self.slots.take(token) else {
+            let Some(mut connection) = self.connections.take(token) else {
                 continue; // It was closed meanwhile.
             };
             if let Some(parked) = &mut connection.parked {
@@ -552,7 +550,7 @@ impl Reactor {
                     }
                 }
             }
-            self.slots.put(token, connection);
+            self.connections.put(token, connection);
         }
         if !stay.is_empty() {
             self.flash.begin(Fetch {
@@ -618,9 +616,9 @@ impl Reactor {
     /// Admits queued connections as long as F1 has room, in the order of the queue.
     fn admit_queued(&mut self) {
         while let Some(token) = self.flash.queue.front().copied() {
-            if let Some(mut connection) = self.slots.take(token) {
+            if let Some(mut connection) = self.connections.take(token) {
                 let admitted = self.admit_parked(token, &mut connection);
-                self.slots.put(token, connection);
+                self.connections.put(token, connection);
                 if !admitted {
                     return;
                 }

@@ -40,7 +40,7 @@
 //!   outage. A command's own wait (WAIT, SAVE) does not count: its client chose it.
 
 use super::connection::{Connection, WaitsFor};
-use super::slots::Token;
+use super::connections::Token;
 use super::{Reactor, Timespec, ZERO};
 use duramen_base::ids::Level;
 use duramen_config::{clock, seldom};
@@ -263,7 +263,7 @@ impl Reactor {
             self.release_held();
         }
         let level = self.holds.demand?;
-        let all_write = self.slots.len() == self.holds.writers && !self.flash.is_busy();
+        let all_write = self.connections.len() == self.holds.writers && !self.flash.is_busy();
         if all_write && self.standby.may_commit(self.thread.now_ms()) {
             return Some(level);
         }
@@ -310,7 +310,7 @@ impl Reactor {
     /// A held connection sent more: from now on epoll does not report it.
     pub(super) fn mute(&mut self, token: Token, mut connection: Box<Connection>) {
         self.watch_exactly(token, &mut connection);
-        self.slots.put(token, connection);
+        self.connections.put(token, connection);
     }
 
     /// Before the thread sleeps: whether it may (I3). If not, there are replies to be released now.
@@ -358,11 +358,11 @@ impl Reactor {
     }
 
     fn still_held(&mut self, token: Token, failure: Option<&str>) -> bool {
-        let Some(mut connection) = self.slots.take(token) else {
+        let Some(mut connection) = self.connections.take(token) else {
             return false; // It was closed meanwhile.
         };
         let Some(held) = &connection.held else {
-            self.slots.put(token, connection);
+            self.connections.put(token, connection);
             return false;
         };
         let mut state = self.state_of(&held.wait, failure);
@@ -373,7 +373,7 @@ impl Reactor {
                 if !held.wait.has_own_end() {
                     self.holds.oldest_ms = earlier(self.holds.oldest_ms, held.since_ms);
                 }
-                self.slots.put(token, connection);
+                self.connections.put(token, connection);
                 return true;
             }
             let first = (held.since_ms, held.wait.of_data());
@@ -391,7 +391,7 @@ impl Reactor {
             return false;
         }
         if connection.waits_for == WaitsFor::Turn {
-            self.again.push(token);
+            self.connections.continue_soon(token);
         } else if connection.waits_for == WaitsFor::Input && !connection.closing {
             self.pause_crowding(token, &mut connection);
         }

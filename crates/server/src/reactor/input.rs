@@ -23,8 +23,8 @@
 
 use super::backlog::Backlog;
 use super::connection::{Connection, Parsed, RoomTurn, WaitsFor};
+use super::connections::Token;
 use super::round::{Ready, Recycled};
-use super::slots::Token;
 use super::{GROUP_INPUT_BYTES, GROUP_REQUESTS, Reactor};
 use duramen_wire::resp::{Consumed, Limits, ParseState, Requests, parse_requests};
 use rustix::event::epoll::EventFlags;
@@ -138,7 +138,7 @@ impl Reactor {
         if self.ready_requests >= GROUP_REQUESTS || self.input.used >= GROUP_INPUT_BYTES {
             self.run_group();
         }
-        let Some(mut connection) = self.slots.take(token) else {
+        let Some(mut connection) = self.connections.take(token) else {
             return;
         };
         if connection.held.is_some() || connection.waits_for == WaitsFor::Flash {
@@ -149,7 +149,7 @@ impl Reactor {
         }
         // reactor::I4, for callers without an event of epoll.
         if !connection.interest.contains(EventFlags::IN) {
-            return self.slots.put(token, connection);
+            return self.connections.put(token, connection);
         }
         if connection.waits_for == WaitsFor::Input && !self.may_run(&mut connection) {
             connection.waits_for = WaitsFor::Output { ended: false };
@@ -167,7 +167,7 @@ impl Reactor {
                 return self.close_taken(token, connection);
             }
             // Bytes that a waiting connection sent earlier come first.
-            _ => return self.slots.put(token, connection),
+            _ => return self.connections.put(token, connection),
         }
         let before = connection.input.len();
         let received = self.receive_into(&mut connection);
@@ -181,7 +181,7 @@ impl Reactor {
                 self.note_received(&connection, received);
                 self.parse(token, connection, source);
             }
-            Received::Nothing => self.slots.put(token, connection),
+            Received::Nothing => self.connections.put(token, connection),
             Received::Progress => self.settle(token, connection),
             Received::End if connection.unsent_bytes() > 0 => {
                 connection.closing = true;
@@ -211,7 +211,7 @@ impl Reactor {
                 connection.taken_at_ms = self.thread.now_ms(); // a client that still sends does not stall
                 self.settle(token, connection);
             }
-            Received::Nothing => self.slots.put(token, connection),
+            Received::Nothing => self.connections.put(token, connection),
             Received::Progress => self.settle(token, connection),
             Received::End => {
                 // Noticed again when its requests have run.
@@ -278,13 +278,13 @@ impl Reactor {
 
     /// Puts a connection with whole requests from the last round into the group.
     pub(super) fn continue_connection(&mut self, token: Token) {
-        let Some(mut connection) = self.slots.take(token) else {
+        let Some(mut connection) = self.connections.take(token) else {
             return;
         };
         if connection.held.is_some() {
             // Its release continues it.
             connection.waits_for = WaitsFor::Turn;
-            return self.slots.put(token, connection);
+            return self.connections.put(token, connection);
         }
         connection.waits_for = WaitsFor::Input;
         if !connection.closing && self.pause_crowding(token, &mut connection) {
@@ -514,15 +514,15 @@ impl Reactor {
     pub(super) fn resume_behind(&mut self) {
         self.next_behind_ms = self.thread.now_ms() + BEHIND_MS;
         self.has_behind = false;
-        for token in self.slots.tokens() {
-            let waits = self.slots.get(token).is_some_and(|connection| {
+        for token in self.connections.tokens() {
+            let waits = self.connections.get(token).is_some_and(|connection| {
                 connection.unsent_bytes() > 0
                     || matches!(connection.waits_for, WaitsFor::Output { .. })
             });
             if !waits {
                 continue;
             }
-            if let Some(mut connection) = self.slots.take(token) {
+            if let Some(mut connection) = self.connections.take(token) {
                 self.resume_run(token, &mut connection);
                 self.settle(token, connection);
             }
@@ -534,7 +534,7 @@ impl Reactor {
         if matches!(connection.waits_for, WaitsFor::Output { .. }) && self.may_run(connection) {
             connection.waits_for = WaitsFor::Turn;
             if connection.held.is_none() {
-                self.again.push(token);
+                self.connections.continue_soon(token);
             }
         }
     }

@@ -19,8 +19,8 @@
 
 use super::Reactor;
 use super::connection::{Connection, WaitsFor};
+use super::connections::Token;
 use super::input::Received;
-use super::slots::Token;
 use duramen_config::clock;
 use duramen_redis::command::AGAIN_MS;
 use std::collections::BTreeSet;
@@ -106,7 +106,7 @@ impl Reactor {
 
     /// Shows the request of a parked connection again, in the next round.
     fn show_again(&mut self, token: Token) {
-        let Some(mut connection) = self.slots.take(token) else {
+        let Some(mut connection) = self.connections.take(token) else {
             return;
         };
         let is_held = connection.held.is_some();
@@ -114,10 +114,10 @@ impl Reactor {
             connection.waits_for = WaitsFor::Turn;
             match is_held {
                 true => self.executor.give_up_place(&mut connection.client), // K2
-                false => self.again.push(token),
+                false => self.connections.continue_soon(token),
             }
         }
-        self.slots.put(token, connection);
+        self.connections.put(token, connection);
     }
 
     /// A client was told to look again.
@@ -134,12 +134,12 @@ impl Reactor {
         if woken.is_empty() {
             return;
         }
-        let others = std::mem::take(&mut self.again);
+        let others = self.connections.take_soon();
         for client in woken {
             self.show_client_again(client);
         }
-        self.shows_woken |= !self.again.is_empty();
-        self.again.extend(others);
+        self.shows_woken |= self.connections.soon() > 0;
+        self.connections.continue_behind(others);
     }
 
     /// Shows requests again whose time is over.
@@ -158,8 +158,8 @@ impl Reactor {
         if self.thread.shared().membership().is_none() {
             return;
         }
-        for token in self.slots.tokens() {
-            let connection = self.slots.get(token);
+        for token in self.connections.tokens() {
+            let connection = self.connections.get(token);
             let parked = connection.filter(|it| it.waits_for == WaitsFor::Key);
             if parked.is_some_and(|it| self.executor.has_lost_keys(&it.client)) {
                 self.show_again(token);
@@ -174,7 +174,7 @@ impl Reactor {
         }
         match self.receive_more(&mut connection) {
             Received::Bytes(_) | Received::Progress => self.settle(token, connection),
-            Received::Nothing => self.slots.put(token, connection),
+            Received::Nothing => self.connections.put(token, connection),
             Received::End | Received::Failed => self.close_taken(token, connection),
         }
     }

@@ -14,7 +14,7 @@
 //!   that takes single bytes does not keep the thread (control::M5).
 
 use super::connection::{Connection, WaitsFor};
-use super::slots::Token;
+use super::connections::Token;
 use super::{Reactor, ZERO};
 use duramen_redis::shared::LocalRings;
 use duramen_shm::{bells, ring_bell};
@@ -160,7 +160,7 @@ impl Reactor {
 
     /// An event at the socket of a connection with shared memory.
     pub(super) fn local_event(&mut self, token: Token, flags: EventFlags) {
-        let Some(mut connection) = self.slots.take(token) else {
+        let Some(mut connection) = self.connections.take(token) else {
             return;
         };
         let is_open = flags.contains(EventFlags::IN) && bells(&connection.fd);
@@ -171,7 +171,7 @@ impl Reactor {
             self.wake_local(token, local);
         }
         let has_output = connection.sendable_bytes() > 0;
-        self.slots.put(token, connection);
+        self.connections.put(token, connection);
         if !is_open {
             return self.end_local(token);
         }
@@ -183,7 +183,7 @@ impl Reactor {
 
     /// The client is gone: its whole requests run, as those in a socket's buffer would.
     fn end_local(&mut self, token: Token) {
-        while let Some(connection) = self.slots.get_mut(token) {
+        while let Some(connection) = self.connections.get_mut(token) {
             let is_read = connection.is_read();
             let has_input = connection.local_mut().is_some_and(Local::has_input);
             if !is_read || !has_input {
@@ -207,8 +207,8 @@ impl Reactor {
 
     /// False: the connection is gone.
     fn look_at_ring(&mut self, token: Token) -> bool {
-        let Some(connection) = self.slots.get_mut(token) else {
-            return self.slots.is_used(token);
+        let Some(connection) = self.connections.get_mut(token) else {
+            return self.connections.is_used(token);
         };
         let is_read = connection.is_read();
         if is_read && connection.local_mut().is_some_and(Local::has_input) {
@@ -223,8 +223,8 @@ impl Reactor {
         let mut all = true;
         let mut awake = std::mem::take(&mut self.awake);
         awake.retain(|token| {
-            let Some(connection) = self.slots.get_mut(*token) else {
-                return self.slots.is_used(*token);
+            let Some(connection) = self.connections.get_mut(*token) else {
+                return self.connections.is_used(*token);
             };
             if !connection.is_read() {
                 return true;
@@ -244,7 +244,7 @@ impl Reactor {
 
     /// Whether the hot connection has shared memory: then no system call sees its input.
     pub(super) fn hot_is_local(&self) -> bool {
-        let hot = self.hot.and_then(|hot| self.slots.get(hot));
+        let hot = self.hot.and_then(|hot| self.connections.get(hot));
         hot.is_some_and(|hot| hot.local().is_some())
     }
 

@@ -22,6 +22,7 @@
 mod accept;
 mod backlog;
 mod connection;
+mod connections;
 mod effects;
 mod flash;
 mod here;
@@ -33,16 +34,17 @@ mod local;
 mod native;
 mod output;
 mod round;
-mod slots;
 mod standby;
 mod stop;
 mod timers;
 mod tls;
 mod tracking;
 mod unix;
+mod watch;
 
 use accept::SpareFd;
 use connection::{Connection, WaitsFor};
+use connections::{Connections, Token};
 use duramen_base::spin::{IdleMode, Spinner, Spinning};
 use duramen_config::{Poll, ServerError, clock, seldom};
 use duramen_redis::exec::Executor;
@@ -60,12 +62,11 @@ use output::BufferPool;
 use round::{Ready, Recycled};
 use rustix::event::epoll;
 use rustix::time::Timespec;
-use slots::{Slots, Token};
 pub(crate) use standby::Standby;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 pub(crate) use unix::{SocketFile, listen_at};
+use watch::Watch;
 
 /// Maximum events taken from epoll at once.
 const EVENTS_MAX: usize = 256;
@@ -84,10 +85,10 @@ const LOOKS_AT_HOT: u32 = 8;
 pub(crate) struct Reactor {
     thread: Thread,
     executor: Executor,
-    epoll: OwnedFd,
     listeners: Listeners,
     spare: SpareFd,
-    slots: Slots,
+    connections: Connections,
+    watch: Watch,
     /// Bytes received in this group.
     input: InputBuffer,
     /// Connections of this group: received and parsed, not run yet.
@@ -98,9 +99,7 @@ pub(crate) struct Reactor {
     /// Memory of the last group's turns and request tables, to be reused.
     recycled: Recycled,
     buffers: BufferPool,
-    /// Connections with whole requests that have not run: they continue without waiting for epoll.
-    again: Vec<Token>,
-    /// Some of them were woken by the last group (key_waits::K4).
+    /// Some of the connections that continue in the next round were woken by the last group (key_waits::K4).
     shows_woken: bool,
     /// The last round did not ask for events.
     without_events: bool,
@@ -116,8 +115,6 @@ pub(crate) struct Reactor {
     flash: Flash,
     /// Connections whose requests wait for elements.
     key_waits: KeyWaits,
-    /// Connections with unsent replies.
-    with_output: usize,
     messages: Vec<Message>,
     /// The thread may have posted messages to its own mailbox in this round.
     posts_own: bool,
@@ -147,35 +144,6 @@ pub(crate) struct Reactor {
     _running: Running,
 }
 
-/// An epoll instance that watches a thread's mailbox and listeners.
-fn watch(thread: &ThreadShared, listeners: &Listeners) -> Result<OwnedFd, ServerError> {
-    let system = |doing| {
-        move |e: rustix::io::Errno| ServerError::System {
-            doing,
-            source: e.into(),
-        }
-    };
-    let epoll =
-        epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("make an epoll instance"))?;
-    epoll::add(
-        &epoll,
-        thread.mailbox.fd(),
-        Token::MAILBOX.data(),
-        epoll::EventFlags::IN,
-    )
-    .map_err(system("watch the mailbox"))?;
-    for (n, listener) in listeners.iter().enumerate() {
-        epoll::add(
-            &epoll,
-            &listener.fd,
-            Token::listener(n).data(),
-            epoll::EventFlags::IN,
-        )
-        .map_err(system("watch a listener"))?;
-    }
-    Ok(epoll)
-}
-
 impl Reactor {
     /// To be called on the reactor's own thread.
     ///
@@ -188,20 +156,19 @@ impl Reactor {
         standby: Arc<Standby<Box<Reactor>>>,
         running: Running,
     ) -> Result<Box<Reactor>, ServerError> {
-        let epoll = watch(&shared.threads[number], &listeners)?;
+        let watch = Watch::new(&shared.threads[number], &listeners)?;
         Ok(Box::new(Reactor {
             executor: Executor::new(Arc::clone(&shared), number)?,
-            epoll,
             listeners,
             spare: SpareFd::new(),
-            slots: Slots::default(),
+            connections: Connections::default(),
+            watch,
             input: InputBuffer::new(),
             ready: Vec::new(),
             ready_requests: 0,
             native: native::Round::default(),
             recycled: Recycled::default(),
             buffers: BufferPool::default(),
-            again: Vec::new(),
             shows_woken: false,
             without_events: false,
             awake: Vec::new(),
@@ -210,7 +177,6 @@ impl Reactor {
             holds: HeldConnections::default(),
             flash: Flash::default(),
             key_waits: KeyWaits::default(),
-            with_output: 0,
             messages: Vec::new(),
             posts_own: false,
             rights_seen: 0,
@@ -248,7 +214,7 @@ impl Reactor {
             self.wait(&mut events);
             self.thread.look_at_clock();
             self.me().beat.came_back(self.thread.now_ms());
-            if !events.is_empty() || !self.again.is_empty() || self.has_ready() {
+            if !events.is_empty() || self.connections.soon() > 0 || self.has_ready() {
                 self.me().counters.rounds.add(1);
             }
             let began = self.begin_timed_round();
@@ -301,7 +267,7 @@ impl Reactor {
         self.allow_handshakes();
         // Spinning may have received already.
         let mut connections = self.ready.len() + self.native.len();
-        let turns = connections + events.len() + self.again.len();
+        let turns = connections + events.len() + self.connections.soon();
         self.executor.begin_round(turns);
         self.native.executor.begin_round(turns);
         if self.flash.is_busy() {
@@ -322,21 +288,29 @@ impl Reactor {
                 self.connection_event(token, event.flags);
             }
         }
-        for token in std::mem::take(&mut self.again) {
+        for token in self.connections.take_soon() {
             self.continue_connection(token);
         }
         self.run_group();
         if let Some(hot) = self.hot.filter(|_| connections > 0) {
             self.spinner.round_had(connections, hot.number());
         }
-        let sends_nothing = |hot| self.slots.get(hot).is_some_and(Connection::waits_for_key);
+        let sends_nothing = |hot| {
+            self.connections
+                .get(hot)
+                .is_some_and(Connection::waits_for_key)
+        };
         if connections > 1 || self.hot.is_some_and(sends_nothing) {
             self.hot = None;
         }
     }
 
     fn connection_event(&mut self, token: Token, flags: epoll::EventFlags) {
-        if self.slots.get(token).is_some_and(|it| it.local().is_some()) {
+        if self
+            .connections
+            .get(token)
+            .is_some_and(|it| it.local().is_some())
+        {
             return self.local_event(token, flags);
         }
         if flags.contains(epoll::EventFlags::OUT) {
@@ -367,7 +341,7 @@ impl Reactor {
             return;
         }
         // After the last look at its mailbox the thread may have posted to itself, with no signal.
-        if !self.again.is_empty() || self.posts_own {
+        if self.connections.soon() > 0 || self.posts_own {
             return self.poll_events(events, Some(ZERO));
         }
         if self.has_ready() {
@@ -464,14 +438,8 @@ impl Reactor {
     }
 
     fn poll_events(&mut self, events: &mut Vec<epoll::Event>, timeout: Option<Timespec>) {
-        events.clear();
         self.me().beat.sleeps();
-        // EINTR or any other error: an empty round, then the next one.
-        let _ = epoll::wait(
-            &self.epoll,
-            rustix::buffer::spare_capacity(events),
-            timeout.as_ref(),
-        );
+        self.watch.wait(events, timeout.as_ref());
         self.me().beat.came_back(clock::coarse_ms());
     }
 
@@ -495,7 +463,7 @@ impl Reactor {
 
     fn token_of(&self, client: u64) -> Option<Token> {
         let record = self.me().clients.get(client)?;
-        let token = self.slots.token(record.slot)?;
+        let token = self.connections.token(record.slot)?;
         self.connection(token)
             .filter(|it| it.record.id == client)
             .map(|_| token)
@@ -534,24 +502,15 @@ impl Reactor {
         } else if connection.is_watched_in_pause() {
             wanted |= epoll::EventFlags::RDHUP;
         }
-        let has_output = connection.sendable_bytes() > 0;
-        if has_output {
+        if connection.sendable_bytes() > 0 {
             wanted |= epoll::EventFlags::OUT;
         }
-        if wanted != connection.interest {
-            let had_output = connection.interest.contains(epoll::EventFlags::OUT);
-            self.with_output = self.with_output + usize::from(has_output) - usize::from(had_output);
-            connection.interest = wanted;
-            // This fails only for lack of kernel memory; then the sweep finds the connection
-            // stalled.
-            let watched = connection.watched(wanted);
-            let _ = epoll::modify(&self.epoll, &connection.fd, token.data(), watched);
-        }
+        self.watch.set(token, connection, wanted);
     }
 
     /// Requests that are about to run do not run.
     fn close(&mut self, token: Token) {
-        let connection = self.slots.take(token);
+        let connection = self.connections.take(token);
         if let Some(connection) = connection.or_else(|| self.take_from_group(token)) {
             self.close_taken(token, connection);
         }
@@ -578,14 +537,12 @@ impl Reactor {
         self.executor.end_subscriptions(&mut connection.client);
         self.executor.end_tracking(&mut connection.client);
         self.orphan(&mut connection);
-        if connection.interest.contains(epoll::EventFlags::OUT) {
-            self.with_output -= 1;
-        }
+        self.watch.ends(&connection);
         self.account(&connection, 0, 0);
         self.holds.writers -= usize::from(connection.writes);
         let memory = connection.memory().max(connection.memory);
         self.buffers.freed.add(memory + size_of::<Connection>());
-        self.slots.release(token);
+        self.connections.release(token);
         self.me().clients.remove(connection.record.id);
         connection.record.note_gone();
         self.me().connections_changed(-1);
@@ -596,7 +553,7 @@ impl Reactor {
     }
 
     fn close_all(&mut self) {
-        for token in self.slots.tokens() {
+        for token in self.connections.tokens() {
             self.close(token);
         }
         self.thread.shared().wake_for_commit(); // as after Message::Close

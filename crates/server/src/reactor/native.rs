@@ -7,9 +7,9 @@
 use super::Reactor;
 use super::backlog::Backlog;
 use super::connection::{Connection, WaitsFor};
+use super::connections::Token;
 use super::input::{Source, TURN_REQUESTS_MAX};
 use super::local::Local;
-use super::slots::Token;
 use crate::native::{Executor, Framed, Turn, emptied};
 use duramen_base::ids::ServerId;
 use duramen_config::seldom;
@@ -225,7 +225,7 @@ impl Reactor {
             connection.waits_for
         } else if more && !connection.closing {
             if connection.held.is_none() {
-                self.again.push(token);
+                self.connections.continue_soon(token);
             }
             WaitsFor::Turn
         } else {

@@ -1,7 +1,7 @@
 //! Outgoing replies: buffers that are lent to connections for a round, back-pressure, pushes.
 
 use super::connection::{Connection, KEPT_BYTES_MAX, Sent, WaitsFor};
-use super::slots::Token;
+use super::connections::Token;
 use super::{Reactor, Verdict};
 use duramen_config::heap::Freed;
 use duramen_config::seldom;
@@ -169,7 +169,7 @@ impl Reactor {
 
     /// Called when the kernel has room for more of a connection's replies.
     pub(super) fn writable(&mut self, token: Token) {
-        let Some(mut connection) = self.slots.take(token) else {
+        let Some(mut connection) = self.connections.take(token) else {
             return;
         };
         if !self.send(&mut connection) {
@@ -208,7 +208,7 @@ impl Reactor {
         self.note_memory(&mut connection);
         let (query, output) = (connection.query_bytes(), connection.unsent_bytes());
         self.account(&connection, query as u64, output as u64);
-        self.slots.put(token, connection);
+        self.connections.put(token, connection);
     }
 
     /// Reports the memory that a connection's buffers had, to the heap, whenever it has changed: a

@@ -2,9 +2,9 @@
 
 use super::backlog::Backlog;
 use super::connection::{Connection, WaitsFor};
+use super::connections::{Connections, Token};
 use super::flash::FetchedEntry;
 use super::input::Source;
-use super::slots::{Slots, Token};
 use super::{Reactor, Verdict};
 use duramen_config::seldom;
 use duramen_redis::exec::Turn;
@@ -78,7 +78,7 @@ fn for_another_lifetime<'to>(mut turns: Vec<Turn<'_>>) -> Vec<Turn<'to>> {
 
 /// A RESP connection, in its slot or with requests that are about to run.
 pub(super) fn resp_connection<'c>(
-    slots: &'c mut Slots,
+    slots: &'c mut Connections,
     ready: &'c mut [Ready],
     token: Token,
 ) -> Option<&'c mut Connection> {
@@ -96,7 +96,7 @@ impl Reactor {
     /// ([`Reactor::round`]).
     pub(super) fn connection(&self, token: Token) -> Option<&Connection> {
         let resp = || self.ready.iter().find(|ready| ready.token == token);
-        let in_slot = self.slots.get(token);
+        let in_slot = self.connections.get(token);
         in_slot
             .or_else(|| resp().map(|ready| &*ready.connection))
             .or_else(|| self.native.about_to_run(token))
@@ -276,7 +276,7 @@ impl Reactor {
             }
             _ => {
                 if connection.held.is_none() {
-                    self.again.push(token);
+                    self.connections.continue_soon(token);
                 }
                 WaitsFor::Turn
             }

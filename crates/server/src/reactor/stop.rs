@@ -12,15 +12,15 @@ impl Reactor {
             return;
         }
         self.listeners.clear();
-        for token in self.slots.tokens() {
+        for token in self.connections.tokens() {
             self.receive(token);
         }
         self.run_group();
         let timeout_ms = self.thread.here().config.stop_timeout_ms;
         let deadline = Instant::now() + Duration::from_millis(timeout_ms);
         self.thread.stop_at(deadline);
-        for token in self.slots.tokens() {
-            if let Some(connection) = self.slots.take(token) {
+        for token in self.connections.tokens() {
+            if let Some(connection) = self.connections.take(token) {
                 self.settle(token, connection);
             }
         }
@@ -30,8 +30,8 @@ impl Reactor {
     pub(super) fn drained(&mut self) -> bool {
         self.begin_drain();
         self.demand_commit();
-        let waiting = self.slots.tokens().into_iter().any(|token| {
-            self.slots.get(token).is_some_and(|connection| {
+        let waiting = self.connections.tokens().into_iter().any(|token| {
+            self.connections.get(token).is_some_and(|connection| {
                 connection.unsent_bytes() > 0
                     || matches!(
                         connection.waits_for,
@@ -46,7 +46,7 @@ impl Reactor {
         if waiting && late {
             tracing::warn!(
                 thread = self.thread.number(),
-                clients = self.with_output,
+                clients = self.watch.with_output(),
                 "the stop timeout is over: closing clients that have not taken their replies"
             );
         }

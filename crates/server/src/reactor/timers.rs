@@ -2,8 +2,8 @@
 //! never wakes up.
 
 use super::connection::WaitsFor;
+use super::connections::Token;
 use super::input::BEHIND_MS;
-use super::slots::Token;
 use super::{Reactor, Timespec};
 use duramen_config::{clock, seldom};
 use duramen_redis::figures::Event;
@@ -21,8 +21,8 @@ impl Reactor {
     /// Whether there is anything to check.
     fn sweeps(&mut self) -> bool {
         let config = self.thread.here().config;
-        (config.timeout_s > 0 && self.slots.len() > 0)
-            || (config.output_stall_s > 0 && self.with_output > 0)
+        (config.timeout_s > 0 && self.connections.len() > 0)
+            || (config.output_stall_s > 0 && self.watch.with_output() > 0)
             || self.has_strangers
             || self.has_handshakes
     }
@@ -86,7 +86,7 @@ impl Reactor {
     fn first_pause_end(&self) -> Option<u64> {
         self.paused
             .iter()
-            .filter_map(|token| self.slots.get(*token))
+            .filter_map(|token| self.connections.get(*token))
             .filter_map(|connection| match connection.waits_for {
                 WaitsFor::Pause { until_ms } => Some(until_ms),
                 _ => None,
@@ -155,8 +155,8 @@ impl Reactor {
         };
         self.has_strangers = false;
         self.has_handshakes = false;
-        for token in self.slots.tokens() {
-            let Some(connection) = self.slots.get(token) else {
+        for token in self.connections.tokens() {
+            let Some(connection) = self.connections.get(token) else {
                 continue;
             };
             if let Some(tls) = connection
@@ -221,7 +221,7 @@ impl Reactor {
     pub(super) fn resume_paused(&mut self, now_ms: u64) {
         let mut paused = std::mem::take(&mut self.paused);
         paused.retain(|token| {
-            let Some(mut connection) = self.slots.take(*token) else {
+            let Some(mut connection) = self.connections.take(*token) else {
                 return false;
             };
             let keep = match connection.waits_for {
@@ -230,12 +230,12 @@ impl Reactor {
                     self.leave_parking(*token, &mut connection);
                     connection.waits_for = WaitsFor::Turn;
                     connection.taken_at_ms = self.thread.now_ms(); // nothing was received from it
-                    self.again.push(*token);
+                    self.connections.continue_soon(*token);
                     false
                 }
                 _ => false,
             };
-            self.slots.put(*token, connection);
+            self.connections.put(*token, connection);
             keep
         });
         self.paused = paused;

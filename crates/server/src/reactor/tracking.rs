@@ -6,8 +6,8 @@
 //! - V2: a client in broadcast mode hears only of keys that its user may read now.
 
 use super::Reactor;
+use super::connections::Token;
 use super::round::resp_connection;
-use super::slots::Token;
 use duramen_redis::state::shown;
 use duramen_redis::threads::{Invalid, Message};
 use duramen_redis::tracking::{ClientTracking, Limits, Scope, write_broken, write_invalidation};
@@ -23,7 +23,8 @@ impl Reactor {
         let Some(token) = self.token_of(client) else {
             return;
         };
-        let Some(connection) = resp_connection(&mut self.slots, &mut self.ready, token) else {
+        let Some(connection) = resp_connection(&mut self.connections, &mut self.ready, token)
+        else {
             return;
         };
         let client = &mut connection.client;

@@ -1,4 +1,4 @@
-//! Slots of connections by small numbers, and their tokens for epoll.
+//! The connections of a thread, in slots with small numbers, and their tokens for epoll.
 
 use super::connection::Connection;
 use rustix::event::epoll::EventData;
@@ -8,7 +8,7 @@ use rustix::event::epoll::EventData;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Token(u64);
 
-/// Slots from here on are reserved: no server has 4 billion connections.
+/// Connections from here on are reserved: no server has 4 billion connections.
 const RESERVED: u32 = u32::MAX - 1024;
 
 impl Token {
@@ -59,12 +59,14 @@ struct Slot {
 
 /// The connections of one thread.
 #[derive(Default)]
-pub(super) struct Slots {
+pub(super) struct Connections {
     slots: Vec<Slot>,
     free: Vec<u32>,
+    /// Those with whole requests that have not run: they continue without waiting for epoll.
+    soon: Vec<Token>,
 }
 
-impl Slots {
+impl Connections {
     /// Number of connections, those taken out included.
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
@@ -138,6 +140,28 @@ impl Slots {
         self.free.push(token.slot() as u32);
     }
 
+    /// The connection has whole requests that have not run: it continues in the next round.
+    #[inline]
+    pub(super) fn continue_soon(&mut self, token: Token) {
+        self.soon.push(token);
+    }
+
+    /// These continue in the next round, behind all others.
+    pub(super) fn continue_behind(&mut self, tokens: Vec<Token>) {
+        self.soon.extend(tokens);
+    }
+
+    /// Number of connections that continue in the next round.
+    #[inline]
+    pub(super) fn soon(&self) -> usize {
+        self.soon.len()
+    }
+
+    #[inline]
+    pub(super) fn take_soon(&mut self) -> Vec<Token> {
+        std::mem::take(&mut self.soon)
+    }
+
     pub(super) fn tokens(&self) -> Vec<Token> {
         (0..self.slots.len() as u32)
             .filter_map(|slot| self.token(slot))
@@ -151,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_reused_slot_has_another_token() {
-        let mut slots = Slots::default();
+        let mut slots = Connections::default();
         let (slot, first) = slots.reserve();
         assert_eq!(slots.token(slot), Some(first));
         slots.release(first);
@@ -168,7 +192,7 @@ mod tests {
         assert_eq!(Token::listener(0).as_listener(), Some(0));
         assert_eq!(Token::listener(7).as_listener(), Some(7));
         assert_eq!(Token::MAILBOX.as_listener(), None);
-        let mut slots = Slots::default();
+        let mut slots = Connections::default();
         let (_, token) = slots.reserve();
         assert_eq!(token.as_listener(), None);
         assert_ne!(token, Token::MAILBOX);
