@@ -2,9 +2,9 @@
 //! commands.
 
 use super::backlog::Backlog;
-use super::flash::Parked;
 use super::hold::HeldReplies;
 use super::native::Native;
+use super::parked::Parked;
 use super::tls::Tls;
 use duramen_redis::shared::Shared;
 use duramen_redis::state::{Client, Mode};

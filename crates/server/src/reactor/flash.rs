@@ -44,15 +44,17 @@
 //!
 //! Paper: [Badam11 §4, Figure 2]: only many parallel reads reach the throughput of flash.
 
-use super::Reactor;
 use super::connection::{Connection, WaitsFor};
-use super::connections::Token;
+use super::connections::{Connections, Token};
+use super::here::Here;
+use super::parked::{Ended, FetchedEntry, Outcome, Parked, WantedEntry};
+use super::watch::Watch;
 use duramen_config::heap;
 use duramen_disk::SpanReader;
-use duramen_engine::flash::{Cold, Fetched, first_within};
-use duramen_redis::command::too_much;
-use duramen_redis::flash::{Unfetched, bytes_of, report_read};
-use std::collections::{HashMap, HashSet, VecDeque};
+use duramen_engine::flash::{Cold, Fetched};
+use duramen_redis::exec::Executor;
+use duramen_redis::flash::{Tier, bytes_of, report_read};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 /// Maximum in-flight reads of a thread: enough to keep a device busy.
@@ -70,62 +72,6 @@ const CORK_BYTES_MAX: usize = 16 << 10;
 /// The bytes of a read, or the reason why it failed.
 type Read = Result<Arc<[u8]>, Box<str>>;
 
-/// The bytes read for an entry, or the reason why there are none; `Ok(None)`: the entry no longer
-/// exists.
-type Outcome = Result<Option<(Cold, Arc<[u8]>)>, Box<str>>;
-
-/// The entries that a connection waits for.
-#[derive(Default)]
-pub(super) struct Parked {
-    /// Entries to be fetched. Empty for a queued connection without a list (F1).
-    wanted: Vec<WantedEntry>,
-    /// The bytes of these entries and of the kept ones.
-    needs: usize,
-    /// Its part of F1; 0 = the connection is queued.
-    bytes: usize,
-    /// Fetches that have not ended.
-    missing: usize,
-    fetched: Vec<FetchedEntry>,
-    /// Entries that are longer than assumed, and for which there was no room.
-    longer: Vec<WantedEntry>,
-    /// Keys of the entries above that only later requests need (F6).
-    ahead: Vec<(u64, u32)>,
-    /// Keys of the entries above that were lent to its first request before.
-    kept: HashSet<(u64, u32)>,
-    /// The order in which the first request needs them, if it can use a first part of them.
-    order: Option<HashMap<(u64, u32), usize>>,
-    failed: Vec<(Cold, Unfetched)>,
-}
-
-#[derive(Clone, Copy)]
-struct WantedEntry {
-    /// The entry as requested.
-    asked: Cold,
-    /// The part to be read.
-    cold: Cold,
-}
-
-impl WantedEntry {
-    fn length(&self) -> usize {
-        self.cold.span().1
-    }
-}
-
-impl From<Cold> for WantedEntry {
-    fn from(asked: Cold) -> WantedEntry {
-        WantedEntry { asked, cold: asked }
-    }
-}
-
-/// A fetched entry.
-pub(super) struct FetchedEntry {
-    asked: Cold,
-    cold: Cold,
-    bytes: Arc<[u8]>,
-    /// The session has the entry as long as this equals `Flash::forgotten`.
-    lent: u64,
-}
-
 /// A read that is in flight, or waits for a place in the reader.
 struct Fetch {
     /// The entry as requested.
@@ -137,7 +83,7 @@ struct Fetch {
 
 /// The fetches of a thread.
 #[derive(Default)]
-pub(super) struct Flash {
+pub(super) struct FlashReads {
     /// Made when a connection parks for the first time.
     reader: Option<SpanReader>,
     /// By the tags of the reads.
@@ -165,7 +111,7 @@ pub(super) struct Flash {
     ended: Vec<(u64, Read)>,
 }
 
-impl Flash {
+impl FlashReads {
     /// Whether a read is in flight, or a connection waits for one.
     #[inline]
     pub(super) fn is_busy(&self) -> bool {
@@ -239,199 +185,167 @@ impl Flash {
         self.tags.remove(&fetch.asked.key());
         fetch
     }
-}
 
-impl Reactor {
     /// Parks a connection whose requests met entries on flash: it waits for flash from now on. The
     /// connection is out of its slot. `presented`: the entries lent to its first request, if that
     /// was presented again and made no progress.
     pub(super) fn park(
         &mut self,
+        here: Here<'_>,
         token: Token,
         connection: &mut Connection,
         presented: Option<Vec<FetchedEntry>>,
+        connections: &mut Connections,
+        watch: &Watch,
     ) {
         let mut goes_first = presented.is_some(); // F7
         let mut kept = presented.unwrap_or_default();
-        let (needed, mut ahead) = connection.client.take_wanted();
+        let (needed, ahead) = connection.client.take_wanted();
         assert!(!needed.is_empty(), "a request that parks needs something");
-        let most = self
-            .thread
-            .shared()
-            .tier()
-            .map_or(0, |tier| tier.fetch_bytes());
-        let mut kept_bytes = kept.iter().map(|come| come.bytes.len()).sum::<usize>();
-        let bytes = bytes_of(&needed);
-        if kept_bytes > 0 && kept_bytes + bytes > most {
+        let kept_bytes = kept.iter().map(FetchedEntry::length).sum::<usize>();
+        if kept_bytes > 0 && kept_bytes + bytes_of(&needed) > bytes_max(here) {
             goes_first = false;
             if connection.client.may_give_up() {
                 kept.clear();
-                kept_bytes = 0;
             }
         }
-        if !ahead.is_empty() {
-            let kept = kept.iter().map(|come| come.asked.key());
-            let mut first: HashSet<_> = needed.iter().map(Cold::key).chain(kept).collect();
-            ahead.retain(|cold| first.insert(cold.key())); // F6
-        }
         let in_parts = connection.client.takes_part();
-        // Only these cases use the order; a request that parks for the first time pays nothing.
-        let ordered: &[Cold] = match in_parts || !kept.is_empty() {
-            true => &needed,
-            false => &[],
-        };
-        let asked: HashMap<(u64, u32), usize> = ordered.iter().map(Cold::key).zip(0..).collect();
-        self.flash.listed += needed.len() + ahead.len();
+        let parked = Parked::new(needed, ahead, kept, in_parts);
+        self.listed += parked.list().len();
         connection.waits_for = WaitsFor::Flash;
-        connection.parked = Some(Box::new(Parked {
-            ahead: ahead.iter().map(Cold::key).collect(),
-            kept: kept
-                .iter()
-                .map(|come| come.asked.key())
-                .filter(|key| !asked.contains_key(key))
-                .collect(),
-            order: in_parts.then_some(asked),
-            needs: kept_bytes + bytes + bytes_of(&ahead),
-            wanted: needed
-                .into_iter()
-                .chain(ahead)
-                .map(WantedEntry::from)
-                .collect(),
-            fetched: kept,
-            ..Parked::default()
-        }));
-        self.me().counters.flash_parked.add(1);
-        let is_next = goes_first || self.flash.queue.is_empty();
-        if !is_next || !self.admit_parked(token, connection) {
-            self.enqueue(token, connection, goes_first);
+        connection.parked = Some(Box::new(parked));
+        here.thread.counters.flash_parked.add(1);
+        let is_next = goes_first || self.queue.is_empty();
+        if !is_next || !self.admit(here, token, connection, connections, watch) {
+            self.enqueue(here, token, connection, goes_first);
         }
     }
 
     /// Queues a connection that F1 has no room for.
-    fn enqueue(&mut self, token: Token, connection: &mut Connection, goes_first: bool) {
-        let most = self
-            .thread
-            .shared()
-            .tier()
-            .map_or(0, |tier| tier.fetch_bytes());
-        let lists_max = most / LISTS_PART / size_of::<WantedEntry>();
+    fn enqueue(
+        &mut self,
+        here: Here<'_>,
+        token: Token,
+        connection: &mut Connection,
+        goes_first: bool,
+    ) {
+        let lists_max = bytes_max(here) / LISTS_PART / size_of::<WantedEntry>();
         if let Some(parked) = &mut connection.parked
-            && (!parked.fetched.is_empty() || self.flash.listed > lists_max)
+            && (parked.has_fetched() || self.listed > lists_max)
         {
-            self.flash.unlist(&parked.wanted);
-            **parked = Parked {
-                needs: parked.needs,
-                ..Parked::default()
-            };
+            let list = parked.forget_list();
+            self.unlist(&list);
         }
         match goes_first {
-            true => self.flash.queue.push_front(token),
-            false => self.flash.queue.push_back(token),
+            true => self.queue.push_front(token),
+            false => self.queue.push_back(token),
         }
     }
 
     /// F5. To be called after `park`, before anything is sent.
-    pub(super) fn cork(&mut self, token: Token, connection: &mut Connection) {
+    pub(super) fn cork(&mut self, here: Here<'_>, token: Token, connection: &mut Connection) {
         let waits = connection.waits_for == WaitsFor::Flash && connection.held.is_none();
         let bytes = connection.unsent_bytes();
-        let others = self.me().counters.flash_parked.get() > 1;
+        let others = here.thread.counters.flash_parked.get() > 1;
         if waits && others && (1..=CORK_BYTES_MAX).contains(&bytes) {
-            connection.corked_until_ms = self.thread.now_ms() + CORK_MS;
+            connection.corked_until_ms = here.now_ms + CORK_MS;
             let corked = (connection.corked_until_ms, token);
-            self.flash.corked.push_back(corked);
+            self.corked.push_back(corked);
         }
     }
 
-    /// F5: sends the replies that have waited long enough. Called after each round.
-    pub(super) fn uncork_late(&mut self) {
-        while let Some((until_ms, token)) = self.flash.corked.front().copied() {
-            let waits = |connection: &Connection| connection.corked_until_ms == until_ms;
-            let is_corked = self.connections.get(token).is_some_and(waits);
-            if is_corked && until_ms > self.thread.now_ms() {
-                return;
+    /// F5: a connection whose replies have waited long enough; they are to be sent.
+    pub(super) fn uncork_late(
+        &mut self,
+        here: Here<'_>,
+        connections: &mut Connections,
+    ) -> Option<Token> {
+        while let Some((until_ms, token)) = self.corked.front().copied() {
+            let corked = connections.get_mut(token);
+            let corked = corked.filter(|connection| connection.corked_until_ms == until_ms);
+            if corked.is_some() && until_ms > here.now_ms {
+                return None;
             }
-            self.flash.corked.pop_front();
-            if is_corked && let Some(mut connection) = self.connections.take(token) {
+            self.corked.pop_front();
+            if let Some(connection) = corked {
                 connection.corked_until_ms = 0;
-                self.connections.put(token, connection);
-                self.writable(token);
+                return Some(token);
             }
         }
+        None
     }
 
     /// Starts the fetches of a connection, if F1 has room for them.
-    fn admit_parked(&mut self, token: Token, connection: &mut Connection) -> bool {
-        let (Some(parked), Some(tier)) = (&mut connection.parked, self.thread.shared().tier())
-        else {
+    fn admit(
+        &mut self,
+        here: Here<'_>,
+        token: Token,
+        connection: &mut Connection,
+        connections: &mut Connections,
+        watch: &Watch,
+    ) -> bool {
+        let (Some(parked), Some(tier)) = (&mut connection.parked, here.shared.tier()) else {
             return true;
         };
-        let bytes = parked.needs;
-        if self.flash.bytes > 0 && self.flash.bytes + bytes > tier.fetch_bytes() {
+        let bytes = parked.needs();
+        if self.bytes > 0 && self.bytes + bytes > tier.fetch_bytes() {
             return false;
         }
-        self.flash.bytes += bytes;
-        parked.bytes = bytes;
-        parked.missing = parked.wanted.len();
-        let wanted = std::mem::take(&mut parked.wanted);
-        self.flash.unlist(&wanted);
-        match self.make_reader() {
-            Ok(()) if wanted.is_empty() => self.is_whole(token, connection),
+        self.bytes += bytes;
+        let list = parked.begin();
+        self.unlist(&list);
+        match self.make_reader(tier, watch) {
+            Ok(()) if list.is_empty() => is_whole(token, connection, connections),
             Ok(()) => {
-                for want in wanted {
-                    self.flash.fetch(want, token);
+                for want in list {
+                    self.fetch(want, token);
                 }
             }
             Err(why) => {
-                parked.missing = 0;
-                let why = Unfetched::Unreadable(why);
-                let failed = wanted.into_iter().map(|want| (want.asked, why.clone()));
-                parked.failed = failed.collect();
-                self.is_whole(token, connection);
+                parked.cannot_begin(list, why);
+                is_whole(token, connection, connections);
             }
         }
         true
     }
 
-    fn make_reader(&mut self) -> Result<(), Box<str>> {
-        if self.flash.reader.is_some() {
+    fn make_reader(&mut self, tier: &Tier, watch: &Watch) -> Result<(), Box<str>> {
+        if self.reader.is_some() {
             return Ok(());
         }
-        let tier = self
-            .thread
-            .shared()
-            .tier()
-            .expect("only a server with flash parks requests");
         let reader = tier.reader(READS_MAX).map_err(|error| error.to_string())?;
-        self.watch
+        watch
             .add(reader.descriptor(), Token::FLASH)
             .map_err(|error| format!("cannot watch the reader of flash: {error}"))?;
-        self.flash.reader = Some(reader);
+        self.reader = Some(reader);
         Ok(())
-    }
-
-    /// All entries that the connection waited for have arrived, or their reads have failed.
-    fn is_whole(&mut self, token: Token, connection: &mut Connection) {
-        connection.waits_for = WaitsFor::Turn;
-        if connection.held.is_none() {
-            self.connections.continue_soon(token);
-        }
     }
 
     /// Before the thread waits: admits queued connections, starts reads, and passes them to the
     /// device.
-    pub(super) fn start_fetches(&mut self) {
-        self.admit_queued(); // continued or closed connections have made room
-        self.flash.submit();
-        let reader = self.flash.reader.as_mut();
-        self.flash.stuck = reader.is_some_and(|reader| reader.start().is_err());
+    pub(super) fn start_fetches(
+        &mut self,
+        here: Here<'_>,
+        connections: &mut Connections,
+        watch: &Watch,
+    ) {
+        self.admit_queued(here, connections, watch); // others have made room
+        self.submit();
+        let reader = self.reader.as_mut();
+        self.stuck = reader.is_some_and(|reader| reader.start().is_err());
     }
 
     /// Takes the reads that have ended, and continues connections whose last read this was.
-    pub(super) fn take_fetched(&mut self) {
-        let Some(reader) = &mut self.flash.reader else {
+    pub(super) fn take_fetched(
+        &mut self,
+        here: Here<'_>,
+        connections: &mut Connections,
+        executor: &mut Executor,
+    ) {
+        let Some(reader) = &mut self.reader else {
             return;
         };
-        let mut ended = std::mem::take(&mut self.flash.ended);
+        let mut ended = std::mem::take(&mut self.ended);
         reader.poll(|span| {
             let result = span.result.map(Arc::from).map_err(|error| {
                 report_read(&error);
@@ -440,24 +354,25 @@ impl Reactor {
             ended.push((span.tag, result));
         });
         for (tag, result) in ended.drain(..) {
-            self.fetch_ended(tag, result);
+            self.fetch_ended(here, tag, result, connections, executor);
         }
-        self.flash.ended = ended;
+        self.ended = ended;
     }
 
-    fn fetch_ended(&mut self, tag: u64, result: Read) {
-        let Fetch {
-            asked,
-            cold,
-            waiters,
-        } = self.flash.end(tag);
-        if !waiters
-            .iter()
-            .any(|token| self.connections.get(*token).is_some())
-        {
+    fn fetch_ended(
+        &mut self,
+        here: Here<'_>,
+        tag: u64,
+        result: Read,
+        connections: &mut Connections,
+        executor: &mut Executor,
+    ) {
+        let fetch = self.end(tag);
+        let waits = |token: &Token| connections.get(*token).is_some();
+        if !fetch.waiters.iter().any(waits) {
             return; // F3
         }
-        let counters = &self.me().counters;
+        let counters = &here.thread.counters;
         let outcome: Outcome = match result {
             Err(why) => {
                 counters.flash_read_errors.add(1);
@@ -465,28 +380,32 @@ impl Reactor {
             }
             Ok(bytes) => {
                 counters.flash_fetched_bytes.add(bytes.len() as u64);
-                match self.lend(&cold, &bytes) {
+                match self.lend(executor, &fetch.cold, &bytes) {
                     Ok(Fetched::Held) => {
-                        self.me().counters.flash_fetches.add(1);
-                        Ok(Some((cold, bytes)))
+                        counters.flash_fetches.add(1);
+                        Ok(Some((fetch.cold, bytes)))
                     }
                     Ok(Fetched::Gone) => Ok(None),
                     Ok(Fetched::Longer(longer)) => {
-                        return self.read_longer(asked, cold, longer, waiters);
+                        return self.read_longer(here, fetch, longer, connections);
                     }
                     Err(why) => Err(why),
                 }
             }
         };
-        for token in waiters {
-            self.give(token, asked, &outcome);
+        for token in fetch.waiters {
+            self.give(here, token, fetch.asked, &outcome, connections);
         }
     }
 
-    fn lend(&mut self, cold: &Cold, bytes: &[u8]) -> Result<Fetched, Box<str>> {
-        self.flash.lent = true;
-        let session = self
-            .executor
+    fn lend(
+        &mut self,
+        executor: &mut Executor,
+        cold: &Cold,
+        bytes: &[u8],
+    ) -> Result<Fetched, Box<str>> {
+        self.lent = true;
+        let session = executor
             .session()
             .expect("a server that parks requests has data");
         session
@@ -495,65 +414,56 @@ impl Reactor {
     }
 
     /// Ends one fetch of a connection.
-    fn give(&mut self, token: Token, asked: Cold, outcome: &Outcome) {
-        let Some(mut connection) = self.connections.take(token) else {
+    fn give(
+        &mut self,
+        here: Here<'_>,
+        token: Token,
+        asked: Cold,
+        outcome: &Outcome,
+        connections: &mut Connections,
+    ) {
+        let Some(mut connection) = connections.take(token) else {
             return; // It was closed meanwhile.
         };
-        if let Some(parked) = &mut connection.parked {
-            match outcome {
-                Ok(Some((cold, bytes))) => parked.fetched.push(FetchedEntry {
-                    asked,
-                    cold: *cold,
-                    bytes: Arc::clone(bytes),
-                    lent: self.flash.forgotten,
-                }),
-                Ok(None) => {}
-                Err(why) => parked
-                    .failed
-                    .push((asked, Unfetched::Unreadable(why.clone()))),
-            }
-            parked.missing -= 1;
-            if parked.missing == 0 {
-                self.all_ended(token, &mut connection);
-            }
+        let parked = connection.parked.as_mut();
+        if parked.is_some_and(|parked| parked.ended(asked, outcome, self.forgotten)) {
+            self.all_ended(here, token, &mut connection, connections);
         }
-        self.connections.put(token, connection);
+        connections.put(token, connection);
     }
 
     /// The bytes read show that the entry is longer: it is read completely for the connections that
     /// F1 has room for.
-    fn read_longer(&mut self, asked: Cold, cold: Cold, longer: Cold, waiters: Vec<Token>) {
-        let most = self
-            .thread
-            .shared()
-            .tier()
-            .map_or(0, |tier| tier.fetch_bytes());
-        let more = longer.span().1 - cold.span().1;
-        let mut stay = Vec::with_capacity(waiters.len());
-        for token in waiters {
-            let Some(mut connection) = self.connections.take(token) else {
+    fn read_longer(
+        &mut self,
+        here: Here<'_>,
+        fetch: Fetch,
+        longer: Cold,
+        connections: &mut Connections,
+    ) {
+        let asked = fetch.asked;
+        let more = longer.span().1 - fetch.cold.span().1;
+        let mut stay = Vec::with_capacity(fetch.waiters.len());
+        for token in fetch.waiters {
+            let Some(mut connection) = connections.take(token) else {
                 continue; // It was closed meanwhile.
             };
             if let Some(parked) = &mut connection.parked {
-                if self.flash.bytes + more <= most {
-                    self.flash.bytes += more;
-                    parked.bytes += more;
+                if self.bytes + more <= bytes_max(here) {
+                    self.bytes += more;
+                    parked.grows(more);
                     stay.push(token);
                 } else {
-                    parked.longer.push(WantedEntry {
-                        asked,
-                        cold: longer,
-                    });
-                    parked.missing -= 1;
-                    if parked.missing == 0 {
-                        self.all_ended(token, &mut connection);
+                    let cold = longer;
+                    if parked.ended_short(WantedEntry { asked, cold }) {
+                        self.all_ended(here, token, &mut connection, connections);
                     }
                 }
             }
-            self.connections.put(token, connection);
+            connections.put(token, connection);
         }
         if !stay.is_empty() {
-            self.flash.begin(Fetch {
+            self.begin(Fetch {
                 asked,
                 cold: longer,
                 waiters: stay,
@@ -561,104 +471,80 @@ impl Reactor {
         }
     }
 
-    /// All fetches of a connection have ended. Entries that had no room are requested again,
-    /// together with the others, now that their length is known. If the others were kept meanwhile,
-    /// connections could wait for each other's room for ever.
-    fn all_ended(&mut self, token: Token, connection: &mut Connection) {
-        let most = self
-            .thread
-            .shared()
-            .tier()
-            .map_or(0, |tier| tier.fetch_bytes());
-        let Some(parked) = &mut connection.parked else {
+    /// All fetches of a connection have ended.
+    fn all_ended(
+        &mut self,
+        here: Here<'_>,
+        token: Token,
+        connection: &mut Connection,
+        connections: &mut Connections,
+    ) {
+        let Connection {
+            parked: Some(parked),
+            client,
+            ..
+        } = connection
+        else {
             return;
         };
-        let ahead = std::mem::take(&mut parked.ahead);
-        let is_needed = |want: &WantedEntry| !ahead.contains(&want.asked.key());
-        let mut longer = std::mem::take(&mut parked.longer);
-        longer.retain(is_needed);
-        let Some(first) = longer.first().copied() else {
-            return self.is_whole(token, connection);
-        };
-        let come = parked.fetched.iter().map(|come| WantedEntry {
-            asked: come.asked,
-            cold: come.cold,
-        });
-        let mut wanted: Vec<WantedEntry> = come.filter(is_needed).chain(longer).collect();
-        let over =
-            |wanted: &[WantedEntry]| wanted.iter().map(WantedEntry::length).sum::<usize>() > most;
-        let needed: usize = wanted.iter().map(WantedEntry::length).sum();
-        let mut may_go_on = true;
-        if over(&wanted) && !parked.kept.is_empty() {
-            may_go_on = connection.client.may_give_up();
-            wanted.retain(|want| !parked.kept.contains(&want.asked.key()));
+        match parked.all_ended(bytes_max(here), || client.may_give_up()) {
+            Ended::Whole => is_whole(token, connection, connections),
+            Ended::Needs { given_up } => {
+                self.bytes -= given_up;
+                self.listed += parked.list().len();
+                self.queue.push_front(token); // F7
+            }
         }
-        if over(&wanted)
-            && let Some(order) = &parked.order
-        {
-            wanted.sort_by_key(|want| order.get(&want.asked.key()));
-            wanted.truncate(first_within(wanted.iter().map(WantedEntry::length), most));
-        }
-        if over(&wanted) || !may_go_on {
-            let why = too_much(needed, most).into();
-            parked.failed.push((first.asked, Unfetched::TooMuch(why)));
-            return self.is_whole(token, connection);
-        }
-        heap::freed(parked.bytes);
-        self.flash.bytes -= std::mem::take(&mut parked.bytes);
-        self.flash.listed += wanted.len();
-        parked.fetched = Vec::new();
-        parked.needs = wanted.iter().map(WantedEntry::length).sum();
-        parked.wanted = wanted;
-        self.flash.queue.push_front(token); // F7
     }
 
     /// Admits queued connections as long as F1 has room, in the order of the queue.
-    fn admit_queued(&mut self) {
-        while let Some(token) = self.flash.queue.front().copied() {
-            if let Some(mut connection) = self.connections.take(token) {
-                let admitted = self.admit_parked(token, &mut connection);
-                self.connections.put(token, connection);
+    fn admit_queued(&mut self, here: Here<'_>, connections: &mut Connections, watch: &Watch) {
+        while let Some(token) = self.queue.front().copied() {
+            if let Some(mut connection) = connections.take(token) {
+                let admitted = self.admit(here, token, &mut connection, connections, watch);
+                connections.put(token, connection);
                 if !admitted {
                     return;
                 }
             }
-            self.flash.queue.pop_front();
+            self.queue.pop_front();
         }
     }
 
     /// Before the requests of a connection are presented again: lends all entries fetched for them
     /// to the session.
-    pub(super) fn lend_fetched(&mut self, connection: &mut Connection) {
-        let Some(parked) = &mut connection.parked else {
+    pub(super) fn lend_fetched(&mut self, executor: &mut Executor, connection: &mut Connection) {
+        let Connection {
+            parked: Some(parked),
+            client,
+            ..
+        } = connection
+        else {
             return;
         };
-        let mut failed = std::mem::take(&mut parked.failed);
-        for come in &mut parked.fetched {
-            if come.lent != self.flash.forgotten
-                && let Err(why) = self.lend(&come.cold, &come.bytes)
-            {
-                failed.push((come.cold, Unfetched::Unreadable(why)));
-            }
-            come.lent = self.flash.forgotten;
-        }
-        let lent = parked.fetched.iter().map(|come| come.bytes.len()).sum();
-        connection.client.was_lent(lent);
+        let forgotten = self.forgotten;
+        let (lent, failed) = parked.lend(forgotten, |cold, bytes| {
+            self.lend(executor, cold, bytes).map(|_| ())
+        });
+        client.was_lent(lent);
         if !failed.is_empty() {
-            connection.client.could_not_fetch(failed);
+            client.could_not_fetch(failed);
         }
     }
 
     /// After the requests of a connection were presented again: returns the entries lent to them,
     /// if the first request made no progress.
+    #[inline]
     pub(super) fn take_back(
         &mut self,
+        here: Here<'_>,
         connection: &mut Connection,
         executed: usize,
+        executor: &mut Executor,
     ) -> Option<Vec<FetchedEntry>> {
-        match self.unpark(connection) {
+        match self.unpark(here, connection, executor) {
             Some(parked) if executed == 0 && !connection.client.take_progress() => {
-                Some(parked.fetched)
+                Some(parked.into_fetched())
             }
             _ => {
                 connection.client.needs_nothing_lent();
@@ -669,25 +555,44 @@ impl Reactor {
 
     /// Ends the connection's wait for flash: it is presented again, or it is closed, or its client
     /// does not take its replies.
-    pub(super) fn unpark(&mut self, connection: &mut Connection) -> Option<Box<Parked>> {
+    #[inline]
+    pub(super) fn unpark(
+        &mut self,
+        here: Here<'_>,
+        connection: &mut Connection,
+        executor: &mut Executor,
+    ) -> Option<Box<Parked>> {
         let parked = connection.parked.take()?;
-        self.flash.bytes -= parked.bytes;
-        self.flash.unlist(&parked.wanted);
-        heap::freed(parked.bytes);
-        self.me().counters.flash_parked.add(1u64.wrapping_neg());
-        if !self.flash.has_parked() {
-            self.forget_fetched();
+        self.bytes -= parked.bytes();
+        self.unlist(parked.list());
+        heap::freed(parked.bytes());
+        here.thread.counters.flash_parked.add(1u64.wrapping_neg());
+        if !self.has_parked() {
+            self.forget_fetched(executor);
         }
         Some(parked)
     }
 
     /// F4. Called between groups.
-    pub(super) fn forget_fetched(&mut self) {
-        if std::mem::take(&mut self.flash.lent)
-            && let Some(session) = self.executor.session()
+    pub(super) fn forget_fetched(&mut self, executor: &mut Executor) {
+        if std::mem::take(&mut self.lent)
+            && let Some(session) = executor.session()
         {
             session.forget_fetched();
-            self.flash.forgotten += 1;
+            self.forgotten += 1;
         }
+    }
+}
+
+/// See F1.
+fn bytes_max(here: Here<'_>) -> usize {
+    here.shared.tier().map_or(0, |tier| tier.fetch_bytes())
+}
+
+/// All entries that the connection waited for have arrived, or their reads have failed.
+fn is_whole(token: Token, connection: &mut Connection, connections: &mut Connections) {
+    connection.waits_for = WaitsFor::Turn;
+    if connection.held.is_none() {
+        connections.continue_soon(token);
     }
 }

@@ -297,7 +297,8 @@ impl Reactor {
         if !self.may_run(&mut connection) {
             // The client must take its replies first; `writable` or a sweep continues the
             // connection. Meanwhile it keeps no fetched entries.
-            self.unpark(&mut connection);
+            self.flash
+                .unpark(self.thread.here(), &mut connection, &mut self.executor);
             self.executor.give_up_place(&mut connection.client); // key_waits::K2
             connection.waits_for = WaitsFor::Output { ended: false };
             return self.settle(token, connection);

@@ -33,6 +33,7 @@ mod listener;
 mod local;
 mod native;
 mod output;
+mod parked;
 mod round;
 mod standby;
 mod stop;
@@ -51,7 +52,7 @@ use duramen_redis::exec::Executor;
 use duramen_redis::shared::{Shared, ThreadShared};
 use duramen_redis::state::Verdict;
 use duramen_redis::threads::{Message, Running, Stop};
-use flash::Flash;
+use flash::FlashReads;
 use here::Thread;
 use hold::HeldConnections;
 use input::InputBuffer;
@@ -112,7 +113,7 @@ pub(crate) struct Reactor {
     /// Connections whose replies wait for the log.
     holds: HeldConnections,
     /// Connections whose requests wait for flash.
-    flash: Flash,
+    flash: FlashReads,
     /// Connections whose requests wait for elements.
     key_waits: KeyWaits,
     messages: Vec<Message>,
@@ -175,7 +176,7 @@ impl Reactor {
             looks: 0,
             paused: Vec::new(),
             holds: HeldConnections::default(),
-            flash: Flash::default(),
+            flash: FlashReads::default(),
             key_waits: KeyWaits::default(),
             messages: Vec::new(),
             posts_own: false,
@@ -226,7 +227,12 @@ impl Reactor {
                 }
             }
             self.take_own_messages();
-            self.uncork_late();
+            while let Some(token) = self
+                .flash
+                .uncork_late(self.thread.here(), &mut self.connections)
+            {
+                self.writable(token);
+            }
             events.clear();
             self.sweep();
             self.tend_tracking();
@@ -271,7 +277,9 @@ impl Reactor {
         self.executor.begin_round(turns);
         self.native.executor.begin_round(turns);
         if self.flash.is_busy() {
-            self.take_fetched();
+            let here = self.thread.here();
+            self.flash
+                .take_fetched(here, &mut self.connections, &mut self.executor);
         }
         for event in events {
             let token = Token::from(event.data);
@@ -333,7 +341,9 @@ impl Reactor {
     fn wait(&mut self, events: &mut Vec<epoll::Event>) {
         self.look_at_rings();
         if self.flash.is_busy() {
-            self.start_fetches();
+            let here = self.thread.here();
+            self.flash
+                .start_fetches(here, &mut self.connections, &self.watch);
         }
         let wakes = std::mem::take(&mut self.shows_woken);
         self.without_events = wakes && !self.without_events;
@@ -532,7 +542,8 @@ impl Reactor {
             local.give_back(&connection.fd);
         }
         self.end_turn(&mut connection);
-        self.unpark(&mut connection);
+        self.flash
+            .unpark(self.thread.here(), &mut connection, &mut self.executor);
         self.end_key_wait(token, &mut connection);
         self.executor.end_subscriptions(&mut connection.client);
         self.executor.end_tracking(&mut connection.client);

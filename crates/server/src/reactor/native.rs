@@ -149,7 +149,8 @@ impl Reactor {
         let has_parked = self.flash.has_parked();
         if has_parked {
             for one in &mut ready {
-                self.lend_fetched(&mut one.connection);
+                self.flash
+                    .lend_fetched(&mut self.executor, &mut one.connection);
             }
         }
         let mut turns = emptied(std::mem::take(&mut self.native.turns));
@@ -177,7 +178,7 @@ impl Reactor {
         executed.extend(turns.iter().map(|turn| turn.executed));
         self.native.turns = emptied(turns);
         if has_parked {
-            self.forget_fetched();
+            self.flash.forget_fetched(&mut self.executor);
         }
         let counters = &self.me().counters;
         counters.commands.add(executed.iter().sum::<usize>() as u64);
@@ -211,7 +212,10 @@ impl Reactor {
         if connection.client.verdict() == Verdict::CloseNow {
             return self.close_taken(token, connection);
         }
-        let kept = self.take_back(&mut connection, executed);
+        let here = self.thread.here();
+        let kept = self
+            .flash
+            .take_back(here, &mut connection, executed, &mut self.executor);
         connection.note_replies(replies_from);
         self.hold(token, &mut connection, replies_from);
         if let Some(next) = frames.get(executed) {

@@ -3,8 +3,8 @@
 use super::backlog::Backlog;
 use super::connection::{Connection, WaitsFor};
 use super::connections::{Connections, Token};
-use super::flash::FetchedEntry;
 use super::input::Source;
+use super::parked::FetchedEntry;
 use super::{Reactor, Verdict};
 use duramen_config::seldom;
 use duramen_redis::exec::Turn;
@@ -140,7 +140,8 @@ impl Reactor {
         let has_parked = self.flash.has_parked();
         if has_parked {
             for ready in &mut ready {
-                self.lend_fetched(&mut ready.connection);
+                self.flash
+                    .lend_fetched(&mut self.executor, &mut ready.connection);
             }
         }
         let mut turns = for_another_lifetime(std::mem::take(&mut self.recycled.turns));
@@ -170,7 +171,7 @@ impl Reactor {
         executed.extend(turns.iter().map(|turn| turn.executed));
         self.recycled.turns = for_another_lifetime(turns);
         if has_parked {
-            self.forget_fetched();
+            self.flash.forget_fetched(&mut self.executor);
         }
         for (ready, executed) in ready.drain(..).zip(&executed) {
             self.finish(ready, *executed);
@@ -205,7 +206,10 @@ impl Reactor {
             | Verdict::Cold
             | Verdict::Blocked => {}
         }
-        let kept = self.take_back(&mut connection, executed);
+        let here = self.thread.here();
+        let kept = self
+            .flash
+            .take_back(here, &mut connection, executed, &mut self.executor);
         connection.note_replies(replies_from);
         self.hold(token, &mut connection, replies_from);
         let whole = executed >= requests.len();
@@ -261,7 +265,7 @@ impl Reactor {
             Verdict::Cold => {
                 self.park(token, connection, kept);
                 if !was_corked {
-                    self.cork(token, connection);
+                    self.flash.cork(self.thread.here(), token, connection);
                 }
                 connection.waits_for
             }
@@ -281,6 +285,18 @@ impl Reactor {
                 WaitsFor::Turn
             }
         }
+    }
+
+    /// Its requests met entries on flash, and wait for these.
+    pub(super) fn park(
+        &mut self,
+        token: Token,
+        connection: &mut Connection,
+        kept: Option<Vec<FetchedEntry>>,
+    ) {
+        let (here, connections) = (self.thread.here(), &mut self.connections);
+        self.flash
+            .park(here, token, connection, kept, connections, &self.watch);
     }
 
     /// The executor stopped early: the rest is parsed again from its beginning.
