@@ -2,7 +2,7 @@
 //! commands.
 
 use super::backlog::Backlog;
-use super::hold::HeldReplies;
+use super::held::HeldReplies;
 use super::native::Native;
 use super::parked::Parked;
 use super::tls::Tls;

@@ -1,10 +1,9 @@
-//! Effects of requests on other clients: their release when the replies leave, and the delivery of
-//! messages to the clients of this thread.
+//! Effects of requests on other clients: the delivery of messages to the clients of this thread.
 //!
 //! **Invariants**
 //! - D1: effects are released when their turn's replies may be sent, and in the order of these
 //!   releases (effects::E1). If the connection is closed before, they wait in
-//!   `HeldConnections::orphans`.
+//!   `Holds::orphans`.
 //! - D2: a client whose effects make a mailbox crowded is not read from before the mailbox is not
 //!   crowded any more (registry::P3).
 //! - D3: a message is appended to the output of its client, behind whole replies. The outputs are
@@ -25,8 +24,7 @@ use super::connection::{Connection, WaitsFor};
 use super::connections::Token;
 use super::round::resp_connection;
 use duramen_config::seldom;
-use duramen_redis::pubsub::{self, Encoded};
-use duramen_redis::reply::Effects;
+use duramen_redis::pubsub::Encoded;
 use duramen_redis::threads::{Kind, Lost, Message, Publication};
 use rustix::event::epoll::EventFlags;
 use std::collections::BTreeSet;
@@ -53,24 +51,6 @@ fn runs(publications: &[Arc<Publication>]) -> impl Iterator<Item = &[Arc<Publica
 }
 
 impl Reactor {
-    /// Releases the effects of the turn whose replies begin at `from` in the connection's output.
-    #[inline]
-    pub(super) fn release(&mut self, connection: &mut Connection, effects: Effects, from: usize) {
-        if effects.is_empty() {
-            return;
-        }
-        let out = Some((&mut connection.output, from));
-        pubsub::release(effects, self.thread.shared(), self.thread.number(), out);
-        self.posts_own = true;
-        connection.crowds = true;
-    }
-
-    /// As [`release`](Self::release), for a connection that is closed.
-    pub(super) fn release_orphan(&mut self, effects: Effects) {
-        pubsub::release(effects, self.thread.shared(), self.thread.number(), None);
-        self.posts_own = true;
-    }
-
     /// Whether the connection must not run requests now (D2); it is paused then.
     pub(super) fn pause_crowding(&mut self, token: Token, connection: &mut Connection) -> bool {
         if !connection.crowds {
@@ -87,7 +67,7 @@ impl Reactor {
 
     /// After a round: takes the messages that this thread has posted to itself.
     pub(super) fn take_own_messages(&mut self) {
-        if std::mem::take(&mut self.posts_own) {
+        if self.releases.take_posted() {
             let mut messages = std::mem::take(&mut self.messages);
             self.me().mailbox.take_own(&mut messages);
             self.handle_messages(messages);
@@ -319,7 +299,7 @@ impl Reactor {
                     match self.token_of(client) {
                         Some(token) if self.native.about_to_run(token).is_some() => {
                             self.me().mailbox.post_own(Message::Close { client });
-                            self.posts_own = true;
+                            self.releases.note_posted();
                         }
                         Some(token) => self.close(token),
                         None => {}

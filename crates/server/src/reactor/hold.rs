@@ -14,7 +14,7 @@
 //! - I2: a held connection is not received from; it holds at most one turn. Epoll continues to
 //!   watch it for input until some arrives: most clients send nothing before they have their reply,
 //!   and that saves two system calls.
-//! - I3: every held connection is in [`HeldConnections::tokens`] and is checked after every commit;
+//! - I3: every held connection is in [`Holds::tokens`] and is checked after every commit;
 //!   none is forgotten while the thread sleeps (`threads::commits`).
 //! - I4: if the log fails, held replies become errors, because their content may not be true. But
 //!   the log of a cluster's member fails only when its life is over: then the connection is closed,
@@ -41,33 +41,15 @@
 
 use super::connection::{Connection, WaitsFor};
 use super::connections::Token;
-use super::{Reactor, Timespec, ZERO};
+use super::held::HeldReplies;
+use super::here::Here;
+use super::release::Releases;
 use duramen_base::ids::Level;
-use duramen_config::{clock, seldom};
+use duramen_config::seldom;
 use duramen_redis::figures::Event;
 use duramen_redis::reply::{Effects, State as WaitState, Wait};
 use duramen_wire::resp::{Encoder, Protocol, ReplySkipper};
-use std::sync::Arc;
 use std::time::Duration;
-
-/// Held replies of one turn.
-pub(super) struct HeldReplies {
-    /// The start of the replies in the connection's output, and their length. Bytes after them were
-    /// pushed later.
-    pub(super) from: usize,
-    bytes: usize,
-    wait: Wait,
-    effects: Effects,
-    since_ms: u64,
-    /// The time at which they become errors (I6), in milliseconds of the server's clock; 0 = never.
-    deadline_ms: u64,
-}
-
-impl HeldReplies {
-    fn is_late(&self, now_ms: u64) -> bool {
-        self.deadline_ms > 0 && now_ms >= self.deadline_ms
-    }
-}
 
 /// Maximum wait of a connection's replies after others of its replies were given up, until some are
 /// acknowledged again.
@@ -83,15 +65,25 @@ const GIVEN_UP_LOOK_MS: u64 = 1_000;
 /// hangs.
 const ORPHAN_BYTES_MAX: usize = 64 << 20;
 
+/// The state of a connection whose held replies were checked.
+pub(super) enum Checked {
+    /// It holds none.
+    Free,
+    /// They still wait.
+    Held,
+    /// They may be sent, perhaps replaced by errors.
+    Released,
+}
+
 /// The held connections of a thread.
 #[derive(Default)]
-pub(super) struct HeldConnections {
+pub(super) struct Holds {
     tokens: Vec<Token>,
     /// Number of connections whose last turn waited for the disk.
-    pub(super) writers: usize,
+    writers: usize,
     /// Requests of native clients wait for the log, and must be finished even if their connections
     /// are gone.
-    pub(super) unfinished: bool,
+    unfinished: bool,
     /// Replies of closed connections whose effects wait (I7).
     orphans: Vec<HeldReplies>,
     /// The first reply that was given up, and since when it had waited: until that wait is over, no
@@ -118,7 +110,7 @@ fn earlier(a_ms: u64, b_ms: u64) -> u64 {
     }
 }
 
-impl HeldConnections {
+impl Holds {
     /// A group has run: the result of the last check of the right to answer is from before.
     pub(super) fn group_ran(&mut self) {
         self.may_reply = None;
@@ -143,36 +135,59 @@ impl HeldConnections {
         let waits = !self.tokens.is_empty() || !self.orphans.is_empty() || self.given_up.is_some();
         (self.deadline_ms > 0 && waits).then_some(self.deadline_ms)
     }
-}
 
-impl Reactor {
+    /// Requests of native clients wait for the log, and must be finished even if their connections
+    /// are gone.
+    pub(super) fn note_unfinished(&mut self, unfinished: bool) {
+        self.unfinished = unfinished;
+    }
+
+    /// A connection is being closed.
+    pub(super) fn ends(&mut self, connection: &Connection) {
+        self.writers -= usize::from(connection.writes);
+    }
+
     /// Holds the replies that the last turn appended from `from` on, if they must wait. To be
     /// called when the connection is out of its slot, before anything is sent.
-    pub(super) fn hold(&mut self, token: Token, connection: &mut Connection, from: usize) {
-        let writes = self.hold_turn(token, connection, from) > Level::Memory;
-        self.holds.writers -= usize::from(connection.writes);
-        self.holds.writers += usize::from(writes);
+    pub(super) fn hold(
+        &mut self,
+        here: Here<'_>,
+        token: Token,
+        connection: &mut Connection,
+        from: usize,
+        releases: &mut Releases,
+    ) {
+        let writes = self.hold_turn(here, token, connection, from, releases) > Level::Memory;
+        self.writers -= usize::from(connection.writes);
+        self.writers += usize::from(writes);
         connection.writes = writes;
     }
 
     /// The level that the turn waits for.
-    fn hold_turn(&mut self, token: Token, connection: &mut Connection, from: usize) -> Level {
+    fn hold_turn(
+        &mut self,
+        here: Here<'_>,
+        token: Token,
+        connection: &mut Connection,
+        from: usize,
+        releases: &mut Releases,
+    ) -> Level {
         let wait = connection.client.take_wait();
         let effects = connection.client.take_effects(from);
         let bytes = connection.output.len() - from;
         let is_quiet = bytes == 0 && effects.is_empty() && !wait.has_own_end();
-        if is_quiet || wait.is_none() || wait.is_durable() && self.may_reply() {
+        if is_quiet || wait.is_none() || wait.is_durable() && self.may_reply(here) {
             connection.mode = connection.client.mode();
-            self.release(connection, effects, from);
+            releases.release(here, connection, effects, from);
             if is_quiet {
                 connection.client.keep_wait(wait); // I8
             }
             return Level::Memory;
         }
         // A failed disk is noticed at the next check.
-        let state = self.state_of(&wait, None);
+        let state = self.state_of(here, &wait, None);
         let level = wait.level();
-        let deadline_ms = self.reply_deadline_ms(connection, &wait);
+        let deadline_ms = reply_deadline_ms(here, connection, &wait);
         let has_own_end = wait.has_own_end();
         debug_assert!(connection.held.is_none(), "a held connection runs nothing");
         connection.held = Some(HeldReplies {
@@ -180,264 +195,189 @@ impl Reactor {
             bytes,
             wait,
             effects,
-            since_ms: self.thread.now_ms(),
+            since_ms: here.now_ms,
             deadline_ms,
         });
         let WaitState::Waiting {
             deadline_ms: ends_ms,
         } = state
         else {
-            self.finish_hold(connection, state);
+            finish(here, connection, state, releases);
             return Level::Memory;
         };
-        self.holds.look_until(ends_ms);
-        self.holds.look_until(deadline_ms);
+        self.look_until(ends_ms);
+        self.look_until(deadline_ms);
         connection.client.note_blocked(has_own_end);
-        let since_ms = &self.me().counters.held_since_ms;
+        let since_ms = &here.thread.counters.held_since_ms;
         if since_ms.get() == 0 && !has_own_end {
-            since_ms.set(self.thread.now_ms());
+            since_ms.set(here.now_ms);
         }
-        self.holds.tokens.push(token);
+        self.tokens.push(token);
         if level > Level::Memory {
-            self.holds.demand = self.holds.demand.max(Some(level));
+            self.demand = self.demand.max(Some(level));
         }
         level
     }
 
-    /// The time at which replies held from now on become errors (I6); 0 = never.
-    fn reply_deadline_ms(&mut self, connection: &Connection, wait: &Wait) -> u64 {
-        let timeout_ms = self.thread.here().config.reply_timeout_s * 1_000;
-        let is_member = self.thread.shared().membership().is_some();
-        if !is_member || timeout_ms == 0 || connection.native.is_some() || wait.has_own_end() {
-            return 0;
-        }
-        // Otherwise each later request of a pipeline would wait as long again.
-        let patience_ms = if connection.gave_up {
-            AFTER_MS
-        } else {
-            timeout_ms
-        };
-        self.thread.now_ms() + patience_ms.min(timeout_ms)
-    }
-
     /// Whether a member of a cluster may answer the requests that have run so far (I5). Reads the
     /// clock once per group.
-    fn may_reply(&mut self) -> bool {
-        if let Some(known) = self.holds.may_reply {
+    fn may_reply(&mut self, here: Here<'_>) -> bool {
+        if let Some(known) = self.may_reply {
             return known;
         }
-        let member = self.thread.shared().membership();
+        let member = here.shared.membership();
         let may = member.is_none_or(|member| member.may_reply());
-        self.holds.may_reply = Some(may);
+        self.may_reply = Some(may);
         may
     }
 
-    fn state_of(&mut self, wait: &Wait, failure: Option<&str>) -> WaitState {
-        if wait.is_leased() && !self.may_reply() {
+    fn state_of(&mut self, here: Here<'_>, wait: &Wait, failure: Option<&str>) -> WaitState {
+        if wait.is_leased() && !self.may_reply(here) {
             return WaitState::Waiting {
-                deadline_ms: self.thread.now_ms() + LEASE_LOOK_MS,
+                deadline_ms: here.now_ms + LEASE_LOOK_MS,
             };
         }
-        match self.thread.shared().durability() {
+        match here.shared.durability() {
             Some(durability) => wait.state(
                 |position| durability.log().reached(position),
                 failure,
-                self.thread.now_ms(),
+                here.now_ms,
             ),
             // Memory only: there is no log to wait for.
-            None if wait.has_own_end() => {
-                wait.state(|_| Level::Synced, failure, self.thread.now_ms())
-            }
+            None if wait.has_own_end() => wait.state(|_| Level::Synced, failure, here.now_ms),
             None => WaitState::Over,
         }
     }
 
-    /// After each round: starts a commit for the held replies, and releases the replies that are
-    /// durable now. Returns the level of a commit that this thread is to make.
-    pub(super) fn tend_held(&mut self) -> Option<Level> {
-        if self.holds.is_empty() {
-            return None;
+    /// After each round: whether the held replies are to be checked.
+    pub(super) fn is_due(&self, here: Here<'_>) -> bool {
+        let late = self.deadline_ms > 0 && here.now_ms >= self.deadline_ms;
+        late || here.thread.commits.count() != self.seen
+    }
+
+    /// Whether all of so many connections wait for the disk.
+    pub(super) fn all_write(&self, connections: usize) -> bool {
+        connections == self.writers
+    }
+
+    /// Starts the commit that held replies wait for: returns its level if this thread is to make it
+    /// (`may_commit`).
+    pub(super) fn next_commit(&mut self, here: Here<'_>, may_commit: bool) -> Option<Level> {
+        if !may_commit {
+            self.demand_commit(here);
         }
-        let late = self.holds.deadline_ms > 0 && self.thread.now_ms() >= self.holds.deadline_ms;
-        if late || self.me().commits.count() != self.holds.seen {
-            self.release_held();
-        }
-        let level = self.holds.demand?;
-        let all_write = self.connections.len() == self.holds.writers && !self.flash.is_busy();
-        if all_write && self.standby.may_commit(self.thread.now_ms()) {
-            return Some(level);
-        }
-        self.demand_commit();
-        None
+        self.demand
     }
 
     /// Requests the commit that held replies wait for from the log writer's thread.
-    pub(super) fn demand_commit(&mut self) {
-        if let Some(level) = self.holds.demand.take()
-            && let Some(durability) = self.thread.shared().durability()
+    pub(super) fn demand_commit(&mut self, here: Here<'_>) {
+        if let Some(level) = self.demand.take()
+            && let Some(durability) = here.shared.durability()
         {
             durability.log().demand(level);
         }
     }
 
-    /// Commits on this thread, and releases the replies that are durable then. None: the disk
-    /// answered late, and another thread serves the clients.
-    pub(super) fn commit_here(self: Box<Self>, level: Level) -> Option<Box<Self>> {
-        let Some(durability) = self.thread.shared().durability().cloned() else {
-            return Some(self);
-        };
-        let standby = Arc::clone(&self.standby);
-        let ticket = match standby.put_aside(self) {
-            Ok(ticket) => ticket,
-            Err(mut reactor) => {
-                reactor.demand_commit();
-                return Some(reactor);
-            }
-        };
-        let began_ms = clock::coarse_ms();
-        let has_committed = durability.log().try_commit_here(level);
-        let now_ms = clock::coarse_ms();
-        standby.note_commit(now_ms, now_ms - began_ms);
-        let mut reactor = standby.take_back(&ticket)?;
-        // Otherwise another thread commits now, and wakes this thread to try again.
-        if has_committed {
-            reactor.holds.demand = None;
-            reactor.release_held();
-        }
-        Some(reactor)
-    }
-
-    /// A held connection sent more: from now on epoll does not report it.
-    pub(super) fn mute(&mut self, token: Token, mut connection: Box<Connection>) {
-        self.watch_exactly(token, &mut connection);
-        self.connections.put(token, connection);
+    /// This thread has made the commit.
+    pub(super) fn has_committed(&mut self) {
+        self.demand = None;
     }
 
     /// Before the thread sleeps: whether it may (I3). If not, there are replies to be released now.
-    pub(super) fn may_sleep(&self) -> bool {
-        self.holds.is_empty() || self.me().commits.may_sleep(self.holds.seen)
+    pub(super) fn may_sleep(&self, here: Here<'_>) -> bool {
+        self.is_empty() || here.thread.commits.may_sleep(self.seen)
     }
 
     /// Whether there was a commit since the held connections were checked.
     #[inline]
-    pub(super) fn may_release(&self) -> bool {
-        !self.holds.is_empty() && self.me().commits.count() != self.holds.seen
+    pub(super) fn may_release(&self, here: Here<'_>) -> bool {
+        !self.is_empty() && here.thread.commits.count() != self.seen
     }
 
-    /// As [`sleep_limit`](Self::sleep_limit); zero, if replies may be released now.
-    pub(super) fn patience(&mut self) -> Option<Timespec> {
-        if self.may_sleep() {
-            self.sleep_limit()
-        } else {
-            Some(ZERO)
-        }
-    }
-
-    fn release_held(&mut self) {
+    /// A check of all held replies begins: returns their connections, and why the log fails.
+    pub(super) fn begin_check(&mut self, here: Here<'_>) -> (Vec<Token>, Option<String>) {
         // Read before the check: a commit during the check causes another one.
-        self.holds.seen = self.me().commits.count();
-        self.holds.deadline_ms = 0;
-        self.holds.oldest_ms = 0;
-        self.holds.may_reply = None;
-        let alone = self.thread.shared().membership().is_none();
-        let durability = self.thread.shared().durability().filter(|_| alone);
+        self.seen = here.thread.commits.count();
+        self.deadline_ms = 0;
+        self.oldest_ms = 0;
+        self.may_reply = None;
+        let alone = here.shared.membership().is_none();
+        let durability = here.shared.durability().filter(|_| alone);
         let failure = durability.and_then(|durability| durability.failure());
-        self.thread
-            .shared()
-            .commands
-            .note_failed_log(failure.is_some());
-        let mut tokens = std::mem::take(&mut self.holds.tokens);
-        tokens.retain(|token| self.still_held(*token, failure.as_deref()));
-        self.release_orphans(failure.as_deref());
-        self.look_at_given_up(failure.as_deref());
-        // Releasing runs no request, so no token was added meanwhile.
-        assert!(self.holds.tokens.is_empty());
-        self.holds.tokens = tokens;
-        self.me().counters.held_since_ms.set(self.holds.oldest_ms);
-        self.settle_native();
+        here.shared.commands.note_failed_log(failure.is_some());
+        (std::mem::take(&mut self.tokens), failure)
     }
 
-    fn still_held(&mut self, token: Token, failure: Option<&str>) -> bool {
-        let Some(mut connection) = self.connections.take(token) else {
-            return false; // It was closed meanwhile.
-        };
+    /// Checks a connection that is out of its slot.
+    pub(super) fn check(
+        &mut self,
+        here: Here<'_>,
+        connection: &mut Connection,
+        failure: Option<&str>,
+        releases: &mut Releases,
+    ) -> Checked {
         let Some(held) = &connection.held else {
-            self.connections.put(token, connection);
-            return false;
+            return Checked::Free;
         };
-        let mut state = self.state_of(&held.wait, failure);
+        let mut state = self.state_of(here, &held.wait, failure);
         if let WaitState::Waiting { deadline_ms } = state {
-            if !held.is_late(self.thread.now_ms()) {
-                self.holds.look_until(deadline_ms);
-                self.holds.look_until(held.deadline_ms);
+            if !held.is_late(here.now_ms) {
+                self.look_until(deadline_ms);
+                self.look_until(held.deadline_ms);
                 if !held.wait.has_own_end() {
-                    self.holds.oldest_ms = earlier(self.holds.oldest_ms, held.since_ms);
+                    self.oldest_ms = earlier(self.oldest_ms, held.since_ms);
                 }
-                self.connections.put(token, connection);
-                return true;
+                return Checked::Held;
             }
             let first = (held.since_ms, held.wait.of_data());
-            self.holds.given_up.get_or_insert(first);
-            state = self.give_up(held.since_ms);
+            self.given_up.get_or_insert(first);
+            state = self.give_up(here, held.since_ms);
             connection.gave_up = true;
         } else {
             connection.gave_up = false;
         }
-        self.note_long_hold(&connection);
-        self.finish_hold(&mut connection, state);
-        connection.taken_at_ms = self.thread.now_ms();
-        if !self.send(&mut connection) {
-            self.close_taken(token, connection);
-            return false;
-        }
-        if connection.waits_for == WaitsFor::Turn {
-            self.connections.continue_soon(token);
-        } else if connection.waits_for == WaitsFor::Input && !connection.closing {
-            self.pause_crowding(token, &mut connection);
-        }
-        self.settle(token, connection);
-        false
+        note_long_hold(here, connection);
+        finish(here, connection, state, releases);
+        connection.taken_at_ms = here.now_ms;
+        Checked::Released
     }
-}
 
-impl Reactor {
-    /// Records a wait for the log that has ended, if it was as long as `LATENCY` wants to know.
-    fn note_long_hold(&mut self, connection: &Connection) {
-        let from_ms = self.thread.here().config.slow.event_ms;
-        let Some(held) = connection.held.as_ref().filter(|_| from_ms > 0) else {
-            return;
-        };
-        let waited_ms = self.thread.now_ms().saturating_sub(held.since_ms);
-        if waited_ms < from_ms || held.wait.has_own_end() {
-            return;
-        }
-        let event = match held.wait.level() {
-            Level::Synced => Event::LogSync,
-            Level::Buffered => Event::LogWrite,
-            Level::Memory => return,
-        };
-        let waited = Duration::from_millis(waited_ms);
-        self.thread.shared().latency.add(event, waited);
+    /// All were checked; `tokens` still wait.
+    pub(super) fn end_check(
+        &mut self,
+        here: Here<'_>,
+        tokens: Vec<Token>,
+        failure: Option<&str>,
+        releases: &mut Releases,
+    ) {
+        self.release_orphans(here, failure, releases);
+        self.look_at_given_up(here, failure);
+        // Releasing runs no request, so no token was added meanwhile.
+        assert!(self.tokens.is_empty());
+        self.tokens = tokens;
+        here.thread.counters.held_since_ms.set(self.oldest_ms);
     }
 
     /// Looks whether the first reply that was given up would be released now (I9).
-    fn look_at_given_up(&mut self, failure: Option<&str>) {
-        let Some((since_ms, wait)) = self.holds.given_up.take() else {
+    fn look_at_given_up(&mut self, here: Here<'_>, failure: Option<&str>) {
+        let Some((since_ms, wait)) = self.given_up.take() else {
             return;
         };
-        if matches!(self.state_of(&wait, failure), WaitState::Waiting { .. }) {
-            self.holds
-                .look_until(self.thread.now_ms() + GIVEN_UP_LOOK_MS);
-            self.holds.oldest_ms = earlier(self.holds.oldest_ms, since_ms);
-            self.holds.given_up = Some((since_ms, wait));
+        if matches!(
+            self.state_of(here, &wait, failure),
+            WaitState::Waiting { .. }
+        ) {
+            self.look_until(here.now_ms + GIVEN_UP_LOOK_MS);
+            self.oldest_ms = earlier(self.oldest_ms, since_ms);
+            self.given_up = Some((since_ms, wait));
         }
     }
 
     /// Gives up replies that have waited for `reply-timeout` (I6).
-    fn give_up(&mut self, since_ms: u64) -> WaitState {
-        let waited_s = (self.thread.now_ms() - since_ms) / 1_000;
-        self.me().counters.replies_given_up.add(1);
-        let cause = match self.may_reply() {
+    fn give_up(&mut self, here: Here<'_>, since_ms: u64) -> WaitState {
+        let waited_s = (here.now_ms - since_ms) / 1_000;
+        here.thread.counters.replies_given_up.add(1);
+        let cause = match self.may_reply(here) {
             true => "too few backups acknowledge",
             false => "the lease of a backup is not renewed",
         };
@@ -446,46 +386,37 @@ impl Reactor {
             waited_s,
             "requests are not acknowledged in time: {cause}"
         );
-        let member = self.thread.shared().membership();
+        let member = here.shared.membership();
         let remedy = member.and_then(|member| member.waits_for());
         let remedy = remedy.unwrap_or_else(|| "see `duramen status`".to_owned());
         WaitState::Failed(format!(
             "NOREPLICAS no acknowledgement of this member's backups for {waited_s} s: it is not known whether the effect of this request will last; {remedy}"
         ))
     }
-}
-
-impl Reactor {
-    /// The wait is over: the replies, possibly replaced, may be sent, and their effects take place.
-    fn finish_hold(&mut self, connection: &mut Connection, state: WaitState) {
-        let Some(held) = connection.held.take() else {
-            return;
-        };
-        let (from, is_failed) = (held.from, matches!(state, WaitState::Failed(_)));
-        let effects = connection.finish_hold(held, state);
-        if !is_failed {
-            self.release(connection, effects, from);
-        }
-    }
 
     /// The connection is closed: keeps its effects until their wait is over.
-    pub(super) fn orphan(&mut self, connection: &mut Connection) {
+    pub(super) fn orphan(
+        &mut self,
+        here: Here<'_>,
+        connection: &mut Connection,
+        releases: &mut Releases,
+    ) {
         let held = connection.held.take().unwrap_or_else(|| HeldReplies {
             from: 0,
             bytes: 0,
             wait: connection.client.take_wait(),
             effects: connection.client.take_effects(0),
-            since_ms: self.thread.now_ms(),
+            since_ms: here.now_ms,
             deadline_ms: 0,
         });
         if held.effects.is_empty() {
             return;
         }
         let (level, bytes) = (held.wait.level(), held.effects.bytes());
-        let Some(held) = self.still_orphan(held, None) else {
+        let Some(held) = self.still_orphan(here, held, None, releases) else {
             return;
         };
-        let counters = &self.me().counters;
+        let counters = &here.thread.counters;
         if !has_room_for_orphan(counters.orphan_bytes.get(), bytes) {
             counters.effects_dropped.add(held.effects.len() as u64);
             seldom!(
@@ -496,34 +427,89 @@ impl Reactor {
             return;
         }
         counters.orphan_bytes.add(bytes as u64);
-        self.holds.orphans.push(held);
+        self.orphans.push(held);
         if level > Level::Memory {
-            self.holds.demand = self.holds.demand.max(Some(level));
+            self.demand = self.demand.max(Some(level));
         }
     }
 
-    fn release_orphans(&mut self, failure: Option<&str>) {
-        for held in std::mem::take(&mut self.holds.orphans) {
+    fn release_orphans(&mut self, here: Here<'_>, failure: Option<&str>, releases: &mut Releases) {
+        for held in std::mem::take(&mut self.orphans) {
             let bytes = held.effects.bytes() as u64;
-            match self.still_orphan(held, failure) {
-                Some(held) => self.holds.orphans.push(held),
-                None => self.me().counters.orphan_bytes.add(bytes.wrapping_neg()),
+            match self.still_orphan(here, held, failure, releases) {
+                Some(held) => self.orphans.push(held),
+                None => here.thread.counters.orphan_bytes.add(bytes.wrapping_neg()),
             }
         }
     }
 
     /// Releases or drops the effects of a closed connection, unless they wait.
-    fn still_orphan(&mut self, held: HeldReplies, failure: Option<&str>) -> Option<HeldReplies> {
-        match self.state_of(&held.wait, failure) {
-            WaitState::Waiting { deadline_ms } if !held.is_late(self.thread.now_ms()) => {
-                self.holds.look_until(deadline_ms);
-                self.holds.look_until(held.deadline_ms);
+    fn still_orphan(
+        &mut self,
+        here: Here<'_>,
+        held: HeldReplies,
+        failure: Option<&str>,
+        releases: &mut Releases,
+    ) -> Option<HeldReplies> {
+        match self.state_of(here, &held.wait, failure) {
+            WaitState::Waiting { deadline_ms } if !held.is_late(here.now_ms) => {
+                self.look_until(deadline_ms);
+                self.look_until(held.deadline_ms);
                 return Some(held);
             }
             WaitState::Waiting { .. } | WaitState::Failed(_) => {}
-            WaitState::Over | WaitState::Instead { .. } => self.release_orphan(held.effects),
+            WaitState::Over | WaitState::Instead { .. } => {
+                releases.release_orphan(here, held.effects);
+            }
         }
         None
+    }
+}
+
+/// The time at which replies held from now on become errors (I6); 0 = never.
+fn reply_deadline_ms(here: Here<'_>, connection: &Connection, wait: &Wait) -> u64 {
+    let timeout_ms = here.config.reply_timeout_s * 1_000;
+    let is_member = here.shared.membership().is_some();
+    if !is_member || timeout_ms == 0 || connection.native.is_some() || wait.has_own_end() {
+        return 0;
+    }
+    // Otherwise each later request of a pipeline would wait as long again.
+    let patience_ms = if connection.gave_up {
+        AFTER_MS
+    } else {
+        timeout_ms
+    };
+    here.now_ms + patience_ms.min(timeout_ms)
+}
+
+/// Records a wait for the log that has ended, if it was as long as `LATENCY` wants to know.
+fn note_long_hold(here: Here<'_>, connection: &Connection) {
+    let from_ms = here.config.slow.event_ms;
+    let Some(held) = connection.held.as_ref().filter(|_| from_ms > 0) else {
+        return;
+    };
+    let waited_ms = here.now_ms.saturating_sub(held.since_ms);
+    if waited_ms < from_ms || held.wait.has_own_end() {
+        return;
+    }
+    let event = match held.wait.level() {
+        Level::Synced => Event::LogSync,
+        Level::Buffered => Event::LogWrite,
+        Level::Memory => return,
+    };
+    let waited = Duration::from_millis(waited_ms);
+    here.shared.latency.add(event, waited);
+}
+
+/// The wait is over: the replies, possibly replaced, may be sent, and their effects take place.
+fn finish(here: Here<'_>, connection: &mut Connection, state: WaitState, releases: &mut Releases) {
+    let Some(held) = connection.held.take() else {
+        return;
+    };
+    let (from, is_failed) = (held.from, matches!(state, WaitState::Failed(_)));
+    let effects = connection.finish_hold(held, state);
+    if !is_failed {
+        releases.release(here, connection, effects, from);
     }
 }
 

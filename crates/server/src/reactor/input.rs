@@ -191,6 +191,12 @@ impl Reactor {
         }
     }
 
+    /// Nothing more is received from a connection now: epoll does not report it.
+    pub(super) fn mute(&mut self, token: Token, mut connection: Box<Connection>) {
+        self.watch_exactly(token, &mut connection);
+        self.connections.put(token, connection);
+    }
+
     pub(super) fn note_received(&self, connection: &Connection, bytes: usize) {
         self.me().counters.net_input_bytes.add(bytes as u64);
         let record = &connection.record;

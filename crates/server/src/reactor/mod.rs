@@ -21,10 +21,12 @@
 
 mod accept;
 mod backlog;
+mod commit;
 mod connection;
 mod connections;
 mod effects;
 mod flash;
+mod held;
 mod here;
 mod hold;
 mod input;
@@ -34,6 +36,7 @@ mod local;
 mod native;
 mod output;
 mod parked;
+mod release;
 mod round;
 mod standby;
 mod stop;
@@ -54,12 +57,13 @@ use duramen_redis::state::Verdict;
 use duramen_redis::threads::{Message, Running, Stop};
 use flash::FlashReads;
 use here::Thread;
-use hold::HeldConnections;
+use hold::Holds;
 use input::InputBuffer;
 use key_waits::KeyWaits;
 pub(crate) use listener::{Listeners, bind};
 use local::{LOOKS_AT_SOCKETS, ROUNDS_OF_RINGS};
 use output::BufferPool;
+use release::Releases;
 use round::{Ready, Recycled};
 use rustix::event::epoll;
 use rustix::time::Timespec;
@@ -111,14 +115,13 @@ pub(crate) struct Reactor {
     /// Connections that `CLIENT PAUSE` holds back.
     paused: Vec<Token>,
     /// Connections whose replies wait for the log.
-    holds: HeldConnections,
+    holds: Holds,
+    releases: Releases,
     /// Connections whose requests wait for flash.
     flash: FlashReads,
     /// Connections whose requests wait for elements.
     key_waits: KeyWaits,
     messages: Vec<Message>,
-    /// The thread may have posted messages to its own mailbox in this round.
-    posts_own: bool,
     /// The generation of the users for which the rights of subscribers were last checked.
     rights_seen: u64,
     /// The generation of the member's view at which tracking clients last lost all keys.
@@ -175,11 +178,11 @@ impl Reactor {
             awake: Vec::new(),
             looks: 0,
             paused: Vec::new(),
-            holds: HeldConnections::default(),
+            holds: Holds::default(),
+            releases: Releases::default(),
             flash: FlashReads::default(),
             key_waits: KeyWaits::default(),
             messages: Vec::new(),
-            posts_own: false,
             rights_seen: 0,
             tablets_seen: 0,
             tracking_tended_ms: 0,
@@ -351,7 +354,7 @@ impl Reactor {
             return;
         }
         // After the last look at its mailbox the thread may have posted to itself, with no signal.
-        if self.connections.soon() > 0 || self.posts_own {
+        if self.connections.soon() > 0 || self.releases.has_posted() {
             return self.poll_events(events, Some(ZERO));
         }
         if self.has_ready() {
@@ -431,7 +434,7 @@ impl Reactor {
             before = waited;
             let found = !events.is_empty()
                 || self.has_ready()
-                || self.may_release()
+                || self.holds.may_release(self.thread.here())
                 || self.flash.has_come();
             if found || waited.as_micros() as u64 >= spin_us {
                 self.me().counters.spin_ns.add(waited.as_nanos() as u64);
@@ -547,10 +550,11 @@ impl Reactor {
         self.end_key_wait(token, &mut connection);
         self.executor.end_subscriptions(&mut connection.client);
         self.executor.end_tracking(&mut connection.client);
-        self.orphan(&mut connection);
+        self.holds
+            .orphan(self.thread.here(), &mut connection, &mut self.releases);
         self.watch.ends(&connection);
         self.account(&connection, 0, 0);
-        self.holds.writers -= usize::from(connection.writes);
+        self.holds.ends(&connection);
         let memory = connection.memory().max(connection.memory);
         self.buffers.freed.add(memory + size_of::<Connection>());
         self.connections.release(token);

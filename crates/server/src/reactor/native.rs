@@ -275,6 +275,7 @@ impl Reactor {
             .durability()
             .map(|durability| &**durability);
         self.native.executor.settle(durability);
-        self.holds.unfinished = self.native.executor.is_waiting();
+        let is_waiting = self.native.executor.is_waiting();
+        self.holds.note_unfinished(is_waiting);
     }
 }

@@ -251,6 +251,13 @@ impl Reactor {
         self.settle(token, connection);
     }
 
+    /// Holds the replies that the last turn appended from `from` on, if they must wait.
+    #[inline]
+    pub(super) fn hold(&mut self, token: Token, connection: &mut Connection, from: usize) {
+        let (here, releases) = (self.thread.here(), &mut self.releases);
+        self.holds.hold(here, token, connection, from, releases);
+    }
+
     /// The event for which a connection waits that has requests which did not run. `kept`: entries
     /// that were read from flash for it, and not used.
     #[inline]

@@ -4,7 +4,7 @@
 use super::connection::WaitsFor;
 use super::connections::Token;
 use super::input::BEHIND_MS;
-use super::{Reactor, Timespec};
+use super::{Reactor, Timespec, ZERO};
 use duramen_config::{clock, seldom};
 use duramen_redis::figures::Event;
 use std::time::{Duration, Instant};
@@ -27,8 +27,16 @@ impl Reactor {
             || self.has_handshakes
     }
 
+    /// As [`sleep_limit`](Self::sleep_limit); zero, if replies may be released now.
+    pub(super) fn patience(&mut self) -> Option<Timespec> {
+        match self.holds.may_sleep(self.thread.here()) {
+            true => self.sleep_limit(),
+            false => Some(ZERO),
+        }
+    }
+
     /// Longest time to sleep in the kernel; None = until an event.
-    pub(super) fn sleep_limit(&mut self) -> Option<Timespec> {
+    fn sleep_limit(&mut self) -> Option<Timespec> {
         let mut limit: Option<Duration> = None;
         let mut at_most = |duration: Duration| {
             limit = Some(limit.map_or(duration, |limit| limit.min(duration)));
