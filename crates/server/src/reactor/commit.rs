@@ -88,7 +88,8 @@ impl Reactor {
         if connection.waits_for == WaitsFor::Turn {
             self.connections.continue_soon(token);
         } else if connection.waits_for == WaitsFor::Input && !connection.closing {
-            self.pause_crowding(token, &mut connection);
+            self.waits
+                .pause_crowding(self.thread.here(), token, &mut connection);
         }
         self.settle(token, connection);
         false

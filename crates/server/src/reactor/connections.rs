@@ -1,6 +1,7 @@
 //! The connections of a thread, in slots with small numbers, and their tokens for epoll.
 
 use super::connection::Connection;
+use super::here::Here;
 use rustix::event::epoll::EventData;
 
 /// The subject of an epoll event: a slot and its generation, or one of the reserved values at the
@@ -138,6 +139,16 @@ impl Connections {
         entry.generation = entry.generation.wrapping_add(1).max(1);
         entry.used = false;
         self.free.push(token.slot() as u32);
+    }
+
+    /// The connection of a client of this thread, if it is in its slot.
+    pub(super) fn of_client(&self, here: Here<'_>, client: u64) -> Option<Token> {
+        let record = here.thread.clients.get(client)?;
+        let token = self.token(record.slot)?;
+        let connection = self.get(token);
+        connection
+            .filter(|it| it.record.id == client)
+            .map(|_| token)
     }
 
     /// The connection has whole requests that have not run: it continues in the next round.

@@ -20,7 +20,7 @@
 //!   copy in its output; what its socket does not take is appended as in D3.
 
 use super::Reactor;
-use super::connection::{Connection, WaitsFor};
+use super::connection::Connection;
 use super::connections::Token;
 use super::round::resp_connection;
 use duramen_config::seldom;
@@ -36,8 +36,6 @@ const SENT_EARLY_BYTES: usize = 256 << 10;
 const APPENDED_BYTES_MAX: usize = 16 << 20;
 /// Bytes of messages with the same receivers that are encoded together.
 const RUN_BYTES_MAX: usize = 64 << 10;
-/// Pause of a client that has made a mailbox crowded, until it is looked at again.
-const CROWDED_PAUSE_MS: u64 = 1;
 
 /// Messages one behind the other that have the same receivers, as far as they fit into one buffer.
 fn runs(publications: &[Arc<Publication>]) -> impl Iterator<Item = &[Arc<Publication>]> {
@@ -51,20 +49,6 @@ fn runs(publications: &[Arc<Publication>]) -> impl Iterator<Item = &[Arc<Publica
 }
 
 impl Reactor {
-    /// Whether the connection must not run requests now (D2); it is paused then.
-    pub(super) fn pause_crowding(&mut self, token: Token, connection: &mut Connection) -> bool {
-        if !connection.crowds {
-            return false;
-        }
-        connection.crowds = self.thread.shared().is_crowded();
-        if connection.crowds {
-            let until_ms = self.thread.now_ms() + CROWDED_PAUSE_MS;
-            connection.waits_for = WaitsFor::Pause { until_ms };
-            self.paused.push(token);
-        }
-        connection.crowds
-    }
-
     /// After a round: takes the messages that this thread has posted to itself.
     pub(super) fn take_own_messages(&mut self) {
         if self.releases.take_posted() {
@@ -305,7 +289,11 @@ impl Reactor {
                         None => {}
                     }
                 }
-                Message::ShowAgain { client } => self.show_client_again(client),
+                Message::ShowAgain { client } => {
+                    let (here, connections) = (self.thread.here(), &mut self.connections);
+                    self.waits
+                        .show_client_again(here, client, connections, &self.executor);
+                }
                 Message::Push { client, bytes } => {
                     // RESET may have ended MONITOR since then.
                     let token = self.token_of(client).filter(|token| {
@@ -329,7 +317,8 @@ impl Reactor {
         if woken {
             self.leave_channels(); // after their last messages
             self.invalidate_left();
-            self.show_moved();
+            let (here, connections) = (self.thread.here(), &mut self.connections);
+            self.waits.show_moved(here, connections, &mut self.executor);
         }
         messages.shrink_to(super::MESSAGES_KEPT);
         self.messages = messages;

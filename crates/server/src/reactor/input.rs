@@ -26,6 +26,7 @@ use super::connection::{Connection, Parsed, RoomTurn, WaitsFor};
 use super::connections::Token;
 use super::round::{Ready, Recycled};
 use super::{GROUP_INPUT_BYTES, GROUP_REQUESTS, Reactor};
+use duramen_redis::shared::Shared;
 use duramen_wire::resp::{Consumed, Limits, ParseState, Requests, parse_requests};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
@@ -49,6 +50,10 @@ const FULL_MS: u64 = 5_000;
 /// After so many bytes the requests of one connection are parsed in its next turn. Others wait
 /// meanwhile: less than a millisecond, unless one request is that long.
 const PARSED_BYTES_MAX: usize = 128 << 10;
+/// Bytes of the request that waits for elements and of those behind it from which nothing more is
+/// received. The end of a client that has sent more is hidden behind bytes that its own system
+/// keeps.
+const BEHIND_BYTES_MAX: usize = 1 << 20;
 /// Maximum requests of one connection that run in one turn.
 pub(super) const TURN_REQUESTS_MAX: usize = 1024;
 
@@ -228,6 +233,29 @@ impl Reactor {
         }
     }
 
+    /// Receives behind a request that waits (key_waits::K3).
+    pub(super) fn receive_parked(&mut self, token: Token, mut connection: Box<Connection>) {
+        if !self.has_room_behind(&connection) {
+            return self.mute(token, connection);
+        }
+        match self.receive_more(&mut connection) {
+            Received::Bytes(_) | Received::Progress => self.settle(token, connection),
+            Received::Nothing => self.connections.put(token, connection),
+            Received::End | Received::Failed => self.close_taken(token, connection),
+        }
+    }
+
+    /// Whether more may be received from a parked connection.
+    pub(super) fn has_room_behind(&mut self, connection: &Connection) -> bool {
+        let bytes_max = self.thread.here().config.pipeline_bytes_max();
+        connection.input.len() < BEHIND_BYTES_MAX
+            && self
+                .thread
+                .shared()
+                .sum(|counters| &counters.query_buffer_bytes)
+                < bytes_max
+    }
+
     /// Receives once behind requests that wait: not all that the kernel has (R1).
     pub(super) fn receive_more(&mut self, connection: &mut Connection) -> Received {
         let before = connection.input.len();
@@ -293,7 +321,8 @@ impl Reactor {
             return self.connections.put(token, connection);
         }
         connection.waits_for = WaitsFor::Input;
-        if !connection.closing && self.pause_crowding(token, &mut connection) {
+        let here = self.thread.here();
+        if !connection.closing && self.waits.pause_crowding(here, token, &mut connection) {
             self.executor.give_up_place(&mut connection.client); // key_waits::K2
             return self.settle(token, connection);
         }
@@ -410,7 +439,7 @@ impl Reactor {
         let bytes_max = self.thread.here().config.pipeline_bytes_max();
         if !connection.client.is_authenticated() && !self.thread.shared().acl.is_open() {
             if connection.turn == RoomTurn::Waits {
-                self.end_turn(connection);
+                connection.end_turn(self.thread.shared());
             }
             return 0;
         }
@@ -438,7 +467,7 @@ impl Reactor {
             return true;
         }
         if !connection.has_unreceived() {
-            self.end_turn(connection); // it can take its replies
+            connection.end_turn(self.thread.shared()); // it can take its replies
             return false;
         }
         let has = self.thread.shared().pipeline_turn.ask(connection.record.id);
@@ -485,16 +514,7 @@ impl Reactor {
             }
         };
         if is_over {
-            self.end_turn(connection);
-        }
-    }
-
-    pub(super) fn end_turn(&self, connection: &mut Connection) {
-        if std::mem::replace(&mut connection.turn, RoomTurn::None) != RoomTurn::None {
-            self.thread
-                .shared()
-                .pipeline_turn
-                .leave(connection.record.id);
+            connection.end_turn(self.thread.shared());
         }
     }
 
@@ -611,6 +631,13 @@ fn consumed(bytes: usize, input: &[u8]) -> Consumed {
 }
 
 impl Connection {
+    /// Ends its turn, or its wait for it (R3).
+    pub(super) fn end_turn(&mut self, shared: &Shared) {
+        if std::mem::replace(&mut self.turn, RoomTurn::None) != RoomTurn::None {
+            shared.pipeline_turn.leave(self.record.id);
+        }
+    }
+
     /// Keeps requests that did not run: their parsing would take long again.
     pub(super) fn keep_parsed(
         &mut self,

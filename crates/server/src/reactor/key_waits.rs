@@ -3,12 +3,12 @@
 //!
 //! **Invariants**
 //! - K1: a parked connection (`WaitsFor::Key`) costs no work: it is in the queues of its keys
-//!   (`shared::Shared::waiters`), and in [`KeyWaits::ends`] if its wait has an end.
+//!   (`shared::Shared::waiters`), and in [`Waits::ends`] if its wait has an end.
 //! - K2: a client that is told to look, and whose requests cannot run now, gives up its place, and
 //!   so does one whose connection is closing: no other client waits for its disk, or until it takes
 //!   its replies (waiters::W3).
 //! - K3: the end of a parked client is noticed: it is received from, behind its request, as long as
-//!   there is room ([`INPUT_BYTES_MAX`]); then epoll watches for the end of its stream alone.
+//!   there is room (`input::BEHIND_BYTES_MAX`); then epoll watches for the end of its stream alone.
 //! - K4: a client that was woken by a request of its thread looks in the next round, which begins
 //!   without a system call; the round after that takes events, so a chain of clients that wake each
 //!   other keeps nobody out.
@@ -17,33 +17,30 @@
 //!   replies first. One whose request is only put off, because of reserved keys or of keys that no
 //!   server serves, is served if it sends nothing more, as by a Redis that runs a script.
 
-use super::Reactor;
 use super::connection::{Connection, WaitsFor};
-use super::connections::Token;
-use super::input::Received;
+use super::connections::{Connections, Token};
+use super::here::Here;
 use duramen_config::clock;
 use duramen_redis::command::AGAIN_MS;
+use duramen_redis::exec::Executor;
 use std::collections::BTreeSet;
 
-/// Bytes of the request that waits and of those behind it from which nothing more is received. The
-/// end of a client that has sent more is hidden behind bytes that its own system keeps.
-const INPUT_BYTES_MAX: usize = 1 << 20;
 /// Only `CLIENT PAUSE` holds requests for longer: those that are put off are shown again after
 /// `AGAIN_MS`.
 const PUT_OFF_MS_MAX: u64 = 10 * AGAIN_MS;
 
-/// The parked connections of a thread.
+/// Pause of a client that has made a mailbox crowded, until it is looked at again.
+const CROWDED_PAUSE_MS: u64 = 1;
+
+/// The parked and the paused connections of a thread.
 #[derive(Default)]
-pub(super) struct KeyWaits {
+pub(super) struct Waits {
     /// Ends of waits, in milliseconds of the server's clock.
     ends: BTreeSet<(u64, Token)>,
-}
-
-impl KeyWaits {
-    /// The first end of a wait.
-    pub(super) fn first_end_ms(&self) -> Option<u64> {
-        self.ends.first().map(|(end_ms, _)| *end_ms)
-    }
+    /// Connections that `CLIENT PAUSE` holds back.
+    paused: Vec<Token>,
+    /// Some of the connections that continue in the next round were woken (K4).
+    shows_woken: bool,
 }
 
 impl Connection {
@@ -58,14 +55,39 @@ impl Connection {
     }
 }
 
-impl Reactor {
+impl Waits {
+    /// The first end of a wait.
+    pub(super) fn first_end_ms(&self) -> Option<u64> {
+        self.ends.first().map(|(end_ms, _)| *end_ms)
+    }
+
+    pub(super) fn has_paused(&self) -> bool {
+        !self.paused.is_empty()
+    }
+
+    /// The first end of a pause.
+    pub(super) fn first_pause_end(&self, connections: &Connections) -> Option<u64> {
+        self.paused
+            .iter()
+            .filter_map(|token| connections.get(*token))
+            .filter_map(|connection| match connection.waits_for {
+                WaitsFor::Pause { until_ms } => Some(until_ms),
+                _ => None,
+            })
+            .min()
+    }
+
     /// Parks a connection whose first request waits for elements. It is out of its slot.
-    pub(super) fn await_key(&mut self, token: Token, connection: &mut Connection) {
+    pub(super) fn await_key(&mut self, here: Here<'_>, token: Token, connection: &mut Connection) {
         connection.waits_for = WaitsFor::Key;
-        self.end_turn(connection); // others want the turn of the long pipelines (input::R3)
+        connection.end_turn(here.shared); // others want the turn of the long pipelines (input::R3)
+        self.note_end(token, connection);
+    }
+
+    fn note_end(&mut self, token: Token, connection: &Connection) {
         let end_ms = connection.client.key_wait_deadline_ms();
         if end_ms > 0 {
-            self.key_waits.ends.insert((end_ms, token));
+            self.ends.insert((end_ms, token));
         }
     }
 
@@ -76,15 +98,32 @@ impl Reactor {
         connection.waits_for = WaitsFor::Pause { until_ms };
         self.paused.push(token);
         if connection.client.waits_for_key() {
-            let end_ms = connection.client.key_wait_deadline_ms();
-            if end_ms > 0 {
-                self.key_waits.ends.insert((end_ms, token));
-            }
+            self.note_end(token, connection);
         }
     }
 
+    /// Whether the connection must not run requests now (effects::D2); it is paused then.
+    #[inline]
+    pub(super) fn pause_crowding(
+        &mut self,
+        here: Here<'_>,
+        token: Token,
+        connection: &mut Connection,
+    ) -> bool {
+        if !connection.crowds {
+            return false;
+        }
+        connection.crowds = here.shared.is_crowded();
+        if connection.crowds {
+            let until_ms = here.now_ms + CROWDED_PAUSE_MS;
+            connection.waits_for = WaitsFor::Pause { until_ms };
+            self.paused.push(token);
+        }
+        connection.crowds
+    }
+
     /// Ends the parking of a connection, if it is parked, or paused on its way back.
-    pub(super) fn leave_parking(&mut self, token: Token, connection: &mut Connection) -> bool {
+    fn leave(&mut self, token: Token, connection: &mut Connection) -> bool {
         let is_paused = matches!(connection.waits_for, WaitsFor::Pause { .. });
         let is_parked =
             connection.waits_for == WaitsFor::Key || is_paused && connection.client.waits_for_key();
@@ -93,100 +132,128 @@ impl Reactor {
         }
         if is_parked {
             let end_ms = connection.client.key_wait_deadline_ms();
-            self.key_waits.ends.remove(&(end_ms, token));
+            self.ends.remove(&(end_ms, token));
         }
         is_parked
     }
 
     /// The connection, which is out of its slot, is closed.
-    pub(super) fn end_key_wait(&mut self, token: Token, connection: &mut Connection) {
-        self.leave_parking(token, connection);
-        connection.client.end_key_wait(self.thread.shared(), true);
+    pub(super) fn end(&mut self, here: Here<'_>, token: Token, connection: &mut Connection) {
+        self.leave(token, connection);
+        connection.client.end_key_wait(here.shared, true);
     }
 
     /// Shows the request of a parked connection again, in the next round.
-    fn show_again(&mut self, token: Token) {
-        let Some(mut connection) = self.connections.take(token) else {
+    fn show_again(&mut self, token: Token, connections: &mut Connections, executor: &Executor) {
+        let Some(mut connection) = connections.take(token) else {
             return;
         };
         let is_held = connection.held.is_some();
-        if self.leave_parking(token, &mut connection) {
+        if self.leave(token, &mut connection) {
             connection.waits_for = WaitsFor::Turn;
             match is_held {
-                true => self.executor.give_up_place(&mut connection.client), // K2
-                false => self.connections.continue_soon(token),
+                true => executor.give_up_place(&mut connection.client), // K2
+                false => connections.continue_soon(token),
             }
         }
-        self.connections.put(token, connection);
+        connections.put(token, connection);
     }
 
     /// A client was told to look again.
-    pub(super) fn show_client_again(&mut self, client: u64) {
-        if let Some(token) = self.token_of(client) {
-            self.show_again(token);
+    pub(super) fn show_client_again(
+        &mut self,
+        here: Here<'_>,
+        client: u64,
+        connections: &mut Connections,
+        executor: &Executor,
+    ) {
+        if let Some(token) = connections.of_client(here, client) {
+            self.show_again(token, connections, executor);
         }
     }
 
     /// After a group: clients of this thread that were woken by its requests look before the next
     /// requests of other clients run.
-    pub(super) fn show_woken(&mut self) {
-        let woken = self.executor.take_woken();
+    pub(super) fn show_woken(
+        &mut self,
+        here: Here<'_>,
+        connections: &mut Connections,
+        executor: &mut Executor,
+    ) {
+        let woken = executor.take_woken();
         if woken.is_empty() {
             return;
         }
-        let others = self.connections.take_soon();
+        let others = connections.take_soon();
         for client in woken {
-            self.show_client_again(client);
+            self.show_client_again(here, client, connections, executor);
         }
-        self.shows_woken |= self.connections.soon() > 0;
-        self.connections.continue_behind(others);
+        self.shows_woken |= connections.soon() > 0;
+        connections.continue_behind(others);
+    }
+
+    /// Whether clients were woken since the last call (K4).
+    pub(super) fn take_shows_woken(&mut self) -> bool {
+        std::mem::take(&mut self.shows_woken)
     }
 
     /// Shows requests again whose time is over.
-    pub(super) fn end_key_waits(&mut self) {
+    pub(super) fn show_late(&mut self, connections: &mut Connections, executor: &Executor) {
         let now_ms = clock::now_ms();
-        while let Some((end_ms, token)) = self.key_waits.ends.first().copied()
+        while let Some((end_ms, token)) = self.ends.first().copied()
             && end_ms <= now_ms
         {
-            self.key_waits.ends.remove(&(end_ms, token));
-            self.show_again(token);
+            self.ends.remove(&(end_ms, token));
+            self.show_again(token, connections, executor);
         }
     }
 
     /// Shows requests again whose keys other members serve now.
-    pub(super) fn show_moved(&mut self) {
-        if self.thread.shared().membership().is_none() {
+    pub(super) fn show_moved(
+        &mut self,
+        here: Here<'_>,
+        connections: &mut Connections,
+        executor: &mut Executor,
+    ) {
+        if here.shared.membership().is_none() {
             return;
         }
-        for token in self.connections.tokens() {
-            let connection = self.connections.get(token);
+        for token in connections.tokens() {
+            let connection = connections.get(token);
             let parked = connection.filter(|it| it.waits_for == WaitsFor::Key);
-            if parked.is_some_and(|it| self.executor.has_lost_keys(&it.client)) {
-                self.show_again(token);
+            if parked.is_some_and(|it| executor.has_lost_keys(&it.client)) {
+                self.show_again(token, connections, executor);
             }
         }
     }
 
-    /// Receives behind a request that waits (K3).
-    pub(super) fn receive_parked(&mut self, token: Token, mut connection: Box<Connection>) {
-        if !self.has_room_behind(&connection) {
-            return self.mute(token, connection);
-        }
-        match self.receive_more(&mut connection) {
-            Received::Bytes(_) | Received::Progress => self.settle(token, connection),
-            Received::Nothing => self.connections.put(token, connection),
-            Received::End | Received::Failed => self.close_taken(token, connection),
-        }
-    }
-
-    /// Whether more may be received from a parked connection.
-    pub(super) fn has_room_behind(&mut self, connection: &Connection) -> bool {
-        let bytes_max = self.thread.here().config.pipeline_bytes_max();
-        connection.input.len() < INPUT_BYTES_MAX
-            && self
-                .thread
-                .shared()
-                .sum(|counters| &counters.query_buffer_bytes)
-                < bytes_max
+    /// Continues the paused connections whose pause ends at or before `end_ms`; the executor may
+    /// pause them again.
+    pub(super) fn resume_paused(
+        &mut self,
+        here: Here<'_>,
+        end_ms: u64,
+        connections: &mut Connections,
+    ) {
+        let mut paused = std::mem::take(&mut self.paused);
+        paused.retain(|token| {
+            let Some(mut connection) = connections.take(*token) else {
+                return false;
+            };
+            let keep = match connection.waits_for {
+                WaitsFor::Pause { until_ms } if until_ms > end_ms => true,
+                WaitsFor::Pause { .. } => {
+                    self.leave(*token, &mut connection);
+                    connection.waits_for = WaitsFor::Turn;
+                    connection.taken_at_ms = here.now_ms; // nothing was received from it
+                    connections.continue_soon(*token);
+                    false
+                }
+                _ => false,
+            };
+            connections.put(*token, connection);
+            keep
+        });
+        self.paused = paused;
     }
 }

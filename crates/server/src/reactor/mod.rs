@@ -59,7 +59,7 @@ use flash::FlashReads;
 use here::Thread;
 use hold::Holds;
 use input::InputBuffer;
-use key_waits::KeyWaits;
+use key_waits::Waits;
 pub(crate) use listener::{Listeners, bind};
 use local::{LOOKS_AT_SOCKETS, ROUNDS_OF_RINGS};
 use output::BufferPool;
@@ -104,23 +104,19 @@ pub(crate) struct Reactor {
     /// Memory of the last group's turns and request tables, to be reused.
     recycled: Recycled,
     buffers: BufferPool,
-    /// Some of the connections that continue in the next round were woken by the last group (key_waits::K4).
-    shows_woken: bool,
     /// The last round did not ask for events.
     without_events: bool,
     /// Awake connections with shared memory (local::C1), and the rounds and looks that could do
     /// without a system call.
     awake: Vec<Token>,
     looks: u32,
-    /// Connections that `CLIENT PAUSE` holds back.
-    paused: Vec<Token>,
     /// Connections whose replies wait for the log.
     holds: Holds,
     releases: Releases,
     /// Connections whose requests wait for flash.
     flash: FlashReads,
-    /// Connections whose requests wait for elements.
-    key_waits: KeyWaits,
+    /// Connections whose requests wait for elements, or for the end of a pause.
+    waits: Waits,
     messages: Vec<Message>,
     /// The generation of the users for which the rights of subscribers were last checked.
     rights_seen: u64,
@@ -173,15 +169,13 @@ impl Reactor {
             native: native::Round::default(),
             recycled: Recycled::default(),
             buffers: BufferPool::default(),
-            shows_woken: false,
             without_events: false,
             awake: Vec::new(),
             looks: 0,
-            paused: Vec::new(),
             holds: Holds::default(),
             releases: Releases::default(),
             flash: FlashReads::default(),
-            key_waits: KeyWaits::default(),
+            waits: Waits::default(),
             messages: Vec::new(),
             rights_seen: 0,
             tablets_seen: 0,
@@ -348,7 +342,7 @@ impl Reactor {
             self.flash
                 .start_fetches(here, &mut self.connections, &self.watch);
         }
-        let wakes = std::mem::take(&mut self.shows_woken);
+        let wakes = self.waits.take_shows_woken();
         self.without_events = wakes && !self.without_events;
         if self.without_events {
             return;
@@ -468,7 +462,8 @@ impl Reactor {
         // There may be a password, or a time for it, from now on.
         self.has_strangers |= !self.thread.shared().acl.is_open();
         self.close_unentitled();
-        self.resume_paused(u64::MAX);
+        let (here, connections) = (self.thread.here(), &mut self.connections);
+        self.waits.resume_paused(here, u64::MAX, connections);
         if self.thread.shared().stopping() == Stop::Graceful {
             self.begin_drain();
         }
@@ -544,10 +539,10 @@ impl Reactor {
         if let (None, Some(local)) = (self.thread.stop_deadline(), connection.local()) {
             local.give_back(&connection.fd);
         }
-        self.end_turn(&mut connection);
+        connection.end_turn(self.thread.shared());
         self.flash
             .unpark(self.thread.here(), &mut connection, &mut self.executor);
-        self.end_key_wait(token, &mut connection);
+        self.waits.end(self.thread.here(), token, &mut connection);
         self.executor.end_subscriptions(&mut connection.client);
         self.executor.end_tracking(&mut connection.client);
         self.holds

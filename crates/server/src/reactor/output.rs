@@ -200,7 +200,7 @@ impl Reactor {
             return self.close_taken(token, connection);
         }
         if connection.closing && connection.client.waits_for_key() {
-            self.end_key_wait(token, &mut connection); // key_waits::K2
+            self.waits.end(self.thread.here(), token, &mut connection); // key_waits::K2
         }
         self.has_strangers |= !connection.client.is_authenticated(); // it may have sent `RESET`
         self.settle_turn(&mut connection);

@@ -243,7 +243,8 @@ impl Reactor {
             false => WaitsFor::Input,
         };
         if connection.waits_for == WaitsFor::Input && !connection.closing {
-            self.pause_crowding(token, &mut connection);
+            self.waits
+                .pause_crowding(self.thread.here(), token, &mut connection);
         }
         if !self.send(&mut connection) {
             return self.close_taken(token, connection);
@@ -256,6 +257,12 @@ impl Reactor {
     pub(super) fn hold(&mut self, token: Token, connection: &mut Connection, from: usize) {
         let (here, releases) = (self.thread.here(), &mut self.releases);
         self.holds.hold(here, token, connection, from, releases);
+    }
+
+    /// After a group: clients of this thread that were woken by its requests look next.
+    pub(super) fn show_woken(&mut self) {
+        let (here, connections) = (self.thread.here(), &mut self.connections);
+        self.waits.show_woken(here, connections, &mut self.executor);
     }
 
     /// The event for which a connection waits that has requests which did not run. `kept`: entries
@@ -277,12 +284,12 @@ impl Reactor {
                 connection.waits_for
             }
             Verdict::Blocked => {
-                self.await_key(token, connection);
+                self.waits.await_key(self.thread.here(), token, connection);
                 WaitsFor::Key
             }
             Verdict::Paused { until_ms } => {
                 connection.client.note_blocked(true);
-                self.pause(token, connection, until_ms);
+                self.waits.pause(token, connection, until_ms);
                 connection.waits_for
             }
             _ => {

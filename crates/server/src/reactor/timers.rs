@@ -53,7 +53,7 @@ impl Reactor {
         if let Some(pause) = self.tracking_pause() {
             at_most(pause);
         }
-        if let Some(until_ms) = self.first_pause_end() {
+        if let Some(until_ms) = self.waits.first_pause_end(&self.connections) {
             // The clock of rounds is up to one tick behind.
             at_most(Duration::from_millis(
                 until_ms.saturating_sub(self.thread.now_ms()) + 5,
@@ -77,7 +77,7 @@ impl Reactor {
                 deadline_ms.saturating_sub(self.thread.now_ms()) + 5,
             ));
         }
-        if let Some(end_ms) = self.key_waits.first_end_ms() {
+        if let Some(end_ms) = self.waits.first_end_ms() {
             at_most(Duration::from_millis(
                 end_ms.saturating_sub(clock::now_ms()),
             ));
@@ -89,17 +89,6 @@ impl Reactor {
             tv_sec: limit.as_secs() as i64,
             tv_nsec: i64::from(limit.subsec_nanos()),
         })
-    }
-
-    fn first_pause_end(&self) -> Option<u64> {
-        self.paused
-            .iter()
-            .filter_map(|token| self.connections.get(*token))
-            .filter_map(|connection| match connection.waits_for {
-                WaitsFor::Pause { until_ms } => Some(until_ms),
-                _ => None,
-            })
-            .min()
     }
 
     /// Called after each round.
@@ -115,14 +104,16 @@ impl Reactor {
             self.resume_behind();
         }
         // The clock of rounds is up to one tick behind.
-        if let Some(end_ms) = self.key_waits.first_end_ms()
+        if let Some(end_ms) = self.waits.first_end_ms()
             && end_ms <= self.thread.now_ms() + TICK_MS
         {
-            self.end_key_waits();
+            self.waits.show_late(&mut self.connections, &self.executor);
         }
         // Last, so that a pause that ends cannot make a client late.
-        if !self.paused.is_empty() {
-            self.resume_paused(self.thread.now_ms());
+        if self.waits.has_paused() {
+            let here = self.thread.here();
+            self.waits
+                .resume_paused(here, here.now_ms, &mut self.connections);
         }
     }
 
@@ -222,30 +213,5 @@ impl Reactor {
     fn close_stalled_handshake(&mut self, token: Token) {
         self.me().counters.tls_failed.add(1);
         self.close(token);
-    }
-
-    /// Continues the paused connections whose pause ends at or before `now_ms`; the executor may
-    /// pause them again.
-    pub(super) fn resume_paused(&mut self, now_ms: u64) {
-        let mut paused = std::mem::take(&mut self.paused);
-        paused.retain(|token| {
-            let Some(mut connection) = self.connections.take(*token) else {
-                return false;
-            };
-            let keep = match connection.waits_for {
-                WaitsFor::Pause { until_ms } if until_ms > now_ms => true,
-                WaitsFor::Pause { .. } => {
-                    self.leave_parking(*token, &mut connection);
-                    connection.waits_for = WaitsFor::Turn;
-                    connection.taken_at_ms = self.thread.now_ms(); // nothing was received from it
-                    self.connections.continue_soon(*token);
-                    false
-                }
-                _ => false,
-            };
-            self.connections.put(*token, connection);
-            keep
-        });
-        self.paused = paused;
     }
 }
