@@ -3,8 +3,8 @@
 
 use super::backlog::Backlog;
 use super::connection::{Connection, WaitsFor};
-use super::local::Local;
 use super::native::Native;
+use super::ring::Local;
 use super::{Reactor, unix};
 use duramen_config::seldom;
 use duramen_redis::shared::{Incoming, NativeStart};
@@ -168,7 +168,7 @@ impl Reactor {
                 .record
                 .change_text(|text| text.lib_name = lib_name.to_owned());
             if let Some(local) = &mut local {
-                self.wake_local(token, local);
+                self.rings.wake(token, local);
             }
             connection.native = Some(Native {
                 local,

@@ -37,6 +37,7 @@ mod native;
 mod output;
 mod parked;
 mod release;
+mod ring;
 mod round;
 mod standby;
 mod stop;
@@ -61,9 +62,10 @@ use hold::Holds;
 use input::InputBuffer;
 use key_waits::Waits;
 pub(crate) use listener::{Listeners, bind};
-use local::{LOOKS_AT_SOCKETS, ROUNDS_OF_RINGS};
+use local::{LOOKS_AT_SOCKETS, ROUNDS_OF_RINGS, Rings};
 use output::BufferPool;
 use release::Releases;
+use ring::Local;
 use round::{Ready, Recycled};
 use rustix::event::epoll;
 use rustix::time::Timespec;
@@ -106,10 +108,8 @@ pub(crate) struct Reactor {
     buffers: BufferPool,
     /// The last round did not ask for events.
     without_events: bool,
-    /// Awake connections with shared memory (local::C1), and the rounds and looks that could do
-    /// without a system call.
-    awake: Vec<Token>,
-    looks: u32,
+    /// Connections with shared memory.
+    rings: Rings,
     /// Connections whose replies wait for the log.
     holds: Holds,
     releases: Releases,
@@ -170,8 +170,7 @@ impl Reactor {
             recycled: Recycled::default(),
             buffers: BufferPool::default(),
             without_events: false,
-            awake: Vec::new(),
-            looks: 0,
+            rings: Rings::default(),
             holds: Holds::default(),
             releases: Releases::default(),
             flash: FlashReads::default(),
@@ -370,7 +369,7 @@ impl Reactor {
     }
 
     fn sleep(&mut self, events: &mut Vec<epoll::Event>) {
-        let timeout = match self.rings_may_sleep() {
+        let timeout = match self.rings.may_sleep(&mut self.connections) {
             true => self.patience(),
             false => Some(ZERO),
         };
@@ -410,7 +409,7 @@ impl Reactor {
             self.look_at_rings();
             if self.has_ready() {
                 // A ring had input.
-            } else if !self.awake.is_empty() && (self.hot.is_none() || self.hot_is_local()) {
+            } else if self.rings.has_awake() && (self.hot.is_none() || self.hot_is_local()) {
                 self.poll_sockets(events, LOOKS_AT_SOCKETS);
             } else if look % LOOKS_AT_HOT == LOOKS_AT_HOT - 1 {
                 self.poll_events(events, Some(ZERO));
@@ -526,7 +525,7 @@ impl Reactor {
 
     /// Ends a connection that is not in its slot.
     fn close_taken(&mut self, token: Token, mut connection: Box<Connection>) {
-        if connection.local().is_some_and(|local| local.is_corrupt) {
+        if connection.local().is_some_and(Local::is_corrupt) {
             self.me().counters.protocol_errors.add(1);
             seldom!(
                 warn,

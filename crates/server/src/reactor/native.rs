@@ -9,7 +9,7 @@ use super::backlog::Backlog;
 use super::connection::{Connection, WaitsFor};
 use super::connections::Token;
 use super::input::{Source, TURN_REQUESTS_MAX};
-use super::local::Local;
+use super::ring::Local;
 use crate::native::{Executor, Framed, Turn, emptied};
 use duramen_base::ids::ServerId;
 use duramen_config::seldom;
