@@ -150,12 +150,12 @@ impl Reactor {
         self.me().clients.insert(Arc::clone(&record));
         let mut connection = Connection::new(fd, record, self.thread.now_ms());
         if let Some(session) = tls {
-            self.has_handshakes = true;
+            self.sweeps.note_handshake();
             connection.begin_tls(session, self.thread.now_ms());
         }
         match self.thread.shared().acl.is_open() {
             true => connection.log_in_by_default(self.thread.shared()),
-            false => self.has_strangers = true,
+            false => self.sweeps.note_stranger(true),
         }
         if let Some(NativeStart { received, rings }) = native {
             self.me().counters.connections_accepted.add(1);

@@ -174,7 +174,7 @@ impl Reactor {
         };
         let is_read = connection.is_read();
         if is_read && connection.local_mut().is_some_and(Local::has_input) {
-            self.hot = Some(token);
+            self.rest.note_active(token);
             self.receive(token);
         }
         true
@@ -182,7 +182,7 @@ impl Reactor {
 
     /// Whether the hot connection has shared memory: then no system call sees its input.
     pub(super) fn hot_is_local(&self) -> bool {
-        let hot = self.hot.and_then(|hot| self.connections.get(hot));
+        let hot = self.rest.hot().and_then(|hot| self.connections.get(hot));
         hot.is_some_and(|hot| hot.local().is_some())
     }
 

@@ -37,10 +37,12 @@ mod native;
 mod output;
 mod parked;
 mod release;
+mod rest;
 mod ring;
 mod round;
 mod standby;
 mod stop;
+mod sweeps;
 mod timers;
 mod tls;
 mod tracking;
@@ -50,8 +52,7 @@ mod watch;
 use accept::SpareFd;
 use connection::{Connection, WaitsFor};
 use connections::{Connections, Token};
-use duramen_base::spin::{IdleMode, Spinner, Spinning};
-use duramen_config::{Poll, ServerError, clock, seldom};
+use duramen_config::{ServerError, seldom};
 use duramen_redis::exec::Executor;
 use duramen_redis::shared::{Shared, ThreadShared};
 use duramen_redis::state::Verdict;
@@ -62,16 +63,18 @@ use hold::Holds;
 use input::InputBuffer;
 use key_waits::Waits;
 pub(crate) use listener::{Listeners, bind};
-use local::{LOOKS_AT_SOCKETS, ROUNDS_OF_RINGS, Rings};
+use local::Rings;
 use output::BufferPool;
 use release::Releases;
+use rest::Rest;
 use ring::Local;
 use round::{Ready, Recycled};
 use rustix::event::epoll;
 use rustix::time::Timespec;
 pub(crate) use standby::Standby;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use sweeps::Sweeps;
+use timers::{begin_timed_round, end_timed_round};
 pub(crate) use unix::{SocketFile, listen_at};
 use watch::Watch;
 
@@ -84,10 +87,6 @@ const MESSAGES_KEPT: usize = 1_024;
 const GROUP_REQUESTS: usize = 64;
 /// Bytes of input after which a group runs.
 const GROUP_INPUT_BYTES: usize = 64 << 10;
-
-/// While spinning, one look in this many covers all connections. The others cover only the
-/// connection that was last active, which saves a system call per request.
-const LOOKS_AT_HOT: u32 = 8;
 
 pub(crate) struct Reactor {
     thread: Thread,
@@ -106,8 +105,7 @@ pub(crate) struct Reactor {
     /// Memory of the last group's turns and request tables, to be reused.
     recycled: Recycled,
     buffers: BufferPool,
-    /// The last round did not ask for events.
-    without_events: bool,
+    sweeps: Sweeps,
     /// Connections with shared memory.
     rings: Rings,
     /// Connections whose replies wait for the log.
@@ -123,22 +121,12 @@ pub(crate) struct Reactor {
     /// The generation of the member's view at which tracking clients last lost all keys.
     tablets_seen: u64,
     tracking_tended_ms: u64,
-    spinner: Spinner,
-    /// The connection of the last round, if it was the only one and its client does not wait for a
-    /// key: spinning polls it directly.
-    hot: Option<Token>,
-    next_sweep_ms: u64,
-    /// When large buffers that nobody uses are freed.
-    next_pool_sweep_ms: u64,
+    rest: Rest,
     /// A client may be behind with its replies, and wait for room (input::R2).
     has_behind: bool,
     next_behind_ms: u64,
-    /// There may be connections whose handshake of TLS is not over.
-    has_handshakes: bool,
     /// Steps of handshakes that this round may still do (tls::H3).
     handshakes_left: usize,
-    /// There may be clients that must give a password within `login-timeout`.
-    has_strangers: bool,
     standby: Arc<Standby<Box<Reactor>>>,
     /// The last field: everything else is dropped before the server counts the reactor as ended.
     _running: Running,
@@ -169,7 +157,7 @@ impl Reactor {
             native: native::Round::default(),
             recycled: Recycled::default(),
             buffers: BufferPool::default(),
-            without_events: false,
+            sweeps: Sweeps::default(),
             rings: Rings::default(),
             holds: Holds::default(),
             releases: Releases::default(),
@@ -179,15 +167,10 @@ impl Reactor {
             rights_seen: 0,
             tablets_seen: 0,
             tracking_tended_ms: 0,
-            spinner: Spinner::default(),
-            hot: None,
-            next_sweep_ms: 0,
-            next_pool_sweep_ms: 0,
+            rest: Rest::default(),
             has_behind: false,
             next_behind_ms: 0,
-            has_handshakes: false,
             handshakes_left: 0,
-            has_strangers: false,
             thread: Thread::new(shared, number),
             standby,
             _running: running,
@@ -214,7 +197,7 @@ impl Reactor {
             if !events.is_empty() || self.connections.soon() > 0 || self.has_ready() {
                 self.me().counters.rounds.add(1);
             }
-            let began = self.begin_timed_round();
+            let began = begin_timed_round(self.thread.here());
             self.round(&events);
             if let Some(level) = self.tend_held() {
                 match self.commit_here(level) {
@@ -232,7 +215,7 @@ impl Reactor {
             events.clear();
             self.sweep();
             self.tend_tracking();
-            self.end_timed_round(began);
+            end_timed_round(self.thread.here(), began);
             match self.thread.shared().stopping() {
                 Stop::No => {}
                 Stop::Graceful => {
@@ -288,7 +271,7 @@ impl Reactor {
                 self.accept(listener);
             } else {
                 connections += 1;
-                self.hot = Some(token);
+                self.rest.note_active(token);
                 self.connection_event(token, event.flags);
             }
         }
@@ -296,17 +279,10 @@ impl Reactor {
             self.continue_connection(token);
         }
         self.run_group();
-        if let Some(hot) = self.hot.filter(|_| connections > 0) {
-            self.spinner.round_had(connections, hot.number());
-        }
-        let sends_nothing = |hot| {
-            self.connections
-                .get(hot)
-                .is_some_and(Connection::waits_for_key)
-        };
-        if connections > 1 || self.hot.is_some_and(sends_nothing) {
-            self.hot = None;
-        }
+        self.rest.round_had(connections, |hot| {
+            let connection = self.connections.get(hot);
+            connection.is_some_and(Connection::waits_for_key)
+        });
     }
 
     fn connection_event(&mut self, token: Token, flags: epoll::EventFlags) {
@@ -332,123 +308,6 @@ impl Reactor {
         }
     }
 
-    /// Fills `events`: at once if there is work left, after spinning if that pays, otherwise after
-    /// sleeping in the kernel.
-    fn wait(&mut self, events: &mut Vec<epoll::Event>) {
-        self.look_at_rings();
-        if self.flash.is_busy() {
-            let here = self.thread.here();
-            self.flash
-                .start_fetches(here, &mut self.connections, &self.watch);
-        }
-        let wakes = self.waits.take_shows_woken();
-        self.without_events = wakes && !self.without_events;
-        if self.without_events {
-            return;
-        }
-        // After the last look at its mailbox the thread may have posted to itself, with no signal.
-        if self.connections.soon() > 0 || self.releases.has_posted() {
-            return self.poll_events(events, Some(ZERO));
-        }
-        if self.has_ready() {
-            return self.poll_sockets(events, ROUNDS_OF_RINGS);
-        }
-        let (poll, spin_us) = {
-            let config = self.thread.here().config;
-            (config.poll, config.poll_spin_us)
-        };
-        match poll {
-            Poll::Off => {}
-            Poll::Busy => return self.poll_sockets(events, LOOKS_AT_SOCKETS),
-            Poll::Adaptive if self.spinner.is_candidate() => {
-                return self.spin_or_sleep(events, spin_us);
-            }
-            Poll::Adaptive => {}
-        }
-        self.sleep(events);
-    }
-
-    fn sleep(&mut self, events: &mut Vec<epoll::Event>) {
-        let timeout = match self.rings.may_sleep(&mut self.connections) {
-            true => self.patience(),
-            false => Some(ZERO),
-        };
-        self.me().counters.sleeps.add(1);
-        self.poll_events(events, timeout);
-        if !self.holds.is_empty() {
-            self.me().commits.woke();
-        }
-    }
-
-    /// Waits in the better way, and reports the time to the spinner.
-    fn spin_or_sleep(&mut self, events: &mut Vec<epoll::Event>, spin_us: u64) {
-        let since = Instant::now();
-        let mut way = IdleMode::Sleep;
-        if self.spinner.pays(spin_us)
-            && let Some(right) = Spinning::begin()
-        {
-            let found = self.spin(events, spin_us);
-            drop(right);
-            if found {
-                return;
-            }
-            way = IdleMode::Spin;
-        }
-        self.sleep(events);
-        if !events.is_empty() {
-            self.spinner.work_came_after(since.elapsed(), way, spin_us);
-        }
-    }
-
-    /// Spins for at most `spin_us`; true: there is work (in `events`, in the mailbox, or already
-    /// received).
-    fn spin(&mut self, events: &mut Vec<epoll::Event>, spin_us: u64) -> bool {
-        let started = Instant::now();
-        let mut before = Duration::ZERO;
-        for look in 0u32.. {
-            self.look_at_rings();
-            if self.has_ready() {
-                // A ring had input.
-            } else if self.rings.has_awake() && (self.hot.is_none() || self.hot_is_local()) {
-                self.poll_sockets(events, LOOKS_AT_SOCKETS);
-            } else if look % LOOKS_AT_HOT == LOOKS_AT_HOT - 1 {
-                self.poll_events(events, Some(ZERO));
-            } else if !self.holds.is_empty() || self.flash.is_busy() {
-                // The hot connection waits for a commit or for flash, and that is seen without a
-                // system call.
-                std::hint::spin_loop();
-            } else if let Some(token) = self.hot {
-                self.receive(token);
-            } else {
-                self.poll_events(events, Some(ZERO));
-            }
-            let waited = started.elapsed();
-            self.spinner.look_took(waited - before);
-            before = waited;
-            let found = !events.is_empty()
-                || self.has_ready()
-                || self.holds.may_release(self.thread.here())
-                || self.flash.has_come();
-            if found || waited.as_micros() as u64 >= spin_us {
-                self.me().counters.spin_ns.add(waited.as_nanos() as u64);
-                if found {
-                    self.spinner
-                        .work_came_after(waited, IdleMode::Spin, spin_us);
-                } else {
-                    self.spinner.gave_up();
-                }
-                return found;
-            }
-        }
-        false
-    }
-
-    fn poll_events(&mut self, events: &mut Vec<epoll::Event>, timeout: Option<Timespec>) {
-        self.me().beat.sleeps();
-        self.watch.wait(events, timeout.as_ref());
-        self.me().beat.came_back(clock::coarse_ms());
-    }
-
     fn take_messages(&mut self) {
         let mut messages = std::mem::take(&mut self.messages);
         self.me().mailbox.take(&mut messages);
@@ -459,7 +318,8 @@ impl Reactor {
     fn look_again(&mut self) {
         self.adopt();
         // There may be a password, or a time for it, from now on.
-        self.has_strangers |= !self.thread.shared().acl.is_open();
+        let is_open = self.thread.shared().acl.is_open();
+        self.sweeps.note_stranger(!is_open);
         self.close_unentitled();
         let (here, connections) = (self.thread.here(), &mut self.connections);
         self.waits.resume_paused(here, u64::MAX, connections);

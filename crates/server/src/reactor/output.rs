@@ -202,7 +202,9 @@ impl Reactor {
         if connection.closing && connection.client.waits_for_key() {
             self.waits.end(self.thread.here(), token, &mut connection); // key_waits::K2
         }
-        self.has_strangers |= !connection.client.is_authenticated(); // it may have sent `RESET`
+        // It may have sent `RESET`.
+        let is_stranger = !connection.client.is_authenticated();
+        self.sweeps.note_stranger(is_stranger);
         self.settle_turn(&mut connection);
         self.update_interest(token, &mut connection);
         self.note_memory(&mut connection);

@@ -3,7 +3,9 @@
 
 use super::connection::WaitsFor;
 use super::connections::Token;
+use super::here::Here;
 use super::input::BEHIND_MS;
+use super::sweeps::SWEEP_MS;
 use super::{Reactor, Timespec, ZERO};
 use duramen_config::{clock, seldom};
 use duramen_redis::figures::Event;
@@ -12,21 +14,10 @@ use std::time::{Duration, Instant};
 /// A commit that was not possible, or a read that the kernel did not accept, is tried again after
 /// this time at the latest: rare, and too short for any client to notice.
 const RETRY: Duration = Duration::from_millis(2);
-/// Interval of the checks for idle and stalled clients.
-const SWEEP_MS: u64 = 1_000;
 /// The clock of rounds is at most this far behind.
 const TICK_MS: u64 = 10;
 
 impl Reactor {
-    /// Whether there is anything to check.
-    fn sweeps(&mut self) -> bool {
-        let config = self.thread.here().config;
-        (config.timeout_s > 0 && self.connections.len() > 0)
-            || (config.output_stall_s > 0 && self.watch.with_output() > 0)
-            || self.has_strangers
-            || self.has_handshakes
-    }
-
     /// As [`sleep_limit`](Self::sleep_limit); zero, if replies may be released now.
     pub(super) fn patience(&mut self) -> Option<Timespec> {
         match self.holds.may_sleep(self.thread.here()) {
@@ -41,7 +32,8 @@ impl Reactor {
         let mut at_most = |duration: Duration| {
             limit = Some(limit.map_or(duration, |limit| limit.min(duration)));
         };
-        if self.sweeps() {
+        let here = self.thread.here();
+        if self.sweeps.are_needed(here, &self.connections, &self.watch) {
             at_most(Duration::from_millis(SWEEP_MS));
         }
         if self.buffers.has_large() {
@@ -93,11 +85,12 @@ impl Reactor {
 
     /// Called after each round.
     pub(super) fn sweep(&mut self) {
-        if self.thread.now_ms() >= self.next_sweep_ms && self.sweeps() {
+        let here = self.thread.here();
+        if self.sweeps.are_due(here) && self.sweeps.are_needed(here, &self.connections, &self.watch)
+        {
             self.close_late();
         }
-        if self.buffers.has_large() && self.thread.now_ms() >= self.next_pool_sweep_ms {
-            self.next_pool_sweep_ms = self.thread.now_ms() + SWEEP_MS;
+        if self.buffers.has_large() && self.sweeps.take_pool_due(self.thread.here()) {
             self.buffers.sweep();
         }
         if self.has_behind && self.thread.now_ms() >= self.next_behind_ms {
@@ -117,28 +110,8 @@ impl Reactor {
         }
     }
 
-    /// The processor time before a round, if `LATENCY` wants to know of long ones.
-    #[inline]
-    pub(super) fn begin_timed_round(&mut self) -> Option<Duration> {
-        let from_ms = self.thread.here().config.slow.event_ms;
-        (from_ms > 0).then(clock::thread_time)
-    }
-
-    #[inline]
-    pub(super) fn end_timed_round(&mut self, began: Option<Duration>) {
-        let Some(began) = began else {
-            return;
-        };
-        let took = clock::thread_time().saturating_sub(began);
-        let from_ms = self.thread.here().config.slow.event_ms;
-        if from_ms > 0 && took >= Duration::from_millis(from_ms) {
-            self.thread.shared().latency.add(Event::Round, took);
-        }
-    }
-
     /// Closes clients that are idle, stalled, or late with the password.
     fn close_late(&mut self) {
-        self.next_sweep_ms = self.thread.now_ms() + SWEEP_MS;
         let (timeout_ms, stall_ms, login_ms) = {
             let here = self.thread.here();
             let config = here.config;
@@ -152,8 +125,7 @@ impl Reactor {
                 login_s * 1_000,
             )
         };
-        self.has_strangers = false;
-        self.has_handshakes = false;
+        self.sweeps.begin(self.thread.here());
         for token in self.connections.tokens() {
             let Some(connection) = self.connections.get(token) else {
                 continue;
@@ -165,13 +137,13 @@ impl Reactor {
             {
                 match tls.is_late(self.thread.now_ms()) {
                     true => self.close_stalled_handshake(token),
-                    false => self.has_handshakes = true,
+                    false => self.sweeps.note_handshake(),
                 }
                 continue;
             }
             let since_ms = connection.client.stranger_since_ms;
             let is_stranger = login_ms > 0 && !connection.client.is_authenticated();
-            self.has_strangers |= is_stranger;
+            self.sweeps.note_stranger(is_stranger);
             let unsent = connection.sendable_bytes() > 0;
             let stalled_ms = self.thread.now_ms().saturating_sub(connection.taken_at_ms);
             let is_paused = matches!(connection.waits_for, WaitsFor::Pause { .. });
@@ -213,5 +185,23 @@ impl Reactor {
     fn close_stalled_handshake(&mut self, token: Token) {
         self.me().counters.tls_failed.add(1);
         self.close(token);
+    }
+}
+
+/// The processor time before a round, if `LATENCY` wants to know of long ones.
+#[inline]
+pub(super) fn begin_timed_round(here: Here<'_>) -> Option<Duration> {
+    (here.config.slow.event_ms > 0).then(clock::thread_time)
+}
+
+#[inline]
+pub(super) fn end_timed_round(here: Here<'_>, began: Option<Duration>) {
+    let Some(began) = began else {
+        return;
+    };
+    let took = clock::thread_time().saturating_sub(began);
+    let from_ms = here.config.slow.event_ms;
+    if from_ms > 0 && took >= Duration::from_millis(from_ms) {
+        here.shared.latency.add(Event::Round, took);
     }
 }
