@@ -49,7 +49,7 @@ mod tracking;
 mod unix;
 mod watch;
 
-use accept::SpareFd;
+use accept::{Acceptor, Places, own};
 use connection::{Connection, WaitsFor};
 use connections::{Connections, Token};
 use duramen_config::{ServerError, seldom};
@@ -91,8 +91,7 @@ const GROUP_INPUT_BYTES: usize = 64 << 10;
 pub(crate) struct Reactor {
     thread: Thread,
     executor: Executor,
-    listeners: Listeners,
-    spare: SpareFd,
+    acceptor: Acceptor,
     connections: Connections,
     watch: Watch,
     /// Bytes received in this group.
@@ -147,8 +146,7 @@ impl Reactor {
         let watch = Watch::new(&shared.threads[number], &listeners)?;
         Ok(Box::new(Reactor {
             executor: Executor::new(Arc::clone(&shared), number)?,
-            listeners,
-            spare: SpareFd::new(),
+            acceptor: Acceptor::new(listeners),
             connections: Connections::default(),
             watch,
             input: InputBuffer::new(),
@@ -305,6 +303,35 @@ impl Reactor {
             // for elements, or for the end of a pause, and has ended its stream (key_waits::K3,
             // key_waits::K5).
             self.close(token);
+        }
+    }
+
+    fn accept(&mut self, listener: usize) {
+        let mut places = Places {
+            connections: &mut self.connections,
+            watch: &self.watch,
+            rings: &mut self.rings,
+            sweeps: &mut self.sweeps,
+        };
+        self.acceptor
+            .accept(self.thread.here(), listener, &mut places);
+    }
+
+    /// Takes over connections that other threads accepted for this one.
+    fn adopt(&mut self) {
+        for incoming in self.me().incoming() {
+            let here = self.thread.here();
+            let mut places = Places {
+                connections: &mut self.connections,
+                watch: &self.watch,
+                rings: &mut self.rings,
+                sweeps: &mut self.sweeps,
+            };
+            let token = own(here, incoming, &mut places);
+            // From a thread that accepts, none comes after the listeners were closed.
+            if let Some(token) = token.filter(|_| here.stops) {
+                self.close(token);
+            }
         }
     }
 

@@ -11,7 +11,7 @@ impl Reactor {
         if self.thread.stop_deadline().is_some() {
             return;
         }
-        self.listeners.clear();
+        self.acceptor.close();
         for token in self.connections.tokens() {
             self.receive(token);
         }

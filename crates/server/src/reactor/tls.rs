@@ -104,17 +104,6 @@ const PLAIN_REDIS: &[u8] =
     b"-ERR this port speaks TLS: connect with TLS, for example redis-cli --tls\r\n";
 
 impl Reactor {
-    /// The session of a connection that was accepted at a TLS port. None: there is no certificate.
-    pub(super) fn new_session(&self) -> Option<Box<Session>> {
-        match self.thread.shared().tls.session() {
-            Ok(session) => Some(Box::new(session)),
-            Err(error) => {
-                seldom!(error, "no TLS for a new client: {error}");
-                None
-            }
-        }
-    }
-
     /// Called once per round (H3).
     pub(super) fn allow_handshakes(&mut self) {
         self.handshakes_left = HANDSHAKES_MAX;
