@@ -1,9 +1,9 @@
 //! The commits that held replies wait for, and what happens after one.
 
-use super::Reactor;
 use super::connection::WaitsFor;
 use super::connections::Token;
 use super::hold::Checked;
+use super::{Reactor, Traffic};
 use duramen_base::ids::Level;
 use duramen_config::clock;
 use std::sync::Arc;
@@ -12,29 +12,30 @@ impl Reactor {
     /// After each round: starts a commit for the held replies, and releases the replies that are
     /// durable now. Returns the level of a commit that this thread is to make.
     pub(super) fn tend_held(&mut self) -> Option<Level> {
-        if self.holds.is_empty() {
+        if self.traffic.holds.is_empty() {
             return None;
         }
-        if self.holds.is_due(self.thread.here()) {
-            self.release_held();
+        if self.traffic.holds.is_due(self.traffic.thread.here()) {
+            self.traffic.release_held();
         }
-        let here = self.thread.here();
-        let all_write = self.holds.all_write(self.connections.len()) && !self.flash.is_busy();
+        let here = self.traffic.thread.here();
+        let all_write = self.traffic.holds.all_write(self.traffic.connections.len())
+            && !self.traffic.flash.is_busy();
         let may_commit = all_write && self.standby.may_commit(here.now_ms);
-        self.holds.next_commit(here, may_commit)
+        self.traffic.holds.next_commit(here, may_commit)
     }
 
     /// Commits on this thread, and releases the replies that are durable then. None: the disk
     /// answered late, and another thread serves the clients.
     pub(super) fn commit_here(self: Box<Self>, level: Level) -> Option<Box<Self>> {
-        let Some(durability) = self.thread.shared().durability().cloned() else {
+        let Some(durability) = self.traffic.thread.shared().durability().cloned() else {
             return Some(self);
         };
         let standby = Arc::clone(&self.standby);
         let ticket = match standby.put_aside(self) {
             Ok(ticket) => ticket,
             Err(mut reactor) => {
-                reactor.demand_commit();
+                reactor.traffic.demand_commit();
                 return Some(reactor);
             }
         };
@@ -45,12 +46,14 @@ impl Reactor {
         let mut reactor = standby.take_back(&ticket)?;
         // Otherwise another thread commits now, and wakes this thread to try again.
         if has_committed {
-            reactor.holds.has_committed();
-            reactor.release_held();
+            reactor.traffic.holds.has_committed();
+            reactor.traffic.release_held();
         }
         Some(reactor)
     }
+}
 
+impl Traffic {
     /// Requests the commit that held replies wait for.
     pub(super) fn demand_commit(&mut self) {
         self.holds.demand_commit(self.thread.here());

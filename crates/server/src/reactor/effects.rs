@@ -51,9 +51,9 @@ fn runs(publications: &[Arc<Publication>]) -> impl Iterator<Item = &[Arc<Publica
 impl Reactor {
     /// After a round: takes the messages that this thread has posted to itself.
     pub(super) fn take_own_messages(&mut self) {
-        if self.releases.take_posted() {
+        if self.traffic.releases.take_posted() {
             let mut messages = std::mem::take(&mut self.messages);
-            self.me().mailbox.take_own(&mut messages);
+            self.traffic.me().mailbox.take_own(&mut messages);
             self.handle_messages(messages);
         }
     }
@@ -64,7 +64,7 @@ impl Reactor {
         for run in runs(publications) {
             let is_all = run.len() == publications.len();
             for pattern in run[0].names() {
-                let subscribers = self.executor.subscribers();
+                let subscribers = self.traffic.executor.subscribers();
                 receivers.clear();
                 receivers.extend(subscribers.receivers(&run[0], pattern));
                 if receivers.is_empty() {
@@ -99,10 +99,10 @@ impl Reactor {
         alone: bool,
         touched: &mut Vec<Token>,
     ) -> usize {
-        let Some(token) = self.connections.token(slot) else {
+        let Some(token) = self.traffic.connections.token(slot) else {
             return 0;
         };
-        let Some(connection) = self.connection(token) else {
+        let Some(connection) = self.traffic.connection(token) else {
             return 0;
         };
         let mut bytes = encoded.since(since, connection.client.protocol());
@@ -121,32 +121,36 @@ impl Reactor {
     /// Sends messages to a client that has no output before them (D6); closes it if its peer is
     /// gone, then `None`. Returns the number of bytes that its socket has taken.
     fn send_straight(&mut self, token: Token, bytes: &[u8]) -> Option<usize> {
-        let is_stopping = self.thread.stop_deadline().is_some();
-        let connection = self.connections.get_mut(token).filter(|it| it.is_quiet());
+        let is_stopping = self.traffic.thread.stop_deadline().is_some();
+        let connection = self
+            .traffic
+            .connections
+            .get_mut(token)
+            .filter(|it| it.is_quiet());
         let Some(connection) = connection.filter(|_| !is_stopping && !bytes.is_empty()) else {
             return Some(0);
         };
-        let Some(sent) = connection.send_straight(bytes, self.thread.now_ms()) else {
-            self.close(token);
+        let Some(sent) = connection.send_straight(bytes, self.traffic.thread.now_ms()) else {
+            self.traffic.close(token);
             return None;
         };
-        connection.note_sent(sent, self.thread.now_ms());
-        self.me().counters.net_output_bytes.add(sent as u64);
+        connection.note_sent(sent, self.traffic.thread.now_ms());
+        self.traffic.me().counters.net_output_bytes.add(sent as u64);
         Some(sent)
     }
 
     /// Appends bytes that are no reply to a request of this connection, and sends its output if
     /// that is long. `touched`: the connections with such bytes that are not sent yet.
     fn append(&mut self, token: Token, bytes: &[u8], touched: &mut Vec<Token>) {
-        let Some(connection) = self.connections.get_mut(token) else {
-            return self.append_before_replies(token, bytes); // sent with them
+        let Some(connection) = self.traffic.connections.get_mut(token) else {
+            return self.traffic.append_before_replies(token, bytes); // sent with them
         };
         if connection.closing {
             return;
         }
         if connection.output.is_empty() {
-            connection.output = self.buffers.take(bytes.len());
-            connection.taken_at_ms = self.thread.now_ms();
+            connection.output = self.traffic.buffers.take(bytes.len());
+            connection.taken_at_ms = self.traffic.thread.now_ms();
         }
         connection.output.extend_from_slice(bytes);
         if connection.unsent_bytes() > SENT_EARLY_BYTES {
@@ -166,36 +170,37 @@ impl Reactor {
     /// Sends the output of a connection that gets messages; closes it if it takes too little (D3,
     /// D4).
     fn send_messages(&mut self, token: Token) {
-        let Some(mut connection) = self.connections.take(token) else {
+        let Some(mut connection) = self.traffic.connections.take(token) else {
             return;
         };
         connection.has_messages = false;
         let may_stay = match connection.interest.contains(EventFlags::OUT) {
-            true => self.is_within_limit(&connection),
-            false => self.send(&mut connection),
+            true => self.traffic.is_within_limit(&connection),
+            false => self.traffic.send(&mut connection),
         };
         if !may_stay || self.is_slow(&connection) {
-            return self.close_taken(token, connection);
+            return self.traffic.close_taken(token, connection);
         }
-        self.resume_run(token, &mut connection);
-        self.settle(token, connection);
+        self.traffic.resume_run(token, &mut connection);
+        self.traffic.settle(token, connection);
     }
 
     /// Whether a client's unsent messages take memory that others need.
     fn is_slow(&mut self, connection: &Connection) -> bool {
         let unsent_bytes = connection.unsent_bytes();
-        let config = self.thread.here().config;
+        let config = self.traffic.thread.here().config;
         let (pause, bytes_max) = (config.output_pause_bytes, config.pipeline_bytes_max());
         if unsent_bytes <= pause {
             return false;
         }
         let buffered = self
+            .traffic
             .thread
             .shared()
             .sum(|counters| &counters.output_buffer_bytes);
         let is_slow = buffered > bytes_max;
         if is_slow {
-            self.me().counters.output_closed.add(1);
+            self.traffic.me().counters.output_closed.add(1);
             seldom!(
                 warn,
                 client = connection.record.id,
@@ -209,7 +214,7 @@ impl Reactor {
 
     /// Closes the subscribers of this thread for whom messages were dropped.
     fn close_losers(&mut self, lost: &Lost) {
-        let subscribers = self.executor.subscribers();
+        let subscribers = self.traffic.executor.subscribers();
         let slots: BTreeSet<u32> = match lost.names() {
             Some(names) => names
                 .flat_map(|(kind, name)| subscribers.slots_of(kind, name))
@@ -218,14 +223,14 @@ impl Reactor {
         };
         seldom!(
             warn,
-            thread = self.thread.number(),
+            thread = self.traffic.thread.number(),
             clients = slots.len(),
             "closing subscribers: messages for them came faster than their thread could deliver them"
         );
         for slot in slots {
-            if let Some(token) = self.connections.token(slot) {
-                self.me().counters.output_closed.add(1);
-                self.close(token);
+            if let Some(token) = self.traffic.connections.token(slot) {
+                self.traffic.me().counters.output_closed.add(1);
+                self.traffic.close(token);
             }
         }
     }
@@ -233,34 +238,44 @@ impl Reactor {
     /// Closes the clients of this thread that have subscriptions to which their users have no right
     /// any more; looks only after a change of rights.
     pub(super) fn close_unentitled(&mut self) {
-        let generation = self.thread.shared().acl.generation();
+        let generation = self.traffic.thread.shared().acl.generation();
         if std::mem::replace(&mut self.rights_seen, generation) == generation {
             return;
         }
-        for slot in self.executor.subscribers().slots() {
-            let Some(token) = self.connections.token(slot) else {
+        for slot in self.traffic.executor.subscribers().slots() {
+            let Some(token) = self.traffic.connections.token(slot) else {
                 continue;
             };
-            let connection = self.connection(token);
-            if connection.is_some_and(|it| !it.client.may_keep_subscriptions(self.thread.shared()))
-            {
-                self.close(token);
+            let connection = self.traffic.connection(token);
+            if connection.is_some_and(|it| {
+                !it.client
+                    .may_keep_subscriptions(self.traffic.thread.shared())
+            }) {
+                self.traffic.close(token);
             }
         }
     }
 
     /// Ends subscriptions to shard channels that other members serve now.
     fn leave_channels(&mut self) {
-        for channel in self.executor.left_channels() {
-            for slot in self.executor.subscribers().slots_of(Kind::Shard, &channel) {
-                let Some(token) = self.connections.token(slot) else {
+        for channel in self.traffic.executor.left_channels() {
+            for slot in self
+                .traffic
+                .executor
+                .subscribers()
+                .slots_of(Kind::Shard, &channel)
+            {
+                let Some(token) = self.traffic.connections.token(slot) else {
                     continue;
                 };
-                let (slots, ready) = (&mut self.connections, &mut self.ready);
+                let (slots, ready) = (&mut self.traffic.connections, &mut self.traffic.ready);
                 let Some(connection) = resp_connection(slots, ready, token) else {
                     continue;
                 };
-                let told = self.executor.end_left(&mut connection.client, &channel);
+                let told = self
+                    .traffic
+                    .executor
+                    .end_left(&mut connection.client, &channel);
                 self.push(token, &told);
             }
         }
@@ -280,24 +295,32 @@ impl Reactor {
                 Message::Committed => {}
                 Message::Close { client } => {
                     closes = true;
-                    match self.token_of(client) {
-                        Some(token) if self.native.about_to_run(token).is_some() => {
-                            self.me().mailbox.post_own(Message::Close { client });
-                            self.releases.note_posted();
+                    match self.traffic.token_of(client) {
+                        Some(token) if self.traffic.native.about_to_run(token).is_some() => {
+                            self.traffic
+                                .me()
+                                .mailbox
+                                .post_own(Message::Close { client });
+                            self.traffic.releases.note_posted();
                         }
-                        Some(token) => self.close(token),
+                        Some(token) => self.traffic.close(token),
                         None => {}
                     }
                 }
                 Message::ShowAgain { client } => {
-                    let (here, connections) = (self.thread.here(), &mut self.connections);
-                    self.waits
-                        .show_client_again(here, client, connections, &self.executor);
+                    let (here, connections) =
+                        (self.traffic.thread.here(), &mut self.traffic.connections);
+                    self.traffic.waits.show_client_again(
+                        here,
+                        client,
+                        connections,
+                        &self.traffic.executor,
+                    );
                 }
                 Message::Push { client, bytes } => {
                     // RESET may have ended MONITOR since then.
-                    let token = self.token_of(client).filter(|token| {
-                        let connection = self.connection(*token);
+                    let token = self.traffic.token_of(client).filter(|token| {
+                        let connection = self.traffic.connection(*token);
                         connection.is_some_and(|to| to.client.monitors())
                     });
                     if let Some(token) = token {
@@ -311,14 +334,16 @@ impl Reactor {
             }
         }
         if closes {
-            self.thread.shared().wake_for_commit(); // replies of CLIENT KILL wait for this
+            self.traffic.thread.shared().wake_for_commit(); // replies of CLIENT KILL wait for this
         }
         self.deliver(&publications);
         if woken {
             self.leave_channels(); // after their last messages
             self.invalidate_left();
-            let (here, connections) = (self.thread.here(), &mut self.connections);
-            self.waits.show_moved(here, connections, &mut self.executor);
+            let (here, connections) = (self.traffic.thread.here(), &mut self.traffic.connections);
+            self.traffic
+                .waits
+                .show_moved(here, connections, &mut self.traffic.executor);
         }
         messages.shrink_to(super::MESSAGES_KEPT);
         self.messages = messages;

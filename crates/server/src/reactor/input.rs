@@ -25,7 +25,7 @@ use super::backlog::Backlog;
 use super::connection::{Connection, Parsed, RoomTurn, WaitsFor};
 use super::connections::Token;
 use super::round::{Ready, Recycled};
-use super::{GROUP_INPUT_BYTES, GROUP_REQUESTS, Reactor};
+use super::{GROUP_INPUT_BYTES, GROUP_REQUESTS, Traffic};
 use duramen_redis::shared::Shared;
 use duramen_wire::resp::{Consumed, Limits, ParseState, Requests, parse_requests};
 use rustix::event::epoll::EventFlags;
@@ -136,7 +136,7 @@ impl Received {
     }
 }
 
-impl Reactor {
+impl Traffic {
     /// Receives once from a readable connection and puts it into the group if that completed a
     /// request.
     pub(super) fn receive(&mut self, token: Token) {

@@ -129,30 +129,30 @@ impl Rings {
 impl Reactor {
     /// An event at the socket of a connection with shared memory.
     pub(super) fn local_event(&mut self, token: Token, flags: EventFlags) {
-        let Some(mut connection) = self.connections.take(token) else {
+        let Some(mut connection) = self.traffic.connections.take(token) else {
             return;
         };
         let is_open = self.rings.heard(token, &mut connection, flags);
         let has_output = connection.sendable_bytes() > 0;
-        self.connections.put(token, connection);
+        self.traffic.connections.put(token, connection);
         if !is_open {
             return self.end_local(token);
         }
         if has_output {
-            self.writable(token);
+            self.traffic.writable(token);
         }
-        self.receive(token);
+        self.traffic.receive(token);
     }
 
     /// The client is gone: its whole requests run, as those in a socket's buffer would.
     fn end_local(&mut self, token: Token) {
-        while let Some(connection) = self.connections.get_mut(token) {
+        while let Some(connection) = self.traffic.connections.get_mut(token) {
             let is_read = connection.is_read();
             let has_input = connection.local_mut().is_some_and(Local::has_input);
             if !is_read || !has_input {
-                return self.close(token);
+                return self.traffic.close(token);
             }
-            self.receive(token);
+            self.traffic.receive(token);
         }
         // It is in the group; the end is reported again.
     }
@@ -169,20 +169,23 @@ impl Reactor {
 
     /// False: the connection is gone.
     fn look_at_ring(&mut self, token: Token) -> bool {
-        let Some(connection) = self.connections.get_mut(token) else {
-            return self.connections.is_used(token);
+        let Some(connection) = self.traffic.connections.get_mut(token) else {
+            return self.traffic.connections.is_used(token);
         };
         let is_read = connection.is_read();
         if is_read && connection.local_mut().is_some_and(Local::has_input) {
             self.rest.note_active(token);
-            self.receive(token);
+            self.traffic.receive(token);
         }
         true
     }
 
     /// Whether the hot connection has shared memory: then no system call sees its input.
     pub(super) fn hot_is_local(&self) -> bool {
-        let hot = self.rest.hot().and_then(|hot| self.connections.get(hot));
+        let hot = self
+            .rest
+            .hot()
+            .and_then(|hot| self.traffic.connections.get(hot));
         hot.is_some_and(|hot| hot.local().is_some())
     }
 

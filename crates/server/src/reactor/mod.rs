@@ -46,16 +46,16 @@ mod sweeps;
 mod timers;
 mod tls;
 mod tracking;
+mod traffic;
 mod unix;
 mod watch;
 
 use accept::{Acceptor, Places, own};
-use connection::{Connection, WaitsFor};
+use connection::Connection;
 use connections::{Connections, Token};
-use duramen_config::{ServerError, seldom};
+use duramen_config::ServerError;
 use duramen_redis::exec::Executor;
-use duramen_redis::shared::{Shared, ThreadShared};
-use duramen_redis::state::Verdict;
+use duramen_redis::shared::Shared;
 use duramen_redis::threads::{Message, Running, Stop};
 use flash::FlashReads;
 use here::Thread;
@@ -67,7 +67,6 @@ use local::Rings;
 use output::BufferPool;
 use release::Releases;
 use rest::Rest;
-use ring::Local;
 use round::{Ready, Recycled};
 use rustix::event::epoll;
 use rustix::time::Timespec;
@@ -88,10 +87,30 @@ const GROUP_REQUESTS: usize = 64;
 /// Bytes of input after which a group runs.
 const GROUP_INPUT_BYTES: usize = 64 << 10;
 
+/// A thread of the server, with the loop that it runs.
 pub(crate) struct Reactor {
+    traffic: Traffic,
+    acceptor: Acceptor,
+    /// Connections with shared memory.
+    rings: Rings,
+    messages: Vec<Message>,
+    /// The generation of the users for which the rights of subscribers were last checked.
+    rights_seen: u64,
+    /// The generation of the member's view at which tracking clients last lost all keys.
+    tablets_seen: u64,
+    tracking_tended_ms: u64,
+    rest: Rest,
+    standby: Arc<Standby<Box<Reactor>>>,
+    /// The last field: everything else is dropped before the server counts the reactor as ended.
+    _running: Running,
+}
+
+/// The connections of a thread, and the owners of all that they pass through: they are received
+/// from, their requests run, their replies wait and are sent. It leads each connection from one
+/// owner to the next.
+struct Traffic {
     thread: Thread,
     executor: Executor,
-    acceptor: Acceptor,
     connections: Connections,
     watch: Watch,
     /// Bytes received in this group.
@@ -105,8 +124,6 @@ pub(crate) struct Reactor {
     recycled: Recycled,
     buffers: BufferPool,
     sweeps: Sweeps,
-    /// Connections with shared memory.
-    rings: Rings,
     /// Connections whose replies wait for the log.
     holds: Holds,
     releases: Releases,
@@ -114,21 +131,11 @@ pub(crate) struct Reactor {
     flash: FlashReads,
     /// Connections whose requests wait for elements, or for the end of a pause.
     waits: Waits,
-    messages: Vec<Message>,
-    /// The generation of the users for which the rights of subscribers were last checked.
-    rights_seen: u64,
-    /// The generation of the member's view at which tracking clients last lost all keys.
-    tablets_seen: u64,
-    tracking_tended_ms: u64,
-    rest: Rest,
     /// A client may be behind with its replies, and wait for room (input::R2).
     has_behind: bool,
     next_behind_ms: u64,
     /// Steps of handshakes that this round may still do (tls::H3).
     handshakes_left: usize,
-    standby: Arc<Standby<Box<Reactor>>>,
-    /// The last field: everything else is dropped before the server counts the reactor as ended.
-    _running: Running,
 }
 
 impl Reactor {
@@ -145,43 +152,17 @@ impl Reactor {
     ) -> Result<Box<Reactor>, ServerError> {
         let watch = Watch::new(&shared.threads[number], &listeners)?;
         Ok(Box::new(Reactor {
-            executor: Executor::new(Arc::clone(&shared), number)?,
+            traffic: Traffic::new(shared, number, watch)?,
             acceptor: Acceptor::new(listeners),
-            connections: Connections::default(),
-            watch,
-            input: InputBuffer::new(),
-            ready: Vec::new(),
-            ready_requests: 0,
-            native: native::Round::default(),
-            recycled: Recycled::default(),
-            buffers: BufferPool::default(),
-            sweeps: Sweeps::default(),
             rings: Rings::default(),
-            holds: Holds::default(),
-            releases: Releases::default(),
-            flash: FlashReads::default(),
-            waits: Waits::default(),
             messages: Vec::new(),
             rights_seen: 0,
             tablets_seen: 0,
             tracking_tended_ms: 0,
             rest: Rest::default(),
-            has_behind: false,
-            next_behind_ms: 0,
-            handshakes_left: 0,
-            thread: Thread::new(shared, number),
             standby,
             _running: running,
         }))
-    }
-
-    /// Whether a group waits to be run.
-    fn has_ready(&self) -> bool {
-        !self.ready.is_empty() || !self.native.is_empty()
-    }
-
-    fn me(&self) -> &ThreadShared {
-        self.thread.me()
     }
 
     /// Serves until the server stops (true), or until another thread serves because a commit took
@@ -190,12 +171,16 @@ impl Reactor {
         let mut events = Vec::with_capacity(EVENTS_MAX);
         loop {
             self.wait(&mut events);
-            self.thread.look_at_clock();
-            self.me().beat.came_back(self.thread.now_ms());
-            if !events.is_empty() || self.connections.soon() > 0 || self.has_ready() {
-                self.me().counters.rounds.add(1);
+            self.traffic.thread.look_at_clock();
+            self.traffic
+                .me()
+                .beat
+                .came_back(self.traffic.thread.now_ms());
+            if !events.is_empty() || self.traffic.connections.soon() > 0 || self.traffic.has_ready()
+            {
+                self.traffic.me().counters.rounds.add(1);
             }
-            let began = begin_timed_round(self.thread.here());
+            let began = begin_timed_round(self.traffic.thread.here());
             self.round(&events);
             if let Some(level) = self.tend_held() {
                 match self.commit_here(level) {
@@ -205,16 +190,17 @@ impl Reactor {
             }
             self.take_own_messages();
             while let Some(token) = self
+                .traffic
                 .flash
-                .uncork_late(self.thread.here(), &mut self.connections)
+                .uncork_late(self.traffic.thread.here(), &mut self.traffic.connections)
             {
-                self.writable(token);
+                self.traffic.writable(token);
             }
             events.clear();
-            self.sweep();
+            self.traffic.sweep();
             self.tend_tracking();
-            end_timed_round(self.thread.here(), began);
-            match self.thread.shared().stopping() {
+            end_timed_round(self.traffic.thread.here(), began);
+            match self.traffic.thread.shared().stopping() {
                 Stop::No => {}
                 Stop::Graceful => {
                     if self.drained() {
@@ -225,8 +211,8 @@ impl Reactor {
             }
         }
         self.close_all();
-        self.me().end_incoming();
-        self.me().beat.sleeps(); // no thread is missed from now on
+        self.traffic.me().end_incoming();
+        self.traffic.me().beat.sleeps(); // no thread is missed from now on
         true
     }
 
@@ -244,24 +230,27 @@ impl Reactor {
     fn round(&mut self, events: &[epoll::Event]) {
         // Before requests: a client that sends one after it has the reply of PUBLISH, by whatever
         // connection, gets the message first.
-        if self.me().mailbox.has_messages() {
+        if self.traffic.me().mailbox.has_messages() {
             self.take_messages();
         }
-        self.allow_handshakes();
+        self.traffic.allow_handshakes();
         // Spinning may have received already.
-        let mut connections = self.ready.len() + self.native.len();
-        let turns = connections + events.len() + self.connections.soon();
-        self.executor.begin_round(turns);
-        self.native.executor.begin_round(turns);
-        if self.flash.is_busy() {
-            let here = self.thread.here();
-            self.flash
-                .take_fetched(here, &mut self.connections, &mut self.executor);
+        let mut connections = self.traffic.ready.len() + self.traffic.native.len();
+        let turns = connections + events.len() + self.traffic.connections.soon();
+        self.traffic.executor.begin_round(turns);
+        self.traffic.native.executor.begin_round(turns);
+        if self.traffic.flash.is_busy() {
+            let here = self.traffic.thread.here();
+            self.traffic.flash.take_fetched(
+                here,
+                &mut self.traffic.connections,
+                &mut self.traffic.executor,
+            );
         }
         for event in events {
             let token = Token::from(event.data);
             if token == Token::MAILBOX {
-                self.run_group();
+                self.traffic.run_group();
                 self.take_messages();
             } else if token == Token::FLASH {
                 // The completed reads were taken before.
@@ -273,18 +262,19 @@ impl Reactor {
                 self.connection_event(token, event.flags);
             }
         }
-        for token in self.connections.take_soon() {
-            self.continue_connection(token);
+        for token in self.traffic.connections.take_soon() {
+            self.traffic.continue_connection(token);
         }
-        self.run_group();
+        self.traffic.run_group();
         self.rest.round_had(connections, |hot| {
-            let connection = self.connections.get(hot);
+            let connection = self.traffic.connections.get(hot);
             connection.is_some_and(Connection::waits_for_key)
         });
     }
 
     fn connection_event(&mut self, token: Token, flags: epoll::EventFlags) {
         if self
+            .traffic
             .connections
             .get(token)
             .is_some_and(|it| it.local().is_some())
@@ -292,52 +282,52 @@ impl Reactor {
             return self.local_event(token, flags);
         }
         if flags.contains(epoll::EventFlags::OUT) {
-            self.writable(token);
+            self.traffic.writable(token);
         }
         if flags.contains(epoll::EventFlags::IN) {
-            self.receive(token);
+            self.traffic.receive(token);
         } else if flags
             .intersects(epoll::EventFlags::HUP | epoll::EventFlags::ERR | epoll::EventFlags::RDHUP)
         {
             // Not readable and dead: its peer sends nothing more and takes no replies. Or it waits
             // for elements, or for the end of a pause, and has ended its stream (key_waits::K3,
             // key_waits::K5).
-            self.close(token);
+            self.traffic.close(token);
         }
     }
 
     fn accept(&mut self, listener: usize) {
         let mut places = Places {
-            connections: &mut self.connections,
-            watch: &self.watch,
+            connections: &mut self.traffic.connections,
+            watch: &self.traffic.watch,
             rings: &mut self.rings,
-            sweeps: &mut self.sweeps,
+            sweeps: &mut self.traffic.sweeps,
         };
         self.acceptor
-            .accept(self.thread.here(), listener, &mut places);
+            .accept(self.traffic.thread.here(), listener, &mut places);
     }
 
     /// Takes over connections that other threads accepted for this one.
     fn adopt(&mut self) {
-        for incoming in self.me().incoming() {
-            let here = self.thread.here();
+        for incoming in self.traffic.me().incoming() {
+            let here = self.traffic.thread.here();
             let mut places = Places {
-                connections: &mut self.connections,
-                watch: &self.watch,
+                connections: &mut self.traffic.connections,
+                watch: &self.traffic.watch,
                 rings: &mut self.rings,
-                sweeps: &mut self.sweeps,
+                sweeps: &mut self.traffic.sweeps,
             };
             let token = own(here, incoming, &mut places);
             // From a thread that accepts, none comes after the listeners were closed.
             if let Some(token) = token.filter(|_| here.stops) {
-                self.close(token);
+                self.traffic.close(token);
             }
         }
     }
 
     fn take_messages(&mut self) {
         let mut messages = std::mem::take(&mut self.messages);
-        self.me().mailbox.take(&mut messages);
+        self.traffic.me().mailbox.take(&mut messages);
         self.handle_messages(messages);
     }
 
@@ -345,118 +335,27 @@ impl Reactor {
     fn look_again(&mut self) {
         self.adopt();
         // There may be a password, or a time for it, from now on.
-        let is_open = self.thread.shared().acl.is_open();
-        self.sweeps.note_stranger(!is_open);
+        let is_open = self.traffic.thread.shared().acl.is_open();
+        self.traffic.sweeps.note_stranger(!is_open);
         self.close_unentitled();
-        let (here, connections) = (self.thread.here(), &mut self.connections);
-        self.waits.resume_paused(here, u64::MAX, connections);
-        if self.thread.shared().stopping() == Stop::Graceful {
+        let (here, connections) = (self.traffic.thread.here(), &mut self.traffic.connections);
+        self.traffic
+            .waits
+            .resume_paused(here, u64::MAX, connections);
+        if self.traffic.thread.shared().stopping() == Stop::Graceful {
             self.begin_drain();
         }
     }
 
-    fn token_of(&self, client: u64) -> Option<Token> {
-        let record = self.me().clients.get(client)?;
-        let token = self.connections.token(record.slot)?;
-        self.connection(token)
-            .filter(|it| it.record.id == client)
-            .map(|_| token)
-    }
-
-    /// Registers for the event that the connection waits for. A held connection, or one that waits
-    /// for flash, stays registered for input until some arrives.
-    fn update_interest(&mut self, token: Token, connection: &mut Connection) {
-        let is_quiet = (connection.held.is_some() || connection.waits_for == WaitsFor::Flash)
-            && connection.interest == epoll::EventFlags::IN
-            && connection.sendable_bytes() == 0;
-        if !is_quiet {
-            self.watch_exactly(token, connection);
-        }
-    }
-
-    /// Registers for exactly the events that the connection waits for.
-    fn watch_exactly(&mut self, token: Token, connection: &mut Connection) {
-        let mut wanted = epoll::EventFlags::empty();
-        let reads = !connection.closing
-            && connection.held.is_none()
-            && matches!(
-                connection.waits_for,
-                WaitsFor::Input | WaitsFor::Turn | WaitsFor::Output { ended: false }
-            )
-            && self.may_receive(connection)
-            && self.thread.stop_deadline().is_none();
-        if reads {
-            wanted |= epoll::EventFlags::IN;
-        } else if connection.waits_for == WaitsFor::Key && connection.held.is_none() {
-            wanted |=
-                match self.has_room_behind(connection) && self.thread.stop_deadline().is_none() {
-                    true => epoll::EventFlags::IN,
-                    false => epoll::EventFlags::RDHUP,
-                };
-        } else if connection.is_watched_in_pause() {
-            wanted |= epoll::EventFlags::RDHUP;
-        }
-        if connection.sendable_bytes() > 0 {
-            wanted |= epoll::EventFlags::OUT;
-        }
-        self.watch.set(token, connection, wanted);
-    }
-
-    /// Requests that are about to run do not run.
-    fn close(&mut self, token: Token) {
-        let connection = self.connections.take(token);
-        if let Some(connection) = connection.or_else(|| self.take_from_group(token)) {
-            self.close_taken(token, connection);
-        }
-    }
-
-    /// Ends a connection that is not in its slot.
-    fn close_taken(&mut self, token: Token, mut connection: Box<Connection>) {
-        if connection.local().is_some_and(Local::is_corrupt) {
-            self.me().counters.protocol_errors.add(1);
-            seldom!(
-                warn,
-                client = connection.record.id,
-                "closing a client on this machine: {}",
-                duramen_shm::Corrupt
-            );
-        }
-        // A server that stops lets its clients read their last replies.
-        if let (None, Some(local)) = (self.thread.stop_deadline(), connection.local()) {
-            local.give_back(&connection.fd);
-        }
-        connection.end_turn(self.thread.shared());
-        self.flash
-            .unpark(self.thread.here(), &mut connection, &mut self.executor);
-        self.waits.end(self.thread.here(), token, &mut connection);
-        self.executor.end_subscriptions(&mut connection.client);
-        self.executor.end_tracking(&mut connection.client);
-        self.holds
-            .orphan(self.thread.here(), &mut connection, &mut self.releases);
-        self.watch.ends(&connection);
-        self.account(&connection, 0, 0);
-        self.holds.ends(&connection);
-        let memory = connection.memory().max(connection.memory);
-        self.buffers.freed.add(memory + size_of::<Connection>());
-        self.connections.release(token);
-        self.me().clients.remove(connection.record.id);
-        connection.record.note_gone();
-        self.me().connections_changed(-1);
-        self.thread.shared().leave();
-        if connection.client.verdict() != Verdict::CloseNow && connection.unsent_bytes() == 0 {
-            connection.say_goodbye();
-        }
-    }
-
     fn close_all(&mut self) {
-        for token in self.connections.tokens() {
-            self.close(token);
+        for token in self.traffic.connections.tokens() {
+            self.traffic.close(token);
         }
-        self.thread.shared().wake_for_commit(); // as after Message::Close
-        for incoming in self.me().incoming() {
+        self.traffic.thread.shared().wake_for_commit(); // as after Message::Close
+        for incoming in self.traffic.me().incoming() {
             drop(incoming);
-            self.me().connections_changed(-1);
-            self.thread.shared().leave();
+            self.traffic.me().connections_changed(-1);
+            self.traffic.thread.shared().leave();
         }
     }
 }

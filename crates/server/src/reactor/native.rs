@@ -4,7 +4,7 @@
 //!
 //! An invalid frame ends the connection: the start of the next frame is not known.
 
-use super::Reactor;
+use super::Traffic;
 use super::backlog::Backlog;
 use super::connection::{Connection, WaitsFor};
 use super::connections::Token;
@@ -72,7 +72,7 @@ impl Round {
     }
 }
 
-impl Reactor {
+impl Traffic {
     /// Puts a connection into the group if it has whole frames.
     pub(super) fn parse_native(
         &mut self,

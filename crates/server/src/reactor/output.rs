@@ -1,10 +1,11 @@
 //! Outgoing replies: buffers that are lent to connections for a round, back-pressure, pushes.
 
+use super::Traffic;
 use super::connection::{Connection, KEPT_BYTES_MAX, Sent, WaitsFor};
 use super::connections::Token;
-use super::{Reactor, Verdict};
 use duramen_config::heap::Freed;
 use duramen_config::seldom;
+use duramen_redis::state::Verdict;
 use std::sync::atomic::Ordering;
 
 /// Buffers up to this length are lent to any connection.
@@ -110,7 +111,7 @@ impl BufferPool {
     }
 }
 
-impl Reactor {
+impl Traffic {
     /// Sends replies; false: the peer is gone, or exceeds `output-limit`, or `preauth-limit` before
     /// the password.
     pub(super) fn send(&mut self, connection: &mut Connection) -> bool {

@@ -60,24 +60,27 @@ impl Reactor {
     /// sleeping in the kernel.
     pub(super) fn wait(&mut self, events: &mut Vec<epoll::Event>) {
         self.look_at_rings();
-        if self.flash.is_busy() {
-            let here = self.thread.here();
-            self.flash
-                .start_fetches(here, &mut self.connections, &self.watch);
+        if self.traffic.flash.is_busy() {
+            let here = self.traffic.thread.here();
+            self.traffic.flash.start_fetches(
+                here,
+                &mut self.traffic.connections,
+                &self.traffic.watch,
+            );
         }
-        let wakes = self.waits.take_shows_woken();
+        let wakes = self.traffic.waits.take_shows_woken();
         if self.rest.does_without_events(wakes) {
             return;
         }
         // After the last look at its mailbox the thread may have posted to itself, with no signal.
-        if self.connections.soon() > 0 || self.releases.has_posted() {
+        if self.traffic.connections.soon() > 0 || self.traffic.releases.has_posted() {
             return self.poll_events(events, Some(ZERO));
         }
-        if self.has_ready() {
+        if self.traffic.has_ready() {
             return self.poll_sockets(events, ROUNDS_OF_RINGS);
         }
         let (poll, spin_us) = {
-            let config = self.thread.here().config;
+            let config = self.traffic.thread.here().config;
             (config.poll, config.poll_spin_us)
         };
         match poll {
@@ -92,14 +95,14 @@ impl Reactor {
     }
 
     fn sleep(&mut self, events: &mut Vec<epoll::Event>) {
-        let timeout = match self.rings.may_sleep(&mut self.connections) {
+        let timeout = match self.rings.may_sleep(&mut self.traffic.connections) {
             true => self.patience(),
             false => Some(ZERO),
         };
-        self.me().counters.sleeps.add(1);
+        self.traffic.me().counters.sleeps.add(1);
         self.poll_events(events, timeout);
-        if !self.holds.is_empty() {
-            self.me().commits.woke();
+        if !self.traffic.holds.is_empty() {
+            self.traffic.me().commits.woke();
         }
     }
 
@@ -132,18 +135,18 @@ impl Reactor {
         let mut before = Duration::ZERO;
         for look in 0u32.. {
             self.look_at_rings();
-            if self.has_ready() {
+            if self.traffic.has_ready() {
                 // A ring had input.
             } else if self.rings.has_awake() && (self.rest.hot.is_none() || self.hot_is_local()) {
                 self.poll_sockets(events, LOOKS_AT_SOCKETS);
             } else if look % LOOKS_AT_HOT == LOOKS_AT_HOT - 1 {
                 self.poll_events(events, Some(ZERO));
-            } else if !self.holds.is_empty() || self.flash.is_busy() {
+            } else if !self.traffic.holds.is_empty() || self.traffic.flash.is_busy() {
                 // The hot connection waits for a commit or for flash, and that is seen without a
                 // system call.
                 std::hint::spin_loop();
             } else if let Some(token) = self.rest.hot {
-                self.receive(token);
+                self.traffic.receive(token);
             } else {
                 self.poll_events(events, Some(ZERO));
             }
@@ -151,11 +154,15 @@ impl Reactor {
             self.rest.spinner.look_took(waited - before);
             before = waited;
             let found = !events.is_empty()
-                || self.has_ready()
-                || self.holds.may_release(self.thread.here())
-                || self.flash.has_come();
+                || self.traffic.has_ready()
+                || self.traffic.holds.may_release(self.traffic.thread.here())
+                || self.traffic.flash.has_come();
             if found || waited.as_micros() as u64 >= spin_us {
-                self.me().counters.spin_ns.add(waited.as_nanos() as u64);
+                self.traffic
+                    .me()
+                    .counters
+                    .spin_ns
+                    .add(waited.as_nanos() as u64);
                 if found {
                     self.rest
                         .spinner
@@ -174,8 +181,8 @@ impl Reactor {
         events: &mut Vec<epoll::Event>,
         timeout: Option<Timespec>,
     ) {
-        self.me().beat.sleeps();
-        self.watch.wait(events, timeout.as_ref());
-        self.me().beat.came_back(clock::coarse_ms());
+        self.traffic.me().beat.sleeps();
+        self.traffic.watch.wait(events, timeout.as_ref());
+        self.traffic.me().beat.came_back(clock::coarse_ms());
     }
 }

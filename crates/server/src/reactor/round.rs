@@ -1,13 +1,14 @@
 //! A group: connections whose requests run as one batch of the executor.
 
+use super::Traffic;
 use super::backlog::Backlog;
 use super::connection::{Connection, WaitsFor};
 use super::connections::{Connections, Token};
 use super::input::Source;
 use super::parked::FetchedEntry;
-use super::{Reactor, Verdict};
 use duramen_config::seldom;
 use duramen_redis::exec::Turn;
+use duramen_redis::state::Verdict;
 use duramen_wire::resp::{
     Consumed, Encoder, Limits, ParseState, Protocol, ProtocolError, Requests,
 };
@@ -91,7 +92,7 @@ pub(super) fn resp_connection<'c>(
     }
 }
 
-impl Reactor {
+impl Traffic {
     /// A connection in its slot, or one whose requests are about to run: messages may come for both
     /// ([`Reactor::round`]).
     pub(super) fn connection(&self, token: Token) -> Option<&Connection> {

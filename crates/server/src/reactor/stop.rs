@@ -8,20 +8,20 @@ use std::time::{Duration, Instant};
 impl Reactor {
     /// First step, executed once: requests that clients have sent so far still run.
     pub(super) fn begin_drain(&mut self) {
-        if self.thread.stop_deadline().is_some() {
+        if self.traffic.thread.stop_deadline().is_some() {
             return;
         }
         self.acceptor.close();
-        for token in self.connections.tokens() {
-            self.receive(token);
+        for token in self.traffic.connections.tokens() {
+            self.traffic.receive(token);
         }
-        self.run_group();
-        let timeout_ms = self.thread.here().config.stop_timeout_ms;
+        self.traffic.run_group();
+        let timeout_ms = self.traffic.thread.here().config.stop_timeout_ms;
         let deadline = Instant::now() + Duration::from_millis(timeout_ms);
-        self.thread.stop_at(deadline);
-        for token in self.connections.tokens() {
-            if let Some(connection) = self.connections.take(token) {
-                self.settle(token, connection);
+        self.traffic.thread.stop_at(deadline);
+        for token in self.traffic.connections.tokens() {
+            if let Some(connection) = self.traffic.connections.take(token) {
+                self.traffic.settle(token, connection);
             }
         }
     }
@@ -29,24 +29,28 @@ impl Reactor {
     /// Whether every client has its replies, or the time is up.
     pub(super) fn drained(&mut self) -> bool {
         self.begin_drain();
-        self.demand_commit();
-        let waiting = self.connections.tokens().into_iter().any(|token| {
-            self.connections.get(token).is_some_and(|connection| {
-                connection.unsent_bytes() > 0
-                    || matches!(
-                        connection.waits_for,
-                        WaitsFor::Turn | WaitsFor::Output { .. } | WaitsFor::Flash
-                    )
-            })
+        self.traffic.demand_commit();
+        let waiting = self.traffic.connections.tokens().into_iter().any(|token| {
+            self.traffic
+                .connections
+                .get(token)
+                .is_some_and(|connection| {
+                    connection.unsent_bytes() > 0
+                        || matches!(
+                            connection.waits_for,
+                            WaitsFor::Turn | WaitsFor::Output { .. } | WaitsFor::Flash
+                        )
+                })
         });
         let late = self
+            .traffic
             .thread
             .stop_deadline()
             .is_some_and(|deadline| Instant::now() >= deadline);
         if waiting && late {
             tracing::warn!(
-                thread = self.thread.number(),
-                clients = self.watch.with_output(),
+                thread = self.traffic.thread.number(),
+                clients = self.traffic.watch.with_output(),
                 "the stop timeout is over: closing clients that have not taken their replies"
             );
         }

@@ -6,7 +6,7 @@ use super::connections::Token;
 use super::here::Here;
 use super::input::BEHIND_MS;
 use super::sweeps::SWEEP_MS;
-use super::{Reactor, Timespec, ZERO};
+use super::{Reactor, Timespec, Traffic, ZERO};
 use duramen_config::{clock, seldom};
 use duramen_redis::figures::Event;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ const TICK_MS: u64 = 10;
 impl Reactor {
     /// As [`sleep_limit`](Self::sleep_limit); zero, if replies may be released now.
     pub(super) fn patience(&mut self) -> Option<Timespec> {
-        match self.holds.may_sleep(self.thread.here()) {
+        match self.traffic.holds.may_sleep(self.traffic.thread.here()) {
             true => self.sleep_limit(),
             false => Some(ZERO),
         }
@@ -32,49 +32,57 @@ impl Reactor {
         let mut at_most = |duration: Duration| {
             limit = Some(limit.map_or(duration, |limit| limit.min(duration)));
         };
-        let here = self.thread.here();
-        if self.sweeps.are_needed(here, &self.connections, &self.watch) {
+        let here = self.traffic.thread.here();
+        if self
+            .traffic
+            .sweeps
+            .are_needed(here, &self.traffic.connections, &self.traffic.watch)
+        {
             at_most(Duration::from_millis(SWEEP_MS));
         }
-        if self.buffers.has_large() {
+        if self.traffic.buffers.has_large() {
             at_most(Duration::from_millis(SWEEP_MS));
         }
-        if self.has_behind {
+        if self.traffic.has_behind {
             at_most(Duration::from_millis(BEHIND_MS));
         }
         if let Some(pause) = self.tracking_pause() {
             at_most(pause);
         }
-        if let Some(until_ms) = self.waits.first_pause_end(&self.connections) {
+        if let Some(until_ms) = self
+            .traffic
+            .waits
+            .first_pause_end(&self.traffic.connections)
+        {
             // The clock of rounds is up to one tick behind.
             at_most(Duration::from_millis(
-                until_ms.saturating_sub(self.thread.now_ms()) + 5,
+                until_ms.saturating_sub(self.traffic.thread.now_ms()) + 5,
             ));
         }
-        if self.holds.tries_again() {
+        if self.traffic.holds.tries_again() {
             // The obstacle to the commit may not have been another commit, and then nothing wakes
             // this thread.
             at_most(RETRY);
         }
-        if self.flash.is_stuck() {
+        if self.traffic.flash.is_stuck() {
             at_most(RETRY);
         }
-        if let Some(until_ms) = self.flash.corked_until_ms() {
+        if let Some(until_ms) = self.traffic.flash.corked_until_ms() {
             at_most(Duration::from_millis(
-                until_ms.saturating_sub(self.thread.now_ms()) + 1,
+                until_ms.saturating_sub(self.traffic.thread.now_ms()) + 1,
             ));
         }
-        if let Some(deadline_ms) = self.holds.deadline_ms() {
+        if let Some(deadline_ms) = self.traffic.holds.deadline_ms() {
             at_most(Duration::from_millis(
-                deadline_ms.saturating_sub(self.thread.now_ms()) + 5,
+                deadline_ms.saturating_sub(self.traffic.thread.now_ms()) + 5,
             ));
         }
-        if let Some(end_ms) = self.waits.first_end_ms() {
+        if let Some(end_ms) = self.traffic.waits.first_end_ms() {
             at_most(Duration::from_millis(
                 end_ms.saturating_sub(clock::now_ms()),
             ));
         }
-        if let Some(deadline) = self.thread.stop_deadline() {
+        if let Some(deadline) = self.traffic.thread.stop_deadline() {
             at_most(deadline.saturating_duration_since(Instant::now()));
         }
         limit.map(|limit| Timespec {
@@ -82,7 +90,9 @@ impl Reactor {
             tv_nsec: i64::from(limit.subsec_nanos()),
         })
     }
+}
 
+impl Traffic {
     /// Called after each round.
     pub(super) fn sweep(&mut self) {
         let here = self.thread.here();

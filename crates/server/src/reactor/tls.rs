@@ -12,7 +12,7 @@
 //! - H4: a handshake that is not over after [`HANDSHAKE_MS`] ends its connection, which counts
 //!   against `maxclients` from its first moment.
 
-use super::Reactor;
+use super::Traffic;
 use super::connection::{Connection, Sent};
 use super::input::{JOIN_BYTES_MAX, RECEIVE_BYTES, Received, Source};
 use duramen_config::seldom;
@@ -103,7 +103,7 @@ impl Connection {
 const PLAIN_REDIS: &[u8] =
     b"-ERR this port speaks TLS: connect with TLS, for example redis-cli --tls\r\n";
 
-impl Reactor {
+impl Traffic {
     /// Called once per round (H3).
     pub(super) fn allow_handshakes(&mut self) {
         self.handshakes_left = HANDSHAKES_MAX;

@@ -1,0 +1,158 @@
+//! How a connection of a thread is found, watched and closed.
+
+use super::connection::{Connection, WaitsFor};
+use super::connections::{Connections, Token};
+use super::flash::FlashReads;
+use super::here::Thread;
+use super::hold::Holds;
+use super::input::InputBuffer;
+use super::key_waits::Waits;
+use super::output::BufferPool;
+use super::release::Releases;
+use super::ring::Local;
+use super::round::Recycled;
+use super::sweeps::Sweeps;
+use super::watch::Watch;
+use super::{Traffic, native};
+use duramen_config::{ServerError, seldom};
+use duramen_redis::exec::Executor;
+use duramen_redis::shared::{Shared, ThreadShared};
+use duramen_redis::state::Verdict;
+use rustix::event::epoll::EventFlags;
+use std::sync::Arc;
+
+impl Traffic {
+    /// # Errors
+    /// [`ServerError`] if the engine has no room for another thread.
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        number: usize,
+        watch: Watch,
+    ) -> Result<Traffic, ServerError> {
+        Ok(Traffic {
+            executor: Executor::new(Arc::clone(&shared), number)?,
+            connections: Connections::default(),
+            watch,
+            input: InputBuffer::new(),
+            ready: Vec::new(),
+            ready_requests: 0,
+            native: native::Round::default(),
+            recycled: Recycled::default(),
+            buffers: BufferPool::default(),
+            sweeps: Sweeps::default(),
+            holds: Holds::default(),
+            releases: Releases::default(),
+            flash: FlashReads::default(),
+            waits: Waits::default(),
+            has_behind: false,
+            next_behind_ms: 0,
+            handshakes_left: 0,
+            thread: Thread::new(shared, number),
+        })
+    }
+
+    /// What other threads see of this one.
+    #[inline]
+    pub(super) fn me(&self) -> &ThreadShared {
+        self.thread.me()
+    }
+
+    /// Whether a group waits to be run.
+    #[inline]
+    pub(super) fn has_ready(&self) -> bool {
+        !self.ready.is_empty() || !self.native.is_empty()
+    }
+
+    pub(super) fn token_of(&self, client: u64) -> Option<Token> {
+        let record = self.me().clients.get(client)?;
+        let token = self.connections.token(record.slot)?;
+        self.connection(token)
+            .filter(|it| it.record.id == client)
+            .map(|_| token)
+    }
+
+    /// Registers for the event that the connection waits for. A held connection, or one that waits
+    /// for flash, stays registered for input until some arrives.
+    pub(super) fn update_interest(&mut self, token: Token, connection: &mut Connection) {
+        let is_quiet = (connection.held.is_some() || connection.waits_for == WaitsFor::Flash)
+            && connection.interest == EventFlags::IN
+            && connection.sendable_bytes() == 0;
+        if !is_quiet {
+            self.watch_exactly(token, connection);
+        }
+    }
+
+    /// Registers for exactly the events that the connection waits for.
+    pub(super) fn watch_exactly(&mut self, token: Token, connection: &mut Connection) {
+        let mut wanted = EventFlags::empty();
+        let reads = !connection.closing
+            && connection.held.is_none()
+            && matches!(
+                connection.waits_for,
+                WaitsFor::Input | WaitsFor::Turn | WaitsFor::Output { ended: false }
+            )
+            && self.may_receive(connection)
+            && self.thread.stop_deadline().is_none();
+        if reads {
+            wanted |= EventFlags::IN;
+        } else if connection.waits_for == WaitsFor::Key && connection.held.is_none() {
+            wanted |=
+                match self.has_room_behind(connection) && self.thread.stop_deadline().is_none() {
+                    true => EventFlags::IN,
+                    false => EventFlags::RDHUP,
+                };
+        } else if connection.is_watched_in_pause() {
+            wanted |= EventFlags::RDHUP;
+        }
+        if connection.sendable_bytes() > 0 {
+            wanted |= EventFlags::OUT;
+        }
+        self.watch.set(token, connection, wanted);
+    }
+
+    /// Requests that are about to run do not run.
+    pub(super) fn close(&mut self, token: Token) {
+        let connection = self.connections.take(token);
+        if let Some(connection) = connection.or_else(|| self.take_from_group(token)) {
+            self.close_taken(token, connection);
+        }
+    }
+
+    /// Ends a connection that is not in its slot.
+    pub(super) fn close_taken(&mut self, token: Token, mut connection: Box<Connection>) {
+        if connection.local().is_some_and(Local::is_corrupt) {
+            self.me().counters.protocol_errors.add(1);
+            seldom!(
+                warn,
+                client = connection.record.id,
+                "closing a client on this machine: {}",
+                duramen_shm::Corrupt
+            );
+        }
+        // A server that stops lets its clients read their last replies.
+        if let (None, Some(local)) = (self.thread.stop_deadline(), connection.local()) {
+            local.give_back(&connection.fd);
+        }
+        connection.end_turn(self.thread.shared());
+        self.flash
+            .unpark(self.thread.here(), &mut connection, &mut self.executor);
+        self.waits.end(self.thread.here(), token, &mut connection);
+        self.executor.end_subscriptions(&mut connection.client);
+        self.executor.end_tracking(&mut connection.client);
+        self.holds
+            .orphan(self.thread.here(), &mut connection, &mut self.releases);
+        self.watch.ends(&connection);
+        self.account(&connection, 0, 0);
+        self.holds.ends(&connection);
+        let memory = connection.memory().max(connection.memory);
+        self.buffers.freed.add(memory + size_of::<Connection>());
+        self.connections.release(token);
+        self.me().clients.remove(connection.record.id);
+        connection.record.note_gone();
+        self.me().connections_changed(-1);
+        self.thread.shared().leave();
+        if connection.client.verdict() != Verdict::CloseNow && connection.unsent_bytes() == 0 {
+            connection.say_goodbye();
+        }
+    }
+}
