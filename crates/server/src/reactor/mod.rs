@@ -21,6 +21,7 @@
 
 mod accept;
 mod backlog;
+mod behind;
 mod commit;
 mod connection;
 mod connections;
@@ -36,6 +37,7 @@ mod local;
 mod native;
 mod output;
 mod parked;
+mod receive;
 mod release;
 mod rest;
 mod ring;
@@ -51,6 +53,7 @@ mod unix;
 mod watch;
 
 use accept::{Acceptor, Places, own};
+use behind::Behind;
 use connection::Connection;
 use connections::{Connections, Token};
 use duramen_config::ServerError;
@@ -60,11 +63,11 @@ use duramen_redis::threads::{Message, Running, Stop};
 use flash::FlashReads;
 use here::Thread;
 use hold::Holds;
-use input::InputBuffer;
 use key_waits::Waits;
 pub(crate) use listener::{Listeners, bind};
 use local::Rings;
 use output::BufferPool;
+use receive::Receive;
 use release::Releases;
 use rest::Rest;
 use round::{Ready, Recycled};
@@ -114,7 +117,7 @@ struct Traffic {
     connections: Connections,
     watch: Watch,
     /// Bytes received in this group.
-    input: InputBuffer,
+    input: Receive,
     /// Connections of this group: received and parsed, not run yet.
     ready: Vec<Ready>,
     ready_requests: usize,
@@ -131,11 +134,8 @@ struct Traffic {
     flash: FlashReads,
     /// Connections whose requests wait for elements, or for the end of a pause.
     waits: Waits,
-    /// A client may be behind with its replies, and wait for room (input::R2).
-    has_behind: bool,
-    next_behind_ms: u64,
-    /// Steps of handshakes that this round may still do (tls::H3).
-    handshakes_left: usize,
+    /// Connections that wait for their clients to take replies.
+    behind: Behind,
 }
 
 impl Reactor {
@@ -233,7 +233,7 @@ impl Reactor {
         if self.traffic.me().mailbox.has_messages() {
             self.take_messages();
         }
-        self.traffic.allow_handshakes();
+        self.traffic.input.allow_handshakes();
         // Spinning may have received already.
         let mut connections = self.traffic.ready.len() + self.traffic.native.len();
         let turns = connections + events.len() + self.traffic.connections.soon();

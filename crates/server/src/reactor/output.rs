@@ -1,6 +1,7 @@
 //! Outgoing replies: buffers that are lent to connections for a round, back-pressure, pushes.
 
 use super::Traffic;
+use super::behind::settle_turn;
 use super::connection::{Connection, KEPT_BYTES_MAX, Sent, WaitsFor};
 use super::connections::Token;
 use duramen_config::heap::Freed;
@@ -206,7 +207,7 @@ impl Traffic {
         // It may have sent `RESET`.
         let is_stranger = !connection.client.is_authenticated();
         self.sweeps.note_stranger(is_stranger);
-        self.settle_turn(&mut connection);
+        settle_turn(self.thread.here(), &mut connection);
         self.update_interest(token, &mut connection);
         self.note_memory(&mut connection);
         let (query, output) = (connection.query_bytes(), connection.unsent_bytes());

@@ -4,13 +4,13 @@ use super::Traffic;
 use super::backlog::Backlog;
 use super::connection::{Connection, WaitsFor};
 use super::connections::{Connections, Token};
-use super::input::Source;
 use super::parked::FetchedEntry;
+use super::receive::Source;
 use duramen_config::seldom;
 use duramen_redis::exec::Turn;
 use duramen_redis::state::Verdict;
 use duramen_wire::resp::{
-    Consumed, Encoder, Limits, ParseState, Protocol, ProtocolError, Requests,
+    Consumed, Encoder, Limits, ParseState, Protocol, ProtocolError, Requests, parse_requests,
 };
 
 /// A connection with requests to run.
@@ -27,6 +27,8 @@ pub(super) struct Ready {
     pub(super) parsed: Result<Consumed, ProtocolError>,
 }
 
+/// Maximum requests of one connection that run in one turn.
+pub(super) const TURN_REQUESTS_MAX: usize = 1024;
 /// Maximum request tables that are kept; a group rarely has more connections.
 const TABLES_MAX: usize = 128;
 
@@ -327,7 +329,7 @@ impl Traffic {
             Source::Shared(range) => self.input.get(range),
             Source::Own => connection.input.get(),
         };
-        super::input::bytes_of(limits, input, executed, &mut self.recycled)
+        bytes_of(limits, input, executed, &mut self.recycled)
     }
 
     /// Drops the first `consumed` bytes of the input and keeps the rest; None: drops all.
@@ -366,6 +368,26 @@ impl Traffic {
         Encoder::new(&mut connection.output, Protocol::Resp2).error(format!("ERR {error}"));
         connection.closing = true;
     }
+}
+
+/// Length of the first `executed` requests of `input`; None: all of it.
+fn bytes_of(
+    limits: &Limits,
+    input: &[u8],
+    executed: usize,
+    recycled: &mut Recycled,
+) -> Option<usize> {
+    if executed == 0 {
+        return Some(0);
+    }
+    let limits = Limits {
+        requests_max: executed,
+        ..*limits
+    };
+    let mut requests = recycled.requests();
+    let parsed = parse_requests(input, &limits, &mut ParseState::new(), &mut requests);
+    recycled.give_back(requests);
+    parsed.ok().map(|consumed| consumed.bytes)
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! Events by time: idle clients, stalled clients, pauses, deadlines. A server without any of these
 //! never wakes up.
 
+use super::behind::{BEHIND_MS, keeps_turn_too_long};
 use super::connection::WaitsFor;
 use super::connections::Token;
 use super::here::Here;
-use super::input::BEHIND_MS;
 use super::sweeps::SWEEP_MS;
 use super::{Reactor, Timespec, Traffic, ZERO};
 use duramen_config::{clock, seldom};
@@ -43,7 +43,7 @@ impl Reactor {
         if self.traffic.buffers.has_large() {
             at_most(Duration::from_millis(SWEEP_MS));
         }
-        if self.traffic.has_behind {
+        if self.traffic.behind.is_any() {
             at_most(Duration::from_millis(BEHIND_MS));
         }
         if let Some(pause) = self.tracking_pause() {
@@ -103,7 +103,7 @@ impl Traffic {
         if self.buffers.has_large() && self.sweeps.take_pool_due(self.thread.here()) {
             self.buffers.sweep();
         }
-        if self.has_behind && self.thread.now_ms() >= self.next_behind_ms {
+        if self.behind.is_due(self.thread.here()) {
             self.resume_behind();
         }
         // The clock of rounds is up to one tick behind.
@@ -158,7 +158,9 @@ impl Traffic {
             let stalled_ms = self.thread.now_ms().saturating_sub(connection.taken_at_ms);
             let is_paused = matches!(connection.waits_for, WaitsFor::Pause { .. });
             let is_stalled = unsent && !is_paused && stalled_ms >= stall_ms;
-            if stall_ms > 0 && (is_stalled || self.keeps_turn_too_long(connection, stall_ms)) {
+            if stall_ms > 0
+                && (is_stalled || keeps_turn_too_long(self.thread.here(), connection, stall_ms))
+            {
                 self.me().counters.output_closed.add(1);
                 seldom!(
                     warn,

@@ -1,13 +1,14 @@
 //! How a connection of a thread is found, watched and closed.
 
+use super::behind::Behind;
 use super::connection::{Connection, WaitsFor};
 use super::connections::{Connections, Token};
 use super::flash::FlashReads;
 use super::here::Thread;
 use super::hold::Holds;
-use super::input::InputBuffer;
 use super::key_waits::Waits;
 use super::output::BufferPool;
+use super::receive::Receive;
 use super::release::Releases;
 use super::ring::Local;
 use super::round::Recycled;
@@ -33,7 +34,7 @@ impl Traffic {
             executor: Executor::new(Arc::clone(&shared), number)?,
             connections: Connections::default(),
             watch,
-            input: InputBuffer::new(),
+            input: Receive::new(),
             ready: Vec::new(),
             ready_requests: 0,
             native: native::Round::default(),
@@ -44,9 +45,7 @@ impl Traffic {
             releases: Releases::default(),
             flash: FlashReads::default(),
             waits: Waits::default(),
-            has_behind: false,
-            next_behind_ms: 0,
-            handshakes_left: 0,
+            behind: Behind::default(),
             thread: Thread::new(shared, number),
         })
     }
@@ -84,29 +83,7 @@ impl Traffic {
 
     /// Registers for exactly the events that the connection waits for.
     pub(super) fn watch_exactly(&mut self, token: Token, connection: &mut Connection) {
-        let mut wanted = EventFlags::empty();
-        let reads = !connection.closing
-            && connection.held.is_none()
-            && matches!(
-                connection.waits_for,
-                WaitsFor::Input | WaitsFor::Turn | WaitsFor::Output { ended: false }
-            )
-            && self.may_receive(connection)
-            && self.thread.stop_deadline().is_none();
-        if reads {
-            wanted |= EventFlags::IN;
-        } else if connection.waits_for == WaitsFor::Key && connection.held.is_none() {
-            wanted |=
-                match self.has_room_behind(connection) && self.thread.stop_deadline().is_none() {
-                    true => EventFlags::IN,
-                    false => EventFlags::RDHUP,
-                };
-        } else if connection.is_watched_in_pause() {
-            wanted |= EventFlags::RDHUP;
-        }
-        if connection.sendable_bytes() > 0 {
-            wanted |= EventFlags::OUT;
-        }
+        let wanted = self.behind.interest(self.thread.here(), connection);
         self.watch.set(token, connection, wanted);
     }
 
