@@ -2,12 +2,11 @@
 //! fewest.
 
 use super::backlog::Backlog;
-use super::connection::{Connection, WaitsFor};
+use super::connection::{Connection, Native, WaitsFor};
 use super::connections::{Connections, Token};
 use super::here::Here;
 use super::listener::Listeners;
 use super::local::Rings;
-use super::native::Native;
 use super::ring::Local;
 use super::sweeps::Sweeps;
 use super::unix;

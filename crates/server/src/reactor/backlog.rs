@@ -1,6 +1,12 @@
 //! Input of one connection that has not run: a partial request, or whole requests that must wait.
 
-use super::connection::has_slack;
+/// A buffer with this little memory keeps it.
+const SLACK_BYTES: usize = 4 << 10;
+
+/// Whether a buffer is mostly empty.
+pub(super) fn has_slack(capacity: usize, used: usize) -> bool {
+    capacity > SLACK_BYTES.max(2 * used)
+}
 
 /// Bytes in the order of their arrival. Without memory if empty.
 #[derive(Default)]

@@ -1,14 +1,15 @@
 //! One connection: its socket, its partial request, its unsent replies, and its state for the
 //! commands.
 
-use super::backlog::Backlog;
+use super::backlog::{Backlog, has_slack};
 use super::held::HeldReplies;
-use super::native::Native;
 use super::parked::Parked;
+use super::ring::Local;
 use super::tls::Tls;
 use duramen_redis::shared::Shared;
 use duramen_redis::state::{Client, Mode};
 use duramen_redis::threads::ClientRecord;
+use duramen_tls::Session;
 use duramen_wire::resp::{Limits, ParseState, Requests};
 use rustix::event::epoll::EventFlags;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -64,6 +65,15 @@ pub(super) struct Connection {
     pub(super) corked_until_ms: u64,
     /// Entries fetched from flash for the next requests.
     pub(super) parked: Option<Box<Parked>>,
+}
+
+/// Additional state of a native client's connection.
+#[derive(Default)]
+pub(super) struct Native {
+    /// Length of the next frame in bytes, its header included; 0 = not known yet.
+    pub(super) bytes_needed: usize,
+    /// Of a client on this machine: its frames come and go through this.
+    pub(super) local: Option<Local>,
 }
 
 /// Requests that were parsed, and have not run.
@@ -300,6 +310,55 @@ impl Connection {
         }
     }
 
+    /// From now on it carries TLS.
+    pub(super) fn begin_tls(&mut self, session: Box<Session>, now_ms: u64) {
+        self.tls = Some(Tls::new(session, now_ms));
+        self.client.note_tls();
+    }
+
+    /// Encrypted bytes that its socket has not taken.
+    pub(super) fn encrypted_unsent(&self) -> usize {
+        self.tls.as_ref().map_or(0, |tls| tls.session.unsent())
+    }
+
+    /// Received bytes that have not run: plain ones, and those of a record in part.
+    pub(super) fn query_bytes(&self) -> usize {
+        let partial = self.tls.as_ref().map_or(0, |tls| tls.session.partial());
+        self.input.len() + partial
+    }
+
+    /// Its client has said that it sends nothing more, and all that it sent is received.
+    pub(super) fn has_ended(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.session.has_ended())
+    }
+
+    pub(super) fn is_handshaking(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| !tls.is_open())
+    }
+
+    /// As [`send`](Self::send), of a connection with TLS: so many plain bytes may be sent.
+    fn send_encrypted(&mut self, plain_bytes: usize, now_ms: u64) -> (Sent, usize) {
+        let Some(tls) = &mut self.tls else {
+            return (Sent::Failed, 0);
+        };
+        let plain = self.output.get(self.sent..self.sent + plain_bytes);
+        let sent = match tls.session.send(&self.fd, plain.unwrap_or_default()) {
+            Ok(sent) => sent,
+            Err(_) => return (Sent::Failed, 0),
+        };
+        self.sent += sent.plain;
+        if sent.wire > 0 {
+            self.taken_at_ms = now_ms;
+        }
+        if self.unsent_bytes() == 0 {
+            return (Sent::All, sent.wire);
+        }
+        if self.sent >= self.output.len() / 2 {
+            self.drop_sent();
+        }
+        (Sent::Part, sent.wire)
+    }
+
     /// Records in the client's record that the kernel has taken bytes.
     pub(super) fn note_sent(&self, bytes: usize, now_ms: u64) {
         let record = &self.record;
@@ -359,13 +418,5 @@ impl Connection {
 
 /// Larger buffers go back to the allocator: a turn's replies and one value fit into this.
 pub(super) const KEPT_BYTES_MAX: usize = (2 << 20) + (64 << 10);
-/// A buffer with this little memory keeps it.
-const SLACK_BYTES: usize = 4 << 10;
-
-/// Whether a buffer is mostly empty.
-pub(super) fn has_slack(capacity: usize, used: usize) -> bool {
-    capacity > SLACK_BYTES.max(2 * used)
-}
-
 /// Bounds the work that a flooding client causes at its own close.
 const GOODBYE_READS: usize = 32;

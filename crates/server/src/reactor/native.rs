@@ -9,7 +9,6 @@ use super::backlog::Backlog;
 use super::connection::{Connection, WaitsFor};
 use super::connections::Token;
 use super::receive::Source;
-use super::ring::Local;
 use super::round::TURN_REQUESTS_MAX;
 use crate::native::{Executor, Framed, Turn, emptied};
 use duramen_base::ids::ServerId;
@@ -19,15 +18,6 @@ use duramen_wire::native::codec::{
     CLIENT_FRAME_BYTES_MAX, Envelope, FrameError, HEADER_BYTES, Kind, Parsed, Trouble,
     encode_trouble, parse_frame,
 };
-
-/// Additional state of a native client's connection.
-#[derive(Default)]
-pub(super) struct Native {
-    /// Length of the next frame in bytes, its header included; 0 = not known yet.
-    pub(super) bytes_needed: usize,
-    /// Of a client on this machine: its frames come and go through this.
-    pub(super) local: Option<Local>,
-}
 
 /// A connection with frames to run.
 struct Ready {

@@ -12,7 +12,6 @@
 //! - H4: a handshake that is not over after [`HANDSHAKE_MS`] ends its connection, which counts
 //!   against `maxclients` from its first moment.
 
-use super::connection::{Connection, Sent};
 use duramen_tls::Session;
 
 /// See H4. A client behind a slow network needs three round trips.
@@ -28,7 +27,7 @@ pub(super) struct Tls {
 }
 
 impl Tls {
-    fn new(session: Box<Session>, now_ms: u64) -> Tls {
+    pub(super) fn new(session: Box<Session>, now_ms: u64) -> Tls {
         Tls {
             is_open: !session.is_handshaking(),
             session,
@@ -48,56 +47,5 @@ impl Tls {
     /// See H4.
     pub(super) fn is_late(&self, now_ms: u64) -> bool {
         !self.is_open && now_ms.saturating_sub(self.since_ms) >= HANDSHAKE_MS
-    }
-}
-
-impl Connection {
-    /// From now on it carries TLS.
-    pub(super) fn begin_tls(&mut self, session: Box<Session>, now_ms: u64) {
-        self.tls = Some(Tls::new(session, now_ms));
-        self.client.note_tls();
-    }
-
-    /// Encrypted bytes that its socket has not taken.
-    pub(super) fn encrypted_unsent(&self) -> usize {
-        self.tls.as_ref().map_or(0, |tls| tls.session.unsent())
-    }
-
-    /// Received bytes that have not run: plain ones, and those of a record in part.
-    pub(super) fn query_bytes(&self) -> usize {
-        let partial = self.tls.as_ref().map_or(0, |tls| tls.session.partial());
-        self.input.len() + partial
-    }
-
-    /// Its client has said that it sends nothing more, and all that it sent is received.
-    pub(super) fn has_ended(&self) -> bool {
-        self.tls.as_ref().is_some_and(|tls| tls.session.has_ended())
-    }
-
-    pub(super) fn is_handshaking(&self) -> bool {
-        self.tls.as_ref().is_some_and(|tls| !tls.is_open)
-    }
-
-    /// As [`send`](Connection::send), of a connection with TLS: `plain` may be sent.
-    pub(super) fn send_encrypted(&mut self, plain_bytes: usize, now_ms: u64) -> (Sent, usize) {
-        let Some(tls) = &mut self.tls else {
-            return (Sent::Failed, 0);
-        };
-        let plain = self.output.get(self.sent..self.sent + plain_bytes);
-        let sent = match tls.session.send(&self.fd, plain.unwrap_or_default()) {
-            Ok(sent) => sent,
-            Err(_) => return (Sent::Failed, 0),
-        };
-        self.sent += sent.plain;
-        if sent.wire > 0 {
-            self.taken_at_ms = now_ms;
-        }
-        if self.unsent_bytes() == 0 {
-            return (Sent::All, sent.wire);
-        }
-        if self.sent >= self.output.len() / 2 {
-            self.drop_sent();
-        }
-        (Sent::Part, sent.wire)
     }
 }
