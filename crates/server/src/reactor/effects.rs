@@ -19,9 +19,10 @@
 //!   one buffer. A client with nothing unsent gets them from there by one system call, without a
 //!   copy in its output; what its socket does not take is appended as in D3.
 
-use super::Reactor;
+use super::Traffic;
 use super::connection::Connection;
 use super::connections::Token;
+use super::here::Here;
 use super::round::resp_connection;
 use duramen_config::seldom;
 use duramen_redis::pubsub::Encoded;
@@ -48,305 +49,252 @@ fn runs(publications: &[Arc<Publication>]) -> impl Iterator<Item = &[Arc<Publica
     })
 }
 
-impl Reactor {
-    /// After a round: takes the messages that this thread has posted to itself.
-    pub(super) fn take_own_messages(&mut self) {
-        if self.traffic.releases.take_posted() {
-            let mut messages = std::mem::take(&mut self.messages);
-            self.traffic.me().mailbox.take_own(&mut messages);
-            self.handle_messages(messages);
-        }
+/// Messages for which a thread keeps memory between rounds.
+const MESSAGES_KEPT: usize = 1_024;
+
+/// The messages of other threads.
+#[derive(Default)]
+pub(super) struct Deliveries {
+    messages: Vec<Message>,
+    /// The generation of the users for which the rights of subscribers were last checked.
+    rights_seen: u64,
+}
+
+impl Deliveries {
+    /// The messages in the thread's mailbox.
+    pub(super) fn take(&mut self, here: Here<'_>) -> Vec<Message> {
+        let mut messages = std::mem::take(&mut self.messages);
+        here.thread.mailbox.take(&mut messages);
+        messages
     }
 
-    /// Sends messages to their subscribers, most of them by their outputs (D3, D6).
-    pub(super) fn deliver(&mut self, publications: &[Arc<Publication>]) {
-        let (mut touched, mut receivers, mut bytes) = (Vec::new(), Vec::new(), 0);
-        for run in runs(publications) {
-            let is_all = run.len() == publications.len();
-            for pattern in run[0].names() {
-                let subscribers = self.traffic.executor.subscribers();
-                receivers.clear();
-                receivers.extend(subscribers.receivers(&run[0], pattern));
-                if receivers.is_empty() {
-                    continue;
-                }
-                let encoded = Encoded::new(run, pattern);
-                let alone = is_all && run[0].patterns.is_empty();
-                for (slot, since) in &receivers {
-                    bytes += self.give_messages((*slot, *since), &encoded, alone, &mut touched);
-                    if bytes > APPENDED_BYTES_MAX {
-                        bytes = 0;
-                        self.send_touched(&mut touched);
-                    }
-                }
-            }
-        }
-        self.send_touched(&mut touched);
+    /// As [`take`](Self::take), of those that the thread has posted to itself.
+    pub(super) fn take_own(&mut self, here: Here<'_>) -> Vec<Message> {
+        let mut messages = std::mem::take(&mut self.messages);
+        here.thread.mailbox.take_own(&mut messages);
+        messages
     }
 
-    fn send_touched(&mut self, touched: &mut Vec<Token>) {
-        for token in touched.drain(..) {
-            self.send_messages(token);
-        }
-    }
-
-    /// Gives messages to the subscriber in `slot`, those from number `since` on. `alone`: no others
-    /// come for it in this call. Returns the bytes that were appended to its output.
-    fn give_messages(
-        &mut self,
-        (slot, since): (u32, u64),
-        encoded: &Encoded,
-        alone: bool,
-        touched: &mut Vec<Token>,
-    ) -> usize {
-        let Some(token) = self.traffic.connections.token(slot) else {
-            return 0;
-        };
-        let Some(connection) = self.traffic.connection(token) else {
-            return 0;
-        };
-        let mut bytes = encoded.since(since, connection.client.protocol());
-        if alone {
-            match self.send_straight(token, bytes) {
-                Some(sent) => bytes = &bytes[sent..],
-                None => return 0,
-            }
-        }
-        if !bytes.is_empty() {
-            self.append(token, bytes, touched);
-        }
-        bytes.len()
-    }
-
-    /// Sends messages to a client that has no output before them (D6); closes it if its peer is
-    /// gone, then `None`. Returns the number of bytes that its socket has taken.
-    fn send_straight(&mut self, token: Token, bytes: &[u8]) -> Option<usize> {
-        let is_stopping = self.traffic.thread.stop_deadline().is_some();
-        let connection = self
-            .traffic
-            .connections
-            .get_mut(token)
-            .filter(|it| it.is_quiet());
-        let Some(connection) = connection.filter(|_| !is_stopping && !bytes.is_empty()) else {
-            return Some(0);
-        };
-        let Some(sent) = connection.send_straight(bytes, self.traffic.thread.now_ms()) else {
-            self.traffic.close(token);
-            return None;
-        };
-        connection.note_sent(sent, self.traffic.thread.now_ms());
-        self.traffic.me().counters.net_output_bytes.add(sent as u64);
-        Some(sent)
-    }
-
-    /// Appends bytes that are no reply to a request of this connection, and sends its output if
-    /// that is long. `touched`: the connections with such bytes that are not sent yet.
-    fn append(&mut self, token: Token, bytes: &[u8], touched: &mut Vec<Token>) {
-        let Some(connection) = self.traffic.connections.get_mut(token) else {
-            return self.traffic.append_before_replies(token, bytes); // sent with them
-        };
-        if connection.closing {
-            return;
-        }
-        if connection.output.is_empty() {
-            connection.output = self.traffic.buffers.take(bytes.len());
-            connection.taken_at_ms = self.traffic.thread.now_ms();
-        }
-        connection.output.extend_from_slice(bytes);
-        if connection.unsent_bytes() > SENT_EARLY_BYTES {
-            self.send_messages(token);
-        } else if !std::mem::replace(&mut connection.has_messages, true) {
-            touched.push(token);
-        }
-    }
-
-    /// Appends bytes that are no reply to a request of this connection, and sends its output.
-    pub(super) fn push(&mut self, token: Token, bytes: &[u8]) {
-        let mut touched = Vec::new();
-        self.append(token, bytes, &mut touched);
-        self.send_touched(&mut touched);
-    }
-
-    /// Sends the output of a connection that gets messages; closes it if it takes too little (D3,
-    /// D4).
-    fn send_messages(&mut self, token: Token) {
-        let Some(mut connection) = self.traffic.connections.take(token) else {
-            return;
-        };
-        connection.has_messages = false;
-        let may_stay = match connection.interest.contains(EventFlags::OUT) {
-            true => self.traffic.is_within_limit(&connection),
-            false => self.traffic.send(&mut connection),
-        };
-        if !may_stay || self.is_slow(&connection) {
-            return self.traffic.close_taken(token, connection);
-        }
-        self.traffic.resume_run(token, &mut connection);
-        self.traffic.settle(token, connection);
-    }
-
-    /// Whether a client's unsent messages take memory that others need.
-    fn is_slow(&mut self, connection: &Connection) -> bool {
-        let unsent_bytes = connection.unsent_bytes();
-        let config = self.traffic.thread.here().config;
-        let (pause, bytes_max) = (config.output_pause_bytes, config.pipeline_bytes_max());
-        if unsent_bytes <= pause {
-            return false;
-        }
-        let buffered = self
-            .traffic
-            .thread
-            .shared()
-            .sum(|counters| &counters.output_buffer_bytes);
-        let is_slow = buffered > bytes_max;
-        if is_slow {
-            self.traffic.me().counters.output_closed.add(1);
-            seldom!(
-                warn,
-                client = connection.record.id,
-                peer = %connection.record.peer,
-                unsent_bytes,
-                "closing a client that does not take its messages: all outputs together are longer than pipeline-memory"
-            );
-        }
-        is_slow
-    }
-
-    /// Closes the subscribers of this thread for whom messages were dropped.
-    fn close_losers(&mut self, lost: &Lost) {
-        let subscribers = self.traffic.executor.subscribers();
-        let slots: BTreeSet<u32> = match lost.names() {
-            Some(names) => names
-                .flat_map(|(kind, name)| subscribers.slots_of(kind, name))
-                .collect(),
-            None => subscribers.slots(),
-        };
-        seldom!(
-            warn,
-            thread = self.traffic.thread.number(),
-            clients = slots.len(),
-            "closing subscribers: messages for them came faster than their thread could deliver them"
-        );
-        for slot in slots {
-            if let Some(token) = self.traffic.connections.token(slot) {
-                self.traffic.me().counters.output_closed.add(1);
-                self.traffic.close(token);
-            }
-        }
+    /// The messages were handled: keeps their memory.
+    pub(super) fn give_back(&mut self, mut messages: Vec<Message>) {
+        messages.shrink_to(MESSAGES_KEPT);
+        self.messages = messages;
     }
 
     /// Closes the clients of this thread that have subscriptions to which their users have no right
     /// any more; looks only after a change of rights.
-    pub(super) fn close_unentitled(&mut self) {
-        let generation = self.traffic.thread.shared().acl.generation();
+    pub(super) fn close_unentitled(&mut self, traffic: &mut Traffic) {
+        let generation = traffic.thread.shared().acl.generation();
         if std::mem::replace(&mut self.rights_seen, generation) == generation {
             return;
         }
-        for slot in self.traffic.executor.subscribers().slots() {
-            let Some(token) = self.traffic.connections.token(slot) else {
+        for slot in traffic.executor.subscribers().slots() {
+            let Some(token) = traffic.connections.token(slot) else {
                 continue;
             };
-            let connection = self.traffic.connection(token);
-            if connection.is_some_and(|it| {
-                !it.client
-                    .may_keep_subscriptions(self.traffic.thread.shared())
-            }) {
-                self.traffic.close(token);
-            }
-        }
-    }
-
-    /// Ends subscriptions to shard channels that other members serve now.
-    fn leave_channels(&mut self) {
-        for channel in self.traffic.executor.left_channels() {
-            for slot in self
-                .traffic
-                .executor
-                .subscribers()
-                .slots_of(Kind::Shard, &channel)
+            let connection = traffic.connection(token);
+            if connection
+                .is_some_and(|it| !it.client.may_keep_subscriptions(traffic.thread.shared()))
             {
-                let Some(token) = self.traffic.connections.token(slot) else {
-                    continue;
-                };
-                let (slots, ready) = (&mut self.traffic.connections, &mut self.traffic.ready);
-                let Some(connection) = resp_connection(slots, ready, token) else {
-                    continue;
-                };
-                let told = self
-                    .traffic
-                    .executor
-                    .end_left(&mut connection.client, &channel);
-                self.push(token, &told);
+                traffic.close(token);
             }
         }
     }
+}
 
-    /// Handles messages, and gives back their memory.
-    pub(super) fn handle_messages(&mut self, mut messages: Vec<Message>) {
-        let (mut closes, mut woken) = (false, false);
-        let mut publications = Vec::new();
-        for message in messages.drain(..) {
-            match message {
-                Message::Wake => {
-                    woken = true;
-                    self.look_again();
+/// Sends messages to their subscribers, most of them by their outputs (D3, D6).
+pub(super) fn deliver(traffic: &mut Traffic, publications: &[Arc<Publication>]) {
+    let (mut touched, mut receivers, mut bytes) = (Vec::new(), Vec::new(), 0);
+    for run in runs(publications) {
+        let is_all = run.len() == publications.len();
+        for pattern in run[0].names() {
+            let subscribers = traffic.executor.subscribers();
+            receivers.clear();
+            receivers.extend(subscribers.receivers(&run[0], pattern));
+            if receivers.is_empty() {
+                continue;
+            }
+            let encoded = Encoded::new(run, pattern);
+            let alone = is_all && run[0].patterns.is_empty();
+            for (slot, since) in &receivers {
+                bytes += give_messages(traffic, (*slot, *since), &encoded, alone, &mut touched);
+                if bytes > APPENDED_BYTES_MAX {
+                    bytes = 0;
+                    send_touched(traffic, &mut touched);
                 }
-                // Every round ends with a check of the held replies.
-                Message::Committed => {}
-                Message::Close { client } => {
-                    closes = true;
-                    match self.traffic.token_of(client) {
-                        Some(token) if self.traffic.native.about_to_run(token).is_some() => {
-                            self.traffic
-                                .me()
-                                .mailbox
-                                .post_own(Message::Close { client });
-                            self.traffic.releases.note_posted();
-                        }
-                        Some(token) => self.traffic.close(token),
-                        None => {}
-                    }
-                }
-                Message::ShowAgain { client } => {
-                    let (here, connections) =
-                        (self.traffic.thread.here(), &mut self.traffic.connections);
-                    self.traffic.waits.show_client_again(
-                        here,
-                        client,
-                        connections,
-                        &self.traffic.executor,
-                    );
-                }
-                Message::Push { client, bytes } => {
-                    // RESET may have ended MONITOR since then.
-                    let token = self.traffic.token_of(client).filter(|token| {
-                        let connection = self.traffic.connection(*token);
-                        connection.is_some_and(|to| to.client.monitors())
-                    });
-                    if let Some(token) = token {
-                        self.push(token, &bytes);
-                    }
-                }
-                Message::Publish(publication) => publications.push(publication),
-                Message::PublicationsLost(lost) => self.close_losers(&lost),
-                Message::Invalidate { client, what } => self.invalidate(client, what),
-                Message::Redirected { client, what } => self.redirected(client, &what),
             }
         }
-        if closes {
-            self.traffic.thread.shared().wake_for_commit(); // replies of CLIENT KILL wait for this
+    }
+    send_touched(traffic, &mut touched);
+}
+
+fn send_touched(traffic: &mut Traffic, touched: &mut Vec<Token>) {
+    for token in touched.drain(..) {
+        send_messages(traffic, token);
+    }
+}
+
+/// Gives messages to the subscriber in `slot`, those from number `since` on. `alone`: no others
+/// come for it in this call. Returns the bytes that were appended to its output.
+fn give_messages(
+    traffic: &mut Traffic,
+    (slot, since): (u32, u64),
+    encoded: &Encoded,
+    alone: bool,
+    touched: &mut Vec<Token>,
+) -> usize {
+    let Some(token) = traffic.connections.token(slot) else {
+        return 0;
+    };
+    let Some(connection) = traffic.connection(token) else {
+        return 0;
+    };
+    let mut bytes = encoded.since(since, connection.client.protocol());
+    if alone {
+        match send_straight(traffic, token, bytes) {
+            Some(sent) => bytes = &bytes[sent..],
+            None => return 0,
         }
-        self.deliver(&publications);
-        if woken {
-            self.leave_channels(); // after their last messages
-            self.invalidate_left();
-            let (here, connections) = (self.traffic.thread.here(), &mut self.traffic.connections);
-            self.traffic
-                .waits
-                .show_moved(here, connections, &mut self.traffic.executor);
+    }
+    if !bytes.is_empty() {
+        append(traffic, token, bytes, touched);
+    }
+    bytes.len()
+}
+
+/// Sends messages to a client that has no output before them (D6); closes it if its peer is
+/// gone, then `None`. Returns the number of bytes that its socket has taken.
+fn send_straight(traffic: &mut Traffic, token: Token, bytes: &[u8]) -> Option<usize> {
+    let is_stopping = traffic.thread.stop_deadline().is_some();
+    let connection = traffic
+        .connections
+        .get_mut(token)
+        .filter(|it| it.is_quiet());
+    let Some(connection) = connection.filter(|_| !is_stopping && !bytes.is_empty()) else {
+        return Some(0);
+    };
+    let Some(sent) = connection.send_straight(bytes, traffic.thread.now_ms()) else {
+        traffic.close(token);
+        return None;
+    };
+    connection.note_sent(sent, traffic.thread.now_ms());
+    traffic.me().counters.net_output_bytes.add(sent as u64);
+    Some(sent)
+}
+
+/// Appends bytes that are no reply to a request of this connection, and sends its output if
+/// that is long. `touched`: the connections with such bytes that are not sent yet.
+fn append(traffic: &mut Traffic, token: Token, bytes: &[u8], touched: &mut Vec<Token>) {
+    let Some(connection) = traffic.connections.get_mut(token) else {
+        return traffic.append_before_replies(token, bytes); // sent with them
+    };
+    if connection.closing {
+        return;
+    }
+    if connection.output.is_empty() {
+        connection.output = traffic.buffers.take(bytes.len());
+        connection.taken_at_ms = traffic.thread.now_ms();
+    }
+    connection.output.extend_from_slice(bytes);
+    if connection.unsent_bytes() > SENT_EARLY_BYTES {
+        send_messages(traffic, token);
+    } else if !std::mem::replace(&mut connection.has_messages, true) {
+        touched.push(token);
+    }
+}
+
+/// Appends bytes that are no reply to a request of this connection, and sends its output.
+pub(super) fn push(traffic: &mut Traffic, token: Token, bytes: &[u8]) {
+    let mut touched = Vec::new();
+    append(traffic, token, bytes, &mut touched);
+    send_touched(traffic, &mut touched);
+}
+
+/// Sends the output of a connection that gets messages; closes it if it takes too little (D3,
+/// D4).
+fn send_messages(traffic: &mut Traffic, token: Token) {
+    let Some(mut connection) = traffic.connections.take(token) else {
+        return;
+    };
+    connection.has_messages = false;
+    let may_stay = match connection.interest.contains(EventFlags::OUT) {
+        true => traffic.is_within_limit(&connection),
+        false => traffic.send(&mut connection),
+    };
+    if !may_stay || is_slow(traffic, &connection) {
+        return traffic.close_taken(token, connection);
+    }
+    traffic.resume_run(token, &mut connection);
+    traffic.settle(token, connection);
+}
+
+/// Whether a client's unsent messages take memory that others need.
+fn is_slow(traffic: &mut Traffic, connection: &Connection) -> bool {
+    let unsent_bytes = connection.unsent_bytes();
+    let config = traffic.thread.here().config;
+    let (pause, bytes_max) = (config.output_pause_bytes, config.pipeline_bytes_max());
+    if unsent_bytes <= pause {
+        return false;
+    }
+    let buffered = traffic
+        .thread
+        .shared()
+        .sum(|counters| &counters.output_buffer_bytes);
+    let is_slow = buffered > bytes_max;
+    if is_slow {
+        traffic.me().counters.output_closed.add(1);
+        seldom!(
+            warn,
+            client = connection.record.id,
+            peer = %connection.record.peer,
+            unsent_bytes,
+            "closing a client that does not take its messages: all outputs together are longer than pipeline-memory"
+        );
+    }
+    is_slow
+}
+
+/// Closes the subscribers of this thread for whom messages were dropped.
+pub(super) fn close_losers(traffic: &mut Traffic, lost: &Lost) {
+    let subscribers = traffic.executor.subscribers();
+    let slots: BTreeSet<u32> = match lost.names() {
+        Some(names) => names
+            .flat_map(|(kind, name)| subscribers.slots_of(kind, name))
+            .collect(),
+        None => subscribers.slots(),
+    };
+    seldom!(
+        warn,
+        thread = traffic.thread.number(),
+        clients = slots.len(),
+        "closing subscribers: messages for them came faster than their thread could deliver them"
+    );
+    for slot in slots {
+        if let Some(token) = traffic.connections.token(slot) {
+            traffic.me().counters.output_closed.add(1);
+            traffic.close(token);
         }
-        messages.shrink_to(super::MESSAGES_KEPT);
-        self.messages = messages;
+    }
+}
+
+/// Ends subscriptions to shard channels that other members serve now.
+pub(super) fn leave_channels(traffic: &mut Traffic) {
+    for channel in traffic.executor.left_channels() {
+        for slot in traffic
+            .executor
+            .subscribers()
+            .slots_of(Kind::Shard, &channel)
+        {
+            let Some(token) = traffic.connections.token(slot) else {
+                continue;
+            };
+            let (slots, ready) = (&mut traffic.connections, &mut traffic.ready);
+            let Some(connection) = resp_connection(slots, ready, token) else {
+                continue;
+            };
+            let told = traffic.executor.end_left(&mut connection.client, &channel);
+            push(traffic, token, &told);
+        }
     }
 }
 

@@ -34,6 +34,7 @@ mod input;
 mod key_waits;
 mod listener;
 mod local;
+mod messages;
 mod native;
 mod output;
 mod parked;
@@ -59,7 +60,8 @@ use connections::{Connections, Token};
 use duramen_config::ServerError;
 use duramen_redis::exec::Executor;
 use duramen_redis::shared::Shared;
-use duramen_redis::threads::{Message, Running, Stop};
+use duramen_redis::threads::{Running, Stop};
+use effects::Deliveries;
 use flash::FlashReads;
 use here::Thread;
 use hold::Holds;
@@ -77,13 +79,12 @@ pub(crate) use standby::Standby;
 use std::sync::Arc;
 use sweeps::Sweeps;
 use timers::{begin_timed_round, end_timed_round};
+use tracking::Invalidations;
 pub(crate) use unix::{SocketFile, listen_at};
 use watch::Watch;
 
 /// Maximum events taken from epoll at once.
 const EVENTS_MAX: usize = 256;
-/// Messages for which a thread keeps memory between rounds.
-const MESSAGES_KEPT: usize = 1_024;
 /// Number of requests after which a group runs: enough to hide the memory latency of a batch, few
 /// enough for the first-level cache.
 const GROUP_REQUESTS: usize = 64;
@@ -96,12 +97,8 @@ pub(crate) struct Reactor {
     acceptor: Acceptor,
     /// Connections with shared memory.
     rings: Rings,
-    messages: Vec<Message>,
-    /// The generation of the users for which the rights of subscribers were last checked.
-    rights_seen: u64,
-    /// The generation of the member's view at which tracking clients last lost all keys.
-    tablets_seen: u64,
-    tracking_tended_ms: u64,
+    deliveries: Deliveries,
+    invalidations: Invalidations,
     rest: Rest,
     standby: Arc<Standby<Box<Reactor>>>,
     /// The last field: everything else is dropped before the server counts the reactor as ended.
@@ -155,10 +152,8 @@ impl Reactor {
             traffic: Traffic::new(shared, number, watch)?,
             acceptor: Acceptor::new(listeners),
             rings: Rings::default(),
-            messages: Vec::new(),
-            rights_seen: 0,
-            tablets_seen: 0,
-            tracking_tended_ms: 0,
+            deliveries: Deliveries::default(),
+            invalidations: Invalidations::default(),
             rest: Rest::default(),
             standby,
             _running: running,
@@ -198,7 +193,7 @@ impl Reactor {
             }
             events.clear();
             self.traffic.sweep();
-            self.tend_tracking();
+            self.invalidations.tend(self.traffic.thread.here());
             end_timed_round(self.traffic.thread.here(), began);
             match self.traffic.thread.shared().stopping() {
                 Stop::No => {}
@@ -322,28 +317,6 @@ impl Reactor {
             if let Some(token) = token.filter(|_| here.stops) {
                 self.traffic.close(token);
             }
-        }
-    }
-
-    fn take_messages(&mut self) {
-        let mut messages = std::mem::take(&mut self.messages);
-        self.traffic.me().mailbox.take(&mut messages);
-        self.handle_messages(messages);
-    }
-
-    /// Settings changed, a pause ended, connections were handed over, or the server stops.
-    fn look_again(&mut self) {
-        self.adopt();
-        // There may be a password, or a time for it, from now on.
-        let is_open = self.traffic.thread.shared().acl.is_open();
-        self.traffic.sweeps.note_stranger(!is_open);
-        self.close_unentitled();
-        let (here, connections) = (self.traffic.thread.here(), &mut self.traffic.connections);
-        self.traffic
-            .waits
-            .resume_paused(here, u64::MAX, connections);
-        if self.traffic.thread.shared().stopping() == Stop::Graceful {
-            self.begin_drain();
         }
     }
 

@@ -6,7 +6,7 @@ use super::connection::WaitsFor;
 use super::connections::Token;
 use super::here::Here;
 use super::sweeps::SWEEP_MS;
-use super::{Reactor, Timespec, Traffic, ZERO};
+use super::{Reactor, Timespec, Traffic, ZERO, tracking};
 use duramen_config::{clock, seldom};
 use duramen_redis::figures::Event;
 use std::time::{Duration, Instant};
@@ -46,7 +46,7 @@ impl Reactor {
         if self.traffic.behind.is_any() {
             at_most(Duration::from_millis(BEHIND_MS));
         }
-        if let Some(pause) = self.tracking_pause() {
+        if let Some(pause) = tracking::pause(self.traffic.thread.here()) {
             at_most(pause);
         }
         if let Some(until_ms) = self
