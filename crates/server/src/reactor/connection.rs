@@ -37,7 +37,7 @@ pub(super) struct Connection {
     pub(super) sent: usize,
     /// Bytes of the replies that its turns had, the last ones most.
     pub(super) replies_bytes: usize,
-    /// Capacity of both buffers when it was last looked at (`Reactor::note_memory`).
+    /// Capacity of both buffers when it was last looked at (`BufferPool::note_memory`).
     pub(super) memory: usize,
     /// Its last held replies became errors after `reply-timeout`.
     pub(super) gave_up: bool,

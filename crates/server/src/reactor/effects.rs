@@ -14,7 +14,7 @@
 //!   subscribers, monitors and clients that track keys.
 //! - D4: a client whose socket is full costs no system call until it is writable.
 //! - D5: messages come for every connection of the thread: also for one that spinning has received
-//!   from, which is out of its slot and in the group (`round::Reactor::connection`).
+//!   from, which is out of its slot and in the group (`Traffic::connection`).
 //! - D6: messages for clients of one channel, and for nobody else in this round, are encoded into
 //!   one buffer. A client with nothing unsent gets them from there by one system call, without a
 //!   copy in its output; what its socket does not take is appended as in D3.
@@ -23,6 +23,7 @@ use super::Traffic;
 use super::connection::Connection;
 use super::connections::Token;
 use super::here::Here;
+use super::output::is_within_limit;
 use super::round::resp_connection;
 use duramen_config::seldom;
 use duramen_redis::pubsub::Encoded;
@@ -186,7 +187,7 @@ fn send_straight(traffic: &mut Traffic, token: Token, bytes: &[u8]) -> Option<us
 /// that is long. `touched`: the connections with such bytes that are not sent yet.
 fn append(traffic: &mut Traffic, token: Token, bytes: &[u8], touched: &mut Vec<Token>) {
     let Some(connection) = traffic.connections.get_mut(token) else {
-        return traffic.append_before_replies(token, bytes); // sent with them
+        return traffic.groups.append_before_replies(token, bytes); // sent with them
     };
     if connection.closing {
         return;
@@ -218,7 +219,7 @@ fn send_messages(traffic: &mut Traffic, token: Token) {
     };
     connection.has_messages = false;
     let may_stay = match connection.interest.contains(EventFlags::OUT) {
-        true => traffic.is_within_limit(&connection),
+        true => is_within_limit(traffic.thread.here(), &connection),
         false => traffic.send(&mut connection),
     };
     if !may_stay || is_slow(traffic, &connection) {
@@ -288,8 +289,8 @@ pub(super) fn leave_channels(traffic: &mut Traffic) {
             let Some(token) = traffic.connections.token(slot) else {
                 continue;
             };
-            let (slots, ready) = (&mut traffic.connections, &mut traffic.ready);
-            let Some(connection) = resp_connection(slots, ready, token) else {
+            let (connections, groups) = (&mut traffic.connections, &mut traffic.groups);
+            let Some(connection) = resp_connection(connections, groups, token) else {
                 continue;
             };
             let told = traffic.executor.end_left(&mut connection.client, &channel);

@@ -21,6 +21,7 @@
 //!   pipeline does not fit even alone, it must begin to take them within `behind::FULL_MS`. Otherwise it
 //!   is closed.
 
+use super::Traffic;
 use super::backlog::Backlog;
 use super::behind::has_room_for_parked;
 use super::connection::{Connection, Parsed, WaitsFor};
@@ -28,7 +29,6 @@ use super::connections::Token;
 use super::here::Here;
 use super::receive::{Received, Source, note_received};
 use super::round::{Ready, TURN_REQUESTS_MAX};
-use super::{GROUP_REQUESTS, Traffic};
 use duramen_wire::resp::{Consumed, Limits, Requests, parse_requests};
 use rustix::event::epoll::EventFlags;
 
@@ -40,7 +40,7 @@ impl Traffic {
     /// Receives once from a readable connection and puts it into the group if that completed a
     /// request.
     pub(super) fn receive(&mut self, token: Token) {
-        if self.ready_requests >= GROUP_REQUESTS || self.input.is_full() {
+        if self.groups.is_full() || self.input.is_full() {
             self.run_group();
         }
         let Some(mut connection) = self.connections.take(token) else {
@@ -77,7 +77,7 @@ impl Traffic {
         }
         let before = connection.input.len();
         let received = self.input.receive(here, &mut connection, &mut self.buffers);
-        self.note_memory(&mut connection);
+        self.buffers.note_memory(&mut connection);
         match received {
             Received::Bytes(source) => {
                 let received = match &source {
@@ -110,7 +110,7 @@ impl Traffic {
             return self.mute(token, connection);
         }
         let received = self.input.receive_more(here, &mut connection);
-        self.note_memory(&mut connection);
+        self.buffers.note_memory(&mut connection);
         match received {
             Received::Bytes(_) => {
                 // A client that still sends does not stall.
@@ -135,7 +135,7 @@ impl Traffic {
             return self.mute(token, connection);
         }
         let received = self.input.receive_more(here, &mut connection);
-        self.note_memory(&mut connection);
+        self.buffers.note_memory(&mut connection);
         match received {
             Received::Bytes(_) | Received::Progress => self.settle(token, connection),
             Received::Nothing => self.connections.put(token, connection),
@@ -172,7 +172,7 @@ impl Traffic {
             return self.settle(token, connection);
         }
         self.parse(token, connection, Source::Own);
-        if self.ready_requests >= GROUP_REQUESTS {
+        if self.groups.is_full() {
             self.run_group();
         }
     }
@@ -191,7 +191,7 @@ impl Traffic {
             // More input may have come meanwhile.
             Some(known) => (known.requests, Ok(consumed(known.bytes, input))),
             None => {
-                let mut requests = self.recycled.requests();
+                let mut requests = self.groups.table();
                 let state = &mut connection.parse;
                 let parsed = parse_requests(input, &limits, state, &mut requests);
                 (requests, parsed)
@@ -203,7 +203,7 @@ impl Traffic {
                 more: false,
             });
         if nothing {
-            self.recycled.give_back(requests);
+            self.groups.give_back(requests);
             if let Source::Shared(range) = &source {
                 connection.input = Backlog::from(self.input.get(range));
             }
@@ -212,12 +212,11 @@ impl Traffic {
         if let Source::Shared(range) = &source {
             self.input.keep(range);
         }
-        self.ready_requests += requests.len().max(1);
         if connection.output.is_empty() {
             connection.output = self.buffers.take(connection.replies_bytes);
         }
         connection.fit_sent();
-        self.ready.push(Ready {
+        self.groups.add(Ready {
             replies_from: connection.output.len(),
             token,
             connection,

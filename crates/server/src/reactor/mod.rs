@@ -72,7 +72,7 @@ use output::BufferPool;
 use receive::Receive;
 use release::Releases;
 use rest::Rest;
-use round::{Ready, Recycled};
+use round::Groups;
 use rustix::event::epoll;
 use rustix::time::Timespec;
 pub(crate) use standby::Standby;
@@ -115,13 +115,9 @@ struct Traffic {
     watch: Watch,
     /// Bytes received in this group.
     input: Receive,
-    /// Connections of this group: received and parsed, not run yet.
-    ready: Vec<Ready>,
-    ready_requests: usize,
-    /// Connections of native clients of this group.
+    /// Connections of this group, and those of native clients.
+    groups: Groups,
     native: native::Round,
-    /// Memory of the last group's turns and request tables, to be reused.
-    recycled: Recycled,
     buffers: BufferPool,
     sweeps: Sweeps,
     /// Connections whose replies wait for the log.
@@ -230,7 +226,7 @@ impl Reactor {
         }
         self.traffic.input.allow_handshakes();
         // Spinning may have received already.
-        let mut connections = self.traffic.ready.len() + self.traffic.native.len();
+        let mut connections = self.traffic.groups.len() + self.traffic.native.len();
         let turns = connections + events.len() + self.traffic.connections.soon();
         self.traffic.executor.begin_round(turns);
         self.traffic.native.executor.begin_round(turns);

@@ -8,6 +8,7 @@ use super::Traffic;
 use super::backlog::Backlog;
 use super::connection::{Connection, WaitsFor};
 use super::connections::Token;
+use super::here::Here;
 use super::receive::Source;
 use super::round::TURN_REQUESTS_MAX;
 use crate::native::{Executor, Framed, Turn, emptied};
@@ -114,7 +115,7 @@ impl Traffic {
         if let Source::Shared(range) = &source {
             self.input.keep(range);
         }
-        self.ready_requests += count.max(1);
+        self.groups.note_requests(count.max(1));
         if connection.output.is_empty() {
             connection.output = self.buffers.take(connection.replies_bytes);
         }
@@ -212,9 +213,11 @@ impl Traffic {
         if let Some(next) = frames.get(executed) {
             (consumed, more) = (next.body.start - HEADER_BYTES, true);
         } else if let Some(error) = broken {
-            self.refuse_native(&mut connection, &error);
+            refuse(self.thread.here(), &mut connection, &error);
         }
-        self.keep_rest(&mut connection, &source, Some(consumed));
+        let buffers = &mut self.buffers;
+        self.input
+            .keep_rest(&mut connection, &source, Some(consumed), buffers);
         connection.waits_for = if connection.client.is_cold() && !connection.closing {
             self.park(token, &mut connection, kept);
             connection.waits_for
@@ -232,31 +235,6 @@ impl Traffic {
         self.settle(token, connection);
     }
 
-    fn refuse_native(&mut self, connection: &mut Connection, error: &FrameError) {
-        self.me().counters.protocol_errors.add(1);
-        seldom!(
-            info,
-            client = connection.record.id,
-            peer = %connection.record.peer,
-            "{error}: closing the connection"
-        );
-        let envelope = Envelope {
-            request: 0,
-            target: ServerId::NONE,
-            sender: ServerId::NONE,
-        };
-        let trouble = Trouble::Malformed {
-            reason: &error.to_string(),
-        };
-        encode_trouble(
-            &mut connection.output,
-            &envelope,
-            Kind::Ping as u16,
-            &trouble,
-        );
-        connection.closing = true;
-    }
-
     /// After a round or a commit: finishes requests that have become durable, even if their
     /// connections are gone.
     pub(super) fn settle_native(&mut self) {
@@ -269,4 +247,29 @@ impl Traffic {
         let is_waiting = self.native.executor.is_waiting();
         self.holds.note_unfinished(is_waiting);
     }
+}
+
+fn refuse(here: Here<'_>, connection: &mut Connection, error: &FrameError) {
+    here.thread.counters.protocol_errors.add(1);
+    seldom!(
+        info,
+        client = connection.record.id,
+        peer = %connection.record.peer,
+        "{error}: closing the connection"
+    );
+    let envelope = Envelope {
+        request: 0,
+        target: ServerId::NONE,
+        sender: ServerId::NONE,
+    };
+    let trouble = Trouble::Malformed {
+        reason: &error.to_string(),
+    };
+    encode_trouble(
+        &mut connection.output,
+        &envelope,
+        Kind::Ping as u16,
+        &trouble,
+    );
+    connection.closing = true;
 }

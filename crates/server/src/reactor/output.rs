@@ -4,6 +4,7 @@ use super::Traffic;
 use super::behind::settle_turn;
 use super::connection::{Connection, KEPT_BYTES_MAX, Sent, WaitsFor};
 use super::connections::Token;
+use super::here::Here;
 use duramen_config::heap::Freed;
 use duramen_config::seldom;
 use duramen_redis::state::Verdict;
@@ -26,7 +27,7 @@ pub(super) struct BufferPool {
     /// A large buffer was taken or given back since the last sweep.
     uses_large: bool,
     /// Memory of buffers that were dropped: those of connections, and the pool's own.
-    pub(super) freed: Freed,
+    freed: Freed,
 }
 
 impl BufferPool {
@@ -95,6 +96,22 @@ impl BufferPool {
         }
     }
 
+    /// Reports the memory that a connection's buffers had, to the heap, whenever it has changed: a
+    /// buffer that grows frees the memory that it had before. To be called before a connection is
+    /// put back, and after it has received.
+    pub(super) fn note_memory(&mut self, connection: &mut Connection) {
+        let memory = connection.memory();
+        if memory != connection.memory {
+            self.freed.add(memory.max(connection.memory));
+            connection.memory = memory;
+        }
+    }
+
+    /// A connection is closed, with so many bytes of memory.
+    pub(super) fn note_closed(&mut self, bytes: usize) {
+        self.freed.add(bytes);
+    }
+
     /// Whether there are buffers that [`sweep`](Self::sweep) may free.
     pub(super) fn has_large(&self) -> bool {
         !self.large.is_empty()
@@ -129,7 +146,7 @@ impl Traffic {
                 true
             }
             Sent::Part => {
-                let may_stay = self.is_within_limit(connection);
+                let may_stay = is_within_limit(self.thread.here(), connection);
                 if may_stay && connection.sendable_bytes() > 0 && connection.has_slack() {
                     let rest = connection.output.len() - connection.sent;
                     let roomy = self.buffers.take_large(rest);
@@ -140,33 +157,6 @@ impl Traffic {
             }
             Sent::Failed => false,
         }
-    }
-
-    /// Whether a connection's output is not longer than `output-limit`, and before the password not
-    /// longer than `preauth-limit`; otherwise it is to be closed, which is counted here.
-    pub(super) fn is_within_limit(&mut self, connection: &Connection) -> bool {
-        // One that has removed its own user is closing.
-        let is_known = connection.client.is_authenticated()
-            || self.thread.shared().acl.is_open()
-            || connection.closing;
-        let config = self.thread.here().config;
-        let limit = match is_known {
-            true => config.output_limit_bytes,
-            false => config.output_limit_bytes.min(config.preauth_limit_bytes),
-        };
-        let unsent_bytes = connection.unsent_bytes();
-        if unsent_bytes <= limit {
-            return true;
-        }
-        self.me().counters.output_closed.add(1);
-        seldom!(
-            warn,
-            client = connection.record.id,
-            peer = %connection.record.peer,
-            unsent_bytes,
-            "closing a client that does not take its replies (output-limit, preauth-limit)"
-        );
-        false
     }
 
     /// Called when the kernel has room for more of a connection's replies.
@@ -209,36 +199,52 @@ impl Traffic {
         self.sweeps.note_stranger(is_stranger);
         settle_turn(self.thread.here(), &mut connection);
         self.update_interest(token, &mut connection);
-        self.note_memory(&mut connection);
+        self.buffers.note_memory(&mut connection);
         let (query, output) = (connection.query_bytes(), connection.unsent_bytes());
-        self.account(&connection, query as u64, output as u64);
+        account(self.thread.here(), &connection, query as u64, output as u64);
         self.connections.put(token, connection);
     }
+}
 
-    /// Reports the memory that a connection's buffers had, to the heap, whenever it has changed: a
-    /// buffer that grows frees the memory that it had before. To be called before a connection is
-    /// put back, and after it has received.
-    pub(super) fn note_memory(&mut self, connection: &mut Connection) {
-        let memory = connection.memory();
-        if memory != connection.memory {
-            self.buffers.freed.add(memory.max(connection.memory));
-            connection.memory = memory;
-        }
+/// Whether a connection's output is not longer than `output-limit`, and before the password not
+/// longer than `preauth-limit`; otherwise it is to be closed, which is counted here.
+pub(super) fn is_within_limit(here: Here<'_>, connection: &Connection) -> bool {
+    // One that has removed its own user is closing.
+    let is_known =
+        connection.client.is_authenticated() || here.shared.acl.is_open() || connection.closing;
+    let config = here.config;
+    let limit = match is_known {
+        true => config.output_limit_bytes,
+        false => config.output_limit_bytes.min(config.preauth_limit_bytes),
+    };
+    let unsent_bytes = connection.unsent_bytes();
+    if unsent_bytes <= limit {
+        return true;
     }
+    here.thread.counters.output_closed.add(1);
+    seldom!(
+        warn,
+        client = connection.record.id,
+        peer = %connection.record.peer,
+        unsent_bytes,
+        "closing a client that does not take its replies (output-limit, preauth-limit)"
+    );
+    false
+}
 
-    /// Records the lengths of the connection's buffers, in its record and in the thread's gauges.
-    pub(super) fn account(&self, connection: &Connection, query: u64, output: u64) {
-        let counters = &self.me().counters;
-        let record = &connection.record;
-        for (holds, recorded, gauge) in [
-            (query, &record.query_bytes, &counters.query_buffer_bytes),
-            (output, &record.output_bytes, &counters.output_buffer_bytes),
-        ] {
-            let before = recorded.load(Ordering::Relaxed);
-            if holds != before {
-                recorded.store(holds, Ordering::Relaxed);
-                gauge.add(holds.wrapping_sub(before));
-            }
+/// Records the lengths of the connection's buffers, in its record and in the thread's gauges.
+#[inline]
+pub(super) fn account(here: Here<'_>, connection: &Connection, query: u64, output: u64) {
+    let counters = &here.thread.counters;
+    let record = &connection.record;
+    for (holds, recorded, gauge) in [
+        (query, &record.query_bytes, &counters.query_buffer_bytes),
+        (output, &record.output_bytes, &counters.output_buffer_bytes),
+    ] {
+        let before = recorded.load(Ordering::Relaxed);
+        if holds != before {
+            recorded.store(holds, Ordering::Relaxed);
+            gauge.add(holds.wrapping_sub(before));
         }
     }
 }

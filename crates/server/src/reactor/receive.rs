@@ -85,6 +85,32 @@ impl Receive {
         range
     }
 
+    /// Drops the first `consumed` bytes of the input and keeps the rest; None: drops all.
+    pub(super) fn keep_rest(
+        &self,
+        connection: &mut Connection,
+        source: &Source,
+        consumed: Option<usize>,
+        buffers: &mut BufferPool,
+    ) {
+        match (source, consumed) {
+            (Source::Shared(range), Some(consumed)) => {
+                let rest = self.get(range).get(consumed..).unwrap_or_default();
+                if !rest.is_empty() {
+                    connection.input = Backlog::from(rest);
+                }
+            }
+            (Source::Own, Some(consumed)) if consumed < connection.input.len() => {
+                connection.input.consume(consumed);
+            }
+            (Source::Own, _) => {
+                let memory = std::mem::take(&mut connection.input).into_memory();
+                buffers.give_back(memory);
+            }
+            (Source::Shared(_), None) => {}
+        }
+    }
+
     /// Receives once from a connection that has no whole request: into this buffer, or, behind a
     /// long request, into its own.
     #[inline]

@@ -1,11 +1,11 @@
 //! A group: connections whose requests run as one batch of the executor.
 
-use super::Traffic;
-use super::backlog::Backlog;
 use super::connection::{Connection, WaitsFor};
 use super::connections::{Connections, Token};
+use super::here::Here;
 use super::parked::FetchedEntry;
-use super::receive::Source;
+use super::receive::{Receive, Source};
+use super::{GROUP_REQUESTS, Traffic};
 use duramen_config::seldom;
 use duramen_redis::exec::Turn;
 use duramen_redis::state::Verdict;
@@ -38,23 +38,110 @@ const SHOWN_SOON_MS: u64 = 100;
 
 /// Memory of a group that the next one reuses.
 #[derive(Default)]
-pub(super) struct Recycled {
+struct Recycled {
     turns: Vec<Turn<'static>>,
     executed: Vec<usize>,
     tables: Vec<Requests>,
 }
 
 impl Recycled {
-    pub(super) fn requests(&mut self) -> Requests {
+    fn requests(&mut self) -> Requests {
         self.tables.pop().unwrap_or_default()
     }
 
     /// Keeps a table without the memory of an unusually large request: the lowest tables of the
     /// stack may not be used again for long.
-    pub(super) fn give_back(&mut self, mut requests: Requests) {
+    fn give_back(&mut self, mut requests: Requests) {
         if self.tables.len() < TABLES_MAX {
             requests.clear();
             self.tables.push(requests);
+        }
+    }
+}
+
+/// The connections of a group that speak RESP: received and parsed, not run yet.
+#[derive(Default)]
+pub(super) struct Groups {
+    ready: Vec<Ready>,
+    /// Requests of this group, those of native clients included.
+    requests: usize,
+    /// Memory of the last group's turns and request tables, to be reused.
+    recycled: Recycled,
+}
+
+impl Groups {
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.ready.is_empty()
+    }
+
+    /// Number of connections.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// Whether the group is to run now.
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.requests >= GROUP_REQUESTS
+    }
+
+    /// The group gets requests of a native client.
+    #[inline]
+    pub(super) fn note_requests(&mut self, requests: usize) {
+        self.requests += requests;
+    }
+
+    /// A table for requests.
+    #[inline]
+    pub(super) fn table(&mut self) -> Requests {
+        self.recycled.requests()
+    }
+
+    #[inline]
+    pub(super) fn give_back(&mut self, table: Requests) {
+        self.recycled.give_back(table);
+    }
+
+    /// Adds a connection.
+    #[inline]
+    pub(super) fn add(&mut self, ready: Ready) {
+        self.requests += ready.requests.len().max(1);
+        self.ready.push(ready);
+    }
+
+    /// A connection whose requests are about to run.
+    fn get(&self, token: Token) -> Option<&Connection> {
+        let ready = self.ready.iter().find(|ready| ready.token == token);
+        ready.map(|ready| &*ready.connection)
+    }
+
+    /// As [`get`](Self::get).
+    fn get_mut(&mut self, token: Token) -> Option<&mut Connection> {
+        let ready = self.ready.iter_mut().find(|ready| ready.token == token);
+        ready.map(|ready| &mut *ready.connection)
+    }
+
+    /// Takes a connection whose requests are about to run out of the group.
+    pub(super) fn take(&mut self, token: Token) -> Option<Box<Connection>> {
+        let at = self.ready.iter().position(|ready| ready.token == token)?;
+        let Ready {
+            connection,
+            requests,
+            ..
+        } = self.ready.remove(at);
+        self.recycled.give_back(requests);
+        Some(connection)
+    }
+
+    /// Appends bytes to the output of such a connection, before the replies to its requests.
+    pub(super) fn append_before_replies(&mut self, token: Token, bytes: &[u8]) {
+        if let Some(ready) = self.ready.iter_mut().find(|ready| ready.token == token)
+            && !ready.connection.closing
+        {
+            ready.connection.output.extend_from_slice(bytes);
+            ready.replies_from += bytes.len();
         }
     }
 }
@@ -81,65 +168,39 @@ fn for_another_lifetime<'to>(mut turns: Vec<Turn<'_>>) -> Vec<Turn<'to>> {
 
 /// A RESP connection, in its slot or with requests that are about to run.
 pub(super) fn resp_connection<'c>(
-    slots: &'c mut Connections,
-    ready: &'c mut [Ready],
+    connections: &'c mut Connections,
+    groups: &'c mut Groups,
     token: Token,
 ) -> Option<&'c mut Connection> {
-    match slots.get(token) {
-        Some(_) => slots.get_mut(token),
-        None => {
-            let ready = ready.iter_mut().find(|ready| ready.token == token);
-            ready.map(|ready| &mut *ready.connection)
-        }
+    match connections.get(token) {
+        Some(_) => connections.get_mut(token),
+        None => groups.get_mut(token),
     }
 }
 
 impl Traffic {
     /// A connection in its slot, or one whose requests are about to run: messages may come for both
-    /// ([`Reactor::round`]).
+    /// (`Reactor::round`).
     pub(super) fn connection(&self, token: Token) -> Option<&Connection> {
-        let resp = || self.ready.iter().find(|ready| ready.token == token);
         let in_slot = self.connections.get(token);
         in_slot
-            .or_else(|| resp().map(|ready| &*ready.connection))
+            .or_else(|| self.groups.get(token))
             .or_else(|| self.native.about_to_run(token))
-    }
-
-    /// Takes a RESP connection whose requests are about to run out of the group.
-    pub(super) fn take_from_group(&mut self, token: Token) -> Option<Box<Connection>> {
-        let at = self.ready.iter().position(|ready| ready.token == token)?;
-        let Ready {
-            connection,
-            requests,
-            ..
-        } = self.ready.remove(at);
-        self.recycled.give_back(requests);
-        Some(connection)
-    }
-
-    /// Appends bytes to the output of such a connection, before the replies to its requests.
-    pub(super) fn append_before_replies(&mut self, token: Token, bytes: &[u8]) {
-        if let Some(ready) = self.ready.iter_mut().find(|ready| ready.token == token)
-            && !ready.connection.closing
-        {
-            ready.connection.output.extend_from_slice(bytes);
-            ready.replies_from += bytes.len();
-        }
     }
 
     /// Runs the requests of the group and sends the replies.
     pub(super) fn run_group(&mut self) {
-        self.ready_requests = 0;
+        self.groups.requests = 0;
         self.run_resp();
         self.run_native();
         self.input.clear();
     }
 
     fn run_resp(&mut self) {
-        if self.ready.is_empty() {
+        if self.groups.is_empty() {
             return;
         }
-        let mut ready = std::mem::take(&mut self.ready);
+        let mut ready = std::mem::take(&mut self.groups.ready);
         let has_parked = self.flash.has_parked();
         if has_parked {
             for ready in &mut ready {
@@ -147,7 +208,7 @@ impl Traffic {
                     .lend_fetched(&mut self.executor, &mut ready.connection);
             }
         }
-        let mut turns = for_another_lifetime(std::mem::take(&mut self.recycled.turns));
+        let mut turns = for_another_lifetime(std::mem::take(&mut self.groups.recycled.turns));
         for Ready {
             connection,
             requests,
@@ -169,10 +230,10 @@ impl Traffic {
         }
         self.executor.run(&mut turns);
         self.holds.group_ran();
-        let mut executed = std::mem::take(&mut self.recycled.executed);
+        let mut executed = std::mem::take(&mut self.groups.recycled.executed);
         executed.clear();
         executed.extend(turns.iter().map(|turn| turn.executed));
-        self.recycled.turns = for_another_lifetime(turns);
+        self.groups.recycled.turns = for_another_lifetime(turns);
         if has_parked {
             self.flash.forget_fetched(&mut self.executor);
         }
@@ -180,8 +241,8 @@ impl Traffic {
             self.finish(ready, *executed);
         }
         self.show_woken();
-        self.recycled.executed = executed;
-        self.ready = ready;
+        self.groups.recycled.executed = executed;
+        self.groups.ready = ready;
     }
 
     /// After the requests of a connection ran: keeps the rest of its input, sends its replies.
@@ -199,7 +260,7 @@ impl Traffic {
         let was_corked = std::mem::take(&mut connection.corked_until_ms) > 0;
         match verdict {
             Verdict::CloseNow => {
-                self.recycled.give_back(requests);
+                self.groups.give_back(requests);
                 return self.close_taken(token, connection);
             }
             Verdict::CloseAfterReply => connection.closing = true,
@@ -225,22 +286,29 @@ impl Traffic {
             _ => Some(requests),
         };
         if let Some(requests) = requests {
-            self.recycled.give_back(requests);
+            self.groups.give_back(requests);
         }
         let (consumed, more) = match parsed {
             Ok(consumed) if whole => (Some(consumed.bytes), consumed.more),
             Err(error) if whole => {
                 if !connection.closing {
-                    self.refuse(&mut connection, error);
+                    refuse(self.thread.here(), &mut connection, error);
                 }
                 (None, false)
             }
             _ => (
-                self.executed_bytes(&mut connection, &source, &limits, executed),
+                executed_bytes(
+                    &mut self.groups,
+                    &mut connection,
+                    &self.input,
+                    (&source, &limits),
+                    executed,
+                ),
                 true,
             ),
         };
-        self.keep_rest(&mut connection, &source, consumed);
+        self.input
+            .keep_rest(&mut connection, &source, consumed, &mut self.buffers);
         connection.waits_for = match more && !connection.closing {
             true => self.next_wait(token, &mut connection, verdict, (was_corked, kept)),
             false => WaitsFor::Input,
@@ -315,78 +383,44 @@ impl Traffic {
         self.flash
             .park(here, token, connection, kept, connections, &self.watch);
     }
-
-    /// The executor stopped early: the rest is parsed again from its beginning.
-    fn executed_bytes(
-        &mut self,
-        connection: &mut Connection,
-        source: &Source,
-        limits: &Limits,
-        executed: usize,
-    ) -> Option<usize> {
-        connection.parse = ParseState::new();
-        let input = match source {
-            Source::Shared(range) => self.input.get(range),
-            Source::Own => connection.input.get(),
-        };
-        bytes_of(limits, input, executed, &mut self.recycled)
-    }
-
-    /// Drops the first `consumed` bytes of the input and keeps the rest; None: drops all.
-    pub(super) fn keep_rest(
-        &mut self,
-        connection: &mut Connection,
-        source: &Source,
-        consumed: Option<usize>,
-    ) {
-        match (source, consumed) {
-            (Source::Shared(range), Some(consumed)) => {
-                let rest = self.input.get(range).get(consumed..).unwrap_or_default();
-                if !rest.is_empty() {
-                    connection.input = Backlog::from(rest);
-                }
-            }
-            (Source::Own, Some(consumed)) if consumed < connection.input.len() => {
-                connection.input.consume(consumed);
-            }
-            (Source::Own, _) => {
-                let memory = std::mem::take(&mut connection.input).into_memory();
-                self.buffers.give_back(memory);
-            }
-            (Source::Shared(_), None) => {}
-        }
-    }
-
-    fn refuse(&mut self, connection: &mut Connection, error: ProtocolError) {
-        self.me().counters.protocol_errors.add(1);
-        seldom!(
-            info,
-            client = connection.record.id,
-            peer = %connection.record.peer,
-            "{error}: closing the connection"
-        );
-        Encoder::new(&mut connection.output, Protocol::Resp2).error(format!("ERR {error}"));
-        connection.closing = true;
-    }
 }
 
-/// Length of the first `executed` requests of `input`; None: all of it.
-fn bytes_of(
-    limits: &Limits,
-    input: &[u8],
+fn refuse(here: Here<'_>, connection: &mut Connection, error: ProtocolError) {
+    here.thread.counters.protocol_errors.add(1);
+    seldom!(
+        info,
+        client = connection.record.id,
+        peer = %connection.record.peer,
+        "{error}: closing the connection"
+    );
+    Encoder::new(&mut connection.output, Protocol::Resp2).error(format!("ERR {error}"));
+    connection.closing = true;
+}
+
+/// Length of the first `executed` requests of a turn's input; None: all of it. The executor stopped
+/// early, and the rest is parsed again from its beginning.
+fn executed_bytes(
+    groups: &mut Groups,
+    connection: &mut Connection,
+    shared: &Receive,
+    (source, limits): (&Source, &Limits),
     executed: usize,
-    recycled: &mut Recycled,
 ) -> Option<usize> {
+    connection.parse = ParseState::new();
     if executed == 0 {
         return Some(0);
     }
+    let input = match source {
+        Source::Shared(range) => shared.get(range),
+        Source::Own => connection.input.get(),
+    };
     let limits = Limits {
         requests_max: executed,
         ..*limits
     };
-    let mut requests = recycled.requests();
+    let mut requests = groups.table();
     let parsed = parse_requests(input, &limits, &mut ParseState::new(), &mut requests);
-    recycled.give_back(requests);
+    groups.give_back(requests);
     parsed.ok().map(|consumed| consumed.bytes)
 }
 

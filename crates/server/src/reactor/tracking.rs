@@ -67,7 +67,7 @@ pub(super) fn invalidate(traffic: &mut Traffic, client: u64, what: Invalid) {
     let Some(token) = traffic.token_of(client) else {
         return;
     };
-    let Some(connection) = resp_connection(&mut traffic.connections, &mut traffic.ready, token)
+    let Some(connection) = resp_connection(&mut traffic.connections, &mut traffic.groups, token)
     else {
         return;
     };

@@ -7,11 +7,11 @@ use super::flash::FlashReads;
 use super::here::Thread;
 use super::hold::Holds;
 use super::key_waits::Waits;
-use super::output::BufferPool;
+use super::output::{BufferPool, account};
 use super::receive::Receive;
 use super::release::Releases;
 use super::ring::Local;
-use super::round::Recycled;
+use super::round::Groups;
 use super::sweeps::Sweeps;
 use super::watch::Watch;
 use super::{Traffic, native};
@@ -35,10 +35,8 @@ impl Traffic {
             connections: Connections::default(),
             watch,
             input: Receive::new(),
-            ready: Vec::new(),
-            ready_requests: 0,
             native: native::Round::default(),
-            recycled: Recycled::default(),
+            groups: Groups::default(),
             buffers: BufferPool::default(),
             sweeps: Sweeps::default(),
             holds: Holds::default(),
@@ -59,7 +57,7 @@ impl Traffic {
     /// Whether a group waits to be run.
     #[inline]
     pub(super) fn has_ready(&self) -> bool {
-        !self.ready.is_empty() || !self.native.is_empty()
+        !self.groups.is_empty() || !self.native.is_empty()
     }
 
     pub(super) fn token_of(&self, client: u64) -> Option<Token> {
@@ -90,7 +88,7 @@ impl Traffic {
     /// Requests that are about to run do not run.
     pub(super) fn close(&mut self, token: Token) {
         let connection = self.connections.take(token);
-        if let Some(connection) = connection.or_else(|| self.take_from_group(token)) {
+        if let Some(connection) = connection.or_else(|| self.groups.take(token)) {
             self.close_taken(token, connection);
         }
     }
@@ -119,10 +117,10 @@ impl Traffic {
         self.holds
             .orphan(self.thread.here(), &mut connection, &mut self.releases);
         self.watch.ends(&connection);
-        self.account(&connection, 0, 0);
+        account(self.thread.here(), &connection, 0, 0);
         self.holds.ends(&connection);
         let memory = connection.memory().max(connection.memory);
-        self.buffers.freed.add(memory + size_of::<Connection>());
+        self.buffers.note_closed(memory + size_of::<Connection>());
         self.connections.release(token);
         self.me().clients.remove(connection.record.id);
         connection.record.note_gone();
