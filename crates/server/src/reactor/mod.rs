@@ -6,15 +6,19 @@
 //! that input, output and prefetched entries stay in the cache.
 //!
 //! **Invariants**
-//! - I1: a connection is in its slot or in `ready` (or `native`'s), never in both; messages are
-//!   handled only while those are empty.
+//! - I1: a connection is in its slot or in the group (`Groups`, `native::Round`), never in both;
+//!   messages come for both (effects::D5).
 //! - I2: a connection without a partial request and without unsent replies owns no buffer.
 //! - I3: the memory of a connection is bounded: input by the request limit and `pipeline-memory`,
 //!   output by `output-limit`; both by `preauth-limit` before the password. Memory of buffers that
-//!   is freed is reported to the heap (`note_memory`).
+//!   is freed is reported to the heap (`BufferPool::note_memory`).
 //! - I4: level-triggered: a connection is registered for reading unless it is paused, held, closing
 //!   or behind with its replies (input::R1), and for writing only while it has replies that may be
 //!   sent. A socket that was not drained is reported again, after all others.
+//!
+//! **Parts.** Each part owns its fields and lies in a file of its own. It gets what it needs lent:
+//! `Here`, a connection that is out of its slot, other parts. It says what becomes of the
+//! connection, and `Traffic` leads it there. `Reactor` runs the rounds.
 //!
 //! **Concurrency.** Everything here belongs to one thread at a time (standby::Y1); other threads
 //! reach it through its mailbox.
@@ -229,7 +233,7 @@ impl Reactor {
         let mut connections = self.traffic.groups.len() + self.traffic.native.len();
         let turns = connections + events.len() + self.traffic.connections.soon();
         self.traffic.executor.begin_round(turns);
-        self.traffic.native.executor.begin_round(turns);
+        self.traffic.native.begin_round(turns);
         if self.traffic.flash.is_busy() {
             let here = self.traffic.thread.here();
             self.traffic.flash.take_fetched(

@@ -39,7 +39,7 @@ struct Ready {
 /// Native connections of a group.
 #[derive(Default)]
 pub(super) struct Round {
-    pub(super) executor: Executor,
+    executor: Executor,
     ready: Vec<Ready>,
     frames: Vec<Framed>,
     /// Memory of the last turns, to be reused.
@@ -48,6 +48,11 @@ pub(super) struct Round {
 }
 
 impl Round {
+    /// A round of the thread begins, with about so many turns.
+    pub(super) fn begin_round(&mut self, turns: usize) {
+        self.executor.begin_round(turns);
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.ready.is_empty()
     }
