@@ -27,6 +27,7 @@ use super::behind::has_room_for_parked;
 use super::connection::{Connection, Parsed, WaitsFor};
 use super::connections::Token;
 use super::here::Here;
+use super::next::Next;
 use super::receive::{Received, Source, note_received};
 use super::round::{Ready, TURN_REQUESTS_MAX};
 use duramen_wire::resp::{Consumed, Limits, Requests, parse_requests};
@@ -43,26 +44,30 @@ impl Traffic {
         if self.groups.is_full() || self.input.is_full() {
             self.run_group();
         }
-        let Some(mut connection) = self.connections.take(token) else {
-            return;
-        };
+        if let Some(mut connection) = self.connections.take(token) {
+            let next = self.receive_once(&mut connection);
+            self.go(token, connection, next);
+        }
+    }
+
+    fn receive_once(&mut self, connection: &mut Connection) -> Next {
         if connection.held.is_some() || connection.waits_for == WaitsFor::Flash {
-            return self.mute(token, connection);
+            return Next::Mute;
         }
         if connection.waits_for == WaitsFor::Key {
-            return self.receive_parked(token, connection);
+            return self.receive_parked(connection);
         }
         // reactor::I4, for callers without an event of epoll.
         if !connection.interest.contains(EventFlags::IN) {
-            return self.connections.put(token, connection);
+            return Next::Rest;
         }
         let here = self.thread.here();
-        if connection.waits_for == WaitsFor::Input && !self.behind.may_run(here, &mut connection) {
+        if connection.waits_for == WaitsFor::Input && !self.behind.may_run(here, connection) {
             connection.waits_for = WaitsFor::Output { ended: false };
         }
         match connection.waits_for {
             WaitsFor::Input => {}
-            WaitsFor::Output { .. } => return self.receive_behind(token, connection),
+            WaitsFor::Output { .. } => return self.receive_behind(connection),
             // A script whose client has gone is dropped, also if it stands in line, as is an EXEC
             // or a combination in parts. TCP does not tell whether a client that sends nothing more
             // still reads: it is waited for until its script is busy.
@@ -70,76 +75,69 @@ impl Traffic {
                 if let Some(is_busy) = self.executor.script_of(&connection.client)
                     && connection.has_left(is_busy) =>
             {
-                return self.close_taken(token, connection);
+                return Next::Close;
             }
             // Bytes that a waiting connection sent earlier come first.
-            _ => return self.connections.put(token, connection),
+            _ => return Next::Rest,
         }
         let before = connection.input.len();
-        let received = self.input.receive(here, &mut connection, &mut self.buffers);
-        self.buffers.note_memory(&mut connection);
+        let received = self.input.receive(here, connection, &mut self.buffers);
+        self.buffers.note_memory(connection);
         match received {
             Received::Bytes(source) => {
                 let received = match &source {
                     Source::Shared(range) => range.len() - before,
                     Source::Own => connection.input.len() - before,
                 };
-                note_received(self.thread.here(), &connection, received);
-                self.parse(token, connection, source);
+                note_received(here, connection, received);
+                Next::Parse(source)
             }
-            Received::Nothing => self.connections.put(token, connection),
-            Received::Progress => self.settle(token, connection),
+            Received::Nothing => Next::Rest,
+            Received::Progress => Next::Settle,
             Received::End if connection.unsent_bytes() > 0 => {
                 connection.closing = true;
-                self.settle(token, connection);
+                Next::Settle
             }
-            Received::End | Received::Failed => self.close_taken(token, connection),
+            Received::End | Received::Failed => Next::Close,
         }
-    }
-
-    /// Nothing more is received from a connection now: epoll does not report it.
-    pub(super) fn mute(&mut self, token: Token, mut connection: Box<Connection>) {
-        self.watch_exactly(token, &mut connection);
-        self.connections.put(token, connection);
     }
 
     /// Receives once behind the requests that wait until the client takes its replies.
-    fn receive_behind(&mut self, token: Token, mut connection: Box<Connection>) {
+    fn receive_behind(&mut self, connection: &mut Connection) -> Next {
         let here = self.thread.here();
-        if !self.behind.may_receive(here, &mut connection) {
-            return self.mute(token, connection);
+        if !self.behind.may_receive(here, connection) {
+            return Next::Mute;
         }
-        let received = self.input.receive_more(here, &mut connection);
-        self.buffers.note_memory(&mut connection);
+        let received = self.input.receive_more(here, connection);
+        self.buffers.note_memory(connection);
         match received {
             Received::Bytes(_) => {
-                // A client that still sends does not stall.
-                connection.taken_at_ms = self.thread.now_ms();
-                self.settle(token, connection);
+                connection.taken_at_ms = here.now_ms; // a client that still sends does not stall
+                Next::Settle
             }
-            Received::Nothing => self.connections.put(token, connection),
-            Received::Progress => self.settle(token, connection),
+            Received::Nothing => Next::Rest,
+            Received::Progress => Next::Settle,
             Received::End => {
                 // Noticed again when its requests have run.
                 connection.waits_for = WaitsFor::Output { ended: true };
-                self.settle(token, connection);
+                Next::Settle
             }
-            Received::Failed => self.close_taken(token, connection),
+            Received::Failed => Next::Close,
         }
     }
 
     /// Receives behind a request that waits (key_waits::K3).
-    pub(super) fn receive_parked(&mut self, token: Token, mut connection: Box<Connection>) {
+    fn receive_parked(&mut self, connection: &mut Connection) -> Next {
         let here = self.thread.here();
-        if !has_room_for_parked(here, &connection) {
-            return self.mute(token, connection);
+        if !has_room_for_parked(here, connection) {
+            return Next::Mute;
         }
-        let received = self.input.receive_more(here, &mut connection);
-        self.buffers.note_memory(&mut connection);
+        let received = self.input.receive_more(here, connection);
+        self.buffers.note_memory(connection);
         match received {
-            Received::Bytes(_) | Received::Progress => self.settle(token, connection),
-            Received::Nothing => self.connections.put(token, connection),
-            Received::End | Received::Failed => self.close_taken(token, connection),
+            Received::Bytes(_) | Received::Progress => Next::Settle,
+            Received::Nothing => Next::Rest,
+            Received::End | Received::Failed => Next::Close,
         }
     }
 
@@ -148,36 +146,41 @@ impl Traffic {
         let Some(mut connection) = self.connections.take(token) else {
             return;
         };
-        if connection.held.is_some() {
-            // Its release continues it.
-            connection.waits_for = WaitsFor::Turn;
-            return self.connections.put(token, connection);
-        }
-        connection.waits_for = WaitsFor::Input;
-        let here = self.thread.here();
-        if !connection.closing && self.waits.pause_crowding(here, token, &mut connection) {
-            self.executor.give_up_place(&mut connection.client); // key_waits::K2
-            return self.settle(token, connection);
-        }
-        if connection.input.is_empty() || connection.closing {
-            return self.settle(token, connection);
-        }
-        let here = self.thread.here();
-        if !self.behind.may_run(here, &mut connection) {
-            // The client must take its replies first; `writable` or a sweep continues the
-            // connection. Meanwhile it keeps no fetched entries.
-            self.flash.unpark(here, &mut connection, &mut self.executor);
-            self.executor.give_up_place(&mut connection.client); // key_waits::K2
-            connection.waits_for = WaitsFor::Output { ended: false };
-            return self.settle(token, connection);
-        }
-        self.parse(token, connection, Source::Own);
-        if self.groups.is_full() {
+        let next = self.continue_once(token, &mut connection);
+        let adds = matches!(next, Next::Parse(_));
+        self.go(token, connection, next);
+        if adds && self.groups.is_full() {
             self.run_group();
         }
     }
 
-    fn parse(&mut self, token: Token, mut connection: Box<Connection>, source: Source) {
+    fn continue_once(&mut self, token: Token, connection: &mut Connection) -> Next {
+        if connection.held.is_some() {
+            // Its release continues it.
+            connection.waits_for = WaitsFor::Turn;
+            return Next::Rest;
+        }
+        connection.waits_for = WaitsFor::Input;
+        let here = self.thread.here();
+        if !connection.closing && self.waits.pause_crowding(here, token, connection) {
+            self.executor.give_up_place(&mut connection.client); // key_waits::K2
+            return Next::Settle;
+        }
+        if connection.input.is_empty() || connection.closing {
+            return Next::Settle;
+        }
+        if !self.behind.may_run(here, connection) {
+            // The client must take its replies first; `writable` or a sweep continues the
+            // connection. Meanwhile it keeps no fetched entries.
+            self.flash.unpark(here, connection, &mut self.executor);
+            self.executor.give_up_place(&mut connection.client); // key_waits::K2
+            connection.waits_for = WaitsFor::Output { ended: false };
+            return Next::Settle;
+        }
+        Next::Parse(Source::Own)
+    }
+
+    pub(super) fn parse(&mut self, token: Token, mut connection: Box<Connection>, source: Source) {
         if connection.native.is_some() {
             return self.parse_native(token, connection, source);
         }

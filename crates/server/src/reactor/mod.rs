@@ -40,6 +40,7 @@ mod listener;
 mod local;
 mod messages;
 mod native;
+mod next;
 mod output;
 mod parked;
 mod receive;

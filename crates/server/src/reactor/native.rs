@@ -9,6 +9,7 @@ use super::backlog::Backlog;
 use super::connection::{Connection, WaitsFor};
 use super::connections::Token;
 use super::here::Here;
+use super::next::Next;
 use super::receive::Source;
 use super::round::TURN_REQUESTS_MAX;
 use crate::native::{Executor, Framed, Turn, emptied};
@@ -234,10 +235,7 @@ impl Traffic {
         } else {
             WaitsFor::Input
         };
-        if !self.send(&mut connection) {
-            return self.close_taken(token, connection);
-        }
-        self.settle(token, connection);
+        self.go(token, connection, Next::Send);
     }
 
     /// After a round or a commit: finishes requests that have become durable, even if their

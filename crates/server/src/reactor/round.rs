@@ -3,6 +3,7 @@
 use super::connection::{Connection, WaitsFor};
 use super::connections::{Connections, Token};
 use super::here::Here;
+use super::next::Next;
 use super::parked::FetchedEntry;
 use super::receive::{Receive, Source};
 use super::{GROUP_REQUESTS, Traffic};
@@ -317,10 +318,7 @@ impl Traffic {
             self.waits
                 .pause_crowding(self.thread.here(), token, &mut connection);
         }
-        if !self.send(&mut connection) {
-            return self.close_taken(token, connection);
-        }
-        self.settle(token, connection);
+        self.go(token, connection, Next::Send);
     }
 
     /// Holds the replies that the last turn appended from `from` on, if they must wait.

@@ -1,4 +1,4 @@
-//! How a connection of a thread is found, watched and closed.
+//! How a connection of a thread is found, led on, watched and closed.
 
 use super::behind::Behind;
 use super::connection::{Connection, WaitsFor};
@@ -7,6 +7,7 @@ use super::flash::FlashReads;
 use super::here::Thread;
 use super::hold::Holds;
 use super::key_waits::Waits;
+use super::next::Next;
 use super::output::{BufferPool, account};
 use super::receive::Receive;
 use super::release::Releases;
@@ -68,6 +69,25 @@ impl Traffic {
             .map(|_| token)
     }
 
+    /// Leads a connection that is out of its slot to where it goes next.
+    #[inline]
+    pub(super) fn go(&mut self, token: Token, mut connection: Box<Connection>, next: Next) {
+        match next {
+            Next::Rest => self.connections.put(token, connection),
+            Next::Mute => {
+                self.watch_exactly(token, &mut connection);
+                self.connections.put(token, connection);
+            }
+            Next::Parse(source) => self.parse(token, connection, source),
+            Next::Send => match self.send(&mut connection) {
+                true => self.settle(token, connection),
+                false => self.close_taken(token, connection),
+            },
+            Next::Settle => self.settle(token, connection),
+            Next::Close => self.close_taken(token, connection),
+        }
+    }
+
     /// Registers for the event that the connection waits for. A held connection, or one that waits
     /// for flash, stays registered for input until some arrives.
     pub(super) fn update_interest(&mut self, token: Token, connection: &mut Connection) {
@@ -80,7 +100,7 @@ impl Traffic {
     }
 
     /// Registers for exactly the events that the connection waits for.
-    pub(super) fn watch_exactly(&mut self, token: Token, connection: &mut Connection) {
+    fn watch_exactly(&mut self, token: Token, connection: &mut Connection) {
         let wanted = self.behind.interest(self.thread.here(), connection);
         self.watch.set(token, connection, wanted);
     }
