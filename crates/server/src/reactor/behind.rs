@@ -1,5 +1,5 @@
-//! Clients that are behind with their replies, and the room for what they send meanwhile. Labels are
-//! those of `input`.
+//! Clients that are behind with their replies, and the room for what they send meanwhile. The rules
+//! are in `input`.
 
 use super::connection::{Connection, RoomTurn, WaitsFor};
 use super::here::Here;

@@ -1,4 +1,4 @@
-//! The thread of a reactor, with its settings and its time: lent to every component that needs them.
+//! The thread of a reactor, with its settings and its time: lent to every part that needs them.
 
 use duramen_config::{ServerConfig, clock};
 use duramen_redis::shared::{ConfigCache, Shared, ThreadShared};

@@ -7,10 +7,10 @@
 //! **Invariants**
 //! - R1: a connection whose unsent replies exceed `output-pause` runs its requests, and is received
 //!   from, only while the buffers of all connections together leave room (`pipeline-memory`):
-//!   requests run in the first half of it and up to `behind::AHEAD_PART` of `output-limit`, so that a
-//!   later large reply still fits; they are received in all of it.
-//! - R2: a connection that waits for this room is looked at every `behind::BEHIND_MS`: other clients
-//!   leave room without an event of its own.
+//!   requests run in the first half of it and up to `behind::AHEAD_PART` of `output-limit`, so that
+//!   a later large reply still fits; they are received in all of it.
+//! - R2: a connection that waits for this room is looked at every `behind::BEHIND_MS`: other
+//!   clients leave room without an event of its own.
 //! - R3: one connection at a time has a turn: it may have as much again for itself. Otherwise
 //!   several could share the room, and each would wait for the rest of it. Connections with bytes
 //!   to receive wait for the turn in the order of their requests, and do not stall meanwhile. The
@@ -18,8 +18,8 @@
 //!   connections together never have more than twice the room.
 //! - R4: while others wait, the client that has the turn must take its replies, when there are any
 //!   to take: for each part of the size of the room it has `output-stall`, and once more. If its
-//!   pipeline does not fit even alone, it must begin to take them within `behind::FULL_MS`. Otherwise it
-//!   is closed.
+//!   pipeline does not fit even alone, it must begin to take them within `behind::FULL_MS`.
+//!   Otherwise it is closed.
 
 use super::Traffic;
 use super::backlog::Backlog;

@@ -8,7 +8,8 @@
 //!   so does one whose connection is closing: no other client waits for its disk, or until it takes
 //!   its replies (waiters::W3).
 //! - K3: the end of a parked client is noticed: it is received from, behind its request, as long as
-//!   there is room (`behind::PARKED_BYTES_MAX`); then epoll watches for the end of its stream alone.
+//!   there is room (`behind::PARKED_BYTES_MAX`); then epoll watches for the end of its stream
+//!   alone.
 //! - K4: a client that was woken by a request of its thread looks in the next round, which begins
 //!   without a system call; the round after that takes events, so a chain of clients that wake each
 //!   other keeps nobody out.

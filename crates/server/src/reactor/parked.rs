@@ -1,4 +1,4 @@
-//! The entries on flash that one connection waits for. Labels are those of `flash`.
+//! The entries on flash that one connection waits for. The rules are in `flash`.
 
 use duramen_config::heap;
 use duramen_engine::flash::{Cold, first_within};

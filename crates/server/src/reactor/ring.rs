@@ -1,4 +1,4 @@
-//! The memory that the server shares with one client on its machine. Labels are those of `local`.
+//! The memory that the server shares with one client on its machine. The rules are in `local`.
 
 use super::ZERO;
 use duramen_redis::shared::LocalRings;
