@@ -35,7 +35,8 @@ impl Reactor {
         let ticket = match standby.put_aside(self) {
             Ok(ticket) => ticket,
             Err(mut reactor) => {
-                reactor.traffic.demand_commit();
+                let traffic = &mut reactor.traffic;
+                traffic.holds.demand_commit(traffic.thread.here());
                 return Some(reactor);
             }
         };
@@ -54,11 +55,6 @@ impl Reactor {
 }
 
 impl Traffic {
-    /// Requests the commit that held replies wait for.
-    pub(super) fn demand_commit(&mut self) {
-        self.holds.demand_commit(self.thread.here());
-    }
-
     /// Releases the held replies that are durable now.
     fn release_held(&mut self) {
         let (mut tokens, failure) = self.holds.begin_check(self.thread.here());

@@ -5,7 +5,7 @@ use super::connections::{Connections, Token};
 use super::here::Here;
 use super::next::Next;
 use super::parked::FetchedEntry;
-use super::receive::{Receive, Source};
+use super::receive::Source;
 use super::{GROUP_REQUESTS, Traffic};
 use duramen_config::seldom;
 use duramen_redis::exec::Turn;
@@ -298,13 +298,7 @@ impl Traffic {
                 (None, false)
             }
             _ => (
-                executed_bytes(
-                    &mut self.groups,
-                    &mut connection,
-                    &self.input,
-                    (&source, &limits),
-                    executed,
-                ),
+                self.executed_bytes(&mut connection, &source, &limits, executed),
                 true,
             ),
         };
@@ -381,6 +375,22 @@ impl Traffic {
         self.flash
             .park(here, token, connection, kept, connections, &self.watch);
     }
+
+    /// The executor stopped early: the rest is parsed again from its beginning.
+    fn executed_bytes(
+        &mut self,
+        connection: &mut Connection,
+        source: &Source,
+        limits: &Limits,
+        executed: usize,
+    ) -> Option<usize> {
+        connection.parse = ParseState::new();
+        let input = match source {
+            Source::Shared(range) => self.input.get(range),
+            Source::Own => connection.input.get(),
+        };
+        bytes_of(limits, input, executed, &mut self.groups)
+    }
 }
 
 fn refuse(here: Here<'_>, connection: &mut Connection, error: ProtocolError) {
@@ -395,23 +405,11 @@ fn refuse(here: Here<'_>, connection: &mut Connection, error: ProtocolError) {
     connection.closing = true;
 }
 
-/// Length of the first `executed` requests of a turn's input; None: all of it. The executor stopped
-/// early, and the rest is parsed again from its beginning.
-fn executed_bytes(
-    groups: &mut Groups,
-    connection: &mut Connection,
-    shared: &Receive,
-    (source, limits): (&Source, &Limits),
-    executed: usize,
-) -> Option<usize> {
-    connection.parse = ParseState::new();
+/// Length of the first `executed` requests of `input`; None: all of it.
+fn bytes_of(limits: &Limits, input: &[u8], executed: usize, groups: &mut Groups) -> Option<usize> {
     if executed == 0 {
         return Some(0);
     }
-    let input = match source {
-        Source::Shared(range) => shared.get(range),
-        Source::Own => connection.input.get(),
-    };
     let limits = Limits {
         requests_max: executed,
         ..*limits

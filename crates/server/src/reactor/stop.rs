@@ -29,7 +29,8 @@ impl Reactor {
     /// Whether every client has its replies, or the time is up.
     pub(super) fn drained(&mut self) -> bool {
         self.begin_drain();
-        self.traffic.demand_commit();
+        let traffic = &mut self.traffic;
+        traffic.holds.demand_commit(traffic.thread.here());
         let waiting = self.traffic.connections.tokens().into_iter().any(|token| {
             self.traffic
                 .connections
