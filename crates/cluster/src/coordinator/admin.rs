@@ -36,7 +36,7 @@ impl Coordinator {
                 CoordinatorAnswer::Admin(AdminAnswer::Tablets(self.page(table, from, most)))
             }
             Admin::Settings => {
-                CoordinatorAnswer::Admin(AdminAnswer::Settings(self.meta.settings.clone()))
+                CoordinatorAnswer::Admin(AdminAnswer::Settings(self.state.meta.settings.clone()))
             }
             Admin::Recoveries => {
                 CoordinatorAnswer::Admin(AdminAnswer::Recoveries(self.recovery_statuses()))
@@ -61,7 +61,7 @@ impl Coordinator {
 
     /// The whole cluster, with every tablet.
     pub fn status(&self) -> Status {
-        let tablets = self.tablets.iter();
+        let tablets = self.state.tables.tablets.iter();
         Status {
             tablets: tablets
                 .map(|(at, tablet)| self.shown(*at, tablet))
@@ -72,7 +72,7 @@ impl Coordinator {
     }
 
     fn bounded_status(&self) -> CoordinatorAnswer {
-        let tablets = self.tablets.len();
+        let tablets = self.state.tables.tablets.len();
         if tablets > STATUS_TABLETS_MAX {
             return invalid(format!(
                 "the cluster has {tablets} tablets, more than {STATUS_TABLETS_MAX}: ask for `Overview` and `Tablets`"
@@ -84,30 +84,32 @@ impl Coordinator {
     /// Without tablets and migrations in progress.
     fn glance(&self) -> Status {
         Status {
-            cluster: self.meta.cluster.clone(),
-            term: self.config.term,
-            leader: self.config.name.clone(),
-            list_version: self.meta.list_version,
-            map_version: self.meta.map_version,
+            cluster: self.state.meta.cluster.clone(),
+            term: self.state.config.term,
+            leader: self.state.config.name.clone(),
+            list_version: self.state.meta.list_version,
+            map_version: self.state.meta.map_version,
             servers: self
+                .state
                 .servers
+                .all
                 .values()
                 .map(|server| server.record.entry.clone())
                 .collect(),
-            tables: self.tables.values().cloned().collect(),
+            tables: self.state.tables.entries.values().cloned().collect(),
             tablets: Vec::new(),
             recoveries: self.recovery_statuses(),
             migrations: Vec::new(),
             migrations_ended: self.moved.iter().cloned().collect(),
-            settings: self.meta.settings.clone(),
-            loads: self.servers.iter().map(load).collect(),
+            settings: self.state.meta.settings.clone(),
+            loads: self.state.servers.all.iter().map(load).collect(),
         }
     }
 
     /// A summary of the cluster. Its time and size do not depend on the number of tablets.
     pub fn overview(&self) -> Overview {
         let spread = |table: &TableId| {
-            let (tablets, owners) = self.shares.of_table(*table);
+            let (tablets, owners) = self.state.tables.shares.of_table(*table);
             TableShare {
                 table: *table,
                 tablets,
@@ -119,11 +121,17 @@ impl Coordinator {
                 migrations: self.migration_statuses(MIGRATIONS_SHOWN),
                 ..self.glance()
             },
-            tablets: self.tablets.len() as u64,
+            tablets: self.state.tables.tablets.len() as u64,
             tablets_unserved: self.unserved() as u64,
             migrations: self.migrations.len() as u64,
-            tables: self.tables.keys().map(spread).collect(),
-            servers: self.servers.keys().map(|id| self.share(*id)).collect(),
+            tables: self.state.tables.entries.keys().map(spread).collect(),
+            servers: self
+                .state
+                .servers
+                .all
+                .keys()
+                .map(|id| self.share(*id))
+                .collect(),
         }
     }
 
@@ -131,7 +139,12 @@ impl Coordinator {
         ServerShare {
             server: id,
             tablets: self.tablets_owned(id) as u64,
-            room: self.servers.get(&id).and_then(|s| s.room.report()),
+            room: self
+                .state
+                .servers
+                .all
+                .get(&id)
+                .and_then(|s| s.room.report()),
             waits_for: self.drain_waits_for(id),
         }
     }
@@ -146,11 +159,16 @@ impl Coordinator {
         let begin = begin.unwrap_or((TableId(0), RouteHash::MIN));
         let most = (most as usize).clamp(1, PAGE_TABLETS_MAX);
         let fits = |at: &(TableId, RouteHash)| only.is_none_or(|only| only == at.0);
-        let mut rest = self.tablets.range(begin..).take_while(|(at, _)| fits(at));
+        let mut rest = self
+            .state
+            .tables
+            .tablets
+            .range(begin..)
+            .take_while(|(at, _)| fits(at));
         let page = rest.by_ref().take(most);
         let tablets = page.map(|(at, tablet)| self.shown(*at, tablet)).collect();
         TabletPage {
-            map_version: self.meta.map_version,
+            map_version: self.state.meta.map_version,
             tablets,
             next: rest.next().map(|(at, _)| *at),
         }

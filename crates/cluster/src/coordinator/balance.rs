@@ -79,16 +79,16 @@ pub(super) struct Balance {
 impl Coordinator {
     /// The interval of looks, which is the shortest rest of a server, too.
     fn look_every_us(&self) -> u64 {
-        let after_us = self.config.balance_after_us;
+        let after_us = self.state.config.balance_after_us;
         after_us.map_or(LOOK_US, |after_us| LOOK_US.min(after_us / LOOKS).max(1))
     }
 
     /// Arms the next look, if there is a reason for one.
     pub(super) fn arm_balance(&mut self) {
         let has_moves = self.balance_steps().next().is_some();
-        if !self.balance.is_armed && (has_moves || self.config.balance_after_us.is_some()) {
+        if !self.balance.is_armed && (has_moves || self.state.config.balance_after_us.is_some()) {
             self.balance.is_armed = true;
-            self.arm(self.now_us + self.look_every_us(), Timer::Balance);
+            self.arm(self.state.now_us + self.look_every_us(), Timer::Balance);
         }
     }
 
@@ -101,9 +101,9 @@ impl Coordinator {
 
     fn look_at_balance(&mut self) {
         self.note_ended_moves();
-        let seen = (self.meta.map_version, self.meta.list_version);
+        let seen = (self.state.meta.map_version, self.state.meta.list_version);
         if self.balance.seen != seen {
-            (self.balance.seen, self.balance.quiet_since_us) = (seen, self.now_us);
+            (self.balance.seen, self.balance.quiet_since_us) = (seen, self.state.now_us);
         }
         let masters: BTreeSet<ServerId> = self.masters().collect();
         if !masters.is_subset(&self.balance.masters) {
@@ -121,11 +121,11 @@ impl Coordinator {
     }
 
     fn plan_if_uneven(&mut self) {
-        let Some(after_us) = self.config.balance_after_us else {
+        let Some(after_us) = self.state.config.balance_after_us else {
             return;
         };
         let quiet_until_us = self.balance.quiet_since_us + after_us;
-        if self.now_us < quiet_until_us.max(self.balance.next_us) {
+        if self.state.now_us < quiet_until_us.max(self.balance.next_us) {
             return;
         }
         let shares = self.shares_of_masters();
@@ -135,21 +135,21 @@ impl Coordinator {
         }
         let doubled = self.balance.in_a_row.min(DOUBLED_MAX);
         self.balance.in_a_row += 1;
-        self.balance.next_us = self.now_us + (after_us << doubled); // N3
+        self.balance.next_us = self.state.now_us + (after_us << doubled); // N3
         self.balance.planned = self.plan_balance().into();
     }
 
     /// The masters without their tablets.
     fn shares_of_masters(&mut self) -> Vec<Master> {
-        let version = self.meta.map_version;
+        let version = self.state.meta.map_version;
         if self.balance.widths_of != version {
             let mut widths: BTreeMap<ServerId, u128> = BTreeMap::new();
-            for ((_, first), tablet) in &self.tablets {
+            for ((_, first), tablet) in &self.state.tables.tablets {
                 let hashes = u128::from(tablet.last.0 - first.0) + 1;
                 *widths.entry(tablet.owner).or_default() += hashes;
             }
             // Until a version is shown, it may name another state of the map (map::W1).
-            let named = if self.map_is_new {
+            let named = if self.state.tables.changes.is_new {
                 MapVersion(0)
             } else {
                 version
@@ -158,7 +158,7 @@ impl Coordinator {
         }
         let of_table = self.weight_of_table();
         let master = |id: ServerId| {
-            let server = &self.servers[&id];
+            let server = &self.state.servers.all[&id];
             let hashes = self.balance.widths.get(&id).copied().unwrap_or(0);
             let room = server.room.report();
             let left = room.map(|room| room.limit_bytes.saturating_sub(room.used_bytes));
@@ -176,7 +176,7 @@ impl Coordinator {
         };
         let mut masters: Vec<Master> = self.masters().map(master).collect();
         // Not the limits: with flash these follow from the size of the present keys.
-        let given = |of: &Master| Some(self.servers[&of.id].means?.given_bytes);
+        let given = |of: &Master| Some(self.state.servers.all[&of.id].means?.given_bytes);
         let given: Option<Vec<u64>> = masters.iter().map(given).collect();
         share_out(&mut masters, given);
         masters
@@ -184,7 +184,7 @@ impl Coordinator {
 
     /// The weight of all hashes of one table.
     fn weight_of_table(&self) -> u64 {
-        let tables = self.shares.tables().max(1) as u64;
+        let tables = self.state.tables.shares.tables().max(1) as u64;
         HASHES_BYTES / tables
     }
 
@@ -192,22 +192,30 @@ impl Coordinator {
         let mut masters = self.shares_of_masters();
         let few = TABLETS_PER_MASTER * masters.len() as u64;
         let may_be_cut: BTreeMap<TableId, bool> = self
+            .state
             .tables
+            .entries
             .keys()
-            .map(|table| (*table, self.shares.of_table(*table).0 < few))
+            .map(|table| (*table, self.state.tables.shares.of_table(*table).0 < few))
             .collect();
         for master in &mut masters {
             let mut loads: BTreeMap<TableId, Vec<(KeyRange, u64)>> = BTreeMap::new();
-            for load in self.servers[&master.id].loads.ranges() {
+            for load in self.state.servers.all[&master.id].loads.ranges() {
                 let of_table = loads.entry(load.table).or_default();
                 of_table.push((load.range, load.bytes));
             }
             loads
                 .values_mut()
                 .for_each(|of_table| of_table.sort_unstable());
-            let owned = self.owned.get(&master.id).into_iter().flatten();
+            let owned = self
+                .state
+                .tables
+                .owned
+                .get(&master.id)
+                .into_iter()
+                .flatten();
             let held = owned.filter_map(|at| {
-                let tablet = self.tablets.get(at)?;
+                let tablet = self.state.tables.tablets.get(at)?;
                 let range = KeyRange::new(at.1, tablet.last);
                 let of_table = loads.get(&at.0).map_or(&[][..], Vec::as_slice);
                 let from = of_table.partition_point(|(load, _)| load.last < range.first);
@@ -234,9 +242,11 @@ impl Coordinator {
             let Some((step, since_us)) = self.balance.under_way.remove(&id) else {
                 continue;
             };
-            let took_us = (self.now_us - since_us).max(self.look_every_us());
+            let took_us = (self.state.now_us - since_us).max(self.look_every_us());
             for server in [step.from, step.to] {
-                self.balance.rests.insert(server, self.now_us + took_us);
+                self.balance
+                    .rests
+                    .insert(server, self.state.now_us + took_us);
             }
             let mut known = self.moved.iter().rev();
             let status = known.find(|status| status.migration == id);
@@ -244,13 +254,13 @@ impl Coordinator {
                 self.balance.planned.clear();
             }
         }
-        let now_us = self.now_us;
+        let now_us = self.state.now_us;
         self.balance.rests.retain(|_, until_us| *until_us > now_us);
     }
 
     /// Begins the moves whose turn has come.
     fn begin_moves(&mut self) {
-        let most = (self.masters.len() / MASTERS_PER_MOVE).max(1);
+        let most = (self.state.servers.masters.len() / MASTERS_PER_MOVE).max(1);
         let mut later = VecDeque::new();
         while let Some(step) = self.balance.planned.pop_front() {
             let is_free = |id: &ServerId| {
@@ -265,7 +275,7 @@ impl Coordinator {
             }
             match self.begin_step(&step) {
                 Some(id) => {
-                    self.balance.under_way.insert(id, (step, self.now_us));
+                    self.balance.under_way.insert(id, (step, self.state.now_us));
                 }
                 // The cluster is not as it was when the plan was made.
                 None => {
@@ -280,9 +290,9 @@ impl Coordinator {
     fn begin_step(&mut self, step: &Step) -> Option<MigrationId> {
         let Step { table, range, .. } = *step;
         let (first, tablet) = self.tablet_of(table, range.first).ok()?;
-        let target = self.servers.get(&step.to)?;
+        let target = self.state.servers.all.get(&step.to)?;
         let is_as_planned = tablet.owner == step.from && tablet.last >= range.last;
-        let is_willing = target.rank.is_some() && target.declined_until_us <= self.now_us;
+        let is_willing = target.rank.is_some() && target.declined_until_us <= self.state.now_us;
         if !is_as_planned || !is_willing || self.lacks_room(step.to, step.bytes).is_some() {
             return None;
         }
@@ -305,9 +315,9 @@ impl Coordinator {
             return Some(format!("the data of server {dead} is being recovered"));
         }
         let drains = |id: &&ServerId| {
-            self.servers[*id].record.entry.draining && self.tablets_owned(**id) > 0
+            self.state.servers.all[*id].record.entry.draining && self.tablets_owned(**id) > 0
         };
-        if let Some(drained) = self.up.iter().find(drains) {
+        if let Some(drained) = self.state.servers.up.iter().find(drains) {
             return Some(format!("server {drained} is being drained"));
         }
         let mut others = self.migrations.keys();
@@ -361,7 +371,7 @@ impl Coordinator {
         self.note_ended_moves();
         let shares = self.shares_of_masters();
         BalanceStatus {
-            is_automatic: self.config.balance_after_us.is_some(),
+            is_automatic: self.state.config.balance_after_us.is_some(),
             is_even: !even::is_uneven(&shares, FAR_PART),
             moves_left: self.balance_steps().count() as u32,
             bytes_left: self.balance_steps().map(|step| step.bytes).sum(),

@@ -64,12 +64,13 @@ impl Coordinator {
     }
 
     fn reach_us(&self) -> u64 {
-        REACH_US_MIN.max(u64::from(self.meta.settings.verdict_timeout_ms) * 1000)
+        REACH_US_MIN.max(u64::from(self.state.meta.settings.verdict_timeout_ms) * 1000)
     }
 
     /// Notes for people why a call has no answer, before [`Input::Unanswered`](super::Input).
     pub fn explain(&mut self, call: CallId, reason: &str) {
-        if let Some(CallKind::Reach { nonce }) = self.calls.get(&call).map(|call| call.kind)
+        if let Some(CallKind::Reach { nonce }) =
+            self.state.asks.calls.get(&call).map(|call| call.kind)
             && let Some(caller) = self.callers.get_mut(&nonce)
         {
             caller.why = Some(reason.to_owned());
@@ -98,7 +99,8 @@ impl Coordinator {
                 .unwrap_or_else(|| reason(call, ended, reach_us));
             let address = &caller.enlist.addresses.native;
             let not_reached = format!("this coordinator does not reach it there: {why}");
-            self.turned_away.note(self.now_us, address, &not_reached);
+            self.turned_away
+                .note(self.state.now_us, address, &not_reached);
             let answer = refused(Refusal::NotReady {
                 after_ms: REACH_AGAIN_MS,
                 reason: format!(

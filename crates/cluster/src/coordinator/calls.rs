@@ -4,6 +4,7 @@
 use super::{CallId, Coordinator, Output, Sign, Timer};
 use duramen_base::ids::{ListVersion, RecoveryId, ServerId, TabletsVersion};
 use duramen_wire::native::message::{FromCoordinator, ServerAnswer};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A request of the coordinator without an answer.
 pub(super) struct Call {
@@ -11,6 +12,15 @@ pub(super) struct Call {
     pub kind: CallKind,
     pub asked_us: u64,
     pub deadline_us: u64,
+}
+
+/// The requests without an answer, and the timers.
+#[derive(Default)]
+pub(super) struct Asks {
+    pub calls: BTreeMap<CallId, Call>,
+    pub next_call: u64,
+    pub timers: BTreeSet<(u64, Timer)>,
+    pub wakes_at_us: Option<u64>,
 }
 
 /// The end of a request.
@@ -74,7 +84,7 @@ impl Coordinator {
         kind: CallKind,
         patience_us: u64,
     ) {
-        if let Some(server) = self.servers.get(&to) {
+        if let Some(server) = self.state.servers.all.get(&to) {
             let address = server.record.entry.addresses.native.clone();
             self.ask_at(to, address, question, kind, patience_us);
         }
@@ -88,17 +98,20 @@ impl Coordinator {
         kind: CallKind,
         patience_us: u64,
     ) {
-        self.next_call += 1;
-        let call = CallId(self.next_call);
-        let deadline_us = self.now_us + patience_us;
+        self.state.asks.next_call += 1;
+        let call = CallId(self.state.asks.next_call);
+        let deadline_us = self.state.now_us + patience_us;
         let waiting = Call {
             to,
             kind,
-            asked_us: self.now_us,
+            asked_us: self.state.now_us,
             deadline_us,
         };
-        self.calls.insert(call, waiting);
-        self.timers.insert((deadline_us, Timer::Call(call)));
+        self.state.asks.calls.insert(call, waiting);
+        self.state
+            .asks
+            .timers
+            .insert((deadline_us, Timer::Call(call)));
         let output = Output::Ask {
             call,
             to,
@@ -110,7 +123,7 @@ impl Coordinator {
             CallKind::Check { .. }
             | CallKind::Probe { .. }
             | CallKind::Roll { .. }
-            | CallKind::Reach { .. } => self.out.push(output),
+            | CallKind::Reach { .. } => self.state.records.out.push(output),
             _ => self.tell(output),
         }
     }
@@ -118,16 +131,19 @@ impl Coordinator {
     /// A server's answer, or the reason why there will be none.
     pub(super) fn answered(&mut self, id: CallId, answer: Result<(ServerAnswer, Vec<u8>), Sign>) {
         let is_pong = matches!(answer, Ok((ServerAnswer::Pong { .. }, _)));
-        let Some(call) = self.calls.remove(&id) else {
+        let Some(call) = self.state.asks.calls.remove(&id) else {
             if is_pong {
                 self.answered_late(id);
             }
             return;
         };
-        self.timers.remove(&(call.deadline_us, Timer::Call(id)));
+        self.state
+            .asks
+            .timers
+            .remove(&(call.deadline_us, Timer::Call(id)));
         if is_pong && call.is_ping() {
-            let took_us = self.now_us - call.asked_us;
-            self.roll.patience.took(self.now_us, took_us);
+            let took_us = self.state.now_us - call.asked_us;
+            self.roll.patience.took(self.state.now_us, took_us);
         }
         match answer {
             Ok((answer, payload)) => self.returned(&call, Sounded::Answered(answer), payload),
@@ -170,7 +186,7 @@ impl Coordinator {
 
     /// There was no answer in time.
     pub(super) fn overdue(&mut self, id: CallId) {
-        if let Some(call) = self.calls.remove(&id) {
+        if let Some(call) = self.state.asks.calls.remove(&id) {
             if call.is_ping() {
                 self.roll.patience.gives_up(id, call.to, call.asked_us);
             }

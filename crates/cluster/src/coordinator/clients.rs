@@ -36,8 +36,8 @@ impl Coordinator {
                 });
             }
             None => {
-                let new = self.meta.next_client;
-                self.meta.next_client.0 += 1;
+                let new = self.state.meta.next_client;
+                self.state.meta.next_client.0 += 1;
                 self.put_meta();
                 self.put(Key::Client(new), &());
                 new
@@ -46,13 +46,13 @@ impl Coordinator {
         self.renew_client(client);
         CoordinatorAnswer::Lease {
             client,
-            ttl_ms: self.meta.settings.client_lease_ms,
+            ttl_ms: self.state.meta.settings.client_lease_ms,
         }
     }
 
     pub(super) fn renew_client(&mut self, client: ClientId) {
-        let lease_us = u64::from(self.meta.settings.client_lease_ms) * 1000;
-        let until_us = self.now_us + lease_us + lease_us * GRACE_PERCENT / 100;
+        let lease_us = u64::from(self.state.meta.settings.client_lease_ms) * 1000;
+        let until_us = self.state.now_us + lease_us + lease_us * GRACE_PERCENT / 100;
         if let Some(before_us) = self.clients.insert(client, until_us) {
             self.client_ends.remove(&(before_us, client));
         }
@@ -65,7 +65,7 @@ impl Coordinator {
     pub(super) fn clients_alive(&mut self, asked: Vec<ClientId>) -> CoordinatorAnswer {
         let count = asked.len();
         let alive = asked.into_iter().filter_map(|id| {
-            let left_us = self.clients.get(&id)?.saturating_sub(self.now_us);
+            let left_us = self.clients.get(&id)?.saturating_sub(self.state.now_us);
             Some((id, u32::try_from(left_us / 1000).unwrap_or(u32::MAX)))
         });
         let clients: Vec<_> = alive.collect();
@@ -76,18 +76,19 @@ impl Coordinator {
     }
 
     pub(super) fn arm_clients(&mut self) {
-        self.arm(self.now_us + LOOK_US, Timer::Clients);
+        self.arm(self.state.now_us + LOOK_US, Timer::Clients);
     }
 
     /// `due_us`: the time for which this look was asked.
     pub(super) fn expire_clients(&mut self, due_us: u64) {
-        let late_us = self.now_us.saturating_sub(due_us);
+        let late_us = self.state.now_us.saturating_sub(due_us);
         if late_us > LATE_US {
             self.lengthen_leases(late_us);
         }
         for _ in 0..ENDS_MAX {
             let first = self.client_ends.first().copied();
-            let Some((until_us, client)) = first.filter(|(until_us, _)| *until_us <= self.now_us)
+            let Some((until_us, client)) =
+                first.filter(|(until_us, _)| *until_us <= self.state.now_us)
             else {
                 return self.arm_clients();
             };
@@ -95,7 +96,7 @@ impl Coordinator {
             self.clients.remove(&client);
             self.delete(Key::Client(client));
         }
-        self.arm(self.now_us + PAUSE_US, Timer::Clients);
+        self.arm(self.state.now_us + PAUSE_US, Timer::Clients);
     }
 
     /// For so long no client could renew its lease.

@@ -37,7 +37,7 @@ impl Coordinator {
             ClusterId::NONE => "another cluster".to_owned(),
             theirs => format!("the cluster with id {theirs}"),
         };
-        let (ours, name) = (self.id, &self.meta.cluster);
+        let (ours, name) = (self.id, &self.state.meta.cluster);
         Some(format!(
             "members of {whose} ask here, but this coordinator's store is new (cluster `{name}`, id {ours}): start it with the store of their cluster, or, to begin a new cluster, remove the directories of these members"
         ))
@@ -45,19 +45,19 @@ impl Coordinator {
 
     /// Whether no server was ever a member.
     fn is_new(&self) -> bool {
-        self.slots.is_empty()
+        self.state.servers.slots.is_empty()
     }
 
     /// Whether no server with this id was ever a member.
     pub(super) fn never_gave(&self, id: ServerId) -> bool {
-        let given = self.slots.get(&id.slot).copied().unwrap_or(0);
+        let given = self.state.servers.slots.get(&id.slot).copied().unwrap_or(0);
         id.generation > given && !id.is_coordinator()
     }
 
     /// Notes a request of a foreign member. `theirs`: its cluster's id, if it is known.
     pub(super) fn heard_foreign(&mut self, theirs: ClusterId) {
-        let until_us = self.now_us + FOREIGN_US;
-        let known = self.foreign.filter(|(_, until)| self.now_us < *until);
+        let until_us = self.state.now_us + FOREIGN_US;
+        let known = self.foreign.filter(|(_, until)| self.state.now_us < *until);
         let theirs = match (theirs, known) {
             (ClusterId::NONE, Some((known, _))) => known,
             _ => theirs,
@@ -71,9 +71,9 @@ impl Coordinator {
         if is_stranger {
             self.heard_foreign(ClusterId::NONE);
         }
-        let reason = self.mistaken(self.now_us).or_else(|| {
+        let reason = self.mistaken(self.state.now_us).or_else(|| {
             is_stranger.then(|| {
-                let (id, name) = (self.id, &self.meta.cluster);
+                let (id, name) = (self.id, &self.state.meta.cluster);
                 format!("this coordinator's store (cluster `{name}`, id {id}) never had a server {asker}")
             })
         })?;

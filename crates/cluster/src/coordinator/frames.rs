@@ -47,13 +47,19 @@ impl Coordinator {
 
     /// Segments of a partition of this length.
     fn segments_of(&self, bytes: u64) -> u64 {
-        let segment_bytes = u64::from(self.meta.settings.segment_bytes).max(1);
+        let segment_bytes = u64::from(self.state.meta.settings.segment_bytes).max(1);
         bytes.div_ceil(segment_bytes) + SEGMENTS_MORE
     }
 
     fn backups_of(&self, master: ServerId) -> Vec<ServerId> {
-        let is_backup = |id: &ServerId| self.servers[id].record.entry.roles.backup;
-        let others = self.up.iter().copied().filter(|id| *id != master);
+        let is_backup = |id: &ServerId| self.state.servers.all[id].record.entry.roles.backup;
+        let others = self
+            .state
+            .servers
+            .up
+            .iter()
+            .copied()
+            .filter(|id| *id != master);
         others.filter(is_backup).collect()
     }
 
@@ -91,7 +97,7 @@ impl Coordinator {
         let left = |id: &ServerId| free.get(id).copied().unwrap_or_else(|| unknown(*id));
         let backups = self.backups_of(master);
         // With fewer backups it waits for more of them, and not for frames.
-        let replicas = (self.meta.settings.replicas as usize).min(backups.len());
+        let replicas = (self.state.meta.settings.replicas as usize).min(backups.len());
         let copies = segments * replicas as u64;
         let places = backups.iter().map(|id| left(id).min(segments));
         places.fold(0, u64::saturating_add) >= copies
@@ -103,7 +109,7 @@ impl Coordinator {
         let mut lacking = Vec::new();
         for (dead, partition, to) in all.iter().copied() {
             let has_frames = self.has_frames(to, self.place_bytes(dead, partition));
-            let now_us = self.now_us;
+            let now_us = self.state.now_us;
             if let Some(recovery) = self.recoveries.get_mut(&dead) {
                 recovery.lacks_frames = match (has_frames, recovery.lacks_frames) {
                     (true, _) => None,
@@ -129,7 +135,8 @@ impl Coordinator {
     /// Whether no more frames are waited for.
     fn frames_are_late(&self, dead: ServerId) -> bool {
         let since_us = self.recoveries.get(&dead).and_then(|of| of.lacks_frames);
-        let waits = |since_us: u64| self.now_us < since_us + FRAMES_US && self.is_after_full_stop();
+        let waits =
+            |since_us: u64| self.state.now_us < since_us + FRAMES_US && self.is_after_full_stop();
         !since_us.is_some_and(waits)
     }
 
@@ -138,7 +145,7 @@ impl Coordinator {
         if !self.is_in_progress() {
             self.frames.left = self.frames.free.clone();
         }
-        let copies = self.segments_of(bytes) * u64::from(self.meta.settings.replicas);
+        let copies = self.segments_of(bytes) * u64::from(self.state.meta.settings.replicas);
         let backups = self.backups_of(master);
         let each = copies.div_ceil(backups.len().max(1) as u64);
         for backup in backups {

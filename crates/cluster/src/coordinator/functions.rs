@@ -22,7 +22,7 @@ impl Coordinator {
         }
         if functions.revision == self.functions.newest().revision + 1 {
             self.put(Key::Functions, &functions);
-            self.meta.format = self.meta.format.max(records::WITH_FUNCTIONS);
+            self.state.meta.format = self.state.meta.format.max(records::WITH_FUNCTIONS);
             self.put_meta();
             self.functions.change(functions);
         }
@@ -42,7 +42,7 @@ impl Coordinator {
 
     pub(super) fn kick_functions(&mut self, id: ServerId) {
         let functions = self.functions.published().clone();
-        let server = self.servers.get_mut(&id);
+        let server = self.state.servers.all.get_mut(&id);
         if server.is_some_and(|server| server.push.functions.begin(functions.revision)) {
             let kind = CallKind::Functions(functions.revision);
             self.ask(id, FromCoordinator::Functions(functions), kind, PATIENCE_US);
@@ -55,7 +55,7 @@ impl Coordinator {
         revision: u64,
         answer: Option<(ServerAnswer, Vec<u8>)>,
     ) {
-        let Some(server) = self.servers.get_mut(&id) else {
+        let Some(server) = self.state.servers.all.get_mut(&id) else {
             return;
         };
         let is_confirmed = matches!(answer, Some((ServerAnswer::Confirmed { .. }, _)));
@@ -63,7 +63,7 @@ impl Coordinator {
         match is_confirmed {
             true => self.kick(id),
             // An older member never confirms them.
-            false => self.arm(self.now_us + PATIENCE_US, Timer::Push(id)),
+            false => self.arm(self.state.now_us + PATIENCE_US, Timer::Push(id)),
         }
     }
 }

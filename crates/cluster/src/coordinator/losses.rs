@@ -28,7 +28,7 @@ impl Coordinator {
 
     /// O3: the attempt has ended.
     pub(super) fn rest_with_losses(&mut self, dead: ServerId) {
-        let now_us = self.now_us;
+        let now_us = self.state.now_us;
         if let Some(recovery) = self.recoveries.get_mut(&dead)
             && !recovery.losses.is_empty()
         {
@@ -38,7 +38,7 @@ impl Coordinator {
 
     /// O3: a backup may have what is lost.
     pub(super) fn look_for_losses(&mut self) {
-        let now_us = self.now_us;
+        let now_us = self.state.now_us;
         let waiting = self
             .recoveries
             .values_mut()
@@ -63,7 +63,7 @@ impl Coordinator {
 
     /// O1 and O2.
     pub(super) fn accept_loss(&mut self, server: ServerId, token: u32) -> CoordinatorAnswer {
-        let now_us = self.now_us;
+        let now_us = self.state.now_us;
         let Some(recovery) = self.recoveries.get_mut(&server) else {
             return invalid(format!("server {server} is not being recovered"));
         };

@@ -28,6 +28,8 @@ pub(super) struct Changes {
     from: MapVersion,
     /// Ranges that differ since these versions, in the order of the versions.
     ranges: VecDeque<(MapVersion, TableId, KeyRange)>,
+    /// The map has its next version already, and was not shown in it.
+    pub is_new: bool,
     /// The steps that were sent in this version, by the asker's version.
     told: BTreeMap<MapVersion, Shared<MapStep>>,
 }
@@ -76,11 +78,11 @@ impl Changes {
 impl Coordinator {
     /// The tablet map changed: its version grows, once per batch at least.
     pub(super) fn touch_map(&mut self) {
-        self.changes.told.clear();
-        if !self.map_is_new {
-            self.map_is_new = true;
+        self.state.tables.changes.told.clear();
+        if !self.state.tables.changes.is_new {
+            self.state.tables.changes.is_new = true;
             if !has_bug(Bug::VersionReused) {
-                self.meta.map_version.0 += 1;
+                self.state.meta.map_version.0 += 1;
             }
             self.put_meta();
         }
@@ -89,12 +91,17 @@ impl Coordinator {
     /// It changed in this range.
     pub(super) fn change_map(&mut self, table: TableId, range: KeyRange) {
         self.touch_map();
-        self.changes.add(self.meta.map_version, table, range);
+        self.state
+            .tables
+            .changes
+            .add(self.state.meta.map_version, table, range);
     }
 
     /// Whether the tablets of this server are served has changed.
     pub(super) fn change_map_of(&mut self, server: ServerId) {
         let owned: Vec<(TableId, RouteHash)> = self
+            .state
+            .tables
             .owned
             .get(&server)
             .into_iter()
@@ -102,23 +109,34 @@ impl Coordinator {
             .copied()
             .collect();
         for (table, first) in owned {
-            if let Some(last) = self.tablets.get(&(table, first)).map(|tablet| tablet.last) {
+            if let Some(last) = self
+                .state
+                .tables
+                .tablets
+                .get(&(table, first))
+                .map(|tablet| tablet.last)
+            {
                 self.change_map(table, KeyRange::new(first, last));
             }
         }
     }
 
     pub(super) fn map(&mut self, only: Option<TableId>, since: MapVersion) -> CoordinatorAnswer {
-        if since == self.meta.map_version && since.0 > 0 {
+        if since == self.state.meta.map_version && since.0 > 0 {
             return CoordinatorAnswer::MapIsCurrent;
         }
-        self.map_is_new = false; // W1
+        self.state.tables.changes.is_new = false; // W1
         let wanted = |table: TableId| only.is_none_or(|only| only == table);
-        let tables = self.tables.values().filter(|t| wanted(t.table));
+        let tables = self
+            .state
+            .tables
+            .entries
+            .values()
+            .filter(|t| wanted(t.table));
         let tablets = self.routes(wanted);
         CoordinatorAnswer::Map(TabletMap {
-            version: self.meta.map_version,
-            hash_seed: self.meta.settings.hash_seed,
+            version: self.state.meta.map_version,
+            hash_seed: self.state.meta.settings.hash_seed,
             tables: tables.cloned().collect(),
             servers: self.addresses(&tablets),
             tablets,
@@ -127,21 +145,23 @@ impl Coordinator {
 
     /// W2.
     pub(super) fn map_changes(&mut self, since: MapVersion) -> CoordinatorAnswer {
-        let version = self.meta.map_version;
+        let version = self.state.meta.map_version;
         if since == version && since.0 > 0 {
             return CoordinatorAnswer::MapIsCurrent;
         }
-        if let Some(told) = self.changes.told.get(&since) {
+        if let Some(told) = self.state.tables.changes.told.get(&since) {
             return CoordinatorAnswer::MapStep(told.clone());
         }
         let ranges = self
+            .state
+            .tables
             .changes
             .since(since)
             .filter(|_| (1..version.0).contains(&since.0));
         let Some(ranges) = ranges else {
             return self.map(None, MapVersion(0));
         };
-        self.map_is_new = false; // W1
+        self.state.tables.changes.is_new = false; // W1
         let mut tablets = Vec::new();
         for (table, range) in &ranges {
             let overlapping = self.tablets_in(*table, *range);
@@ -160,7 +180,7 @@ impl Coordinator {
             servers: self.addresses(&tablets),
             tablets,
         });
-        self.changes.told.insert(since, step.clone());
+        self.state.tables.changes.told.insert(since, step.clone());
         CoordinatorAnswer::MapStep(step)
     }
 
@@ -172,14 +192,16 @@ impl Coordinator {
         owners.sort_unstable();
         owners.dedup();
         let with = owners.into_iter().filter_map(|id| {
-            let entry = &self.servers.get(&id)?.record.entry;
+            let entry = &self.state.servers.all.get(&id)?.record.entry;
             Some((id, entry.addresses.clone()))
         });
         with.collect()
     }
 
     fn routes(&self, wanted: impl Fn(TableId) -> bool) -> Vec<TabletRoute> {
-        self.tablets
+        self.state
+            .tables
+            .tablets
             .iter()
             .filter(|((table, _), _)| wanted(*table))
             .map(|((table, first), tablet)| self.route(*table, *first, tablet))

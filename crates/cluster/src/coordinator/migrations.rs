@@ -85,7 +85,12 @@ impl Coordinator {
         if range.first > range.last {
             return bad("the range is empty".to_owned());
         }
-        let target = self.servers.get(&to).filter(|server| server.is_up());
+        let target = self
+            .state
+            .servers
+            .all
+            .get(&to)
+            .filter(|server| server.is_up());
         let Some(target) = target.map(|server| &server.record.entry) else {
             return bad(format!("server {to} is not UP"));
         };
@@ -149,7 +154,7 @@ impl Coordinator {
     /// The reported room of a server, and the bytes that are moving to it, if `bytes` more do not
     /// fit.
     pub(super) fn lacks_room(&self, to: ServerId, bytes: u64) -> Option<(ServerRoom, u64)> {
-        let room = self.servers.get(&to)?.room.report()?;
+        let room = self.state.servers.all.get(&to)?.room.report()?;
         let migrations = self.migrations.values().map(|migration| migration.record);
         let others = migrations.filter(|record| record.to == to);
         let promised = others
@@ -162,7 +167,9 @@ impl Coordinator {
     /// Approximate bytes of a range, as its owner reports them.
     fn bytes_in(&self, table: TableId, range: KeyRange, owner: ServerId) -> u64 {
         let loads = self
+            .state
             .servers
+            .all
             .get(&owner)
             .map_or(&[][..], |s| s.loads.ranges());
         let of_table = loads.iter().filter(|load| load.table == table);
@@ -175,11 +182,11 @@ impl Coordinator {
     }
 
     pub(super) fn begin_migration(&mut self, record: MigrationRecord) -> MigrationId {
-        let id = MigrationId(self.random.next_u64());
+        let id = MigrationId(self.state.random.next_u64());
         self.put(Key::Migration(id), &record);
         self.moving.insert((record.table, record.range.first), id);
         self.migrations
-            .insert(id, Migration::new(record, self.now_us));
+            .insert(id, Migration::new(record, self.state.now_us));
         self.change_map(record.table, record.range);
         self.affect(record.from);
         self.affect(record.to);
@@ -216,8 +223,8 @@ impl Coordinator {
             }
             MigrationOutcome::Failed { reason } if server == record.to || server == record.from => {
                 self.abort_migration(id, &reason);
-                if let Some(target) = self.servers.get_mut(&record.to) {
-                    target.declined_until_us = self.now_us + DECLINED_US;
+                if let Some(target) = self.state.servers.all.get_mut(&record.to) {
+                    target.declined_until_us = self.state.now_us + DECLINED_US;
                 }
                 self.hold_back(record.from, (record.table, record.range.first));
                 if reason.starts_with(NO_ROOM) {
@@ -233,8 +240,8 @@ impl Coordinator {
 
     /// A drained server's tablet failed to move.
     fn hold_back(&mut self, server: ServerId, tablet: (TableId, RouteHash)) {
-        let now_us = self.now_us;
-        let Some(source) = self.servers.get_mut(&server) else {
+        let now_us = self.state.now_us;
+        let Some(source) = self.state.servers.all.get_mut(&server) else {
             return;
         };
         let mut until_us = now_us + DRAIN_REST_US;
@@ -252,12 +259,18 @@ impl Coordinator {
     /// Cuts a drained server's tablet for which targets have no room. Its keys that are overwritten
     /// meanwhile take the target's room until the end of the move, so a smaller part may fit.
     fn halve_stuck(&mut self, server: ServerId, table: TableId, first: RouteHash) {
-        let Some(source) = self.servers.get(&server) else {
+        let Some(source) = self.state.servers.all.get(&server) else {
             return;
         };
         let held_back = source.held_back.get(&(table, first));
         let is_stuck = held_back.is_some_and(|(failures, _)| *failures >= HALVED_AFTER);
-        let Some(tablet) = self.tablets.get(&(table, first)).filter(|_| is_stuck) else {
+        let Some(tablet) = self
+            .state
+            .tables
+            .tablets
+            .get(&(table, first))
+            .filter(|_| is_stuck)
+        else {
             return;
         };
         let range = KeyRange::new(first, tablet.last);
@@ -269,9 +282,9 @@ impl Coordinator {
     }
 
     fn is_held_back(&self, server: ServerId, tablet: (TableId, RouteHash)) -> bool {
-        let source = self.servers.get(&server);
+        let source = self.state.servers.all.get(&server);
         let held_back = source.and_then(|source| source.held_back.get(&tablet));
-        held_back.is_some_and(|(_, until_us)| *until_us > self.now_us)
+        held_back.is_some_and(|(_, until_us)| *until_us > self.state.now_us)
     }
 
     /// The answer that an earlier report, perhaps to an earlier leader, has got.
@@ -286,8 +299,8 @@ impl Coordinator {
 
     /// Whether a report of this origin has made the server the owner of a tablet.
     pub(super) fn is_accepted(&self, server: ServerId, origin: Origin) -> bool {
-        let owned = self.owned.get(&server).into_iter().flatten();
-        let mut owned = owned.filter_map(|at| self.tablets.get(at));
+        let owned = self.state.tables.owned.get(&server).into_iter().flatten();
+        let mut owned = owned.filter_map(|at| self.state.tables.tablets.get(at));
         owned.any(|tablet| tablet.origin == origin)
     }
 
@@ -303,12 +316,12 @@ impl Coordinator {
         };
         self.set_tablet(record.table, record.range.first, tablet);
         let mut moved = Vec::new();
-        if let Some(source) = self.servers.get_mut(&record.from) {
+        if let Some(source) = self.state.servers.all.get_mut(&record.from) {
             let at = (record.table, record.range.first);
             source.held_back.remove(&at);
             moved = source.loads.lose(record.table, record.range);
         }
-        if let Some(target) = self.servers.get_mut(&record.to) {
+        if let Some(target) = self.state.servers.all.get_mut(&record.to) {
             target.loads.gain(moved);
         }
         self.affect(record.from);
@@ -347,9 +360,9 @@ impl Coordinator {
         self.affect(record.from);
         self.affect(record.to);
         let drains = |source: &super::Server| source.record.entry.draining;
-        let is_drained = self.servers.get(&record.from).is_some_and(drains);
+        let is_drained = self.state.servers.all.get(&record.from).is_some_and(drains);
         if is_drained && !has_bug(Bug::DrainForgotten) {
-            self.arm(self.now_us + DRAIN_REST_US, Timer::Drain(record.from));
+            self.arm(self.state.now_us + DRAIN_REST_US, Timer::Drain(record.from));
         }
         true
     }
@@ -360,7 +373,7 @@ impl Coordinator {
         id: MigrationId,
         progress: Progress,
     ) -> CoordinatorAnswer {
-        let now_us = self.now_us;
+        let now_us = self.state.now_us;
         let Some(migration) = self.migrations.get_mut(&id) else {
             return CoordinatorAnswer::Noted;
         };
@@ -408,7 +421,7 @@ impl Coordinator {
 
     fn switches_long(&self, migration: &Migration) -> bool {
         let since_us = migration.switching_since_us;
-        since_us.is_some_and(|since_us| self.now_us > since_us + SWITCHING_US)
+        since_us.is_some_and(|since_us| self.state.now_us > since_us + SWITCHING_US)
     }
 
     /// A server is crashed.
@@ -447,7 +460,7 @@ impl Coordinator {
             bytes: progress.bytes,
             bytes_total: progress.bytes_total,
             entries: progress.entries,
-            elapsed_ms: (self.now_us - since_us) / 1000,
+            elapsed_ms: (self.state.now_us - since_us) / 1000,
             reason: None,
         }
     }
@@ -459,7 +472,7 @@ impl Coordinator {
         if self.tablets_owned(server) > 0 && self.masters().all(|id| id == server) {
             return invalid("no other server is UP that could take its tablets");
         }
-        if !self.servers[&server].record.entry.draining {
+        if !self.state.servers.all[&server].record.entry.draining {
             self.change_member(server, |entry| entry.draining = true);
         }
         // Tablets that are moving to it stay at their sources.
@@ -472,9 +485,9 @@ impl Coordinator {
         if !self.is_up(server) {
             return invalid(format!("server {server} is not UP"));
         }
-        if self.servers[&server].record.entry.draining {
+        if self.state.servers.all[&server].record.entry.draining {
             self.change_member(server, |entry| entry.draining = false);
-            if let Some(source) = self.servers.get_mut(&server) {
+            if let Some(source) = self.state.servers.all.get_mut(&server) {
                 source.held_back.clear();
             }
             self.abort_migrations_where("its source is not drained any more", |record| {
@@ -487,8 +500,13 @@ impl Coordinator {
     /// The reason why no tablet leaves a drained server that owns some or is to own some; for
     /// people.
     pub(super) fn drain_waits_for(&self, server: ServerId) -> Option<String> {
-        let drained = self.servers.get(&server).filter(|s| s.is_up())?;
-        let owned = self.owned.get(&server).filter(|owned| !owned.is_empty());
+        let drained = self.state.servers.all.get(&server).filter(|s| s.is_up())?;
+        let owned = self
+            .state
+            .tables
+            .owned
+            .get(&server)
+            .filter(|owned| !owned.is_empty());
         let Some(owned) = owned else {
             let parts = drained.recovering;
             let recovers = drained.record.entry.draining && parts > 0;
@@ -520,10 +538,11 @@ impl Coordinator {
         at: (TableId, RouteHash),
         turn: usize,
     ) -> Option<ServerId> {
-        let tablet = self.tablets.get(&at)?;
+        let tablet = self.state.tables.tablets.get(&at)?;
         let bytes = self.bytes_in(at.0, KeyRange::new(at.1, tablet.last), server);
         let has_room = |id: &ServerId| self.lacks_room(*id, bytes).is_none();
-        let is_willing = |id: &ServerId| self.servers[id].declined_until_us <= self.now_us;
+        let is_willing =
+            |id: &ServerId| self.state.servers.all[id].declined_until_us <= self.state.now_us;
         let others = self.masters().filter(|id| *id != server && is_willing(id));
         let some: Vec<ServerId> = others.filter(has_room).take(DRAIN_AT_ONCE).collect();
         (!some.is_empty()).then(|| some[turn % some.len()])
@@ -532,7 +551,7 @@ impl Coordinator {
     /// Moves the next tablets off a drained server.
     pub(super) fn drain_further(&mut self, server: ServerId) {
         let drains = |s: &super::Server| s.is_up() && s.record.entry.draining;
-        if !self.servers.get(&server).is_some_and(drains) {
+        if !self.state.servers.all.get(&server).is_some_and(drains) {
             return;
         }
         let leaving = |this: &Coordinator| {
@@ -540,6 +559,8 @@ impl Coordinator {
             of.filter(|m| m.record.from == server).count()
         };
         let rest: Vec<(TableId, RouteHash)> = self
+            .state
+            .tables
             .owned
             .get(&server)
             .into_iter()
@@ -551,8 +572,9 @@ impl Coordinator {
             .collect();
         for (n, (table, first)) in rest.into_iter().enumerate() {
             let target = self.drain_target(server, (table, first), n);
-            let (Some(to), Some(tablet)) = (target, self.tablets.get(&(table, first))) else {
-                self.arm(self.now_us + DRAIN_REST_US, Timer::Drain(server));
+            let (Some(to), Some(tablet)) = (target, self.state.tables.tablets.get(&(table, first)))
+            else {
+                self.arm(self.state.now_us + DRAIN_REST_US, Timer::Drain(server));
                 return;
             };
             let record = MigrationRecord {

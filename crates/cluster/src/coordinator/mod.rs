@@ -67,25 +67,26 @@ mod waits;
 
 use crate::membership::Members;
 use crate::recovery::Recovery;
-use calls::{Call, CallKind};
+use calls::{Asks, Call, CallKind};
 use duramen_base::ids::{
-    ClientId, ClusterId, ListVersion, MigrationId, RouteHash, ServerId, TableId, TabletsVersion,
+    ClientId, ClusterId, ListVersion, MigrationId, RouteHash, ServerId, TableId,
 };
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::random::Random;
 use duramen_wire::native::message::{
     ClusterFunctions, ClusterSettings, ClusterUsers, CoordinatorAnswer, FromCoordinator,
-    MigrationStatus, RecoveryStatus, Refusal, ServerAnswer, ServerChange, ServerStatus, Shared,
-    TableEntry, Tablets, ToCoordinator,
+    MigrationStatus, RecoveryStatus, Refusal, ServerAnswer, ServerChange, ServerStatus,
+    ToCoordinator,
 };
 use migrations::Migration;
 pub use open::OpenError;
-use pipeline::{Pipeline, Sealed};
+use pipeline::{Follows, Records, Sealed};
 use push::Push;
-use records::{Key, Meta, ServerRecord, TabletRecord};
-use shares::Shares;
+use records::{Key, Meta, ServerRecord};
+use servers::Servers;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use store::Batch;
+use tables::Tables;
 pub use verdict::Sign;
 
 /// Partitions that a master recovers at once. More than one only if no master is left without: each
@@ -218,15 +219,6 @@ impl Server {
     }
 }
 
-/// The effects of a stored batch.
-struct Follows {
-    step: Option<(ListVersion, Vec<ServerChange>)>,
-    tablets: Vec<(ServerId, Tablets)>,
-    enlisted: Vec<(ReplyId, ServerId)>,
-    users: Option<Shared<ClusterUsers>>,
-    functions: Option<Shared<ClusterFunctions>>,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
     Call(CallId),
@@ -241,39 +233,28 @@ enum Timer {
     Balance,
 }
 
-/// The coordinator; see the module.
-pub struct Coordinator {
+/// The state that the parts of the coordinator share. Each call of a part is lent it.
+struct State {
     config: Config,
     now_us: u64,
     random: Random,
     meta: Meta,
+    asks: Asks,
+    records: Records,
+    servers: Servers,
+    tables: Tables,
+}
+
+/// The coordinator; see the module.
+pub struct Coordinator {
+    state: State,
     id: ClusterId,
     foreign: foreign::Foreign,
-    servers: BTreeMap<ServerId, Server>,
-    slots: BTreeMap<u32, u32>,
-    nonces: BTreeMap<u64, ServerId>,
     /// Servers that enlist, by nonce.
     callers: BTreeMap<u64, callers::Caller>,
     turned_away: waits::TurnedAway,
-    /// When a member last asked for the map.
-    map_asked_us: Option<u64>,
-    newer: older::Newer,
     /// Tokens of accepted losses of crashed servers.
     accepted: BTreeMap<ServerId, Vec<u32>>,
-    /// UP members, in no order.
-    up: Vec<ServerId>,
-    /// Their disks.
-    disks: BTreeMap<u64, ServerId>,
-    tables: BTreeMap<TableId, TableEntry>,
-    /// Names of dropped tables, the list without each, and the servers that were UP then: as long
-    /// as one of them has not confirmed it, the name may still mean the old table there. No name:
-    /// any that the previous leader may have dropped.
-    dropped: BTreeMap<Option<String>, (TabletsVersion, Vec<ServerId>)>,
-    tablets: BTreeMap<(TableId, RouteHash), TabletRecord>,
-    owned: BTreeMap<ServerId, BTreeSet<(TableId, RouteHash)>>,
-    shares: Shares,
-    /// UP masters that may get tablets, by number of tablets ([`rank`](Self::rank)).
-    masters: BTreeSet<(usize, ServerId)>,
     migrations: BTreeMap<MigrationId, Migration>,
     /// Tablets that migrate.
     moving: BTreeMap<(TableId, RouteHash), MigrationId>,
@@ -292,39 +273,25 @@ pub struct Coordinator {
     users: revised::Revised<ClusterUsers>,
     functions: revised::Revised<ClusterFunctions>,
     roll: suspects::Roll,
-
-    pipeline: Pipeline<Follows>,
-    /// Changes of the open batch.
-    step: Vec<ServerChange>,
-    affected: BTreeSet<ServerId>,
-    enlisted: Vec<(ReplyId, ServerId)>,
-    /// The map has its next version already, and was not shown in it.
-    map_is_new: bool,
-    changes: map::Changes,
     /// The server list as it is stored, and the steps to it.
     published: Members,
     steps: VecDeque<(ListVersion, Vec<ServerChange>)>,
-
-    calls: BTreeMap<CallId, Call>,
-    next_call: u64,
-    timers: BTreeSet<(u64, Timer)>,
-    wakes_at_us: Option<u64>,
-    out: Vec<Output>,
-    /// The reason why it does nothing any more.
-    stopped: Option<String>,
 }
 
 impl Coordinator {
     /// Handles an input and returns the outputs, in order. `now_us`: a monotonic clock of any
     /// origin.
     pub fn handle(&mut self, now_us: u64, input: Input) -> Vec<Output> {
-        self.now_us = self.now_us.max(now_us);
-        if let Some(reason) = &self.stopped {
+        self.state.now_us = self.state.now_us.max(now_us);
+        if let Some(reason) = &self.state.records.stopped {
             if let Input::Request { reply, .. } = input {
                 let answer = refused(Refusal::Store(reason.clone()));
-                self.out.push(Output::Answer { reply, answer });
+                self.state
+                    .records
+                    .out
+                    .push(Output::Answer { reply, answer });
             }
-            return std::mem::take(&mut self.out);
+            return std::mem::take(&mut self.state.records.out);
         }
         match input {
             Input::Request {
@@ -348,7 +315,7 @@ impl Coordinator {
 
     /// Whether the store failed: drop it, and make a new one from the stored state.
     pub fn is_stopped(&self) -> bool {
-        self.stopped.is_some()
+        self.state.records.stopped.is_some()
     }
 
     fn on_request(&mut self, reply: ReplyId, sender: ServerId, question: ToCoordinator) {
@@ -369,7 +336,7 @@ impl Coordinator {
         question: ToCoordinator,
     ) -> Option<CoordinatorAnswer> {
         let asker = match &question {
-            ToCoordinator::Enlist(enlist) if self.slots.is_empty() => {
+            ToCoordinator::Enlist(enlist) if self.state.servers.slots.is_empty() => {
                 enlist.replaces.unwrap_or(sender)
             }
             _ => sender,
@@ -509,7 +476,7 @@ impl Coordinator {
     }
 
     fn persisted(&mut self, token: Token) {
-        let Some(Sealed { held, follows, .. }) = self.pipeline.stored(token) else {
+        let Some(Sealed { held, follows, .. }) = self.state.records.pipeline.stored(token) else {
             return;
         };
         if let Some((version, changes)) = follows.step {
@@ -518,7 +485,7 @@ impl Coordinator {
         for (reply, server) in follows.enlisted {
             self.welcome(reply, server);
         }
-        self.out.extend(held);
+        self.state.records.out.extend(held);
         for (server, tablets) in follows.tablets {
             self.set_tablets(server, tablets);
         }
@@ -532,33 +499,38 @@ impl Coordinator {
 
     /// The store failed: waiting senders are told that the outcome is unknown.
     fn stop(&mut self, reason: &str) {
-        let (abandoned, follows) = self.pipeline.abandon();
-        self.enlisted
+        let (abandoned, follows) = self.state.records.pipeline.abandon();
+        self.state
+            .records
+            .enlisted
             .extend(follows.into_iter().flat_map(|follows| follows.enlisted));
         let waiting = abandoned.iter().filter_map(|output| match output {
             Output::Answer { reply, .. } => Some(*reply),
             _ => None,
         });
-        let enlisting = self.enlisted.iter().map(|(reply, _)| *reply);
+        let enlisting = self.state.records.enlisted.iter().map(|(reply, _)| *reply);
         let mut replies: Vec<ReplyId> = waiting.chain(enlisting).collect();
         replies.extend(self.abandon_callers());
         for reply in replies {
             let answer = refused(Refusal::Store(reason.to_owned()));
-            self.out.push(Output::Answer { reply, answer });
+            self.state
+                .records
+                .out
+                .push(Output::Answer { reply, answer });
         }
-        self.timers.clear();
-        self.stopped = Some(reason.to_owned());
+        self.state.asks.timers.clear();
+        self.state.records.stopped = Some(reason.to_owned());
     }
 
     fn tick(&mut self) {
-        if self.stopped.is_some() {
+        if self.state.records.stopped.is_some() {
             return;
         }
-        while let Some((at_us, timer)) = self.timers.first().copied() {
-            if at_us > self.now_us {
+        while let Some((at_us, timer)) = self.state.asks.timers.first().copied() {
+            if at_us > self.state.now_us {
                 break;
             }
-            self.timers.pop_first();
+            self.state.asks.timers.pop_first();
             match timer {
                 Timer::Call(id) => self.overdue(id),
                 Timer::Check(server) => self.check_again(server),
@@ -576,72 +548,85 @@ impl Coordinator {
 
     /// Seals the changes, and returns the outputs.
     fn finish(&mut self) -> Vec<Output> {
-        if self.stopped.is_none() {
+        if self.state.records.stopped.is_none() {
             self.seal();
-            let next = self.timers.first().map(|(at_us, _)| *at_us);
-            if next != self.wakes_at_us {
-                self.wakes_at_us = next;
+            let next = self.state.asks.timers.first().map(|(at_us, _)| *at_us);
+            if next != self.state.asks.wakes_at_us {
+                self.state.asks.wakes_at_us = next;
                 if let Some(at_us) = next {
-                    self.out.push(Output::WakeAt { at_us });
+                    self.state.records.out.push(Output::WakeAt { at_us });
                 }
             }
         }
-        std::mem::take(&mut self.out)
+        std::mem::take(&mut self.state.records.out)
     }
 
     fn seal(&mut self) {
-        if self.pipeline.is_idle() {
-            for (reply, server) in std::mem::take(&mut self.enlisted) {
+        if self.state.records.pipeline.is_idle() {
+            for (reply, server) in std::mem::take(&mut self.state.records.enlisted) {
                 self.welcome(reply, server);
             }
             return;
         }
-        if !self.pipeline.can_seal() {
+        if !self.state.records.pipeline.can_seal() {
             return;
         }
-        let affected = std::mem::take(&mut self.affected);
+        let affected = std::mem::take(&mut self.state.records.affected);
         let tablets = affected
             .into_iter()
             .filter(|id| self.is_up(*id))
             .map(|id| (id, self.tablets_of(id)))
             .collect();
-        let step = std::mem::take(&mut self.step);
+        let step = std::mem::take(&mut self.state.records.step);
         let follows = Follows {
-            step: (!step.is_empty()).then_some((self.meta.list_version, step)),
+            step: (!step.is_empty()).then_some((self.state.meta.list_version, step)),
             tablets,
-            enlisted: std::mem::take(&mut self.enlisted),
+            enlisted: std::mem::take(&mut self.state.records.enlisted),
             users: self.users.changed(),
             functions: self.functions.changed(),
         };
-        self.map_is_new = false;
-        let (token, batch) = self.pipeline.seal(follows);
-        self.out.push(Output::Persist { token, batch });
+        self.state.tables.changes.is_new = false;
+        let (token, batch) = self.state.records.pipeline.seal(follows);
+        self.state
+            .records
+            .out
+            .push(Output::Persist { token, batch });
     }
 
     /// Outputs it when all changes so far are stored (K1).
     fn tell(&mut self, output: Output) {
-        self.out.extend(self.pipeline.tell(output));
+        self.state
+            .records
+            .out
+            .extend(self.state.records.pipeline.tell(output));
     }
 
     fn arm(&mut self, at_us: u64, timer: Timer) {
-        self.timers.insert((at_us, timer));
+        self.state.asks.timers.insert((at_us, timer));
     }
 
     fn put<T: serde::Serialize>(&mut self, key: Key, record: &T) {
-        self.pipeline.put(key.encode(), records::encode(record));
+        self.state
+            .records
+            .pipeline
+            .put(key.encode(), records::encode(record));
     }
 
     fn delete(&mut self, key: Key) {
-        self.pipeline.delete(key.encode());
+        self.state.records.pipeline.delete(key.encode());
     }
 
     fn put_meta(&mut self) {
-        let bytes = records::encode(&self.meta);
-        self.pipeline.put(Key::Meta.encode(), bytes);
+        let bytes = records::encode(&self.state.meta);
+        self.state.records.pipeline.put(Key::Meta.encode(), bytes);
     }
 
     fn is_up(&self, server: ServerId) -> bool {
-        self.servers.get(&server).is_some_and(Server::is_up)
+        self.state
+            .servers
+            .all
+            .get(&server)
+            .is_some_and(Server::is_up)
     }
 
     /// The next outputs wait for the store's confirmation that this one leads (K8).
@@ -654,20 +639,23 @@ impl Coordinator {
     /// The tablets of this server changed.
     fn affect(&mut self, server: ServerId) {
         self.touch_map();
-        self.affected.insert(server);
+        self.state.records.affected.insert(server);
     }
 
     fn affect_all(&mut self) {
         self.touch_map();
-        self.affected.extend(self.up.iter().copied());
+        self.state
+            .records
+            .affected
+            .extend(self.state.servers.up.iter().copied());
     }
 
     /// The server list changes, in this order; its version grows once per batch.
     fn change_list(&mut self, change: ServerChange) {
-        if self.step.is_empty() {
-            self.meta.list_version.0 += 1;
+        if self.state.records.step.is_empty() {
+            self.state.meta.list_version.0 += 1;
         }
-        self.step.push(change);
+        self.state.records.step.push(change);
         self.put_meta();
     }
 }

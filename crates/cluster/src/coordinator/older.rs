@@ -40,17 +40,23 @@ impl Coordinator {
 
     fn is_gone(&self, log: ServerId) -> bool {
         let was_given = !self.never_gave(log) || has_bug(Bug::NeverGivenIsGone);
-        let is_listed = self.published.get(log).is_some() || self.servers.contains_key(&log);
+        let is_listed =
+            self.published.get(log).is_some() || self.state.servers.all.contains_key(&log);
         was_given && !is_listed
     }
 
     /// A log or a life is known: it may be newer than this store.
     pub(super) fn note_newer(&mut self, life: ServerId) {
-        let next = self.slots.last_key_value().map_or(0, |(slot, _)| slot + 1);
+        let next = self
+            .state
+            .servers
+            .slots
+            .last_key_value()
+            .map_or(0, |(slot, _)| slot + 1);
         if !self.never_gave(life) || life.slot >= next.saturating_add(SLOTS_MORE) {
             return;
         }
-        let newest = self.newer.entry(life.slot).or_default();
+        let newest = self.state.servers.newer.entry(life.slot).or_default();
         if *newest < life.generation {
             *newest = life.generation;
             self.give_up_former(life.slot);
@@ -64,7 +70,7 @@ impl Coordinator {
         let of_it = |dead: &ServerId| dead.slot == slot && !has_bug(Bug::FormerLifeServes);
         let dead: Vec<ServerId> = dead.filter(of_it).collect();
         for dead in dead {
-            let next = RecoveryId(self.random.next_u64());
+            let next = RecoveryId(self.state.random.next_u64());
             let recovery = self.recoveries.get_mut(&dead);
             if let Some(recovery) = recovery.filter(|recovery| recovery.log.is_some()) {
                 let attempt = recovery.id;
@@ -93,20 +99,26 @@ impl Coordinator {
 
     /// The newest life in this slot that is known (A2), if this store never gave it.
     pub(super) fn newer_life(&self, slot: u32) -> Option<ServerId> {
-        let generation = self.newer.get(&slot)?;
+        let generation = self.state.servers.newer.get(&slot)?;
         let life = ServerId::new(slot, *generation);
         self.never_gave(life).then_some(life)
     }
 
     /// The lives of all slots that do: see [`newer_life`](Self::newer_life).
     pub(super) fn newer_lives(&self) -> impl Iterator<Item = ServerId> {
-        let slots = self.newer.keys();
+        let slots = self.state.servers.newer.keys();
         slots.filter_map(move |slot| self.newer_life(*slot))
     }
 
     /// For people: this life proves that the store is older than the cluster.
     pub(super) fn why_older(&self, life: ServerId) -> String {
-        let given = self.slots.get(&life.slot).copied().unwrap_or(0);
+        let given = self
+            .state
+            .servers
+            .slots
+            .get(&life.slot)
+            .copied()
+            .unwrap_or(0);
         format!(
             "this coordinator's store is older than the cluster, or another cluster's: it never \
              had a server {life}, only generations up to {given} of slot {}. Restore the newest \

@@ -1,9 +1,12 @@
 //! Opens a coordinator from the stored state, with the first steps of a new leader.
 
-use super::pipeline::Pipeline;
+use super::calls::Asks;
+use super::pipeline::{Pipeline, Records};
 use super::records::{self, Key, Meta, MigrationRecord, Origin, ServerRecord, TabletRecord};
+use super::servers::Servers;
 use super::store::{Contents, is_advice};
-use super::{Config, Coordinator, Migration, Output, Timer};
+use super::tables::Tables;
+use super::{Config, Coordinator, Migration, Output, State, Timer};
 use crate::membership::Members;
 use duramen_base::ids::{ClientId, ClusterId, ListVersion, MapVersion, ServerId, TableId};
 use duramen_base::planted::{Bug, has_bug};
@@ -42,7 +45,7 @@ impl Coordinator {
         };
         let first = contents.keys().find(|key| !is_advice(key));
         if let Some(bytes) = contents.get(&Key::Meta.encode()) {
-            new.meta = records::decode(bytes).ok_or_else(|| damaged(b"m"))?;
+            new.state.meta = records::decode(bytes).ok_or_else(|| damaged(b"m"))?;
             new.check_meta()?;
         } else if let Some(key) = first {
             return Err(damaged(key));
@@ -54,7 +57,7 @@ impl Coordinator {
             }
         }
         let has_id = new.id != ClusterId::NONE;
-        if first.is_some() && new.meta.format >= records::WITH_ID && !has_id {
+        if first.is_some() && new.state.meta.format >= records::WITH_ID && !has_id {
             return Err(damaged(&Key::Id.encode()));
         }
         new.check_whole()?;
@@ -64,35 +67,54 @@ impl Coordinator {
     }
 
     fn empty(now_us: u64, config: Config) -> Coordinator {
-        let pipeline = Pipeline::new();
         let default = TableEntry {
             table: TableId::DEFAULT,
             name: "default".to_owned(),
             level: None,
         };
-        Coordinator {
-            now_us,
-            random: Random::new(config.seed),
-            meta: first_meta(&config),
-            id: ClusterId::NONE,
-            foreign: None,
-            config,
-            servers: BTreeMap::new(),
+        let records = Records {
+            pipeline: Pipeline::new(),
+            step: Vec::new(),
+            affected: BTreeSet::new(),
+            enlisted: Vec::new(),
+            out: Vec::new(),
+            stopped: None,
+        };
+        let servers = Servers {
+            all: BTreeMap::new(),
             slots: BTreeMap::new(),
             nonces: BTreeMap::new(),
-            callers: BTreeMap::new(),
-            turned_away: super::waits::TurnedAway::default(),
-            map_asked_us: None,
-            newer: super::older::Newer::new(),
-            accepted: BTreeMap::new(),
             up: Vec::new(),
             disks: BTreeMap::new(),
-            tables: BTreeMap::from([(TableId::DEFAULT, default)]),
+            masters: BTreeSet::new(),
+            newer: super::older::Newer::new(),
+            map_asked_us: None,
+        };
+        let tables = Tables {
+            entries: BTreeMap::from([(TableId::DEFAULT, default)]),
             dropped: BTreeMap::new(),
             tablets: BTreeMap::new(),
             owned: BTreeMap::new(),
             shares: super::shares::Shares::default(),
-            masters: BTreeSet::new(),
+            changes: super::map::Changes::default(),
+        };
+        let state = State {
+            now_us,
+            random: Random::new(config.seed),
+            meta: first_meta(&config),
+            config,
+            asks: Asks::default(),
+            records,
+            servers,
+            tables,
+        };
+        Coordinator {
+            state,
+            id: ClusterId::NONE,
+            foreign: None,
+            callers: BTreeMap::new(),
+            turned_away: super::waits::TurnedAway::default(),
+            accepted: BTreeMap::new(),
             migrations: BTreeMap::new(),
             moving: BTreeMap::new(),
             moved: VecDeque::new(),
@@ -106,34 +128,22 @@ impl Coordinator {
             users: Default::default(),
             functions: Default::default(),
             roll: super::suspects::Roll::default(),
-            pipeline,
-            step: Vec::new(),
-            affected: BTreeSet::new(),
-            enlisted: Vec::new(),
-            map_is_new: false,
-            changes: super::map::Changes::default(),
             published: Members::new(),
             steps: VecDeque::new(),
-            calls: BTreeMap::new(),
-            next_call: 0,
-            timers: BTreeSet::new(),
-            wakes_at_us: None,
-            out: Vec::new(),
-            stopped: None,
         }
     }
 
     fn check_meta(&self) -> Result<(), OpenError> {
-        if self.meta.format > records::FORMAT {
+        if self.state.meta.format > records::FORMAT {
             return Err(OpenError::Newer {
-                found: self.meta.format,
+                found: self.state.meta.format,
                 known: records::FORMAT,
             });
         }
-        if self.meta.cluster != self.config.cluster {
+        if self.state.meta.cluster != self.state.config.cluster {
             return Err(OpenError::Foreign {
-                found: self.meta.cluster.clone(),
-                expected: self.config.cluster.clone(),
+                found: self.state.meta.cluster.clone(),
+                expected: self.state.config.cluster.clone(),
             });
         }
         Ok(())
@@ -145,30 +155,38 @@ impl Coordinator {
             Key::Id => self.id = records::decode(value)?,
             Key::Server(id) => {
                 let record: ServerRecord = records::decode(value)?;
-                self.nonces.insert(record.nonce, id);
+                self.state.servers.nonces.insert(record.nonce, id);
                 self.adopt(id, record);
                 self.set_welcome(id, ListVersion(0));
             }
             Key::Slot(slot) => {
-                self.slots.insert(slot, records::decode(value)?);
+                self.state
+                    .servers
+                    .slots
+                    .insert(slot, records::decode(value)?);
             }
             Key::Table(id) => {
-                self.tables.insert(id, records::decode(value)?);
+                self.state
+                    .tables
+                    .entries
+                    .insert(id, records::decode(value)?);
             }
             Key::Tablet(table, first) => {
                 let record: TabletRecord = records::decode(value)?;
-                self.owned
+                self.state
+                    .tables
+                    .owned
                     .entry(record.owner)
                     .or_default()
                     .insert((table, first));
-                self.tablets.insert((table, first), record);
-                self.shares.add(table, record.owner);
+                self.state.tables.tablets.insert((table, first), record);
+                self.state.tables.shares.add(table, record.owner);
                 self.rank(record.owner);
             }
             Key::Migration(id) => {
                 let record: MigrationRecord = records::decode(value)?;
                 self.moving.insert((record.table, record.range.first), id);
-                let migration = Migration::new(record, self.now_us);
+                let migration = Migration::new(record, self.state.now_us);
                 self.migrations.insert(id, migration);
             }
             Key::Client(id) => {
@@ -185,17 +203,21 @@ impl Coordinator {
     /// Checks that the stored records fit together; a coordinator never stores others.
     fn check_whole(&self) -> Result<(), OpenError> {
         let damaged = |what: String| Err(OpenError::Damaged { what });
-        for ((table, first), record) in &self.tablets {
-            if !self.servers.contains_key(&record.owner) {
+        for ((table, first), record) in &self.state.tables.tablets {
+            if !self.state.servers.all.contains_key(&record.owner) {
                 return damaged(format!("owner {} of a tablet is missing", record.owner));
             }
-            if !self.tables.contains_key(table) || record.last < *first {
+            if !self.state.tables.entries.contains_key(table) || record.last < *first {
                 return damaged(format!("a tablet of table {table} makes no sense"));
             }
         }
         for migration in self.migrations.values() {
             let record = &migration.record;
-            let tablet = self.tablets.get(&(record.table, record.range.first));
+            let tablet = self
+                .state
+                .tables
+                .tablets
+                .get(&(record.table, record.range.first));
             if !tablet.is_some_and(|t| t.owner == record.from && t.last == record.range.last) {
                 return damaged("a migration has no tablet".to_owned());
             }
@@ -207,46 +229,55 @@ impl Coordinator {
     fn begin(&mut self) {
         if self.id == ClusterId::NONE {
             // A new store, or one of an older version.
-            self.id = self.config.new_id;
-            self.meta.format = records::WITH_ID;
+            self.id = self.state.config.new_id;
+            self.state.meta.format = records::WITH_ID;
             let id = self.id;
             self.put(Key::Id, &id);
             self.put_meta();
         }
-        if self.meta.list_version.0 == 0 {
-            self.meta.list_version.0 = 1; // empty; the first step leads from it
+        if self.state.meta.list_version.0 == 0 {
+            self.state.meta.list_version.0 = 1; // empty; the first step leads from it
         }
         let list = ServerList {
-            version: self.meta.list_version,
+            version: self.state.meta.list_version,
             servers: self
+                .state
                 .servers
+                .all
                 .values()
                 .map(|server| server.record.entry.clone())
                 .collect(),
         };
         let full = ServerListUpdate::Full(list.into());
         self.published.apply(&full);
-        if self.meta.map_version.0 == 0 {
-            let table = self.tables[&TableId::DEFAULT].clone();
+        if self.state.meta.map_version.0 == 0 {
+            let table = self.state.tables.entries[&TableId::DEFAULT].clone();
             self.put(Key::Table(TableId::DEFAULT), &table);
         }
-        self.changes.begin(self.meta.map_version);
+        self.state.tables.changes.begin(self.state.meta.map_version);
         // Whatever the previous leader told in this version: later versions are newer
         // (coordinator::K5).
         self.affect_all();
         let version = self.tablets_version();
-        for owner in &self.up {
-            self.shares.begin(*owner, version);
+        for owner in &self.state.servers.up {
+            self.state.tables.shares.begin(*owner, version);
         }
-        self.dropped.insert(None, (version, self.up.clone()));
-        let lease_us = u64::from(self.meta.settings.read_lease_ms) * 1100;
-        let now_us = self.now_us;
+        self.state
+            .tables
+            .dropped
+            .insert(None, (version, self.state.servers.up.clone()));
+        let lease_us = u64::from(self.state.meta.settings.read_lease_ms) * 1100;
+        let now_us = self.state.now_us;
         let forgets = has_bug(Bug::LeaseForgotten);
-        for (id, server) in &mut self.servers {
-            let recovered = self.owned.get(id).is_some_and(|owned| {
+        for (id, server) in &mut self.state.servers.all {
+            let recovered = self.state.tables.owned.get(id).is_some_and(|owned| {
                 owned.iter().any(|at| {
                     matches!(
-                        self.tablets.get(at).map(|tablet| tablet.origin),
+                        self.state
+                            .tables
+                            .tablets
+                            .get(at)
+                            .map(|tablet| tablet.origin),
                         Some(Origin::Recovered { .. })
                     )
                 })
@@ -256,7 +287,9 @@ impl Coordinator {
             }
         }
         let crashed: Vec<ServerId> = self
+            .state
             .servers
+            .all
             .iter()
             .filter(|(_, server)| !server.is_up())
             .map(|(id, _)| *id)
@@ -265,10 +298,10 @@ impl Coordinator {
             self.recover(dead);
         }
         self.kick_all();
-        let draining: Vec<ServerId> = self.up.clone();
+        let draining: Vec<ServerId> = self.state.servers.up.clone();
         draining.into_iter().for_each(|id| self.drain_further(id));
         self.call_roll();
-        self.arm(self.now_us, Timer::Probe);
+        self.arm(self.state.now_us, Timer::Probe);
         self.arm_clients();
         self.arm_balance();
     }

@@ -7,9 +7,14 @@
 //!   nothing younger.
 //! - P3: outputs leave in the order in which they were made, except pings: those depend on nothing.
 
-use super::{Output, Token};
+use super::{Output, ReplyId, Token};
 use crate::coordinator::store::Batch;
+use duramen_base::ids::{ListVersion, ServerId};
 use duramen_base::planted::{Bug, has_bug};
+use duramen_wire::native::message::{
+    ClusterFunctions, ClusterUsers, ServerChange, Shared, Tablets,
+};
+use std::collections::BTreeSet;
 
 /// Changes that are not stored yet, and the outputs that wait for them. `T`: further effects of a
 /// stored batch.
@@ -104,4 +109,25 @@ impl<T> Pipeline<T> {
         outputs.append(&mut self.held);
         (outputs, follows)
     }
+}
+
+/// The effects of a stored batch.
+pub(super) struct Follows {
+    pub step: Option<(ListVersion, Vec<ServerChange>)>,
+    pub tablets: Vec<(ServerId, Tablets)>,
+    pub enlisted: Vec<(ReplyId, ServerId)>,
+    pub users: Option<Shared<ClusterUsers>>,
+    pub functions: Option<Shared<ClusterFunctions>>,
+}
+
+/// The changes that are not stored yet, and the outputs.
+pub(super) struct Records {
+    pub pipeline: Pipeline<Follows>,
+    /// Changes of the open batch.
+    pub step: Vec<ServerChange>,
+    pub affected: BTreeSet<ServerId>,
+    pub enlisted: Vec<(ReplyId, ServerId)>,
+    pub out: Vec<Output>,
+    /// The reason why it does nothing any more.
+    pub stopped: Option<String>,
 }

@@ -76,7 +76,7 @@ impl Coordinator {
             return;
         };
         let is_gone = |change: &ServerChange| matches!(change, ServerChange::Removed(_));
-        let has_time = self.up.len() > MANY && changes.iter().all(is_gone);
+        let has_time = self.state.servers.up.len() > MANY && changes.iter().all(is_gone);
         self.steps.push_back((version, changes));
         if self.steps.len() > STEPS_KEPT {
             self.steps.pop_front();
@@ -90,8 +90,8 @@ impl Coordinator {
 
     /// Servers may keep replicas of a log that is not needed any more for a moment.
     fn kick_in_turn(&mut self) {
-        let mut at_us = self.now_us;
-        for id in self.up.clone() {
+        let mut at_us = self.state.now_us;
+        for id in self.state.servers.up.clone() {
             at_us += LEISURE_US;
             self.arm(at_us, Timer::Push(id));
         }
@@ -99,20 +99,25 @@ impl Coordinator {
 
     /// Whether a server is UP and has not confirmed a list of this version.
     pub(super) fn lacks(&self, id: ServerId, version: TabletsVersion) -> bool {
-        let server = self.servers.get(&id).filter(|server| server.is_up());
+        let server = self
+            .state
+            .servers
+            .all
+            .get(&id)
+            .filter(|server| server.is_up());
         server.is_some_and(|server| server.push.tablets_confirmed < version)
     }
 
     /// Its tablets, as they are stored now.
     pub(super) fn set_tablets(&mut self, id: ServerId, tablets: Tablets) {
-        if let Some(server) = self.servers.get_mut(&id) {
+        if let Some(server) = self.state.servers.all.get_mut(&id) {
             server.push.tablets = Some(tablets);
             self.kick(id);
         }
     }
 
     pub(super) fn kick_all(&mut self) {
-        for id in self.up.clone() {
+        for id in self.state.servers.up.clone() {
             self.kick(id);
         }
     }
@@ -134,7 +139,7 @@ impl Coordinator {
                 || push.functions.confirmed < functions;
             lacks && push.is_welcome && server.is_up()
         };
-        if !self.servers.get(&id).is_some_and(lacks) || !self.published.is_up(id) {
+        if !self.state.servers.all.get(&id).is_some_and(lacks) || !self.published.is_up(id) {
             return;
         }
         self.kick_list(id);
@@ -145,7 +150,7 @@ impl Coordinator {
 
     fn kick_list(&mut self, id: ServerId) {
         let newest = self.published.version();
-        let push = &self.servers[&id].push;
+        let push = &self.state.servers.all[&id].push;
         if push.is_list_told || push.list_confirmed >= newest {
             return;
         }
@@ -162,7 +167,7 @@ impl Coordinator {
             None => ServerListUpdate::Full(self.published.list()),
         };
         let version = update.version();
-        if let Some(server) = self.servers.get_mut(&id) {
+        if let Some(server) = self.state.servers.all.get_mut(&id) {
             server.push.is_list_told = true;
         }
         let question = FromCoordinator::Servers(update);
@@ -170,7 +175,7 @@ impl Coordinator {
     }
 
     fn kick_tablets(&mut self, id: ServerId) {
-        let server = &self.servers[&id];
+        let server = &self.state.servers.all[&id];
         let Some(tablets) = &server.push.tablets else {
             return;
         };
@@ -178,13 +183,13 @@ impl Coordinator {
         if server.push.are_tablets_told || !is_news {
             return;
         }
-        if server.quiet_until_us > self.now_us {
+        if server.quiet_until_us > self.state.now_us {
             self.arm(server.quiet_until_us, Timer::Push(id)); // coordinator::K7
             return;
         }
         let version = tablets.version;
         let question = FromCoordinator::Tablets(tablets.clone());
-        if let Some(server) = self.servers.get_mut(&id) {
+        if let Some(server) = self.state.servers.all.get_mut(&id) {
             server.push.are_tablets_told = true;
         }
         self.ask(id, question, CallKind::Tablets(version), PATIENCE_US);
@@ -192,7 +197,7 @@ impl Coordinator {
 
     /// It has been told its id, and the list of this version.
     pub(super) fn set_welcome(&mut self, id: ServerId, version: ListVersion) {
-        if let Some(server) = self.servers.get_mut(&id) {
+        if let Some(server) = self.state.servers.all.get_mut(&id) {
             server.push.is_welcome = true;
             server.push.list_confirmed = version;
         }
@@ -204,11 +209,14 @@ impl Coordinator {
         // A version that was never sent cannot be confirmed.
         let list_max = self.published.version();
         let tablets_max = self.tablets_version();
-        if let Some(server) = self.servers.get_mut(&id) {
+        if let Some(server) = self.state.servers.all.get_mut(&id) {
             let is_list_known = list <= list_max;
             server.push.list_confirmed = if is_list_known { list } else { ListVersion(0) };
             server.push.tablets_confirmed = tablets.min(tablets_max);
-            self.shares.confirmed(id, tablets.min(tablets_max));
+            self.state
+                .tables
+                .shares
+                .confirmed(id, tablets.min(tablets_max));
         }
         self.kick(id);
     }
@@ -219,7 +227,7 @@ impl Coordinator {
         version: ListVersion,
         answer: Option<(ServerAnswer, Vec<u8>)>,
     ) {
-        let Some(server) = self.servers.get_mut(&id) else {
+        let Some(server) = self.state.servers.all.get_mut(&id) else {
             return;
         };
         server.push.is_list_told = false;
@@ -233,7 +241,7 @@ impl Coordinator {
                 server.push.list_confirmed = ListVersion(0);
                 self.kick(id);
             }
-            _ => self.arm(self.now_us + REST_US, Timer::Push(id)),
+            _ => self.arm(self.state.now_us + REST_US, Timer::Push(id)),
         }
     }
 
@@ -244,7 +252,7 @@ impl Coordinator {
         answer: Option<(ServerAnswer, Vec<u8>)>,
     ) {
         let newest = self.tablets_version();
-        let Some(server) = self.servers.get_mut(&id) else {
+        let Some(server) = self.state.servers.all.get_mut(&id) else {
             return;
         };
         server.push.are_tablets_told = false;
@@ -256,10 +264,13 @@ impl Coordinator {
                 _,
             )) if tablets_version >= version => {
                 server.push.tablets_confirmed = tablets_version;
-                self.shares.confirmed(id, tablets_version.min(newest));
+                self.state
+                    .tables
+                    .shares
+                    .confirmed(id, tablets_version.min(newest));
                 self.kick(id);
             }
-            _ => self.arm(self.now_us + REST_US, Timer::Push(id)),
+            _ => self.arm(self.state.now_us + REST_US, Timer::Push(id)),
         }
     }
 }

@@ -45,12 +45,12 @@ impl Coordinator {
             self.remove(dead);
             return;
         }
-        let Some(server) = self.servers.get(&dead) else {
+        let Some(server) = self.state.servers.all.get(&dead) else {
             return;
         };
         let (min_open, quiet_until_us) = (server.record.min_open, server.quiet_until_us);
-        let id = RecoveryId(self.random.next_u64());
-        let mut new = Recovery::new(id, dead, min_open, self.now_us, PATIENCE_US);
+        let id = RecoveryId(self.state.random.next_u64());
+        let mut new = Recovery::new(id, dead, min_open, self.state.now_us, PATIENCE_US);
         // coordinator::K7: it had to be quiet itself, for the lease of an owner before it.
         if !has_bug(Bug::LeaseForgotten) {
             new.lease_until_us = new.lease_until_us.max(quiet_until_us);
@@ -64,7 +64,7 @@ impl Coordinator {
     /// Schedules the rules after this time, if not before. One timer for each recovery, for all
     /// reasons.
     pub(super) fn arm_recovery(&mut self, dead: ServerId, after_us: u64) {
-        let at_us = self.now_us + after_us;
+        let at_us = self.state.now_us + after_us;
         let Some(recovery) = self.recoveries.get_mut(&dead) else {
             return;
         };
@@ -72,7 +72,10 @@ impl Coordinator {
             return;
         }
         if let Some(later_us) = recovery.due_us.replace(at_us) {
-            self.timers.remove(&(later_us, Timer::Recovery(dead)));
+            self.state
+                .asks
+                .timers
+                .remove(&(later_us, Timer::Recovery(dead)));
         }
         self.arm(at_us, Timer::Recovery(dead));
     }
@@ -81,10 +84,12 @@ impl Coordinator {
     /// requests.
     fn ask_backups(&mut self, dead: ServerId) {
         let backups: Vec<ServerId> = self
+            .state
+            .servers
             .up
             .iter()
             .copied()
-            .filter(|id| self.servers[id].record.entry.roles.backup)
+            .filter(|id| self.state.servers.all[id].record.entry.roles.backup)
             .collect();
         for backup in backups {
             self.ask_backup(dead, backup);
@@ -92,7 +97,7 @@ impl Coordinator {
     }
 
     fn ask_backup(&mut self, dead: ServerId, backup: ServerId) {
-        let min_open = self.servers.get(&dead).map(|s| s.record.min_open);
+        let min_open = self.state.servers.all.get(&dead).map(|s| s.record.min_open);
         let (Some(recovery), Some(min_open)) = (self.recoveries.get_mut(&dead), min_open) else {
             return;
         };
@@ -112,7 +117,7 @@ impl Coordinator {
     /// A backup was added: recoveries that wait for replicas ask it.
     pub(super) fn ask_new_backup(&mut self, backup: ServerId) {
         let is_backup = |s: &super::Server| s.is_up() && s.record.entry.roles.backup;
-        if !self.servers.get(&backup).is_some_and(is_backup) {
+        if !self.state.servers.all.get(&backup).is_some_and(is_backup) {
             return;
         }
         let dead: Vec<ServerId> = self.recoveries.keys().copied().collect();
@@ -130,7 +135,7 @@ impl Coordinator {
         answer: Option<(ServerAnswer, Vec<u8>)>,
     ) {
         let is_up = self.is_up(backup);
-        let now_us = self.now_us;
+        let now_us = self.state.now_us;
         let Some(recovery) = self.recoveries.get_mut(&dead) else {
             return;
         };
@@ -161,15 +166,15 @@ impl Coordinator {
         let Some(recovery) = self.recoveries.get_mut(&dead) else {
             return;
         };
-        let is_early = !recovery.asked.is_empty() && self.now_us < recovery.patient_until_us;
-        if recovery.log.is_some() || is_early || self.now_us < recovery.rest_until_us {
+        let is_early = !recovery.asked.is_empty() && self.state.now_us < recovery.patient_until_us;
+        if recovery.log.is_some() || is_early || self.state.now_us < recovery.rest_until_us {
             return;
         }
-        let copies = self.meta.settings.replicas as usize;
-        let with_damaged = self.now_us >= recovery.since_us + DAMAGED_AFTER_US;
+        let copies = self.state.meta.settings.replicas as usize;
+        let with_damaged = self.state.now_us >= recovery.since_us + DAMAGED_AFTER_US;
         let judged = recovery.collected.judge(with_damaged);
         let judged = judged.and_then(|()| match recovery.collected.unproven(copies) {
-            Some(segment) if recovery.waits_for_copies(self.now_us) => {
+            Some(segment) if recovery.waits_for_copies(self.state.now_us) => {
                 Err(Missing::Copies { segment })
             }
             _ => Ok(()),
@@ -189,7 +194,7 @@ impl Coordinator {
 
     /// The log is whole, and its machine may come back soon (recovery::Y5).
     fn wait_for_home(&mut self, dead: ServerId, until_us: u64) {
-        let left_us = until_us - self.now_us;
+        let left_us = until_us - self.state.now_us;
         if let Some(recovery) = self.recoveries.get_mut(&dead) {
             let left_s = left_us.div_ceil(1_000_000);
             let text = format!("the machine of server {dead}, for {left_s} s more");
@@ -220,7 +225,9 @@ impl Coordinator {
         }
         let (limits, fits) = self.partition_limits(dead, planned);
         let loads = self
+            .state
             .servers
+            .all
             .get(&dead)
             .map_or(&[][..], |s| s.loads.ranges());
         if self.goes_home(dead, tablets.len()) {
@@ -247,7 +254,7 @@ impl Coordinator {
                 self.cut_record(tablet.table, first, tablet.range.first);
             }
         }
-        let partitions = plan::pack(pieces, limits, &mut self.random);
+        let partitions = plan::pack(pieces, limits, &mut self.state.random);
         let masters: BTreeSet<ServerId> = self.recovery_masters().collect();
         if let Some(recovery) = self.recoveries.get_mut(&dead) {
             if masters.is_subset(&recovery.unlucky) {
@@ -304,7 +311,7 @@ impl Coordinator {
     /// places there is one for each of `count` partitions, none of which is shorter than `least`
     /// bytes or was tried on more than `most` masters; or every master has some.
     fn free_places(&self, rooms: &Rooms, least: u64, count: usize, most: usize) -> Vec<ServerId> {
-        let settings = &self.meta.settings;
+        let settings = &self.state.meta.settings;
         let is_long =
             settings.partition_bytes >= SEGMENTS_AT_ONCE * u64::from(settings.segment_bytes);
         let at_once = if is_long { AT_ONCE } else { 1 };
@@ -312,8 +319,9 @@ impl Coordinator {
         let mut free: Vec<ServerId> = Vec::new();
         for places in 1..=at_once {
             let has_one = |id: &ServerId| {
-                let server = &self.servers[id];
-                let is_free = server.recovering < places && server.busy_until_us <= self.now_us;
+                let server = &self.state.servers.all[id];
+                let is_free =
+                    server.recovering < places && server.busy_until_us <= self.state.now_us;
                 is_free && rooms.fits_any(*id, least)
             };
             let more = enough - free.len();
@@ -324,7 +332,7 @@ impl Coordinator {
 
     pub(super) fn give(&mut self, dead: ServerId, partition: u32, to: ServerId) {
         self.promise_frames(to, self.place_bytes(dead, partition));
-        let asked_us = self.now_us;
+        let asked_us = self.state.now_us;
         if let Some(place) = self.place_mut(dead, partition) {
             *place = Place::Given {
                 to,
@@ -332,9 +340,9 @@ impl Coordinator {
                 asked_us,
             };
         }
-        if let Some(server) = self.servers.get_mut(&to) {
+        if let Some(server) = self.state.servers.all.get_mut(&to) {
             if server.recovering == 0 {
-                server.room.begins(self.now_us);
+                server.room.begins(self.state.now_us);
             }
             server.recovering += 1;
         }
@@ -343,7 +351,7 @@ impl Coordinator {
 
     /// The log is whole, and its partitions are cut anew, as another attempt.
     fn cut_again(&mut self, dead: ServerId) {
-        let id = RecoveryId(self.random.next_u64());
+        let id = RecoveryId(self.state.random.next_u64());
         let log = self
             .recoveries
             .get_mut(&dead)
@@ -354,7 +362,7 @@ impl Coordinator {
     }
 
     fn ask_master(&mut self, dead: ServerId, partition: u32, to: ServerId) {
-        let tables = self.tables.values().cloned().collect();
+        let tables = self.state.tables.entries.values().cloned().collect();
         let accepted = self.accepted.get(&dead).cloned().unwrap_or_default();
         let order = self
             .recoveries
@@ -426,11 +434,11 @@ impl Coordinator {
     }
 
     pub(super) fn release_master(&mut self, id: ServerId, rest_us: u64) {
-        if let Some(server) = self.servers.get_mut(&id) {
+        if let Some(server) = self.state.servers.all.get_mut(&id) {
             server.recovering = server.recovering.saturating_sub(1);
-            server.busy_until_us = server.busy_until_us.max(self.now_us + rest_us);
+            server.busy_until_us = server.busy_until_us.max(self.state.now_us + rest_us);
             if server.recovering == 0 {
-                server.room.rests(self.now_us);
+                server.room.rests(self.state.now_us);
             }
         }
     }
@@ -512,7 +520,7 @@ impl Coordinator {
         let owner = new.owner;
         let planned = self.place_bytes(dead, partition);
         let gained = self.loads_of(dead, partition);
-        if let Some(server) = self.servers.get_mut(&owner) {
+        if let Some(server) = self.state.servers.all.get_mut(&owner) {
             server.room.gains(planned);
             server.loads.gain(gained);
         }
@@ -527,23 +535,23 @@ impl Coordinator {
         done.progress = progress;
         for tablet in done.tablets.clone() {
             let at = (tablet.table, tablet.range.first);
-            let known = self.tablets.get(&at);
+            let known = self.state.tables.tablets.get(&at);
             if known.is_some_and(|known| known.owner == dead) {
                 let last = tablet.range.last;
                 self.set_tablet(at.0, at.1, TabletRecord { last, ..new });
             }
         }
-        if let Some(server) = self.servers.get_mut(&owner)
+        if let Some(server) = self.state.servers.all.get_mut(&owner)
             && !has_bug(Bug::LeaseIgnored)
         {
             server.quiet_until_us = server.quiet_until_us.max(lease_until_us); // coordinator::K7
         }
         self.affect(owner);
         // It may be drained since it was given the partition, or all that are heard are.
-        let drained = self.servers.get(&owner);
+        let drained = self.state.servers.all.get(&owner);
         let drained = drained.filter(|server| server.record.entry.draining);
         if let Some(quiet_until_us) = drained.map(|server| server.quiet_until_us) {
-            self.arm(self.now_us.max(quiet_until_us), Timer::Drain(owner));
+            self.arm(self.state.now_us.max(quiet_until_us), Timer::Drain(owner));
         }
     }
 
@@ -592,7 +600,7 @@ impl Coordinator {
         if recovery.log.is_none() || can_go_on {
             return;
         }
-        let id = RecoveryId(self.random.next_u64());
+        let id = RecoveryId(self.state.random.next_u64());
         if let Some(recovery) = self.recoveries.get_mut(&dead) {
             recovery.begin_again(id);
         }
@@ -611,7 +619,7 @@ impl Coordinator {
         let Some(recovery) = self.recoveries.remove(&dead) else {
             return;
         };
-        let mut status = recovery.status(self.now_us);
+        let mut status = recovery.status(self.state.now_us);
         status.phase = RecoveryPhase::Done;
         self.ended.push_back(status);
         if self.ended.len() > ENDED_KEPT {
@@ -670,7 +678,7 @@ impl Coordinator {
         if is_there || recovery.has_given() {
             return;
         }
-        let id = RecoveryId(self.random.next_u64());
+        let id = RecoveryId(self.state.random.next_u64());
         if let Some(recovery) = self.recoveries.get_mut(&dead) {
             recovery.begin_again(id);
         }
@@ -681,7 +689,7 @@ impl Coordinator {
     /// Applies the rules again.
     pub(super) fn recovery_due(&mut self, dead: ServerId) {
         self.take_back(dead);
-        let now_us = self.now_us;
+        let now_us = self.state.now_us;
         let Some(recovery) = self.recoveries.get_mut(&dead) else {
             return;
         };
@@ -757,7 +765,7 @@ impl Coordinator {
     /// Recoveries in progress, then the ended ones, the last one last.
     pub fn recovery_statuses(&self) -> Vec<RecoveryStatus> {
         let status = |recovery: &Recovery| {
-            let mut status = recovery.status(self.now_us);
+            let mut status = recovery.status(self.state.now_us);
             if let Some(losses) = recovery.lost() {
                 status.waits_for = Some(losses.text(recovery.dead));
             } else if let Some(text) = self.takes_back_text(recovery.dead) {
@@ -771,9 +779,15 @@ impl Coordinator {
             status
         };
         let mut all: Vec<RecoveryStatus> = self.recoveries.values().map(status).collect();
-        let is_backup = |id: &&ServerId| self.servers[*id].record.entry.roles.backup;
-        let replicas = self.meta.settings.replicas as usize;
-        let up = self.up.iter().filter(is_backup).take(replicas + 1);
+        let is_backup = |id: &&ServerId| self.state.servers.all[*id].record.entry.roles.backup;
+        let replicas = self.state.meta.settings.replicas as usize;
+        let up = self
+            .state
+            .servers
+            .up
+            .iter()
+            .filter(is_backup)
+            .take(replicas + 1);
         let backups = if all.is_empty() {
             usize::MAX
         } else {

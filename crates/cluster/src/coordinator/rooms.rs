@@ -206,11 +206,11 @@ impl Coordinator {
             }
         }
         let room_of = |id: ServerId| {
-            let server = self.servers.get(&id)?;
+            let server = self.state.servers.all.get(&id)?;
             let (room, given) = (&server.room, given.get(&id).copied().unwrap_or(0));
             let left = match room.report {
                 Some(report) => {
-                    let used = room.used_bytes(self.now_us, server.recovering, given);
+                    let used = room.used_bytes(self.state.now_us, server.recovering, given);
                     report
                         .limit_bytes
                         .saturating_sub(used.saturating_add(given))
@@ -236,17 +236,25 @@ impl Coordinator {
     /// is waited for.
     pub(super) fn may_report_soon(&self, id: ServerId) -> bool {
         let since_us = self
+            .state
             .servers
+            .all
             .get(&id)
             .map_or(0, |server| server.room.since_us);
-        self.recoveries.len() > 1 && self.now_us < since_us + NEW_US
+        self.recoveries.len() > 1 && self.state.now_us < since_us + NEW_US
     }
 
     /// The present life of a dead server's machine, if it may get tablets.
     pub(super) fn home_of(&self, dead: ServerId) -> Option<ServerId> {
-        let disk = self.servers.get(&dead)?.record.entry.disk;
-        let home = self.disks.get(&disk).copied().filter(|_| disk != 0)?;
-        let entry = &self.servers.get(&home)?.record.entry;
+        let disk = self.state.servers.all.get(&dead)?.record.entry.disk;
+        let home = self
+            .state
+            .servers
+            .disks
+            .get(&disk)
+            .copied()
+            .filter(|_| disk != 0)?;
+        let entry = &self.state.servers.all.get(&home)?.record.entry;
         let may = entry.roles.master && !entry.draining;
         (may && self.unheard_us(home).is_none()).then_some(home)
     }
@@ -257,16 +265,21 @@ impl Coordinator {
         let (Some(home), Some(recovery)) = (self.home_of(dead), self.recoveries.get(&dead)) else {
             return false;
         };
-        let server = &self.servers[&home];
+        let server = &self.state.servers.all[&home];
         let is_empty = self.tablets_owned(home) == 0 && server.recovering == 0;
         let is_known = server.room.report.is_some();
         let has_room = || is_known && self.rooms().fits(dead, home, recovery.planned);
-        let most = self.meta.settings.partition_bytes;
+        let most = self.state.meta.settings.partition_bytes;
         let is_short = recovery.planned <= most.saturating_mul(HOME_PARTITIONS);
-        let is_one_of_many = 2 * self.recoveries.len() >= self.masters.len();
+        let is_one_of_many = 2 * self.recoveries.len() >= self.state.servers.masters.len();
         // It may have less memory now.
         let limit = server.room.report.map_or(u64::MAX, |room| room.limit_bytes);
-        let counted = self.servers.get(&dead).map_or(0, |s| s.loads.sums().0);
+        let counted = self
+            .state
+            .servers
+            .all
+            .get(&dead)
+            .map_or(0, |s| s.loads.sums().0);
         let is_smaller = counted > limit.saturating_add(limit / HOME_SLACK);
         (is_short || is_one_of_many)
             && tablets <= HOME_TABLETS
@@ -297,18 +310,18 @@ impl Coordinator {
     pub(super) fn left_to_home_us(&self, dead: ServerId) -> Option<u64> {
         let recovery = self.recoveries.get(&dead)?;
         let until_us = recovery.since_us + HOME_US;
-        let has_machine = self.servers.get(&dead)?.record.entry.disk != 0;
+        let has_machine = self.state.servers.all.get(&dead)?.record.entry.disk != 0;
         let waits = has_machine && self.home_of(dead).is_none() && self.is_after_full_stop();
-        (waits && self.now_us < until_us).then_some(until_us)
+        (waits && self.state.now_us < until_us).then_some(until_us)
     }
 
     /// Whether most masters that are up have just come back.
     pub(super) fn is_after_full_stop(&self) -> bool {
-        let returned_us = |id: ServerId| self.servers.get(&id)?.room.returned_us;
+        let returned_us = |id: ServerId| self.state.servers.all.get(&id)?.room.returned_us;
         let is_young = |id: &ServerId| {
-            returned_us(*id).is_some_and(|at_us| self.now_us < at_us.saturating_add(YOUNG_US))
+            returned_us(*id).is_some_and(|at_us| self.state.now_us < at_us.saturating_add(YOUNG_US))
         };
-        2 * self.masters().filter(is_young).count() > self.masters.len()
+        2 * self.masters().filter(is_young).count() > self.state.servers.masters.len()
     }
 
     /// The machine of a dead server is back, or is gone: its partition is given to it, or all that
@@ -334,9 +347,9 @@ impl Coordinator {
     /// Whether the dead server's machine can be given its partition.
     pub(super) fn takes_home(&self, dead: ServerId, partition: &Partition) -> Option<ServerId> {
         let home = self.home_of(dead)?;
-        let server = self.servers.get(&home)?;
+        let server = self.state.servers.all.get(&home)?;
         let fits = || self.rooms().fits(dead, home, partition.bytes);
-        let may = server.busy_until_us <= self.now_us
+        let may = server.busy_until_us <= self.state.now_us
             && !partition.not_on.contains(&home)
             && (server.recovering == 0 || server.recovering < AT_ONCE && fits());
         may.then_some(home)
@@ -345,7 +358,7 @@ impl Coordinator {
     /// Most bytes of a partition: the settings' limit, reduced by the number of masters and by
     /// their room; and whether all of `planned` bytes fit then.
     pub(super) fn partition_limits(&self, dead: ServerId, planned: u64) -> (Limits, bool) {
-        let settings = &self.meta.settings;
+        let settings = &self.state.meta.settings;
         let rooms = self.rooms();
         let masters = rooms.left.keys();
         let rooms: Vec<u64> = masters.map(|id| rooms.left_for(dead, *id)).collect();
@@ -365,9 +378,9 @@ impl Coordinator {
     }
 
     pub(super) fn lost_tablets(&self, dead: ServerId) -> Vec<RecoverTablet> {
-        let owned = self.owned.get(&dead).into_iter().flatten();
+        let owned = self.state.tables.owned.get(&dead).into_iter().flatten();
         let tablets = owned.filter_map(|(table, first)| {
-            let tablet = self.tablets.get(&(*table, *first))?;
+            let tablet = self.state.tables.tablets.get(&(*table, *first))?;
             Some(RecoverTablet {
                 table: *table,
                 range: KeyRange::new(*first, tablet.last),
@@ -382,7 +395,7 @@ impl Coordinator {
         let recovery = self.recoveries.get(&dead);
         let of = recovery.and_then(|of| of.partitions.get(partition as usize));
         let tablets = of.map_or(&[][..], |of| &of.tablets);
-        let server = self.servers.get(&dead);
+        let server = self.state.servers.all.get(&dead);
         let loads = server.map_or(&[][..], |s| s.loads.ranges());
         let pieces = plan::uncut(tablets, loads, 0).into_iter();
         let known = pieces.filter(|piece| piece.bytes > 0);
@@ -410,7 +423,7 @@ impl Coordinator {
 
     /// The same without a log; 0: nobody has reported them.
     pub(super) fn counted_bytes(&self, dead: ServerId, tablets: &[RecoverTablet]) -> u64 {
-        let server = self.servers.get(&dead);
+        let server = self.state.servers.all.get(&dead);
         let loads = server.map_or(&[][..], |s| s.loads.ranges());
         let counted = plan::counted(tablets, loads);
         counted.saturating_add(counted / 100 * MARGIN_PERCENT)
@@ -418,7 +431,7 @@ impl Coordinator {
 
     /// Notes for each recovery what fits nowhere: bytes, and since when.
     pub(super) fn note_lacks(&mut self, rooms: &Rooms) {
-        let now_us = self.now_us;
+        let now_us = self.state.now_us;
         for (dead, recovery) in &mut self.recoveries {
             let waiting = recovery.partitions.iter();
             let waiting = waiting.filter(|of| {
@@ -442,15 +455,20 @@ impl Coordinator {
             return None;
         }
         let is_due = |(dead, recovery): &(&ServerId, &Recovery)| {
-            let counted = self.servers.get(dead).is_some_and(|s| s.loads.sums().0 > 0);
+            let counted = self
+                .state
+                .servers
+                .all
+                .get(dead)
+                .is_some_and(|s| s.loads.sums().0 > 0);
             let after_us = match counted && rooms.all_known() {
                 true => TRY_REPORTED_US,
                 false => TRY_GUESSED_US,
             };
             let since_us = recovery.lacks.map(|(_, since_us)| since_us);
-            since_us.is_some_and(|since_us| self.now_us >= since_us + after_us)
+            since_us.is_some_and(|since_us| self.state.now_us >= since_us + after_us)
         };
-        let is_free = |id: &ServerId| self.servers[id].busy_until_us <= self.now_us;
+        let is_free = |id: &ServerId| self.state.servers.all[id].busy_until_us <= self.state.now_us;
         let due = self.recoveries.iter().filter(is_due);
         let mut waiting = due.flat_map(|(dead, recovery)| {
             let partitions = (0..).zip(&recovery.partitions);
@@ -504,7 +522,7 @@ impl Coordinator {
     pub(super) fn room_changed(&mut self) {
         let lacking = self.recoveries.iter().filter(|(_, recovery)| {
             let lacks = recovery.lacks.is_some() || recovery.lacks_frames.is_some();
-            lacks || recovery.rest_until_us > self.now_us
+            lacks || recovery.rest_until_us > self.state.now_us
         });
         let lacking: Vec<ServerId> = lacking.map(|(dead, _)| *dead).collect();
         for dead in lacking {
@@ -524,7 +542,7 @@ impl Coordinator {
             false => recovery.in_vain.saturating_sub(1),
         };
         recovery.room = room;
-        recovery.rest_until_us = self.now_us + (RETRY_US << longer.min(RESTS_LONGER));
+        recovery.rest_until_us = self.state.now_us + (RETRY_US << longer.min(RESTS_LONGER));
     }
 
     /// Ends a pause early when a server reports that there is room now. Not one that waits for an
@@ -536,7 +554,7 @@ impl Coordinator {
         };
         let has_room = room > recovery.room && room >= recovery.lacking;
         if has_room && recovery.losses.is_empty() {
-            recovery.rest_until_us = recovery.rest_until_us.min(self.now_us);
+            recovery.rest_until_us = recovery.rest_until_us.min(self.state.now_us);
         }
     }
 }

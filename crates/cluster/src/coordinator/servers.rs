@@ -1,6 +1,7 @@
 //! Members: enlisting, and the effects of a crash.
 
 use super::loads::Loads;
+use super::older::Newer;
 use super::records::{Key, ServerRecord};
 use super::rooms::Room;
 use super::unheard::Heard;
@@ -10,6 +11,7 @@ use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::{
     CoordinatorAnswer, Enlist, Enlisted, Refusal, ServerChange, ServerEntry, ServerStatus,
 };
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Delay before a server that enlists with the disk of another one asks again: the other one is
 /// being checked.
@@ -45,6 +47,22 @@ fn doubted_since(doubts: &mut Vec<Doubt>, nonce: u64, now_us: u64) -> u64 {
     now_us
 }
 
+/// The members, with their state that is not stored.
+pub(super) struct Servers {
+    pub all: BTreeMap<ServerId, Server>,
+    pub slots: BTreeMap<u32, u32>,
+    pub nonces: BTreeMap<u64, ServerId>,
+    /// UP members, in no order.
+    pub up: Vec<ServerId>,
+    /// Their disks.
+    pub disks: BTreeMap<u64, ServerId>,
+    /// UP masters that may get tablets, by number of tablets ([`rank`](Coordinator::rank)).
+    pub masters: BTreeSet<(usize, ServerId)>,
+    pub newer: Newer,
+    /// When a member last asked for the map.
+    pub map_asked_us: Option<u64>,
+}
+
 impl Coordinator {
     /// A server enlists. The answer is sent when the change is stored, by
     /// [`welcome`](Self::welcome).
@@ -54,19 +72,19 @@ impl Coordinator {
         sender: ServerId,
         enlist: Enlist,
     ) -> Option<CoordinatorAnswer> {
-        let known = self.nonces.get(&enlist.nonce).copied();
+        let known = self.state.servers.nonces.get(&enlist.nonce).copied();
         if let Some(known) = known
             && !has_bug(Bug::EnlistsTwice)
         {
             if !self.is_up(known) {
                 return Some(refused(Refusal::NotUp(known)));
             }
-            self.enlisted.push((reply, known));
+            self.state.records.enlisted.push((reply, known));
             return None;
         }
         if let Err(refusal) = self.check_enlist(&enlist) {
             let (address, why) = (&enlist.addresses.native, refusal.to_string());
-            self.turned_away.note(self.now_us, address, &why);
+            self.turned_away.note(self.state.now_us, address, &why);
             return Some(refused(refusal));
         }
         let next = self.next_id(&enlist);
@@ -83,7 +101,7 @@ impl Coordinator {
         if is_late {
             replaced.iter().for_each(|old| self.crash(*old));
         }
-        self.enlisted.push((reply, id));
+        self.state.records.enlisted.push((reply, id));
         self.ask_new_backup(id);
         self.home_is_back(id);
         self.give_partitions();
@@ -92,9 +110,9 @@ impl Coordinator {
 
     fn check_enlist(&mut self, enlist: &Enlist) -> Result<(), Refusal> {
         let bad = |why: String| Err(Refusal::Invalid(why));
-        if enlist.cluster != self.meta.cluster {
+        if enlist.cluster != self.state.meta.cluster {
             return Err(Refusal::WrongCluster {
-                expected: self.meta.cluster.clone(),
+                expected: self.state.meta.cluster.clone(),
                 found: enlist.cluster.clone(),
             });
         }
@@ -104,7 +122,7 @@ impl Coordinator {
         if enlist.addresses.native.is_empty() {
             return bad("a server needs an address for the native protocol".to_owned());
         }
-        let segment_bytes = self.meta.settings.segment_bytes;
+        let segment_bytes = self.state.meta.settings.segment_bytes;
         if enlist.segment_bytes != segment_bytes {
             let found = enlist.segment_bytes;
             return bad(format!(
@@ -112,12 +130,23 @@ impl Coordinator {
             ));
         }
         if let Some(old) = enlist.replaces {
-            let given = self.slots.get(&old.slot).copied().unwrap_or(0);
+            let given = self
+                .state
+                .servers
+                .slots
+                .get(&old.slot)
+                .copied()
+                .unwrap_or(0);
             if old.generation == 0 || old.generation > given {
                 self.note_newer(old); // older::A3
                 return bad(self.why_older(old));
             }
-            let disk = self.servers.get(&old).map(|s| s.record.entry.disk);
+            let disk = self
+                .state
+                .servers
+                .all
+                .get(&old)
+                .map(|s| s.record.entry.disk);
             if disk.is_some_and(|disk| disk != enlist.disk) {
                 return bad(format!("server {old} has another disk"));
             }
@@ -136,7 +165,7 @@ impl Coordinator {
         let Some(old) = enlist.replaces.filter(|id| self.is_up(*id)) else {
             return Ok(());
         };
-        let there = &self.servers[&old].record.entry.addresses.native;
+        let there = &self.state.servers.all[&old].record.entry.addresses.native;
         if *there == enlist.addresses.native {
             return Ok(());
         }
@@ -147,8 +176,8 @@ impl Coordinator {
     /// if a later check is passed too: the first answer may have been in flight when that server
     /// ended, and a server that is refused here ends for good.
     fn check_life(&mut self, old: ServerId, nonce: u64, what: &str) -> Result<(), Refusal> {
-        let now_us = self.now_us;
-        let Some(server) = self.servers.get_mut(&old) else {
+        let now_us = self.state.now_us;
+        let Some(server) = self.state.servers.all.get_mut(&old) else {
             return Ok(());
         };
         let since_us = doubted_since(&mut server.doubts, nonce, now_us);
@@ -168,8 +197,8 @@ impl Coordinator {
     /// A life with the same disk that ended before it had stored its id. Only the server that
     /// enlists now is at its address, and it would also answer the check of that life.
     fn unstored_life(&self, enlist: &Enlist) -> Option<ServerId> {
-        let same = self.disks.get(&enlist.disk).copied()?;
-        let entry = &self.servers[&same].record.entry;
+        let same = self.state.servers.disks.get(&enlist.disk).copied()?;
+        let entry = &self.state.servers.all[&same].record.entry;
         let is_its = Some(same) != enlist.replaces
             && entry.addresses.native == enlist.addresses.native
             && self.is_up(same);
@@ -178,7 +207,7 @@ impl Coordinator {
 
     /// Two servers with one disk: the older one is gone without notice, or the disk was copied.
     fn check_disk(&mut self, enlist: &Enlist) -> Result<(), Refusal> {
-        let same = self.disks.get(&enlist.disk).copied();
+        let same = self.state.servers.disks.get(&enlist.disk).copied();
         let same = same.filter(|id| Some(*id) != enlist.replaces);
         let Some(same) = same.filter(|_| self.unstored_life(enlist).is_none()) else {
             return Ok(());
@@ -191,17 +220,30 @@ impl Coordinator {
         let slot = match enlist.replaces {
             Some(old) => old.slot,
             None => {
-                let given = self.slots.last_key_value().map_or(0, |(slot, _)| slot + 1);
-                let newer = self.newer.last_key_value().map_or(0, |(slot, _)| slot + 1);
+                let given = self
+                    .state
+                    .servers
+                    .slots
+                    .last_key_value()
+                    .map_or(0, |(slot, _)| slot + 1);
+                let newer = self
+                    .state
+                    .servers
+                    .newer
+                    .last_key_value()
+                    .map_or(0, |(slot, _)| slot + 1);
                 given.max(newer) // older::A2
             }
         };
-        ServerId::new(slot, self.slots.get(&slot).copied().unwrap_or(0) + 1)
+        ServerId::new(
+            slot,
+            self.state.servers.slots.get(&slot).copied().unwrap_or(0) + 1,
+        )
     }
 
     fn add_server(&mut self, enlist: &Enlist) -> ServerId {
         let id = self.next_id(enlist);
-        self.slots.insert(id.slot, id.generation);
+        self.state.servers.slots.insert(id.slot, id.generation);
         self.put(Key::Slot(id.slot), &id.generation);
         let record = ServerRecord {
             entry: ServerEntry {
@@ -220,12 +262,12 @@ impl Coordinator {
         };
         self.put(Key::Server(id), &record);
         self.change_list(ServerChange::Added(record.entry.clone()));
-        self.nonces.insert(enlist.nonce, id);
+        self.state.servers.nonces.insert(enlist.nonce, id);
         self.adopt(id, record);
         if enlist.replaces.is_some()
-            && let Some(server) = self.servers.get_mut(&id)
+            && let Some(server) = self.state.servers.all.get_mut(&id)
         {
-            server.room.returns(self.now_us);
+            server.room.returns(self.state.now_us);
         }
         self.affect(id);
         id
@@ -234,26 +276,26 @@ impl Coordinator {
     /// Adds a server that is stored, or about to be.
     pub(super) fn adopt(&mut self, id: ServerId, record: ServerRecord) {
         if record.entry.status == ServerStatus::Up {
-            self.up.push(id);
-            self.disks.insert(record.entry.disk, id);
+            self.state.servers.up.push(id);
+            self.state.servers.disks.insert(record.entry.disk, id);
         }
         let server = Server {
             record,
             push: Push::default(),
             check: None,
-            heard: Heard::new(self.now_us),
+            heard: Heard::new(self.state.now_us),
             doubts: Vec::new(),
             rank: None,
             loads: Loads::default(),
-            room: Room::new(self.now_us),
+            room: Room::new(self.state.now_us),
             means: None,
             recovering: 0,
             busy_until_us: 0,
             quiet_until_us: 0,
             declined_until_us: 0,
-            held_back: std::collections::BTreeMap::new(),
+            held_back: BTreeMap::new(),
         };
-        self.servers.insert(id, server);
+        self.state.servers.all.insert(id, server);
         self.rank(id);
     }
 
@@ -263,19 +305,28 @@ impl Coordinator {
             CoordinatorAnswer::Enlisted(Box::new(Enlisted {
                 server: id,
                 list: self.published.list(),
-                settings: self.meta.settings.clone(),
+                settings: self.state.meta.settings.clone(),
             }))
         } else {
             refused(Refusal::NotUp(id))
         };
-        self.out.push(super::Output::Answer { reply, answer });
+        self.state
+            .records
+            .out
+            .push(super::Output::Answer { reply, answer });
         self.set_welcome(id, self.published.version());
     }
 
     /// Declares a server crashed, and begins the consequences. Does nothing if it is crashed
     /// already.
     pub(super) fn crash(&mut self, dead: ServerId) {
-        let Some(server) = self.servers.get_mut(&dead).filter(|server| server.is_up()) else {
+        let Some(server) = self
+            .state
+            .servers
+            .all
+            .get_mut(&dead)
+            .filter(|server| server.is_up())
+        else {
             return;
         };
         server.record.entry.status = ServerStatus::Crashed;
@@ -283,13 +334,13 @@ impl Coordinator {
         let record = server.record.clone();
         self.put(Key::Server(dead), &record);
         self.change_list(ServerChange::Crashed(dead));
-        self.up.retain(|id| *id != dead);
+        self.state.servers.up.retain(|id| *id != dead);
         self.forget_disk(dead);
-        self.disks.remove(&record.entry.disk);
+        self.state.servers.disks.remove(&record.entry.disk);
         self.rank(dead);
         self.touch_map();
         self.change_map_of(dead);
-        self.shares.forget(dead);
+        self.state.tables.shares.forget(dead);
         self.abort_migrations_of(dead);
         self.balance_gives_way();
         self.forget_in_recoveries(dead);
@@ -306,12 +357,17 @@ impl Coordinator {
     /// # Panics
     /// If it still owns tablets (coordinator::K6).
     pub(super) fn remove(&mut self, dead: ServerId) {
-        let owns = self.owned.get(&dead).is_some_and(|owned| !owned.is_empty());
+        let owns = self
+            .state
+            .tables
+            .owned
+            .get(&dead)
+            .is_some_and(|owned| !owned.is_empty());
         assert!(!owns, "K6: tablets wait for the log of server {dead}");
-        self.owned.remove(&dead);
-        if let Some(server) = self.servers.remove(&dead) {
+        self.state.tables.owned.remove(&dead);
+        if let Some(server) = self.state.servers.all.remove(&dead) {
             assert!(!server.is_up(), "K6: server {dead} is UP");
-            self.nonces.remove(&server.record.nonce);
+            self.state.servers.nonces.remove(&server.record.nonce);
             self.delete(Key::Server(dead));
             if server.loads.is_stored() {
                 self.delete(Key::Loads(dead));
@@ -328,7 +384,7 @@ impl Coordinator {
         server: ServerId,
         min_open: SegmentId,
     ) -> CoordinatorAnswer {
-        let Some(member) = self.servers.get_mut(&server) else {
+        let Some(member) = self.state.servers.all.get_mut(&server) else {
             return refused(Refusal::NotUp(server));
         };
         if member.record.min_open < min_open {
@@ -341,7 +397,7 @@ impl Coordinator {
 
     /// Changes a member's entry in the list.
     pub(super) fn change_member(&mut self, id: ServerId, change: impl FnOnce(&mut ServerEntry)) {
-        if let Some(server) = self.servers.get_mut(&id) {
+        if let Some(server) = self.state.servers.all.get_mut(&id) {
             change(&mut server.record.entry);
             let record = server.record.clone();
             self.put(Key::Server(id), &record);
@@ -353,13 +409,15 @@ impl Coordinator {
     /// Continues the drains.
     pub(super) fn drain_all(&mut self) {
         let draining: Vec<ServerId> = self
+            .state
+            .servers
             .up
             .iter()
             .copied()
-            .filter(|id| self.servers[id].record.entry.draining)
+            .filter(|id| self.state.servers.all[id].record.entry.draining)
             .collect();
         for id in draining {
-            self.arm(self.now_us, Timer::Drain(id));
+            self.arm(self.state.now_us, Timer::Drain(id));
         }
     }
 }

@@ -88,7 +88,7 @@ impl Coordinator {
 
     /// Asks a server whether it lives, unless that is being done.
     pub(super) fn begin_check(&mut self, id: ServerId) {
-        match self.servers.get_mut(&id) {
+        match self.state.servers.all.get_mut(&id) {
             Some(server) if server.is_up() && server.check.is_none() => {
                 server.check = Some(Check::default());
                 self.check_again(id);
@@ -100,15 +100,27 @@ impl Coordinator {
     /// Asks a server whether it lives, since another one wants to take its place.
     pub(super) fn begin_claimed_check(&mut self, id: ServerId) {
         self.begin_check(id);
-        if let Some(check) = self.servers.get_mut(&id).and_then(|s| s.check.as_mut()) {
+        if let Some(check) = self
+            .state
+            .servers
+            .all
+            .get_mut(&id)
+            .and_then(|s| s.check.as_mut())
+        {
             check.is_claimed = true;
         }
     }
 
     pub(super) fn check_again(&mut self, id: ServerId) {
-        let nonce = self.random.next_u64();
+        let nonce = self.state.random.next_u64();
         let patience_us = self.ping_patience_us();
-        if let Some(check) = self.servers.get_mut(&id).and_then(|s| s.check.as_mut()) {
+        if let Some(check) = self
+            .state
+            .servers
+            .all
+            .get_mut(&id)
+            .and_then(|s| s.check.as_mut())
+        {
             check.nonce = nonce;
             let question = FromCoordinator::Ping { nonce };
             self.ask(id, question, CallKind::Check { nonce }, patience_us);
@@ -117,19 +129,26 @@ impl Coordinator {
 
     /// The time that a silence takes, as configured.
     fn silence_us(&self) -> u64 {
-        u64::from(self.meta.settings.verdict_timeout_ms) * 1000 / u64::from(CHANCES)
+        u64::from(self.state.meta.settings.verdict_timeout_ms) * 1000 / u64::from(CHANCES)
     }
 
     /// The time that a silence takes, lengthened by how slowly the servers have answered.
     fn ping_patience_us(&self) -> u64 {
-        self.roll.patience.of(self.now_us, self.silence_us())
+        self.roll.patience.of(self.state.now_us, self.silence_us())
     }
 
     /// patience::H3
     pub(super) fn answered_late(&mut self, id: CallId) {
         if let Some((from, asked_us)) = self.roll.patience.late(id) {
-            self.roll.patience.took(self.now_us, self.now_us - asked_us);
-            let check = self.servers.get(&from).and_then(|s| s.check.as_ref());
+            self.roll
+                .patience
+                .took(self.state.now_us, self.state.now_us - asked_us);
+            let check = self
+                .state
+                .servers
+                .all
+                .get(&from)
+                .and_then(|s| s.check.as_ref());
             // The question may be older than the claim that it is over.
             if check.is_some_and(|check| !check.is_claimed) {
                 self.lives(from);
@@ -139,23 +158,23 @@ impl Coordinator {
 
     /// A sign of life: a check of it ends.
     fn lives(&mut self, id: ServerId) {
-        if let Some(server) = self.servers.get_mut(&id)
+        if let Some(server) = self.state.servers.all.get_mut(&id)
             && server.check.take().is_some()
         {
-            server.push.check_passed_us = Some(self.now_us);
+            server.push.check_passed_us = Some(self.state.now_us);
         }
         self.roll.ripe.remove(&id);
     }
 
     /// The end of a check's request.
     pub(super) fn checked(&mut self, call: &Call, nonce: u64, ended: &Sounded) {
-        let now_us = self.now_us;
+        let now_us = self.state.now_us;
         let rest_us = self.silence_us();
         let was_late = now_us.saturating_sub(call.deadline_us) > LATE_US;
         let is_short = now_us - call.asked_us < self.ping_patience_us(); // patience::H4
         let is_excused = (is_short || was_late) && !has_bug(Bug::LateVerdict); // U2
         let blames = has_bug(Bug::OwnFaultIsDeath);
-        let Some(server) = self.servers.get_mut(&call.to) else {
+        let Some(server) = self.state.servers.all.get_mut(&call.to) else {
             return;
         };
         let Some(check) = server.check.as_mut().filter(|check| check.nonce == nonce) else {
@@ -213,13 +232,13 @@ impl Coordinator {
     /// Asks a random member whether it lives: so a cluster of one or two servers is watched as
     /// well.
     pub(super) fn probe(&mut self) {
-        let interval_us = u64::from(self.meta.settings.ping_interval_ms).max(1) * 1000;
-        let next_us = self.now_us + interval_us;
-        self.roll.patience.looks(self.now_us, next_us);
+        let interval_us = u64::from(self.state.meta.settings.ping_interval_ms).max(1) * 1000;
+        let next_us = self.state.now_us + interval_us;
+        self.roll.patience.looks(self.state.now_us, next_us);
         self.arm(next_us, Timer::Probe);
-        let picked = self.random.pick(&self.up).copied();
-        if let Some(id) = picked.filter(|id| self.servers[id].push.is_welcome) {
-            let nonce = self.random.next_u64();
+        let picked = self.state.random.pick(&self.state.servers.up).copied();
+        if let Some(id) = picked.filter(|id| self.state.servers.all[id].push.is_welcome) {
+            let nonce = self.state.random.next_u64();
             let question = FromCoordinator::Ping { nonce };
             let patience_us = self.ping_patience_us();
             self.ask(id, question, CallKind::Probe { nonce }, patience_us);
@@ -237,7 +256,7 @@ impl Coordinator {
 
     fn is_roll_fresh(&self) -> bool {
         let patience_us = self.ping_patience_us() * u64::from(CHANCES);
-        self.roll.number > 0 && self.now_us <= self.roll.began_us + patience_us
+        self.roll.number > 0 && self.state.now_us <= self.roll.began_us + patience_us
     }
 
     /// Servers that do not answer, if they are so many that this leader may not judge.
@@ -265,11 +284,11 @@ impl Coordinator {
 
     /// Asks the servers for a sign of life (U3).
     pub(super) fn call_roll(&mut self) {
-        let mut asked = self.up.clone();
-        asked.retain(|id| self.servers[id].push.is_welcome);
+        let mut asked = self.state.servers.up.clone();
+        asked.retain(|id| self.state.servers.all[id].push.is_welcome);
         if asked.len() > ROLL_MAX {
             for n in 0..ROLL_MAX {
-                let other = n + self.random.index(asked.len() - n);
+                let other = n + self.state.random.index(asked.len() - n);
                 asked.swap(n, other);
             }
             asked.truncate(ROLL_MAX);
@@ -280,7 +299,7 @@ impl Coordinator {
         }
         let number = self.roll.number + 1;
         self.roll.number = number;
-        self.roll.began_us = self.now_us;
+        self.roll.began_us = self.state.now_us;
         self.roll.open = asked.len();
         self.roll.silent.clear();
         self.roll.count = Count {
@@ -297,7 +316,7 @@ impl Coordinator {
     /// Whether a server is being drained and owns nothing any more (verdict::V2).
     fn is_emptied(&self, id: ServerId) -> bool {
         let draining = |server: &super::Server| server.record.entry.draining;
-        self.servers.get(&id).is_some_and(draining) && self.tablets_owned(id) == 0
+        self.state.servers.all.get(&id).is_some_and(draining) && self.tablets_owned(id) == 0
     }
 
     /// The end of a roll call's request.
@@ -347,7 +366,7 @@ impl Coordinator {
     fn forget_evidence(&mut self) {
         self.roll.ripe.clear();
         self.roll.reopens = true;
-        for server in self.servers.values_mut() {
+        for server in self.state.servers.all.values_mut() {
             if let Some(check) = &mut server.check {
                 check.evidence = Evidence::default();
             }
@@ -360,7 +379,13 @@ impl Coordinator {
     fn reopen_silent(&mut self) {
         for id in std::mem::take(&mut self.roll.silent) {
             self.begin_check(id);
-            let Some(server) = self.servers.get_mut(&id).filter(|server| server.is_up()) else {
+            let Some(server) = self
+                .state
+                .servers
+                .all
+                .get_mut(&id)
+                .filter(|server| server.is_up())
+            else {
                 continue;
             };
             if let Some(check) = &mut server.check
@@ -371,7 +396,7 @@ impl Coordinator {
                 self.roll.ripe.remove(&id);
             }
             let address = server.record.entry.addresses.native.clone();
-            self.out.push(Output::Reopen { address });
+            self.state.records.out.push(Output::Reopen { address });
         }
     }
 
@@ -383,15 +408,15 @@ impl Coordinator {
             self.roll.unfit_since_us = None;
             return;
         }
-        let since_us = *self.roll.unfit_since_us.get_or_insert(self.now_us);
+        let since_us = *self.roll.unfit_since_us.get_or_insert(self.state.now_us);
         let is_denied = standing == Standing::Denied;
-        self.out.push(Output::Unfit {
+        self.state.records.out.push(Output::Unfit {
             asked: count.asked,
             answered: count.answered,
             is_denied,
-            resigns: is_denied || self.now_us - since_us >= RESIGN_US,
+            resigns: is_denied || self.state.now_us - since_us >= RESIGN_US,
         });
-        self.arm(self.now_us + ROLL_AGAIN_US, Timer::Roll);
+        self.arm(self.state.now_us + ROLL_AGAIN_US, Timer::Roll);
     }
 }
 

@@ -1,6 +1,8 @@
 //! Tables and their tablets: created, split, dropped, and told.
 
+use super::map::Changes;
 use super::records::{Key, Origin, TabletRecord};
+use super::shares::Shares;
 use super::{Coordinator, invalid, refused};
 use crate::recovery::plan::slices;
 use duramen_base::ids::{KeyRange, Level, RouteHash, SegmentId, ServerId, TableId, TabletsVersion};
@@ -10,12 +12,25 @@ use duramen_format::control::{TABLE_NAME_BYTES_MAX, is_table_name};
 use duramen_wire::native::message::{
     AdminAnswer, CoordinatorAnswer, Refusal, TableEntry, TabletEntry, TabletState, Tablets,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Most tablets of a new table: one per slot.
 const TABLETS_MAX: u32 = 1 << 14;
 /// Delay before a repeated request about a tablet that is being recovered or moved.
 const BUSY_MS: u32 = 200;
+
+/// The tables, and the owners of their tablets.
+pub(super) struct Tables {
+    pub entries: BTreeMap<TableId, TableEntry>,
+    /// Names of dropped tables, the list without each, and the servers that were UP then: as long
+    /// as one of them has not confirmed it, the name may still mean the old table there. No name:
+    /// any that the previous leader may have dropped.
+    pub dropped: BTreeMap<Option<String>, (TabletsVersion, Vec<ServerId>)>,
+    pub tablets: BTreeMap<(TableId, RouteHash), TabletRecord>,
+    pub owned: BTreeMap<ServerId, BTreeSet<(TableId, RouteHash)>>,
+    pub shares: Shares,
+    pub changes: Changes,
+}
 
 impl Coordinator {
     pub(super) fn create_table(
@@ -32,7 +47,12 @@ impl Coordinator {
         if servers == 0 || servers > TABLETS_MAX {
             return invalid(format!("a table has 1 to {TABLETS_MAX} tablets"));
         }
-        let named = self.tables.values().find(|table| table.name == name);
+        let named = self
+            .state
+            .tables
+            .entries
+            .values()
+            .find(|table| table.name == name);
         // The first table always exists, but has no tablets until a command gives the number of its
         // servers.
         let existing = named.map(|table| table.table);
@@ -44,7 +64,9 @@ impl Coordinator {
         self.forget_dropped();
         let may_be_known = [None, Some(name.clone())];
         let at_once = has_bug(Bug::NameAtOnce);
-        let mut known = may_be_known.iter().filter_map(|of| self.dropped.get(of));
+        let mut known = may_be_known
+            .iter()
+            .filter_map(|of| self.state.tables.dropped.get(of));
         if let Some((_, servers)) = known.next().filter(|_| existing.is_none() && !at_once) {
             let servers: Vec<String> = servers.iter().map(ServerId::to_string).collect();
             return refused(Refusal::NotReady {
@@ -73,12 +95,12 @@ impl Coordinator {
             ));
         };
         if existing.is_none() {
-            self.meta.next_table.0 = table.0.wrapping_add(1);
+            self.state.meta.next_table.0 = table.0.wrapping_add(1);
             self.put_meta();
         }
         let entry = TableEntry { table, name, level };
         self.put(Key::Table(table), &entry);
-        self.tables.insert(table, entry.clone());
+        self.state.tables.entries.insert(table, entry.clone());
         let ranges = slices(KeyRange::ALL, u64::from(servers));
         for (range, owner) in ranges.into_iter().zip(&masters) {
             let tablet = TabletRecord {
@@ -96,16 +118,27 @@ impl Coordinator {
     /// The id of the next table: never given before, and not at a place of the servers' stores that
     /// another table has.
     fn free_table(&self) -> Option<TableId> {
-        let taken: BTreeSet<usize> = self.tables.keys().map(|id| id.place()).collect();
+        let taken: BTreeSet<usize> = self
+            .state
+            .tables
+            .entries
+            .keys()
+            .map(|id| id.place())
+            .collect();
         let first = match has_bug(Bug::IdsReused) {
             true => TableId(1),
-            false => self.meta.next_table,
+            false => self.state.meta.next_table,
         };
         first.first_free(|place| taken.contains(&place))
     }
 
     pub(super) fn drop_table(&mut self, name: &str) -> CoordinatorAnswer {
-        let named = self.tables.values().find(|table| table.name == name);
+        let named = self
+            .state
+            .tables
+            .entries
+            .values()
+            .find(|table| table.name == name);
         let Some(table) = named.map(|table| table.table) else {
             return invalid(format!("there is no table `{name}`"));
         };
@@ -120,24 +153,27 @@ impl Coordinator {
         for first in firsts {
             self.unset_tablet(table, first);
         }
-        self.tables.remove(&table);
+        self.state.tables.entries.remove(&table);
         self.delete(Key::Table(table));
         self.affect_all();
         self.forget_dropped();
-        let heard_by = (self.tablets_version(), self.up.clone());
-        self.dropped.insert(Some(name.to_owned()), heard_by);
+        let heard_by = (self.tablets_version(), self.state.servers.up.clone());
+        self.state
+            .tables
+            .dropped
+            .insert(Some(name.to_owned()), heard_by);
         self.settle_all();
         CoordinatorAnswer::Admin(AdminAnswer::Done)
     }
 
     /// Drops names that all servers have confirmed to be free.
     fn forget_dropped(&mut self) {
-        let mut dropped = std::mem::take(&mut self.dropped);
+        let mut dropped = std::mem::take(&mut self.state.tables.dropped);
         dropped.retain(|_, (version, servers)| {
             servers.retain(|server| self.lacks(*server, *version));
             !servers.is_empty()
         });
-        self.dropped = dropped;
+        self.state.tables.dropped = dropped;
     }
 
     pub(super) fn split(&mut self, table: TableId, at: RouteHash) -> CoordinatorAnswer {
@@ -161,7 +197,7 @@ impl Coordinator {
 
     /// Splits a tablet; both parts keep its state.
     pub(super) fn cut_record(&mut self, table: TableId, first: RouteHash, at: RouteHash) {
-        let Some(tablet) = self.tablets.get(&(table, first)).copied() else {
+        let Some(tablet) = self.state.tables.tablets.get(&(table, first)).copied() else {
             return;
         };
         if let Some((low, _)) = KeyRange::new(first, tablet.last).split(at) {
@@ -171,9 +207,18 @@ impl Coordinator {
             };
             self.set_tablet(table, first, lower);
             self.set_tablet(table, at, tablet);
-            match self.shares.is_fresh((table, first), tablet.owner) {
-                Some(version) => self.shares.give((table, at), tablet.owner, version),
-                None => self.shares.settle((table, at), tablet.owner),
+            match self
+                .state
+                .tables
+                .shares
+                .is_fresh((table, first), tablet.owner)
+            {
+                Some(version) => self
+                    .state
+                    .tables
+                    .shares
+                    .give((table, at), tablet.owner, version),
+                None => self.state.tables.shares.settle((table, at), tablet.owner),
             }
         }
     }
@@ -185,12 +230,14 @@ impl Coordinator {
         at: RouteHash,
     ) -> Result<(RouteHash, TabletRecord), Refusal> {
         let found = self
+            .state
+            .tables
             .tablets
             .range((table, RouteHash::MIN)..=(table, at))
             .next_back();
         match found {
             Some(((_, first), tablet)) if tablet.last >= at => Ok((*first, *tablet)),
-            _ if self.tables.contains_key(&table) => Err(Refusal::Invalid(format!(
+            _ if self.state.tables.entries.contains_key(&table) => Err(Refusal::Invalid(format!(
                 "table {table} has no tablets yet: create it over some servers"
             ))),
             _ => Err(Refusal::Invalid(format!("there is no table {table}"))),
@@ -226,11 +273,15 @@ impl Coordinator {
         range: KeyRange,
     ) -> impl Iterator<Item = (RouteHash, &TabletRecord)> {
         let before = self
+            .state
+            .tables
             .tablets
             .range((table, RouteHash::MIN)..=(table, range.first))
             .next_back()
             .map_or(range.first, |((_, first), _)| *first);
-        self.tablets
+        self.state
+            .tables
+            .tablets
             .range((table, before)..=(table, range.last))
             .map(|((_, first), tablet)| (*first, tablet))
             .filter(move |(first, tablet)| KeyRange::new(*first, tablet.last).overlaps(&range))
@@ -238,30 +289,33 @@ impl Coordinator {
 
     pub(super) fn set_tablet(&mut self, table: TableId, first: RouteHash, tablet: TabletRecord) {
         let (at, owner) = ((table, first), tablet.owner);
-        let known = self.tablets.get(&at).map(|known| known.owner);
-        let fresh = self.shares.is_fresh(at, owner);
+        let known = self.state.tables.tablets.get(&at).map(|known| known.owner);
+        let fresh = self.state.tables.shares.is_fresh(at, owner);
         self.unset_tablet(table, first);
-        self.shares.add(table, owner);
+        self.state.tables.shares.add(table, owner);
         self.put(Key::Tablet(table, first), &tablet);
-        let owned = self.owned.entry(tablet.owner).or_default();
+        let owned = self.state.tables.owned.entry(tablet.owner).or_default();
         owned.insert((table, first));
-        self.tablets.insert((table, first), tablet);
+        self.state.tables.tablets.insert((table, first), tablet);
         self.rank(tablet.owner);
         self.change_map(table, KeyRange::new(first, tablet.last));
         if known != Some(owner) {
-            self.shares.give(at, owner, self.tablets_version());
+            self.state
+                .tables
+                .shares
+                .give(at, owner, self.tablets_version());
         } else if let Some(version) = fresh {
-            self.shares.give(at, owner, version);
+            self.state.tables.shares.give(at, owner, version);
         }
     }
 
     fn unset_tablet(&mut self, table: TableId, first: RouteHash) {
-        if let Some(old) = self.tablets.remove(&(table, first)) {
-            if let Some(owned) = self.owned.get_mut(&old.owner) {
+        if let Some(old) = self.state.tables.tablets.remove(&(table, first)) {
+            if let Some(owned) = self.state.tables.owned.get_mut(&old.owner) {
                 owned.remove(&(table, first));
             }
             self.rank(old.owner);
-            self.shares.remove((table, first), old.owner);
+            self.state.tables.shares.remove((table, first), old.owner);
             self.delete(Key::Tablet(table, first));
             self.change_map(table, KeyRange::new(first, old.last));
         }
@@ -269,7 +323,7 @@ impl Coordinator {
 
     /// UP masters that may get tablets, those that own the fewest first.
     pub(super) fn masters(&self) -> impl Iterator<Item = ServerId> {
-        self.masters.iter().map(|(_, id)| *id)
+        self.state.servers.masters.iter().map(|(_, id)| *id)
     }
 
     /// UP masters that may get dead servers' tablets: none whose reports would not arrive here
@@ -277,7 +331,7 @@ impl Coordinator {
     pub(super) fn recovery_masters(&self) -> impl Iterator<Item = ServerId> {
         let is_heard = move |id: &ServerId| self.unheard_us(*id).is_none();
         let has_others = self.masters().any(|id| is_heard(&id));
-        let drained = self.servers.iter().filter(|(_, server)| {
+        let drained = self.state.servers.all.iter().filter(|(_, server)| {
             let entry = &server.record.entry;
             server.is_up() && entry.roles.master && entry.draining
         });
@@ -289,7 +343,7 @@ impl Coordinator {
     /// Updates the order of [`masters`](Self::masters) after a possible change of this server.
     pub(super) fn rank(&mut self, id: ServerId) {
         let owned = self.tablets_owned(id);
-        let Some(server) = self.servers.get_mut(&id) else {
+        let Some(server) = self.state.servers.all.get_mut(&id) else {
             return;
         };
         let entry = &server.record.entry;
@@ -300,23 +354,27 @@ impl Coordinator {
             return;
         }
         if let Some(before) = before {
-            self.masters.remove(&(before, id));
+            self.state.servers.masters.remove(&(before, id));
         }
         if let Some(rank) = rank {
-            self.masters.insert((rank, id));
+            self.state.servers.masters.insert((rank, id));
         }
     }
 
     pub(super) fn tablets_owned(&self, id: ServerId) -> usize {
-        self.owned.get(&id).map_or(0, |owned| owned.len())
+        self.state
+            .tables
+            .owned
+            .get(&id)
+            .map_or(0, |owned| owned.len())
     }
 
     /// The complete list of a server.
     pub fn tablets_of(&self, id: ServerId) -> Tablets {
-        let owned = self.owned.get(&id).into_iter().flatten();
+        let owned = self.state.tables.owned.get(&id).into_iter().flatten();
         let mut tablets: Vec<TabletEntry> = owned
             .filter_map(|(table, first)| {
-                let tablet = self.tablets.get(&(*table, *first))?;
+                let tablet = self.state.tables.tablets.get(&(*table, *first))?;
                 let creation = tablet.creation;
                 let state = match self.migration_of(*table, *first) {
                     Some((migration, record)) => TabletState::Outgoing {
@@ -348,13 +406,13 @@ impl Coordinator {
         }
         Tablets {
             version: self.tablets_version(),
-            tables: self.tables.values().cloned().collect(),
+            tables: self.state.tables.entries.values().cloned().collect(),
             tablets,
         }
     }
 
     /// From the map's version, so that it is stored together with the tablets.
     pub(super) fn tablets_version(&self) -> TabletsVersion {
-        TabletsVersion(self.meta.map_version.0)
+        TabletsVersion(self.state.meta.map_version.0)
     }
 }

@@ -44,8 +44,8 @@ impl Heard {
 impl Coordinator {
     /// A request has arrived, perhaps one of a member.
     pub(super) fn hear(&mut self, sender: ServerId, question: &ToCoordinator) {
-        let now_us = self.now_us;
-        let Some(server) = self.servers.get_mut(&sender) else {
+        let now_us = self.state.now_us;
+        let Some(server) = self.state.servers.all.get_mut(&sender) else {
             return;
         };
         server.heard.asked_us = now_us;
@@ -53,30 +53,35 @@ impl Coordinator {
             return;
         };
         server.heard.map_us = Some(now_us);
-        self.map_asked_us = Some(now_us);
+        self.state.servers.map_asked_us = Some(now_us);
     }
 
     /// For how long a member has been unheard (W1); none: it is not.
     pub(super) fn unheard_us(&self, id: ServerId) -> Option<u64> {
-        let server = self.servers.get(&id).filter(|server| server.is_up())?;
-        let silent_us = self.now_us - server.heard.asked_us;
-        if silent_us < UNHEARD_US || !self.is_recent(self.map_asked_us) {
+        let server = self
+            .state
+            .servers
+            .all
+            .get(&id)
+            .filter(|server| server.is_up())?;
+        let silent_us = self.state.now_us - server.heard.asked_us;
+        if silent_us < UNHEARD_US || !self.is_recent(self.state.servers.map_asked_us) {
             return None;
         }
-        let up = self.up.iter();
-        let asking = up.filter(|id| self.is_recent(self.servers[*id].heard.map_us));
-        (2 * asking.count() >= self.up.len()).then_some(silent_us)
+        let up = self.state.servers.up.iter();
+        let asking = up.filter(|id| self.is_recent(self.state.servers.all[*id].heard.map_us));
+        (2 * asking.count() >= self.state.servers.up.len()).then_some(silent_us)
     }
 
     fn is_recent(&self, at_us: Option<u64>) -> bool {
-        at_us.is_some_and(|at_us| self.now_us < at_us + UNHEARD_US)
+        at_us.is_some_and(|at_us| self.state.now_us < at_us + UNHEARD_US)
     }
 
     /// The members that are unheard, each with the seconds for which it is; without those that may
     /// not answer either.
     pub(super) fn unheard(&self) -> Vec<(ServerId, u64)> {
-        let is_checked = |id: ServerId| self.servers[&id].check.is_some();
-        let up = self.servers.keys().copied();
+        let is_checked = |id: ServerId| self.state.servers.all[&id].check.is_some();
+        let up = self.state.servers.all.keys().copied();
         let unheard = up.filter_map(|id| Some((id, self.unheard_us(id)? / 1_000_000)));
         unheard.filter(|(id, _)| !is_checked(*id)).collect()
     }
@@ -84,7 +89,7 @@ impl Coordinator {
     /// recovery::Y7: takes the partitions of this recovery back from masters that are unheard. From
     /// now on their reports of these do not count.
     pub(super) fn take_back(&mut self, dead: ServerId) {
-        let now_us = self.now_us;
+        let now_us = self.state.now_us;
         let Some(recovery) = self.recoveries.get(&dead) else {
             return;
         };

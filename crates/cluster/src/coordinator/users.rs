@@ -31,9 +31,11 @@ impl Coordinator {
     /// The state of each server that is UP, as far as the rules of the cluster know it.
     pub fn members_health(&self) -> MembersHealth {
         let up = self
+            .state
+            .servers
             .up
             .iter()
-            .filter_map(|id| Some((*id, self.servers.get(id)?)));
+            .filter_map(|id| Some((*id, self.state.servers.all.get(id)?)));
         let members = up.map(|(server, known)| MemberHealth {
             server,
             users_revision: known.push.users.confirmed,
@@ -56,7 +58,7 @@ impl Coordinator {
         let newest = self.users.newest();
         if users.revision == newest.revision + 1 && users.rules != newest.rules {
             self.put(Key::Users, &users);
-            self.meta.format = self.meta.format.max(records::WITH_USERS);
+            self.state.meta.format = self.state.meta.format.max(records::WITH_USERS);
             self.put_meta();
             self.users.change(users);
         }
@@ -76,7 +78,7 @@ impl Coordinator {
 
     pub(super) fn kick_users(&mut self, id: ServerId) {
         let users = self.users.published().clone();
-        let server = self.servers.get_mut(&id);
+        let server = self.state.servers.all.get_mut(&id);
         if server.is_some_and(|server| server.push.users.begin(users.revision)) {
             let kind = CallKind::Users(users.revision);
             self.ask(id, FromCoordinator::Users(users), kind, PATIENCE_US);
@@ -89,7 +91,7 @@ impl Coordinator {
         revision: u64,
         answer: Option<(ServerAnswer, Vec<u8>)>,
     ) {
-        let Some(server) = self.servers.get_mut(&id) else {
+        let Some(server) = self.state.servers.all.get_mut(&id) else {
             return;
         };
         let is_confirmed = matches!(answer, Some((ServerAnswer::Confirmed { .. }, _)));
@@ -102,10 +104,10 @@ impl Coordinator {
             Some((ServerAnswer::Refused(Refusal::Invalid(mut fault)), _)) => {
                 fault.truncate(fault.floor_char_boundary(FAULT_BYTES_MAX));
                 server.push.users_fault = Some(fault);
-                self.arm(self.now_us + REFUSED_US, Timer::Push(id));
+                self.arm(self.state.now_us + REFUSED_US, Timer::Push(id));
             }
             // An older member never confirms them.
-            _ => self.arm(self.now_us + PATIENCE_US, Timer::Push(id)),
+            _ => self.arm(self.state.now_us + PATIENCE_US, Timer::Push(id)),
         }
     }
 }

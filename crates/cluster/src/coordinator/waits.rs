@@ -87,7 +87,7 @@ impl Coordinator {
                 format!(
                     "{unanswered} of {} servers do not answer this coordinator, so it calls none of \
                      them crashed: start them, or `duramen crash` each that stays away",
-                    self.up.len()
+                    self.state.servers.up.len()
                 ),
             )
         })
@@ -103,10 +103,10 @@ impl Coordinator {
     }
 
     fn waits_for_servers(&self) -> Option<Wait> {
-        let is_backup = |id: &&ServerId| self.servers[*id].record.entry.roles.backup;
-        let up = self.up.iter().filter(is_backup).count();
-        let replicas = self.meta.settings.replicas as usize;
-        let has_data = !self.tablets.is_empty();
+        let is_backup = |id: &&ServerId| self.state.servers.all[*id].record.entry.roles.backup;
+        let up = self.state.servers.up.iter().filter(is_backup).count();
+        let replicas = self.state.meta.settings.replicas as usize;
+        let has_data = !self.state.tables.tablets.is_empty();
         (has_data && up <= replicas).then(|| {
             now(
                 None,
@@ -150,7 +150,7 @@ impl Coordinator {
     }
 
     fn waits_of_drains(&self) -> Vec<Wait> {
-        let drained = self.servers.keys();
+        let drained = self.state.servers.all.keys();
         let waiting = drained.filter_map(|id| {
             let why = self.drain_waits_for(*id)?;
             Some(now(Some(*id), format!("is not drained further: {why}")))
@@ -160,7 +160,7 @@ impl Coordinator {
 
     fn waits_of_callers(&self) -> Vec<Wait> {
         let recent = self.turned_away.0.iter();
-        let recent = recent.filter(|(at_us, ..)| self.now_us < at_us + TURNED_AWAY_US);
+        let recent = recent.filter(|(at_us, ..)| self.state.now_us < at_us + TURNED_AWAY_US);
         let waits = recent.map(|(_, address, why)| {
             now(None, format!("a server at {address} cannot join: {why}"))
         });
@@ -170,7 +170,7 @@ impl Coordinator {
     /// The members that have reported room.
     fn reported(&self) -> impl Iterator<Item = (ServerId, ServerRoom)> {
         let up = self.masters();
-        up.filter_map(move |id| Some((id, self.servers.get(&id)?.room.report()?)))
+        up.filter_map(move |id| Some((id, self.state.servers.all.get(&id)?.room.report()?)))
     }
 
     fn waits_for_memory(&self) -> Vec<Wait> {
@@ -209,14 +209,14 @@ impl Coordinator {
     /// Copies are refused long before a disk is full: frames are kept for recoveries
     /// (replication::O11).
     fn lacks_of_copies(&self) -> Vec<Wait> {
-        let short = |id: ServerId| Some((id, self.servers[&id].means?.segments_short));
+        let short = |id: ServerId| Some((id, self.state.servers.all[&id].means?.segments_short));
         let short = self.masters().filter_map(short);
         let waits = short.filter(|(_, short)| *short > 0).map(|(id, short)| {
             let text = format!(
                 "{short} segments of its log have fewer copies than {}, as the disks of the others keep \
                  their room for recoveries: more failures may lose them. Start the servers that are \
                  away, or add one",
-                self.meta.settings.replicas
+                self.state.meta.settings.replicas
             );
             ahead(id, text)
         });
@@ -226,7 +226,7 @@ impl Coordinator {
     /// The fullest server, if the others have no room for its data.
     fn no_room_for_a_crash(&self) -> Option<Wait> {
         let rooms: Vec<(ServerId, ServerRoom)> = self.reported().collect();
-        if rooms.len() < self.masters.len() || rooms.len() < 2 {
+        if rooms.len() < self.state.servers.masters.len() || rooms.len() < 2 {
             return None; // not all have reported
         }
         let (id, fullest) = rooms.iter().max_by_key(|(_, room)| room.used_bytes)?;
