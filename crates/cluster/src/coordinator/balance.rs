@@ -88,7 +88,9 @@ impl Coordinator {
         let has_moves = self.balance_steps().next().is_some();
         if !self.balance.is_armed && (has_moves || self.state.config.balance_after_us.is_some()) {
             self.balance.is_armed = true;
-            self.arm(self.state.now_us + self.look_every_us(), Timer::Balance);
+            self.state
+                .asks
+                .arm(self.state.now_us + self.look_every_us(), Timer::Balance);
         }
     }
 
@@ -149,7 +151,7 @@ impl Coordinator {
                 *widths.entry(tablet.owner).or_default() += hashes;
             }
             // Until a version is shown, it may name another state of the map (map::W1).
-            let named = if self.state.tables.changes.is_new {
+            let named = if self.state.tables.changes.is_new() {
                 MapVersion(0)
             } else {
                 version

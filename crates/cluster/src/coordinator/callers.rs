@@ -59,7 +59,8 @@ impl Coordinator {
         let address = enlist.addresses.native.clone();
         let question = FromCoordinator::Ping { nonce };
         let kind = CallKind::Reach { nonce };
-        self.ask_at(next, address, question, kind, self.reach_us());
+        self.state
+            .ask_at(next, address, question, kind, self.reach_us());
         false
     }
 
@@ -69,8 +70,7 @@ impl Coordinator {
 
     /// Notes for people why a call has no answer, before [`Input::Unanswered`](super::Input).
     pub fn explain(&mut self, call: CallId, reason: &str) {
-        if let Some(CallKind::Reach { nonce }) =
-            self.state.asks.calls.get(&call).map(|call| call.kind)
+        if let Some(CallKind::Reach { nonce }) = self.state.asks.kind(call)
             && let Some(caller) = self.callers.get_mut(&nonce)
         {
             caller.why = Some(reason.to_owned());
@@ -110,7 +110,7 @@ impl Coordinator {
             });
             for (reply, _) in asked {
                 let answer = answer.clone();
-                self.tell(Output::Answer { reply, answer });
+                self.state.records.tell(Output::Answer { reply, answer });
             }
         }
         self.callers.remove(&nonce);

@@ -1,9 +1,9 @@
 //! Requests of the coordinator to servers: they end with an answer, with the reason why there is
 //! none, or by time.
 
-use super::{CallId, Coordinator, Output, Sign, Timer};
+use super::{CallId, Coordinator, Sign, Timer};
 use duramen_base::ids::{ListVersion, RecoveryId, ServerId, TabletsVersion};
-use duramen_wire::native::message::{FromCoordinator, ServerAnswer};
+use duramen_wire::native::message::ServerAnswer;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A request of the coordinator without an answer.
@@ -12,15 +12,6 @@ pub(super) struct Call {
     pub kind: CallKind,
     pub asked_us: u64,
     pub deadline_us: u64,
-}
-
-/// The requests without an answer, and the timers.
-#[derive(Default)]
-pub(super) struct Asks {
-    pub calls: BTreeMap<CallId, Call>,
-    pub next_call: u64,
-    pub timers: BTreeSet<(u64, Timer)>,
-    pub wakes_at_us: Option<u64>,
 }
 
 /// The end of a request.
@@ -74,73 +65,91 @@ pub(super) enum CallKind {
     },
 }
 
-impl Coordinator {
-    /// Sends a request to a server that is UP; [`returned`](Self::returned) gets the answer, or its
-    /// absence after `patience_us`.
-    pub(super) fn ask(
-        &mut self,
-        to: ServerId,
-        question: FromCoordinator,
-        kind: CallKind,
-        patience_us: u64,
-    ) {
-        if let Some(server) = self.state.servers.all.get(&to) {
-            let address = server.record.entry.addresses.native.clone();
-            self.ask_at(to, address, question, kind, patience_us);
-        }
+impl CallKind {
+    /// Whether it asks for nothing but a sign of life.
+    pub(super) fn is_sign_of_life(self) -> bool {
+        use CallKind::{Check, Probe, Reach, Roll};
+        matches!(
+            self,
+            Check { .. } | Probe { .. } | Roll { .. } | Reach { .. }
+        )
+    }
+}
+
+/// The requests without an answer, and the timers.
+#[derive(Default)]
+pub(super) struct Asks {
+    calls: BTreeMap<CallId, Call>,
+    next_call: u64,
+    timers: BTreeSet<(u64, Timer)>,
+    wakes_at_us: Option<u64>,
+}
+
+impl Asks {
+    /// A request is sent. It ends at its deadline at the latest.
+    pub(super) fn begin(&mut self, call: Call) -> CallId {
+        self.next_call += 1;
+        let id = CallId(self.next_call);
+        self.arm(call.deadline_us, Timer::Call(id));
+        self.calls.insert(id, call);
+        id
     }
 
-    pub(super) fn ask_at(
-        &mut self,
-        to: ServerId,
-        address: String,
-        question: FromCoordinator,
-        kind: CallKind,
-        patience_us: u64,
-    ) {
-        self.state.asks.next_call += 1;
-        let call = CallId(self.state.asks.next_call);
-        let deadline_us = self.state.now_us + patience_us;
-        let waiting = Call {
-            to,
-            kind,
-            asked_us: self.state.now_us,
-            deadline_us,
-        };
-        self.state.asks.calls.insert(call, waiting);
-        self.state
-            .asks
+    /// A request has ended.
+    fn end(&mut self, id: CallId) -> Option<Call> {
+        let call = self.calls.remove(&id)?;
+        self.disarm(call.deadline_us, Timer::Call(id));
+        Some(call)
+    }
+
+    pub(super) fn kind(&self, id: CallId) -> Option<CallKind> {
+        self.calls.get(&id).map(|call| call.kind)
+    }
+
+    pub(super) fn arm(&mut self, at_us: u64, timer: Timer) {
+        self.timers.insert((at_us, timer));
+    }
+
+    pub(super) fn disarm(&mut self, at_us: u64, timer: Timer) {
+        self.timers.remove(&(at_us, timer));
+    }
+
+    /// Takes the next timer whose time has come, with that time.
+    pub(super) fn due(&mut self, now_us: u64) -> Option<(u64, Timer)> {
+        let is_due = self
             .timers
-            .insert((deadline_us, Timer::Call(call)));
-        let output = Output::Ask {
-            call,
-            to,
-            address,
-            question,
-        };
-        match kind {
-            // pipeline::P3: contains nothing but the request
-            CallKind::Check { .. }
-            | CallKind::Probe { .. }
-            | CallKind::Roll { .. }
-            | CallKind::Reach { .. } => self.state.records.out.push(output),
-            _ => self.tell(output),
+            .first()
+            .is_some_and(|(at_us, _)| *at_us <= now_us);
+        if is_due {
+            self.timers.pop_first()
+        } else {
+            None
         }
     }
 
+    /// The time of the first timer, if it is another one than at the last call.
+    pub(super) fn wakes_at(&mut self) -> Option<u64> {
+        let next = self.timers.first().map(|(at_us, _)| *at_us);
+        let before = std::mem::replace(&mut self.wakes_at_us, next);
+        next.filter(|_| next != before)
+    }
+
+    /// No timer comes any more.
+    pub(super) fn stop(&mut self) {
+        self.timers.clear();
+    }
+}
+
+impl Coordinator {
     /// A server's answer, or the reason why there will be none.
     pub(super) fn answered(&mut self, id: CallId, answer: Result<(ServerAnswer, Vec<u8>), Sign>) {
         let is_pong = matches!(answer, Ok((ServerAnswer::Pong { .. }, _)));
-        let Some(call) = self.state.asks.calls.remove(&id) else {
+        let Some(call) = self.state.asks.end(id) else {
             if is_pong {
                 self.answered_late(id);
             }
             return;
         };
-        self.state
-            .asks
-            .timers
-            .remove(&(call.deadline_us, Timer::Call(id)));
         if is_pong && call.is_ping() {
             let took_us = self.state.now_us - call.asked_us;
             self.roll.patience.took(self.state.now_us, took_us);
@@ -186,7 +195,7 @@ impl Coordinator {
 
     /// There was no answer in time.
     pub(super) fn overdue(&mut self, id: CallId) {
-        if let Some(call) = self.state.asks.calls.remove(&id) {
+        if let Some(call) = self.state.asks.end(id) {
             if call.is_ping() {
                 self.roll.patience.gives_up(id, call.to, call.asked_us);
             }

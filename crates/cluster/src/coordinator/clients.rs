@@ -38,8 +38,8 @@ impl Coordinator {
             None => {
                 let new = self.state.meta.next_client;
                 self.state.meta.next_client.0 += 1;
-                self.put_meta();
-                self.put(Key::Client(new), &());
+                self.state.put_meta();
+                self.state.records.put(Key::Client(new), &());
                 new
             }
         };
@@ -70,13 +70,15 @@ impl Coordinator {
         });
         let clients: Vec<_> = alive.collect();
         if clients.len() < count {
-            self.ask_store(); // coordinator::K8: masters would drop the records of the others
+            self.state.ask_store(); // coordinator::K8: masters would drop the records of the others
         }
         CoordinatorAnswer::ClientsAlive { clients }
     }
 
     pub(super) fn arm_clients(&mut self) {
-        self.arm(self.state.now_us + LOOK_US, Timer::Clients);
+        self.state
+            .asks
+            .arm(self.state.now_us + LOOK_US, Timer::Clients);
     }
 
     /// `due_us`: the time for which this look was asked.
@@ -94,9 +96,11 @@ impl Coordinator {
             };
             self.client_ends.remove(&(until_us, client));
             self.clients.remove(&client);
-            self.delete(Key::Client(client));
+            self.state.records.delete(Key::Client(client));
         }
-        self.arm(self.state.now_us + PAUSE_US, Timer::Clients);
+        self.state
+            .asks
+            .arm(self.state.now_us + PAUSE_US, Timer::Clients);
     }
 
     /// For so long no client could renew its lease.

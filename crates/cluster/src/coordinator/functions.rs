@@ -21,9 +21,9 @@ impl Coordinator {
             ));
         }
         if functions.revision == self.functions.newest().revision + 1 {
-            self.put(Key::Functions, &functions);
+            self.state.records.put(Key::Functions, &functions);
             self.state.meta.format = self.state.meta.format.max(records::WITH_FUNCTIONS);
-            self.put_meta();
+            self.state.put_meta();
             self.functions.change(functions);
         }
         self.newest_functions()
@@ -45,7 +45,8 @@ impl Coordinator {
         let server = self.state.servers.all.get_mut(&id);
         if server.is_some_and(|server| server.push.functions.begin(functions.revision)) {
             let kind = CallKind::Functions(functions.revision);
-            self.ask(id, FromCoordinator::Functions(functions), kind, PATIENCE_US);
+            self.state
+                .ask(id, FromCoordinator::Functions(functions), kind, PATIENCE_US);
         }
     }
 
@@ -63,7 +64,10 @@ impl Coordinator {
         match is_confirmed {
             true => self.kick(id),
             // An older member never confirms them.
-            false => self.arm(self.state.now_us + PATIENCE_US, Timer::Push(id)),
+            false => self
+                .state
+                .asks
+                .arm(self.state.now_us + PATIENCE_US, Timer::Push(id)),
         }
     }
 }

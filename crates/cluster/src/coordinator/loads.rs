@@ -189,7 +189,7 @@ impl Coordinator {
     /// One timer, for all servers.
     fn store_loads_at(&mut self, at_us: u64) {
         if !std::mem::replace(&mut self.stores_loads, true) {
-            self.arm(at_us, Timer::Loads);
+            self.state.asks.arm(at_us, Timer::Loads);
         }
     }
 
@@ -214,8 +214,8 @@ impl Coordinator {
             server.loads.stored.clone_from(&record);
             ranges += record.len();
             match record.is_empty() {
-                true => self.delete(Key::Loads(id)),
-                false => self.put(Key::Loads(id), &record),
+                true => self.state.records.delete(Key::Loads(id)),
+                false => self.state.records.put(Key::Loads(id), &record),
             }
         }
         let next_us = self
@@ -241,7 +241,7 @@ impl Coordinator {
                 server.loads = Loads::new(ranges);
                 server.loads.stored = server.loads.ranges.clone();
             }
-            _ => self.delete(Key::Loads(id)),
+            _ => self.state.records.delete(Key::Loads(id)),
         }
     }
 }

@@ -83,7 +83,7 @@ impl Coordinator {
         accepted.sort_unstable();
         accepted.dedup();
         let record = accepted.clone();
-        self.put(Key::Accepted(server), &record);
+        self.state.records.put(Key::Accepted(server), &record);
         self.arm_recovery(server, 0);
         CoordinatorAnswer::Admin(AdminAnswer::Done)
     }
@@ -97,7 +97,7 @@ impl Coordinator {
     /// The server is removed.
     pub(super) fn forget_accepted(&mut self, server: ServerId) {
         if self.accepted.remove(&server).is_some() {
-            self.delete(Key::Accepted(server));
+            self.state.records.delete(Key::Accepted(server));
         }
     }
 }

@@ -12,7 +12,6 @@
 use super::Coordinator;
 use super::records::TabletRecord;
 use duramen_base::ids::{KeyRange, MapVersion, RouteHash, ServerId, TableId};
-use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::{
     Addresses, CoordinatorAnswer, MapStep, Shared, TabletMap, TabletRoute,
 };
@@ -29,7 +28,7 @@ pub(super) struct Changes {
     /// Ranges that differ since these versions, in the order of the versions.
     ranges: VecDeque<(MapVersion, TableId, KeyRange)>,
     /// The map has its next version already, and was not shown in it.
-    pub is_new: bool,
+    is_new: bool,
     /// The steps that were sent in this version, by the asker's version.
     told: BTreeMap<MapVersion, Shared<MapStep>>,
 }
@@ -40,7 +39,24 @@ impl Changes {
         self.from = from;
     }
 
-    fn add(&mut self, version: MapVersion, table: TableId, range: KeyRange) {
+    /// The map changes. Whether it gets another version (W1).
+    pub(super) fn touch(&mut self) -> bool {
+        self.told.clear();
+        !std::mem::replace(&mut self.is_new, true)
+    }
+
+    /// The map was shown, or its version is stored (W1).
+    pub(super) fn show(&mut self) {
+        self.is_new = false;
+    }
+
+    /// Whether the present version was not shown: it may name another state of the map (W1).
+    pub(super) fn is_new(&self) -> bool {
+        self.is_new
+    }
+
+    /// The map differs in this range since this version.
+    pub(super) fn add(&mut self, version: MapVersion, table: TableId, range: KeyRange) {
         self.ranges.push_back((version, table, range));
         if self.ranges.len() > CHANGES_KEPT
             && let Some((version, ..)) = self.ranges.pop_front()
@@ -76,56 +92,11 @@ impl Changes {
 }
 
 impl Coordinator {
-    /// The tablet map changed: its version grows, once per batch at least.
-    pub(super) fn touch_map(&mut self) {
-        self.state.tables.changes.told.clear();
-        if !self.state.tables.changes.is_new {
-            self.state.tables.changes.is_new = true;
-            if !has_bug(Bug::VersionReused) {
-                self.state.meta.map_version.0 += 1;
-            }
-            self.put_meta();
-        }
-    }
-
-    /// It changed in this range.
-    pub(super) fn change_map(&mut self, table: TableId, range: KeyRange) {
-        self.touch_map();
-        self.state
-            .tables
-            .changes
-            .add(self.state.meta.map_version, table, range);
-    }
-
-    /// Whether the tablets of this server are served has changed.
-    pub(super) fn change_map_of(&mut self, server: ServerId) {
-        let owned: Vec<(TableId, RouteHash)> = self
-            .state
-            .tables
-            .owned
-            .get(&server)
-            .into_iter()
-            .flatten()
-            .copied()
-            .collect();
-        for (table, first) in owned {
-            if let Some(last) = self
-                .state
-                .tables
-                .tablets
-                .get(&(table, first))
-                .map(|tablet| tablet.last)
-            {
-                self.change_map(table, KeyRange::new(first, last));
-            }
-        }
-    }
-
     pub(super) fn map(&mut self, only: Option<TableId>, since: MapVersion) -> CoordinatorAnswer {
         if since == self.state.meta.map_version && since.0 > 0 {
             return CoordinatorAnswer::MapIsCurrent;
         }
-        self.state.tables.changes.is_new = false; // W1
+        self.state.tables.changes.show(); // W1
         let wanted = |table: TableId| only.is_none_or(|only| only == table);
         let tables = self
             .state
@@ -161,7 +132,7 @@ impl Coordinator {
         let Some(ranges) = ranges else {
             return self.map(None, MapVersion(0));
         };
-        self.state.tables.changes.is_new = false; // W1
+        self.state.tables.changes.show(); // W1
         let mut tablets = Vec::new();
         for (table, range) in &ranges {
             let overlapping = self.tablets_in(*table, *range);

@@ -183,13 +183,13 @@ impl Coordinator {
 
     pub(super) fn begin_migration(&mut self, record: MigrationRecord) -> MigrationId {
         let id = MigrationId(self.state.random.next_u64());
-        self.put(Key::Migration(id), &record);
+        self.state.records.put(Key::Migration(id), &record);
         self.moving.insert((record.table, record.range.first), id);
         self.migrations
             .insert(id, Migration::new(record, self.state.now_us));
-        self.change_map(record.table, record.range);
-        self.affect(record.from);
-        self.affect(record.to);
+        self.state.change_map(record.table, record.range);
+        self.state.affect(record.from);
+        self.state.affect(record.to);
         id
     }
 
@@ -234,7 +234,7 @@ impl Coordinator {
             _ => return CoordinatorAnswer::Stale,
         }
         CoordinatorAnswer::Accepted {
-            since: self.tablets_version(),
+            since: self.state.tablets_version(),
         }
     }
 
@@ -252,8 +252,10 @@ impl Coordinator {
             *again_us = until_us;
         }
         // Other tablets need not wait for this one.
-        self.arm(now_us + DRAIN_REST_US, Timer::Drain(server));
-        self.arm(until_us, Timer::Drain(server));
+        self.state
+            .asks
+            .arm(now_us + DRAIN_REST_US, Timer::Drain(server));
+        self.state.asks.arm(until_us, Timer::Drain(server));
     }
 
     /// Cuts a drained server's tablet for which targets have no room. Its keys that are overwritten
@@ -291,7 +293,7 @@ impl Coordinator {
     pub(super) fn accepted_before(&self, server: ServerId, origin: Origin) -> CoordinatorAnswer {
         if self.is_accepted(server, origin) && !has_bug(Bug::CompletionForgotten) {
             return CoordinatorAnswer::Accepted {
-                since: self.tablets_version(),
+                since: self.state.tablets_version(),
             };
         }
         CoordinatorAnswer::Stale
@@ -324,8 +326,8 @@ impl Coordinator {
         if let Some(target) = self.state.servers.all.get_mut(&record.to) {
             target.loads.gain(moved);
         }
-        self.affect(record.from);
-        self.affect(record.to);
+        self.state.affect(record.from);
+        self.state.affect(record.to);
         self.drain_further(record.from);
         self.settle_all();
     }
@@ -339,8 +341,8 @@ impl Coordinator {
         let migration = self.migrations.remove(&id)?;
         let record = migration.record;
         self.moving.remove(&(record.table, record.range.first));
-        self.delete(Key::Migration(id));
-        self.change_map(record.table, record.range);
+        self.state.records.delete(Key::Migration(id));
+        self.state.change_map(record.table, record.range);
         let mut status = self.migration_status(id, &migration);
         status.phase = phase;
         status.reason = reason.map(str::to_owned);
@@ -357,12 +359,14 @@ impl Coordinator {
         let Some(record) = removed else {
             return false;
         };
-        self.affect(record.from);
-        self.affect(record.to);
+        self.state.affect(record.from);
+        self.state.affect(record.to);
         let drains = |source: &super::Server| source.record.entry.draining;
         let is_drained = self.state.servers.all.get(&record.from).is_some_and(drains);
         if is_drained && !has_bug(Bug::DrainForgotten) {
-            self.arm(self.state.now_us + DRAIN_REST_US, Timer::Drain(record.from));
+            self.state
+                .asks
+                .arm(self.state.now_us + DRAIN_REST_US, Timer::Drain(record.from));
         }
         true
     }
@@ -574,7 +578,9 @@ impl Coordinator {
             let target = self.drain_target(server, (table, first), n);
             let (Some(to), Some(tablet)) = (target, self.state.tables.tablets.get(&(table, first)))
             else {
-                self.arm(self.state.now_us + DRAIN_REST_US, Timer::Drain(server));
+                self.state
+                    .asks
+                    .arm(self.state.now_us + DRAIN_REST_US, Timer::Drain(server));
                 return;
             };
             let record = MigrationRecord {

@@ -57,6 +57,7 @@ mod revised;
 mod rooms;
 mod servers;
 mod shares;
+mod state;
 pub mod store;
 mod suspects;
 mod tables;
@@ -80,9 +81,9 @@ use duramen_wire::native::message::{
 };
 use migrations::Migration;
 pub use open::OpenError;
-use pipeline::{Follows, Records, Sealed};
+use pipeline::{Records, Sealed};
 use push::Push;
-use records::{Key, Meta, ServerRecord};
+use records::{Meta, ServerRecord};
 use servers::Servers;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use store::Batch;
@@ -283,15 +284,13 @@ impl Coordinator {
     /// origin.
     pub fn handle(&mut self, now_us: u64, input: Input) -> Vec<Output> {
         self.state.now_us = self.state.now_us.max(now_us);
-        if let Some(reason) = &self.state.records.stopped {
+        if let Some(reason) = self.state.records.stopped() {
             if let Input::Request { reply, .. } = input {
-                let answer = refused(Refusal::Store(reason.clone()));
-                self.state
-                    .records
-                    .out
-                    .push(Output::Answer { reply, answer });
+                let answer = refused(Refusal::Store(reason.to_owned()));
+                let output = Output::Answer { reply, answer };
+                self.state.records.tell_at_once(output);
             }
-            return std::mem::take(&mut self.state.records.out);
+            return self.state.records.take_outputs();
         }
         match input {
             Input::Request {
@@ -315,16 +314,16 @@ impl Coordinator {
 
     /// Whether the store failed: drop it, and make a new one from the stored state.
     pub fn is_stopped(&self) -> bool {
-        self.state.records.stopped.is_some()
+        self.state.records.stopped().is_some()
     }
 
     fn on_request(&mut self, reply: ReplyId, sender: ServerId, question: ToCoordinator) {
         self.hear(sender, &question);
         if let Some(answer) = self.consider(reply, sender, question) {
             if denies(&answer) {
-                self.ask_store();
+                self.state.ask_store();
             }
-            self.tell(Output::Answer { reply, answer });
+            self.state.records.tell(Output::Answer { reply, answer });
         }
     }
 
@@ -351,24 +350,24 @@ impl Coordinator {
             ToCoordinator::Map { table, since } => self.map(table, since),
             ToCoordinator::MapChanges { since } => self.map_changes(since),
             ToCoordinator::Servers => {
-                self.ask_store(); // older members drop logs that are not in the list
+                self.state.ask_store(); // older members drop logs that are not in the list
                 CoordinatorAnswer::Servers(self.published.list())
             }
             ToCoordinator::AreGone { logs } => self.are_gone(sender, logs),
             ToCoordinator::Users => {
-                self.ask_store(); // a new member serves with them (K8)
+                self.state.ask_store(); // a new member serves with them (K8)
                 self.newest_users()
             }
             ToCoordinator::SetUsers(users) => {
-                self.ask_store(); // the answer may deny the change (K8)
+                self.state.ask_store(); // the answer may deny the change (K8)
                 self.set_users(users)
             }
             ToCoordinator::Functions => {
-                self.ask_store(); // a new member serves with them (K8)
+                self.state.ask_store(); // a new member serves with them (K8)
                 self.newest_functions()
             }
             ToCoordinator::SetFunctions(functions) => {
-                self.ask_store(); // the answer may deny the change (K8)
+                self.state.ask_store(); // the answer may deny the change (K8)
                 self.set_functions(functions)
             }
             ToCoordinator::Admin(admin) => self.administer(admin),
@@ -476,7 +475,7 @@ impl Coordinator {
     }
 
     fn persisted(&mut self, token: Token) {
-        let Some(Sealed { held, follows, .. }) = self.state.records.pipeline.stored(token) else {
+        let Some(Sealed { held, follows, .. }) = self.state.records.stored(token) else {
             return;
         };
         if let Some((version, changes)) = follows.step {
@@ -485,7 +484,7 @@ impl Coordinator {
         for (reply, server) in follows.enlisted {
             self.welcome(reply, server);
         }
-        self.state.records.out.extend(held);
+        self.state.records.release(held);
         for (server, tablets) in follows.tablets {
             self.set_tablets(server, tablets);
         }
@@ -499,38 +498,21 @@ impl Coordinator {
 
     /// The store failed: waiting senders are told that the outcome is unknown.
     fn stop(&mut self, reason: &str) {
-        let (abandoned, follows) = self.state.records.pipeline.abandon();
-        self.state
-            .records
-            .enlisted
-            .extend(follows.into_iter().flat_map(|follows| follows.enlisted));
-        let waiting = abandoned.iter().filter_map(|output| match output {
-            Output::Answer { reply, .. } => Some(*reply),
-            _ => None,
-        });
-        let enlisting = self.state.records.enlisted.iter().map(|(reply, _)| *reply);
-        let mut replies: Vec<ReplyId> = waiting.chain(enlisting).collect();
+        let mut replies = self.state.records.stop(reason);
         replies.extend(self.abandon_callers());
         for reply in replies {
             let answer = refused(Refusal::Store(reason.to_owned()));
-            self.state
-                .records
-                .out
-                .push(Output::Answer { reply, answer });
+            let output = Output::Answer { reply, answer };
+            self.state.records.tell_at_once(output);
         }
-        self.state.asks.timers.clear();
-        self.state.records.stopped = Some(reason.to_owned());
+        self.state.asks.stop();
     }
 
     fn tick(&mut self) {
-        if self.state.records.stopped.is_some() {
+        if self.state.records.stopped().is_some() {
             return;
         }
-        while let Some((at_us, timer)) = self.state.asks.timers.first().copied() {
-            if at_us > self.state.now_us {
-                break;
-            }
-            self.state.asks.timers.pop_first();
+        while let Some((at_us, timer)) = self.state.asks.due(self.state.now_us) {
             match timer {
                 Timer::Call(id) => self.overdue(id),
                 Timer::Check(server) => self.check_again(server),
@@ -548,77 +530,35 @@ impl Coordinator {
 
     /// Seals the changes, and returns the outputs.
     fn finish(&mut self) -> Vec<Output> {
-        if self.state.records.stopped.is_none() {
+        if self.state.records.stopped().is_none() {
             self.seal();
-            let next = self.state.asks.timers.first().map(|(at_us, _)| *at_us);
-            if next != self.state.asks.wakes_at_us {
-                self.state.asks.wakes_at_us = next;
-                if let Some(at_us) = next {
-                    self.state.records.out.push(Output::WakeAt { at_us });
-                }
+            if let Some(at_us) = self.state.asks.wakes_at() {
+                self.state.records.tell_at_once(Output::WakeAt { at_us });
             }
         }
-        std::mem::take(&mut self.state.records.out)
+        self.state.records.take_outputs()
     }
 
     fn seal(&mut self) {
-        if self.state.records.pipeline.is_idle() {
-            for (reply, server) in std::mem::take(&mut self.state.records.enlisted) {
+        if self.state.records.is_idle() {
+            for (reply, server) in self.state.records.take_enlisted() {
                 self.welcome(reply, server);
             }
             return;
         }
-        if !self.state.records.pipeline.can_seal() {
+        if !self.state.records.can_seal() {
             return;
         }
-        let affected = std::mem::take(&mut self.state.records.affected);
+        let affected = self.state.records.take_affected().into_iter();
         let tablets = affected
-            .into_iter()
             .filter(|id| self.is_up(*id))
             .map(|id| (id, self.tablets_of(id)))
             .collect();
-        let step = std::mem::take(&mut self.state.records.step);
-        let follows = Follows {
-            step: (!step.is_empty()).then_some((self.state.meta.list_version, step)),
-            tablets,
-            enlisted: std::mem::take(&mut self.state.records.enlisted),
-            users: self.users.changed(),
-            functions: self.functions.changed(),
-        };
-        self.state.tables.changes.is_new = false;
-        let (token, batch) = self.state.records.pipeline.seal(follows);
-        self.state
-            .records
-            .out
-            .push(Output::Persist { token, batch });
-    }
-
-    /// Outputs it when all changes so far are stored (K1).
-    fn tell(&mut self, output: Output) {
-        self.state
-            .records
-            .out
-            .extend(self.state.records.pipeline.tell(output));
-    }
-
-    fn arm(&mut self, at_us: u64, timer: Timer) {
-        self.state.asks.timers.insert((at_us, timer));
-    }
-
-    fn put<T: serde::Serialize>(&mut self, key: Key, record: &T) {
-        self.state
-            .records
-            .pipeline
-            .put(key.encode(), records::encode(record));
-    }
-
-    fn delete(&mut self, key: Key) {
-        self.state.records.pipeline.delete(key.encode());
-    }
-
-    fn put_meta(&mut self) {
-        let bytes = records::encode(&self.state.meta);
-        self.state.records.pipeline.put(Key::Meta.encode(), bytes);
+        let list_version = self.state.meta.list_version;
+        let (users, functions) = (self.users.changed(), self.functions.changed());
+        let records = &mut self.state.records;
+        records.seal(list_version, tablets, users, functions);
+        self.state.tables.changes.show();
     }
 
     fn is_up(&self, server: ServerId) -> bool {
@@ -627,36 +567,6 @@ impl Coordinator {
             .all
             .get(&server)
             .is_some_and(Server::is_up)
-    }
-
-    /// The next outputs wait for the store's confirmation that this one leads (K8).
-    fn ask_store(&mut self) {
-        if !has_bug(Bug::DeniesAtOnce) {
-            self.put_meta();
-        }
-    }
-
-    /// The tablets of this server changed.
-    fn affect(&mut self, server: ServerId) {
-        self.touch_map();
-        self.state.records.affected.insert(server);
-    }
-
-    fn affect_all(&mut self) {
-        self.touch_map();
-        self.state
-            .records
-            .affected
-            .extend(self.state.servers.up.iter().copied());
-    }
-
-    /// The server list changes, in this order; its version grows once per batch.
-    fn change_list(&mut self, change: ServerChange) {
-        if self.state.records.step.is_empty() {
-            self.state.meta.list_version.0 += 1;
-        }
-        self.state.records.step.push(change);
-        self.put_meta();
     }
 }
 

@@ -28,7 +28,7 @@ pub(super) type Newer = BTreeMap<u32, u32>;
 impl Coordinator {
     /// Which of the logs are gone (A1).
     pub(super) fn are_gone(&mut self, sender: ServerId, logs: Vec<ServerId>) -> CoordinatorAnswer {
-        self.ask_store(); // logs that are gone are dropped (coordinator::K8)
+        self.state.ask_store(); // logs that are gone are dropped (coordinator::K8)
         if self.is_up(sender) {
             logs.iter().for_each(|log| self.note_newer(*log));
         }

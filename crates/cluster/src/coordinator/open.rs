@@ -1,7 +1,7 @@
 //! Opens a coordinator from the stored state, with the first steps of a new leader.
 
 use super::calls::Asks;
-use super::pipeline::{Pipeline, Records};
+use super::pipeline::Records;
 use super::records::{self, Key, Meta, MigrationRecord, Origin, ServerRecord, TabletRecord};
 use super::servers::Servers;
 use super::store::{Contents, is_advice};
@@ -72,14 +72,6 @@ impl Coordinator {
             name: "default".to_owned(),
             level: None,
         };
-        let records = Records {
-            pipeline: Pipeline::new(),
-            step: Vec::new(),
-            affected: BTreeSet::new(),
-            enlisted: Vec::new(),
-            out: Vec::new(),
-            stopped: None,
-        };
         let servers = Servers {
             all: BTreeMap::new(),
             slots: BTreeMap::new(),
@@ -104,7 +96,7 @@ impl Coordinator {
             meta: first_meta(&config),
             config,
             asks: Asks::default(),
-            records,
+            records: Records::new(),
             servers,
             tables,
         };
@@ -232,8 +224,8 @@ impl Coordinator {
             self.id = self.state.config.new_id;
             self.state.meta.format = records::WITH_ID;
             let id = self.id;
-            self.put(Key::Id, &id);
-            self.put_meta();
+            self.state.records.put(Key::Id, &id);
+            self.state.put_meta();
         }
         if self.state.meta.list_version.0 == 0 {
             self.state.meta.list_version.0 = 1; // empty; the first step leads from it
@@ -252,13 +244,13 @@ impl Coordinator {
         self.published.apply(&full);
         if self.state.meta.map_version.0 == 0 {
             let table = self.state.tables.entries[&TableId::DEFAULT].clone();
-            self.put(Key::Table(TableId::DEFAULT), &table);
+            self.state.records.put(Key::Table(TableId::DEFAULT), &table);
         }
         self.state.tables.changes.begin(self.state.meta.map_version);
         // Whatever the previous leader told in this version: later versions are newer
         // (coordinator::K5).
-        self.affect_all();
-        let version = self.tablets_version();
+        self.state.affect_all();
+        let version = self.state.tablets_version();
         for owner in &self.state.servers.up {
             self.state.tables.shares.begin(*owner, version);
         }
@@ -301,7 +293,7 @@ impl Coordinator {
         let draining: Vec<ServerId> = self.state.servers.up.clone();
         draining.into_iter().for_each(|id| self.drain_further(id));
         self.call_roll();
-        self.arm(self.state.now_us, Timer::Probe);
+        self.state.asks.arm(self.state.now_us, Timer::Probe);
         self.arm_clients();
         self.arm_balance();
     }

@@ -7,6 +7,7 @@
 //!   nothing younger.
 //! - P3: outputs leave in the order in which they were made, except pings: those depend on nothing.
 
+use super::records::{self, Key};
 use super::{Output, ReplyId, Token};
 use crate::coordinator::store::Batch;
 use duramen_base::ids::{ListVersion, ServerId};
@@ -14,6 +15,7 @@ use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::{
     ClusterFunctions, ClusterUsers, ServerChange, Shared, Tablets,
 };
+use serde::Serialize;
 use std::collections::BTreeSet;
 
 /// Changes that are not stored yet, and the outputs that wait for them. `T`: further effects of a
@@ -120,14 +122,134 @@ pub(super) struct Follows {
     pub functions: Option<Shared<ClusterFunctions>>,
 }
 
-/// The changes that are not stored yet, and the outputs.
+/// The changes that are not stored yet, and the outputs. Nothing leaves but through
+/// [`tell`](Self::tell), or because it depends on no change (coordinator::K1).
 pub(super) struct Records {
-    pub pipeline: Pipeline<Follows>,
-    /// Changes of the open batch.
-    pub step: Vec<ServerChange>,
-    pub affected: BTreeSet<ServerId>,
-    pub enlisted: Vec<(ReplyId, ServerId)>,
-    pub out: Vec<Output>,
-    /// The reason why it does nothing any more.
-    pub stopped: Option<String>,
+    pipeline: Pipeline<Follows>,
+    /// Changes of the list in the open batch.
+    step: Vec<ServerChange>,
+    affected: BTreeSet<ServerId>,
+    enlisted: Vec<(ReplyId, ServerId)>,
+    out: Vec<Output>,
+    /// The reason why nothing is stored any more.
+    stopped: Option<String>,
+}
+
+impl Records {
+    pub(super) fn new() -> Records {
+        Records {
+            pipeline: Pipeline::new(),
+            step: Vec::new(),
+            affected: BTreeSet::new(),
+            enlisted: Vec::new(),
+            out: Vec::new(),
+            stopped: None,
+        }
+    }
+
+    pub(super) fn put<T: Serialize>(&mut self, key: Key, record: &T) {
+        self.pipeline.put(key.encode(), records::encode(record));
+    }
+
+    pub(super) fn delete(&mut self, key: Key) {
+        self.pipeline.delete(key.encode());
+    }
+
+    /// Outputs it when all changes so far are stored (coordinator::K1).
+    pub(super) fn tell(&mut self, output: Output) {
+        self.out.extend(self.pipeline.tell(output));
+    }
+
+    /// Outputs it now: it depends on no change that is not stored.
+    pub(super) fn tell_at_once(&mut self, output: Output) {
+        self.out.push(output);
+    }
+
+    /// Outputs what has waited for a batch, which is stored.
+    pub(super) fn release(&mut self, held: Vec<Output>) {
+        self.out.extend(held);
+    }
+
+    pub(super) fn take_outputs(&mut self) -> Vec<Output> {
+        std::mem::take(&mut self.out)
+    }
+
+    /// The tablets of these servers change.
+    pub(super) fn affect(&mut self, servers: impl IntoIterator<Item = ServerId>) {
+        self.affected.extend(servers);
+    }
+
+    /// Whether this is the first change of the list in this batch.
+    pub(super) fn change_list(&mut self, change: ServerChange) -> bool {
+        self.step.push(change);
+        self.step.len() == 1
+    }
+
+    /// The server is told that it is a member, when all changes so far are stored.
+    pub(super) fn enlist(&mut self, reply: ReplyId, server: ServerId) {
+        self.enlisted.push((reply, server));
+    }
+
+    /// Whether no change waits to be stored and no batch is in flight.
+    pub(super) fn is_idle(&self) -> bool {
+        self.pipeline.is_idle()
+    }
+
+    /// Whether [`seal`](Self::seal) may be called.
+    pub(super) fn can_seal(&self) -> bool {
+        self.pipeline.can_seal()
+    }
+
+    pub(super) fn take_enlisted(&mut self) -> Vec<(ReplyId, ServerId)> {
+        std::mem::take(&mut self.enlisted)
+    }
+
+    pub(super) fn take_affected(&mut self) -> BTreeSet<ServerId> {
+        std::mem::take(&mut self.affected)
+    }
+
+    /// Has the open batch stored. `tablets`: of the affected servers.
+    ///
+    /// # Panics
+    /// If one is in flight (P1).
+    pub(super) fn seal(
+        &mut self,
+        list_version: ListVersion,
+        tablets: Vec<(ServerId, Tablets)>,
+        users: Option<Shared<ClusterUsers>>,
+        functions: Option<Shared<ClusterFunctions>>,
+    ) {
+        let step = std::mem::take(&mut self.step);
+        let (token, batch) = self.pipeline.seal(Follows {
+            step: (!step.is_empty()).then_some((list_version, step)),
+            tablets,
+            enlisted: std::mem::take(&mut self.enlisted),
+            users,
+            functions,
+        });
+        self.out.push(Output::Persist { token, batch });
+    }
+
+    /// The batch of this token is stored.
+    pub(super) fn stored(&mut self, token: Token) -> Option<Sealed<Follows>> {
+        self.pipeline.stored(token)
+    }
+
+    /// Stores nothing any more. Returns the requests whose outcome is unknown.
+    pub(super) fn stop(&mut self, reason: &str) -> Vec<ReplyId> {
+        self.stopped = Some(reason.to_owned());
+        let (abandoned, follows) = self.pipeline.abandon();
+        let waiting = abandoned.iter().filter_map(|output| match output {
+            Output::Answer { reply, .. } => Some(*reply),
+            _ => None,
+        });
+        let sealed = follows.into_iter().flat_map(|follows| follows.enlisted);
+        let enlisting = std::mem::take(&mut self.enlisted).into_iter().chain(sealed);
+        waiting.chain(enlisting.map(|(reply, _)| reply)).collect()
+    }
+
+    /// The reason why nothing is stored any more.
+    pub(super) fn stopped(&self) -> Option<&str> {
+        self.stopped.as_deref()
+    }
 }

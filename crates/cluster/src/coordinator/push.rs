@@ -93,7 +93,7 @@ impl Coordinator {
         let mut at_us = self.state.now_us;
         for id in self.state.servers.up.clone() {
             at_us += LEISURE_US;
-            self.arm(at_us, Timer::Push(id));
+            self.state.asks.arm(at_us, Timer::Push(id));
         }
     }
 
@@ -171,7 +171,8 @@ impl Coordinator {
             server.push.is_list_told = true;
         }
         let question = FromCoordinator::Servers(update);
-        self.ask(id, question, CallKind::List(version), PATIENCE_US);
+        self.state
+            .ask(id, question, CallKind::List(version), PATIENCE_US);
     }
 
     fn kick_tablets(&mut self, id: ServerId) {
@@ -184,7 +185,7 @@ impl Coordinator {
             return;
         }
         if server.quiet_until_us > self.state.now_us {
-            self.arm(server.quiet_until_us, Timer::Push(id)); // coordinator::K7
+            self.state.asks.arm(server.quiet_until_us, Timer::Push(id)); // coordinator::K7
             return;
         }
         let version = tablets.version;
@@ -192,7 +193,8 @@ impl Coordinator {
         if let Some(server) = self.state.servers.all.get_mut(&id) {
             server.push.are_tablets_told = true;
         }
-        self.ask(id, question, CallKind::Tablets(version), PATIENCE_US);
+        self.state
+            .ask(id, question, CallKind::Tablets(version), PATIENCE_US);
     }
 
     /// It has been told its id, and the list of this version.
@@ -208,7 +210,7 @@ impl Coordinator {
     pub(super) fn confirmed(&mut self, id: ServerId, list: ListVersion, tablets: TabletsVersion) {
         // A version that was never sent cannot be confirmed.
         let list_max = self.published.version();
-        let tablets_max = self.tablets_version();
+        let tablets_max = self.state.tablets_version();
         if let Some(server) = self.state.servers.all.get_mut(&id) {
             let is_list_known = list <= list_max;
             server.push.list_confirmed = if is_list_known { list } else { ListVersion(0) };
@@ -241,7 +243,10 @@ impl Coordinator {
                 server.push.list_confirmed = ListVersion(0);
                 self.kick(id);
             }
-            _ => self.arm(self.state.now_us + REST_US, Timer::Push(id)),
+            _ => self
+                .state
+                .asks
+                .arm(self.state.now_us + REST_US, Timer::Push(id)),
         }
     }
 
@@ -251,7 +256,7 @@ impl Coordinator {
         version: TabletsVersion,
         answer: Option<(ServerAnswer, Vec<u8>)>,
     ) {
-        let newest = self.tablets_version();
+        let newest = self.state.tablets_version();
         let Some(server) = self.state.servers.all.get_mut(&id) else {
             return;
         };
@@ -270,7 +275,10 @@ impl Coordinator {
                     .confirmed(id, tablets_version.min(newest));
                 self.kick(id);
             }
-            _ => self.arm(self.state.now_us + REST_US, Timer::Push(id)),
+            _ => self
+                .state
+                .asks
+                .arm(self.state.now_us + REST_US, Timer::Push(id)),
         }
     }
 }

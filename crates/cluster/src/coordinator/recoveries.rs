@@ -72,12 +72,9 @@ impl Coordinator {
             return;
         }
         if let Some(later_us) = recovery.due_us.replace(at_us) {
-            self.state
-                .asks
-                .timers
-                .remove(&(later_us, Timer::Recovery(dead)));
+            self.state.asks.disarm(later_us, Timer::Recovery(dead));
         }
-        self.arm(at_us, Timer::Recovery(dead));
+        self.state.asks.arm(at_us, Timer::Recovery(dead));
     }
 
     /// Asks every backup that is UP once; [`recovery_due`](Self::recovery_due) repeats unanswered
@@ -111,7 +108,8 @@ impl Coordinator {
             log: dead,
             min_open,
         };
-        self.ask(backup, question, CallKind::StartRead { dead }, ASK_AGAIN_US);
+        self.state
+            .ask(backup, question, CallKind::StartRead { dead }, ASK_AGAIN_US);
     }
 
     /// A backup was added: recoveries that wait for replicas ask it.
@@ -375,7 +373,7 @@ impl Coordinator {
                 partition,
             };
             let question = FromCoordinator::Recover(Box::new(order));
-            self.ask(to, question, kind, ASK_AGAIN_US);
+            self.state.ask(to, question, kind, ASK_AGAIN_US);
         }
     }
 
@@ -502,7 +500,7 @@ impl Coordinator {
             }
         }
         self.release_master(server, 0);
-        let since = self.tablets_version();
+        let since = self.state.tablets_version();
         self.settle(dead);
         self.give_partitions();
         CoordinatorAnswer::Accepted { since }
@@ -546,12 +544,14 @@ impl Coordinator {
         {
             server.quiet_until_us = server.quiet_until_us.max(lease_until_us); // coordinator::K7
         }
-        self.affect(owner);
+        self.state.affect(owner);
         // It may be drained since it was given the partition, or all that are heard are.
         let drained = self.state.servers.all.get(&owner);
         let drained = drained.filter(|server| server.record.entry.draining);
         if let Some(quiet_until_us) = drained.map(|server| server.quiet_until_us) {
-            self.arm(self.state.now_us.max(quiet_until_us), Timer::Drain(owner));
+            self.state
+                .asks
+                .arm(self.state.now_us.max(quiet_until_us), Timer::Drain(owner));
         }
     }
 
@@ -648,7 +648,7 @@ impl Coordinator {
             recovery,
             partition,
         };
-        self.ask(on, question, CallKind::Abort, ASK_AGAIN_US);
+        self.state.ask(on, question, CallKind::Abort, ASK_AGAIN_US);
     }
 
     /// A server is crashed: its partitions and replicas are gone.

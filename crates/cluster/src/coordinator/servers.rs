@@ -79,7 +79,7 @@ impl Coordinator {
             if !self.is_up(known) {
                 return Some(refused(Refusal::NotUp(known)));
             }
-            self.state.records.enlisted.push((reply, known));
+            self.state.records.enlist(reply, known);
             return None;
         }
         if let Err(refusal) = self.check_enlist(&enlist) {
@@ -101,7 +101,7 @@ impl Coordinator {
         if is_late {
             replaced.iter().for_each(|old| self.crash(*old));
         }
-        self.state.records.enlisted.push((reply, id));
+        self.state.records.enlist(reply, id);
         self.ask_new_backup(id);
         self.home_is_back(id);
         self.give_partitions();
@@ -244,7 +244,7 @@ impl Coordinator {
     fn add_server(&mut self, enlist: &Enlist) -> ServerId {
         let id = self.next_id(enlist);
         self.state.servers.slots.insert(id.slot, id.generation);
-        self.put(Key::Slot(id.slot), &id.generation);
+        self.state.records.put(Key::Slot(id.slot), &id.generation);
         let record = ServerRecord {
             entry: ServerEntry {
                 server: id,
@@ -260,8 +260,9 @@ impl Coordinator {
             nonce: enlist.nonce,
             min_open: SegmentId::NONE,
         };
-        self.put(Key::Server(id), &record);
-        self.change_list(ServerChange::Added(record.entry.clone()));
+        self.state.records.put(Key::Server(id), &record);
+        self.state
+            .change_list(ServerChange::Added(record.entry.clone()));
         self.state.servers.nonces.insert(enlist.nonce, id);
         self.adopt(id, record);
         if enlist.replaces.is_some()
@@ -269,7 +270,7 @@ impl Coordinator {
         {
             server.room.returns(self.state.now_us);
         }
-        self.affect(id);
+        self.state.affect(id);
         id
     }
 
@@ -312,8 +313,7 @@ impl Coordinator {
         };
         self.state
             .records
-            .out
-            .push(super::Output::Answer { reply, answer });
+            .tell_at_once(super::Output::Answer { reply, answer });
         self.set_welcome(id, self.published.version());
     }
 
@@ -332,14 +332,14 @@ impl Coordinator {
         server.record.entry.status = ServerStatus::Crashed;
         server.check = None;
         let record = server.record.clone();
-        self.put(Key::Server(dead), &record);
-        self.change_list(ServerChange::Crashed(dead));
+        self.state.records.put(Key::Server(dead), &record);
+        self.state.change_list(ServerChange::Crashed(dead));
         self.state.servers.up.retain(|id| *id != dead);
         self.forget_disk(dead);
         self.state.servers.disks.remove(&record.entry.disk);
         self.rank(dead);
-        self.touch_map();
-        self.change_map_of(dead);
+        self.state.touch_map();
+        self.state.change_map_of(dead);
         self.state.tables.shares.forget(dead);
         self.abort_migrations_of(dead);
         self.balance_gives_way();
@@ -347,7 +347,7 @@ impl Coordinator {
         self.recover(dead);
         let early = has_bug(Bug::RemovedTooEarly);
         if early && self.recoveries.contains_key(&dead) {
-            self.change_list(ServerChange::Removed(dead));
+            self.state.change_list(ServerChange::Removed(dead));
         }
         self.drain_all();
     }
@@ -368,12 +368,12 @@ impl Coordinator {
         if let Some(server) = self.state.servers.all.remove(&dead) {
             assert!(!server.is_up(), "K6: server {dead} is UP");
             self.state.servers.nonces.remove(&server.record.nonce);
-            self.delete(Key::Server(dead));
+            self.state.records.delete(Key::Server(dead));
             if server.loads.is_stored() {
-                self.delete(Key::Loads(dead));
+                self.state.records.delete(Key::Loads(dead));
             }
             self.forget_accepted(dead);
-            self.change_list(ServerChange::Removed(dead));
+            self.state.change_list(ServerChange::Removed(dead));
         }
     }
 
@@ -390,7 +390,7 @@ impl Coordinator {
         if member.record.min_open < min_open {
             member.record.min_open = min_open;
             let record = member.record.clone();
-            self.put(Key::Server(server), &record);
+            self.state.records.put(Key::Server(server), &record);
         }
         CoordinatorAnswer::Noted
     }
@@ -400,8 +400,8 @@ impl Coordinator {
         if let Some(server) = self.state.servers.all.get_mut(&id) {
             change(&mut server.record.entry);
             let record = server.record.clone();
-            self.put(Key::Server(id), &record);
-            self.change_list(ServerChange::Changed(record.entry));
+            self.state.records.put(Key::Server(id), &record);
+            self.state.change_list(ServerChange::Changed(record.entry));
             self.rank(id);
         }
     }
@@ -417,7 +417,7 @@ impl Coordinator {
             .filter(|id| self.state.servers.all[id].record.entry.draining)
             .collect();
         for id in draining {
-            self.arm(self.state.now_us, Timer::Drain(id));
+            self.state.asks.arm(self.state.now_us, Timer::Drain(id));
         }
     }
 }

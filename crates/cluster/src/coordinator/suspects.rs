@@ -123,7 +123,8 @@ impl Coordinator {
         {
             check.nonce = nonce;
             let question = FromCoordinator::Ping { nonce };
-            self.ask(id, question, CallKind::Check { nonce }, patience_us);
+            self.state
+                .ask(id, question, CallKind::Check { nonce }, patience_us);
         }
     }
 
@@ -222,7 +223,10 @@ impl Coordinator {
         }
         match again_us {
             0 => self.check_again(call.to),
-            again_us => self.arm(now_us + again_us, Timer::Check(call.to)),
+            again_us => self
+                .state
+                .asks
+                .arm(now_us + again_us, Timer::Check(call.to)),
         }
         if evidence != Evidence::default() && !self.is_roll_fresh() {
             self.call_roll();
@@ -235,13 +239,14 @@ impl Coordinator {
         let interval_us = u64::from(self.state.meta.settings.ping_interval_ms).max(1) * 1000;
         let next_us = self.state.now_us + interval_us;
         self.roll.patience.looks(self.state.now_us, next_us);
-        self.arm(next_us, Timer::Probe);
+        self.state.asks.arm(next_us, Timer::Probe);
         let picked = self.state.random.pick(&self.state.servers.up).copied();
         if let Some(id) = picked.filter(|id| self.state.servers.all[id].push.is_welcome) {
             let nonce = self.state.random.next_u64();
             let question = FromCoordinator::Ping { nonce };
             let patience_us = self.ping_patience_us();
-            self.ask(id, question, CallKind::Probe { nonce }, patience_us);
+            self.state
+                .ask(id, question, CallKind::Probe { nonce }, patience_us);
         }
     }
 
@@ -309,7 +314,8 @@ impl Coordinator {
         let patience_us = self.ping_patience_us();
         for id in asked {
             let question = FromCoordinator::Ping { nonce: number };
-            self.ask(id, question, CallKind::Roll { number }, patience_us);
+            self.state
+                .ask(id, question, CallKind::Roll { number }, patience_us);
         }
     }
 
@@ -396,7 +402,7 @@ impl Coordinator {
                 self.roll.ripe.remove(&id);
             }
             let address = server.record.entry.addresses.native.clone();
-            self.state.records.out.push(Output::Reopen { address });
+            self.state.records.tell_at_once(Output::Reopen { address });
         }
     }
 
@@ -410,13 +416,15 @@ impl Coordinator {
         }
         let since_us = *self.roll.unfit_since_us.get_or_insert(self.state.now_us);
         let is_denied = standing == Standing::Denied;
-        self.state.records.out.push(Output::Unfit {
+        self.state.records.tell_at_once(Output::Unfit {
             asked: count.asked,
             answered: count.answered,
             is_denied,
             resigns: is_denied || self.state.now_us - since_us >= RESIGN_US,
         });
-        self.arm(self.state.now_us + ROLL_AGAIN_US, Timer::Roll);
+        self.state
+            .asks
+            .arm(self.state.now_us + ROLL_AGAIN_US, Timer::Roll);
     }
 }
 

@@ -96,10 +96,10 @@ impl Coordinator {
         };
         if existing.is_none() {
             self.state.meta.next_table.0 = table.0.wrapping_add(1);
-            self.put_meta();
+            self.state.put_meta();
         }
         let entry = TableEntry { table, name, level };
-        self.put(Key::Table(table), &entry);
+        self.state.records.put(Key::Table(table), &entry);
         self.state.tables.entries.insert(table, entry.clone());
         let ranges = slices(KeyRange::ALL, u64::from(servers));
         for (range, owner) in ranges.into_iter().zip(&masters) {
@@ -111,7 +111,7 @@ impl Coordinator {
             };
             self.set_tablet(table, range.first, tablet);
         }
-        self.affect_all(); // all servers have all tables
+        self.state.affect_all(); // all servers have all tables
         CoordinatorAnswer::Admin(AdminAnswer::Table(entry))
     }
 
@@ -154,10 +154,10 @@ impl Coordinator {
             self.unset_tablet(table, first);
         }
         self.state.tables.entries.remove(&table);
-        self.delete(Key::Table(table));
-        self.affect_all();
+        self.state.records.delete(Key::Table(table));
+        self.state.affect_all();
         self.forget_dropped();
-        let heard_by = (self.tablets_version(), self.state.servers.up.clone());
+        let heard_by = (self.state.tablets_version(), self.state.servers.up.clone());
         self.state
             .tables
             .dropped
@@ -191,7 +191,7 @@ impl Coordinator {
         }
         self.check_rests(table, first, &tablet)?;
         self.cut_record(table, first, at);
-        self.affect(tablet.owner);
+        self.state.affect(tablet.owner);
         Ok(())
     }
 
@@ -293,17 +293,18 @@ impl Coordinator {
         let fresh = self.state.tables.shares.is_fresh(at, owner);
         self.unset_tablet(table, first);
         self.state.tables.shares.add(table, owner);
-        self.put(Key::Tablet(table, first), &tablet);
+        self.state.records.put(Key::Tablet(table, first), &tablet);
         let owned = self.state.tables.owned.entry(tablet.owner).or_default();
         owned.insert((table, first));
         self.state.tables.tablets.insert((table, first), tablet);
         self.rank(tablet.owner);
-        self.change_map(table, KeyRange::new(first, tablet.last));
+        self.state
+            .change_map(table, KeyRange::new(first, tablet.last));
         if known != Some(owner) {
             self.state
                 .tables
                 .shares
-                .give(at, owner, self.tablets_version());
+                .give(at, owner, self.state.tablets_version());
         } else if let Some(version) = fresh {
             self.state.tables.shares.give(at, owner, version);
         }
@@ -316,8 +317,8 @@ impl Coordinator {
             }
             self.rank(old.owner);
             self.state.tables.shares.remove((table, first), old.owner);
-            self.delete(Key::Tablet(table, first));
-            self.change_map(table, KeyRange::new(first, old.last));
+            self.state.records.delete(Key::Tablet(table, first));
+            self.state.change_map(table, KeyRange::new(first, old.last));
         }
     }
 
@@ -405,14 +406,9 @@ impl Coordinator {
             }
         }
         Tablets {
-            version: self.tablets_version(),
+            version: self.state.tablets_version(),
             tables: self.state.tables.entries.values().cloned().collect(),
             tablets,
         }
-    }
-
-    /// From the map's version, so that it is stored together with the tablets.
-    pub(super) fn tablets_version(&self) -> TabletsVersion {
-        TabletsVersion(self.state.meta.map_version.0)
     }
 }

@@ -121,7 +121,7 @@ impl Coordinator {
                 recovery,
                 partition,
             };
-            self.ask(from, question, kind, AGAIN_US);
+            self.state.ask(from, question, kind, AGAIN_US);
         }
     }
 

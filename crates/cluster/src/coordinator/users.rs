@@ -57,9 +57,9 @@ impl Coordinator {
         }
         let newest = self.users.newest();
         if users.revision == newest.revision + 1 && users.rules != newest.rules {
-            self.put(Key::Users, &users);
+            self.state.records.put(Key::Users, &users);
             self.state.meta.format = self.state.meta.format.max(records::WITH_USERS);
-            self.put_meta();
+            self.state.put_meta();
             self.users.change(users);
         }
         self.newest_users()
@@ -81,7 +81,8 @@ impl Coordinator {
         let server = self.state.servers.all.get_mut(&id);
         if server.is_some_and(|server| server.push.users.begin(users.revision)) {
             let kind = CallKind::Users(users.revision);
-            self.ask(id, FromCoordinator::Users(users), kind, PATIENCE_US);
+            self.state
+                .ask(id, FromCoordinator::Users(users), kind, PATIENCE_US);
         }
     }
 
@@ -104,10 +105,15 @@ impl Coordinator {
             Some((ServerAnswer::Refused(Refusal::Invalid(mut fault)), _)) => {
                 fault.truncate(fault.floor_char_boundary(FAULT_BYTES_MAX));
                 server.push.users_fault = Some(fault);
-                self.arm(self.state.now_us + REFUSED_US, Timer::Push(id));
+                self.state
+                    .asks
+                    .arm(self.state.now_us + REFUSED_US, Timer::Push(id));
             }
             // An older member never confirms them.
-            _ => self.arm(self.state.now_us + PATIENCE_US, Timer::Push(id)),
+            _ => self
+                .state
+                .asks
+                .arm(self.state.now_us + PATIENCE_US, Timer::Push(id)),
         }
     }
 }
