@@ -50,7 +50,7 @@ impl Coordinator {
             Admin::Losses { server } => self.losses(server),
             Admin::AcceptLoss { server, token } => self.accept_loss(server, token),
             Admin::CrashServer { server } => {
-                if !self.is_up(server) {
+                if !self.state.servers.is_up(server) {
                     return invalid(format!("server {server} is not UP"));
                 }
                 self.crash(server);
@@ -92,7 +92,6 @@ impl Coordinator {
             servers: self
                 .state
                 .servers
-                .all
                 .values()
                 .map(|server| server.record.entry.clone())
                 .collect(),
@@ -102,7 +101,7 @@ impl Coordinator {
             migrations: Vec::new(),
             migrations_ended: self.moved.iter().cloned().collect(),
             settings: self.state.meta.settings.clone(),
-            loads: self.state.servers.all.iter().map(load).collect(),
+            loads: self.state.servers.iter().map(load).collect(),
         }
     }
 
@@ -128,7 +127,6 @@ impl Coordinator {
             servers: self
                 .state
                 .servers
-                .all
                 .keys()
                 .map(|id| self.share(*id))
                 .collect(),
@@ -138,13 +136,8 @@ impl Coordinator {
     fn share(&self, id: ServerId) -> ServerShare {
         ServerShare {
             server: id,
-            tablets: self.tablets_owned(id) as u64,
-            room: self
-                .state
-                .servers
-                .all
-                .get(&id)
-                .and_then(|s| s.room.report()),
+            tablets: self.state.tables.tablets_owned(id) as u64,
+            room: self.state.servers.get(&id).and_then(|s| s.room.report()),
             waits_for: self.drain_waits_for(id),
         }
     }

@@ -107,7 +107,7 @@ impl Coordinator {
         if self.balance.seen != seen {
             (self.balance.seen, self.balance.quiet_since_us) = (seen, self.state.now_us);
         }
-        let masters: BTreeSet<ServerId> = self.masters().collect();
+        let masters: BTreeSet<ServerId> = self.state.servers.masters().collect();
         if !masters.is_subset(&self.balance.masters) {
             (self.balance.in_a_row, self.balance.next_us) = (0, 0);
         }
@@ -160,7 +160,7 @@ impl Coordinator {
         }
         let of_table = self.weight_of_table();
         let master = |id: ServerId| {
-            let server = &self.state.servers.all[&id];
+            let server = &self.state.servers[&id];
             let hashes = self.balance.widths.get(&id).copied().unwrap_or(0);
             let room = server.room.report();
             let left = room.map(|room| room.limit_bytes.saturating_sub(room.used_bytes));
@@ -176,9 +176,9 @@ impl Coordinator {
                 tablets: Vec::new(),
             }
         };
-        let mut masters: Vec<Master> = self.masters().map(master).collect();
+        let mut masters: Vec<Master> = self.state.servers.masters().map(master).collect();
         // Not the limits: with flash these follow from the size of the present keys.
-        let given = |of: &Master| Some(self.state.servers.all[&of.id].means?.given_bytes);
+        let given = |of: &Master| Some(self.state.servers[&of.id].means?.given_bytes);
         let given: Option<Vec<u64>> = masters.iter().map(given).collect();
         share_out(&mut masters, given);
         masters
@@ -202,7 +202,7 @@ impl Coordinator {
             .collect();
         for master in &mut masters {
             let mut loads: BTreeMap<TableId, Vec<(KeyRange, u64)>> = BTreeMap::new();
-            for load in self.state.servers.all[&master.id].loads.ranges() {
+            for load in self.state.servers[&master.id].loads.ranges() {
                 let of_table = loads.entry(load.table).or_default();
                 of_table.push((load.range, load.bytes));
             }
@@ -262,7 +262,7 @@ impl Coordinator {
 
     /// Begins the moves whose turn has come.
     fn begin_moves(&mut self) {
-        let most = (self.state.servers.masters.len() / MASTERS_PER_MOVE).max(1);
+        let most = (self.state.servers.masters_count() / MASTERS_PER_MOVE).max(1);
         let mut later = VecDeque::new();
         while let Some(step) = self.balance.planned.pop_front() {
             let is_free = |id: &ServerId| {
@@ -292,7 +292,7 @@ impl Coordinator {
     fn begin_step(&mut self, step: &Step) -> Option<MigrationId> {
         let Step { table, range, .. } = *step;
         let (first, tablet) = self.tablet_of(table, range.first).ok()?;
-        let target = self.state.servers.all.get(&step.to)?;
+        let target = self.state.servers.get(&step.to)?;
         let is_as_planned = tablet.owner == step.from && tablet.last >= range.last;
         let is_willing = target.rank.is_some() && target.declined_until_us <= self.state.now_us;
         if !is_as_planned || !is_willing || self.lacks_room(step.to, step.bytes).is_some() {
@@ -317,9 +317,10 @@ impl Coordinator {
             return Some(format!("the data of server {dead} is being recovered"));
         }
         let drains = |id: &&ServerId| {
-            self.state.servers.all[*id].record.entry.draining && self.tablets_owned(**id) > 0
+            self.state.servers[*id].record.entry.draining
+                && self.state.tables.tablets_owned(**id) > 0
         };
-        if let Some(drained) = self.state.servers.up.iter().find(drains) {
+        if let Some(drained) = self.state.servers.up().iter().find(drains) {
             return Some(format!("server {drained} is being drained"));
         }
         let mut others = self.migrations.keys();

@@ -30,7 +30,7 @@ impl Coordinator {
     /// members of another cluster send requests (G2). `None`: all is well.
     pub fn mistaken(&self, now_us: u64) -> Option<String> {
         let (theirs, until_us) = self.foreign?;
-        if !self.is_new() || now_us >= until_us {
+        if !self.state.lives.is_new() || now_us >= until_us {
             return None;
         }
         let whose = match theirs {
@@ -41,17 +41,6 @@ impl Coordinator {
         Some(format!(
             "members of {whose} ask here, but this coordinator's store is new (cluster `{name}`, id {ours}): start it with the store of their cluster, or, to begin a new cluster, remove the directories of these members"
         ))
-    }
-
-    /// Whether no server was ever a member.
-    fn is_new(&self) -> bool {
-        self.state.servers.slots.is_empty()
-    }
-
-    /// Whether no server with this id was ever a member.
-    pub(super) fn never_gave(&self, id: ServerId) -> bool {
-        let given = self.state.servers.slots.get(&id.slot).copied().unwrap_or(0);
-        id.generation > given && !id.is_coordinator()
     }
 
     /// Notes a request of a foreign member. `theirs`: its cluster's id, if it is known.
@@ -67,7 +56,7 @@ impl Coordinator {
 
     /// The refusal for a request from this server; `None`: it is answered (G1, G2).
     pub(super) fn turn_away(&mut self, asker: ServerId) -> Option<Refusal> {
-        let is_stranger = self.never_gave(asker);
+        let is_stranger = self.state.lives.never_gave(asker);
         if is_stranger {
             self.heard_foreign(ClusterId::NONE);
         }

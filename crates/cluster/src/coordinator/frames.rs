@@ -51,23 +51,11 @@ impl Coordinator {
         bytes.div_ceil(segment_bytes) + SEGMENTS_MORE
     }
 
-    fn backups_of(&self, master: ServerId) -> Vec<ServerId> {
-        let is_backup = |id: &ServerId| self.state.servers.all[id].record.entry.roles.backup;
-        let others = self
-            .state
-            .servers
-            .up
-            .iter()
-            .copied()
-            .filter(|id| *id != master);
-        others.filter(is_backup).collect()
-    }
-
     /// Servers without a free frame.
     pub(super) fn full_disks(&self) -> Vec<ServerId> {
         let full = self.frames.free.iter().filter(|(_, free)| **free == 0);
         full.map(|(id, _)| *id)
-            .filter(|id| self.is_up(*id))
+            .filter(|id| self.state.servers.is_up(*id))
             .collect()
     }
 
@@ -95,7 +83,7 @@ impl Coordinator {
             }
         };
         let left = |id: &ServerId| free.get(id).copied().unwrap_or_else(|| unknown(*id));
-        let backups = self.backups_of(master);
+        let backups = self.state.servers.backups_of(master);
         // With fewer backups it waits for more of them, and not for frames.
         let replicas = (self.state.meta.settings.replicas as usize).min(backups.len());
         let copies = segments * replicas as u64;
@@ -135,8 +123,9 @@ impl Coordinator {
     /// Whether no more frames are waited for.
     fn frames_are_late(&self, dead: ServerId) -> bool {
         let since_us = self.recoveries.get(&dead).and_then(|of| of.lacks_frames);
-        let waits =
-            |since_us: u64| self.state.now_us < since_us + FRAMES_US && self.is_after_full_stop();
+        let waits = |since_us: u64| {
+            self.state.now_us < since_us + FRAMES_US && self.state.is_after_full_stop()
+        };
         !since_us.is_some_and(waits)
     }
 
@@ -146,7 +135,7 @@ impl Coordinator {
             self.frames.left = self.frames.free.clone();
         }
         let copies = self.segments_of(bytes) * u64::from(self.state.meta.settings.replicas);
-        let backups = self.backups_of(master);
+        let backups = self.state.servers.backups_of(master);
         let each = copies.div_ceil(backups.len().max(1) as u64);
         for backup in backups {
             if let Some(left) = self.frames.left.get_mut(&backup) {

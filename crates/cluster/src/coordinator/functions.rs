@@ -42,7 +42,7 @@ impl Coordinator {
 
     pub(super) fn kick_functions(&mut self, id: ServerId) {
         let functions = self.functions.published().clone();
-        let server = self.state.servers.all.get_mut(&id);
+        let server = self.state.servers.get_mut(&id);
         if server.is_some_and(|server| server.push.functions.begin(functions.revision)) {
             let kind = CallKind::Functions(functions.revision);
             self.state
@@ -56,7 +56,7 @@ impl Coordinator {
         revision: u64,
         answer: Option<(ServerAnswer, Vec<u8>)>,
     ) {
-        let Some(server) = self.state.servers.all.get_mut(&id) else {
+        let Some(server) = self.state.servers.get_mut(&id) else {
             return;
         };
         let is_confirmed = matches!(answer, Some((ServerAnswer::Confirmed { .. }, _)));

@@ -16,7 +16,7 @@
 //! not in the master's log, as only the coordinator reads them.
 
 use super::records::{self, Key};
-use super::{Coordinator, Timer, invalid};
+use super::{Coordinator, State, Timer, invalid};
 use crate::speed::{counted, differs, usual};
 use duramen_base::ids::{KeyRange, ServerId, TableId};
 use duramen_base::planted::{Bug, has_bug};
@@ -126,13 +126,26 @@ fn load_of(load: &RangeLoad, range: KeyRange) -> RangeLoad {
     }
 }
 
+impl State {
+    /// The speeds by which the disks of all servers that are UP count, in bytes per second
+    /// (speed::B2, speed::B3). Empty: none is known.
+    pub(super) fn speeds(&self) -> BTreeMap<ServerId, u64> {
+        let speed = |id: &ServerId| self.servers[id].record.entry.read_bytes_per_s;
+        let Some(usual) = usual(self.servers.up().iter().map(speed)) else {
+            return BTreeMap::new();
+        };
+        let up = self.servers.up().iter();
+        up.map(|id| (*id, counted(speed(id), usual))).collect()
+    }
+}
+
 impl Coordinator {
     pub(super) fn loads(&mut self, server: ServerId, ranges: Vec<RangeLoad>) -> CoordinatorAnswer {
         if ranges.len() > LOADS_MAX {
             return invalid(format!("more than {LOADS_MAX} ranges"));
         }
         let least = u64::from(self.state.meta.settings.segment_bytes);
-        if let Some(member) = self.state.servers.all.get_mut(&server) {
+        if let Some(member) = self.state.servers.get_mut(&server) {
             let loads = &mut member.loads;
             loads.report(ranges);
             let is_much = has_changed_much(&loads.stored, &coarse(&loads.ranges), least);
@@ -150,7 +163,7 @@ impl Coordinator {
     }
 
     pub(super) fn means(&mut self, server: ServerId, means: Means) -> CoordinatorAnswer {
-        if let Some(member) = self.state.servers.all.get_mut(&server) {
+        if let Some(member) = self.state.servers.get_mut(&server) {
             member.means = Some(means);
         }
         CoordinatorAnswer::Noted
@@ -158,7 +171,7 @@ impl Coordinator {
 
     pub(super) fn room(&mut self, server: ServerId, room: ServerRoom) -> CoordinatorAnswer {
         let now_us = self.state.now_us;
-        if let Some(member) = self.state.servers.all.get_mut(&server) {
+        if let Some(member) = self.state.servers.get_mut(&server) {
             member.room.reports(now_us, room);
             self.room_changed();
         }
@@ -167,23 +180,13 @@ impl Coordinator {
 
     /// All masters are told, and place by it, if it is news (speed::B1).
     pub(super) fn read_speed(&mut self, server: ServerId, bytes_per_s: u64) -> CoordinatorAnswer {
-        let member = self.state.servers.all.get(&server);
+        let member = self.state.servers.get(&server);
         let known = member.map(|member| member.record.entry.read_bytes_per_s);
         if known.is_some_and(|known| differs(known, bytes_per_s)) {
-            self.change_member(server, |entry| entry.read_bytes_per_s = bytes_per_s);
+            self.state
+                .change_member(server, |entry| entry.read_bytes_per_s = bytes_per_s);
         }
         CoordinatorAnswer::Noted
-    }
-
-    /// The speeds by which the disks of all servers that are UP count, in bytes per second
-    /// (speed::B2, speed::B3). Empty: none is known.
-    pub(super) fn speeds(&self) -> BTreeMap<ServerId, u64> {
-        let speed = |id: &ServerId| self.state.servers.all[id].record.entry.read_bytes_per_s;
-        let Some(usual) = usual(self.state.servers.up.iter().map(speed)) else {
-            return BTreeMap::new();
-        };
-        let up = self.state.servers.up.iter();
-        up.map(|id| (*id, counted(speed(id), usual))).collect()
     }
 
     /// One timer, for all servers.
@@ -197,13 +200,13 @@ impl Coordinator {
     pub(super) fn store_loads(&mut self) {
         self.stores_loads = false;
         let now_us = self.state.now_us;
-        let due = self.state.servers.all.iter();
+        let due = self.state.servers.iter();
         let due = due.filter_map(|(id, server)| Some((server.loads.due_us?, *id)));
         let mut due: Vec<(u64, ServerId)> = due.filter(|(at_us, _)| *at_us <= now_us).collect();
         due.sort_unstable();
         let mut ranges = 0;
         for (_, id) in due.into_iter().take(SERVERS_AT_ONCE) {
-            let Some(server) = self.state.servers.all.get_mut(&id) else {
+            let Some(server) = self.state.servers.get_mut(&id) else {
                 continue;
             };
             if ranges >= RANGES_AT_ONCE {
@@ -221,7 +224,6 @@ impl Coordinator {
         let next_us = self
             .state
             .servers
-            .all
             .values()
             .filter_map(|s| s.loads.due_us)
             .min();
@@ -236,7 +238,7 @@ impl Coordinator {
         let ranges: Option<Vec<RangeLoad>> = records::decode(value);
         let is_sound = |load: &RangeLoad| load.range.first <= load.range.last;
         let ranges = ranges.filter(|ranges| ranges.iter().all(is_sound));
-        match (self.state.servers.all.get_mut(&id), ranges) {
+        match (self.state.servers.get_mut(&id), ranges) {
             (Some(server), Some(ranges)) => {
                 server.loads = Loads::new(ranges);
                 server.loads.stored = server.loads.ranges.clone();

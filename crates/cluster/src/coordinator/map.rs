@@ -11,10 +11,8 @@
 
 use super::Coordinator;
 use super::records::TabletRecord;
-use duramen_base::ids::{KeyRange, MapVersion, RouteHash, ServerId, TableId};
-use duramen_wire::native::message::{
-    Addresses, CoordinatorAnswer, MapStep, Shared, TabletMap, TabletRoute,
-};
+use duramen_base::ids::{KeyRange, MapVersion, RouteHash, TableId};
+use duramen_wire::native::message::{CoordinatorAnswer, MapStep, Shared, TabletMap, TabletRoute};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Changes that are kept: a member that is further behind gets the whole map.
@@ -109,7 +107,7 @@ impl Coordinator {
             version: self.state.meta.map_version,
             hash_seed: self.state.meta.settings.hash_seed,
             tables: tables.cloned().collect(),
-            servers: self.addresses(&tablets),
+            servers: self.state.servers.addresses(&tablets),
             tablets,
         })
     }
@@ -148,25 +146,11 @@ impl Coordinator {
             since,
             version,
             ranges,
-            servers: self.addresses(&tablets),
+            servers: self.state.servers.addresses(&tablets),
             tablets,
         });
         self.state.tables.changes.told.insert(since, step.clone());
         CoordinatorAnswer::MapStep(step)
-    }
-
-    fn addresses(&self, tablets: &[TabletRoute]) -> Vec<(ServerId, Addresses)> {
-        let named = tablets
-            .iter()
-            .flat_map(|route| [Some(route.owner), route.moving_to]);
-        let mut owners: Vec<ServerId> = named.flatten().collect();
-        owners.sort_unstable();
-        owners.dedup();
-        let with = owners.into_iter().filter_map(|id| {
-            let entry = &self.state.servers.all.get(&id)?.record.entry;
-            Some((id, entry.addresses.clone()))
-        });
-        with.collect()
     }
 
     fn routes(&self, wanted: impl Fn(TableId) -> bool) -> Vec<TabletRoute> {
@@ -189,7 +173,7 @@ impl Coordinator {
             table,
             range: KeyRange::new(first, tablet.last),
             owner: tablet.owner,
-            served: self.is_up(tablet.owner),
+            served: self.state.servers.is_up(tablet.owner),
             moving_to: self.migration_of(table, first).map(|(_, record)| record.to),
         }
     }

@@ -85,12 +85,7 @@ impl Coordinator {
         if range.first > range.last {
             return bad("the range is empty".to_owned());
         }
-        let target = self
-            .state
-            .servers
-            .all
-            .get(&to)
-            .filter(|server| server.is_up());
+        let target = self.state.servers.get(&to).filter(|server| server.is_up());
         let Some(target) = target.map(|server| &server.record.entry) else {
             return bad(format!("server {to} is not UP"));
         };
@@ -134,7 +129,9 @@ impl Coordinator {
         let coming = tablets.filter(|(_, tablet)| tablet.owner != to);
         let bytes = coming.map(|(first, tablet)| {
             let moving = KeyRange::new(first, tablet.last).intersection(&range);
-            moving.map_or(0, |moving| self.bytes_in(table, moving, tablet.owner))
+            moving.map_or(0, |moving| {
+                self.state.servers.bytes_in(table, moving, tablet.owner)
+            })
         });
         let bytes = bytes.fold(0, u64::saturating_add);
         let Some((room, promised)) = self.lacks_room(to, bytes) else {
@@ -154,31 +151,18 @@ impl Coordinator {
     /// The reported room of a server, and the bytes that are moving to it, if `bytes` more do not
     /// fit.
     pub(super) fn lacks_room(&self, to: ServerId, bytes: u64) -> Option<(ServerRoom, u64)> {
-        let room = self.state.servers.all.get(&to)?.room.report()?;
+        let room = self.state.servers.get(&to)?.room.report()?;
         let migrations = self.migrations.values().map(|migration| migration.record);
         let others = migrations.filter(|record| record.to == to);
         let promised = others
-            .map(|other| self.bytes_in(other.table, other.range, other.from))
+            .map(|other| {
+                self.state
+                    .servers
+                    .bytes_in(other.table, other.range, other.from)
+            })
             .fold(0, u64::saturating_add);
         let sum = room.used_bytes.saturating_add(promised);
         (sum.saturating_add(bytes) > room.limit_bytes).then_some((room, promised))
-    }
-
-    /// Approximate bytes of a range, as its owner reports them.
-    fn bytes_in(&self, table: TableId, range: KeyRange, owner: ServerId) -> u64 {
-        let loads = self
-            .state
-            .servers
-            .all
-            .get(&owner)
-            .map_or(&[][..], |s| s.loads.ranges());
-        let of_table = loads.iter().filter(|load| load.table == table);
-        let parts = of_table.filter_map(|load| {
-            let common = load.range.intersection(&range)?;
-            let width = |range: &KeyRange| u128::from(range.last.0 - range.first.0) + 1;
-            Some((u128::from(load.bytes) * width(&common) / width(&load.range)) as u64)
-        });
-        parts.fold(0, u64::saturating_add)
     }
 
     pub(super) fn begin_migration(&mut self, record: MigrationRecord) -> MigrationId {
@@ -211,7 +195,7 @@ impl Coordinator {
         outcome: MigrationOutcome,
     ) -> CoordinatorAnswer {
         let careless = has_bug(Bug::MigratedToTheDead);
-        if sender != server || !self.is_up(server) && !careless {
+        if sender != server || !self.state.servers.is_up(server) && !careless {
             return CoordinatorAnswer::Stale; // coordinator::K3
         }
         let Some(record) = self.migrations.get(&id).map(|m| m.record) else {
@@ -223,7 +207,7 @@ impl Coordinator {
             }
             MigrationOutcome::Failed { reason } if server == record.to || server == record.from => {
                 self.abort_migration(id, &reason);
-                if let Some(target) = self.state.servers.all.get_mut(&record.to) {
+                if let Some(target) = self.state.servers.get_mut(&record.to) {
                     target.declined_until_us = self.state.now_us + DECLINED_US;
                 }
                 self.hold_back(record.from, (record.table, record.range.first));
@@ -241,7 +225,7 @@ impl Coordinator {
     /// A drained server's tablet failed to move.
     fn hold_back(&mut self, server: ServerId, tablet: (TableId, RouteHash)) {
         let now_us = self.state.now_us;
-        let Some(source) = self.state.servers.all.get_mut(&server) else {
+        let Some(source) = self.state.servers.get_mut(&server) else {
             return;
         };
         let mut until_us = now_us + DRAIN_REST_US;
@@ -261,7 +245,7 @@ impl Coordinator {
     /// Cuts a drained server's tablet for which targets have no room. Its keys that are overwritten
     /// meanwhile take the target's room until the end of the move, so a smaller part may fit.
     fn halve_stuck(&mut self, server: ServerId, table: TableId, first: RouteHash) {
-        let Some(source) = self.state.servers.all.get(&server) else {
+        let Some(source) = self.state.servers.get(&server) else {
             return;
         };
         let held_back = source.held_back.get(&(table, first));
@@ -277,14 +261,16 @@ impl Coordinator {
         };
         let range = KeyRange::new(first, tablet.last);
         let middle = first.slot() + (tablet.last.slot() - first.slot()).div_ceil(2);
-        if middle > first.slot() && self.bytes_in(table, range, server) > HALVED_BYTES_MIN {
+        if middle > first.slot()
+            && self.state.servers.bytes_in(table, range, server) > HALVED_BYTES_MIN
+        {
             // Refused at most while the tablet is recovered; then it is too late.
             let _ = self.cut(table, RouteHash::first_of_slot(middle));
         }
     }
 
     fn is_held_back(&self, server: ServerId, tablet: (TableId, RouteHash)) -> bool {
-        let source = self.state.servers.all.get(&server);
+        let source = self.state.servers.get(&server);
         let held_back = source.and_then(|source| source.held_back.get(&tablet));
         held_back.is_some_and(|(_, until_us)| *until_us > self.state.now_us)
     }
@@ -318,12 +304,12 @@ impl Coordinator {
         };
         self.set_tablet(record.table, record.range.first, tablet);
         let mut moved = Vec::new();
-        if let Some(source) = self.state.servers.all.get_mut(&record.from) {
+        if let Some(source) = self.state.servers.get_mut(&record.from) {
             let at = (record.table, record.range.first);
             source.held_back.remove(&at);
             moved = source.loads.lose(record.table, record.range);
         }
-        if let Some(target) = self.state.servers.all.get_mut(&record.to) {
+        if let Some(target) = self.state.servers.get_mut(&record.to) {
             target.loads.gain(moved);
         }
         self.state.affect(record.from);
@@ -362,7 +348,7 @@ impl Coordinator {
         self.state.affect(record.from);
         self.state.affect(record.to);
         let drains = |source: &super::Server| source.record.entry.draining;
-        let is_drained = self.state.servers.all.get(&record.from).is_some_and(drains);
+        let is_drained = self.state.servers.get(&record.from).is_some_and(drains);
         if is_drained && !has_bug(Bug::DrainForgotten) {
             self.state
                 .asks
@@ -470,14 +456,17 @@ impl Coordinator {
     }
 
     pub(super) fn drain(&mut self, server: ServerId) -> CoordinatorAnswer {
-        if !self.is_up(server) {
+        if !self.state.servers.is_up(server) {
             return invalid(format!("server {server} is not UP"));
         }
-        if self.tablets_owned(server) > 0 && self.masters().all(|id| id == server) {
+        if self.state.tables.tablets_owned(server) > 0
+            && self.state.servers.masters().all(|id| id == server)
+        {
             return invalid("no other server is UP that could take its tablets");
         }
-        if !self.state.servers.all[&server].record.entry.draining {
-            self.change_member(server, |entry| entry.draining = true);
+        if !self.state.servers[&server].record.entry.draining {
+            self.state
+                .change_member(server, |entry| entry.draining = true);
         }
         // Tablets that are moving to it stay at their sources.
         self.abort_migrations_where("its target is being drained", |record| record.to == server);
@@ -486,12 +475,13 @@ impl Coordinator {
     }
 
     pub(super) fn undrain(&mut self, server: ServerId) -> CoordinatorAnswer {
-        if !self.is_up(server) {
+        if !self.state.servers.is_up(server) {
             return invalid(format!("server {server} is not UP"));
         }
-        if self.state.servers.all[&server].record.entry.draining {
-            self.change_member(server, |entry| entry.draining = false);
-            if let Some(source) = self.state.servers.all.get_mut(&server) {
+        if self.state.servers[&server].record.entry.draining {
+            self.state
+                .change_member(server, |entry| entry.draining = false);
+            if let Some(source) = self.state.servers.get_mut(&server) {
                 source.held_back.clear();
             }
             self.abort_migrations_where("its source is not drained any more", |record| {
@@ -504,7 +494,7 @@ impl Coordinator {
     /// The reason why no tablet leaves a drained server that owns some or is to own some; for
     /// people.
     pub(super) fn drain_waits_for(&self, server: ServerId) -> Option<String> {
-        let drained = self.state.servers.all.get(&server).filter(|s| s.is_up())?;
+        let drained = self.state.servers.get(&server).filter(|s| s.is_up())?;
         let owned = self
             .state
             .tables
@@ -543,11 +533,18 @@ impl Coordinator {
         turn: usize,
     ) -> Option<ServerId> {
         let tablet = self.state.tables.tablets.get(&at)?;
-        let bytes = self.bytes_in(at.0, KeyRange::new(at.1, tablet.last), server);
+        let bytes = self
+            .state
+            .servers
+            .bytes_in(at.0, KeyRange::new(at.1, tablet.last), server);
         let has_room = |id: &ServerId| self.lacks_room(*id, bytes).is_none();
         let is_willing =
-            |id: &ServerId| self.state.servers.all[id].declined_until_us <= self.state.now_us;
-        let others = self.masters().filter(|id| *id != server && is_willing(id));
+            |id: &ServerId| self.state.servers[id].declined_until_us <= self.state.now_us;
+        let others = self
+            .state
+            .servers
+            .masters()
+            .filter(|id| *id != server && is_willing(id));
         let some: Vec<ServerId> = others.filter(has_room).take(DRAIN_AT_ONCE).collect();
         (!some.is_empty()).then(|| some[turn % some.len()])
     }
@@ -555,7 +552,7 @@ impl Coordinator {
     /// Moves the next tablets off a drained server.
     pub(super) fn drain_further(&mut self, server: ServerId) {
         let drains = |s: &super::Server| s.is_up() && s.record.entry.draining;
-        if !self.state.servers.all.get(&server).is_some_and(drains) {
+        if !self.state.servers.get(&server).is_some_and(drains) {
             return;
         }
         let leaving = |this: &Coordinator| {

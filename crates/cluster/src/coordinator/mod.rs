@@ -38,6 +38,7 @@ mod balance;
 mod callers;
 mod calls;
 mod clients;
+mod enlist;
 mod even;
 mod foreign;
 mod frames;
@@ -80,6 +81,7 @@ use duramen_wire::native::message::{
     ToCoordinator,
 };
 use migrations::Migration;
+use older::Lives;
 pub use open::OpenError;
 use pipeline::{Records, Sealed};
 use push::Push;
@@ -194,7 +196,7 @@ struct Server {
     check: Option<suspects::Check>,
     heard: unheard::Heard,
     /// The claims that this life is over.
-    doubts: Vec<servers::Doubt>,
+    doubts: Vec<enlist::Doubt>,
     /// Its key in the set of masters; none if it is not in it.
     rank: Option<usize>,
     /// Its report about its tablets.
@@ -215,6 +217,25 @@ struct Server {
 }
 
 impl Server {
+    fn new(now_us: u64, record: ServerRecord) -> Server {
+        Server {
+            record,
+            push: Push::default(),
+            check: None,
+            heard: unheard::Heard::new(now_us),
+            doubts: Vec::new(),
+            rank: None,
+            loads: loads::Loads::default(),
+            room: rooms::Room::new(now_us),
+            means: None,
+            recovering: 0,
+            busy_until_us: 0,
+            quiet_until_us: 0,
+            declined_until_us: 0,
+            held_back: BTreeMap::new(),
+        }
+    }
+
     fn is_up(&self) -> bool {
         self.record.entry.status == ServerStatus::Up
     }
@@ -242,7 +263,10 @@ struct State {
     meta: Meta,
     asks: Asks,
     records: Records,
+    lives: Lives,
     servers: Servers,
+    /// When a member last asked for the map.
+    map_asked_us: Option<u64>,
     tables: Tables,
 }
 
@@ -318,7 +342,7 @@ impl Coordinator {
     }
 
     fn on_request(&mut self, reply: ReplyId, sender: ServerId, question: ToCoordinator) {
-        self.hear(sender, &question);
+        self.state.hear(sender, &question);
         if let Some(answer) = self.consider(reply, sender, question) {
             if denies(&answer) {
                 self.state.ask_store();
@@ -335,7 +359,7 @@ impl Coordinator {
         question: ToCoordinator,
     ) -> Option<CoordinatorAnswer> {
         let asker = match &question {
-            ToCoordinator::Enlist(enlist) if self.state.servers.slots.is_empty() => {
+            ToCoordinator::Enlist(enlist) if self.state.lives.is_new() => {
                 enlist.replaces.unwrap_or(sender)
             }
             _ => sender,
@@ -372,10 +396,12 @@ impl Coordinator {
             }
             ToCoordinator::Admin(admin) => self.administer(admin),
             ToCoordinator::ControlHead { server, min_open } if has_bug(Bug::HeadOfTheDead) => {
-                self.control_head(server, min_open)
+                self.state.control_head(server, min_open)
             }
             ToCoordinator::ControlHead { server, min_open } => {
-                self.by_member(sender, server, |this| this.control_head(server, min_open))
+                self.by_member(sender, server, |this| {
+                    this.state.control_head(server, min_open)
+                })
             }
             ToCoordinator::Suspect {
                 server,
@@ -468,7 +494,7 @@ impl Coordinator {
         server: ServerId,
         act: impl FnOnce(&mut Coordinator) -> CoordinatorAnswer,
     ) -> CoordinatorAnswer {
-        if sender == server && self.is_up(server) {
+        if sender == server && self.state.servers.is_up(server) {
             return act(self);
         }
         refused(Refusal::NotUp(sender))
@@ -551,7 +577,7 @@ impl Coordinator {
         }
         let affected = self.state.records.take_affected().into_iter();
         let tablets = affected
-            .filter(|id| self.is_up(*id))
+            .filter(|id| self.state.servers.is_up(*id))
             .map(|id| (id, self.tablets_of(id)))
             .collect();
         let list_version = self.state.meta.list_version;
@@ -559,14 +585,6 @@ impl Coordinator {
         let records = &mut self.state.records;
         records.seal(list_version, tablets, users, functions);
         self.state.tables.changes.show();
-    }
-
-    fn is_up(&self, server: ServerId) -> bool {
-        self.state
-            .servers
-            .all
-            .get(&server)
-            .is_some_and(Server::is_up)
     }
 }
 

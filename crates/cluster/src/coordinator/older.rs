@@ -22,14 +22,98 @@ use std::collections::BTreeMap;
 /// would make placement slow.
 const SLOTS_MORE: u32 = 1024;
 
-/// The newest lives that this store never gave and whose logs backups have: generations by slot.
-pub(super) type Newer = BTreeMap<u32, u32>;
+/// The ids of servers: those that this store gave, and later lives of which it knows.
+#[derive(Default)]
+pub(super) struct Lives {
+    /// The highest generation given to each slot.
+    given: BTreeMap<u32, u32>,
+    /// The newest lives that this store never gave and whose logs backups have: generations by
+    /// slot.
+    newer: BTreeMap<u32, u32>,
+}
+
+impl Lives {
+    /// Whether no server was ever a member.
+    pub(super) fn is_new(&self) -> bool {
+        self.given.is_empty()
+    }
+
+    /// The highest generation given to a slot; 0: none.
+    pub(super) fn given(&self, slot: u32) -> u32 {
+        self.given.get(&slot).copied().unwrap_or(0)
+    }
+
+    /// Whether no server with this id was ever a member.
+    pub(super) fn never_gave(&self, id: ServerId) -> bool {
+        let given = self.given(id.slot);
+        id.generation > given && !id.is_coordinator()
+    }
+
+    /// This id is given.
+    pub(super) fn give(&mut self, id: ServerId) {
+        self.given.insert(id.slot, id.generation);
+    }
+
+    /// The slot after all that were given.
+    fn next_slot(&self) -> u32 {
+        self.given.last_key_value().map_or(0, |(slot, _)| slot + 1)
+    }
+
+    /// The id of a server that is added now. `replaces`: the life that it follows.
+    pub(super) fn next_id(&self, replaces: Option<ServerId>) -> ServerId {
+        let slot = match replaces {
+            Some(old) => old.slot,
+            None => {
+                let newer = self.newer.last_key_value().map_or(0, |(slot, _)| slot + 1);
+                self.next_slot().max(newer) // A2
+            }
+        };
+        ServerId::new(slot, self.given(slot) + 1)
+    }
+
+    /// A log or a life is known. Whether it is newer than this store and than all that were known
+    /// in its slot.
+    fn note(&mut self, life: ServerId) -> bool {
+        let end = self.next_slot().saturating_add(SLOTS_MORE);
+        if !self.never_gave(life) || life.slot >= end {
+            return false;
+        }
+        let newest = self.newer.entry(life.slot).or_default();
+        let is_newer = *newest < life.generation;
+        *newest = life.generation.max(*newest);
+        is_newer
+    }
+
+    /// The newest life in this slot that is known (A2), if this store never gave it.
+    pub(super) fn newer_life(&self, slot: u32) -> Option<ServerId> {
+        let generation = self.newer.get(&slot)?;
+        let life = ServerId::new(slot, *generation);
+        self.never_gave(life).then_some(life)
+    }
+
+    /// The lives of all slots that do: see [`newer_life`](Self::newer_life).
+    pub(super) fn newer_lives(&self) -> impl Iterator<Item = ServerId> {
+        let slots = self.newer.keys();
+        slots.filter_map(move |slot| self.newer_life(*slot))
+    }
+
+    /// For people: this life proves that the store is older than the cluster.
+    pub(super) fn why_older(&self, life: ServerId) -> String {
+        let given = self.given(life.slot);
+        format!(
+            "this coordinator's store is older than the cluster, or another cluster's: it never \
+             had a server {life}, only generations up to {given} of slot {}. Restore the newest \
+             store",
+            life.slot
+        )
+    }
+}
 
 impl Coordinator {
     /// Which of the logs are gone (A1).
     pub(super) fn are_gone(&mut self, sender: ServerId, logs: Vec<ServerId>) -> CoordinatorAnswer {
         self.state.ask_store(); // logs that are gone are dropped (coordinator::K8)
-        if self.is_up(sender) {
+        if self.state.servers.is_up(sender) {
             logs.iter().for_each(|log| self.note_newer(*log));
         }
         let gone = logs.into_iter().filter(|log| self.is_gone(*log));
@@ -39,26 +123,14 @@ impl Coordinator {
     }
 
     fn is_gone(&self, log: ServerId) -> bool {
-        let was_given = !self.never_gave(log) || has_bug(Bug::NeverGivenIsGone);
-        let is_listed =
-            self.published.get(log).is_some() || self.state.servers.all.contains_key(&log);
+        let was_given = !self.state.lives.never_gave(log) || has_bug(Bug::NeverGivenIsGone);
+        let is_listed = self.published.get(log).is_some() || self.state.servers.contains(&log);
         was_given && !is_listed
     }
 
     /// A log or a life is known: it may be newer than this store.
     pub(super) fn note_newer(&mut self, life: ServerId) {
-        let next = self
-            .state
-            .servers
-            .slots
-            .last_key_value()
-            .map_or(0, |(slot, _)| slot + 1);
-        if !self.never_gave(life) || life.slot >= next.saturating_add(SLOTS_MORE) {
-            return;
-        }
-        let newest = self.state.servers.newer.entry(life.slot).or_default();
-        if *newest < life.generation {
-            *newest = life.generation;
+        if self.state.lives.note(life) {
             self.give_up_former(life.slot);
         }
     }
@@ -75,7 +147,7 @@ impl Coordinator {
             if let Some(recovery) = recovery.filter(|recovery| recovery.log.is_some()) {
                 let attempt = recovery.id;
                 for (partition, by) in recovery.stop(next) {
-                    self.release_master(by, 0);
+                    self.state.release_master(by, 0);
                     self.abort_run(by, (attempt, partition));
                 }
             }
@@ -86,44 +158,14 @@ impl Coordinator {
 
     /// A3: whether a crashed server's recovery waits for the newest store; people are told.
     pub(super) fn waits_for_newer_life(&mut self, dead: ServerId) -> bool {
-        let newer = self.newer_life(dead.slot);
+        let newer = self.state.lives.newer_life(dead.slot);
         let Some(life) = newer.filter(|_| !has_bug(Bug::FormerLifeServes)) else {
             return false;
         };
-        let why = self.why_older(life);
+        let why = self.state.lives.why_older(life);
         if let Some(recovery) = self.recoveries.get_mut(&dead) {
             recovery.waits_for = Some(why);
         }
         true
-    }
-
-    /// The newest life in this slot that is known (A2), if this store never gave it.
-    pub(super) fn newer_life(&self, slot: u32) -> Option<ServerId> {
-        let generation = self.state.servers.newer.get(&slot)?;
-        let life = ServerId::new(slot, *generation);
-        self.never_gave(life).then_some(life)
-    }
-
-    /// The lives of all slots that do: see [`newer_life`](Self::newer_life).
-    pub(super) fn newer_lives(&self) -> impl Iterator<Item = ServerId> {
-        let slots = self.state.servers.newer.keys();
-        slots.filter_map(move |slot| self.newer_life(*slot))
-    }
-
-    /// For people: this life proves that the store is older than the cluster.
-    pub(super) fn why_older(&self, life: ServerId) -> String {
-        let given = self
-            .state
-            .servers
-            .slots
-            .get(&life.slot)
-            .copied()
-            .unwrap_or(0);
-        format!(
-            "this coordinator's store is older than the cluster, or another cluster's: it never \
-             had a server {life}, only generations up to {given} of slot {}. Restore the newest \
-             store",
-            life.slot
-        )
     }
 }

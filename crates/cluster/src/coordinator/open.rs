@@ -1,6 +1,7 @@
 //! Opens a coordinator from the stored state, with the first steps of a new leader.
 
 use super::calls::Asks;
+use super::older::Lives;
 use super::pipeline::Records;
 use super::records::{self, Key, Meta, MigrationRecord, Origin, ServerRecord, TabletRecord};
 use super::servers::Servers;
@@ -72,16 +73,6 @@ impl Coordinator {
             name: "default".to_owned(),
             level: None,
         };
-        let servers = Servers {
-            all: BTreeMap::new(),
-            slots: BTreeMap::new(),
-            nonces: BTreeMap::new(),
-            up: Vec::new(),
-            disks: BTreeMap::new(),
-            masters: BTreeSet::new(),
-            newer: super::older::Newer::new(),
-            map_asked_us: None,
-        };
         let tables = Tables {
             entries: BTreeMap::from([(TableId::DEFAULT, default)]),
             dropped: BTreeMap::new(),
@@ -97,7 +88,9 @@ impl Coordinator {
             config,
             asks: Asks::default(),
             records: Records::new(),
-            servers,
+            lives: Lives::default(),
+            servers: Servers::default(),
+            map_asked_us: None,
             tables,
         };
         Coordinator {
@@ -147,15 +140,12 @@ impl Coordinator {
             Key::Id => self.id = records::decode(value)?,
             Key::Server(id) => {
                 let record: ServerRecord = records::decode(value)?;
-                self.state.servers.nonces.insert(record.nonce, id);
-                self.adopt(id, record);
+                self.state.adopt(id, record);
                 self.set_welcome(id, ListVersion(0));
             }
             Key::Slot(slot) => {
-                self.state
-                    .servers
-                    .slots
-                    .insert(slot, records::decode(value)?);
+                let generation = records::decode(value)?;
+                self.state.lives.give(ServerId::new(slot, generation));
             }
             Key::Table(id) => {
                 self.state
@@ -173,7 +163,7 @@ impl Coordinator {
                     .insert((table, first));
                 self.state.tables.tablets.insert((table, first), record);
                 self.state.tables.shares.add(table, record.owner);
-                self.rank(record.owner);
+                self.state.rank(record.owner);
             }
             Key::Migration(id) => {
                 let record: MigrationRecord = records::decode(value)?;
@@ -196,7 +186,7 @@ impl Coordinator {
     fn check_whole(&self) -> Result<(), OpenError> {
         let damaged = |what: String| Err(OpenError::Damaged { what });
         for ((table, first), record) in &self.state.tables.tablets {
-            if !self.state.servers.all.contains_key(&record.owner) {
+            if !self.state.servers.contains(&record.owner) {
                 return damaged(format!("owner {} of a tablet is missing", record.owner));
             }
             if !self.state.tables.entries.contains_key(table) || record.last < *first {
@@ -235,7 +225,6 @@ impl Coordinator {
             servers: self
                 .state
                 .servers
-                .all
                 .values()
                 .map(|server| server.record.entry.clone())
                 .collect(),
@@ -251,17 +240,17 @@ impl Coordinator {
         // (coordinator::K5).
         self.state.affect_all();
         let version = self.state.tablets_version();
-        for owner in &self.state.servers.up {
+        for owner in self.state.servers.up() {
             self.state.tables.shares.begin(*owner, version);
         }
         self.state
             .tables
             .dropped
-            .insert(None, (version, self.state.servers.up.clone()));
+            .insert(None, (version, self.state.servers.up().to_vec()));
         let lease_us = u64::from(self.state.meta.settings.read_lease_ms) * 1100;
         let now_us = self.state.now_us;
         let forgets = has_bug(Bug::LeaseForgotten);
-        for (id, server) in &mut self.state.servers.all {
+        for (id, server) in self.state.servers.iter_mut() {
             let recovered = self.state.tables.owned.get(id).is_some_and(|owned| {
                 owned.iter().any(|at| {
                     matches!(
@@ -281,7 +270,6 @@ impl Coordinator {
         let crashed: Vec<ServerId> = self
             .state
             .servers
-            .all
             .iter()
             .filter(|(_, server)| !server.is_up())
             .map(|(id, _)| *id)
@@ -290,7 +278,7 @@ impl Coordinator {
             self.recover(dead);
         }
         self.kick_all();
-        let draining: Vec<ServerId> = self.state.servers.up.clone();
+        let draining: Vec<ServerId> = self.state.servers.up().to_vec();
         draining.into_iter().for_each(|id| self.drain_further(id));
         self.call_roll();
         self.state.asks.arm(self.state.now_us, Timer::Probe);

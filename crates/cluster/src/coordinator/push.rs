@@ -44,6 +44,13 @@ pub(super) struct Push {
     pub check_passed_us: Option<u64>,
 }
 
+impl Push {
+    /// Whether the server has not confirmed a list of tablets of this version.
+    pub(super) fn lacks(&self, version: TabletsVersion) -> bool {
+        self.tablets_confirmed < version
+    }
+}
+
 /// The revisions of the users, or of the functions, that a server was sent.
 #[derive(Default)]
 pub(super) struct Revisions {
@@ -76,7 +83,7 @@ impl Coordinator {
             return;
         };
         let is_gone = |change: &ServerChange| matches!(change, ServerChange::Removed(_));
-        let has_time = self.state.servers.up.len() > MANY && changes.iter().all(is_gone);
+        let has_time = self.state.servers.up().len() > MANY && changes.iter().all(is_gone);
         self.steps.push_back((version, changes));
         if self.steps.len() > STEPS_KEPT {
             self.steps.pop_front();
@@ -91,33 +98,22 @@ impl Coordinator {
     /// Servers may keep replicas of a log that is not needed any more for a moment.
     fn kick_in_turn(&mut self) {
         let mut at_us = self.state.now_us;
-        for id in self.state.servers.up.clone() {
+        for id in self.state.servers.up().to_vec() {
             at_us += LEISURE_US;
             self.state.asks.arm(at_us, Timer::Push(id));
         }
     }
 
-    /// Whether a server is UP and has not confirmed a list of this version.
-    pub(super) fn lacks(&self, id: ServerId, version: TabletsVersion) -> bool {
-        let server = self
-            .state
-            .servers
-            .all
-            .get(&id)
-            .filter(|server| server.is_up());
-        server.is_some_and(|server| server.push.tablets_confirmed < version)
-    }
-
     /// Its tablets, as they are stored now.
     pub(super) fn set_tablets(&mut self, id: ServerId, tablets: Tablets) {
-        if let Some(server) = self.state.servers.all.get_mut(&id) {
+        if let Some(server) = self.state.servers.get_mut(&id) {
             server.push.tablets = Some(tablets);
             self.kick(id);
         }
     }
 
     pub(super) fn kick_all(&mut self) {
-        for id in self.state.servers.up.clone() {
+        for id in self.state.servers.up().to_vec() {
             self.kick(id);
         }
     }
@@ -139,7 +135,7 @@ impl Coordinator {
                 || push.functions.confirmed < functions;
             lacks && push.is_welcome && server.is_up()
         };
-        if !self.state.servers.all.get(&id).is_some_and(lacks) || !self.published.is_up(id) {
+        if !self.state.servers.get(&id).is_some_and(lacks) || !self.published.is_up(id) {
             return;
         }
         self.kick_list(id);
@@ -150,7 +146,7 @@ impl Coordinator {
 
     fn kick_list(&mut self, id: ServerId) {
         let newest = self.published.version();
-        let push = &self.state.servers.all[&id].push;
+        let push = &self.state.servers[&id].push;
         if push.is_list_told || push.list_confirmed >= newest {
             return;
         }
@@ -167,7 +163,7 @@ impl Coordinator {
             None => ServerListUpdate::Full(self.published.list()),
         };
         let version = update.version();
-        if let Some(server) = self.state.servers.all.get_mut(&id) {
+        if let Some(server) = self.state.servers.get_mut(&id) {
             server.push.is_list_told = true;
         }
         let question = FromCoordinator::Servers(update);
@@ -176,7 +172,7 @@ impl Coordinator {
     }
 
     fn kick_tablets(&mut self, id: ServerId) {
-        let server = &self.state.servers.all[&id];
+        let server = &self.state.servers[&id];
         let Some(tablets) = &server.push.tablets else {
             return;
         };
@@ -190,7 +186,7 @@ impl Coordinator {
         }
         let version = tablets.version;
         let question = FromCoordinator::Tablets(tablets.clone());
-        if let Some(server) = self.state.servers.all.get_mut(&id) {
+        if let Some(server) = self.state.servers.get_mut(&id) {
             server.push.are_tablets_told = true;
         }
         self.state
@@ -199,7 +195,7 @@ impl Coordinator {
 
     /// It has been told its id, and the list of this version.
     pub(super) fn set_welcome(&mut self, id: ServerId, version: ListVersion) {
-        if let Some(server) = self.state.servers.all.get_mut(&id) {
+        if let Some(server) = self.state.servers.get_mut(&id) {
             server.push.is_welcome = true;
             server.push.list_confirmed = version;
         }
@@ -211,7 +207,7 @@ impl Coordinator {
         // A version that was never sent cannot be confirmed.
         let list_max = self.published.version();
         let tablets_max = self.state.tablets_version();
-        if let Some(server) = self.state.servers.all.get_mut(&id) {
+        if let Some(server) = self.state.servers.get_mut(&id) {
             let is_list_known = list <= list_max;
             server.push.list_confirmed = if is_list_known { list } else { ListVersion(0) };
             server.push.tablets_confirmed = tablets.min(tablets_max);
@@ -229,7 +225,7 @@ impl Coordinator {
         version: ListVersion,
         answer: Option<(ServerAnswer, Vec<u8>)>,
     ) {
-        let Some(server) = self.state.servers.all.get_mut(&id) else {
+        let Some(server) = self.state.servers.get_mut(&id) else {
             return;
         };
         server.push.is_list_told = false;
@@ -257,7 +253,7 @@ impl Coordinator {
         answer: Option<(ServerAnswer, Vec<u8>)>,
     ) {
         let newest = self.state.tablets_version();
-        let Some(server) = self.state.servers.all.get_mut(&id) else {
+        let Some(server) = self.state.servers.get_mut(&id) else {
             return;
         };
         server.push.are_tablets_told = false;

@@ -41,11 +41,11 @@ const ENDED_KEPT: usize = 32;
 impl Coordinator {
     /// Begins to recover a crashed server's tablets. If it has none, it leaves the list at once.
     pub(super) fn recover(&mut self, dead: ServerId) {
-        if self.tablets_owned(dead) == 0 {
+        if self.state.tables.tablets_owned(dead) == 0 {
             self.remove(dead);
             return;
         }
-        let Some(server) = self.state.servers.all.get(&dead) else {
+        let Some(server) = self.state.servers.get(&dead) else {
             return;
         };
         let (min_open, quiet_until_us) = (server.record.min_open, server.quiet_until_us);
@@ -83,10 +83,10 @@ impl Coordinator {
         let backups: Vec<ServerId> = self
             .state
             .servers
-            .up
+            .up()
             .iter()
             .copied()
-            .filter(|id| self.state.servers.all[id].record.entry.roles.backup)
+            .filter(|id| self.state.servers[id].record.entry.roles.backup)
             .collect();
         for backup in backups {
             self.ask_backup(dead, backup);
@@ -94,7 +94,7 @@ impl Coordinator {
     }
 
     fn ask_backup(&mut self, dead: ServerId, backup: ServerId) {
-        let min_open = self.state.servers.all.get(&dead).map(|s| s.record.min_open);
+        let min_open = self.state.servers.get(&dead).map(|s| s.record.min_open);
         let (Some(recovery), Some(min_open)) = (self.recoveries.get_mut(&dead), min_open) else {
             return;
         };
@@ -115,7 +115,7 @@ impl Coordinator {
     /// A backup was added: recoveries that wait for replicas ask it.
     pub(super) fn ask_new_backup(&mut self, backup: ServerId) {
         let is_backup = |s: &super::Server| s.is_up() && s.record.entry.roles.backup;
-        if !self.state.servers.all.get(&backup).is_some_and(is_backup) {
+        if !self.state.servers.get(&backup).is_some_and(is_backup) {
             return;
         }
         let dead: Vec<ServerId> = self.recoveries.keys().copied().collect();
@@ -132,7 +132,7 @@ impl Coordinator {
         backup: ServerId,
         answer: Option<(ServerAnswer, Vec<u8>)>,
     ) {
-        let is_up = self.is_up(backup);
+        let is_up = self.state.servers.is_up(backup);
         let now_us = self.state.now_us;
         let Some(recovery) = self.recoveries.get_mut(&dead) else {
             return;
@@ -182,7 +182,7 @@ impl Coordinator {
         } else if let Some(until_us) = self.left_to_home_us(dead) {
             self.wait_for_home(dead, until_us);
         } else if let Some(mut log) = whole(self.recoveries.get(&dead)) {
-            let speeds = self.speeds();
+            let speeds = self.state.speeds();
             if let Some(recovery) = self.recoveries.get(&dead) {
                 recovery.collected.spread(&mut log, &speeds);
             }
@@ -205,7 +205,7 @@ impl Coordinator {
     pub(super) fn home_is_back(&mut self, home: ServerId) {
         let of_it = self.recoveries.keys().copied();
         let of_it: Vec<ServerId> = of_it
-            .filter(|dead| self.home_of(*dead) == Some(home))
+            .filter(|dead| self.state.home_of(*dead) == Some(home))
             .collect();
         for dead in of_it {
             if let Some(recovery) = self.recoveries.get_mut(&dead) {
@@ -225,7 +225,6 @@ impl Coordinator {
         let loads = self
             .state
             .servers
-            .all
             .get(&dead)
             .map_or(&[][..], |s| s.loads.ranges());
         if self.goes_home(dead, tablets.len()) {
@@ -253,7 +252,7 @@ impl Coordinator {
             }
         }
         let partitions = plan::pack(pieces, limits, &mut self.state.random);
-        let masters: BTreeSet<ServerId> = self.recovery_masters().collect();
+        let masters: BTreeSet<ServerId> = self.state.recovery_masters().collect();
         if let Some(recovery) = self.recoveries.get_mut(&dead) {
             if masters.is_subset(&recovery.unlucky) {
                 recovery.unlucky.clear();
@@ -317,13 +316,13 @@ impl Coordinator {
         let mut free: Vec<ServerId> = Vec::new();
         for places in 1..=at_once {
             let has_one = |id: &ServerId| {
-                let server = &self.state.servers.all[id];
+                let server = &self.state.servers[id];
                 let is_free =
                     server.recovering < places && server.busy_until_us <= self.state.now_us;
                 is_free && rooms.fits_any(*id, least)
             };
             let more = enough - free.len();
-            free.extend(self.recovery_masters().filter(has_one).take(more));
+            free.extend(self.state.recovery_masters().filter(has_one).take(more));
         }
         free
     }
@@ -338,7 +337,7 @@ impl Coordinator {
                 asked_us,
             };
         }
-        if let Some(server) = self.state.servers.all.get_mut(&to) {
+        if let Some(server) = self.state.servers.get_mut(&to) {
             if server.recovering == 0 {
                 server.room.begins(self.state.now_us);
             }
@@ -399,7 +398,7 @@ impl Coordinator {
             (Some((ServerAnswer::Started, _)), Place::Given { started, .. }) => *started = true,
             (Some((ServerAnswer::Busy, _)), Place::Given { started: false, .. }) => {
                 *place = Place::Waiting;
-                self.release_master(by, BUSY_US);
+                self.state.release_master(by, BUSY_US);
                 self.give_partitions();
                 self.arm_recovery(dead, BUSY_US);
             }
@@ -431,16 +430,6 @@ impl Coordinator {
         of.map_or(0, |partition| partition.bytes)
     }
 
-    pub(super) fn release_master(&mut self, id: ServerId, rest_us: u64) {
-        if let Some(server) = self.state.servers.all.get_mut(&id) {
-            server.recovering = server.recovering.saturating_sub(1);
-            server.busy_until_us = server.busy_until_us.max(self.state.now_us + rest_us);
-            if server.recovering == 0 {
-                server.room.rests(self.state.now_us);
-            }
-        }
-    }
-
     /// A recovery master reports the end of a partition (coordinator::K3).
     pub(super) fn partition_done(
         &mut self,
@@ -449,7 +438,7 @@ impl Coordinator {
         (id, partition): (RecoveryId, u32),
         outcome: PartitionOutcome,
     ) -> CoordinatorAnswer {
-        if sender != server || !self.is_up(server) && !has_bug(Bug::OwnerNotUp) {
+        if sender != server || !self.state.servers.is_up(server) && !has_bug(Bug::OwnerNotUp) {
             return CoordinatorAnswer::Stale; // coordinator::K3
         }
         let any_attempt = has_bug(Bug::OldAttemptCounts);
@@ -499,7 +488,7 @@ impl Coordinator {
                 self.partition_failed(dead, partition, server, (false, reason));
             }
         }
-        self.release_master(server, 0);
+        self.state.release_master(server, 0);
         let since = self.state.tablets_version();
         self.settle(dead);
         self.give_partitions();
@@ -518,7 +507,7 @@ impl Coordinator {
         let owner = new.owner;
         let planned = self.place_bytes(dead, partition);
         let gained = self.loads_of(dead, partition);
-        if let Some(server) = self.state.servers.all.get_mut(&owner) {
+        if let Some(server) = self.state.servers.get_mut(&owner) {
             server.room.gains(planned);
             server.loads.gain(gained);
         }
@@ -539,14 +528,14 @@ impl Coordinator {
                 self.set_tablet(at.0, at.1, TabletRecord { last, ..new });
             }
         }
-        if let Some(server) = self.state.servers.all.get_mut(&owner)
+        if let Some(server) = self.state.servers.get_mut(&owner)
             && !has_bug(Bug::LeaseIgnored)
         {
             server.quiet_until_us = server.quiet_until_us.max(lease_until_us); // coordinator::K7
         }
         self.state.affect(owner);
         // It may be drained since it was given the partition, or all that are heard are.
-        let drained = self.state.servers.all.get(&owner);
+        let drained = self.state.servers.get(&owner);
         let drained = drained.filter(|server| server.record.entry.draining);
         if let Some(quiet_until_us) = drained.map(|server| server.quiet_until_us) {
             self.state
@@ -582,19 +571,25 @@ impl Coordinator {
         if !self.recoveries.contains_key(&dead) {
             return;
         }
-        if self.tablets_owned(dead) == 0 {
+        if self.state.tables.tablets_owned(dead) == 0 {
             self.end_recovery(dead);
             return;
         }
         let Some(recovery) = self.recoveries.get(&dead) else {
             return;
         };
-        let nobody = self.recovery_masters().next().is_none();
-        let home = self.home_of(dead);
+        let nobody = self.state.recovery_masters().next().is_none();
+        let home = self.state.home_of(dead);
         let can_go_on = recovery.partitions.iter().any(|p| match p.place {
             Place::Given { .. } | Place::TakenBack { .. } => true,
             Place::Waiting if p.is_home => home.is_none_or(|home| !p.not_on.contains(&home)),
-            Place::Waiting => nobody || self.recovery_masters().any(|m| !p.not_on.contains(&m)),
+            Place::Waiting => {
+                nobody
+                    || self
+                        .state
+                        .recovery_masters()
+                        .any(|m| !p.not_on.contains(&m))
+            }
             Place::Done { .. } | Place::Failed => false,
         });
         if recovery.log.is_none() || can_go_on {
@@ -628,7 +623,7 @@ impl Coordinator {
         for (number, partition) in recovery.partitions.iter().enumerate() {
             if let Some(to) = partition.place.master() {
                 // Its tablets are gone: the table was dropped.
-                self.release_master(to, 0);
+                self.state.release_master(to, 0);
                 self.abort_run(to, (recovery.id, number as u32));
             }
         }
@@ -673,7 +668,12 @@ impl Coordinator {
         };
         let is_there = recovery.log.as_ref().is_none_or(|log| {
             let mut segments = log.segments.iter();
-            segments.all(|segment| segment.sources.iter().any(|id| self.is_up(*id)))
+            segments.all(|segment| {
+                segment
+                    .sources
+                    .iter()
+                    .any(|id| self.state.servers.is_up(*id))
+            })
         });
         if is_there || recovery.has_given() {
             return;
@@ -779,12 +779,12 @@ impl Coordinator {
             status
         };
         let mut all: Vec<RecoveryStatus> = self.recoveries.values().map(status).collect();
-        let is_backup = |id: &&ServerId| self.state.servers.all[*id].record.entry.roles.backup;
+        let is_backup = |id: &&ServerId| self.state.servers[*id].record.entry.roles.backup;
         let replicas = self.state.meta.settings.replicas as usize;
         let up = self
             .state
             .servers
-            .up
+            .up()
             .iter()
             .filter(is_backup)
             .take(replicas + 1);

@@ -14,7 +14,7 @@
 //! - Q2: planned are live bytes, as far as the dead server has reported them: versions that were
 //!   overwritten are in its log, and take no room where it is replayed.
 
-use super::{AT_ONCE, Coordinator};
+use super::{AT_ONCE, Coordinator, State};
 use crate::recovery::plan::{self, Limits};
 use crate::recovery::{Partition, Place, Recovery};
 use duramen_base::ids::{KeyRange, ServerId};
@@ -196,6 +196,26 @@ impl Rooms {
     }
 }
 
+impl State {
+    /// The present life of a dead server's machine, if it may get tablets.
+    pub(super) fn home_of(&self, dead: ServerId) -> Option<ServerId> {
+        let disk = self.servers.get(&dead)?.record.entry.disk;
+        let home = self.servers.with_disk(disk).filter(|_| disk != 0)?;
+        let entry = &self.servers.get(&home)?.record.entry;
+        let may = entry.roles.master && !entry.draining;
+        (may && self.unheard_us(home).is_none()).then_some(home)
+    }
+
+    /// Whether most masters that are up have just come back.
+    pub(super) fn is_after_full_stop(&self) -> bool {
+        let returned_us = |id: ServerId| self.servers.get(&id)?.room.returned_us;
+        let is_young = |id: &ServerId| {
+            returned_us(*id).is_some_and(|at_us| self.now_us < at_us.saturating_add(YOUNG_US))
+        };
+        2 * self.servers.masters().filter(is_young).count() > self.servers.masters_count()
+    }
+}
+
 impl Coordinator {
     pub(super) fn rooms(&self) -> Rooms {
         let mut given: BTreeMap<ServerId, u64> = BTreeMap::new();
@@ -206,7 +226,7 @@ impl Coordinator {
             }
         }
         let room_of = |id: ServerId| {
-            let server = self.state.servers.all.get(&id)?;
+            let server = self.state.servers.get(&id)?;
             let (room, given) = (&server.room, given.get(&id).copied().unwrap_or(0));
             let left = match room.report {
                 Some(report) => {
@@ -220,10 +240,10 @@ impl Coordinator {
             };
             Some((id, left))
         };
-        let left = self.recovery_masters().filter_map(room_of).collect();
+        let left = self.state.recovery_masters().filter_map(room_of).collect();
         let mut kept: BTreeMap<ServerId, Vec<(ServerId, u64)>> = BTreeMap::new();
         for (dead, recovery) in &self.recoveries {
-            if let Some(home) = self.home_of(*dead) {
+            if let Some(home) = self.state.home_of(*dead) {
                 kept.entry(home)
                     .or_default()
                     .push((*dead, recovery.waiting_bytes()));
@@ -238,46 +258,30 @@ impl Coordinator {
         let since_us = self
             .state
             .servers
-            .all
             .get(&id)
             .map_or(0, |server| server.room.since_us);
         self.recoveries.len() > 1 && self.state.now_us < since_us + NEW_US
     }
 
-    /// The present life of a dead server's machine, if it may get tablets.
-    pub(super) fn home_of(&self, dead: ServerId) -> Option<ServerId> {
-        let disk = self.state.servers.all.get(&dead)?.record.entry.disk;
-        let home = self
-            .state
-            .servers
-            .disks
-            .get(&disk)
-            .copied()
-            .filter(|_| disk != 0)?;
-        let entry = &self.state.servers.all.get(&home)?.record.entry;
-        let may = entry.roles.master && !entry.draining;
-        (may && self.unheard_us(home).is_none()).then_some(home)
-    }
-
     /// Whether all tablets of a dead server go to its own machine: the data that it held before
     /// fits there, at least while its present life has nothing else.
     pub(super) fn goes_home(&self, dead: ServerId, tablets: usize) -> bool {
-        let (Some(home), Some(recovery)) = (self.home_of(dead), self.recoveries.get(&dead)) else {
+        let (Some(home), Some(recovery)) = (self.state.home_of(dead), self.recoveries.get(&dead))
+        else {
             return false;
         };
-        let server = &self.state.servers.all[&home];
-        let is_empty = self.tablets_owned(home) == 0 && server.recovering == 0;
+        let server = &self.state.servers[&home];
+        let is_empty = self.state.tables.tablets_owned(home) == 0 && server.recovering == 0;
         let is_known = server.room.report.is_some();
         let has_room = || is_known && self.rooms().fits(dead, home, recovery.planned);
         let most = self.state.meta.settings.partition_bytes;
         let is_short = recovery.planned <= most.saturating_mul(HOME_PARTITIONS);
-        let is_one_of_many = 2 * self.recoveries.len() >= self.state.servers.masters.len();
+        let is_one_of_many = 2 * self.recoveries.len() >= self.state.servers.masters_count();
         // It may have less memory now.
         let limit = server.room.report.map_or(u64::MAX, |room| room.limit_bytes);
         let counted = self
             .state
             .servers
-            .all
             .get(&dead)
             .map_or(0, |s| s.loads.sums().0);
         let is_smaller = counted > limit.saturating_add(limit / HOME_SLACK);
@@ -310,18 +314,10 @@ impl Coordinator {
     pub(super) fn left_to_home_us(&self, dead: ServerId) -> Option<u64> {
         let recovery = self.recoveries.get(&dead)?;
         let until_us = recovery.since_us + HOME_US;
-        let has_machine = self.state.servers.all.get(&dead)?.record.entry.disk != 0;
-        let waits = has_machine && self.home_of(dead).is_none() && self.is_after_full_stop();
+        let has_machine = self.state.servers.get(&dead)?.record.entry.disk != 0;
+        let waits =
+            has_machine && self.state.home_of(dead).is_none() && self.state.is_after_full_stop();
         (waits && self.state.now_us < until_us).then_some(until_us)
-    }
-
-    /// Whether most masters that are up have just come back.
-    pub(super) fn is_after_full_stop(&self) -> bool {
-        let returned_us = |id: ServerId| self.state.servers.all.get(&id)?.room.returned_us;
-        let is_young = |id: &ServerId| {
-            returned_us(*id).is_some_and(|at_us| self.state.now_us < at_us.saturating_add(YOUNG_US))
-        };
-        2 * self.masters().filter(is_young).count() > self.state.servers.masters.len()
     }
 
     /// The machine of a dead server is back, or is gone: its partition is given to it, or all that
@@ -334,9 +330,11 @@ impl Coordinator {
             let mut waiting = recovery.partitions.iter();
             let mut waiting = waiting.by_ref().filter(|of| of.place == Place::Waiting);
             match waiting.any(|of| of.is_home) {
-                true => self.home_of(**dead).is_none() && self.left_to_home_us(**dead).is_none(),
+                true => {
+                    self.state.home_of(**dead).is_none() && self.left_to_home_us(**dead).is_none()
+                }
                 false => {
-                    let tablets = self.tablets_owned(**dead);
+                    let tablets = self.state.tables.tablets_owned(**dead);
                     recovery.lacks.is_some() && self.goes_home(**dead, tablets)
                 }
             }
@@ -346,8 +344,8 @@ impl Coordinator {
 
     /// Whether the dead server's machine can be given its partition.
     pub(super) fn takes_home(&self, dead: ServerId, partition: &Partition) -> Option<ServerId> {
-        let home = self.home_of(dead)?;
-        let server = self.state.servers.all.get(&home)?;
+        let home = self.state.home_of(dead)?;
+        let server = self.state.servers.get(&home)?;
         let fits = || self.rooms().fits(dead, home, partition.bytes);
         let may = server.busy_until_us <= self.state.now_us
             && !partition.not_on.contains(&home)
@@ -395,7 +393,7 @@ impl Coordinator {
         let recovery = self.recoveries.get(&dead);
         let of = recovery.and_then(|of| of.partitions.get(partition as usize));
         let tablets = of.map_or(&[][..], |of| &of.tablets);
-        let server = self.state.servers.all.get(&dead);
+        let server = self.state.servers.get(&dead);
         let loads = server.map_or(&[][..], |s| s.loads.ranges());
         let pieces = plan::uncut(tablets, loads, 0).into_iter();
         let known = pieces.filter(|piece| piece.bytes > 0);
@@ -423,7 +421,7 @@ impl Coordinator {
 
     /// The same without a log; 0: nobody has reported them.
     pub(super) fn counted_bytes(&self, dead: ServerId, tablets: &[RecoverTablet]) -> u64 {
-        let server = self.state.servers.all.get(&dead);
+        let server = self.state.servers.get(&dead);
         let loads = server.map_or(&[][..], |s| s.loads.ranges());
         let counted = plan::counted(tablets, loads);
         counted.saturating_add(counted / 100 * MARGIN_PERCENT)
@@ -458,7 +456,6 @@ impl Coordinator {
             let counted = self
                 .state
                 .servers
-                .all
                 .get(dead)
                 .is_some_and(|s| s.loads.sums().0 > 0);
             let after_us = match counted && rooms.all_known() {
@@ -468,7 +465,7 @@ impl Coordinator {
             let since_us = recovery.lacks.map(|(_, since_us)| since_us);
             since_us.is_some_and(|since_us| self.state.now_us >= since_us + after_us)
         };
-        let is_free = |id: &ServerId| self.state.servers.all[id].busy_until_us <= self.state.now_us;
+        let is_free = |id: &ServerId| self.state.servers[id].busy_until_us <= self.state.now_us;
         let due = self.recoveries.iter().filter(is_due);
         let mut waiting = due.flat_map(|(dead, recovery)| {
             let partitions = (0..).zip(&recovery.partitions);

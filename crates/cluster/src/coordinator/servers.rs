@@ -1,250 +1,220 @@
-//! Members: enlisting, and the effects of a crash.
+//! Members, and the effects of a crash.
 
-use super::loads::Loads;
-use super::older::Newer;
 use super::records::{Key, ServerRecord};
-use super::rooms::Room;
-use super::unheard::Heard;
-use super::{Coordinator, Push, ReplyId, Server, Timer, refused};
-use duramen_base::ids::{SegmentId, ServerId};
+use super::{Coordinator, Output, ReplyId, Server, State, Timer, refused};
+use duramen_base::ids::{KeyRange, SegmentId, ServerId, TableId, TabletsVersion};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::{
-    CoordinatorAnswer, Enlist, Enlisted, Refusal, ServerChange, ServerEntry, ServerStatus,
+    Addresses, CoordinatorAnswer, Enlist, Enlisted, Refusal, ServerChange, ServerEntry,
+    ServerStatus, TabletRoute,
 };
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Delay before a server that enlists with the disk of another one asks again: the other one is
-/// being checked.
-const DISK_CHECK_MS: u32 = 300;
-/// A server counts as alive if it passes a check this long after another one came with its disk.
-const DOUBT_US: u64 = 2_000_000;
-/// Most servers stored that claim the end of one life. Others wait until one of these stops asking.
-const DOUBTS_MAX: usize = 16;
-
-/// The claim of a server that enlists that a life is over.
-pub(super) struct Doubt {
-    nonce: u64,
-    since_us: u64,
-    asked_us: u64,
-}
-
-/// Since when the server with this nonce has claimed it.
-fn doubted_since(doubts: &mut Vec<Doubt>, nonce: u64, now_us: u64) -> u64 {
-    if let Some(known) = doubts.iter_mut().find(|doubt| doubt.nonce == nonce) {
-        known.asked_us = now_us;
-        return known.since_us;
-    }
-    if doubts.len() >= DOUBTS_MAX {
-        doubts.retain(|doubt| doubt.asked_us + DOUBT_US > now_us);
-    }
-    if doubts.len() < DOUBTS_MAX {
-        doubts.push(Doubt {
-            nonce,
-            since_us: now_us,
-            asked_us: now_us,
-        });
-    }
-    now_us
-}
+use std::ops::Index;
 
 /// The members, with their state that is not stored.
+#[derive(Default)]
 pub(super) struct Servers {
-    pub all: BTreeMap<ServerId, Server>,
-    pub slots: BTreeMap<u32, u32>,
-    pub nonces: BTreeMap<u64, ServerId>,
+    all: BTreeMap<ServerId, Server>,
+    /// By the nonces of their enlistments.
+    nonces: BTreeMap<u64, ServerId>,
     /// UP members, in no order.
-    pub up: Vec<ServerId>,
+    up: Vec<ServerId>,
     /// Their disks.
-    pub disks: BTreeMap<u64, ServerId>,
-    /// UP masters that may get tablets, by number of tablets ([`rank`](Coordinator::rank)).
-    pub masters: BTreeSet<(usize, ServerId)>,
-    pub newer: Newer,
-    /// When a member last asked for the map.
-    pub map_asked_us: Option<u64>,
+    disks: BTreeMap<u64, ServerId>,
+    /// UP masters that may get tablets, by number of tablets.
+    masters: BTreeSet<(usize, ServerId)>,
 }
 
-impl Coordinator {
-    /// A server enlists. The answer is sent when the change is stored, by
-    /// [`welcome`](Self::welcome).
-    pub(super) fn enlist(
-        &mut self,
-        reply: ReplyId,
-        sender: ServerId,
-        enlist: Enlist,
-    ) -> Option<CoordinatorAnswer> {
-        let known = self.state.servers.nonces.get(&enlist.nonce).copied();
-        if let Some(known) = known
-            && !has_bug(Bug::EnlistsTwice)
-        {
-            if !self.is_up(known) {
-                return Some(refused(Refusal::NotUp(known)));
-            }
-            self.state.records.enlist(reply, known);
-            return None;
-        }
-        if let Err(refusal) = self.check_enlist(&enlist) {
-            let (address, why) = (&enlist.addresses.native, refusal.to_string());
-            self.turned_away.note(self.state.now_us, address, &why);
-            return Some(refused(refusal));
-        }
-        let next = self.next_id(&enlist);
-        if !self.is_reached(reply, sender, &enlist, next) {
-            return None; // callers::I1
-        }
-        let mut replaced = Vec::from_iter(enlist.replaces.filter(|id| self.is_up(*id)));
-        replaced.extend(self.unstored_life(&enlist));
-        let is_late = has_bug(Bug::AddedBeforeCrashed);
-        if !is_late {
-            replaced.iter().for_each(|old| self.crash(*old)); // coordinator::K2
-        }
-        let id = self.add_server(&enlist);
-        if is_late {
-            replaced.iter().for_each(|old| self.crash(*old));
-        }
-        self.state.records.enlist(reply, id);
-        self.ask_new_backup(id);
-        self.home_is_back(id);
-        self.give_partitions();
-        None
+impl Index<&ServerId> for Servers {
+    type Output = Server;
+
+    fn index(&self, id: &ServerId) -> &Server {
+        &self.all[id]
+    }
+}
+
+impl Servers {
+    pub(super) fn get(&self, id: &ServerId) -> Option<&Server> {
+        self.all.get(id)
     }
 
-    fn check_enlist(&mut self, enlist: &Enlist) -> Result<(), Refusal> {
-        let bad = |why: String| Err(Refusal::Invalid(why));
-        if enlist.cluster != self.state.meta.cluster {
-            return Err(Refusal::WrongCluster {
-                expected: self.state.meta.cluster.clone(),
-                found: enlist.cluster.clone(),
-            });
-        }
-        if !enlist.roles.master && !enlist.roles.backup {
-            return bad("a server is a master, a backup or both".to_owned());
-        }
-        if enlist.addresses.native.is_empty() {
-            return bad("a server needs an address for the native protocol".to_owned());
-        }
-        let segment_bytes = self.state.meta.settings.segment_bytes;
-        if enlist.segment_bytes != segment_bytes {
-            let found = enlist.segment_bytes;
-            return bad(format!(
-                "segments have {segment_bytes} bytes in this cluster, {found} on this server"
-            ));
-        }
-        if let Some(old) = enlist.replaces {
-            let given = self
-                .state
-                .servers
-                .slots
-                .get(&old.slot)
-                .copied()
-                .unwrap_or(0);
-            if old.generation == 0 || old.generation > given {
-                self.note_newer(old); // older::A3
-                return bad(self.why_older(old));
-            }
-            let disk = self
-                .state
-                .servers
-                .all
-                .get(&old)
-                .map(|s| s.record.entry.disk);
-            if disk.is_some_and(|disk| disk != enlist.disk) {
-                return bad(format!("server {old} has another disk"));
-            }
-            if let Some(newer) = self.newer_life(old.slot) {
-                return bad(self.why_older(newer)); // older::A2
-            }
-        }
-        self.check_replaced(enlist)?;
-        self.check_disk(enlist)
+    pub(super) fn get_mut(&mut self, id: &ServerId) -> Option<&mut Server> {
+        self.all.get_mut(id)
     }
 
-    /// The life that the server claims to follow may not be over: then the data of one of them is a
-    /// copy, and not the newest. At that life's address there is no other process, so a server that
-    /// enlists from there proves its end.
-    fn check_replaced(&mut self, enlist: &Enlist) -> Result<(), Refusal> {
-        let Some(old) = enlist.replaces.filter(|id| self.is_up(*id)) else {
-            return Ok(());
-        };
-        let there = &self.state.servers.all[&old].record.entry.addresses.native;
-        if *there == enlist.addresses.native {
-            return Ok(());
-        }
-        self.check_life(old, enlist.nonce, "data")
+    pub(super) fn contains(&self, id: &ServerId) -> bool {
+        self.all.contains_key(id)
     }
 
-    /// Whether a server is alive whose data or disk another one has. A passed check proves it only
-    /// if a later check is passed too: the first answer may have been in flight when that server
-    /// ended, and a server that is refused here ends for good.
-    fn check_life(&mut self, old: ServerId, nonce: u64, what: &str) -> Result<(), Refusal> {
-        let now_us = self.state.now_us;
-        let Some(server) = self.state.servers.all.get_mut(&old) else {
-            return Ok(());
-        };
-        let since_us = doubted_since(&mut server.doubts, nonce, now_us);
-        let passed_us = server.push.check_passed_us;
-        if passed_us.is_some_and(|at_us| at_us >= since_us + DOUBT_US) {
-            return Err(Refusal::Invalid(format!(
-                "server {old} is alive and has the same {what}: one is a copy of the other"
-            )));
-        }
-        self.begin_claimed_check(old);
-        Err(Refusal::NotReady {
-            after_ms: DISK_CHECK_MS,
-            reason: format!("whether server {old}, which had the same {what}, is alive"),
-        })
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&ServerId, &Server)> {
+        self.all.iter()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (&ServerId, &mut Server)> {
+        self.all.iter_mut()
+    }
+
+    pub(super) fn keys(&self) -> impl Iterator<Item = &ServerId> {
+        self.all.keys()
+    }
+
+    pub(super) fn values(&self) -> impl Iterator<Item = &Server> {
+        self.all.values()
+    }
+
+    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut Server> {
+        self.all.values_mut()
+    }
+
+    /// UP members, in no order.
+    pub(super) fn up(&self) -> &[ServerId] {
+        &self.up
+    }
+
+    pub(super) fn is_up(&self, server: ServerId) -> bool {
+        self.all.get(&server).is_some_and(Server::is_up)
+    }
+
+    /// The server that enlisted with this nonce.
+    pub(super) fn of_nonce(&self, nonce: u64) -> Option<ServerId> {
+        self.nonces.get(&nonce).copied()
+    }
+
+    /// The UP server with this disk.
+    pub(super) fn with_disk(&self, disk: u64) -> Option<ServerId> {
+        self.disks.get(&disk).copied()
+    }
+
+    /// UP masters that may get tablets, those that own the fewest first.
+    pub(super) fn masters(&self) -> impl Iterator<Item = ServerId> {
+        self.masters.iter().map(|(_, id)| *id)
+    }
+
+    /// The number of [`masters`](Self::masters).
+    pub(super) fn masters_count(&self) -> usize {
+        self.masters.len()
     }
 
     /// A life with the same disk that ended before it had stored its id. Only the server that
     /// enlists now is at its address, and it would also answer the check of that life.
-    fn unstored_life(&self, enlist: &Enlist) -> Option<ServerId> {
-        let same = self.state.servers.disks.get(&enlist.disk).copied()?;
-        let entry = &self.state.servers.all[&same].record.entry;
+    pub(super) fn unstored_life(&self, enlist: &Enlist) -> Option<ServerId> {
+        let same = self.disks.get(&enlist.disk).copied()?;
+        let entry = &self.all[&same].record.entry;
         let is_its = Some(same) != enlist.replaces
             && entry.addresses.native == enlist.addresses.native
             && self.is_up(same);
         is_its.then_some(same)
     }
 
-    /// Two servers with one disk: the older one is gone without notice, or the disk was copied.
-    fn check_disk(&mut self, enlist: &Enlist) -> Result<(), Refusal> {
-        let same = self.state.servers.disks.get(&enlist.disk).copied();
-        let same = same.filter(|id| Some(*id) != enlist.replaces);
-        let Some(same) = same.filter(|_| self.unstored_life(enlist).is_none()) else {
-            return Ok(());
-        };
-        self.check_life(same, enlist.nonce, "disk")
+    pub(super) fn backups_of(&self, master: ServerId) -> Vec<ServerId> {
+        let is_backup = |id: &ServerId| self.all[id].record.entry.roles.backup;
+        let others = self.up.iter().copied().filter(|id| *id != master);
+        others.filter(is_backup).collect()
     }
 
-    /// The id that this server gets if it is added now.
-    fn next_id(&self, enlist: &Enlist) -> ServerId {
-        let slot = match enlist.replaces {
-            Some(old) => old.slot,
-            None => {
-                let given = self
-                    .state
-                    .servers
-                    .slots
-                    .last_key_value()
-                    .map_or(0, |(slot, _)| slot + 1);
-                let newer = self
-                    .state
-                    .servers
-                    .newer
-                    .last_key_value()
-                    .map_or(0, |(slot, _)| slot + 1);
-                given.max(newer) // older::A2
-            }
-        };
-        ServerId::new(
-            slot,
-            self.state.servers.slots.get(&slot).copied().unwrap_or(0) + 1,
-        )
+    /// Approximate bytes of a range, as its owner reports them.
+    pub(super) fn bytes_in(&self, table: TableId, range: KeyRange, owner: ServerId) -> u64 {
+        let loads = self.all.get(&owner).map_or(&[][..], |s| s.loads.ranges());
+        let of_table = loads.iter().filter(|load| load.table == table);
+        let parts = of_table.filter_map(|load| {
+            let common = load.range.intersection(&range)?;
+            let width = |range: &KeyRange| u128::from(range.last.0 - range.first.0) + 1;
+            Some((u128::from(load.bytes) * width(&common) / width(&load.range)) as u64)
+        });
+        parts.fold(0, u64::saturating_add)
     }
 
-    fn add_server(&mut self, enlist: &Enlist) -> ServerId {
-        let id = self.next_id(enlist);
-        self.state.servers.slots.insert(id.slot, id.generation);
-        self.state.records.put(Key::Slot(id.slot), &id.generation);
+    pub(super) fn addresses(&self, tablets: &[TabletRoute]) -> Vec<(ServerId, Addresses)> {
+        let named = tablets
+            .iter()
+            .flat_map(|route| [Some(route.owner), route.moving_to]);
+        let mut owners: Vec<ServerId> = named.flatten().collect();
+        owners.sort_unstable();
+        owners.dedup();
+        let with = owners.into_iter().filter_map(|id| {
+            let entry = &self.all.get(&id)?.record.entry;
+            Some((id, entry.addresses.clone()))
+        });
+        with.collect()
+    }
+
+    /// Whether a server is UP and has not confirmed a list of this version.
+    pub(super) fn lacks(&self, id: ServerId, version: TabletsVersion) -> bool {
+        let server = self.all.get(&id).filter(|server| server.is_up());
+        server.is_some_and(|server| server.push.lacks(version))
+    }
+
+    /// Adds a server that is stored, or about to be.
+    fn add(&mut self, now_us: u64, id: ServerId, record: ServerRecord) {
+        self.nonces.insert(record.nonce, id);
+        if record.entry.status == ServerStatus::Up {
+            self.up.push(id);
+            self.disks.insert(record.entry.disk, id);
+        }
+        self.all.insert(id, Server::new(now_us, record));
+    }
+
+    /// A server is crashed, if it is UP. Returns its record.
+    fn crash(&mut self, dead: ServerId) -> Option<ServerRecord> {
+        let server = self.all.get_mut(&dead).filter(|server| server.is_up())?;
+        server.record.entry.status = ServerStatus::Crashed;
+        server.check = None;
+        let record = server.record.clone();
+        self.up.retain(|id| *id != dead);
+        self.disks.remove(&record.entry.disk);
+        Some(record)
+    }
+
+    /// Removes a crashed server.
+    ///
+    /// # Panics
+    /// If it is UP (coordinator::K6).
+    fn remove(&mut self, dead: ServerId) -> Option<Server> {
+        let server = self.all.remove(&dead)?;
+        assert!(!server.is_up(), "K6: server {dead} is UP");
+        self.nonces.remove(&server.record.nonce);
+        Some(server)
+    }
+
+    /// Updates the order of [`masters`](Self::masters) after a possible change of this server,
+    /// which owns so many tablets.
+    fn rank(&mut self, id: ServerId, owned: usize) {
+        let Some(server) = self.all.get_mut(&id) else {
+            return;
+        };
+        let entry = &server.record.entry;
+        let may = server.is_up() && entry.roles.master && !entry.draining;
+        let rank = may.then_some(owned);
+        let before = std::mem::replace(&mut server.rank, rank);
+        if before == rank {
+            return;
+        }
+        if let Some(before) = before {
+            self.masters.remove(&(before, id));
+        }
+        if let Some(rank) = rank {
+            self.masters.insert((rank, id));
+        }
+    }
+}
+
+impl State {
+    /// Updates the order of masters after a possible change of this server.
+    pub(super) fn rank(&mut self, id: ServerId) {
+        let owned = self.tables.tablets_owned(id);
+        self.servers.rank(id, owned);
+    }
+
+    /// Adds a server that is stored, or about to be.
+    pub(super) fn adopt(&mut self, id: ServerId, record: ServerRecord) {
+        self.servers.add(self.now_us, id, record);
+        self.rank(id);
+    }
+
+    pub(super) fn add_server(&mut self, enlist: &Enlist) -> ServerId {
+        let id = self.lives.next_id(enlist.replaces);
+        self.lives.give(id);
+        self.records.put(Key::Slot(id.slot), &id.generation);
         let record = ServerRecord {
             entry: ServerEntry {
                 server: id,
@@ -260,46 +230,87 @@ impl Coordinator {
             nonce: enlist.nonce,
             min_open: SegmentId::NONE,
         };
-        self.state.records.put(Key::Server(id), &record);
-        self.state
-            .change_list(ServerChange::Added(record.entry.clone()));
-        self.state.servers.nonces.insert(enlist.nonce, id);
+        self.records.put(Key::Server(id), &record);
+        self.change_list(ServerChange::Added(record.entry.clone()));
         self.adopt(id, record);
         if enlist.replaces.is_some()
-            && let Some(server) = self.state.servers.all.get_mut(&id)
+            && let Some(server) = self.servers.get_mut(&id)
         {
-            server.room.returns(self.state.now_us);
+            server.room.returns(self.now_us);
         }
-        self.state.affect(id);
+        self.affect(id);
         id
     }
 
-    /// Adds a server that is stored, or about to be.
-    pub(super) fn adopt(&mut self, id: ServerId, record: ServerRecord) {
-        if record.entry.status == ServerStatus::Up {
-            self.state.servers.up.push(id);
-            self.state.servers.disks.insert(record.entry.disk, id);
+    /// Changes a member's entry in the list.
+    pub(super) fn change_member(&mut self, id: ServerId, change: impl FnOnce(&mut ServerEntry)) {
+        if let Some(server) = self.servers.get_mut(&id) {
+            change(&mut server.record.entry);
+            let record = server.record.clone();
+            self.records.put(Key::Server(id), &record);
+            self.change_list(ServerChange::Changed(record.entry));
+            self.rank(id);
         }
-        let server = Server {
-            record,
-            push: Push::default(),
-            check: None,
-            heard: Heard::new(self.state.now_us),
-            doubts: Vec::new(),
-            rank: None,
-            loads: Loads::default(),
-            room: Room::new(self.state.now_us),
-            means: None,
-            recovering: 0,
-            busy_until_us: 0,
-            quiet_until_us: 0,
-            declined_until_us: 0,
-            held_back: BTreeMap::new(),
-        };
-        self.state.servers.all.insert(id, server);
-        self.rank(id);
     }
 
+    /// coordinator::K3: recorded only for a server that is UP; its recovery reads it when it is not
+    /// UP any more.
+    pub(super) fn control_head(
+        &mut self,
+        server: ServerId,
+        min_open: SegmentId,
+    ) -> CoordinatorAnswer {
+        let Some(member) = self.servers.get_mut(&server) else {
+            return refused(Refusal::NotUp(server));
+        };
+        if member.record.min_open < min_open {
+            member.record.min_open = min_open;
+            let record = member.record.clone();
+            self.records.put(Key::Server(server), &record);
+        }
+        CoordinatorAnswer::Noted
+    }
+
+    pub(super) fn release_master(&mut self, id: ServerId, rest_us: u64) {
+        if let Some(server) = self.servers.get_mut(&id) {
+            server.recovering = server.recovering.saturating_sub(1);
+            server.busy_until_us = server.busy_until_us.max(self.now_us + rest_us);
+            if server.recovering == 0 {
+                server.room.rests(self.now_us);
+            }
+        }
+    }
+
+    /// UP masters that may get dead servers' tablets: none whose reports would not arrive here
+    /// (recovery::Y7), and drained ones only if there are no others.
+    pub(super) fn recovery_masters(&self) -> impl Iterator<Item = ServerId> {
+        let is_heard = move |id: &ServerId| self.unheard_us(*id).is_none();
+        let has_others = self.servers.masters().any(|id| is_heard(&id));
+        let drained = self.servers.iter().filter(|(_, server)| {
+            let entry = &server.record.entry;
+            server.is_up() && entry.roles.master && entry.draining
+        });
+        let drained = drained.filter(move |_| !has_others);
+        let all = self.servers.masters().chain(drained.map(|(id, _)| *id));
+        all.filter(is_heard)
+    }
+
+    /// Continues the drains.
+    pub(super) fn drain_all(&mut self) {
+        let draining: Vec<ServerId> = self
+            .servers
+            .up()
+            .iter()
+            .copied()
+            .filter(|id| self.servers[id].record.entry.draining)
+            .collect();
+        for id in draining {
+            self.asks.arm(self.now_us, Timer::Drain(id));
+        }
+    }
+}
+
+impl Coordinator {
     /// Answers an enlistment, from the stored state.
     pub(super) fn welcome(&mut self, reply: ReplyId, id: ServerId) {
         let answer = if self.published.is_up(id) {
@@ -313,31 +324,20 @@ impl Coordinator {
         };
         self.state
             .records
-            .tell_at_once(super::Output::Answer { reply, answer });
+            .tell_at_once(Output::Answer { reply, answer });
         self.set_welcome(id, self.published.version());
     }
 
     /// Declares a server crashed, and begins the consequences. Does nothing if it is crashed
     /// already.
     pub(super) fn crash(&mut self, dead: ServerId) {
-        let Some(server) = self
-            .state
-            .servers
-            .all
-            .get_mut(&dead)
-            .filter(|server| server.is_up())
-        else {
+        let Some(record) = self.state.servers.crash(dead) else {
             return;
         };
-        server.record.entry.status = ServerStatus::Crashed;
-        server.check = None;
-        let record = server.record.clone();
         self.state.records.put(Key::Server(dead), &record);
         self.state.change_list(ServerChange::Crashed(dead));
-        self.state.servers.up.retain(|id| *id != dead);
         self.forget_disk(dead);
-        self.state.servers.disks.remove(&record.entry.disk);
-        self.rank(dead);
+        self.state.rank(dead);
         self.state.touch_map();
         self.state.change_map_of(dead);
         self.state.tables.shares.forget(dead);
@@ -349,7 +349,7 @@ impl Coordinator {
         if early && self.recoveries.contains_key(&dead) {
             self.state.change_list(ServerChange::Removed(dead));
         }
-        self.drain_all();
+        self.state.drain_all();
     }
 
     /// Removes a crashed server: its log is not needed any more.
@@ -365,59 +365,13 @@ impl Coordinator {
             .is_some_and(|owned| !owned.is_empty());
         assert!(!owns, "K6: tablets wait for the log of server {dead}");
         self.state.tables.owned.remove(&dead);
-        if let Some(server) = self.state.servers.all.remove(&dead) {
-            assert!(!server.is_up(), "K6: server {dead} is UP");
-            self.state.servers.nonces.remove(&server.record.nonce);
+        if let Some(server) = self.state.servers.remove(dead) {
             self.state.records.delete(Key::Server(dead));
             if server.loads.is_stored() {
                 self.state.records.delete(Key::Loads(dead));
             }
             self.forget_accepted(dead);
             self.state.change_list(ServerChange::Removed(dead));
-        }
-    }
-
-    /// coordinator::K3: recorded only for a server that is UP; its recovery reads it when it is not
-    /// UP any more.
-    pub(super) fn control_head(
-        &mut self,
-        server: ServerId,
-        min_open: SegmentId,
-    ) -> CoordinatorAnswer {
-        let Some(member) = self.state.servers.all.get_mut(&server) else {
-            return refused(Refusal::NotUp(server));
-        };
-        if member.record.min_open < min_open {
-            member.record.min_open = min_open;
-            let record = member.record.clone();
-            self.state.records.put(Key::Server(server), &record);
-        }
-        CoordinatorAnswer::Noted
-    }
-
-    /// Changes a member's entry in the list.
-    pub(super) fn change_member(&mut self, id: ServerId, change: impl FnOnce(&mut ServerEntry)) {
-        if let Some(server) = self.state.servers.all.get_mut(&id) {
-            change(&mut server.record.entry);
-            let record = server.record.clone();
-            self.state.records.put(Key::Server(id), &record);
-            self.state.change_list(ServerChange::Changed(record.entry));
-            self.rank(id);
-        }
-    }
-
-    /// Continues the drains.
-    pub(super) fn drain_all(&mut self) {
-        let draining: Vec<ServerId> = self
-            .state
-            .servers
-            .up
-            .iter()
-            .copied()
-            .filter(|id| self.state.servers.all[id].record.entry.draining)
-            .collect();
-        for id in draining {
-            self.state.asks.arm(self.state.now_us, Timer::Drain(id));
         }
     }
 }

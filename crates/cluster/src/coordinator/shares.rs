@@ -129,13 +129,13 @@ impl Coordinator {
 
     /// The same, if no migration of it has locked it.
     pub(super) fn is_opened(&self, at: At, owner: ServerId) -> bool {
-        self.is_up(owner) && self.state.tables.shares.is_confirmed(at, owner)
+        self.state.servers.is_up(owner) && self.state.tables.shares.is_confirmed(at, owner)
     }
 
     /// The number of unserved tablets, as far as is known.
     pub(super) fn unserved(&self) -> usize {
         let each = self.state.tables.owned.iter().map(|(owner, owned)| {
-            if self.is_up(*owner) {
+            if self.state.servers.is_up(*owner) {
                 self.state.tables.shares.unconfirmed(*owner, owned.len())
             } else {
                 owned.len()

@@ -36,7 +36,7 @@ impl State {
         kind: CallKind,
         patience_us: u64,
     ) {
-        if let Some(server) = self.servers.all.get(&to) {
+        if let Some(server) = self.servers.get(&to) {
             let address = server.record.entry.addresses.native.clone();
             self.ask_at(to, address, question, kind, patience_us);
         }
@@ -115,7 +115,7 @@ impl State {
 
     pub(super) fn affect_all(&mut self) {
         self.touch_map();
-        self.records.affect(self.servers.up.iter().copied());
+        self.records.affect(self.servers.up().iter().copied());
     }
 
     /// From the map's version, so that it is stored together with the tablets.

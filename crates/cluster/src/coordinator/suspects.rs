@@ -78,7 +78,7 @@ impl Coordinator {
     ) -> CoordinatorAnswer {
         if has_bug(Bug::SuspicionIsVerdict) {
             self.crash(server);
-        } else if self.is_up(server) && by != server {
+        } else if self.state.servers.is_up(server) && by != server {
             self.begin_check(server);
         } else if list_version < self.published.version() {
             self.kick(by); // it is not told yet
@@ -88,7 +88,7 @@ impl Coordinator {
 
     /// Asks a server whether it lives, unless that is being done.
     pub(super) fn begin_check(&mut self, id: ServerId) {
-        match self.state.servers.all.get_mut(&id) {
+        match self.state.servers.get_mut(&id) {
             Some(server) if server.is_up() && server.check.is_none() => {
                 server.check = Some(Check::default());
                 self.check_again(id);
@@ -103,7 +103,6 @@ impl Coordinator {
         if let Some(check) = self
             .state
             .servers
-            .all
             .get_mut(&id)
             .and_then(|s| s.check.as_mut())
         {
@@ -117,7 +116,6 @@ impl Coordinator {
         if let Some(check) = self
             .state
             .servers
-            .all
             .get_mut(&id)
             .and_then(|s| s.check.as_mut())
         {
@@ -144,12 +142,7 @@ impl Coordinator {
             self.roll
                 .patience
                 .took(self.state.now_us, self.state.now_us - asked_us);
-            let check = self
-                .state
-                .servers
-                .all
-                .get(&from)
-                .and_then(|s| s.check.as_ref());
+            let check = self.state.servers.get(&from).and_then(|s| s.check.as_ref());
             // The question may be older than the claim that it is over.
             if check.is_some_and(|check| !check.is_claimed) {
                 self.lives(from);
@@ -159,7 +152,7 @@ impl Coordinator {
 
     /// A sign of life: a check of it ends.
     fn lives(&mut self, id: ServerId) {
-        if let Some(server) = self.state.servers.all.get_mut(&id)
+        if let Some(server) = self.state.servers.get_mut(&id)
             && server.check.take().is_some()
         {
             server.push.check_passed_us = Some(self.state.now_us);
@@ -175,7 +168,7 @@ impl Coordinator {
         let is_short = now_us - call.asked_us < self.ping_patience_us(); // patience::H4
         let is_excused = (is_short || was_late) && !has_bug(Bug::LateVerdict); // U2
         let blames = has_bug(Bug::OwnFaultIsDeath);
-        let Some(server) = self.state.servers.all.get_mut(&call.to) else {
+        let Some(server) = self.state.servers.get_mut(&call.to) else {
             return;
         };
         let Some(check) = server.check.as_mut().filter(|check| check.nonce == nonce) else {
@@ -218,7 +211,7 @@ impl Coordinator {
         if is_claimed && evidence.is_enough() {
             self.crash(call.to);
         }
-        if !self.is_up(call.to) {
+        if !self.state.servers.is_up(call.to) {
             return;
         }
         match again_us {
@@ -240,8 +233,8 @@ impl Coordinator {
         let next_us = self.state.now_us + interval_us;
         self.roll.patience.looks(self.state.now_us, next_us);
         self.state.asks.arm(next_us, Timer::Probe);
-        let picked = self.state.random.pick(&self.state.servers.up).copied();
-        if let Some(id) = picked.filter(|id| self.state.servers.all[id].push.is_welcome) {
+        let picked = self.state.random.pick(self.state.servers.up()).copied();
+        if let Some(id) = picked.filter(|id| self.state.servers[id].push.is_welcome) {
             let nonce = self.state.random.next_u64();
             let question = FromCoordinator::Ping { nonce };
             let patience_us = self.ping_patience_us();
@@ -289,8 +282,8 @@ impl Coordinator {
 
     /// Asks the servers for a sign of life (U3).
     pub(super) fn call_roll(&mut self) {
-        let mut asked = self.state.servers.up.clone();
-        asked.retain(|id| self.state.servers.all[id].push.is_welcome);
+        let mut asked = self.state.servers.up().to_vec();
+        asked.retain(|id| self.state.servers[id].push.is_welcome);
         if asked.len() > ROLL_MAX {
             for n in 0..ROLL_MAX {
                 let other = n + self.state.random.index(asked.len() - n);
@@ -322,7 +315,8 @@ impl Coordinator {
     /// Whether a server is being drained and owns nothing any more (verdict::V2).
     fn is_emptied(&self, id: ServerId) -> bool {
         let draining = |server: &super::Server| server.record.entry.draining;
-        self.state.servers.all.get(&id).is_some_and(draining) && self.tablets_owned(id) == 0
+        self.state.servers.get(&id).is_some_and(draining)
+            && self.state.tables.tablets_owned(id) == 0
     }
 
     /// The end of a roll call's request.
@@ -372,7 +366,7 @@ impl Coordinator {
     fn forget_evidence(&mut self) {
         self.roll.ripe.clear();
         self.roll.reopens = true;
-        for server in self.state.servers.all.values_mut() {
+        for server in self.state.servers.values_mut() {
             if let Some(check) = &mut server.check {
                 check.evidence = Evidence::default();
             }
@@ -388,7 +382,6 @@ impl Coordinator {
             let Some(server) = self
                 .state
                 .servers
-                .all
                 .get_mut(&id)
                 .filter(|server| server.is_up())
             else {

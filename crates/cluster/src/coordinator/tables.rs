@@ -32,6 +32,12 @@ pub(super) struct Tables {
     pub changes: Changes,
 }
 
+impl Tables {
+    pub(super) fn tablets_owned(&self, id: ServerId) -> usize {
+        self.owned.get(&id).map_or(0, BTreeSet::len)
+    }
+}
+
 impl Coordinator {
     pub(super) fn create_table(
         &mut self,
@@ -78,7 +84,12 @@ impl Coordinator {
                 ),
             });
         }
-        let masters: Vec<ServerId> = self.masters().take(servers as usize).collect();
+        let masters: Vec<ServerId> = self
+            .state
+            .servers
+            .masters()
+            .take(servers as usize)
+            .collect();
         if masters.len() < servers as usize {
             let up = masters.len();
             return refused(Refusal::NotReady {
@@ -157,7 +168,10 @@ impl Coordinator {
         self.state.records.delete(Key::Table(table));
         self.state.affect_all();
         self.forget_dropped();
-        let heard_by = (self.state.tablets_version(), self.state.servers.up.clone());
+        let heard_by = (
+            self.state.tablets_version(),
+            self.state.servers.up().to_vec(),
+        );
         self.state
             .tables
             .dropped
@@ -170,7 +184,7 @@ impl Coordinator {
     fn forget_dropped(&mut self) {
         let mut dropped = std::mem::take(&mut self.state.tables.dropped);
         dropped.retain(|_, (version, servers)| {
-            servers.retain(|server| self.lacks(*server, *version));
+            servers.retain(|server| self.state.servers.lacks(*server, *version));
             !servers.is_empty()
         });
         self.state.tables.dropped = dropped;
@@ -257,7 +271,7 @@ impl Coordinator {
                 reason: format!("tablet {first} of table {table} is being {reason}"),
             })
         };
-        if !self.is_up(tablet.owner) {
+        if !self.state.servers.is_up(tablet.owner) {
             return busy("recovered");
         }
         if self.migration_of(table, first).is_some() {
@@ -297,7 +311,7 @@ impl Coordinator {
         let owned = self.state.tables.owned.entry(tablet.owner).or_default();
         owned.insert((table, first));
         self.state.tables.tablets.insert((table, first), tablet);
-        self.rank(tablet.owner);
+        self.state.rank(tablet.owner);
         self.state
             .change_map(table, KeyRange::new(first, tablet.last));
         if known != Some(owner) {
@@ -315,59 +329,11 @@ impl Coordinator {
             if let Some(owned) = self.state.tables.owned.get_mut(&old.owner) {
                 owned.remove(&(table, first));
             }
-            self.rank(old.owner);
+            self.state.rank(old.owner);
             self.state.tables.shares.remove((table, first), old.owner);
             self.state.records.delete(Key::Tablet(table, first));
             self.state.change_map(table, KeyRange::new(first, old.last));
         }
-    }
-
-    /// UP masters that may get tablets, those that own the fewest first.
-    pub(super) fn masters(&self) -> impl Iterator<Item = ServerId> {
-        self.state.servers.masters.iter().map(|(_, id)| *id)
-    }
-
-    /// UP masters that may get dead servers' tablets: none whose reports would not arrive here
-    /// (recovery::Y7), and drained ones only if there are no others.
-    pub(super) fn recovery_masters(&self) -> impl Iterator<Item = ServerId> {
-        let is_heard = move |id: &ServerId| self.unheard_us(*id).is_none();
-        let has_others = self.masters().any(|id| is_heard(&id));
-        let drained = self.state.servers.all.iter().filter(|(_, server)| {
-            let entry = &server.record.entry;
-            server.is_up() && entry.roles.master && entry.draining
-        });
-        let drained = drained.filter(move |_| !has_others);
-        let all = self.masters().chain(drained.map(|(id, _)| *id));
-        all.filter(is_heard)
-    }
-
-    /// Updates the order of [`masters`](Self::masters) after a possible change of this server.
-    pub(super) fn rank(&mut self, id: ServerId) {
-        let owned = self.tablets_owned(id);
-        let Some(server) = self.state.servers.all.get_mut(&id) else {
-            return;
-        };
-        let entry = &server.record.entry;
-        let may = server.is_up() && entry.roles.master && !entry.draining;
-        let rank = may.then_some(owned);
-        let before = std::mem::replace(&mut server.rank, rank);
-        if before == rank {
-            return;
-        }
-        if let Some(before) = before {
-            self.state.servers.masters.remove(&(before, id));
-        }
-        if let Some(rank) = rank {
-            self.state.servers.masters.insert((rank, id));
-        }
-    }
-
-    pub(super) fn tablets_owned(&self, id: ServerId) -> usize {
-        self.state
-            .tables
-            .owned
-            .get(&id)
-            .map_or(0, |owned| owned.len())
     }
 
     /// The complete list of a server.

@@ -12,8 +12,8 @@
 //! - W2: an unheard member is not declared crashed for that. Its end would take a server from a
 //!   cluster that may have none to spare: an operator decides it.
 
-use super::Coordinator;
 use super::calls::CallKind;
+use super::{Coordinator, State};
 use crate::recovery::{Partition, Place};
 use duramen_base::ids::{RecoveryId, ServerId};
 use duramen_base::planted::{Bug, has_bug};
@@ -41,11 +41,11 @@ impl Heard {
     }
 }
 
-impl Coordinator {
+impl State {
     /// A request has arrived, perhaps one of a member.
     pub(super) fn hear(&mut self, sender: ServerId, question: &ToCoordinator) {
-        let now_us = self.state.now_us;
-        let Some(server) = self.state.servers.all.get_mut(&sender) else {
+        let now_us = self.now_us;
+        let Some(server) = self.servers.get_mut(&sender) else {
             return;
         };
         server.heard.asked_us = now_us;
@@ -53,39 +53,36 @@ impl Coordinator {
             return;
         };
         server.heard.map_us = Some(now_us);
-        self.state.servers.map_asked_us = Some(now_us);
+        self.map_asked_us = Some(now_us);
     }
 
     /// For how long a member has been unheard (W1); none: it is not.
     pub(super) fn unheard_us(&self, id: ServerId) -> Option<u64> {
-        let server = self
-            .state
-            .servers
-            .all
-            .get(&id)
-            .filter(|server| server.is_up())?;
-        let silent_us = self.state.now_us - server.heard.asked_us;
-        if silent_us < UNHEARD_US || !self.is_recent(self.state.servers.map_asked_us) {
+        let server = self.servers.get(&id).filter(|server| server.is_up())?;
+        let silent_us = self.now_us - server.heard.asked_us;
+        if silent_us < UNHEARD_US || !self.is_recent(self.map_asked_us) {
             return None;
         }
-        let up = self.state.servers.up.iter();
-        let asking = up.filter(|id| self.is_recent(self.state.servers.all[*id].heard.map_us));
-        (2 * asking.count() >= self.state.servers.up.len()).then_some(silent_us)
+        let up = self.servers.up().iter();
+        let asking = up.filter(|id| self.is_recent(self.servers[*id].heard.map_us));
+        (2 * asking.count() >= self.servers.up().len()).then_some(silent_us)
     }
 
     fn is_recent(&self, at_us: Option<u64>) -> bool {
-        at_us.is_some_and(|at_us| self.state.now_us < at_us + UNHEARD_US)
+        at_us.is_some_and(|at_us| self.now_us < at_us + UNHEARD_US)
     }
 
     /// The members that are unheard, each with the seconds for which it is; without those that may
     /// not answer either.
     pub(super) fn unheard(&self) -> Vec<(ServerId, u64)> {
-        let is_checked = |id: ServerId| self.state.servers.all[&id].check.is_some();
-        let up = self.state.servers.all.keys().copied();
+        let is_checked = |id: ServerId| self.servers[&id].check.is_some();
+        let up = self.servers.keys().copied();
         let unheard = up.filter_map(|id| Some((id, self.unheard_us(id)? / 1_000_000)));
         unheard.filter(|(id, _)| !is_checked(*id)).collect()
     }
+}
 
+impl Coordinator {
     /// recovery::Y7: takes the partitions of this recovery back from masters that are unheard. From
     /// now on their reports of these do not count.
     pub(super) fn take_back(&mut self, dead: ServerId) {
@@ -94,7 +91,7 @@ impl Coordinator {
             return;
         };
         let is_due = |(number, partition): (u32, &Partition)| match partition.place {
-            Place::Given { to, .. } if self.unheard_us(to).is_some() => Some((number, to)),
+            Place::Given { to, .. } if self.state.unheard_us(to).is_some() => Some((number, to)),
             Place::TakenBack { from, asked_us } if now_us >= asked_us + AGAIN_US => {
                 Some((number, from))
             }
@@ -147,7 +144,7 @@ impl Coordinator {
         of.place = Place::Waiting;
         of.progress = (0, 0, 0);
         of.not_on.insert(from);
-        self.release_master(from, 0);
+        self.state.release_master(from, 0);
         self.settle(dead);
         self.give_partitions();
     }

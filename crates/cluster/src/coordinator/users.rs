@@ -33,9 +33,9 @@ impl Coordinator {
         let up = self
             .state
             .servers
-            .up
+            .up()
             .iter()
-            .filter_map(|id| Some((*id, self.state.servers.all.get(id)?)));
+            .filter_map(|id| Some((*id, self.state.servers.get(id)?)));
         let members = up.map(|(server, known)| MemberHealth {
             server,
             users_revision: known.push.users.confirmed,
@@ -78,7 +78,7 @@ impl Coordinator {
 
     pub(super) fn kick_users(&mut self, id: ServerId) {
         let users = self.users.published().clone();
-        let server = self.state.servers.all.get_mut(&id);
+        let server = self.state.servers.get_mut(&id);
         if server.is_some_and(|server| server.push.users.begin(users.revision)) {
             let kind = CallKind::Users(users.revision);
             self.state
@@ -92,7 +92,7 @@ impl Coordinator {
         revision: u64,
         answer: Option<(ServerAnswer, Vec<u8>)>,
     ) {
-        let Some(server) = self.state.servers.all.get_mut(&id) else {
+        let Some(server) = self.state.servers.get_mut(&id) else {
             return;
         };
         let is_confirmed = matches!(answer, Some((ServerAnswer::Confirmed { .. }, _)));

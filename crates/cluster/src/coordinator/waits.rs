@@ -87,7 +87,7 @@ impl Coordinator {
                 format!(
                     "{unanswered} of {} servers do not answer this coordinator, so it calls none of \
                      them crashed: start them, or `duramen crash` each that stays away",
-                    self.state.servers.up.len()
+                    self.state.servers.up().len()
                 ),
             )
         })
@@ -95,16 +95,19 @@ impl Coordinator {
 
     /// Members have logs that this store does not know (older::A1).
     fn waits_for_newest_store(&self) -> Vec<Wait> {
-        let waits = self.newer_lives().map(|life| {
+        let waits = self.state.lives.newer_lives().map(|life| {
             let text = "its log is kept, and its data is not served";
-            now(Some(life), format!("{text}: {}", self.why_older(life)))
+            now(
+                Some(life),
+                format!("{text}: {}", self.state.lives.why_older(life)),
+            )
         });
         waits.collect()
     }
 
     fn waits_for_servers(&self) -> Option<Wait> {
-        let is_backup = |id: &&ServerId| self.state.servers.all[*id].record.entry.roles.backup;
-        let up = self.state.servers.up.iter().filter(is_backup).count();
+        let is_backup = |id: &&ServerId| self.state.servers[*id].record.entry.roles.backup;
+        let up = self.state.servers.up().iter().filter(is_backup).count();
         let replicas = self.state.meta.settings.replicas as usize;
         let has_data = !self.state.tables.tablets.is_empty();
         (has_data && up <= replicas).then(|| {
@@ -121,7 +124,7 @@ impl Coordinator {
 
     /// Members that only answer (unheard::W1).
     fn waits_of_unheard(&self) -> Vec<Wait> {
-        let unheard = self.unheard().into_iter();
+        let unheard = self.state.unheard().into_iter();
         let waits = unheard.map(|(id, seconds)| {
             let text = format!(
                 "this coordinator reaches it, but it has not asked this coordinator anything for \
@@ -150,7 +153,7 @@ impl Coordinator {
     }
 
     fn waits_of_drains(&self) -> Vec<Wait> {
-        let drained = self.state.servers.all.keys();
+        let drained = self.state.servers.keys();
         let waiting = drained.filter_map(|id| {
             let why = self.drain_waits_for(*id)?;
             Some(now(Some(*id), format!("is not drained further: {why}")))
@@ -169,8 +172,8 @@ impl Coordinator {
 
     /// The members that have reported room.
     fn reported(&self) -> impl Iterator<Item = (ServerId, ServerRoom)> {
-        let up = self.masters();
-        up.filter_map(move |id| Some((id, self.state.servers.all.get(&id)?.room.report()?)))
+        let up = self.state.servers.masters();
+        up.filter_map(move |id| Some((id, self.state.servers.get(&id)?.room.report()?)))
     }
 
     fn waits_for_memory(&self) -> Vec<Wait> {
@@ -209,8 +212,8 @@ impl Coordinator {
     /// Copies are refused long before a disk is full: frames are kept for recoveries
     /// (replication::O11).
     fn lacks_of_copies(&self) -> Vec<Wait> {
-        let short = |id: ServerId| Some((id, self.state.servers.all[&id].means?.segments_short));
-        let short = self.masters().filter_map(short);
+        let short = |id: ServerId| Some((id, self.state.servers[&id].means?.segments_short));
+        let short = self.state.servers.masters().filter_map(short);
         let waits = short.filter(|(_, short)| *short > 0).map(|(id, short)| {
             let text = format!(
                 "{short} segments of its log have fewer copies than {}, as the disks of the others keep \
@@ -226,7 +229,7 @@ impl Coordinator {
     /// The fullest server, if the others have no room for its data.
     fn no_room_for_a_crash(&self) -> Option<Wait> {
         let rooms: Vec<(ServerId, ServerRoom)> = self.reported().collect();
-        if rooms.len() < self.state.servers.masters.len() || rooms.len() < 2 {
+        if rooms.len() < self.state.servers.masters_count() || rooms.len() < 2 {
             return None; // not all have reported
         }
         let (id, fullest) = rooms.iter().max_by_key(|(_, room)| room.used_bytes)?;
